@@ -1,0 +1,92 @@
+//! The barrier that no panic crosses.
+
+#![allow(dead_code)] // the store is the first handle
+
+use super::pointer;
+use super::status::{self, MNNKV_OK, mnnkv_status};
+use crate::status::{Error, Result, Status};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+fn internal(payload: &(dyn Any + Send)) -> Error {
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text");
+    Error::new(Status::Internal, format!("a bug in mnn-kv, please report it: {text}"))
+}
+
+/// Runs an export's body. An error or a panic becomes a status and this thread's last error.
+pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> mnnkv_status {
+    let error = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return MNNKV_OK,
+        Ok(Err(error)) => error,
+        Err(payload) => internal(&*payload),
+    };
+    status::set_last_error(&error);
+    error.status().code()
+}
+
+/// Runs the body of an export that has no status; `fallback` is its answer to an error or a panic.
+pub(super) fn guard_or<T>(fallback: T, body: impl FnOnce() -> Result<T>) -> T {
+    let mut answer = fallback;
+    let _ = guard(|| {
+        answer = body()?;
+        Ok(())
+    });
+    answer
+}
+
+/// What an opaque pointer points to. The mutex orders calls and is poisoned by the standard library when a panic
+/// passes through it: from then on every call answers INTERNAL, and only destroy works.
+pub(super) struct Handle<T>(Mutex<T>);
+
+impl<T> Handle<T> {
+    pub(super) fn new(inner: T) -> Self {
+        Handle(Mutex::new(inner))
+    }
+
+    /// Runs `body` on what the handle holds.
+    ///
+    /// # Safety
+    /// `handle` is NULL or a live handle.
+    pub(super) unsafe fn with(
+        handle: *const Self,
+        name: &str,
+        body: impl FnOnce(&mut T) -> Result<()>,
+    ) -> mnnkv_status {
+        guard(|| {
+            // SAFETY: the caller says it is NULL or live.
+            let handle = unsafe { pointer::reference(handle, name) }?;
+            let mut inner = handle.0.lock().map_err(|_| {
+                Error::new(Status::Internal, format!("{name} is out of service since a bug in mnn-kv; destroy it"))
+            })?;
+            body(&mut inner)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_status_and_its_text_the_last_error() {
+        assert_eq!(guard(|| panic!("number {}", 7)), Status::Internal.code());
+        assert!(status::last_error_text().contains("number 7"));
+        assert_eq!(guard_or(5, || panic!("again")), 5);
+    }
+
+    #[test]
+    fn a_handle_is_out_of_service_after_a_caught_panic() {
+        let handle = Handle::new(1);
+        // SAFETY: the handle lives to the end of the test.
+        let call = |body: fn(&mut i32) -> Result<()>| unsafe { Handle::with(&handle, "counter", body) };
+        assert_eq!(call(|_| Ok(())), MNNKV_OK);
+        assert_eq!(call(|_| panic!("boom")), Status::Internal.code());
+        assert_eq!(call(|_| Ok(())), Status::Internal.code());
+        assert!(status::last_error_text().contains("counter"));
+    }
+}

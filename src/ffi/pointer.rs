@@ -1,0 +1,169 @@
+//! What C hands over, turned into slices and values after every check that can be made.
+//!
+//! All functions here are unsafe for the same reason: nobody can check that a non-NULL pointer is live and as long
+//! as it is said to be. That is what the header asks of the caller, and it is all they rely on.
+
+#![allow(dead_code)] // the rooms to come use the rest
+
+use crate::status::{Result, bail};
+use std::ffi::c_void;
+
+/// No object is larger than this, so a longer length is a mistake of the caller's arithmetic.
+const MAX_LEN: usize = isize::MAX as usize;
+
+/// An option struct more than this long is a missing `struct_size`, not a newer header.
+const MAX_STRUCT_SIZE: usize = 4096;
+
+fn check<T>(ptr: *const T, bytes: Option<usize>, name: &str) -> Result<()> {
+    match bytes {
+        Some(len) if len <= MAX_LEN => {}
+        _ => bail!(InvalidArgument, "the length given for {name} is larger than any object can be"),
+    }
+    if ptr.is_null() {
+        bail!(InvalidArgument, "{name} is NULL");
+    }
+    if !ptr.is_aligned() {
+        bail!(InvalidArgument, "{name} is {ptr:p}; an address aligned to {} expected", align_of::<T>());
+    }
+    Ok(())
+}
+
+/// `len` elements to read. NULL with length 0 is an empty slice.
+///
+/// # Safety
+/// A non-NULL `ptr` is readable for `len` elements, and nobody writes them during the call.
+pub(super) unsafe fn input<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a [T]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    check(ptr, len.checked_mul(size_of::<T>()), name)?;
+    // SAFETY: not NULL, aligned, a possible length; the caller vouches for the rest.
+    Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
+}
+
+/// `len` bytes to read.
+///
+/// # Safety
+/// As [`input`].
+pub(super) unsafe fn input_bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
+    // SAFETY: passed on.
+    unsafe { input(ptr.cast(), len, name) }
+}
+
+/// `len` elements to read and write. NULL with length 0 is an empty slice.
+///
+/// # Safety
+/// A non-NULL `ptr` is writable for `len` elements, and nobody else touches them during the call.
+pub(super) unsafe fn output<'a, T>(ptr: *mut T, len: usize, name: &str) -> Result<&'a mut [T]> {
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    check(ptr, len.checked_mul(size_of::<T>()), name)?;
+    // SAFETY: not NULL, aligned, a possible length; the caller vouches for the rest.
+    Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
+}
+
+/// `len` bytes to read and write.
+///
+/// # Safety
+/// As [`output`].
+pub(super) unsafe fn output_bytes<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<&'a mut [u8]> {
+    // SAFETY: passed on.
+    unsafe { output(ptr.cast(), len, name) }
+}
+
+/// One value to write, which the caller need not have initialised.
+pub(super) struct Out<T>(*mut T);
+
+impl<T: Copy> Out<T> {
+    /// Checks the pointer now, so that a NULL is found before any work is done.
+    ///
+    /// # Safety
+    /// A non-NULL `ptr` is writable until the last [`Out::set`].
+    pub(super) unsafe fn new(ptr: *mut T, name: &str) -> Result<Self> {
+        check(ptr, Some(size_of::<T>()), name)?;
+        Ok(Out(ptr))
+    }
+
+    pub(super) fn set(&self, value: T) {
+        // SAFETY: checked in `new`, whose caller vouched for it.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// An object the library made.
+///
+/// # Safety
+/// A non-NULL `ptr` is live for `'a`.
+pub(super) unsafe fn reference<'a, T>(ptr: *const T, name: &str) -> Result<&'a T> {
+    check(ptr, Some(size_of::<T>()), name)?;
+    // SAFETY: not NULL, aligned; the caller vouches for the rest.
+    Ok(unsafe { &*ptr })
+}
+
+/// Fails when two buffers share a byte: one call must not read what it writes. Comes before any slice of them.
+pub(super) fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize, &str)) -> Result<()> {
+    let (x, y) = (a.0 as usize, b.0 as usize);
+    if a.1 > 0 && b.1 > 0 && x < y.saturating_add(b.1) && y < x.saturating_add(a.1) {
+        bail!(InvalidArgument, "{} and {} overlap", a.2, b.2);
+    }
+    Ok(())
+}
+
+/// A struct that begins with `uint32_t struct_size` and may grow in later versions.
+///
+/// # Safety
+/// `repr(C)`, begins with a u32, and every bit pattern is a value (integers and floats only).
+pub(super) unsafe trait Sized32: Copy {
+    /// The size in the first version that had this struct.
+    const MIN: usize;
+}
+
+/// The struct that `ptr` points to, or `None` for NULL. A shorter struct of an older header is filled up with
+/// zeros; a longer one of a newer header must be zero where this version knows nothing.
+///
+/// # Safety
+/// A non-NULL `ptr` is readable for as many bytes as its `struct_size` says.
+pub(super) unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Option<T>> {
+    if ptr.is_null() {
+        return Ok(None);
+    }
+    check(ptr, Some(T::MIN), name)?;
+    // SAFETY: every such struct begins with a u32, and the caller says at least that much is readable.
+    let given = unsafe { ptr.cast::<u32>().read() } as usize;
+    if given < T::MIN || given > MAX_STRUCT_SIZE {
+        bail!(InvalidArgument, "{name}->struct_size is {given}; {} (sizeof) expected", size_of::<T>());
+    }
+    // SAFETY: the caller says struct_size bytes are readable.
+    let bytes = unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), given) };
+    let known = given.min(size_of::<T>());
+    if bytes[known..].iter().any(|b| *b != 0) {
+        bail!(Unsupported, "{name} sets fields past byte {known} that this version of the library does not know");
+    }
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    // SAFETY: `known` bytes fit both, and with zeros behind them every bit pattern of T is a value (Sized32).
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.as_mut_ptr().cast::<u8>(), known);
+        Ok(Some(value.assume_init()))
+    }
+}
+
+/// As [`options`], for a struct without defaults.
+///
+/// # Safety
+/// As [`options`].
+pub(super) unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
+    // SAFETY: passed on.
+    match unsafe { options(ptr, name) }? {
+        Some(value) => Ok(value),
+        None => bail!(InvalidArgument, "{name} is NULL"),
+    }
+}
+
+/// Fails when a reserved field is set: a later version may give it a meaning.
+pub(super) fn reserved(fields: &[u32], name: &str) -> Result<()> {
+    match fields.iter().position(|f| *f != 0) {
+        None => Ok(()),
+        Some(i) => bail!(InvalidArgument, "{name}->reserved[{i}] is {}; 0 expected", fields[i]),
+    }
+}

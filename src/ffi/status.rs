@@ -1,0 +1,105 @@
+//! Status numbers and the text of the last failure.
+
+use crate::status::{Error, Status};
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+
+/// The outcome of a call: MNNKV_OK or one of the MNNKV_* failures. Numbers never change meaning.
+pub type mnnkv_status = i32;
+
+/// Success.
+pub const MNNKV_OK: mnnkv_status = 0;
+/// An argument is outside what the function allows.
+pub const MNNKV_INVALID_ARGUMENT: mnnkv_status = 1;
+/// An output buffer is too small; a length output of the call holds what is needed.
+pub const MNNKV_BUFFER_TOO_SMALL: mnnkv_status = 2;
+/// Encoded input is malformed.
+pub const MNNKV_CORRUPT: mnnkv_status = 3;
+/// Well-formed, but this version of the library cannot do it.
+pub const MNNKV_UNSUPPORTED: mnnkv_status = 4;
+/// The named thing does not exist.
+pub const MNNKV_NOT_FOUND: mnnkv_status = 5;
+/// A bounded queue is full; nothing was done, try again later.
+pub const MNNKV_BUSY: mnnkv_status = 6;
+/// A plan or block no longer fits the cache.
+pub const MNNKV_STALE: mnnkv_status = 7;
+/// The operating system refused a read or write.
+pub const MNNKV_IO: mnnkv_status = 8;
+/// Memory could not be had; nothing was changed.
+pub const MNNKV_OUT_OF_MEMORY: mnnkv_status = 9;
+/// A bug in the library was caught. The handle answers INTERNAL from now on; destroying it still works.
+pub const MNNKV_INTERNAL: mnnkv_status = 100;
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// Remembers the failure for `mnnkv_last_error`. A thread that is shutting down keeps no text.
+pub(super) fn set_last_error(error: &Error) {
+    let text = error.message().replace('\0', " ");
+    let text = CString::new(text).unwrap_or_default();
+    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
+}
+
+#[cfg(test)]
+pub(super) fn last_error_text() -> String {
+    LAST_ERROR.with(|last| last.borrow().to_string_lossy().into_owned())
+}
+
+/// The name of a status without its prefix, such as "CORRUPT"; "UNKNOWN" for any other number.
+/// The text is static. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
+    let name = match status {
+        MNNKV_OK => c"OK",
+        MNNKV_INVALID_ARGUMENT => c"INVALID_ARGUMENT",
+        MNNKV_BUFFER_TOO_SMALL => c"BUFFER_TOO_SMALL",
+        MNNKV_CORRUPT => c"CORRUPT",
+        MNNKV_UNSUPPORTED => c"UNSUPPORTED",
+        MNNKV_NOT_FOUND => c"NOT_FOUND",
+        MNNKV_BUSY => c"BUSY",
+        MNNKV_STALE => c"STALE",
+        MNNKV_IO => c"IO",
+        MNNKV_OUT_OF_MEMORY => c"OUT_OF_MEMORY",
+        MNNKV_INTERNAL => c"INTERNAL",
+        _ => c"UNKNOWN",
+    };
+    name.as_ptr()
+}
+
+/// One sentence about the last call that failed on the calling thread: what was given and what was allowed.
+/// Empty when none failed. UTF-8, never NULL; valid until the next mnnkv call on this thread. A successful call
+/// leaves it as it is, so look at the status first.
+#[unsafe(no_mangle)]
+pub extern "C" fn mnnkv_last_error() -> *const c_char {
+    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+// The numbers of the header and those of the library are one list.
+const _: () = {
+    assert!(Status::InvalidArgument.code() == MNNKV_INVALID_ARGUMENT);
+    assert!(Status::BufferTooSmall.code() == MNNKV_BUFFER_TOO_SMALL);
+    assert!(Status::Corrupt.code() == MNNKV_CORRUPT);
+    assert!(Status::Unsupported.code() == MNNKV_UNSUPPORTED);
+    assert!(Status::NotFound.code() == MNNKV_NOT_FOUND);
+    assert!(Status::Busy.code() == MNNKV_BUSY);
+    assert!(Status::Stale.code() == MNNKV_STALE);
+    assert!(Status::Io.code() == MNNKV_IO);
+    assert!(Status::OutOfMemory.code() == MNNKV_OUT_OF_MEMORY);
+    assert!(Status::Internal.code() == MNNKV_INTERNAL);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    #[test]
+    fn names_are_those_of_the_library() {
+        for status in Status::ALL {
+            // SAFETY: the function returns static text.
+            let name = unsafe { CStr::from_ptr(mnnkv_status_name(status.code())) };
+            assert_eq!(name.to_str(), Ok(status.name()));
+        }
+    }
+}

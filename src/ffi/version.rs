@@ -1,0 +1,65 @@
+//! Versions of the library and of the ABI.
+
+use crate::arch;
+use crate::status::{Result, bail};
+use std::ffi::c_char;
+
+/// Version of this header, major part.
+pub const MNNKV_VERSION_MAJOR: u32 = 0;
+/// Version of this header, minor part.
+pub const MNNKV_VERSION_MINOR: u32 = 1;
+/// Version of this header, patch part.
+pub const MNNKV_VERSION_PATCH: u32 = 0;
+/// Version of this header as major * 10000 + minor * 100 + patch.
+pub const MNNKV_VERSION_NUMBER: u32 = 100;
+/// Number of the binary interface; pass it to every _create function. It changes only when a program built with an
+/// older header could no longer run.
+pub const MNNKV_ABI_VERSION: u32 = 1;
+
+const _: () =
+    assert!(MNNKV_VERSION_NUMBER == MNNKV_VERSION_MAJOR * 10000 + MNNKV_VERSION_MINOR * 100 + MNNKV_VERSION_PATCH);
+
+/// The version of the library that is loaded, as MNNKV_VERSION_NUMBER counts it. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mnnkv_version() -> u32 {
+    MNNKV_VERSION_NUMBER
+}
+
+/// The ABI number of the library that is loaded. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mnnkv_abi_version() -> u32 {
+    MNNKV_ABI_VERSION
+}
+
+/// The SIMD level in use: "portable" or "avx2". The environment variable MNNKV_CPU_LEVEL, read once, can lower it;
+/// results never depend on it. The text is static. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mnnkv_cpu_level() -> *const c_char {
+    arch::level_name().as_ptr()
+}
+
+/// Fails when a program was built with another ABI.
+#[allow(dead_code)] // the store is its first user
+pub(super) fn check_abi(given: u32) -> Result<()> {
+    if given != MNNKV_ABI_VERSION {
+        bail!(Unsupported, "abi_version is {given}; this library has ABI {MNNKV_ABI_VERSION}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_has_the_version_of_the_crate() {
+        let text = format!("{MNNKV_VERSION_MAJOR}.{MNNKV_VERSION_MINOR}.{MNNKV_VERSION_PATCH}");
+        assert_eq!(text, env!("CARGO_PKG_VERSION"));
+    }
+
+    #[test]
+    fn the_soname_has_the_abi_number() {
+        let line = format!("const ABI: &str = \"{MNNKV_ABI_VERSION}\";");
+        assert!(include_str!("../../build.rs").contains(&line));
+    }
+}

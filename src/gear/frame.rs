@@ -1,0 +1,129 @@
+//! Wire format v1: headers around the compressed lanes.
+//!
+//! ```text
+//! blob  = u32 word_count, one frame per lane
+//! frame = u8 mode, u8 codec, u32 raw_len, u32 payload_len, payload
+//! ```
+//! All integers are little-endian.
+
+use super::predict::Predictor;
+use super::rle;
+use super::split::Width;
+use crate::status::{Result, bail};
+
+const COUNT_LEN: usize = 4;
+const HEADER_LEN: usize = 10;
+
+/// What compressed a lane; the number is the `codec` byte of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Backend {
+    Rle = 0,
+    Zstd = 1,
+}
+
+/// One lane on the wire.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame<'a> {
+    pub(super) predictor: Predictor,
+    pub(super) backend: Backend,
+    pub(super) payload: &'a [u8],
+}
+
+/// The words of `src_len` bytes, when the format can hold them.
+pub(super) fn word_count(src_len: usize, width: Width) -> Result<u32> {
+    let bytes = width.bytes();
+    if src_len == 0 {
+        bail!(InvalidArgument, "src_len is 0; at least one {bytes}-byte word expected");
+    }
+    if !src_len.is_multiple_of(bytes) {
+        bail!(InvalidArgument, "src_len is {src_len}; a multiple of {bytes} expected");
+    }
+    match u32::try_from(src_len / bytes) {
+        // A payload is never longer than the RLE bound, and its length is 32 bits too.
+        Ok(words) if rle::bound(words as usize) <= u32::MAX as usize => Ok(words),
+        _ => bail!(InvalidArgument, "src_len is {src_len}; format v1 holds fewer than 2^32 words with overhead"),
+    }
+}
+
+/// The largest blob for `src_len` bytes, or `None` when no such input can be encoded. The RLE candidate alone
+/// guarantees it.
+pub fn bound(src_len: usize, width: Width) -> Option<usize> {
+    let words = word_count(src_len, width).ok()? as usize;
+    Some(COUNT_LEN + width.bytes() * (HEADER_LEN + rle::bound(words)))
+}
+
+/// Appends the word count to an empty blob.
+pub(super) fn begin(blob: &mut Vec<u8>, words: u32) {
+    blob.clear();
+    blob.extend_from_slice(&words.to_le_bytes());
+}
+
+/// Appends one lane. The blob has room: its capacity is the [`bound`].
+pub(super) fn push(blob: &mut Vec<u8>, words: u32, frame: &Frame<'_>) {
+    blob.extend_from_slice(&[frame.predictor as u8, frame.backend as u8]);
+    blob.extend_from_slice(&words.to_le_bytes());
+    blob.extend_from_slice(&(frame.payload.len() as u32).to_le_bytes());
+    blob.extend_from_slice(frame.payload);
+}
+
+fn take<'a, const N: usize>(src: &mut &'a [u8], what: &str) -> Result<&'a [u8; N]> {
+    match src.split_first_chunk() {
+        Some((head, rest)) => {
+            *src = rest;
+            Ok(head)
+        }
+        None => bail!(Corrupt, "blob ends inside {what}: {} bytes left, {N} needed", src.len()),
+    }
+}
+
+fn take_u32(src: &mut &[u8], what: &str) -> Result<u32> {
+    Ok(u32::from_le_bytes(*take::<4>(src, what)?))
+}
+
+/// Reads every header and checks all that headers alone can tell. Returns the word count and one frame per lane;
+/// entries past the width repeat the last and mean nothing.
+pub(super) fn parse(mut src: &[u8], width: Width) -> Result<(usize, [Frame<'_>; 4])> {
+    let words = take_u32(&mut src, "the word count")?;
+    if words == 0 {
+        bail!(Corrupt, "word count is 0; a v1 blob holds at least one word");
+    }
+    let first = take_frame(&mut src, words, 0)?;
+    let mut frames = [first; 4];
+    for (lane, frame) in frames.iter_mut().enumerate().take(width.bytes()).skip(1) {
+        *frame = take_frame(&mut src, words, lane)?;
+    }
+    if !src.is_empty() {
+        bail!(Corrupt, "{} bytes after the last frame", src.len());
+    }
+    Ok((words as usize, frames))
+}
+
+fn take_frame<'a>(src: &mut &'a [u8], words: u32, lane: usize) -> Result<Frame<'a>> {
+    let [mode, codec] = *take::<2>(src, "a frame header")?;
+    let raw_len = take_u32(src, "a frame header")?;
+    let payload_len = take_u32(src, "a frame header")? as usize;
+    let predictor = Predictor::from_wire(mode)?;
+    let backend = match codec {
+        0 => Backend::Rle,
+        1 => Backend::Zstd,
+        _ => bail!(Corrupt, "lane {lane}: codec is {codec}; 0 (RLE) or 1 (ZSTD) expected"),
+    };
+    if raw_len != words {
+        bail!(Corrupt, "lane {lane}: raw_len is {raw_len}; the word count {words} expected");
+    }
+    let Some((payload, rest)) = src.split_at_checked(payload_len) else {
+        bail!(Corrupt, "lane {lane}: payload_len is {payload_len}; {} bytes left", src.len());
+    };
+    *src = rest;
+    Ok(Frame { predictor, backend, payload })
+}
+
+/// The decoded size in bytes that a blob announces, after checking all of its headers.
+pub fn decoded_len(blob: &[u8], width: Width) -> Result<usize> {
+    let (words, _) = parse(blob, width)?;
+    match words.checked_mul(width.bytes()) {
+        Some(len) => Ok(len),
+        None => bail!(Unsupported, "{words} words do not fit this machine's address space"),
+    }
+}

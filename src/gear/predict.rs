@@ -1,0 +1,90 @@
+//! Predictors over one byte lane: what remains after guessing each byte from the one before it.
+//!
+//! Both run over the flat lane (neighbouring bytes of the stream, not tokens); the byte before the first is 0.
+
+use crate::status::{Result, bail};
+
+/// How a lane was transformed before compression; the number is the `mode` byte of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Predictor {
+    Raw = 0,
+    /// `out[i] = s[i] - s[i-1]` mod 256.
+    DeltaSeq = 1,
+    /// `out[i] = s[i] ^ s[i-1]`.
+    XorSeq = 2,
+}
+
+impl Predictor {
+    pub(super) const ALL: [Predictor; 3] = [Predictor::Raw, Predictor::DeltaSeq, Predictor::XorSeq];
+
+    pub(super) fn from_wire(mode: u8) -> Result<Self> {
+        match Self::ALL.get(mode as usize) {
+            Some(p) => Ok(*p),
+            None => bail!(Corrupt, "frame mode is {mode}; 0 (raw), 1 (delta_seq) or 2 (xor_seq) expected"),
+        }
+    }
+
+    /// The bit that selects this predictor in [`super::Predictors`].
+    pub(super) const fn bit(self) -> u32 {
+        1 << self as u8
+    }
+}
+
+/// Writes the residual of `lane` to `out`, which is as long. Raw has none: its residual is the lane itself.
+pub(super) fn residual(predictor: Predictor, lane: &[u8], out: &mut [u8]) {
+    let Some(first) = lane.first() else { return };
+    let pairs = lane.windows(2);
+    match predictor {
+        Predictor::Raw => out.copy_from_slice(lane),
+        Predictor::DeltaSeq => out[1..].iter_mut().zip(pairs).for_each(|(o, w)| *o = w[1].wrapping_sub(w[0])),
+        Predictor::XorSeq => out[1..].iter_mut().zip(pairs).for_each(|(o, w)| *o = w[1] ^ w[0]),
+    }
+    out[0] = *first;
+}
+
+/// The inverse of [`residual`], in place.
+pub(super) fn restore(predictor: Predictor, lane: &mut [u8]) {
+    let mut previous = 0u8;
+    match predictor {
+        Predictor::Raw => {}
+        Predictor::DeltaSeq => {
+            for byte in lane {
+                previous = previous.wrapping_add(*byte);
+                *byte = previous;
+            }
+        }
+        Predictor::XorSeq => {
+            for byte in lane {
+                previous ^= *byte;
+                *byte = previous;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn residuals_follow_the_format_page() {
+        let lane = [5, 3, 3, 250];
+        let mut out = [0; 4];
+        residual(Predictor::DeltaSeq, &lane, &mut out);
+        assert_eq!(out, [5, 254, 0, 247]);
+        residual(Predictor::XorSeq, &lane, &mut out);
+        assert_eq!(out, [5, 6, 0, 249]);
+    }
+
+    #[test]
+    fn restore_undoes_every_predictor() {
+        let lane: Vec<u8> = (0..1000u32).map(|i| ((i * i) >> 3) as u8).collect();
+        for p in Predictor::ALL {
+            let mut out = vec![0; lane.len()];
+            residual(p, &lane, &mut out);
+            restore(p, &mut out);
+            assert_eq!(out, lane, "{p:?}");
+        }
+    }
+}

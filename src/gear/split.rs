@@ -1,0 +1,40 @@
+//! Words to byte lanes and back.
+
+use crate::arch;
+
+/// Bytes per word, which is also the number of lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// fp16 (and, bit for bit, bf16).
+    Two,
+    /// fp32.
+    Four,
+}
+
+impl Width {
+    /// Bytes per word.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Width::Two => 2,
+            Width::Four => 4,
+        }
+    }
+}
+
+/// Byte `i` of every word goes to lane `i`; lanes lie one after the other in `lanes`, which is as long as `words`.
+pub(super) fn split(width: Width, words: &[u8], lanes: &mut [u8]) {
+    let k = arch::kernels();
+    match width {
+        Width::Two => (k.split2)(words, lanes),
+        Width::Four => (k.split4)(words, lanes),
+    }
+}
+
+/// The inverse of [`split`].
+pub(super) fn merge(width: Width, lanes: &[u8], words: &mut [u8]) {
+    let k = arch::kernels();
+    match width {
+        Width::Two => (k.merge2)(lanes, words),
+        Width::Four => (k.merge4)(lanes, words),
+    }
+}

@@ -1,0 +1,23 @@
+//! mnn-kv: KV-cache compression for on-device LLM hosts.
+//!
+//! The library is used through its C ABI (`include/mnnkv.h`); this is the map of the rooms behind it.
+//!
+//! | room | what |
+//! |---|---|
+//! | [`dtype`], [`status`] | element types; the one error type and its numbers |
+//! | [`gear`] | bytes to fewer bytes and back: split, predict, run lengths or ZSTD, choose, frame |
+//! | [`arch`] | SIMD kernels and the choice between them |
+//! | [`ffi`] | the C ABI, the only room with `extern "C"` |
+//!
+//! gear, layout and h2o know nothing of each other. A byte flows one way: packed cache, gathered by layout, encoded
+//! by gear, kept by the store; and back. Everything below the C ABI is safe Rust over slices, except `arch` and
+//! `store::pages`.
+
+#[cfg(panic = "abort")]
+compile_error!("mnn-kv turns panics into a status; build it with panic = \"unwind\"");
+
+pub mod arch;
+pub mod dtype;
+pub mod ffi;
+pub mod gear;
+pub mod status;

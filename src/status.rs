@@ -1,0 +1,144 @@
+//! The one error type of the library and the numbers it crosses the C ABI with.
+
+use std::fmt;
+
+/// What kind of failure an [`Error`] is. The numbers are part of the ABI and never change meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum Status {
+    /// An argument is outside what the function allows.
+    InvalidArgument = 1,
+    /// An output buffer is too small; where the call has a length output, it holds what is needed.
+    BufferTooSmall = 2,
+    /// Encoded input is malformed.
+    Corrupt = 3,
+    /// The request is well-formed but this version cannot do it.
+    Unsupported = 4,
+    /// The named thing does not exist.
+    NotFound = 5,
+    /// A bounded queue is full.
+    Busy = 6,
+    /// A plan or block no longer fits the cache.
+    Stale = 7,
+    /// The operating system refused a read or write.
+    Io = 8,
+    /// Memory could not be had.
+    OutOfMemory = 9,
+    /// A bug in the library, caught before it reached the host.
+    Internal = 100,
+}
+
+impl Status {
+    /// Every kind, for tables and tests.
+    pub const ALL: [Status; 10] = [
+        Status::InvalidArgument,
+        Status::BufferTooSmall,
+        Status::Corrupt,
+        Status::Unsupported,
+        Status::NotFound,
+        Status::Busy,
+        Status::Stale,
+        Status::Io,
+        Status::OutOfMemory,
+        Status::Internal,
+    ];
+
+    /// The number that crosses the C ABI.
+    pub const fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// The name in the header, without its prefix.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Status::InvalidArgument => "INVALID_ARGUMENT",
+            Status::BufferTooSmall => "BUFFER_TOO_SMALL",
+            Status::Corrupt => "CORRUPT",
+            Status::Unsupported => "UNSUPPORTED",
+            Status::NotFound => "NOT_FOUND",
+            Status::Busy => "BUSY",
+            Status::Stale => "STALE",
+            Status::Io => "IO",
+            Status::OutOfMemory => "OUT_OF_MEMORY",
+            Status::Internal => "INTERNAL",
+        }
+    }
+}
+
+/// A failure: its kind, and a sentence that says what was given and what was allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    status: Status,
+    message: String,
+    needed: Option<usize>,
+}
+
+impl Error {
+    /// An error of `status` with a sentence for the host's log.
+    pub fn new(status: Status, message: impl Into<String>) -> Self {
+        Error { status, message: message.into(), needed: None }
+    }
+
+    /// An output of `given` units where `needed` are required.
+    pub fn too_small(what: &str, given: usize, needed: usize) -> Self {
+        Error {
+            status: Status::BufferTooSmall,
+            message: format!("{what} holds {given}, {needed} needed"),
+            needed: Some(needed),
+        }
+    }
+
+    /// The kind of failure.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// What was given and what was allowed.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// For [`Status::BufferTooSmall`]: the capacity that would have been enough.
+    pub fn needed(&self) -> Option<usize> {
+        self.needed
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.status.name(), self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What every fallible function of the library returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Returns early with an error of the named status and a formatted sentence.
+macro_rules! bail {
+    ($status:ident, $($text:tt)+) => {
+        return Err($crate::status::Error::new($crate::status::Status::$status, format!($($text)+)))
+    };
+}
+pub(crate) use bail;
+
+/// Makes `buffer` exactly `len` long without aborting the process when memory runs out. Old contents are kept up to
+/// `len`; callers overwrite them.
+pub(crate) fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
+    if len > buffer.len() {
+        reserve(buffer, len - buffer.len())?;
+    }
+    buffer.resize(len, T::default());
+    Ok(())
+}
+
+/// Room for `additional` more elements, or [`Status::OutOfMemory`].
+pub(crate) fn reserve<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
+    buffer.try_reserve_exact(additional).map_err(|_| {
+        Error::new(
+            Status::OutOfMemory,
+            format!("no memory for {} more bytes", additional.saturating_mul(size_of::<T>())),
+        )
+    })
+}
