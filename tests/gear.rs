@@ -1,0 +1,226 @@
+//! What gear promises: bit-exact, compatible with the reference's goldens, and deaf to malformed input.
+
+mod common;
+#[path = "common/v1_reader.rs"]
+mod v1_reader;
+
+use mnnkv::gear::{self, Decoder, Encoder, Options, Predictors, Width};
+use mnnkv::status::Status;
+use proptest::prelude::*;
+
+struct Golden {
+    name: String,
+    width: Width,
+    predictors: Predictors,
+    input: Vec<u8>,
+    frame: Vec<u8>,
+}
+
+fn goldens() -> Vec<Golden> {
+    let manifest: serde_json::Value = serde_json::from_slice(&common::read("gear_v1/manifest.json")).unwrap();
+    let entries = manifest.as_array().unwrap();
+    assert_eq!(entries.len(), 135);
+    let text = |entry: &serde_json::Value, key: &str| entry[key].as_str().unwrap().to_owned();
+    entries
+        .iter()
+        .map(|e| Golden {
+            name: text(e, "frame"),
+            width: if text(e, "dtype") == "f16" { Width::Two } else { Width::Four },
+            predictors: Predictors::parse(&text(e, "predictors")),
+            input: common::read(&format!("gear_v1/{}", text(e, "input"))),
+            frame: common::read(&format!("gear_v1/{}", text(e, "frame"))),
+        })
+        .collect()
+}
+
+fn encode(words: &[u8], width: Width, predictors: Predictors) -> Vec<u8> {
+    Encoder::new().encode(words, width, &Options { predictors }).unwrap().to_vec()
+}
+
+fn decode(blob: &[u8], width: Width, len: usize) -> mnnkv::status::Result<Vec<u8>> {
+    let mut out = vec![0xA5; len];
+    let written = Decoder::new().decode(blob, width, &mut out)?;
+    out.truncate(written);
+    Ok(out)
+}
+
+#[test]
+fn every_golden_frame_decodes_to_its_input() {
+    for g in goldens() {
+        assert!(decode(&g.frame, g.width, g.input.len()).unwrap() == g.input, "{}", g.name);
+    }
+}
+
+#[test]
+fn our_frames_are_read_by_an_independent_reader_and_no_larger_than_the_goldens() {
+    let mut rle_lanes = 0;
+    for g in goldens() {
+        let blob = encode(&g.input, g.width, g.predictors);
+        let width = g.width.bytes();
+        assert!(v1_reader::words(&blob, width) == g.input, "{}", g.name);
+        let limit = g.frame.len() + g.frame.len() / 1000 + 8;
+        assert!(blob.len() <= limit, "{}: {} bytes, golden {}", g.name, blob.len(), g.frame.len());
+        // RLE output is unique: where both chose it for the same residual the bytes agree.
+        for (ours, golden) in v1_reader::lanes(&blob, width).iter().zip(v1_reader::lanes(&g.frame, width)) {
+            if (ours.codec, ours.mode) == (0, golden.mode) && golden.codec == 0 {
+                assert!(ours.payload == golden.payload, "{}", g.name);
+                rle_lanes += 1;
+            }
+        }
+    }
+    assert!(rle_lanes > 50, "the goldens hold RLE lanes to compare; {rle_lanes} seen");
+}
+
+#[test]
+fn the_real_sample_shrinks_as_the_reference_reports() {
+    for (file, at_least) in [("l0_k", 1.20), ("l0_v", 4.9), ("l1_k", 1.16), ("l1_v", 1.28), ("l3_k", 1.16)] {
+        let raw = common::read(&format!("kv/{file}_h2_t1088_d64.f16"));
+        let ratio = raw.len() as f64 / encode(&raw, Width::Two, Predictors::ALL).len() as f64;
+        assert!(ratio >= at_least, "{file}: {ratio:.3}, at least {at_least} expected");
+    }
+}
+
+#[test]
+fn every_fp16_bit_pattern_survives() {
+    let words: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let blob = encode(&words, Width::Two, Predictors::ALL);
+    assert!(decode(&blob, Width::Two, words.len()).unwrap() == words);
+}
+
+#[test]
+fn an_encoder_gives_the_same_bytes_whatever_it_did_before() {
+    let mut encoder = Encoder::new();
+    let (long, short) = (common::Random(1).bytes(40_000), common::Random(2).bytes(400));
+    for (words, width) in [(&long, Width::Two), (&short, Width::Four), (&short, Width::Two), (&long, Width::Four)] {
+        let reused = encoder.encode(words, width, &Options::default()).unwrap().to_vec();
+        assert!(reused == encode(words, width, Predictors::ALL));
+    }
+}
+
+/// A few blobs with every backend and predictor in them.
+fn sample_blobs() -> Vec<(Vec<u8>, Width, usize)> {
+    let mut found = Vec::new();
+    for g in goldens() {
+        let tiny = g.frame.len() < 200 && g.predictors != Predictors::ALL;
+        let mixed = ["special.f16.p2.frame", "rows.f32.p2.frame", "ramp.f16.p4.frame"].contains(&g.name.as_str());
+        if tiny || mixed {
+            found.push((g.frame, g.width, g.input.len()));
+        }
+    }
+    assert!(found.len() > 20);
+    found
+}
+
+#[test]
+fn every_truncation_is_corrupt() {
+    for (blob, width, len) in sample_blobs() {
+        for end in 0..blob.len() {
+            let error = decode(&blob[..end], width, len).unwrap_err();
+            assert_eq!(error.status(), Status::Corrupt, "cut at {end}: {error}");
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_an_error_or_the_right_number_of_bytes() {
+    for (blob, width, len) in sample_blobs() {
+        for bit in 0..blob.len() * 8 {
+            let mut flipped = blob.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(words) = decode(&flipped, width, len) {
+                assert_eq!(words.len(), len, "bit {bit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hostile_word_count_earns_no_memory() {
+    // 2^32 - 1 words announced by 44 bytes: refused by its own headers or by the caller's capacity.
+    let mut blob = u32::MAX.to_le_bytes().to_vec();
+    for _ in 0..2 {
+        blob.extend_from_slice(&[0, 0]);
+        blob.extend_from_slice(&u32::MAX.to_le_bytes());
+        blob.extend_from_slice(&10u32.to_le_bytes());
+        blob.extend_from_slice(&[0xFF; 10]);
+    }
+    let error = decode(&blob, Width::Two, 64).unwrap_err();
+    assert_eq!((error.status(), error.needed()), (Status::BufferTooSmall, Some(2 * (u32::MAX as usize))));
+}
+
+#[test]
+fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
+    let words = common::read("gear_v1/l0_k.f16.bin");
+    let mut blob = encode(&words, Width::Two, Predictors::ALL);
+    blob.push(0);
+    assert_eq!(decode(&blob, Width::Two, words.len()).unwrap_err().status(), Status::Corrupt);
+
+    // A lane whose payload is its ZSTD frame and then an empty one.
+    let lane = [1u8, 2, 3, 4];
+    let mut payload = vec![0; 64];
+    let len = zstd_safe::compress(&mut payload[..], &lane, 3).unwrap();
+    let extra = zstd_safe::compress(&mut payload[len..], &[], 3).unwrap();
+    for (payload, sound) in [(&payload[..len], true), (&payload[..len + extra], false)] {
+        let mut blob = 4u32.to_le_bytes().to_vec();
+        for _ in 0..2 {
+            blob.extend_from_slice(&[0, 1]);
+            blob.extend_from_slice(&4u32.to_le_bytes());
+            blob.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+            blob.extend_from_slice(payload);
+        }
+        assert_eq!(decode(&blob, Width::Two, 8).is_ok(), sound);
+    }
+}
+
+#[test]
+fn lengths_that_are_not_whole_words_are_refused() {
+    for (len, width) in [(0, Width::Two), (1, Width::Two), (3, Width::Two), (0, Width::Four), (6, Width::Four)] {
+        let error = Encoder::new().encode(&vec![0; len], width, &Options::default()).unwrap_err();
+        assert_eq!(error.status(), Status::InvalidArgument);
+        assert_eq!(gear::bound(len, width), None);
+    }
+    assert_eq!(gear::bound(1 << 33, Width::Two), None);
+    assert_eq!(gear::bound(usize::MAX - 1, Width::Two), None);
+}
+
+/// Words as caches have them: noise, constants, repeated rows, and any mix.
+fn words(width: usize) -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        prop::collection::vec(any::<u8>(), 1..300),
+        (any::<u8>(), 1usize..600).prop_map(|(b, n)| vec![b; n]),
+        (prop::collection::vec(any::<u8>(), 1..20), 1usize..40).prop_map(|(row, n)| row.repeat(n)),
+    ];
+    prop::collection::vec(piece, 1..5).prop_map(move |pieces| {
+        let mut bytes = pieces.concat();
+        bytes.resize(bytes.len().next_multiple_of(width), 0);
+        bytes
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_words_come_back_bit_for_bit_within_the_bound(
+        (width, words) in prop_oneof![
+            words(2).prop_map(|w| (Width::Two, w)),
+            words(4).prop_map(|w| (Width::Four, w)),
+        ],
+        bits in 0u32..8,
+    ) {
+        let predictors = Predictors::from_bits(bits).unwrap();
+        let blob = encode(&words, width, predictors);
+        prop_assert!(blob.len() <= gear::bound(words.len(), width).unwrap());
+        prop_assert_eq!(gear::decoded_len(&blob, width).unwrap(), words.len());
+        prop_assert!(decode(&blob, width, words.len()).unwrap() == words);
+        prop_assert!(v1_reader::words(&blob, width.bytes()) == words);
+        for lane in v1_reader::lanes(&blob, width.bytes()) {
+            prop_assert!(predictors.bits() & (1 << lane.mode) != 0);
+        }
+    }
+
+    #[test]
+    fn noise_is_never_decoded_to_more_than_the_caller_allowed(noise in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(words) = decode(&noise, Width::Two, 64) {
+            prop_assert!(words.len() <= 64);
+        }
+    }
+}
