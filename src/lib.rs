@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`dtype`], [`status`] | element types; the one error type and its numbers |
 //! | [`gear`] | bytes to fewer bytes and back: split, predict, run lengths or ZSTD, choose, frame |
+//! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
@@ -20,4 +21,5 @@ pub mod arch;
 pub mod dtype;
 pub mod ffi;
 pub mod gear;
+pub mod layout;
 pub mod status;

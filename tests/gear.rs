@@ -157,7 +157,7 @@ fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
 
     // A lane whose payload is its ZSTD frame and then an empty one.
     let lane = [1u8, 2, 3, 4];
-    let mut payload = vec![0; 64];
+    let mut payload = [0; 64];
     let len = zstd_safe::compress(&mut payload[..], &lane, 3).unwrap();
     let extra = zstd_safe::compress(&mut payload[len..], &[], 3).unwrap();
     for (payload, sound) in [(&payload[..len], true), (&payload[..len + extra], false)] {

@@ -1,0 +1,75 @@
+//! A stopwatch for rivals: every round runs each of them once, so that a change in the machine's speed hits all; the
+//! median is what counts.
+#![allow(dead_code)]
+
+use std::time::Instant;
+
+/// Named candidates of one comparison.
+pub struct Rivals<'a> {
+    entries: Vec<(&'static str, Box<dyn FnMut() + 'a>)>,
+}
+
+impl<'a> Rivals<'a> {
+    pub fn new() -> Self {
+        Rivals { entries: Vec::new() }
+    }
+
+    pub fn add(mut self, name: &'static str, body: impl FnMut() + 'a) -> Self {
+        self.entries.push((name, Box::new(body)));
+        self
+    }
+
+    /// Runs all rivals for about `budget_ms` and returns each one's median in seconds.
+    pub fn run(mut self, budget_ms: u64) -> Vec<(&'static str, f64)> {
+        for (_, body) in &mut self.entries {
+            body();
+        }
+        let mut times = vec![Vec::new(); self.entries.len()];
+        let start = Instant::now();
+        while times[0].len() < 5 || (start.elapsed().as_millis() as u64) < budget_ms && times[0].len() < 1001 {
+            for ((_, body), times) in self.entries.iter_mut().zip(&mut times) {
+                let lap = Instant::now();
+                body();
+                times.push(lap.elapsed().as_secs_f64());
+            }
+        }
+        self.entries
+            .iter()
+            .zip(&mut times)
+            .map(|((name, _), times)| {
+                times.sort_by(f64::total_cmp);
+                (*name, times[times.len() / 2])
+            })
+            .collect()
+    }
+}
+
+/// One line per rival: time, bytes per second, and how many times as fast as it the first one is.
+pub fn print(title: &str, bytes: usize, medians: &[(&'static str, f64)]) {
+    println!("{title}");
+    let first = medians[0].1;
+    for (name, time) in medians {
+        let rate = bytes as f64 / time / 1e6;
+        println!("    {name:<28} {:>10.1} us {rate:>10.0} MB/s   {:>6.2} x", time * 1e6, time / first);
+    }
+}
+
+/// A small generator (xorshift64*).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 16) % n as u64) as usize
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| (self.next() >> 32) as u8).collect()
+    }
+}

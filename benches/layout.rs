@@ -1,0 +1,227 @@
+//! gather, scatter and compact beside memcpy of the same bytes and a loop that computes every index.
+//!
+//! The last column is how many times as long a rival takes as ours. Every operation is checked against the element
+//! loop before it is timed.
+
+mod common;
+
+use common::{Random, Rivals, print};
+use mnnkv::dtype::Dtype;
+use mnnkv::layout::{self, Layout, Pair, Spec};
+use std::hint::black_box;
+
+/// What a host writes first: every element through the full formula.
+#[derive(Clone, Copy)]
+struct Formula {
+    spec: Spec,
+    head_bytes: (usize, usize),
+}
+
+impl Formula {
+    fn new(spec: Spec, layout: &Layout) -> Self {
+        let heads = spec.kv_heads as usize;
+        Formula { spec, head_bytes: (layout.key_bytes() / heads, layout.value_bytes() / heads) }
+    }
+
+    #[inline(always)]
+    fn key(&self, t: usize, d: usize) -> usize {
+        let (lp, hp, dims) = (self.spec.l_pack as usize, self.spec.h_pack as usize, self.spec.head_dim as usize);
+        (t / hp) * dims.div_ceil(lp) * lp * hp + (d / lp) * hp * lp + (t % hp) * lp + d % lp
+    }
+
+    #[inline(always)]
+    fn value(&self, t: usize, d: usize) -> usize {
+        let (lp, hp, f) = (self.spec.l_pack as usize, self.spec.h_pack as usize, self.spec.flash_block as usize);
+        let s1 = f.div_ceil(lp) * hp * lp;
+        let s0 = s1 * (self.spec.head_dim as usize).div_ceil(hp);
+        let u = t % f;
+        (t / f) * s0 + (d / hp) * s1 + (u / lp) * hp * lp + (d % hp) * lp + u % lp
+    }
+
+    fn compact<T: Copy>(&self, key: &mut [T], value: &mut [T], pairs: &[Pair]) {
+        for head in 0..self.spec.kv_heads as usize {
+            let key = &mut key[head * self.head_bytes.0 / size_of::<T>()..];
+            let value = &mut value[head * self.head_bytes.1 / size_of::<T>()..];
+            let mut dst = 0;
+            for [offset, len] in pairs {
+                let (src, len) = (*offset as usize, *len as usize);
+                for i in 0..len {
+                    for d in 0..self.spec.head_dim as usize {
+                        key[self.key(dst + i, d)] = key[self.key(src + i, d)];
+                        value[self.value(dst + i, d)] = value[self.value(src + i, d)];
+                    }
+                }
+                dst += len;
+            }
+        }
+    }
+
+    fn gather<T: Copy>(&self, key: &[T], value: &[T], tokens: usize, keys: &mut [T], values: &mut [T]) {
+        let dims = self.spec.head_dim as usize;
+        for head in 0..self.spec.kv_heads as usize {
+            let key = &key[head * self.head_bytes.0 / size_of::<T>()..];
+            let value = &value[head * self.head_bytes.1 / size_of::<T>()..];
+            for t in 0..tokens {
+                for d in 0..dims {
+                    keys[(head * tokens + t) * dims + d] = key[self.key(t, d)];
+                    values[(head * tokens + t) * dims + d] = value[self.value(t, d)];
+                }
+            }
+        }
+    }
+
+    fn scatter<T: Copy>(&self, keys: &[T], values: &[T], tokens: usize, key: &mut [T], value: &mut [T]) {
+        let dims = self.spec.head_dim as usize;
+        for head in 0..self.spec.kv_heads as usize {
+            let key = &mut key[head * self.head_bytes.0 / size_of::<T>()..];
+            let value = &mut value[head * self.head_bytes.1 / size_of::<T>()..];
+            for t in 0..tokens {
+                for d in 0..dims {
+                    key[self.key(t, d)] = keys[(head * tokens + t) * dims + d];
+                    value[self.value(t, d)] = values[(head * tokens + t) * dims + d];
+                }
+            }
+        }
+    }
+}
+
+/// Keeps 1 token in 3.5, in blocks of 64 or in runs of any length at any place.
+fn plan(tokens: usize, aligned: bool) -> Vec<Pair> {
+    let mut random = Random(7);
+    let mut pairs = Vec::new();
+    let mut at = 0;
+    while at < tokens {
+        let (skip, len) = if aligned { (64 * random.below(6), 64) } else { (random.below(320), 1 + random.below(127)) };
+        at += skip;
+        let len = len.min(tokens.saturating_sub(at));
+        if len > 0 {
+            pairs.push([at as i32, len as i32]);
+        }
+        at += len;
+    }
+    pairs
+}
+
+/// The chunks of a byte buffer as elements; no alignment is involved.
+fn elements<const N: usize>(bytes: &[u8]) -> &[[u8; N]] {
+    bytes.as_chunks::<N>().0
+}
+
+fn elements_mut<const N: usize>(bytes: &mut [u8]) -> &mut [[u8; N]] {
+    bytes.as_chunks_mut::<N>().0
+}
+
+fn bench<const N: usize>(name: &str, spec: Spec) {
+    let layout = Layout::new(&spec).unwrap();
+    let formula = black_box(Formula::new(spec, &layout));
+    let tokens = spec.max_tokens as usize;
+    let mut random = Random(3);
+    let key = random.bytes(layout.key_bytes());
+    let value = random.bytes(layout.value_bytes());
+    let range = layout.range(0, spec.max_tokens).unwrap();
+    let dense = layout.dense_key_bytes(tokens);
+
+    // gather and scatter
+    let (mut keys, mut values) = (vec![0; dense], vec![0; dense]);
+    let (mut other_keys, mut other_values) = (vec![0; dense], vec![0; dense]);
+    layout::gather(&layout, &key, &value, range, &mut keys, &mut values).unwrap();
+    formula.gather::<[u8; N]>(
+        elements(&key),
+        elements(&value),
+        tokens,
+        elements_mut(&mut other_keys),
+        elements_mut(&mut other_values),
+    );
+    assert!(keys == other_keys && values == other_values, "gather");
+    let (mut k, mut v) = (key.clone(), value.clone());
+    layout::scatter(&layout, &keys, &values, range, &mut k, &mut v).unwrap();
+    assert!(k == key && v == value, "scatter");
+
+    let copy_from = random.bytes(2 * dense);
+    let mut copy_to = vec![0; 2 * dense];
+    let medians = Rivals::new()
+        .add("gather", || layout::gather(&layout, &key, &value, range, &mut keys, &mut values).unwrap())
+        .add("element loop", || {
+            formula.gather::<[u8; N]>(
+                elements(&key),
+                elements(&value),
+                tokens,
+                elements_mut(&mut other_keys),
+                elements_mut(&mut other_values),
+            )
+        })
+        .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
+        .run(1500);
+    print(&format!("gather, {tokens} tokens, {name}"), 2 * dense, &medians);
+    let medians = Rivals::new()
+        .add("scatter", || layout::scatter(&layout, &keys, &values, range, &mut k, &mut v).unwrap())
+        .add("element loop", {
+            let (mut k, mut v) = (key.clone(), value.clone());
+            let (keys, values) = (&keys, &values);
+            move || {
+                formula.scatter::<[u8; N]>(
+                    elements(keys),
+                    elements(values),
+                    tokens,
+                    elements_mut(&mut k),
+                    elements_mut(&mut v),
+                )
+            }
+        })
+        .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
+        .run(1500);
+    print(&format!("scatter, {tokens} tokens, {name}"), 2 * dense, &medians);
+
+    // compact
+    for (kind, aligned) in [("aligned plan", true), ("arbitrary plan", false)] {
+        let pairs = plan(tokens, aligned);
+        let kept: usize = pairs.iter().map(|p| p[1] as usize).sum();
+        let bytes = 2 * layout.dense_key_bytes(kept);
+        let (mut k, mut v) = (key.clone(), value.clone());
+        let (mut ok, mut ov) = (key.clone(), value.clone());
+        layout::compact(&layout, &mut k, &mut v, 0, &pairs, spec.max_tokens).unwrap();
+        formula.compact::<[u8; N]>(elements_mut(&mut ok), elements_mut(&mut ov), &pairs);
+        let check = layout.range(0, kept as u32).unwrap();
+        let dense = layout.dense_key_bytes(kept);
+        layout::gather(&layout, &k, &v, check, &mut keys, &mut values).unwrap();
+        layout::gather(&layout, &ok, &ov, check, &mut other_keys, &mut other_values).unwrap();
+        assert!(keys[..dense] == other_keys[..dense] && values[..dense] == other_values[..dense], "compact");
+        let medians = Rivals::new()
+            .add("compact", || {
+                layout::compact(&layout, &mut k, &mut v, 0, &pairs, spec.max_tokens).unwrap();
+            })
+            .add("element loop", || formula.compact::<[u8; N]>(elements_mut(&mut ok), elements_mut(&mut ov), &pairs))
+            .add("memcpy", || black_box(&mut copy_to[..bytes]).copy_from_slice(black_box(&copy_from[..bytes])))
+            .run(1500);
+        print(&format!("compact, {kind}, {kept} of {tokens} tokens, {name}"), bytes, &medians);
+    }
+}
+
+fn main() {
+    println!("last column: time of a rival / time of ours\n");
+    for tokens in [4096, 32_768, 131_072] {
+        // The longer caches have fewer heads, so that all fit the machine.
+        let kv_heads = if tokens == 4096 { 8 } else { 2 };
+        let base = Spec {
+            key_dtype: Dtype::F16,
+            value_dtype: Dtype::F16,
+            kv_heads,
+            head_dim: 128,
+            l_pack: 1,
+            h_pack: 16,
+            flash_block: 64,
+            max_tokens: tokens,
+            key_head_stride: 0,
+            value_head_stride: 0,
+        };
+        bench::<2>(&format!("{kv_heads} heads x 128, f16, hP 16"), base);
+        let f32 = Spec { key_dtype: Dtype::F32, value_dtype: Dtype::F32, h_pack: 8, ..base };
+        bench::<4>(&format!("{kv_heads} heads x 128, f32, hP 8"), f32);
+        if tokens == 4096 {
+            let sme2 = Spec { l_pack: 2, h_pack: 64, ..base };
+            bench::<2>(&format!("{kv_heads} heads x 128, f16, lP 2, hP 64 (SME2)"), sme2);
+            let bf16 = Spec { key_dtype: Dtype::Bf16, value_dtype: Dtype::Bf16, l_pack: 8, h_pack: 4, ..base };
+            bench::<2>(&format!("{kv_heads} heads x 128, bf16, lP 8, hP 4 (x86 bf16)"), bf16);
+        }
+    }
+}

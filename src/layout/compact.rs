@@ -1,0 +1,207 @@
+//! Moving tokens inside a packed cache.
+
+use super::plane::Plane;
+use super::{Layout, by_element};
+use crate::status::{Result, bail};
+
+/// Tokens that stay: an offset and a length, as hosts hand them over.
+pub type Pair = [i32; 2];
+
+/// Moves `count` tokens from `src` to `dst`. The ranges may overlap; the result is as if moved through a copy.
+pub fn move_tokens(layout: &Layout, key: &mut [u8], value: &mut [u8], src: u32, dst: u32, count: u32) -> Result<()> {
+    layout.check_buffers(key, value)?;
+    layout.range(src, count)?;
+    layout.range(dst, count)?;
+    let moves = [Move { src: src as usize, dst: dst as usize, count: count as usize }];
+    move_plane(&layout.key, key, moves.iter().copied());
+    move_plane(&layout.value, value, moves.iter().copied());
+    Ok(())
+}
+
+/// Checks that pairs ascend without overlap and end by `limit` tokens; returns how many tokens they keep. A pair of
+/// length 0 keeps nothing and is allowed.
+pub fn check_pairs(pairs: &[Pair], limit: u32) -> Result<u32> {
+    let mut end = 0i64;
+    let mut kept = 0;
+    for (i, [offset, len]) in pairs.iter().copied().enumerate() {
+        if offset < 0 || len < 0 {
+            bail!(InvalidArgument, "reserve pair {i} is ({offset}, {len}); an offset and a length from 0 on expected");
+        }
+        let (offset, len) = (offset as i64, len as i64);
+        if offset < end {
+            bail!(InvalidArgument, "reserve pair {i} begins at {offset}; {end} or more expected (ascending, disjoint)");
+        }
+        end = offset + len;
+        if end > limit as i64 {
+            bail!(InvalidArgument, "reserve pair {i} ends at {end}; {limit} or less expected");
+        }
+        kept += len as u32;
+    }
+    Ok(kept)
+}
+
+/// Keeps tokens `0..base` and the pairs, which are relative to `base`, and closes the gaps; returns the new length.
+/// Everything is checked before the first byte moves. Tokens from the new length on hold anything.
+pub fn compact(
+    layout: &Layout,
+    key: &mut [u8],
+    value: &mut [u8],
+    base: u32,
+    pairs: &[Pair],
+    kv_len: u32,
+) -> Result<u32> {
+    layout.check_buffers(key, value)?;
+    layout.range(0, kv_len)?;
+    let Some(tail) = kv_len.checked_sub(base) else {
+        bail!(InvalidArgument, "base is {base}; kv_len {kv_len} or less expected");
+    };
+    let kept = check_pairs(pairs, tail)?;
+
+    let mut next = base as usize;
+    let moves = pairs.iter().filter_map(move |[offset, len]| {
+        let step = Move { src: base as usize + *offset as usize, dst: next, count: *len as usize };
+        next += step.count;
+        (step.src != step.dst).then_some(step)
+    });
+    move_plane(&layout.key, key, moves.clone());
+    move_plane(&layout.value, value, moves);
+    Ok(base + kept)
+}
+
+/// One move of whole tokens.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    src: usize,
+    dst: usize,
+    count: usize,
+}
+
+/// A part of a move that lies in one block on either side, and in one panel too where tokens are interleaved.
+struct Chunk {
+    src: Place,
+    dst: Place,
+    count: usize,
+}
+
+/// A token: the first element of its block, and its number inside.
+#[derive(Clone, Copy)]
+struct Place {
+    base: usize,
+    first: usize,
+}
+
+fn move_plane(plane: &Plane, packed: &mut [u8], moves: impl Iterator<Item = Move> + Clone) {
+    by_element!(plane, move_elements(moves), packed)
+}
+
+fn move_elements<T: Copy>(plane: &Plane, packed: &mut [T], moves: impl Iterator<Item = Move> + Clone) {
+    for head in plane.head_ranges() {
+        let packed = &mut packed[head];
+        for step in moves.clone() {
+            if step.dst <= step.src {
+                move_forward(plane, packed, step);
+            } else {
+                move_backward(plane, packed, step);
+            }
+        }
+    }
+}
+
+/// First token first: right for moves to lower tokens, however they overlap.
+fn move_forward<T: Copy>(plane: &Plane, packed: &mut [T], mut step: Move) {
+    while step.count > 0 {
+        let (src, dst) = (place(plane, step.src), place(plane, step.dst));
+        let blocks = step.count / plane.block();
+        let moved = if src.first == 0 && dst.first == 0 && blocks > 0 && is_solid(plane) {
+            // Whole blocks lie side by side: one piece.
+            let len = blocks * plane.block_stride();
+            packed.copy_within(src.base..src.base + len, dst.base);
+            blocks * plane.block()
+        } else {
+            let room = (plane.block() - src.first).min(plane.block() - dst.first);
+            let mut count = step.count.min(room);
+            if plane.lanes() > 1 {
+                let (s, d) = (src.first % plane.lanes(), dst.first % plane.lanes());
+                count = match count - count % plane.lanes() {
+                    panels if s == 0 && d == 0 && panels > 0 => panels,
+                    _ => count.min(plane.lanes() - s.max(d)),
+                };
+            }
+            move_chunk(plane, packed, &Chunk { src, dst, count });
+            count
+        };
+        step = Move { src: step.src + moved, dst: step.dst + moved, count: step.count - moved };
+    }
+}
+
+/// Last token first: right for moves to higher tokens. Rare (no plan needs it), so it goes token by token where
+/// blocks differ.
+fn move_backward<T: Copy>(plane: &Plane, packed: &mut [T], step: Move) {
+    let mut left = step.count;
+    while left > 0 {
+        let (src, dst) = (place(plane, step.src + left - 1), place(plane, step.dst + left - 1));
+        let mut count = left.min(src.first.min(dst.first) + 1);
+        if plane.lanes() > 1 {
+            count = count.min((src.first % plane.lanes()).min(dst.first % plane.lanes()) + 1);
+        }
+        let back = |p: Place| Place { base: p.base, first: p.first + 1 - count };
+        move_chunk(plane, packed, &Chunk { src: back(src), dst: back(dst), count });
+        left -= count;
+    }
+}
+
+fn place(plane: &Plane, token: usize) -> Place {
+    Place { base: (token / plane.block()) * plane.block_stride(), first: token % plane.block() }
+}
+
+/// Whether a block is all real elements, without padding dims or lanes.
+fn is_solid(plane: &Plane) -> bool {
+    plane.tail_dims() == 0 && plane.block().is_multiple_of(plane.lanes())
+}
+
+/// Moves a chunk row by row: whole runs of tokens where a row is full, single pieces in a row with padding dims.
+fn move_chunk<T: Copy>(plane: &Plane, packed: &mut [T], chunk: &Chunk) {
+    let Chunk { src, dst, count } = *chunk;
+    let (group, lanes) = (plane.group(), plane.lanes());
+    let panel = group * lanes;
+    let start = |p: Place| p.base + (p.first / lanes) * panel + p.first % lanes;
+    let (mut s, mut d) = (start(src), start(dst));
+    let whole_panels = count.is_multiple_of(lanes);
+    for _ in 0..plane.full_rows() {
+        if whole_panels {
+            move_run(packed, s, d, count * group);
+        } else {
+            for dim in 0..group {
+                move_run(packed, s + dim * lanes, d + dim * lanes, count);
+            }
+        }
+        s += plane.row_stride();
+        d += plane.row_stride();
+    }
+    let tail = plane.tail_dims();
+    if tail == 0 {
+        return;
+    }
+    if lanes == 1 {
+        // Tokens are `group` apart. The order matters when source and target share a block.
+        let piece = |packed: &mut [T], t: usize| packed.copy_within(s + t * group..s + t * group + tail, d + t * group);
+        if d <= s {
+            (0..count).for_each(|t| piece(packed, t));
+        } else {
+            (0..count).rev().for_each(|t| piece(packed, t));
+        }
+        return;
+    }
+    for first in (0..count).step_by(lanes) {
+        for dim in 0..tail {
+            let at = (first / lanes) * panel + dim * lanes;
+            move_run(packed, s + at, d + at, lanes.min(count - first));
+        }
+    }
+}
+
+/// Moves `len` neighbouring elements, which may overlap.
+#[inline]
+fn move_run<T: Copy>(packed: &mut [T], src: usize, dst: usize, len: usize) {
+    packed.copy_within(src..src + len, dst);
+}

@@ -1,0 +1,175 @@
+//! Between packed buffers and dense rows `[head][token][dim]`.
+
+use super::plane::{Plane, Tile};
+use super::{Layout, TokenRange, by_element};
+use crate::status::{Error, Result, bail};
+
+/// Copies a range of tokens out of a packed cache.
+///
+/// `key_out` and `value_out` hold at least [`Layout::dense_key_bytes`] and [`Layout::dense_value_bytes`] of the
+/// range; what lies behind is untouched.
+pub fn gather(
+    layout: &Layout,
+    key: &[u8],
+    value: &[u8],
+    range: TokenRange,
+    key_out: &mut [u8],
+    value_out: &mut [u8],
+) -> Result<()> {
+    layout.check_buffers(key, value)?;
+    let (key_len, value_len) = (layout.dense_key_bytes(range.count), layout.dense_value_bytes(range.count));
+    for (given, needed) in [(key_out.len(), key_len), (value_out.len(), value_len)] {
+        if given < needed {
+            return Err(Error::too_small("cap_each (bytes)", given, needed));
+        }
+    }
+    gather_plane(&layout.key, key, range, &mut key_out[..key_len]);
+    gather_plane(&layout.value, value, range, &mut value_out[..value_len]);
+    Ok(())
+}
+
+/// Copies dense rows into a range of tokens of a packed cache; the inverse of [`gather`]. The inputs have exactly
+/// the sizes of the range.
+pub fn scatter(
+    layout: &Layout,
+    key_in: &[u8],
+    value_in: &[u8],
+    range: TokenRange,
+    key: &mut [u8],
+    value: &mut [u8],
+) -> Result<()> {
+    layout.check_buffers(key, value)?;
+    let (key_len, value_len) = (layout.dense_key_bytes(range.count), layout.dense_value_bytes(range.count));
+    for (name, given, expected) in [("key_in", key_in.len(), key_len), ("value_in", value_in.len(), value_len)] {
+        if given != expected {
+            bail!(InvalidArgument, "{name} has {given} bytes; {expected} expected for {} tokens", range.count);
+        }
+    }
+    scatter_plane(&layout.key, key_in, range, key);
+    scatter_plane(&layout.value, value_in, range, value);
+    Ok(())
+}
+
+fn gather_plane(plane: &Plane, packed: &[u8], range: TokenRange, dense: &mut [u8]) {
+    by_element!(plane, gather_elements(range), packed, dense)
+}
+
+fn scatter_plane(plane: &Plane, dense: &[u8], range: TokenRange, packed: &mut [u8]) {
+    by_element!(plane, scatter_elements(range), dense, packed)
+}
+
+fn gather_elements<T: Copy>(plane: &Plane, packed: &[T], dense: &mut [T], range: TokenRange) {
+    if range.count == 0 {
+        return;
+    }
+    let dims = plane.dims();
+    for (head, rows) in plane.head_ranges().zip(dense.chunks_exact_mut(range.count * dims)) {
+        let packed = &packed[head];
+        for span in plane.spans(range) {
+            plane.tiles(span, |tile| {
+                let rows = &mut rows[tile.at * dims + tile.dim..];
+                if tile.dim_stride == 1 {
+                    copy_rows(&packed[tile.start..], tile.token_stride, rows, dims, &tile);
+                } else {
+                    dims_to_rows(&packed[tile.start..], &tile, rows, dims);
+                }
+            });
+        }
+    }
+}
+
+fn scatter_elements<T: Copy>(plane: &Plane, dense: &[T], packed: &mut [T], range: TokenRange) {
+    if range.count == 0 {
+        return;
+    }
+    let dims = plane.dims();
+    for (head, rows) in plane.head_ranges().zip(dense.chunks_exact(range.count * dims)) {
+        let packed = &mut packed[head];
+        for span in plane.spans(range) {
+            plane.tiles(span, |tile| {
+                let rows = &rows[tile.at * dims + tile.dim..];
+                if tile.dim_stride == 1 {
+                    copy_rows(rows, dims, &mut packed[tile.start..], tile.token_stride, &tile);
+                } else {
+                    rows_to_dims(rows, dims, &mut packed[tile.start..], &tile);
+                }
+            });
+        }
+    }
+}
+
+/// One piece of `tile.dims` elements per token, at the given strides. The usual sizes are known to the compiler.
+#[inline]
+fn copy_rows<T: Copy>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize, tile: &Tile) {
+    match tile.dims {
+        4 => copy_fixed::<T, 4>(src, src_stride, dst, dst_stride, tile.tokens),
+        8 => copy_fixed::<T, 8>(src, src_stride, dst, dst_stride, tile.tokens),
+        16 => copy_fixed::<T, 16>(src, src_stride, dst, dst_stride, tile.tokens),
+        n => {
+            for (d, s) in dst.chunks_mut(dst_stride).zip(src.chunks(src_stride)).take(tile.tokens) {
+                d[..n].copy_from_slice(&s[..n]);
+            }
+        }
+    }
+}
+
+#[inline]
+fn copy_fixed<T: Copy, const N: usize>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize, rows: usize) {
+    for (d, s) in dst.chunks_mut(dst_stride).zip(src.chunks(src_stride)).take(rows) {
+        if let (Some(d), Some(s)) = (d.first_chunk_mut::<N>(), s.first_chunk::<N>()) {
+            *d = *s;
+        }
+    }
+}
+
+/// Transposes a tile whose neighbours are tokens into rows of dims.
+#[inline]
+fn dims_to_rows<T: Copy>(src: &[T], tile: &Tile, rows: &mut [T], row_stride: usize) {
+    transpose(src, tile.dim_stride, tile.dims, tile.tokens, rows, row_stride);
+}
+
+/// Transposes rows of dims into a tile whose neighbours are tokens.
+#[inline]
+fn rows_to_dims<T: Copy>(rows: &[T], row_stride: usize, dst: &mut [T], tile: &Tile) {
+    transpose(rows, row_stride, tile.tokens, tile.dims, dst, tile.dim_stride);
+}
+
+/// `dst[j * dst_stride + i] = src[i * src_stride + j]` for `i < rows`, `j < columns`, in squares of 8 and, at the
+/// right edge, strips of 8 by 4.
+#[inline]
+fn transpose<T: Copy>(src: &[T], src_stride: usize, rows: usize, columns: usize, dst: &mut [T], dst_stride: usize) {
+    let mut i = 0;
+    while i + 8 <= rows {
+        let mut j = 0;
+        while j + 8 <= columns {
+            square::<T, 8>(&src[i * src_stride + j..], src_stride, &mut dst[j * dst_stride + i..], dst_stride);
+            j += 8;
+        }
+        if j + 4 <= columns {
+            square::<T, 4>(&src[i * src_stride + j..], src_stride, &mut dst[j * dst_stride + i..], dst_stride);
+            j += 4;
+        }
+        for j in j..columns {
+            for i in i..i + 8 {
+                dst[j * dst_stride + i] = src[i * src_stride + j];
+            }
+        }
+        i += 8;
+    }
+    for i in i..rows {
+        for j in 0..columns {
+            dst[j * dst_stride + i] = src[i * src_stride + j];
+        }
+    }
+}
+
+/// Eight rows of `N` columns.
+#[inline]
+fn square<T: Copy, const N: usize>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize) {
+    let row = |i: usize| src[i * src_stride..].first_chunk::<N>().expect("eight whole rows");
+    let rows: [&[T; N]; 8] = std::array::from_fn(row);
+    for j in 0..N {
+        let column: [T; 8] = std::array::from_fn(|i| rows[i][j]);
+        dst[j * dst_stride..j * dst_stride + 8].copy_from_slice(&column);
+    }
+}

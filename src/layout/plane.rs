@@ -1,0 +1,254 @@
+//! The shape that packed K and packed V share.
+//!
+//! A head is a sequence of blocks of `block` tokens. A block holds one row per `group` dims, and a row is
+//! `[block / lanes][group][lanes]`: panels in which `lanes` neighbouring tokens are interleaved per dim.
+//!
+//! ```text
+//! element(t, d) = (t / block) * block_stride + (d / group) * row_stride
+//!               + (u / lanes) * group * lanes + (d % group) * lanes + u % lanes        with u = t % block
+//! ```
+//! MNN's float key `[max/hP][D/lP][hP][lP]` is block = hP, group = lP, lanes = 1; its float value
+//! `[max/F][D/hP][F/lP][hP][lP]` is block = F, group = hP, lanes = lP.
+//!
+//! The formula is for single look-ups and for tests. Everything else walks [`Span`]s (the tokens of a range that lie
+//! in one block) and [`Tile`]s (a strided matrix inside a span).
+
+use super::TokenRange;
+use crate::status::{Result, bail};
+
+/// What a plane is computed from, in tokens, dims and elements.
+pub(super) struct Shape {
+    pub(super) heads: u64,
+    pub(super) dims: u64,
+    pub(super) tokens: u64,
+    pub(super) block: u64,
+    pub(super) group: u64,
+    pub(super) lanes: u64,
+}
+
+/// Strides are in elements unless a name says bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Plane {
+    heads: usize,
+    dims: usize,
+    tokens: usize,
+    block: usize,
+    group: usize,
+    lanes: usize,
+    row_stride: usize,
+    block_stride: usize,
+    head_len: usize,
+    head_stride: usize,
+    element_bytes: usize,
+}
+
+/// Tokens of a range that lie in one block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// First element of the block, within its head.
+    pub(super) base: usize,
+    /// First token, counted from the start of the block.
+    pub(super) first: usize,
+    /// Number of tokens.
+    pub(super) count: usize,
+    /// First token, counted from the start of the range.
+    pub(super) at: usize,
+}
+
+/// A matrix of `dims x tokens` elements within a head; one of the two strides is 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tile {
+    pub(super) start: usize,
+    pub(super) dims: usize,
+    pub(super) dim_stride: usize,
+    pub(super) tokens: usize,
+    pub(super) token_stride: usize,
+    /// First dim of the tile.
+    pub(super) dim: usize,
+    /// First token of the tile, counted from the start of the range.
+    pub(super) at: usize,
+}
+
+impl Plane {
+    pub(super) fn new(name: &str, shape: &Shape, element_bytes: usize, head_stride_bytes: u64) -> Result<Self> {
+        let Shape { heads, dims, tokens, block, group, lanes } = *shape;
+        let bytes = element_bytes as u64;
+        let too_large = || {
+            crate::status::Error::new(
+                crate::status::Status::InvalidArgument,
+                format!("layout: the {name} buffer of {heads} heads, {tokens} tokens, {dims} dims overflows memory"),
+            )
+        };
+        let product = |factors: &[u64]| factors.iter().try_fold(1u64, |p, f| p.checked_mul(*f)).ok_or_else(too_large);
+
+        let row_stride = product(&[block.div_ceil(lanes), lanes, group])?;
+        let block_stride = product(&[row_stride, dims.div_ceil(group)])?;
+        let head_len = product(&[block_stride, tokens.div_ceil(block)])?;
+        let head_bytes = product(&[head_len, bytes])?;
+        let stride_bytes = if head_stride_bytes == 0 { head_bytes } else { head_stride_bytes };
+        if stride_bytes < head_bytes {
+            bail!(InvalidArgument, "layout->{name}_head_stride is {stride_bytes}; at least {head_bytes} expected");
+        }
+        if stride_bytes % bytes != 0 {
+            bail!(InvalidArgument, "layout->{name}_head_stride is {stride_bytes}; a multiple of {bytes} expected");
+        }
+        let total = product(&[heads - 1, stride_bytes])?.checked_add(head_bytes).ok_or_else(too_large)?;
+        if isize::try_from(total).is_err() {
+            return Err(too_large());
+        }
+        // Every number above is at most `total`, so it fits.
+        Ok(Plane {
+            heads: heads as usize,
+            dims: dims as usize,
+            tokens: tokens as usize,
+            block: block as usize,
+            group: group as usize,
+            lanes: lanes as usize,
+            row_stride: row_stride as usize,
+            block_stride: block_stride as usize,
+            head_len: head_len as usize,
+            head_stride: (stride_bytes / bytes) as usize,
+            element_bytes,
+        })
+    }
+
+    pub(super) fn heads(&self) -> usize {
+        self.heads
+    }
+
+    pub(super) fn dims(&self) -> usize {
+        self.dims
+    }
+
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    pub(super) fn element_bytes(&self) -> usize {
+        self.element_bytes
+    }
+
+    pub(super) fn block(&self) -> usize {
+        self.block
+    }
+
+    pub(super) fn group(&self) -> usize {
+        self.group
+    }
+
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    pub(super) fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    pub(super) fn block_stride(&self) -> usize {
+        self.block_stride
+    }
+
+    /// Rows whose dims are all real; a last row may hold padding.
+    pub(super) fn full_rows(&self) -> usize {
+        self.dims / self.group
+    }
+
+    /// Real dims of the last row when it holds padding, else 0.
+    pub(super) fn tail_dims(&self) -> usize {
+        self.dims % self.group
+    }
+
+    /// Elements from one head to the next.
+    pub(super) fn head_stride(&self) -> usize {
+        self.head_stride
+    }
+
+    /// The elements of each head.
+    pub(super) fn head_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let (stride, len) = (self.head_stride, self.head_len);
+        (0..self.heads).map(move |h| h * stride..h * stride + len)
+    }
+
+    /// Bytes from the first head to the end of the last.
+    pub(super) fn bytes(&self) -> usize {
+        ((self.heads - 1) * self.head_stride + self.head_len) * self.element_bytes
+    }
+
+    /// The formula above.
+    pub(super) fn element(&self, token: usize, dim: usize) -> usize {
+        let u = token % self.block;
+        (token / self.block) * self.block_stride
+            + (dim / self.group) * self.row_stride
+            + (u / self.lanes) * self.group * self.lanes
+            + (dim % self.group) * self.lanes
+            + u % self.lanes
+    }
+
+    /// The spans of a range, in order.
+    pub(super) fn spans(&self, range: TokenRange) -> impl Iterator<Item = Span> + use<> {
+        let (block, block_stride) = (self.block, self.block_stride);
+        let mut first = range.begin % block;
+        let mut base = (range.begin / block) * block_stride;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            if at == range.count {
+                return None;
+            }
+            let count = (block - first).min(range.count - at);
+            let span = Span { base, first, count, at };
+            (first, base, at) = (0, base + block_stride, at + count);
+            Some(span)
+        })
+    }
+
+    /// Calls `visit` with tiles that cover the real elements of a span exactly once.
+    #[inline]
+    pub(super) fn tiles(&self, span: Span, mut visit: impl FnMut(Tile)) {
+        if self.lanes == 1 && self.group == 1 {
+            // Rows are dims: one tile, whose neighbours in memory are tokens. In a block of one token they are dims.
+            let token_stride = if self.block == 1 { self.dims } else { 1 };
+            return visit(Tile {
+                start: span.base + span.first,
+                dims: self.dims,
+                dim_stride: self.row_stride,
+                tokens: span.count,
+                token_stride,
+                dim: 0,
+                at: span.at,
+            });
+        }
+        let panel = self.group * self.lanes;
+        for (row, dim) in (0..self.dims).step_by(self.group).enumerate() {
+            let row_base = span.base + row * self.row_stride;
+            let dims = self.group.min(self.dims - dim);
+            if self.lanes == 1 {
+                visit(Tile {
+                    start: row_base + span.first * self.group,
+                    dims,
+                    dim_stride: 1,
+                    tokens: span.count,
+                    token_stride: self.group,
+                    dim,
+                    at: span.at,
+                });
+                continue;
+            }
+            let mut done = 0;
+            while done < span.count {
+                let u = span.first + done;
+                let lane = u % self.lanes;
+                let tokens = (self.lanes - lane).min(span.count - done);
+                visit(Tile {
+                    start: row_base + (u / self.lanes) * panel + lane,
+                    dims,
+                    dim_stride: self.lanes,
+                    tokens,
+                    token_stride: 1,
+                    dim,
+                    at: span.at + done,
+                });
+                done += tokens;
+            }
+        }
+    }
+}

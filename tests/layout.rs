@@ -1,0 +1,312 @@
+//! Layout operations against a brute-force model of MNN's formulas. Buffers start as noise and are compared whole, so
+//! every padding lane, gap and token outside the range is a canary.
+
+mod common;
+#[path = "common/layout_model.rs"]
+mod layout_model;
+
+use common::Random;
+use layout_model::Model;
+use mnnkv::dtype::Dtype;
+use mnnkv::layout::{self, Layout, Pair, Spec};
+use mnnkv::status::Status;
+use proptest::prelude::*;
+
+/// A model, its layout, and buffers of noise.
+struct Cache {
+    model: Model,
+    layout: Layout,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Cache {
+    fn new(spec: Spec, seed: u64) -> Self {
+        let model = Model { spec };
+        let (k, v) = model.bytes();
+        let mut random = Random(seed | 1);
+        Cache { model, layout: Layout::new(&spec).unwrap(), key: random.bytes(k), value: random.bytes(v) }
+    }
+
+    fn rows(&self, tokens: std::ops::Range<usize>) -> (Vec<u8>, Vec<u8>) {
+        self.model.rows(&self.key, &self.value, &tokens.collect::<Vec<_>>())
+    }
+
+    fn put(&mut self, tokens: std::ops::Range<usize>, rows: &(Vec<u8>, Vec<u8>)) {
+        self.model.put(&mut self.key, &mut self.value, &tokens.collect::<Vec<_>>(), &rows.0, &rows.1);
+    }
+
+    fn gathered(&self, begin: usize, count: usize) -> (Vec<u8>, Vec<u8>) {
+        let range = self.layout.range(begin as u32, count as u32).unwrap();
+        let mut out = (vec![0; self.layout.dense_key_bytes(count)], vec![0; self.layout.dense_value_bytes(count)]);
+        layout::gather(&self.layout, &self.key, &self.value, range, &mut out.0, &mut out.1).unwrap();
+        out
+    }
+}
+
+fn dtype() -> impl Strategy<Value = Dtype> {
+    prop_oneof![Just(Dtype::F16), Just(Dtype::Bf16), Just(Dtype::F32)]
+}
+
+fn spec() -> impl Strategy<Value = Spec> {
+    let packs = (prop::sample::select(vec![1u32, 2, 3, 4, 8]), prop::sample::select(vec![1u32, 2, 3, 4, 8, 16, 64]));
+    let gaps = prop_oneof![Just((0u64, 0u64)), (0u64..40, 0u64..40)];
+    let flash_block = prop_oneof![Just(64u32), 1u32..40, Just(1000)];
+    (dtype(), dtype(), 1u32..4, 1u32..40, packs, flash_block, 1u32..150, gaps).prop_map(
+        |(key_dtype, value_dtype, kv_heads, head_dim, (l_pack, h_pack), flash_block, max_tokens, gaps)| {
+            let mut spec = Spec {
+                key_dtype,
+                value_dtype,
+                kv_heads,
+                head_dim,
+                l_pack,
+                h_pack,
+                flash_block,
+                max_tokens,
+                key_head_stride: 0,
+                value_head_stride: 0,
+            };
+            if gaps != (0, 0) {
+                let (k, v) = Model { spec }.head_bytes();
+                spec.key_head_stride = k as u64 + gaps.0 * 4;
+                spec.value_head_stride = v as u64 + gaps.1 * 4;
+            }
+            spec
+        },
+    )
+}
+
+/// A layout and two fractions that become tokens inside it.
+fn spec_and_range() -> impl Strategy<Value = (Spec, usize, usize)> {
+    spec().prop_flat_map(|s| {
+        let max = s.max_tokens as usize;
+        (Just(s), 0..=max).prop_flat_map(move |(s, begin)| (Just(s), Just(begin), 0..=max - begin))
+    })
+}
+
+/// Ascending pairs within `limit` tokens, some aligned to blocks, some not, some empty.
+fn pairs(limit: usize) -> impl Strategy<Value = Vec<Pair>> {
+    (prop::sample::select(vec![1usize, 1, 4, 16, 64]), prop::collection::vec((0usize..20, 0usize..40), 0..8)).prop_map(
+        move |(unit, steps)| {
+            let mut at = 0;
+            let mut out = Vec::new();
+            for (skip, len) in steps {
+                let (offset, len) = (at + skip * unit, len.div_ceil(unit) * unit);
+                if offset + len > limit {
+                    break;
+                }
+                out.push([offset as i32, len as i32]);
+                at = offset + len;
+            }
+            out
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn sizes_and_indices_are_those_of_the_formulas(spec in spec()) {
+        let c = Cache::new(spec, 1);
+        prop_assert_eq!((c.layout.key_bytes(), c.layout.value_bytes()), c.model.bytes());
+        for t in 0..spec.max_tokens {
+            for d in 0..spec.head_dim {
+                prop_assert_eq!(c.layout.key_index(t, d).unwrap(), c.model.key(t as usize, d as usize) as u64);
+                prop_assert_eq!(c.layout.value_index(t, d).unwrap(), c.model.value(t as usize, d as usize) as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn gather_reads_and_scatter_writes_exactly_the_range((spec, begin, count) in spec_and_range(), seed: u64) {
+        let mut c = Cache::new(spec, seed);
+        prop_assert!(c.gathered(begin, count) == c.rows(begin..begin + count));
+
+        let rows = Cache::new(spec, !seed).rows(begin..begin + count);
+        let mut expected = Cache { model: c.model, layout: c.layout.clone(), key: c.key.clone(), value: c.value.clone() };
+        expected.put(begin..begin + count, &rows);
+        let range = c.layout.range(begin as u32, count as u32).unwrap();
+        layout::scatter(&c.layout, &rows.0, &rows.1, range, &mut c.key, &mut c.value).unwrap();
+        prop_assert!(c.key == expected.key);
+        prop_assert!(c.value == expected.value);
+    }
+
+    #[test]
+    fn zero_and_release_clear_exactly_the_range((spec, begin, count) in spec_and_range(), seed: u64) {
+        let mut c = Cache::new(spec, seed);
+        let mut expected = Cache::new(spec, seed);
+        let (k, v) = expected.rows(begin..begin + count);
+        expected.put(begin..begin + count, &(vec![0; k.len()], vec![0; v.len()]));
+        let range = c.layout.range(begin as u32, count as u32).unwrap();
+        layout::zero(&c.layout, &mut c.key, &mut c.value, range).unwrap();
+        prop_assert!(c.key == expected.key);
+        prop_assert!(c.value == expected.value);
+
+        // release hands over the same bytes, each once.
+        let mut c = Cache::new(spec, seed);
+        let sum = layout::release(&c.layout, &mut c.key, &mut c.value, range, &mut |run| {
+            run.fill(0);
+            run.len() as u64
+        });
+        prop_assert_eq!(sum.unwrap() as usize, k.len() + v.len());
+        prop_assert!(c.key == expected.key && c.value == expected.value);
+    }
+
+    #[test]
+    fn move_is_a_copy_through_elsewhere((spec, src, count) in spec_and_range(), to in any::<prop::sample::Index>(), seed: u64) {
+        let dst = to.index(spec.max_tokens as usize - count + 1);
+        let mut c = Cache::new(spec, seed);
+        let mut expected = Cache::new(spec, seed);
+        let rows = expected.rows(src..src + count);
+        expected.put(dst..dst + count, &rows);
+        layout::move_tokens(&c.layout, &mut c.key, &mut c.value, src as u32, dst as u32, count as u32).unwrap();
+        prop_assert!(c.key == expected.key);
+        prop_assert!(c.value == expected.value);
+    }
+
+    #[test]
+    fn compact_keeps_the_named_tokens_in_order_and_touches_nothing_else(
+        (spec, base, rest) in spec_and_range(),
+        plan in pairs(150),
+        seed: u64,
+    ) {
+        let plan: Vec<Pair> = plan.into_iter().take_while(|p| (p[0] + p[1]) as usize <= rest).collect();
+        let mut c = Cache::new(spec, seed);
+        let before = Cache::new(spec, seed);
+        let kept: Vec<usize> =
+            (0..base).chain(plan.iter().flat_map(|p| (0..p[1]).map(move |i| base + (p[0] + i) as usize))).collect();
+        let kv_len = (base + rest) as u32;
+        let new_len =
+            layout::compact(&c.layout, &mut c.key, &mut c.value, base as u32, &plan, kv_len).unwrap() as usize;
+        prop_assert_eq!(new_len, kept.len());
+        prop_assert!(c.rows(0..new_len) == before.model.rows(&before.key, &before.value, &kept));
+        // Tokens from new_len on may hold anything; everything else is as it was.
+        let stale = new_len..base + rest;
+        let (k, v) = c.rows(stale.clone());
+        let zeros = (vec![0; k.len()], vec![0; v.len()]);
+        let mut expected = before;
+        let moved = c.rows(0..new_len);
+        expected.put(0..new_len, &moved);
+        expected.put(stale.clone(), &zeros);
+        c.put(stale, &zeros);
+        prop_assert!(c.key == expected.key);
+        prop_assert!(c.value == expected.value);
+    }
+}
+
+const SMALL: Spec = Spec {
+    key_dtype: Dtype::F16,
+    value_dtype: Dtype::F16,
+    kv_heads: 2,
+    head_dim: 5,
+    l_pack: 2,
+    h_pack: 4,
+    flash_block: 6,
+    max_tokens: 20,
+    key_head_stride: 0,
+    value_head_stride: 0,
+};
+
+#[test]
+fn a_real_mnn_cache_gathers_to_the_rows_it_was_made_of() {
+    // x86 AVX-512, f32: docs in testdata/README.md. The dump holds the used part of each head.
+    let spec = Spec {
+        key_dtype: Dtype::F32,
+        value_dtype: Dtype::F32,
+        kv_heads: 2,
+        head_dim: 64,
+        l_pack: 1,
+        h_pack: 8,
+        flash_block: 64,
+        max_tokens: 893,
+        key_head_stride: 229_376,
+        value_head_stride: 229_376,
+    };
+    let layout = Layout::new(&spec).unwrap();
+    let (mut key, value) = (common::read("mnn_packed/key_packed.f32"), common::read("mnn_packed/value_packed.f32"));
+    key.truncate(layout.key_bytes());
+    let (first, count) = (7, 886);
+    let range = layout.range(first, count).unwrap();
+    let size = layout.dense_key_bytes(count as usize);
+    let (mut keys, mut values) = (vec![0; size], vec![0; size]);
+    layout::gather(&layout, &key, &value, range, &mut keys, &mut values).unwrap();
+    for (gathered, file) in [(keys, "key"), (values, "value")] {
+        // Rows are [token][head][dim]; gather gives [head][token][dim].
+        let rows = common::read(&format!("mnn_packed/{file}_rows.f32"));
+        let row = 64 * 4;
+        assert_eq!(rows.len(), gathered.len());
+        for (i, expected) in rows.chunks_exact(row).enumerate() {
+            let (token, head) = (i / 2, i % 2);
+            let at = (head * count as usize + token) * row;
+            assert!(&gathered[at..at + row] == expected, "{file}: token {token} of head {head}");
+        }
+    }
+}
+
+#[test]
+fn bad_plans_are_refused_before_a_byte_moves() {
+    for (name, base, pairs, kv_len) in [
+        ("negative offset", 0, vec![[-1, 2]], 20),
+        ("negative length", 0, vec![[3, -2]], 20),
+        ("overlapping", 0, vec![[2, 4], [5, 2]], 20),
+        ("unsorted", 0, vec![[8, 2], [2, 2]], 20),
+        ("past the end", 0, vec![[2, 2], [18, 3]], 20),
+        ("past the end by base", 10, vec![[2, 2], [8, 3]], 20),
+        ("sum overflows", 0, vec![[i32::MAX, i32::MAX]], 20),
+        ("base past the end", 11, vec![], 10),
+        ("length past the layout", 0, vec![[2, 2]], 21),
+    ] {
+        let mut c = Cache::new(SMALL, 3);
+        let before = (c.key.clone(), c.value.clone());
+        let error = layout::compact(&c.layout, &mut c.key, &mut c.value, base, &pairs, kv_len).unwrap_err();
+        assert_eq!(error.status(), Status::InvalidArgument, "{name}");
+        assert!((c.key, c.value) == before, "{name}");
+    }
+}
+
+#[test]
+fn impossible_layouts_are_refused_by_name() {
+    let huge = u32::MAX;
+    for (field, spec) in [
+        ("kv_heads", Spec { kv_heads: 0, ..SMALL }),
+        ("head_dim", Spec { head_dim: 0, ..SMALL }),
+        ("l_pack", Spec { l_pack: 0, ..SMALL }),
+        ("h_pack", Spec { h_pack: 0, ..SMALL }),
+        ("flash_block", Spec { flash_block: 0, ..SMALL }),
+        ("max_tokens", Spec { max_tokens: 0, ..SMALL }),
+        ("key", Spec { kv_heads: huge, head_dim: huge, max_tokens: huge, ..SMALL }),
+        ("key", Spec { head_dim: huge, max_tokens: huge, ..SMALL }),
+        ("value", Spec { kv_heads: 1 << 12, flash_block: huge, h_pack: 1 << 20, ..SMALL }),
+        ("key_head_stride", Spec { key_head_stride: 8, ..SMALL }),
+        ("key_head_stride", Spec { key_head_stride: 1 << 20 | 1, ..SMALL }),
+        ("value_head_stride", Spec { value_head_stride: 2, ..SMALL }),
+        ("value", Spec { value_head_stride: u64::MAX - 1, ..SMALL }),
+    ] {
+        let error = Layout::new(&spec).unwrap_err();
+        assert_eq!(error.status(), Status::InvalidArgument, "{field}");
+        assert!(error.message().contains(field), "{field}: {error}");
+    }
+}
+
+#[test]
+fn ranges_and_buffers_that_do_not_fit_are_refused() {
+    let c = Cache::new(SMALL, 5);
+    for (begin, count) in [(0, 21), (20, 1), (21, 0), (u32::MAX, 1), (u32::MAX, u32::MAX)] {
+        assert_eq!(c.layout.range(begin, count).unwrap_err().status(), Status::InvalidArgument);
+    }
+    assert!(c.layout.range(20, 0).is_ok());
+    let range = c.layout.range(0, 4).unwrap();
+    let (mut key, mut value) = (c.key.clone(), c.value.clone());
+    let mut out = vec![0; c.layout.dense_key_bytes(4)];
+    let short = layout::gather(&c.layout, &key[1..], &value, range, &mut out.clone(), &mut out);
+    assert_eq!(short.unwrap_err().status(), Status::InvalidArgument);
+    let small = layout::gather(&c.layout, &key, &value, range, &mut out.clone()[1..], &mut out);
+    assert_eq!(small.unwrap_err().status(), Status::BufferTooSmall);
+    let long = vec![0; out.len() + 2];
+    let unequal = layout::scatter(&c.layout, &long, &out, range, &mut key, &mut value);
+    assert_eq!(unequal.unwrap_err().status(), Status::InvalidArgument);
+    assert!(key == c.key && value == c.value);
+    assert_eq!(c.layout.key_index(20, 0).unwrap_err().status(), Status::InvalidArgument);
+    assert_eq!(c.layout.value_index(0, 5).unwrap_err().status(), Status::InvalidArgument);
+}
