@@ -7,6 +7,7 @@
 //! | [`dtype`], [`status`] | element types; the one error type and its numbers |
 //! | [`gear`] | bytes to fewer bytes and back: split, predict, run lengths or ZSTD, choose, frame |
 //! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
+//! | [`h2o`] | attention scores and eviction plans |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
@@ -21,5 +22,6 @@ pub mod arch;
 pub mod dtype;
 pub mod ffi;
 pub mod gear;
+pub mod h2o;
 pub mod layout;
 pub mod status;

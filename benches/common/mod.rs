@@ -4,9 +4,11 @@
 
 use std::time::Instant;
 
+type Entry<'a> = (&'static str, Box<dyn FnMut() + 'a>);
+
 /// Named candidates of one comparison.
 pub struct Rivals<'a> {
-    entries: Vec<(&'static str, Box<dyn FnMut() + 'a>)>,
+    entries: Vec<Entry<'a>>,
 }
 
 impl<'a> Rivals<'a> {

@@ -1,0 +1,156 @@
+//! From scores to the tokens that stay.
+
+use super::config::Config;
+use crate::status::{self, Result, bail};
+
+/// What stays, and why that much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// (offset, length) of each run of kept tokens, ascending, never touching.
+    pub pairs: Vec<[i32; 2]>,
+    /// Tokens in the pairs.
+    pub kept_tokens: u32,
+    /// Tokens outside them.
+    pub evicted_tokens: u32,
+    /// The protected tokens alone reach the target: nothing is evicted, since what would remain is a blind cut.
+    pub floor_dominates: bool,
+    /// Share of the cache in protected blocks.
+    pub floor_keep: f32,
+    /// Share aimed at: the target, or the floor where that is more.
+    pub target_keep_effective: f32,
+    /// That share rounded up to whole blocks.
+    pub block_quantized_keep: f32,
+    /// Length of the cache over kept tokens.
+    pub lossy_ratio: f32,
+}
+
+/// Decides which blocks of a cache of `kv_len` tokens stay.
+///
+/// Block `i` covers tokens from `i * block_tokens` on; `scores[i]` is its score, missing ones count as 0 and further
+/// ones are ignored. Protected blocks stay; then whole blocks by descending score until the target, rounded up to
+/// blocks, is reached. Of equal scores the lower block wins; NaN counts as the lowest score.
+pub fn plan(scores: &[f32], kv_len: u32, config: &Config) -> Result<Plan> {
+    if kv_len > i32::MAX as u32 {
+        bail!(InvalidArgument, "kv_len is {kv_len}; {} or less expected", i32::MAX);
+    }
+    if config.block_tokens == 0 {
+        bail!(InvalidArgument, "block_tokens is 0; at least 1 expected");
+    }
+    if kv_len == 0 {
+        return Ok(Plan {
+            pairs: Vec::new(),
+            kept_tokens: 0,
+            evicted_tokens: 0,
+            floor_dominates: true,
+            floor_keep: 1.0,
+            target_keep_effective: 1.0,
+            block_quantized_keep: 1.0,
+            lossy_ratio: 1.0,
+        });
+    }
+    let blocks = Blocks { kv_len, size: config.block_tokens };
+    let target = config.target_tokens(kv_len)?;
+
+    // Blocks below `sink_end` and from `recent_start` on are protected.
+    let sink_end = config.sink_tokens.min(kv_len).div_ceil(blocks.size);
+    let recent_start = (kv_len.saturating_sub(config.recent_tokens) / blocks.size).max(sink_end);
+    let floor = blocks.start(sink_end) + (kv_len - blocks.start(recent_start));
+    let floor_dominates = floor >= target;
+    let target = target.max(floor);
+    let quantized =
+        (target - floor).div_ceil(blocks.size).saturating_mul(blocks.size).saturating_add(floor).min(kv_len);
+
+    let pairs = if floor_dominates {
+        vec![[0, kv_len as i32]]
+    } else {
+        let chosen = best_blocks(scores, &blocks, sink_end..recent_start, quantized - floor)?;
+        merge(&blocks, sink_end, recent_start, &chosen)?
+    };
+    let kept_tokens = pairs.iter().map(|p| p[1] as u32).sum();
+    let share = |tokens: u32| tokens as f32 / kv_len as f32;
+    Ok(Plan {
+        pairs,
+        kept_tokens,
+        evicted_tokens: kv_len - kept_tokens,
+        floor_dominates,
+        floor_keep: share(floor),
+        target_keep_effective: share(target),
+        block_quantized_keep: share(quantized),
+        lossy_ratio: kv_len as f32 / kept_tokens as f32,
+    })
+}
+
+struct Blocks {
+    kv_len: u32,
+    size: u32,
+}
+
+impl Blocks {
+    /// First token of a block; the cache's length for the block after the last.
+    fn start(&self, block: u32) -> u32 {
+        (block as u64 * self.size as u64).min(self.kv_len as u64) as u32
+    }
+}
+
+/// A sort key for (score, block): lower is better. The bits of a float, with the sign folded in, order like the
+/// float itself; NaN comes after everything.
+fn rank(score: f32, block: u32) -> u64 {
+    let ascending = if score.is_nan() {
+        0
+    } else {
+        // -0 and 0 are equal scores.
+        let bits = (score + 0.0).to_bits();
+        let order = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+        order.max(1)
+    };
+    (!ascending as u64) << 32 | block as u64
+}
+
+/// The candidates that a greedy choice by rank takes until they hold `wanted` tokens, in ascending block order.
+fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>, wanted: u32) -> Result<Vec<u32>> {
+    let mut ranked = Vec::new();
+    status::reserve(&mut ranked, candidates.len())?;
+    ranked.extend(candidates.map(|b| rank(scores.get(b as usize).copied().unwrap_or(0.0), b)));
+
+    // All blocks but the cache's last are whole, and the last is protected or whole too (a partial block holds the
+    // last token, and `recent_start` never lies beyond it). So the number of blocks is known before any is chosen.
+    let count = (wanted.div_ceil(blocks.size) as usize).min(ranked.len());
+    if count < ranked.len() {
+        ranked.select_nth_unstable(count);
+        ranked.truncate(count);
+    }
+    let mut chosen: Vec<u32> = ranked.into_iter().map(|key| key as u32).collect();
+    chosen.sort_unstable();
+    Ok(chosen)
+}
+
+/// Protected and chosen blocks as runs of tokens.
+fn merge(blocks: &Blocks, sink_end: u32, recent_start: u32, chosen: &[u32]) -> Result<Vec<[i32; 2]>> {
+    let mut pairs: Vec<[i32; 2]> = Vec::new();
+    status::reserve(&mut pairs, chosen.len() + 2)?;
+    let sink = std::iter::once((0, blocks.start(sink_end)));
+    let middle = chosen.iter().map(|b| (blocks.start(*b), blocks.start(b + 1)));
+    let recent = std::iter::once((blocks.start(recent_start), blocks.kv_len));
+    for (start, end) in sink.chain(middle).chain(recent).filter(|(start, end)| start < end) {
+        match pairs.last_mut() {
+            Some([offset, len]) if *offset + *len == start as i32 => *len += (end - start) as i32,
+            _ => pairs.push([start as i32, (end - start) as i32]),
+        }
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_order_scores_from_infinity_down_to_nan() {
+        let down = [f32::INFINITY, 3.0, 1e-40, 0.0, -1e-40, -3.0, f32::NEG_INFINITY, f32::NAN];
+        for pair in down.windows(2) {
+            assert!(rank(pair[0], 9) < rank(pair[1], 1), "{pair:?}");
+        }
+        assert!(rank(0.0, 1) < rank(-0.0, 2) && rank(-0.0, 1) < rank(0.0, 2), "zeros are equal");
+        assert!(rank(-f32::NAN, 0) > rank(f32::NEG_INFINITY, 1), "NaN of either sign");
+    }
+}
