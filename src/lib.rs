@@ -8,6 +8,7 @@
 //! | [`gear`] | bytes to fewer bytes and back: split, predict, run lengths or ZSTD, choose, frame |
 //! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
 //! | [`h2o`] | attention scores and eviction plans |
+//! | [`store`] | cold blocks kept compressed, raw memory given back |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
@@ -25,3 +26,4 @@ pub mod gear;
 pub mod h2o;
 pub mod layout;
 pub mod status;
+pub mod store;

@@ -1,6 +1,7 @@
 //! Words to byte lanes and back.
 
 use crate::arch;
+use crate::dtype::Dtype;
 
 /// Bytes per word, which is also the number of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,14 @@ pub enum Width {
 }
 
 impl Width {
+    /// The width of a type's words. bf16 is split like fp16: the codec sees bytes, not numbers.
+    pub const fn of(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F16 | Dtype::Bf16 => Width::Two,
+            Dtype::F32 => Width::Four,
+        }
+    }
+
     /// Bytes per word.
     pub const fn bytes(self) -> usize {
         match self {

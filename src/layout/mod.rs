@@ -61,6 +61,28 @@ pub struct TokenRange {
     count: usize,
 }
 
+impl TokenRange {
+    /// First token.
+    pub fn begin(self) -> usize {
+        self.begin
+    }
+
+    /// Number of tokens.
+    pub fn count(self) -> usize {
+        self.count
+    }
+
+    /// The token after the last.
+    pub fn end(self) -> usize {
+        self.begin + self.count
+    }
+
+    /// Whether it holds no token.
+    pub fn is_empty(self) -> bool {
+        self.count == 0
+    }
+}
+
 impl Layout {
     /// Checks a description. Errors name the field.
     pub fn new(spec: &Spec) -> Result<Self> {

@@ -1,0 +1,296 @@
+//! The store: cold tokens of a cache kept compressed, their raw memory given back.
+//!
+//! A block is a range of tokens of one layer, encoded by `submit`. It is *resident* while the cache holds its raw
+//! bytes too, and *released* once `commit` gave them back; `restore` makes it resident again and keeps the blob, so
+//! that releasing it once more costs no encoding. Tokens that move or vanish are reported by `compacted` and
+//! `truncated`; a released block then keeps exactly the tokens that are still in the cache, wherever they went.
+//!
+//! [`Store`] owns all of it and is not shared: whoever has it (the C handle, later the session) holds one lock around
+//! it, and the store takes none. In this version encoding and decoding happen inside the calls, without threads.
+
+mod block;
+pub mod pages;
+mod stats;
+
+pub use stats::Statistics;
+
+use crate::gear::{Decoder, Encoder, Options, Predictors, Width};
+use crate::layout::{self, Layout, Pair, TokenRange};
+use crate::status::{self, Result, bail};
+use block::{Block, Residence, Shape};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use xxhash_rust::xxh3::Xxh3;
+
+/// How a store encodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Predictors tried on K.
+    pub key_predictors: Predictors,
+    /// Predictors tried on V.
+    pub value_predictors: Predictors,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { key_predictors: Predictors::ALL, value_predictors: Predictors::ALL }
+    }
+}
+
+/// A layer's packed buffers and how to read them.
+pub struct Cache<'a> {
+    /// The checked layout.
+    pub layout: &'a Layout,
+    /// K of all heads.
+    pub key: &'a mut [u8],
+    /// V of all heads.
+    pub value: &'a mut [u8],
+}
+
+/// Compressed blocks of every layer of one model.
+#[derive(Default)]
+pub struct Store {
+    config: Config,
+    layers: BTreeMap<u32, Vec<Block>>,
+    codec: Codec,
+    next_ticket: u64,
+    stats: Statistics,
+}
+
+impl Store {
+    /// An empty store.
+    pub fn new(config: Config) -> Self {
+        Store { config, ..Store::default() }
+    }
+
+    /// Copies a range of tokens out of the cache and encodes it; returns the block's ticket. The cache is only read.
+    ///
+    /// A block that would not shrink is not kept (the tokens stay raw) and counted as `no_gain_blocks`. Tokens that
+    /// are released must be restored first. A resident block that overlaps the range is replaced, since the cache
+    /// may have been rewritten; if range and content are the same it is kept as it is, and its ticket is returned.
+    pub fn submit(&mut self, layer: u32, layout: &Layout, key: &[u8], value: &[u8], range: TokenRange) -> Result<u64> {
+        if range.is_empty() {
+            bail!(InvalidArgument, "count is 0; at least one token expected");
+        }
+        let blocks = self.layers.entry(layer).or_default();
+        if let Some(block) = blocks.iter().find(|b| b.is_released() && b.overlaps(range)) {
+            bail!(
+                InvalidArgument,
+                "tokens {} to {} of layer {layer} overlap block {}, which is released; restore the layer first",
+                range.begin(),
+                range.end() - 1,
+                block.ticket
+            );
+        }
+        let shape = Shape::of(layout);
+        self.codec.gather(layout, key, value, range)?;
+        let digest = self.codec.digest();
+        let same = |b: &&Block| b.shape == shape && b.digest == digest && b.is_whole_at(range);
+        if let Some(block) = blocks.iter().find(same) {
+            return Ok(block.ticket);
+        }
+
+        let start = Instant::now();
+        let (key, value) = self.codec.encode(layout, &self.config)?;
+        self.stats.encode_ns += start.elapsed().as_nanos() as u64;
+        let raw_bytes = self.codec.raw_bytes() as u64;
+        self.stats.encoded_bytes += raw_bytes;
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.stats.submitted_blocks += 1;
+        if (key.len() + value.len()) as u64 >= raw_bytes {
+            self.stats.no_gain_blocks += 1;
+            return Ok(ticket);
+        }
+        status::reserve(blocks, 1)?;
+        blocks.retain(|b| !b.overlaps(range));
+        blocks.push(Block::new(ticket, shape, range, key, value, digest));
+        Ok(ticket)
+    }
+
+    /// Gives back the raw bytes of every resident block of the layer; returns the bytes that went back to the system.
+    ///
+    /// Each block is first compared with the cache. One that no longer matches (the host wrote to its tokens without
+    /// saying so, or the cache shrank) is dropped and counted as `stale_blocks`; its tokens stay raw.
+    pub fn commit(&mut self, layer: u32, cache: Cache<'_>) -> Result<u64> {
+        let Some(blocks) = self.layers.get_mut(&layer) else { return Ok(0) };
+        let shape = Shape::of(cache.layout);
+        let mut released = 0;
+        let mut at = 0;
+        while let Some(block) = blocks.get_mut(at) {
+            if block.is_released() {
+                at += 1;
+                continue;
+            }
+            let range = block.range_in(cache.layout).filter(|_| block.shape == shape);
+            let matches = match range {
+                Some(range) => {
+                    self.codec.gather(cache.layout, cache.key, cache.value, range)?;
+                    self.codec.digest() == block.digest
+                }
+                None => false,
+            };
+            let Some(range) = range.filter(|_| matches) else {
+                blocks.remove(at);
+                self.stats.stale_blocks += 1;
+                continue;
+            };
+            block.residence = Residence::Released;
+            released += layout::release(cache.layout, cache.key, cache.value, range, &mut pages::give_back)?;
+            at += 1;
+        }
+        self.stats.released_bytes += released;
+        Ok(released)
+    }
+
+    /// Writes every released token of the layer back, bit for bit; returns the bytes written. On an error the block
+    /// that caused it is still released and its blob is kept; blocks restored before it are resident.
+    pub fn restore(&mut self, layer: u32, cache: Cache<'_>) -> Result<u64> {
+        let Some(blocks) = self.layers.get_mut(&layer) else { return Ok(0) };
+        let mut restored = 0;
+        let mut at = 0;
+        while let Some(block) = blocks.get_mut(at) {
+            if !block.is_released() {
+                at += 1;
+                continue;
+            }
+            block.check_fits(layer, cache.layout)?;
+            let start = Instant::now();
+            self.codec.decode(block)?;
+            self.stats.decode_ns += start.elapsed().as_nanos() as u64;
+            self.stats.decoded_bytes += self.codec.raw_bytes() as u64;
+            let bytes = self.codec.scatter(block, cache.layout, cache.key, cache.value)?;
+            restored += bytes;
+            self.stats.restored_bytes += bytes;
+            self.stats.restored_blocks += 1;
+            if block.is_whole() {
+                block.residence = Residence::Resident;
+                at += 1;
+            } else {
+                // Some of its tokens are gone: the blob stands for no range of the cache any more.
+                blocks.remove(at);
+            }
+        }
+        Ok(restored)
+    }
+
+    /// Tokens were renumbered: only those in `pairs` (absolute offsets and lengths) are left, moved together.
+    pub fn compacted(&mut self, layer: u32, pairs: &[Pair]) -> Result<()> {
+        layout::check_pairs(pairs, u32::MAX)?;
+        if let Some(blocks) = self.layers.get_mut(&layer) {
+            blocks.retain_mut(|b| b.keep(pairs.iter().map(|p| (p[0] as u32, p[1] as u32))));
+        }
+        Ok(())
+    }
+
+    /// Tokens from `kv_len` on are gone.
+    pub fn truncated(&mut self, layer: u32, kv_len: u32) {
+        if let Some(blocks) = self.layers.get_mut(&layer) {
+            blocks.retain_mut(|b| b.keep(std::iter::once((0, kv_len))));
+        }
+    }
+
+    /// Counts since the store was made, and what it holds now.
+    pub fn statistics(&self) -> Statistics {
+        let mut stats = self.stats;
+        for block in self.layers.values().flatten() {
+            stats.add_block(block);
+        }
+        stats
+    }
+
+    #[cfg(test)]
+    fn blobs_mut(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
+        self.layers.values_mut().flatten().flat_map(|b| [&mut b.key, &mut b.value])
+    }
+}
+
+/// The rows of one block, and what turns them into blobs and back. Working memory is kept from call to call.
+#[derive(Default)]
+struct Codec {
+    encoder: Encoder,
+    decoder: Decoder,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    part: (Vec<u8>, Vec<u8>),
+}
+
+impl Codec {
+    fn raw_bytes(&self) -> usize {
+        self.keys.len() + self.values.len()
+    }
+
+    fn gather(&mut self, layout: &Layout, key: &[u8], value: &[u8], range: TokenRange) -> Result<()> {
+        status::resize(&mut self.keys, layout.dense_key_bytes(range.count()))?;
+        status::resize(&mut self.values, layout.dense_value_bytes(range.count()))?;
+        layout::gather(layout, key, value, range, &mut self.keys, &mut self.values)
+    }
+
+    /// 128 bits over K, then V. Guards against a cache that changed and a blob that was damaged; a block's identity is
+    /// its place in the store, never its digest.
+    fn digest(&self) -> u128 {
+        let mut hasher = Xxh3::new();
+        hasher.update(&self.keys);
+        hasher.update(&self.values);
+        hasher.digest128()
+    }
+
+    fn encode(&mut self, layout: &Layout, config: &Config) -> Result<(Vec<u8>, Vec<u8>)> {
+        let mut encode = |rows: &[u8], width, predictors| {
+            let blob = self.encoder.encode(rows, width, &Options { predictors })?;
+            let mut exact = Vec::new();
+            status::reserve(&mut exact, blob.len())?;
+            exact.extend_from_slice(blob);
+            Ok(exact)
+        };
+        let key = encode(&self.keys, Width::of(layout.key_dtype()), config.key_predictors)?;
+        let value = encode(&self.values, Width::of(layout.value_dtype()), config.value_predictors)?;
+        Ok((key, value))
+    }
+
+    fn decode(&mut self, block: &Block) -> Result<()> {
+        let damaged = |what: &str, error: status::Error| match error.status() {
+            status::Status::OutOfMemory => error,
+            _ => status::Error::new(
+                status::Status::Corrupt,
+                format!("the {what} blob of block {} is damaged: {error}; it is kept", block.ticket),
+            ),
+        };
+        let shape = block.shape;
+        status::resize(&mut self.keys, shape.key_bytes(block.tokens))?;
+        status::resize(&mut self.values, shape.value_bytes(block.tokens))?;
+        let mut decode = |what, blob: &[u8], width, rows: &mut [u8]| match self.decoder.decode(blob, width, rows) {
+            Ok(len) if len == rows.len() => Ok(()),
+            Ok(len) => bail!(Corrupt, "the {what} blob of block {} has {len} bytes, not {}", block.ticket, rows.len()),
+            Err(error) => Err(damaged(what, error)),
+        };
+        decode("key", &block.key, Width::of(shape.key_dtype), &mut self.keys)?;
+        decode("value", &block.value, Width::of(shape.value_dtype), &mut self.values)?;
+        if self.digest() != block.digest {
+            bail!(Corrupt, "block {} decodes to other bytes than were submitted; its blobs are kept", block.ticket);
+        }
+        Ok(())
+    }
+
+    /// Writes the decoded rows of the block's tokens to where those are now.
+    fn scatter(&mut self, block: &Block, layout: &Layout, key: &mut [u8], value: &mut [u8]) -> Result<u64> {
+        let mut bytes = 0;
+        for segment in &block.segments {
+            let range = layout.range(segment.begin, segment.count)?;
+            let (keys, values) = if block.is_whole() {
+                (&self.keys, &self.values)
+            } else {
+                let cut = |rows: &[u8], part: &mut Vec<u8>| segment.cut(rows, block.shape.heads, block.tokens, part);
+                cut(&self.keys, &mut self.part.0)?;
+                cut(&self.values, &mut self.part.1)?;
+                (&self.part.0, &self.part.1)
+            };
+            layout::scatter(layout, keys, values, range, key, value)?;
+            bytes += (keys.len() + values.len()) as u64;
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Giving memory back to the system while its address stays valid.
+//!
+//! | system | call | afterwards |
+//! |---|---|---|
+//! | Linux, Android | `madvise(MADV_DONTNEED)` | reads as zero, resident size falls at once |
+//! | macOS, iOS | zero, then `madvise(MADV_FREE_REUSABLE)` | reads as zero, footprint falls at once |
+//! | Windows | zero, then `VirtualUnlock` | reads as zero, working set falls; the commit charge stays |
+//! | others | zero | nothing goes back |
+
+use std::sync::OnceLock;
+
+/// Leaves zeros in `run` and gives the whole pages inside it back; returns how many bytes of them were in memory.
+///
+/// The memory should be private and anonymous, as `malloc` and `new` give it. Pages of a file mapping leave memory
+/// too, but read as the file has them afterwards.
+pub fn give_back(run: &mut [u8]) -> u64 {
+    let page = page_size();
+    let before = run.as_ptr().addr().next_multiple_of(page) - run.as_ptr().addr();
+    let Some((head, rest)) = run.split_at_mut_checked(before) else {
+        run.fill(0);
+        return 0;
+    };
+    let (pages, tail) = rest.split_at_mut(rest.len() - rest.len() % page);
+    head.fill(0);
+    tail.fill(0);
+    if pages.is_empty() { 0 } else { system::discard(pages, page) }
+}
+
+fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    *SIZE.get_or_init(system::page_size)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod system {
+    pub(super) use super::unix_page_size as page_size;
+
+    /// Pages asked about in one call.
+    const BATCH: usize = 1024;
+
+    pub(super) fn discard(pages: &mut [u8], page: usize) -> u64 {
+        let resident = resident_bytes(pages, page);
+        // SAFETY: the range is whole pages inside an exclusive borrow, so nobody relies on its contents; the call
+        // changes contents only (to zero, or to what a mapped file holds).
+        let result = unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_DONTNEED) };
+        if result == 0 {
+            return resident;
+        }
+        // Locked or special memory: it stays, but reads as promised.
+        pages.fill(0);
+        0
+    }
+
+    /// Only pages that are in memory can go back.
+    fn resident_bytes(pages: &[u8], page: usize) -> u64 {
+        let mut in_memory = [0u8; BATCH];
+        let mut count = 0;
+        for batch in pages.chunks(BATCH * page) {
+            // SAFETY: the range is whole pages of a live slice; one byte per page is written, at most BATCH.
+            let result =
+                unsafe { libc::mincore(batch.as_ptr().cast_mut().cast(), batch.len(), in_memory.as_mut_ptr().cast()) };
+            let answers = &in_memory[..batch.len() / page];
+            count += if result == 0 { answers.iter().filter(|b| *b & 1 == 1).count() } else { answers.len() };
+        }
+        (count * page) as u64
+    }
+}
+
+#[cfg(target_vendor = "apple")]
+mod system {
+    pub(super) use super::unix_page_size as page_size;
+
+    pub(super) fn discard(pages: &mut [u8], _page: usize) -> u64 {
+        pages.fill(0);
+        // SAFETY: the range is whole pages inside an exclusive borrow. The kernel may replace them by zero pages, which
+        // is what they hold.
+        let result = unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_FREE_REUSABLE) };
+        if result == 0 { pages.len() as u64 } else { 0 }
+    }
+}
+
+#[cfg(windows)]
+mod system {
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn VirtualUnlock(address: *mut core::ffi::c_void, size: usize) -> i32;
+    }
+
+    pub(super) fn page_size() -> usize {
+        4096
+    }
+
+    pub(super) fn discard(pages: &mut [u8], _page: usize) -> u64 {
+        pages.fill(0);
+        // Unlocking pages that are not locked takes them out of the working set and reports a failure all the same.
+        // SAFETY: the range is whole pages inside an exclusive borrow; contents do not change.
+        unsafe { VirtualUnlock(pages.as_mut_ptr().cast(), pages.len()) };
+        pages.len() as u64
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple", windows)))]
+mod system {
+    pub(super) fn page_size() -> usize {
+        4096
+    }
+
+    pub(super) fn discard(pages: &mut [u8], _page: usize) -> u64 {
+        pages.fill(0);
+        0
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn unix_page_size() -> usize {
+    // SAFETY: the call has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).ok().filter(|s| s.is_power_of_two()).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_a_run_is_zero_afterwards_and_no_other_changes() {
+        let page = page_size();
+        let mut memory = vec![7u8; 8 * page];
+        for (start, end) in [(0, 0), (1, 2), (0, 8 * page), (1, 8 * page - 1), (page - 1, page + 1), (3, 3 * page + 5)]
+        {
+            memory.fill(7);
+            let returned = give_back(&mut memory[start..end]);
+            assert!(returned as usize <= end - start);
+            assert!(memory[start..end].iter().all(|b| *b == 0), "{start}..{end}");
+            assert!(memory[..start].iter().chain(&memory[end..]).all(|b| *b == 7), "{start}..{end}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pages_that_are_not_in_memory_are_not_counted_twice() {
+        let page = page_size();
+        let mut memory = vec![7u8; 64 * page];
+        let first = give_back(&mut memory);
+        assert!(first as usize >= 62 * page && first as usize <= 64 * page);
+        assert_eq!(give_back(&mut memory[page..63 * page]), 0);
+    }
+}

@@ -1,0 +1,311 @@
+//! The store against a host that remembers every token, through random schedules and deliberate damage.
+
+use super::*;
+use crate::dtype::Dtype;
+use crate::layout::Spec;
+use crate::status::Status;
+use proptest::prelude::*;
+
+/// A layer of a host: its buffers, and what each token should read as.
+struct Host {
+    spec: Spec,
+    layout: Layout,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    truth: Vec<(Vec<u8>, Vec<u8>)>,
+    seed: u64,
+}
+
+fn spec(max_tokens: u32) -> Spec {
+    Spec {
+        key_dtype: Dtype::F16,
+        value_dtype: Dtype::F32,
+        kv_heads: 2,
+        head_dim: 12,
+        l_pack: 2,
+        h_pack: 8,
+        flash_block: 16,
+        max_tokens,
+        key_head_stride: 0,
+        value_head_stride: 0,
+    }
+}
+
+impl Host {
+    fn new(max_tokens: u32, seed: u64) -> Self {
+        let spec = spec(max_tokens);
+        let layout = Layout::new(&spec).unwrap();
+        let (key, value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+        Host { spec, layout, key, value, truth: Vec::new(), seed: seed | 1 }
+    }
+
+    fn cache(&mut self) -> Cache<'_> {
+        Cache { layout: &self.layout, key: &mut self.key, value: &mut self.value }
+    }
+
+    fn len(&self) -> u32 {
+        self.truth.len() as u32
+    }
+
+    fn range(&self, begin: u32, count: u32) -> TokenRange {
+        self.layout.range(begin, count).unwrap()
+    }
+
+    /// Writes new contents, few different bytes so that they compress.
+    fn write(&mut self, token: u32) {
+        let mut row = |len: usize| {
+            (0..len)
+                .map(|_| {
+                    self.seed ^= self.seed << 13;
+                    self.seed ^= self.seed >> 7;
+                    self.seed ^= self.seed << 17;
+                    (self.seed >> 60) as u8
+                })
+                .collect::<Vec<u8>>()
+        };
+        let row = (row(self.layout.dense_key_bytes(1)), row(self.layout.dense_value_bytes(1)));
+        let range = self.range(token, 1);
+        layout::scatter(&self.layout, &row.0, &row.1, range, &mut self.key, &mut self.value).unwrap();
+        match self.truth.get_mut(token as usize) {
+            Some(old) => *old = row,
+            None => self.truth.push(row),
+        }
+    }
+
+    fn append(&mut self, count: u32) {
+        for _ in 0..count.min(self.spec.max_tokens - self.len()) {
+            self.write(self.len());
+        }
+    }
+
+    fn read(&self, token: u32) -> (Vec<u8>, Vec<u8>) {
+        let mut row = (vec![0; self.layout.dense_key_bytes(1)], vec![0; self.layout.dense_value_bytes(1)]);
+        layout::gather(&self.layout, &self.key, &self.value, self.range(token, 1), &mut row.0, &mut row.1).unwrap();
+        row
+    }
+
+    fn compact(&mut self, pairs: &[Pair]) {
+        let len = self.len();
+        layout::compact(&self.layout, &mut self.key, &mut self.value, 0, pairs, len).unwrap();
+        let kept = pairs.iter().flat_map(|p| p[0]..p[0] + p[1]);
+        self.truth = kept.map(|t| std::mem::take(&mut self.truth[t as usize])).collect();
+    }
+
+    /// A larger buffer with the same tokens, copied as a host does: raw bytes, whatever they are.
+    fn grow(&mut self) {
+        let mut larger = Host::new(self.spec.max_tokens + 20, self.seed);
+        for t in 0..self.len() {
+            let row = self.read(t);
+            let range = larger.range(t, 1);
+            layout::scatter(&larger.layout, &row.0, &row.1, range, &mut larger.key, &mut larger.value).unwrap();
+        }
+        larger.truth = std::mem::take(&mut self.truth);
+        *self = larger;
+    }
+
+    fn check(&self, store: &Store, layer: u32) {
+        for t in 0..self.len() {
+            let blocks = store.layers.get(&layer).into_iter().flatten();
+            let released = blocks.filter(|b| b.is_released() && b.overlaps(self.range(t, 1))).count();
+            assert!(released <= 1, "token {t} is in {released} released blocks");
+            assert!(released == 1 || self.read(t) == self.truth[t as usize], "token {t} of layer {layer}");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(u32),
+    Submit(u32, u32),
+    Commit,
+    Restore,
+    Rewrite(u32),
+    Compact(Vec<(u32, u32)>),
+    Truncate(u32),
+    Grow,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1u32..30).prop_map(Step::Append),
+        4 => (0u32..100, 1u32..40).prop_map(|(b, c)| Step::Submit(b, c)),
+        4 => Just(Step::Commit),
+        2 => Just(Step::Restore),
+        1 => (0u32..100).prop_map(Step::Rewrite),
+        2 => prop::collection::vec((0u32..8, 1u32..25), 0..6).prop_map(Step::Compact),
+        1 => (0u32..100).prop_map(Step::Truncate),
+        1 => Just(Step::Grow),
+    ]
+}
+
+fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
+    match step {
+        Step::Append(n) => host.append(*n),
+        Step::Submit(begin, count) => {
+            let begin = (*begin).min(host.len());
+            let range = host.range(begin, (*count).min(host.len() - begin));
+            let released = |b: &Block| b.is_released() && b.overlaps(range);
+            let refused = range.is_empty() || store.layers.get(&layer).is_some_and(|l| l.iter().any(released));
+            let result = store.submit(layer, &host.layout, &host.key, &host.value, range);
+            assert_eq!(result.map_err(|e| e.status()).err(), refused.then_some(Status::InvalidArgument));
+        }
+        Step::Commit => {
+            store.commit(layer, host.cache()).unwrap();
+        }
+        Step::Restore => {
+            store.restore(layer, host.cache()).unwrap();
+            assert!(store.layers.get(&layer).is_none_or(|l| l.iter().all(|b| !b.is_released())));
+        }
+        Step::Rewrite(token) => {
+            // A host may only write to tokens that are there.
+            store.restore(layer, host.cache()).unwrap();
+            if *token < host.len() {
+                host.write(*token);
+            }
+        }
+        Step::Compact(steps) => {
+            let mut pairs: Vec<Pair> = Vec::new();
+            let mut at = 0;
+            for (skip, len) in steps {
+                let end = at + skip + len;
+                if end > host.len() {
+                    break;
+                }
+                pairs.push([(at + skip) as i32, *len as i32]);
+                at = end;
+            }
+            host.compact(&pairs);
+            store.compacted(layer, &pairs).unwrap();
+        }
+        Step::Truncate(len) => {
+            let len = (*len).min(host.len());
+            host.truth.truncate(len as usize);
+            store.truncated(layer, len);
+        }
+        Step::Grow => host.grow(),
+    }
+    host.check(store, layer);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn no_schedule_loses_or_changes_a_token(steps in prop::collection::vec((any::<bool>(), step()), 1..60), seed: u64) {
+        let mut store = Store::new(Config::default());
+        let mut hosts = [Host::new(100, seed), Host::new(80, !seed)];
+        for host in &mut hosts {
+            host.append(60);
+        }
+        for (second, step) in &steps {
+            let layer = usize::from(*second);
+            run(&mut store, &mut hosts[layer], layer as u32, step);
+        }
+        for (layer, host) in hosts.iter_mut().enumerate() {
+            run(&mut store, host, layer as u32, &Step::Restore);
+        }
+        let stats = store.statistics();
+        prop_assert_eq!(stats.released_blocks, 0);
+        prop_assert!(stats.compressed_bytes < stats.raw_bytes || stats.raw_bytes == 0);
+    }
+}
+
+/// 64 tokens of layer 0, of which 8..40 are released.
+fn released() -> (Store, Host) {
+    let mut host = Host::new(100, 9);
+    host.append(64);
+    let mut store = Store::new(Config::default());
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32)).unwrap();
+    store.commit(0, host.cache()).unwrap();
+    assert_eq!(store.statistics().released_blocks, 1);
+    assert!(host.read(8).0.iter().all(|b| *b == 0), "released tokens read as zero");
+    (store, host)
+}
+
+#[test]
+fn a_restored_block_is_released_again_without_encoding() {
+    let (mut store, mut host) = released();
+    for round in 1..4 {
+        assert_eq!(store.restore(0, host.cache()).unwrap() as usize, 32 * (2 * 12 * (2 + 4)));
+        host.check(&store, 0);
+        store.commit(0, host.cache()).unwrap();
+        let stats = store.statistics();
+        assert_eq!((stats.submitted_blocks, stats.restored_blocks, stats.released_blocks), (1, round, 1));
+    }
+    // Handing the same tokens in again changes nothing either.
+    store.restore(0, host.cache()).unwrap();
+    let ticket = store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32)).unwrap();
+    assert_eq!((ticket, store.statistics().submitted_blocks), (0, 1));
+}
+
+#[test]
+fn a_damaged_blob_is_an_error_and_is_kept() {
+    let (mut store, mut host) = released();
+    for bit in [0, 100, 1000] {
+        let flip = |store: &mut Store| store.blobs_mut().for_each(|blob| blob[bit / 8] ^= 1 << (bit % 8));
+        flip(&mut store);
+        let before = (host.key.clone(), host.value.clone());
+        assert_eq!(store.restore(0, host.cache()).unwrap_err().status(), Status::Corrupt);
+        assert!((&host.key, &host.value) == (&before.0, &before.1));
+        assert_eq!(store.statistics().released_blocks, 1, "still there");
+        flip(&mut store);
+    }
+    store.restore(0, host.cache()).unwrap();
+    host.check(&store, 0);
+}
+
+#[test]
+fn a_cache_that_no_longer_fits_is_stale_and_the_block_waits() {
+    let (mut store, mut host) = released();
+    let other = Spec { kv_heads: 1, ..host.spec };
+    for spec in [other, Spec { max_tokens: 39, ..host.spec }, Spec { key_dtype: Dtype::Bf16, ..host.spec }] {
+        let layout = Layout::new(&spec).unwrap();
+        let (mut key, mut value) = (vec![5; layout.key_bytes()], vec![5; layout.value_bytes()]);
+        let error = store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap_err();
+        assert_eq!(error.status(), Status::Stale, "{error}");
+        assert!(key.iter().chain(&value).all(|b| *b == 5));
+    }
+    store.restore(0, host.cache()).unwrap();
+    host.check(&store, 0);
+}
+
+#[test]
+fn tokens_written_after_submit_stay_raw() {
+    let mut host = Host::new(64, 4);
+    host.append(64);
+    let mut store = Store::new(Config::default());
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 32)).unwrap();
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(32, 32)).unwrap();
+    host.write(40);
+    store.commit(0, host.cache()).unwrap();
+    let stats = store.statistics();
+    assert_eq!((stats.released_blocks, stats.resident_blocks, stats.stale_blocks), (1, 0, 1));
+    host.check(&store, 0);
+}
+
+#[test]
+fn a_block_that_would_not_shrink_is_not_kept() {
+    let mut host = Host::new(16, 1);
+    host.append(16);
+    let mut state = 1u64;
+    for byte in host.key.iter_mut().chain(&mut host.value) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *byte = (state >> 56) as u8;
+    }
+    let mut store = Store::new(Config::default());
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 16)).unwrap();
+    let stats = store.statistics();
+    assert_eq!((stats.no_gain_blocks, stats.resident_blocks, stats.compressed_bytes), (1, 0, 0));
+    assert_eq!(store.commit(0, host.cache()).unwrap(), 0);
+}
+
+#[test]
+fn layers_that_were_never_submitted_have_nothing_to_do() {
+    let (mut store, mut host) = released();
+    assert_eq!(store.commit(7, host.cache()).unwrap(), 0);
+    assert_eq!(store.restore(7, host.cache()).unwrap(), 0);
+    store.compacted(7, &[[0, 1]]).unwrap();
+    store.truncated(7, 0);
+    assert_eq!(store.compacted(0, &[[4, 4], [2, 1]]).unwrap_err().status(), Status::InvalidArgument);
+    assert_eq!(store.statistics().released_blocks, 1);
+}

@@ -1,0 +1,41 @@
+//! Memory that is given back really leaves the process. A program of its own, so that nothing else allocates.
+#![cfg(target_os = "linux")]
+
+use mnnkv::dtype::Dtype;
+use mnnkv::layout::{self, Layout, Spec};
+use mnnkv::store::pages;
+
+/// Resident bytes of this process, as the system counts them.
+fn resident() -> i64 {
+    let statm = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = statm.lines().find(|l| l.starts_with("Rss:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<i64>().unwrap() * 1024
+}
+
+#[test]
+fn release_lowers_the_resident_size_by_what_it_reports() {
+    // 64 MiB: 8 heads x 16,384 tokens x 128 dims, f16, K and V.
+    let spec = Spec {
+        key_dtype: Dtype::F16,
+        value_dtype: Dtype::F16,
+        kv_heads: 8,
+        head_dim: 128,
+        l_pack: 1,
+        h_pack: 16,
+        flash_block: 64,
+        max_tokens: 16_384,
+        key_head_stride: 0,
+        value_head_stride: 0,
+    };
+    let layout = Layout::new(&spec).unwrap();
+    let (mut key, mut value) = (vec![0x3Cu8; layout.key_bytes()], vec![0x3Cu8; layout.value_bytes()]);
+    assert_eq!(key.len() + value.len(), 64 << 20);
+    for (begin, count) in [(16, 12_000), (12_100, 4_000), (0, 16_384)] {
+        let range = layout.range(begin, count).unwrap();
+        let before = resident();
+        let reported = layout::release(&layout, &mut key, &mut value, range, &mut pages::give_back).unwrap() as i64;
+        let fell = before - resident();
+        assert!((fell - reported).abs() <= reported / 10 + (64 << 10), "reported {reported}, fell by {fell}");
+    }
+    assert!(key.iter().chain(&value).all(|b| *b == 0));
+}
