@@ -5,6 +5,9 @@
  *
  * What is here
  *   gear     lossless codec for fp16 and fp32 words
+ *   layout   packed KV caches as MNN has them: index, gather, scatter, move, compact, zero, release
+ *   h2o      which tokens to keep, from the attention they gathered
+ *   store    cold tokens kept compressed, their memory given back
  *
  * Conventions
  *   - Every function that can fail returns mnnkv_status; mnnkv_last_error() then says what was given and what was
@@ -57,6 +60,46 @@
 /// Try the exclusive or of each byte with the one before it.
 #define MNNKV_PREDICT_XOR_SEQ 4
 
+/// IEEE 754 binary16.
+#define MNNKV_DTYPE_F16 1
+
+/// bfloat16.
+#define MNNKV_DTYPE_BF16 2
+
+/// IEEE 754 binary32.
+#define MNNKV_DTYPE_F32 3
+
+/// MNN's int8 cache (attention_mode 9 and 10). Not in this version: UNSUPPORTED.
+#define MNNKV_DTYPE_INT8 4
+
+/// MNN's 3-bit cache. Not in this version: UNSUPPORTED.
+#define MNNKV_DTYPE_TQ3 5
+
+/// MNN's 4-bit cache. Not in this version: UNSUPPORTED.
+#define MNNKV_DTYPE_TQ4 6
+
+/// mnnkv_h2o_config::target_mode: keep the share target_keep_ratio.
+#define MNNKV_TARGET_STATIC 1
+
+/// mnnkv_h2o_config::target_mode: keep one token in target_lossy_ratio.
+#define MNNKV_TARGET_ADAPTIVE 2
+
+/// Cold tokens of a model's KV cache, compressed: a handle from mnnkv_store_create.
+///
+/// Blocks (ranges of tokens of one layer) are resident while the cache holds their raw bytes too, and released once
+/// mnnkv_store_commit gave those back. One step of a host, per layer:
+///
+///   mnnkv_store_restore     before attention reads the layer: every released token is back
+///   ... attention ...
+///   mnnkv_store_submit      tokens that have become cold: copied out and encoded
+///   mnnkv_store_commit      raw bytes of everything submitted go back to the system
+///
+/// and, whenever it edits the layer's cache, mnnkv_store_compacted or mnnkv_store_truncated. Between commit and restore
+/// the host must neither read nor write released tokens; it may move them together with others, and copy the whole
+/// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
+/// except mnnkv_store_stats. This version starts no threads and works inside the calls.
+typedef struct mnnkv_store mnnkv_store;
+
 /// The outcome of a call: MNNKV_OK or one of the MNNKV_* failures. Numbers never change meaning.
 typedef int32_t mnnkv_status;
 
@@ -76,6 +119,154 @@ typedef struct mnnkv_gear_options {
     /// Must be 0.
     uint32_t reserved[3];
 } mnnkv_gear_options;
+
+/// A layer's packed KV cache: one buffer for K, one for V, in each one region per KV head. With D = head_dim,
+/// lP = l_pack, hP = h_pack, F = flash_block and UP(a, b) = a / b rounded up, an element lies within its head at
+///
+///   K [max_tokens/hP][D/lP][hP][lP]
+///     (t/hP)*UP(D,lP)*lP*hP + (d/lP)*hP*lP + (t%hP)*lP + d%lP
+///   V [max_tokens/F][D/hP][F/lP][hP][lP], u = t%F
+///     (t/F)*UP(D,hP)*s + (d/hP)*s + (u/lP)*hP*lP + (d%hP)*lP + u%lP      with s = UP(F,lP)*lP*hP
+///
+/// as in MNN 3.6 (CPUKVCacheManager). Lanes and dims that only fill up a packing unit are padding; no function
+/// writes them.
+///
+/// MNN's packing, element type first: Arm 64 fp16 f16 1/16, Arm 64 f32 1/8, Arm 32 f32 1/4, Arm bf16 1/8 (ARMv8.6:
+/// 4/8), SME2 f32 1/64 and f16 2/64, x86 SSE and AVX2 f32 1/4, x86 AVX-512 f32 1/8, x86 bf16 8/4 (l_pack/h_pack).
+typedef struct mnnkv_layout {
+    /// sizeof(mnnkv_layout)
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_* of K: F16, BF16 or F32.
+    uint32_t key_dtype;
+    /// MNNKV_DTYPE_* of V.
+    uint32_t value_dtype;
+    /// KV heads (not query heads), at least 1.
+    uint32_t kv_heads;
+    /// Elements per head and token, at least 1.
+    uint32_t head_dim;
+    /// MNN's eP. It packs the query and enters no KV index; any value.
+    uint32_t e_pack;
+    /// MNN's lP, at least 1.
+    uint32_t l_pack;
+    /// MNN's hP, at least 1.
+    uint32_t h_pack;
+    /// Tokens per value block, at least 1: 64 with flash attention, max_tokens without.
+    uint32_t flash_block;
+    /// Tokens the buffers have room for, at least 1.
+    uint32_t max_tokens;
+    /// Bytes from one head's K to the next; 0 = heads lie side by side.
+    uint64_t key_head_stride;
+    /// Bytes from one head's V to the next; 0 = heads lie side by side.
+    uint64_t value_head_stride;
+    /// Must be 0.
+    uint32_t reserved[4];
+} mnnkv_layout;
+
+/// When and how much to evict. Start from mnnkv_h2o_config_default; a NULL pointer means those defaults.
+typedef struct mnnkv_h2o_config {
+    /// sizeof(mnnkv_h2o_config)
+    uint32_t struct_size;
+    /// Tokens per block, the unit of scores and of eviction; 0 = 64.
+    uint32_t block_tokens;
+    /// The first tokens, which always stay with the blocks they touch; default 32, 0 = none.
+    uint32_t sink_tokens;
+    /// The last tokens, which always stay with the blocks they touch; default 256, 0 = none (but a last block that is
+    /// not full stays).
+    uint32_t recent_tokens;
+    /// MNNKV_TARGET_STATIC or MNNKV_TARGET_ADAPTIVE; 0 = adaptive.
+    uint32_t target_mode;
+    /// Static mode: share of the cache to keep, clamped to 0 .. 1; default 0.5.
+    float target_keep_ratio;
+    /// Adaptive mode: cache length over kept tokens, below 1 counts as 1; 0 = 3.5.
+    float target_lossy_ratio;
+    /// Weight of the old score in mnnkv_h2o_update_scores, 0 .. 1; default 0.9. Plans do not read it.
+    float ema_alpha;
+    /// Evict from this length on; 0 = 512. For the host's (or session's) trigger; plans do not read it.
+    uint32_t trigger_min_tokens;
+    /// Steps between evictions; 0 = 16. Plans do not read it.
+    uint32_t update_interval;
+    /// First layer to evict from; default 2. Plans do not read it.
+    int32_t layer_start;
+    /// Last layer to evict from, -1 = the last of the model; default -1. Plans do not read it.
+    int32_t layer_end;
+    /// Tokens to keep, whatever the mode and the length; 0 = from the ratio.
+    uint32_t target_tokens;
+    /// Must be 0.
+    uint32_t reserved[3];
+} mnnkv_h2o_config;
+
+/// What a plan does, and why that much.
+typedef struct mnnkv_h2o_plan {
+    /// Tokens that stay.
+    uint32_t kept_tokens;
+    /// Tokens that go.
+    uint32_t evicted_tokens;
+    /// 1 when the protected tokens alone reach the target: nothing is evicted, since only protected tokens would
+    /// be left.
+    uint32_t floor_dominates;
+    /// Share of the cache in protected blocks.
+    float floor_keep;
+    /// Share aimed at: the target, or the floor where that is more.
+    float target_keep_effective;
+    /// That share rounded up to whole blocks.
+    float block_quantized_keep;
+    /// Cache length over kept tokens; 1 for an empty cache.
+    float lossy_ratio;
+} mnnkv_h2o_plan;
+
+/// How a store works. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+typedef struct mnnkv_store_config {
+    /// sizeof(mnnkv_store_config)
+    uint32_t struct_size;
+    /// Threads of the store; 0 = work inside the calls. This version has no others: UNSUPPORTED.
+    uint32_t workers;
+    /// MNNKV_PREDICT_* to try on K; 0 = all.
+    uint32_t key_predictors;
+    /// MNNKV_PREDICT_* to try on V; 0 = all.
+    uint32_t value_predictors;
+    /// As mnnkv_gear_options::effort.
+    int32_t effort;
+    /// Must be 0.
+    uint32_t reserved[3];
+} mnnkv_store_config;
+
+/// What a store holds and has done. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_store_statistics {
+    /// sizeof(mnnkv_store_statistics)
+    uint32_t struct_size;
+    /// 0.
+    uint32_t reserved;
+    /// Now: blocks whose raw bytes are in the cache too.
+    uint64_t resident_blocks;
+    /// Now: blocks whose raw bytes are only in the store.
+    uint64_t released_blocks;
+    /// Now: raw bytes of all tokens that the blobs stand for.
+    uint64_t raw_bytes;
+    /// Now: bytes of all blobs. raw_bytes / compressed_bytes is the lossless ratio.
+    uint64_t compressed_bytes;
+    /// Now: raw bytes of tokens that are only in the store.
+    uint64_t released_raw_bytes;
+    /// Ever: blocks encoded.
+    uint64_t submitted_blocks;
+    /// Ever: blocks that would not have shrunk and were left raw.
+    uint64_t no_gain_blocks;
+    /// Ever: blocks dropped because the cache no longer matched them; their tokens stayed raw.
+    uint64_t stale_blocks;
+    /// Ever: blocks written back.
+    uint64_t restored_blocks;
+    /// Ever: bytes that went back to the system.
+    uint64_t released_bytes;
+    /// Ever: bytes written back to the cache.
+    uint64_t restored_bytes;
+    /// Ever: raw bytes encoded.
+    uint64_t encoded_bytes;
+    /// Ever: nanoseconds spent encoding them.
+    uint64_t encode_ns;
+    /// Ever: raw bytes decoded.
+    uint64_t decoded_bytes;
+    /// Ever: nanoseconds spent decoding them.
+    uint64_t decode_ns;
+} mnnkv_store_statistics;
 
 /// Success.
 #define MNNKV_OK 0
@@ -194,6 +385,214 @@ mnnkv_status mnnkv_predictors_parse(const char *list,
 /// Frees the working memory that encode and decode calls left with the calling thread. Never needed for
 /// correctness; useful after a rare large call. Any thread.
 void mnnkv_thread_trim(void);
+
+/// Checks a layout. key_bytes, value_bytes: sizes of the two buffers, all heads, up to the end of the last head.
+/// INVALID_ARGUMENT names the field that is wrong; UNSUPPORTED is a quantised dtype. Any thread.
+mnnkv_status mnnkv_layout_check(const struct mnnkv_layout *layout,
+                                uint64_t *key_bytes,
+                                uint64_t *value_bytes);
+
+/// Where K of one token and dim lies within its head, in elements. For tests and debugging: to copy tokens, gather.
+/// Any thread.
+mnnkv_status mnnkv_key_index(const struct mnnkv_layout *layout,
+                             uint32_t token,
+                             uint32_t dim,
+                             uint64_t *element);
+
+/// Where V of one token and dim lies within its head, in elements. Any thread.
+mnnkv_status mnnkv_value_index(const struct mnnkv_layout *layout,
+                               uint32_t token,
+                               uint32_t dim,
+                               uint64_t *element);
+
+/// Copies tokens begin .. begin + count out of a packed cache.
+///
+/// key, value: the buffers of the layout. key_out, value_out: dense rows [head][token][dim], kv_heads * count *
+/// head_dim elements each; cap_each is the capacity of each in bytes. No buffer may overlap another that is written.
+/// INVALID_ARGUMENT: the range is not inside max_tokens. BUFFER_TOO_SMALL: cap_each; mnnkv_last_error says what is
+/// needed. Any thread, also on the same cache as long as nobody writes it.
+mnnkv_status mnnkv_kv_gather(const struct mnnkv_layout *layout,
+                             const void *key,
+                             const void *value,
+                             uint32_t begin,
+                             uint32_t count,
+                             void *key_out,
+                             void *value_out,
+                             size_t cap_each);
+
+/// Copies dense rows [head][token][dim] into tokens begin .. begin + count of a packed cache; the inverse of gather.
+///
+/// len_each: bytes in each of key_in and value_in, exactly those of the range (where K and V have element types of
+/// different size: those of the larger, and the smaller one's bytes lie at the start of its buffer). Padding and
+/// other tokens are untouched. One thread per cache.
+mnnkv_status mnnkv_kv_scatter(const struct mnnkv_layout *layout,
+                              const void *key_in,
+                              const void *value_in,
+                              size_t len_each,
+                              uint32_t begin,
+                              uint32_t count,
+                              void *key,
+                              void *value);
+
+/// Moves count tokens from src to dst inside a packed cache, as memmove: the ranges may overlap. Tokens of src that
+/// are not in dst keep what they hold. One thread per cache.
+mnnkv_status mnnkv_kv_move(const struct mnnkv_layout *layout,
+                           void *key,
+                           void *value,
+                           uint32_t src,
+                           uint32_t dst,
+                           uint32_t count);
+
+/// Evicts tokens: keeps tokens below base and the reserve pairs, closes the gaps, and says the new length.
+///
+/// reserve_pairs: n_pairs times (offset, length), relative to base as in MNN's KVMeta, ascending and disjoint, inside
+/// kv_len - base; a length may be 0. n_pairs 0 keeps only tokens below base. kv_len: tokens now in the cache.
+/// new_len: base plus all lengths. Tokens from *new_len on hold anything afterwards.
+/// INVALID_ARGUMENT: a pair or the lengths are wrong; all are checked before the first byte moves. One thread per
+/// cache.
+mnnkv_status mnnkv_kv_compact(const struct mnnkv_layout *layout,
+                              void *key,
+                              void *value,
+                              uint32_t base,
+                              const int32_t *reserve_pairs,
+                              size_t n_pairs,
+                              uint32_t kv_len,
+                              uint32_t *new_len);
+
+/// Sets tokens begin .. begin + count to zero bits. Padding and other tokens are untouched. One thread per cache.
+mnnkv_status mnnkv_kv_zero(const struct mnnkv_layout *layout,
+                           void *key,
+                           void *value,
+                           uint32_t begin,
+                           uint32_t count);
+
+/// As mnnkv_kv_zero, and gives the whole memory pages inside the range back to the system; the addresses stay valid
+/// and take memory again when written. bytes: what went back (pages that were not in memory do not count).
+///
+/// The buffers should be private memory (malloc, new, anonymous mmap): pages of a file mapping leave memory too, but
+/// read as the file has them. Linux and Android use madvise(MADV_DONTNEED), macOS MADV_FREE_REUSABLE, Windows trims the
+/// working set; elsewhere the tokens are only zeroed and bytes is 0. K goes back in whole groups of h_pack tokens, V in
+/// whole flash blocks, as far as they cover pages. One thread per cache.
+mnnkv_status mnnkv_kv_release(const struct mnnkv_layout *layout,
+                              void *key,
+                              void *value,
+                              uint32_t begin,
+                              uint32_t count,
+                              uint64_t *bytes);
+
+/// Fills in the defaults named at the fields, struct_size included. NULL is ignored. Any thread.
+void mnnkv_h2o_config_default(struct mnnkv_h2o_config *config);
+
+/// Folds a step's attention into the scores: score = alpha * score + (1 - alpha) * block_acc / norm.
+///
+/// scores: one number per block, 0 for a new block; changed in place. block_acc: the attention that the step's softmax
+/// rows gave to each block, summed over query heads and queries. norm: heads * queries. n_blocks 0 is legal.
+/// INVALID_ARGUMENT: alpha outside 0 .. 1, norm not a positive number, a NaN or infinite block_acc (the message says
+/// which); no score has changed then. Any thread.
+mnnkv_status mnnkv_h2o_update_scores(float *scores,
+                                     size_t n_blocks,
+                                     const float *block_acc,
+                                     float alpha,
+                                     float norm);
+
+/// Decides which tokens of a cache of kv_len tokens stay.
+///
+/// scores: n_blocks numbers, block i covers tokens from i * block_tokens on. Missing ones count as 0, further ones are
+/// ignored; NaN counts as the lowest score, and of equal scores the lower block wins.
+/// Blocks that touch the first sink_tokens or the last recent_tokens stay; then whole blocks by descending score until
+/// the target, rounded up to blocks, is reached.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, never touching; ready for mnnkv_kv_compact with base 0.
+/// n_pairs: how many. plan: what the pairs amount to. An empty cache gives no pairs; floor_dominates gives the one pair
+/// (0, kv_len).
+/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, a NaN ratio. BUFFER_TOO_SMALL: *n_pairs is what is
+/// needed; half the number of blocks plus one is always enough. Any thread.
+mnnkv_status mnnkv_h2o_plan_reserve(const float *scores,
+                                    size_t n_blocks,
+                                    uint32_t kv_len,
+                                    const struct mnnkv_h2o_config *config,
+                                    int32_t *pairs,
+                                    size_t pairs_cap,
+                                    size_t *n_pairs,
+                                    struct mnnkv_h2o_plan *plan);
+
+/// Makes an empty store. abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_store_destroy.
+/// UNSUPPORTED: the library has another ABI, or the config asks for what this version cannot do. Any thread.
+mnnkv_status mnnkv_store_create(const struct mnnkv_store_config *config,
+                                uint32_t abi_version,
+                                struct mnnkv_store **out);
+
+/// Frees a store and every blob in it: tokens that are released at that moment are gone, so restore first what is
+/// still needed. NULL is ignored. Works on a handle that answers INTERNAL. No other call may be under way.
+void mnnkv_store_destroy(struct mnnkv_store *store);
+
+/// Copies tokens begin .. begin + count of a layer out of the cache and encodes them. The cache is only read, and
+/// not needed once the call returns; the tokens stay raw until mnnkv_store_commit.
+///
+/// ticket: the block's number. 64 to 256 tokens a block are a good choice. A block that would not shrink is not kept
+/// and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same tokens with the same
+/// content again costs no encoding; other content replaces the block.
+/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. OUT_OF_MEMORY: the
+/// tokens stay raw.
+mnnkv_status mnnkv_store_submit(struct mnnkv_store *store,
+                                uint32_t layer,
+                                const struct mnnkv_layout *layout,
+                                const void *key,
+                                const void *value,
+                                uint32_t begin,
+                                uint32_t count,
+                                uint64_t *ticket);
+
+/// Gives back the raw bytes of every block of the layer that still matches the cache. Safe to call every step.
+///
+/// The tokens of a released block read as zero until mnnkv_store_restore. A block whose tokens were rewritten since, or
+/// that no longer fits the layout, is dropped and counted (stale_blocks): its tokens stay raw.
+/// released_bytes: what went back to the system, as mnnkv_kv_release counts it.
+mnnkv_status mnnkv_store_commit(struct mnnkv_store *store,
+                                uint32_t layer,
+                                const struct mnnkv_layout *layout,
+                                void *key,
+                                void *value,
+                                uint64_t *released_bytes);
+
+/// Starts decoding the layer's released blocks in the background. This version has no background: it does nothing and
+/// answers OK.
+mnnkv_status mnnkv_store_prefetch(struct mnnkv_store *store,
+                                  uint32_t layer);
+
+/// Writes every released token of the layer back, bit for bit, and keeps the blobs: releasing the tokens again costs no
+/// encoding.
+///
+/// The layout may have other packing, strides or max_tokens than at submit (a cache that has grown), but the same
+/// heads, head_dim and element types. restored_bytes: raw bytes written; 0 when nothing was released.
+/// STALE: the layout does not fit a block. CORRUPT: a blob no longer decodes to what was submitted. In both cases the
+/// message names the block, it stays in the store, and its tokens in the cache are as before; blocks before it may be
+/// restored.
+mnnkv_status mnnkv_store_restore(struct mnnkv_store *store,
+                                 uint32_t layer,
+                                 const struct mnnkv_layout *layout,
+                                 void *key,
+                                 void *value,
+                                 uint64_t *restored_bytes);
+
+/// Says that the layer's tokens were renumbered: only the reserve pairs are left, side by side. Call it right after
+/// mnnkv_kv_compact or the host's own move.
+///
+/// reserve_pairs: n_pairs times (offset, length) in token numbers before the move, counted from 0: after a compact with
+/// a base, put (0, base) first and add base to the other offsets. Blocks follow their tokens; released ones lose the
+/// tokens that are gone and no others.
+/// INVALID_ARGUMENT: pairs that are negative, overlap or do not ascend; nothing has changed then.
+mnnkv_status mnnkv_store_compacted(struct mnnkv_store *store,
+                                   uint32_t layer,
+                                   const int32_t *reserve_pairs,
+                                   size_t n_pairs);
+
+/// Says that the layer's tokens from kv_len on are gone (rollback, history edit; 0 = the cache was cleared).
+mnnkv_status mnnkv_store_truncated(struct mnnkv_store *store, uint32_t layer, uint32_t kv_len);
+
+/// Reads the counters. Set statistics->struct_size first. May run beside any other call on the store; it waits for a
+/// call under way.
+mnnkv_status mnnkv_store_stats(const struct mnnkv_store *store,
+                               struct mnnkv_store_statistics *statistics);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -47,6 +47,7 @@ pub struct mnnkv_gear_options {
 unsafe impl Sized32 for mnnkv_gear_options {
     const MIN: usize = 32;
 }
+const _: () = assert!(size_of::<mnnkv_gear_options>() == 32);
 
 impl mnnkv_gear_options {
     fn check(&self) -> Result<Options> {

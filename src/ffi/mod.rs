@@ -13,5 +13,8 @@ mod panic;
 mod pointer;
 
 pub mod gear;
+pub mod h2o;
+pub mod layout;
 pub mod status;
+pub mod store;
 pub mod version;

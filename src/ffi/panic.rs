@@ -1,8 +1,5 @@
 //! The barrier that no panic crosses.
 
-#![allow(dead_code)] // the store is the first handle
-
-use super::pointer;
 use super::status::{self, MNNKV_OK, mnnkv_status};
 use crate::status::{Error, Result, Status};
 use std::any::Any;
@@ -48,23 +45,12 @@ impl<T> Handle<T> {
         Handle(Mutex::new(inner))
     }
 
-    /// Runs `body` on what the handle holds.
-    ///
-    /// # Safety
-    /// `handle` is NULL or a live handle.
-    pub(super) unsafe fn with(
-        handle: *const Self,
-        name: &str,
-        body: impl FnOnce(&mut T) -> Result<()>,
-    ) -> mnnkv_status {
-        guard(|| {
-            // SAFETY: the caller says it is NULL or live.
-            let handle = unsafe { pointer::reference(handle, name) }?;
-            let mut inner = handle.0.lock().map_err(|_| {
-                Error::new(Status::Internal, format!("{name} is out of service since a bug in mnn-kv; destroy it"))
-            })?;
-            body(&mut inner)
-        })
+    /// Runs `body` on what the handle holds; `name` is for the error.
+    pub(super) fn with(&self, name: &str, body: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
+        let mut inner = self.0.lock().map_err(|_| {
+            Error::new(Status::Internal, format!("{name} is out of service since a bug in mnn-kv; destroy it"))
+        })?;
+        body(&mut inner)
     }
 }
 
@@ -82,8 +68,7 @@ mod tests {
     #[test]
     fn a_handle_is_out_of_service_after_a_caught_panic() {
         let handle = Handle::new(1);
-        // SAFETY: the handle lives to the end of the test.
-        let call = |body: fn(&mut i32) -> Result<()>| unsafe { Handle::with(&handle, "counter", body) };
+        let call = |body: fn(&mut i32) -> Result<()>| guard(|| handle.with("counter", body));
         assert_eq!(call(|_| Ok(())), MNNKV_OK);
         assert_eq!(call(|_| panic!("boom")), Status::Internal.code());
         assert_eq!(call(|_| Ok(())), Status::Internal.code());

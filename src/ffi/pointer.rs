@@ -3,8 +3,6 @@
 //! All functions here are unsafe for the same reason: nobody can check that a non-NULL pointer is live and as long
 //! as it is said to be. That is what the header asks of the caller, and it is all they rely on.
 
-#![allow(dead_code)] // the rooms to come use the rest
-
 use crate::status::{Result, bail};
 use std::ffi::c_void;
 
@@ -158,6 +156,26 @@ pub(super) unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T
         Some(value) => Ok(value),
         None => bail!(InvalidArgument, "{name} is NULL"),
     }
+}
+
+/// Writes as much of `value` as the caller's `struct_size` has room for; that field keeps what the caller set.
+///
+/// # Safety
+/// A non-NULL `ptr` is writable for as many bytes as its `struct_size` says.
+pub(super) unsafe fn write_sized<T: Sized32>(ptr: *mut T, name: &str, value: T) -> Result<()> {
+    check(ptr, Some(T::MIN), name)?;
+    // SAFETY: every such struct begins with a u32, and the caller says at least that much is there.
+    let given = unsafe { ptr.cast::<u32>().read() } as usize;
+    if given < T::MIN || given > MAX_STRUCT_SIZE {
+        bail!(InvalidArgument, "{name}->struct_size is {given}; {} (sizeof) expected", size_of::<T>());
+    }
+    let field = size_of::<u32>();
+    // SAFETY: both sides have `given.min(size_of::<T>())` bytes, of which the first field is left out.
+    unsafe {
+        let from = (&raw const value).cast::<u8>().add(field);
+        std::ptr::copy_nonoverlapping(from, ptr.cast::<u8>().add(field), given.min(size_of::<T>()) - field);
+    }
+    Ok(())
 }
 
 /// Fails when a reserved field is set: a later version may give it a meaning.

@@ -39,7 +39,6 @@ pub extern "C" fn mnnkv_cpu_level() -> *const c_char {
 }
 
 /// Fails when a program was built with another ABI.
-#[allow(dead_code)] // the store is its first user
 pub(super) fn check_abi(given: u32) -> Result<()> {
     if given != MNNKV_ABI_VERSION {
         bail!(Unsupported, "abi_version is {given}; this library has ABI {MNNKV_ABI_VERSION}");
