@@ -50,7 +50,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    fn end(&self) -> u32 {
+    pub(super) fn end(&self) -> u32 {
         self.begin + self.count
     }
 

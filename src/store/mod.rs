@@ -115,7 +115,8 @@ impl Store {
     pub fn commit(&mut self, layer: u32, cache: Cache<'_>) -> Result<u64> {
         let Some(blocks) = self.layers.get_mut(&layer) else { return Ok(0) };
         let shape = Shape::of(cache.layout);
-        let mut released = 0;
+        let mut fresh = Vec::new();
+        status::reserve(&mut fresh, blocks.len())?;
         let mut at = 0;
         while let Some(block) = blocks.get_mut(at) {
             if block.is_released() {
@@ -130,14 +131,24 @@ impl Store {
                 }
                 None => false,
             };
-            let Some(range) = range.filter(|_| matches) else {
-                blocks.remove(at);
-                self.stats.stale_blocks += 1;
-                continue;
-            };
-            block.residence = Residence::Released;
-            released += layout::release(cache.layout, cache.key, cache.value, range, &mut pages::give_back)?;
-            at += 1;
+            match range.filter(|_| matches) {
+                Some(range) => {
+                    fresh.push(range);
+                    at += 1;
+                }
+                None => {
+                    blocks.remove(at);
+                    self.stats.stale_blocks += 1;
+                }
+            }
+        }
+        // Nothing can fail from here on: blocks are released together or not at all.
+        blocks.iter_mut().for_each(|b| b.residence = Residence::Released);
+        let mut released = 0;
+        for range in released_runs(blocks, cache.layout) {
+            if fresh.iter().any(|f| range.begin() <= f.begin() && f.end() <= range.end()) {
+                released += layout::release(cache.layout, cache.key, cache.value, range, &mut pages::give_back)?;
+            }
         }
         self.stats.released_bytes += released;
         Ok(released)
@@ -203,6 +214,21 @@ impl Store {
     fn blobs_mut(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
         self.layers.values_mut().flatten().flat_map(|b| [&mut b.key, &mut b.value])
     }
+}
+
+/// The longest ranges of tokens that are released: neighbouring blocks are given back as one, since a page or a flash
+/// block may lie across their border.
+fn released_runs(blocks: &[Block], layout: &Layout) -> Vec<TokenRange> {
+    let mut tokens: Vec<(u32, u32)> = blocks.iter().flat_map(|b| &b.segments).map(|s| (s.begin, s.end())).collect();
+    tokens.sort_unstable();
+    tokens.dedup_by(|next, run| {
+        let touches = run.1 == next.0;
+        if touches {
+            run.1 = next.1;
+        }
+        touches
+    });
+    tokens.into_iter().filter_map(|(begin, end)| layout.range(begin, end - begin).ok()).collect()
 }
 
 /// The rows of one block, and what turns them into blobs and back. Working memory is kept from call to call.

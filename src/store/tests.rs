@@ -283,6 +283,36 @@ fn tokens_written_after_submit_stay_raw() {
     host.check(&store, 0);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
+    // A flash block of V is two pages, interleaved by dims: half of its tokens fill no page.
+    let spec = Spec {
+        key_dtype: Dtype::F16,
+        value_dtype: Dtype::F16,
+        kv_heads: 1,
+        head_dim: 64,
+        l_pack: 1,
+        h_pack: 16,
+        flash_block: 64,
+        max_tokens: 4096,
+        key_head_stride: 0,
+        value_head_stride: 0,
+    };
+    let layout = Layout::new(&spec).unwrap();
+    let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
+    let mut store = Store::new(Config::default());
+    let (begin, count) = (32, 64);
+    for i in 0..60 {
+        store.submit(0, &layout, &key, &value, layout.range(begin + i * count, count).unwrap()).unwrap();
+    }
+    let released = store.commit(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
+    let raw = 2 * layout.dense_key_bytes(60 * 64) as u64;
+    assert!(released > raw * 95 / 100, "{released} of {raw} bytes");
+    store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
+    assert!(key.iter().chain(&value).all(|b| *b == 1));
+}
+
 #[test]
 fn a_block_that_would_not_shrink_is_not_kept() {
     let mut host = Host::new(16, 1);
