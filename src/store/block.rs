@@ -1,5 +1,6 @@
 //! One block: which tokens it stands for, and what is left of them after the cache was edited.
 
+use super::heap::{Blob, Heap};
 use crate::dtype::Dtype;
 use crate::layout::{Layout, TokenRange};
 use crate::status::{self, Result, bail};
@@ -76,23 +77,22 @@ pub(super) struct Block {
     /// The tokens that the cache still has, ascending. A resident block always has all of them in one segment.
     pub(super) segments: Vec<Segment>,
     pub(super) residence: Residence,
-    pub(super) key: Vec<u8>,
-    pub(super) value: Vec<u8>,
+    pub(super) key: Blob,
+    pub(super) value: Blob,
     pub(super) digest: u128,
 }
 
 impl Block {
-    pub(super) fn new(
-        ticket: u64,
-        shape: Shape,
-        range: TokenRange,
-        key: Vec<u8>,
-        value: Vec<u8>,
-        digest: u128,
-    ) -> Self {
+    pub(super) fn new(ticket: u64, shape: Shape, range: TokenRange, key: Blob, value: Blob, digest: u128) -> Self {
         let segment = Segment { offset: 0, begin: range.begin() as u32, count: range.count() as u32 };
         let segments = vec![segment];
         Block { ticket, shape, tokens: range.count(), segments, residence: Residence::Resident, key, value, digest }
+    }
+
+    /// Gives the blobs back.
+    pub(super) fn discard(self, heap: &mut Heap) {
+        heap.free(self.key);
+        heap.free(self.value);
     }
 
     pub(super) fn is_released(&self) -> bool {

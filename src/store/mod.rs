@@ -9,6 +9,7 @@
 //! it, and the store takes none. In this version encoding and decoding happen inside the calls, without threads.
 
 mod block;
+mod heap;
 pub mod pages;
 mod stats;
 
@@ -18,6 +19,7 @@ use crate::gear::{Decoder, Encoder, Options, Predictors, Width};
 use crate::layout::{self, Layout, Pair, TokenRange};
 use crate::status::{self, Result, bail};
 use block::{Block, Residence, Shape};
+use heap::{Blob, Heap};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use xxhash_rust::xxh3::Xxh3;
@@ -52,6 +54,7 @@ pub struct Cache<'a> {
 pub struct Store {
     config: Config,
     layers: BTreeMap<u32, Vec<Block>>,
+    heap: Heap,
     codec: Codec,
     next_ticket: u64,
     stats: Statistics,
@@ -91,20 +94,20 @@ impl Store {
         }
 
         let start = Instant::now();
-        let (key, value) = self.codec.encode(layout, &self.config)?;
+        status::reserve(blocks, 1)?;
+        let blobs = self.codec.encode(layout, &self.config, &mut self.heap)?;
         self.stats.encode_ns += start.elapsed().as_nanos() as u64;
-        let raw_bytes = self.codec.raw_bytes() as u64;
-        self.stats.encoded_bytes += raw_bytes;
+        self.stats.encoded_bytes += self.codec.raw_bytes() as u64;
+        self.stats.submitted_blocks += 1;
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.stats.submitted_blocks += 1;
-        if (key.len() + value.len()) as u64 >= raw_bytes {
-            self.stats.no_gain_blocks += 1;
-            return Ok(ticket);
+        match blobs {
+            Some((key, value)) => {
+                retain(blocks, &mut self.heap, |b| !b.overlaps(range));
+                blocks.push(Block::new(ticket, shape, range, key, value, digest));
+            }
+            None => self.stats.no_gain_blocks += 1,
         }
-        status::reserve(blocks, 1)?;
-        blocks.retain(|b| !b.overlaps(range));
-        blocks.push(Block::new(ticket, shape, range, key, value, digest));
         Ok(ticket)
     }
 
@@ -137,7 +140,7 @@ impl Store {
                     at += 1;
                 }
                 None => {
-                    blocks.remove(at);
+                    blocks.remove(at).discard(&mut self.heap);
                     self.stats.stale_blocks += 1;
                 }
             }
@@ -167,7 +170,7 @@ impl Store {
             }
             block.check_fits(layer, cache.layout)?;
             let start = Instant::now();
-            self.codec.decode(block)?;
+            self.codec.decode(block, &self.heap)?;
             self.stats.decode_ns += start.elapsed().as_nanos() as u64;
             self.stats.decoded_bytes += self.codec.raw_bytes() as u64;
             let bytes = self.codec.scatter(block, cache.layout, cache.key, cache.value)?;
@@ -179,7 +182,7 @@ impl Store {
                 at += 1;
             } else {
                 // Some of its tokens are gone: the blob stands for no range of the cache any more.
-                blocks.remove(at);
+                blocks.remove(at).discard(&mut self.heap);
             }
         }
         Ok(restored)
@@ -189,7 +192,7 @@ impl Store {
     pub fn compacted(&mut self, layer: u32, pairs: &[Pair]) -> Result<()> {
         layout::check_pairs(pairs, u32::MAX)?;
         if let Some(blocks) = self.layers.get_mut(&layer) {
-            blocks.retain_mut(|b| b.keep(pairs.iter().map(|p| (p[0] as u32, p[1] as u32))));
+            retain(blocks, &mut self.heap, |b| b.keep(pairs.iter().map(|p| (p[0] as u32, p[1] as u32))));
         }
         Ok(())
     }
@@ -197,7 +200,7 @@ impl Store {
     /// Tokens from `kv_len` on are gone.
     pub fn truncated(&mut self, layer: u32, kv_len: u32) {
         if let Some(blocks) = self.layers.get_mut(&layer) {
-            blocks.retain_mut(|b| b.keep(std::iter::once((0, kv_len))));
+            retain(blocks, &mut self.heap, |b| b.keep(std::iter::once((0, kv_len))));
         }
     }
 
@@ -209,10 +212,12 @@ impl Store {
         }
         stats
     }
+}
 
-    #[cfg(test)]
-    fn blobs_mut(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
-        self.layers.values_mut().flatten().flat_map(|b| [&mut b.key, &mut b.value])
+/// Drops the blocks that `keep` refuses, blobs and all.
+fn retain(blocks: &mut Vec<Block>, heap: &mut Heap, mut keep: impl FnMut(&mut Block) -> bool) {
+    for block in blocks.extract_if(.., |block| !keep(block)) {
+        block.discard(heap);
     }
 }
 
@@ -261,20 +266,29 @@ impl Codec {
         hasher.digest128()
     }
 
-    fn encode(&mut self, layout: &Layout, config: &Config) -> Result<(Vec<u8>, Vec<u8>)> {
-        let mut encode = |rows: &[u8], width, predictors| {
-            let blob = self.encoder.encode(rows, width, &Options { predictors })?;
-            let mut exact = Vec::new();
-            status::reserve(&mut exact, blob.len())?;
-            exact.extend_from_slice(blob);
-            Ok(exact)
+    /// Encodes the rows into two blobs, or none when they would not shrink.
+    fn encode(&mut self, layout: &Layout, config: &Config, heap: &mut Heap) -> Result<Option<(Blob, Blob)>> {
+        let raw_bytes = self.raw_bytes();
+        let mut encode = |rows: &[u8], dtype, predictors| {
+            heap.insert(self.encoder.encode(rows, Width::of(dtype), &Options { predictors })?)
         };
-        let key = encode(&self.keys, Width::of(layout.key_dtype()), config.key_predictors)?;
-        let value = encode(&self.values, Width::of(layout.value_dtype()), config.value_predictors)?;
-        Ok((key, value))
+        let key = encode(&self.keys, layout.key_dtype(), config.key_predictors)?;
+        let value = match encode(&self.values, layout.value_dtype(), config.value_predictors) {
+            Ok(value) => value,
+            Err(error) => {
+                heap.free(key);
+                return Err(error);
+            }
+        };
+        if key.len() + value.len() >= raw_bytes {
+            heap.free(key);
+            heap.free(value);
+            return Ok(None);
+        }
+        Ok(Some((key, value)))
     }
 
-    fn decode(&mut self, block: &Block) -> Result<()> {
+    fn decode(&mut self, block: &Block, heap: &Heap) -> Result<()> {
         let damaged = |what: &str, error: status::Error| match error.status() {
             status::Status::OutOfMemory => error,
             _ => status::Error::new(
@@ -290,8 +304,8 @@ impl Codec {
             Ok(len) => bail!(Corrupt, "the {what} blob of block {} has {len} bytes, not {}", block.ticket, rows.len()),
             Err(error) => Err(damaged(what, error)),
         };
-        decode("key", &block.key, Width::of(shape.key_dtype), &mut self.keys)?;
-        decode("value", &block.value, Width::of(shape.value_dtype), &mut self.values)?;
+        decode("key", heap.bytes(&block.key), Width::of(shape.key_dtype), &mut self.keys)?;
+        decode("value", heap.bytes(&block.value), Width::of(shape.value_dtype), &mut self.values)?;
         if self.digest() != block.digest {
             bail!(Corrupt, "block {} decodes to other bytes than were submitted; its blobs are kept", block.ticket);
         }

@@ -242,7 +242,13 @@ fn a_restored_block_is_released_again_without_encoding() {
 fn a_damaged_blob_is_an_error_and_is_kept() {
     let (mut store, mut host) = released();
     for bit in [0, 100, 1000] {
-        let flip = |store: &mut Store| store.blobs_mut().for_each(|blob| blob[bit / 8] ^= 1 << (bit % 8));
+        let flip = |store: &mut Store| {
+            for block in store.layers.values().flatten() {
+                for blob in [&block.key, &block.value] {
+                    store.heap.bytes_mut(blob)[bit / 8] ^= 1 << (bit % 8);
+                }
+            }
+        };
         flip(&mut store);
         let before = (host.key.clone(), host.value.clone());
         assert_eq!(store.restore(0, host.cache()).unwrap_err().status(), Status::Corrupt);
