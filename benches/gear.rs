@@ -1,0 +1,162 @@
+//! The codec beside memcpy, stock ZSTD level 3 on split bytes with a plain loop for the split, and the plain loop
+//! alone, on the bundled real KV sample.
+//!
+//! Ratio is raw size over encoded size. Every round trip is checked before it is timed.
+
+mod common;
+
+use common::{Rivals, print};
+use mnnkv::gear::{Decoder, Encoder, Options, Predictors, Width};
+use std::hint::black_box;
+use std::path::Path;
+
+/// The loop anyone writes first.
+fn split(words: &[u8], lanes: &mut [u8], width: usize) {
+    let count = words.len() / width;
+    for i in 0..count {
+        for lane in 0..width {
+            lanes[lane * count + i] = words[i * width + lane];
+        }
+    }
+}
+
+fn merge(lanes: &[u8], words: &mut [u8], width: usize) {
+    let count = words.len() / width;
+    for i in 0..count {
+        for lane in 0..width {
+            words[i * width + lane] = lanes[lane * count + i];
+        }
+    }
+}
+
+/// fp16 to fp32 with the low mantissa bits that arithmetic leaves: taken from the next word, so that they are noise.
+fn widen(halves: &[u8]) -> Vec<u8> {
+    let (words, _) = halves.as_chunks::<2>();
+    let bits = |w: &[u8; 2]| u16::from_le_bytes(*w) as u32;
+    let wide = |(i, w): (usize, &[u8; 2])| {
+        let h = bits(w);
+        let noise = bits(&words[(i + 1) % words.len()]).wrapping_mul(40_503) & 0x1FFF;
+        let exponent = ((h >> 10) & 31) + 112;
+        ((h >> 15) << 31 | exponent << 23 | (h & 1023) << 13 | noise).to_le_bytes()
+    };
+    words.iter().enumerate().flat_map(wide).collect()
+}
+
+/// Encodes `words` in blocks of `block` bytes, as a store does.
+fn bench(name: &str, words: &[u8], width: Width, block: usize) {
+    let bytes = width.bytes();
+    let options = Options { predictors: Predictors::ALL };
+    let mut encoder = Encoder::new();
+    let mut decoder = Decoder::new();
+    let blobs: Vec<Vec<u8>> =
+        words.chunks(block).map(|b| encoder.encode(b, width, &options).unwrap().to_vec()).collect();
+    let mut back = vec![0; words.len()];
+    for (blob, out) in blobs.iter().zip(back.chunks_mut(block)) {
+        decoder.decode(blob, width, out).unwrap();
+    }
+    assert!(back == words, "round trip");
+
+    let mut lanes = vec![0; block.min(words.len())];
+    let mut cctx = zstd_safe::CCtx::create();
+    let mut dctx = zstd_safe::DCtx::create();
+    let mut frame = vec![0; zstd_safe::compress_bound(block)];
+    let mut stock: Vec<Vec<u8>> = Vec::new();
+    for block in words.chunks(block) {
+        split(block, &mut lanes[..block.len()], bytes);
+        for lane in lanes[..block.len()].chunks_exact(block.len() / bytes) {
+            let len = cctx.compress(&mut frame[..], lane, 3).unwrap();
+            stock.push(frame[..len].to_vec());
+        }
+    }
+    let ratio = |parts: &[Vec<u8>]| words.len() as f64 / parts.iter().map(Vec::len).sum::<usize>() as f64;
+
+    println!("{name}: ratio gear {:.3}, zstd-3 on split bytes {:.3}", ratio(&blobs), ratio(&stock));
+    let mut copy = vec![0; words.len()];
+    let mut split_lanes = lanes.clone();
+    let medians = Rivals::new()
+        .add("gear encode", || {
+            for block in words.chunks(block) {
+                black_box(encoder.encode(black_box(block), width, &options).unwrap());
+            }
+        })
+        .add("split loop + zstd-3", || {
+            for block in words.chunks(block) {
+                split(black_box(block), &mut split_lanes[..block.len()], bytes);
+                for lane in split_lanes[..block.len()].chunks_exact(block.len() / bytes) {
+                    cctx.compress(&mut frame[..], lane, 3).unwrap();
+                }
+            }
+        })
+        .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(words)))
+        .run(1000);
+    print("  encode", words.len(), &medians);
+
+    let mut stock_words = vec![0; words.len()];
+    let medians = Rivals::new()
+        .add("gear decode", || {
+            for (blob, out) in blobs.iter().zip(back.chunks_mut(block)) {
+                decoder.decode(black_box(blob), width, out).unwrap();
+            }
+        })
+        .add("zstd + merge loop", || {
+            for (frames, out) in stock.chunks(bytes).zip(stock_words.chunks_mut(block)) {
+                let lanes = &mut lanes[..out.len()];
+                for (lane, frame) in lanes.chunks_exact_mut(out.len() / bytes).zip(frames) {
+                    dctx.decompress(lane, &frame[..]).unwrap();
+                }
+                merge(black_box(lanes), out, bytes);
+            }
+        })
+        .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(words)))
+        .run(1000);
+    assert!(stock_words == words && back == words);
+    print("  decode", words.len(), &medians);
+
+    let mut lanes = vec![0; words.len()];
+    split(words, &mut lanes, bytes);
+    let kernels = mnnkv::arch::kernels();
+    let (split_kernel, merge_kernel) = match width {
+        Width::Two => (kernels.split2, kernels.merge2),
+        Width::Four => (kernels.split4, kernels.merge4),
+    };
+    let (mut a, mut b, mut c, mut d) = (lanes.clone(), lanes.clone(), words.to_vec(), words.to_vec());
+    let medians = Rivals::new()
+        .add("split", || split_kernel(black_box(words), black_box(&mut a)))
+        .add("split loop", || split(black_box(words), black_box(&mut b), bytes))
+        .add("merge", || merge_kernel(black_box(&lanes), black_box(&mut c)))
+        .add("merge loop", || merge(black_box(&lanes), black_box(&mut d), bytes))
+        .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(words)))
+        .run(500);
+    print("  byte lanes", words.len(), &medians);
+}
+
+fn main() {
+    println!("SIMD level: {}; last column: time of a rival / time of ours (the first row)\n", kernels_name());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/kv");
+    let read = |file: &str| std::fs::read(root.join(file)).unwrap();
+    for layer in [0, 3] {
+        for kind in ["k", "v"] {
+            let sample = read(&format!("l{layer}_{kind}_h2_t1088_d64.f16"));
+            bench(&format!("layer {layer} {kind}, f16, {} bytes", sample.len()), &sample, Width::Two, sample.len());
+            if layer == 3 {
+                let wide = widen(&sample);
+                bench(&format!("layer {layer} {kind}, f32, {} bytes", wide.len()), &wide, Width::Four, wide.len());
+            }
+        }
+    }
+    // Longer caches, made of the sample's layers one after another: 2 heads x 64 dims of f16, in blocks of 128 tokens.
+    let all: Vec<u8> = (0..4)
+        .flat_map(|l| ["k", "v"].map(|k| format!("l{l}_{k}_h2_t1088_d64.f16")))
+        .flat_map(|file| read(&file))
+        .collect();
+    let token = 2 * 64 * 2;
+    for tokens in [4096, 32_768, 131_072] {
+        let words: Vec<u8> = all.iter().copied().cycle().take(tokens * token).collect();
+        let name = format!("{tokens} tokens, f16, {} bytes in blocks of 128 tokens", words.len());
+        bench(&name, &words, Width::Two, 128 * token);
+    }
+}
+
+fn kernels_name() -> &'static str {
+    mnnkv::arch::level_name().to_str().unwrap_or("")
+}
