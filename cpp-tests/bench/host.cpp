@@ -124,7 +124,65 @@ struct Cache {
             }
         }
     }
+
+    void scatter_by_element(std::size_t tokens, const Word* keys, const Word* values) {
+        for (std::size_t h = 0; h < layout.kv_heads; ++h) {
+            for (std::size_t t = 0; t < tokens; ++t) {
+                for (std::size_t d = 0; d < layout.head_dim; ++d) {
+                    const std::size_t at = (h * tokens + t) * layout.head_dim + d;
+                    key[h * key_head + key_index(t, d)] = keys[at];
+                    value[h * value_head + value_index(t, d)] = values[at];
+                }
+            }
+        }
+    }
 };
+
+/// Runs of any length at any place, about one token in 3.5.
+std::vector<std::int32_t> arbitrary_pairs(std::uint32_t tokens) {
+    std::mt19937 random(11);
+    std::vector<std::int32_t> pairs;
+    for (std::uint32_t t = random() % 320; t < tokens; t += random() % 320) {
+        const std::uint32_t count = std::min<std::uint32_t>(1 + random() % 127, tokens - t);
+        pairs.push_back(static_cast<std::int32_t>(t));
+        pairs.push_back(static_cast<std::int32_t>(count));
+        t += count;
+    }
+    return pairs;
+}
+
+void bench_compact(Cache& ours, Cache& loop, const std::string& kind, const std::vector<std::int32_t>& pairs,
+                   std::uint32_t tokens) {
+    const std::size_t n_pairs = pairs.size() / 2;
+    std::uint32_t kept = 0;
+    const auto compact = [&] {
+        check(mnnkv_kv_compact(&ours.layout, ours.key.data(), ours.value.data(), 0, pairs.data(), n_pairs, tokens, &kept),
+              "compact");
+    };
+    const auto compact_by_element = [&] {
+        std::size_t dst = 0;
+        for (std::size_t i = 0; i < n_pairs; ++i) {
+            const std::size_t count = static_cast<std::size_t>(pairs[2 * i + 1]);
+            loop.move_by_element(static_cast<std::size_t>(pairs[2 * i]), dst, count);
+            dst += count;
+        }
+    };
+    compact();
+    compact_by_element();
+    const std::size_t moved = std::size_t(ours.layout.kv_heads) * kept * 128;
+    std::vector<Word> keys(moved), values(moved), other_keys(moved), other_values(moved);
+    ours.gather_by_element(kept, keys.data(), values.data());
+    loop.gather_by_element(kept, other_keys.data(), other_values.data());
+    require(keys == other_keys && values == other_values, "compact");
+    race("compact, " + kind + " plan, to " + std::to_string(kept) + " of " + std::to_string(tokens) + " tokens",
+         2.0 * double(moved) * sizeof(Word),
+         {{"mnnkv_kv_compact", compact},
+          {"element loop", compact_by_element},
+          {"memcpy", [&] {
+               std::memcpy(other_keys.data(), keys.data(), moved * sizeof(Word));
+               std::memcpy(other_values.data(), values.data(), moved * sizeof(Word));
+           }}});
+}
 
 void bench_layout(std::uint32_t heads, std::uint32_t tokens) {
     Cache ours(heads, tokens), loop(heads, tokens);
@@ -153,6 +211,7 @@ void bench_layout(std::uint32_t heads, std::uint32_t tokens) {
                                         ours.key.data(), ours.value.data()),
                        "scatter");
            }},
+          {"element loop", [&] { loop.scatter_by_element(tokens, keys.data(), values.data()); }},
           {"memcpy", [&] {
                std::memcpy(other_keys.data(), keys.data(), elements * sizeof(Word));
                std::memcpy(other_values.data(), values.data(), elements * sizeof(Word));
@@ -163,43 +222,19 @@ void bench_layout(std::uint32_t heads, std::uint32_t tokens) {
     std::mt19937 random(3);
     std::vector<float> scores((tokens + 63) / 64);
     std::generate(scores.begin(), scores.end(), [&] { return static_cast<float>(random() % 100000); });
-    std::vector<std::int32_t> pairs(scores.size() + 2);
+    std::vector<std::int32_t> pairs(scores.size() + 3);
     std::size_t n_pairs = 0;
     mnnkv_h2o_plan plan = mnnkv_h2o_plan();
     check(mnnkv_h2o_plan_reserve(scores.data(), scores.size(), tokens, nullptr, pairs.data(), pairs.size() / 2, &n_pairs,
                                    &plan),
             "plan");
-    std::uint32_t kept = 0;
-    const auto compact = [&] {
-        check(mnnkv_kv_compact(&ours.layout, ours.key.data(), ours.value.data(), 0, pairs.data(), n_pairs, tokens, &kept),
-                "compact");
-    };
-    const auto compact_by_element = [&] {
-        std::size_t dst = 0;
-        for (std::size_t i = 0; i < n_pairs; ++i) {
-            const std::size_t count = static_cast<std::size_t>(pairs[2 * i + 1]);
-            loop.move_by_element(static_cast<std::size_t>(pairs[2 * i]), dst, count);
-            dst += count;
-        }
-    };
-    compact();
-    compact_by_element();
-    require(kept == plan.kept_tokens, "plan");
-    ours.gather_by_element(kept, keys.data(), values.data());
-    loop.gather_by_element(kept, other_keys.data(), other_values.data());
-    require(keys == other_keys && values == other_values, "compact");
-    const std::size_t moved = std::size_t(heads) * kept * 128;
-    race("compact to " + std::to_string(kept) + " of " + size, 2.0 * double(moved) * sizeof(Word),
-         {{"mnnkv_kv_compact", compact},
-          {"element loop", compact_by_element},
-          {"memcpy", [&] {
-               std::memcpy(other_keys.data(), keys.data(), moved * sizeof(Word));
-               std::memcpy(other_values.data(), values.data(), moved * sizeof(Word));
-           }}});
+    pairs.resize(2 * n_pairs);
+    bench_compact(ours, loop, "block", pairs, tokens);
+    bench_compact(ours, loop, "arbitrary", arbitrary_pairs(tokens), tokens);
     race("plan, " + std::to_string(tokens) + " tokens (bytes: scores)", double(scores.size()) * sizeof(float),
          {{"mnnkv_h2o_plan_reserve", [&] {
                check(mnnkv_h2o_plan_reserve(scores.data(), scores.size(), tokens, nullptr, pairs.data(), pairs.size() / 2,
-                                              &n_pairs, &plan),
+                                            &n_pairs, &plan),
                        "plan");
            }}});
 }
