@@ -173,6 +173,31 @@ fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
 }
 
 #[test]
+fn headers_that_disagree_are_corrupt() {
+    let blob = encode(&[7; 32], Width::Two, Predictors::ALL);
+    assert_eq!(decode(&blob, Width::Two, 32).unwrap(), [7; 32]);
+    // Word count; the first frame's mode, codec, raw_len and payload_len.
+    for (at, byte) in [(0, 0), (0, 15), (4, 3), (5, 2), (6, 15), (6, 17), (10, 1), (10, 3), (13, 1)] {
+        let mut bad = blob.clone();
+        assert_ne!(bad[at], byte);
+        bad[at] = byte;
+        assert_eq!(decode(&bad, Width::Two, 64).unwrap_err().status(), Status::Corrupt, "byte {at} = {byte}");
+    }
+}
+
+#[test]
+fn of_equal_candidates_the_first_wins() {
+    // Of zeros every predictor leaves zeros: raw comes first.
+    for lane in v1_reader::lanes(&encode(&[0; 256], Width::Two, Predictors::ALL), 2) {
+        assert_eq!((lane.mode, lane.codec), (0, 0));
+    }
+    // Of one word every residual is the word itself, and RLE comes before ZSTD.
+    for lane in v1_reader::lanes(&encode(&[1, 2, 3, 4], Width::Four, Predictors::from_bits(6).unwrap()), 4) {
+        assert_eq!((lane.mode, lane.codec), (1, 0));
+    }
+}
+
+#[test]
 fn lengths_that_are_not_whole_words_are_refused() {
     for (len, width) in [(0, Width::Two), (1, Width::Two), (3, Width::Two), (0, Width::Four), (6, Width::Four)] {
         let error = Encoder::new().encode(&vec![0; len], width, &Options::default()).unwrap_err();

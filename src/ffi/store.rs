@@ -319,3 +319,41 @@ pub unsafe extern "C" fn mnnkv_store_stats(
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::status::{MNNKV_INTERNAL, MNNKV_OK, MNNKV_UNSUPPORTED};
+    use super::super::version::MNNKV_ABI_VERSION;
+    use super::*;
+    use std::ptr::{null, null_mut};
+
+    #[test]
+    fn after_a_caught_panic_every_call_answers_internal_and_destroy_works() {
+        let mut store = null_mut();
+        let mut number = 7u64;
+        // SAFETY: the handle is live until destroy; other pointers are NULL or live.
+        unsafe {
+            assert_eq!(mnnkv_store_create(null(), MNNKV_ABI_VERSION, &mut store), MNNKV_OK);
+            assert_eq!(mnnkv_store_prefetch(store, 0), MNNKV_OK);
+            assert_eq!(with(store, |_| panic!("a bug")), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_store_prefetch(store, 0), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_store_truncated(store, 0, 0), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_store_compacted(store, 0, null(), 0), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_store_submit(store, 0, null(), null(), null(), 0, 1, &mut number), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_store_commit(store, 0, null(), null_mut(), null_mut(), &mut number), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_store_restore(store, 0, null(), null_mut(), null_mut(), &mut number), MNNKV_INTERNAL);
+            let mut statistics = mnnkv_store_statistics::from(Statistics::default());
+            assert_eq!(mnnkv_store_stats(store, &mut statistics), MNNKV_INTERNAL);
+            mnnkv_store_destroy(store);
+        }
+        assert_eq!(number, 7);
+    }
+
+    #[test]
+    fn another_abi_gets_no_store() {
+        let mut store = null_mut();
+        // SAFETY: pointers are NULL or live.
+        unsafe { assert_eq!(mnnkv_store_create(null(), MNNKV_ABI_VERSION + 1, &mut store), MNNKV_UNSUPPORTED) };
+        assert!(store.is_null());
+    }
+}

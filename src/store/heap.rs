@@ -153,6 +153,18 @@ mod tests {
         }
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pages_between_live_blobs_go_back_when_theirs_is_freed() {
+        let mut heap = Heap::default();
+        let [first, middle, last] = [100, 400_000, 100].map(|len| heap.insert(&vec![1; len]).unwrap());
+        let at = middle.at.clone();
+        heap.free(middle);
+        let slab = heap.slabs[0].as_mut().unwrap();
+        assert_eq!(pages::give_back(&mut slab.memory[at]), 0, "nothing was left to give back");
+        assert!(heap.bytes(&first).iter().chain(heap.bytes(&last)).all(|b| *b == 1));
+    }
+
     #[test]
     fn a_blob_larger_than_a_slab_has_its_own() {
         let mut heap = Heap::default();
