@@ -5,10 +5,9 @@
 
 mod common;
 
-use common::{Rivals, print};
+use common::{Rivals, print, read};
 use mnnkv::gear::{Decoder, Encoder, Options, Predictors, Width};
 use std::hint::black_box;
-use std::path::Path;
 
 /// The loop anyone writes first.
 fn split(words: &[u8], lanes: &mut [u8], width: usize) {
@@ -132,11 +131,9 @@ fn bench(name: &str, words: &[u8], width: Width, block: usize) {
 
 fn main() {
     println!("SIMD level: {}; last column: time of a rival / time of ours (the first row)\n", kernels_name());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/kv");
-    let read = |file: &str| std::fs::read(root.join(file)).unwrap();
     for layer in [0, 3] {
         for kind in ["k", "v"] {
-            let sample = read(&format!("l{layer}_{kind}_h2_t1088_d64.f16"));
+            let sample = read(&format!("kv/l{layer}_{kind}_h2_t1088_d64.f16"));
             bench(&format!("layer {layer} {kind}, f16, {} bytes", sample.len()), &sample, Width::Two, sample.len());
             if layer == 3 {
                 let wide = widen(&sample);
@@ -146,7 +143,7 @@ fn main() {
     }
     // Longer caches, made of the sample's layers one after another: 2 heads x 64 dims of f16, in blocks of 128 tokens.
     let all: Vec<u8> = (0..4)
-        .flat_map(|l| ["k", "v"].map(|k| format!("l{l}_{k}_h2_t1088_d64.f16")))
+        .flat_map(|l| ["k", "v"].map(|k| format!("kv/l{l}_{k}_h2_t1088_d64.f16")))
         .flat_map(|file| read(&file))
         .collect();
     let token = 2 * 64 * 2;

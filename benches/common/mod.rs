@@ -2,6 +2,10 @@
 //! median is what counts.
 #![allow(dead_code)]
 
+#[path = "../../tests/common/mod.rs"]
+mod data;
+
+pub use data::{Random, read};
 use std::time::Instant;
 
 type Entry<'a> = (&'static str, Box<dyn FnMut() + 'a>);
@@ -53,25 +57,5 @@ pub fn print(title: &str, bytes: usize, medians: &[(&'static str, f64)]) {
     for (name, time) in medians {
         let rate = bytes as f64 / time / 1e6;
         println!("    {name:<28} {:>10.1} us {rate:>10.0} MB/s   {:>6.2} x", time * 1e6, time / first);
-    }
-}
-
-/// A small generator (xorshift64*).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 16) % n as u64) as usize
-    }
-
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| (self.next() >> 32) as u8).collect()
     }
 }

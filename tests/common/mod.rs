@@ -1,4 +1,4 @@
-//! What several test programs share.
+//! What several test and benchmark programs share.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -25,8 +25,8 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    pub fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 16) % n
+    pub fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 16) % n as u64) as usize
     }
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
