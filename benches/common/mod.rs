@@ -5,7 +5,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod data;
 
-pub use data::{Random, read};
+pub use data::*;
 use std::time::Instant;
 
 type Entry<'a> = (&'static str, Box<dyn FnMut() + 'a>);
