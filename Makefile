@@ -1,0 +1,72 @@
+# The short way to everything; `make` alone lists it.
+
+BUILD := $(CURDIR)/build
+# One cargo folder for cargo's own runs and for CMake's.
+export CARGO_TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(abspath $(CARGO_TARGET_DIR)),$(CURDIR)/target)
+# Where Rust's installer puts cargo, for shells that were started before it.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+SETUP := $(CURDIR)/cmake/setup.sh
+# The shell asks, not make: make expands a recipe before it runs the line that installs them.
+CMAKE := "$$("$(SETUP)" which cmake)"
+CTEST := "$$("$(SETUP)" which ctest)"
+CONFIGURE := $(CMAKE) -S . -B "$(BUILD)" --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release \
+             -DMNNKV_CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)"
+COMPILE := $(CMAKE) --build "$(BUILD)" --parallel $(JOBS)
+
+# Or each makefile that CMake writes reports every folder that it enters.
+MAKEFLAGS += --no-print-directory
+# Targets share the build folder; each is parallel inside.
+.NOTPARALLEL:
+.PHONY: help demo test bench header setup lint clean
+
+help:
+	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
+	@echo "make test     every test: Rust, C, C++"
+	@echo "make bench    benchmarks: Rust and the C++ host path"
+	@echo "make lint     cargo fmt and clippy; warnings are errors"
+	@echo "make header   write include/mnnkv.h again after a change in src/ffi"
+	@echo "make setup    install what the tests need and is missing"
+	@echo "make clean    remove what was built"
+
+demo:
+	@$(call need-sources,demo)
+	@"$(SETUP)" demo
+	@$(CONFIGURE)
+	@$(COMPILE) --target mnnkv_demo
+	@"$(BUILD)/bin/mnnkv_demo"
+
+test:
+	@"$(SETUP)" test
+	cargo test --locked --workspace
+	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON
+	@$(COMPILE)
+	@cd "$(BUILD)" && $(CTEST) --output-on-failure
+
+bench:
+	@$(call need-sources,bench)
+	@"$(SETUP)" demo
+	cargo bench --locked
+	@$(CONFIGURE)
+	@$(COMPILE) --target mnnkv_bench_host
+	@"$(BUILD)/bin/mnnkv_bench_host"
+
+header:
+	MNNKV_WRITE_HEADER=1 cargo test --locked --test header
+
+setup:
+	@"$(SETUP)" test
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+clean:
+	cargo clean
+	rm -rf "$(BUILD)"
+
+# Says what is wrong where CMake would only say that there is no such target.
+define need-sources
+test -n "$(wildcard cpp-tests/$(1)/*.cpp)" || { echo "make $(1): there is no source in cpp-tests/$(1)" >&2; exit 1; }
+endef

@@ -1,0 +1,184 @@
+# The Rust library as CMake targets: mnnkv::shared, mnnkv::static, mnnkv::mnnkv.
+
+find_program(MNNKV_CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin")
+if(NOT MNNKV_CARGO)
+  message(FATAL_ERROR "mnnkv: cargo not found. Install Rust, or set MNNKV_CARGO to the path of cargo.")
+endif()
+
+set(cargo_target_dir "${CMAKE_CURRENT_BINARY_DIR}/cargo")
+if(NOT "$ENV{MNNKV_CARGO_TARGET_DIR}" STREQUAL "")
+  file(TO_CMAKE_PATH "$ENV{MNNKV_CARGO_TARGET_DIR}" cargo_target_dir)
+endif()
+set(MNNKV_CARGO_TARGET_DIR "${cargo_target_dir}" CACHE PATH "Where cargo builds; share it to share what is built")
+
+set(MNNKV_RUST_TARGET "" CACHE STRING "Rust target triple, such as aarch64-linux-android; empty for this machine")
+if(CMAKE_CROSSCOMPILING AND MNNKV_RUST_TARGET STREQUAL "")
+  message(FATAL_ERROR "mnnkv: set MNNKV_RUST_TARGET to the Rust triple to build for, such as aarch64-linux-android.")
+endif()
+
+set(MNNKV_ELF OFF)
+if(UNIX AND NOT APPLE AND NOT CYGWIN)
+  set(MNNKV_ELF ON)
+endif()
+
+# File names: what cargo makes, what users get, and the names that lead to the latter. SONAME and install name come
+# from build.rs.
+set(shared_links "")
+if(WIN32 AND NOT MSVC)
+  message(FATAL_ERROR "mnnkv: on Windows only the MSVC toolchain is supported.")
+elseif(WIN32)
+  set(cargo_shared mnnkv.dll)
+  set(cargo_import mnnkv.dll.lib)
+  set(cargo_static mnnkv.lib)
+  set(MNNKV_SHARED_NAME mnnkv.dll)
+  set(MNNKV_SONAME mnnkv.dll)
+elseif(APPLE)
+  set(cargo_shared libmnnkv.dylib)
+  set(cargo_static libmnnkv.a)
+  set(MNNKV_SHARED_NAME "libmnnkv.${PROJECT_VERSION}.dylib")
+  set(MNNKV_SONAME "@rpath/libmnnkv.${MNNKV_ABI}.dylib")
+  set(shared_links "libmnnkv.${MNNKV_ABI}.dylib" libmnnkv.dylib)
+else()
+  set(cargo_shared libmnnkv.so)
+  set(cargo_static libmnnkv.a)
+  if(ANDROID)
+    set(MNNKV_SHARED_NAME libmnnkv.so)
+    set(MNNKV_SONAME libmnnkv.so)
+  else()
+    set(MNNKV_SHARED_NAME "libmnnkv.so.${PROJECT_VERSION}")
+    set(MNNKV_SONAME "libmnnkv.so.${MNNKV_ABI}")
+    set(shared_links "${MNNKV_SONAME}" libmnnkv.so)
+  endif()
+endif()
+set(MNNKV_STATIC_NAME "${cargo_static}")
+set(MNNKV_LIB_DIR "${CMAKE_CURRENT_BINARY_DIR}/lib")
+# The archive as cargo leaves it. Not for users: see isolate_archive.cmake.
+set(MNNKV_RAW_ARCHIVE "${CMAKE_CURRENT_BINARY_DIR}/raw/${cargo_static}")
+
+# What the archive needs from the system. A test compares this list with what rustc says (static_libs.cmake there).
+# rustc also names libc and libgcc_s: every C and C++ compiler links those by itself, and -static has no libgcc_s.
+if(WIN32)
+  set(MNNKV_STATIC_LIBS kernel32 ntdll userenv ws2_32 dbghelp)
+elseif(ANDROID)
+  set(MNNKV_STATIC_LIBS dl log m)
+elseif(APPLE)
+  set(MNNKV_STATIC_LIBS m)
+elseif(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  set(MNNKV_STATIC_LIBS util rt pthread m dl)
+else()
+  set(MNNKV_STATIC_LIBS pthread m)
+endif()
+
+# For one clang that builds for several machines.
+set(target_flags "")
+if(CMAKE_C_COMPILER_TARGET)
+  set(target_flags "--target=${CMAKE_C_COMPILER_TARGET}")
+endif()
+
+# Only the two libraries that C programs link are asked for: beside an rlib cargo drops the link-time optimisation of
+# the release profile.
+set(cargo_out "${MNNKV_CARGO_TARGET_DIR}/release")
+set(cargo_target_args "")
+set(cargo_env "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}")
+if(NOT MNNKV_RUST_TARGET STREQUAL "")
+  set(cargo_out "${MNNKV_CARGO_TARGET_DIR}/${MNNKV_RUST_TARGET}/release")
+  set(cargo_target_args --target "${MNNKV_RUST_TARGET}")
+  # rustc's linker and the C compiler of the bundled zstd are those of this build.
+  string(REPLACE "-" "_" triple "${MNNKV_RUST_TARGET}")
+  string(TOUPPER "${triple}" triple_upper)
+  if(CMAKE_C_COMPILER_TARGET)
+    list(APPEND cargo_env "CARGO_TARGET_${triple_upper}_RUSTFLAGS=-Clink-arg=${target_flags}")
+  endif()
+  list(APPEND cargo_env "CARGO_TARGET_${triple_upper}_LINKER=${CMAKE_C_COMPILER}" "CC_${triple}=${CMAKE_C_COMPILER}"
+       "AR_${triple}=${CMAKE_AR}" "CFLAGS_${triple}=${target_flags}")
+endif()
+set(MNNKV_NATIVE_LIBS_FILE "${cargo_out}/mnnkv-native-static-libs.txt")
+
+set(shared_file "${MNNKV_LIB_DIR}/${MNNKV_SHARED_NAME}")
+set(static_file "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}")
+set(collect_commands
+    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${cargo_out}/${cargo_shared}" "${shared_file}"
+    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${cargo_out}/${cargo_static}" "${MNNKV_RAW_ARCHIVE}")
+set(byproducts "${shared_file}" "${MNNKV_RAW_ARCHIVE}")
+if(WIN32)
+  list(APPEND collect_commands COMMAND "${CMAKE_COMMAND}" -E copy_if_different
+       "${cargo_out}/${cargo_import}" "${MNNKV_LIB_DIR}/${cargo_import}")
+  list(APPEND byproducts "${MNNKV_LIB_DIR}/${cargo_import}")
+endif()
+set(link_to "${MNNKV_SHARED_NAME}")
+foreach(link IN LISTS shared_links)
+  list(APPEND collect_commands
+       COMMAND "${CMAKE_COMMAND}" -E create_symlink "${link_to}" "${MNNKV_LIB_DIR}/${link}")
+  set(link_to "${link}")
+endforeach()
+
+# Imported targets want their folders to exist when they are made.
+file(MAKE_DIRECTORY "${MNNKV_LIB_DIR}" "${CMAKE_CURRENT_BINARY_DIR}/raw")
+
+set(build_by_default "")
+if(MNNKV_TOP_LEVEL OR MNNKV_INSTALL)
+  set(build_by_default ALL)
+endif()
+
+# Runs always: cargo knows best what is fresh, and the copies keep their time when nothing changed. Of the user's
+# environment, one variable would move what cargo makes to another folder, and one would replace the bundled zstd.
+add_custom_target(mnnkv_cargo ${build_by_default}
+  COMMAND "${CMAKE_COMMAND}" -E env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG ${cargo_env}
+          "${MNNKV_CARGO}" rustc --release --locked --lib --crate-type cdylib,staticlib ${cargo_target_args}
+          --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
+          -- "--print=native-static-libs=${MNNKV_NATIVE_LIBS_FILE}"
+  ${collect_commands}
+  BYPRODUCTS ${byproducts}
+  # The folder decides which .cargo/config.toml and which toolchain file apply.
+  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+  COMMENT "Building the Rust library with cargo"
+  USES_TERMINAL VERBATIM)
+
+if(MNNKV_ELF)
+  foreach(tool NM AR OBJCOPY)
+    if(NOT CMAKE_${tool})
+      message(FATAL_ERROR "mnnkv: CMAKE_${tool} is not set; install binutils")
+    endif()
+  endforeach()
+  set(isolate "${PROJECT_SOURCE_DIR}/cmake/isolate_archive.cmake")
+  add_custom_command(OUTPUT "${static_file}"
+    COMMAND "${CMAKE_COMMAND}" "-DINPUT=${MNNKV_RAW_ARCHIVE}" "-DSHARED=${shared_file}" "-DOUTPUT=${static_file}"
+            "-DCC_COMMAND=\"${CMAKE_C_COMPILER}\" ${target_flags}" "-DNM=${CMAKE_NM}" "-DAR=${CMAKE_AR}"
+            "-DOBJCOPY=${CMAKE_OBJCOPY}" -P "${isolate}"
+    DEPENDS "${MNNKV_RAW_ARCHIVE}" "${shared_file}" "${isolate}" mnnkv_cargo
+    COMMENT "Hiding all but mnnkv_* in ${MNNKV_STATIC_NAME}"
+    VERBATIM)
+else()
+  # Mach-O and COFF tools have no counterpart of this step, so their users get cargo's archive: its ZSTD_* symbols are
+  # global, and a host with another libzstd should link the shared library.
+  add_custom_command(OUTPUT "${static_file}"
+    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${MNNKV_RAW_ARCHIVE}" "${static_file}"
+    DEPENDS "${MNNKV_RAW_ARCHIVE}" mnnkv_cargo
+    VERBATIM)
+endif()
+add_custom_target(mnnkv_archive ${build_by_default} DEPENDS "${static_file}")
+
+add_library(mnnkv::shared SHARED IMPORTED GLOBAL)
+set_target_properties(mnnkv::shared PROPERTIES
+  IMPORTED_LOCATION "${shared_file}"
+  INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include")
+if(WIN32)
+  set_target_properties(mnnkv::shared PROPERTIES IMPORTED_IMPLIB "${MNNKV_LIB_DIR}/${cargo_import}")
+else()
+  set_target_properties(mnnkv::shared PROPERTIES IMPORTED_SONAME "${MNNKV_SONAME}")
+endif()
+add_dependencies(mnnkv::shared mnnkv_cargo)
+
+add_library(mnnkv::static STATIC IMPORTED GLOBAL)
+set_target_properties(mnnkv::static PROPERTIES
+  IMPORTED_LOCATION "${static_file}"
+  INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include"
+  INTERFACE_LINK_LIBRARIES "${MNNKV_STATIC_LIBS}")
+add_dependencies(mnnkv::static mnnkv_archive)
+
+add_library(mnnkv::mnnkv INTERFACE IMPORTED GLOBAL)
+if(BUILD_SHARED_LIBS)
+  set_target_properties(mnnkv::mnnkv PROPERTIES INTERFACE_LINK_LIBRARIES mnnkv::shared)
+else()
+  set_target_properties(mnnkv::mnnkv PROPERTIES INTERFACE_LINK_LIBRARIES mnnkv::static)
+endif()

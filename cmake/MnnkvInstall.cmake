@@ -1,0 +1,51 @@
+# Installs headers, both libraries, the CMake package and the pkg-config file. Nothing that is installed knows the
+# prefix: files find it from where they lie, so the tree may be moved.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+
+install(FILES "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+set(MNNKV_SHARED_DIR "${CMAKE_INSTALL_LIBDIR}")
+if(WIN32)
+  set(MNNKV_SHARED_DIR "${CMAKE_INSTALL_BINDIR}")
+  install(FILES "${MNNKV_LIB_DIR}/${cargo_import}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endif()
+# As a program: a shared library carries the permission to execute.
+install(PROGRAMS "${MNNKV_LIB_DIR}/${MNNKV_SHARED_NAME}" DESTINATION "${MNNKV_SHARED_DIR}")
+foreach(link IN LISTS shared_links)
+  install(FILES "${MNNKV_LIB_DIR}/${link}" DESTINATION "${MNNKV_SHARED_DIR}")
+endforeach()
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/mnnkv")
+configure_package_config_file(
+  "${PROJECT_SOURCE_DIR}/cmake/mnnkvConfig.cmake.in" "${CMAKE_CURRENT_BINARY_DIR}/mnnkvConfig.cmake"
+  INSTALL_DESTINATION "${package_dir}"
+  PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR MNNKV_SHARED_DIR
+  NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/mnnkvConfigVersion.cmake"
+                                 COMPATIBILITY SameMajorVersion)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/mnnkvConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/mnnkvConfigVersion.cmake"
+        DESTINATION "${package_dir}")
+
+# Paths in the .pc file start from its own folder, unless the host project chose absolute folders.
+set(pc_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  set(PC_PREFIX "${CMAKE_INSTALL_PREFIX}")
+else()
+  file(RELATIVE_PATH up "/prefix/${pc_dir}" "/prefix")
+  string(REGEX REPLACE "/$" "" up "${up}")
+  set(PC_PREFIX "\${pcfiledir}/${up}")
+endif()
+foreach(kind INCLUDE LIB)
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_${kind}DIR}")
+    set(PC_${kind}DIR "${CMAKE_INSTALL_${kind}DIR}")
+  else()
+    set(PC_${kind}DIR "\${prefix}/${CMAKE_INSTALL_${kind}DIR}")
+  endif()
+endforeach()
+string(REPLACE ";" " -l" PC_STATIC_LIBS "-l${MNNKV_STATIC_LIBS}")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/mnnkv.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/mnnkv.pc" @ONLY)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/mnnkv.pc" DESTINATION "${pc_dir}")

@@ -1,0 +1,46 @@
+# Turns cargo's static archive into one that exposes nothing but mnnkv_*. ELF only. Run with cmake -P and
+#   INPUT SHARED OUTPUT   cargo's archive, the shared library that names the functions, and the new archive
+#   CC_COMMAND NM AR OBJCOPY   the compiler with what it needs to link for the target, and the tools
+#
+# Cargo's archive carries the global symbols of the bundled zstd and of Rust's standard library. Beside a host's own
+# libzstd the linker would mix the two copies without a word, or stop at duplicates under --whole-archive; beside
+# another Rust archive it would stop as well. So everything is linked into one object, and all names but ours are made
+# local to it.
+
+foreach(name INPUT SHARED OUTPUT CC_COMMAND NM AR OBJCOPY)
+  if("${${name}}" STREQUAL "")
+    message(FATAL_ERROR "isolate_archive.cmake: ${name} is not set")
+  endif()
+endforeach()
+
+function(run)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE err)
+  if(NOT result EQUAL 0)
+    string(REPLACE ";" " " command "${ARGV}")
+    message(FATAL_ERROR "${command}\nfailed (${result}):\n${out}${err}")
+  endif()
+  set(run_output "${out}" PARENT_SCOPE)
+endfunction()
+
+set(object "${OUTPUT}.o")
+file(REMOVE "${OUTPUT}" "${object}")
+
+# Not from the archive: tools older than rustc's LLVM stop at the bitcode in its members.
+run("${NM}" -D --defined-only -P "${SHARED}")
+string(REGEX MATCHALL "\nmnnkv_[A-Za-z0-9_]+ " names "\n${run_output}")
+list(TRANSFORM names STRIP)
+if(names STREQUAL "")
+  message(FATAL_ERROR "${SHARED} exports no mnnkv_ symbol")
+endif()
+# Naming the entry points takes in what they need and no more, as a program's link would.
+list(TRANSFORM names PREPEND -Wl,--undefined=)
+separate_arguments(compiler UNIX_COMMAND "${CC_COMMAND}")
+run(${compiler} -r -nostdlib ${names} -o "${object}" "${INPUT}")
+
+# Section groups are dissolved: DW.ref.rust_eh_personality, made local in a group, would be dropped in favour of
+# another Rust archive's copy and leave references to nothing. Bitcode is of no use any more, and other tools choke on
+# it. Debug sections are most of the size and describe the standard library; function names stay, for profilers.
+run("${OBJCOPY}" --wildcard "--keep-global-symbol=mnnkv_*" --remove-section=.group --remove-section=.llvmbc
+    --remove-section=.llvmcmd --strip-debug "${object}")
+run("${AR}" rcs "${OUTPUT}" "${object}")
+file(REMOVE "${object}")

@@ -1,0 +1,171 @@
+/* The header is C, and so may a host be: every group of functions once, without a line of C++. */
+
+#include <mnnkv.h>
+
+#include <stdio.h>
+#include <string.h>
+
+enum { heads = 2, dims = 16, tokens = 192, kept = 128 };
+
+static int failures = 0;
+
+/* A call that must succeed. */
+static void check(const char* what, mnnkv_status status) {
+    if (status != MNNKV_OK) {
+        fprintf(stderr, "%s: %s: %s\n", what, mnnkv_status_name(status), mnnkv_last_error());
+        ++failures;
+    }
+}
+
+static void expect(const char* what, int holds) {
+    if (!holds) {
+        fprintf(stderr, "%s does not hold\n", what);
+        ++failures;
+    }
+}
+
+/* f16 rows [head][token][dim] that compress: a few different words. */
+static uint16_t key_rows[heads * tokens * dims], value_rows[heads * tokens * dims];
+static uint16_t key_back[heads * tokens * dims], value_back[heads * tokens * dims];
+static unsigned char key[1 << 16], value[1 << 16], blob[1 << 16];
+
+static void encode_and_decode(void) {
+    mnnkv_gear_options options = {0};
+    size_t length = 0, words = 0;
+    options.struct_size = (uint32_t)sizeof options;
+    check("parse", mnnkv_predictors_parse("raw, xor_seq", 12, &options.predictors));
+    expect("two predictors", options.predictors == (MNNKV_PREDICT_RAW | MNNKV_PREDICT_XOR_SEQ));
+    expect("the bound", mnnkv_gear_bound(sizeof key_rows, MNNKV_DTYPE_F16) <= sizeof blob);
+
+    check("encode fp16", mnnkv_encode_fp16_gear(key_rows, sizeof key_rows, &options, blob, sizeof blob, &length));
+    expect("a smaller blob", length < sizeof key_rows);
+    check("decode fp16", mnnkv_decode_fp16_gear(blob, length, key_back, sizeof key_back, &words));
+    expect("fp16 words come back", words == sizeof key_rows && memcmp(key_rows, key_back, words) == 0);
+
+    check("encode fp32", mnnkv_encode_fp32_gear(value_rows, sizeof value_rows, NULL, blob, sizeof blob, &length));
+    check("decode fp32", mnnkv_decode_fp32_gear(blob, length, value_back, sizeof value_back, &words));
+    expect("fp32 words come back", words == sizeof value_rows && memcmp(value_rows, value_back, words) == 0);
+    mnnkv_thread_trim();
+}
+
+static void pack(mnnkv_layout* layout) {
+    uint64_t key_bytes = 0, value_bytes = 0, key_at = 0, value_at = 0;
+    memset(layout, 0, sizeof *layout);
+    layout->struct_size = (uint32_t)sizeof *layout;
+    layout->key_dtype = MNNKV_DTYPE_F16;
+    layout->value_dtype = MNNKV_DTYPE_F16;
+    layout->kv_heads = heads;
+    layout->head_dim = dims;
+    layout->e_pack = 12;
+    layout->l_pack = 1;
+    layout->h_pack = 16;
+    layout->flash_block = 64;
+    layout->max_tokens = tokens;
+    check("layout", mnnkv_layout_check(layout, &key_bytes, &value_bytes));
+    expect("sizes", key_bytes == sizeof key_rows && value_bytes == sizeof value_rows);
+    check("scatter", mnnkv_kv_scatter(layout, key_rows, value_rows, sizeof key_rows, 0, tokens, key, value));
+    check("gather", mnnkv_kv_gather(layout, key, value, 0, tokens, key_back, value_back, sizeof key_back));
+    expect("rows come back", memcmp(key_rows, key_back, sizeof key_rows) == 0 &&
+                                 memcmp(value_rows, value_back, sizeof value_rows) == 0);
+    /* Token 17, dim 3: the second token of the second group of K, the only row of V. */
+    check("key index", mnnkv_key_index(layout, 17, 3, &key_at));
+    check("value index", mnnkv_value_index(layout, 17, 3, &value_at));
+    expect("key place", key_at == 16 * 16 + 3 * 16 + 1);
+    expect("value place", value_at == 17 * 16 + 3);
+    expect("the word at the key place", memcmp(key + 2 * key_at, &key_rows[17 * dims + 3], 2) == 0);
+}
+
+static void plan_and_compact(const mnnkv_layout* layout) {
+    float scores[12] = {0};
+    float attention[12];
+    int32_t pairs[16];
+    size_t n_pairs = 0;
+    uint32_t new_len = 0;
+    mnnkv_h2o_config config;
+    mnnkv_h2o_plan plan;
+    int i;
+    for (i = 0; i < 12; ++i) {
+        attention[i] = i == 4 || i == 5 ? 1.0f : 9.0f;
+    }
+    mnnkv_h2o_config_default(&config);
+    config.block_tokens = 16;
+    config.sink_tokens = 16;
+    config.recent_tokens = 32;
+    config.target_tokens = tokens - 32;
+    memset(&plan, 0, sizeof plan);
+    check("scores", mnnkv_h2o_update_scores(scores, 12, attention, config.ema_alpha, 4.0f));
+    check("plan", mnnkv_h2o_plan_reserve(scores, 12, tokens, &config, pairs, 8, &n_pairs, &plan));
+    expect("the two weak blocks go", n_pairs == 2 && pairs[0] == 0 && pairs[1] == 64 && pairs[2] == 96 &&
+                                         pairs[3] == 96 && plan.evicted_tokens == 32);
+    check("compact", mnnkv_kv_compact(layout, key, value, 0, pairs, n_pairs, tokens, &new_len));
+    expect("the new length", new_len == plan.kept_tokens);
+    check("move", mnnkv_kv_move(layout, key, value, new_len - kept, 0, kept));
+    check("gather", mnnkv_kv_gather(layout, key, value, kept - 96, 96, key_back, value_back, sizeof key_back));
+    for (i = 0; i < heads; ++i) {
+        const size_t rows = (size_t)96 * dims;
+        expect("kept rows", memcmp(key_back + (size_t)i * rows, key_rows + ((size_t)i * tokens + 96) * dims,
+                                   rows * sizeof *key_rows) == 0);
+    }
+}
+
+static void store_and_restore(const mnnkv_layout* layout) {
+    mnnkv_store* store = NULL;
+    mnnkv_store_config config = {0};
+    mnnkv_store_statistics statistics = {0};
+    uint64_t ticket = 0, released = 0, restored = 0;
+    const int32_t all[2] = {0, kept};
+    static unsigned char key_before[sizeof key], value_before[sizeof value];
+    config.struct_size = (uint32_t)sizeof config;
+    statistics.struct_size = (uint32_t)sizeof statistics;
+    memcpy(key_before, key, sizeof key);
+    memcpy(value_before, value, sizeof value);
+
+    check("create", mnnkv_store_create(&config, MNNKV_ABI_VERSION, &store));
+    check("submit", mnnkv_store_submit(store, 1, layout, key, value, 0, kept, &ticket));
+    check("commit", mnnkv_store_commit(store, 1, layout, key, value, &released));
+    expect("the tokens are gone", memcmp(key, key_before, sizeof key) != 0);
+    check("compacted", mnnkv_store_compacted(store, 1, all, 1));
+    check("truncated", mnnkv_store_truncated(store, 1, kept));
+    check("prefetch", mnnkv_store_prefetch(store, 1));
+    check("restore", mnnkv_store_restore(store, 1, layout, key, value, &restored));
+    expect("restored bytes", restored == 2u * heads * kept * dims * sizeof(uint16_t));
+    expect("the cache is back", memcmp(key, key_before, sizeof key) == 0 &&
+                                    memcmp(value, value_before, sizeof value) == 0);
+    check("stats", mnnkv_store_stats(store, &statistics));
+    expect("one block", statistics.submitted_blocks == 1 && statistics.resident_blocks == 1);
+    mnnkv_store_destroy(store);
+    mnnkv_store_destroy(NULL);
+}
+
+static void clear(const mnnkv_layout* layout) {
+    uint64_t released = 0;
+    size_t i;
+    int all_zero = 1;
+    check("zero", mnnkv_kv_zero(layout, key, value, 0, 100));
+    check("release", mnnkv_kv_release(layout, key, value, 100, tokens - 100, &released));
+    for (i = 0; i < sizeof key_rows; ++i) {
+        all_zero = all_zero && key[i] == 0 && value[i] == 0;
+    }
+    expect("all tokens are zero", all_zero);
+}
+
+int main(void) {
+    mnnkv_layout layout;
+    size_t i;
+    for (i = 0; i < sizeof key_rows / sizeof *key_rows; ++i) {
+        key_rows[i] = (uint16_t)(0x3C00 + i % 61 % 7);
+        value_rows[i] = (uint16_t)(0xB800 + i % 53 % 5);
+    }
+    expect("the version", mnnkv_version() == MNNKV_VERSION_NUMBER && mnnkv_abi_version() == MNNKV_ABI_VERSION);
+    expect("no failure yet", mnnkv_last_error()[0] == '\0');
+    encode_and_decode();
+    pack(&layout);
+    plan_and_compact(&layout);
+    store_and_restore(&layout);
+    clear(&layout);
+    expect("a refusal", mnnkv_layout_check(NULL, NULL, NULL) == MNNKV_INVALID_ARGUMENT);
+    expect("its text", strstr(mnnkv_last_error(), "layout") != NULL);
+    printf("pure C: %s (version %u, %s)\n", failures == 0 ? "every group works" : "FAILED", (unsigned)mnnkv_version(),
+           mnnkv_cpu_level());
+    return failures == 0 ? 0 : 1;
+}

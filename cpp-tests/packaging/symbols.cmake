@@ -1,0 +1,26 @@
+# The names that LIBRARY gives to the linker are the functions that HEADER declares: no more, no less.
+include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
+
+# The preprocessor knows best what is a comment.
+run("${CC}" -E -P "${HEADER}")
+# A function's name is followed by its parameters, not by (* as a type before a pointer to a function.
+string(REGEX MATCHALL "[^A-Za-z0-9_]mnnkv_[A-Za-z0-9_]+[ \n]*\\([^*]" declared "${run_output}")
+list(TRANSFORM declared REPLACE "^[^m]|[ \n]*\\(.$" "")
+list(REMOVE_DUPLICATES declared)
+list(LENGTH declared count)
+if(count LESS 10)
+  message(FATAL_ERROR "only ${count} functions found in ${HEADER}: ${declared}")
+endif()
+
+set(table -g)
+if(DYNAMIC)
+  set(table -D)
+endif()
+read_symbols("${LIBRARY}" ${table})
+set(others ${symbols})
+list(FILTER others EXCLUDE REGEX " T$")
+if(others)
+  message(FATAL_ERROR "${LIBRARY} defines names that are not functions: ${others}")
+endif()
+list(TRANSFORM symbols REPLACE " T$" "")
+expect_same("names in ${LIBRARY} against functions in ${HEADER}" "${symbols}" "${declared}")

@@ -1,0 +1,304 @@
+// The conventions that all functions share, and everything a caller can get wrong about the codec.
+
+#include "codec.hpp"
+#include "refusal.hpp"
+
+#include <cctype>
+#include <thread>
+
+namespace {
+
+using namespace support;
+
+TEST(Version, IsThatOfTheHeader) {
+    EXPECT_EQ(MNNKV_VERSION_NUMBER, MNNKV_VERSION_MAJOR * 10000 + MNNKV_VERSION_MINOR * 100 + MNNKV_VERSION_PATCH);
+    EXPECT_EQ(mnnkv_version(), static_cast<std::uint32_t>(MNNKV_VERSION_NUMBER));
+    EXPECT_EQ(mnnkv_abi_version(), static_cast<std::uint32_t>(MNNKV_ABI_VERSION));
+}
+
+TEST(Version, CpuLevelCanBeLoweredByTheEnvironment) {
+    const std::string level = mnnkv_cpu_level();
+    const char* const wanted = std::getenv("MNNKV_CPU_LEVEL");
+    EXPECT_TRUE(level == "portable" || level == "avx2") << level;
+    if (wanted != nullptr && std::string(wanted) == "portable") {
+        EXPECT_EQ(level, "portable");
+    }
+    EXPECT_EQ(mnnkv_cpu_level(), mnnkv_cpu_level()) << "the text is static";
+}
+
+TEST(Status, NamesAreThoseOfTheHeader) {
+    const struct {
+        mnnkv_status status;
+        const char* name;
+    } names[] = {{MNNKV_OK, "OK"},
+                 {MNNKV_INVALID_ARGUMENT, "INVALID_ARGUMENT"},
+                 {MNNKV_BUFFER_TOO_SMALL, "BUFFER_TOO_SMALL"},
+                 {MNNKV_CORRUPT, "CORRUPT"},
+                 {MNNKV_UNSUPPORTED, "UNSUPPORTED"},
+                 {MNNKV_NOT_FOUND, "NOT_FOUND"},
+                 {MNNKV_BUSY, "BUSY"},
+                 {MNNKV_STALE, "STALE"},
+                 {MNNKV_IO, "IO"},
+                 {MNNKV_OUT_OF_MEMORY, "OUT_OF_MEMORY"},
+                 {MNNKV_INTERNAL, "INTERNAL"}};
+    for (const auto& n : names) {
+        EXPECT_STREQ(mnnkv_status_name(n.status), n.name);
+    }
+    for (const mnnkv_status unknown : {-1, 10, 99, 101, INT32_MIN, INT32_MAX}) {
+        EXPECT_STREQ(mnnkv_status_name(unknown), "UNKNOWN") << unknown;
+    }
+    // Numbers never change meaning: a program built today reads them for ever.
+    const mnnkv_status numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 100};
+    for (std::size_t i = 0; i < 11; ++i) {
+        EXPECT_EQ(names[i].status, numbers[i]) << names[i].name;
+    }
+}
+
+TEST(LastError, IsEmptyOnAThreadWithoutFailures) {
+    std::string text = "not asked yet";
+    std::thread([&text] { text = mnnkv_last_error(); }).join();
+    EXPECT_EQ(text, "");
+}
+
+TEST(LastError, BelongsToItsThread) {
+    std::uint32_t bits = 0;
+    ASSERT_EQ(mnnkv_predictors_parse(nullptr, 5, &bits), MNNKV_INVALID_ARGUMENT);
+    const std::string mine = mnnkv_last_error();
+    std::string theirs;
+    std::thread([&theirs] {
+        mnnkv_store_create(nullptr, 12345, nullptr);
+        theirs = mnnkv_last_error();
+    }).join();
+    EXPECT_NE(theirs.find("12345"), std::string::npos) << theirs;
+    EXPECT_EQ(mnnkv_last_error(), mine);
+}
+
+TEST(LastError, IsLeftAsItIsBySuccess) {
+    std::uint32_t bits = 0;
+    ASSERT_EQ(mnnkv_predictors_parse(nullptr, 5, &bits), MNNKV_INVALID_ARGUMENT);
+    const std::string before = mnnkv_last_error();
+    const bytes words = {1, 2, 3, 4};
+    decoded(fp16, encoded(fp16, words), 4);
+    ASSERT_EQ(mnnkv_predictors_parse("raw", 3, &bits), MNNKV_OK);
+    mnnkv_thread_trim();
+    EXPECT_EQ(mnnkv_last_error(), before);
+}
+
+TEST(LastError, SaysWhatWasGivenAndWhatWasAllowed) {
+    mnnkv_gear_options options = predicting(0);
+    options.effort = 1234;
+    slot<std::size_t> length;
+    const std::uint8_t words[4] = {};
+    std::uint8_t dst[64];
+    ASSERT_EQ(mnnkv_encode_fp16_gear(words, 4, &options, dst, sizeof dst, length.get()), MNNKV_INVALID_ARGUMENT);
+    const std::string text = mnnkv_last_error();
+    EXPECT_NE(text.find("effort"), std::string::npos) << text;
+    EXPECT_NE(text.find("1234"), std::string::npos) << text;
+    EXPECT_NE(text.find('9'), std::string::npos) << text;
+    for (const char c : text) {
+        EXPECT_TRUE(std::isprint(static_cast<unsigned char>(c))) << "one line of text: " << text;
+    }
+}
+
+/// Encode and decode of one word size, with outputs to watch.
+class BadCodecInput : public testing::TestWithParam<word_codec> {
+protected:
+    BadCodecInput() : words_(256, 7), blob_(encoded(codec_, words_)) {}
+
+    mnnkv_status encode(const mnnkv_gear_options* options) {
+        return codec_.encode(words_.data(), words_.size(), options, dst_.data(), dst_.size(), length_.get());
+    }
+
+    word_codec codec_ = GetParam();
+    bytes words_, blob_;
+    guarded dst_{1024};
+    slot<std::size_t> length_;
+};
+
+TEST_P(BadCodecInput, NullPointersAreRefused) {
+    const std::uint8_t *words = words_.data(), *blob = blob_.data();
+    const std::size_t n = words_.size(), m = blob_.size(), cap = dst_.size();
+    expect_refused(
+        {
+            {bad, "src", [&] { return codec_.encode(nullptr, n, nullptr, dst_.data(), cap, length_.get()); }},
+            {bad, "dst", [&] { return codec_.encode(words, n, nullptr, nullptr, cap, length_.get()); }},
+            {bad, "dst_len", [&] { return codec_.encode(words, n, nullptr, dst_.data(), cap, nullptr); }},
+            {bad, "dst_len", [&] { return codec_.encode(words, n, nullptr, nullptr, 0, nullptr); }},
+            {bad, "src", [&] { return codec_.decode(nullptr, m, dst_.data(), cap, length_.get()); }},
+            {bad, "dst", [&] { return codec_.decode(blob, m, nullptr, cap, length_.get()); }},
+            {bad, "dst_len", [&] { return codec_.decode(blob, m, dst_.data(), cap, nullptr); }},
+            {bad, "dst_len", [&] { return codec_.decode(blob, m, nullptr, 0, nullptr); }},
+        },
+        dst_, length_);
+}
+
+TEST_P(BadCodecInput, PointersToIntegersAndStructsMustBeAligned) {
+    slot<std::size_t> two[2];
+    mnnkv_gear_options options[2] = {predicting(0), predicting(0)};
+    expect_refused(
+        {
+            {bad, "dst_len",
+             [&] {
+                 return codec_.encode(words_.data(), words_.size(), nullptr, dst_.data(), dst_.size(),
+                                      misaligned(two[0].get()));
+             }},
+            {bad, "dst_len",
+             [&] {
+                 return codec_.decode(blob_.data(), blob_.size(), dst_.data(), dst_.size(),
+                                      misaligned(two[0].get()));
+             }},
+            {bad, "options", [&] { return encode(misaligned(&options[0])); }},
+        },
+        dst_, length_, two[0], two[1]);
+}
+
+TEST_P(BadCodecInput, LengthsThatAreNoWordsAreRefused) {
+    const std::uint64_t words_32_bits = std::uint64_t{1} << 32;
+    std::vector<std::size_t> lengths = {0, 1, 3, 5, 255, SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 3, SIZE_MAX / 2 + 1};
+    if (codec_.width == 4) {
+        lengths.insert(lengths.end(), {2, 6, 254});
+    }
+    if (sizeof(std::size_t) > 4) {
+        lengths.push_back(static_cast<std::size_t>(words_32_bits * codec_.width));
+        lengths.push_back(static_cast<std::size_t>(words_32_bits * codec_.width * 4));
+    }
+    for (const std::size_t length : lengths) {
+        SCOPED_TRACE(length);
+        expect_refused({{bad, "src",
+                         [&] {
+                             return codec_.encode(words_.data(), length, nullptr, dst_.data(), dst_.size(),
+                                                  length_.get());
+                         }}},
+                       dst_, length_);
+        EXPECT_EQ(mnnkv_gear_bound(length, codec_.dtype), 0u);
+    }
+    expect_refused({{bad, "src",
+                     [&] { return codec_.encode(nullptr, 0, nullptr, dst_.data(), dst_.size(), length_.get()); }}},
+                   dst_, length_);
+}
+
+TEST_P(BadCodecInput, LengthsThatNoObjectHasAreRefused) {
+    for (const std::size_t length : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 1}) {
+        SCOPED_TRACE(length);
+        expect_refused(
+            {
+                {bad, "src",
+                 [&] { return codec_.decode(blob_.data(), length, dst_.data(), dst_.size(), length_.get()); }},
+                {bad, "dst",
+                 [&] { return codec_.decode(blob_.data(), blob_.size(), dst_.data(), length, length_.get()); }},
+                {bad, "dst",
+                 [&] {
+                     return codec_.encode(words_.data(), words_.size(), nullptr, dst_.data(), length, length_.get());
+                 }},
+            },
+            dst_, length_);
+    }
+}
+
+TEST_P(BadCodecInput, AnEmptyBlobIsCorrupt) {
+    expect_refused(
+        {
+            {MNNKV_CORRUPT, "word count",
+             [&] { return codec_.decode(nullptr, 0, dst_.data(), dst_.size(), length_.get()); }},
+            {MNNKV_CORRUPT, "word count",
+             [&] { return codec_.decode(blob_.data(), 0, dst_.data(), dst_.size(), length_.get()); }},
+        },
+        dst_, length_);
+}
+
+TEST_P(BadCodecInput, OverlappingBuffersAreRefused) {
+    // Source and target share one byte at either end, all bytes, or lie one inside the other.
+    bytes both(2000, 7);
+    std::copy(blob_.begin(), blob_.end(), both.begin() + 700);
+    const bytes before = both;
+    const std::size_t n = words_.size(), m = blob_.size();
+    const auto at = [&](std::size_t offset) { return both.data() + offset; };
+    expect_refused(
+        {
+            {bad, "overlap", [&] { return codec_.encode(at(700), n, nullptr, at(700), 600, length_.get()); }},
+            {bad, "overlap", [&] { return codec_.encode(at(700), n, nullptr, at(700 + n - 1), 600, length_.get()); }},
+            {bad, "overlap", [&] { return codec_.encode(at(700), n, nullptr, at(101), 600, length_.get()); }},
+            {bad, "overlap", [&] { return codec_.encode(at(700), n, nullptr, at(0), 2000, length_.get()); }},
+            {bad, "overlap", [&] { return codec_.decode(at(700), m, at(700), 600, length_.get()); }},
+            {bad, "overlap", [&] { return codec_.decode(at(700), m, at(700 + m - 1), 600, length_.get()); }},
+            {bad, "overlap", [&] { return codec_.decode(at(700), m, at(101), 600, length_.get()); }},
+        },
+        length_);
+    EXPECT_TRUE(same(both, before));
+    EXPECT_TRUE(ok(codec_.decode(at(700), m, at(100), 600, length_.get()))) << "side by side is no overlap";
+    EXPECT_TRUE(ok(codec_.decode(at(700), m, at(700 + m), 600, length_.get())));
+}
+
+TEST_P(BadCodecInput, OptionsOutOfRangeAreRefused) {
+    const auto with = [&](const std::function<void(mnnkv_gear_options&)>& change) {
+        return [this, change] {
+            mnnkv_gear_options options = predicting(0);
+            change(options);
+            return encode(&options);
+        };
+    };
+    std::vector<bad_call> calls = {
+        {MNNKV_UNSUPPORTED, "format", with([](auto& o) { o.format = 2; })},
+        {bad, "format", with([](auto& o) { o.format = 7; })},
+        {bad, "format", with([](auto& o) { o.format = UINT32_MAX; })},
+        {bad, "predictors", with([](auto& o) { o.predictors = 8; })},
+        {bad, "predictors", with([](auto& o) { o.predictors = 7 | 1u << 31; })},
+        {bad, "effort", with([](auto& o) { o.effort = -1; })},
+        {bad, "effort", with([](auto& o) { o.effort = 10; })},
+        {bad, "effort", with([](auto& o) { o.effort = INT32_MIN; })},
+        {bad, "effort", with([](auto& o) { o.effort = INT32_MAX; })},
+    };
+    for (std::size_t i = 0; i < 3; ++i) {
+        calls.push_back({bad, "reserved", with([i](auto& o) { o.reserved[i] = 1; })});
+    }
+    expect_refused(calls, dst_, length_);
+}
+
+TEST_P(BadCodecInput, OptionsWithinTheirRangeGiveTheSameBytes) {
+    SEEDED_DICE(random, 501);
+    const bytes words = some_words(random, codec_.width, 2000);
+    const bytes expected = encoded(codec_, words);
+    mnnkv_gear_options options = predicting(0);
+    for (std::int32_t effort = 0; effort <= 9; ++effort) {
+        options.effort = effort;
+        EXPECT_TRUE(same(encoded(codec_, words, &options), expected)) << "effort " << effort;
+    }
+    options = predicting(0);
+    options.format = MNNKV_GEAR_FORMAT_V1;
+    EXPECT_TRUE(same(encoded(codec_, words, &options), expected)) << "0 is format v1";
+    for (const std::uint32_t dim : {1u, 64u, UINT32_MAX}) {
+        options.head_dim = dim;
+        EXPECT_TRUE(same(encoded(codec_, words, &options), expected)) << "format v1 has no use for head_dim";
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(BothWordSizes, BadCodecInput, testing::ValuesIn(both_codecs),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(Bound, IsZeroWhereNothingCanBeEncoded) {
+    for (const std::uint32_t dtype : {0u, 2u, 4u, 5u, 6u, 7u, UINT32_MAX}) {
+        EXPECT_EQ(mnnkv_gear_bound(256, dtype), 0u) << "dtype " << dtype;
+    }
+    EXPECT_GT(mnnkv_gear_bound(256, MNNKV_DTYPE_F16), 256u);
+    EXPECT_GT(mnnkv_gear_bound(256, MNNKV_DTYPE_F32), 256u);
+}
+
+TEST(BadPredictorList, IsRefused) {
+    slot<std::uint32_t> bits;
+    slot<std::uint32_t> two[2];
+    expect_refused(
+        {
+            {bad, "list", [&] { return mnnkv_predictors_parse(nullptr, 1, bits.get()); }},
+            {bad, "list", [&] { return mnnkv_predictors_parse("raw", SIZE_MAX, bits.get()); }},
+            {bad, "predictors", [&] { return mnnkv_predictors_parse("raw", 3, nullptr); }},
+            {bad, "predictors", [&] { return mnnkv_predictors_parse("raw", 3, misaligned(two[0].get())); }},
+            {bad, "UTF-8", [&] { return mnnkv_predictors_parse("raw,\xFF\xFE", 6, bits.get()); }},
+            {bad, "UTF-8", [&] { return mnnkv_predictors_parse("raw\xC3", 4, bits.get()); }},
+        },
+        bits, two[0], two[1]);
+    // Text that is UTF-8 is only an unknown name.
+    EXPECT_TRUE(ok(mnnkv_predictors_parse("\xC3\xA9,xor_seq", 10, bits.get())));
+    EXPECT_EQ(bits.value(), static_cast<std::uint32_t>(MNNKV_PREDICT_XOR_SEQ));
+}
+
+}  // namespace

@@ -1,0 +1,93 @@
+// The two codecs by one name, and the golden frames.
+
+#ifndef MNNKV_TESTS_CODEC_HPP
+#define MNNKV_TESTS_CODEC_HPP
+
+#include "support.hpp"
+
+namespace support {
+
+/// One of the two word sizes, with its functions.
+struct word_codec {
+    const char* name;
+    std::uint32_t dtype;
+    std::size_t width;
+    decltype(&mnnkv_encode_fp16_gear) encode;
+    decltype(&mnnkv_decode_fp16_gear) decode;
+};
+
+constexpr word_codec fp16 = {"fp16", MNNKV_DTYPE_F16, 2, mnnkv_encode_fp16_gear, mnnkv_decode_fp16_gear};
+constexpr word_codec fp32 = {"fp32", MNNKV_DTYPE_F32, 4, mnnkv_encode_fp32_gear, mnnkv_decode_fp32_gear};
+constexpr word_codec both_codecs[] = {fp16, fp32};
+
+inline void PrintTo(const word_codec& codec, std::ostream* out) { *out << codec.name; }
+
+/// Options with these predictors and defaults otherwise.
+inline mnnkv_gear_options predicting(std::uint32_t predictors) {
+    mnnkv_gear_options options = mnnkv::make<mnnkv_gear_options>();
+    options.predictors = predictors;
+    return options;
+}
+
+/// The blob of some words. Fails the test, and answers nothing, when encoding fails.
+inline bytes encoded(const word_codec& codec, const bytes& words, const mnnkv_gear_options* options = nullptr) {
+    bytes blob(mnnkv_gear_bound(words.size(), codec.dtype));
+    std::size_t length = 0;
+    EXPECT_TRUE(ok(codec.encode(words.data(), words.size(), options, blob.data(), blob.size(), &length)));
+    blob.resize(std::min(length, blob.size()));
+    return blob;
+}
+
+/// The words of a blob that has `size` bytes of them. Fails the test when they are not exactly that many.
+inline bytes decoded(const word_codec& codec, const bytes& blob, std::size_t size) {
+    bytes words(size);
+    std::size_t length = 0;
+    EXPECT_TRUE(ok(codec.decode(blob.data(), blob.size(), words.data(), words.size(), &length)));
+    EXPECT_EQ(length, size);
+    return words;
+}
+
+/// An input and the frame that the reference encoder made of it.
+struct golden_frame {
+    std::string name, predictors;
+    word_codec codec;
+    bytes input, frame;
+};
+
+inline std::vector<golden_frame> golden_frames() {
+    std::vector<golden_frame> out;
+    for (const json& entry : json_reader(read_text("gear_v1/manifest.json")).read().items) {
+        const word_codec& codec = entry["dtype"].text == "f16" ? fp16 : fp32;
+        golden_frame golden{entry["frame"].text, entry["predictors"].text, codec,
+                            read_file("gear_v1/" + entry["input"].text), read_file("gear_v1/" + entry["frame"].text)};
+        EXPECT_EQ(golden.input.size(), entry["raw_bytes"].u32()) << golden.name;
+        EXPECT_EQ(golden.frame.size(), entry["frame_bytes"].u32()) << golden.name;
+        out.push_back(std::move(golden));
+    }
+    EXPECT_EQ(out.size(), 135u);
+    return out;
+}
+
+/// Words of one of several kinds that occur in caches, or noise.
+inline bytes some_words(dice& random, std::size_t width, std::size_t count) {
+    bytes out(width * count);
+    const std::uint32_t kind = random.below(5);
+    const std::uint32_t constant = random.bits(), step = random.below(300);
+    std::uint32_t walk = random.bits();
+    for (std::size_t i = 0; i < count; ++i) {
+        std::uint32_t word = constant;
+        switch (kind) {
+            case 0: word = random.bits(); break;                              // noise
+            case 1: break;                                                    // one value
+            case 2: word = constant + static_cast<std::uint32_t>(i) * step; break;  // a ramp
+            case 3: word = walk += random.below(5); break;                    // a slow walk
+            default: word = random.one_in(9) ? random.bits() : walk; break;   // runs with breaks
+        }
+        std::memcpy(&out[i * width], &word, width);
+    }
+    return out;
+}
+
+}  // namespace support
+
+#endif  // MNNKV_TESTS_CODEC_HPP

@@ -1,0 +1,330 @@
+// The lossless codec: whatever goes in comes out, in the wire format that the goldens and an independent reader know.
+
+#include "codec.hpp"
+#include "v1_reader.hpp"
+
+#include <atomic>
+#include <thread>
+
+namespace {
+
+using namespace support;
+
+std::uint32_t predictors_of(const std::string& list) {
+    std::uint32_t bits = 0;
+    EXPECT_TRUE(ok(mnnkv_predictors_parse(list.data(), list.size(), &bits)));
+    return bits;
+}
+
+TEST(GoldenFrame, DecodesToTheInputItWasMadeOf) {
+    for (const golden_frame& golden : golden_frames()) {
+        SCOPED_TRACE(golden.name);
+        guarded words(golden.input.size(), 1);
+        std::size_t length = 0;
+        EXPECT_TRUE(ok(golden.codec.decode(golden.frame.data(), golden.frame.size(), words.data(), words.size(),
+                                           &length)));
+        EXPECT_EQ(length, golden.input.size());
+        EXPECT_TRUE(words.holds(golden.input));
+    }
+}
+
+TEST(GoldenFrame, IsNotSmallerThanOurs) {
+    for (const golden_frame& golden : golden_frames()) {
+        SCOPED_TRACE(golden.name);
+        const mnnkv_gear_options options = predicting(predictors_of(golden.predictors));
+        const bytes ours = encoded(golden.codec, golden.input, &options);
+        EXPECT_LE(static_cast<double>(ours.size()), static_cast<double>(golden.frame.size()) * 1.001 + 8);
+        EXPECT_TRUE(same(decoded(golden.codec, ours, golden.input.size()), golden.input));
+    }
+}
+
+TEST(GoldenFrame, HasTheRunLengthsThatWeWrite) {
+    int theirs_total = 0, compared = 0;
+    for (const golden_frame& golden : golden_frames()) {
+        SCOPED_TRACE(golden.name);
+        const mnnkv_gear_options options = predicting(predictors_of(golden.predictors));
+        v1::blob theirs, ours;
+        ASSERT_EQ(v1::parse(golden.frame, golden.codec.width, theirs), "");
+        ASSERT_EQ(v1::parse(encoded(golden.codec, golden.input, &options), golden.codec.width, ours), "");
+        for (std::size_t i = 0; i < golden.codec.width; ++i) {
+            const v1::frame &their = theirs.lanes[i], &our = ours.lanes[i];
+            if (their.codec != v1::rle) {
+                continue;
+            }
+            ++theirs_total;
+            // The independent writer is right about the reference, so it may judge the library.
+            const bytes lane = v1::lane_of(golden.input, golden.codec.width, i);
+            ASSERT_TRUE(same(v1::rle_encode(v1::residual(their.mode, lane)), their.payload)) << "lane " << i;
+            if (our.codec == v1::rle) {
+                EXPECT_EQ(our.mode, their.mode) << "lane " << i;
+                EXPECT_TRUE(same(our.payload, their.payload)) << "lane " << i;
+                ++compared;
+            }
+        }
+    }
+    EXPECT_GT(theirs_total, 0);
+    EXPECT_GT(compared, theirs_total / 2) << "of " << theirs_total;
+}
+
+/// Checks one blob with the reader: lanes, predictors, run lengths, and that no run-length choice was better.
+void check_against_the_page(const word_codec& codec, const bytes& words, std::uint32_t predictors) {
+    const mnnkv_gear_options options = predicting(predictors);
+    v1::blob blob;
+    ASSERT_EQ(v1::parse(encoded(codec, words, &options), codec.width, blob), "");
+    ASSERT_EQ(blob.words, words.size() / codec.width);
+    for (std::size_t i = 0; i < codec.width; ++i) {
+        SCOPED_TRACE("lane " + std::to_string(i));
+        const v1::frame& frame = blob.lanes[i];
+        const bytes lane = v1::lane_of(words, codec.width, i);
+        ASSERT_TRUE((predictors == 0 ? 7u : predictors) >> frame.mode & 1) << "mode " << int(frame.mode);
+        if (frame.codec == v1::zstd) {
+            EXPECT_EQ(v1::zstd_shape(frame.payload, lane.size()), "");
+        } else {
+            bytes symbols;
+            ASSERT_TRUE(v1::rle_decode(frame.payload, lane.size(), symbols));
+            EXPECT_TRUE(same(v1::undo(frame.mode, symbols), lane));
+            EXPECT_TRUE(same(frame.payload, v1::rle_encode(v1::residual(frame.mode, lane))));
+        }
+        for (std::uint8_t mode = 0; mode < 3; ++mode) {
+            if ((predictors == 0 ? 7u : predictors) >> mode & 1) {
+                const std::size_t other = v1::rle_encode(v1::residual(mode, lane)).size();
+                // Of equal payloads the earlier candidate wins: modes in order, run lengths before ZSTD.
+                const bool earlier = mode < frame.mode || (mode == frame.mode && frame.codec == v1::zstd);
+                EXPECT_GE(other, frame.payload.size() + (earlier ? 1 : 0)) << "mode " << int(mode) << " was smaller";
+            }
+        }
+    }
+}
+
+TEST(Codec, BlobsFollowThePageOfTheFormat) {
+    SEEDED_DICE(random, 101);
+    for (int i = 0; i < 250; ++i) {
+        const word_codec& codec = both_codecs[i % 2];
+        const std::uint32_t predictors = random.below(8), words = random.between(1, random.one_in(10) ? 3000 : 300);
+        SCOPED_TRACE(testing::Message() << "case " << i << ": " << words << " words, predictors "
+                                        << predictors);
+        check_against_the_page(codec, some_words(random, codec.width, words), predictors);
+    }
+}
+
+TEST(Codec, ReturnsEveryInputBitForBit) {
+    SEEDED_DICE(random, 102);
+    for (int i = 0; i < 600; ++i) {
+        const word_codec& codec = both_codecs[i % 2];
+        const std::uint32_t count = i < 80 ? static_cast<std::uint32_t>(i / 2 + 1) : random.between(1, 2500);
+        SCOPED_TRACE(testing::Message() << "case " << i << ": " << count << " words of "
+                                        << codec.name);
+        const bytes words = some_words(random, codec.width, count);
+        const mnnkv_gear_options options = predicting(random.below(8));
+        // Odd addresses on all sides: byte buffers need no alignment.
+        guarded src(words, i % 3u), blob(mnnkv_gear_bound(words.size(), codec.dtype), i % 2u), out(words.size(), 1);
+        std::size_t length = 0, out_length = 0;
+        ASSERT_TRUE(ok(codec.encode(src.data(), src.size(), &options, blob.data(), blob.size(), &length)));
+        ASSERT_LE(length, blob.size());
+        ASSERT_TRUE(ok(codec.decode(blob.data(), length, out.data(), out.size(), &out_length)));
+        ASSERT_EQ(out_length, words.size());
+        ASSERT_TRUE(out.holds(words));
+        ASSERT_TRUE(src.untouched());
+        // Nothing past the blob is written, neither behind its end in the buffer nor outside.
+        bytes expected = blob.contents();
+        std::fill(expected.begin() + static_cast<std::ptrdiff_t>(length), expected.end(), std::uint8_t{0xC7});
+        ASSERT_TRUE(blob.holds(expected));
+    }
+}
+
+TEST(Codec, ReturnsEveryHalfThereIs) {
+    bytes words;
+    for (std::uint32_t h = 0; h < 0x10000; ++h) {
+        words.push_back(static_cast<std::uint8_t>(h));
+        words.push_back(static_cast<std::uint8_t>(h >> 8));
+    }
+    EXPECT_TRUE(same(decoded(fp16, encoded(fp16, words), words.size()), words));
+}
+
+TEST(Codec, ReturnsSpecialFloatsBitForBit) {
+    const std::uint32_t specials[] = {
+        0x00000000, 0x80000000,                          // zeros
+        0x7F800000, 0xFF800000,                          // infinities
+        0x7FC00000, 0xFFC00000, 0x7FC12345, 0xFFFFFFFF,  // quiet NaNs and payloads
+        0x7F800001, 0xFF812345, 0x7FBFFFFF,              // signalling NaNs
+        0x00000001, 0x80000001, 0x007FFFFF, 0x807FFFFF,  // denormals
+        0x00800000, 0x7F7FFFFF, 0x3F800000, 0xBF800000,
+    };
+    bytes words;
+    for (const std::uint32_t word : specials) {
+        v1::push_u32(words, word);
+        // One at a time too: a blob of a single word.
+        bytes one;
+        v1::push_u32(one, word);
+        EXPECT_TRUE(same(decoded(fp32, encoded(fp32, one), 4), one)) << std::hex << word;
+    }
+    EXPECT_TRUE(same(decoded(fp32, encoded(fp32, words), words.size()), words));
+}
+
+TEST(Codec, CompressesARealCache) {
+    for (const char* name : {"kv/l0_k_h2_t1088_d64.f16", "kv/l1_v_h2_t1088_d64.f16"}) {
+        const bytes words = read_file(name);
+        const bytes blob = encoded(fp16, words);
+        EXPECT_LT(blob.size(), words.size() * 9 / 10) << name;
+        EXPECT_TRUE(same(decoded(fp16, blob, words.size()), words)) << name;
+    }
+}
+
+TEST(Codec, DecodesBlobsThatOthersWrote) {
+    SEEDED_DICE(random, 103);
+    for (int i = 0; i < 200; ++i) {
+        const word_codec& codec = both_codecs[i % 2];
+        const bytes words = some_words(random, codec.width, random.between(1, 400));
+        v1::blob blob{static_cast<std::uint32_t>(words.size() / codec.width), {}};
+        for (std::size_t lane = 0; lane < codec.width; ++lane) {
+            const std::uint8_t mode = static_cast<std::uint8_t>(random.below(3));
+            const bytes symbols = v1::residual(mode, v1::lane_of(words, codec.width, lane));
+            blob.lanes.push_back(
+                {mode, v1::rle, random.one_in(3) ? v1::rle_single_literals(symbols) : v1::rle_encode(symbols)});
+        }
+        ASSERT_TRUE(same(decoded(codec, v1::write(blob), words.size()), words)) << "case " << i;
+    }
+}
+
+TEST(Codec, NeedsNoMoreThanTheBound) {
+    SEEDED_DICE(random, 104);
+    for (const word_codec& codec : both_codecs) {
+        for (const std::size_t count : {1u, 2u, 127u, 128u, 129u, 1000u, 65536u, 131072u}) {
+            const bytes words = random.noise(count * codec.width);
+            const std::size_t bound = mnnkv_gear_bound(words.size(), codec.dtype);
+            EXPECT_LE(encoded(codec, words).size(), bound) << codec.name << " " << count;
+            EXPECT_LE(bound, words.size() + words.size() / 64 + 64) << "the bound is a little over the input";
+        }
+    }
+}
+
+TEST(Codec, TellsTheSizeWithoutABuffer) {
+    SEEDED_DICE(random, 105);
+    for (const word_codec& codec : both_codecs) {
+        const bytes words = some_words(random, codec.width, 777);
+        const bytes blob = encoded(codec, words);
+        std::size_t length = 0;
+        EXPECT_TRUE(answers(codec.decode(blob.data(), blob.size(), nullptr, 0, &length), MNNKV_BUFFER_TOO_SMALL));
+        EXPECT_EQ(length, words.size());
+        length = 0;
+        EXPECT_TRUE(answers(codec.encode(words.data(), words.size(), nullptr, nullptr, 0, &length),
+                            MNNKV_BUFFER_TOO_SMALL));
+        EXPECT_EQ(length, blob.size());
+    }
+}
+
+TEST(Codec, ABufferOneByteShortIsLeftAlone) {
+    SEEDED_DICE(random, 106);
+    for (const word_codec& codec : both_codecs) {
+        const bytes words = some_words(random, codec.width, 555);
+        const bytes blob = encoded(codec, words);
+        guarded small_blob(blob.size() - 1), small_words(words.size() - 1);
+        std::size_t length = 0;
+        EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "dst_cap", [&] {
+            return codec.encode(words.data(), words.size(), nullptr, small_blob.data(), small_blob.size(), &length);
+        }));
+        EXPECT_EQ(length, blob.size());
+        EXPECT_TRUE(small_blob.untouched());
+        EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "dst_cap", [&] {
+            return codec.decode(blob.data(), blob.size(), small_words.data(), small_words.size(), &length);
+        }));
+        EXPECT_EQ(length, words.size());
+        EXPECT_TRUE(small_words.untouched());
+    }
+}
+
+TEST(Codec, GivesEqualBytesOnAllThreadsAtOnce) {
+    SEEDED_DICE(random, 107);
+    struct item {
+        word_codec codec;
+        bytes words, blob;
+    };
+    std::vector<item> items;
+    for (int i = 0; i < 12; ++i) {
+        const word_codec& codec = both_codecs[i % 2];
+        const bytes words = some_words(random, codec.width, random.between(100, 9000));
+        items.push_back({codec, words, encoded(codec, words)});
+    }
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < 6; ++t) {
+        threads.emplace_back([&, t] {
+            for (std::size_t i = 0; i < 3 * items.size(); ++i) {
+                const item& work = items[(i * 5 + t) % items.size()];
+                bytes blob(mnnkv_gear_bound(work.words.size(), work.codec.dtype)), words(work.words.size());
+                std::size_t length = 0;
+                const bool encoded_ok = work.codec.encode(work.words.data(), work.words.size(), nullptr, blob.data(),
+                                                          blob.size(), &length) == MNNKV_OK;
+                blob.resize(length);
+                const bool decoded_ok = work.codec.decode(work.blob.data(), work.blob.size(), words.data(),
+                                                          words.size(), &length) == MNNKV_OK;
+                if (!encoded_ok || !decoded_ok || blob != work.blob || words != work.words) {
+                    ++wrong;
+                }
+                if (i % 7 == 0) {
+                    mnnkv_thread_trim();
+                }
+            }
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    EXPECT_EQ(wrong, 0);
+}
+
+TEST(Codec, WorksOnAfterATrim) {
+    SEEDED_DICE(random, 108);
+    const bytes words = some_words(random, 2, 4000);
+    const bytes before = encoded(fp16, words);
+    mnnkv_thread_trim();
+    mnnkv_thread_trim();
+    EXPECT_TRUE(same(encoded(fp16, words), before));
+    mnnkv_thread_trim();
+    EXPECT_TRUE(same(decoded(fp16, before, words.size()), words));
+}
+
+TEST(Predictors, AreReadFromListsAsConfigsHaveThem) {
+    const struct {
+        const char* list;
+        std::uint32_t bits;
+    } lists[] = {
+        {"raw", MNNKV_PREDICT_RAW},
+        {"delta_seq", MNNKV_PREDICT_DELTA_SEQ},
+        {"xor_seq", MNNKV_PREDICT_XOR_SEQ},
+        {"raw,delta_seq,xor_seq", MNNKV_PREDICT_RAW | MNNKV_PREDICT_DELTA_SEQ | MNNKV_PREDICT_XOR_SEQ},
+        {"xor_seq , raw", MNNKV_PREDICT_RAW | MNNKV_PREDICT_XOR_SEQ},
+        {"  delta_seq\t,xor_seq ", MNNKV_PREDICT_DELTA_SEQ | MNNKV_PREDICT_XOR_SEQ},
+        {"raw,delta_seq,xor_seq,pair_delta", 7},   // the default of a host's config; the last name is unknown
+        {"delta_seq,delta_seq,", MNNKV_PREDICT_DELTA_SEQ},
+        {"pair_delta", MNNKV_PREDICT_RAW},
+        {"raw delta_seq", MNNKV_PREDICT_RAW},      // one unknown name
+        {",,,", MNNKV_PREDICT_RAW},
+        {"", MNNKV_PREDICT_RAW},
+    };
+    for (const auto& l : lists) {
+        EXPECT_EQ(predictors_of(l.list), l.bits) << '"' << l.list << '"';
+    }
+    std::uint32_t bits = 0;
+    EXPECT_TRUE(ok(mnnkv_predictors_parse(nullptr, 0, &bits)));
+    EXPECT_EQ(bits, static_cast<std::uint32_t>(MNNKV_PREDICT_RAW)) << "NULL with length 0 is the empty list";
+}
+
+TEST(Predictors, ListsEndWhereTheLengthSays) {
+    std::uint32_t bits = 0;
+    const std::string list = "xor_seq,delta_seq";
+    EXPECT_TRUE(ok(mnnkv_predictors_parse(list.data(), 7, &bits)));
+    EXPECT_EQ(bits, static_cast<std::uint32_t>(MNNKV_PREDICT_XOR_SEQ));
+    EXPECT_TRUE(ok(mnnkv_predictors_parse(list.data(), list.size() - 1, &bits)));
+    EXPECT_EQ(bits, static_cast<std::uint32_t>(MNNKV_PREDICT_XOR_SEQ)) << "delta_se is no predictor";
+}
+
+TEST(Predictors, TheZeroOptionsMeanAll) {
+    SEEDED_DICE(random, 109);
+    const bytes words = some_words(random, 4, 3000);
+    const mnnkv_gear_options none = predicting(0), all = predicting(7);
+    EXPECT_TRUE(same(encoded(fp32, words, &none), encoded(fp32, words, &all)));
+    EXPECT_TRUE(same(encoded(fp32, words), encoded(fp32, words, &all))) << "and so does NULL";
+}
+
+}  // namespace

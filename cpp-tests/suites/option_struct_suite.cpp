@@ -1,0 +1,135 @@
+// struct_size: structs of older and newer headers, forgotten ones, and nonsense.
+
+#include "codec.hpp"
+#include "packed_model.hpp"
+#include "refusal.hpp"
+
+namespace {
+
+using namespace support;
+
+/// Tries one struct in all sizes; `call` passes it to a function and must succeed with the good one.
+template <class T, class Call>
+void check_sizes(const T& good, Call call) {
+    // A struct of a newer header: ours, and 40 bytes that this library does not know.
+    struct newer {
+        T known;
+        std::uint8_t tail[40];
+    } given;
+    std::memset(&given, 0, sizeof given);
+    given.known = good;
+    const auto with_size = [&](std::size_t size) {
+        given.known.struct_size = static_cast<std::uint32_t>(size);
+        return call(&given.known);
+    };
+    EXPECT_TRUE(ok(with_size(sizeof(T))));
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4}, sizeof(T) / 2, sizeof(T) - 4,
+                                   sizeof(T) - 1, std::size_t{1} << 20, std::size_t{UINT32_MAX}}) {
+        EXPECT_TRUE(refuses(bad, "struct_size", [&] { return with_size(size); })) << size;
+    }
+    for (const std::size_t size : {sizeof(T) + 1, sizeof(T) + 8, sizeof(T) + 40}) {
+        EXPECT_TRUE(ok(with_size(size))) << "unknown fields are 0: size " << size;
+    }
+    for (const std::size_t at : {std::size_t{0}, std::size_t{7}, std::size_t{39}}) {
+        given.tail[at] = 1;
+        EXPECT_TRUE(ok(with_size(sizeof(T) + at))) << "bytes past struct_size are not looked at";
+        EXPECT_TRUE(answers(with_size(sizeof(T) + at + 1), MNNKV_UNSUPPORTED)) << "an unknown field is set";
+        given.tail[at] = 0;
+    }
+}
+
+TEST(OptionStruct, GearOptionsComeInAllSizes) {
+    for (const word_codec& codec : both_codecs) {
+        const bytes words(64, 3);
+        bytes blob(256);
+        std::size_t length = 0;
+        check_sizes(predicting(0), [&](const mnnkv_gear_options* options) {
+            return codec.encode(words.data(), words.size(), options, blob.data(), blob.size(), &length);
+        });
+    }
+}
+
+TEST(OptionStruct, LayoutsComeInAllSizes) {
+    const mnnkv_layout good = make_layout(pack_modes[0], 1, 4, 8, 8);
+    std::uint64_t k = 0, v = 0;
+    bytes key(4 * 4 * 8), value(4 * 4 * 8), keys(4 * 4 * 8), values(4 * 4 * 8);
+    ASSERT_TRUE(ok(mnnkv_layout_check(&good, &k, &v)));
+    ASSERT_TRUE(k == key.size() && v == value.size());
+    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_layout_check(l, &k, &v); });
+    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_key_index(l, 1, 2, &k); });
+    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_value_index(l, 1, 2, &v); });
+    check_sizes(good, [&](const mnnkv_layout* l) {
+        return mnnkv_kv_gather(l, key.data(), value.data(), 0, 8, keys.data(), values.data(), keys.size());
+    });
+    check_sizes(good, [&](const mnnkv_layout* l) {
+        return mnnkv_kv_scatter(l, keys.data(), values.data(), keys.size(), 0, 8, key.data(), value.data());
+    });
+    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_kv_move(l, key.data(), value.data(), 0, 1, 4); });
+    check_sizes(good, [&](const mnnkv_layout* l) { return mnnkv_kv_zero(l, key.data(), value.data(), 0, 4); });
+    check_sizes(good, [&](const mnnkv_layout* l) {
+        return mnnkv_kv_release(l, key.data(), value.data(), 0, 4, &k);
+    });
+    std::uint32_t new_len = 0;
+    check_sizes(good, [&](const mnnkv_layout* l) {
+        return mnnkv_kv_compact(l, key.data(), value.data(), 2, nullptr, 0, 8, &new_len);
+    });
+    mnnkv::store store;
+    ASSERT_TRUE(ok(store.create().code()));
+    check_sizes(good, [&](const mnnkv_layout* l) {
+        return mnnkv_store_submit(store.get(), 0, l, key.data(), value.data(), 0, 8, &k);
+    });
+    check_sizes(good, [&](const mnnkv_layout* l) {
+        return mnnkv_store_commit(store.get(), 0, l, key.data(), value.data(), &k);
+    });
+    check_sizes(good, [&](const mnnkv_layout* l) {
+        return mnnkv_store_restore(store.get(), 0, l, key.data(), value.data(), &k);
+    });
+}
+
+TEST(OptionStruct, EvictionConfigsComeInAllSizes) {
+    std::int32_t pairs[16];
+    std::size_t n_pairs = 0;
+    mnnkv_h2o_plan plan = empty_plan();
+    check_sizes(mnnkv::h2o_defaults(), [&](const mnnkv_h2o_config* config) {
+        return mnnkv_h2o_plan_reserve(nullptr, 0, 100, config, pairs, 8, &n_pairs, &plan);
+    });
+}
+
+TEST(OptionStruct, StoreConfigsComeInAllSizes) {
+    check_sizes(mnnkv::make<mnnkv_store_config>(), [](const mnnkv_store_config* config) {
+        mnnkv_store* store = nullptr;
+        const mnnkv_status status = mnnkv_store_create(config, MNNKV_ABI_VERSION, &store);
+        mnnkv_store_destroy(store);
+        return status;
+    });
+}
+
+TEST(OptionStruct, StatisticsAreWrittenAsFarAsTheCallerHasRoom) {
+    mnnkv::store store;
+    ASSERT_TRUE(ok(store.create().code()));
+    struct {
+        mnnkv_store_statistics known;
+        std::uint8_t tail[40];
+    } given;
+    for (const std::size_t extra : {0u, 1u, 8u, 40u}) {
+        std::memset(&given, 0x5A, sizeof given);
+        given.known.struct_size = static_cast<std::uint32_t>(sizeof given.known + extra);
+        ASSERT_TRUE(ok(mnnkv_store_stats(store.get(), &given.known)));
+        EXPECT_EQ(given.known.struct_size, sizeof given.known + extra) << "what the caller set";
+        EXPECT_EQ(given.known.reserved, 0u);
+        EXPECT_EQ(given.known.resident_blocks, 0u);
+        EXPECT_EQ(given.known.decode_ns, 0u);
+        for (const std::uint8_t b : given.tail) {
+            EXPECT_EQ(b, 0x5A) << "fields that this library does not know are left alone";
+        }
+    }
+    for (const std::size_t size : {std::size_t{0}, std::size_t{4}, sizeof given.known - 1, std::size_t{UINT32_MAX}}) {
+        std::memset(&given, 0x5A, sizeof given);
+        given.known.struct_size = static_cast<std::uint32_t>(size);
+        const auto before = given;
+        EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_store_stats(store.get(), &given.known); }));
+        EXPECT_EQ(std::memcmp(&given, &before, sizeof given), 0);
+    }
+}
+
+}  // namespace
