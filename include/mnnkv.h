@@ -330,7 +330,7 @@ const char *mnnkv_cpu_level(void);
 size_t mnnkv_gear_bound(size_t src_len,
                         uint32_t dtype);
 
-/// Encodes src_len bytes of fp16 words, bit-exactly whatever the bits are.
+/// Encodes src_len bytes of fp16 words, bit-exactly whatever the bits are (so bf16 words may be passed too).
 ///
 /// src: little-endian words, at least one; any order of elements works, [head][token][dim] compresses best.
 /// dst: dst_cap bytes that do not overlap src; mnnkv_gear_bound is always enough. dst_len: bytes written.

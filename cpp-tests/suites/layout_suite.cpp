@@ -1,7 +1,7 @@
-// Every operation on a packed cache, for every way MNN packs one, against the element-by-element model. Buffers are
-// noise at odd addresses and compared whole, so padding, gaps between heads and other tokens are canaries.
+// Every operation on a packed cache, for every way MNN packs one and for any other, against the element-by-element
+// model.
 
-#include "packed_model.hpp"
+#include "layout_checks.hpp"
 
 namespace {
 
@@ -21,30 +21,31 @@ std::vector<packing> all_packings() {
     return out;
 }
 
-std::string name_of(const testing::TestParamInfo<packing>& info) {
-    return std::string(info.param.mode.name) + (info.param.flash ? "_flash" : "_no_flash");
+std::string name_of(const testing::TestParamInfo<packing>& tested) {
+    return std::string(tested.param.mode.name) + (tested.param.flash ? "_flash" : "_no_flash");
 }
 
 void PrintTo(const packing& p, std::ostream* out) { *out << p.mode.name << (p.flash ? " flash" : " no flash"); }
+
+/// Puts `gap` elements between one head's K and the next, and three times as many for V.
+void add_gaps(mnnkv_layout& layout, std::uint32_t gap) {
+    const packed_model model(layout);
+    layout.key_head_stride = model.key_head_bytes() + gap * model.key_element();
+    layout.value_head_stride = model.value_head_bytes() + 3 * gap * model.value_element();
+}
 
 /// Tests run over three shapes: everything a multiple of the packs; nothing a multiple, with gaps between the heads;
 /// one head only.
 class PackedCache : public testing::TestWithParam<packing> {
 protected:
     static std::vector<mnnkv_layout> shapes() {
-        return {shape(2, 64, 192, 0), shape(3, 21, 150, 13), shape(1, 80, 70, 0)};
+        std::vector<mnnkv_layout> out = {shape(2, 64, 192), shape(3, 21, 150), shape(1, 80, 70)};
+        add_gaps(out[1], 13);
+        return out;
     }
 
-    /// `gap`: elements between one head and the next.
-    static mnnkv_layout shape(std::uint32_t heads, std::uint32_t dims, std::uint32_t max, std::uint32_t gap) {
-        const packing& p = GetParam();
-        mnnkv_layout layout = make_layout(p.mode, heads, dims, max, p.flash ? 64 : max);
-        const packed_model model(layout);
-        if (gap > 0) {
-            layout.key_head_stride = model.key_head_bytes() + gap * model.key_element();
-            layout.value_head_stride = model.value_head_bytes() + 3 * gap * model.value_element();
-        }
-        return layout;
+    static mnnkv_layout shape(std::uint32_t heads, std::uint32_t dims, std::uint32_t max) {
+        return make_layout(GetParam().mode, heads, dims, max, GetParam().flash ? 64 : max);
     }
 };
 
@@ -56,53 +57,26 @@ class Compact : public PackedCache {};
 class Zero : public PackedCache {};
 class Release : public PackedCache {};
 
-struct range {
-    std::uint32_t begin, count;
-    std::vector<std::uint32_t> tokens() const { return tokens_from(begin, count); }
-};
-
 /// Everything, nothing, one token, and some ranges at random.
-std::vector<range> ranges(std::uint32_t max, dice& random) {
-    std::vector<range> out = {{0, max}, {max, 0}, {0, 0}, {max - 1, 1}};
+std::vector<token_range> ranges(std::uint32_t max, dice& random) {
+    std::vector<token_range> out = {{0, max}, {max, 0}, {0, 0}, {max - 1, 1}};
     for (int i = 0; i < 4; ++i) {
-        const std::uint32_t begin = random.below(max);
-        out.push_back({begin, random.between(1, max - begin)});
+        out.push_back(random_range(max, random));
     }
     return out;
 }
 
 TEST_P(KeyValueIndex, SizesAndPlacesAreThoseOfMnn) {
     for (const mnnkv_layout& layout : shapes()) {
-        const packed_model model(layout);
-        std::uint64_t key_bytes = 0, value_bytes = 0;
-        ASSERT_TRUE(ok(mnnkv_layout_check(&layout, &key_bytes, &value_bytes)));
-        EXPECT_EQ(key_bytes, model.key_bytes());
-        EXPECT_EQ(value_bytes, model.value_bytes());
-        for (std::uint32_t t = 0; t < layout.max_tokens; ++t) {
-            for (std::uint32_t d = 0; d < layout.head_dim; ++d) {
-                std::uint64_t key = 0, value = 0;
-                ASSERT_TRUE(ok(mnnkv_key_index(&layout, t, d, &key)));
-                ASSERT_TRUE(ok(mnnkv_value_index(&layout, t, d, &value)));
-                ASSERT_EQ(key, model.key_index(t, d)) << "token " << t << " dim " << d;
-                ASSERT_EQ(value, model.value_index(t, d)) << "token " << t << " dim " << d;
-            }
-        }
+        check_sizes_and_places(layout);
     }
 }
 
 TEST_P(Gather, ReadsTheNamedTokensInOrder) {
     for (const mnnkv_layout& layout : shapes()) {
         SEEDED_DICE(random, 11);
-        for (const range& r : ranges(layout.max_tokens, random)) {
-            SCOPED_TRACE(testing::Message() << r.count << " tokens from " << r.begin);
-            noisy_cache cache(layout, random);
-            const rows expected = cache.get(r.tokens());
-            guarded key_out(expected.key.size(), 1), value_out(expected.value.size(), 1);
-            ASSERT_TRUE(ok(mnnkv_kv_gather(&layout, cache.key.data(), cache.value.data(), r.begin, r.count,
-                                           key_out.data(), value_out.data(), key_out.size())));
-            EXPECT_TRUE(key_out.holds(expected.key));
-            EXPECT_TRUE(value_out.holds(expected.value));
-            EXPECT_TRUE(cache.untouched());
+        for (const token_range& r : ranges(layout.max_tokens, random)) {
+            check_gather(layout, r, random);
         }
     }
 }
@@ -126,16 +100,8 @@ TEST_P(Gather, WritesNoMoreThanTheRangeHoweverLargeTheOutput) {
 TEST_P(Scatter, WritesTheNamedTokensAndNothingElse) {
     for (const mnnkv_layout& layout : shapes()) {
         SEEDED_DICE(random, 21);
-        for (const range& r : ranges(layout.max_tokens, random)) {
-            SCOPED_TRACE(testing::Message() << r.count << " tokens from " << r.begin);
-            noisy_cache cache(layout, random);
-            const packed_model& model = cache.model;
-            const rows in{random.noise(model.key_row_bytes(r.count)), random.noise(model.value_row_bytes(r.count))};
-            bytes key = cache.key.contents(), value = cache.value.contents();
-            model.put(key.data(), value.data(), r.tokens(), in);
-            ASSERT_TRUE(ok(mnnkv_kv_scatter(&layout, in.key.data(), in.value.data(), in.key.size(), r.begin, r.count,
-                                            cache.key.data(), cache.value.data())));
-            EXPECT_TRUE(cache.holds(key, value));
+        for (const token_range& r : ranges(layout.max_tokens, random)) {
+            check_scatter(layout, r, random);
         }
     }
 }
@@ -144,87 +110,24 @@ TEST_P(Move, IsACopyThroughElsewhere) {
     for (const mnnkv_layout& layout : shapes()) {
         SEEDED_DICE(random, 31);
         const std::uint32_t max = layout.max_tokens, pack = layout.h_pack;
-        struct step {
+        const struct {
             std::uint32_t src, dst, count;
+        } steps[] = {
+            {1, 0, max - 1},       {0, 1, max - 1},        // overlapping by all but one token, both ways
+            {pack, 0, max - pack}, {0, pack, max - pack},  // by all but one pack
+            {64, 0, max - 64},     {0, 64, max - 64},      // by whole value blocks
+            {5, max, 0},           {3, 3, 20},             // nothing, and onto itself
+            {2, 0, 1},             {max - 1, 0, 1},        // one token
         };
-        // Overlapping by all but one token and by all but one pack, both ways; nothing; onto itself; whole blocks.
-        std::vector<step> steps = {{1, 0, max - 1},       {0, 1, max - 1},  {pack, 0, max - pack},
-                                   {0, pack, max - pack}, {5, max, 0},      {3, 3, 20},
-                                   {64, 0, max - 64},     {0, 64, max - 64}, {2, 0, 1},
-                                   {max - 1, 0, 1}};
+        for (const auto& s : steps) {
+            check_move(layout, s.src, s.dst, s.count, random);
+        }
         for (int i = 0; i < 6; ++i) {
             const std::uint32_t count = random.below(max + 1);
-            steps.push_back({random.below(max - count + 1), random.below(max - count + 1), count});
-        }
-        for (const step& s : steps) {
-            SCOPED_TRACE(testing::Message() << s.count << " tokens from " << s.src << " to " << s.dst);
-            noisy_cache cache(layout, random);
-            bytes key = cache.key.contents(), value = cache.value.contents();
-            cache.model.put(key.data(), value.data(), tokens_from(s.dst, s.count),
-                            cache.get(tokens_from(s.src, s.count)));
-            ASSERT_TRUE(ok(mnnkv_kv_move(&layout, cache.key.data(), cache.value.data(), s.src, s.dst, s.count)));
-            EXPECT_TRUE(cache.holds(key, value));
+            const std::uint32_t src = random.below(max - count + 1);
+            check_move(layout, src, random.below(max - count + 1), count, random);
         }
     }
-}
-
-/// A plan of an eviction: what stays, relative to base.
-struct eviction {
-    std::uint32_t base, kv_len;
-    std::vector<std::int32_t> pairs;
-
-    std::vector<std::uint32_t> kept() const {
-        std::vector<std::uint32_t> out = tokens_from(0, base);
-        for (std::size_t i = 0; i < pairs.size(); i += 2) {
-            for (std::int32_t t = 0; t < pairs[i + 1]; ++t) {
-                out.push_back(base + static_cast<std::uint32_t>(pairs[i] + t));
-            }
-        }
-        return out;
-    }
-};
-
-eviction random_eviction(std::uint32_t max, dice& random) {
-    eviction plan;
-    plan.kv_len = random.between(1, max);
-    plan.base = random.one_in(2) ? 0 : random.below(plan.kv_len + 1);
-    const std::uint32_t unit = random.one_in(3) ? 16 : 1, tail = plan.kv_len - plan.base;
-    for (std::uint32_t at = 0;;) {
-        const std::uint32_t offset = at + random.below(8) * unit;
-        const std::uint32_t length = random.one_in(6) ? 0 : random.below(12) * unit;
-        if (offset + length > tail) {
-            return plan;
-        }
-        plan.pairs.push_back(static_cast<std::int32_t>(offset));
-        plan.pairs.push_back(static_cast<std::int32_t>(length));
-        at = offset + length;
-        if (length == 0 && offset == tail) {
-            return plan;
-        }
-    }
-}
-
-void check_compaction(const mnnkv_layout& layout, const eviction& plan, dice& random) {
-    std::string text = "base " + std::to_string(plan.base) + " of " + std::to_string(plan.kv_len) + " pairs";
-    for (const std::int32_t n : plan.pairs) {
-        text += " " + std::to_string(n);
-    }
-    SCOPED_TRACE(text);
-    noisy_cache cache(layout, random);
-    const std::vector<std::uint32_t> kept = plan.kept();
-    const std::uint32_t count = static_cast<std::uint32_t>(kept.size());
-    bytes key = cache.key.contents(), value = cache.value.contents();
-    cache.model.put(key.data(), value.data(), tokens_from(0, count), cache.get(kept));
-
-    std::uint32_t new_len = 0;
-    ASSERT_TRUE(ok(mnnkv_kv_compact(&layout, cache.key.data(), cache.value.data(), plan.base, plan.pairs.data(),
-                                    plan.pairs.size() / 2, plan.kv_len, &new_len)));
-    EXPECT_EQ(new_len, count);
-    // The evicted end may hold anything. Everything else is either moved or as it was.
-    const std::vector<std::uint32_t> gone = tokens_from(count, plan.kv_len - count);
-    cache.model.zero(key.data(), value.data(), gone);
-    cache.model.zero(cache.key.data(), cache.value.data(), gone);
-    EXPECT_TRUE(cache.holds(key, value));
 }
 
 TEST_P(Compact, KeepsTheNamedTokensInOrderAndTouchesNothingElse) {
@@ -241,27 +144,22 @@ TEST_P(Compact, HandlesTheEdgesOfAPlan) {
         SEEDED_DICE(random, 42);
         const std::int32_t max = static_cast<std::int32_t>(layout.max_tokens);
         const std::uint32_t all = layout.max_tokens;
-        check_compaction(layout, {0, all, {}}, random);                               // nothing stays
-        check_compaction(layout, {all, all, {}}, random);                             // all below base
-        check_compaction(layout, {0, all, {0, max}}, random);                         // all stays
-        check_compaction(layout, {0, all, {1, max - 1}}, random);                     // the first goes
-        check_compaction(layout, {0, all, {0, 0, 5, 0, max, 0}}, random);             // only empty pairs
-        check_compaction(layout, {0, all, {0, 9, 9, 9, 18, 9}}, random);              // touching pairs
-        check_compaction(layout, {7, all, {1, 1, 3, 1, 5, 1, max - 8, 1}}, random);   // single tokens
-        check_compaction(layout, {0, 0, {}}, random);                                 // an empty cache
+        check_compaction(layout, {0, all, {}}, random);                              // nothing stays
+        check_compaction(layout, {all, all, {}}, random);                            // all below base
+        check_compaction(layout, {0, all, {0, max}}, random);                        // all stays
+        check_compaction(layout, {0, all, {1, max - 1}}, random);                    // the first goes
+        check_compaction(layout, {0, all, {0, 0, 5, 0, max, 0}}, random);            // only empty pairs
+        check_compaction(layout, {0, all, {0, 9, 9, 9, 18, 9}}, random);             // touching pairs
+        check_compaction(layout, {7, all, {1, 1, 3, 1, 5, 1, max - 8, 1}}, random);  // single tokens
+        check_compaction(layout, {0, 0, {}}, random);                                // an empty cache
     }
 }
 
 TEST_P(Zero, ClearsTheNamedTokensAndNothingElse) {
     for (const mnnkv_layout& layout : shapes()) {
         SEEDED_DICE(random, 51);
-        for (const range& r : ranges(layout.max_tokens, random)) {
-            SCOPED_TRACE(testing::Message() << r.count << " tokens from " << r.begin);
-            noisy_cache cache(layout, random);
-            bytes key = cache.key.contents(), value = cache.value.contents();
-            cache.model.zero(key.data(), value.data(), r.tokens());
-            ASSERT_TRUE(ok(mnnkv_kv_zero(&layout, cache.key.data(), cache.value.data(), r.begin, r.count)));
-            EXPECT_TRUE(cache.holds(key, value));
+        for (const token_range& r : ranges(layout.max_tokens, random)) {
+            check_clearing(layout, r, false, random);
         }
     }
 }
@@ -269,25 +167,8 @@ TEST_P(Zero, ClearsTheNamedTokensAndNothingElse) {
 TEST_P(Release, ClearsTheNamedTokensAndNothingElse) {
     for (const mnnkv_layout& layout : shapes()) {
         SEEDED_DICE(random, 61);
-        for (const range& r : ranges(layout.max_tokens, random)) {
-            SCOPED_TRACE(testing::Message() << r.count << " tokens from " << r.begin);
-            noisy_cache cache(layout, random);
-            bytes key = cache.key.contents(), value = cache.value.contents();
-            cache.model.zero(key.data(), value.data(), r.tokens());
-            std::uint64_t released = ~0ull;
-            ASSERT_TRUE(
-                ok(mnnkv_kv_release(&layout, cache.key.data(), cache.value.data(), r.begin, r.count, &released)));
-            EXPECT_TRUE(cache.holds(key, value));
-            EXPECT_LE(released, cache.model.key_bytes() + cache.model.value_bytes());
-            EXPECT_TRUE(r.count > 0 || released == 0);
-
-            // The addresses stay valid: the tokens can be written again.
-            const rows in{random.noise(cache.model.key_row_bytes(r.count)),
-                          random.noise(cache.model.value_row_bytes(r.count))};
-            cache.model.put(key.data(), value.data(), r.tokens(), in);
-            ASSERT_TRUE(ok(mnnkv_kv_scatter(&layout, in.key.data(), in.value.data(), in.key.size(), r.begin, r.count,
-                                            cache.key.data(), cache.value.data())));
-            EXPECT_TRUE(cache.holds(key, value));
+        for (const token_range& r : ranges(layout.max_tokens, random)) {
+            check_clearing(layout, r, true, random);
         }
     }
 }
@@ -302,5 +183,40 @@ FOR_EVERY_PACKING(Move);
 FOR_EVERY_PACKING(Compact);
 FOR_EVERY_PACKING(Zero);
 FOR_EVERY_PACKING(Release);
+
+/// Packs, blocks and element types that no MNN backend has (yet).
+mnnkv_layout any_layout(dice& random) {
+    const std::uint32_t dtypes[] = {MNNKV_DTYPE_F16, MNNKV_DTYPE_BF16, MNNKV_DTYPE_F32};
+    const std::uint32_t l_packs[] = {1, 1, 2, 3, 4, 5, 8}, h_packs[] = {1, 2, 3, 4, 7, 8, 16, 64};
+    const pack_mode mode = {"any", dtypes[random.below(3)], random.below(50), l_packs[random.below(7)],
+                            h_packs[random.below(8)]};
+    const std::uint32_t max = random.between(1, 130);
+    const std::uint32_t flash_blocks[] = {1, 64, max, 1000, random.between(1, 40)};
+    mnnkv_layout layout =
+        make_layout(mode, random.between(1, 3), random.between(1, 40), max, flash_blocks[random.below(5)]);
+    layout.value_dtype = dtypes[random.below(3)];
+    if (random.one_in(2)) {
+        add_gaps(layout, random.below(40));
+    }
+    return layout;
+}
+
+TEST(AnyPacking, FollowsTheFormulasToo) {
+    SEEDED_DICE(random, 71);
+    for (int i = 0; i < 400 && !testing::Test::HasFailure(); ++i) {
+        const mnnkv_layout layout = any_layout(random);
+        SCOPED_TRACE(testing::Message() << "case " << i << ": " << layout.kv_heads << " heads x " << layout.head_dim
+                                        << ", packs " << layout.l_pack << " " << layout.h_pack << ", block "
+                                        << layout.flash_block << ", max " << layout.max_tokens);
+        const std::uint32_t max = layout.max_tokens, count = random.below(max + 1);
+        const std::uint32_t src = random.below(max - count + 1), dst = random.below(max - count + 1);
+        check_sizes_and_places(layout);
+        check_gather(layout, random_range(max, random), random);
+        check_scatter(layout, random_range(max, random), random);
+        check_move(layout, src, dst, count, random);
+        check_compaction(layout, random_eviction(max, random), random);
+        check_clearing(layout, random_range(max, random), random.one_in(2), random);
+    }
+}
 
 }  // namespace

@@ -163,7 +163,7 @@ pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
     })
 }
 
-/// Encodes src_len bytes of fp16 words, bit-exactly whatever the bits are.
+/// Encodes src_len bytes of fp16 words, bit-exactly whatever the bits are (so bf16 words may be passed too).
 ///
 /// src: little-endian words, at least one; any order of elements works, [head][token][dim] compresses best.
 /// dst: dst_cap bytes that do not overlap src; mnnkv_gear_bound is always enough. dst_len: bytes written.
