@@ -1,9 +1,9 @@
 //! AVX2 versions. Each works on whole vectors and leaves the words that remain to [`super::portable`].
 
-use super::{Kernels, Level, portable};
+use super::{Kernels, Level, Transposition, portable};
 use core::arch::x86_64::*;
 
-static AVX2: Kernels = Kernels { level: Level::Avx2, split2, split4, merge2, merge4 };
+static AVX2: Kernels = Kernels { level: Level::Avx2, split2, split4, merge2, merge4, transpose2, transpose4 };
 
 /// The AVX2 kernels, when this CPU has them. This is the only way to reach the table, so its functions may take the
 /// feature for granted.
@@ -158,4 +158,124 @@ fn merge4_avx2(src: &[u8], dst: &mut [u8]) -> usize {
         w += 32;
     }
     w
+}
+
+fn transpose2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]) {
+    // SAFETY: reached only through the table that `avx2` hands out after detection.
+    unsafe { transpose2_avx2(shape, src, dst) };
+    finish_transpose(shape, src, dst);
+}
+
+fn transpose4(shape: &Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]) {
+    // SAFETY: reached only through the table that `avx2` hands out after detection.
+    unsafe { transpose4_avx2(shape, src, dst) };
+    finish_transpose(shape, src, dst);
+}
+
+/// What is left beside the squares of 8: columns at the right, rows at the bottom.
+fn finish_transpose<T: Copy>(shape: &Transposition, src: &[T], dst: &mut [T]) {
+    let (rows, columns) = (shape.rows / 8 * 8, shape.columns / 8 * 8);
+    if columns < shape.columns {
+        let right = Transposition { rows, columns: shape.columns - columns, ..*shape };
+        if rows > 0 {
+            portable::transpose(&right, &src[columns..], &mut dst[columns * shape.dst_stride..]);
+        }
+    }
+    portable::transpose_part(shape, rows..shape.rows, 0..shape.columns, src, dst);
+}
+
+/// Fails unless the last element of the matrix lies inside both slices.
+fn check_bounds<T>(shape: &Transposition, src: &[T], dst: &[T]) -> bool {
+    let Transposition { rows, columns, src_stride, dst_stride } = *shape;
+    if rows == 0 || columns == 0 {
+        return false;
+    }
+    assert!((rows - 1) * src_stride + columns <= src.len() && (columns - 1) * dst_stride + rows <= dst.len());
+    true
+}
+
+/// The squares of 8 x 8: rows are loaded, interleaved in three rounds, and stored as columns.
+#[target_feature(enable = "avx2")]
+fn transpose2_avx2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]) {
+    if !check_bounds(shape, src, dst) {
+        return;
+    }
+    for i in (0..shape.rows / 8 * 8).step_by(8) {
+        for j in (0..shape.columns / 8 * 8).step_by(8) {
+            // SAFETY: rows i .. i + 8 and columns j .. j + 8 are inside the matrix, whose last element is inside both
+            // slices.
+            unsafe {
+                let from = src.as_ptr().add(i * shape.src_stride + j);
+                let to = dst.as_mut_ptr().add(j * shape.dst_stride + i);
+                let row = |r: usize| _mm_loadu_si128(from.add(r * shape.src_stride).cast());
+                let (r0, r1, r2, r3) = (row(0), row(1), row(2), row(3));
+                let (r4, r5, r6, r7) = (row(4), row(5), row(6), row(7));
+                let (a0, a1) = (_mm_unpacklo_epi16(r0, r1), _mm_unpackhi_epi16(r0, r1));
+                let (a2, a3) = (_mm_unpacklo_epi16(r2, r3), _mm_unpackhi_epi16(r2, r3));
+                let (a4, a5) = (_mm_unpacklo_epi16(r4, r5), _mm_unpackhi_epi16(r4, r5));
+                let (a6, a7) = (_mm_unpacklo_epi16(r6, r7), _mm_unpackhi_epi16(r6, r7));
+                let (b0, b1) = (_mm_unpacklo_epi32(a0, a2), _mm_unpackhi_epi32(a0, a2));
+                let (b2, b3) = (_mm_unpacklo_epi32(a1, a3), _mm_unpackhi_epi32(a1, a3));
+                let (b4, b5) = (_mm_unpacklo_epi32(a4, a6), _mm_unpackhi_epi32(a4, a6));
+                let (b6, b7) = (_mm_unpacklo_epi32(a5, a7), _mm_unpackhi_epi32(a5, a7));
+                let columns = [
+                    _mm_unpacklo_epi64(b0, b4),
+                    _mm_unpackhi_epi64(b0, b4),
+                    _mm_unpacklo_epi64(b1, b5),
+                    _mm_unpackhi_epi64(b1, b5),
+                    _mm_unpacklo_epi64(b2, b6),
+                    _mm_unpackhi_epi64(b2, b6),
+                    _mm_unpacklo_epi64(b3, b7),
+                    _mm_unpackhi_epi64(b3, b7),
+                ];
+                for (c, column) in columns.into_iter().enumerate() {
+                    _mm_storeu_si128(to.add(c * shape.dst_stride).cast(), column);
+                }
+            }
+        }
+    }
+}
+
+/// As [`transpose2_avx2`], in 256-bit rows of eight 4-byte elements.
+#[target_feature(enable = "avx2")]
+fn transpose4_avx2(shape: &Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]) {
+    if !check_bounds(shape, src, dst) {
+        return;
+    }
+    for i in (0..shape.rows / 8 * 8).step_by(8) {
+        for j in (0..shape.columns / 8 * 8).step_by(8) {
+            // SAFETY: rows i .. i + 8 and columns j .. j + 8 are inside the matrix, whose last element is inside both
+            // slices.
+            unsafe {
+                let from = src.as_ptr().add(i * shape.src_stride + j);
+                let to = dst.as_mut_ptr().add(j * shape.dst_stride + i);
+                let row = |r: usize| _mm256_loadu_si256(from.add(r * shape.src_stride).cast());
+                let (r0, r1, r2, r3) = (row(0), row(1), row(2), row(3));
+                let (r4, r5, r6, r7) = (row(4), row(5), row(6), row(7));
+                let (a0, a1) = (_mm256_unpacklo_epi32(r0, r1), _mm256_unpackhi_epi32(r0, r1));
+                let (a2, a3) = (_mm256_unpacklo_epi32(r2, r3), _mm256_unpackhi_epi32(r2, r3));
+                let (a4, a5) = (_mm256_unpacklo_epi32(r4, r5), _mm256_unpackhi_epi32(r4, r5));
+                let (a6, a7) = (_mm256_unpacklo_epi32(r6, r7), _mm256_unpackhi_epi32(r6, r7));
+                // Column c of the upper four rows is in the low half of upper[c % 4] for c < 4, else in its high half.
+                let upper = [
+                    _mm256_unpacklo_epi64(a0, a2),
+                    _mm256_unpackhi_epi64(a0, a2),
+                    _mm256_unpacklo_epi64(a1, a3),
+                    _mm256_unpackhi_epi64(a1, a3),
+                ];
+                let lower = [
+                    _mm256_unpacklo_epi64(a4, a6),
+                    _mm256_unpackhi_epi64(a4, a6),
+                    _mm256_unpacklo_epi64(a5, a7),
+                    _mm256_unpackhi_epi64(a5, a7),
+                ];
+                for (c, (u, l)) in upper.into_iter().zip(lower).enumerate() {
+                    let left = _mm256_permute2x128_si256::<0x20>(u, l);
+                    let right = _mm256_permute2x128_si256::<0x31>(u, l);
+                    _mm256_storeu_si256(to.add(c * shape.dst_stride).cast(), left);
+                    _mm256_storeu_si256(to.add((c + 4) * shape.dst_stride).cast(), right);
+                }
+            }
+        }
+    }
 }

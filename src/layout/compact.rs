@@ -1,6 +1,7 @@
 //! Moving tokens inside a packed cache.
 
 use super::plane::Plane;
+use super::rows;
 use super::{Layout, by_element};
 use crate::status::{Result, bail};
 
@@ -77,24 +78,24 @@ struct Move {
 }
 
 /// A part of a move that lies in one block on either side, and in one panel too where tokens are interleaved.
-struct Chunk {
-    src: Place,
-    dst: Place,
-    count: usize,
+pub(super) struct Chunk {
+    pub(super) src: Place,
+    pub(super) dst: Place,
+    pub(super) count: usize,
 }
 
 /// A token: the first element of its block, and its number inside.
 #[derive(Clone, Copy)]
-struct Place {
-    base: usize,
-    first: usize,
+pub(super) struct Place {
+    pub(super) base: usize,
+    pub(super) first: usize,
 }
 
 fn move_plane(plane: &Plane, packed: &mut [u8], moves: impl Iterator<Item = Move> + Clone) {
     by_element!(plane, move_elements(moves), packed)
 }
 
-fn move_elements<T: Copy>(plane: &Plane, packed: &mut [T], moves: impl Iterator<Item = Move> + Clone) {
+fn move_elements<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], moves: impl Iterator<Item = Move> + Clone) {
     for head in plane.head_ranges() {
         let packed = &mut packed[head];
         for step in moves.clone() {
@@ -108,7 +109,7 @@ fn move_elements<T: Copy>(plane: &Plane, packed: &mut [T], moves: impl Iterator<
 }
 
 /// First token first: right for moves to lower tokens, however they overlap.
-fn move_forward<T: Copy>(plane: &Plane, packed: &mut [T], mut step: Move) {
+fn move_forward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], mut step: Move) {
     while step.count > 0 {
         let (src, dst) = (place(plane, step.src), place(plane, step.dst));
         let blocks = step.count / plane.block();
@@ -116,6 +117,8 @@ fn move_forward<T: Copy>(plane: &Plane, packed: &mut [T], mut step: Move) {
             // Whole blocks lie side by side: one piece.
             let len = blocks * plane.block_stride();
             packed.copy_within(src.base..src.base + len, dst.base);
+            blocks * plane.block()
+        } else if dst.first == 0 && blocks > 0 && rows::join(plane, packed, src, dst.base, blocks) {
             blocks * plane.block()
         } else {
             let room = (plane.block() - src.first).min(plane.block() - dst.first);
@@ -136,7 +139,7 @@ fn move_forward<T: Copy>(plane: &Plane, packed: &mut [T], mut step: Move) {
 
 /// Last token first: right for moves to higher tokens. Rare (no plan needs it), so it goes token by token where
 /// blocks differ.
-fn move_backward<T: Copy>(plane: &Plane, packed: &mut [T], step: Move) {
+fn move_backward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], step: Move) {
     let mut left = step.count;
     while left > 0 {
         let (src, dst) = (place(plane, step.src + left - 1), place(plane, step.dst + left - 1));
@@ -160,7 +163,10 @@ fn is_solid(plane: &Plane) -> bool {
 }
 
 /// Moves a chunk row by row: whole runs of tokens where a row is full, single pieces in a row with padding dims.
-fn move_chunk<T: Copy>(plane: &Plane, packed: &mut [T], chunk: &Chunk) {
+fn move_chunk<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk: &Chunk) {
+    if rows::blend(plane, packed, chunk) {
+        return;
+    }
     let Chunk { src, dst, count } = *chunk;
     let (group, lanes) = (plane.group(), plane.lanes());
     let panel = group * lanes;
@@ -184,7 +190,8 @@ fn move_chunk<T: Copy>(plane: &Plane, packed: &mut [T], chunk: &Chunk) {
     }
     if lanes == 1 {
         // Tokens are `group` apart. The order matters when source and target share a block.
-        let piece = |packed: &mut [T], t: usize| packed.copy_within(s + t * group..s + t * group + tail, d + t * group);
+        let piece =
+            |packed: &mut [[u8; N]], t: usize| packed.copy_within(s + t * group..s + t * group + tail, d + t * group);
         if d <= s {
             (0..count).for_each(|t| piece(packed, t));
         } else {
@@ -202,6 +209,6 @@ fn move_chunk<T: Copy>(plane: &Plane, packed: &mut [T], chunk: &Chunk) {
 
 /// Moves `len` neighbouring elements, which may overlap.
 #[inline]
-fn move_run<T: Copy>(packed: &mut [T], src: usize, dst: usize, len: usize) {
+fn move_run<const N: usize>(packed: &mut [[u8; N]], src: usize, dst: usize, len: usize) {
     packed.copy_within(src..src + len, dst);
 }

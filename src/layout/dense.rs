@@ -2,6 +2,7 @@
 
 use super::plane::{Plane, Tile};
 use super::{Layout, TokenRange, by_element};
+use crate::arch::{self, Element, Transposition};
 use crate::status::{Error, Result, bail};
 
 /// Copies a range of tokens out of a packed cache.
@@ -58,7 +59,7 @@ fn scatter_plane(plane: &Plane, dense: &[u8], range: TokenRange, packed: &mut [u
     by_element!(plane, scatter_elements(range), dense, packed)
 }
 
-fn gather_elements<T: Copy>(plane: &Plane, packed: &[T], dense: &mut [T], range: TokenRange) {
+fn gather_elements<T: Element>(plane: &Plane, packed: &[T], dense: &mut [T], range: TokenRange) {
     if range.count == 0 {
         return;
     }
@@ -78,7 +79,7 @@ fn gather_elements<T: Copy>(plane: &Plane, packed: &[T], dense: &mut [T], range:
     }
 }
 
-fn scatter_elements<T: Copy>(plane: &Plane, dense: &[T], packed: &mut [T], range: TokenRange) {
+fn scatter_elements<T: Element>(plane: &Plane, dense: &[T], packed: &mut [T], range: TokenRange) {
     if range.count == 0 {
         return;
     }
@@ -115,61 +116,23 @@ fn copy_rows<T: Copy>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: u
 
 #[inline]
 fn copy_fixed<T: Copy, const N: usize>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize, rows: usize) {
-    for (d, s) in dst.chunks_mut(dst_stride).zip(src.chunks(src_stride)).take(rows) {
-        if let (Some(d), Some(s)) = (d.first_chunk_mut::<N>(), s.first_chunk::<N>()) {
-            *d = *s;
-        }
+    let (mut d, mut s) = (0, 0);
+    for _ in 0..rows {
+        dst[d..d + N].copy_from_slice(&src[s..s + N]);
+        (d, s) = (d + dst_stride, s + src_stride);
     }
 }
 
 /// Transposes a tile whose neighbours are tokens into rows of dims.
-#[inline]
-fn dims_to_rows<T: Copy>(src: &[T], tile: &Tile, rows: &mut [T], row_stride: usize) {
-    transpose(src, tile.dim_stride, tile.dims, tile.tokens, rows, row_stride);
+fn dims_to_rows<T: Element>(src: &[T], tile: &Tile, rows: &mut [T], row_stride: usize) {
+    let (dims, tokens) = (tile.dims, tile.tokens);
+    let shape = Transposition { rows: dims, columns: tokens, src_stride: tile.dim_stride, dst_stride: row_stride };
+    T::transpose(arch::kernels())(&shape, src, rows);
 }
 
 /// Transposes rows of dims into a tile whose neighbours are tokens.
-#[inline]
-fn rows_to_dims<T: Copy>(rows: &[T], row_stride: usize, dst: &mut [T], tile: &Tile) {
-    transpose(rows, row_stride, tile.tokens, tile.dims, dst, tile.dim_stride);
-}
-
-/// `dst[j * dst_stride + i] = src[i * src_stride + j]` for `i < rows`, `j < columns`, in squares of 8 and, at the
-/// right edge, strips of 8 by 4.
-#[inline]
-fn transpose<T: Copy>(src: &[T], src_stride: usize, rows: usize, columns: usize, dst: &mut [T], dst_stride: usize) {
-    let mut i = 0;
-    while i + 8 <= rows {
-        let mut j = 0;
-        while j + 8 <= columns {
-            square::<T, 8>(&src[i * src_stride + j..], src_stride, &mut dst[j * dst_stride + i..], dst_stride);
-            j += 8;
-        }
-        if j + 4 <= columns {
-            square::<T, 4>(&src[i * src_stride + j..], src_stride, &mut dst[j * dst_stride + i..], dst_stride);
-            j += 4;
-        }
-        for j in j..columns {
-            for i in i..i + 8 {
-                dst[j * dst_stride + i] = src[i * src_stride + j];
-            }
-        }
-        i += 8;
-    }
-    for i in i..rows {
-        for j in 0..columns {
-            dst[j * dst_stride + i] = src[i * src_stride + j];
-        }
-    }
-}
-
-/// Eight rows of `N` columns.
-#[inline]
-fn square<T: Copy, const N: usize>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize) {
-    let row = |i: usize| src[i * src_stride..].first_chunk::<N>().expect("eight whole rows");
-    let rows: [&[T; N]; 8] = std::array::from_fn(row);
-    for j in 0..N {
-        let column: [T; 8] = std::array::from_fn(|i| rows[i][j]);
-        dst[j * dst_stride..j * dst_stride + 8].copy_from_slice(&column);
-    }
+fn rows_to_dims<T: Element>(rows: &[T], row_stride: usize, dst: &mut [T], tile: &Tile) {
+    let (dims, tokens) = (tile.dims, tile.tokens);
+    let shape = Transposition { rows: tokens, columns: dims, src_stride: row_stride, dst_stride: tile.dim_stride };
+    T::transpose(arch::kernels())(&shape, rows, dst);
 }

@@ -11,6 +11,7 @@ mod clear;
 mod compact;
 mod dense;
 mod plane;
+mod rows;
 
 pub use clear::{release, zero};
 pub use compact::{Pair, check_pairs, compact, move_tokens};
