@@ -192,6 +192,9 @@ TEST(HostileBlob, EveryRuleOfTheFormatIsEnforced) {
     expect_corrupt("a payload of 4 GB", with(13, 0xFF));
     expect_corrupt("an empty payload", with(10, 0));
 
+    expect_corrupt("empty lanes", v1::write({0, {{v1::raw, v1::rle, {}}, {v1::raw, v1::rle, {}}}}));
+    expect_corrupt("zeros", bytes(24));
+
     bytes longer = good;
     longer.push_back(0);
     expect_corrupt("a byte after the last lane", longer);

@@ -166,7 +166,7 @@ TEST(Plan, AgreesWithANaivePlanner) {
         }
         config.target_mode = random.between(MNNKV_TARGET_STATIC, MNNKV_TARGET_ADAPTIVE);
         config.target_keep_ratio = random.one_in(9) ? 2.0f * random.unit() - 0.5f : random.unit();
-        config.target_lossy_ratio = 0.25f + 8.0f * random.unit();
+        config.target_lossy_ratio = random.one_in(9) ? -3.0f * random.unit() - 0.5f : 0.25f + 8.0f * random.unit();
         config.target_tokens = random.one_in(4) ? random.below(kv_len + 20) : 0;
         const std::uint32_t blocks = (kv_len + config.block_tokens - 1) / config.block_tokens;
         // Too few scores, too many, ties and every odd float.

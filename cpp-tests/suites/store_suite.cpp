@@ -216,6 +216,28 @@ TEST_F(Store, SaysStaleAndLosesNothingWhenTheLayoutDoesNotFit) {
     expect_whole_after_restore(200);
 }
 
+TEST_F(Store, RestoresWhatFitsAndTheRestLater) {
+    // Two descriptions of the same memory, one of them too short for the second block.
+    mnnkv_layout layout = half_layout(320);
+    layout.key_head_stride = packed_model(layout).key_head_bytes();
+    layout.value_head_stride = packed_model(layout).value_head_bytes();
+    mnnkv_layout shorter = layout;
+    shorter.max_tokens = 150;
+    host_.move_to(layout);
+    release(0, 100);
+    release(120, 80);
+    std::uint64_t restored = 77;
+    EXPECT_TRUE(refuses(MNNKV_STALE, "block", [&] {
+        return store_.restore(5, shorter, host_.key(), host_.value(), &restored).code();
+    }));
+    EXPECT_EQ(restored, 77u);
+    EXPECT_TRUE(host_.sound());
+    EXPECT_EQ(stats().released_raw_bytes, host_.released_raw_bytes()) << "the counters know which are back";
+    EXPECT_TRUE(host_.is_released(120) && host_.is_released(199)) << "the one that does not fit is kept";
+    EXPECT_TRUE(ok(host_.restore()));
+    EXPECT_TRUE(host_.whole());
+}
+
 TEST_F(Store, DropsABlockThatNoLongerFitsTheLayoutAtCommit) {
     for (int i = 0; i < 2; ++i) {
         ASSERT_TRUE(ok(host_.submit(0, 100)));
@@ -230,6 +252,28 @@ TEST_F(Store, DropsABlockThatNoLongerFitsTheLayoutAtCommit) {
         EXPECT_EQ(stats().resident_blocks, 0u);
     }
     EXPECT_TRUE(host_.whole());
+}
+
+TEST_F(Store, DropsABlockOfAnotherShapeAtCommitEvenIfTheBytesAgree) {
+    // All words equal: rows of other heads, dims or element type have the very same bytes.
+    for (int i = 0; i < 3; ++i) {
+        const mnnkv_layout layout = half_layout(64);
+        mnnkv_layout other = layout;
+        other.key_dtype = i == 0 ? MNNKV_DTYPE_BF16 : MNNKV_DTYPE_F16;
+        other.value_dtype = i == 1 ? MNNKV_DTYPE_BF16 : MNNKV_DTYPE_F16;
+        other.kv_heads = i == 2 ? 1 : 2;
+        other.head_dim = i == 2 ? 48 : 24;
+        bytes key(packed_model(layout).key_bytes(), 0x3C), value(packed_model(layout).value_bytes(), 0x3C);
+        ASSERT_LE(packed_model(other).key_bytes(), key.size());
+        ASSERT_LE(packed_model(other).value_bytes(), value.size());
+        ASSERT_TRUE(ok(store_.submit(1, layout, key.data(), value.data(), 0, 64).code()));
+        std::uint64_t released = 77;
+        EXPECT_TRUE(ok(store_.commit(1, other, key.data(), value.data(), &released).code()));
+        EXPECT_EQ(released, 0u);
+        EXPECT_EQ(stats().stale_blocks, static_cast<std::uint64_t>(i) + 1);
+        EXPECT_TRUE(same(key, bytes(key.size(), 0x3C)));
+        EXPECT_TRUE(same(value, bytes(value.size(), 0x3C)));
+    }
 }
 
 TEST_F(Store, FollowsTokensThroughAnEviction) {
