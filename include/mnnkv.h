@@ -16,7 +16,10 @@
  *     aligned as their types; byte buffers need no alignment.
  *   - Option structs begin with struct_size: zero the struct, set struct_size to its sizeof, then set what differs
  *     from the default. 0 in a field means its default where 0 makes no sense. A NULL options pointer means all
- *     defaults. Reserved fields must be 0.
+ *     defaults. Reserved fields must be 0. A struct_size below the struct's first version, or over 4,096, is
+ *     INVALID_ARGUMENT; a larger one than the library knows is accepted while the bytes it does not know are 0, else
+ *     UNSUPPORTED.
+ *   - Buffers that a call writes must not overlap any other buffer of the call: INVALID_ARGUMENT.
  *   - Nothing that the library allocates has to be freed by the host, except handles by their _destroy function.
  *     _destroy(NULL) does nothing.
  *   - A function that takes a const handle may run on several threads at once with others that do; any other call
@@ -154,9 +157,9 @@ typedef struct mnnkv_layout {
     uint32_t flash_block;
     /// Tokens the buffers have room for, at least 1.
     uint32_t max_tokens;
-    /// Bytes from one head's K to the next; 0 = heads lie side by side.
+    /// Bytes from one head's K to the next, a multiple of the element size; 0 = heads lie side by side.
     uint64_t key_head_stride;
-    /// Bytes from one head's V to the next; 0 = heads lie side by side.
+    /// Bytes from one head's V to the next, a multiple of the element size; 0 = heads lie side by side.
     uint64_t value_head_stride;
     /// Must be 0.
     uint32_t reserved[4];
@@ -195,8 +198,10 @@ typedef struct mnnkv_h2o_config {
     uint32_t reserved[3];
 } mnnkv_h2o_config;
 
-/// What a plan does, and why that much.
+/// What a plan does, and why that much. Set struct_size before the call; the fields it covers are written.
 typedef struct mnnkv_h2o_plan {
+    /// sizeof(mnnkv_h2o_plan)
+    uint32_t struct_size;
     /// Tokens that stay.
     uint32_t kept_tokens;
     /// Tokens that go.
@@ -325,8 +330,8 @@ uint32_t mnnkv_abi_version(void);
 const char *mnnkv_cpu_level(void);
 
 /// The capacity that is always enough to encode src_len bytes of dtype (MNNKV_DTYPE_F16 or F32) in any format:
-/// a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of words, or 2^32
-/// words and more. Any thread.
+/// a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of words, or more than
+/// 4,261,672,974 of them (format v1 counts in 32 bits, overhead included). Any thread.
 size_t mnnkv_gear_bound(size_t src_len,
                         uint32_t dtype);
 
@@ -487,8 +492,9 @@ void mnnkv_h2o_config_default(struct mnnkv_h2o_config *config);
 ///
 /// scores: one number per block, 0 for a new block; changed in place. block_acc: the attention that the step's softmax
 /// rows gave to each block, summed over query heads and queries. norm: heads * queries. n_blocks 0 is legal.
-/// INVALID_ARGUMENT: alpha outside 0 .. 1, norm not a positive number, a NaN or infinite block_acc (the message says
-/// which); no score has changed then. Any thread.
+/// INVALID_ARGUMENT: alpha outside 0 .. 1, norm not a positive finite number, a block_acc that is not finite or
+/// overflows when divided by norm (the message says which), the two arrays overlap; no score has changed then. Any
+/// thread.
 mnnkv_status mnnkv_h2o_update_scores(float *scores,
                                      size_t n_blocks,
                                      const float *block_acc,
@@ -504,7 +510,7 @@ mnnkv_status mnnkv_h2o_update_scores(float *scores,
 /// pairs: room for pairs_cap pairs (offset, length), ascending, never touching; ready for mnnkv_kv_compact with base 0.
 /// n_pairs: how many. plan: what the pairs amount to. An empty cache gives no pairs; floor_dominates gives the one pair
 /// (0, kv_len).
-/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, a NaN ratio. BUFFER_TOO_SMALL: *n_pairs is what is
+/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, NaN as the ratio that is used. BUFFER_TOO_SMALL: *n_pairs is what is
 /// needed; half the number of blocks plus one is always enough. Any thread.
 mnnkv_status mnnkv_h2o_plan_reserve(const float *scores,
                                     size_t n_blocks,
@@ -559,8 +565,8 @@ mnnkv_status mnnkv_store_commit(struct mnnkv_store *store,
 mnnkv_status mnnkv_store_prefetch(struct mnnkv_store *store,
                                   uint32_t layer);
 
-/// Writes every released token of the layer back, bit for bit, and keeps the blobs: releasing the tokens again costs no
-/// encoding.
+/// Writes every released token of the layer back, bit for bit, and keeps the blobs of blocks that are still whole:
+/// releasing those again costs no encoding. The blob of a block that an edit has cut is dropped with the restore.
 ///
 /// The layout may have other packing, strides or max_tokens than at submit (a cache that has grown), but the same
 /// heads, head_dim and element types. restored_bytes: raw bytes written; 0 when nothing was released.

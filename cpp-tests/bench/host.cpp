@@ -224,7 +224,7 @@ void bench_layout(std::uint32_t heads, std::uint32_t tokens) {
     std::generate(scores.begin(), scores.end(), [&] { return static_cast<float>(random() % 100000); });
     std::vector<std::int32_t> pairs(scores.size() + 3);
     std::size_t n_pairs = 0;
-    mnnkv_h2o_plan plan = mnnkv_h2o_plan();
+    mnnkv_h2o_plan plan = mnnkv::make<mnnkv_h2o_plan>();
     check(mnnkv_h2o_plan_reserve(scores.data(), scores.size(), tokens, nullptr, pairs.data(), pairs.size() / 2, &n_pairs,
                                    &plan),
             "plan");

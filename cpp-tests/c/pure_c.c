@@ -93,6 +93,7 @@ static void plan_and_compact(const mnnkv_layout* layout) {
     config.recent_tokens = 32;
     config.target_tokens = tokens - 32;
     memset(&plan, 0, sizeof plan);
+    plan.struct_size = sizeof plan;
     check("scores", mnnkv_h2o_update_scores(scores, 12, attention, config.ema_alpha, 4.0f));
     check("plan", mnnkv_h2o_plan_reserve(scores, 12, tokens, &config, pairs, 8, &n_pairs, &plan));
     expect("the two weak blocks go", n_pairs == 2 && pairs[0] == 0 && pairs[1] == 64 && pairs[2] == 96 &&

@@ -232,7 +232,7 @@ private:
         config.target_tokens = static_cast<std::uint32_t>(static_cast<float>(chat_length) / lossy_target);
         std::vector<std::int32_t> pairs(2 * (layer.scores.size() / 2 + 1));
         std::size_t n_pairs = 0;
-        mnnkv_h2o_plan plan = mnnkv_h2o_plan();
+        mnnkv_h2o_plan plan = mnnkv::make<mnnkv_h2o_plan>();
         require(mnnkv_h2o_plan_reserve(layer.scores.data(), layer.scores.size(), layer.cache.length(), &config,
                                        pairs.data(), pairs.size() / 2, &n_pairs, &plan),
                 "plan");

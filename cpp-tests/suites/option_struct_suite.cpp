@@ -104,32 +104,50 @@ TEST(OptionStruct, StoreConfigsComeInAllSizes) {
     });
 }
 
-TEST(OptionStruct, StatisticsAreWrittenAsFarAsTheCallerHasRoom) {
-    mnnkv::store store;
-    ASSERT_TRUE(ok(store.create().code()));
+/// Fills one output struct in all sizes; `call` passes it to a function that must succeed.
+template <class T, class Call>
+void check_output_sizes(Call call) {
     struct {
-        mnnkv_store_statistics known;
+        T known;
         std::uint8_t tail[40];
     } given;
-    for (const std::size_t extra : {0u, 1u, 8u, 40u}) {
+    const auto with_size = [&](std::size_t size) {
         std::memset(&given, 0x5A, sizeof given);
-        given.known.struct_size = static_cast<std::uint32_t>(sizeof given.known + extra);
-        ASSERT_TRUE(ok(mnnkv_store_stats(store.get(), &given.known)));
-        EXPECT_EQ(given.known.struct_size, sizeof given.known + extra) << "what the caller set";
-        EXPECT_EQ(given.known.reserved, 0u);
-        EXPECT_EQ(given.known.resident_blocks, 0u);
-        EXPECT_EQ(given.known.decode_ns, 0u);
+        given.known.struct_size = static_cast<std::uint32_t>(size);
+        return call(&given.known);
+    };
+    T expected = mnnkv::make<T>();
+    ASSERT_TRUE(ok(call(&expected)));
+    for (const std::size_t extra : {0u, 1u, 8u, 40u}) {
+        ASSERT_TRUE(ok(with_size(sizeof(T) + extra)));
+        EXPECT_EQ(given.known.struct_size, sizeof(T) + extra) << "what the caller set";
+        given.known.struct_size = expected.struct_size;
+        EXPECT_EQ(std::memcmp(&given.known, &expected, sizeof(T)), 0);
         for (const std::uint8_t b : given.tail) {
             EXPECT_EQ(b, 0x5A) << "fields that this library does not know are left alone";
         }
     }
-    for (const std::size_t size : {std::size_t{0}, std::size_t{4}, sizeof given.known - 1, std::size_t{UINT32_MAX}}) {
-        std::memset(&given, 0x5A, sizeof given);
-        given.known.struct_size = static_cast<std::uint32_t>(size);
-        const auto before = given;
-        EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_store_stats(store.get(), &given.known); }));
-        EXPECT_EQ(std::memcmp(&given, &before, sizeof given), 0);
+    for (const std::size_t size : {std::size_t{0}, std::size_t{4}, sizeof(T) - 1, std::size_t{UINT32_MAX}}) {
+        EXPECT_TRUE(refuses(bad, "struct_size", [&] { return with_size(size); }));
+        for (std::size_t i = sizeof(std::uint32_t); i < sizeof given; ++i) {
+            EXPECT_EQ(reinterpret_cast<const std::uint8_t*>(&given)[i], 0x5A) << "byte " << i;
+        }
     }
+}
+
+TEST(OptionStruct, StatisticsAreWrittenAsFarAsTheCallerHasRoom) {
+    mnnkv::store store;
+    ASSERT_TRUE(ok(store.create().code()));
+    check_output_sizes<mnnkv_store_statistics>(
+        [&](mnnkv_store_statistics* out) { return mnnkv_store_stats(store.get(), out); });
+}
+
+TEST(OptionStruct, PlansAreWrittenAsFarAsTheCallerHasRoom) {
+    std::int32_t pairs[16];
+    std::size_t n_pairs = 0;
+    check_output_sizes<mnnkv_h2o_plan>([&](mnnkv_h2o_plan* out) {
+        return mnnkv_h2o_plan_reserve(nullptr, 0, 1000, nullptr, pairs, 8, &n_pairs, out);
+    });
 }
 
 }  // namespace

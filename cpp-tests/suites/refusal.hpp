@@ -9,11 +9,14 @@
 
 namespace support {
 
-/// One output value, filled with canaries.
+/// One output value, filled with canaries; a struct that wants a struct_size has it.
 template <class T>
 class slot {
 public:
-    slot() { std::memset(&value_, 0x5A, sizeof value_); }
+    slot() {
+        std::memset(&value_, 0x5A, sizeof value_);
+        set_size(value_, 0);
+    }
 
     T* get() { return &value_; }
     const T& value() const { return value_; }
@@ -25,6 +28,12 @@ public:
     }
 
 private:
+    template <class U>
+    static auto set_size(U& value, int) -> decltype(value.struct_size, void()) {
+        value.struct_size = static_cast<std::uint32_t>(sizeof value);
+    }
+    static void set_size(T&, long) {}
+
     T value_;
 };
 

@@ -172,12 +172,8 @@ testing::AssertionResult refuses(mnnkv_status expected, const std::string& word,
     return testing::AssertionSuccess() << text;
 }
 
-/// A plan to be filled in. The one place to change should the struct ever need preparing.
-inline mnnkv_h2o_plan empty_plan() {
-    mnnkv_h2o_plan plan;
-    std::memset(&plan, 0, sizeof plan);
-    return plan;
-}
+/// A plan to be filled in.
+inline mnnkv_h2o_plan empty_plan() { return mnnkv::make<mnnkv_h2o_plan>(); }
 
 /// A JSON value; as much of JSON as the test data uses (no escapes in strings).
 struct json {

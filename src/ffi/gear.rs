@@ -149,8 +149,8 @@ fn report_needed(len: &Out<usize>, error: Error) -> Result<()> {
 }
 
 /// The capacity that is always enough to encode src_len bytes of dtype (MNNKV_DTYPE_F16 or F32) in any format:
-/// a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of words, or 2^32
-/// words and more. Any thread.
+/// a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of words, or more than
+/// 4,261,672,974 of them (format v1 counts in 32 bits, overhead included). Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
     guard_or(0, || {

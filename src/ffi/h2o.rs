@@ -1,7 +1,7 @@
 //! Exports of the h2o room.
 
 use super::panic::guard;
-use super::pointer::{self, Out, Sized32};
+use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
 use crate::h2o::{self, Config, Target};
 use crate::status::{Error, Result, bail};
@@ -95,10 +95,12 @@ impl mnnkv_h2o_config {
     }
 }
 
-/// What a plan does, and why that much.
+/// What a plan does, and why that much. Set struct_size before the call; the fields it covers are written.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_h2o_plan {
+    /// sizeof(mnnkv_h2o_plan)
+    pub struct_size: u32,
     /// Tokens that stay.
     pub kept_tokens: u32,
     /// Tokens that go.
@@ -116,6 +118,12 @@ pub struct mnnkv_h2o_plan {
     pub lossy_ratio: f32,
 }
 
+// SAFETY: repr(C), begins with a u32, integers and floats only.
+unsafe impl Sized32 for mnnkv_h2o_plan {
+    const MIN: usize = 32;
+}
+const _: () = assert!(size_of::<mnnkv_h2o_plan>() == 32);
+
 /// Fills in the defaults named at the fields, struct_size included. NULL is ignored. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_h2o_config_default(config: *mut mnnkv_h2o_config) {
@@ -130,8 +138,9 @@ pub unsafe extern "C" fn mnnkv_h2o_config_default(config: *mut mnnkv_h2o_config)
 ///
 /// scores: one number per block, 0 for a new block; changed in place. block_acc: the attention that the step's softmax
 /// rows gave to each block, summed over query heads and queries. norm: heads * queries. n_blocks 0 is legal.
-/// INVALID_ARGUMENT: alpha outside 0 .. 1, norm not a positive number, a NaN or infinite block_acc (the message says
-/// which); no score has changed then. Any thread.
+/// INVALID_ARGUMENT: alpha outside 0 .. 1, norm not a positive finite number, a block_acc that is not finite or
+/// overflows when divided by norm (the message says which), the two arrays overlap; no score has changed then. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_h2o_update_scores(
     scores: *mut f32,
@@ -160,7 +169,7 @@ pub unsafe extern "C" fn mnnkv_h2o_update_scores(
 /// pairs: room for pairs_cap pairs (offset, length), ascending, never touching; ready for mnnkv_kv_compact with base 0.
 /// n_pairs: how many. plan: what the pairs amount to. An empty cache gives no pairs; floor_dominates gives the one pair
 /// (0, kv_len).
-/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, a NaN ratio. BUFFER_TOO_SMALL: *n_pairs is what is
+/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, NaN as the ratio that is used. BUFFER_TOO_SMALL: *n_pairs is what is
 /// needed; half the number of blocks plus one is always enough. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_h2o_plan_reserve(
@@ -181,7 +190,7 @@ pub unsafe extern "C" fn mnnkv_h2o_plan_reserve(
                 pointer::options(config, "config")?.unwrap_or_default().check()?,
                 pointer::output(pairs.cast::<[i32; 2]>(), pairs_cap, "pairs")?,
                 Out::new(n_pairs, "n_pairs")?,
-                Out::new(plan, "plan")?,
+                SizedOut::new(plan, "plan")?,
             )
         };
         let result = h2o::plan(scores, kv_len, &config)?;
@@ -192,7 +201,8 @@ pub unsafe extern "C" fn mnnkv_h2o_plan_reserve(
         };
         target.copy_from_slice(&result.pairs);
         n_pairs.set(needed);
-        plan.set(mnnkv_h2o_plan {
+        plan.set(&mnnkv_h2o_plan {
+            struct_size: size_of::<mnnkv_h2o_plan>() as u32,
             kept_tokens: result.kept_tokens,
             evicted_tokens: result.evicted_tokens,
             floor_dominates: result.floor_dominates.into(),

@@ -64,9 +64,9 @@ pub struct mnnkv_layout {
     pub flash_block: u32,
     /// Tokens the buffers have room for, at least 1.
     pub max_tokens: u32,
-    /// Bytes from one head's K to the next; 0 = heads lie side by side.
+    /// Bytes from one head's K to the next, a multiple of the element size; 0 = heads lie side by side.
     pub key_head_stride: u64,
-    /// Bytes from one head's V to the next; 0 = heads lie side by side.
+    /// Bytes from one head's V to the next, a multiple of the element size; 0 = heads lie side by side.
     pub value_head_stride: u64,
     /// Must be 0.
     pub reserved: [u32; 4],

@@ -126,12 +126,8 @@ pub(super) unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Op
     if ptr.is_null() {
         return Ok(None);
     }
-    check(ptr, Some(T::MIN), name)?;
-    // SAFETY: every such struct begins with a u32, and the caller says at least that much is readable.
-    let given = unsafe { ptr.cast::<u32>().read() } as usize;
-    if given < T::MIN || given > MAX_STRUCT_SIZE {
-        bail!(InvalidArgument, "{name}->struct_size is {given}; {} (sizeof) expected", size_of::<T>());
-    }
+    // SAFETY: passed on.
+    let given = unsafe { struct_size(ptr, name) }?;
     // SAFETY: the caller says struct_size bytes are readable.
     let bytes = unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), given) };
     let known = given.min(size_of::<T>());
@@ -158,24 +154,46 @@ pub(super) unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T
     }
 }
 
-/// Writes as much of `value` as the caller's `struct_size` has room for; that field keeps what the caller set.
+/// A struct to write, of which the caller says by `struct_size` how much it knows.
+pub(super) struct SizedOut<T> {
+    ptr: *mut T,
+    len: usize,
+}
+
+impl<T: Sized32> SizedOut<T> {
+    /// Checks the pointer and its `struct_size` now, before any work is done.
+    ///
+    /// # Safety
+    /// A non-NULL `ptr` is writable for as many bytes as its `struct_size` says until the last [`SizedOut::set`].
+    pub(super) unsafe fn new(ptr: *mut T, name: &str) -> Result<Self> {
+        // SAFETY: passed on.
+        let given = unsafe { struct_size(ptr, name) }?;
+        Ok(SizedOut { ptr, len: given.min(size_of::<T>()) })
+    }
+
+    /// Writes as much as there is room for; `struct_size` keeps what the caller set.
+    pub(super) fn set(&self, value: &T) {
+        let field = size_of::<u32>();
+        // SAFETY: both sides have `len` bytes, checked in `new`; the first field is left out.
+        unsafe {
+            let from = (&raw const *value).cast::<u8>().add(field);
+            std::ptr::copy_nonoverlapping(from, self.ptr.cast::<u8>().add(field), self.len - field);
+        }
+    }
+}
+
+/// The `struct_size` of a struct that C handed over, when it is a possible one.
 ///
 /// # Safety
-/// A non-NULL `ptr` is writable for as many bytes as its `struct_size` says.
-pub(super) unsafe fn write_sized<T: Sized32>(ptr: *mut T, name: &str, value: T) -> Result<()> {
+/// A non-NULL `ptr` is readable for its first field.
+unsafe fn struct_size<T: Sized32>(ptr: *const T, name: &str) -> Result<usize> {
     check(ptr, Some(T::MIN), name)?;
-    // SAFETY: every such struct begins with a u32, and the caller says at least that much is there.
+    // SAFETY: every such struct begins with a u32, and the caller says at least that much is readable.
     let given = unsafe { ptr.cast::<u32>().read() } as usize;
     if given < T::MIN || given > MAX_STRUCT_SIZE {
         bail!(InvalidArgument, "{name}->struct_size is {given}; {} (sizeof) expected", size_of::<T>());
     }
-    let field = size_of::<u32>();
-    // SAFETY: both sides have `given.min(size_of::<T>())` bytes, of which the first field is left out.
-    unsafe {
-        let from = (&raw const value).cast::<u8>().add(field);
-        std::ptr::copy_nonoverlapping(from, ptr.cast::<u8>().add(field), given.min(size_of::<T>()) - field);
-    }
-    Ok(())
+    Ok(given)
 }
 
 /// Fails when a reserved field is set: a later version may give it a meaning.

@@ -2,7 +2,7 @@
 
 use super::layout::{self, mnnkv_layout};
 use super::panic::{Handle, guard};
-use super::pointer::{self, Out, Sized32};
+use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
 use super::version;
 use crate::gear::Predictors;
@@ -245,8 +245,8 @@ pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u3
     unsafe { with(store, |_| Ok(())) }
 }
 
-/// Writes every released token of the layer back, bit for bit, and keeps the blobs: releasing the tokens again costs no
-/// encoding.
+/// Writes every released token of the layer back, bit for bit, and keeps the blobs of blocks that are still whole:
+/// releasing those again costs no encoding. The blob of a block that an edit has cut is dropped with the restore.
 ///
 /// The layout may have other packing, strides or max_tokens than at submit (a cache that has grown), but the same
 /// heads, head_dim and element types. restored_bytes: raw bytes written; 0 when nothing was released.
@@ -314,7 +314,8 @@ pub unsafe extern "C" fn mnnkv_store_stats(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(store, |store| {
-            pointer::write_sized(statistics, "statistics", store.statistics().into())?;
+            let statistics = SizedOut::new(statistics, "statistics")?;
+            statistics.set(&store.statistics().into());
             Ok(())
         })
     }

@@ -16,8 +16,8 @@ pub fn update_scores(scores: &mut [f32], block_acc: &[f32], alpha: f32, norm: f3
     if !(norm.is_finite() && norm > 0.0) {
         bail!(InvalidArgument, "norm is {norm}; a positive number (heads * queries) expected");
     }
-    if let Some(i) = block_acc.iter().position(|acc| !acc.is_finite()) {
-        bail!(InvalidArgument, "block_acc[{i}] is {}; a finite number expected", block_acc[i]);
+    if let Some(i) = block_acc.iter().position(|acc| !(acc / norm).is_finite()) {
+        bail!(InvalidArgument, "block_acc[{i}] is {} and norm {norm}; a finite quotient expected", block_acc[i]);
     }
     for (score, acc) in scores.iter_mut().zip(block_acc) {
         *score = alpha * *score + (1.0 - alpha) * (acc / norm);
@@ -42,6 +42,7 @@ mod tests {
         for (acc, alpha, norm) in [
             ([1.0, nan], 0.9, 1.0),
             ([f32::INFINITY, 1.0], 0.9, 1.0),
+            ([1.0, 3e38], 0.9, 1e-30),
             ([1.0, 1.0], nan, 1.0),
             ([1.0, 1.0], -0.1, 1.0),
             ([1.0, 1.0], 1.1, 1.0),

@@ -18,7 +18,7 @@ pub use stats::Statistics;
 use crate::gear::{Decoder, Encoder, Options, Predictors, Width};
 use crate::layout::{self, Layout, Pair, TokenRange};
 use crate::status::{self, Result, bail};
-use block::{Block, Residence, Shape};
+use block::{Block, Residence, Segment, Shape};
 use heap::{Blob, Heap};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -222,9 +222,11 @@ fn retain(blocks: &mut Vec<Block>, heap: &mut Heap, mut keep: impl FnMut(&mut Bl
 }
 
 /// The longest ranges of tokens that are released: neighbouring blocks are given back as one, since a page or a flash
-/// block may lie across their border.
+/// block may lie across their border. Tokens that the layout has no room for are left out.
 fn released_runs(blocks: &[Block], layout: &Layout) -> Vec<TokenRange> {
-    let mut tokens: Vec<(u32, u32)> = blocks.iter().flat_map(|b| &b.segments).map(|s| (s.begin, s.end())).collect();
+    let fits = |s: &&Segment| s.end() as usize <= layout.max_tokens();
+    let segments = blocks.iter().flat_map(|b| &b.segments).filter(fits);
+    let mut tokens: Vec<(u32, u32)> = segments.map(|s| (s.begin, s.end())).collect();
     tokens.sort_unstable();
     tokens.dedup_by(|next, run| {
         let touches = run.1 == next.0;

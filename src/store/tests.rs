@@ -276,6 +276,20 @@ fn a_cache_that_no_longer_fits_is_stale_and_the_block_waits() {
 }
 
 #[test]
+fn a_block_is_released_beside_one_that_the_layout_has_no_room_for() {
+    let mut host = Host::new(100, 3);
+    host.append(100);
+    let mut store = Store::new(Config::default());
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(60, 40)).unwrap();
+    store.commit(0, host.cache()).unwrap();
+    let mut short = Host::new(60, 4);
+    short.append(60);
+    store.submit(0, &short.layout, &short.key, &short.value, short.range(20, 40)).unwrap();
+    store.commit(0, short.cache()).unwrap();
+    assert!(short.read(59).0.iter().all(|b| *b == 0), "released tokens read as zero");
+}
+
+#[test]
 fn tokens_written_after_submit_stay_raw() {
     let mut host = Host::new(64, 4);
     host.append(64);
