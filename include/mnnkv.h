@@ -100,7 +100,8 @@
 /// and, whenever it edits the layer's cache, mnnkv_store_compacted or mnnkv_store_truncated. Between commit and restore
 /// the host must neither read nor write released tokens; it may move them together with others, and copy the whole
 /// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
-/// except mnnkv_store_stats. This version starts no threads and works inside the calls.
+/// except mnnkv_store_stats. This version starts no threads and works inside the calls; it keeps working memory of
+/// about four times the raw bytes of its largest block.
 typedef struct mnnkv_store mnnkv_store;
 
 /// The outcome of a call: MNNKV_OK or one of the MNNKV_* failures. Numbers never change meaning.
@@ -510,8 +511,8 @@ mnnkv_status mnnkv_h2o_update_scores(float *scores,
 /// pairs: room for pairs_cap pairs (offset, length), ascending, never touching; ready for mnnkv_kv_compact with base 0.
 /// n_pairs: how many. plan: what the pairs amount to. An empty cache gives no pairs; floor_dominates gives the one pair
 /// (0, kv_len).
-/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, NaN as the ratio that is used. BUFFER_TOO_SMALL: *n_pairs is what is
-/// needed; half the number of blocks plus one is always enough. Any thread.
+/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, NaN as the ratio that is used. BUFFER_TOO_SMALL:
+/// *n_pairs is what is needed; half the number of blocks plus one is always enough. Any thread.
 mnnkv_status mnnkv_h2o_plan_reserve(const float *scores,
                                     size_t n_blocks,
                                     uint32_t kv_len,

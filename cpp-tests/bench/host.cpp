@@ -156,7 +156,8 @@ void bench_compact(Cache& ours, Cache& loop, const std::string& kind, const std:
     const std::size_t n_pairs = pairs.size() / 2;
     std::uint32_t kept = 0;
     const auto compact = [&] {
-        check(mnnkv_kv_compact(&ours.layout, ours.key.data(), ours.value.data(), 0, pairs.data(), n_pairs, tokens, &kept),
+        check(mnnkv_kv_compact(&ours.layout, ours.key.data(), ours.value.data(), 0, pairs.data(), n_pairs, tokens,
+                               &kept),
               "compact");
     };
     const auto compact_by_element = [&] {
@@ -225,16 +226,16 @@ void bench_layout(std::uint32_t heads, std::uint32_t tokens) {
     std::vector<std::int32_t> pairs(scores.size() + 3);
     std::size_t n_pairs = 0;
     mnnkv_h2o_plan plan = mnnkv::make<mnnkv_h2o_plan>();
-    check(mnnkv_h2o_plan_reserve(scores.data(), scores.size(), tokens, nullptr, pairs.data(), pairs.size() / 2, &n_pairs,
-                                   &plan),
+    check(mnnkv_h2o_plan_reserve(scores.data(), scores.size(), tokens, nullptr, pairs.data(), pairs.size() / 2,
+                                 &n_pairs, &plan),
             "plan");
     pairs.resize(2 * n_pairs);
     bench_compact(ours, loop, "block", pairs, tokens);
     bench_compact(ours, loop, "arbitrary", arbitrary_pairs(tokens), tokens);
     race("plan, " + std::to_string(tokens) + " tokens (bytes: scores)", double(scores.size()) * sizeof(float),
          {{"mnnkv_h2o_plan_reserve", [&] {
-               check(mnnkv_h2o_plan_reserve(scores.data(), scores.size(), tokens, nullptr, pairs.data(), pairs.size() / 2,
-                                            &n_pairs, &plan),
+               check(mnnkv_h2o_plan_reserve(scores.data(), scores.size(), tokens, nullptr, pairs.data(),
+                                            pairs.size() / 2, &n_pairs, &plan),
                        "plan");
            }}});
 }
@@ -249,7 +250,8 @@ void bench_codec(const std::string& file) {
     Bytes blob(mnnkv_gear_bound(words.size(), MNNKV_DTYPE_F16)), back(words.size()), copy(words.size());
     std::size_t blob_len = 0, back_len = 0;
     const auto encode = [&] {
-        check(mnnkv_encode_fp16_gear(words.data(), words.size(), nullptr, blob.data(), blob.size(), &blob_len), "encode");
+        check(mnnkv_encode_fp16_gear(words.data(), words.size(), nullptr, blob.data(), blob.size(), &blob_len),
+              "encode");
     };
     const auto decode = [&] {
         check(mnnkv_decode_fp16_gear(blob.data(), blob_len, back.data(), back.size(), &back_len), "decode");

@@ -100,9 +100,9 @@ public:
             const std::uint32_t kept = layers_[l][0].cache.length();
             const mnnkv_store_statistics s = stats(stores_[l]);
             const std::uint64_t held = chats * kept * token_bytes - s.released_raw_bytes + s.compressed_bytes;
+            const double lossless = s.compressed_bytes > 0 ? double(s.raw_bytes) / double(s.compressed_bytes) : 1.0;
             std::printf("%5u %11llu  %6.2f:1 %5u of %u %6.2f:1 %6.2f:1\n", l, static_cast<unsigned long long>(raw),
-                        double(s.raw_bytes) / double(s.compressed_bytes), kept, Sample::tokens,
-                        double(Sample::tokens) / kept, double(raw) / double(held));
+                        lossless, kept, Sample::tokens, double(Sample::tokens) / kept, double(raw) / double(held));
             all_raw += raw;
             all_held += held;
         }
@@ -164,7 +164,8 @@ private:
                 "compact");
         require(stores_[l].compacted(chat, layer.plan.data(), n_pairs), "compacted");
         std::uint64_t bytes = 0;
-        require(mnnkv_kv_release(&cache.layout(), cache.key(), cache.value(), new_length, old_length - new_length, &bytes),
+        require(mnnkv_kv_release(&cache.layout(), cache.key(), cache.value(), new_length, old_length - new_length,
+                                 &bytes),
                 "release");
         cache.set_length(new_length);
 
@@ -286,10 +287,12 @@ int main(int argc, char** argv) {
     const std::size_t after = resident_bytes();
 
     host.print_table();
-    std::printf("resident memory of the caches, by the system: %.1f MB after the prompt (%u tokens, raw),\n",
-                double(before - empty) / 1e6, Sample::prompt);
-    std::printf("    %.1f MB after %u more steps with mnn-kv, blobs and working memory included\n",
-                double(after - empty) / 1e6, Sample::queries);
+    if (after > 0) {
+        std::printf("resident memory of the caches, by the system: %.1f MB after the prompt (%u tokens, raw),\n",
+                    double(before - empty) / 1e6, Sample::prompt);
+        std::printf("    %.1f MB after %u more steps with mnn-kv, blobs and working memory included\n",
+                    double(after - empty) / 1e6, Sample::queries);
+    }
     host.print_speed();
     std::printf("every restored byte matched: %.1f MB restored, %.1f MB compared with the recording\n",
                 double(host.restored_bytes()) / 1e6, double(host.compared_bytes()) / 1e6);

@@ -169,8 +169,8 @@ pub unsafe extern "C" fn mnnkv_h2o_update_scores(
 /// pairs: room for pairs_cap pairs (offset, length), ascending, never touching; ready for mnnkv_kv_compact with base 0.
 /// n_pairs: how many. plan: what the pairs amount to. An empty cache gives no pairs; floor_dominates gives the one pair
 /// (0, kv_len).
-/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, NaN as the ratio that is used. BUFFER_TOO_SMALL: *n_pairs is what is
-/// needed; half the number of blocks plus one is always enough. Any thread.
+/// INVALID_ARGUMENT: kv_len over 2^31 - 1, an unknown target_mode, NaN as the ratio that is used. BUFFER_TOO_SMALL:
+/// *n_pairs is what is needed; half the number of blocks plus one is always enough. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_h2o_plan_reserve(
     scores: *const f32,

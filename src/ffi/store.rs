@@ -23,7 +23,8 @@ use std::ffi::c_void;
 /// and, whenever it edits the layer's cache, mnnkv_store_compacted or mnnkv_store_truncated. Between commit and restore
 /// the host must neither read nor write released tokens; it may move them together with others, and copy the whole
 /// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
-/// except mnnkv_store_stats. This version starts no threads and works inside the calls.
+/// except mnnkv_store_stats. This version starts no threads and works inside the calls; it keeps working memory of
+/// about four times the raw bytes of its largest block.
 pub struct mnnkv_store(Handle<Store>);
 
 /// How a store works. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
