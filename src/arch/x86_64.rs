@@ -184,98 +184,89 @@ fn finish_transpose<T: Copy>(shape: &Transposition, src: &[T], dst: &mut [T]) {
     portable::transpose_part(shape, rows..shape.rows, 0..shape.columns, src, dst);
 }
 
-/// Fails unless the last element of the matrix lies inside both slices.
-fn check_bounds<T>(shape: &Transposition, src: &[T], dst: &[T]) -> bool {
+/// Calls `square` with the first source and target element of every square of 8 x 8 of the matrix.
+///
+/// # Safety
+/// `square` touches 8 elements from each of 8 places `src_stride` and `dst_stride` apart, and no others.
+#[inline(always)]
+unsafe fn squares<T>(shape: &Transposition, src: &[T], dst: &mut [T], square: impl Fn(*const T, *mut T)) {
     let Transposition { rows, columns, src_stride, dst_stride } = *shape;
-    if rows == 0 || columns == 0 {
-        return false;
-    }
-    assert!((rows - 1) * src_stride + columns <= src.len() && (columns - 1) * dst_stride + rows <= dst.len());
-    true
-}
-
-/// The squares of 8 x 8: rows are loaded, interleaved in three rounds, and stored as columns.
-#[target_feature(enable = "avx2")]
-fn transpose2_avx2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]) {
-    if !check_bounds(shape, src, dst) {
+    if rows < 8 || columns < 8 {
         return;
     }
-    for i in (0..shape.rows / 8 * 8).step_by(8) {
-        for j in (0..shape.columns / 8 * 8).step_by(8) {
+    assert!((rows - 1) * src_stride + columns <= src.len() && (columns - 1) * dst_stride + rows <= dst.len());
+    for i in (0..rows / 8 * 8).step_by(8) {
+        for j in (0..columns / 8 * 8).step_by(8) {
             // SAFETY: rows i .. i + 8 and columns j .. j + 8 are inside the matrix, whose last element is inside both
             // slices.
-            unsafe {
-                let from = src.as_ptr().add(i * shape.src_stride + j);
-                let to = dst.as_mut_ptr().add(j * shape.dst_stride + i);
-                let row = |r: usize| _mm_loadu_si128(from.add(r * shape.src_stride).cast());
-                let (r0, r1, r2, r3) = (row(0), row(1), row(2), row(3));
-                let (r4, r5, r6, r7) = (row(4), row(5), row(6), row(7));
-                let (a0, a1) = (_mm_unpacklo_epi16(r0, r1), _mm_unpackhi_epi16(r0, r1));
-                let (a2, a3) = (_mm_unpacklo_epi16(r2, r3), _mm_unpackhi_epi16(r2, r3));
-                let (a4, a5) = (_mm_unpacklo_epi16(r4, r5), _mm_unpackhi_epi16(r4, r5));
-                let (a6, a7) = (_mm_unpacklo_epi16(r6, r7), _mm_unpackhi_epi16(r6, r7));
-                let (b0, b1) = (_mm_unpacklo_epi32(a0, a2), _mm_unpackhi_epi32(a0, a2));
-                let (b2, b3) = (_mm_unpacklo_epi32(a1, a3), _mm_unpackhi_epi32(a1, a3));
-                let (b4, b5) = (_mm_unpacklo_epi32(a4, a6), _mm_unpackhi_epi32(a4, a6));
-                let (b6, b7) = (_mm_unpacklo_epi32(a5, a7), _mm_unpackhi_epi32(a5, a7));
-                let columns = [
-                    _mm_unpacklo_epi64(b0, b4),
-                    _mm_unpackhi_epi64(b0, b4),
-                    _mm_unpacklo_epi64(b1, b5),
-                    _mm_unpackhi_epi64(b1, b5),
-                    _mm_unpacklo_epi64(b2, b6),
-                    _mm_unpackhi_epi64(b2, b6),
-                    _mm_unpacklo_epi64(b3, b7),
-                    _mm_unpackhi_epi64(b3, b7),
-                ];
-                for (c, column) in columns.into_iter().enumerate() {
-                    _mm_storeu_si128(to.add(c * shape.dst_stride).cast(), column);
-                }
-            }
+            unsafe { square(src.as_ptr().add(i * src_stride + j), dst.as_mut_ptr().add(j * dst_stride + i)) };
         }
     }
+}
+
+/// Rows are loaded, interleaved in three rounds, and stored as columns.
+#[target_feature(enable = "avx2")]
+fn transpose2_avx2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]) {
+    let square = |from: *const [u8; 2], to: *mut [u8; 2]| {
+        // SAFETY: `squares` hands out places with 8 elements in each of 8 rows.
+        let row = |r: usize| unsafe { _mm_loadu_si128(from.add(r * shape.src_stride).cast()) };
+        let (r0, r1, r2, r3) = (row(0), row(1), row(2), row(3));
+        let (r4, r5, r6, r7) = (row(4), row(5), row(6), row(7));
+        let (a0, a1) = (_mm_unpacklo_epi16(r0, r1), _mm_unpackhi_epi16(r0, r1));
+        let (a2, a3) = (_mm_unpacklo_epi16(r2, r3), _mm_unpackhi_epi16(r2, r3));
+        let (a4, a5) = (_mm_unpacklo_epi16(r4, r5), _mm_unpackhi_epi16(r4, r5));
+        let (a6, a7) = (_mm_unpacklo_epi16(r6, r7), _mm_unpackhi_epi16(r6, r7));
+        let (b0, b1) = (_mm_unpacklo_epi32(a0, a2), _mm_unpackhi_epi32(a0, a2));
+        let (b2, b3) = (_mm_unpacklo_epi32(a1, a3), _mm_unpackhi_epi32(a1, a3));
+        let (b4, b5) = (_mm_unpacklo_epi32(a4, a6), _mm_unpackhi_epi32(a4, a6));
+        let (b6, b7) = (_mm_unpacklo_epi32(a5, a7), _mm_unpackhi_epi32(a5, a7));
+        let columns = [
+            _mm_unpacklo_epi64(b0, b4),
+            _mm_unpackhi_epi64(b0, b4),
+            _mm_unpacklo_epi64(b1, b5),
+            _mm_unpackhi_epi64(b1, b5),
+            _mm_unpacklo_epi64(b2, b6),
+            _mm_unpackhi_epi64(b2, b6),
+            _mm_unpacklo_epi64(b3, b7),
+            _mm_unpackhi_epi64(b3, b7),
+        ];
+        for (c, column) in columns.into_iter().enumerate() {
+            // SAFETY: `squares` hands out places with 8 elements in each of 8 rows.
+            unsafe { _mm_storeu_si128(to.add(c * shape.dst_stride).cast(), column) };
+        }
+    };
+    // SAFETY: `square` keeps to the places it is given.
+    unsafe { squares(shape, src, dst, square) };
 }
 
 /// As [`transpose2_avx2`], in 256-bit rows of eight 4-byte elements.
 #[target_feature(enable = "avx2")]
 fn transpose4_avx2(shape: &Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]) {
-    if !check_bounds(shape, src, dst) {
-        return;
-    }
-    for i in (0..shape.rows / 8 * 8).step_by(8) {
-        for j in (0..shape.columns / 8 * 8).step_by(8) {
-            // SAFETY: rows i .. i + 8 and columns j .. j + 8 are inside the matrix, whose last element is inside both
-            // slices.
+    let square = |from: *const [u8; 4], to: *mut [u8; 4]| {
+        // SAFETY: `squares` hands out places with 8 elements in each of 8 rows.
+        let row = |r: usize| unsafe { _mm256_loadu_si256(from.add(r * shape.src_stride).cast()) };
+        // Four rows at a time: column c is in the low half of element c % 4 for c < 4, else in its high half.
+        let four = |r: usize| {
+            let (r0, r1, r2, r3) = (row(r), row(r + 1), row(r + 2), row(r + 3));
+            let (a0, a1) = (_mm256_unpacklo_epi32(r0, r1), _mm256_unpackhi_epi32(r0, r1));
+            let (a2, a3) = (_mm256_unpacklo_epi32(r2, r3), _mm256_unpackhi_epi32(r2, r3));
+            [
+                _mm256_unpacklo_epi64(a0, a2),
+                _mm256_unpackhi_epi64(a0, a2),
+                _mm256_unpacklo_epi64(a1, a3),
+                _mm256_unpackhi_epi64(a1, a3),
+            ]
+        };
+        for (c, (upper, lower)) in four(0).into_iter().zip(four(4)).enumerate() {
+            let left = _mm256_permute2x128_si256::<0x20>(upper, lower);
+            let right = _mm256_permute2x128_si256::<0x31>(upper, lower);
+            // SAFETY: `squares` hands out places with 8 elements in each of 8 rows.
             unsafe {
-                let from = src.as_ptr().add(i * shape.src_stride + j);
-                let to = dst.as_mut_ptr().add(j * shape.dst_stride + i);
-                let row = |r: usize| _mm256_loadu_si256(from.add(r * shape.src_stride).cast());
-                let (r0, r1, r2, r3) = (row(0), row(1), row(2), row(3));
-                let (r4, r5, r6, r7) = (row(4), row(5), row(6), row(7));
-                let (a0, a1) = (_mm256_unpacklo_epi32(r0, r1), _mm256_unpackhi_epi32(r0, r1));
-                let (a2, a3) = (_mm256_unpacklo_epi32(r2, r3), _mm256_unpackhi_epi32(r2, r3));
-                let (a4, a5) = (_mm256_unpacklo_epi32(r4, r5), _mm256_unpackhi_epi32(r4, r5));
-                let (a6, a7) = (_mm256_unpacklo_epi32(r6, r7), _mm256_unpackhi_epi32(r6, r7));
-                // Column c of the upper four rows is in the low half of upper[c % 4] for c < 4, else in its high half.
-                let upper = [
-                    _mm256_unpacklo_epi64(a0, a2),
-                    _mm256_unpackhi_epi64(a0, a2),
-                    _mm256_unpacklo_epi64(a1, a3),
-                    _mm256_unpackhi_epi64(a1, a3),
-                ];
-                let lower = [
-                    _mm256_unpacklo_epi64(a4, a6),
-                    _mm256_unpackhi_epi64(a4, a6),
-                    _mm256_unpacklo_epi64(a5, a7),
-                    _mm256_unpackhi_epi64(a5, a7),
-                ];
-                for (c, (u, l)) in upper.into_iter().zip(lower).enumerate() {
-                    let left = _mm256_permute2x128_si256::<0x20>(u, l);
-                    let right = _mm256_permute2x128_si256::<0x31>(u, l);
-                    _mm256_storeu_si256(to.add(c * shape.dst_stride).cast(), left);
-                    _mm256_storeu_si256(to.add((c + 4) * shape.dst_stride).cast(), right);
-                }
+                _mm256_storeu_si256(to.add(c * shape.dst_stride).cast(), left);
+                _mm256_storeu_si256(to.add((c + 4) * shape.dst_stride).cast(), right);
             }
         }
-    }
+    };
+    // SAFETY: `square` keeps to the places it is given.
+    unsafe { squares(shape, src, dst, square) };
 }

@@ -239,8 +239,9 @@ pub unsafe extern "C" fn mnnkv_decode_fp32_gear(
 pub unsafe extern "C" fn mnnkv_predictors_parse(list: *const c_char, len: usize, predictors: *mut u32) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (list, predictors) =
-            unsafe { (pointer::input_bytes(list.cast(), len, "list")?, Out::new(predictors, "predictors")?) };
+        let list = unsafe { pointer::input_bytes(list.cast(), len, "list") }?;
+        // SAFETY: as above.
+        let predictors = unsafe { Out::new(predictors, "predictors") }?;
         match std::str::from_utf8(list) {
             Ok(text) => predictors.set(Predictors::parse(text).bits()),
             Err(e) => bail!(InvalidArgument, "list is not UTF-8 from byte {} on", e.valid_up_to()),

@@ -151,6 +151,21 @@ pub(super) unsafe fn reserve_pairs<'a>(pairs: *const i32, n_pairs: usize) -> Res
     unsafe { pointer::input(pairs.cast::<Pair>(), n_pairs, "reserve_pairs") }
 }
 
+/// # Safety
+/// As the exports below.
+unsafe fn index(
+    layout: *const mnnkv_layout,
+    element: *mut u64,
+    look_up: impl FnOnce(&Layout) -> Result<u64>,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let (layout, element) = unsafe { (checked(layout)?, Out::new(element, "element")?) };
+        element.set(look_up(&layout)?);
+        Ok(())
+    })
+}
+
 /// Checks a layout. key_bytes, value_bytes: sizes of the two buffers, all heads, up to the end of the last head.
 /// INVALID_ARGUMENT names the field that is wrong; UNSUPPORTED is a quantised dtype. Any thread.
 #[unsafe(no_mangle)]
@@ -161,8 +176,11 @@ pub unsafe extern "C" fn mnnkv_layout_check(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (layout, key_bytes, value_bytes) =
-            unsafe { (checked(layout)?, Out::new(key_bytes, "key_bytes")?, Out::new(value_bytes, "value_bytes")?) };
+        let layout = unsafe { checked(layout) }?;
+        // SAFETY: as above.
+        let key_bytes = unsafe { Out::new(key_bytes, "key_bytes") }?;
+        // SAFETY: as above.
+        let value_bytes = unsafe { Out::new(value_bytes, "value_bytes") }?;
         key_bytes.set(layout.key_bytes() as u64);
         value_bytes.set(layout.value_bytes() as u64);
         Ok(())
@@ -178,12 +196,8 @@ pub unsafe extern "C" fn mnnkv_key_index(
     dim: u32,
     element: *mut u64,
 ) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: the caller vouches for its pointers.
-        let (layout, element) = unsafe { (checked(layout)?, Out::new(element, "element")?) };
-        element.set(layout.key_index(token, dim)?);
-        Ok(())
-    })
+    // SAFETY: passed on.
+    unsafe { index(layout, element, |layout| layout.key_index(token, dim)) }
 }
 
 /// Where V of one token and dim lies within its head, in elements. Any thread.
@@ -194,12 +208,8 @@ pub unsafe extern "C" fn mnnkv_value_index(
     dim: u32,
     element: *mut u64,
 ) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: the caller vouches for its pointers.
-        let (layout, element) = unsafe { (checked(layout)?, Out::new(element, "element")?) };
-        element.set(layout.value_index(token, dim)?);
-        Ok(())
-    })
+    // SAFETY: passed on.
+    unsafe { index(layout, element, |layout| layout.value_index(token, dim)) }
 }
 
 /// Copies tokens begin .. begin + count out of a packed cache.

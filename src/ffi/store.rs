@@ -158,8 +158,9 @@ pub unsafe extern "C" fn mnnkv_store_create(
     guard(|| {
         version::check_abi(abi_version)?;
         // SAFETY: the caller vouches for its pointers.
-        let (config, out) =
-            unsafe { (pointer::options(config, "config")?.unwrap_or_default().check()?, Out::new(out, "out")?) };
+        let config = unsafe { pointer::options(config, "config") }?.unwrap_or_default().check()?;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(out, "out") }?;
         out.set(Box::into_raw(Box::new(mnnkv_store(Handle::new(Store::new(config))))));
         Ok(())
     })

@@ -59,8 +59,7 @@ fn release_plane(
 
 /// Calls `visit` with runs of neighbouring elements that cover the real elements of a span exactly once.
 fn runs(plane: &Plane, span: Span, mut visit: impl FnMut(usize, usize)) {
-    let whole = span.count == plane.block() && plane.block().is_multiple_of(plane.lanes());
-    if whole && plane.tail_dims() == 0 {
+    if span.count == plane.block() && plane.is_solid() {
         return visit(span.base, plane.block_stride());
     }
     let lanes = plane.lanes();

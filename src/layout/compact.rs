@@ -1,6 +1,6 @@
 //! Moving tokens inside a packed cache.
 
-use super::plane::Plane;
+use super::plane::{Chunk, Place, Plane};
 use super::rows;
 use super::{Layout, by_element};
 use crate::status::{Result, bail};
@@ -77,20 +77,6 @@ struct Move {
     count: usize,
 }
 
-/// A part of a move that lies in one block on either side, and in one panel too where tokens are interleaved.
-pub(super) struct Chunk {
-    pub(super) src: Place,
-    pub(super) dst: Place,
-    pub(super) count: usize,
-}
-
-/// A token: the first element of its block, and its number inside.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub(super) base: usize,
-    pub(super) first: usize,
-}
-
 fn move_plane(plane: &Plane, packed: &mut [u8], moves: impl Iterator<Item = Move> + Clone) {
     by_element!(plane, move_elements(moves), packed)
 }
@@ -111,9 +97,9 @@ fn move_elements<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], moves: i
 /// First token first: right for moves to lower tokens, however they overlap.
 fn move_forward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], mut step: Move) {
     while step.count > 0 {
-        let (src, dst) = (place(plane, step.src), place(plane, step.dst));
+        let (src, dst) = (plane.place(step.src), plane.place(step.dst));
         let blocks = step.count / plane.block();
-        let moved = if src.first == 0 && dst.first == 0 && blocks > 0 && is_solid(plane) {
+        let moved = if src.first == 0 && dst.first == 0 && blocks > 0 && plane.is_solid() {
             // Whole blocks lie side by side: one piece.
             let len = blocks * plane.block_stride();
             packed.copy_within(src.base..src.base + len, dst.base);
@@ -142,7 +128,7 @@ fn move_forward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], mut step:
 fn move_backward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], step: Move) {
     let mut left = step.count;
     while left > 0 {
-        let (src, dst) = (place(plane, step.src + left - 1), place(plane, step.dst + left - 1));
+        let (src, dst) = (plane.place(step.src + left - 1), plane.place(step.dst + left - 1));
         let mut count = left.min(src.first.min(dst.first) + 1);
         if plane.lanes() > 1 {
             count = count.min((src.first % plane.lanes()).min(dst.first % plane.lanes()) + 1);
@@ -151,15 +137,6 @@ fn move_backward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], step: Mo
         move_chunk(plane, packed, &Chunk { src: back(src), dst: back(dst), count });
         left -= count;
     }
-}
-
-fn place(plane: &Plane, token: usize) -> Place {
-    Place { base: (token / plane.block()) * plane.block_stride(), first: token % plane.block() }
-}
-
-/// Whether a block is all real elements, without padding dims or lanes.
-fn is_solid(plane: &Plane) -> bool {
-    plane.tail_dims() == 0 && plane.block().is_multiple_of(plane.lanes())
 }
 
 /// Moves a chunk row by row: whole runs of tokens where a row is full, single pieces in a row with padding dims.

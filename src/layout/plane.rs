@@ -69,6 +69,20 @@ pub(super) struct Tile {
     pub(super) at: usize,
 }
 
+/// A part of a move that lies in one block on either side, and in one panel too where tokens are interleaved.
+pub(super) struct Chunk {
+    pub(super) src: Place,
+    pub(super) dst: Place,
+    pub(super) count: usize,
+}
+
+/// A token: the first element of its block, and its number inside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) base: usize,
+    pub(super) first: usize,
+}
+
 impl Plane {
     pub(super) fn new(name: &str, shape: &Shape, element_bytes: usize, head_stride_bytes: u64) -> Result<Self> {
         let Shape { heads, dims, tokens, block, group, lanes } = *shape;
@@ -182,6 +196,15 @@ impl Plane {
             + (u / self.lanes) * self.group * self.lanes
             + (dim % self.group) * self.lanes
             + u % self.lanes
+    }
+
+    pub(super) fn place(&self, token: usize) -> Place {
+        Place { base: (token / self.block) * self.block_stride, first: token % self.block }
+    }
+
+    /// Whether a block is all real elements, without padding dims or lanes.
+    pub(super) fn is_solid(&self) -> bool {
+        self.tail_dims() == 0 && self.block.is_multiple_of(self.lanes)
     }
 
     /// The spans of a range, in order.

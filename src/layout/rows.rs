@@ -4,8 +4,7 @@
 //! mask drops the bytes that do not belong, so that pieces of every length cost the same. Both functions answer whether
 //! they did the work; they leave unusual row sizes, and rows whose whole read would leave the head, to the caller.
 
-use super::compact::{Chunk, Place};
-use super::plane::Plane;
+use super::plane::{Chunk, Place, Plane};
 
 /// Bytes per row, when rows are runs of tokens.
 fn row_bytes<const N: usize>(plane: &Plane) -> Option<usize> {

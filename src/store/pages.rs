@@ -56,9 +56,9 @@ mod system {
         let mut in_memory = [0u8; BATCH];
         let mut count = 0;
         for batch in pages.chunks(BATCH * page) {
+            let (start, vector) = (batch.as_ptr().cast_mut().cast(), in_memory.as_mut_ptr().cast());
             // SAFETY: the range is whole pages of a live slice; one byte per page is written, at most BATCH.
-            let result =
-                unsafe { libc::mincore(batch.as_ptr().cast_mut().cast(), batch.len(), in_memory.as_mut_ptr().cast()) };
+            let result = unsafe { libc::mincore(start, batch.len(), vector) };
             let answers = &in_memory[..batch.len() / page];
             count += if result == 0 { answers.iter().filter(|b| *b & 1 == 1).count() } else { answers.len() };
         }
