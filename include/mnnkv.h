@@ -51,7 +51,7 @@
 /// older header could no longer run.
 #define MNNKV_ABI_VERSION 1
 
-/// Format v1 of gear blobs.
+/// Format v1 of gear blobs; docs/format.md has it byte for byte.
 #define MNNKV_GEAR_FORMAT_V1 1
 
 /// Try the lane as it is.
@@ -502,7 +502,8 @@ mnnkv_status mnnkv_h2o_update_scores(float *scores,
                                      float alpha,
                                      float norm);
 
-/// Decides which tokens of a cache of kv_len tokens stay.
+/// Decides which tokens of a cache of kv_len tokens stay: heavy-hitter eviction (H2O, Zhang et al. 2023) by whole
+/// blocks, with tokens really dropped.
 ///
 /// scores: n_blocks numbers, block i covers tokens from i * block_tokens on. Missing ones count as 0, further ones are
 /// ignored; NaN counts as the lowest score, and of equal scores the lower block wins.

@@ -9,7 +9,7 @@ use crate::status::{Error, Result, bail};
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
-/// Format v1 of gear blobs.
+/// Format v1 of gear blobs; docs/format.md has it byte for byte.
 pub const MNNKV_GEAR_FORMAT_V1: u32 = 1;
 /// Try the lane as it is.
 pub const MNNKV_PREDICT_RAW: u32 = 1;

@@ -160,7 +160,8 @@ pub unsafe extern "C" fn mnnkv_h2o_update_scores(
     })
 }
 
-/// Decides which tokens of a cache of kv_len tokens stay.
+/// Decides which tokens of a cache of kv_len tokens stay: heavy-hitter eviction (H2O, Zhang et al. 2023) by whole
+/// blocks, with tokens really dropped.
 ///
 /// scores: n_blocks numbers, block i covers tokens from i * block_tokens on. Missing ones count as 0, further ones are
 /// ignored; NaN counts as the lowest score, and of equal scores the lower block wins.
