@@ -38,10 +38,12 @@ impl Formula {
         (t / f) * s0 + (d / hp) * s1 + (u / lp) * hp * lp + (d % hp) * lp + u % lp
     }
 
-    fn compact<T: Copy>(&self, key: &mut [T], value: &mut [T], pairs: &[Pair]) {
+    fn compact<const N: usize>(&self, key: &mut [u8], value: &mut [u8], pairs: &[Pair]) {
+        let key = elements_mut::<N>(key);
+        let value = elements_mut::<N>(value);
         for head in 0..self.spec.kv_heads as usize {
-            let key = &mut key[head * self.head_bytes.0 / size_of::<T>()..];
-            let value = &mut value[head * self.head_bytes.1 / size_of::<T>()..];
+            let key = &mut key[head * self.head_bytes.0 / N..];
+            let value = &mut value[head * self.head_bytes.1 / N..];
             let mut dst = 0;
             for [offset, len] in pairs {
                 let (src, len) = (*offset as usize, *len as usize);
@@ -56,11 +58,15 @@ impl Formula {
         }
     }
 
-    fn gather<T: Copy>(&self, key: &[T], value: &[T], tokens: usize, keys: &mut [T], values: &mut [T]) {
+    fn gather<const N: usize>(&self, key: &[u8], value: &[u8], tokens: usize, keys: &mut [u8], values: &mut [u8]) {
+        let key = elements::<N>(key);
+        let value = elements::<N>(value);
+        let keys = elements_mut::<N>(keys);
+        let values = elements_mut::<N>(values);
         let dims = self.spec.head_dim as usize;
         for head in 0..self.spec.kv_heads as usize {
-            let key = &key[head * self.head_bytes.0 / size_of::<T>()..];
-            let value = &value[head * self.head_bytes.1 / size_of::<T>()..];
+            let key = &key[head * self.head_bytes.0 / N..];
+            let value = &value[head * self.head_bytes.1 / N..];
             for t in 0..tokens {
                 for d in 0..dims {
                     keys[(head * tokens + t) * dims + d] = key[self.key(t, d)];
@@ -70,11 +76,15 @@ impl Formula {
         }
     }
 
-    fn scatter<T: Copy>(&self, keys: &[T], values: &[T], tokens: usize, key: &mut [T], value: &mut [T]) {
+    fn scatter<const N: usize>(&self, keys: &[u8], values: &[u8], tokens: usize, key: &mut [u8], value: &mut [u8]) {
+        let keys = elements::<N>(keys);
+        let values = elements::<N>(values);
+        let key = elements_mut::<N>(key);
+        let value = elements_mut::<N>(value);
         let dims = self.spec.head_dim as usize;
         for head in 0..self.spec.kv_heads as usize {
-            let key = &mut key[head * self.head_bytes.0 / size_of::<T>()..];
-            let value = &mut value[head * self.head_bytes.1 / size_of::<T>()..];
+            let key = &mut key[head * self.head_bytes.0 / N..];
+            let value = &mut value[head * self.head_bytes.1 / N..];
             for t in 0..tokens {
                 for d in 0..dims {
                     key[self.key(t, d)] = keys[(head * tokens + t) * dims + d];
@@ -125,13 +135,7 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
     let (mut keys, mut values) = (vec![0; dense], vec![0; dense]);
     let (mut other_keys, mut other_values) = (vec![0; dense], vec![0; dense]);
     layout::gather(&layout, &key, &value, range, &mut keys, &mut values).unwrap();
-    formula.gather::<[u8; N]>(
-        elements(&key),
-        elements(&value),
-        tokens,
-        elements_mut(&mut other_keys),
-        elements_mut(&mut other_values),
-    );
+    formula.gather::<N>(&key, &value, tokens, &mut other_keys, &mut other_values);
     assert!(keys == other_keys && values == other_values, "gather");
     let (mut k, mut v) = (key.clone(), value.clone());
     layout::scatter(&layout, &keys, &values, range, &mut k, &mut v).unwrap();
@@ -141,15 +145,7 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
     let mut copy_to = vec![0; 2 * dense];
     let medians = Rivals::new()
         .add("gather", || layout::gather(&layout, &key, &value, range, &mut keys, &mut values).unwrap())
-        .add("element loop", || {
-            formula.gather::<[u8; N]>(
-                elements(&key),
-                elements(&value),
-                tokens,
-                elements_mut(&mut other_keys),
-                elements_mut(&mut other_values),
-            )
-        })
+        .add("element loop", || formula.gather::<N>(&key, &value, tokens, &mut other_keys, &mut other_values))
         .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
         .run(1500);
     print(&format!("gather, {tokens} tokens, {name}"), 2 * dense, &medians);
@@ -158,15 +154,7 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
         .add("element loop", {
             let (mut k, mut v) = (key.clone(), value.clone());
             let (keys, values) = (&keys, &values);
-            move || {
-                formula.scatter::<[u8; N]>(
-                    elements(keys),
-                    elements(values),
-                    tokens,
-                    elements_mut(&mut k),
-                    elements_mut(&mut v),
-                )
-            }
+            move || formula.scatter::<N>(keys, values, tokens, &mut k, &mut v)
         })
         .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
         .run(1500);
@@ -180,7 +168,7 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
         let (mut k, mut v) = (key.clone(), value.clone());
         let (mut ok, mut ov) = (key.clone(), value.clone());
         layout::compact(&layout, &mut k, &mut v, 0, &pairs, spec.max_tokens).unwrap();
-        formula.compact::<[u8; N]>(elements_mut(&mut ok), elements_mut(&mut ov), &pairs);
+        formula.compact::<N>(&mut ok, &mut ov, &pairs);
         let check = layout.range(0, kept as u32).unwrap();
         let dense = layout.dense_key_bytes(kept);
         layout::gather(&layout, &k, &v, check, &mut keys, &mut values).unwrap();
@@ -190,7 +178,7 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
             .add("compact", || {
                 layout::compact(&layout, &mut k, &mut v, 0, &pairs, spec.max_tokens).unwrap();
             })
-            .add("element loop", || formula.compact::<[u8; N]>(elements_mut(&mut ok), elements_mut(&mut ov), &pairs))
+            .add("element loop", || formula.compact::<N>(&mut ok, &mut ov, &pairs))
             .add("memcpy", || black_box(&mut copy_to[..bytes]).copy_from_slice(black_box(&copy_from[..bytes])))
             .run(1500);
         print(&format!("compact, {kind}, {kept} of {tokens} tokens, {name}"), bytes, &medians);

@@ -145,7 +145,7 @@ if(MNNKV_ELF)
     COMMAND "${CMAKE_COMMAND}" "-DINPUT=${MNNKV_RAW_ARCHIVE}" "-DSHARED=${shared_file}" "-DOUTPUT=${static_file}"
             "-DCC_COMMAND=\"${CMAKE_C_COMPILER}\" ${target_flags}" "-DNM=${CMAKE_NM}" "-DAR=${CMAKE_AR}"
             "-DOBJCOPY=${CMAKE_OBJCOPY}" -P "${isolate}"
-    DEPENDS "${MNNKV_RAW_ARCHIVE}" "${shared_file}" "${isolate}" mnnkv_cargo
+    DEPENDS "${MNNKV_RAW_ARCHIVE}" "${shared_file}" "${isolate}" "${PROJECT_SOURCE_DIR}/cmake/run.cmake" mnnkv_cargo
     COMMENT "Hiding all but mnnkv_* in ${MNNKV_STATIC_NAME}"
     VERBATIM)
 else()

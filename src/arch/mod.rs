@@ -22,6 +22,8 @@ pub enum Level {
 }
 
 impl Level {
+    const ALL: [Level; 2] = [Level::Portable, Level::Avx2];
+
     /// The name in `MNNKV_CPU_LEVEL`, with a terminating NUL for C.
     const fn c_name(self) -> &'static core::ffi::CStr {
         match self {
@@ -121,11 +123,8 @@ pub fn level_name() -> &'static core::ffi::CStr {
 }
 
 fn choose(available: &[&'static Kernels], wanted: &str) -> &'static Kernels {
-    let limit = [Level::Portable, Level::Avx2]
-        .into_iter()
-        .find(|level| level.c_name().to_str() == Ok(wanted))
-        .unwrap_or(Level::Avx2);
-    available.iter().rev().find(|k| k.level <= limit).unwrap_or(&&PORTABLE)
+    let limit = Level::ALL.into_iter().find(|level| level.c_name().to_str() == Ok(wanted));
+    available.iter().rev().find(|k| limit.is_none_or(|limit| k.level <= limit)).unwrap_or(&&PORTABLE)
 }
 
 #[cfg(test)]

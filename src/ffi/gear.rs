@@ -80,6 +80,26 @@ fn with_local<T: Default, R>(
     result
 }
 
+/// What encode and decode have in common: bytes to read, bytes to write, and how many were.
+///
+/// # Safety
+/// As the exports below.
+unsafe fn buffers<'a>(
+    src: (*const c_void, usize),
+    dst: (*mut c_void, usize),
+    dst_len: *mut usize,
+) -> Result<(&'a [u8], &'a mut [u8], Out<usize>)> {
+    pointer::disjoint((src.0, src.1, "src"), (dst.0, dst.1, "dst"))?;
+    // SAFETY: the caller vouches for its pointers; the two do not overlap.
+    unsafe {
+        Ok((
+            pointer::input_bytes(src.0, src.1, "src")?,
+            pointer::output_bytes(dst.0, dst.1, "dst")?,
+            Out::new(dst_len, "dst_len")?,
+        ))
+    }
+}
+
 /// # Safety
 /// As the exports below.
 unsafe fn encode(
@@ -91,15 +111,9 @@ unsafe fn encode(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (src, options, dst, dst_len) = unsafe {
-            pointer::disjoint((src.0, src.1, "src"), (dst.0, dst.1, "dst"))?;
-            (
-                pointer::input_bytes(src.0, src.1, "src")?,
-                pointer::options(options, "options")?.unwrap_or_default().check()?,
-                pointer::output_bytes(dst.0, dst.1, "dst")?,
-                Out::new(dst_len, "dst_len")?,
-            )
-        };
+        let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
+        // SAFETY: as above.
+        let options = unsafe { pointer::options(options, "options") }?.unwrap_or_default().check()?;
         with_local(&ENCODER, |encoder| {
             let blob = encoder.encode(src, width, &options)?;
             match dst.get_mut(..blob.len()) {
@@ -122,14 +136,7 @@ unsafe fn decode(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (src, dst, dst_len) = unsafe {
-            pointer::disjoint((src.0, src.1, "src"), (dst.0, dst.1, "dst"))?;
-            (
-                pointer::input_bytes(src.0, src.1, "src")?,
-                pointer::output_bytes(dst.0, dst.1, "dst")?,
-                Out::new(dst_len, "dst_len")?,
-            )
-        };
+        let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
         match with_local(&DECODER, |decoder| decoder.decode(src, width, dst)) {
             Ok(len) => {
                 dst_len.set(len);

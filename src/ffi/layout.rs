@@ -5,7 +5,7 @@ use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;
 use crate::dtype::Dtype;
 use crate::layout::{self, Layout, Pair, Spec};
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, bail};
 use crate::store::pages;
 use std::ffi::c_void;
 
@@ -127,7 +127,7 @@ pub(super) unsafe fn buffers<'a>(
 ///
 /// # Safety
 /// Both buffers are as long as the layout says, and nobody else touches them during the call.
-pub(super) unsafe fn buffers_mut<'a>(
+unsafe fn buffers_mut<'a>(
     layout: &Layout,
     key: *mut c_void,
     value: *mut c_void,
@@ -139,6 +139,23 @@ pub(super) unsafe fn buffers_mut<'a>(
             pointer::output_bytes(key, layout.key_bytes(), "key")?,
             pointer::output_bytes(value, layout.value_bytes(), "value")?,
         ))
+    }
+}
+
+/// A layout and the cache it describes, to edit.
+///
+/// # Safety
+/// As [`checked`] and [`buffers_mut`].
+pub(super) unsafe fn checked_cache<'a>(
+    layout: *const mnnkv_layout,
+    key: *mut c_void,
+    value: *mut c_void,
+) -> Result<(Layout, &'a mut [u8], &'a mut [u8])> {
+    // SAFETY: passed on.
+    unsafe {
+        let layout = checked(layout)?;
+        let (key, value) = buffers_mut(&layout, key, value)?;
+        Ok((layout, key, value))
     }
 }
 
@@ -276,11 +293,7 @@ pub unsafe extern "C" fn mnnkv_kv_scatter(
         let range = layout.range(begin, count)?;
         let (key_len, value_len) = (layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()));
         if len_each != key_len.max(value_len) {
-            crate::status::bail!(
-                InvalidArgument,
-                "len_each is {len_each}; {} expected for {count} tokens",
-                key_len.max(value_len)
-            );
+            bail!(InvalidArgument, "len_each is {len_each}; {} expected for {count} tokens", key_len.max(value_len));
         }
         for (input, len, name) in [(key_in, key_len, "key_in"), (value_in, value_len, "value_in")] {
             pointer::disjoint((input, len, name), (key, layout.key_bytes(), "key"))?;
@@ -311,11 +324,7 @@ pub unsafe extern "C" fn mnnkv_kv_move(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (layout, (key, value)) = unsafe {
-            let layout = checked(layout)?;
-            let cache = buffers_mut(&layout, key, value)?;
-            (layout, cache)
-        };
+        let (layout, key, value) = unsafe { checked_cache(layout, key, value) }?;
         layout::move_tokens(&layout, key, value, src, dst, count)
     })
 }
@@ -340,11 +349,11 @@ pub unsafe extern "C" fn mnnkv_kv_compact(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (layout, (key, value), pairs, new_len) = unsafe {
-            let layout = checked(layout)?;
-            let cache = buffers_mut(&layout, key, value)?;
-            (layout, cache, self::reserve_pairs(reserve_pairs, n_pairs)?, Out::new(new_len, "new_len")?)
-        };
+        let (layout, key, value) = unsafe { checked_cache(layout, key, value) }?;
+        // SAFETY: as above.
+        let pairs = unsafe { self::reserve_pairs(reserve_pairs, n_pairs) }?;
+        // SAFETY: as above.
+        let new_len = unsafe { Out::new(new_len, "new_len") }?;
         new_len.set(layout::compact(&layout, key, value, base, pairs, kv_len)?);
         Ok(())
     })
@@ -361,11 +370,7 @@ pub unsafe extern "C" fn mnnkv_kv_zero(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (layout, (key, value)) = unsafe {
-            let layout = checked(layout)?;
-            let cache = buffers_mut(&layout, key, value)?;
-            (layout, cache)
-        };
+        let (layout, key, value) = unsafe { checked_cache(layout, key, value) }?;
         layout::zero(&layout, key, value, layout.range(begin, count)?)
     })
 }
@@ -388,11 +393,9 @@ pub unsafe extern "C" fn mnnkv_kv_release(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (layout, (key, value), bytes) = unsafe {
-            let layout = checked(layout)?;
-            let cache = buffers_mut(&layout, key, value)?;
-            (layout, cache, Out::new(bytes, "bytes")?)
-        };
+        let (layout, key, value) = unsafe { checked_cache(layout, key, value) }?;
+        // SAFETY: as above.
+        let bytes = unsafe { Out::new(bytes, "bytes") }?;
         let range = layout.range(begin, count)?;
         bytes.set(layout::release(&layout, key, value, range, &mut pages::give_back)?);
         Ok(())

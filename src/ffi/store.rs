@@ -229,8 +229,7 @@ pub unsafe extern "C" fn mnnkv_store_commit(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(store, |store| {
-            let layout = layout::checked(layout)?;
-            let (key, value) = layout::buffers_mut(&layout, key, value)?;
+            let (layout, key, value) = layout::checked_cache(layout, key, value)?;
             let released_bytes = Out::new(released_bytes, "released_bytes")?;
             released_bytes.set(store.commit(layer, Cache { layout: &layout, key, value })?);
             Ok(())
@@ -267,8 +266,7 @@ pub unsafe extern "C" fn mnnkv_store_restore(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(store, |store| {
-            let layout = layout::checked(layout)?;
-            let (key, value) = layout::buffers_mut(&layout, key, value)?;
+            let (layout, key, value) = layout::checked_cache(layout, key, value)?;
             let restored_bytes = Out::new(restored_bytes, "restored_bytes")?;
             restored_bytes.set(store.restore(layer, Cache { layout: &layout, key, value })?);
             Ok(())

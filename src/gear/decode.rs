@@ -1,6 +1,6 @@
 //! A blob to words.
 
-use super::frame::{self, Backend};
+use super::frame::{self, Backend, Blob};
 use super::split::{self, Width};
 use super::{predict, rle, zstd};
 use crate::status::{self, Error, Result};
@@ -23,11 +23,10 @@ impl Decoder {
     /// Decodes `blob` to the start of `words` and returns the length in bytes. Reads nothing past `blob`, allocates
     /// no more than `words` is long, and writes to `words` only after the whole blob proved sound.
     pub fn decode(&mut self, blob: &[u8], width: Width, words: &mut [u8]) -> Result<usize> {
-        let len = frame::decoded_len(blob, width)?;
+        let Blob { words: count, decoded_len: len, frames } = frame::parse(blob, width)?;
         if words.len() < len {
             return Err(Error::too_small("dst_cap (bytes)", words.len(), len));
         }
-        let (count, frames) = frame::parse(blob, width)?;
         status::resize(&mut self.lanes, len)?;
         for (lane, frame) in self.lanes.chunks_exact_mut(count).zip(&frames) {
             match frame.backend {

@@ -5,7 +5,7 @@ use super::frame;
 use super::options::Options;
 use super::split::{self, Width};
 use super::zstd;
-use crate::status::{self, Error, Result, Status};
+use crate::status::{self, Result};
 use zstd_safe::CCtx;
 
 /// Encodes word streams. Holds a ZSTD context and about three times the largest input as working memory, made on
@@ -28,11 +28,9 @@ impl Encoder {
     /// the next call.
     pub fn encode(&mut self, words: &[u8], width: Width, options: &Options) -> Result<&[u8]> {
         let count = frame::word_count(words.len(), width)?;
-        let bound = frame::bound(words.len(), width)
-            .ok_or_else(|| Error::new(Status::Internal, "no bound for an input that has a word count"))?;
         status::resize(&mut self.lanes, words.len())?;
         self.blob.clear();
-        status::reserve(&mut self.blob, bound)?;
+        status::reserve(&mut self.blob, frame::blob_bound(count, width))?;
         let cctx = match &mut self.cctx {
             Some(cctx) => cctx,
             none => none.insert(zstd::compressor()?),

@@ -49,17 +49,20 @@ pub(super) fn word_count(src_len: usize, width: Width) -> Result<u32> {
 /// The largest blob for `src_len` bytes, or `None` when no such input can be encoded. The RLE candidate alone
 /// guarantees it.
 pub fn bound(src_len: usize, width: Width) -> Option<usize> {
-    let words = word_count(src_len, width).ok()? as usize;
-    Some(COUNT_LEN + width.bytes() * (HEADER_LEN + rle::bound(words)))
+    word_count(src_len, width).ok().map(|words| blob_bound(words, width))
+}
+
+/// The largest blob for a word count that the format can hold.
+pub(super) fn blob_bound(words: u32, width: Width) -> usize {
+    COUNT_LEN + width.bytes() * (HEADER_LEN + rle::bound(words as usize))
 }
 
 /// Appends the word count to an empty blob.
 pub(super) fn begin(blob: &mut Vec<u8>, words: u32) {
-    blob.clear();
     blob.extend_from_slice(&words.to_le_bytes());
 }
 
-/// Appends one lane. The blob has room: its capacity is the [`bound`].
+/// Appends one lane. The blob has room: its capacity is the [`blob_bound`].
 pub(super) fn push(blob: &mut Vec<u8>, words: u32, frame: &Frame<'_>) {
     blob.extend_from_slice(&[frame.predictor as u8, frame.backend as u8]);
     blob.extend_from_slice(&words.to_le_bytes());
@@ -81,9 +84,18 @@ fn take_u32(src: &mut &[u8], what: &str) -> Result<u32> {
     Ok(u32::from_le_bytes(*take::<4>(src, what)?))
 }
 
-/// Reads every header and checks all that headers alone can tell. Returns the word count and one frame per lane;
-/// entries past the width repeat the last and mean nothing.
-pub(super) fn parse(mut src: &[u8], width: Width) -> Result<(usize, [Frame<'_>; 4])> {
+/// What the headers of a blob say.
+pub(super) struct Blob<'a> {
+    /// Bytes per lane.
+    pub(super) words: usize,
+    /// Bytes that the blob decodes to.
+    pub(super) decoded_len: usize,
+    /// One frame per lane; entries past the width repeat the first and mean nothing.
+    pub(super) frames: [Frame<'a>; 4],
+}
+
+/// Reads every header and checks all that headers alone can tell.
+pub(super) fn parse(mut src: &[u8], width: Width) -> Result<Blob<'_>> {
     let words = take_u32(&mut src, "the word count")?;
     if words == 0 {
         bail!(Corrupt, "word count is 0; a v1 blob holds at least one word");
@@ -96,7 +108,11 @@ pub(super) fn parse(mut src: &[u8], width: Width) -> Result<(usize, [Frame<'_>; 
     if !src.is_empty() {
         bail!(Corrupt, "{} bytes after the last frame", src.len());
     }
-    Ok((words as usize, frames))
+    let words = words as usize;
+    let Some(decoded_len) = words.checked_mul(width.bytes()) else {
+        bail!(Unsupported, "{words} words do not fit this machine's address space");
+    };
+    Ok(Blob { words, decoded_len, frames })
 }
 
 fn take_frame<'a>(src: &mut &'a [u8], words: u32, lane: usize) -> Result<Frame<'a>> {
@@ -121,9 +137,5 @@ fn take_frame<'a>(src: &mut &'a [u8], words: u32, lane: usize) -> Result<Frame<'
 
 /// The decoded size in bytes that a blob announces, after checking all of its headers.
 pub fn decoded_len(blob: &[u8], width: Width) -> Result<usize> {
-    let (words, _) = parse(blob, width)?;
-    match words.checked_mul(width.bytes()) {
-        Some(len) => Ok(len),
-        None => bail!(Unsupported, "{words} words do not fit this machine's address space"),
-    }
+    Ok(parse(blob, width)?.decoded_len)
 }

@@ -40,11 +40,10 @@ fn release_plane(
             released += give_back(&mut packed[run.start * bytes..run.end * bytes]);
         }
     };
-    for head in 0..plane.heads() {
-        let head = head * plane.head_stride();
+    for head in plane.head_ranges() {
         for span in plane.spans(range) {
             runs(plane, span, |start, len| {
-                let start = head + start;
+                let start = head.start + start;
                 if pending.end == start {
                     pending.end += len;
                 } else {

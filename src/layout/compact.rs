@@ -123,8 +123,7 @@ fn move_forward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], mut step:
     }
 }
 
-/// Last token first: right for moves to higher tokens. Rare (no plan needs it), so it goes token by token where
-/// blocks differ.
+/// Last token first: right for moves to higher tokens. Rare (no plan needs it), so only chunks, no whole blocks.
 fn move_backward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], step: Move) {
     let mut left = step.count;
     while left > 0 {

@@ -64,6 +64,7 @@ fn gather_elements<T: Element>(plane: &Plane, packed: &[T], dense: &mut [T], ran
         return;
     }
     let dims = plane.dims();
+    let transpose = T::transpose(arch::kernels());
     for (head, rows) in plane.head_ranges().zip(dense.chunks_exact_mut(range.count * dims)) {
         let packed = &packed[head];
         for span in plane.spans(range) {
@@ -72,7 +73,7 @@ fn gather_elements<T: Element>(plane: &Plane, packed: &[T], dense: &mut [T], ran
                 if tile.dim_stride == 1 {
                     copy_rows(&packed[tile.start..], tile.token_stride, rows, dims, &tile);
                 } else {
-                    dims_to_rows(&packed[tile.start..], &tile, rows, dims);
+                    transpose(&dims_to_rows(&tile, dims), &packed[tile.start..], rows);
                 }
             });
         }
@@ -84,6 +85,7 @@ fn scatter_elements<T: Element>(plane: &Plane, dense: &[T], packed: &mut [T], ra
         return;
     }
     let dims = plane.dims();
+    let transpose = T::transpose(arch::kernels());
     for (head, rows) in plane.head_ranges().zip(dense.chunks_exact(range.count * dims)) {
         let packed = &mut packed[head];
         for span in plane.spans(range) {
@@ -92,7 +94,7 @@ fn scatter_elements<T: Element>(plane: &Plane, dense: &[T], packed: &mut [T], ra
                 if tile.dim_stride == 1 {
                     copy_rows(rows, dims, &mut packed[tile.start..], tile.token_stride, &tile);
                 } else {
-                    rows_to_dims(rows, dims, &mut packed[tile.start..], &tile);
+                    transpose(&rows_to_dims(&tile, dims), rows, &mut packed[tile.start..]);
                 }
             });
         }
@@ -123,16 +125,12 @@ fn copy_fixed<T: Copy, const N: usize>(src: &[T], src_stride: usize, dst: &mut [
     }
 }
 
-/// Transposes a tile whose neighbours are tokens into rows of dims.
-fn dims_to_rows<T: Element>(src: &[T], tile: &Tile, rows: &mut [T], row_stride: usize) {
-    let (dims, tokens) = (tile.dims, tile.tokens);
-    let shape = Transposition { rows: dims, columns: tokens, src_stride: tile.dim_stride, dst_stride: row_stride };
-    T::transpose(arch::kernels())(&shape, src, rows);
+/// A tile whose neighbours are tokens, to rows of dims `row_stride` apart.
+fn dims_to_rows(tile: &Tile, row_stride: usize) -> Transposition {
+    Transposition { rows: tile.dims, columns: tile.tokens, src_stride: tile.dim_stride, dst_stride: row_stride }
 }
 
-/// Transposes rows of dims into a tile whose neighbours are tokens.
-fn rows_to_dims<T: Element>(rows: &[T], row_stride: usize, dst: &mut [T], tile: &Tile) {
-    let (dims, tokens) = (tile.dims, tile.tokens);
-    let shape = Transposition { rows: tokens, columns: dims, src_stride: row_stride, dst_stride: tile.dim_stride };
-    T::transpose(arch::kernels())(&shape, rows, dst);
+/// The inverse of [`dims_to_rows`].
+fn rows_to_dims(tile: &Tile, row_stride: usize) -> Transposition {
+    Transposition { rows: tile.tokens, columns: tile.dims, src_stride: row_stride, dst_stride: tile.dim_stride }
 }

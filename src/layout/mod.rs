@@ -18,7 +18,7 @@ pub use compact::{Pair, check_pairs, compact, move_tokens};
 pub use dense::{gather, scatter};
 
 use crate::dtype::Dtype;
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail};
 use plane::Plane;
 
 /// A host's description of a layer's cache; the fields of `mnnkv_layout`.
@@ -46,13 +46,37 @@ pub struct Spec {
     pub value_head_stride: u64,
 }
 
+/// The dense order `[head][token][dim]` of a layer's tokens, whatever the packing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Element type of K.
+    pub key_dtype: Dtype,
+    /// Element type of V.
+    pub value_dtype: Dtype,
+    /// KV heads.
+    pub heads: usize,
+    /// Elements per head and token.
+    pub dims: usize,
+}
+
+impl Rows {
+    /// Bytes of `count` tokens of K.
+    pub fn key_bytes(&self, count: usize) -> usize {
+        self.heads * count * self.dims * self.key_dtype.bytes()
+    }
+
+    /// Bytes of `count` tokens of V.
+    pub fn value_bytes(&self, count: usize) -> usize {
+        self.heads * count * self.dims * self.value_dtype.bytes()
+    }
+}
+
 /// A checked layout with its geometry.
 #[derive(Clone, Debug)]
 pub struct Layout {
     key: Plane,
     value: Plane,
-    key_dtype: Dtype,
-    value_dtype: Dtype,
+    rows: Rows,
 }
 
 /// Tokens `begin .. begin + count` of a layout, known to lie inside it.
@@ -107,8 +131,12 @@ impl Layout {
         Ok(Layout {
             key: Plane::new("key", &key, spec.key_dtype.bytes(), spec.key_head_stride)?,
             value: Plane::new("value", &value, spec.value_dtype.bytes(), spec.value_head_stride)?,
-            key_dtype: spec.key_dtype,
-            value_dtype: spec.value_dtype,
+            rows: Rows {
+                key_dtype: spec.key_dtype,
+                value_dtype: spec.value_dtype,
+                heads: spec.kv_heads as usize,
+                dims: spec.head_dim as usize,
+            },
         })
     }
 
@@ -122,24 +150,9 @@ impl Layout {
         self.value.bytes()
     }
 
-    /// Element type of K.
-    pub fn key_dtype(&self) -> Dtype {
-        self.key_dtype
-    }
-
-    /// Element type of V.
-    pub fn value_dtype(&self) -> Dtype {
-        self.value_dtype
-    }
-
-    /// KV heads.
-    pub fn kv_heads(&self) -> usize {
-        self.key.heads()
-    }
-
-    /// Elements per head and token.
-    pub fn head_dim(&self) -> usize {
-        self.key.dims()
+    /// The dense order of this cache's tokens.
+    pub fn rows(&self) -> Rows {
+        self.rows
     }
 
     /// Tokens the buffers have room for.
@@ -159,8 +172,8 @@ impl Layout {
 
     fn index(&self, plane: &Plane, token: u32, dim: u32) -> Result<u64> {
         self.range(token, 1)?;
-        if dim as usize >= self.head_dim() {
-            bail!(InvalidArgument, "dim is {dim}; below head_dim {} expected", self.head_dim());
+        if dim as usize >= self.rows.dims {
+            bail!(InvalidArgument, "dim is {dim}; below head_dim {} expected", self.rows.dims);
         }
         Ok(plane.element(token as usize, dim as usize) as u64)
     }
@@ -176,12 +189,12 @@ impl Layout {
 
     /// Bytes of `count` tokens of K in the dense order `[head][token][dim]`.
     pub fn dense_key_bytes(&self, count: usize) -> usize {
-        self.kv_heads() * count * self.head_dim() * self.key_dtype.bytes()
+        self.rows.key_bytes(count)
     }
 
     /// Bytes of `count` tokens of V in the dense order `[head][token][dim]`.
     pub fn dense_value_bytes(&self, count: usize) -> usize {
-        self.kv_heads() * count * self.head_dim() * self.value_dtype.bytes()
+        self.rows.value_bytes(count)
     }
 
     fn check_buffers(&self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -189,10 +202,7 @@ impl Layout {
             [("key", key.len(), self.key_bytes()), ("value", value.len(), self.value_bytes())]
         {
             if given != expected {
-                return Err(Error::new(
-                    Status::InvalidArgument,
-                    format!("the {name} buffer has {given} bytes; {expected} expected"),
-                ));
+                bail!(InvalidArgument, "the {name} buffer has {given} bytes; {expected} expected");
             }
         }
         Ok(())

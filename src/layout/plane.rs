@@ -14,7 +14,7 @@
 //! in one block) and [`Tile`]s (a strided matrix inside a span).
 
 use super::TokenRange;
-use crate::status::{Result, bail};
+use crate::status::{Error, Result, Status, bail};
 
 /// What a plane is computed from, in tokens, dims and elements.
 pub(super) struct Shape {
@@ -88,8 +88,8 @@ impl Plane {
         let Shape { heads, dims, tokens, block, group, lanes } = *shape;
         let bytes = element_bytes as u64;
         let too_large = || {
-            crate::status::Error::new(
-                crate::status::Status::InvalidArgument,
+            Error::new(
+                Status::InvalidArgument,
                 format!("layout: the {name} buffer of {heads} heads, {tokens} tokens, {dims} dims overflows memory"),
             )
         };
@@ -124,10 +124,6 @@ impl Plane {
             head_stride: (stride_bytes / bytes) as usize,
             element_bytes,
         })
-    }
-
-    pub(super) fn heads(&self) -> usize {
-        self.heads
     }
 
     pub(super) fn dims(&self) -> usize {
@@ -172,11 +168,6 @@ impl Plane {
         self.dims % self.group
     }
 
-    /// Elements from one head to the next.
-    pub(super) fn head_stride(&self) -> usize {
-        self.head_stride
-    }
-
     /// The elements of each head.
     pub(super) fn head_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let (stride, len) = (self.head_stride, self.head_len);
@@ -210,8 +201,7 @@ impl Plane {
     /// The spans of a range, in order.
     pub(super) fn spans(&self, range: TokenRange) -> impl Iterator<Item = Span> + use<> {
         let (block, block_stride) = (self.block, self.block_stride);
-        let mut first = range.begin % block;
-        let mut base = (range.begin / block) * block_stride;
+        let Place { mut base, mut first } = self.place(range.begin);
         let mut at = 0;
         std::iter::from_fn(move || {
             if at == range.count {

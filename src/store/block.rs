@@ -1,37 +1,8 @@
 //! One block: which tokens it stands for, and what is left of them after the cache was edited.
 
 use super::heap::{Blob, Heap};
-use crate::dtype::Dtype;
-use crate::layout::{Layout, TokenRange};
+use crate::layout::{Layout, Rows, TokenRange};
 use crate::status::{self, Result, bail};
-
-/// What must agree for dense rows to fit a layout. Packing may differ: rows have none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) key_dtype: Dtype,
-    pub(super) value_dtype: Dtype,
-    pub(super) heads: usize,
-    pub(super) dims: usize,
-}
-
-impl Shape {
-    pub(super) fn of(layout: &Layout) -> Self {
-        Shape {
-            key_dtype: layout.key_dtype(),
-            value_dtype: layout.value_dtype(),
-            heads: layout.kv_heads(),
-            dims: layout.head_dim(),
-        }
-    }
-
-    pub(super) fn key_bytes(&self, tokens: usize) -> usize {
-        self.heads * tokens * self.dims * self.key_dtype.bytes()
-    }
-
-    pub(super) fn value_bytes(&self, tokens: usize) -> usize {
-        self.heads * tokens * self.dims * self.value_dtype.bytes()
-    }
-}
 
 /// Where a block's raw bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +42,8 @@ impl Segment {
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) ticket: u64,
-    pub(super) shape: Shape,
+    /// What a layout must agree with; its packing may differ.
+    pub(super) rows: Rows,
     /// Tokens in the blobs.
     pub(super) tokens: usize,
     /// The tokens that the cache still has, ascending. A resident block always has all of them in one segment.
@@ -83,10 +55,10 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn new(ticket: u64, shape: Shape, range: TokenRange, key: Blob, value: Blob, digest: u128) -> Self {
+    pub(super) fn new(ticket: u64, rows: Rows, range: TokenRange, key: Blob, value: Blob, digest: u128) -> Self {
         let segment = Segment { offset: 0, begin: range.begin() as u32, count: range.count() as u32 };
         let segments = vec![segment];
-        Block { ticket, shape, tokens: range.count(), segments, residence: Residence::Resident, key, value, digest }
+        Block { ticket, rows, tokens: range.count(), segments, residence: Residence::Resident, key, value, digest }
     }
 
     /// Gives the blobs back.
@@ -121,12 +93,12 @@ impl Block {
     /// Raw bytes of the tokens that the cache still has.
     pub(super) fn live_bytes(&self) -> usize {
         let tokens = self.segments.iter().map(|s| s.count as usize).sum();
-        self.shape.key_bytes(tokens) + self.shape.value_bytes(tokens)
+        self.rows.key_bytes(tokens) + self.rows.value_bytes(tokens)
     }
 
     /// Fails when the block cannot be written back to a cache of this layout.
     pub(super) fn check_fits(&self, layer: u32, layout: &Layout) -> Result<()> {
-        let (mine, given) = (self.shape, Shape::of(layout));
+        let (mine, given) = (self.rows, layout.rows());
         if mine != given {
             bail!(
                 Stale,

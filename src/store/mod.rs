@@ -16,9 +16,9 @@ mod stats;
 pub use stats::Statistics;
 
 use crate::gear::{Decoder, Encoder, Options, Predictors, Width};
-use crate::layout::{self, Layout, Pair, TokenRange};
+use crate::layout::{self, Layout, Pair, Rows, TokenRange};
 use crate::status::{self, Result, bail};
-use block::{Block, Residence, Segment, Shape};
+use block::{Block, Residence, Segment};
 use heap::{Blob, Heap};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -85,17 +85,17 @@ impl Store {
                 block.ticket
             );
         }
-        let shape = Shape::of(layout);
+        let rows = layout.rows();
         self.codec.gather(layout, key, value, range)?;
         let digest = self.codec.digest();
-        let same = |b: &&Block| b.shape == shape && b.digest == digest && b.is_whole_at(range);
+        let same = |b: &&Block| b.rows == rows && b.digest == digest && b.is_whole_at(range);
         if let Some(block) = blocks.iter().find(same) {
             return Ok(block.ticket);
         }
 
         let start = Instant::now();
         status::reserve(blocks, 1)?;
-        let blobs = self.codec.encode(layout, &self.config, &mut self.heap)?;
+        let blobs = self.codec.encode(&rows, &self.config, &mut self.heap)?;
         self.stats.encode_ns += start.elapsed().as_nanos() as u64;
         self.stats.encoded_bytes += self.codec.raw_bytes() as u64;
         self.stats.submitted_blocks += 1;
@@ -104,7 +104,7 @@ impl Store {
         match blobs {
             Some((key, value)) => {
                 retain(blocks, &mut self.heap, |b| !b.overlaps(range));
-                blocks.push(Block::new(ticket, shape, range, key, value, digest));
+                blocks.push(Block::new(ticket, rows, range, key, value, digest));
             }
             None => self.stats.no_gain_blocks += 1,
         }
@@ -117,32 +117,18 @@ impl Store {
     /// saying so, or the cache shrank) is dropped and counted as `stale_blocks`; its tokens stay raw.
     pub fn commit(&mut self, layer: u32, cache: Cache<'_>) -> Result<u64> {
         let Some(blocks) = self.layers.get_mut(&layer) else { return Ok(0) };
-        let shape = Shape::of(cache.layout);
         let mut fresh = Vec::new();
         status::reserve(&mut fresh, blocks.len())?;
         let mut at = 0;
         while let Some(block) = blocks.get_mut(at) {
             if block.is_released() {
                 at += 1;
-                continue;
-            }
-            let range = block.range_in(cache.layout).filter(|_| block.shape == shape);
-            let matches = match range {
-                Some(range) => {
-                    self.codec.gather(cache.layout, cache.key, cache.value, range)?;
-                    self.codec.digest() == block.digest
-                }
-                None => false,
-            };
-            match range.filter(|_| matches) {
-                Some(range) => {
-                    fresh.push(range);
-                    at += 1;
-                }
-                None => {
-                    blocks.remove(at).discard(&mut self.heap);
-                    self.stats.stale_blocks += 1;
-                }
+            } else if let Some(range) = self.codec.matching_range(block, &cache)? {
+                fresh.push(range);
+                at += 1;
+            } else {
+                blocks.remove(at).discard(&mut self.heap);
+                self.stats.stale_blocks += 1;
             }
         }
         // Nothing can fail from here on: blocks are released together or not at all.
@@ -259,6 +245,16 @@ impl Codec {
         layout::gather(layout, key, value, range, &mut self.keys, &mut self.values)
     }
 
+    /// The tokens of a resident block, when the cache still holds what was submitted.
+    fn matching_range(&mut self, block: &Block, cache: &Cache<'_>) -> Result<Option<TokenRange>> {
+        let Some(range) = block.range_in(cache.layout) else { return Ok(None) };
+        if block.rows != cache.layout.rows() {
+            return Ok(None);
+        }
+        self.gather(cache.layout, cache.key, cache.value, range)?;
+        Ok((self.digest() == block.digest).then_some(range))
+    }
+
     /// 128 bits over K, then V. Guards against a cache that changed and a blob that was damaged; a block's identity is
     /// its place in the store, never its digest.
     fn digest(&self) -> u128 {
@@ -269,13 +265,13 @@ impl Codec {
     }
 
     /// Encodes the rows into two blobs, or none when they would not shrink.
-    fn encode(&mut self, layout: &Layout, config: &Config, heap: &mut Heap) -> Result<Option<(Blob, Blob)>> {
+    fn encode(&mut self, rows: &Rows, config: &Config, heap: &mut Heap) -> Result<Option<(Blob, Blob)>> {
         let raw_bytes = self.raw_bytes();
         let mut encode = |rows: &[u8], dtype, predictors| {
             heap.insert(self.encoder.encode(rows, Width::of(dtype), &Options { predictors })?)
         };
-        let key = encode(&self.keys, layout.key_dtype(), config.key_predictors)?;
-        let value = match encode(&self.values, layout.value_dtype(), config.value_predictors) {
+        let key = encode(&self.keys, rows.key_dtype, config.key_predictors)?;
+        let value = match encode(&self.values, rows.value_dtype, config.value_predictors) {
             Ok(value) => value,
             Err(error) => {
                 heap.free(key);
@@ -298,16 +294,15 @@ impl Codec {
                 format!("the {what} blob of block {} is damaged: {error}; it is kept", block.ticket),
             ),
         };
-        let shape = block.shape;
-        status::resize(&mut self.keys, shape.key_bytes(block.tokens))?;
-        status::resize(&mut self.values, shape.value_bytes(block.tokens))?;
+        status::resize(&mut self.keys, block.rows.key_bytes(block.tokens))?;
+        status::resize(&mut self.values, block.rows.value_bytes(block.tokens))?;
         let mut decode = |what, blob: &[u8], width, rows: &mut [u8]| match self.decoder.decode(blob, width, rows) {
             Ok(len) if len == rows.len() => Ok(()),
             Ok(len) => bail!(Corrupt, "the {what} blob of block {} has {len} bytes, not {}", block.ticket, rows.len()),
             Err(error) => Err(damaged(what, error)),
         };
-        decode("key", heap.bytes(&block.key), Width::of(shape.key_dtype), &mut self.keys)?;
-        decode("value", heap.bytes(&block.value), Width::of(shape.value_dtype), &mut self.values)?;
+        decode("key", heap.bytes(&block.key), Width::of(block.rows.key_dtype), &mut self.keys)?;
+        decode("value", heap.bytes(&block.value), Width::of(block.rows.value_dtype), &mut self.values)?;
         if self.digest() != block.digest {
             bail!(Corrupt, "block {} decodes to other bytes than were submitted; its blobs are kept", block.ticket);
         }
@@ -322,7 +317,7 @@ impl Codec {
             let (keys, values) = if block.is_whole() {
                 (&self.keys, &self.values)
             } else {
-                let cut = |rows: &[u8], part: &mut Vec<u8>| segment.cut(rows, block.shape.heads, block.tokens, part);
+                let cut = |rows: &[u8], part: &mut Vec<u8>| segment.cut(rows, block.rows.heads, block.tokens, part);
                 cut(&self.keys, &mut self.part.0)?;
                 cut(&self.values, &mut self.part.1)?;
                 (&self.part.0, &self.part.1)
