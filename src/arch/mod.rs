@@ -3,38 +3,67 @@
 //! Every kernel exists in [`portable`], which is its definition and its oracle in tests; an instruction-set file
 //! holds the faster versions. Results never depend on the level, only the time does.
 //!
-//! The level is detected once. The environment variable `MNNKV_CPU_LEVEL` (`portable`, `avx2`) can lower it, never
-//! raise it above what the CPU has; any other value is ignored.
+//! The level is detected once. The environment variable `MNNKV_CPU_LEVEL` (`portable`; on x86-64 `sse2`, `avx2`,
+//! `avx512`; on AArch64 `neon`) can lower it, never raise it above what the CPU has; any value that this CPU does not
+//! offer is ignored.
 
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod aarch64;
 pub mod portable;
+#[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
+mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::OnceLock;
 
-/// Instruction-set levels, lowest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Instruction-set levels, lowest first within an architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Plain Rust, on every CPU.
     Portable,
+    /// Every x86-64.
+    Sse2,
     /// x86-64 with AVX2.
     Avx2,
+    /// x86-64 with AVX-512 F, BW, VL and VBMI.
+    Avx512,
+    /// Every AArch64.
+    Neon,
 }
 
 impl Level {
-    const ALL: [Level; 2] = [Level::Portable, Level::Avx2];
-
     /// The name in `MNNKV_CPU_LEVEL`, with a terminating NUL for C.
     const fn c_name(self) -> &'static core::ffi::CStr {
         match self {
             Level::Portable => c"portable",
+            Level::Sse2 => c"sse2",
             Level::Avx2 => c"avx2",
+            Level::Avx512 => c"avx512",
+            Level::Neon => c"neon",
         }
     }
 }
 
 /// Rearranges bytes between words and lanes: lane `i` of an n-byte word stream is byte `i` of every word.
 type Shuffle = fn(src: &[u8], dst: &mut [u8]);
+
+/// A byte stream to its residual, as long.
+type Residual = fn(src: &[u8], dst: &mut [u8]);
+
+/// A residual back to its byte stream.
+type Undo = fn(lane: &mut [u8]);
+
+/// Looks at a byte stream and answers a position, a length or a number.
+type Scan = fn(src: &[u8]) -> usize;
+
+/// Moves words between rows and planes. Rows are `[n][row_len]` little-endian words; planes are
+/// `[bytes of a word][row_len][n]` bytes, so `planes[(p * row_len + c) * n + r]` is byte `p` of word
+/// `rows[r * row_len + c]`. `dst` is as long as `src`, whole rows of at least one word.
+type Planes = fn(src: &[u8], row_len: usize, dst: &mut [u8]);
 
 /// A matrix of `rows x columns` elements inside larger ones, and its transpose; strides are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +116,34 @@ pub struct Kernels {
     pub transpose2: Transpose<[u8; 2]>,
     /// Transpose of 4-byte elements.
     pub transpose4: Transpose<[u8; 4]>,
+    /// `dst[i] = src[i] - src[i - 1]` mod 256; the byte before the first is 0.
+    pub delta: Residual,
+    /// `dst[i] = src[i] ^ src[i - 1]`; the byte before the first is 0.
+    pub xor: Residual,
+    /// The inverse of `delta`, in place.
+    pub undo_delta: Undo,
+    /// The inverse of `xor`, in place.
+    pub undo_xor: Undo,
+    /// Adds to `counts[b]` how often `b` occurs. The sums must fit.
+    pub histogram: fn(src: &[u8], counts: &mut [u32; 256]),
+    /// How many bytes equal the byte before them.
+    pub repeats: Scan,
+    /// Where the first four equal bytes in a row start; the length if there are none.
+    pub next_run: Scan,
+    /// How many bytes at the start equal the first.
+    pub run_len: Scan,
+    /// Rows of bytes to one plane: a transpose.
+    pub planes1: Planes,
+    /// Rows of 2-byte words to 2 planes.
+    pub planes2: Planes,
+    /// Rows of 4-byte words to 4 planes.
+    pub planes4: Planes,
+    /// One plane to rows of bytes.
+    pub unplanes1: Planes,
+    /// 2 planes to rows of 2-byte words.
+    pub unplanes2: Planes,
+    /// 4 planes to rows of 4-byte words.
+    pub unplanes4: Planes,
 }
 
 static PORTABLE: Kernels = Kernels {
@@ -97,6 +154,20 @@ static PORTABLE: Kernels = Kernels {
     merge4: portable::merge::<4>,
     transpose2: portable::transpose,
     transpose4: portable::transpose,
+    delta: portable::delta,
+    xor: portable::xor,
+    undo_delta: portable::undo_delta,
+    undo_xor: portable::undo_xor,
+    histogram: portable::histogram,
+    repeats: portable::repeats,
+    next_run: portable::next_run,
+    run_len: portable::run_len,
+    planes1: portable::planes::<1>,
+    planes2: portable::planes::<2>,
+    planes4: portable::planes::<4>,
+    unplanes1: portable::unplanes::<1>,
+    unplanes2: portable::unplanes::<2>,
+    unplanes4: portable::unplanes::<4>,
 };
 
 /// The kernels of every level this CPU can run, lowest first.
@@ -104,7 +175,9 @@ pub fn available() -> Vec<&'static Kernels> {
     #[allow(unused_mut)]
     let mut all = vec![&PORTABLE];
     #[cfg(target_arch = "x86_64")]
-    all.extend(x86_64::avx2());
+    all.extend(x86_64::available());
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    all.push(&aarch64::NEON);
     all
 }
 
@@ -122,78 +195,8 @@ pub fn level_name() -> &'static core::ffi::CStr {
     kernels().level.c_name()
 }
 
+/// The level of that name if it is there, else the highest.
 fn choose(available: &[&'static Kernels], wanted: &str) -> &'static Kernels {
-    let limit = Level::ALL.into_iter().find(|level| level.c_name().to_str() == Ok(wanted));
-    available.iter().rev().find(|k| limit.is_none_or(|limit| k.level <= limit)).unwrap_or(&&PORTABLE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_variable_lowers_the_level_and_never_raises_it() {
-        let all = available();
-        assert_eq!(choose(&all, "portable").level, Level::Portable);
-        assert_eq!(choose(&all, "").level, all.last().unwrap().level);
-        assert_eq!(choose(&all, "no such level").level, all.last().unwrap().level);
-        assert_eq!(choose(&[&PORTABLE], "avx2").level, Level::Portable);
-    }
-
-    fn noise(len: u32) -> Vec<u8> {
-        (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
-    }
-
-    fn check_transposes<T: Element + PartialEq + std::fmt::Debug>(src: &[T]) {
-        let gaps = [0, 1, 5];
-        for (rows, columns) in (0..20).flat_map(|r| (0..20).map(move |c| (r, c))).chain([(128, 16), (64, 7), (9, 64)]) {
-            for (gap, k) in gaps.iter().flat_map(|g| available().into_iter().map(move |k| (g, k))) {
-                let shape =
-                    Transposition { rows, columns, src_stride: columns + gap, dst_stride: rows + (gap + 1) % 3 };
-                // Exactly as long as the last element needs.
-                let len = |n: usize, stride: usize, m: usize| if n * m == 0 { 0 } else { (n - 1) * stride + m };
-                let src = &src[..len(rows, shape.src_stride, columns)];
-                let Some(first) = src.first() else { continue };
-                let mut dst = vec![*first; len(columns, shape.dst_stride, rows)];
-                let mut expected = dst.clone();
-                for i in 0..rows {
-                    for j in 0..columns {
-                        expected[j * shape.dst_stride + i] = src[i * shape.src_stride + j];
-                    }
-                }
-                T::transpose(k)(&shape, src, &mut dst);
-                assert_eq!(dst, expected, "{:?} {shape:?}", k.level);
-            }
-        }
-    }
-
-    #[test]
-    fn every_level_transposes_by_the_definition() {
-        let bytes = noise(20_000);
-        check_transposes(bytes.as_chunks::<2>().0);
-        check_transposes(bytes.as_chunks::<4>().0);
-    }
-
-    #[test]
-    fn every_level_agrees_with_portable_for_every_length_and_offset() {
-        let bytes = noise(4096);
-        for k in available() {
-            for words in (0..200).chain([511, 1000]) {
-                for offset in [0, 1, 3] {
-                    for (width, split, merge) in [(2, k.split2, k.merge2), (4, k.split4, k.merge4)] {
-                        let src = &bytes[offset..offset + words * width];
-                        let lanes_of = |f: Shuffle, s: &[u8]| {
-                            let mut out = vec![0xEE; s.len()];
-                            f(s, &mut out);
-                            out
-                        };
-                        let oracle = if width == 2 { PORTABLE.split2 } else { PORTABLE.split4 };
-                        let lanes = lanes_of(split, src);
-                        assert_eq!(lanes, lanes_of(oracle, src), "{:?} split{width} of {words}", k.level);
-                        assert_eq!(lanes_of(merge, &lanes), src, "{:?} merge{width} of {words}", k.level);
-                    }
-                }
-            }
-        }
-    }
+    let named = available.iter().find(|k| k.level.c_name().to_str() == Ok(wanted));
+    named.or(available.last()).unwrap_or(&&PORTABLE)
 }

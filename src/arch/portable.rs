@@ -75,3 +75,122 @@ pub(super) fn transpose_part<T: Copy>(
         }
     }
 }
+
+/// `dst[i] = src[i] - src[i - 1]` mod 256; the byte before the first is 0.
+pub fn delta(src: &[u8], dst: &mut [u8]) {
+    residual(src, dst, u8::wrapping_sub);
+}
+
+/// `dst[i] = src[i] ^ src[i - 1]`; the byte before the first is 0.
+pub fn xor(src: &[u8], dst: &mut [u8]) {
+    residual(src, dst, |byte, before| byte ^ before);
+}
+
+fn residual(src: &[u8], dst: &mut [u8], apart: impl Fn(u8, u8) -> u8) {
+    assert_eq!(src.len(), dst.len());
+    let ([first, ..], [out, rest @ ..]) = (src, dst) else { return };
+    *out = *first;
+    for ((out, byte), before) in rest.iter_mut().zip(&src[1..]).zip(src) {
+        *out = apart(*byte, *before);
+    }
+}
+
+/// The inverse of [`delta`], in place.
+pub fn undo_delta(lane: &mut [u8]) {
+    let mut before = 0u8;
+    for byte in lane {
+        before = before.wrapping_add(*byte);
+        *byte = before;
+    }
+}
+
+/// The inverse of [`xor`], in place.
+pub fn undo_xor(lane: &mut [u8]) {
+    let mut before = 0u8;
+    for byte in lane {
+        before ^= *byte;
+        *byte = before;
+    }
+}
+
+/// Adds to `counts[b]` how often `b` occurs. Equal neighbours would wait for each other's count to be stored, so
+/// neighbours count in different tables, which are worth clearing only for a longer input.
+pub fn histogram(src: &[u8], counts: &mut [u32; 256]) {
+    let (groups, mut rest) = src.as_chunks::<8>();
+    if src.len() < 512 {
+        rest = src;
+    } else {
+        let mut tables = [[0u32; 256]; 4];
+        for group in groups {
+            for (i, byte) in group.iter().enumerate() {
+                tables[i % 4][*byte as usize] += 1;
+            }
+        }
+        for (i, count) in counts.iter_mut().enumerate() {
+            *count += tables.iter().map(|table| table[i]).sum::<u32>();
+        }
+    }
+    for byte in rest {
+        counts[*byte as usize] += 1;
+    }
+}
+
+/// How many bytes equal the byte before them.
+pub fn repeats(src: &[u8]) -> usize {
+    let Some((_, bytes)) = src.split_first() else { return 0 };
+    // As many as a byte can count, so that the sum stays one byte wide.
+    let groups = bytes.chunks(255).zip(src.chunks(255));
+    groups.map(|(bytes, before)| bytes.iter().zip(before).map(|(a, b)| u8::from(a == b)).sum::<u8>() as usize).sum()
+}
+
+/// Where the first four equal bytes in a row start; the length if there are none.
+pub fn next_run(src: &[u8]) -> usize {
+    src.windows(4).position(|w| w[0] == w[1] && w[1] == w[2] && w[2] == w[3]).unwrap_or(src.len())
+}
+
+/// How many bytes at the start equal the first.
+pub fn run_len(src: &[u8]) -> usize {
+    src.iter().position(|byte| *byte != src[0]).unwrap_or(src.len())
+}
+
+/// Rows of `N`-byte words to planes: byte `p` of word `c` of row `r` goes to `dst[(p * row_len + c) * n + r]`.
+pub fn planes<const N: usize>(src: &[u8], row_len: usize, dst: &mut [u8]) {
+    let n = row_count::<N>(src, row_len, dst);
+    if n == 0 {
+        return;
+    }
+    for (band, rows) in src.chunks(BAND * row_len * N).enumerate() {
+        for (lane, bytes) in dst.chunks_exact_mut(n).enumerate() {
+            let column = lane % row_len * N + lane / row_len;
+            for (byte, row) in bytes[band * BAND..].iter_mut().zip(rows.chunks_exact(row_len * N)) {
+                *byte = row[column];
+            }
+        }
+    }
+}
+
+/// The inverse of [`planes`].
+pub fn unplanes<const N: usize>(src: &[u8], row_len: usize, dst: &mut [u8]) {
+    let n = row_count::<N>(src, row_len, dst);
+    if n == 0 {
+        return;
+    }
+    for (band, rows) in dst.chunks_mut(BAND * row_len * N).enumerate() {
+        for (lane, bytes) in src.chunks_exact(n).enumerate() {
+            let column = lane % row_len * N + lane / row_len;
+            for (row, byte) in rows.chunks_exact_mut(row_len * N).zip(&bytes[band * BAND..]) {
+                row[column] = *byte;
+            }
+        }
+    }
+}
+
+/// Rows that are finished before the next ones, so that they are still in the cache when their last column is.
+const BAND: usize = 64;
+
+/// Checks the shape of a planes kernel and answers the number of rows.
+pub(super) fn row_count<const N: usize>(src: &[u8], row_len: usize, dst: &[u8]) -> usize {
+    let row = row_len.checked_mul(N).filter(|row| *row > 0).expect("a row has at least one word, and its length fits");
+    assert!(src.len().is_multiple_of(row) && dst.len() == src.len(), "whole rows and equal lengths");
+    src.len() / row
+}

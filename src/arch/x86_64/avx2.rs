@@ -1,0 +1,117 @@
+//! With AVX2.
+
+use crate::arch::Transposition;
+use crate::arch::vector::{Sums, Vector, operations, vectorised};
+use core::arch::x86_64::*;
+
+vectorised! { "avx2,popcnt", __m256i:
+    split2 = split2(src: &[u8], dst: &mut [u8]);
+    split4 = split4(src: &[u8], dst: &mut [u8]);
+    merge2 = merge2(src: &[u8], dst: &mut [u8]);
+    merge4 = merge4(src: &[u8], dst: &mut [u8]);
+    transpose4 = transpose4(shape: &Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]);
+    delta = delta(src: &[u8], dst: &mut [u8]);
+    xor = xor(src: &[u8], dst: &mut [u8]);
+    undo_delta = undo_delta(lane: &mut [u8]);
+    undo_xor = undo_xor(lane: &mut [u8]);
+    repeats = repeats(src: &[u8]) -> usize;
+    next_run = next_run(src: &[u8]) -> usize;
+    run_len = run_len(src: &[u8]) -> usize;
+    planes1 = planes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
+    planes2 = planes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
+    planes4 = planes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
+    unplanes1 = unplanes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
+    unplanes2 = unplanes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
+    unplanes4 = unplanes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
+}
+
+// Two parts do not gain on the short tiles of 2-byte elements.
+vectorised! { "avx2", __m128i:
+    transpose2 = transpose2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]);
+}
+
+impl Vector for __m256i {
+    const LEN: usize = 32;
+    const MASK_BITS: u32 = 1;
+    type Half = __m128i;
+
+    operations! {
+        fn load(from: *const u8) -> Self = _mm256_loadu_si256(from.cast());
+        fn store(self, to: *mut u8) = _mm256_storeu_si256(to.cast(), self);
+        fn load_parts(from: *const u8, stride: usize) -> Self = {
+            let low = _mm256_castsi128_si256(__m128i::load(from));
+            _mm256_inserti128_si256::<1>(low, __m128i::load(from.add(stride)))
+        };
+        fn store_parts(self, to: *mut u8, stride: usize) = {
+            _mm256_castsi256_si128(self).store(to);
+            _mm256_extracti128_si256::<1>(self).store(to.add(stride));
+        };
+        fn zero() -> Self = _mm256_setzero_si256();
+        fn splat(byte: u8) -> Self = _mm256_set1_epi8(byte as i8);
+        fn add(self, other: Self) -> Self = _mm256_add_epi8(self, other);
+        fn sub(self, other: Self) -> Self = _mm256_sub_epi8(self, other);
+        fn xor(self, other: Self) -> Self = _mm256_xor_si256(self, other);
+        fn equal(self, other: Self) -> u64 = _mm256_movemask_epi8(_mm256_cmpeq_epi8(self, other)) as u32 as u64;
+        fn zip_lo<const UNIT: usize>(self, other: Self) -> Self = match UNIT {
+            1 => _mm256_unpacklo_epi8(self, other),
+            2 => _mm256_unpacklo_epi16(self, other),
+            4 => _mm256_unpacklo_epi32(self, other),
+            _ => _mm256_unpacklo_epi64(self, other),
+        };
+        fn zip_hi<const UNIT: usize>(self, other: Self) -> Self = match UNIT {
+            1 => _mm256_unpackhi_epi8(self, other),
+            2 => _mm256_unpackhi_epi16(self, other),
+            4 => _mm256_unpackhi_epi32(self, other),
+            _ => _mm256_unpackhi_epi64(self, other),
+        };
+        // Each part packs by itself, so the first parts hold the first half of the words.
+        fn split2(from: *const u8) -> [Self; 2] = {
+            let (a, b) = (Self::load_parts(from, 32), Self::load_parts(from.add(16), 32));
+            let low = _mm256_set1_epi16(0x00FF);
+            [
+                _mm256_packus_epi16(_mm256_and_si256(a, low), _mm256_and_si256(b, low)),
+                _mm256_packus_epi16(_mm256_srli_epi16::<8>(a), _mm256_srli_epi16::<8>(b)),
+            ]
+        };
+        // Bytes of the same lane come together in each part, and then from four vectors.
+        fn split4(from: *const u8) -> [Self; 4] = {
+            let together = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
+            ));
+            let v0 = _mm256_shuffle_epi8(Self::load_parts(from, 64), together);
+            let v1 = _mm256_shuffle_epi8(Self::load_parts(from.add(16), 64), together);
+            let v2 = _mm256_shuffle_epi8(Self::load_parts(from.add(32), 64), together);
+            let v3 = _mm256_shuffle_epi8(Self::load_parts(from.add(48), 64), together);
+            let (a, b) = (v0.zip_lo::<4>(v1), v2.zip_lo::<4>(v3));
+            let (c, d) = (v0.zip_hi::<4>(v1), v2.zip_hi::<4>(v3));
+            [a.zip_lo::<8>(b), a.zip_hi::<8>(b), c.zip_lo::<8>(d), c.zip_hi::<8>(d)]
+        };
+        fn merge2(lanes: [Self; 2], to: *mut u8) = {
+            let (a, b) = (lanes[0].zip_lo::<1>(lanes[1]), lanes[0].zip_hi::<1>(lanes[1]));
+            _mm256_permute2x128_si256::<0x20>(a, b).store(to);
+            _mm256_permute2x128_si256::<0x31>(a, b).store(to.add(32));
+        };
+        fn merge4(lanes: [Self; 4], to: *mut u8) = {
+            let [l0, l1, l2, l3] = lanes;
+            let (ab0, ab1) = (l0.zip_lo::<1>(l1), l0.zip_hi::<1>(l1));
+            let (cd0, cd1) = (l2.zip_lo::<1>(l3), l2.zip_hi::<1>(l3));
+            let (x0, x1) = (ab0.zip_lo::<2>(cd0), ab0.zip_hi::<2>(cd0));
+            let (x2, x3) = (ab1.zip_lo::<2>(cd1), ab1.zip_hi::<2>(cd1));
+            _mm256_permute2x128_si256::<0x20>(x0, x1).store(to);
+            _mm256_permute2x128_si256::<0x20>(x2, x3).store(to.add(32));
+            _mm256_permute2x128_si256::<0x31>(x0, x1).store(to.add(64));
+            _mm256_permute2x128_si256::<0x31>(x2, x3).store(to.add(96));
+        };
+    }
+}
+
+impl Sums for __m256i {
+    operations! {
+        fn up<const BY: i32>(self) -> Self = _mm256_slli_si256::<BY>(self);
+        fn carried(self) -> Self = {
+            let lower = _mm256_permute2x128_si256::<0x08>(self, self);
+            _mm256_shuffle_epi8(lower, _mm256_set1_epi8(15))
+        };
+        fn last(self) -> Self = _mm256_shuffle_epi8(_mm256_permute4x64_epi64::<0xFF>(self), _mm256_set1_epi8(15));
+    }
+}
