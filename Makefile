@@ -19,11 +19,13 @@ COMPILE := $(CMAKE) --build "$(BUILD)" --parallel $(JOBS)
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test bench header setup lint clean
+.PHONY: help demo test test-aarch64 bench header setup lint clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
 	@echo "make test     every test: Rust, C, C++"
+	@echo "make test-aarch64"
+	@echo "              the same for aarch64 under qemu, on Debian machines of another kind"
 	@echo "make bench    benchmarks: Rust and the C++ host path"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   write include/mnnkv.h again after a change in src/ffi"
@@ -43,6 +45,9 @@ test:
 	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON
 	@$(COMPILE)
 	@cd "$(BUILD)" && $(CTEST) --output-on-failure
+
+test-aarch64:
+	@"$(CURDIR)/cmake/aarch64.sh"
 
 bench:
 	@$(call need-sources,bench)

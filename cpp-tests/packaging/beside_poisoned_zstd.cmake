@@ -31,7 +31,7 @@ link_and_run_with("${OURS}" "${poison}")
 
 # The same with cargo's archive dies, or this test proves nothing.
 run("${CC}" ${objects} "${poison}" "${RAW}" ${system_libs} -o "${SCRATCH}/control")
-execute_process(COMMAND "${SCRATCH}/control" RESULT_VARIABLE result)
+execute_process(COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} "${SCRATCH}/control" RESULT_VARIABLE result)
 if(NOT result EQUAL 86)
   message(FATAL_ERROR "cargo's archive beside the poisoned zstd ended with ${result}, not 86")
 endif()

@@ -4,9 +4,16 @@ cmake_minimum_required(VERSION 3.16)
 
 include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/run.cmake")
 
+# A cross build's, which also says how to run programs.
+set(toolchain "")
+if(TOOLCHAIN)
+  include("${TOOLCHAIN}")
+  set(toolchain "-DCMAKE_TOOLCHAIN_FILE=${TOOLCHAIN}")
+endif()
+
 # Runs a consumer and reads its verdict.
 function(run_consumer)
-  run(${ARGV})
+  run(${CMAKE_CROSSCOMPILING_EMULATOR} ${ARGV})
   if(NOT run_output MATCHES "round trip ok[\r\n]+$")
     message(FATAL_ERROR "${ARGV} printed no verdict:\n${run_output}")
   endif()
@@ -19,7 +26,7 @@ function(build_project source)
   run("${CMAKE_COMMAND}" -S "${source}" -B "${SCRATCH}/build" -G "${GENERATOR}" "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}"
       "-DCMAKE_C_COMPILER=${CC}" "-DCMAKE_CXX_COMPILER=${CXX}" -DCMAKE_BUILD_TYPE=Release
       "-DCMAKE_RUNTIME_OUTPUT_DIRECTORY=${SCRATCH}/bin" "-DCMAKE_RUNTIME_OUTPUT_DIRECTORY_RELEASE=${SCRATCH}/bin"
-      --no-warn-unused-cli ${ARGN})
+      --no-warn-unused-cli ${toolchain} ${ARGN})
   run("${CMAKE_COMMAND}" --build "${SCRATCH}/build" --config Release)
 endfunction()
 

@@ -24,5 +24,6 @@ run("${PKG_CONFIG}" --cflags --libs ${static} mnnkv)
 separate_arguments(flags UNIX_COMMAND "${run_output}")
 run("${CC}" "${CMAKE_CURRENT_LIST_DIR}/consumer/round_trip.c" -o "${SCRATCH}/consumer" ${flags})
 expect_needs_library("${SCRATCH}/consumer")
-run_consumer("${CMAKE_COMMAND}" -E env "LD_LIBRARY_PATH=${tree}/${LIBDIR}" "DYLD_LIBRARY_PATH=${tree}/${LIBDIR}"
-             "${SCRATCH}/consumer")
+set(ENV{LD_LIBRARY_PATH} "${tree}/${LIBDIR}")
+set(ENV{DYLD_LIBRARY_PATH} "${tree}/${LIBDIR}")
+run_consumer("${SCRATCH}/consumer")
