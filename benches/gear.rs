@@ -6,7 +6,8 @@
 mod common;
 
 use common::{Rivals, print, read};
-use mnnkv::gear::{Decoder, Encoder, Options, Predictors, Width};
+use mnnkv::dtype::Dtype;
+use mnnkv::gear::{Decoder, Encoder, Format, Options};
 use std::hint::black_box;
 
 /// The loop anyone writes first.
@@ -42,16 +43,16 @@ fn widen(halves: &[u8]) -> Vec<u8> {
 }
 
 /// Encodes `words` in blocks of `block` bytes, as a store does.
-fn bench(name: &str, words: &[u8], width: Width, block: usize) {
-    let bytes = width.bytes();
-    let options = Options { predictors: Predictors::ALL };
+fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
+    let bytes = dtype.bytes();
+    let options = Options::new(Format::V1);
     let mut encoder = Encoder::new();
     let mut decoder = Decoder::new();
     let blobs: Vec<Vec<u8>> =
-        words.chunks(block).map(|b| encoder.encode(b, width, &options).unwrap().to_vec()).collect();
+        words.chunks(block).map(|b| encoder.encode(b, dtype, &options).unwrap().to_vec()).collect();
     let mut back = vec![0; words.len()];
     for (blob, out) in blobs.iter().zip(back.chunks_mut(block)) {
-        decoder.decode(blob, width, out).unwrap();
+        decoder.decode(blob, dtype, out).unwrap();
     }
     assert!(back == words, "round trip");
 
@@ -75,7 +76,7 @@ fn bench(name: &str, words: &[u8], width: Width, block: usize) {
     let medians = Rivals::new()
         .add("gear encode", || {
             for block in words.chunks(block) {
-                black_box(encoder.encode(black_box(block), width, &options).unwrap());
+                black_box(encoder.encode(black_box(block), dtype, &options).unwrap());
             }
         })
         .add("split loop + zstd-3", || {
@@ -94,7 +95,7 @@ fn bench(name: &str, words: &[u8], width: Width, block: usize) {
     let medians = Rivals::new()
         .add("gear decode", || {
             for (blob, out) in blobs.iter().zip(back.chunks_mut(block)) {
-                decoder.decode(black_box(blob), width, out).unwrap();
+                decoder.decode(black_box(blob), dtype, out).unwrap();
             }
         })
         .add("zstd + merge loop", || {
@@ -114,9 +115,9 @@ fn bench(name: &str, words: &[u8], width: Width, block: usize) {
     let mut lanes = vec![0; words.len()];
     split(words, &mut lanes, bytes);
     let kernels = mnnkv::arch::kernels();
-    let (split_kernel, merge_kernel) = match width {
-        Width::Two => (kernels.split2, kernels.merge2),
-        Width::Four => (kernels.split4, kernels.merge4),
+    let (split_kernel, merge_kernel) = match dtype {
+        Dtype::F16 => (kernels.split2, kernels.merge2),
+        _ => (kernels.split4, kernels.merge4),
     };
     let (mut a, mut b, mut c, mut d) = (lanes.clone(), lanes.clone(), words.to_vec(), words.to_vec());
     let medians = Rivals::new()
@@ -134,10 +135,10 @@ fn main() {
     for layer in [0, 3] {
         for kind in ["k", "v"] {
             let sample = read(&format!("kv/l{layer}_{kind}_h2_t1088_d64.f16"));
-            bench(&format!("layer {layer} {kind}, f16, {} bytes", sample.len()), &sample, Width::Two, sample.len());
+            bench(&format!("layer {layer} {kind}, f16, {} bytes", sample.len()), &sample, Dtype::F16, sample.len());
             if layer == 3 {
                 let wide = widen(&sample);
-                bench(&format!("layer {layer} {kind}, f32, {} bytes", wide.len()), &wide, Width::Four, wide.len());
+                bench(&format!("layer {layer} {kind}, f32, {} bytes", wide.len()), &wide, Dtype::F32, wide.len());
             }
         }
     }
@@ -150,7 +151,7 @@ fn main() {
     for tokens in [4096, 32_768, 131_072] {
         let words: Vec<u8> = all.iter().copied().cycle().take(tokens * token).collect();
         let name = format!("{tokens} tokens, f16, {} bytes in blocks of 128 tokens", words.len());
-        bench(&name, &words, Width::Two, 128 * token);
+        bench(&name, &words, Dtype::F16, 128 * token);
     }
 }
 

@@ -51,17 +51,39 @@
 /// older header could no longer run.
 #define MNNKV_ABI_VERSION 1
 
-/// Format v1 of gear blobs; docs/format.md has it byte for byte.
+/// Format v1 of gear blobs, of the reference system: F16 and F32.
 #define MNNKV_GEAR_FORMAT_V1 1
 
-/// Try the lane as it is.
+/// Format v2: all types, knows rows and channels, has a checksum. Smaller; encodes and decodes more slowly than v1.
+/// docs/format.md has both byte for byte.
+#define MNNKV_GEAR_FORMAT_V2 2
+
+/// The bytes as they are; in both formats.
 #define MNNKV_PREDICT_RAW 1
 
-/// Try the difference of each byte to the one before it.
+/// v1: the difference of each byte to the one before it.
 #define MNNKV_PREDICT_DELTA_SEQ 2
 
-/// Try the exclusive or of each byte with the one before it.
+/// v1: the exclusive or of each byte with the one before it.
 #define MNNKV_PREDICT_XOR_SEQ 4
+
+/// v2: the difference to the token before, same channel.
+#define MNNKV_PREDICT_DELTA_TOKEN 8
+
+/// v2: the exclusive or with the token before, same channel.
+#define MNNKV_PREDICT_XOR_TOKEN 16
+
+/// v2: the difference of an odd channel to the even one before it, same token.
+#define MNNKV_PREDICT_DELTA_PAIR 32
+
+/// v2: DELTA_PAIR, and then the difference to the token before.
+#define MNNKV_PREDICT_DELTA_PAIR_TOKEN 64
+
+/// Rotation turns channels d and d + rope_dims / 2 together, as in Llama (rotate_half).
+#define MNNKV_ROPE_HALF 1
+
+/// Rotation turns channels 2 d and 2 d + 1 together, as in GPT-J.
+#define MNNKV_ROPE_ADJACENT 2
 
 /// IEEE 754 binary16.
 #define MNNKV_DTYPE_F16 1
@@ -107,21 +129,42 @@ typedef struct mnnkv_store mnnkv_store;
 /// The outcome of a call: MNNKV_OK or one of the MNNKV_* failures. Numbers never change meaning.
 typedef int32_t mnnkv_status;
 
-/// How to encode. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+/// How to encode. Zero every field, then set struct_size; a NULL pointer means the same as all zeros. Decoding needs
+/// none of this.
 typedef struct mnnkv_gear_options {
     /// sizeof(mnnkv_gear_options)
     uint32_t struct_size;
-    /// Wire format; 0 = MNNKV_GEAR_FORMAT_V1. This version of the library writes no other.
+    /// MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, V2 for BF16 and INT8, which V1 does not have.
     uint32_t format;
-    /// Which predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all of the format. Fewer are faster.
+    /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them.
     uint32_t predictors;
-    /// 0 = default, 1 = fastest .. 9 = smallest. In this version every effort tries everything and gives the same
-    /// bytes.
+    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, histograms choose what is tried; at 9 everything is. The bytes
+    /// differ, any decoder reads them all.
     int32_t effort;
-    /// Elements per row (one token of one head), 0 = unknown. Format v1 has no use for it.
+    /// V2: elements per row (one token of one head), 0 = unknown, which compresses worse.
     uint32_t head_dim;
     /// Must be 0.
     uint32_t reserved[3];
+    /// V2, for K of a first layer: MNNKV_ROPE_* says how the host rotated keys by position, 0 = not known or not
+    /// rotated; then no field below is read. Tokens that occurred before are predicted by rotating the earlier key,
+    /// which pays where keys depend on the token alone. Bit-exact whatever arithmetic the host used; F32 keys gain
+    /// most when rope_inv_freq are the host's own numbers. src must be [head][token][dim] with head_dim set.
+    uint32_t rope_pairing;
+    /// Rotated channels, the first of each row: even; 0 = head_dim.
+    uint32_t rope_dims;
+    /// Tokens per head, 0 = all rows are one head.
+    uint32_t rope_tokens;
+    /// Position of the first token; the others follow. Not read with rope_positions.
+    uint32_t rope_first_position;
+    /// Pair i of a token at position p was turned by p * rope_theta^(-2 i / rope_dims) radians; 0 = 10000. Not read
+    /// with rope_inv_freq.
+    float rope_theta;
+    /// Must be 0.
+    uint32_t rope_reserved;
+    /// The angles per position, rope_dims / 2 of them, for scaled variants; NULL = from rope_theta.
+    const float *rope_inv_freq;
+    /// The position of each of the rope_tokens tokens; NULL = counting from rope_first_position.
+    const uint32_t *rope_positions;
 } mnnkv_gear_options;
 
 /// A layer's packed KV cache: one buffer for K, one for V, in each one region per KV head. With D = head_dim,
@@ -330,20 +373,21 @@ uint32_t mnnkv_abi_version(void);
 /// results never depend on it. The text is static. Any thread.
 const char *mnnkv_cpu_level(void);
 
-/// The capacity that is always enough to encode src_len bytes of dtype (MNNKV_DTYPE_F16 or F32) in any format:
-/// a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of words, or more than
-/// 4,261,672,974 of them (format v1 counts in 32 bits, overhead included). Any thread.
+/// The capacity that is always enough to encode src_len bytes of dtype (MNNKV_DTYPE_F16, BF16, F32 or INT8) in any
+/// format the type has: a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of
+/// words, or larger than memory. Any thread.
 size_t mnnkv_gear_bound(size_t src_len,
                         uint32_t dtype);
 
-/// Encodes src_len bytes of fp16 words, bit-exactly whatever the bits are (so bf16 words may be passed too).
+/// Encodes src_len bytes of fp16 words, bit-exactly whatever the bits are.
 ///
-/// src: little-endian words, at least one; any order of elements works, [head][token][dim] compresses best.
+/// src: little-endian words, at least one; [head][token][dim], though other orders only compress worse.
 /// dst: dst_cap bytes that do not overlap src; mnnkv_gear_bound is always enough. dst_len: bytes written.
-/// INVALID_ARGUMENT: src_len is 0, odd or over the format's limit, or an option is out of range.
+/// INVALID_ARGUMENT: src_len is 0 or odd, an option is out of range, or the rotation hint does not fit src_len.
+/// Format V1 holds at most 4,261,672,974 words (it counts in 32 bits, overhead included).
 /// BUFFER_TOO_SMALL: *dst_len is what this input needs; dst is untouched.
-/// The calling thread keeps about three times src_len of working memory for its next call (mnnkv_thread_trim gives
-/// it back). Any thread.
+/// The calling thread keeps about four times src_len of working memory for its next call, eight with a rotation hint
+/// (mnnkv_thread_trim gives it back). Any thread.
 mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t src_len,
                                     const struct mnnkv_gear_options *options,
@@ -351,20 +395,38 @@ mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t dst_cap,
                                     size_t *dst_len);
 
-/// Decodes a blob that mnnkv_encode_fp16_gear made. The blob may come from anywhere: it is checked throughout.
+/// Decodes a blob of either format that mnnkv_encode_fp16_gear made. The blob may come from anywhere: it is checked
+/// throughout.
 ///
 /// dst: dst_cap bytes that do not overlap src. dst_len: bytes written. To ask for the size, pass dst NULL and
 /// dst_cap 0: the answer is BUFFER_TOO_SMALL and *dst_len, from headers that agree with each other.
-/// CORRUPT: the blob is malformed; dst is untouched. Format v1 has no checksum: a blob with flipped bits may decode
-/// to other words of the right number.
-/// The calling thread keeps as much working memory as the output for its next call. Any thread.
+/// CORRUPT: the blob is malformed; dst is untouched. Format V2 has checksums: a damaged or cut blob is always
+/// detected. V1 has none: with flipped bits it may decode to other words of the right number.
+/// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob from a later version of the
+/// library that this one cannot read.
+/// The calling thread keeps about four times the output as working memory for its next call. Any thread.
 mnnkv_status mnnkv_decode_fp16_gear(const void *src,
                                     size_t src_len,
                                     void *dst,
                                     size_t dst_cap,
                                     size_t *dst_len);
 
-/// As mnnkv_encode_fp16_gear, for 4-byte words.
+/// As mnnkv_encode_fp16_gear, for bf16 words. Format V2 only.
+mnnkv_status mnnkv_encode_bf16_gear(const void *src,
+                                    size_t src_len,
+                                    const struct mnnkv_gear_options *options,
+                                    void *dst,
+                                    size_t dst_cap,
+                                    size_t *dst_len);
+
+/// As mnnkv_decode_fp16_gear, for bf16 words.
+mnnkv_status mnnkv_decode_bf16_gear(const void *src,
+                                    size_t src_len,
+                                    void *dst,
+                                    size_t dst_cap,
+                                    size_t *dst_len);
+
+/// As mnnkv_encode_fp16_gear, for 4-byte words. Both formats.
 mnnkv_status mnnkv_encode_fp32_gear(const void *src,
                                     size_t src_len,
                                     const struct mnnkv_gear_options *options,
@@ -379,7 +441,22 @@ mnnkv_status mnnkv_decode_fp32_gear(const void *src,
                                     size_t dst_cap,
                                     size_t *dst_len);
 
-/// Reads a predictor list as hosts' configs have it, such as "raw,delta_seq,xor_seq", into the bits of
+/// As mnnkv_encode_fp16_gear, for one-byte words, such as a quantised cache. Format V2 only; a rotation hint is refused.
+mnnkv_status mnnkv_encode_int8_gear(const void *src,
+                                    size_t src_len,
+                                    const struct mnnkv_gear_options *options,
+                                    void *dst,
+                                    size_t dst_cap,
+                                    size_t *dst_len);
+
+/// As mnnkv_decode_fp16_gear, for one-byte words, such as a quantised cache.
+mnnkv_status mnnkv_decode_int8_gear(const void *src,
+                                    size_t src_len,
+                                    void *dst,
+                                    size_t dst_cap,
+                                    size_t *dst_len);
+
+/// Reads a list of V1's predictors as hosts' configs have it, such as "raw,delta_seq,xor_seq", into the bits of
 /// mnnkv_gear_options::predictors.
 ///
 /// list: len bytes of text without a terminator; NULL with len 0 is the empty list. Blanks around names and unknown

@@ -133,6 +133,23 @@ pub(crate) fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Resu
     Ok(())
 }
 
+/// The first `len` elements of `buffer`, which grows when it is shorter. Old contents are anything; callers overwrite
+/// them.
+pub(crate) fn at_least<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<&mut [T]> {
+    if len > buffer.len() {
+        resize(buffer, len)?;
+    }
+    Ok(&mut buffer[..len])
+}
+
+/// As [`reserve`], with room for more to come.
+pub(crate) fn reserve_amortized<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
+    if buffer.capacity() - buffer.len() < additional {
+        reserve(buffer, additional.max(buffer.len()))?;
+    }
+    Ok(())
+}
+
 /// Room for `additional` more elements, or [`Status::OutOfMemory`].
 pub(crate) fn reserve<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
     buffer.try_reserve_exact(additional).map_err(|_| {

@@ -4,13 +4,16 @@ mod common;
 #[path = "common/v1_reader.rs"]
 mod v1_reader;
 
-use mnnkv::gear::{self, Decoder, Encoder, Options, Predictors, Width};
+use mnnkv::dtype::Dtype;
+use mnnkv::gear::{self, Decoder, Effort, Encoder, Format, Options, Predictors};
 use mnnkv::status::Status;
 use proptest::prelude::*;
 
+const ALL: Predictors = Predictors::all(Format::V1);
+
 struct Golden {
     name: String,
-    width: Width,
+    dtype: Dtype,
     predictors: Predictors,
     input: Vec<u8>,
     frame: Vec<u8>,
@@ -25,7 +28,7 @@ fn goldens() -> Vec<Golden> {
         .iter()
         .map(|e| Golden {
             name: text(e, "frame"),
-            width: if text(e, "dtype") == "f16" { Width::Two } else { Width::Four },
+            dtype: if text(e, "dtype") == "f16" { Dtype::F16 } else { Dtype::F32 },
             predictors: Predictors::parse(&text(e, "predictors")),
             input: common::read(&format!("gear_v1/{}", text(e, "input"))),
             frame: common::read(&format!("gear_v1/{}", text(e, "frame"))),
@@ -33,13 +36,14 @@ fn goldens() -> Vec<Golden> {
         .collect()
 }
 
-fn encode(words: &[u8], width: Width, predictors: Predictors) -> Vec<u8> {
-    Encoder::new().encode(words, width, &Options { predictors }).unwrap().to_vec()
+fn encode(words: &[u8], dtype: Dtype, predictors: Predictors) -> Vec<u8> {
+    let options = Options { predictors, effort: Effort::MAX, ..Options::new(Format::V1) };
+    Encoder::new().encode(words, dtype, &options).unwrap().to_vec()
 }
 
-fn decode(blob: &[u8], width: Width, len: usize) -> mnnkv::status::Result<Vec<u8>> {
+fn decode(blob: &[u8], dtype: Dtype, len: usize) -> mnnkv::status::Result<Vec<u8>> {
     let mut out = vec![0xA5; len];
-    let written = Decoder::new().decode(blob, width, &mut out)?;
+    let written = Decoder::new().decode(blob, dtype, &mut out)?;
     out.truncate(written);
     Ok(out)
 }
@@ -47,7 +51,7 @@ fn decode(blob: &[u8], width: Width, len: usize) -> mnnkv::status::Result<Vec<u8
 #[test]
 fn every_golden_frame_decodes_to_its_input() {
     for g in goldens() {
-        assert!(decode(&g.frame, g.width, g.input.len()).unwrap() == g.input, "{}", g.name);
+        assert!(decode(&g.frame, g.dtype, g.input.len()).unwrap() == g.input, "{}", g.name);
     }
 }
 
@@ -55,8 +59,8 @@ fn every_golden_frame_decodes_to_its_input() {
 fn our_frames_are_read_by_an_independent_reader_and_no_larger_than_the_goldens() {
     let mut rle_lanes = 0;
     for g in goldens() {
-        let blob = encode(&g.input, g.width, g.predictors);
-        let width = g.width.bytes();
+        let blob = encode(&g.input, g.dtype, g.predictors);
+        let width = g.dtype.bytes();
         assert!(v1_reader::words(&blob, width) == g.input, "{}", g.name);
         let limit = g.frame.len() + g.frame.len() / 1000 + 8;
         assert!(blob.len() <= limit, "{}: {} bytes, golden {}", g.name, blob.len(), g.frame.len());
@@ -75,7 +79,7 @@ fn our_frames_are_read_by_an_independent_reader_and_no_larger_than_the_goldens()
 fn the_real_sample_shrinks_as_the_reference_reports() {
     for (file, at_least) in [("l0_k", 1.20), ("l0_v", 4.9), ("l1_k", 1.16), ("l1_v", 1.28), ("l3_k", 1.16)] {
         let raw = common::read(&format!("kv/{file}_h2_t1088_d64.f16"));
-        let ratio = raw.len() as f64 / encode(&raw, Width::Two, Predictors::ALL).len() as f64;
+        let ratio = raw.len() as f64 / encode(&raw, Dtype::F16, ALL).len() as f64;
         assert!(ratio >= at_least, "{file}: {ratio:.3}, at least {at_least} expected");
     }
 }
@@ -83,28 +87,28 @@ fn the_real_sample_shrinks_as_the_reference_reports() {
 #[test]
 fn every_fp16_bit_pattern_survives() {
     let words: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
-    let blob = encode(&words, Width::Two, Predictors::ALL);
-    assert!(decode(&blob, Width::Two, words.len()).unwrap() == words);
+    let blob = encode(&words, Dtype::F16, ALL);
+    assert!(decode(&blob, Dtype::F16, words.len()).unwrap() == words);
 }
 
 #[test]
 fn an_encoder_gives_the_same_bytes_whatever_it_did_before() {
     let mut encoder = Encoder::new();
     let (long, short) = (common::Random(1).bytes(40_000), common::Random(2).bytes(400));
-    for (words, width) in [(&long, Width::Two), (&short, Width::Four), (&short, Width::Two), (&long, Width::Four)] {
-        let reused = encoder.encode(words, width, &Options::default()).unwrap().to_vec();
-        assert!(reused == encode(words, width, Predictors::ALL));
+    for (words, width) in [(&long, Dtype::F16), (&short, Dtype::F32), (&short, Dtype::F16), (&long, Dtype::F32)] {
+        let reused = encoder.encode(words, width, &Options::new(Format::V1)).unwrap().to_vec();
+        assert!(reused == encode(words, width, ALL));
     }
 }
 
 /// A few blobs with every backend and predictor in them.
-fn sample_blobs() -> Vec<(Vec<u8>, Width, usize)> {
+fn sample_blobs() -> Vec<(Vec<u8>, Dtype, usize)> {
     let mut found = Vec::new();
     for g in goldens() {
-        let tiny = g.frame.len() < 200 && g.predictors != Predictors::ALL;
+        let tiny = g.frame.len() < 200 && g.predictors != ALL;
         let mixed = ["special.f16.p2.frame", "rows.f32.p2.frame", "ramp.f16.p4.frame"].contains(&g.name.as_str());
         if tiny || mixed {
-            found.push((g.frame, g.width, g.input.len()));
+            found.push((g.frame, g.dtype, g.input.len()));
         }
     }
     assert!(found.len() > 20);
@@ -144,16 +148,16 @@ fn a_hostile_word_count_earns_no_memory() {
         blob.extend_from_slice(&10u32.to_le_bytes());
         blob.extend_from_slice(&[0xFF; 10]);
     }
-    let error = decode(&blob, Width::Two, 64).unwrap_err();
+    let error = decode(&blob, Dtype::F16, 64).unwrap_err();
     assert_eq!((error.status(), error.needed()), (Status::BufferTooSmall, Some(2 * (u32::MAX as usize))));
 }
 
 #[test]
 fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
     let words = common::read("gear_v1/l0_k.f16.bin");
-    let mut blob = encode(&words, Width::Two, Predictors::ALL);
+    let mut blob = encode(&words, Dtype::F16, ALL);
     blob.push(0);
-    assert_eq!(decode(&blob, Width::Two, words.len()).unwrap_err().status(), Status::Corrupt);
+    assert_eq!(decode(&blob, Dtype::F16, words.len()).unwrap_err().status(), Status::Corrupt);
 
     // A lane whose payload is its ZSTD frame and then an empty one.
     let lane = [1u8, 2, 3, 4];
@@ -168,44 +172,44 @@ fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
             blob.extend_from_slice(&(payload.len() as u32).to_le_bytes());
             blob.extend_from_slice(payload);
         }
-        assert_eq!(decode(&blob, Width::Two, 8).is_ok(), sound);
+        assert_eq!(decode(&blob, Dtype::F16, 8).is_ok(), sound);
     }
 }
 
 #[test]
 fn headers_that_disagree_are_corrupt() {
-    let blob = encode(&[7; 32], Width::Two, Predictors::ALL);
-    assert_eq!(decode(&blob, Width::Two, 32).unwrap(), [7; 32]);
+    let blob = encode(&[7; 32], Dtype::F16, ALL);
+    assert_eq!(decode(&blob, Dtype::F16, 32).unwrap(), [7; 32]);
     // Word count; the first frame's mode, codec, raw_len and payload_len.
     for (at, byte) in [(0, 0), (0, 15), (4, 3), (5, 2), (6, 15), (6, 17), (10, 1), (10, 3), (13, 1)] {
         let mut bad = blob.clone();
         assert_ne!(bad[at], byte);
         bad[at] = byte;
-        assert_eq!(decode(&bad, Width::Two, 64).unwrap_err().status(), Status::Corrupt, "byte {at} = {byte}");
+        assert_eq!(decode(&bad, Dtype::F16, 64).unwrap_err().status(), Status::Corrupt, "byte {at} = {byte}");
     }
 }
 
 #[test]
 fn of_equal_candidates_the_first_wins() {
     // Of zeros every predictor leaves zeros: raw comes first.
-    for lane in v1_reader::lanes(&encode(&[0; 256], Width::Two, Predictors::ALL), 2) {
+    for lane in v1_reader::lanes(&encode(&[0; 256], Dtype::F16, ALL), 2) {
         assert_eq!((lane.mode, lane.codec), (0, 0));
     }
     // Of one word every residual is the word itself, and RLE comes before ZSTD.
-    for lane in v1_reader::lanes(&encode(&[1, 2, 3, 4], Width::Four, Predictors::from_bits(6).unwrap()), 4) {
+    for lane in v1_reader::lanes(&encode(&[1, 2, 3, 4], Dtype::F32, Predictors::from_bits(6, Format::V1).unwrap()), 4) {
         assert_eq!((lane.mode, lane.codec), (1, 0));
     }
 }
 
 #[test]
 fn lengths_that_are_not_whole_words_are_refused() {
-    for (len, width) in [(0, Width::Two), (1, Width::Two), (3, Width::Two), (0, Width::Four), (6, Width::Four)] {
-        let error = Encoder::new().encode(&vec![0; len], width, &Options::default()).unwrap_err();
+    for (len, width) in [(0, Dtype::F16), (1, Dtype::F16), (3, Dtype::F16), (0, Dtype::F32), (6, Dtype::F32)] {
+        let error = Encoder::new().encode(&vec![0; len], width, &Options::new(Format::V1)).unwrap_err();
         assert_eq!(error.status(), Status::InvalidArgument);
         assert_eq!(gear::bound(len, width), None);
     }
-    assert_eq!(gear::bound(1 << 33, Width::Two), None);
-    assert_eq!(gear::bound(usize::MAX - 1, Width::Two), None);
+    assert_eq!(gear::bound(1 << 33, Dtype::F16), None);
+    assert_eq!(gear::bound(usize::MAX - 1, Dtype::F16), None);
 }
 
 /// Words as caches have them: noise, constants, repeated rows, and any mix.
@@ -226,12 +230,12 @@ proptest! {
     #[test]
     fn any_words_come_back_bit_for_bit_within_the_bound(
         (width, words) in prop_oneof![
-            words(2).prop_map(|w| (Width::Two, w)),
-            words(4).prop_map(|w| (Width::Four, w)),
+            words(2).prop_map(|w| (Dtype::F16, w)),
+            words(4).prop_map(|w| (Dtype::F32, w)),
         ],
         bits in 0u32..8,
     ) {
-        let predictors = Predictors::from_bits(bits).unwrap();
+        let predictors = Predictors::from_bits(bits, Format::V1).unwrap();
         let blob = encode(&words, width, predictors);
         prop_assert!(blob.len() <= gear::bound(words.len(), width).unwrap());
         prop_assert_eq!(gear::decoded_len(&blob, width).unwrap(), words.len());
@@ -244,7 +248,7 @@ proptest! {
 
     #[test]
     fn noise_is_never_decoded_to_more_than_the_caller_allowed(noise in prop::collection::vec(any::<u8>(), 0..200)) {
-        if let Ok(words) = decode(&noise, Width::Two, 64) {
+        if let Ok(words) = decode(&noise, Dtype::F16, 64) {
             prop_assert!(words.len() <= 64);
         }
     }

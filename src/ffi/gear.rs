@@ -4,64 +4,158 @@ use super::panic::{guard, guard_or};
 use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;
 use crate::dtype::Dtype;
-use crate::gear::{self, Decoder, Encoder, Options, Predictors, Width};
+use crate::gear::{
+    self, Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation,
+};
 use crate::status::{Error, Result, bail};
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
-/// Format v1 of gear blobs; docs/format.md has it byte for byte.
+/// Format v1 of gear blobs, of the reference system: F16 and F32.
 pub const MNNKV_GEAR_FORMAT_V1: u32 = 1;
-/// Try the lane as it is.
+/// Format v2: all types, knows rows and channels, has a checksum. Smaller; encodes and decodes more slowly than v1.
+/// docs/format.md has both byte for byte.
+pub const MNNKV_GEAR_FORMAT_V2: u32 = 2;
+/// The bytes as they are; in both formats.
 pub const MNNKV_PREDICT_RAW: u32 = 1;
-/// Try the difference of each byte to the one before it.
+/// v1: the difference of each byte to the one before it.
 pub const MNNKV_PREDICT_DELTA_SEQ: u32 = 2;
-/// Try the exclusive or of each byte with the one before it.
+/// v1: the exclusive or of each byte with the one before it.
 pub const MNNKV_PREDICT_XOR_SEQ: u32 = 4;
+/// v2: the difference to the token before, same channel.
+pub const MNNKV_PREDICT_DELTA_TOKEN: u32 = 8;
+/// v2: the exclusive or with the token before, same channel.
+pub const MNNKV_PREDICT_XOR_TOKEN: u32 = 16;
+/// v2: the difference of an odd channel to the even one before it, same token.
+pub const MNNKV_PREDICT_DELTA_PAIR: u32 = 32;
+/// v2: DELTA_PAIR, and then the difference to the token before.
+pub const MNNKV_PREDICT_DELTA_PAIR_TOKEN: u32 = 64;
+/// Rotation turns channels d and d + rope_dims / 2 together, as in Llama (rotate_half).
+pub const MNNKV_ROPE_HALF: u32 = 1;
+/// Rotation turns channels 2 d and 2 d + 1 together, as in GPT-J.
+pub const MNNKV_ROPE_ADJACENT: u32 = 2;
 
 const _: () = assert!(
     MNNKV_PREDICT_RAW == Predictors::RAW
         && MNNKV_PREDICT_DELTA_SEQ == Predictors::DELTA_SEQ
         && MNNKV_PREDICT_XOR_SEQ == Predictors::XOR_SEQ
+        && MNNKV_PREDICT_DELTA_TOKEN == Predictors::DELTA_TOKEN
+        && MNNKV_PREDICT_XOR_TOKEN == Predictors::XOR_TOKEN
+        && MNNKV_PREDICT_DELTA_PAIR == Predictors::DELTA_PAIR
+        && MNNKV_PREDICT_DELTA_PAIR_TOKEN == Predictors::DELTA_PAIR_TOKEN
+        && MNNKV_ROPE_HALF == Pairing::Half as u32
+        && MNNKV_ROPE_ADJACENT == Pairing::Adjacent as u32
 );
 
-/// How to encode. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+/// How to encode. Zero every field, then set struct_size; a NULL pointer means the same as all zeros. Decoding needs
+/// none of this.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct mnnkv_gear_options {
     /// sizeof(mnnkv_gear_options)
     pub struct_size: u32,
-    /// Wire format; 0 = MNNKV_GEAR_FORMAT_V1. This version of the library writes no other.
+    /// MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, V2 for BF16 and INT8, which V1 does not have.
     pub format: u32,
-    /// Which predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all of the format. Fewer are faster.
+    /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them.
     pub predictors: u32,
-    /// 0 = default, 1 = fastest .. 9 = smallest. In this version every effort tries everything and gives the same
-    /// bytes.
+    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, histograms choose what is tried; at 9 everything is. The bytes
+    /// differ, any decoder reads them all.
     pub effort: i32,
-    /// Elements per row (one token of one head), 0 = unknown. Format v1 has no use for it.
+    /// V2: elements per row (one token of one head), 0 = unknown, which compresses worse.
     pub head_dim: u32,
     /// Must be 0.
     pub reserved: [u32; 3],
+    /// V2, for K of a first layer: MNNKV_ROPE_* says how the host rotated keys by position, 0 = not known or not
+    /// rotated; then no field below is read. Tokens that occurred before are predicted by rotating the earlier key,
+    /// which pays where keys depend on the token alone. Bit-exact whatever arithmetic the host used; F32 keys gain
+    /// most when rope_inv_freq are the host's own numbers. src must be [head][token][dim] with head_dim set.
+    pub rope_pairing: u32,
+    /// Rotated channels, the first of each row: even; 0 = head_dim.
+    pub rope_dims: u32,
+    /// Tokens per head, 0 = all rows are one head.
+    pub rope_tokens: u32,
+    /// Position of the first token; the others follow. Not read with rope_positions.
+    pub rope_first_position: u32,
+    /// Pair i of a token at position p was turned by p * rope_theta^(-2 i / rope_dims) radians; 0 = 10000. Not read
+    /// with rope_inv_freq.
+    pub rope_theta: f32,
+    /// Must be 0.
+    pub rope_reserved: u32,
+    /// The angles per position, rope_dims / 2 of them, for scaled variants; NULL = from rope_theta.
+    pub rope_inv_freq: *const f32,
+    /// The position of each of the rope_tokens tokens; NULL = counting from rope_first_position.
+    pub rope_positions: *const u32,
 }
 
-// SAFETY: repr(C), begins with a u32, integers only.
+// SAFETY: repr(C), begins with a u32, integers, floats and raw pointers only.
 unsafe impl Sized32 for mnnkv_gear_options {
     const MIN: usize = 32;
 }
-const _: () = assert!(size_of::<mnnkv_gear_options>() == 32);
+const _: () = assert!(std::mem::offset_of!(mnnkv_gear_options, rope_pairing) == 32);
 
-impl mnnkv_gear_options {
-    fn check(&self) -> Result<Options> {
-        match self.format {
-            0 | MNNKV_GEAR_FORMAT_V1 => {}
-            2 => bail!(Unsupported, "options->format is 2; this version writes format 1"),
-            f => bail!(InvalidArgument, "options->format is {f}; 1 (or 0, the default) expected"),
+/// Reads what C passed, for words of `dtype`.
+///
+/// # Safety
+/// `options` is as [`pointer::options`] wants it, and arrays that it points to are as long as the header says; they
+/// outlive `'a`.
+unsafe fn read_options<'a>(options: *const mnnkv_gear_options, dtype: Dtype) -> Result<Options<'a>> {
+    let default_format = match dtype {
+        Dtype::F16 | Dtype::F32 => Format::V1,
+        Dtype::Bf16 | Dtype::Int8 => Format::V2,
+    };
+    // SAFETY: passed on.
+    let Some(given) = (unsafe { pointer::options(options, "options") })? else {
+        return Ok(Options::new(default_format));
+    };
+    let format = match given.format {
+        0 => default_format,
+        MNNKV_GEAR_FORMAT_V1 if default_format == Format::V2 => {
+            bail!(Unsupported, "options->format is 1, which has no {}; 2 (or 0, the default) expected", dtype.name())
         }
-        if !(0..=9).contains(&self.effort) {
-            bail!(InvalidArgument, "options->effort is {}; 0 to 9 expected", self.effort);
-        }
-        pointer::reserved(&self.reserved, "options")?;
-        Ok(Options { predictors: Predictors::from_bits(self.predictors)? })
+        MNNKV_GEAR_FORMAT_V1 => Format::V1,
+        MNNKV_GEAR_FORMAT_V2 => Format::V2,
+        f => bail!(InvalidArgument, "options->format is {f}; 0 to 2 expected"),
+    };
+    pointer::reserved(&given.reserved, "options")?;
+    Ok(Options {
+        format,
+        predictors: Predictors::from_bits(given.predictors, format)?,
+        effort: Effort::new(given.effort, "options->effort")?,
+        head_dim: given.head_dim as usize,
+        // SAFETY: passed on.
+        rotation: unsafe { rotation(&given) }?,
+    })
+}
+
+/// # Safety
+/// As [`read_options`].
+unsafe fn rotation<'a>(given: &mnnkv_gear_options) -> Result<Option<Rotation<'a>>> {
+    let pairing = match given.rope_pairing {
+        0 => return Ok(None),
+        MNNKV_ROPE_HALF => Pairing::Half,
+        MNNKV_ROPE_ADJACENT => Pairing::Adjacent,
+        p => bail!(InvalidArgument, "options->rope_pairing is {p}; 0 to 2 expected"),
+    };
+    if given.rope_reserved != 0 {
+        bail!(InvalidArgument, "options->rope_reserved is {}; 0 expected", given.rope_reserved);
     }
+    let dims = if given.rope_dims == 0 { given.head_dim } else { given.rope_dims } as usize;
+    let tokens = given.rope_tokens as usize;
+    let frequencies = if given.rope_inv_freq.is_null() {
+        Frequencies::Theta(if given.rope_theta == 0.0 { 10_000.0 } else { given.rope_theta })
+    } else {
+        // SAFETY: the caller says there are rope_dims / 2.
+        Frequencies::Given(unsafe { pointer::input(given.rope_inv_freq, dims / 2, "options->rope_inv_freq") }?)
+    };
+    let positions = if given.rope_positions.is_null() {
+        Positions::Counting { first: given.rope_first_position }
+    } else if tokens == 0 {
+        bail!(InvalidArgument, "options->rope_tokens is 0; the length of rope_positions expected");
+    } else {
+        // SAFETY: the caller says there are rope_tokens.
+        Positions::Given(unsafe { pointer::input(given.rope_positions, tokens, "options->rope_positions") }?)
+    };
+    Ok(Some(Rotation { pairing, dims, frequencies, tokens, positions }))
 }
 
 thread_local! {
@@ -103,7 +197,7 @@ unsafe fn buffers<'a>(
 /// # Safety
 /// As the exports below.
 unsafe fn encode(
-    width: Width,
+    dtype: Dtype,
     src: (*const c_void, usize),
     options: *const mnnkv_gear_options,
     dst: (*mut c_void, usize),
@@ -113,9 +207,9 @@ unsafe fn encode(
         // SAFETY: the caller vouches for its pointers.
         let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
         // SAFETY: as above.
-        let options = unsafe { pointer::options(options, "options") }?.unwrap_or_default().check()?;
+        let options = unsafe { read_options(options, dtype) }?;
         with_local(&ENCODER, |encoder| {
-            let blob = encoder.encode(src, width, &options)?;
+            let blob = encoder.encode(src, dtype, &options)?;
             match dst.get_mut(..blob.len()) {
                 Some(target) => target.copy_from_slice(blob),
                 None => return report_needed(&dst_len, Error::too_small("dst_cap (bytes)", dst.len(), blob.len())),
@@ -129,7 +223,7 @@ unsafe fn encode(
 /// # Safety
 /// As the exports below.
 unsafe fn decode(
-    width: Width,
+    dtype: Dtype,
     src: (*const c_void, usize),
     dst: (*mut c_void, usize),
     dst_len: *mut usize,
@@ -137,7 +231,7 @@ unsafe fn decode(
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
         let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
-        match with_local(&DECODER, |decoder| decoder.decode(src, width, dst)) {
+        match with_local(&DECODER, |decoder| decoder.decode(src, dtype, dst)) {
             Ok(len) => {
                 dst_len.set(len);
                 Ok(())
@@ -155,29 +249,23 @@ fn report_needed(len: &Out<usize>, error: Error) -> Result<()> {
     Err(error)
 }
 
-/// The capacity that is always enough to encode src_len bytes of dtype (MNNKV_DTYPE_F16 or F32) in any format:
-/// a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of words, or more than
-/// 4,261,672,974 of them (format v1 counts in 32 bits, overhead included). Any thread.
+/// The capacity that is always enough to encode src_len bytes of dtype (MNNKV_DTYPE_F16, BF16, F32 or INT8) in any
+/// format the type has: a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of
+/// words, or larger than memory. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
-    guard_or(0, || {
-        let width = match Dtype::from_code(dtype, "dtype")? {
-            Dtype::F16 => Width::Two,
-            Dtype::F32 => Width::Four,
-            Dtype::Bf16 => bail!(Unsupported, "dtype is BF16; format v1 encodes F16 and F32"),
-        };
-        Ok(gear::bound(src_len, width).unwrap_or(0))
-    })
+    guard_or(0, || Ok(gear::bound(src_len, Dtype::from_code(dtype, "dtype")?).unwrap_or(0)))
 }
 
-/// Encodes src_len bytes of fp16 words, bit-exactly whatever the bits are (so bf16 words may be passed too).
+/// Encodes src_len bytes of fp16 words, bit-exactly whatever the bits are.
 ///
-/// src: little-endian words, at least one; any order of elements works, [head][token][dim] compresses best.
+/// src: little-endian words, at least one; [head][token][dim], though other orders only compress worse.
 /// dst: dst_cap bytes that do not overlap src; mnnkv_gear_bound is always enough. dst_len: bytes written.
-/// INVALID_ARGUMENT: src_len is 0, odd or over the format's limit, or an option is out of range.
+/// INVALID_ARGUMENT: src_len is 0 or odd, an option is out of range, or the rotation hint does not fit src_len.
+/// Format V1 holds at most 4,261,672,974 words (it counts in 32 bits, overhead included).
 /// BUFFER_TOO_SMALL: *dst_len is what this input needs; dst is untouched.
-/// The calling thread keeps about three times src_len of working memory for its next call (mnnkv_thread_trim gives
-/// it back). Any thread.
+/// The calling thread keeps about four times src_len of working memory for its next call, eight with a rotation hint
+/// (mnnkv_thread_trim gives it back). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
     src: *const c_void,
@@ -188,16 +276,19 @@ pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
     dst_len: *mut usize,
 ) -> mnnkv_status {
     // SAFETY: passed on.
-    unsafe { encode(Width::Two, (src, src_len), options, (dst, dst_cap), dst_len) }
+    unsafe { encode(Dtype::F16, (src, src_len), options, (dst, dst_cap), dst_len) }
 }
 
-/// Decodes a blob that mnnkv_encode_fp16_gear made. The blob may come from anywhere: it is checked throughout.
+/// Decodes a blob of either format that mnnkv_encode_fp16_gear made. The blob may come from anywhere: it is checked
+/// throughout.
 ///
 /// dst: dst_cap bytes that do not overlap src. dst_len: bytes written. To ask for the size, pass dst NULL and
 /// dst_cap 0: the answer is BUFFER_TOO_SMALL and *dst_len, from headers that agree with each other.
-/// CORRUPT: the blob is malformed; dst is untouched. Format v1 has no checksum: a blob with flipped bits may decode
-/// to other words of the right number.
-/// The calling thread keeps as much working memory as the output for its next call. Any thread.
+/// CORRUPT: the blob is malformed; dst is untouched. Format V2 has checksums: a damaged or cut blob is always
+/// detected. V1 has none: with flipped bits it may decode to other words of the right number.
+/// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob from a later version of the
+/// library that this one cannot read.
+/// The calling thread keeps about four times the output as working memory for its next call. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
     src: *const c_void,
@@ -207,10 +298,37 @@ pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
     dst_len: *mut usize,
 ) -> mnnkv_status {
     // SAFETY: passed on.
-    unsafe { decode(Width::Two, (src, src_len), (dst, dst_cap), dst_len) }
+    unsafe { decode(Dtype::F16, (src, src_len), (dst, dst_cap), dst_len) }
 }
 
-/// As mnnkv_encode_fp16_gear, for 4-byte words.
+/// As mnnkv_encode_fp16_gear, for bf16 words. Format V2 only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_encode_bf16_gear(
+    src: *const c_void,
+    src_len: usize,
+    options: *const mnnkv_gear_options,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: passed on.
+    unsafe { encode(Dtype::Bf16, (src, src_len), options, (dst, dst_cap), dst_len) }
+}
+
+/// As mnnkv_decode_fp16_gear, for bf16 words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_decode_bf16_gear(
+    src: *const c_void,
+    src_len: usize,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: passed on.
+    unsafe { decode(Dtype::Bf16, (src, src_len), (dst, dst_cap), dst_len) }
+}
+
+/// As mnnkv_encode_fp16_gear, for 4-byte words. Both formats.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_encode_fp32_gear(
     src: *const c_void,
@@ -221,7 +339,7 @@ pub unsafe extern "C" fn mnnkv_encode_fp32_gear(
     dst_len: *mut usize,
 ) -> mnnkv_status {
     // SAFETY: passed on.
-    unsafe { encode(Width::Four, (src, src_len), options, (dst, dst_cap), dst_len) }
+    unsafe { encode(Dtype::F32, (src, src_len), options, (dst, dst_cap), dst_len) }
 }
 
 /// As mnnkv_decode_fp16_gear, for 4-byte words.
@@ -234,10 +352,37 @@ pub unsafe extern "C" fn mnnkv_decode_fp32_gear(
     dst_len: *mut usize,
 ) -> mnnkv_status {
     // SAFETY: passed on.
-    unsafe { decode(Width::Four, (src, src_len), (dst, dst_cap), dst_len) }
+    unsafe { decode(Dtype::F32, (src, src_len), (dst, dst_cap), dst_len) }
 }
 
-/// Reads a predictor list as hosts' configs have it, such as "raw,delta_seq,xor_seq", into the bits of
+/// As mnnkv_encode_fp16_gear, for one-byte words, such as a quantised cache. Format V2 only; a rotation hint is refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_encode_int8_gear(
+    src: *const c_void,
+    src_len: usize,
+    options: *const mnnkv_gear_options,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: passed on.
+    unsafe { encode(Dtype::Int8, (src, src_len), options, (dst, dst_cap), dst_len) }
+}
+
+/// As mnnkv_decode_fp16_gear, for one-byte words, such as a quantised cache.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_decode_int8_gear(
+    src: *const c_void,
+    src_len: usize,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: passed on.
+    unsafe { decode(Dtype::Int8, (src, src_len), (dst, dst_cap), dst_len) }
+}
+
+/// Reads a list of V1's predictors as hosts' configs have it, such as "raw,delta_seq,xor_seq", into the bits of
 /// mnnkv_gear_options::predictors.
 ///
 /// list: len bytes of text without a terminator; NULL with len 0 is the empty list. Blanks around names and unknown

@@ -78,12 +78,22 @@ unsafe impl Sized32 for mnnkv_layout {
 }
 const _: () = assert!(size_of::<mnnkv_layout>() == 72);
 
+/// The type of a cache whose elements are not quantised.
+fn float(code: u32, what: &str) -> Result<Dtype> {
+    match code {
+        4..=6 => {
+            bail!(Unsupported, "{what} is {code} (a quantised cache); this version takes F16 (1), BF16 (2) and F32 (3)")
+        }
+        _ => Dtype::from_code(code, what),
+    }
+}
+
 impl mnnkv_layout {
     fn check(&self) -> Result<Layout> {
         pointer::reserved(&self.reserved, "layout")?;
         Layout::new(&Spec {
-            key_dtype: Dtype::from_code(self.key_dtype, "layout->key_dtype")?,
-            value_dtype: Dtype::from_code(self.value_dtype, "layout->value_dtype")?,
+            key_dtype: float(self.key_dtype, "layout->key_dtype")?,
+            value_dtype: float(self.value_dtype, "layout->value_dtype")?,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             l_pack: self.l_pack,

@@ -5,7 +5,7 @@ use super::panic::{Handle, guard};
 use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
 use super::version;
-use crate::gear::Predictors;
+use crate::gear::{Effort, Format, Predictors};
 use crate::status::{Result, bail};
 use crate::store::{Cache, Config, Statistics, Store};
 use std::ffi::c_void;
@@ -56,13 +56,11 @@ impl mnnkv_store_config {
         if self.workers > 0 {
             bail!(Unsupported, "config->workers is {}; this version works inside the calls (0)", self.workers);
         }
-        if !(0..=9).contains(&self.effort) {
-            bail!(InvalidArgument, "config->effort is {}; 0 to 9 expected", self.effort);
-        }
         pointer::reserved(&self.reserved, "config")?;
         Ok(Config {
-            key_predictors: Predictors::from_bits(self.key_predictors)?,
-            value_predictors: Predictors::from_bits(self.value_predictors)?,
+            key_predictors: Predictors::from_bits(self.key_predictors, Format::V1)?,
+            value_predictors: Predictors::from_bits(self.value_predictors, Format::V1)?,
+            effort: Effort::new(self.effort, "config->effort")?,
         })
     }
 }

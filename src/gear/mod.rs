@@ -1,24 +1,19 @@
-//! gear: a lossless codec for the floating-point words of a KV cache.
+//! gear: a lossless codec for the words of a KV cache.
 //!
-//! A word stream is split into byte lanes ([`split`]), each lane is predicted ([`predict`]) and compressed by run
-//! lengths ([`rle`]) or ZSTD ([`zstd`]), and the smallest combination is kept ([`choose`]). [`frame`] is the wire
-//! format v1, described byte for byte in `docs/format.md`.
+//! [`v1`] is the format of the reference system: flat byte lanes. [`v2`] knows rows and channels: it finds repeated
+//! rows, and codes channels of like distribution together. `docs/format.md` describes both byte for byte. Both end
+//! in standard ZSTD frames, written by [`entropy`] (Huffman codes alone) or [`zstd`] (the library).
 //!
 //! Stages are pure functions over slices. [`Encoder`] and [`Decoder`] only own the working memory the stages share,
 //! so that a steady stream of calls allocates nothing.
 
-mod choose;
-mod decode;
-mod encode;
-mod frame;
+mod codec;
+#[allow(dead_code)]
+mod entropy;
 mod options;
-mod predict;
-mod rle;
-mod split;
+mod v1;
+mod v2;
 mod zstd;
 
-pub use decode::Decoder;
-pub use encode::Encoder;
-pub use frame::{bound, decoded_len};
-pub use options::{Options, Predictors};
-pub use split::Width;
+pub use codec::{Decoder, Encoder, bound, decoded_len};
+pub use options::{Effort, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation};

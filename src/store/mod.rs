@@ -15,7 +15,7 @@ mod stats;
 
 pub use stats::Statistics;
 
-use crate::gear::{Decoder, Encoder, Options, Predictors, Width};
+use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
 use crate::layout::{self, Layout, Pair, Rows, TokenRange};
 use crate::status::{self, Result, bail};
 use block::{Block, Residence, Segment};
@@ -31,11 +31,17 @@ pub struct Config {
     pub key_predictors: Predictors,
     /// Predictors tried on V.
     pub value_predictors: Predictors,
+    /// How hard to try.
+    pub effort: Effort,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { key_predictors: Predictors::ALL, value_predictors: Predictors::ALL }
+        Config {
+            key_predictors: Predictors::all(Format::V1),
+            value_predictors: Predictors::all(Format::V1),
+            effort: Effort::DEFAULT,
+        }
     }
 }
 
@@ -268,7 +274,8 @@ impl Codec {
     fn encode(&mut self, rows: &Rows, config: &Config, heap: &mut Heap) -> Result<Option<(Blob, Blob)>> {
         let raw_bytes = self.raw_bytes();
         let mut encode = |rows: &[u8], dtype, predictors| {
-            heap.insert(self.encoder.encode(rows, Width::of(dtype), &Options { predictors })?)
+            let options = Options { predictors, effort: config.effort, ..Options::new(Format::V1) };
+            heap.insert(self.encoder.encode(rows, dtype, &options)?)
         };
         let key = encode(&self.keys, rows.key_dtype, config.key_predictors)?;
         let value = match encode(&self.values, rows.value_dtype, config.value_predictors) {
@@ -296,13 +303,13 @@ impl Codec {
         };
         status::resize(&mut self.keys, block.rows.key_bytes(block.tokens))?;
         status::resize(&mut self.values, block.rows.value_bytes(block.tokens))?;
-        let mut decode = |what, blob: &[u8], width, rows: &mut [u8]| match self.decoder.decode(blob, width, rows) {
+        let mut decode = |what, blob: &[u8], dtype, rows: &mut [u8]| match self.decoder.decode(blob, dtype, rows) {
             Ok(len) if len == rows.len() => Ok(()),
             Ok(len) => bail!(Corrupt, "the {what} blob of block {} has {len} bytes, not {}", block.ticket, rows.len()),
             Err(error) => Err(damaged(what, error)),
         };
-        decode("key", heap.bytes(&block.key), Width::of(block.rows.key_dtype), &mut self.keys)?;
-        decode("value", heap.bytes(&block.value), Width::of(block.rows.value_dtype), &mut self.values)?;
+        decode("key", heap.bytes(&block.key), block.rows.key_dtype, &mut self.keys)?;
+        decode("value", heap.bytes(&block.value), block.rows.value_dtype, &mut self.values)?;
         if self.digest() != block.digest {
             bail!(Corrupt, "block {} decodes to other bytes than were submitted; its blobs are kept", block.ticket);
         }

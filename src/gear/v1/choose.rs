@@ -1,11 +1,11 @@
 //! Which predictor and backend a lane gets: all are tried, the smallest payload wins.
 
 use super::frame::{Backend, Frame};
-use super::options::Options;
 use super::predict::{self, Predictor};
-use super::{rle, zstd};
+use super::rle;
+use crate::gear::options::Options;
+use crate::gear::zstd;
 use crate::status::{self, Result};
-use zstd_safe::CCtx;
 
 /// Working memory for one lane.
 #[derive(Default)]
@@ -18,10 +18,10 @@ pub(super) struct Scratch {
 
 /// The smallest encoding of `lane`. Predictors are tried in the order raw, delta_seq, xor_seq, RLE before ZSTD for
 /// each; a candidate replaces the best only when strictly smaller, so equal input gives equal output.
-pub(super) fn smallest<'a>(
+pub(super) fn choose<'a>(
     lane: &[u8],
-    options: &Options,
-    cctx: &mut CCtx<'_>,
+    options: &Options<'_>,
+    zstd: &mut zstd::Compressor,
     scratch: &'a mut Scratch,
 ) -> Result<Frame<'a>> {
     let Scratch { residual, trial, best } = scratch;
@@ -31,7 +31,7 @@ pub(super) fn smallest<'a>(
     status::resize(best, payload_bound)?;
 
     let mut winner = (Predictor::Raw, Backend::Rle, usize::MAX);
-    for predictor in options.predictors.iter() {
+    for predictor in options.predictors.v1() {
         let symbols = match predictor {
             Predictor::Raw => lane,
             _ => {
@@ -42,7 +42,7 @@ pub(super) fn smallest<'a>(
         for backend in [Backend::Rle, Backend::Zstd] {
             let len = match backend {
                 Backend::Rle => rle::encode(symbols, trial),
-                Backend::Zstd => zstd::encode(cctx, symbols, trial)?,
+                Backend::Zstd => zstd.encode(symbols, 3, trial)?,
             };
             if len < winner.2 {
                 winner = (predictor, backend, len);

@@ -2,10 +2,11 @@
 
 use crate::arch;
 use crate::dtype::Dtype;
+use crate::status::{Result, bail};
 
 /// Bytes per word, which is also the number of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Width {
+pub(in crate::gear) enum Width {
     /// fp16 (and, bit for bit, bf16).
     Two,
     /// fp32.
@@ -13,16 +14,17 @@ pub enum Width {
 }
 
 impl Width {
-    /// The width of a type's words. bf16 is split like fp16: the codec sees bytes, not numbers.
-    pub const fn of(dtype: Dtype) -> Self {
-        match dtype {
+    /// The width of a type's words. bf16 is split like fp16: format v1 sees bytes, not numbers.
+    pub(in crate::gear) fn of(dtype: Dtype) -> Result<Self> {
+        Ok(match dtype {
             Dtype::F16 | Dtype::Bf16 => Width::Two,
             Dtype::F32 => Width::Four,
-        }
+            Dtype::Int8 => bail!(Unsupported, "format v1 has no INT8; format v2 does"),
+        })
     }
 
     /// Bytes per word.
-    pub const fn bytes(self) -> usize {
+    pub(in crate::gear) const fn bytes(self) -> usize {
         match self {
             Width::Two => 2,
             Width::Four => 4,

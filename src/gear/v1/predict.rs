@@ -7,7 +7,7 @@ use crate::status::{Result, bail};
 /// How a lane was transformed before compression; the number is the `mode` byte of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Predictor {
+pub(in crate::gear) enum Predictor {
     Raw = 0,
     /// `out[i] = s[i] - s[i-1]` mod 256.
     DeltaSeq = 1,
@@ -16,18 +16,13 @@ pub(super) enum Predictor {
 }
 
 impl Predictor {
-    pub(super) const ALL: [Predictor; 3] = [Predictor::Raw, Predictor::DeltaSeq, Predictor::XorSeq];
+    pub(in crate::gear) const ALL: [Predictor; 3] = [Predictor::Raw, Predictor::DeltaSeq, Predictor::XorSeq];
 
     pub(super) fn from_wire(mode: u8) -> Result<Self> {
         match Self::ALL.get(mode as usize) {
             Some(p) => Ok(*p),
             None => bail!(Corrupt, "frame mode is {mode}; 0 (raw), 1 (delta_seq) or 2 (xor_seq) expected"),
         }
-    }
-
-    /// The bit that selects this predictor in [`super::Predictors`].
-    pub(super) const fn bit(self) -> u32 {
-        1 << self as u8
     }
 }
 

@@ -1,0 +1,74 @@
+//! Format v1, as the reference system reads and writes it: words are split into byte lanes ([`split`]), each lane is
+//! predicted ([`predict`]) and compressed by run lengths ([`rle`]) or ZSTD, whichever [`choose`] finds; [`frame`] puts
+//! headers around it. `docs/format.md` has the format byte for byte.
+
+mod choose;
+mod frame;
+mod predict;
+mod rle;
+mod split;
+
+pub(super) use frame::{bound, decoded_len};
+pub(super) use predict::Predictor;
+pub(super) use split::Width;
+
+use super::options::Options;
+use super::zstd;
+use crate::status::{self, Error, Result};
+use choose::Scratch;
+use frame::{Backend, Blob};
+
+/// Working memory of [`encode`]: about three times the largest input, kept for the next call.
+#[derive(Default)]
+pub(super) struct Encoder {
+    lanes: Vec<u8>,
+    scratch: Scratch,
+}
+
+impl Encoder {
+    /// Replaces `blob` by `words` encoded. `words` is a whole number of words and at least one.
+    pub(super) fn encode(
+        &mut self,
+        words: &[u8],
+        width: Width,
+        options: &Options,
+        zstd: &mut zstd::Compressor,
+        blob: &mut Vec<u8>,
+    ) -> Result<()> {
+        let count = frame::word_count(words.len(), width)?;
+        status::resize(&mut self.lanes, words.len())?;
+        status::reserve(blob, frame::blob_bound(count, width))?;
+        split::split(width, words, &mut self.lanes);
+        frame::begin(blob, count);
+        for lane in self.lanes.chunks_exact(count as usize) {
+            let frame = choose::choose(lane, options, zstd, &mut self.scratch)?;
+            frame::push(blob, count, &frame);
+        }
+        Ok(())
+    }
+}
+
+/// Decodes `blob` to the start of `words` and returns the length in bytes. `lanes` is working memory. Writes to
+/// `words` only after the whole blob proved sound.
+pub(super) fn decode(
+    blob: &[u8],
+    width: Width,
+    words: &mut [u8],
+    zstd: &mut zstd::Decompressor,
+    lanes: &mut Vec<u8>,
+) -> Result<usize> {
+    let Blob { words: count, decoded_len: len, frames } = frame::parse(blob, width)?;
+    if words.len() < len {
+        return Err(Error::too_small("dst_cap (bytes)", words.len(), len));
+    }
+    status::resize(lanes, len)?;
+    for (lane, frame) in lanes.chunks_exact_mut(count).zip(&frames) {
+        match frame.backend {
+            Backend::Rle => rle::decode(frame.payload, lane)?,
+            Backend::Zstd => zstd.decode(frame.payload, lane)?,
+        }
+        predict::restore(frame.predictor, lane);
+    }
+    split::merge(width, lanes, &mut words[..len]);
+    Ok(len)
+}

@@ -1,0 +1,175 @@
+//! Which earlier row is nearest: a window of recent rows, compared by sketches of eight numbers first.
+
+use super::word::Real;
+use crate::status::{self, Result};
+
+/// Rows whose average and spread scale the sketches of all.
+pub(super) const CALIBRATION: usize = 64;
+/// Numbers of a sketch, below 32 each, so that the sum of their differences fits a byte. Each is a signed sum over an
+/// eighth of the channels.
+const SKETCH: usize = 8;
+/// Sketches that are compared at once.
+const LANES: usize = 16;
+/// Their numbers, first numbers first. Where there is no row, numbers are 255 and so are differences.
+type Block = [[u8; LANES]; SKETCH];
+/// Parts of the window whose best rows are compared in full.
+const PARTS: usize = 4;
+/// Rows of a distance over this part of their size are not near.
+const NEAR: f32 = 0.35;
+
+/// Recent rows. A row that was found useful gets a second chance when its place is needed (the clock algorithm).
+pub(super) struct Window<R> {
+    row_len: usize,
+    /// Rows that are remembered. More find more, and every row costs a look at each sketch.
+    capacity: usize,
+    centre: [f32; SKETCH],
+    scale: f32,
+    sketches: Vec<Block>,
+    rows: Vec<R>,
+    /// What the caller knows each row by.
+    owners: Vec<u32>,
+    /// Of use since the hand passed.
+    used: Vec<bool>,
+    hand: usize,
+}
+
+/// A row that was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Near {
+    pub(super) owner: u32,
+    /// Sum of absolute differences, as a part of the row's size.
+    pub(super) distance: f32,
+    slot: usize,
+}
+
+fn sums<R: Real>(row: &[R]) -> [f32; SKETCH] {
+    let mut sums = [0.0; SKETCH];
+    let (parts, rest) = row.as_chunks::<SKETCH>();
+    // Alternating signs keep what rows have in common from filling the sums.
+    let mut sign = 1.0;
+    for part in parts {
+        sums.iter_mut().zip(part).for_each(|(s, x)| *s += sign * x.to_f32());
+        sign = -sign;
+    }
+    sums.iter_mut().zip(rest).for_each(|(s, x)| *s += sign * x.to_f32());
+    sums
+}
+
+impl<R: Real> Window<R> {
+    /// A window of `capacity` rows, a multiple of [`LANES`], whose sketches suit rows like these.
+    pub(super) fn new(row_len: usize, capacity: usize, sample: &[R]) -> Result<Self> {
+        let sums: Vec<_> = sample.chunks_exact(row_len).map(sums).collect();
+        let n = sums.len().max(1) as f32;
+        let centre: [f32; SKETCH] = std::array::from_fn(|i| sums.iter().map(|s| s[i]).sum::<f32>() / n);
+        let spread = |s: &[f32; SKETCH]| (0..SKETCH).map(|i| (s[i] - centre[i]).abs()).sum::<f32>();
+        let spread = sums.iter().map(spread).sum::<f32>() / (n * SKETCH as f32);
+        // A mean deviation is 5 steps, so that 3 of them fit on either side.
+        let scale = if spread > 1e-30 { 5.0 / spread } else { 0.0 };
+        let mut rows = Vec::new();
+        status::reserve(&mut rows, capacity * row_len)?;
+        Ok(Window {
+            row_len,
+            capacity,
+            centre,
+            scale,
+            sketches: Vec::with_capacity(capacity / LANES),
+            rows,
+            owners: Vec::with_capacity(capacity),
+            used: Vec::with_capacity(capacity),
+            hand: 0,
+        })
+    }
+
+    fn sketch(&self, row: &[R]) -> [u8; SKETCH] {
+        let sums = sums(row);
+        std::array::from_fn(|i| (((sums[i] - self.centre[i]) * self.scale + 16.0) as u8).min(31))
+    }
+
+    /// The nearest of the rows that look most alike, when it is near.
+    pub(super) fn find(&self, row: &[R]) -> Option<Near> {
+        let sketch = self.sketch(row);
+        let size = size(row);
+        let part_len = self.sketches.len().div_ceil(PARTS).max(1);
+        let near = self.sketches.chunks(part_len).enumerate().filter_map(|(part, blocks)| {
+            let mut best = (u8::MAX, 0, [u8::MAX; LANES]);
+            for (number, block) in blocks.iter().enumerate() {
+                let differences = compare(block, &sketch);
+                let least = differences.iter().fold(u8::MAX, |a, b| a.min(*b));
+                if least < best.0 {
+                    best = (least, number, differences);
+                }
+            }
+            let place = best.2.iter().position(|d| *d == best.0 && best.0 < u8::MAX)?;
+            let slot = (part * part_len + best.1) * LANES + place;
+            let other = &self.rows[slot * self.row_len..(slot + 1) * self.row_len];
+            Some(Near { owner: self.owners[slot], distance: distance(row, other) / size, slot })
+        });
+        near.min_by(|a, b| a.distance.total_cmp(&b.distance)).filter(|near| near.distance < NEAR)
+    }
+
+    /// Remembers that a row was of use.
+    pub(super) fn touch(&mut self, near: &Near) {
+        self.used[near.slot] = true;
+    }
+
+    /// Adds a row.
+    pub(super) fn insert(&mut self, row: &[R], owner: u32) {
+        let sketch = self.sketch(row);
+        let mut slot = self.owners.len();
+        if slot < self.capacity {
+            if slot.is_multiple_of(LANES) {
+                self.sketches.push([[u8::MAX; LANES]; SKETCH]);
+            }
+            self.rows.extend_from_slice(row);
+            self.owners.push(owner);
+            self.used.push(false);
+        } else {
+            while std::mem::take(&mut self.used[self.hand]) {
+                self.hand = (self.hand + 1) % self.capacity;
+            }
+            slot = self.hand;
+            self.rows[slot * self.row_len..(slot + 1) * self.row_len].copy_from_slice(row);
+            self.owners[slot] = owner;
+            self.hand = (slot + 1) % self.capacity;
+        }
+        let block = &mut self.sketches[slot / LANES];
+        block.iter_mut().zip(sketch).for_each(|(numbers, number)| numbers[slot % LANES] = number);
+    }
+}
+
+/// Sums of the differences to each sketch of a block, or 255 if that is less.
+#[inline]
+fn compare(block: &Block, sketch: &[u8; SKETCH]) -> [u8; LANES] {
+    let mut sums = [0u8; LANES];
+    for (numbers, number) in block.iter().zip(sketch) {
+        for (sum, n) in sums.iter_mut().zip(numbers) {
+            *sum = sum.saturating_add((*n).max(*number) - (*n).min(*number));
+        }
+    }
+    sums
+}
+
+/// Sum of absolute differences, in eight parts so that eight numbers can be added at once.
+fn distance<R: Real>(a: &[R], b: &[R]) -> f32 {
+    let mut sums = [0.0; 8];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..8 {
+            sums[i] += (a[i].to_f32() - b[i].to_f32()).abs();
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| (a.to_f32() - b.to_f32()).abs()).sum();
+    sums.iter().sum::<f32>() + rest
+}
+
+/// Sum of magnitudes, likewise.
+fn size<R: Real>(row: &[R]) -> f32 {
+    let mut sums = [0.0; 8];
+    let (parts, rest) = row.as_chunks::<8>();
+    for part in parts {
+        for i in 0..8 {
+            sums[i] += part[i].to_f32().abs();
+        }
+    }
+    sums.iter().sum::<f32>() + rest.iter().map(|x| x.to_f32().abs()).sum::<f32>()
+}
