@@ -8,8 +8,9 @@
 //! so that a steady stream of calls allocates nothing.
 
 mod codec;
-#[allow(dead_code)]
 mod entropy;
+mod histogram;
+mod matches;
 mod options;
 mod v1;
 mod v2;

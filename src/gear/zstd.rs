@@ -1,7 +1,7 @@
 //! The ZSTD library: whole slices through contexts that are made on first use and kept.
 
 use crate::status::{Error, Result, Status, bail};
-use zstd_safe::{CCtx, DCtx};
+use zstd_safe::{CCtx, CParameter, DCtx, ResetDirective, Strategy};
 
 /// The first four bytes of a ZSTD frame, as a little-endian number.
 const MAGIC: u32 = 0xFD2F_B528;
@@ -10,24 +10,56 @@ fn no_memory(what: &str) -> Error {
     Error::new(Status::OutOfMemory, format!("no memory for a ZSTD {what} context"))
 }
 
+fn internal(code: usize) -> Error {
+    Error::new(Status::Internal, format!("ZSTD could not compress: {}", zstd_safe::get_error_name(code)))
+}
+
 /// The largest output for `len` input bytes.
 pub(super) fn bound(len: usize) -> usize {
     zstd_safe::compress_bound(len)
 }
 
+/// How to search for matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Search {
+    /// For byte lanes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
+    /// as larger ones. Sizes of level 3 or better in less time; `cargo bench --bench zstd` has the comparison.
+    Lanes { min_match: u32 },
+    /// The library's own choice for a level.
+    Level(i32),
+}
+
 #[derive(Default)]
-pub(super) struct Compressor(Option<CCtx<'static>>);
+pub(super) struct Compressor {
+    cctx: Option<CCtx<'static>>,
+    search: Option<Search>,
+}
 
 impl Compressor {
     /// Compresses `src` into one frame in `out`, which holds at least [`bound`] bytes; returns the length.
-    pub(super) fn encode(&mut self, src: &[u8], level: i32, out: &mut [u8]) -> Result<usize> {
-        let cctx = match &mut self.0 {
+    pub(super) fn encode(&mut self, src: &[u8], search: Search, out: &mut [u8]) -> Result<usize> {
+        let cctx = match &mut self.cctx {
             Some(cctx) => cctx,
             none => none.insert(CCtx::try_create().ok_or_else(|| no_memory("compression"))?),
         };
-        cctx.compress(out, src, level).map_err(|code| {
-            Error::new(Status::Internal, format!("ZSTD could not compress: {}", zstd_safe::get_error_name(code)))
-        })
+        if self.search != Some(search) {
+            cctx.reset(ResetDirective::Parameters).map_err(internal)?;
+            let parameters: &[CParameter] = match search {
+                Search::Level(level) => &[CParameter::CompressionLevel(level)],
+                Search::Lanes { min_match } => &[
+                    CParameter::CompressionLevel(3),
+                    CParameter::Strategy(Strategy::ZSTD_dfast),
+                    CParameter::HashLog(12),
+                    CParameter::ChainLog(12),
+                    CParameter::MinMatch(min_match),
+                ],
+            };
+            for parameter in parameters {
+                cctx.set_parameter(*parameter).map_err(internal)?;
+            }
+            self.search = Some(search);
+        }
+        cctx.compress2(out, src).map_err(internal)
     }
 }
 

@@ -14,6 +14,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
+use super::histogram;
 use frame::{BLOCK_HEADER, BLOCK_MAX, Block, Tree};
 use huffman::Lengths;
 
@@ -34,22 +35,7 @@ pub(super) fn stored(src: &[u8], out: &mut [u8]) -> usize {
 /// would not shrink is stored, and one that repeats a single byte becomes a run.
 pub(super) fn literals(src: &[u8], out: &mut [u8]) -> usize {
     let mut previous = None;
-    blocks(src, out, |part, last, out| block(part, &histogram(part), last, &mut previous, out))
-}
-
-/// [`literals`] for a caller that knows the histogram of `src`, which saves that of the last block. The frame is
-/// wrong unless `counts` is right.
-pub(super) fn counted_literals(src: &[u8], counts: &[u32; 256], out: &mut [u8]) -> usize {
-    let mut previous = None;
-    let mut left = *counts;
-    blocks(src, out, |part, last, out| {
-        if last {
-            return block(part, &left, last, &mut previous, out);
-        }
-        let counts = histogram(part);
-        left.iter_mut().zip(&counts).for_each(|(left, count)| *left -= count);
-        block(part, &counts, last, &mut previous, out)
-    })
+    blocks(src, out, |part, last, out| block(part, &histogram::of(part), last, &mut previous, out))
 }
 
 /// About how many bytes [`literals`] takes for one block with this histogram.
@@ -130,11 +116,4 @@ fn compressed(src: &[u8], counts: &[u32; 256], previous: &mut Option<Code>, out:
         *previous = fresh;
     }
     Some(len)
-}
-
-/// How often each byte stands in `src`.
-fn histogram(src: &[u8]) -> [u32; 256] {
-    let mut counts = [0; 256];
-    (crate::arch::kernels().histogram)(src, &mut counts);
-    counts
 }

@@ -1,10 +1,12 @@
-//! Which predictor and backend a lane gets: all are tried, the smallest payload wins.
+//! Which predictor and backend a lane gets: from histograms and matches of a piece of it, or by trying them all.
 
 use super::frame::{Backend, Frame};
 use super::predict::{self, Predictor};
 use super::rle;
+use crate::arch;
 use crate::gear::options::Options;
-use crate::gear::zstd;
+use crate::gear::zstd::{self, Search};
+use crate::gear::{entropy, histogram, matches};
 use crate::status::{self, Result};
 
 /// Working memory for one lane.
@@ -16,8 +18,41 @@ pub(super) struct Scratch {
     best: Vec<u8>,
 }
 
-/// The smallest encoding of `lane`. Predictors are tried in the order raw, delta_seq, xor_seq, RLE before ZSTD for
-/// each; a candidate replaces the best only when strictly smaller, so equal input gives equal output.
+/// Lanes up to this long get every candidate at every effort: that takes no longer than choosing.
+const SHORT: usize = 4096;
+
+/// How a lane's symbols become a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coder {
+    Rle,
+    /// ZSTD frames of Raw blocks.
+    Stored,
+    /// ZSTD frames of Huffman codes.
+    Literals,
+    /// ZSTD frames with matches.
+    Matches(Search),
+}
+
+impl Coder {
+    const fn backend(self) -> Backend {
+        match self {
+            Coder::Rle => Backend::Rle,
+            _ => Backend::Zstd,
+        }
+    }
+
+    /// Writes the payload to `out`; returns its length.
+    fn encode(self, symbols: &[u8], zstd: &mut zstd::Compressor, out: &mut [u8]) -> Result<usize> {
+        Ok(match self {
+            Coder::Rle => rle::encode(symbols, out),
+            Coder::Stored => entropy::stored(symbols, out),
+            Coder::Literals => entropy::literals(symbols, out),
+            Coder::Matches(search) => zstd.encode(symbols, search, out)?,
+        })
+    }
+}
+
+/// The encoding of `lane`, as small as the effort makes it. Equal input gives equal output.
 pub(super) fn choose<'a>(
     lane: &[u8],
     options: &Options<'_>,
@@ -25,31 +60,83 @@ pub(super) fn choose<'a>(
     scratch: &'a mut Scratch,
 ) -> Result<Frame<'a>> {
     let Scratch { residual, trial, best } = scratch;
-    let payload_bound = rle::bound(lane.len()).max(zstd::bound(lane.len()));
-    status::resize(residual, lane.len())?;
-    status::resize(trial, payload_bound)?;
-    status::resize(best, payload_bound)?;
+    let bound = rle::bound(lane.len()).max(zstd::bound(lane.len())).max(entropy::bound(lane.len()));
+    let residual = status::at_least(residual, lane.len())?;
+    status::at_least(trial, bound)?;
+    status::at_least(best, bound)?;
 
-    let mut winner = (Predictor::Raw, Backend::Rle, usize::MAX);
-    for predictor in options.predictors.v1() {
+    let effort = options.effort.get();
+    let all = options.predictors.v1();
+    let predictors: Vec<Predictor> = if effort > 8 || lane.len() <= SHORT {
+        all.collect()
+    } else {
+        promising(lane, all.collect(), effort, residual)
+    };
+    let mut winner: Option<(Predictor, Backend, usize)> = None;
+    for predictor in predictors {
         let symbols = match predictor {
             Predictor::Raw => lane,
             _ => {
                 predict::residual(predictor, lane, residual);
-                &residual[..]
+                &*residual
             }
         };
-        for backend in [Backend::Rle, Backend::Zstd] {
-            let len = match backend {
-                Backend::Rle => rle::encode(symbols, trial),
-                Backend::Zstd => zstd.encode(symbols, 3, trial)?,
-            };
-            if len < winner.2 {
-                winner = (predictor, backend, len);
+        let coders: &[Coder] = if effort > 6 || lane.len() <= SHORT {
+            &[
+                Coder::Rle,
+                Coder::Literals,
+                Coder::Matches(Search::Lanes { min_match: 4 }),
+                Coder::Matches(Search::Lanes { min_match: 7 }),
+                Coder::Matches(Search::Level(3)),
+            ]
+        } else {
+            &[coder(symbols, effort)]
+        };
+        for coder in coders {
+            let len = coder.encode(symbols, zstd, trial)?;
+            if winner.is_none_or(|(_, _, least)| len < least) {
+                winner = Some((predictor, coder.backend(), len));
                 std::mem::swap(trial, best);
             }
         }
     }
-    let (predictor, backend, len) = winner;
+    let (predictor, backend, len) = winner.expect("a set of predictors is never empty");
     Ok(Frame { predictor, backend, payload: &best[..len] })
+}
+
+/// The predictors whose residuals promise the shortest codes: one, or at efforts above 6 two.
+fn promising(lane: &[u8], mut predictors: Vec<Predictor>, effort: u8, residual: &mut [u8]) -> Vec<Predictor> {
+    if effort == 1 {
+        predictors.truncate(1);
+    }
+    if predictors.len() > 1 {
+        let piece = &lane[..lane.len().min(matches::PIECE)];
+        let residual = &mut residual[..piece.len()];
+        predictors.sort_by_cached_key(|predictor| {
+            predict::residual(*predictor, piece, residual);
+            let estimate = entropy::estimate(&histogram::of(residual));
+            // A prediction must pay for the time that it takes, and matches thrive on what is as it was.
+            if *predictor == Predictor::Raw { estimate - estimate / 64 } else { estimate }
+        });
+        predictors.truncate(if effort > 6 { 2 } else { 1 });
+    }
+    predictors
+}
+
+/// The coder that promises the least for the symbols of a long lane.
+fn coder(symbols: &[u8], effort: u8) -> Coder {
+    let piece = &symbols[..symbols.len().min(matches::PIECE)];
+    let counts = histogram::of(piece);
+    // Almost everything repeats: the two bytes of a run stand for many.
+    if (arch::kernels().repeats)(piece) > piece.len() / 16 * 15 {
+        return Coder::Rle;
+    }
+    let (plain, bits, step) = match histogram::is_uneven(&counts) {
+        true => (Coder::Literals, entropy::estimate(&counts) as f64 * 8.0 / piece.len() as f64, 1),
+        false => (Coder::Stored, 8.0, 8),
+    };
+    match matches::search(piece, bits, step) {
+        Some(search) if effort > 3 => Coder::Matches(search),
+        _ => plain,
+    }
 }

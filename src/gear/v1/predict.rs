@@ -2,6 +2,7 @@
 //!
 //! Both run over the flat lane (neighbouring bytes of the stream, not tokens); the byte before the first is 0.
 
+use crate::arch;
 use crate::status::{Result, bail};
 
 /// How a lane was transformed before compression; the number is the `mode` byte of a frame.
@@ -28,33 +29,21 @@ impl Predictor {
 
 /// Writes the residual of `lane` to `out`, which is as long. Raw has none: its residual is the lane itself.
 pub(super) fn residual(predictor: Predictor, lane: &[u8], out: &mut [u8]) {
-    let Some(first) = lane.first() else { return };
-    let pairs = lane.windows(2);
+    let k = arch::kernels();
     match predictor {
         Predictor::Raw => out.copy_from_slice(lane),
-        Predictor::DeltaSeq => out[1..].iter_mut().zip(pairs).for_each(|(o, w)| *o = w[1].wrapping_sub(w[0])),
-        Predictor::XorSeq => out[1..].iter_mut().zip(pairs).for_each(|(o, w)| *o = w[1] ^ w[0]),
+        Predictor::DeltaSeq => (k.delta)(lane, out),
+        Predictor::XorSeq => (k.xor)(lane, out),
     }
-    out[0] = *first;
 }
 
 /// The inverse of [`residual`], in place.
 pub(super) fn restore(predictor: Predictor, lane: &mut [u8]) {
-    let mut previous = 0u8;
+    let k = arch::kernels();
     match predictor {
         Predictor::Raw => {}
-        Predictor::DeltaSeq => {
-            for byte in lane {
-                previous = previous.wrapping_add(*byte);
-                *byte = previous;
-            }
-        }
-        Predictor::XorSeq => {
-            for byte in lane {
-                previous ^= *byte;
-                *byte = previous;
-            }
-        }
+        Predictor::DeltaSeq => (k.undo_delta)(lane),
+        Predictor::XorSeq => (k.undo_xor)(lane),
     }
 }
 

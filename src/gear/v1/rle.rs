@@ -3,6 +3,7 @@
 //! A control byte below 128 announces `control + 1` literals; one from 128 on announces one byte that stands
 //! `(control & 127) + 4` times.
 
+use crate::arch;
 use crate::status::{Result, bail};
 
 const MIN_RUN: usize = 4;
@@ -14,35 +15,31 @@ pub(super) const fn bound(len: usize) -> usize {
     len + len.div_ceil(MAX_LITERALS)
 }
 
-/// Length of the run at the start of `src`, at most [`MAX_RUN`].
-fn run_at(src: &[u8]) -> usize {
-    let Some(first) = src.first() else { return 0 };
-    src.iter().take(MAX_RUN).take_while(|b| *b == first).count()
-}
-
-fn starts_run(src: &[u8]) -> bool {
-    matches!(src, [a, b, c, d, ..] if a == b && b == c && c == d)
-}
-
 /// Encodes `src` into `out`, which holds at least [`bound`] bytes; returns the length.
 pub(super) fn encode(src: &[u8], out: &mut [u8]) -> usize {
-    let mut at = 0;
+    let k = arch::kernels();
+    let mut rest = src;
     let mut len = 0;
-    while at < src.len() {
-        if starts_run(&src[at..]) {
-            let run = run_at(&src[at..]);
-            out[len] = 0x80 | (run - MIN_RUN) as u8;
-            out[len + 1] = src[at];
-            len += 2;
-            at += run;
-            continue;
+    while !rest.is_empty() {
+        // Literals up to the next run, then all of the run; what is left of a long one may be too short for another.
+        let (mut literals, run) = rest.split_at((k.next_run)(rest));
+        while !literals.is_empty() {
+            let (group, others) = literals.split_at(literals.len().min(MAX_LITERALS));
+            out[len] = (group.len() - 1) as u8;
+            out[len + 1..len + 1 + group.len()].copy_from_slice(group);
+            len += 1 + group.len();
+            literals = others;
         }
-        let limit = MAX_LITERALS.min(src.len() - at);
-        let literals = (1..limit).find(|i| starts_run(&src[at + i..])).unwrap_or(limit);
-        out[len] = (literals - 1) as u8;
-        out[len + 1..len + 1 + literals].copy_from_slice(&src[at..at + literals]);
-        len += 1 + literals;
-        at += literals;
+        rest = run;
+        let mut run_len = (k.run_len)(run);
+        while run_len >= MIN_RUN {
+            let count = run_len.min(MAX_RUN);
+            out[len] = 0x80 | (count - MIN_RUN) as u8;
+            out[len + 1] = run[0];
+            len += 2;
+            run_len -= count;
+            rest = &rest[count..];
+        }
     }
     len
 }

@@ -1,7 +1,7 @@
 //! Lists of 32-bit numbers: byte plane by byte plane in one ZSTD frame, so that stretches that repeat are matches.
 
 use super::container::{Reader, push_bytes};
-use crate::gear::zstd;
+use crate::gear::zstd::{self, Search};
 use crate::status::{self, Result};
 
 /// Appends `list`.
@@ -18,7 +18,7 @@ pub(super) fn push(
         }
     }
     let frame = status::at_least(&mut scratch.1, zstd::bound(planes.len()))?;
-    let len = zstd.encode(planes, 3, frame)?;
+    let len = zstd.encode(planes, Search::Level(3), frame)?;
     push_bytes(out, &frame[..len])
 }
 

@@ -10,7 +10,7 @@ use super::survey::survey;
 use crate::arch;
 use crate::gear::entropy;
 use crate::gear::options::{Effort, Predictors};
-use crate::gear::zstd;
+use crate::gear::zstd::{self, Search};
 use crate::status::{self, Result, bail};
 
 /// What to try.
@@ -139,7 +139,8 @@ pub(super) fn encode(
     push_number(out, unit_rows);
     push_number(out, groups.len());
     if groups.len() > 1 {
-        let len = zstd.encode(unit_groups, 1, status::at_least(payload, zstd::bound(unit_groups.len()))?)?;
+        let len =
+            zstd.encode(unit_groups, Search::Level(1), status::at_least(payload, zstd::bound(unit_groups.len()))?)?;
         push_bytes(out, &payload[..len])?;
     }
     for (group, end) in groups.iter().zip(&ends) {
@@ -165,8 +166,8 @@ fn code(
     if effort.get() < 7 && 2 * repeats < bytes.len() {
         return Ok(entropy::literals(bytes, status::at_least(out, entropy::bound(bytes.len()))?));
     }
-    let level = if effort.get() < 7 { 3 } else { 9 };
-    let len = zstd.encode(bytes, level, status::at_least(out, zstd::bound(bytes.len()))?)?;
+    let search = if effort.get() < 7 { Search::Lanes { min_match: 4 } } else { Search::Level(9) };
+    let len = zstd.encode(bytes, search, status::at_least(out, zstd::bound(bytes.len()))?)?;
     if effort.get() < 7 {
         return Ok(len);
     }

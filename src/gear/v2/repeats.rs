@@ -5,7 +5,7 @@ use super::form::RowForm;
 use super::list;
 use super::planes::{self, Options};
 use super::steps;
-use crate::gear::zstd;
+use crate::gear::zstd::{self, Search};
 use crate::status::{self, Result, bail};
 
 /// What the finders find out about the rows of a blob. The vectors are as the wire has them.
@@ -84,7 +84,7 @@ pub(super) fn push(
 ) -> Result<()> {
     list::push(&repeats.distances, zstd, &mut scratch.small, out)?;
     let kinds = status::at_least(&mut scratch.small.1, zstd::bound(repeats.kinds.len()))?;
-    let len = zstd.encode(&repeats.kinds, 3, kinds)?;
+    let len = zstd.encode(&repeats.kinds, Search::Level(3), kinds)?;
     push_bytes(out, &kinds[..len])?;
 
     let row_bytes = form.bytes();

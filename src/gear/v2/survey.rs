@@ -4,6 +4,7 @@ use super::cluster;
 use super::planes::Shape;
 use super::predict::{self, Predictor, Unit};
 use crate::arch;
+use crate::gear::histogram;
 use crate::gear::options::{Effort, Predictors};
 
 /// What to do with a channel.
@@ -32,14 +33,6 @@ impl Survey {
 /// Rows come from this many places of a channel.
 const PIECES: usize = 4;
 
-/// How far the values are from being spread evenly: 0 for noise, 255 for a constant. `n` even draws give 0 on
-/// average, with a deviation of 23 / n.
-fn unevenness(counts: &[u32; 256]) -> f64 {
-    let n: u64 = counts.iter().map(|c| *c as u64).sum();
-    let pairs: u64 = counts.iter().map(|c| *c as u64 * (*c as u64).saturating_sub(1)).sum();
-    pairs as f64 * 256.0 / (n as f64 * (n.max(2) - 1) as f64) - 1.0
-}
-
 /// Surveys plane number `plane` of `planes`. `allowed` are the predictors to choose from.
 pub(super) fn survey(planes: &[u8], shape: &Shape, plane: usize, allowed: Predictors, effort: Effort) -> Survey {
     let Shape { channels, rows, .. } = *shape;
@@ -51,26 +44,25 @@ pub(super) fn survey(planes: &[u8], shape: &Shape, plane: usize, allowed: Predic
         (0..PIECES).map(move |i| Unit { at: at + i * step, len: piece, row: i * step, odd: channel % 2 == 1 })
     };
     let n = (PIECES * piece) as f64;
-    let histogram = arch::kernels().histogram;
+    let add_histogram = arch::kernels().histogram;
 
     let mut whole = [0; 256];
     let mut uneven = Vec::with_capacity(channels);
-    let (mut equal, mut expected) = (0, 0.0);
+    let (mut equal, mut expected) = (0, 0.0f64);
     for channel in 0..channels {
         let mut counts = [0; 256];
         for unit in units(channel) {
             let bytes = &planes[unit.at..unit.at + unit.len];
-            histogram(bytes, &mut counts);
+            add_histogram(bytes, &mut counts);
             equal += (arch::kernels().repeats)(bytes);
         }
-        let unevenness = unevenness(&counts);
-        uneven.push(unevenness > 0.05 + 90.0 / n);
-        expected += (unevenness + 1.0) / 256.0 * (n - PIECES as f64);
+        uneven.push(histogram::is_uneven(&counts));
+        expected += (histogram::unevenness(&counts) + 1.0) / 256.0 * (n - PIECES as f64);
         for (sum, count) in whole.iter_mut().zip(counts) {
             *sum += count;
         }
     }
-    let all_uneven = unevenness(&whole) > 0.05 + 90.0 / (n * channels as f64);
+    let all_uneven = histogram::is_uneven(&whole);
 
     // Where rows are independent, neighbours are equal as often as any two.
     let correlated = equal as f64 > 1.2 * expected + 4.0 * expected.sqrt();
@@ -88,7 +80,7 @@ pub(super) fn survey(planes: &[u8], shape: &Shape, plane: usize, allowed: Predic
                     let mut counts = [0; 256];
                     for unit in units(channel) {
                         predict::residual(*predictor, planes, &unit, rows, &mut residual);
-                        histogram(&residual, &mut counts);
+                        add_histogram(&residual, &mut counts);
                     }
                     // A prediction must pay for the time it takes to undo.
                     let margin = if *predictor == Predictor::Raw { 0 } else { (n * 256.0 * 0.1) as u32 };
