@@ -58,7 +58,7 @@ mod tests {
     fn noise_has_none_and_repeated_rows_have_many() {
         let rows = [noise(4096), noise(4096)].concat();
         for step in [1, 8] {
-            assert!(!search(&rows[..4096], 8.0, step).is_some());
+            assert!(search(&rows[..4096], 8.0, step).is_none());
             assert!(search(&noise(64).repeat(40), 8.0, step).is_some());
             assert!(search(&[], 8.0, step).is_none() && search(&[1, 2, 3], 8.0, step).is_none());
         }

@@ -66,14 +66,14 @@ pub(super) fn choose<'a>(
     status::at_least(best, bound)?;
 
     let effort = options.effort.get();
-    let all = options.predictors.v1();
-    let predictors: Vec<Predictor> = if effort > 8 || lane.len() <= SHORT {
-        all.collect()
-    } else {
-        promising(lane, all.collect(), effort, residual)
-    };
+    let mut predictors = [(0, Predictor::Raw); Predictor::ALL.len()];
+    let count = options.predictors.v1().zip(&mut predictors).map(|(p, slot)| slot.1 = p).count();
+    let mut predictors = &mut predictors[..count];
+    if effort <= 8 && lane.len() > SHORT {
+        predictors = promising(lane, predictors, effort, residual);
+    }
     let mut winner: Option<(Predictor, Backend, usize)> = None;
-    for predictor in predictors {
+    for (_, predictor) in predictors.iter().copied() {
         let symbols = match predictor {
             Predictor::Raw => lane,
             _ => {
@@ -104,23 +104,28 @@ pub(super) fn choose<'a>(
     Ok(Frame { predictor, backend, payload: &best[..len] })
 }
 
-/// The predictors whose residuals promise the shortest codes: one, or at efforts above 6 two.
-fn promising(lane: &[u8], mut predictors: Vec<Predictor>, effort: u8, residual: &mut [u8]) -> Vec<Predictor> {
-    if effort == 1 {
-        predictors.truncate(1);
-    }
-    if predictors.len() > 1 {
-        let piece = &lane[..lane.len().min(matches::PIECE)];
-        let residual = &mut residual[..piece.len()];
-        predictors.sort_by_cached_key(|predictor| {
-            predict::residual(*predictor, piece, residual);
-            let estimate = entropy::estimate(&histogram::of(residual));
+/// The predictors whose residuals promise the shortest codes: one, or at efforts above 6 two. Ranks them in place, by
+/// an estimate of the bytes of a piece.
+fn promising<'a>(
+    lane: &[u8],
+    all: &'a mut [(usize, Predictor)],
+    effort: u8,
+    residual: &mut [u8],
+) -> &'a mut [(usize, Predictor)] {
+    let residual = &mut residual[..SHORT];
+    if effort > 1 && all.len() > 1 {
+        for (estimate, predictor) in all.iter_mut() {
+            predict::residual(*predictor, &lane[..SHORT], residual);
+            *estimate = entropy::estimate(&histogram::of(residual));
             // A prediction must pay for the time that it takes, and matches thrive on what is as it was.
-            if *predictor == Predictor::Raw { estimate - estimate / 64 } else { estimate }
-        });
-        predictors.truncate(if effort > 6 { 2 } else { 1 });
+            if *predictor == Predictor::Raw {
+                *estimate -= *estimate / 64;
+            }
+        }
+        all.sort_unstable_by_key(|(estimate, predictor)| (*estimate, *predictor as u8));
     }
-    predictors
+    let count = all.len().min(if effort > 6 { 2 } else { 1 });
+    &mut all[..count]
 }
 
 /// The coder that promises the least for the symbols of a long lane.
