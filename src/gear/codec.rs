@@ -13,7 +13,6 @@ pub struct Encoder {
     zstd: zstd::Compressor,
     v1: v1::Encoder,
     v2: v2::Encoder,
-    blob: Vec<u8>,
 }
 
 impl Encoder {
@@ -26,14 +25,10 @@ impl Encoder {
     /// next call. Format v1 keeps about three times the largest input as working memory, v2 four times, with a
     /// rotation hint eight.
     pub fn encode(&mut self, words: &[u8], dtype: Dtype, options: &Options<'_>) -> Result<&[u8]> {
-        self.blob.clear();
         match options.format {
-            Format::V1 => {
-                self.v1.encode(words, Width::of(dtype)?, options, &mut self.zstd, &mut self.blob)?;
-            }
-            Format::V2 => self.v2.encode(words, dtype, options, &mut self.zstd, &mut self.blob)?,
+            Format::V1 => self.v1.encode(words, Width::of(dtype)?, options, &mut self.zstd),
+            Format::V2 => self.v2.encode(words, dtype, options, &mut self.zstd),
         }
-        Ok(&self.blob)
     }
 }
 

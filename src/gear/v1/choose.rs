@@ -1,6 +1,6 @@
 //! Which predictor and backend a lane gets: from histograms and matches of a piece of it, or by trying them all.
 
-use super::frame::{Backend, Frame};
+use super::frame::Backend;
 use super::predict::{self, Predictor};
 use super::rle;
 use crate::arch;
@@ -13,9 +13,21 @@ use crate::status::{self, Result};
 #[derive(Default)]
 pub(super) struct Scratch {
     residual: Vec<u8>,
-    /// The payload under trial, and the best so far.
     trial: Vec<u8>,
-    best: Vec<u8>,
+}
+
+/// What a lane got.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub(super) predictor: Predictor,
+    pub(super) backend: Backend,
+    /// Bytes of the payload.
+    pub(super) len: usize,
+}
+
+/// The room that any candidate for a lane of `len` bytes needs.
+pub(super) fn bound(len: usize) -> usize {
+    rle::bound(len).max(zstd::bound(len)).max(entropy::bound(len))
 }
 
 /// Lanes up to this long get every candidate at every effort: that takes no longer than choosing.
@@ -34,6 +46,15 @@ enum Coder {
 }
 
 impl Coder {
+    /// What is tried when everything is.
+    const ALL: [Coder; 5] = [
+        Coder::Rle,
+        Coder::Literals,
+        Coder::Matches(Search::Lanes { min_match: 4 }),
+        Coder::Matches(Search::Lanes { min_match: 7 }),
+        Coder::Matches(Search::Level(3)),
+    ];
+
     const fn backend(self) -> Backend {
         match self {
             Coder::Rle => Backend::Rle,
@@ -52,19 +73,17 @@ impl Coder {
     }
 }
 
-/// The encoding of `lane`, as small as the effort makes it. Equal input gives equal output.
-pub(super) fn choose<'a>(
+/// Writes a payload for `lane` to `out`, which holds at least [`bound`] bytes: as small as the effort makes it. Equal
+/// input gives equal output.
+pub(super) fn encode(
     lane: &[u8],
     options: &Options<'_>,
     zstd: &mut zstd::Compressor,
-    scratch: &'a mut Scratch,
-) -> Result<Frame<'a>> {
-    let Scratch { residual, trial, best } = scratch;
-    let bound = rle::bound(lane.len()).max(zstd::bound(lane.len())).max(entropy::bound(lane.len()));
+    scratch: &mut Scratch,
+    out: &mut [u8],
+) -> Result<Choice> {
+    let Scratch { residual, trial } = scratch;
     let residual = status::at_least(residual, lane.len())?;
-    status::at_least(trial, bound)?;
-    status::at_least(best, bound)?;
-
     let effort = options.effort.get();
     let mut predictors = [(0, Predictor::Raw); Predictor::ALL.len()];
     let count = options.predictors.v1().zip(&mut predictors).map(|(p, slot)| slot.1 = p).count();
@@ -72,7 +91,7 @@ pub(super) fn choose<'a>(
     if effort <= 8 && lane.len() > SHORT {
         predictors = promising(lane, predictors, effort, residual);
     }
-    let mut winner: Option<(Predictor, Backend, usize)> = None;
+    let mut best: Option<Choice> = None;
     for (_, predictor) in predictors.iter().copied() {
         let symbols = match predictor {
             Predictor::Raw => lane,
@@ -81,27 +100,22 @@ pub(super) fn choose<'a>(
                 &*residual
             }
         };
-        let coders: &[Coder] = if effort > 6 || lane.len() <= SHORT {
-            &[
-                Coder::Rle,
-                Coder::Literals,
-                Coder::Matches(Search::Lanes { min_match: 4 }),
-                Coder::Matches(Search::Lanes { min_match: 7 }),
-                Coder::Matches(Search::Level(3)),
-            ]
-        } else {
-            &[coder(symbols, effort)]
-        };
+        let coders: &[Coder] = if effort > 6 || lane.len() <= SHORT { &Coder::ALL } else { &[coder(symbols, effort)] };
         for coder in coders {
+            let choice = |len| Choice { predictor, backend: coder.backend(), len };
+            let Some(least) = best else {
+                best = Some(choice(coder.encode(symbols, zstd, out)?));
+                continue;
+            };
+            let trial = status::at_least(trial, bound(lane.len()))?;
             let len = coder.encode(symbols, zstd, trial)?;
-            if winner.is_none_or(|(_, _, least)| len < least) {
-                winner = Some((predictor, coder.backend(), len));
-                std::mem::swap(trial, best);
+            if len < least.len {
+                out[..len].copy_from_slice(&trial[..len]);
+                best = Some(choice(len));
             }
         }
     }
-    let (predictor, backend, len) = winner.expect("a set of predictors is never empty");
-    Ok(Frame { predictor, backend, payload: &best[..len] })
+    Ok(best.expect("a set of predictors is never empty"))
 }
 
 /// The predictors whose residuals promise the shortest codes: one, or at efforts above 6 two. Ranks them in place, by

@@ -6,6 +6,7 @@
 //! ```
 //! All integers are little-endian.
 
+use super::choose::Choice;
 use super::predict::Predictor;
 use super::rle;
 use super::split::Width;
@@ -57,17 +58,29 @@ pub(super) fn blob_bound(words: u32, width: Width) -> usize {
     COUNT_LEN + width.bytes() * (HEADER_LEN + rle::bound(words as usize))
 }
 
-/// Appends the word count to an empty blob.
-pub(super) fn begin(blob: &mut Vec<u8>, words: u32) {
-    blob.extend_from_slice(&words.to_le_bytes());
+/// The room for a blob whose payloads take `payload` bytes while they are written.
+pub(super) fn room(words: u32, payload: usize, width: Width) -> usize {
+    blob_bound(words, width) + payload
 }
 
-/// Appends one lane. The blob has room: its capacity is the [`blob_bound`].
-pub(super) fn push(blob: &mut Vec<u8>, words: u32, frame: &Frame<'_>) {
-    blob.extend_from_slice(&[frame.predictor as u8, frame.backend as u8]);
-    blob.extend_from_slice(&words.to_le_bytes());
-    blob.extend_from_slice(&(frame.payload.len() as u32).to_le_bytes());
-    blob.extend_from_slice(frame.payload);
+/// Begins a blob with the word count; returns the length.
+pub(super) fn begin(blob: &mut [u8], words: u32) -> usize {
+    blob[..COUNT_LEN].copy_from_slice(&words.to_le_bytes());
+    COUNT_LEN
+}
+
+/// The place of a frame's header, and of its payload behind it.
+pub(super) fn split_header(frame: &mut [u8]) -> (&mut [u8], &mut [u8]) {
+    frame.split_at_mut(HEADER_LEN)
+}
+
+/// Writes the header of a frame whose payload is in its place; returns the length of both.
+pub(super) fn put_header(header: &mut [u8], words: u32, choice: &Choice) -> usize {
+    header[0] = choice.predictor as u8;
+    header[1] = choice.backend as u8;
+    header[2..6].copy_from_slice(&words.to_le_bytes());
+    header[6..10].copy_from_slice(&(choice.len as u32).to_le_bytes());
+    HEADER_LEN + choice.len
 }
 
 fn take<'a, const N: usize>(src: &mut &'a [u8], what: &str) -> Result<&'a [u8; N]> {

@@ -18,33 +18,34 @@ use crate::status::{self, Error, Result};
 use choose::Scratch;
 use frame::{Backend, Blob};
 
-/// Working memory of [`encode`]: about three times the largest input, kept for the next call.
+/// Holds working memory of about three times the largest input, and the blob.
 #[derive(Default)]
 pub(super) struct Encoder {
     lanes: Vec<u8>,
     scratch: Scratch,
+    blob: Vec<u8>,
 }
 
 impl Encoder {
-    /// Replaces `blob` by `words` encoded. `words` is a whole number of words and at least one.
+    /// Encodes `words`, a whole number of words and at least one.
     pub(super) fn encode(
         &mut self,
         words: &[u8],
         width: Width,
-        options: &Options,
+        options: &Options<'_>,
         zstd: &mut zstd::Compressor,
-        blob: &mut Vec<u8>,
-    ) -> Result<()> {
+    ) -> Result<&[u8]> {
         let count = frame::word_count(words.len(), width)?;
-        status::resize(&mut self.lanes, words.len())?;
-        status::reserve(blob, frame::blob_bound(count, width))?;
-        split::split(width, words, &mut self.lanes);
-        frame::begin(blob, count);
-        for lane in self.lanes.chunks_exact(count as usize) {
-            let frame = choose::choose(lane, options, zstd, &mut self.scratch)?;
-            frame::push(blob, count, &frame);
+        let lanes = status::at_least(&mut self.lanes, words.len())?;
+        let blob = status::at_least(&mut self.blob, frame::room(count, choose::bound(count as usize), width))?;
+        split::split(width, words, lanes);
+        let mut len = frame::begin(blob, count);
+        for lane in lanes.chunks_exact(count as usize) {
+            let (header, payload) = frame::split_header(&mut blob[len..]);
+            let choice = choose::encode(lane, options, zstd, &mut self.scratch, payload)?;
+            len += frame::put_header(header, count, &choice);
         }
-        Ok(())
+        Ok(&blob[..len])
     }
 }
 

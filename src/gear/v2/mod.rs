@@ -65,18 +65,18 @@ pub(super) struct Encoder {
     planes: Vec<u8>,
     planes_scratch: planes::Scratch,
     small: (Vec<u8>, Vec<u8>),
+    blob: Vec<u8>,
 }
 
 impl Encoder {
-    /// Appends `words` encoded to an empty `blob`. `words` is a whole number of words and at least one.
+    /// Encodes `words`, a whole number of words and at least one.
     pub(super) fn encode(
         &mut self,
         words: &[u8],
         dtype: Dtype,
         options: &Options<'_>,
         zstd: &mut zstd::Compressor,
-        blob: &mut Vec<u8>,
-    ) -> Result<()> {
+    ) -> Result<&[u8]> {
         let width = dtype.bytes();
         if bound(words.len(), dtype).is_none() {
             bail!(InvalidArgument, "src_len is {}; a multiple of {width} and at least {width} expected", words.len());
@@ -88,16 +88,19 @@ impl Encoder {
             dim => dim,
         };
         let header = Header { dtype, mode: Mode::Coded, row_len, decoded_len: words.len(), checksum: xxh3_64(words) };
-        status::reserve(blob, words.len() + OVERHEAD)?;
-        container::begin(blob, &header);
-        self.push_body(words, &header, options, zstd, blob)?;
+        let mut blob = std::mem::take(&mut self.blob);
+        blob.clear();
+        status::reserve(&mut blob, words.len() + OVERHEAD)?;
+        container::begin(&mut blob, &header);
+        self.push_body(words, &header, options, zstd, &mut blob)?;
         if blob.len() > words.len() + OVERHEAD - 4 {
             blob.clear();
-            container::begin(blob, &Header { mode: Mode::Stored, ..header });
+            container::begin(&mut blob, &Header { mode: Mode::Stored, ..header });
             blob.extend_from_slice(words);
         }
-        container::end(blob);
-        Ok(())
+        container::end(&mut blob);
+        self.blob = blob;
+        Ok(&self.blob)
     }
 
     fn push_body(
