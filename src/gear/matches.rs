@@ -1,20 +1,44 @@
 //! Whether a match finder would find anything.
 
 use super::zstd::Search;
+use super::{entropy, histogram};
 
 /// What is looked at: the start of the bytes.
 pub(super) const PIECE: usize = 24 << 10;
 /// What a match costs, in bits.
 const COST: f64 = 22.0;
 
+/// What coding promises for some bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Survey {
+    /// Codes for single bytes save nothing.
+    pub(super) is_noise: bool,
+    /// Bits per byte that a code for single bytes takes.
+    pub(super) bits: f64,
+    /// Bits per byte that matches save of these. A lower bound: the piece that is looked at is short.
+    pub(super) saved: f64,
+    /// How to look for matches, if they save anything.
+    pub(super) search: Option<Search>,
+}
+
+/// Looks at a piece of `bytes`.
+pub(super) fn survey(bytes: &[u8]) -> Survey {
+    let piece = &bytes[..bytes.len().min(PIECE)];
+    let counts = histogram::of(piece);
+    let is_noise = !histogram::is_uneven(&counts);
+    let bits = if is_noise { 8.0 } else { entropy::estimate(&counts) as f64 * 8.0 / piece.len() as f64 };
+    // In noise only whole rows can repeat.
+    let (saved, search) = search(piece, bits, if is_noise { 8 } else { 1 });
+    Survey { is_noise, bits, saved, search }
+}
+
 /// Shortest matches that a finder can be told to take.
 const SHORTEST: std::ops::RangeInclusive<usize> = 4..=7;
 
-/// How to search `bytes`, of which each takes about `bits` otherwise, if the matches that a simple finder sees save more
-/// than an eighth of a percent. Looks at every `step`-th place: 1, or more where only whole rows can repeat.
-pub(super) fn search(bytes: &[u8], bits: f64, step: usize) -> Option<Search> {
-    let bytes = &bytes[..bytes.len().min(PIECE)];
-    let four_at = |at: usize| bytes[at..].first_chunk::<4>().copied();
+/// What the matches that a simple finder sees in `bytes` save, in bits per byte, and how to search for them if that is
+/// more than an eighth of a percent. Each byte takes about `bits` otherwise. Looks at every `step`-th place.
+fn search(bytes: &[u8], bits: f64, step: usize) -> (f64, Option<Search>) {
+    let four_at = |at: usize| bytes.get(at..)?.first_chunk::<4>().copied();
     // What matches of 4, 5, 6, and 7 or more bytes save.
     let mut saved = [0.0; 4];
     // Where four bytes with this hash were last.
@@ -38,7 +62,8 @@ pub(super) fn search(bytes: &[u8], bits: f64, step: usize) -> Option<Search> {
         rest < total * 0.995
     });
     let min_match = min_match.map_or(*SHORTEST.end(), |(len, _)| len) as u32;
-    (total * 800.0 > bytes.len() as f64 * bits).then_some(Search::Lanes { min_match })
+    let saved = total / bytes.len().max(1) as f64;
+    (saved, (saved * 800.0 > bits).then_some(Search::lanes(min_match)))
 }
 
 #[cfg(test)]
@@ -58,9 +83,10 @@ mod tests {
     fn noise_has_none_and_repeated_rows_have_many() {
         let rows = [noise(4096), noise(4096)].concat();
         for step in [1, 8] {
-            assert!(search(&rows[..4096], 8.0, step).is_none());
-            assert!(search(&noise(64).repeat(40), 8.0, step).is_some());
-            assert!(search(&[], 8.0, step).is_none() && search(&[1, 2, 3], 8.0, step).is_none());
+            assert!(search(&rows[..4096], 8.0, step).1.is_none());
+            assert!(search(&noise(64).repeat(40), 8.0, step).1.is_some());
+            assert!(search(&[7; 300], 8.0, step).1.is_some());
+            assert!(search(&[], 8.0, step).1.is_none() && search(&[1, 2, 3], 8.0, step).1.is_none());
         }
     }
 }

@@ -56,6 +56,11 @@ impl Predictors {
         }
     }
 
+    /// No prediction, in any format.
+    pub const fn raw() -> Self {
+        Predictors(Self::RAW)
+    }
+
     /// The bits of the set.
     pub const fn bits(self) -> u32 {
         self.0
@@ -89,11 +94,11 @@ impl Predictors {
 ///
 /// | effort | format v1 | format v2 |
 /// |---|---|---|
-/// | 1 | no predictors, Huffman codes only | 4 channel groups, no predictors |
-/// | 2, 3 | predictors by histogram | 8 channel groups |
-/// | 4 to 6 (5 is the default) | and ZSTD's matches where repeats promise some | 16 channel groups, predictors by histogram |
-/// | 7, 8 | the better half of all candidates is compressed | 32 channel groups, ZSTD's matches for every group |
-/// | 9 | every candidate is compressed | and every predictor for every unit |
+/// | 1 | lanes are stored or Huffman coded as they are | equal rows; 4 channel groups a plane, stored or Huffman coded |
+/// | 2, 3 | and with the predictor whose histogram promises most | 8 groups |
+/// | 4 to 6 | and with ZSTD's matches where a look at the lane promises some | 16 groups, more and smaller units; predictors where neighbours correlate; one piece with matches where that promises more |
+/// | 7, 8 | the two best predictors with every coder | and rows that resemble earlier ones; 24 groups, each with every coder |
+/// | 9 | every predictor with every coder | and predictors for every channel |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effort(u8);
 

@@ -24,9 +24,24 @@ pub(super) fn bound(len: usize) -> usize {
 pub(super) enum Search {
     /// For byte lanes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
     /// as larger ones. Sizes of level 3 or better in less time; `cargo bench --bench zstd` has the comparison.
-    Lanes { min_match: u32 },
+    Lanes { min_match: u32, hash_log: u32 },
     /// The library's own choice for a level.
     Level(i32),
+}
+
+impl Search {
+    /// [`Search::Lanes`] with the table that fits the first-level cache.
+    pub(super) const fn lanes(min_match: u32) -> Self {
+        Search::Lanes { min_match, hash_log: 12 }
+    }
+
+    /// A little smaller and slower where matches are short: a larger table.
+    pub(super) const fn wider(self) -> Self {
+        match self {
+            Search::Lanes { min_match: 4, .. } => Search::Lanes { min_match: 4, hash_log: 14 },
+            other => other,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -46,10 +61,10 @@ impl Compressor {
             cctx.reset(ResetDirective::Parameters).map_err(internal)?;
             let parameters: &[CParameter] = match search {
                 Search::Level(level) => &[CParameter::CompressionLevel(level)],
-                Search::Lanes { min_match } => &[
+                Search::Lanes { min_match, hash_log } => &[
                     CParameter::CompressionLevel(3),
                     CParameter::Strategy(Strategy::ZSTD_dfast),
-                    CParameter::HashLog(12),
+                    CParameter::HashLog(hash_log),
                     CParameter::ChainLog(12),
                     CParameter::MinMatch(min_match),
                 ],

@@ -50,8 +50,8 @@ impl Coder {
     const ALL: [Coder; 5] = [
         Coder::Rle,
         Coder::Literals,
-        Coder::Matches(Search::Lanes { min_match: 4 }),
-        Coder::Matches(Search::Lanes { min_match: 7 }),
+        Coder::Matches(Search::lanes(4)),
+        Coder::Matches(Search::lanes(7)),
         Coder::Matches(Search::Level(3)),
     ];
 
@@ -144,18 +144,15 @@ fn promising<'a>(
 
 /// The coder that promises the least for the symbols of a long lane.
 fn coder(symbols: &[u8], effort: u8) -> Coder {
-    let piece = &symbols[..symbols.len().min(matches::PIECE)];
-    let counts = histogram::of(piece);
     // Almost everything repeats: the two bytes of a run stand for many.
+    let piece = &symbols[..symbols.len().min(matches::PIECE)];
     if (arch::kernels().repeats)(piece) > piece.len() / 16 * 15 {
         return Coder::Rle;
     }
-    let (plain, bits, step) = match histogram::is_uneven(&counts) {
-        true => (Coder::Literals, entropy::estimate(&counts) as f64 * 8.0 / piece.len() as f64, 1),
-        false => (Coder::Stored, 8.0, 8),
-    };
-    match matches::search(piece, bits, step) {
+    let survey = matches::survey(piece);
+    match survey.search {
         Some(search) if effort > 3 => Coder::Matches(search),
-        _ => plain,
+        _ if survey.is_noise => Coder::Stored,
+        _ => Coder::Literals,
     }
 }

@@ -58,17 +58,21 @@ pub(super) fn bins(counts: &[u32; 256]) -> [u8; 256] {
 /// Counts the bins of a unit.
 pub(super) fn histogram(bins: &[u8; 256], unit: &[u8]) -> Histogram {
     // Neighbours often fall into the same bin; separate counters spare one increment waiting for the other.
-    let mut parts = [[0i16; BINS]; 4];
-    let (quads, rest) = unit.as_chunks::<4>();
-    for quad in quads {
-        for (part, value) in parts.iter_mut().zip(quad) {
+    let mut parts = [[0i16; BINS]; 8];
+    let (chunks, rest) = unit.as_chunks::<8>();
+    for chunk in chunks {
+        for (part, value) in parts.iter_mut().zip(chunk) {
             part[bins[*value as usize] as usize % BINS] += 1;
         }
     }
     for value in rest {
         parts[0][bins[*value as usize] as usize % BINS] += 1;
     }
-    std::array::from_fn(|i| parts[0][i] + parts[1][i] + parts[2][i] + parts[3][i])
+    let mut sum = [0; BINS];
+    for part in &parts {
+        sum.iter_mut().zip(part).for_each(|(sum, n)| *sum += n);
+    }
+    sum
 }
 
 /// What a unit costs in a group.

@@ -6,7 +6,7 @@
 //! 8   u8   version = 2
 //! 9   u8   revision
 //! 10  u8   dtype
-//! 11  u8   mode: 0 stored, 1 coded
+//! 11  u8   mode: 0 stored, 1 coded, 2 flat
 //! 12  u32  row length in elements, 1 or more
 //! 16  u64  decoded length in bytes
 //! 24  u64  XXH3-64 of the decoded bytes
@@ -23,7 +23,7 @@ const VERSION: u8 = 2;
 /// A reader certainly reads blobs of its own revision and earlier ones, and may read later ones.
 const REVISION: u8 = 0;
 const HEADER_LEN: usize = 32;
-const TRAILER_LEN: usize = 4;
+pub(super) const TRAILER_LEN: usize = 4;
 /// What a stored blob is longer than its words.
 pub(super) const OVERHEAD: usize = HEADER_LEN + TRAILER_LEN;
 
@@ -35,6 +35,8 @@ pub(super) enum Mode {
     Stored = 0,
     /// Rows and planes.
     Coded = 1,
+    /// Byte planes of all words, each in one group.
+    Flat = 2,
 }
 
 /// The fields of the header.
@@ -89,7 +91,8 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     let mode = match content[11] {
         0 => Mode::Stored,
         1 => Mode::Coded,
-        m => bail!(Unsupported, "blob revision {} with mode {m}; 0 and 1 are known", content[9]),
+        2 => Mode::Flat,
+        m => bail!(Unsupported, "blob revision {} with mode {m}; 0 to 2 are known", content[9]),
     };
     let row_len = u32_at(12) as usize;
     let Ok(decoded_len) = usize::try_from(u64_at(16)) else {
@@ -160,5 +163,13 @@ impl<'a> Reader<'a> {
     pub(super) fn bytes(&mut self, what: &str) -> Result<&'a [u8]> {
         let len = self.number(self.0.len(), what)?;
         self.take(len, what)
+    }
+
+    /// Nothing is left.
+    pub(super) fn end(&self) -> Result<()> {
+        if !self.0.is_empty() {
+            bail!(Corrupt, "{} bytes after the end of the body", self.0.len());
+        }
+        Ok(())
     }
 }

@@ -20,7 +20,8 @@ mod word;
 
 pub(in crate::gear) use container::is_v2;
 
-use super::options::{Effort, Options};
+use super::matches;
+use super::options::{Effort, Options, Predictors};
 use super::zstd;
 use crate::dtype::Dtype;
 use crate::status::{self, Error, Result, bail};
@@ -66,6 +67,8 @@ pub(super) struct Encoder {
     planes_scratch: planes::Scratch,
     small: (Vec<u8>, Vec<u8>),
     blob: Vec<u8>,
+    /// A blob that may prove shorter.
+    other: Vec<u8>,
 }
 
 impl Encoder {
@@ -88,29 +91,82 @@ impl Encoder {
             dim => dim,
         };
         let header = Header { dtype, mode: Mode::Coded, row_len, decoded_len: words.len(), checksum: xxh3_64(words) };
-        let mut blob = std::mem::take(&mut self.blob);
+        let (mut blob, mut other) = (std::mem::take(&mut self.blob), std::mem::take(&mut self.other));
         blob.clear();
         status::reserve(&mut blob, words.len() + OVERHEAD)?;
         container::begin(&mut blob, &header);
-        self.push_body(words, &header, options, zstd, &mut blob)?;
-        if blob.len() > words.len() + OVERHEAD - 4 {
+        let has_repeats = self.push_rows(words, &header, options, zstd, &mut blob)?;
+        if options.effort == Effort::MAX && options.predictors.has(Predictors::RAW) {
+            // Predictors are chosen by what they promise, which is not always kept.
+            other.clear();
+            container::begin(&mut other, &header);
+            let raw = Options { predictors: Predictors::raw(), ..*options };
+            self.push_rows(words, &header, &raw, zstd, &mut other)?;
+            if other.len() < blob.len() {
+                std::mem::swap(&mut blob, &mut other);
+            }
+        }
+        let rows = (has_repeats, blob.len());
+        if self.push_flat(words, &header, rows, options.effort, zstd, &mut other)? && other.len() < blob.len() {
+            std::mem::swap(&mut blob, &mut other);
+        }
+        if blob.len() > words.len() + OVERHEAD - container::TRAILER_LEN {
             blob.clear();
             container::begin(&mut blob, &Header { mode: Mode::Stored, ..header });
             blob.extend_from_slice(words);
         }
         container::end(&mut blob);
-        self.blob = blob;
+        (self.blob, self.other) = (blob, other);
         Ok(&self.blob)
     }
 
-    fn push_body(
+    /// Encodes the words as one channel with ZSTD's matches, when those promise something: rows that resemble earlier
+    /// ones are better left in one piece than cut into channels. Returns false when they promise nothing.
+    fn push_flat(
+        &mut self,
+        words: &[u8],
+        header: &Header,
+        (has_repeats, blob_len): (bool, usize),
+        effort: Effort,
+        zstd: &mut zstd::Compressor,
+        blob: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let form = RowForm { dtype: header.dtype, len: 1 };
+        if effort.get() <= 3 || has_repeats && effort.get() < 7 {
+            return Ok(false);
+        }
+        let lane = words.len() / form.bytes();
+        let piece = lane.min(matches::PIECE);
+        let planes = status::at_least(&mut self.planes, words.len())?;
+        form.to_planes(&words[..piece * form.bytes()], &mut planes[..piece * form.bytes()]);
+        let (mut bits, mut saved) = (0.0, 0.0);
+        for plane in planes[..piece * form.bytes()].chunks_exact(piece) {
+            let survey = matches::survey(plane);
+            bits += survey.bits;
+            saved += if survey.search.is_some() { survey.saved } else { 0.0 };
+        }
+        // What channels save; matches save up to seven times what the piece shows.
+        let channels = bits - 8.0 * blob_len as f64 / lane as f64;
+        if effort.get() < 7 && (saved == 0.0 || 7.0 * saved < channels) {
+            return Ok(false);
+        }
+        form.to_planes(words, planes);
+        blob.clear();
+        status::reserve(blob, words.len() + OVERHEAD)?;
+        container::begin(blob, &Header { mode: Mode::Flat, row_len: 1, ..*header });
+        planes::encode_flat(planes, lane, zstd, &mut self.planes_scratch, blob)?;
+        Ok(true)
+    }
+
+    /// Appends the body of the words as rows; returns whether it has repeats.
+    fn push_rows(
         &mut self,
         words: &[u8],
         header: &Header,
         options: &Options<'_>,
         zstd: &mut zstd::Compressor,
         blob: &mut Vec<u8>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let form = RowForm { dtype: header.dtype, len: header.row_len };
         let (matrix, tail) = words.split_at(words.len() / form.bytes() * form.bytes());
         let angles = match &options.rotation {
@@ -157,7 +213,7 @@ impl Encoder {
         planes::encode(planes, &shape, &planes_options, zstd, planes_scratch, blob)?;
         status::reserve(blob, tail.len())?;
         blob.extend_from_slice(tail);
-        Ok(())
+        Ok(has_repeats)
     }
 }
 
@@ -228,8 +284,16 @@ impl Decoder {
             Mode::Stored if body.len() == len => body,
             Mode::Stored => bail!(Corrupt, "stored blob of {len} words' bytes holds {}", body.len()),
             Mode::Coded => {
-                self.read_body(&header, body, zstd)?;
+                self.read_rows(&header, body, zstd)?;
                 &self.words[..len]
+            }
+            Mode::Flat => {
+                let form = RowForm { dtype, len: 1 };
+                let planes = status::at_least(&mut self.planes, len)?;
+                planes::decode_flat(Reader(body), len / form.bytes(), zstd, planes)?;
+                let words = status::at_least(&mut self.words, len)?;
+                form.to_rows(planes, words);
+                words
             }
         };
         if xxh3_64(decoded) != header.checksum {
@@ -239,8 +303,8 @@ impl Decoder {
         Ok(len)
     }
 
-    /// Decodes a body to `self.words`.
-    fn read_body(&mut self, header: &Header, body: &[u8], zstd: &mut zstd::Decompressor) -> Result<()> {
+    /// Decodes the body of a coded blob to `self.words`.
+    fn read_rows(&mut self, header: &Header, body: &[u8], zstd: &mut zstd::Decompressor) -> Result<()> {
         let mut body = Reader(body);
         let flags = body.byte("flags")?;
         if !matches!(flags, 0 | REPEATS) && flags != REPEATS | ROTATED {
@@ -265,7 +329,7 @@ impl Decoder {
         };
         let planes = status::at_least(&mut self.planes, new * form.bytes())?;
         planes::decode(&mut body, &form.shape(new), zstd, planes_scratch, planes)?;
-        if flags == 0 {
+        if flags & REPEATS == 0 {
             form.to_rows(planes, matrix);
             form.restore_exponents(matrix);
         } else {
@@ -278,9 +342,6 @@ impl Decoder {
             }
         }
         tail.copy_from_slice(body.take(tail.len(), "the last words")?);
-        if !body.0.is_empty() {
-            bail!(Corrupt, "{} bytes after the end of the body", body.0.len());
-        }
-        Ok(())
+        body.end()
     }
 }

@@ -3,6 +3,8 @@
 use super::word::Real;
 use crate::status::{self, Result};
 
+/// Rows that are remembered. More find more, and every row costs a look at each sketch.
+pub(super) const WINDOW: usize = 1024;
 /// Rows whose average and spread scale the sketches of all.
 pub(super) const CALIBRATION: usize = 64;
 /// Numbers of a sketch, below 32 each, so that the sum of their differences fits a byte. Each is a signed sum over an
@@ -20,7 +22,6 @@ const NEAR: f32 = 0.35;
 /// Recent rows. A row that was found useful gets a second chance when its place is needed (the clock algorithm).
 pub(super) struct Window<R> {
     row_len: usize,
-    /// Rows that are remembered. More find more, and every row costs a look at each sketch.
     capacity: usize,
     centre: [f32; SKETCH],
     scale: f32,

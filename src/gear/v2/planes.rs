@@ -8,9 +8,9 @@ use super::container::{Reader, push_bytes, push_number};
 use super::predict::{self, Predictor, Unit};
 use super::survey::survey;
 use crate::arch;
-use crate::gear::entropy;
 use crate::gear::options::{Effort, Predictors};
 use crate::gear::zstd::{self, Search};
+use crate::gear::{entropy, matches};
 use crate::status::{self, Result, bail};
 
 /// What to try.
@@ -146,11 +146,79 @@ pub(super) fn encode(
     for (group, end) in groups.iter().zip(&ends) {
         let bytes = &grouped[end - group.len..*end];
         let len = if group.noise { bytes.len() } else { code(bytes, options.effort, zstd, payload, trial)? };
-        let (coding, payload) = if len < bytes.len() { (Coding::Zstd, &payload[..len]) } else { (Coding::Raw, bytes) };
-        out.extend_from_slice(&[group.predictor as u8, coding as u8]);
-        push_bytes(out, payload)?;
+        push_group(group.predictor, bytes, payload.get(..len).unwrap_or(bytes), out)?;
     }
     Ok(())
+}
+
+/// Appends planes of `len` bytes to `out`, each as one group, which keeps matches whole.
+pub(super) fn encode_flat(
+    planes: &[u8],
+    len: usize,
+    zstd: &mut zstd::Compressor,
+    scratch: &mut Scratch,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    for plane in planes.chunks_exact(len) {
+        let survey = matches::survey(plane);
+        let payload = status::at_least(&mut scratch.payload, zstd::bound(len).max(entropy::bound(len)))?;
+        let coded = match survey.search {
+            Some(search) => zstd.encode(plane, search.wider(), payload)?,
+            None if survey.is_noise => len,
+            None => entropy::literals(plane, payload),
+        };
+        push_group(Predictor::Raw, plane, &payload[..coded.min(len)], out)?;
+    }
+    Ok(())
+}
+
+/// Replaces `planes`, of `len` bytes each, by those that [`encode_flat`] wrote.
+pub(super) fn decode_flat(
+    mut body: Reader<'_>,
+    len: usize,
+    zstd: &mut zstd::Decompressor,
+    planes: &mut [u8],
+) -> Result<()> {
+    for (number, plane) in planes.chunks_exact_mut(len).enumerate() {
+        let group = read_group(&mut body, number, len)?;
+        match group.coding {
+            Coding::Raw => plane.copy_from_slice(group.payload),
+            Coding::Zstd => zstd.decode(group.payload, plane)?,
+        }
+        if group.predictor != Predictor::Raw {
+            bail!(Unsupported, "plane {number} with predictor {:?}; a flat blob has none", group.predictor);
+        }
+    }
+    body.end()
+}
+
+/// A group as it is in a blob.
+struct WireGroup<'a> {
+    predictor: Predictor,
+    coding: Coding,
+    payload: &'a [u8],
+}
+
+/// Reads group `number`, whose units have `len` bytes.
+fn read_group<'a>(body: &mut Reader<'a>, number: usize, len: usize) -> Result<WireGroup<'a>> {
+    let predictor = Predictor::from_wire(body.byte("a group's predictor")?)?;
+    let coding = match body.byte("a group's coding")? {
+        0 => Coding::Raw,
+        1 => Coding::Zstd,
+        coding => bail!(Unsupported, "group with coding {coding}; 0 and 1 are known"),
+    };
+    let payload = body.bytes("a group's payload")?;
+    if coding == Coding::Raw && payload.len() != len {
+        bail!(Corrupt, "group {number} has {} bytes; its units have {len}", payload.len());
+    }
+    Ok(WireGroup { predictor, coding, payload })
+}
+
+/// Appends a group of these bytes, with `payload` when that is shorter.
+fn push_group(predictor: Predictor, bytes: &[u8], payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let (coding, payload) = if payload.len() < bytes.len() { (Coding::Zstd, payload) } else { (Coding::Raw, bytes) };
+    out.extend_from_slice(&[predictor as u8, coding as u8]);
+    push_bytes(out, payload)
 }
 
 /// Codes a group's bytes as one ZSTD frame in `out`, whose length is returned. `trial` is working memory.
@@ -166,7 +234,7 @@ fn code(
     if effort.get() < 7 && 2 * repeats < bytes.len() {
         return Ok(entropy::literals(bytes, status::at_least(out, entropy::bound(bytes.len()))?));
     }
-    let search = if effort.get() < 7 { Search::Lanes { min_match: 4 } } else { Search::Level(9) };
+    let search = if effort.get() < 7 { Search::lanes(4) } else { Search::Level(9) };
     let len = zstd.encode(bytes, search, status::at_least(out, zstd::bound(bytes.len()))?)?;
     if effort.get() < 7 {
         return Ok(len);
@@ -269,21 +337,17 @@ pub(super) fn decode(
     let mut decoded = status::at_least(&mut scratch.grouped, shape.len())?;
     let mut groups: Vec<(Predictor, &[u8])> = Vec::with_capacity(count);
     for (number, len) in lens[..count].iter().enumerate() {
-        let predictor = Predictor::from_wire(body.byte("a group's predictor")?)?;
-        let coding = body.byte("a group's coding")?;
-        let payload = body.bytes("a group's payload")?;
-        let bytes = match coding {
-            0 if payload.len() == *len => payload,
-            0 => bail!(Corrupt, "group {number} has {} bytes; its units have {len}", payload.len()),
-            1 => {
+        let group = read_group(body, number, *len)?;
+        let bytes = match group.coding {
+            Coding::Raw => group.payload,
+            Coding::Zstd => {
                 let (target, rest) = decoded.split_at_mut(*len);
                 decoded = rest;
-                zstd.decode(payload, target)?;
+                zstd.decode(group.payload, target)?;
                 target
             }
-            _ => bail!(Unsupported, "group with coding {coding}; 0 and 1 are known"),
         };
-        groups.push((predictor, bytes));
+        groups.push((group.predictor, bytes));
     }
     for (unit, group) in units(shape, unit_rows).zip(&*unit_groups) {
         let (predictor, bytes) = &mut groups[*group as usize];

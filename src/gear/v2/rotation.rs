@@ -7,7 +7,7 @@
 
 use super::container::{Reader, push_number};
 use super::list;
-use super::near::{CALIBRATION, Window};
+use super::near::{CALIBRATION, WINDOW, Window};
 use super::repeats::{self, JOINS, Repeats};
 use super::rows::{PROBE, Savings};
 use super::turn;
@@ -97,6 +97,9 @@ impl Angles {
             p => bail!(Unsupported, "rotation with pairing {p}; 1 and 2 are known"),
         };
         let pairs = body.number(row_len / 2, "rotated pairs")?;
+        if pairs == 0 {
+            bail!(Corrupt, "rotated pairs are 0");
+        }
         let is_given = match body.byte("source of frequencies")? {
             0 => false,
             1 => true,
@@ -111,8 +114,8 @@ impl Angles {
         let (theta, frequencies) =
             if is_given { (None, numbers) } else { (Some(numbers[0]), turn::frequencies(numbers[0], pairs)) };
         let tokens = body.number(count, "tokens per head")?;
-        if pairs == 0 || tokens == 0 || !count.is_multiple_of(tokens) {
-            bail!(Corrupt, "{count} rows of heads of {tokens} tokens, {pairs} pairs rotated");
+        if tokens == 0 || !count.is_multiple_of(tokens) {
+            bail!(Corrupt, "{count} rows of heads of {tokens} tokens");
         }
         let mut positions = Vec::new();
         status::resize(&mut positions, tokens)?;
@@ -240,12 +243,12 @@ pub(super) fn find<W: Word>(
     for (number, row) in sample.chunks_exact_mut(row_len).enumerate() {
         turner.apply(number, true, row)?;
     }
-    let mut window = Window::new(row_len, 1024, &sample)?;
+    let mut window = Window::new(row_len, WINDOW, &sample)?;
     // The last row of each class.
     let mut last: Vec<u32> = Vec::new();
     let mut row = vec![W::Real::default(); row_len];
     let mut prediction = row.clone();
-    let mut savings = Savings::new(row_len, effort);
+    let mut savings = Savings::new(if effort.get() < 7 { 1.0 } else { 0.2 });
     for (number, bytes) in matrix.chunks_exact(row_bytes).enumerate() {
         if number == PROBE && !savings.are_worth_it(number) {
             return Ok(false);
@@ -341,7 +344,7 @@ pub(super) fn expand<W: Word>(
                 word.copy_from_slice(&bits.to_le_bytes()[..W::BYTES]);
             }
         }
-        if is_needed {
+        if is_needed || joined.is_some() {
             row.iter_mut().zip(bytes.chunks_exact(W::BYTES)).for_each(|(r, w)| *r = W::real(W::bits(w)));
             turner.apply(number, true, &mut row)?;
             class_of[number] = match joined {

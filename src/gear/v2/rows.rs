@@ -1,7 +1,7 @@
 //! Rows that are like earlier ones, without rotation. In the first layer equal tokens have bit-equal V rows; in the
 //! next ones, similar V rows. A row is coded as the steps from its words to those of the row it refers to.
 
-use super::near::{CALIBRATION, Window};
+use super::near::{CALIBRATION, WINDOW, Window};
 use super::repeats::{self, Repeats};
 use super::word::Word;
 use crate::gear::options::Effort;
@@ -11,27 +11,21 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Rows that are looked at before it is decided whether to go on.
 pub(super) const PROBE: usize = 256;
 
-/// Counts what references save.
+/// Counts what references save, in bits per element.
 pub(super) struct Savings {
-    row_len: usize,
     bits: f32,
-    /// Bits per row that are worth the time, which the search takes per row.
     worth: f32,
 }
 
 impl Savings {
-    pub(super) fn new(row_len: usize, effort: Effort) -> Self {
-        let worth = match effort.get() {
-            1..=3 => 120.0,
-            4..=6 => 45.0,
-            _ => 10.0,
-        };
-        Savings { row_len, bits: 0.0, worth }
+    /// `worth` bits per element are worth the time.
+    pub(super) fn new(worth: f32) -> Self {
+        Savings { bits: 0.0, worth }
     }
 
     /// A row of a distance from the one it refers to, as a part of its size: unrelated rows are about 0.7 apart.
     pub(super) fn add(&mut self, distance: f32) {
-        self.bits += (0.7 / distance.max(1e-4)).log2_estimate() * self.row_len as f32;
+        self.bits += (0.7 / distance.max(1e-4)).log2_estimate();
     }
 
     pub(super) fn are_worth_it(&self, rows: usize) -> bool {
@@ -106,11 +100,14 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
     let bytes_of = |number: usize| &matrix[number * row_bytes..(number + 1) * row_bytes];
     let sample = matrix[..CALIBRATION.min(count) * row_bytes].chunks_exact(W::BYTES);
     let sample: Vec<_> = sample.map(|word| W::real(W::bits(word))).collect();
-    let capacity = if effort.get() < 7 { PROBE } else { 1024 };
-    let mut window = Window::<W::Real>::new(row_len, capacity, &sample)?;
+    // To look for rows that are merely near takes several times as long as all the rest.
+    let mut window = match effort.get() {
+        ..7 => None,
+        _ => Some(Window::<W::Real>::new(row_len, WINDOW, &sample)?),
+    };
     let mut equal = Equal::new()?;
     let mut row = vec![W::Real::default(); row_len];
-    let mut savings = Savings::new(row_len, effort);
+    let mut savings = Savings::new(if window.is_some() { 0.2 } else { 0.75 });
     for number in 0..count {
         if number == PROBE && !savings.are_worth_it(number) {
             return Ok(false);
@@ -122,6 +119,10 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
             repeats.kinds.push(0);
             continue;
         }
+        let Some(window) = &mut window else {
+            repeats.distances.push(0);
+            continue;
+        };
         let bytes = bytes_of(number);
         row.iter_mut().zip(bytes.chunks_exact(W::BYTES)).for_each(|(r, word)| *r = W::real(W::bits(word)));
         let near = window.find(&row);

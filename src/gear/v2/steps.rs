@@ -21,7 +21,7 @@ fn large_shape(shape: &Shape, count: usize) -> Shape {
 
 /// The number at place `at` of every plane is less than [`ESCAPE`].
 fn is_small(planes: &[u8], lane: usize, at: usize) -> bool {
-    planes[at] < ESCAPE && planes[at + lane..].iter().step_by(lane).all(|byte| *byte == 0)
+    planes[at] < ESCAPE && planes[at..].iter().step_by(lane).skip(1).all(|byte| *byte == 0)
 }
 
 /// Appends the numbers whose bytes are in `planes`, lowest plane first.
