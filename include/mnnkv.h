@@ -4,7 +4,7 @@
  * Generated from src/ffi by `make header`; do not edit. This file is the manual.
  *
  * What is here
- *   gear     lossless codec for fp16 and fp32 words
+ *   gear     lossless codec for fp16, bf16, fp32 and int8 words
  *   layout   packed KV caches as MNN has them: index, gather, scatter, move, compact, zero, release
  *   h2o      which tokens to keep, from the attention they gathered
  *   store    cold tokens kept compressed, their memory given back
@@ -13,7 +13,7 @@
  *   - Every function that can fail returns mnnkv_status; mnnkv_last_error() then says what was given and what was
  *     allowed. Outputs are written only on success, except that BUFFER_TOO_SMALL writes the length that is needed.
  *   - NULL with length 0 is legal; any other NULL is INVALID_ARGUMENT. Pointers to integers, floats and structs are
- *     aligned as their types; byte buffers need no alignment.
+ *     aligned as their types, option structs as uint32_t; byte buffers need no alignment.
  *   - Option structs begin with struct_size: zero the struct, set struct_size to its sizeof, then set what differs
  *     from the default. 0 in a field means its default where 0 makes no sense. A NULL options pointer means all
  *     defaults. Reserved fields must be 0. A struct_size below the struct's first version, or over 4,096, is
@@ -54,8 +54,8 @@
 /// Format v1 of gear blobs, of the reference system: F16 and F32.
 #define MNNKV_GEAR_FORMAT_V1 1
 
-/// Format v2: all types, knows rows and channels, has a checksum. Smaller; encodes and decodes more slowly than v1.
-/// docs/format.md has both byte for byte.
+/// Format v2: all types, knows rows and channels, has checksums. Smaller where channels differ or rows repeat, most
+/// from effort 7 on; slower than v1. Libraries before it answer CORRUPT. docs/format.md has both byte for byte.
 #define MNNKV_GEAR_FORMAT_V2 2
 
 /// The bytes as they are; in both formats.
@@ -67,7 +67,7 @@
 /// v1: the exclusive or of each byte with the one before it.
 #define MNNKV_PREDICT_XOR_SEQ 4
 
-/// v2: the difference to the token before, same channel.
+/// v2: the difference to the token before, same channel, byte by byte as all predictors.
 #define MNNKV_PREDICT_DELTA_TOKEN 8
 
 /// v2: the exclusive or with the token before, same channel.
@@ -94,7 +94,8 @@
 /// IEEE 754 binary32.
 #define MNNKV_DTYPE_F32 3
 
-/// MNN's int8 cache (attention_mode 9 and 10). Not in this version: UNSUPPORTED.
+/// One byte, as MNN's int8 cache (attention_mode 9 and 10). gear encodes it; layouts and the store answer UNSUPPORTED in
+/// this version.
 #define MNNKV_DTYPE_INT8 4
 
 /// MNN's 3-bit cache. Not in this version: UNSUPPORTED.
@@ -136,32 +137,36 @@ typedef struct mnnkv_gear_options {
     uint32_t struct_size;
     /// MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, V2 for BF16 and INT8, which V1 does not have.
     uint32_t format;
-    /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them.
+    /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them. Bits of the other format
+    /// are INVALID_ARGUMENT.
     uint32_t predictors;
-    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, histograms choose what is tried; at 9 everything is. The bytes
-    /// differ, any decoder reads them all.
+    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, a look at the words chooses what is tried; at 9 everything is. Now
+    /// and then a lower one is a little smaller. Every decoder reads the blobs of all.
     int32_t effort;
-    /// V2: elements per row (one token of one head), 0 = unknown, which compresses worse.
+    /// V2: elements per row (one token of one head). 0 = unknown, or more than src holds: compresses worse. src need
+    /// not be whole rows, except with a rotation hint.
     uint32_t head_dim;
     /// Must be 0.
     uint32_t reserved[3];
-    /// V2, for K of a first layer: MNNKV_ROPE_* says how the host rotated keys by position, 0 = not known or not
-    /// rotated; then no field below is read. Tokens that occurred before are predicted by rotating the earlier key,
-    /// which pays where keys depend on the token alone. Bit-exact whatever arithmetic the host used; F32 keys gain
-    /// most when rope_inv_freq are the host's own numbers. src must be [head][token][dim] with head_dim set.
+    /// V2, for K: MNNKV_ROPE_* says how the host rotated keys by position, 0 = not known or not rotated; then no field
+    /// below is read. Keys are compared as they were before, which pays most in the first layer, where they depend on
+    /// the token alone, and takes several times as long where it pays. Bit-exact whatever arithmetic the host used;
+    /// F32 keys gain most when rope_inv_freq are the host's own numbers. src must be [head][token][dim] with head_dim
+    /// set. V1 has no use for it.
     uint32_t rope_pairing;
-    /// Rotated channels, the first of each row: even; 0 = head_dim.
+    /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.
     uint32_t rope_dims;
-    /// Tokens per head, 0 = all rows are one head.
+    /// Tokens per head, of which the rows in src are a multiple; 0 = all rows are one head. Set it with rope_positions.
     uint32_t rope_tokens;
-    /// Position of the first token; the others follow. Not read with rope_positions.
+    /// Position of each head's first token; the others follow. Not read with rope_positions.
     uint32_t rope_first_position;
-    /// Pair i of a token at position p was turned by p * rope_theta^(-2 i / rope_dims) radians; 0 = 10000. Not read
-    /// with rope_inv_freq.
+    /// Pair i of a token at position p was turned by p * rope_theta^(-2 i / rope_dims) radians; 1 to 1e30, 0 = 10000.
+    /// Not read with rope_inv_freq.
     float rope_theta;
     /// Must be 0.
     uint32_t rope_reserved;
-    /// The angles per position, rope_dims / 2 of them, for scaled variants; NULL = from rope_theta.
+    /// The angles per position in radians, rope_dims / 2 numbers of 0 to 1e6, for scaled variants; NULL = from
+    /// rope_theta. This array and the next are read during the call only.
     const float *rope_inv_freq;
     /// The position of each of the rope_tokens tokens; NULL = counting from rope_first_position.
     const uint32_t *rope_positions;
@@ -269,9 +274,9 @@ typedef struct mnnkv_store_config {
     uint32_t struct_size;
     /// Threads of the store; 0 = work inside the calls. This version has no others: UNSUPPORTED.
     uint32_t workers;
-    /// MNNKV_PREDICT_* to try on K; 0 = all.
+    /// MNNKV_PREDICT_* of format V1, which the store's blobs are of, to try on K; 0 = all.
     uint32_t key_predictors;
-    /// MNNKV_PREDICT_* to try on V; 0 = all.
+    /// MNNKV_PREDICT_* of format V1 to try on V; 0 = all.
     uint32_t value_predictors;
     /// As mnnkv_gear_options::effort.
     int32_t effort;
@@ -369,13 +374,14 @@ uint32_t mnnkv_version(void);
 /// The ABI number of the library that is loaded. Any thread.
 uint32_t mnnkv_abi_version(void);
 
-/// The SIMD level in use: "portable" or "avx2". The environment variable MNNKV_CPU_LEVEL, read once, can lower it;
-/// results never depend on it. The text is static. Any thread.
+/// The SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". The environment variable MNNKV_CPU_LEVEL, one
+/// of these names, read once, can lower it; other values are ignored. Results never depend on it. The text is static.
+/// Any thread.
 const char *mnnkv_cpu_level(void);
 
 /// The capacity that is always enough to encode src_len bytes of dtype (MNNKV_DTYPE_F16, BF16, F32 or INT8) in any
-/// format the type has: a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of
-/// words, or larger than memory. Any thread.
+/// format that can hold them: a little over src_len. 0 when none can: length 0, not a whole number of words, or larger
+/// than memory. Any thread.
 size_t mnnkv_gear_bound(size_t src_len,
                         uint32_t dtype);
 
@@ -383,11 +389,12 @@ size_t mnnkv_gear_bound(size_t src_len,
 ///
 /// src: little-endian words, at least one; [head][token][dim], though other orders only compress worse.
 /// dst: dst_cap bytes that do not overlap src; mnnkv_gear_bound is always enough. dst_len: bytes written.
-/// INVALID_ARGUMENT: src_len is 0 or odd, an option is out of range, or the rotation hint does not fit src_len.
-/// Format V1 holds at most 4,261,672,974 words (it counts in 32 bits, overhead included).
+/// INVALID_ARGUMENT: src_len is 0 or no whole number of words (with a rotation hint: of rows), or over V1's limit of
+/// 4,261,672,974 words (it counts in 32 bits, overhead included); an option is out of range or does not fit src_len.
+/// UNSUPPORTED: format V1 with BF16 or INT8 words.
 /// BUFFER_TOO_SMALL: *dst_len is what this input needs; dst is untouched.
-/// The calling thread keeps about four times src_len of working memory for its next call, eight with a rotation hint
-/// (mnnkv_thread_trim gives it back). Any thread.
+/// The calling thread keeps up to five times src_len of working memory for its next call, eight with a rotation hint
+/// or from effort 7 on (mnnkv_thread_trim gives it back). Any thread.
 mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t src_len,
                                     const struct mnnkv_gear_options *options,
@@ -395,15 +402,16 @@ mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t dst_cap,
                                     size_t *dst_len);
 
-/// Decodes a blob of either format that mnnkv_encode_fp16_gear made. The blob may come from anywhere: it is checked
-/// throughout.
+/// Decodes a blob of either format that mnnkv_encode_fp16_gear made (BF16: also V1 blobs of bf16 words that were
+/// passed as fp16). The blob may come from anywhere: it is checked throughout.
 ///
 /// dst: dst_cap bytes that do not overlap src. dst_len: bytes written. To ask for the size, pass dst NULL and
-/// dst_cap 0: the answer is BUFFER_TOO_SMALL and *dst_len, from headers that agree with each other.
-/// CORRUPT: the blob is malformed; dst is untouched. Format V2 has checksums: a damaged or cut blob is always
-/// detected. V1 has none: with flipped bits it may decode to other words of the right number.
-/// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob from a later version of the
-/// library that this one cannot read.
+/// dst_cap 0: the answer is BUFFER_TOO_SMALL and *dst_len, from headers that agree with each other. It is the blob's
+/// claim: bound it before you allocate for a blob from elsewhere.
+/// CORRUPT: the blob is malformed; dst is untouched. A damaged or cut V2 blob is always refused, by its checksums. V1
+/// has none: with flipped bits it may decode to other words of the right number.
+/// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob of a later version of the library
+/// that this one cannot read, or one whose damage looks like that.
 /// The calling thread keeps about four times the output as working memory for its next call. Any thread.
 mnnkv_status mnnkv_decode_fp16_gear(const void *src,
                                     size_t src_len,
@@ -441,7 +449,8 @@ mnnkv_status mnnkv_decode_fp32_gear(const void *src,
                                     size_t dst_cap,
                                     size_t *dst_len);
 
-/// As mnnkv_encode_fp16_gear, for one-byte words, such as a quantised cache. Format V2 only; a rotation hint is refused.
+/// As mnnkv_encode_fp16_gear, for one-byte words, such as a quantised cache. Format V2 only; a rotation hint is
+/// INVALID_ARGUMENT.
 mnnkv_status mnnkv_encode_int8_gear(const void *src,
                                     size_t src_len,
                                     const struct mnnkv_gear_options *options,

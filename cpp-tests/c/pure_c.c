@@ -45,6 +45,28 @@ static void encode_and_decode(void) {
     check("encode fp32", mnnkv_encode_fp32_gear(value_rows, sizeof value_rows, NULL, blob, sizeof blob, &length));
     check("decode fp32", mnnkv_decode_fp32_gear(blob, length, value_back, sizeof value_back, &words));
     expect("fp32 words come back", words == sizeof value_rows && memcmp(value_rows, value_back, words) == 0);
+
+    /* All zeros but the size: V2 for these types. */
+    memset(&options, 0, sizeof options);
+    options.struct_size = (uint32_t)sizeof options;
+    options.head_dim = dims;
+    check("encode bf16", mnnkv_encode_bf16_gear(key_rows, sizeof key_rows, &options, blob, sizeof blob, &length));
+    expect("a smaller blob of bf16", length < sizeof key_rows);
+    check("decode bf16", mnnkv_decode_bf16_gear(blob, length, key_back, sizeof key_back, &words));
+    expect("bf16 words come back", words == sizeof key_rows && memcmp(key_rows, key_back, words) == 0);
+    expect("of no other type", mnnkv_decode_int8_gear(blob, length, key_back, sizeof key_back, &words) ==
+                                   MNNKV_INVALID_ARGUMENT);
+
+    check("encode int8", mnnkv_encode_int8_gear(value_rows, sizeof value_rows, NULL, blob, sizeof blob, &length));
+    check("decode int8", mnnkv_decode_int8_gear(blob, length, value_back, sizeof value_back, &words));
+    expect("int8 words come back", words == sizeof value_rows && memcmp(value_rows, value_back, words) == 0);
+
+    options.format = MNNKV_GEAR_FORMAT_V2;
+    options.rope_pairing = MNNKV_ROPE_HALF;
+    options.rope_tokens = tokens;
+    check("encode keys", mnnkv_encode_fp16_gear(key_rows, sizeof key_rows, &options, blob, sizeof blob, &length));
+    check("decode keys", mnnkv_decode_fp16_gear(blob, length, key_back, sizeof key_back, &words));
+    expect("keys come back", words == sizeof key_rows && memcmp(key_rows, key_back, words) == 0);
     mnnkv_thread_trim();
 }
 

@@ -145,6 +145,7 @@ TEST(BadStoreConfig, IsRefusedAndGivesNoHandle) {
         {bad, "predictors", create_with([](auto& c) { c.value_predictors = UINT32_MAX; })},
         {bad, "effort", create_with([](auto& c) { c.effort = -1; })},
         {bad, "effort", create_with([](auto& c) { c.effort = 10; })},
+        {bad, "effort", create_with([](auto& c) { c.effort = INT32_MIN; })},
     };
     for (const std::uint32_t abi : {0u, MNNKV_ABI_VERSION + 1u, UINT32_MAX}) {
         calls.push_back(

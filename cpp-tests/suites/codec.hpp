@@ -1,4 +1,4 @@
-// The two codecs by one name, and the golden frames.
+// The codecs of all types by one name, and the golden frames.
 
 #ifndef MNNKV_TESTS_CODEC_HPP
 #define MNNKV_TESTS_CODEC_HPP
@@ -7,18 +7,32 @@
 
 namespace support {
 
-/// One of the two word sizes, with its functions.
+/// One element type, with its functions.
 struct word_codec {
     const char* name;
+    /// As messages call it.
+    const char* type_name;
     std::uint32_t dtype;
+    /// What options->format 0 means.
+    std::uint32_t default_format;
     std::size_t width;
     decltype(&mnnkv_encode_fp16_gear) encode;
     decltype(&mnnkv_decode_fp16_gear) decode;
 };
 
-constexpr word_codec fp16 = {"fp16", MNNKV_DTYPE_F16, 2, mnnkv_encode_fp16_gear, mnnkv_decode_fp16_gear};
-constexpr word_codec fp32 = {"fp32", MNNKV_DTYPE_F32, 4, mnnkv_encode_fp32_gear, mnnkv_decode_fp32_gear};
-constexpr word_codec both_codecs[] = {fp16, fp32};
+constexpr word_codec fp16 = {"fp16", "F16", MNNKV_DTYPE_F16, MNNKV_GEAR_FORMAT_V1,
+                             2,      mnnkv_encode_fp16_gear, mnnkv_decode_fp16_gear};
+constexpr word_codec bf16 = {"bf16", "BF16", MNNKV_DTYPE_BF16, MNNKV_GEAR_FORMAT_V2,
+                             2,      mnnkv_encode_bf16_gear, mnnkv_decode_bf16_gear};
+constexpr word_codec fp32 = {"fp32", "F32", MNNKV_DTYPE_F32, MNNKV_GEAR_FORMAT_V1,
+                             4,      mnnkv_encode_fp32_gear, mnnkv_decode_fp32_gear};
+constexpr word_codec int8 = {"int8", "INT8", MNNKV_DTYPE_INT8, MNNKV_GEAR_FORMAT_V2,
+                             1,      mnnkv_encode_int8_gear, mnnkv_decode_int8_gear};
+/// Those that format v1 has, and by default.
+constexpr word_codec v1_codecs[] = {fp16, fp32};
+constexpr word_codec all_codecs[] = {fp16, bf16, fp32, int8};
+/// What v2 can turn by a rotation hint.
+constexpr word_codec float_codecs[] = {fp16, bf16, fp32};
 
 inline void PrintTo(const word_codec& codec, std::ostream* out) { *out << codec.name; }
 
@@ -26,6 +40,14 @@ inline void PrintTo(const word_codec& codec, std::ostream* out) { *out << codec.
 inline mnnkv_gear_options predicting(std::uint32_t predictors) {
     mnnkv_gear_options options = mnnkv::make<mnnkv_gear_options>();
     options.predictors = predictors;
+    return options;
+}
+
+/// Options for format v2, with rows of head_dim elements, and defaults otherwise.
+inline mnnkv_gear_options in_v2(std::uint32_t head_dim = 0) {
+    mnnkv_gear_options options = mnnkv::make<mnnkv_gear_options>();
+    options.format = MNNKV_GEAR_FORMAT_V2;
+    options.head_dim = head_dim;
     return options;
 }
 

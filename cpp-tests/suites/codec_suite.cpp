@@ -99,7 +99,7 @@ void check_against_the_page(const word_codec& codec, const bytes& words, std::ui
 TEST(Codec, BlobsFollowThePageOfTheFormat) {
     SEEDED_DICE(random, 101);
     for (int i = 0; i < 250; ++i) {
-        const word_codec& codec = both_codecs[i % 2];
+        const word_codec& codec = v1_codecs[i % 2];
         const std::uint32_t predictors = random.below(8), words = random.between(1, random.one_in(10) ? 3000 : 300);
         SCOPED_TRACE(testing::Message() << "case " << i << ": " << words << " words, predictors "
                                         << predictors);
@@ -110,7 +110,7 @@ TEST(Codec, BlobsFollowThePageOfTheFormat) {
 TEST(Codec, ReturnsEveryInputBitForBit) {
     SEEDED_DICE(random, 102);
     for (int i = 0; i < 600; ++i) {
-        const word_codec& codec = both_codecs[i % 2];
+        const word_codec& codec = v1_codecs[i % 2];
         const std::uint32_t count = i < 80 ? static_cast<std::uint32_t>(i / 2 + 1) : random.between(1, 2500);
         SCOPED_TRACE(testing::Message() << "case " << i << ": " << count << " words of "
                                         << codec.name);
@@ -173,7 +173,7 @@ TEST(Codec, CompressesARealCache) {
 TEST(Codec, DecodesBlobsThatOthersWrote) {
     SEEDED_DICE(random, 103);
     for (int i = 0; i < 200; ++i) {
-        const word_codec& codec = both_codecs[i % 2];
+        const word_codec& codec = v1_codecs[i % 2];
         const bytes words = some_words(random, codec.width, random.between(1, 400));
         v1::blob blob{static_cast<std::uint32_t>(words.size() / codec.width), {}};
         for (std::size_t lane = 0; lane < codec.width; ++lane) {
@@ -188,7 +188,7 @@ TEST(Codec, DecodesBlobsThatOthersWrote) {
 
 TEST(Codec, NeedsNoMoreThanTheBound) {
     SEEDED_DICE(random, 104);
-    for (const word_codec& codec : both_codecs) {
+    for (const word_codec& codec : v1_codecs) {
         for (const std::size_t count : {1u, 2u, 127u, 128u, 129u, 1000u, 65536u, 131072u}) {
             const bytes words = random.noise(count * codec.width);
             const std::size_t bound = mnnkv_gear_bound(words.size(), codec.dtype);
@@ -200,7 +200,7 @@ TEST(Codec, NeedsNoMoreThanTheBound) {
 
 TEST(Codec, TellsTheSizeWithoutABuffer) {
     SEEDED_DICE(random, 105);
-    for (const word_codec& codec : both_codecs) {
+    for (const word_codec& codec : v1_codecs) {
         const bytes words = some_words(random, codec.width, 777);
         const bytes blob = encoded(codec, words);
         std::size_t length = 0;
@@ -215,7 +215,7 @@ TEST(Codec, TellsTheSizeWithoutABuffer) {
 
 TEST(Codec, ABufferOneByteShortIsLeftAlone) {
     SEEDED_DICE(random, 106);
-    for (const word_codec& codec : both_codecs) {
+    for (const word_codec& codec : v1_codecs) {
         const bytes words = some_words(random, codec.width, 555);
         const bytes blob = encoded(codec, words);
         guarded small_blob(blob.size() - 1), small_words(words.size() - 1);
@@ -241,7 +241,7 @@ TEST(Codec, GivesEqualBytesOnAllThreadsAtOnce) {
     };
     std::vector<item> items;
     for (int i = 0; i < 12; ++i) {
-        const word_codec& codec = both_codecs[i % 2];
+        const word_codec& codec = v1_codecs[i % 2];
         const bytes words = some_words(random, codec.width, random.between(100, 9000));
         items.push_back({codec, words, encoded(codec, words)});
     }

@@ -2,58 +2,13 @@
 // touches nothing else. Blobs end where readable memory ends, so a read past one is a crash.
 
 #include "codec.hpp"
+#include "edge.hpp"
 #include "refusal.hpp"
 #include "v1_reader.hpp"
-
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/mman.h>
-#include <unistd.h>
-#define HAS_PAGES 1
-#endif
 
 namespace {
 
 using namespace support;
-
-/// Memory whose last byte is the last one that may be read, where the system can do that.
-class edge {
-public:
-    explicit edge(std::size_t capacity) {
-#ifdef HAS_PAGES
-        const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-        const std::size_t readable = (capacity + page - 1) / page * page;
-        size_ = readable + page;
-        void* const at = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        EXPECT_NE(at, MAP_FAILED);
-        begin_ = static_cast<std::uint8_t*>(at);
-        end_ = begin_ + readable;
-        EXPECT_EQ(mprotect(end_, page, PROT_NONE), 0);
-#else
-        plain_.resize(capacity);
-        end_ = plain_.data() + capacity;
-#endif
-    }
-    ~edge() {
-#ifdef HAS_PAGES
-        munmap(begin_, size_);
-#endif
-    }
-    edge(const edge&) = delete;
-    edge& operator=(const edge&) = delete;
-
-    /// The first `length` bytes of a blob, at the edge.
-    const std::uint8_t* put(const bytes& blob, std::size_t length) {
-        std::copy(blob.begin(), blob.begin() + static_cast<std::ptrdiff_t>(length), end_ - length);
-        return end_ - length;
-    }
-    const std::uint8_t* put(const bytes& blob) { return put(blob, blob.size()); }
-
-private:
-    std::uint8_t* begin_ = nullptr;
-    std::uint8_t* end_ = nullptr;
-    std::size_t size_ = 0;
-    bytes plain_;
-};
 
 /// Small golden frames of every kind, and a few of ours with all predictors.
 struct specimen {
@@ -72,7 +27,7 @@ std::vector<specimen> specimens(std::size_t largest) {
     }
     dice random(701);
     for (int i = 0; i < 8; ++i) {
-        const word_codec& codec = both_codecs[i % 2];
+        const word_codec& codec = v1_codecs[i % 2];
         const bytes words = some_words(random, codec.width, random.between(1, 120));
         out.push_back({"ours " + std::to_string(i), codec, encoded(codec, words), words.size()});
     }
@@ -143,7 +98,7 @@ TEST(HostileBlob, NoiseIsCorrupt) {
         }
         guarded words(4096);
         slot<std::size_t> length;
-        for (const word_codec& codec : both_codecs) {
+        for (const word_codec& codec : v1_codecs) {
             ASSERT_TRUE(answers(codec.decode(memory.put(blob), blob.size(), words.data(), words.size(), length.get()),
                                 MNNKV_CORRUPT))
                 << "case " << i;
@@ -266,7 +221,7 @@ TEST(HostileBlob, AnnouncingGigabytesCostsNothing) {
     if (sizeof(std::size_t) < 8) {
         GTEST_SKIP() << "a size that only a 64-bit machine can name";
     }
-    for (const word_codec& codec : both_codecs) {
+    for (const word_codec& codec : v1_codecs) {
         const v1::blob blob{0xFFFFFFFF, std::vector<v1::frame>(codec.width, {v1::raw, v1::rle, {0x80, 0}})};
         const bytes data = v1::write(blob);
         guarded words(64);

@@ -1,6 +1,7 @@
 // struct_size: structs of older and newer headers, forgotten ones, and nonsense.
 
 #include "codec.hpp"
+#include "edge.hpp"
 #include "packed_model.hpp"
 #include "refusal.hpp"
 
@@ -8,9 +9,10 @@ namespace {
 
 using namespace support;
 
-/// Tries one struct in all sizes; `call` passes it to a function and must succeed with the good one.
+/// Tries one struct in all sizes; `call` passes it to a function and must succeed with the good one. `oldest`: its size
+/// in the first header that had it.
 template <class T, class Call>
-void check_sizes(const T& good, Call call) {
+void check_sizes(const T& good, Call call, std::size_t oldest = sizeof(T)) {
     // A struct of a newer header: ours, and 40 bytes that this library does not know.
     struct newer {
         T known;
@@ -23,9 +25,12 @@ void check_sizes(const T& good, Call call) {
         return call(&given.known);
     };
     EXPECT_TRUE(ok(with_size(sizeof(T))));
-    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4}, sizeof(T) / 2, sizeof(T) - 4,
-                                   sizeof(T) - 1, std::size_t{1} << 20, std::size_t{UINT32_MAX}}) {
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4}, oldest / 2, oldest - 4, oldest - 1,
+                                   std::size_t{4097}, std::size_t{1} << 20, std::size_t{UINT32_MAX}}) {
         EXPECT_TRUE(refuses(bad, "struct_size", [&] { return with_size(size); })) << size;
+    }
+    for (std::size_t size = oldest; size < sizeof(T); ++size) {
+        EXPECT_TRUE(ok(with_size(size))) << "an older header: size " << size;
     }
     for (const std::size_t size : {sizeof(T) + 1, sizeof(T) + 8, sizeof(T) + 40}) {
         EXPECT_TRUE(ok(with_size(size))) << "unknown fields are 0: size " << size;
@@ -38,14 +43,59 @@ void check_sizes(const T& good, Call call) {
     }
 }
 
+/// struct_size of a program that was built before the rope_* fields.
+constexpr std::size_t first_gear_options_size = 32;
+
+TEST(OptionStruct, GearOptionsKeepTheirPlaces) {
+    EXPECT_EQ(offsetof(mnnkv_gear_options, struct_size), 0u);
+    EXPECT_EQ(offsetof(mnnkv_gear_options, format), 4u);
+    EXPECT_EQ(offsetof(mnnkv_gear_options, predictors), 8u);
+    EXPECT_EQ(offsetof(mnnkv_gear_options, effort), 12u);
+    EXPECT_EQ(offsetof(mnnkv_gear_options, head_dim), 16u);
+    EXPECT_EQ(offsetof(mnnkv_gear_options, reserved), 20u);
+    EXPECT_EQ(offsetof(mnnkv_gear_options, rope_pairing), first_gear_options_size);
+    EXPECT_EQ(offsetof(mnnkv_gear_options, rope_inv_freq), 56u);
+    EXPECT_EQ(sizeof(mnnkv_gear_options), 56u + 2 * sizeof(void*));
+}
+
+TEST(OptionStruct, GearOptionsOfTheFirstHeaderAreReadNoFurther) {
+    // At the end of readable memory; then with what would be a bad rotation hint right behind.
+    SEEDED_DICE(random, 801);
+    edge memory(4096);
+    for (const word_codec& codec : all_codecs) {
+        SCOPED_TRACE(codec.name);
+        const bytes words = some_words(random, codec.width, 640);
+        mnnkv_gear_options options = in_v2(64);
+        const bytes expected = encoded(codec, words, &options);
+        options.struct_size = first_gear_options_size;
+        std::memset(reinterpret_cast<std::uint8_t*>(&options) + first_gear_options_size, 0xEE,
+                    sizeof options - first_gear_options_size);
+        EXPECT_TRUE(same(encoded(codec, words, &options), expected));
+        bytes image(first_gear_options_size);
+        std::memcpy(image.data(), &options, image.size());
+        const void* const at = memory.put(image);
+        EXPECT_TRUE(same(encoded(codec, words, static_cast<const mnnkv_gear_options*>(at)), expected));
+    }
+}
+
+TEST(OptionStruct, GearOptionsOfTheFirstHeaderAreAlignedAsTheyWere) {
+    // They were all uint32_t, and may lie where the pointers of today's struct may not.
+    alignas(8) std::uint32_t place[9] = {0, first_gear_options_size, MNNKV_GEAR_FORMAT_V2};
+    const void* const at = place + 1;
+    const bytes words(64, 3);
+    EXPECT_LT(encoded(fp16, words, static_cast<const mnnkv_gear_options*>(at)).size(), words.size() + 36);
+}
+
 TEST(OptionStruct, GearOptionsComeInAllSizes) {
-    for (const word_codec& codec : both_codecs) {
+    for (const word_codec& codec : all_codecs) {
         const bytes words(64, 3);
         bytes blob(256);
         std::size_t length = 0;
-        check_sizes(predicting(0), [&](const mnnkv_gear_options* options) {
+        const auto encode = [&](const mnnkv_gear_options* options) {
             return codec.encode(words.data(), words.size(), options, blob.data(), blob.size(), &length);
-        });
+        };
+        check_sizes(predicting(0), encode, first_gear_options_size);
+        check_sizes(in_v2(8), encode, first_gear_options_size);
     }
 }
 

@@ -60,6 +60,35 @@ TEST_F(Store, ReleasesWhatWasSubmittedAndRestoresItBitForBit) {
     expect_whole_after_restore(0);
 }
 
+TEST(StoreEffort, MayBeAny) {
+    // The same tokens at every effort: they come back bit for bit, and more effort makes nothing larger.
+    std::vector<std::uint64_t> sizes;
+    for (const std::int32_t effort : {0, 1, 5, 9}) {
+        SCOPED_TRACE(effort);
+        dice random(402);
+        mnnkv_store_config config = mnnkv::make<mnnkv_store_config>();
+        config.effort = effort;
+        mnnkv::store store;
+        ASSERT_TRUE(ok(store.create(&config).code()));
+        store_host host(store, 1, half_layout(320), random);
+        host.append(256);
+        for (std::uint32_t begin = 0; begin < 256; begin += 64) {
+            ASSERT_TRUE(ok(host.submit(begin, 64)));
+        }
+        ASSERT_TRUE(ok(host.commit()));
+        EXPECT_TRUE(host.is_released(0) && host.is_released(255));
+        EXPECT_EQ(host.released_raw_bytes(), 256 * host.model().token_bytes());
+        sizes.push_back(stats_of(store).compressed_bytes);
+        std::uint64_t restored = 0;
+        EXPECT_TRUE(ok(host.restore(&restored)));
+        EXPECT_EQ(restored, 256 * host.model().token_bytes());
+        EXPECT_TRUE(host.whole());
+    }
+    EXPECT_EQ(sizes[0], sizes[2]) << "the default is 5";
+    EXPECT_LE(sizes[3], sizes[1]);
+    EXPECT_LE(sizes[3], sizes[2]);
+}
+
 TEST_F(Store, KeepsTokensRawUntilCommit) {
     ASSERT_TRUE(ok(host_.submit(0, 64)));
     EXPECT_TRUE(host_.whole());
@@ -357,8 +386,10 @@ TEST_F(Store, EncodesWithThePredictorsItWasGiven) {
     config.key_predictors = MNNKV_PREDICT_RAW;
     config.value_predictors = MNNKV_PREDICT_XOR_SEQ | MNNKV_PREDICT_DELTA_SEQ;
     config.effort = 9;
-    mnnkv::store chosen;
+    mnnkv::store chosen, free;
     ASSERT_TRUE(ok(chosen.create(&config).code()));
+    config.key_predictors = config.value_predictors = 0;
+    ASSERT_TRUE(ok(free.create(&config).code()));
     // Ramps: every byte differs from the last by the same step, which only delta_seq turns into runs.
     const mnnkv_layout layout = make_layout(pack_modes[0], 1, 256, 64, 64);
     packed_model model(layout);
@@ -372,7 +403,7 @@ TEST_F(Store, EncodesWithThePredictorsItWasGiven) {
         EXPECT_TRUE(ok(store.submit(0, layout, key.data(), value.data(), 0, 64).code()));
         return stats_of(store).compressed_bytes;
     };
-    EXPECT_GT(compressed(chosen), compressed(store_)) << "K without delta_seq is larger";
+    EXPECT_GT(compressed(chosen), compressed(free)) << "K without delta_seq is larger";
     ASSERT_TRUE(ok(chosen.commit(0, layout, key.data(), value.data()).code()));
     ASSERT_TRUE(ok(chosen.restore(0, layout, key.data(), value.data()).code()));
     const rows back = model.get(key.data(), value.data(), tokens_from(0, 64));

@@ -13,8 +13,8 @@ use std::ffi::{c_char, c_void};
 
 /// Format v1 of gear blobs, of the reference system: F16 and F32.
 pub const MNNKV_GEAR_FORMAT_V1: u32 = 1;
-/// Format v2: all types, knows rows and channels, has a checksum. Smaller; encodes and decodes more slowly than v1.
-/// docs/format.md has both byte for byte.
+/// Format v2: all types, knows rows and channels, has checksums. Smaller where channels differ or rows repeat, most
+/// from effort 7 on; slower than v1. Libraries before it answer CORRUPT. docs/format.md has both byte for byte.
 pub const MNNKV_GEAR_FORMAT_V2: u32 = 2;
 /// The bytes as they are; in both formats.
 pub const MNNKV_PREDICT_RAW: u32 = 1;
@@ -22,7 +22,7 @@ pub const MNNKV_PREDICT_RAW: u32 = 1;
 pub const MNNKV_PREDICT_DELTA_SEQ: u32 = 2;
 /// v1: the exclusive or of each byte with the one before it.
 pub const MNNKV_PREDICT_XOR_SEQ: u32 = 4;
-/// v2: the difference to the token before, same channel.
+/// v2: the difference to the token before, same channel, byte by byte as all predictors.
 pub const MNNKV_PREDICT_DELTA_TOKEN: u32 = 8;
 /// v2: the exclusive or with the token before, same channel.
 pub const MNNKV_PREDICT_XOR_TOKEN: u32 = 16;
@@ -56,32 +56,36 @@ pub struct mnnkv_gear_options {
     pub struct_size: u32,
     /// MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, V2 for BF16 and INT8, which V1 does not have.
     pub format: u32,
-    /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them.
+    /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them. Bits of the other format
+    /// are INVALID_ARGUMENT.
     pub predictors: u32,
-    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, histograms choose what is tried; at 9 everything is. The bytes
-    /// differ, any decoder reads them all.
+    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, a look at the words chooses what is tried; at 9 everything is. Now
+    /// and then a lower one is a little smaller. Every decoder reads the blobs of all.
     pub effort: i32,
-    /// V2: elements per row (one token of one head), 0 = unknown, which compresses worse.
+    /// V2: elements per row (one token of one head). 0 = unknown, or more than src holds: compresses worse. src need
+    /// not be whole rows, except with a rotation hint.
     pub head_dim: u32,
     /// Must be 0.
     pub reserved: [u32; 3],
-    /// V2, for K of a first layer: MNNKV_ROPE_* says how the host rotated keys by position, 0 = not known or not
-    /// rotated; then no field below is read. Tokens that occurred before are predicted by rotating the earlier key,
-    /// which pays where keys depend on the token alone. Bit-exact whatever arithmetic the host used; F32 keys gain
-    /// most when rope_inv_freq are the host's own numbers. src must be [head][token][dim] with head_dim set.
+    /// V2, for K: MNNKV_ROPE_* says how the host rotated keys by position, 0 = not known or not rotated; then no field
+    /// below is read. Keys are compared as they were before, which pays most in the first layer, where they depend on
+    /// the token alone, and takes several times as long where it pays. Bit-exact whatever arithmetic the host used;
+    /// F32 keys gain most when rope_inv_freq are the host's own numbers. src must be [head][token][dim] with head_dim
+    /// set. V1 has no use for it.
     pub rope_pairing: u32,
-    /// Rotated channels, the first of each row: even; 0 = head_dim.
+    /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.
     pub rope_dims: u32,
-    /// Tokens per head, 0 = all rows are one head.
+    /// Tokens per head, of which the rows in src are a multiple; 0 = all rows are one head. Set it with rope_positions.
     pub rope_tokens: u32,
-    /// Position of the first token; the others follow. Not read with rope_positions.
+    /// Position of each head's first token; the others follow. Not read with rope_positions.
     pub rope_first_position: u32,
-    /// Pair i of a token at position p was turned by p * rope_theta^(-2 i / rope_dims) radians; 0 = 10000. Not read
-    /// with rope_inv_freq.
+    /// Pair i of a token at position p was turned by p * rope_theta^(-2 i / rope_dims) radians; 1 to 1e30, 0 = 10000.
+    /// Not read with rope_inv_freq.
     pub rope_theta: f32,
     /// Must be 0.
     pub rope_reserved: u32,
-    /// The angles per position, rope_dims / 2 of them, for scaled variants; NULL = from rope_theta.
+    /// The angles per position in radians, rope_dims / 2 numbers of 0 to 1e6, for scaled variants; NULL = from
+    /// rope_theta. This array and the next are read during the call only.
     pub rope_inv_freq: *const f32,
     /// The position of each of the rope_tokens tokens; NULL = counting from rope_first_position.
     pub rope_positions: *const u32,
@@ -250,8 +254,8 @@ fn report_needed(len: &Out<usize>, error: Error) -> Result<()> {
 }
 
 /// The capacity that is always enough to encode src_len bytes of dtype (MNNKV_DTYPE_F16, BF16, F32 or INT8) in any
-/// format the type has: a little over src_len. 0 when no such input can be encoded: length 0, not a whole number of
-/// words, or larger than memory. Any thread.
+/// format that can hold them: a little over src_len. 0 when none can: length 0, not a whole number of words, or larger
+/// than memory. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
     guard_or(0, || Ok(gear::bound(src_len, Dtype::from_code(dtype, "dtype")?).unwrap_or(0)))
@@ -261,11 +265,12 @@ pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
 ///
 /// src: little-endian words, at least one; [head][token][dim], though other orders only compress worse.
 /// dst: dst_cap bytes that do not overlap src; mnnkv_gear_bound is always enough. dst_len: bytes written.
-/// INVALID_ARGUMENT: src_len is 0 or odd, an option is out of range, or the rotation hint does not fit src_len.
-/// Format V1 holds at most 4,261,672,974 words (it counts in 32 bits, overhead included).
+/// INVALID_ARGUMENT: src_len is 0 or no whole number of words (with a rotation hint: of rows), or over V1's limit of
+/// 4,261,672,974 words (it counts in 32 bits, overhead included); an option is out of range or does not fit src_len.
+/// UNSUPPORTED: format V1 with BF16 or INT8 words.
 /// BUFFER_TOO_SMALL: *dst_len is what this input needs; dst is untouched.
-/// The calling thread keeps about four times src_len of working memory for its next call, eight with a rotation hint
-/// (mnnkv_thread_trim gives it back). Any thread.
+/// The calling thread keeps up to five times src_len of working memory for its next call, eight with a rotation hint
+/// or from effort 7 on (mnnkv_thread_trim gives it back). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
     src: *const c_void,
@@ -279,15 +284,16 @@ pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
     unsafe { encode(Dtype::F16, (src, src_len), options, (dst, dst_cap), dst_len) }
 }
 
-/// Decodes a blob of either format that mnnkv_encode_fp16_gear made. The blob may come from anywhere: it is checked
-/// throughout.
+/// Decodes a blob of either format that mnnkv_encode_fp16_gear made (BF16: also V1 blobs of bf16 words that were
+/// passed as fp16). The blob may come from anywhere: it is checked throughout.
 ///
 /// dst: dst_cap bytes that do not overlap src. dst_len: bytes written. To ask for the size, pass dst NULL and
-/// dst_cap 0: the answer is BUFFER_TOO_SMALL and *dst_len, from headers that agree with each other.
-/// CORRUPT: the blob is malformed; dst is untouched. Format V2 has checksums: a damaged or cut blob is always
-/// detected. V1 has none: with flipped bits it may decode to other words of the right number.
-/// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob from a later version of the
-/// library that this one cannot read.
+/// dst_cap 0: the answer is BUFFER_TOO_SMALL and *dst_len, from headers that agree with each other. It is the blob's
+/// claim: bound it before you allocate for a blob from elsewhere.
+/// CORRUPT: the blob is malformed; dst is untouched. A damaged or cut V2 blob is always refused, by its checksums. V1
+/// has none: with flipped bits it may decode to other words of the right number.
+/// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob of a later version of the library
+/// that this one cannot read, or one whose damage looks like that.
 /// The calling thread keeps about four times the output as working memory for its next call. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
@@ -355,7 +361,8 @@ pub unsafe extern "C" fn mnnkv_decode_fp32_gear(
     unsafe { decode(Dtype::F32, (src, src_len), (dst, dst_cap), dst_len) }
 }
 
-/// As mnnkv_encode_fp16_gear, for one-byte words, such as a quantised cache. Format V2 only; a rotation hint is refused.
+/// As mnnkv_encode_fp16_gear, for one-byte words, such as a quantised cache. Format V2 only; a rotation hint is
+/// INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_encode_int8_gear(
     src: *const c_void,

@@ -15,7 +15,8 @@ pub const MNNKV_DTYPE_F16: u32 = 1;
 pub const MNNKV_DTYPE_BF16: u32 = 2;
 /// IEEE 754 binary32.
 pub const MNNKV_DTYPE_F32: u32 = 3;
-/// MNN's int8 cache (attention_mode 9 and 10). Not in this version: UNSUPPORTED.
+/// One byte, as MNN's int8 cache (attention_mode 9 and 10). gear encodes it; layouts and the store answer UNSUPPORTED in
+/// this version.
 pub const MNNKV_DTYPE_INT8: u32 = 4;
 /// MNN's 3-bit cache. Not in this version: UNSUPPORTED.
 pub const MNNKV_DTYPE_TQ3: u32 = 5;

@@ -111,7 +111,7 @@ pub(super) fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize
 /// A struct that begins with `uint32_t struct_size` and may grow in later versions.
 ///
 /// # Safety
-/// `repr(C)`, begins with a u32, and every bit pattern is a value (integers and floats only).
+/// `repr(C)`, begins with a u32, and every bit pattern is a value (integers, floats and raw pointers only).
 pub(super) unsafe trait Sized32: Copy {
     /// The size in the first version that had this struct.
     const MIN: usize;
@@ -187,7 +187,8 @@ impl<T: Sized32> SizedOut<T> {
 /// # Safety
 /// A non-NULL `ptr` is readable for its first field.
 unsafe fn struct_size<T: Sized32>(ptr: *const T, name: &str) -> Result<usize> {
-    check(ptr, Some(T::MIN), name)?;
+    // Aligned as in its first version: a later one may have grown by wider fields.
+    check(ptr.cast::<u32>(), Some(T::MIN), name)?;
     // SAFETY: every such struct begins with a u32, and the caller says at least that much is readable.
     let given = unsafe { ptr.cast::<u32>().read() } as usize;
     if given < T::MIN || given > MAX_STRUCT_SIZE {

@@ -35,9 +35,9 @@ pub struct mnnkv_store_config {
     pub struct_size: u32,
     /// Threads of the store; 0 = work inside the calls. This version has no others: UNSUPPORTED.
     pub workers: u32,
-    /// MNNKV_PREDICT_* to try on K; 0 = all.
+    /// MNNKV_PREDICT_* of format V1, which the store's blobs are of, to try on K; 0 = all.
     pub key_predictors: u32,
-    /// MNNKV_PREDICT_* to try on V; 0 = all.
+    /// MNNKV_PREDICT_* of format V1 to try on V; 0 = all.
     pub value_predictors: u32,
     /// As mnnkv_gear_options::effort.
     pub effort: i32,

@@ -31,8 +31,9 @@ pub extern "C" fn mnnkv_abi_version() -> u32 {
     MNNKV_ABI_VERSION
 }
 
-/// The SIMD level in use: "portable" or "avx2". The environment variable MNNKV_CPU_LEVEL, read once, can lower it;
-/// results never depend on it. The text is static. Any thread.
+/// The SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". The environment variable MNNKV_CPU_LEVEL, one
+/// of these names, read once, can lower it; other values are ignored. Results never depend on it. The text is static.
+/// Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_cpu_level() -> *const c_char {
     arch::level_name().as_ptr()

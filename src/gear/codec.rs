@@ -5,7 +5,7 @@ use super::v1::{self, Width};
 use super::v2;
 use super::zstd;
 use crate::dtype::Dtype;
-use crate::status::Result;
+use crate::status::{Result, bail};
 
 /// Encodes words. Holds the working memory of its calls, which [`Encoder::encode`] says, from one call to the next.
 #[derive(Default)]
@@ -52,20 +52,25 @@ impl Decoder {
         if v2::is_v2(blob) {
             return self.v2.decode(blob, dtype, words, &mut self.zstd);
         }
-        v1::decode(blob, Width::of(dtype)?, words, &mut self.zstd, &mut self.lanes)
+        v1::decode(blob, v1_width(dtype)?, words, &mut self.zstd, &mut self.lanes)
     }
+}
+
+/// The width of the words of a blob that does not begin as one of v2.
+fn v1_width(dtype: Dtype) -> Result<Width> {
+    if dtype == Dtype::Int8 {
+        bail!(Corrupt, "the blob does not begin as one of format v2, which is the only one with INT8");
+    }
+    Width::of(dtype)
 }
 
 /// The decoded size in bytes that a blob announces, after checking all of its headers.
 pub fn decoded_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
-    if v2::is_v2(blob) { v2::decoded_len(blob, dtype) } else { v1::decoded_len(blob, Width::of(dtype)?) }
+    if v2::is_v2(blob) { v2::decoded_len(blob, dtype) } else { v1::decoded_len(blob, v1_width(dtype)?) }
 }
 
-/// The largest blob of any format for `src_len` bytes, or `None` when no such input can be encoded.
+/// The largest blob of any format that can hold `src_len` bytes, or `None` when none can.
 pub fn bound(src_len: usize, dtype: Dtype) -> Option<usize> {
-    let v2 = v2::bound(src_len, dtype)?;
-    Some(match Width::of(dtype) {
-        Ok(width) => v2.max(v1::bound(src_len, width)?),
-        Err(_) => v2,
-    })
+    let v1 = Width::of(dtype).ok().and_then(|width| v1::bound(src_len, width));
+    v2::bound(src_len, dtype).max(v1)
 }

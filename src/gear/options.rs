@@ -70,8 +70,8 @@ impl Predictors {
         self.0 & bit != 0
     }
 
-    /// Reads a comma-separated list of v1's predictors such as `raw, delta_seq`. Blanks around names and unknown names are ignored, as
-    /// hosts' configs name predictors of other codecs too; a list with nothing known means raw.
+    /// Reads a comma-separated list of v1's predictors such as `raw, delta_seq`. Blanks around names and unknown names
+    /// are ignored, as hosts' configs name predictors of other codecs too; a list with nothing known means raw.
     pub fn parse(list: &str) -> Self {
         let bits = list.split(',').fold(0, |bits, name| {
             bits | match name.trim() {

@@ -101,6 +101,9 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     if row_len == 0 || decoded_len == 0 || decoded_len % dtype.bytes() != 0 {
         bail!(Corrupt, "{decoded_len} bytes in rows of {row_len} {} elements", dtype.name());
     }
+    if mode == Mode::Flat && row_len != 1 {
+        bail!(Corrupt, "a flat blob with rows of {row_len} elements; 1 expected");
+    }
     Ok((Header { dtype, mode, row_len, decoded_len, checksum: u64_at(24) }, &content[HEADER_LEN..]))
 }
 

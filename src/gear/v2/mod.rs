@@ -171,6 +171,9 @@ impl Encoder {
         let (matrix, tail) = words.split_at(words.len() / form.bytes() * form.bytes());
         let angles = match &options.rotation {
             Some(_) if options.head_dim == 0 => bail!(InvalidArgument, "a rotation hint needs head_dim"),
+            Some(_) if form.len != options.head_dim => {
+                bail!(InvalidArgument, "a rotation hint with less than a row: head_dim is {}", options.head_dim)
+            }
             Some(_) if !tail.is_empty() => bail!(
                 InvalidArgument,
                 "src_len is {} with a rotation hint; whole rows of {} bytes expected",

@@ -1,0 +1,40 @@
+//! Any bytes as a blob of format v2, under a trailer that suits them: refused, or the words that the header's checksum
+//! is of. The last byte, which the trailer replaces, says whether to write what every blob begins with, so that nothing
+//! needs to guess it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mnnkv::dtype::Dtype;
+use mnnkv::gear::{self, Decoder};
+use xxhash_rust::xxh3::xxh3_64;
+
+const CAPACITY: usize = 1 << 13;
+
+fuzz_target!(|data: &[u8]| {
+    if data.len() < 36 {
+        return;
+    }
+    let mut blob = data.to_vec();
+    if !data.ends_with(&[0]) {
+        blob[..10].copy_from_slice(b"\0\0\0\0MNKV\x02\0");
+        blob[10] = (blob[10].wrapping_sub(1) & 3) + 1;
+        blob[11] = 1;
+        // No more words than there is room for.
+        blob[17] &= 31;
+        blob[18..24].fill(0);
+    }
+    let end = blob.len() - 4;
+    let checksum = xxh3_64(&blob[..end]) as u32;
+    blob[end..].copy_from_slice(&checksum.to_le_bytes());
+    for dtype in Dtype::ALL {
+        let mut words = vec![0xA5; CAPACITY];
+        match Decoder::new().decode(&blob, dtype, &mut words) {
+            Ok(len) if blob.starts_with(&[0; 4]) => {
+                assert_eq!(gear::decoded_len(&blob, dtype).unwrap(), len);
+                assert_eq!(xxh3_64(&words[..len]).to_le_bytes(), blob[24..32]);
+            }
+            Ok(_) => {}
+            Err(_) => assert!(words.iter().all(|byte| *byte == 0xA5)),
+        }
+    }
+});
