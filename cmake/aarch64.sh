@@ -35,7 +35,8 @@ export CARGO_TARGET_DIR="$out/cargo" RUSTC="$root/usr/bin/rustc" RUSTDOC="$root/
 LD_LIBRARY_PATH=$root/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+export MNNKV_TEST_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$MNNKV_TEST_RUNNER"
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
 
 present() { have aarch64-linux-gnu-g++ && have qemu-aarch64 && "$RUSTC" -V >/dev/null 2>&1; }

@@ -5,7 +5,7 @@
 //! | room | what |
 //! |---|---|
 //! | [`dtype`], [`status`] | element types; the one error type and its numbers |
-//! | [`gear`] | bytes to fewer bytes and back: split, predict, run lengths or ZSTD, choose, frame |
+//! | [`gear`] | words to fewer bytes and back: flat lanes (v1), or rows and channels (v2) |
 //! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory given back |

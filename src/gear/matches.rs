@@ -2,6 +2,7 @@
 
 use super::zstd::Search;
 use super::{entropy, histogram};
+use crate::arch;
 
 /// What is looked at: the start of the bytes.
 pub(super) const PIECE: usize = 24 << 10;
@@ -13,12 +14,22 @@ const COST: f64 = 22.0;
 pub(super) struct Survey {
     /// Codes for single bytes save nothing.
     pub(super) is_noise: bool,
-    /// Bits per byte that a code for single bytes takes.
-    pub(super) bits: f64,
-    /// Bits per byte that matches save of these. A lower bound: the piece that is looked at is short.
+    /// Bits per byte that matches save. A lower bound: the piece that is looked at is short.
     pub(super) saved: f64,
     /// How to look for matches, if they save anything.
     pub(super) search: Option<Search>,
+}
+
+/// Bits per byte that a code for single bytes takes, from pieces all over `bytes`.
+pub(super) fn bits(bytes: &[u8]) -> f64 {
+    const PIECES: usize = 16;
+    let len = (PIECE / PIECES).min(bytes.len());
+    let step = (bytes.len() - len) / (PIECES - 1);
+    let mut counts = [0; 256];
+    for piece in 0..PIECES {
+        (arch::kernels().histogram)(&bytes[piece * step..][..len], &mut counts);
+    }
+    entropy::estimate(&counts) as f64 * 8.0 / (PIECES * len).max(1) as f64
 }
 
 /// Looks at a piece of `bytes`.
@@ -29,7 +40,7 @@ pub(super) fn survey(bytes: &[u8]) -> Survey {
     let bits = if is_noise { 8.0 } else { entropy::estimate(&counts) as f64 * 8.0 / piece.len() as f64 };
     // In noise only whole rows can repeat.
     let (saved, search) = search(piece, bits, if is_noise { 8 } else { 1 });
-    Survey { is_noise, bits, saved, search }
+    Survey { is_noise, saved, search }
 }
 
 /// Shortest matches that a finder can be told to take.

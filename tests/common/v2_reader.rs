@@ -482,8 +482,8 @@ fn turn(angle: f32) -> (f64, f64) {
     let z = r * r;
     let (mut cos, mut sin) = (1.0, 1.0);
     for n in [14.0, 12.0, 10.0, 8.0, 6.0, 4.0, 2.0] {
-        cos = 1.0 - z / (n * (n - 1.0)) * cos;
-        sin = 1.0 - z / (n * (n + 1.0)) * sin;
+        cos = 1.0 - z * (1.0 / (n * (n - 1.0))) * cos;
+        sin = 1.0 - z * (1.0 / (n * (n + 1.0))) * sin;
     }
     sin *= r;
     match q.rem_euclid(4.0) as u32 {

@@ -136,21 +136,19 @@ impl Encoder {
             return Ok(false);
         }
         let lane = words.len() / form.bytes();
-        let piece = lane.min(matches::PIECE);
         let planes = status::at_least(&mut self.planes, words.len())?;
-        form.to_planes(&words[..piece * form.bytes()], &mut planes[..piece * form.bytes()]);
+        form.to_planes(words, planes);
         let (mut bits, mut saved) = (0.0, 0.0);
-        for plane in planes[..piece * form.bytes()].chunks_exact(piece) {
+        for plane in planes.chunks_exact(lane) {
+            bits += matches::bits(plane);
             let survey = matches::survey(plane);
-            bits += survey.bits;
             saved += if survey.search.is_some() { survey.saved } else { 0.0 };
         }
-        // What channels save; matches save up to seven times what the piece shows.
+        // What channels save; matches save about five times what the piece shows that is looked at.
         let channels = bits - 8.0 * blob_len as f64 / lane as f64;
-        if effort.get() < 7 && (saved == 0.0 || 7.0 * saved < channels) {
+        if effort.get() < 7 && (saved == 0.0 || 5.0 * saved < channels) {
             return Ok(false);
         }
-        form.to_planes(words, planes);
         blob.clear();
         status::reserve(blob, words.len() + OVERHEAD)?;
         container::begin(blob, &Header { mode: Mode::Flat, row_len: 1, ..*header });

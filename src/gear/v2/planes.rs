@@ -59,7 +59,7 @@ impl Shape {
 fn unit_rows(shape: &Shape, effort: Effort) -> usize {
     let units = if effort.get() <= 3 { 256 } else { 1536 };
     let rows = shape.channels * shape.rows / units;
-    rows.next_power_of_two().clamp(64, cluster::MAX_UNIT)
+    rows.next_power_of_two().clamp(128, cluster::MAX_UNIT)
 }
 
 /// Every unit, in the order of the planes' bytes.

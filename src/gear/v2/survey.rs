@@ -65,7 +65,8 @@ pub(super) fn survey(planes: &[u8], shape: &Shape, plane: usize, allowed: Predic
     let all_uneven = histogram::is_uneven(&whole);
 
     // Where rows are independent, neighbours are equal as often as any two.
-    let correlated = equal as f64 > 1.2 * expected + 4.0 * expected.sqrt();
+    // Keys that turn slowly are equal somewhat more often, and no predictor gains anything on them.
+    let correlated = equal as f64 > 2.0 * expected + 4.0 * expected.sqrt();
     let candidates: Vec<Predictor> = Predictor::ALL.into_iter().filter(|p| allowed.has(p.bit())).collect();
     let try_predictors = candidates.len() > 1 && effort.get() > 3 && (correlated || effort == Effort::MAX);
     let mut residual = vec![0; piece];
