@@ -187,7 +187,6 @@ fn a_hint_pays_and_a_wrong_one_does_no_harm_to_the_words() {
     for wrong in [
         Rotation { pairing: Pairing::Adjacent, ..ROPE },
         Rotation { frequencies: Frequencies::Theta(500.0), ..ROPE },
-        Rotation { tokens: 0, ..ROPE },
         Rotation { dims: 32, ..ROPE },
     ] {
         assert!(size(Some(wrong)) > right, "{wrong:?}");

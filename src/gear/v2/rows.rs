@@ -100,20 +100,28 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
     let bytes_of = |number: usize| &matrix[number * row_bytes..(number + 1) * row_bytes];
     let sample = matrix[..CALIBRATION.min(count) * row_bytes].chunks_exact(W::BYTES);
     let sample: Vec<_> = sample.map(|word| W::real(W::bits(word))).collect();
-    // To look for rows that are merely near takes several times as long as all the rest.
-    let mut window = match effort.get() {
-        ..7 => None,
-        _ => Some(Window::<W::Real>::new(row_len, WINDOW, &sample)?),
+    // To look for rows that are merely near takes several times as long as all the rest, and as long for short rows as
+    // for long ones: it must promise much per row.
+    let (capacity, worth) = match effort.get() {
+        1..=3 => (0, f32::INFINITY),
+        4..=6 => (PROBE, 80.0 / row_len as f32),
+        _ => (WINDOW, 0.2),
     };
+    let mut window = (capacity > 0).then(|| Window::<W::Real>::new(row_len, capacity, &sample)).transpose()?;
     let mut equal = Equal::new()?;
     let mut row = vec![W::Real::default(); row_len];
-    let mut savings = Savings::new(if window.is_some() { 0.2 } else { 0.75 });
+    let mut savings = Savings::new(worth);
+    let mut equal_savings = Savings::new(0.75);
     for number in 0..count {
         if number == PROBE && !savings.are_worth_it(number) {
-            return Ok(false);
+            if !equal_savings.are_worth_it(number) {
+                return Ok(false);
+            }
+            window = None;
         }
         if let Some(before) = equal.replace(matrix, row_bytes, number)? {
             savings.add(0.0);
+            equal_savings.add(0.0);
             status::reserve_amortized(&mut repeats.kinds, 1)?;
             repeats.distances.push((number - before) as u32);
             repeats.kinds.push(0);
@@ -138,7 +146,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
         repeats.distances.push(distance);
         window.insert(&row, number as u32);
     }
-    Ok(count > PROBE || savings.are_worth_it(count))
+    Ok(count > PROBE || savings.are_worth_it(count) || equal_savings.are_worth_it(count))
 }
 
 /// Appends the steps from `reference` to `row`; returns their sum.
