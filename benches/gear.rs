@@ -111,27 +111,37 @@ fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
         .run(1000);
     assert!(stock_words == words && back == words);
     print("  decode", words.len(), &medians);
+}
 
-    let mut lanes = vec![0; words.len()];
-    split(words, &mut lanes, bytes);
-    let kernels = mnnkv::arch::kernels();
-    let (split_kernel, merge_kernel) = match dtype {
-        Dtype::F16 => (kernels.split2, kernels.merge2),
-        _ => (kernels.split4, kernels.merge4),
-    };
-    let (mut a, mut b, mut c, mut d) = (lanes.clone(), lanes.clone(), words.to_vec(), words.to_vec());
-    let medians = Rivals::new()
-        .add("split", || split_kernel(black_box(words), black_box(&mut a)))
-        .add("split loop", || split(black_box(words), black_box(&mut b), bytes))
-        .add("merge", || merge_kernel(black_box(&lanes), black_box(&mut c)))
-        .add("merge loop", || merge(black_box(&lanes), black_box(&mut d), bytes))
-        .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(words)))
-        .run(500);
-    print("  byte lanes", words.len(), &medians);
+/// Splits and merges `len` bytes at every level, against memcpy of as many.
+fn byte_lanes(len: usize) {
+    let src: Vec<u8> = (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let (mut out, mut copy) = (vec![0; len], vec![0; len]);
+    println!("byte lanes, {} KB, as a multiple of memcpy", len >> 10);
+    for kernels in mnnkv::arch::available() {
+        let shuffles = [
+            ("split2", kernels.split2),
+            ("merge2", kernels.merge2),
+            ("split4", kernels.split4),
+            ("merge4", kernels.merge4),
+        ];
+        print!("    {:<10}", format!("{:?}", kernels.level).to_lowercase());
+        for (name, shuffle) in shuffles {
+            let medians = Rivals::new()
+                .add("ours", || shuffle(black_box(&src), black_box(&mut out)))
+                .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(&src)))
+                .run(200);
+            print!("{name} {:.2}   ", medians[1].1 / medians[0].1);
+        }
+        println!();
+    }
 }
 
 fn main() {
     println!("SIMD level: {}; last column: time of a rival / time of ours (the first row)\n", kernels_name());
+    for len in [64 << 10, 4 << 20] {
+        byte_lanes(len);
+    }
     for layer in [0, 3] {
         for kind in ["k", "v"] {
             let sample = read(&format!("kv/l{layer}_{kind}_h2_t1088_d64.f16"));
