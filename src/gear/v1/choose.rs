@@ -31,7 +31,9 @@ pub(super) fn bound(len: usize) -> usize {
 }
 
 /// Lanes up to this long get every candidate at every effort: that takes no longer than choosing.
-const SHORT: usize = 4096;
+const SHORT: usize = 512;
+/// What is looked at to rank predictors: the start of the lane.
+const PIECE: usize = 4096;
 
 /// How a lane's symbols become a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,10 +128,11 @@ fn promising<'a>(
     effort: u8,
     residual: &mut [u8],
 ) -> &'a mut [(usize, Predictor)] {
-    let residual = &mut residual[..SHORT];
+    let piece = &lane[..lane.len().min(PIECE)];
+    let residual = &mut residual[..piece.len()];
     if effort > 1 && all.len() > 1 {
         for (estimate, predictor) in all.iter_mut() {
-            predict::residual(*predictor, &lane[..SHORT], residual);
+            predict::residual(*predictor, piece, residual);
             *estimate = entropy::estimate(&histogram::of(residual));
             // A prediction must pay for the time that it takes, and matches thrive on what is as it was.
             if *predictor == Predictor::Raw {
