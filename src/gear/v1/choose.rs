@@ -30,10 +30,9 @@ pub(super) fn bound(len: usize) -> usize {
     rle::bound(len).max(zstd::bound(len)).max(entropy::bound(len))
 }
 
-/// Lanes up to this long get every candidate at every effort: that takes no longer than choosing.
-const SHORT: usize = 512;
-/// What is looked at to rank predictors: the start of the lane.
-const PIECE: usize = 4096;
+/// Lanes up to this long get every candidate at every effort: headers weigh as much as a wrong choice, and the bound of a
+/// blob counts on RLE. Of longer ones as much is looked at to rank predictors.
+const SHORT: usize = 4096;
 
 /// How a lane's symbols become a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,11 +127,10 @@ fn promising<'a>(
     effort: u8,
     residual: &mut [u8],
 ) -> &'a mut [(usize, Predictor)] {
-    let piece = &lane[..lane.len().min(PIECE)];
-    let residual = &mut residual[..piece.len()];
+    let residual = &mut residual[..SHORT];
     if effort > 1 && all.len() > 1 {
         for (estimate, predictor) in all.iter_mut() {
-            predict::residual(*predictor, piece, residual);
+            predict::residual(*predictor, &lane[..SHORT], residual);
             *estimate = entropy::estimate(&histogram::of(residual));
             // A prediction must pay for the time that it takes, and matches thrive on what is as it was.
             if *predictor == Predictor::Raw {
