@@ -97,7 +97,7 @@ impl Predictors {
 /// | 1 | lanes are stored or Huffman coded as they are | equal rows; 4 channel groups a plane, stored or Huffman coded |
 /// | 2, 3 | and with the predictor whose histogram promises most | 8 groups |
 /// | 4 to 6 | and with ZSTD's matches where a look at the lane promises some | 16 groups, more and smaller units; predictors where neighbours correlate; rows that resemble one of the last 256, or one piece with matches, where that promises much |
-/// | 7, 8 | the two best predictors with every coder | and rows that resemble one of the last 1,024; 24 groups, each with every coder |
+/// | 7, 8 | the two best predictors with every coder | and rows that resemble one of the last 1,024; more groups, each with every coder |
 /// | 9 | every predictor with every coder | and predictors for every channel |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effort(u8);

@@ -56,6 +56,13 @@ fn parse(blob: &[u8], dtype: Dtype) -> Result<(Header, &[u8])> {
     Ok((header, body))
 }
 
+/// What is known of a blob's repeats, beside the encoder's [`Repeats`].
+struct Found {
+    has_repeats: bool,
+    /// They are of rows turned back by these.
+    angles: Option<Angles>,
+}
+
 /// Working memory of an encoder.
 #[derive(Default)]
 pub(super) struct Encoder {
@@ -95,18 +102,21 @@ impl Encoder {
         blob.clear();
         status::reserve(&mut blob, words.len() + OVERHEAD)?;
         container::begin(&mut blob, &header);
-        let has_repeats = self.push_rows(words, &header, options, zstd, &mut blob)?;
+        let form = RowForm { dtype, len: row_len };
+        let (matrix, tail) = words.split_at(words.len() / form.bytes() * form.bytes());
+        let found = self.find_repeats(matrix, tail, form, options)?;
+        self.push_rows(matrix, tail, form, &found, options, zstd, &mut blob)?;
         if options.effort == Effort::MAX && options.predictors.has(Predictors::RAW) {
             // Predictors are chosen by what they promise, which is not always kept.
             other.clear();
             container::begin(&mut other, &header);
             let raw = Options { predictors: Predictors::raw(), ..*options };
-            self.push_rows(words, &header, &raw, zstd, &mut other)?;
+            self.push_rows(matrix, tail, form, &found, &raw, zstd, &mut other)?;
             if other.len() < blob.len() {
                 std::mem::swap(&mut blob, &mut other);
             }
         }
-        let rows = (has_repeats, blob.len());
+        let rows = (found.has_repeats, blob.len());
         if self.push_flat(words, &header, rows, options.effort, zstd, &mut other)? && other.len() < blob.len() {
             std::mem::swap(&mut blob, &mut other);
         }
@@ -138,12 +148,9 @@ impl Encoder {
         let lane = words.len() / form.bytes();
         let planes = status::at_least(&mut self.planes, words.len())?;
         form.to_planes(words, planes);
-        let (mut bits, mut saved) = (0.0, 0.0);
-        for plane in planes.chunks_exact(lane) {
-            bits += matches::bits(plane);
-            let survey = matches::survey(plane);
-            saved += if survey.search.is_some() { survey.saved } else { 0.0 };
-        }
+        let bits: f64 = planes.chunks_exact(lane).map(matches::bits).sum();
+        let surveys: Vec<_> = planes.chunks_exact(lane).map(matches::survey).collect();
+        let saved: f64 = surveys.iter().filter(|survey| survey.search.is_some()).map(|survey| survey.saved).sum();
         // What channels save; matches save about five times what the piece shows that is looked at.
         let channels = bits - 8.0 * blob_len as f64 / lane as f64;
         if effort.get() < 7 && (saved == 0.0 || 5.0 * saved < channels) {
@@ -152,21 +159,12 @@ impl Encoder {
         blob.clear();
         status::reserve(blob, words.len() + OVERHEAD)?;
         container::begin(blob, &Header { mode: Mode::Flat, row_len: 1, ..*header });
-        planes::encode_flat(planes, lane, zstd, &mut self.planes_scratch, blob)?;
+        planes::encode_flat(planes, &surveys, zstd, &mut self.planes_scratch, blob)?;
         Ok(true)
     }
 
-    /// Appends the body of the words as rows; returns whether it has repeats.
-    fn push_rows(
-        &mut self,
-        words: &[u8],
-        header: &Header,
-        options: &Options<'_>,
-        zstd: &mut zstd::Compressor,
-        blob: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let form = RowForm { dtype: header.dtype, len: header.row_len };
-        let (matrix, tail) = words.split_at(words.len() / form.bytes() * form.bytes());
+    /// Fills in `self.repeats`.
+    fn find_repeats(&mut self, matrix: &[u8], tail: &[u8], form: RowForm, options: &Options<'_>) -> Result<Found> {
         let angles = match &options.rotation {
             Some(_) if options.head_dim == 0 => bail!(InvalidArgument, "a rotation hint needs head_dim"),
             Some(_) if form.len != options.head_dim => {
@@ -175,7 +173,7 @@ impl Encoder {
             Some(_) if !tail.is_empty() => bail!(
                 InvalidArgument,
                 "src_len is {} with a rotation hint; whole rows of {} bytes expected",
-                words.len(),
+                matrix.len() + tail.len(),
                 form.bytes()
             ),
             Some(hint) => Some(Angles::new(hint, form.len, matrix.len() / form.bytes())?),
@@ -187,6 +185,22 @@ impl Encoder {
             _ => None,
         };
         let has_repeats = angles.is_some() || find_alike(matrix, form, options.effort, repeats)?;
+        Ok(Found { has_repeats, angles })
+    }
+
+    /// Appends the body of the words as rows, with what [`Encoder::find_repeats`] found.
+    #[expect(clippy::too_many_arguments, reason = "the two halves of the words, and what is known of them")]
+    fn push_rows(
+        &mut self,
+        matrix: &[u8],
+        tail: &[u8],
+        form: RowForm,
+        Found { has_repeats, angles }: &Found,
+        options: &Options<'_>,
+        zstd: &mut zstd::Compressor,
+        blob: &mut Vec<u8>,
+    ) -> Result<()> {
+        let (repeats, has_repeats) = (&self.repeats, *has_repeats);
         let planes_options = planes::Options { predictors: options.predictors, effort: options.effort };
         let (planes_scratch, repeats_scratch) = (&mut self.planes_scratch, &mut self.repeats_scratch);
         blob.push(if angles.is_some() { REPEATS | ROTATED } else { has_repeats as u8 });
@@ -214,7 +228,7 @@ impl Encoder {
         planes::encode(planes, &shape, &planes_options, zstd, planes_scratch, blob)?;
         status::reserve(blob, tail.len())?;
         blob.extend_from_slice(tail);
-        Ok(has_repeats)
+        Ok(())
     }
 }
 

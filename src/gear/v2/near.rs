@@ -10,6 +10,7 @@ pub(super) const CALIBRATION: usize = 64;
 /// Numbers of a sketch, below 32 each, so that the sum of their differences fits a byte. Each is a signed sum over an
 /// eighth of the channels.
 const SKETCH: usize = 8;
+pub(super) type Sketch = [u8; SKETCH];
 /// Sketches that are compared at once.
 const LANES: usize = 16;
 /// Their numbers, first numbers first. Where there is no row, numbers are 255 and so are differences.
@@ -81,20 +82,20 @@ impl<R: Real> Window<R> {
         })
     }
 
-    fn sketch(&self, row: &[R]) -> [u8; SKETCH] {
+    /// What rows are compared by, for [`Window::find`] and [`Window::insert`].
+    pub(super) fn sketch(&self, row: &[R]) -> Sketch {
         let sums = sums(row);
         std::array::from_fn(|i| (((sums[i] - self.centre[i]) * self.scale + 16.0) as u8).min(31))
     }
 
     /// The nearest of the rows that look most alike, when it is near.
-    pub(super) fn find(&self, row: &[R]) -> Option<Near> {
-        let sketch = self.sketch(row);
+    pub(super) fn find(&self, row: &[R], sketch: &Sketch) -> Option<Near> {
         let size = size(row);
         let part_len = self.sketches.len().div_ceil(PARTS).max(1);
         let near = self.sketches.chunks(part_len).enumerate().filter_map(|(part, blocks)| {
             let mut best = (u8::MAX, 0, [u8::MAX; LANES]);
             for (number, block) in blocks.iter().enumerate() {
-                let differences = compare(block, &sketch);
+                let differences = compare(block, sketch);
                 let least = differences.iter().fold(u8::MAX, |a, b| a.min(*b));
                 if least < best.0 {
                     best = (least, number, differences);
@@ -114,8 +115,7 @@ impl<R: Real> Window<R> {
     }
 
     /// Adds a row.
-    pub(super) fn insert(&mut self, row: &[R], owner: u32) {
-        let sketch = self.sketch(row);
+    pub(super) fn insert(&mut self, row: &[R], sketch: &Sketch, owner: u32) {
         let mut slot = self.owners.len();
         if slot < self.capacity {
             if slot.is_multiple_of(LANES) {
@@ -134,13 +134,13 @@ impl<R: Real> Window<R> {
             self.hand = (slot + 1) % self.capacity;
         }
         let block = &mut self.sketches[slot / LANES];
-        block.iter_mut().zip(sketch).for_each(|(numbers, number)| numbers[slot % LANES] = number);
+        block.iter_mut().zip(sketch).for_each(|(numbers, number)| numbers[slot % LANES] = *number);
     }
 }
 
 /// Sums of the differences to each sketch of a block, or 255 if that is less.
 #[inline]
-fn compare(block: &Block, sketch: &[u8; SKETCH]) -> [u8; LANES] {
+fn compare(block: &Block, sketch: &Sketch) -> [u8; LANES] {
     let mut sums = [0u8; LANES];
     for (numbers, number) in block.iter().zip(sketch) {
         for (sum, n) in sums.iter_mut().zip(numbers) {

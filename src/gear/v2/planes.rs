@@ -151,16 +151,16 @@ pub(super) fn encode(
     Ok(())
 }
 
-/// Appends planes of `len` bytes to `out`, each as one group, which keeps matches whole.
+/// Appends planes of equal length to `out`, each as one group, which keeps matches whole; one survey for each.
 pub(super) fn encode_flat(
     planes: &[u8],
-    len: usize,
+    surveys: &[matches::Survey],
     zstd: &mut zstd::Compressor,
     scratch: &mut Scratch,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    for plane in planes.chunks_exact(len) {
-        let survey = matches::survey(plane);
+    let len = planes.len() / surveys.len();
+    for (plane, survey) in planes.chunks_exact(len).zip(surveys) {
         let payload = status::at_least(&mut scratch.payload, zstd::bound(len).max(entropy::bound(len)))?;
         let coded = match survey.search {
             Some(search) => zstd.encode(plane, search.wider(), payload)?,

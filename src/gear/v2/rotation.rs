@@ -260,11 +260,12 @@ pub(super) fn find<W: Word>(
         }
         row.iter_mut().zip(words.clone()).for_each(|(r, w)| *r = W::real(w));
         turner.apply(number, true, &mut row)?;
-        let Some(near) = window.find(&row) else {
+        let sketch = window.sketch(&row);
+        let Some(near) = window.find(&row, &sketch) else {
             repeats.distances.push(0);
             status::reserve_amortized(&mut last, 1)?;
             last.push(number as u32);
-            window.insert(&row, classes.add_class(&row)? as u32);
+            window.insert(&row, &sketch, classes.add_class(&row)? as u32);
             continue;
         };
         savings.add(near.distance);
@@ -294,7 +295,7 @@ pub(super) fn find<W: Word>(
         } else {
             status::reserve_amortized(&mut last, 1)?;
             last.push(number as u32);
-            window.insert(&row, classes.add_class(&row)? as u32);
+            window.insert(&row, &sketch, classes.add_class(&row)? as u32);
         }
     }
     Ok(count > PROBE || savings.are_worth_it(count))

@@ -25,7 +25,7 @@ impl Savings {
 
     /// A row of a distance from the one it refers to, as a part of its size: unrelated rows are about 0.7 apart.
     pub(super) fn add(&mut self, distance: f32) {
-        self.bits += (0.7 / distance.max(1e-4)).log2_estimate();
+        self.bits += log2(0.7 / distance.max(1e-4));
     }
 
     pub(super) fn are_worth_it(&self, rows: usize) -> bool {
@@ -33,16 +33,9 @@ impl Savings {
     }
 }
 
-/// log2 that is the same on every machine.
-trait Log2 {
-    fn log2_estimate(self) -> Self;
-}
-
-impl Log2 for f32 {
-    /// Exponent and mantissa read as one number: at most 0.09 too low.
-    fn log2_estimate(self) -> f32 {
-        self.to_bits() as f32 / (1 << 23) as f32 - 127.0
-    }
+/// log2, the same on every machine: exponent and mantissa read as one number, at most 0.09 too low.
+fn log2(x: f32) -> f32 {
+    x.to_bits() as f32 / (1 << 23) as f32 - 127.0
 }
 
 /// Rows by their bytes: open addressing over row numbers, one-based.
@@ -133,7 +126,8 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
         };
         let bytes = bytes_of(number);
         row.iter_mut().zip(bytes.chunks_exact(W::BYTES)).for_each(|(r, word)| *r = W::real(W::bits(word)));
-        let near = window.find(&row);
+        let sketch = window.sketch(&row);
+        let near = window.find(&row, &sketch);
         let mut distance = 0;
         if let Some(near) = near {
             savings.add(near.distance);
@@ -144,7 +138,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
             window.touch(&near);
         }
         repeats.distances.push(distance);
-        window.insert(&row, number as u32);
+        window.insert(&row, &sketch, number as u32);
     }
     Ok(count > PROBE || savings.are_worth_it(count) || equal_savings.are_worth_it(count))
 }
