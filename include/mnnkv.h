@@ -110,6 +110,43 @@
 /// mnnkv_h2o_config::target_mode: keep one token in target_lossy_ratio.
 #define MNNKV_TARGET_ADAPTIVE 2
 
+/// Names every layer at once in mnnkv_session_reset.
+#define MNNKV_ALL_LAYERS UINT32_MAX
+
+/// mnnkv_score_tile::flags: the first tile of a query head.
+#define MNNKV_TILE_FIRST 1
+
+/// mnnkv_score_tile::flags: the last tile of a query head. A head of one tile has both.
+#define MNNKV_TILE_LAST 2
+
+/// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
+///
+/// A host calls, per layer and step:
+///
+///   mnnkv_session_begin     before it appends: the eviction planned last step is applied, compressed tokens are back
+///   ... append K and V of the new tokens at the physical end, attention; its threads call
+///   mnnkv_session_scores    for each softmax tile (only needed with kv_h2o_enable)
+///   mnnkv_session_end       after attention: scores are folded in, the next eviction is planned, cold tokens are
+///                           handed to the workers, and those that are compressed leave memory again
+///
+/// and mnnkv_session_keep when it edits the chat's history, mnnkv_session_reset when it clears a cache.
+///
+/// Logical positions are the chat's: a token's number since the layer was reset, which positional encodings need.
+/// Physical positions are the cache's: where the token lies now. They part when tokens are evicted, per layer. The
+/// session knows both; the host keeps its own count of logical tokens as ever, and takes physical lengths from
+/// mnnkv_cache::kv_len.
+///
+/// Between begin and end the host may read every token below kv_len and append behind it. It must not write older
+/// tokens, nor touch the cache between end and begin except to append nothing: it may copy the whole cache to a larger
+/// buffer (a copy of tokens that are compressed copies zeros, and costs their memory until the next end), free the old
+/// one, and hand in the new layout. Layers without a cache, and layers that read another layer's, are never named.
+///
+/// One thread at a time, except: mnnkv_session_scores may run on several threads at once, each with its own lane,
+/// beside nothing else; functions with a const session may run at any time (they wait for a call under way). Workers
+/// (kv_lossless_async_threads, with kv_lossless_runtime_enable) sleep when idle; the host never waits for one except in
+/// begin, for tokens that it would have to decode itself otherwise.
+typedef struct mnnkv_session mnnkv_session;
+
 /// Cold tokens of a model's KV cache, compressed: a handle from mnnkv_store_create.
 ///
 /// Blocks (ranges of tokens of one layer) are resident while the cache holds their raw bytes too, and released once
@@ -123,8 +160,12 @@
 /// and, whenever it edits the layer's cache, mnnkv_store_compacted or mnnkv_store_truncated. Between commit and restore
 /// the host must neither read nor write released tokens; it may move them together with others, and copy the whole
 /// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
-/// except mnnkv_store_stats. This version starts no threads and works inside the calls; it keeps working memory of
-/// about four times the raw bytes of its largest block.
+/// except mnnkv_store_stats.
+///
+/// With workers, submit only copies the tokens and prefetch only asks: threads of the store encode and decode, and sleep
+/// when there is nothing to do. They work on copies and blobs, never on the cache. Memory besides the blobs: the copies
+/// that wait (max_queue, pending_bytes), the layer that was prefetched, decode_cache_bytes, and about four times the raw
+/// bytes of the largest block for each thread and for the host's.
 typedef struct mnnkv_store mnnkv_store;
 
 /// The outcome of a call: MNNKV_OK or one of the MNNKV_* failures. Numbers never change meaning.
@@ -272,16 +313,27 @@ typedef struct mnnkv_h2o_plan {
 typedef struct mnnkv_store_config {
     /// sizeof(mnnkv_store_config)
     uint32_t struct_size;
-    /// Threads of the store; 0 = work inside the calls. This version has no others: UNSUPPORTED.
+    /// Threads of the store, at most 64; 0 = work inside the calls.
     uint32_t workers;
-    /// MNNKV_PREDICT_* of format V1, which the store's blobs are of, to try on K; 0 = all.
+    /// MNNKV_PREDICT_* of the format to try on K; 0 = all.
     uint32_t key_predictors;
-    /// MNNKV_PREDICT_* of format V1 to try on V; 0 = all.
+    /// MNNKV_PREDICT_* of the format to try on V; 0 = all.
     uint32_t value_predictors;
     /// As mnnkv_gear_options::effort.
     int32_t effort;
-    /// Must be 0.
-    uint32_t reserved[3];
+    /// MNNKV_GEAR_FORMAT_* of the blobs; 0 = V1, which decodes fastest.
+    uint32_t format;
+    /// Blocks that may wait for a worker to encode them; 0 = 256.
+    uint32_t max_queue;
+    /// 1 = decode every block once after encoding it and compare; one that differs stays raw (failed_blocks). 0 = the
+    /// digest that every restore checks is enough.
+    uint32_t strict_roundtrip;
+    /// Bytes of copies that wait and of blobs that have not replaced raw bytes yet; one block is always let in. 0 = as
+    /// many as max_queue allows.
+    uint64_t pending_bytes;
+    /// Bytes of decoded rows that the store keeps beside the caches, so that restoring them again needs no decoding; all
+    /// layers share them. 0 = none.
+    uint64_t decode_cache_bytes;
 } mnnkv_store_config;
 
 /// What a store holds and has done. Set struct_size before the call; the fields it covers are written.
@@ -320,7 +372,162 @@ typedef struct mnnkv_store_statistics {
     uint64_t decoded_bytes;
     /// Ever: nanoseconds spent decoding them.
     uint64_t decode_ns;
+    /// Ever: what encoded_bytes became; as they were where nothing was gained.
+    uint64_t encoded_to_bytes;
+    /// Now: blocks that wait for a worker or are with one, to be encoded.
+    uint64_t queued_blocks;
+    /// Ever: the most that were queued at once.
+    uint64_t queue_peak;
+    /// Ever: blocks that submit refused with BUSY.
+    uint64_t busy_blocks;
+    /// Ever: blocks that could not be encoded, or failed the strict check; their tokens stayed raw.
+    uint64_t failed_blocks;
+    /// Ever: of restored_blocks, those that a prefetch had decoded.
+    uint64_t prefetch_hits;
+    /// Ever: of restored_blocks, those whose decoded rows were kept.
+    uint64_t cache_hits;
+    /// Ever: of restored_blocks, those decoded inside mnnkv_store_restore.
+    uint64_t cache_misses;
+    /// Now: bytes of decoded rows beside the caches.
+    uint64_t decoded_cache_bytes;
 } mnnkv_store_statistics;
+
+/// A layer's cache as it is now.
+typedef struct mnnkv_cache {
+    /// sizeof(mnnkv_cache)
+    uint32_t struct_size;
+    /// What the buffers look like. Packing and max_tokens may change from call to call (a cache that has grown); heads,
+    /// head_dim and element types may not.
+    const struct mnnkv_layout *layout;
+    /// K of all heads.
+    void *key;
+    /// V of all heads.
+    void *value;
+    /// In: physical tokens in the cache. Out, on success of begin and keep: how many there are now.
+    uint32_t kv_len;
+} mnnkv_cache;
+
+/// The softmax values of one query head for some tokens, as attention has them before it multiplies by V.
+///
+/// data holds exp(x - m) with m the largest x of the row so far (flash attention), or finished probabilities. What the
+/// session makes of it is exact: a value times every later update_scale of its row, divided by row_sum.
+typedef struct mnnkv_score_tile {
+    /// sizeof(mnnkv_score_tile)
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, BF16 or F32: of data.
+    uint32_t dtype;
+    /// Order of data: [UP(tokens, pack)][queries][pack], with anything in the lanes past the last token; 0 = rows
+    /// [queries][tokens]. MNN's tiles have 4, 8 or 16.
+    uint32_t pack;
+    /// Query rows, at least 1: all rows of the step, the same in every tile of a head.
+    uint32_t queries;
+    /// Tokens, at least 1.
+    uint32_t tokens;
+    /// Physical position of the first token.
+    uint32_t token_begin;
+    /// MNNKV_TILE_FIRST, MNNKV_TILE_LAST, both or 0.
+    uint32_t flags;
+    /// Must be 0.
+    uint32_t reserved;
+    /// The values; no alignment needed.
+    const void *data;
+    /// [queries] or NULL (all 1): multiplies what this head gathered so far, before this tile (exp(old maximum - new
+    /// maximum)).
+    const float *update_scale;
+    /// [queries] or NULL (all 1): the sum of each row over all tokens. With the last tile only.
+    const float *row_sum;
+} mnnkv_score_tile;
+
+/// What a session has measured, of one layer or of all together. NaN is "not measured": nothing of the kind has happened,
+/// or it is switched off. A count of 0 is a measurement. Set struct_size before the call; the fields it covers are
+/// written. Counts and sums are since the session was made; ratios and tokens are of now.
+typedef struct mnnkv_metrics {
+    /// sizeof(mnnkv_metrics)
+    uint32_t struct_size;
+    /// 0.
+    uint32_t reserved;
+    /// Ratio: tokens in the caches over the chat's, of the layers that tokens are evicted from.
+    double h2o_keep_ratio;
+    /// Ratio: the chat's tokens over those in the caches, of the layers that tokens are evicted from.
+    double h2o_lossy_ratio;
+    /// Ratio: raw bytes over compressed bytes; blocks that stayed raw count as 1.
+    double h2o_lossless_ratio;
+    /// Ratio: share of the chat (basis physical: of the cache) that the last plans aimed at: the target, or the protected
+    /// tokens where those are more; mean over layers.
+    double h2o_target_keep_effective;
+    /// Ratio: share of it in protected (first and recent) blocks; mean over layers.
+    double h2o_floor_keep_by_recent_sink;
+    /// Ratio: the share aimed at, rounded up to whole blocks; mean over layers.
+    double h2o_block_quantized_keep;
+    /// Microseconds: evicting, that is moving the tokens that stay and giving the pages behind them back; sum.
+    double h2o_evict_us;
+    /// Microseconds: encoding and decoding; sum.
+    double h2o_codec_us;
+    /// Bytes: raw size of all blocks that were encoded.
+    double h2o_lossless_raw_bytes;
+    /// Bytes: what those blocks became; raw ones count with their raw size.
+    double h2o_lossless_compressed_bytes;
+    /// Bytes: raw size of all that was decoded.
+    double h2o_lossless_decompressed_bytes;
+    /// Microseconds: encoding; sum.
+    double h2o_lossless_compress_us;
+    /// Microseconds: decoding; sum.
+    double h2o_lossless_decompress_us;
+    /// Count: most blocks that ever waited for a worker or were with one.
+    double h2o_lossless_queue_depth_peak;
+    /// Count: blocks that stayed raw, and plans that were not made, because something failed.
+    double h2o_lossless_fallback_count;
+    /// Count: blocks that were skipped because the queue was full.
+    double h2o_lossless_backpressure_skip_count;
+    /// Count: the same as h2o_lossless_queue_depth_peak, where there are workers.
+    double h2o_lossless_async_queue_peak;
+    /// Microseconds: begin restoring compressed tokens, waiting for workers included; sum.
+    double h2o_lossless_async_wait_us;
+    /// Count: restored blocks whose decoded rows were there, decoded ahead or kept.
+    double h2o_lossless_decode_cache_hit;
+    /// Count: restored blocks that begin had to decode.
+    double h2o_lossless_decode_cache_miss;
+    /// Tokens: evicted by the last eviction, summed over layers.
+    double h2o_last_evict_tokens;
+    /// Tokens: evicted by all evictions, summed over layers.
+    double h2o_total_evict_tokens;
+    /// Tokens: the chat's length, with those that were evicted, summed over layers.
+    double h2o_logical_tokens;
+    /// Tokens: what the caches hold, summed over layers.
+    double h2o_physical_tokens;
+    /// Microseconds: adding up attention; sum.
+    double h2o_score_us;
+    /// Microseconds: deciding what stays; sum.
+    double h2o_plan_us;
+    /// Count: plans made.
+    double h2o_plan_count;
+    /// Count: plans dropped because the cache had changed.
+    double h2o_stale_plan_count;
+    /// Bytes: memory given back to the system, ever.
+    double h2o_released_bytes;
+    /// Bytes: raw size of the tokens that are not in the caches now, less the blobs and decoded rows kept for them.
+    double h2o_resident_saved_bytes;
+    /// Bytes: tails of the caches behind their tokens; a host could move to buffers this much smaller.
+    double h2o_reclaimable_bytes;
+    /// Count: blocks written back to a cache.
+    double h2o_lossless_restored_blocks;
+    /// Bytes: raw size of what was written back.
+    double h2o_lossless_restored_bytes;
+    /// Count: restored blocks whose decoded rows had been kept from an earlier step.
+    double h2o_lossless_restore_hit;
+    /// Count: restored blocks that were decoded ahead.
+    double h2o_lossless_prefetch_hit;
+    /// Count: restored blocks that should have been decoded ahead and were not.
+    double h2o_lossless_prefetch_miss;
+    /// Count: compressed blocks dropped because the cache had changed.
+    double h2o_lossless_stale_count;
+    /// Microseconds: what begin spent on restoring, where there was something; half of the calls took less.
+    double h2o_host_wait_us_p50;
+    /// Microseconds: as above; 95 of 100 calls took less.
+    double h2o_host_wait_us_p95;
+    /// Microseconds: as above, the longest.
+    double h2o_host_wait_us_max;
+} mnnkv_metrics;
 
 /// Success.
 #define MNNKV_OK 0
@@ -572,6 +779,18 @@ mnnkv_status mnnkv_kv_release(const struct mnnkv_layout *layout,
                               uint32_t count,
                               uint64_t *bytes);
 
+/// Where a cache of kv_len tokens holds nothing: *begin is kv_len, *count what is left up to max_tokens, and *bytes how
+/// much of the two buffers that is, the tails of every head.
+///
+/// What eviction leaves behind: mnnkv_kv_release(begin, count) gives its pages back, in place, and counts how many were
+/// in memory; buffers of kv_len tokens would be this much smaller. Padding is not counted.
+/// INVALID_ARGUMENT: kv_len over max_tokens. Any thread.
+mnnkv_status mnnkv_kv_tail(const struct mnnkv_layout *layout,
+                           uint32_t kv_len,
+                           uint32_t *begin,
+                           uint32_t *count,
+                           uint64_t *bytes);
+
 /// Fills in the defaults named at the fields, struct_size included. NULL is ignored. Any thread.
 void mnnkv_h2o_config_default(struct mnnkv_h2o_config *config);
 
@@ -609,8 +828,9 @@ mnnkv_status mnnkv_h2o_plan_reserve(const float *scores,
                                     size_t *n_pairs,
                                     struct mnnkv_h2o_plan *plan);
 
-/// Makes an empty store. abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_store_destroy.
-/// UNSUPPORTED: the library has another ABI, or the config asks for what this version cannot do. Any thread.
+/// Makes an empty store and starts its workers. abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to
+/// mnnkv_store_destroy. UNSUPPORTED: the library has another ABI. OUT_OF_MEMORY: also when the system refuses a thread.
+/// Any thread.
 mnnkv_status mnnkv_store_create(const struct mnnkv_store_config *config,
                                 uint32_t abi_version,
                                 struct mnnkv_store **out);
@@ -619,14 +839,15 @@ mnnkv_status mnnkv_store_create(const struct mnnkv_store_config *config,
 /// still needed. NULL is ignored. Works on a handle that answers INTERNAL. No other call may be under way.
 void mnnkv_store_destroy(struct mnnkv_store *store);
 
-/// Copies tokens begin .. begin + count of a layer out of the cache and encodes them. The cache is only read, and
-/// not needed once the call returns; the tokens stay raw until mnnkv_store_commit.
+/// Copies tokens begin .. begin + count of a layer out of the cache, to be encoded by a worker, or in the call when
+/// there are none. The cache is only read, and not needed once the call returns; the tokens stay raw until
+/// mnnkv_store_commit finds them encoded.
 ///
 /// ticket: the block's number. 64 to 256 tokens a block are a good choice. A block that would not shrink is not kept
 /// and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same tokens with the same
 /// content again costs no encoding; other content replaces the block.
-/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. OUT_OF_MEMORY: the
-/// tokens stay raw.
+/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: the queue is
+/// full; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
 mnnkv_status mnnkv_store_submit(struct mnnkv_store *store,
                                 uint32_t layer,
                                 const struct mnnkv_layout *layout,
@@ -648,8 +869,8 @@ mnnkv_status mnnkv_store_commit(struct mnnkv_store *store,
                                 void *value,
                                 uint64_t *released_bytes);
 
-/// Starts decoding the layer's released blocks in the background. This version has no background: it does nothing and
-/// answers OK.
+/// Asks the workers to decode the layer's released blocks, so that the next mnnkv_store_restore only copies them. Never
+/// waits. Takes the memory of the layer's raw bytes until then. Without workers it does nothing; OK either way.
 mnnkv_status mnnkv_store_prefetch(struct mnnkv_store *store,
                                   uint32_t layer);
 
@@ -687,6 +908,129 @@ mnnkv_status mnnkv_store_truncated(struct mnnkv_store *store, uint32_t layer, ui
 /// call under way.
 mnnkv_status mnnkv_store_stats(const struct mnnkv_store *store,
                                struct mnnkv_store_statistics *statistics);
+
+/// Makes a session for a model of `layers` layers, whose attention runs on up to `lanes` threads (each at least 1).
+///
+/// config_json: a JSON object of len bytes (no terminating zero needed), such as the host's own config: keys that begin
+/// with kv_h2o_ or kv_lossless_ are read, others ignored; len 0 means no keys. docs/config.md lists them with types,
+/// defaults and ranges. Unless kv_h2o_enable is true nothing is ever evicted; unless kv_lossless_enable and
+/// kv_lossless_runtime_enable are true nothing is compressed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
+/// given to mnnkv_session_destroy.
+/// INVALID_ARGUMENT: not a JSON object; or a key with a wrong type or range, which the message names. Unknown keys with
+/// our prefixes are no error: mnnkv_session_warnings. UNSUPPORTED: another ABI. Any thread.
+mnnkv_status mnnkv_session_create(const char *config_json,
+                                  size_t len,
+                                  uint32_t layers,
+                                  uint32_t lanes,
+                                  uint32_t abi_version,
+                                  struct mnnkv_session **out);
+
+/// Frees a session, its blobs and its threads, after the job that each is at. Tokens that are compressed at that moment
+/// are gone: destroy it with the caches, or right after a begin of each layer. NULL is ignored. Works on a handle that
+/// answers INTERNAL. No other call may be under way.
+void mnnkv_session_destroy(struct mnnkv_session *session);
+
+/// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect.
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to say.
+/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+mnnkv_status mnnkv_session_warnings(const struct mnnkv_session *session,
+                                    char *text,
+                                    size_t cap,
+                                    size_t *len);
+
+/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and step
+/// clock are forgotten, whatever was under way. Metrics go on.
+/// INVALID_ARGUMENT: no such layer.
+mnnkv_status mnnkv_session_reset(struct mnnkv_session *session,
+                                 uint32_t layer);
+
+/// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has.
+///
+/// Compressed tokens are back afterwards, bit for bit; the eviction planned at the last end is applied, which moves
+/// tokens and gives the pages behind them back; cache->kv_len is the new length, and the host appends there.
+/// Decoding of the next layer starts in the background.
+/// INVALID_ARGUMENT: no such layer; it is open already; kv_len is not what the last end or keep left; heads, head_dim or
+/// an element type differ from before. CORRUPT, OUT_OF_MEMORY: a token could not be restored; its blob is kept, the
+/// cache is not to be read, and the call may be tried again. On any error the layer is not open and no token has moved.
+mnnkv_status mnnkv_session_begin(struct mnnkv_session *session,
+                                 uint32_t layer,
+                                 struct mnnkv_cache *cache);
+
+/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing.
+///
+/// lane: a number below the session's lanes; one thread per lane at a time. Tiles of one head come in order in one lane;
+/// which lane has which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
+/// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
+/// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
+/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, outside max_tokens, or has a
+/// row_sum or update_scale that cannot be; another thread is in this lane. The head it belongs to is then dropped, and
+/// end will miss it.
+mnnkv_status mnnkv_session_scores(struct mnnkv_session *session,
+                                  uint32_t layer,
+                                  uint32_t lane,
+                                  const struct mnnkv_score_tile *tile);
+
+/// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
+///
+/// heads: query heads that scored, queries: rows of the step. Either every head came in whole or none did, which leaves
+/// the scores as they were. queries 0 closes a step whose attention failed: scores that came in are dropped.
+/// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
+/// error: the tokens stay raw and a metric counts it.
+/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
+/// missing, incomplete, or scored tokens past kv_len. The layer is then still open, and nothing has changed.
+mnnkv_status mnnkv_session_end(struct mnnkv_session *session,
+                               uint32_t layer,
+                               uint32_t heads,
+                               uint32_t queries,
+                               struct mnnkv_cache *cache);
+
+/// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
+/// before are gone already; the others move together, and cache->kv_len is the new physical length.
+///
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length. Logical positions are
+/// renumbered: the first kept one becomes 0 (tokens keep the rotation they were cached with). Scores go with their
+/// tokens; a plan that was waiting is made anew. Call it between steps, for each layer that has a cache.
+/// INVALID_ARGUMENT: no such layer; it is open; pairs or kv_len are wrong. Nothing has changed then.
+mnnkv_status mnnkv_session_keep(struct mnnkv_session *session,
+                                uint32_t layer,
+                                const int32_t *logical_pairs,
+                                size_t n_pairs,
+                                struct mnnkv_cache *cache);
+
+/// How many tokens a layer has had since its reset (logical), and how many are in its cache (physical). Any thread.
+mnnkv_status mnnkv_session_lengths(const struct mnnkv_session *session,
+                                   uint32_t layer,
+                                   uint32_t *logical,
+                                   uint32_t *physical);
+
+/// Which logical positions a layer's cache holds, in physical order: n_pairs times (offset, length), ascending, never
+/// touching. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what is needed. Any thread.
+mnnkv_status mnnkv_session_positions(const struct mnnkv_session *session,
+                                     uint32_t layer,
+                                     int32_t *pairs,
+                                     size_t pairs_cap,
+                                     size_t *n_pairs);
+
+/// Reads the metrics of all layers together. Set metrics->struct_size first. May run beside any other call; it waits for
+/// one under way.
+mnnkv_status mnnkv_session_metrics(const struct mnnkv_session *session,
+                                   struct mnnkv_metrics *metrics);
+
+/// As mnnkv_session_metrics, of one layer.
+mnnkv_status mnnkv_session_layer_metrics(const struct mnnkv_session *session,
+                                         uint32_t layer,
+                                         struct mnnkv_metrics *metrics);
+
+/// The metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, with the names of
+/// mnnkv_metrics. What was not measured is absent; layers that were never named are too.
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero. BUFFER_TOO_SMALL: *len is what
+/// is needed now; it may have grown at the next call. Threads as mnnkv_session_metrics.
+mnnkv_status mnnkv_session_metrics_json(const struct mnnkv_session *session,
+                                        char *text,
+                                        size_t cap,
+                                        size_t *len);
 
 #ifdef __cplusplus
 }  // extern "C"

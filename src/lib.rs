@@ -9,6 +9,7 @@
 //! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory given back |
+//! | [`session`] | all of it together, as a JSON config says |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
@@ -25,5 +26,6 @@ pub mod ffi;
 pub mod gear;
 pub mod h2o;
 pub mod layout;
+pub mod session;
 pub mod status;
 pub mod store;

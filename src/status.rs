@@ -152,10 +152,47 @@ pub(crate) fn reserve_amortized<T>(buffer: &mut Vec<T>, additional: usize) -> Re
 
 /// Room for `additional` more elements, or [`Status::OutOfMemory`].
 pub(crate) fn reserve<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
+    #[cfg(test)]
+    shortage::check(additional.saturating_mul(size_of::<T>()))?;
     buffer.try_reserve_exact(additional).map_err(|_| {
         Error::new(
             Status::OutOfMemory,
             format!("no memory for {} more bytes", additional.saturating_mul(size_of::<T>())),
         )
     })
+}
+
+/// Allocations that fail on purpose: tests of what happens when memory runs out.
+#[cfg(test)]
+pub(crate) mod shortage {
+    use super::Result;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ODDS: Cell<(u32, u64)> = const { Cell::new((0, 1)) };
+    }
+
+    /// From now on this thread's allocations of 1,024 bytes and more fail, one in `odds` by chance; 0 = none.
+    pub(crate) fn set(odds: u32, seed: u64) {
+        ODDS.set((odds, seed | 1));
+    }
+
+    pub(crate) fn get() -> u32 {
+        ODDS.get().0
+    }
+
+    pub(crate) fn check(bytes: usize) -> Result<()> {
+        let (odds, mut state) = ODDS.get();
+        if odds == 0 || bytes < 1024 {
+            return Ok(());
+        }
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        ODDS.set((odds, state));
+        if (state >> 32) % u64::from(odds) == 0 {
+            bail!(OutOfMemory, "no memory for {bytes} bytes, as the test wants it");
+        }
+        Ok(())
+    }
 }

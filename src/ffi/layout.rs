@@ -412,3 +412,31 @@ pub unsafe extern "C" fn mnnkv_kv_release(
         Ok(())
     })
 }
+
+/// Where a cache of kv_len tokens holds nothing: *begin is kv_len, *count what is left up to max_tokens, and *bytes how
+/// much of the two buffers that is, the tails of every head.
+///
+/// What eviction leaves behind: mnnkv_kv_release(begin, count) gives its pages back, in place, and counts how many were
+/// in memory; buffers of kv_len tokens would be this much smaller. Padding is not counted.
+/// INVALID_ARGUMENT: kv_len over max_tokens. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_tail(
+    layout: *const mnnkv_layout,
+    kv_len: u32,
+    begin: *mut u32,
+    count: *mut u32,
+    bytes: *mut u64,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let (layout, begin, count, bytes) = unsafe {
+            let layout = checked(layout)?;
+            (layout, Out::new(begin, "begin")?, Out::new(count, "count")?, Out::new(bytes, "bytes")?)
+        };
+        let tail = layout.tail(kv_len)?;
+        begin.set(tail.begin() as u32);
+        count.set(tail.count() as u32);
+        bytes.set((layout.dense_key_bytes(tail.count()) + layout.dense_value_bytes(tail.count())) as u64);
+        Ok(())
+    })
+}

@@ -15,6 +15,8 @@ mod pointer;
 pub mod gear;
 pub mod h2o;
 pub mod layout;
+pub mod metrics;
+pub mod session;
 pub mod status;
 pub mod store;
 pub mod version;

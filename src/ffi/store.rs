@@ -1,5 +1,6 @@
 //! Exports of the store room.
 
+use super::gear::{MNNKV_GEAR_FORMAT_V1, MNNKV_GEAR_FORMAT_V2};
 use super::layout::{self, mnnkv_layout};
 use super::panic::{Handle, guard};
 use super::pointer::{self, Out, Sized32, SizedOut};
@@ -7,7 +8,7 @@ use super::status::mnnkv_status;
 use super::version;
 use crate::gear::{Effort, Format, Predictors};
 use crate::status::{Result, bail};
-use crate::store::{Cache, Config, Statistics, Store};
+use crate::store::{Cache, Config, Encoding, Purpose, Statistics, Store, Writes};
 use std::ffi::c_void;
 
 /// Cold tokens of a model's KV cache, compressed: a handle from mnnkv_store_create.
@@ -23,8 +24,12 @@ use std::ffi::c_void;
 /// and, whenever it edits the layer's cache, mnnkv_store_compacted or mnnkv_store_truncated. Between commit and restore
 /// the host must neither read nor write released tokens; it may move them together with others, and copy the whole
 /// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
-/// except mnnkv_store_stats. This version starts no threads and works inside the calls; it keeps working memory of
-/// about four times the raw bytes of its largest block.
+/// except mnnkv_store_stats.
+///
+/// With workers, submit only copies the tokens and prefetch only asks: threads of the store encode and decode, and sleep
+/// when there is nothing to do. They work on copies and blobs, never on the cache. Memory besides the blobs: the copies
+/// that wait (max_queue, pending_bytes), the layer that was prefetched, decode_cache_bytes, and about four times the raw
+/// bytes of the largest block for each thread and for the host's.
 pub struct mnnkv_store(Handle<Store>);
 
 /// How a store works. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
@@ -33,34 +38,61 @@ pub struct mnnkv_store(Handle<Store>);
 pub struct mnnkv_store_config {
     /// sizeof(mnnkv_store_config)
     pub struct_size: u32,
-    /// Threads of the store; 0 = work inside the calls. This version has no others: UNSUPPORTED.
+    /// Threads of the store, at most 64; 0 = work inside the calls.
     pub workers: u32,
-    /// MNNKV_PREDICT_* of format V1, which the store's blobs are of, to try on K; 0 = all.
+    /// MNNKV_PREDICT_* of the format to try on K; 0 = all.
     pub key_predictors: u32,
-    /// MNNKV_PREDICT_* of format V1 to try on V; 0 = all.
+    /// MNNKV_PREDICT_* of the format to try on V; 0 = all.
     pub value_predictors: u32,
     /// As mnnkv_gear_options::effort.
     pub effort: i32,
-    /// Must be 0.
-    pub reserved: [u32; 3],
+    /// MNNKV_GEAR_FORMAT_* of the blobs; 0 = V1, which decodes fastest.
+    pub format: u32,
+    /// Blocks that may wait for a worker to encode them; 0 = 256.
+    pub max_queue: u32,
+    /// 1 = decode every block once after encoding it and compare; one that differs stays raw (failed_blocks). 0 = the
+    /// digest that every restore checks is enough.
+    pub strict_roundtrip: u32,
+    /// Bytes of copies that wait and of blobs that have not replaced raw bytes yet; one block is always let in. 0 = as
+    /// many as max_queue allows.
+    pub pending_bytes: u64,
+    /// Bytes of decoded rows that the store keeps beside the caches, so that restoring them again needs no decoding; all
+    /// layers share them. 0 = none.
+    pub decode_cache_bytes: u64,
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
 unsafe impl Sized32 for mnnkv_store_config {
     const MIN: usize = 32;
 }
-const _: () = assert!(size_of::<mnnkv_store_config>() == 32);
+const _: () = assert!(size_of::<mnnkv_store_config>() == 48);
 
 impl mnnkv_store_config {
     fn check(&self) -> Result<Config> {
-        if self.workers > 0 {
-            bail!(Unsupported, "config->workers is {}; this version works inside the calls (0)", self.workers);
+        if self.workers > MAX_WORKERS {
+            bail!(InvalidArgument, "config->workers is {}; 0 to {MAX_WORKERS} expected", self.workers);
         }
-        pointer::reserved(&self.reserved, "config")?;
+        if self.strict_roundtrip > 1 {
+            bail!(InvalidArgument, "config->strict_roundtrip is {}; 0 or 1 expected", self.strict_roundtrip);
+        }
+        let format = match self.format {
+            0 | MNNKV_GEAR_FORMAT_V1 => Format::V1,
+            MNNKV_GEAR_FORMAT_V2 => Format::V2,
+            other => bail!(InvalidArgument, "config->format is {other}; 0 to 2 expected"),
+        };
+        let or = |value: u64, none: usize| if value == 0 { none } else { usize::try_from(value).unwrap_or(usize::MAX) };
         Ok(Config {
-            key_predictors: Predictors::from_bits(self.key_predictors, Format::V1)?,
-            value_predictors: Predictors::from_bits(self.value_predictors, Format::V1)?,
-            effort: Effort::new(self.effort, "config->effort")?,
+            encoding: Encoding {
+                format,
+                key_predictors: Predictors::from_bits(self.key_predictors, format)?,
+                value_predictors: Predictors::from_bits(self.value_predictors, format)?,
+                effort: Effort::new(self.effort, "config->effort")?,
+                strict_roundtrip: self.strict_roundtrip == 1,
+            },
+            workers: self.workers,
+            max_queue: or(self.max_queue.into(), Config::default().max_queue),
+            pending_bytes: or(self.pending_bytes, 0),
+            decode_cache_bytes: or(self.decode_cache_bytes, 0),
         })
     }
 }
@@ -103,13 +135,31 @@ pub struct mnnkv_store_statistics {
     pub decoded_bytes: u64,
     /// Ever: nanoseconds spent decoding them.
     pub decode_ns: u64,
+    /// Ever: what encoded_bytes became; as they were where nothing was gained.
+    pub encoded_to_bytes: u64,
+    /// Now: blocks that wait for a worker or are with one, to be encoded.
+    pub queued_blocks: u64,
+    /// Ever: the most that were queued at once.
+    pub queue_peak: u64,
+    /// Ever: blocks that submit refused with BUSY.
+    pub busy_blocks: u64,
+    /// Ever: blocks that could not be encoded, or failed the strict check; their tokens stayed raw.
+    pub failed_blocks: u64,
+    /// Ever: of restored_blocks, those that a prefetch had decoded.
+    pub prefetch_hits: u64,
+    /// Ever: of restored_blocks, those whose decoded rows were kept.
+    pub cache_hits: u64,
+    /// Ever: of restored_blocks, those decoded inside mnnkv_store_restore.
+    pub cache_misses: u64,
+    /// Now: bytes of decoded rows beside the caches.
+    pub decoded_cache_bytes: u64,
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
 unsafe impl Sized32 for mnnkv_store_statistics {
     const MIN: usize = 128;
 }
-const _: () = assert!(size_of::<mnnkv_store_statistics>() == 128);
+const _: () = assert!(size_of::<mnnkv_store_statistics>() == 200);
 
 impl From<Statistics> for mnnkv_store_statistics {
     fn from(s: Statistics) -> Self {
@@ -131,9 +181,21 @@ impl From<Statistics> for mnnkv_store_statistics {
             encode_ns: s.encode_ns,
             decoded_bytes: s.decoded_bytes,
             decode_ns: s.decode_ns,
+            encoded_to_bytes: s.encoded_to_bytes,
+            queued_blocks: s.queued_blocks,
+            queue_peak: s.queue_peak,
+            busy_blocks: s.busy_blocks,
+            failed_blocks: s.failed_blocks,
+            prefetch_hits: s.prefetch_hits,
+            cache_hits: s.cache_hits,
+            cache_misses: s.cache_misses,
+            decoded_cache_bytes: s.decoded_cache_bytes,
         }
     }
 }
+
+/// More threads than this are a mistake: they share a phone's cores with the host's.
+const MAX_WORKERS: u32 = 64;
 
 /// # Safety
 /// `store` is NULL or live.
@@ -145,8 +207,9 @@ unsafe fn with(store: *const mnnkv_store, body: impl FnOnce(&mut Store) -> Resul
     })
 }
 
-/// Makes an empty store. abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_store_destroy.
-/// UNSUPPORTED: the library has another ABI, or the config asks for what this version cannot do. Any thread.
+/// Makes an empty store and starts its workers. abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to
+/// mnnkv_store_destroy. UNSUPPORTED: the library has another ABI. OUT_OF_MEMORY: also when the system refuses a thread.
+/// Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_create(
     config: *const mnnkv_store_config,
@@ -159,7 +222,7 @@ pub unsafe extern "C" fn mnnkv_store_create(
         let config = unsafe { pointer::options(config, "config") }?.unwrap_or_default().check()?;
         // SAFETY: as above.
         let out = unsafe { Out::new(out, "out") }?;
-        out.set(Box::into_raw(Box::new(mnnkv_store(Handle::new(Store::new(config))))));
+        out.set(Box::into_raw(Box::new(mnnkv_store(Handle::new(Store::new(config)?)))));
         Ok(())
     })
 }
@@ -178,14 +241,15 @@ pub unsafe extern "C" fn mnnkv_store_destroy(store: *mut mnnkv_store) {
     });
 }
 
-/// Copies tokens begin .. begin + count of a layer out of the cache and encodes them. The cache is only read, and
-/// not needed once the call returns; the tokens stay raw until mnnkv_store_commit.
+/// Copies tokens begin .. begin + count of a layer out of the cache, to be encoded by a worker, or in the call when
+/// there are none. The cache is only read, and not needed once the call returns; the tokens stay raw until
+/// mnnkv_store_commit finds them encoded.
 ///
 /// ticket: the block's number. 64 to 256 tokens a block are a good choice. A block that would not shrink is not kept
 /// and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same tokens with the same
 /// content again costs no encoding; other content replaces the block.
-/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. OUT_OF_MEMORY: the
-/// tokens stay raw.
+/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: the queue is
+/// full; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_submit(
     store: *mut mnnkv_store,
@@ -204,7 +268,7 @@ pub unsafe extern "C" fn mnnkv_store_submit(
             let (key, value) = layout::buffers(&layout, key, value)?;
             let ticket = Out::new(ticket, "ticket")?;
             let range = layout.range(begin, count)?;
-            ticket.set(store.submit(layer, &layout, key, value, range)?);
+            ticket.set(store.submit(layer, &layout, key, value, range, Purpose::Keep)?);
             Ok(())
         })
     }
@@ -229,19 +293,23 @@ pub unsafe extern "C" fn mnnkv_store_commit(
         with(store, |store| {
             let (layout, key, value) = layout::checked_cache(layout, key, value)?;
             let released_bytes = Out::new(released_bytes, "released_bytes")?;
-            released_bytes.set(store.commit(layer, Cache { layout: &layout, key, value })?);
+            released_bytes.set(store.commit(layer, Cache { layout: &layout, key, value }, Writes::Possible)?);
             Ok(())
         })
     }
 }
 
-/// Starts decoding the layer's released blocks in the background. This version has no background: it does nothing and
-/// answers OK.
+/// Asks the workers to decode the layer's released blocks, so that the next mnnkv_store_restore only copies them. Never
+/// waits. Takes the memory of the layer's raw bytes until then. Without workers it does nothing; OK either way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u32) -> mnnkv_status {
-    let _ = layer;
     // SAFETY: the caller vouches for its pointers.
-    unsafe { with(store, |_| Ok(())) }
+    unsafe {
+        with(store, |store| {
+            store.prefetch(layer);
+            Ok(())
+        })
+    }
 }
 
 /// Writes every released token of the layer back, bit for bit, and keeps the blobs of blocks that are still whole:
@@ -313,7 +381,7 @@ pub unsafe extern "C" fn mnnkv_store_stats(
     unsafe {
         with(store, |store| {
             let statistics = SizedOut::new(statistics, "statistics")?;
-            statistics.set(&store.statistics().into());
+            statistics.set(&store.statistics(None).into());
             Ok(())
         })
     }

@@ -32,18 +32,18 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    /// Tokens to keep of `kv_len` (at least 1) before floor and blocks are considered: at least 1, at most `kv_len`.
+impl Target {
+    /// Tokens to keep of `len` (at least 1) before floor and blocks are considered: at least 1, at most `len`.
     ///
     /// The product is rounded up in f32, as the reference does, so that plans agree to the token.
-    pub(super) fn target_tokens(&self, kv_len: u32) -> Result<u32> {
-        let ratio = match self.target {
-            Target::Tokens(tokens) => return Ok(tokens.clamp(1, kv_len)),
+    pub fn tokens(self, len: u32) -> Result<u32> {
+        let ratio = match self {
+            Target::Tokens(tokens) => return Ok(tokens.clamp(1, len)),
             Target::KeepRatio(ratio) if ratio.is_nan() => bail!(InvalidArgument, "target_keep_ratio is NaN"),
             Target::KeepRatio(ratio) => ratio.clamp(0.0, 1.0),
             Target::LossyRatio(ratio) if ratio.is_nan() => bail!(InvalidArgument, "target_lossy_ratio is NaN"),
             Target::LossyRatio(ratio) => 1.0 / ratio.max(1.0),
         };
-        Ok(((ratio * kv_len as f32).ceil() as u32).clamp(1, kv_len))
+        Ok(((ratio * len as f32).ceil() as u32).clamp(1, len))
     }
 }

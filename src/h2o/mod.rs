@@ -4,10 +4,12 @@
 //! attention into them, [`plan`] turns them into a list of tokens to keep. The rule is that of the H2O paper
 //! (Zhang et al. 2023, "Heavy-Hitter Oracle") with whole blocks as the unit and tokens really dropped.
 
+mod attention;
 mod config;
 mod plan;
 mod scores;
 
+pub use attention::{Accumulator, Tile, mass_to_f64};
 pub use config::{Config, Target};
 pub use plan::{Plan, plan};
 pub use scores::update_scores;

@@ -49,7 +49,7 @@ pub fn plan(scores: &[f32], kv_len: u32, config: &Config) -> Result<Plan> {
         });
     }
     let blocks = Blocks { kv_len, size: config.block_tokens };
-    let target = config.target_tokens(kv_len)?;
+    let target = config.target.tokens(kv_len)?;
 
     // Blocks below `sink_end` and from `recent_start` on are protected.
     let sink_end = config.sink_tokens.min(kv_len).div_ceil(blocks.size);

@@ -187,6 +187,15 @@ impl Layout {
         Ok(TokenRange { begin, count })
     }
 
+    /// The tokens behind the first `kv_len`.
+    pub fn tail(&self, kv_len: u32) -> Result<TokenRange> {
+        let (begin, max) = (kv_len as usize, self.max_tokens());
+        if begin > max {
+            bail!(InvalidArgument, "kv_len is {kv_len}; max_tokens is {max}");
+        }
+        Ok(TokenRange { begin, count: max - begin })
+    }
+
     /// Bytes of `count` tokens of K in the dense order `[head][token][dim]`.
     pub fn dense_key_bytes(&self, count: usize) -> usize {
         self.rows.key_bytes(count)

@@ -1,12 +1,18 @@
 //! One block: which tokens it stands for, and what is left of them after the cache was edited.
 
-use super::heap::{Blob, Heap};
-use crate::layout::{Layout, Rows, TokenRange};
+use super::codec::Shape;
+use super::kv::Kv;
+use crate::layout::{Layout, TokenRange};
 use crate::status::{self, Result, bail};
+use std::sync::Arc;
 
-/// Where a block's raw bytes are.
+/// Where a block's tokens are. Raw bytes are in the cache in every state but the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Residence {
+pub(super) enum State {
+    /// A copy is with a worker.
+    Encoding,
+    /// There is no blob and will be none: it would not be smaller, could not be made, or was only a sample.
+    Raw,
     /// In the cache, as well as in the blobs.
     Resident,
     /// Only in the blobs.
@@ -38,46 +44,56 @@ impl Segment {
     }
 }
 
-/// An encoded range of tokens.
+/// A range of tokens that was submitted.
 #[derive(Debug)]
 pub(super) struct Block {
-    pub(super) ticket: u64,
-    /// What a layout must agree with; its packing may differ.
-    pub(super) rows: Rows,
-    /// Tokens in the blobs.
-    pub(super) tokens: usize,
-    /// The tokens that the cache still has, ascending. A resident block always has all of them in one segment.
+    /// The ticket, what a layout must agree with (its packing may differ), tokens in the blobs, and their digest.
+    pub(super) shape: Shape,
+    /// The tokens that the cache still has, ascending. Unless the block is released, all of them in one segment.
     pub(super) segments: Vec<Segment>,
-    pub(super) residence: Residence,
-    pub(super) key: Blob,
-    pub(super) value: Blob,
-    pub(super) digest: u128,
+    pub(super) state: State,
+    pub(super) blob: Option<Arc<Kv>>,
+    /// The raw bytes are known to be those of the blobs, unless a host writes without saying so.
+    pub(super) verified: bool,
+    /// Its blobs have replaced raw bytes at least once.
+    pub(super) claimed: bool,
+    /// A worker has been asked to decode it.
+    pub(super) decoding: bool,
 }
 
 impl Block {
-    pub(super) fn new(ticket: u64, rows: Rows, range: TokenRange, key: Blob, value: Blob, digest: u128) -> Self {
+    pub(super) fn new(shape: Shape, range: TokenRange) -> Self {
         let segment = Segment { offset: 0, begin: range.begin() as u32, count: range.count() as u32 };
-        let segments = vec![segment];
-        Block { ticket, rows, tokens: range.count(), segments, residence: Residence::Resident, key, value, digest }
+        Block {
+            shape,
+            segments: vec![segment],
+            state: State::Encoding,
+            blob: None,
+            verified: false,
+            claimed: false,
+            decoding: false,
+        }
     }
 
-    /// Gives the blobs back.
-    pub(super) fn discard(self, heap: &mut Heap) {
-        heap.free(self.key);
-        heap.free(self.value);
+    pub(super) fn ticket(&self) -> u64 {
+        self.shape.ticket
+    }
+
+    pub(super) fn blob_bytes(&self) -> usize {
+        self.blob.as_ref().map_or(0, |blob| blob.len())
     }
 
     pub(super) fn is_released(&self) -> bool {
-        self.residence == Residence::Released
+        self.state == State::Released
     }
 
     /// Whether the cache still has all of the block's tokens, side by side.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.segments[..], [s] if s.count as usize == self.tokens)
+        matches!(self.segments[..], [s] if s.count as usize == self.shape.tokens)
     }
 
     pub(super) fn is_whole_at(&self, range: TokenRange) -> bool {
-        self.is_whole() && self.segments[0].begin as usize == range.begin() && self.tokens == range.count()
+        self.is_whole() && self.segments[0].begin as usize == range.begin() && self.shape.tokens == range.count()
     }
 
     /// The tokens of a whole block, when the layout has room for them.
@@ -93,17 +109,17 @@ impl Block {
     /// Raw bytes of the tokens that the cache still has.
     pub(super) fn live_bytes(&self) -> usize {
         let tokens = self.segments.iter().map(|s| s.count as usize).sum();
-        self.rows.key_bytes(tokens) + self.rows.value_bytes(tokens)
+        self.shape.rows.key_bytes(tokens) + self.shape.rows.value_bytes(tokens)
     }
 
     /// Fails when the block cannot be written back to a cache of this layout.
     pub(super) fn check_fits(&self, layer: u32, layout: &Layout) -> Result<()> {
-        let (mine, given) = (self.rows, layout.rows());
+        let (mine, given) = (self.shape.rows, layout.rows());
         if mine != given {
             bail!(
                 Stale,
                 "block {} of layer {layer} has {} heads x {} ({:?}, {:?}); the layout has {} x {} ({:?}, {:?})",
-                self.ticket,
+                self.ticket(),
                 mine.heads,
                 mine.dims,
                 mine.key_dtype,
@@ -119,7 +135,7 @@ impl Block {
             bail!(
                 Stale,
                 "block {} of layer {layer} ends at token {end}; the layout has room for {}",
-                self.ticket,
+                self.ticket(),
                 layout.max_tokens()
             );
         }
@@ -127,8 +143,8 @@ impl Block {
     }
 
     /// Follows an edit of the cache that keeps the given ranges (offset, length; ascending) and closes the gaps.
-    /// Answers whether anything is left worth keeping: a released block lives while any of its tokens does, a
-    /// resident one only while it is whole.
+    /// Answers whether anything is left worth keeping: a released block lives while any of its tokens does, any other
+    /// only while it is whole.
     pub(super) fn keep(&mut self, ranges: impl Iterator<Item = (u32, u32)>) -> bool {
         let mut segments: Vec<Segment> = Vec::new();
         let mut shifted = 0u32;

@@ -1,47 +1,60 @@
 //! The store: cold tokens of a cache kept compressed, their raw memory given back.
 //!
-//! A block is a range of tokens of one layer, encoded by `submit`. It is *resident* while the cache holds its raw
-//! bytes too, and *released* once `commit` gave them back; `restore` makes it resident again and keeps the blob, so
-//! that releasing it once more costs no encoding. Tokens that move or vanish are reported by `compacted` and
-//! `truncated`; a released block then keeps exactly the tokens that are still in the cache, wherever they went.
+//! A block is a range of tokens of one layer, copied out by `submit` and encoded by a worker, or inside the call when
+//! there are none. It is *resident* while the cache holds its raw bytes too, and *released* once `commit` gave them back;
+//! `restore` makes it resident again and keeps the blob, so that releasing it once more costs no encoding. Tokens that
+//! move or vanish are reported by `compacted` and `truncated`; a released block then keeps exactly the tokens that are
+//! still in the cache, wherever they went.
 //!
-//! [`Store`] owns all of it and is not shared: whoever has it (the C handle, later the session) holds one lock around
-//! it, and the store takes none. In this version encoding and decoding happen inside the calls, without threads.
+//! [`Store`] owns all of it and is not shared: whoever has it (the C handle, the session) holds one lock around it.
+//! Workers never see a cache or a block: they get copies and blobs through the [`queue`], whose lock is taken last and
+//! held for moments. Memory beside the blobs: copies that wait to be encoded (bounded by [`Config::max_queue`] and
+//! [`Config::pending_bytes`]), rows decoded ahead of one layer, the decode cache, and a few blocks' worth per thread.
 
 mod block;
-mod heap;
+mod codec;
+mod crew;
+mod decoded;
+mod kv;
 pub mod pages;
+mod queue;
 mod stats;
+mod sync;
 
+pub use codec::Encoding;
+pub use crew::Purpose;
 pub use stats::Statistics;
 
-use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
-use crate::layout::{self, Layout, Pair, Rows, TokenRange};
-use crate::status::{self, Result, bail};
-use block::{Block, Residence, Segment};
-use heap::{Blob, Heap};
+use crate::layout::{self, Layout, Pair, TokenRange};
+use crate::status::{self, Result, Status, bail};
+use block::{Block, Segment, State};
+use codec::{Codec, Shape};
+use crew::{Crew, Encoded, Job, Outcome};
+use decoded::{Decoded, Hit};
+use kv::Kv;
+use queue::Urgency;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
-use xxhash_rust::xxh3::Xxh3;
 
-/// How a store encodes.
+/// How a store works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Predictors tried on K.
-    pub key_predictors: Predictors,
-    /// Predictors tried on V.
-    pub value_predictors: Predictors,
-    /// How hard to try.
-    pub effort: Effort,
+    /// How blocks are encoded.
+    pub encoding: Encoding,
+    /// Threads that encode and decode; 0 = inside the calls.
+    pub workers: u32,
+    /// Blocks that may wait to be encoded.
+    pub max_queue: usize,
+    /// Bytes of copies and of blobs that have not replaced raw bytes yet; one block is always let in. 0 = no bound.
+    pub pending_bytes: usize,
+    /// Bytes of decoded rows that may stay beside the caches, all layers together.
+    pub decode_cache_bytes: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            key_predictors: Predictors::all(Format::V1),
-            value_predictors: Predictors::all(Format::V1),
-            effort: Effort::DEFAULT,
-        }
+        Config { encoding: Encoding::default(), workers: 0, max_queue: 256, pending_bytes: 0, decode_cache_bytes: 0 }
     }
 }
 
@@ -55,161 +68,427 @@ pub struct Cache<'a> {
     pub value: &'a mut [u8],
 }
 
-/// Compressed blocks of every layer of one model.
+/// What a host may have done to tokens since they were last known to equal their blobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// Anything: every block is compared before it is released.
+    Possible,
+    /// Nothing, by contract: only blocks that were never released are compared.
+    None,
+}
+
 #[derive(Default)]
-pub struct Store {
-    config: Config,
-    layers: BTreeMap<u32, Vec<Block>>,
-    heap: Heap,
-    codec: Codec,
-    next_ticket: u64,
+struct Layer {
+    blocks: Vec<Block>,
     stats: Statistics,
 }
 
+/// Compressed blocks of every layer of one model.
+pub struct Store {
+    config: Config,
+    layers: BTreeMap<u32, Layer>,
+    decoded: Decoded,
+    next_ticket: u64,
+    /// The host's own codec, and rows on their way through it.
+    codec: Codec,
+    rows: Kv,
+    part: (Vec<u8>, Vec<u8>),
+    /// Blocks and raw bytes that are with the crew to be encoded.
+    encoding: usize,
+    staged_bytes: usize,
+    crew: Option<Crew>,
+}
+
 impl Store {
-    /// An empty store.
-    pub fn new(config: Config) -> Self {
-        Store { config, ..Store::default() }
+    /// An empty store; its workers start now and sleep.
+    pub fn new(config: Config) -> Result<Self> {
+        let mut decoded = Decoded::default();
+        decoded.set_budget(config.decode_cache_bytes);
+        Ok(Store {
+            config,
+            layers: BTreeMap::new(),
+            decoded,
+            next_ticket: 0,
+            codec: Codec::default(),
+            rows: Kv::new(0, 0)?,
+            part: Default::default(),
+            encoding: 0,
+            staged_bytes: 0,
+            crew: if config.workers > 0 { Some(Crew::new(config.workers, config.encoding)?) } else { None },
+        })
     }
 
-    /// Copies a range of tokens out of the cache and encodes it; returns the block's ticket. The cache is only read.
+    /// Changes the bounds in bytes, for callers that know how large the caches are.
+    pub fn set_bounds(&mut self, pending_bytes: usize, decode_cache_bytes: usize) {
+        (self.config.pending_bytes, self.config.decode_cache_bytes) = (pending_bytes, decode_cache_bytes);
+        self.decoded.set_budget(decode_cache_bytes);
+    }
+
+    /// Copies a range of tokens out of the cache, to be encoded; returns the block's ticket. The cache is only read.
     ///
     /// A block that would not shrink is not kept (the tokens stay raw) and counted as `no_gain_blocks`. Tokens that
-    /// are released must be restored first. A resident block that overlaps the range is replaced, since the cache
-    /// may have been rewritten; if range and content are the same it is kept as it is, and its ticket is returned.
-    pub fn submit(&mut self, layer: u32, layout: &Layout, key: &[u8], value: &[u8], range: TokenRange) -> Result<u64> {
+    /// are released must be restored first. Another block that overlaps the range is replaced, since the cache may have
+    /// been rewritten; if range and content are the same it is kept as it is, and its ticket is returned. Fails with
+    /// [`Status::Busy`] instead of waiting when the queue is full.
+    pub fn submit(
+        &mut self,
+        layer: u32,
+        layout: &Layout,
+        key: &[u8],
+        value: &[u8],
+        range: TokenRange,
+        purpose: Purpose,
+    ) -> Result<u64> {
         if range.is_empty() {
             bail!(InvalidArgument, "count is 0; at least one token expected");
         }
-        let blocks = self.layers.entry(layer).or_default();
+        self.collect();
+        let blocks = &self.layers.entry(layer).or_default().blocks;
         if let Some(block) = blocks.iter().find(|b| b.is_released() && b.overlaps(range)) {
             bail!(
                 InvalidArgument,
                 "tokens {} to {} of layer {layer} overlap block {}, which is released; restore the layer first",
                 range.begin(),
                 range.end() - 1,
-                block.ticket
+                block.ticket()
             );
         }
         let rows = layout.rows();
-        self.codec.gather(layout, key, value, range)?;
-        let digest = self.codec.digest();
-        let same = |b: &&Block| b.rows == rows && b.digest == digest && b.is_whole_at(range);
-        if let Some(block) = blocks.iter().find(same) {
-            return Ok(block.ticket);
-        }
-
-        let start = Instant::now();
-        status::reserve(blocks, 1)?;
-        let blobs = self.codec.encode(&rows, &self.config, &mut self.heap)?;
-        self.stats.encode_ns += start.elapsed().as_nanos() as u64;
-        self.stats.encoded_bytes += self.codec.raw_bytes() as u64;
-        self.stats.submitted_blocks += 1;
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        match blobs {
-            Some((key, value)) => {
-                retain(blocks, &mut self.heap, |b| !b.overlaps(range));
-                blocks.push(Block::new(ticket, rows, range, key, value, digest));
+        let (key_len, value_len) = (rows.key_bytes(range.count()), rows.value_bytes(range.count()));
+        if blocks.iter().any(|b| b.is_whole_at(range)) {
+            gather(&mut self.rows, layout, key, value, range)?;
+            let digest = self.rows.digest();
+            let same = |b: &&Block| b.shape.rows == rows && b.shape.digest == digest && b.is_whole_at(range);
+            if let Some(block) = blocks.iter().find(same) {
+                return Ok(block.ticket());
             }
-            None => self.stats.no_gain_blocks += 1,
         }
-        Ok(ticket)
+        self.check_room(layer, key_len + value_len)?;
+        let mut raw = Kv::new(key_len, value_len)?;
+        gather(&mut raw, layout, key, value, range)?;
+        let shape = Shape { ticket: self.next_ticket, rows, tokens: range.count(), digest: raw.digest() };
+        let entry = self.layers.entry(layer).or_default();
+        status::reserve_amortized(&mut entry.blocks, 1)?;
+
+        self.next_ticket += 1;
+        retain(&mut entry.blocks, &mut self.decoded, |b| !b.overlaps(range));
+        entry.blocks.push(Block::new(shape, range));
+        self.encoding += 1;
+        self.staged_bytes += raw.len();
+        entry.stats.queue_peak = entry.stats.queue_peak.max(self.encoding as u64);
+        let job = Job::Encode { layer, shape, raw, purpose };
+        match &self.crew {
+            Some(crew) => crew.queue().push(job, Urgency::Later),
+            None => {
+                let outcome = job.run(&mut self.codec, &self.config.encoding);
+                self.apply(outcome)?;
+            }
+        }
+        Ok(shape.ticket)
+    }
+
+    /// Fails when a block of `bytes` would be one too many on its way.
+    fn check_room(&mut self, layer: u32, bytes: usize) -> Result<()> {
+        if self.crew.is_none() || self.encoding == 0 {
+            return Ok(());
+        }
+        let blocks = self.layers.values().flat_map(|l| &l.blocks);
+        let unclaimed: usize = blocks.filter(|b| !b.claimed).map(Block::blob_bytes).sum();
+        let pending = self.staged_bytes + unclaimed + bytes;
+        let full = self.config.pending_bytes > 0 && pending > self.config.pending_bytes;
+        if self.encoding < self.config.max_queue && !full {
+            return Ok(());
+        }
+        self.layers.entry(layer).or_default().stats.busy_blocks += 1;
+        bail!(
+            Busy,
+            "{} blocks wait to be encoded ({} allowed), {pending} bytes are on their way ({} allowed)",
+            self.encoding,
+            self.config.max_queue,
+            self.config.pending_bytes
+        )
+    }
+
+    /// Ranges of `range` that no block covers, each as (begin, count).
+    pub fn uncovered(&self, layer: u32, range: std::ops::Range<u32>) -> Vec<(u32, u32)> {
+        let blocks = self.layers.get(&layer).map_or(&[][..], |l| &l.blocks);
+        let mut covered: Vec<&Segment> = blocks.iter().flat_map(|b| &b.segments).collect();
+        covered.sort_unstable_by_key(|s| s.begin);
+        let mut gaps = Vec::new();
+        let mut at = range.start;
+        for (begin, end) in covered.iter().map(|s| (s.begin, s.end())).chain([(range.end, range.end)]) {
+            if at < begin.min(range.end) {
+                gaps.push((at, begin.min(range.end) - at));
+            }
+            at = at.max(end);
+        }
+        gaps
+    }
+
+    /// Books what workers have handed in.
+    fn collect(&mut self) {
+        let Some(crew) = &self.crew else { return };
+        for outcome in crew.queue().collect() {
+            // A failure is counted where it is booked; nobody waits for it here.
+            let _ = self.apply(outcome);
+        }
+    }
+
+    /// Books one outcome. Blocks that are gone by now have none.
+    fn apply(&mut self, outcome: Outcome) -> Result<()> {
+        match outcome {
+            Outcome::Encoded { layer, ticket, raw_bytes, result, encode_ns, decode_ns } => {
+                self.encoding -= 1;
+                self.staged_bytes -= raw_bytes;
+                let Layer { blocks, stats } = self.layers.entry(layer).or_default();
+                stats.encode_ns += encode_ns;
+                if decode_ns > 0 {
+                    stats.decode_ns += decode_ns;
+                    stats.decoded_bytes += raw_bytes as u64;
+                }
+                stats.submitted_blocks += 1;
+                stats.encoded_bytes += raw_bytes as u64;
+                let (state, blob) = match result {
+                    Ok(Encoded::Smaller(blob)) => {
+                        stats.encoded_to_bytes += blob.len() as u64;
+                        (State::Resident, Some(Arc::new(blob)))
+                    }
+                    Ok(Encoded::Sampled { bytes }) => {
+                        stats.encoded_to_bytes += bytes as u64;
+                        (State::Raw, None)
+                    }
+                    Ok(Encoded::NoGain) => {
+                        stats.encoded_to_bytes += raw_bytes as u64;
+                        stats.no_gain_blocks += 1;
+                        (State::Raw, None)
+                    }
+                    Err(error) => {
+                        // No figure comes from a block that was not encoded.
+                        stats.submitted_blocks -= 1;
+                        stats.encoded_bytes -= raw_bytes as u64;
+                        stats.failed_blocks += 1;
+                        if error.status() == Status::OutOfMemory {
+                            // There may be memory another time.
+                            blocks.retain(|b| b.ticket() != ticket);
+                        } else if let Some(block) = blocks.iter_mut().find(|b| b.ticket() == ticket) {
+                            block.state = State::Raw;
+                        }
+                        return Err(error);
+                    }
+                };
+                if let Some(block) = blocks.iter_mut().find(|b| b.ticket() == ticket) {
+                    (block.state, block.blob) = (state, blob);
+                }
+            }
+            Outcome::Decoded { layer, ticket, result, decode_ns } => {
+                let Layer { blocks, stats } = self.layers.entry(layer).or_default();
+                stats.decode_ns += decode_ns;
+                let block = blocks.iter_mut().find(|b| b.ticket() == ticket);
+                if let Some(block) = block {
+                    block.decoding = false;
+                    if let Ok(rows) = result {
+                        stats.decoded_bytes += rows.len() as u64;
+                        self.decoded.insert_ahead(layer, ticket, rows);
+                    }
+                    // A failure: restore will try itself, and the host sees its error.
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Gives back the raw bytes of every resident block of the layer; returns the bytes that went back to the system.
     ///
-    /// Each block is first compared with the cache. One that no longer matches (the host wrote to its tokens without
-    /// saying so, or the cache shrank) is dropped and counted as `stale_blocks`; its tokens stay raw.
-    pub fn commit(&mut self, layer: u32, cache: Cache<'_>) -> Result<u64> {
-        let Some(blocks) = self.layers.get_mut(&layer) else { return Ok(0) };
+    /// Blocks are first compared with the cache, as `writes` asks for. One that no longer matches (the host wrote to its
+    /// tokens without saying so, or the cache shrank) is dropped and counted as `stale_blocks`; its tokens stay raw.
+    pub fn commit(&mut self, layer: u32, cache: Cache<'_>, writes: Writes) -> Result<u64> {
+        self.collect();
+        let Some(Layer { blocks, stats }) = self.layers.get_mut(&layer) else { return Ok(0) };
         let mut fresh = Vec::new();
         status::reserve(&mut fresh, blocks.len())?;
         let mut at = 0;
         while let Some(block) = blocks.get_mut(at) {
-            if block.is_released() {
+            if block.state != State::Resident {
                 at += 1;
-            } else if let Some(range) = self.codec.matching_range(block, &cache)? {
+                continue;
+            }
+            let range = block.range_in(cache.layout).filter(|_| block.shape.rows == cache.layout.rows());
+            let matches = match range {
+                Some(_) if block.verified && writes == Writes::None => true,
+                Some(range) => {
+                    gather(&mut self.rows, cache.layout, cache.key, cache.value, range)?;
+                    self.rows.digest() == block.shape.digest
+                }
+                None => false,
+            };
+            if let (Some(range), true) = (range, matches) {
+                block.verified = true;
                 fresh.push(range);
                 at += 1;
             } else {
-                blocks.remove(at).discard(&mut self.heap);
-                self.stats.stale_blocks += 1;
+                self.decoded.remove(block.ticket());
+                blocks.remove(at);
+                stats.stale_blocks += 1;
             }
         }
+        if fresh.is_empty() {
+            return Ok(0);
+        }
         // Nothing can fail from here on: blocks are released together or not at all.
-        blocks.iter_mut().for_each(|b| b.residence = Residence::Released);
+        for block in blocks.iter_mut().filter(|b| b.state == State::Resident) {
+            (block.state, block.claimed) = (State::Released, true);
+        }
         let mut released = 0;
         for range in released_runs(blocks, cache.layout) {
             if fresh.iter().any(|f| range.begin() <= f.begin() && f.end() <= range.end()) {
                 released += layout::release(cache.layout, cache.key, cache.value, range, &mut pages::give_back)?;
             }
         }
-        self.stats.released_bytes += released;
+        stats.released_bytes += released;
         Ok(released)
     }
 
-    /// Writes every released token of the layer back, bit for bit; returns the bytes written. On an error the block
-    /// that caused it is still released and its blob is kept; blocks restored before it are resident.
-    pub fn restore(&mut self, layer: u32, cache: Cache<'_>) -> Result<u64> {
-        let Some(blocks) = self.layers.get_mut(&layer) else { return Ok(0) };
-        let mut restored = 0;
-        let mut at = 0;
-        while let Some(block) = blocks.get_mut(at) {
-            if !block.is_released() {
-                at += 1;
+    /// Asks the workers to decode the layer's released blocks before [`Store::restore`] needs them. Does nothing without
+    /// workers.
+    pub fn prefetch(&mut self, layer: u32) {
+        self.collect();
+        let (Some(crew), Some(entry)) = (&self.crew, self.layers.get_mut(&layer)) else { return };
+        for block in &mut entry.blocks {
+            let Some(blob) = block.blob.as_ref().filter(|_| block.state == State::Released && !block.decoding) else {
                 continue;
-            }
-            block.check_fits(layer, cache.layout)?;
-            let start = Instant::now();
-            self.codec.decode(block, &self.heap)?;
-            self.stats.decode_ns += start.elapsed().as_nanos() as u64;
-            self.stats.decoded_bytes += self.codec.raw_bytes() as u64;
-            let bytes = self.codec.scatter(block, cache.layout, cache.key, cache.value)?;
-            restored += bytes;
-            self.stats.restored_bytes += bytes;
-            self.stats.restored_blocks += 1;
-            if block.is_whole() {
-                block.residence = Residence::Resident;
-                at += 1;
-            } else {
-                // Some of its tokens are gone: the blob stands for no range of the cache any more.
-                blocks.remove(at).discard(&mut self.heap);
+            };
+            if !self.decoded.contains(block.shape.ticket) {
+                block.decoding = true;
+                crew.queue().push(Job::Decode { layer, shape: block.shape, blob: blob.clone() }, Urgency::Soon);
             }
         }
+    }
+
+    /// Writes every released token of the layer back, bit for bit; returns the bytes written. Blocks that were prefetched
+    /// are only copied, the others decoded here, beside the workers. On an error the block that caused it is still
+    /// released and its blob is kept; blocks restored before it are resident.
+    pub fn restore(&mut self, layer: u32, mut cache: Cache<'_>) -> Result<u64> {
+        self.collect();
+        let Some(entry) = self.layers.get(&layer) else { return Ok(0) };
+        for block in entry.blocks.iter().filter(|b| b.is_released()) {
+            block.check_fits(layer, cache.layout)?;
+        }
+        self.decoded.next_pass();
+        let mut restored = 0;
+        // Blocks that are decoded, then those that nobody is at; by then more are decoded.
+        while let Some(at) = self.next_released(layer) {
+            restored += self.restore_block(layer, at, &mut cache)?;
+            self.collect();
+        }
         Ok(restored)
+    }
+
+    /// The released block that is quickest to restore now: index in the layer. Waits only where a worker is at the last.
+    fn next_released(&mut self, layer: u32) -> Option<usize> {
+        loop {
+            let blocks = &mut self.layers.get_mut(&layer)?.blocks;
+            let released = || blocks.iter().enumerate().filter(|(_, b)| b.is_released());
+            let ready = released().find(|(_, b)| self.decoded.contains(b.ticket()));
+            if let Some((at, _)) = ready.or_else(|| released().find(|(_, b)| !b.decoding)) {
+                return Some(at);
+            }
+            released().next()?;
+            let queue = self.crew.as_ref().expect("only workers decode ahead").queue();
+            if let Some(job) = queue.take_back(|job| job.is_decode_in(layer)) {
+                if let Some(at) = blocks.iter().position(|b| job.is_of(b.ticket())) {
+                    blocks[at].decoding = false;
+                    return Some(at);
+                }
+                continue;
+            }
+            queue.wait();
+            self.collect();
+        }
+    }
+
+    /// Restores one released block and answers its bytes.
+    fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>) -> Result<u64> {
+        let layers = self.layers.len();
+        let Some(Layer { blocks, stats }) = self.layers.get_mut(&layer) else { return Ok(0) };
+        let block = &mut blocks[at];
+        let ticket = block.ticket();
+        let found = self.decoded.get(ticket);
+        let hit = found.as_ref().map(|(_, hit)| *hit);
+        let rows = match found {
+            Some((rows, _)) => rows,
+            None => {
+                let blob = block.blob.as_ref().expect("a released block has a blob");
+                let start = Instant::now();
+                self.codec.decode(&block.shape, blob, &mut self.rows)?;
+                stats.decode_ns += start.elapsed().as_nanos() as u64;
+                stats.decoded_bytes += self.rows.len() as u64;
+                &self.rows
+            }
+        };
+        let bytes = scatter(block, rows, &mut self.part, cache)?;
+
+        *match hit {
+            Some(Hit::Prefetched) => &mut stats.prefetch_hits,
+            Some(Hit::Kept) => &mut stats.cache_hits,
+            None => &mut stats.cache_misses,
+        } += 1;
+        stats.restored_bytes += bytes;
+        stats.restored_blocks += 1;
+        if !block.is_whole() {
+            // Some of its tokens are gone: the blob stands for no range of the cache any more.
+            self.decoded.remove(ticket);
+            blocks.remove(at);
+            return Ok(bytes);
+        }
+        (block.state, block.verified) = (State::Resident, true);
+        if hit != Some(Hit::Kept) {
+            let ahead = self.decoded.remove(ticket);
+            if self.decoded.has_room(layer, ahead.as_ref().unwrap_or(&self.rows).len(), layers) {
+                let rows = match ahead {
+                    Some(rows) => rows,
+                    None => std::mem::replace(&mut self.rows, Kv::new(0, 0)?),
+                };
+                self.decoded.keep(layer, ticket, rows);
+            }
+        }
+        Ok(bytes)
     }
 
     /// Tokens were renumbered: only those in `pairs` (absolute offsets and lengths) are left, moved together.
     pub fn compacted(&mut self, layer: u32, pairs: &[Pair]) -> Result<()> {
         layout::check_pairs(pairs, u32::MAX)?;
-        if let Some(blocks) = self.layers.get_mut(&layer) {
-            retain(blocks, &mut self.heap, |b| b.keep(pairs.iter().map(|p| (p[0] as u32, p[1] as u32))));
+        if let Some(entry) = self.layers.get_mut(&layer) {
+            let ranges = || pairs.iter().map(|p| (p[0] as u32, p[1] as u32));
+            retain(&mut entry.blocks, &mut self.decoded, |b| b.keep(ranges()));
         }
         Ok(())
     }
 
     /// Tokens from `kv_len` on are gone.
     pub fn truncated(&mut self, layer: u32, kv_len: u32) {
-        if let Some(blocks) = self.layers.get_mut(&layer) {
-            retain(blocks, &mut self.heap, |b| b.keep(std::iter::once((0, kv_len))));
+        if let Some(entry) = self.layers.get_mut(&layer) {
+            retain(&mut entry.blocks, &mut self.decoded, |b| b.keep(std::iter::once((0, kv_len))));
         }
     }
 
-    /// Counts since the store was made, and what it holds now.
-    pub fn statistics(&self) -> Statistics {
-        let mut stats = self.stats;
-        for block in self.layers.values().flatten() {
-            stats.add_block(block);
+    /// Counts since the store was made, and what it holds now: of all layers, or of one.
+    pub fn statistics(&mut self, layer: Option<u32>) -> Statistics {
+        self.collect();
+        let mut sum = Statistics::default();
+        for (_, entry) in self.layers.iter().filter(|(number, _)| layer.is_none_or(|l| l == **number)) {
+            let mut stats = entry.stats;
+            entry.blocks.iter().for_each(|b| stats.add_block(b));
+            sum.add(&stats);
         }
-        stats
+        sum.decoded_cache_bytes = self.decoded.bytes() as u64;
+        sum
     }
 }
 
 /// Drops the blocks that `keep` refuses, blobs and all.
-fn retain(blocks: &mut Vec<Block>, heap: &mut Heap, mut keep: impl FnMut(&mut Block) -> bool) {
+fn retain(blocks: &mut Vec<Block>, decoded: &mut Decoded, mut keep: impl FnMut(&mut Block) -> bool) {
     for block in blocks.extract_if(.., |block| !keep(block)) {
-        block.discard(heap);
+        decoded.remove(block.ticket());
     }
 }
 
@@ -217,7 +496,7 @@ fn retain(blocks: &mut Vec<Block>, heap: &mut Heap, mut keep: impl FnMut(&mut Bl
 /// block may lie across their border. Tokens that the layout has no room for are left out.
 fn released_runs(blocks: &[Block], layout: &Layout) -> Vec<TokenRange> {
     let fits = |s: &&Segment| s.end() as usize <= layout.max_tokens();
-    let segments = blocks.iter().flat_map(|b| &b.segments).filter(fits);
+    let segments = blocks.iter().filter(|b| b.is_released()).flat_map(|b| &b.segments).filter(fits);
     let mut tokens: Vec<(u32, u32)> = segments.map(|s| (s.begin, s.end())).collect();
     tokens.sort_unstable();
     tokens.dedup_by(|next, run| {
@@ -230,110 +509,30 @@ fn released_runs(blocks: &[Block], layout: &Layout) -> Vec<TokenRange> {
     tokens.into_iter().filter_map(|(begin, end)| layout.range(begin, end - begin).ok()).collect()
 }
 
-/// The rows of one block, and what turns them into blobs and back. Working memory is kept from call to call.
-#[derive(Default)]
-struct Codec {
-    encoder: Encoder,
-    decoder: Decoder,
-    keys: Vec<u8>,
-    values: Vec<u8>,
-    part: (Vec<u8>, Vec<u8>),
+/// Copies a range of the cache into `rows`.
+fn gather(rows: &mut Kv, layout: &Layout, key: &[u8], value: &[u8], range: TokenRange) -> Result<()> {
+    rows.fit(layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()))?;
+    let (keys, values) = rows.parts_mut();
+    layout::gather(layout, key, value, range, keys, values)
 }
 
-impl Codec {
-    fn raw_bytes(&self) -> usize {
-        self.keys.len() + self.values.len()
-    }
-
-    fn gather(&mut self, layout: &Layout, key: &[u8], value: &[u8], range: TokenRange) -> Result<()> {
-        status::resize(&mut self.keys, layout.dense_key_bytes(range.count()))?;
-        status::resize(&mut self.values, layout.dense_value_bytes(range.count()))?;
-        layout::gather(layout, key, value, range, &mut self.keys, &mut self.values)
-    }
-
-    /// The tokens of a resident block, when the cache still holds what was submitted.
-    fn matching_range(&mut self, block: &Block, cache: &Cache<'_>) -> Result<Option<TokenRange>> {
-        let Some(range) = block.range_in(cache.layout) else { return Ok(None) };
-        if block.rows != cache.layout.rows() {
-            return Ok(None);
-        }
-        self.gather(cache.layout, cache.key, cache.value, range)?;
-        Ok((self.digest() == block.digest).then_some(range))
-    }
-
-    /// 128 bits over K, then V. Guards against a cache that changed and a blob that was damaged; a block's identity is
-    /// its place in the store, never its digest.
-    fn digest(&self) -> u128 {
-        let mut hasher = Xxh3::new();
-        hasher.update(&self.keys);
-        hasher.update(&self.values);
-        hasher.digest128()
-    }
-
-    /// Encodes the rows into two blobs, or none when they would not shrink.
-    fn encode(&mut self, rows: &Rows, config: &Config, heap: &mut Heap) -> Result<Option<(Blob, Blob)>> {
-        let raw_bytes = self.raw_bytes();
-        let mut encode = |rows: &[u8], dtype, predictors| {
-            let options = Options { predictors, effort: config.effort, ..Options::new(Format::V1) };
-            heap.insert(self.encoder.encode(rows, dtype, &options)?)
+/// Writes the rows of a block's tokens to where those are now; answers the bytes.
+fn scatter(block: &Block, rows: &Kv, part: &mut (Vec<u8>, Vec<u8>), cache: &mut Cache<'_>) -> Result<u64> {
+    let mut bytes = 0;
+    for segment in &block.segments {
+        let range = cache.layout.range(segment.begin, segment.count)?;
+        let (keys, values) = if block.is_whole() {
+            (rows.key(), rows.value())
+        } else {
+            let Shape { rows: shape, tokens, .. } = block.shape;
+            segment.cut(rows.key(), shape.heads, tokens, &mut part.0)?;
+            segment.cut(rows.value(), shape.heads, tokens, &mut part.1)?;
+            (&part.0[..], &part.1[..])
         };
-        let key = encode(&self.keys, rows.key_dtype, config.key_predictors)?;
-        let value = match encode(&self.values, rows.value_dtype, config.value_predictors) {
-            Ok(value) => value,
-            Err(error) => {
-                heap.free(key);
-                return Err(error);
-            }
-        };
-        if key.len() + value.len() >= raw_bytes {
-            heap.free(key);
-            heap.free(value);
-            return Ok(None);
-        }
-        Ok(Some((key, value)))
+        layout::scatter(cache.layout, keys, values, range, cache.key, cache.value)?;
+        bytes += (keys.len() + values.len()) as u64;
     }
-
-    fn decode(&mut self, block: &Block, heap: &Heap) -> Result<()> {
-        let damaged = |what: &str, error: status::Error| match error.status() {
-            status::Status::OutOfMemory => error,
-            _ => status::Error::new(
-                status::Status::Corrupt,
-                format!("the {what} blob of block {} is damaged: {error}; it is kept", block.ticket),
-            ),
-        };
-        status::resize(&mut self.keys, block.rows.key_bytes(block.tokens))?;
-        status::resize(&mut self.values, block.rows.value_bytes(block.tokens))?;
-        let mut decode = |what, blob: &[u8], dtype, rows: &mut [u8]| match self.decoder.decode(blob, dtype, rows) {
-            Ok(len) if len == rows.len() => Ok(()),
-            Ok(len) => bail!(Corrupt, "the {what} blob of block {} has {len} bytes, not {}", block.ticket, rows.len()),
-            Err(error) => Err(damaged(what, error)),
-        };
-        decode("key", heap.bytes(&block.key), block.rows.key_dtype, &mut self.keys)?;
-        decode("value", heap.bytes(&block.value), block.rows.value_dtype, &mut self.values)?;
-        if self.digest() != block.digest {
-            bail!(Corrupt, "block {} decodes to other bytes than were submitted; its blobs are kept", block.ticket);
-        }
-        Ok(())
-    }
-
-    /// Writes the decoded rows of the block's tokens to where those are now.
-    fn scatter(&mut self, block: &Block, layout: &Layout, key: &mut [u8], value: &mut [u8]) -> Result<u64> {
-        let mut bytes = 0;
-        for segment in &block.segments {
-            let range = layout.range(segment.begin, segment.count)?;
-            let (keys, values) = if block.is_whole() {
-                (&self.keys, &self.values)
-            } else {
-                let cut = |rows: &[u8], part: &mut Vec<u8>| segment.cut(rows, block.rows.heads, block.tokens, part);
-                cut(&self.keys, &mut self.part.0)?;
-                cut(&self.values, &mut self.part.1)?;
-                (&self.part.0, &self.part.1)
-            };
-            layout::scatter(layout, keys, values, range, key, value)?;
-            bytes += (keys.len() + values.len()) as u64;
-        }
-        Ok(bytes)
-    }
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Giving memory back to the system while its address stays valid.
+//! Memory of the system's own: giving pages back while their address stays valid, and regions that leave whole.
 //!
 //! | system | call | afterwards |
 //! |---|---|---|
@@ -7,6 +7,8 @@
 //! | Windows | zero, then `VirtualUnlock` | reads as zero, working set falls; the commit charge stays |
 //! | others | zero | nothing goes back |
 
+use crate::status::{Error, Result, Status};
+use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
 /// Leaves zeros in `run` and gives the whole pages inside it back; returns how many bytes of them were in memory.
@@ -26,6 +28,37 @@ pub fn give_back(run: &mut [u8]) -> u64 {
     if pages.is_empty() { 0 } else { system::discard(pages, page) }
 }
 
+/// Bytes in pages of their own, which go back to the system when it is dropped, on whatever thread. Memory of a general
+/// allocator would stay with the process where it lies between live objects.
+#[derive(Debug)]
+pub struct Region(system::Mapping);
+
+impl Region {
+    /// `len` zeros.
+    pub fn new(len: usize) -> Result<Self> {
+        #[cfg(test)]
+        crate::status::shortage::check(len)?;
+        match system::map(len) {
+            Some(mapping) => Ok(Region(mapping)),
+            None => Err(Error::new(Status::OutOfMemory, format!("no memory for a region of {len} bytes"))),
+        }
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl DerefMut for Region {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.bytes_mut()
+    }
+}
+
 fn page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     *SIZE.get_or_init(system::page_size)
@@ -33,6 +66,7 @@ fn page_size() -> usize {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod system {
+    pub(super) use super::anonymous::{Mapping, map};
     pub(super) use super::unix_page_size as page_size;
 
     /// Pages asked about in one call.
@@ -68,6 +102,7 @@ mod system {
 
 #[cfg(target_vendor = "apple")]
 mod system {
+    pub(super) use super::anonymous::{Mapping, map};
     pub(super) use super::unix_page_size as page_size;
 
     pub(super) fn discard(pages: &mut [u8], _page: usize) -> u64 {
@@ -81,6 +116,8 @@ mod system {
 
 #[cfg(windows)]
 mod system {
+    pub(super) use super::allocated::{Mapping, map};
+
     #[link(name = "kernel32")]
     unsafe extern "system" {
         fn VirtualUnlock(address: *mut core::ffi::c_void, size: usize) -> i32;
@@ -101,6 +138,8 @@ mod system {
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple", windows)))]
 mod system {
+    pub(super) use super::allocated::{Mapping, map};
+
     pub(super) fn page_size() -> usize {
         4096
     }
@@ -108,6 +147,81 @@ mod system {
     pub(super) fn discard(pages: &mut [u8], _page: usize) -> u64 {
         pages.fill(0);
         0
+    }
+}
+
+/// Anonymous mappings, which leave the process when they are unmapped.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod anonymous {
+    use std::ptr::NonNull;
+
+    #[derive(Debug)]
+    pub(crate) struct Mapping {
+        start: NonNull<u8>,
+        len: usize,
+    }
+
+    // SAFETY: a mapping is plain memory that its value alone owns; sharing follows the borrows of bytes and bytes_mut.
+    unsafe impl Send for Mapping {}
+    // SAFETY: as above.
+    unsafe impl Sync for Mapping {}
+
+    pub(super) fn map(len: usize) -> Option<Mapping> {
+        if len == 0 {
+            return Some(Mapping { start: NonNull::dangling(), len });
+        }
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        NonNull::new(start.cast()).map(|start| Mapping { start, len })
+    }
+
+    impl Mapping {
+        pub(super) fn bytes(&self) -> &[u8] {
+            // SAFETY: `len` mapped bytes (or none, at a dangling pointer), which live as long as self and are zero or
+            // written.
+            unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        }
+
+        pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+            // SAFETY: as above, borrowed exclusively.
+            unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+        }
+    }
+
+    impl Drop for Mapping {
+        fn drop(&mut self) {
+            if self.len > 0 {
+                // SAFETY: mapped in `map` with this length, and nothing borrows from a value that is dropped.
+                unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+            }
+        }
+    }
+}
+
+/// Where the system has no such mappings, or we do not use them: the allocator's memory.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+mod allocated {
+    #[derive(Debug)]
+    pub(crate) struct Mapping(Vec<u8>);
+
+    pub(super) fn map(len: usize) -> Option<Mapping> {
+        let mut bytes = Vec::new();
+        crate::status::resize(&mut bytes, len).ok()?;
+        Some(Mapping(bytes))
+    }
+
+    impl Mapping {
+        pub(super) fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+
+        pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
     }
 }
 
@@ -134,6 +248,18 @@ mod tests {
             assert!(memory[start..end].iter().all(|b| *b == 0), "{start}..{end}");
             assert!(memory[..start].iter().chain(&memory[end..]).all(|b| *b == 7), "{start}..{end}");
         }
+    }
+
+    #[test]
+    fn a_region_is_zeros_of_its_own_and_an_impossible_one_is_an_error() {
+        for len in [0, 1, 5000, 3 << 20] {
+            let mut region = Region::new(len).unwrap();
+            assert!(region.len() == len && region.iter().all(|b| *b == 0));
+            region.fill(7);
+            let moved = std::thread::spawn(move || region.iter().all(|b| *b == 7)).join().unwrap();
+            assert!(moved);
+        }
+        assert_eq!(Region::new(isize::MAX as usize / 2).unwrap_err().status(), Status::OutOfMemory);
     }
 
     #[cfg(target_os = "linux")]

@@ -1,6 +1,6 @@
 //! What a store holds and has done.
 
-use super::block::Block;
+use super::block::{Block, State};
 
 /// Counts. The first group is what the store holds now, the second sums over its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,21 +15,39 @@ pub struct Statistics {
     pub compressed_bytes: u64,
     /// Raw bytes of tokens that are only in the store.
     pub released_raw_bytes: u64,
+    /// Blocks that wait for a worker or are with one, to be encoded.
+    pub queued_blocks: u64,
+    /// Bytes of decoded rows beside the caches.
+    pub decoded_cache_bytes: u64,
 
     /// Blocks encoded.
     pub submitted_blocks: u64,
     /// Of them, blocks not kept because they would not shrink.
     pub no_gain_blocks: u64,
+    /// Of them, blocks that could not be encoded, or did not pass the strict check.
+    pub failed_blocks: u64,
+    /// Blocks refused because the queue was full.
+    pub busy_blocks: u64,
+    /// The most blocks that were queued at once.
+    pub queue_peak: u64,
     /// Blocks dropped because the cache no longer matched them.
     pub stale_blocks: u64,
     /// Blocks written back.
     pub restored_blocks: u64,
+    /// Of them, blocks that a prefetch had decoded.
+    pub prefetch_hits: u64,
+    /// Of them, blocks whose decoded rows were kept from an earlier restore.
+    pub cache_hits: u64,
+    /// Of them, blocks decoded inside the restore.
+    pub cache_misses: u64,
     /// Bytes that went back to the system.
     pub released_bytes: u64,
     /// Bytes written back to the cache.
     pub restored_bytes: u64,
     /// Raw bytes encoded, and the time it took.
     pub encoded_bytes: u64,
+    /// What they became; as they were where nothing was gained.
+    pub encoded_to_bytes: u64,
     /// See `encoded_bytes`.
     pub encode_ns: u64,
     /// Raw bytes decoded, and the time it took.
@@ -39,14 +57,52 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// What the store holds of a block now.
     pub(super) fn add_block(&mut self, block: &Block) {
-        if block.is_released() {
-            self.released_blocks += 1;
-            self.released_raw_bytes += block.live_bytes() as u64;
-        } else {
-            self.resident_blocks += 1;
+        match block.state {
+            State::Encoding => self.queued_blocks += 1,
+            State::Raw => {}
+            State::Resident => self.resident_blocks += 1,
+            State::Released => {
+                self.released_blocks += 1;
+                self.released_raw_bytes += block.live_bytes() as u64;
+            }
         }
-        self.raw_bytes += block.live_bytes() as u64;
-        self.compressed_bytes += (block.key.len() + block.value.len()) as u64;
+        if block.blob.is_some() {
+            self.raw_bytes += block.live_bytes() as u64;
+            self.compressed_bytes += block.blob_bytes() as u64;
+        }
+    }
+
+    /// Sums, and the largest of peaks.
+    pub(super) fn add(&mut self, other: &Statistics) {
+        for (mine, theirs) in [
+            (&mut self.resident_blocks, other.resident_blocks),
+            (&mut self.released_blocks, other.released_blocks),
+            (&mut self.raw_bytes, other.raw_bytes),
+            (&mut self.compressed_bytes, other.compressed_bytes),
+            (&mut self.released_raw_bytes, other.released_raw_bytes),
+            (&mut self.queued_blocks, other.queued_blocks),
+            (&mut self.decoded_cache_bytes, other.decoded_cache_bytes),
+            (&mut self.submitted_blocks, other.submitted_blocks),
+            (&mut self.no_gain_blocks, other.no_gain_blocks),
+            (&mut self.failed_blocks, other.failed_blocks),
+            (&mut self.busy_blocks, other.busy_blocks),
+            (&mut self.stale_blocks, other.stale_blocks),
+            (&mut self.restored_blocks, other.restored_blocks),
+            (&mut self.prefetch_hits, other.prefetch_hits),
+            (&mut self.cache_hits, other.cache_hits),
+            (&mut self.cache_misses, other.cache_misses),
+            (&mut self.released_bytes, other.released_bytes),
+            (&mut self.restored_bytes, other.restored_bytes),
+            (&mut self.encoded_bytes, other.encoded_bytes),
+            (&mut self.encoded_to_bytes, other.encoded_to_bytes),
+            (&mut self.encode_ns, other.encode_ns),
+            (&mut self.decoded_bytes, other.decoded_bytes),
+            (&mut self.decode_ns, other.decode_ns),
+        ] {
+            *mine += theirs;
+        }
+        self.queue_peak = self.queue_peak.max(other.queue_peak);
     }
 }

@@ -105,7 +105,7 @@ impl Host {
 
     fn check(&self, store: &Store, layer: u32) {
         for t in 0..self.len() {
-            let blocks = store.layers.get(&layer).into_iter().flatten();
+            let blocks = store.layers.get(&layer).into_iter().flat_map(|l| &l.blocks);
             let released = blocks.filter(|b| b.is_released() && b.overlaps(self.range(t, 1))).count();
             assert!(released <= 1, "token {t} is in {released} released blocks");
             assert!(released == 1 || self.read(t) == self.truth[t as usize], "token {t} of layer {layer}");
@@ -145,16 +145,16 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
             let begin = (*begin).min(host.len());
             let range = host.range(begin, (*count).min(host.len() - begin));
             let released = |b: &Block| b.is_released() && b.overlaps(range);
-            let refused = range.is_empty() || store.layers.get(&layer).is_some_and(|l| l.iter().any(released));
-            let result = store.submit(layer, &host.layout, &host.key, &host.value, range);
+            let refused = range.is_empty() || store.layers.get(&layer).is_some_and(|l| l.blocks.iter().any(released));
+            let result = store.submit(layer, &host.layout, &host.key, &host.value, range, Purpose::Keep);
             assert_eq!(result.map_err(|e| e.status()).err(), refused.then_some(Status::InvalidArgument));
         }
         Step::Commit => {
-            store.commit(layer, host.cache()).unwrap();
+            store.commit(layer, host.cache(), Writes::Possible).unwrap();
         }
         Step::Restore => {
             store.restore(layer, host.cache()).unwrap();
-            assert!(store.layers.get(&layer).is_none_or(|l| l.iter().all(|b| !b.is_released())));
+            assert!(store.layers.get(&layer).is_none_or(|l| l.blocks.iter().all(|b| !b.is_released())));
         }
         Step::Rewrite(token) => {
             // A host may only write to tokens that are there.
@@ -192,7 +192,7 @@ proptest! {
 
     #[test]
     fn no_schedule_loses_or_changes_a_token(steps in prop::collection::vec((any::<bool>(), step()), 1..60), seed: u64) {
-        let mut store = Store::new(Config::default());
+        let mut store = Store::new(Config::default()).unwrap();
         let mut hosts = [Host::new(100, seed), Host::new(80, !seed)];
         for host in &mut hosts {
             host.append(60);
@@ -204,7 +204,7 @@ proptest! {
         for (layer, host) in hosts.iter_mut().enumerate() {
             run(&mut store, host, layer as u32, &Step::Restore);
         }
-        let stats = store.statistics();
+        let stats = store.statistics(None);
         prop_assert_eq!(stats.released_blocks, 0);
         prop_assert!(stats.compressed_bytes < stats.raw_bytes || stats.raw_bytes == 0);
     }
@@ -214,10 +214,10 @@ proptest! {
 fn released() -> (Store, Host) {
     let mut host = Host::new(100, 9);
     host.append(64);
-    let mut store = Store::new(Config::default());
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32)).unwrap();
-    store.commit(0, host.cache()).unwrap();
-    assert_eq!(store.statistics().released_blocks, 1);
+    let mut store = Store::new(Config::default()).unwrap();
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32), Purpose::Keep).unwrap();
+    store.commit(0, host.cache(), Writes::Possible).unwrap();
+    assert_eq!(store.statistics(None).released_blocks, 1);
     assert!(host.read(8).0.iter().all(|b| *b == 0), "released tokens read as zero");
     (store, host)
 }
@@ -228,14 +228,14 @@ fn a_restored_block_is_released_again_without_encoding() {
     for round in 1..4 {
         assert_eq!(store.restore(0, host.cache()).unwrap() as usize, 32 * (2 * 12 * (2 + 4)));
         host.check(&store, 0);
-        store.commit(0, host.cache()).unwrap();
-        let stats = store.statistics();
+        store.commit(0, host.cache(), Writes::Possible).unwrap();
+        let stats = store.statistics(None);
         assert_eq!((stats.submitted_blocks, stats.restored_blocks, stats.released_blocks), (1, round, 1));
     }
     // Handing the same tokens in again changes nothing either.
     store.restore(0, host.cache()).unwrap();
-    let ticket = store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32)).unwrap();
-    assert_eq!((ticket, store.statistics().submitted_blocks), (0, 1));
+    let ticket = store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32), Purpose::Keep).unwrap();
+    assert_eq!((ticket, store.statistics(None).submitted_blocks), (0, 1));
 }
 
 #[test]
@@ -243,17 +243,17 @@ fn a_damaged_blob_is_an_error_and_is_kept() {
     let (mut store, mut host) = released();
     for bit in [0, 100, 1000] {
         let flip = |store: &mut Store| {
-            for block in store.layers.values().flatten() {
-                for blob in [&block.key, &block.value] {
-                    store.heap.bytes_mut(blob)[bit / 8] ^= 1 << (bit % 8);
-                }
+            for block in store.layers.values_mut().flat_map(|l| &mut l.blocks) {
+                let (key, value) = Arc::get_mut(block.blob.as_mut().unwrap()).unwrap().parts_mut();
+                key[bit / 8] ^= 1 << (bit % 8);
+                value[bit / 8] ^= 1 << (bit % 8);
             }
         };
         flip(&mut store);
         let before = (host.key.clone(), host.value.clone());
         assert_eq!(store.restore(0, host.cache()).unwrap_err().status(), Status::Corrupt);
         assert!((&host.key, &host.value) == (&before.0, &before.1));
-        assert_eq!(store.statistics().released_blocks, 1, "still there");
+        assert_eq!(store.statistics(None).released_blocks, 1, "still there");
         flip(&mut store);
     }
     store.restore(0, host.cache()).unwrap();
@@ -279,13 +279,13 @@ fn a_cache_that_no_longer_fits_is_stale_and_the_block_waits() {
 fn a_block_is_released_beside_one_that_the_layout_has_no_room_for() {
     let mut host = Host::new(100, 3);
     host.append(100);
-    let mut store = Store::new(Config::default());
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(60, 40)).unwrap();
-    store.commit(0, host.cache()).unwrap();
+    let mut store = Store::new(Config::default()).unwrap();
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(60, 40), Purpose::Keep).unwrap();
+    store.commit(0, host.cache(), Writes::Possible).unwrap();
     let mut short = Host::new(60, 4);
     short.append(60);
-    store.submit(0, &short.layout, &short.key, &short.value, short.range(20, 40)).unwrap();
-    store.commit(0, short.cache()).unwrap();
+    store.submit(0, &short.layout, &short.key, &short.value, short.range(20, 40), Purpose::Keep).unwrap();
+    store.commit(0, short.cache(), Writes::Possible).unwrap();
     assert!(short.read(59).0.iter().all(|b| *b == 0), "released tokens read as zero");
 }
 
@@ -293,12 +293,12 @@ fn a_block_is_released_beside_one_that_the_layout_has_no_room_for() {
 fn tokens_written_after_submit_stay_raw() {
     let mut host = Host::new(64, 4);
     host.append(64);
-    let mut store = Store::new(Config::default());
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 32)).unwrap();
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(32, 32)).unwrap();
+    let mut store = Store::new(Config::default()).unwrap();
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 32), Purpose::Keep).unwrap();
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(32, 32), Purpose::Keep).unwrap();
     host.write(40);
-    store.commit(0, host.cache()).unwrap();
-    let stats = store.statistics();
+    store.commit(0, host.cache(), Writes::Possible).unwrap();
+    let stats = store.statistics(None);
     assert_eq!((stats.released_blocks, stats.resident_blocks, stats.stale_blocks), (1, 0, 1));
     host.check(&store, 0);
 }
@@ -321,12 +321,13 @@ fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
     };
     let layout = Layout::new(&spec).unwrap();
     let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
-    let mut store = Store::new(Config::default());
+    let mut store = Store::new(Config::default()).unwrap();
     let (begin, count) = (32, 64);
     for i in 0..60 {
-        store.submit(0, &layout, &key, &value, layout.range(begin + i * count, count).unwrap()).unwrap();
+        store.submit(0, &layout, &key, &value, layout.range(begin + i * count, count).unwrap(), Purpose::Keep).unwrap();
     }
-    let released = store.commit(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
+    let released =
+        store.commit(0, Cache { layout: &layout, key: &mut key, value: &mut value }, Writes::Possible).unwrap();
     let raw = 2 * layout.dense_key_bytes(60 * 64) as u64;
     assert!(released > raw * 95 / 100, "{released} of {raw} bytes");
     store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
@@ -342,20 +343,20 @@ fn a_block_that_would_not_shrink_is_not_kept() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         *byte = (state >> 56) as u8;
     }
-    let mut store = Store::new(Config::default());
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 16)).unwrap();
-    let stats = store.statistics();
+    let mut store = Store::new(Config::default()).unwrap();
+    store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 16), Purpose::Keep).unwrap();
+    let stats = store.statistics(None);
     assert_eq!((stats.no_gain_blocks, stats.resident_blocks, stats.compressed_bytes), (1, 0, 0));
-    assert_eq!(store.commit(0, host.cache()).unwrap(), 0);
+    assert_eq!(store.commit(0, host.cache(), Writes::Possible).unwrap(), 0);
 }
 
 #[test]
 fn layers_that_were_never_submitted_have_nothing_to_do() {
     let (mut store, mut host) = released();
-    assert_eq!(store.commit(7, host.cache()).unwrap(), 0);
+    assert_eq!(store.commit(7, host.cache(), Writes::Possible).unwrap(), 0);
     assert_eq!(store.restore(7, host.cache()).unwrap(), 0);
     store.compacted(7, &[[0, 1]]).unwrap();
     store.truncated(7, 0);
     assert_eq!(store.compacted(0, &[[4, 4], [2, 1]]).unwrap_err().status(), Status::InvalidArgument);
-    assert_eq!(store.statistics().released_blocks, 1);
+    assert_eq!(store.statistics(None).released_blocks, 1);
 }

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn worked_examples() {
-        assert_eq!(encoded(&[]), []);
+        assert!(encoded(&[]).is_empty());
         assert_eq!(encoded(&[7]), [0, 7]);
         assert_eq!(encoded(&[7; 3]), [2, 7, 7, 7]);
         assert_eq!(encoded(&[7; 4]), [0x80, 7]);

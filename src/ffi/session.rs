@@ -1,0 +1,449 @@
+//! Exports of the session room.
+
+use super::layout::{self, mnnkv_layout};
+use super::metrics::mnnkv_metrics;
+use super::panic::guard;
+use super::pointer::{self, Out, Sized32, SizedOut};
+use super::status::mnnkv_status;
+use super::version;
+use crate::dtype::Dtype;
+use crate::h2o::Tile;
+use crate::session::Session;
+use crate::status::{Error, Result, bail};
+use crate::store::Cache;
+use std::ffi::{c_char, c_void};
+
+/// Names every layer at once in mnnkv_session_reset.
+pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
+
+/// mnnkv_score_tile::flags: the first tile of a query head.
+pub const MNNKV_TILE_FIRST: u32 = 1;
+/// mnnkv_score_tile::flags: the last tile of a query head. A head of one tile has both.
+pub const MNNKV_TILE_LAST: u32 = 2;
+
+/// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
+///
+/// A host calls, per layer and step:
+///
+///   mnnkv_session_begin     before it appends: the eviction planned last step is applied, compressed tokens are back
+///   ... append K and V of the new tokens at the physical end, attention; its threads call
+///   mnnkv_session_scores    for each softmax tile (only needed with kv_h2o_enable)
+///   mnnkv_session_end       after attention: scores are folded in, the next eviction is planned, cold tokens are
+///                           handed to the workers, and those that are compressed leave memory again
+///
+/// and mnnkv_session_keep when it edits the chat's history, mnnkv_session_reset when it clears a cache.
+///
+/// Logical positions are the chat's: a token's number since the layer was reset, which positional encodings need.
+/// Physical positions are the cache's: where the token lies now. They part when tokens are evicted, per layer. The
+/// session knows both; the host keeps its own count of logical tokens as ever, and takes physical lengths from
+/// mnnkv_cache::kv_len.
+///
+/// Between begin and end the host may read every token below kv_len and append behind it. It must not write older
+/// tokens, nor touch the cache between end and begin except to append nothing: it may copy the whole cache to a larger
+/// buffer (a copy of tokens that are compressed copies zeros, and costs their memory until the next end), free the old
+/// one, and hand in the new layout. Layers without a cache, and layers that read another layer's, are never named.
+///
+/// One thread at a time, except: mnnkv_session_scores may run on several threads at once, each with its own lane,
+/// beside nothing else; functions with a const session may run at any time (they wait for a call under way). Workers
+/// (kv_lossless_async_threads, with kv_lossless_runtime_enable) sleep when idle; the host never waits for one except in
+/// begin, for tokens that it would have to decode itself otherwise.
+pub struct mnnkv_session(Session);
+
+/// A layer's cache as it is now.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_cache {
+    /// sizeof(mnnkv_cache)
+    pub struct_size: u32,
+    /// What the buffers look like. Packing and max_tokens may change from call to call (a cache that has grown); heads,
+    /// head_dim and element types may not.
+    pub layout: *const mnnkv_layout,
+    /// K of all heads.
+    pub key: *mut c_void,
+    /// V of all heads.
+    pub value: *mut c_void,
+    /// In: physical tokens in the cache. Out, on success of begin and keep: how many there are now.
+    pub kv_len: u32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
+unsafe impl Sized32 for mnnkv_cache {
+    const MIN: usize = size_of::<mnnkv_cache>();
+}
+
+/// The softmax values of one query head for some tokens, as attention has them before it multiplies by V.
+///
+/// data holds exp(x - m) with m the largest x of the row so far (flash attention), or finished probabilities. What the
+/// session makes of it is exact: a value times every later update_scale of its row, divided by row_sum.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_score_tile {
+    /// sizeof(mnnkv_score_tile)
+    pub struct_size: u32,
+    /// MNNKV_DTYPE_F16, BF16 or F32: of data.
+    pub dtype: u32,
+    /// Order of data: [UP(tokens, pack)][queries][pack], with anything in the lanes past the last token; 0 = rows
+    /// [queries][tokens]. MNN's tiles have 4, 8 or 16.
+    pub pack: u32,
+    /// Query rows, at least 1: all rows of the step, the same in every tile of a head.
+    pub queries: u32,
+    /// Tokens, at least 1.
+    pub tokens: u32,
+    /// Physical position of the first token.
+    pub token_begin: u32,
+    /// MNNKV_TILE_FIRST, MNNKV_TILE_LAST, both or 0.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// The values; no alignment needed.
+    pub data: *const c_void,
+    /// [queries] or NULL (all 1): multiplies what this head gathered so far, before this tile (exp(old maximum - new
+    /// maximum)).
+    pub update_scale: *const f32,
+    /// [queries] or NULL (all 1): the sum of each row over all tokens. With the last tile only.
+    pub row_sum: *const f32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
+unsafe impl Sized32 for mnnkv_score_tile {
+    const MIN: usize = size_of::<mnnkv_score_tile>();
+}
+
+impl mnnkv_score_tile {
+    /// # Safety
+    /// Non-NULL pointers are readable as the fields say.
+    unsafe fn check<'a>(&self) -> Result<Tile<'a>> {
+        if self.reserved != 0 {
+            bail!(InvalidArgument, "tile->reserved is {}; 0 expected", self.reserved);
+        }
+        if self.flags & !(MNNKV_TILE_FIRST | MNNKV_TILE_LAST) != 0 {
+            bail!(InvalidArgument, "tile->flags is {:#x}; FIRST (1) and LAST (2) are known", self.flags);
+        }
+        let dtype = Dtype::from_code(self.dtype, "tile->dtype")?;
+        let (pack, queries, tokens) = (self.pack as usize, self.queries as usize, self.tokens as usize);
+        let Some(bytes) = Tile::data_bytes(dtype, pack, queries, tokens) else {
+            bail!(InvalidArgument, "a tile of {queries} queries and {tokens} tokens overflows memory");
+        };
+        // SAFETY: the caller vouches for the pointers.
+        unsafe {
+            let row = |ptr: *const f32, name| {
+                if ptr.is_null() { Ok(None) } else { pointer::input(ptr, queries, name).map(Some) }
+            };
+            Ok(Tile {
+                dtype,
+                pack,
+                queries,
+                tokens,
+                token_begin: self.token_begin as usize,
+                first: self.flags & MNNKV_TILE_FIRST != 0,
+                last: self.flags & MNNKV_TILE_LAST != 0,
+                data: pointer::input_bytes(self.data, bytes, "tile->data")?,
+                update_scale: row(self.update_scale, "tile->update_scale")?,
+                row_sum: row(self.row_sum, "tile->row_sum")?,
+            })
+        }
+    }
+}
+
+/// Runs the body of an export that edits a layer's cache, and writes the length that it answers.
+///
+/// # Safety
+/// Pointers are NULL or as the header says.
+unsafe fn with_cache(
+    session: *const mnnkv_session,
+    cache: *mut mnnkv_cache,
+    body: impl FnOnce(&Session, Cache<'_>, u32) -> Result<u32>,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        unsafe {
+            let session = pointer::reference(session, "session")?;
+            let given = pointer::required(cache, "cache")?;
+            let (layout, key, value) = layout::checked_cache(given.layout, given.key, given.value)?;
+            let kv_len = body(&session.0, Cache { layout: &layout, key, value }, given.kv_len)?;
+            // Read above through the same pointer, which is not const.
+            (&raw mut (*cache).kv_len).write(kv_len);
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `session` is NULL or live.
+unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Session) -> Result<()>) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: passed on.
+        body(unsafe { &pointer::reference(session, "session")?.0 })
+    })
+}
+
+/// Copies text to a buffer of C's, with a zero behind it.
+fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
+    let Some(target) = out.get_mut(..text.len() + 1) else {
+        len.set(text.len() + 1);
+        return Err(Error::too_small("cap", out.len(), text.len() + 1));
+    };
+    target[..text.len()].copy_from_slice(text.as_bytes());
+    target[text.len()] = 0;
+    len.set(text.len() + 1);
+    Ok(())
+}
+
+/// Makes a session for a model of `layers` layers, whose attention runs on up to `lanes` threads (each at least 1).
+///
+/// config_json: a JSON object of len bytes (no terminating zero needed), such as the host's own config: keys that begin
+/// with kv_h2o_ or kv_lossless_ are read, others ignored; len 0 means no keys. docs/config.md lists them with types,
+/// defaults and ranges. Unless kv_h2o_enable is true nothing is ever evicted; unless kv_lossless_enable and
+/// kv_lossless_runtime_enable are true nothing is compressed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
+/// given to mnnkv_session_destroy.
+/// INVALID_ARGUMENT: not a JSON object; or a key with a wrong type or range, which the message names. Unknown keys with
+/// our prefixes are no error: mnnkv_session_warnings. UNSUPPORTED: another ABI. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_create(
+    config_json: *const c_char,
+    len: usize,
+    layers: u32,
+    lanes: u32,
+    abi_version: u32,
+    out: *mut *mut mnnkv_session,
+) -> mnnkv_status {
+    guard(|| {
+        version::check_abi(abi_version)?;
+        // SAFETY: the caller vouches for its pointers.
+        let (config, out) =
+            unsafe { (pointer::input_bytes(config_json.cast(), len, "config_json")?, Out::new(out, "out")?) };
+        out.set(Box::into_raw(Box::new(mnnkv_session(Session::new(config, layers, lanes)?))));
+        Ok(())
+    })
+}
+
+/// Frees a session, its blobs and its threads, after the job that each is at. Tokens that are compressed at that moment
+/// are gone: destroy it with the caches, or right after a begin of each layer. NULL is ignored. Works on a handle that
+/// answers INTERNAL. No other call may be under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
+    if session.is_null() {
+        return;
+    }
+    guard(|| {
+        // SAFETY: the caller says the handle is from create and not destroyed yet.
+        drop(unsafe { Box::from_raw(session) });
+        Ok(())
+    });
+}
+
+/// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect.
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to say.
+/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_warnings(
+    session: *const mnnkv_session,
+    text: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
+            put_text(&session.warnings().join("\n"), out, &len)
+        })
+    }
+}
+
+/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and step
+/// clock are forgotten, whatever was under way. Metrics go on.
+/// INVALID_ARGUMENT: no such layer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe { with(session, |session| session.reset((layer != MNNKV_ALL_LAYERS).then_some(layer))) }
+}
+
+/// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has.
+///
+/// Compressed tokens are back afterwards, bit for bit; the eviction planned at the last end is applied, which moves
+/// tokens and gives the pages behind them back; cache->kv_len is the new length, and the host appends there.
+/// Decoding of the next layer starts in the background.
+/// INVALID_ARGUMENT: no such layer; it is open already; kv_len is not what the last end or keep left; heads, head_dim or
+/// an element type differ from before. CORRUPT, OUT_OF_MEMORY: a token could not be restored; its blob is kept, the
+/// cache is not to be read, and the call may be tried again. On any error the layer is not open and no token has moved.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_begin(
+    session: *mut mnnkv_session,
+    layer: u32,
+    cache: *mut mnnkv_cache,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe { with_cache(session, cache, |session, cache, kv_len| session.begin(layer, cache, kv_len)) }
+}
+
+/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing.
+///
+/// lane: a number below the session's lanes; one thread per lane at a time. Tiles of one head come in order in one lane;
+/// which lane has which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
+/// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
+/// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
+/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, outside max_tokens, or has a
+/// row_sum or update_scale that cannot be; another thread is in this lane. The head it belongs to is then dropped, and
+/// end will miss it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_scores(
+    session: *mut mnnkv_session,
+    layer: u32,
+    lane: u32,
+    tile: *const mnnkv_score_tile,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe { with(session, |session| session.scores(layer, lane, &pointer::required(tile, "tile")?.check()?)) }
+}
+
+/// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
+///
+/// heads: query heads that scored, queries: rows of the step. Either every head came in whole or none did, which leaves
+/// the scores as they were. queries 0 closes a step whose attention failed: scores that came in are dropped.
+/// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
+/// error: the tokens stay raw and a metric counts it.
+/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
+/// missing, incomplete, or scored tokens past kv_len. The layer is then still open, and nothing has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_end(
+    session: *mut mnnkv_session,
+    layer: u32,
+    heads: u32,
+    queries: u32,
+    cache: *mut mnnkv_cache,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with_cache(session, cache, |session, cache, kv_len| {
+            session.end(layer, heads, queries, cache, kv_len)?;
+            Ok(kv_len)
+        })
+    }
+}
+
+/// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
+/// before are gone already; the others move together, and cache->kv_len is the new physical length.
+///
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length. Logical positions are
+/// renumbered: the first kept one becomes 0 (tokens keep the rotation they were cached with). Scores go with their
+/// tokens; a plan that was waiting is made anew. Call it between steps, for each layer that has a cache.
+/// INVALID_ARGUMENT: no such layer; it is open; pairs or kv_len are wrong. Nothing has changed then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_keep(
+    session: *mut mnnkv_session,
+    layer: u32,
+    logical_pairs: *const i32,
+    n_pairs: usize,
+    cache: *mut mnnkv_cache,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with_cache(session, cache, |session, cache, kv_len| {
+            session.keep(layer, layout::reserve_pairs(logical_pairs, n_pairs)?, cache, kv_len)
+        })
+    }
+}
+
+/// How many tokens a layer has had since its reset (logical), and how many are in its cache (physical). Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_lengths(
+    session: *const mnnkv_session,
+    layer: u32,
+    logical: *mut u32,
+    physical: *mut u32,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let (logical, physical) = (Out::new(logical, "logical")?, Out::new(physical, "physical")?);
+            let lengths = session.lengths(layer)?;
+            logical.set(lengths.logical);
+            physical.set(lengths.physical);
+            Ok(())
+        })
+    }
+}
+
+/// Which logical positions a layer's cache holds, in physical order: n_pairs times (offset, length), ascending, never
+/// touching. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what is needed. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_positions(
+    session: *const mnnkv_session,
+    layer: u32,
+    pairs: *mut i32,
+    pairs_cap: usize,
+    n_pairs: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers; a pair is two neighbouring numbers.
+    unsafe {
+        with(session, |session| {
+            let out = pointer::output(pairs.cast::<[i32; 2]>(), pairs_cap, "pairs")?;
+            let n_pairs = Out::new(n_pairs, "n_pairs")?;
+            let positions = session.positions(layer)?;
+            n_pairs.set(positions.len());
+            let Some(target) = out.get_mut(..positions.len()) else {
+                return Err(Error::too_small("pairs_cap (pairs)", pairs_cap, positions.len()));
+            };
+            target.copy_from_slice(&positions);
+            Ok(())
+        })
+    }
+}
+
+/// Reads the metrics of all layers together. Set metrics->struct_size first. May run beside any other call; it waits for
+/// one under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_metrics(
+    session: *const mnnkv_session,
+    metrics: *mut mnnkv_metrics,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let metrics = SizedOut::new(metrics, "metrics")?;
+            metrics.set(&session.metrics(None)?.into());
+            Ok(())
+        })
+    }
+}
+
+/// As mnnkv_session_metrics, of one layer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_layer_metrics(
+    session: *const mnnkv_session,
+    layer: u32,
+    metrics: *mut mnnkv_metrics,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let metrics = SizedOut::new(metrics, "metrics")?;
+            metrics.set(&session.metrics(Some(layer))?.into());
+            Ok(())
+        })
+    }
+}
+
+/// The metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, with the names of
+/// mnnkv_metrics. What was not measured is absent; layers that were never named are too.
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero. BUFFER_TOO_SMALL: *len is what
+/// is needed now; it may have grown at the next call. Threads as mnnkv_session_metrics.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_metrics_json(
+    session: *const mnnkv_session,
+    text: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
+            put_text(&session.metrics_json()?, out, &len)
+        })
+    }
+}

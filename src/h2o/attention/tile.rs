@@ -1,0 +1,125 @@
+//! What a host hands over of its softmax, and what is checked of it.
+
+use crate::dtype::Dtype;
+use crate::status::{Result, bail};
+
+/// One softmax tile of one query head.
+///
+/// A row's attention to a token is its value, times the row's `update_scale` of every later tile of the head, divided
+/// by the row's `row_sum`. Values that are normalised already have neither.
+///
+/// Tiles of a head come one after another, in any order of tokens and of any size; they need not begin or end where
+/// blocks or packs do.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile<'a> {
+    /// Type of the values: F16, BF16 or F32.
+    pub dtype: Dtype,
+    /// Tokens that lie side by side: values are `[tokens / pack, rounded up][queries][pack]`, counted from the tile's
+    /// own first token. 0 for plain rows, `[queries][tokens]`. Padding may hold anything.
+    pub pack: usize,
+    /// Query rows, at least 1 and the same in all tiles of a head.
+    pub queries: usize,
+    /// Tokens, at least 1.
+    pub tokens: usize,
+    /// Where the first of them is in the cache (in tokens).
+    pub token_begin: usize,
+    /// The first tile of a head.
+    pub first: bool,
+    /// The last tile of a head.
+    pub last: bool,
+    /// The values in the byte order of the machine, exactly [`Tile::data_bytes`], at any alignment.
+    pub data: &'a [u8],
+    /// `[queries]`: multiplies what the head gathered before this tile. That of a first tile may hold anything.
+    pub update_scale: Option<&'a [f32]>,
+    /// `[queries]`: divides the attention of the whole head. With the last tile only.
+    pub row_sum: Option<&'a [f32]>,
+}
+
+impl Tile<'_> {
+    /// Bytes of a tile's values; `None` where the number does not fit.
+    pub fn data_bytes(dtype: Dtype, pack: usize, queries: usize, tokens: usize) -> Option<usize> {
+        let columns = if pack == 0 { tokens } else { tokens.checked_next_multiple_of(pack)? };
+        columns.checked_mul(queries)?.checked_mul(dtype.bytes())
+    }
+
+    /// What can be said of a tile by itself. Rows below `first_row` do not count and may hold anything.
+    #[inline]
+    pub(super) fn check(&self, max_tokens: usize, first_row: usize) -> Result<()> {
+        let good = |sum: f32| (f32::from_bits(1)..f32::INFINITY).contains(&sum);
+        let whole = self.dtype != Dtype::Int8
+            && self.queries > 0
+            && self.tokens > 0
+            && self.token_begin.checked_add(self.tokens).is_some_and(|end| end <= max_tokens)
+            && Tile::data_bytes(self.dtype, self.pack, self.queries, self.tokens) == Some(self.data.len())
+            && self.update_scale.is_none_or(|scale| scale.len() == self.queries)
+            && self.row_sum.is_none_or(|sums| self.last && sums.len() == self.queries);
+        let scale = if self.first { None } else { self.update_scale };
+        if whole
+            && scale.is_none_or(|scale| all(&scale[first_row..], |s| (0.0..f32::INFINITY).contains(&s)))
+            && self.row_sum.is_none_or(|sums| all(&sums[first_row..], good))
+        {
+            return Ok(());
+        }
+        self.refuse(max_tokens, first_row)
+    }
+
+    /// Says what [`Tile::check`] found.
+    #[cold]
+    fn refuse(&self, max_tokens: usize, first_row: usize) -> Result<()> {
+        let Tile { dtype, pack, queries, tokens, token_begin, .. } = *self;
+        if dtype == Dtype::Int8 {
+            bail!(Unsupported, "tile->dtype is {}; F16, BF16 or F32 expected", dtype.name());
+        }
+        if queries == 0 {
+            bail!(InvalidArgument, "tile->queries is 0; at least 1 expected");
+        }
+        if tokens == 0 {
+            bail!(InvalidArgument, "tile->tokens is 0; at least 1 expected");
+        }
+        if token_begin.checked_add(tokens).is_none_or(|end| end > max_tokens) {
+            bail!(
+                InvalidArgument,
+                "tile->token_begin is {token_begin} and tile->tokens {tokens}; an end of {max_tokens} or less expected"
+            );
+        }
+        let shape = format!("{queries} rows of {tokens} tokens, {}, pack {pack}", dtype.name());
+        match Tile::data_bytes(dtype, pack, queries, tokens) {
+            None => bail!(InvalidArgument, "tile->data cannot hold {shape}"),
+            Some(bytes) if bytes != self.data.len() => {
+                bail!(InvalidArgument, "tile->data holds {} bytes; {bytes} expected ({shape})", self.data.len())
+            }
+            _ => {}
+        }
+        for (name, given) in [("update_scale", self.update_scale), ("row_sum", self.row_sum)] {
+            if let Some(given) = given.filter(|given| given.len() != queries) {
+                bail!(
+                    InvalidArgument,
+                    "tile->{name} holds {} values; {queries} expected, one per query row",
+                    given.len()
+                );
+            }
+        }
+        if self.row_sum.is_some() && !self.last {
+            bail!(
+                InvalidArgument,
+                "tile->row_sum is given and tile->last is false; only a head's last tile may have it"
+            );
+        }
+        let rows = |values: Option<&[f32]>, bad: fn(f32) -> bool| {
+            let values = values?;
+            (first_row..queries).map(|row| (row, values[row])).find(|(_, value)| bad(*value))
+        };
+        if let Some((row, sum)) = rows(self.row_sum, |sum| !(sum > 0.0 && sum.is_finite())) {
+            bail!(InvalidArgument, "tile->row_sum[{row}] is {sum}; a finite number above 0 expected");
+        }
+        if let Some((row, scale)) = rows(self.update_scale, |scale| !(scale >= 0.0 && scale.is_finite())) {
+            bail!(InvalidArgument, "tile->update_scale[{row}] is {scale}; a finite number of 0 or more expected");
+        }
+        Ok(())
+    }
+}
+
+/// Whether all values are good; looks at every one, so that it can look at several at once.
+fn all(values: &[f32], good: impl Fn(f32) -> bool) -> bool {
+    values.iter().fold(true, |all, value| all & good(*value))
+}

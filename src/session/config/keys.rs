@@ -1,0 +1,258 @@
+//! Every key, declared once: its name, what it may be, and its default.
+
+use super::{Aggregation, Basis, Mode, Ratio};
+use crate::gear::Format;
+use crate::status::{Result, bail};
+use serde_json::{Map, Value};
+use std::ops::RangeInclusive;
+
+/// Key and value as the host wrote them.
+pub(super) type Object = Map<String, Value>;
+
+/// What a key may be, and its default.
+pub(super) trait Kind {
+    /// What the session gets.
+    type Value;
+
+    /// What the key is when the host does not give it.
+    fn default(&self) -> Self::Value;
+
+    /// The value in `given`, or nothing when its type or range is wrong.
+    fn accept(&self, given: &Value) -> Option<Self::Value>;
+
+    /// What would have been accepted, to go before "expected".
+    fn allowed(&self) -> String;
+}
+
+/// `true` or `false`; the default.
+pub(super) struct Switch(pub bool);
+
+/// A whole number; the default and what is allowed. `16.0` is as good as `16`.
+pub(super) struct Whole<T>(pub T, pub RangeInclusive<T>);
+
+/// A number; the default and what is allowed.
+pub(super) struct Real(pub f32, pub RangeInclusive<f32>);
+
+/// One of some names; the first is the default.
+pub(super) struct Choice<T: 'static>(pub &'static [(&'static str, T)]);
+
+/// A comma-separated list of names; the default.
+pub(super) struct List(pub &'static str);
+
+impl Kind for Switch {
+    type Value = bool;
+
+    fn default(&self) -> bool {
+        self.0
+    }
+
+    fn accept(&self, given: &Value) -> Option<bool> {
+        given.as_bool()
+    }
+
+    fn allowed(&self) -> String {
+        "true or false".into()
+    }
+}
+
+impl<T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display> Kind for Whole<T> {
+    type Value = T;
+
+    fn default(&self) -> T {
+        self.0
+    }
+
+    fn accept(&self, given: &Value) -> Option<T> {
+        let integer = given.as_i64().map(i128::from).or(given.as_u64().map(i128::from));
+        let integral = || given.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i128);
+        T::try_from(integer.or_else(integral)?).ok().filter(|number| self.1.contains(number))
+    }
+
+    fn allowed(&self) -> String {
+        format!("a whole number from {} to {}", self.1.start(), self.1.end())
+    }
+}
+
+impl Kind for Real {
+    type Value = f32;
+
+    fn default(&self) -> f32 {
+        self.0
+    }
+
+    fn accept(&self, given: &Value) -> Option<f32> {
+        given.as_f64().map(|number| number as f32).filter(|number| self.1.contains(number))
+    }
+
+    fn allowed(&self) -> String {
+        format!("a number from {} to {}", self.1.start(), self.1.end())
+    }
+}
+
+impl<T: Copy> Kind for Choice<T> {
+    type Value = T;
+
+    fn default(&self) -> T {
+        self.0[0].1
+    }
+
+    fn accept(&self, given: &Value) -> Option<T> {
+        let given = given.as_str()?;
+        self.0.iter().find(|(name, _)| *name == given).map(|(_, value)| *value)
+    }
+
+    fn allowed(&self) -> String {
+        let names: Vec<_> = self.0.iter().map(|(name, _)| format!("{name:?}")).collect();
+        names.join(" or ")
+    }
+}
+
+impl Kind for List {
+    type Value = String;
+
+    fn default(&self) -> String {
+        self.0.into()
+    }
+
+    fn accept(&self, given: &Value) -> Option<String> {
+        given.as_str().map(String::from)
+    }
+
+    fn allowed(&self) -> String {
+        "a string of names between commas".into()
+    }
+}
+
+fn read<K: Kind>(kind: K, name: &str, given: &Object) -> Result<K::Value> {
+    let Some(value) = given.get(name) else { return Ok(kind.default()) };
+    match kind.accept(value) {
+        Some(value) => Ok(value),
+        None => bail!(InvalidArgument, "{name} is {}; {} expected", describe(value), kind.allowed()),
+    }
+}
+
+/// A value for a message: short, and without control characters.
+pub(super) fn describe(value: &Value) -> String {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) => format!("\"{}\"", shorten(text)),
+        Value::Array(values) => format!("an array of {}", values.len()),
+        Value::Object(values) => format!("an object of {}", values.len()),
+    }
+}
+
+/// The beginning of a host's text for a message, without control characters.
+pub(super) fn shorten(text: &str) -> String {
+    const CHARS: usize = 60;
+    let end = text.char_indices().nth(CHARS).map_or(text.len(), |(at, _)| at);
+    let more = if end < text.len() { "..." } else { "" };
+    format!("{}{more}", text[..end].escape_debug())
+}
+
+/// Which layers a scope names.
+#[derive(Clone, Copy)]
+pub(super) struct Scope {
+    pub front: bool,
+    pub kept: bool,
+}
+
+macro_rules! keys {
+    ($($key:ident: $kind:ident $(<$of:ty>)? ($($declared:tt)*);)*) => {
+        /// Every key's value: the host's, or the default.
+        pub(super) struct Values {
+            $(pub $key: <$kind $(<$of>)? as Kind>::Value,)*
+        }
+
+        impl Values {
+            /// Checks every known key of `given`; others are not looked at.
+            pub fn read(given: &Object) -> Result<Self> {
+                Ok(Values { $($key: read($kind $(::<$of>)? ($($declared)*), stringify!($key), given)?,)* })
+            }
+        }
+
+        /// The name of every key.
+        pub(super) const NAMES: &[&str] = &[$(stringify!($key)),*];
+
+        /// Each key's name, for messages.
+        #[allow(non_upper_case_globals, dead_code)]
+        pub(super) mod name {
+            $(pub const $key: &str = stringify!($key);)*
+        }
+
+        /// Shows every declaration, in order.
+        #[cfg(test)]
+        pub(super) fn each(mut see: impl FnMut(&'static str, &dyn super::tests::Declared)) {
+            $(see(stringify!($key), &$kind $(::<$of>)? ($($declared)*));)*
+        }
+    };
+}
+
+/// Counts of tokens cross the C ABI as i32.
+const TOKENS: u32 = i32::MAX as u32;
+/// More layers than any model has.
+const LAYERS: u32 = 65_535;
+/// One TiB; more is a typo.
+const BYTES: u64 = 1 << 40;
+
+keys! {
+    kv_h2o_enable: Switch(false);
+    kv_h2o_layer_start: Whole<u32>(2, 0..=LAYERS);
+    kv_h2o_layer_end: Whole<i32>(-1, -1..=LAYERS as i32);
+    kv_h2o_block_tokens: Whole<u32>(64, 1..=65_536);
+    kv_h2o_sink_tokens: Whole<u32>(32, 0..=TOKENS);
+    kv_h2o_recent_tokens: Whole<u32>(256, 0..=TOKENS);
+    kv_h2o_target_mode: Choice<fn(f32, f32) -> Ratio>(&[
+        ("adaptive", |_, lossy| Ratio::Lossy(lossy)),
+        ("static", |keep, _| Ratio::Keep(keep)),
+    ]);
+    kv_h2o_target_keep_ratio: Real(0.5, 0.0..=1.0);
+    kv_h2o_target_lossy_ratio: Real(3.5, 1.0..=1e6);
+    kv_h2o_target_basis: Choice<Basis>(&[("logical", Basis::Logical), ("physical", Basis::Physical)]);
+    kv_h2o_max_tokens: Whole<u32>(0, 0..=TOKENS);
+    kv_h2o_trigger_min_tokens: Whole<u32>(512, 0..=TOKENS);
+    kv_h2o_update_interval: Whole<u32>(16, 1..=TOKENS);
+    kv_h2o_aggregation: Choice<fn(f32) -> Aggregation>(&[
+        ("ema", |alpha| Aggregation::Ema { alpha }),
+        ("sum", |_| Aggregation::Sum),
+        ("norm_sum", |_| Aggregation::NormSum),
+    ]);
+    kv_h2o_ema_alpha: Real(0.9, 0.0..=1.0);
+    kv_h2o_prefill_queries: Whole<i32>(0, -1..=i32::MAX);
+    kv_h2o_log_stats: Switch(false);
+
+    kv_lossless_enable: Switch(false);
+    kv_lossless_runtime_enable: Switch(false);
+    kv_lossless_scope: Choice<Scope>(&[
+        ("front_n", Scope { front: true, kept: false }),
+        ("h2o_kept", Scope { front: false, kept: true }),
+        ("front_n_and_h2o_kept", Scope { front: true, kept: true }),
+        ("none", Scope { front: false, kept: false }),
+    ]);
+    kv_lossless_front_n: Whole<u32>(2, 0..=LAYERS);
+    kv_lossless_codec: Choice<bool>(&[("gear_delta", true), ("none", false)]);
+    kv_lossless_codec_runtime: Choice<Format>(&[
+        ("fp16_gear_predictive_v3", Format::V1),
+        ("gear_delta", Format::V1),
+        ("gear_v1", Format::V1),
+        ("gear_v2", Format::V2),
+    ]);
+    kv_lossless_predictors_k: List("raw,delta_seq,xor_seq,pair_delta");
+    kv_lossless_predictors_v: List("raw,delta_seq,xor_seq");
+    kv_lossless_effort: Whole<i32>(0, 0..=9);
+    kv_lossless_runtime_mode: Choice<Mode>(&[("probe", Mode::Probe), ("full", Mode::Full), ("store", Mode::Store)]);
+    kv_lossless_block_tokens: Whole<u32>(128, 1..=65_536);
+    kv_lossless_hot_sink_tokens: Whole<u32>(16, 0..=TOKENS);
+    kv_lossless_hot_recent_tokens: Whole<u32>(256, 0..=TOKENS);
+    kv_lossless_kept_sample_layers: Whole<i32>(1, -1..=LAYERS as i32);
+    kv_lossless_kept_sample_token_interval: Whole<i32>(1, -1..=i32::MAX);
+    kv_lossless_front_sample_token_interval: Whole<i32>(1, -1..=i32::MAX);
+    kv_lossless_store_disable_front: Switch(false);
+    kv_lossless_store_bootstrap_tokens: Whole<u32>(32, 0..=TOKENS);
+    kv_lossless_store_grouped_step_tokens: Whole<u32>(256, 1..=TOKENS);
+    kv_lossless_async_threads: Whole<u32>(1, 0..=64);
+    kv_lossless_max_queue: Whole<u32>(256, 1..=65_536);
+    kv_lossless_decode_cache_blocks: Whole<u32>(64, 0..=65_536);
+    kv_lossless_decode_cache_bytes: Whole<u64>(0, 0..=BYTES);
+    kv_lossless_pending_bytes: Whole<u64>(0, 0..=BYTES);
+    kv_lossless_strict_roundtrip_check: Switch(false);
+}

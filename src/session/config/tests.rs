@@ -1,0 +1,608 @@
+//! Worked examples of every rule, the manual against the declarations, and junk.
+
+use super::keys::{Choice, Kind, List, NAMES, Real, Switch, Whole, each};
+use super::*;
+use crate::status::{Error, Status};
+use proptest::prelude::*;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// A declaration, as the tests see it.
+pub(super) trait Declared {
+    /// Type, default and range, as the manual has them.
+    fn row(&self) -> [String; 3];
+    /// The default, as a host would write it.
+    fn usual(&self) -> Value;
+    /// Values of the right type that are out of range.
+    fn outside(&self) -> Vec<Value>;
+}
+
+impl Declared for Switch {
+    fn row(&self) -> [String; 3] {
+        ["switch".into(), self.0.to_string(), self.allowed()]
+    }
+
+    fn usual(&self) -> Value {
+        json!(self.0)
+    }
+
+    fn outside(&self) -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+impl<T: Copy + PartialOrd + TryFrom<i128> + Into<i128> + std::fmt::Display> Declared for Whole<T> {
+    fn row(&self) -> [String; 3] {
+        ["whole".into(), self.0.to_string(), format!("{} to {}", self.1.start(), self.1.end())]
+    }
+
+    fn usual(&self) -> Value {
+        json!(self.0.into() as i64)
+    }
+
+    fn outside(&self) -> Vec<Value> {
+        let (least, most) = ((*self.1.start()).into() as i64, (*self.1.end()).into() as i64);
+        let mut outside = vec![json!(least - 1), json!(most + 1), json!(i64::MIN), json!(u64::MAX)];
+        outside.extend([json!(least as f64 + 0.5), json!(1e300), json!(-1e300), json!(f64::MIN_POSITIVE)]);
+        outside
+    }
+}
+
+impl Declared for Real {
+    fn row(&self) -> [String; 3] {
+        ["real".into(), self.0.to_string(), format!("{} to {}", self.1.start(), self.1.end())]
+    }
+
+    fn usual(&self) -> Value {
+        json!(self.0)
+    }
+
+    fn outside(&self) -> Vec<Value> {
+        let (least, most) = (f64::from(*self.1.start()), f64::from(*self.1.end()));
+        vec![json!(least - 1e-3), json!(most + 1.0), json!(1e300), json!(-1e300), json!(i64::MIN)]
+    }
+}
+
+impl<T: Copy> Declared for Choice<T> {
+    fn row(&self) -> [String; 3] {
+        ["name".into(), format!("{:?}", self.0[0].0), self.allowed()]
+    }
+
+    fn usual(&self) -> Value {
+        json!(self.0[0].0)
+    }
+
+    fn outside(&self) -> Vec<Value> {
+        let padded = format!(" {}", self.0[0].0);
+        vec![json!(""), json!(self.0[0].0.to_uppercase()), json!(padded), json!("x".repeat(10_000))]
+    }
+}
+
+impl Declared for List {
+    fn row(&self) -> [String; 3] {
+        ["list".into(), format!("{:?}", self.0), "names".into()]
+    }
+
+    fn usual(&self) -> Value {
+        json!(self.0)
+    }
+
+    fn outside(&self) -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+const LAYERS: u32 = 32;
+
+fn parse(config: Value) -> Result<(Config, Vec<String>)> {
+    Config::parse(config.to_string().as_bytes(), LAYERS)
+}
+
+/// Of a config without warnings.
+fn clean(config: Value) -> Config {
+    let (parsed, warnings) = parse(config.clone()).unwrap();
+    assert_eq!(warnings, [""; 0], "{config}");
+    parsed
+}
+
+/// The only warning of a config.
+fn warned(config: Value) -> (Config, String) {
+    let (parsed, mut warnings) = parse(config.clone()).unwrap();
+    assert_eq!(warnings.len(), 1, "{config}: {warnings:?}");
+    (parsed, warnings.remove(0))
+}
+
+fn refused(json: &[u8]) -> Error {
+    let error = Config::parse(json, LAYERS).unwrap_err();
+    assert_eq!(error.status(), Status::InvalidArgument);
+    assert!(error.message().len() < 400, "{error}");
+    error
+}
+
+/// `config` with both features on.
+fn on(mut config: Value) -> Value {
+    for key in ["kv_h2o_enable", "kv_lossless_enable", "kv_lossless_runtime_enable"] {
+        config.as_object_mut().unwrap().entry(key).or_insert(json!(true));
+    }
+    config
+}
+
+fn h2o(config: Value) -> H2o {
+    clean(on(config)).h2o.unwrap()
+}
+
+fn lossless(config: Value) -> Lossless {
+    clean(on(config)).lossless.unwrap()
+}
+
+#[test]
+fn the_manual_says_what_is_declared() {
+    let manual: Vec<Vec<String>> = include_str!("../config.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `"))
+        .map(|line| line.split(" | ").map(|cell| cell.trim_matches(['`', '|', ' ']).to_owned()).collect())
+        .collect();
+    let mut row = manual.iter();
+    each(|name, declared| {
+        let row = row.next().unwrap_or_else(|| panic!("the manual lacks {name}"));
+        let [kind, default, range] = declared.row();
+        assert_eq!(row[..4], [name.to_owned(), kind, default, range]);
+        assert!(!row[4].is_empty());
+    });
+    assert_eq!(row.next(), None);
+}
+
+#[test]
+fn each_default_may_be_written_out() {
+    for switches in [json!({}), on(json!({}))] {
+        let mut written = json!({});
+        each(|name, declared| written[name] = declared.usual());
+        written.as_object_mut().unwrap().extend(switches.as_object().unwrap().clone());
+        assert_eq!(clean(switches), clean(written));
+    }
+}
+
+#[test]
+fn wrong_types_and_values_out_of_range_name_the_key() {
+    let types = [json!(null), json!(true), json!("text"), json!(0.5), json!(1), json!([1, 2]), json!({"a": 1})];
+    each(|name, declared| {
+        let usual = declared.usual();
+        let same = |value: &Value| std::mem::discriminant(value) == std::mem::discriminant(&usual);
+        for value in types.iter().filter(|value| !same(value)).cloned().chain(declared.outside()) {
+            let error = refused(json!({ name: value }).to_string().as_bytes());
+            assert!(error.message().starts_with(&format!("{name} is ")), "{error}");
+            assert!(error.message().ends_with(" expected"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn errors_say_what_was_given_and_what_is_allowed() {
+    for (config, message) in [
+        (r#"{"kv_h2o_block_tokens": 0}"#, "kv_h2o_block_tokens is 0; a whole number from 1 to 65536 expected"),
+        (r#"{"kv_h2o_block_tokens": 16.5}"#, "kv_h2o_block_tokens is 16.5; a whole number from 1 to 65536 expected"),
+        (r#"{"kv_h2o_ema_alpha": "0.9"}"#, r#"kv_h2o_ema_alpha is "0.9"; a number from 0 to 1 expected"#),
+        (r#"{"kv_h2o_enable": [1,2]}"#, "kv_h2o_enable is an array of 2; true or false expected"),
+        (
+            r#"{"kv_h2o_target_mode": "dyn\namic"}"#,
+            r#"kv_h2o_target_mode is "dyn\namic"; "adaptive" or "static" expected"#,
+        ),
+        (
+            r#"{"kv_lossless_predictors_k": 1}"#,
+            "kv_lossless_predictors_k is 1; a string of names between commas expected",
+        ),
+        ("[1]", "the config is an array of 1; a JSON object expected"),
+        ("null", "the config is null; a JSON object expected"),
+    ] {
+        assert_eq!(refused(config.as_bytes()).message(), message);
+    }
+}
+
+#[test]
+fn long_values_are_shortened() {
+    let error = refused(json!({ "kv_h2o_target_mode": "é".repeat(100_000) }).to_string().as_bytes());
+    assert!(error.message().contains(&format!("\"{}...\"", "é".repeat(60))), "{error}");
+}
+
+#[test]
+fn text_that_is_no_json_is_refused_with_its_place() {
+    let broken = refused(b"{\n  \"kv_h2o_enable\" true}");
+    assert!(broken.message().contains("not JSON") && broken.message().contains("line 2 column 19"), "{broken}");
+    assert!(refused(b" ").message().contains("line 1 column 1"));
+    assert!(refused(b"{} x").message().contains("line 1 column 4"));
+    assert_eq!(refused(b"{\"a\":\"\xff\"}").message(), "the config is not UTF-8: byte 6 begins no character");
+    refused(b"{\"kv_h2o_ema_alpha\": NaN}");
+}
+
+#[test]
+fn nothing_given_is_everything_off() {
+    let off = Config { h2o: None, lossless: None };
+    assert_eq!(Config::parse(b"", LAYERS).unwrap(), (off.clone(), Vec::new()));
+    assert_eq!(Config::parse(b"", 0).unwrap(), (off.clone(), Vec::new()));
+    assert_eq!(clean(json!({})), off);
+    assert_eq!(clean(json!({"kv_h2o_enable": false, "kv_h2o_sink_tokens": 4})), off);
+}
+
+#[test]
+fn the_defaults_when_switched_on() {
+    let config = clean(on(json!({})));
+    let h2o = H2o {
+        first_layer: 2,
+        end_layer: LAYERS,
+        block_tokens: 64,
+        sink_tokens: 32,
+        recent_tokens: 256,
+        ratio: Ratio::Lossy(3.5),
+        basis: Basis::Logical,
+        max_tokens: None,
+        trigger_min_tokens: 512,
+        update_interval: 16,
+        aggregation: Aggregation::Ema { alpha: 0.9 },
+        prefill_queries: 0,
+        log_stats: false,
+    };
+    let lossless = Lossless {
+        front_layers: 2,
+        kept_layers: false,
+        mode: Mode::Probe,
+        block_tokens: 128,
+        hot_sink_tokens: 16,
+        hot_recent_tokens: 256,
+        kept_sample_layers: 1,
+        kept_sample_interval: 1,
+        front_sample_interval: 1,
+        store_front: true,
+        bootstrap_tokens: 32,
+        grouped_step_tokens: 256,
+        format: Format::V1,
+        key_predictors: Predictors::all(Format::V1),
+        value_predictors: Predictors::all(Format::V1),
+        effort: Effort::DEFAULT,
+        workers: 1,
+        max_queue: 256,
+        decode_cache_blocks: 64,
+        decode_cache_bytes: 0,
+        pending_bytes: 0,
+        strict_roundtrip: false,
+    };
+    assert_eq!(config, Config { h2o: Some(h2o), lossless: Some(lossless) });
+}
+
+#[test]
+fn every_key_reaches_its_field() {
+    let config = clean(on(json!({
+        "kv_h2o_layer_start": 3, "kv_h2o_layer_end": 30, "kv_h2o_block_tokens": 32, "kv_h2o_sink_tokens": 5,
+        "kv_h2o_recent_tokens": 100, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25,
+        "kv_h2o_target_lossy_ratio": 9, "kv_h2o_target_basis": "physical", "kv_h2o_max_tokens": 2000,
+        "kv_h2o_trigger_min_tokens": 700, "kv_h2o_update_interval": 8, "kv_h2o_aggregation": "norm_sum",
+        "kv_h2o_ema_alpha": 0.5, "kv_h2o_prefill_queries": 64, "kv_h2o_log_stats": true,
+        "kv_lossless_scope": "front_n_and_h2o_kept", "kv_lossless_front_n": 3, "kv_lossless_codec": "gear_delta",
+        "kv_lossless_codec_runtime": "gear_v1", "kv_lossless_predictors_k": "raw, delta_seq",
+        "kv_lossless_predictors_v": "xor_seq", "kv_lossless_effort": 9, "kv_lossless_runtime_mode": "store",
+        "kv_lossless_block_tokens": 256, "kv_lossless_hot_sink_tokens": 17, "kv_lossless_hot_recent_tokens": 300,
+        "kv_lossless_kept_sample_layers": 4, "kv_lossless_kept_sample_token_interval": 5,
+        "kv_lossless_front_sample_token_interval": 6, "kv_lossless_store_disable_front": true,
+        "kv_lossless_store_bootstrap_tokens": 33, "kv_lossless_store_grouped_step_tokens": 512,
+        "kv_lossless_async_threads": 2, "kv_lossless_max_queue": 128, "kv_lossless_decode_cache_blocks": 7,
+        "kv_lossless_decode_cache_bytes": 1_u64 << 33, "kv_lossless_pending_bytes": 1_u64 << 34,
+        "kv_lossless_strict_roundtrip_check": true,
+    })));
+    let h2o = H2o {
+        first_layer: 3,
+        end_layer: 31,
+        block_tokens: 32,
+        sink_tokens: 5,
+        recent_tokens: 100,
+        ratio: Ratio::Keep(0.25),
+        basis: Basis::Physical,
+        max_tokens: Some(2000),
+        trigger_min_tokens: 700,
+        update_interval: 8,
+        aggregation: Aggregation::NormSum,
+        prefill_queries: 64,
+        log_stats: true,
+    };
+    let lossless = Lossless {
+        front_layers: 3,
+        kept_layers: true,
+        mode: Mode::Store,
+        block_tokens: 256,
+        hot_sink_tokens: 17,
+        hot_recent_tokens: 300,
+        kept_sample_layers: 4,
+        kept_sample_interval: 5,
+        front_sample_interval: 6,
+        store_front: false,
+        bootstrap_tokens: 33,
+        grouped_step_tokens: 512,
+        format: Format::V1,
+        key_predictors: Predictors::from_bits(Predictors::RAW | Predictors::DELTA_SEQ, Format::V1).unwrap(),
+        value_predictors: Predictors::from_bits(Predictors::XOR_SEQ, Format::V1).unwrap(),
+        effort: Effort::MAX,
+        workers: 2,
+        max_queue: 128,
+        decode_cache_blocks: 7,
+        decode_cache_bytes: 1 << 33,
+        pending_bytes: 1 << 34,
+        strict_roundtrip: true,
+    };
+    assert_eq!(config, Config { h2o: Some(h2o), lossless: Some(lossless) });
+}
+
+#[test]
+fn whole_numbers_may_have_an_empty_fraction() {
+    let parsed = |number: &str| {
+        let text = format!("{{\"kv_h2o_enable\": true, \"kv_h2o_sink_tokens\": {number}}}");
+        Config::parse(text.as_bytes(), LAYERS).unwrap().0.h2o.unwrap().sink_tokens
+    };
+    for (text, number) in [("16.0", 16), ("1.6e1", 16), ("-0", 0), ("-0.0", 0), ("2147483647.0", i32::MAX as u32)] {
+        assert_eq!(parsed(text), number, "{text}");
+    }
+}
+
+#[test]
+fn numbers_with_a_meaning_of_their_own() {
+    assert_eq!(h2o(json!({"kv_h2o_prefill_queries": -1})).prefill_queries, usize::MAX);
+    assert_eq!(h2o(json!({"kv_h2o_max_tokens": 0})).max_tokens, None);
+    assert_eq!(h2o(json!({"kv_h2o_layer_end": -1})).end_layer, LAYERS);
+    assert_eq!(h2o(json!({"kv_h2o_layer_end": 2})).end_layer, 3);
+    for few in [-1, 0] {
+        let lossless = lossless(json!({
+            "kv_lossless_kept_sample_layers": few,
+            "kv_lossless_kept_sample_token_interval": few,
+            "kv_lossless_front_sample_token_interval": few,
+        }));
+        assert_eq!(lossless.kept_sample_layers, 0);
+        assert_eq!((lossless.kept_sample_interval, lossless.front_sample_interval), (1, 1));
+    }
+}
+
+#[test]
+fn names_and_what_they_stand_for() {
+    for (name, ratio) in [("adaptive", Ratio::Lossy(4.0)), ("static", Ratio::Keep(0.75))] {
+        let keys =
+            json!({"kv_h2o_target_mode": name, "kv_h2o_target_keep_ratio": 0.75, "kv_h2o_target_lossy_ratio": 4});
+        assert_eq!(h2o(keys).ratio, ratio);
+    }
+    for (name, aggregation) in
+        [("ema", Aggregation::Ema { alpha: 0.5 }), ("sum", Aggregation::Sum), ("norm_sum", Aggregation::NormSum)]
+    {
+        assert_eq!(h2o(json!({"kv_h2o_aggregation": name, "kv_h2o_ema_alpha": 0.5})).aggregation, aggregation);
+    }
+    for (name, format) in [
+        ("fp16_gear_predictive_v3", Format::V1),
+        ("gear_delta", Format::V1),
+        ("gear_v1", Format::V1),
+        ("gear_v2", Format::V2),
+    ] {
+        let lossless = lossless(json!({"kv_lossless_codec_runtime": name}));
+        assert_eq!(lossless.format, format);
+        assert_eq!(lossless.key_predictors, Predictors::all(format));
+        assert_eq!(lossless.value_predictors, Predictors::all(format));
+    }
+    for (name, mode) in [("probe", Mode::Probe), ("full", Mode::Full), ("store", Mode::Store)] {
+        assert_eq!(lossless(json!({"kv_lossless_runtime_mode": name})).mode, mode);
+    }
+}
+
+#[test]
+fn scopes() {
+    for (scope, front, kept) in [("front_n", 5, false), ("h2o_kept", 0, true), ("front_n_and_h2o_kept", 5, true)] {
+        let lossless = lossless(json!({"kv_lossless_scope": scope, "kv_lossless_front_n": 5}));
+        assert_eq!((lossless.front_layers, lossless.kept_layers), (front, kept), "{scope}");
+    }
+    assert_eq!(clean(on(json!({"kv_lossless_scope": "none"}))).lossless, None);
+    assert_eq!(clean(on(json!({"kv_lossless_codec": "none"}))).lossless, None);
+    assert_eq!(lossless(json!({"kv_lossless_front_n": 99})).front_layers, LAYERS);
+
+    for (scope, front) in [("h2o_kept", 0), ("front_n_and_h2o_kept", 2)] {
+        let (config, warning) = warned(on(json!({"kv_h2o_enable": false, "kv_lossless_scope": scope})));
+        let lossless = config.lossless.unwrap();
+        assert_eq!((lossless.front_layers, lossless.kept_layers), (front, false));
+        assert!(warning.contains("kv_lossless_scope") && warning.contains("kv_h2o_enable"), "{warning}");
+    }
+    let (config, warning) = warned(on(json!({"kv_lossless_front_n": 0})));
+    assert_eq!(config.lossless.unwrap().front_layers, 0);
+    assert!(warning.contains("kv_lossless_scope") && warning.contains("kv_lossless_front_n"), "{warning}");
+    clean(on(json!({"kv_lossless_front_n": 0, "kv_lossless_scope": "h2o_kept"})));
+}
+
+#[test]
+fn compression_needs_both_switches() {
+    let (config, warning) = warned(json!({"kv_lossless_enable": true}));
+    assert_eq!(config.lossless, None);
+    assert!(warning.contains("kv_lossless_runtime_enable") && warning.contains("nothing"), "{warning}");
+    assert_eq!(clean(json!({"kv_lossless_runtime_enable": true})).lossless, None);
+    assert!(clean(json!({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true})).lossless.is_some());
+}
+
+#[test]
+fn layers_that_the_model_does_not_have() {
+    let (config, warning) = warned(json!({"kv_h2o_enable": true, "kv_h2o_layer_start": LAYERS}));
+    let h2o = config.h2o.unwrap();
+    assert_eq!((h2o.first_layer, h2o.end_layer), (LAYERS, LAYERS));
+    assert!(warning.contains("kv_h2o_layer_start is 32") && warning.contains("32 layers"), "{warning}");
+
+    let (config, warning) = warned(json!({"kv_h2o_enable": true, "kv_h2o_layer_end": LAYERS}));
+    let h2o = config.h2o.unwrap();
+    assert_eq!((h2o.first_layer, h2o.end_layer), (2, LAYERS));
+    assert!(warning.contains("kv_h2o_layer_end is 32"), "{warning}");
+
+    clean(json!({"kv_h2o_layer_start": 40}));
+    let (config, warnings) = Config::parse(br#"{"kv_h2o_enable": true, "kv_h2o_layer_end": 65535}"#, 0).unwrap();
+    let h2o = config.h2o.unwrap();
+    assert_eq!((h2o.first_layer, h2o.end_layer, warnings.len()), (0, 0, 2));
+}
+
+#[test]
+fn an_end_below_the_start_is_refused_even_while_off() {
+    for enable in [true, false] {
+        let config = json!({"kv_h2o_enable": enable, "kv_h2o_layer_start": 5, "kv_h2o_layer_end": 4});
+        let error = refused(config.to_string().as_bytes());
+        assert!(error.message().starts_with("kv_h2o_layer_start is 5 and kv_h2o_layer_end is 4;"), "{error}");
+    }
+    assert_eq!(h2o(json!({"kv_h2o_layer_start": 5, "kv_h2o_layer_end": 5})).end_layer, 6);
+}
+
+#[test]
+fn a_limit_has_room_for_what_is_protected() {
+    // 32 + 256 + 3 * 64 + 16
+    assert_eq!(h2o(json!({"kv_h2o_max_tokens": 496})).max_tokens, Some(496));
+    for enable in [true, false] {
+        let error = refused(json!({"kv_h2o_enable": enable, "kv_h2o_max_tokens": 495}).to_string().as_bytes());
+        assert!(
+            error.message().starts_with("kv_h2o_max_tokens is 495; ") && error.message().contains("496"),
+            "{error}"
+        );
+    }
+    let most = i32::MAX;
+    let huge = json!({"kv_h2o_max_tokens": most, "kv_h2o_sink_tokens": most, "kv_h2o_recent_tokens": most,
+        "kv_h2o_update_interval": most, "kv_h2o_block_tokens": 65536});
+    assert!(refused(huge.to_string().as_bytes()).message().contains("4294967295"), "saturates");
+}
+
+#[test]
+fn predictors_of_this_version_and_of_others() {
+    let (config, warning) = warned(on(json!({"kv_lossless_predictors_k": "raw, dleta_seq ,,xor_seq,"})));
+    let xor = Predictors::from_bits(Predictors::RAW | Predictors::XOR_SEQ, Format::V1).unwrap();
+    assert_eq!(config.lossless.unwrap().key_predictors, xor);
+    assert!(warning.contains("kv_lossless_predictors_k") && warning.contains("\"dleta_seq\""), "{warning}");
+
+    for nothing in ["", " , ", "pair_delta"] {
+        let (config, warning) = warned(on(json!({"kv_lossless_predictors_v": nothing})));
+        assert_eq!(config.lossless.unwrap().value_predictors, Predictors::raw());
+        assert!(warning.contains("kv_lossless_predictors_v has no predictor"), "{warning}");
+    }
+    let (_, warnings) = parse(json!({"kv_lossless_predictors_v": "a,b"})).unwrap();
+    assert_eq!(warnings.len(), 3, "one for each name, one for the list, though compression is off: {warnings:?}");
+
+    let v2 = lossless(json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"}));
+    assert_eq!(v2.key_predictors, Predictors::all(Format::V2));
+    warned(on(json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "rwa"})));
+}
+
+#[test]
+fn keys_of_the_host_are_not_looked_at() {
+    let config =
+        clean(on(json!({"kv_cache": true, "kv_h2o": 3, "KV_H2O_ENABLE": [], "memory": {"kv_h2o_x": 1}, "": 1e99})));
+    assert_eq!(config, clean(on(json!({}))));
+}
+
+#[test]
+fn unknown_keys_of_ours_are_warned_about() {
+    for (key, warning) in [
+        ("kv_h2o_recnt_tokens", "kv_h2o_recnt_tokens is not a key of this version; did you mean kv_h2o_recent_tokens?"),
+        ("kv_lossless_frontn", "kv_lossless_frontn is not a key of this version; did you mean kv_lossless_front_n?"),
+        ("kv_lossless_zstd_level", "kv_lossless_zstd_level is not a key of this version"),
+        ("kv_h2o_", "kv_h2o_ is not a key of this version"),
+        ("kv_h2o_\u{1b}[2J", r"kv_h2o_\u{1b}[2J is not a key of this version"),
+    ] {
+        assert_eq!(warned(json!({ key: null })).1, warning);
+    }
+}
+
+#[test]
+fn of_equal_keys_the_last_counts() {
+    let text = br#"{"kv_h2o_enable": true, "kv_h2o_sink_tokens": 1, "kv_h2o_sink_tokens": 7}"#;
+    assert_eq!(Config::parse(text, LAYERS).unwrap().0.h2o.unwrap().sink_tokens, 7);
+}
+
+#[test]
+fn a_config_of_a_megabyte_is_read_at_once() {
+    let strange: Vec<String> = (0..20_000).map(|i| format!("\"kv_h2o_{i:06}_{}\": 1", "x".repeat(30))).collect();
+    let near: Vec<String> = (0..20_000).map(|i| format!("\"kv_lossless_hot_recent_{i:06}\": 1")).collect();
+    let names = "delta_sequence,".repeat(70_000);
+    let configs = [
+        (format!("{{\"host\": [{}0]}}", "0,".repeat(500_000)), 0),
+        (format!("{{{}}}", strange.join(",")), 33),
+        (format!("{{{}}}", near.join(",")), 33),
+        (format!("{{\"kv_h2o_{}\": 1}}", "x".repeat(1_000_000)), 1),
+        (format!("{{\"kv_lossless_enable\": true, \"kv_lossless_predictors_k\": \"{names}\"}}"), 33),
+    ];
+    for (text, warnings) in configs {
+        let start = Instant::now();
+        let (_, given) = Config::parse(text.as_bytes(), LAYERS).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?} for {}", start.elapsed(), &text[..60]);
+        assert_eq!(given.len(), warnings, "{}", &text[..60]);
+        assert!(given.iter().all(|warning| warning.len() < 200), "{given:?}");
+    }
+    let (_, warnings) = Config::parse(format!("{{{}}}", strange.join(",")).as_bytes(), LAYERS).unwrap();
+    assert_eq!(warnings.last().unwrap(), "and 19968 more");
+}
+
+/// Any JSON, three levels deep.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-2..70i64).prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+        prop::sample::select(vec!["static", "store", "h2o_kept", "none", "sum", "gear_v2", "raw"])
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::btree_map(".{0,8}", inner, 0..6).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+/// An object with keys of ours, nearly ours and others.
+fn any_config() -> impl Strategy<Value = Value> {
+    let key =
+        prop_oneof![8 => prop::sample::select(NAMES).prop_map(String::from), 1 => "kv_h2o_.{0,20}", 1 => ".{0,8}"];
+    prop::collection::btree_map(key, any_json(), 0..4).prop_map(|map| Value::Object(map.into_iter().collect()))
+}
+
+/// What holds of every answer.
+fn check(json: &[u8], layers: u32) -> std::result::Result<(), TestCaseError> {
+    match Config::parse(json, layers) {
+        Ok((config, warnings)) => {
+            prop_assert!(warnings.len() <= Warnings::MOST + 1);
+            if let Some(h2o) = config.h2o {
+                prop_assert!(h2o.first_layer <= h2o.end_layer && h2o.end_layer <= layers);
+            }
+            if let Some(lossless) = config.lossless {
+                prop_assert!(lossless.front_layers <= layers);
+            }
+        }
+        Err(error) => {
+            prop_assert_eq!(error.status(), Status::InvalidArgument);
+            let named = NAMES.iter().any(|name| error.message().contains(name));
+            prop_assert!(named || error.message().starts_with("the config is "), "{}", error);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), layers: u32) {
+        check(&bytes, layers)?;
+    }
+
+    #[test]
+    fn random_text_never_panics(text in "[{}\\[\\]\":,a-z0-9_.eE \\\\-]{0,200}", layers: u32) {
+        check(text.as_bytes(), layers)?;
+    }
+
+    #[test]
+    fn random_configs_never_panic(config in any_config(), layers in 0..80u32) {
+        check(on(config).to_string().as_bytes(), layers)?;
+    }
+
+    #[test]
+    fn damaged_configs_never_panic(config in any_config(), at: prop::sample::Index, byte: u8) {
+        let mut text = config.to_string().into_bytes();
+        let at = at.index(text.len());
+        text[at] = byte;
+        check(&text, LAYERS)?;
+        check(&text[..at], LAYERS)?;
+    }
+}

@@ -1,0 +1,315 @@
+//! One layer: its clock, its lengths, its scores, the plan that waits, and what it has counted.
+
+use super::config::{Basis, H2o, Ratio};
+use super::lanes::Wanted;
+use super::metrics::WaitTimes;
+use super::positions::Positions;
+use super::scores::{Attention, Scores};
+use crate::h2o::{self, Plan, Target};
+use crate::layout::{Layout, Pair, Rows};
+use crate::status::{Result, bail};
+use std::time::Instant;
+
+/// Tokens of a layer since its reset, and those in its cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// The chat's.
+    pub logical: u32,
+    /// The cache's.
+    pub physical: u32,
+}
+
+/// A step under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// How its tiles are summed; `None` where nothing is scored.
+    pub(super) wanted: Option<Wanted>,
+}
+
+/// What a layer counted since the session was made, besides the store's own counts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    /// What begin spent on restoring.
+    pub(super) waits: WaitTimes,
+    pub(super) wait_ns: u64,
+    pub(super) evict_ns: u64,
+    pub(super) evictions: u64,
+    pub(super) last_evicted: u64,
+    pub(super) evicted: u64,
+    pub(super) score_ns: u64,
+    pub(super) scored_steps: u64,
+    pub(super) plan_ns: u64,
+    pub(super) plans: u64,
+    pub(super) stale_plans: u64,
+    /// Given back to the system behind evicted tokens.
+    pub(super) released_bytes: u64,
+    /// Blocks that could not be submitted or committed for lack of memory.
+    pub(super) fallbacks: u64,
+}
+
+/// A layer's books after an edit of its cache, made before the first byte moves.
+pub(super) struct Edit {
+    positions: Positions,
+    scores: Option<Scores>,
+    logical: u32,
+    pub(super) physical: u32,
+}
+
+fn sum(pairs: &[Pair]) -> u32 {
+    pairs.iter().map(|p| p[1] as u32).sum()
+}
+
+/// How much the last plan kept and why, as shares of the length its target was taken of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shares {
+    pub(super) target: f32,
+    pub(super) floor: f32,
+    pub(super) quantized: f32,
+}
+
+/// The state of one layer.
+pub(super) struct Layer {
+    pub(super) number: u32,
+    pub(super) lengths: Lengths,
+    pub(super) positions: Positions,
+    /// What the host's layouts must agree with, from the first call on.
+    rows: Option<Rows>,
+    /// Bytes of its two buffers' tokens, at the last call.
+    pub(super) buffer_tokens: usize,
+    pub(super) step: Option<Step>,
+    /// Where tokens are evicted.
+    scores: Option<Scores>,
+    plan: Option<Plan>,
+    pub(super) shares: Option<Shares>,
+    /// Decode steps since the last plan.
+    since_plan: u32,
+    /// Closed steps since the reset.
+    pub(super) steps: u64,
+    /// Cold tokens were handed to the store since the reset.
+    pub(super) submitted: bool,
+    pub(super) counts: Counts,
+}
+
+impl Layer {
+    pub(super) fn new(number: u32, h2o: Option<&H2o>) -> Self {
+        let evicts = h2o.filter(|h| (h.first_layer..h.end_layer).contains(&number));
+        Layer {
+            number,
+            lengths: Lengths::default(),
+            positions: Positions::default(),
+            rows: None,
+            buffer_tokens: 0,
+            step: None,
+            scores: evicts.map(|h| Scores::new(h.aggregation, h.block_tokens)),
+            plan: None,
+            shares: None,
+            since_plan: 0,
+            steps: 0,
+            submitted: false,
+            counts: Counts::default(),
+        }
+    }
+
+    pub(super) fn evicts(&self) -> bool {
+        self.scores.is_some()
+    }
+
+    /// Whether a host has ever named it.
+    pub(super) fn is_used(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// Raw bytes of the tokens in its cache.
+    pub(super) fn raw_bytes(&self) -> usize {
+        self.token_bytes() * self.lengths.physical as usize
+    }
+
+    pub(super) fn token_bytes(&self) -> usize {
+        self.rows.map_or(0, |rows| rows.key_bytes(1) + rows.value_bytes(1))
+    }
+
+    /// Its cache was cleared.
+    pub(super) fn reset(&mut self) {
+        self.lengths = Lengths::default();
+        self.positions.clear();
+        self.rows = None;
+        self.step = None;
+        self.scores.iter_mut().for_each(Scores::clear);
+        self.plan = None;
+        (self.since_plan, self.steps, self.submitted) = (0, 0, false);
+    }
+
+    /// Fails when what the host hands over cannot be this layer's cache.
+    pub(super) fn check(&self, layout: &Layout, kv_len: u32) -> Result<()> {
+        let layer = self.number;
+        if let Some(known) = self.rows.filter(|known| *known != layout.rows()) {
+            let given = layout.rows();
+            bail!(
+                InvalidArgument,
+                "layer {layer} has {} heads x {} ({}, {}); the layout has {} x {} ({}, {})",
+                known.heads,
+                known.dims,
+                known.key_dtype.name(),
+                known.value_dtype.name(),
+                given.heads,
+                given.dims,
+                given.key_dtype.name(),
+                given.value_dtype.name()
+            );
+        }
+        if kv_len as usize > layout.max_tokens() || kv_len > i32::MAX as u32 {
+            bail!(InvalidArgument, "kv_len of layer {layer} is {kv_len}; max_tokens is {}", layout.max_tokens());
+        }
+        Ok(())
+    }
+
+    /// As [`Layer::check`], where the length is known.
+    pub(super) fn check_between(&self, layout: &Layout, kv_len: u32) -> Result<()> {
+        if self.step.is_some() {
+            bail!(InvalidArgument, "layer {} is open already; end it first (queries 0 when it failed)", self.number);
+        }
+        if kv_len != self.lengths.physical {
+            bail!(
+                InvalidArgument,
+                "kv_len of layer {} is {kv_len}; {} expected, as the last call left it",
+                self.number,
+                self.lengths.physical
+            );
+        }
+        self.check(layout, kv_len)
+    }
+
+    /// Remembers what its cache looks like.
+    pub(super) fn see(&mut self, layout: &Layout) {
+        self.rows = Some(layout.rows());
+        self.buffer_tokens = layout.max_tokens();
+    }
+
+    /// The plan that waits. It is for the layer's length: nothing changes that without dropping it.
+    pub(super) fn plan(&self) -> Option<&[Pair]> {
+        self.plan.as_ref().map(|plan| &plan.pairs[..])
+    }
+
+    /// The plan is carried out.
+    pub(super) fn take_plan(&mut self) -> Option<Vec<Pair>> {
+        self.plan.take().map(|plan| plan.pairs)
+    }
+
+    /// What becomes of the layer when only these physical ranges are left and logical positions stay.
+    pub(super) fn after_eviction(&self, pairs: &[Pair]) -> Result<Edit> {
+        let positions = self.positions.evicted(pairs)?;
+        Ok(Edit { positions, scores: self.scores_of(pairs)?, logical: self.lengths.logical, physical: sum(pairs) })
+    }
+
+    /// What becomes of the layer when only these logical ranges are left, which lie at these physical ones.
+    pub(super) fn after_keep(&self, logical: &[Pair], physical: &[Pair]) -> Result<Edit> {
+        let positions = self.positions.kept(logical)?;
+        Ok(Edit { positions, scores: self.scores_of(physical)?, logical: sum(logical), physical: sum(physical) })
+    }
+
+    fn scores_of(&self, pairs: &[Pair]) -> Result<Option<Scores>> {
+        self.scores.as_ref().map(|scores| scores.kept(pairs)).transpose()
+    }
+
+    /// Follows an edit that the cache has gone through.
+    pub(super) fn apply(&mut self, edit: Edit) {
+        self.positions = edit.positions;
+        self.scores = edit.scores;
+        self.lengths = Lengths { logical: edit.logical, physical: edit.physical };
+    }
+
+    /// Counts an eviction that leaves `physical` tokens.
+    pub(super) fn count_eviction(&mut self, gone: u32) {
+        self.counts.evictions += 1;
+        self.counts.last_evicted = u64::from(gone);
+        self.counts.evicted += u64::from(gone);
+    }
+
+    /// A plan for another length is never applied; one for this length is made in its place.
+    pub(super) fn replan(&mut self, h2o: &H2o) -> Result<()> {
+        if self.plan.take().is_none() {
+            return Ok(());
+        }
+        self.counts.stale_plans += 1;
+        if self.lengths_for(h2o).0 < h2o.trigger_min_tokens {
+            return Ok(());
+        }
+        self.make_plan(h2o)
+    }
+
+    /// Tokens were appended.
+    pub(super) fn append(&mut self, added: u32) -> Result<()> {
+        if let Some(scores) = &mut self.scores {
+            scores.grow(self.lengths.physical + added)?;
+        }
+        self.positions.append(self.lengths.logical, added)?;
+        self.lengths.logical += added;
+        self.lengths.physical += added;
+        Ok(())
+    }
+
+    /// Folds a step's attention into the scores.
+    pub(super) fn fold(&mut self, attention: &Attention<'_>, added: u32) {
+        if let Some(scores) = &mut self.scores {
+            scores.fold(attention, added);
+            self.counts.scored_steps += 1;
+        }
+    }
+
+    /// The length that the trigger and the target are taken of, and the one that a plan is made for.
+    fn lengths_for(&self, h2o: &H2o) -> (u32, u32) {
+        let Lengths { logical, physical } = self.lengths;
+        (if h2o.basis == Basis::Logical { logical } else { physical }, physical)
+    }
+
+    /// Advances the clock by a step, and plans when it is time. `prompt`: the rows of a prompt do not move the clock, but
+    /// when some of them were scored the first plan need not wait.
+    pub(super) fn tick(&mut self, h2o: &H2o, prompt: bool, scored: bool, added: u32) -> Result<()> {
+        let (length, physical) = self.lengths_for(h2o);
+        let due = if prompt {
+            scored
+        } else {
+            self.since_plan = self.since_plan.saturating_add(1);
+            self.since_plan >= h2o.update_interval
+        };
+        // As many tokens again would break the promise.
+        let over_cap = h2o.max_tokens.is_some_and(|cap| physical.saturating_add(added.max(1)) > cap);
+        if (due && length >= h2o.trigger_min_tokens) || over_cap {
+            self.make_plan(h2o)?;
+        }
+        Ok(())
+    }
+
+    fn make_plan(&mut self, h2o: &H2o) -> Result<()> {
+        let Some(scores) = &self.scores else { return Ok(()) };
+        let start = Instant::now();
+        let (length, physical) = self.lengths_for(h2o);
+        let ratio = match h2o.ratio {
+            Ratio::Keep(ratio) => Target::KeepRatio(ratio),
+            Ratio::Lossy(ratio) => Target::LossyRatio(ratio),
+        };
+        let mut target = ratio.tokens(length.max(1))?;
+        if let Some(cap) = h2o.max_tokens {
+            // Rounding up to blocks and the steps until the next plan must fit below it.
+            target = target.min(cap.saturating_sub(h2o.block_tokens.saturating_add(h2o.update_interval)));
+        }
+        let config = h2o::Config {
+            block_tokens: h2o.block_tokens,
+            sink_tokens: h2o.sink_tokens,
+            recent_tokens: h2o.recent_tokens,
+            target: Target::Tokens(target),
+        };
+        let plan = h2o::plan(&scores.ranking()?, physical, &config)?;
+        let share = physical as f32 / length.max(1) as f32;
+        self.shares = Some(Shares {
+            target: plan.target_keep_effective * share,
+            floor: plan.floor_keep * share,
+            quantized: plan.block_quantized_keep * share,
+        });
+        self.since_plan = 0;
+        self.counts.plans += 1;
+        self.plan = (plan.evicted_tokens > 0).then_some(plan);
+        self.counts.plan_ns += start.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,319 @@
+//! A session: everything that a host's attention needs of this library, run as its config says.
+//!
+//! Per layer and step a host calls [`Session::begin`], appends, scores tiles from its threads with [`Session::scores`],
+//! and calls [`Session::end`]. A plan made at the end of a step is applied at the beginning of the layer's next, and
+//! nothing else moves tokens but [`Session::keep`]. Cold tokens go to the store at the end of a step and are back after
+//! the beginning of the next.
+//!
+//! [`State`] owns everything but what attention threads gather. Lock order: the state, the lanes by number, the store's
+//! queue. Attention threads take their own lane only.
+
+pub mod config;
+mod lanes;
+mod layer;
+pub mod metrics;
+mod positions;
+mod report;
+mod scores;
+mod zones;
+
+pub use layer::Lengths;
+
+use crate::h2o::Tile;
+use crate::layout::{self, Pair};
+use crate::status::{Error, Result, Status, bail};
+use crate::store::{self, Cache, Store, Writes, pages};
+use config::{Config, Lossless, Mode};
+use lanes::{Held, Lanes, Wanted};
+use layer::{Layer, Step};
+use scores::Attention;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+/// More than any model or machine has; a wild number must not become a large allocation.
+const MOST_LAYERS: u32 = 1 << 16;
+const MOST_LANES: u32 = 1 << 12;
+
+/// The compression of one model's caches.
+pub struct Session {
+    warnings: Vec<String>,
+    state: Mutex<State>,
+    lanes: Lanes,
+}
+
+struct State {
+    config: Config,
+    layers: Vec<Layer>,
+    /// Where tokens are compressed.
+    store: Option<Store>,
+}
+
+impl Session {
+    /// A session for `layers` layers and `lanes` attention threads, as the JSON config says; see [`config`].
+    pub fn new(json: &[u8], layers: u32, lanes: u32) -> Result<Self> {
+        for (name, given, most) in [("layers", layers, MOST_LAYERS), ("lanes", lanes, MOST_LANES)] {
+            if given == 0 || given > most {
+                bail!(InvalidArgument, "{name} is {given}; 1 to {most} expected");
+            }
+        }
+        let (config, warnings) = Config::parse(json, layers)?;
+        let store = match &config.lossless {
+            Some(lossless) => Some(Store::new(store_config(lossless))?),
+            None => None,
+        };
+        let layers = (0..layers).map(|number| Layer::new(number, config.h2o.as_ref())).collect();
+        Ok(Session { warnings, state: Mutex::new(State { config, layers, store }), lanes: Lanes::new(lanes) })
+    }
+
+    /// What was odd about the config.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn state(&self) -> Result<MutexGuard<'_, State>> {
+        self.state.lock().map_err(|_| {
+            Error::new(Status::Internal, "the session is out of service since a bug in mnn-kv; destroy it")
+        })
+    }
+
+    /// The cache of one layer, or of all, was cleared.
+    pub fn reset(&self, layer: Option<u32>) -> Result<()> {
+        let mut state = self.state()?;
+        let State { layers, store, .. } = &mut *state;
+        let which = match layer {
+            Some(layer) => std::slice::from_mut(find(layers, layer)?),
+            None => &mut layers[..],
+        };
+        let mut lanes = self.lanes.hold()?;
+        for layer in which {
+            lanes.close(layer.number);
+            layer.reset();
+            if let Some(store) = store {
+                store.truncated(layer.number, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a step of a layer whose cache has `kv_len` tokens, and answers how many it has now: compressed tokens are
+    /// back, and the plan that waited is applied.
+    pub fn begin(&self, layer: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
+        let mut state = self.state()?;
+        let State { config, layers, store } = &mut *state;
+        let mine = find(layers, layer)?;
+        mine.check_between(cache.layout, kv_len)?;
+        let edit = mine.plan().map(|pairs| mine.after_eviction(pairs)).transpose()?;
+        let mut lanes = self.lanes.hold()?;
+        if let Some(store) = store {
+            restore(config, mine, store, &mut cache)?;
+        }
+        let wanted = config.h2o.as_ref().filter(|_| mine.evicts()).map(|h2o| Wanted {
+            block_tokens: h2o.block_tokens as usize,
+            prompt_rows: h2o.prefill_queries,
+            empty: mine.lengths.logical == 0,
+        });
+        if let (Some(edit), Some(pairs)) = (edit, mine.take_plan()) {
+            let start = Instant::now();
+            mine.count_eviction(mine.lengths.physical - edit.physical);
+            move_together(mine, store.as_mut(), &mut cache, &pairs)?;
+            mine.apply(edit);
+            mine.counts.evict_ns += start.elapsed().as_nanos() as u64;
+        }
+        mine.see(cache.layout);
+        mine.step = Some(Step { wanted });
+        lanes.open(layer, wanted);
+        Ok(mine.lengths.physical)
+    }
+
+    /// Takes one softmax tile of an open layer; see [`Tile`]. Each thread has a lane of its own.
+    pub fn scores(&self, layer: u32, lane: u32, tile: &Tile<'_>) -> Result<()> {
+        self.lanes.add(layer, lane, tile)
+    }
+
+    /// Closes a step: `heads` query heads have scored `queries` rows, or none has; the cache has `kv_len` tokens now.
+    pub fn end(&self, layer: u32, heads: u32, queries: u32, cache: Cache<'_>, kv_len: u32) -> Result<()> {
+        let mut state = self.state()?;
+        let State { config, layers, store } = &mut *state;
+        let mine = find(layers, layer)?;
+        let Some(step) = mine.step else {
+            bail!(InvalidArgument, "layer {layer} is not open; begin comes before end");
+        };
+        mine.check(cache.layout, kv_len)?;
+        let Some(added) = kv_len.checked_sub(mine.lengths.physical) else {
+            let before = mine.lengths.physical;
+            bail!(InvalidArgument, "kv_len of layer {layer} is {kv_len}; {before} or more expected, as begin left it");
+        };
+        if added > i32::MAX as u32 - mine.lengths.logical {
+            bail!(InvalidArgument, "layer {layer} would have more than {} logical tokens", i32::MAX);
+        }
+        let start = Instant::now();
+        let mut lanes = self.lanes.hold()?;
+        let scored = match step.wanted {
+            Some(wanted) if queries > 0 => scored(&lanes, layer, &wanted, heads, queries, kv_len)?,
+            _ => None,
+        };
+        mine.append(added)?;
+        // From here on nothing fails.
+        lanes.close(layer);
+        mine.see(cache.layout);
+        mine.step = None;
+        mine.steps += 1;
+        if let (Some(h2o), Some(wanted)) = (&config.h2o, step.wanted) {
+            if let Some((masses, rows)) = &scored {
+                mine.fold(&Attention { masses, heads, rows: *rows }, added);
+            }
+            mine.counts.score_ns += start.elapsed().as_nanos() as u64;
+            // Without memory for a plan there will be one in a later step.
+            let prompt = wanted.is_prompt(queries as usize);
+            if queries > 0 && mine.tick(h2o, prompt, scored.is_some(), added).is_err() {
+                mine.counts.fallbacks += 1;
+            }
+        }
+        if let (Some(lossless), Some(store)) = (&config.lossless, store) {
+            let raw: usize = layers.iter().map(Layer::raw_bytes).sum();
+            zones::set_bounds(lossless, store, raw, layers[layer as usize].token_bytes());
+            compress(config, lossless, &mut layers[layer as usize], store, cache);
+        }
+        Ok(())
+    }
+
+    /// Edits a layer's history: only these logical ranges stay. Answers the new physical length.
+    pub fn keep(&self, layer: u32, logical: &[Pair], mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
+        let mut state = self.state()?;
+        let State { config, layers, store } = &mut *state;
+        let mine = find(layers, layer)?;
+        mine.check_between(cache.layout, kv_len)?;
+        layout::check_pairs(logical, mine.lengths.logical)?;
+        let physical = mine.positions.find(logical)?;
+        let edit = mine.after_keep(logical, &physical)?;
+        move_together(mine, store.as_mut(), &mut cache, &physical)?;
+        mine.apply(edit);
+        mine.see(cache.layout);
+        if config.h2o.as_ref().is_some_and(|h2o| mine.replan(h2o).is_err()) {
+            mine.counts.fallbacks += 1;
+        }
+        Ok(mine.lengths.physical)
+    }
+
+    /// How many tokens a layer has had, and how many its cache holds.
+    pub fn lengths(&self, layer: u32) -> Result<Lengths> {
+        Ok(find(&mut self.state()?.layers, layer)?.lengths)
+    }
+
+    /// Which logical positions a layer's cache holds, in physical order: runs of (offset, length), never touching.
+    pub fn positions(&self, layer: u32) -> Result<Vec<Pair>> {
+        Ok(find(&mut self.state()?.layers, layer)?.positions.runs().to_vec())
+    }
+}
+
+fn find(layers: &mut [Layer], layer: u32) -> Result<&mut Layer> {
+    let count = layers.len();
+    match layers.get_mut(layer as usize) {
+        Some(layer) => Ok(layer),
+        None => bail!(InvalidArgument, "layer is {layer}; the session has {count} layers"),
+    }
+}
+
+/// What all lanes gathered of a layer: mass per block and rows that count, or nothing when nothing came.
+fn scored(
+    lanes: &Held<'_>,
+    layer: u32,
+    wanted: &Wanted,
+    heads: u32,
+    queries: u32,
+    kv_len: u32,
+) -> Result<Option<(Vec<f64>, u32)>> {
+    let gathered = lanes.gather(layer)?;
+    let rows = wanted.rows(queries as usize) as u32;
+    if gathered.heads == 0 {
+        return Ok(None);
+    }
+    let expected = u64::from(heads) * u64::from(rows);
+    if gathered.heads != u64::from(heads) || gathered.rows != expected {
+        bail!(
+            InvalidArgument,
+            "{} heads and {} rows of layer {layer} came with tiles; {heads} heads of {rows} rows expected",
+            gathered.heads,
+            gathered.rows
+        );
+    }
+    if gathered.token_end > kv_len as usize {
+        bail!(InvalidArgument, "a tile of layer {layer} reached token {}; kv_len is {kv_len}", gathered.token_end - 1);
+    }
+    Ok((rows > 0).then_some((gathered.masses, rows)))
+}
+
+/// Brings a layer's compressed tokens back, and has the next layer's decoded meanwhile.
+fn restore(config: &Config, layer: &mut Layer, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
+    let start = Instant::now();
+    // The workers help with what nobody has asked them for yet.
+    store.prefetch(layer.number);
+    if let Some(next) = zones::next(config, layer.number) {
+        store.prefetch(next);
+    }
+    let restored = store.restore(layer.number, Cache { layout: cache.layout, key: cache.key, value: cache.value })?;
+    if restored > 0 {
+        let ns = start.elapsed().as_nanos() as u64;
+        layer.counts.waits.record(ns);
+        layer.counts.wait_ns += ns;
+    }
+    Ok(())
+}
+
+/// Leaves only the tokens at these physical ranges, side by side, and gives the pages behind them back.
+fn move_together(layer: &mut Layer, store: Option<&mut Store>, cache: &mut Cache<'_>, pairs: &[Pair]) -> Result<()> {
+    let (layout, before) = (cache.layout, layer.lengths.physical);
+    let after = layout::compact(layout, cache.key, cache.value, 0, pairs, before)?;
+    if let Some(store) = store {
+        store.compacted(layer.number, pairs)?;
+    }
+    let behind = layout.range(after, before - after)?;
+    layer.counts.released_bytes += layout::release(layout, cache.key, cache.value, behind, &mut pages::give_back)?;
+    Ok(())
+}
+
+fn store_config(lossless: &Lossless) -> store::Config {
+    store::Config {
+        encoding: store::Encoding {
+            format: lossless.format,
+            key_predictors: lossless.key_predictors,
+            value_predictors: lossless.value_predictors,
+            effort: lossless.effort,
+            strict_roundtrip: lossless.strict_roundtrip,
+        },
+        workers: lossless.workers,
+        max_queue: lossless.max_queue as usize,
+        // Set as the caches grow.
+        pending_bytes: 0,
+        decode_cache_bytes: 0,
+    }
+}
+
+/// Hands a layer's cold tokens in and releases what is compressed by now. Trouble leaves tokens raw and is counted.
+fn compress(config: &Config, lossless: &Lossless, layer: &mut Layer, store: &mut Store, cache: Cache<'_>) {
+    let Some(zone) = zones::zone(config, layer.number) else { return };
+    let Cache { layout, key, value } = cache;
+    if layer.steps.is_multiple_of(u64::from(zone.interval(lossless))) {
+        for range in zones::cold_blocks(lossless, layer, store) {
+            let Ok(range) = layout.range(range.0, range.1) else { break };
+            match store.submit(layer.number, layout, key, value, range, zones::purpose(lossless.mode)) {
+                Ok(_) => layer.submitted = true,
+                // Counted by the store; there may be room in the next step.
+                Err(error) if error.status() == Status::Busy => break,
+                Err(_) => {
+                    layer.counts.fallbacks += 1;
+                    break;
+                }
+            }
+        }
+    }
+    if lossless.mode == Mode::Store {
+        let writes = if lossless.strict_roundtrip { Writes::Possible } else { Writes::None };
+        if store.commit(layer.number, Cache { layout, key, value }, writes).is_err() {
+            layer.counts.fallbacks += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! What a session has measured, per layer and in total.
+
+use super::layer::{Layer, Shares};
+use super::metrics::{Metrics, WaitTimes};
+use super::{Session, State, find, zones};
+use crate::status::Result;
+use crate::store::Statistics;
+
+impl Session {
+    /// The metrics of one layer, or of all together.
+    pub fn metrics(&self, layer: Option<u32>) -> Result<Metrics> {
+        let mut state = self.state()?;
+        if let Some(layer) = layer {
+            find(&mut state.layers, layer)?;
+        }
+        Ok(state.measure(layer))
+    }
+
+    /// All of them as a JSON object: the totals, and a list "layers" of those that were ever named.
+    pub fn metrics_json(&self) -> Result<String> {
+        let mut state = self.state()?;
+        let mut text = String::from("{");
+        state.measure(None).write_json(&mut text);
+        text.push_str(if text.len() > 1 { ",\"layers\":[" } else { "\"layers\":[" });
+        let used: Vec<u32> = state.layers.iter().filter(|l| l.is_used()).map(|l| l.number).collect();
+        for (i, layer) in used.into_iter().enumerate() {
+            text.push_str(if i > 0 { ",{" } else { "{" });
+            text.push_str(&format!("\"layer\":{layer},"));
+            state.measure(Some(layer)).write_json(&mut text);
+            if text.ends_with(',') {
+                text.pop();
+            }
+            text.push('}');
+        }
+        text.push_str("]}");
+        Ok(text)
+    }
+}
+
+impl State {
+    fn measure(&mut self, layer: Option<u32>) -> Metrics {
+        let mut metrics = Metrics::default();
+        let wanted = |l: &&Layer| l.is_used() && layer.is_none_or(|wanted| wanted == l.number);
+        let layers: Vec<&Layer> = self.layers.iter().filter(wanted).collect();
+        if layers.is_empty() {
+            return metrics;
+        }
+        lengths(&mut metrics, &layers);
+        eviction(&mut metrics, &layers);
+        let Some(store) = &mut self.store else { return metrics };
+        let compressed = layers.iter().any(|l| zones::zone(&self.config, l.number).is_some());
+        if compressed {
+            let stats = store.statistics(layer);
+            let workers = self.config.lossless.as_ref().is_some_and(|l| l.workers > 0);
+            compression(&mut metrics, &layers, &stats, workers);
+        }
+        metrics
+    }
+}
+
+/// Sums over layers.
+fn total(layers: &[&Layer], of: impl Fn(&Layer) -> u64) -> f64 {
+    layers.iter().map(|l| of(l)).sum::<u64>() as f64
+}
+
+fn us(ns: f64) -> f64 {
+    ns / 1000.0
+}
+
+fn lengths(metrics: &mut Metrics, layers: &[&Layer]) {
+    metrics.h2o_logical_tokens = total(layers, |l| l.lengths.logical.into());
+    metrics.h2o_physical_tokens = total(layers, |l| l.lengths.physical.into());
+    let gone = |l: &Layer| u64::from(l.lengths.logical - l.lengths.physical) * l.token_bytes() as u64;
+    metrics.h2o_resident_saved_bytes = total(layers, gone);
+    let tail = |l: &Layer| (l.buffer_tokens - l.lengths.physical as usize) as u64 * l.token_bytes() as u64;
+    metrics.h2o_reclaimable_bytes = total(layers, tail);
+    metrics.h2o_released_bytes = total(layers, |l| l.counts.released_bytes);
+}
+
+fn eviction(metrics: &mut Metrics, layers: &[&Layer]) {
+    let layers: Vec<&Layer> = layers.iter().copied().filter(|l| l.evicts()).collect();
+    if layers.is_empty() {
+        return;
+    }
+    let logical = total(&layers, |l| l.lengths.logical.into());
+    let physical = total(&layers, |l| l.lengths.physical.into());
+    if physical > 0.0 {
+        metrics.h2o_keep_ratio = physical / logical;
+        metrics.h2o_lossy_ratio = logical / physical;
+    }
+    let shares: Vec<Shares> = layers.iter().filter_map(|l| l.shares).collect();
+    if !shares.is_empty() {
+        let mean = |of: fn(&Shares) -> f32| shares.iter().map(|s| f64::from(of(s))).sum::<f64>() / shares.len() as f64;
+        metrics.h2o_target_keep_effective = mean(|s| s.target);
+        metrics.h2o_floor_keep_by_recent_sink = mean(|s| s.floor);
+        metrics.h2o_block_quantized_keep = mean(|s| s.quantized);
+        metrics.h2o_plan_us = us(total(&layers, |l| l.counts.plan_ns));
+    }
+    metrics.h2o_plan_count = total(&layers, |l| l.counts.plans);
+    metrics.h2o_stale_plan_count = total(&layers, |l| l.counts.stale_plans);
+    metrics.h2o_total_evict_tokens = total(&layers, |l| l.counts.evicted);
+    if total(&layers, |l| l.counts.evictions) > 0.0 {
+        metrics.h2o_last_evict_tokens = total(&layers, |l| l.counts.last_evicted);
+        metrics.h2o_evict_us = us(total(&layers, |l| l.counts.evict_ns));
+    }
+    if total(&layers, |l| l.counts.scored_steps) > 0.0 {
+        metrics.h2o_score_us = us(total(&layers, |l| l.counts.score_ns));
+    }
+}
+
+fn compression(metrics: &mut Metrics, layers: &[&Layer], stats: &Statistics, workers: bool) {
+    metrics.h2o_lossless_fallback_count = stats.failed_blocks as f64 + total(layers, |l| l.counts.fallbacks);
+    metrics.h2o_lossless_stale_count = stats.stale_blocks as f64;
+    metrics.h2o_resident_saved_bytes +=
+        stats.released_raw_bytes as f64 - stats.compressed_bytes as f64 - stats.decoded_cache_bytes as f64;
+    metrics.h2o_released_bytes += stats.released_bytes as f64;
+    metrics.h2o_lossless_backpressure_skip_count = stats.busy_blocks as f64;
+    if workers {
+        metrics.h2o_lossless_queue_depth_peak = stats.queue_peak as f64;
+        metrics.h2o_lossless_async_queue_peak = stats.queue_peak as f64;
+    }
+    if stats.encoded_bytes > 0 {
+        metrics.h2o_lossless_ratio = stats.encoded_bytes as f64 / stats.encoded_to_bytes as f64;
+        metrics.h2o_lossless_raw_bytes = stats.encoded_bytes as f64;
+        metrics.h2o_lossless_compressed_bytes = stats.encoded_to_bytes as f64;
+        metrics.h2o_lossless_compress_us = us(stats.encode_ns as f64);
+        metrics.h2o_codec_us = us((stats.encode_ns + stats.decode_ns) as f64);
+    }
+    if stats.decoded_bytes > 0 {
+        metrics.h2o_lossless_decompressed_bytes = stats.decoded_bytes as f64;
+        metrics.h2o_lossless_decompress_us = us(stats.decode_ns as f64);
+    }
+    let mut waits = WaitTimes::default();
+    layers.iter().for_each(|l| waits.merge(&l.counts.waits));
+    if let (Some(p50), Some(p95), Some(max)) = (waits.quantile(0.5), waits.quantile(0.95), waits.max()) {
+        metrics.h2o_lossless_async_wait_us = us(total(layers, |l| l.counts.wait_ns));
+        metrics.h2o_host_wait_us_p50 = p50;
+        metrics.h2o_host_wait_us_p95 = p95;
+        metrics.h2o_host_wait_us_max = max;
+        metrics.h2o_lossless_restored_blocks = stats.restored_blocks as f64;
+        metrics.h2o_lossless_restored_bytes = stats.restored_bytes as f64;
+        metrics.h2o_lossless_decode_cache_hit = (stats.prefetch_hits + stats.cache_hits) as f64;
+        metrics.h2o_lossless_decode_cache_miss = stats.cache_misses as f64;
+        metrics.h2o_lossless_restore_hit = stats.cache_hits as f64;
+        if workers {
+            metrics.h2o_lossless_prefetch_hit = stats.prefetch_hits as f64;
+            metrics.h2o_lossless_prefetch_miss = stats.cache_misses as f64;
+        }
+    }
+}

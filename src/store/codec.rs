@@ -1,0 +1,107 @@
+//! From the rows of one block to its blobs and back.
+
+use super::kv::Kv;
+use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
+use crate::layout::Rows;
+use crate::status::{Error, Result, Status, bail};
+
+/// How blocks are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoding {
+    /// The format of the blobs.
+    pub format: Format,
+    /// Predictors tried on K.
+    pub key_predictors: Predictors,
+    /// Predictors tried on V.
+    pub value_predictors: Predictors,
+    /// How hard to try.
+    pub effort: Effort,
+    /// Decode every block once after encoding it, and compare.
+    pub strict_roundtrip: bool,
+}
+
+impl Default for Encoding {
+    fn default() -> Self {
+        Encoding {
+            format: Format::V1,
+            key_predictors: Predictors::all(Format::V1),
+            value_predictors: Predictors::all(Format::V1),
+            effort: Effort::DEFAULT,
+            strict_roundtrip: false,
+        }
+    }
+}
+
+/// What a decoder needs besides the blobs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) ticket: u64,
+    pub(super) rows: Rows,
+    pub(super) tokens: usize,
+    pub(super) digest: u128,
+}
+
+/// Encoder, decoder and their working memory, kept from block to block: one on the host's thread, one in each worker.
+#[derive(Default)]
+pub(super) struct Codec {
+    encoder: Encoder,
+    decoder: Decoder,
+    key_blob: Vec<u8>,
+}
+
+impl Codec {
+    /// The blobs of `raw`, or none when they would not be smaller.
+    pub(super) fn encode(&mut self, rows: &Rows, raw: &Kv, encoding: &Encoding) -> Result<Option<Kv>> {
+        let options = |predictors| Options {
+            predictors,
+            effort: encoding.effort,
+            head_dim: rows.dims,
+            ..Options::new(encoding.format)
+        };
+        let key = self.encoder.encode(raw.key(), rows.key_dtype, &options(encoding.key_predictors))?;
+        self.key_blob.clear();
+        crate::status::reserve_amortized(&mut self.key_blob, key.len())?;
+        self.key_blob.extend_from_slice(key);
+        let value = self.encoder.encode(raw.value(), rows.value_dtype, &options(encoding.value_predictors))?;
+        if self.key_blob.len() + value.len() >= raw.len() {
+            return Ok(None);
+        }
+        let mut blob = Kv::new(self.key_blob.len(), value.len())?;
+        let (key_part, value_part) = blob.parts_mut();
+        key_part.copy_from_slice(&self.key_blob);
+        value_part.copy_from_slice(value);
+        Ok(Some(blob))
+    }
+
+    /// Fails when `blob` does not decode to exactly `raw`.
+    pub(super) fn compare(&mut self, shape: &Shape, blob: &Kv, raw: &Kv) -> Result<()> {
+        let mut back = Kv::new(raw.key().len(), raw.value().len())?;
+        self.decode(shape, blob, &mut back)?;
+        if back.key() != raw.key() || back.value() != raw.value() {
+            bail!(Internal, "block {} does not decode to what was encoded", shape.ticket);
+        }
+        Ok(())
+    }
+
+    /// Decodes both blobs into `raw`, which takes the size of the rows, and checks them against the digest.
+    pub(super) fn decode(&mut self, shape: &Shape, blob: &Kv, raw: &mut Kv) -> Result<()> {
+        let ticket = shape.ticket;
+        raw.fit(shape.rows.key_bytes(shape.tokens), shape.rows.value_bytes(shape.tokens))?;
+        let mut decode = |what, blob: &[u8], dtype, rows: &mut [u8]| match self.decoder.decode(blob, dtype, rows) {
+            Ok(len) if len == rows.len() => Ok(()),
+            Ok(len) => bail!(Corrupt, "the {what} blob of block {ticket} has {len} bytes, not {}", rows.len()),
+            Err(error) if error.status() == Status::OutOfMemory => Err(error),
+            Err(error) => Err(Error::new(
+                Status::Corrupt,
+                format!("the {what} blob of block {ticket} is damaged: {error}; it is kept"),
+            )),
+        };
+        let (key, value) = raw.parts_mut();
+        decode("key", blob.key(), shape.rows.key_dtype, key)?;
+        decode("value", blob.value(), shape.rows.value_dtype, value)?;
+        if raw.digest() != shape.digest {
+            bail!(Corrupt, "block {ticket} decodes to other bytes than were submitted; its blobs are kept");
+        }
+        Ok(())
+    }
+}

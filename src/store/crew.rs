@@ -1,0 +1,146 @@
+//! Jobs, and the threads that do them.
+
+use super::codec::{Codec, Encoding, Shape};
+use super::kv::Kv;
+use super::queue::Queue;
+use crate::status::{Error, Result, Status};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Why a block is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Its blobs are kept, so that the raw bytes can be released.
+    Keep,
+    /// Only the size is wanted; `compare`: and whether it decodes to the same.
+    Sample {
+        /// Decode, too.
+        compare: bool,
+    },
+}
+
+/// Work on bytes of its own.
+pub(super) enum Job {
+    Encode { layer: u32, shape: Shape, raw: Kv, purpose: Purpose },
+    Decode { layer: u32, shape: Shape, blob: Arc<Kv> },
+}
+
+/// What an encoder made of a block.
+pub(super) enum Encoded {
+    Smaller(Kv),
+    NoGain,
+    Sampled { bytes: usize },
+}
+
+/// What became of a job.
+pub(super) enum Outcome {
+    Encoded { layer: u32, ticket: u64, raw_bytes: usize, result: Result<Encoded>, encode_ns: u64, decode_ns: u64 },
+    Decoded { layer: u32, ticket: u64, result: Result<Kv>, decode_ns: u64 },
+}
+
+fn ns(since: Instant) -> u64 {
+    since.elapsed().as_nanos() as u64
+}
+
+impl Job {
+    pub(super) fn is_decode_in(&self, which: u32) -> bool {
+        matches!(self, Job::Decode { layer, .. } if *layer == which)
+    }
+
+    pub(super) fn is_of(&self, ticket: u64) -> bool {
+        let (Job::Encode { shape, .. } | Job::Decode { shape, .. }) = self;
+        shape.ticket == ticket
+    }
+
+    pub(super) fn run(self, codec: &mut Codec, encoding: &Encoding) -> Outcome {
+        let start = Instant::now();
+        match self {
+            Job::Encode { layer, shape, raw, purpose } => {
+                let blob = codec.encode(&shape.rows, &raw, encoding);
+                let encode_ns = ns(start);
+                let compare = encoding.strict_roundtrip || purpose == Purpose::Sample { compare: true };
+                let start = Instant::now();
+                let checked = blob.and_then(|blob| match blob {
+                    Some(blob) if compare => codec.compare(&shape, &blob, &raw).map(|()| Some(blob)),
+                    blob => Ok(blob),
+                });
+                let decode_ns = if compare { ns(start) } else { 0 };
+                let result = checked.map(|blob| match (blob, purpose) {
+                    (None, _) => Encoded::NoGain,
+                    (Some(blob), Purpose::Keep) => Encoded::Smaller(blob),
+                    (Some(blob), Purpose::Sample { .. }) => Encoded::Sampled { bytes: blob.len() },
+                });
+                Outcome::Encoded { layer, ticket: shape.ticket, raw_bytes: raw.len(), result, encode_ns, decode_ns }
+            }
+            Job::Decode { layer, shape, blob } => {
+                let result = Kv::new(0, 0).and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
+                Outcome::Decoded { layer, ticket: shape.ticket, result, decode_ns: ns(start) }
+            }
+        }
+    }
+
+    /// The outcome of a job that panicked.
+    fn lost(&self) -> impl FnOnce() -> Outcome + use<> {
+        let error = || Error::new(Status::Internal, "a bug in mnn-kv, please report it: a worker panicked");
+        let (encodes, layer, ticket, raw_bytes) = match self {
+            Job::Encode { layer, shape, raw, .. } => (true, *layer, shape.ticket, raw.len()),
+            Job::Decode { layer, shape, .. } => (false, *layer, shape.ticket, 0),
+        };
+        move || match encodes {
+            true => Outcome::Encoded { layer, ticket, raw_bytes, result: Err(error()), encode_ns: 0, decode_ns: 0 },
+            false => Outcome::Decoded { layer, ticket, result: Err(error()), decode_ns: 0 },
+        }
+    }
+}
+
+/// Threads that do jobs until it is dropped; dropping waits for the job that each is at.
+pub(super) struct Crew {
+    queue: Arc<Queue<Job, Outcome>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Crew {
+    pub(super) fn new(workers: u32, encoding: Encoding) -> Result<Self> {
+        let mut crew = Crew { queue: Arc::new(Queue::new()), threads: Vec::new() };
+        #[cfg(test)]
+        let shortage = crate::status::shortage::get();
+        for i in 0..workers {
+            let queue = crew.queue.clone();
+            let work = move || {
+                #[cfg(test)]
+                crate::status::shortage::set(shortage, u64::from(i) + 7);
+                let mut codec = Codec::default();
+                while let Some(job) = queue.next() {
+                    let lost = job.lost();
+                    let run = catch_unwind(AssertUnwindSafe(|| job.run(&mut codec, &encoding)));
+                    queue.hand_in(run.unwrap_or_else(|_| {
+                        // Whatever state the panic left behind goes with it.
+                        codec = Codec::default();
+                        lost()
+                    }));
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("mnnkv-{i}")).spawn(work).map_err(|error| {
+                Error::new(Status::OutOfMemory, format!("worker {i} of {workers} cannot be started: {error}"))
+            })?;
+            crew.threads.push(thread);
+        }
+        Ok(crew)
+    }
+
+    pub(super) fn queue(&self) -> &Queue<Job, Outcome> {
+        &self.queue
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.queue.close();
+        for thread in self.threads.drain(..) {
+            // A worker catches panics; there is nothing else to learn.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Decoded blocks that are kept for a while: those decoded ahead of need, and those that need not be decoded again.
+//!
+//! Two levels: every layer has an equal share of one budget in bytes, so that no layer can push out the others. Within
+//! its share a layer forgets the block it has used least recently, but never one that the restore under way has used: a
+//! host reads all blocks of a layer in the same order step after step, and there plain LRU would always forget the next
+//! one.
+//!
+//! A block is found by its ticket, which no other block ever has. So what is found is what was encoded, whatever was
+//! evicted, renumbered or reset since.
+
+use super::kv::Kv;
+use std::collections::BTreeMap;
+
+struct Entry {
+    layer: u32,
+    rows: Kv,
+    last_used: u64,
+    /// Decoded ahead and not used yet: outside the budget, bounded by the layer that is read next.
+    ahead: bool,
+}
+
+/// Where a block's rows were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hit {
+    /// A worker has decoded them for this restore.
+    Prefetched,
+    /// They were kept since an earlier one.
+    Kept,
+}
+
+#[derive(Default)]
+pub(super) struct Decoded {
+    entries: BTreeMap<u64, Entry>,
+    /// Of all layers, in bytes.
+    budget: usize,
+    /// Counts restores.
+    pass: u64,
+}
+
+impl Decoded {
+    pub(super) fn set_budget(&mut self, bytes: usize) {
+        self.budget = bytes;
+    }
+
+    /// A restore begins: what it uses is safe until the next.
+    pub(super) fn next_pass(&mut self) {
+        self.pass += 1;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.entries.values().map(|e| e.rows.len()).sum()
+    }
+
+    pub(super) fn contains(&self, ticket: u64) -> bool {
+        self.entries.contains_key(&ticket)
+    }
+
+    /// Rows that a worker has decoded before they are needed.
+    pub(super) fn insert_ahead(&mut self, layer: u32, ticket: u64, rows: Kv) {
+        self.entries.insert(ticket, Entry { layer, rows, last_used: self.pass, ahead: true });
+    }
+
+    pub(super) fn get(&mut self, ticket: u64) -> Option<(&Kv, Hit)> {
+        let entry = self.entries.get_mut(&ticket)?;
+        entry.last_used = self.pass;
+        Some((&entry.rows, if entry.ahead { Hit::Prefetched } else { Hit::Kept }))
+    }
+
+    pub(super) fn remove(&mut self, ticket: u64) -> Option<Kv> {
+        self.entries.remove(&ticket).map(|e| e.rows)
+    }
+
+    /// Whether rows of this size may stay, after the layer has forgotten what it must. `layers` share the budget.
+    pub(super) fn has_room(&mut self, layer: u32, bytes: usize, layers: usize) -> bool {
+        let share = self.budget / layers.max(1);
+        if bytes > share {
+            return false;
+        }
+        loop {
+            let mine = self.entries.iter().filter(|(_, e)| e.layer == layer && !e.ahead);
+            let held: usize = mine.clone().map(|(_, e)| e.rows.len()).sum();
+            if held + bytes <= share {
+                return true;
+            }
+            let oldest = mine.filter(|(_, e)| e.last_used < self.pass).min_by_key(|(_, e)| e.last_used);
+            let Some(ticket) = oldest.map(|(ticket, _)| *ticket) else { return false };
+            self.entries.remove(&ticket);
+        }
+    }
+
+    /// Rows that were just restored stay for the next time; call [`Decoded::has_room`] first.
+    pub(super) fn keep(&mut self, layer: u32, ticket: u64, rows: Kv) {
+        self.entries.insert(ticket, Entry { layer, rows, last_used: self.pass, ahead: false });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(bytes: usize) -> Kv {
+        Kv::new(bytes, 0).unwrap()
+    }
+
+    /// One restore of a layer's blocks in order; answers how many were found.
+    fn restore(cache: &mut Decoded, layer: u32, tickets: std::ops::Range<u64>, layers: usize) -> usize {
+        cache.next_pass();
+        let mut hits = 0;
+        for ticket in tickets {
+            if cache.get(ticket).is_some() {
+                hits += 1;
+            } else if cache.has_room(layer, 100, layers) {
+                cache.keep(layer, ticket, rows(100));
+            }
+            assert!(cache.bytes() <= 1000);
+        }
+        hits
+    }
+
+    #[test]
+    fn blocks_read_in_the_same_order_again_and_again_are_found_as_far_as_the_share_goes() {
+        let mut cache = Decoded::default();
+        cache.set_budget(1000);
+        assert_eq!(restore(&mut cache, 0, 0..8, 2), 0);
+        assert_eq!(restore(&mut cache, 1, 100..108, 2), 0);
+        for _ in 0..3 {
+            assert_eq!(restore(&mut cache, 0, 0..8, 2), 5);
+            assert_eq!(restore(&mut cache, 1, 100..108, 2), 5);
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_not_used_any_more_make_room() {
+        let mut cache = Decoded::default();
+        cache.set_budget(300);
+        restore(&mut cache, 0, 0..3, 1);
+        assert_eq!(restore(&mut cache, 0, 10..13, 1), 0);
+        assert_eq!(restore(&mut cache, 0, 10..13, 1), 3);
+        assert!(!cache.contains(0));
+    }
+
+    #[test]
+    fn what_was_decoded_ahead_waits_outside_the_budget() {
+        let mut cache = Decoded::default();
+        cache.insert_ahead(3, 7, rows(5000));
+        cache.next_pass();
+        assert_eq!(cache.get(7).unwrap().1, Hit::Prefetched);
+        assert_eq!(cache.remove(7).unwrap().len(), 5000);
+        assert!(!cache.has_room(3, 1, 1), "no budget, nothing is kept");
+    }
+}

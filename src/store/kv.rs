@@ -1,0 +1,57 @@
+//! K and V of one block in one region: raw rows, or the two blobs they became.
+
+use super::pages::Region;
+use crate::status::Result;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Two byte strings, K's and V's, whose memory leaves the process with them.
+#[derive(Debug)]
+pub(super) struct Kv {
+    memory: Region,
+    key_len: usize,
+    len: usize,
+}
+
+impl Kv {
+    /// Zeros.
+    pub(super) fn new(key_len: usize, value_len: usize) -> Result<Self> {
+        let len = key_len + value_len;
+        Ok(Kv { memory: Region::new(len)?, key_len, len })
+    }
+
+    /// Makes room for other lengths; contents are anything afterwards.
+    pub(super) fn fit(&mut self, key_len: usize, value_len: usize) -> Result<()> {
+        let len = key_len + value_len;
+        if len > self.memory.len() {
+            self.memory = Region::new(len)?;
+        }
+        (self.key_len, self.len) = (key_len, len);
+        Ok(())
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        &self.memory[..self.key_len]
+    }
+
+    pub(super) fn value(&self) -> &[u8] {
+        &self.memory[self.key_len..self.len]
+    }
+
+    pub(super) fn parts_mut(&mut self) -> (&mut [u8], &mut [u8]) {
+        self.memory[..self.len].split_at_mut(self.key_len)
+    }
+
+    /// Bytes of both.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// 128 bits over K, then V. Guards against a cache that changed and a blob that was damaged; a block's identity is
+    /// its ticket, never its digest.
+    pub(super) fn digest(&self) -> u128 {
+        let mut hasher = Xxh3::new();
+        hasher.update(self.key());
+        hasher.update(self.value());
+        hasher.digest128()
+    }
+}

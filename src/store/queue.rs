@@ -1,0 +1,217 @@
+//! The queue between the host's thread and the workers.
+//!
+//! The host pushes jobs and collects what became of them; workers take jobs and hand outcomes in. One mutex, held for a
+//! few moves of pointers and never during a job, so nobody waits for work while holding it. The host blocks in one place
+//! only, [`Queue::wait`], for a job that a worker has already begun.
+//!
+//! Jobs own what they work on, and the host applies outcomes to whatever its own books say by then. So a job can never
+//! touch a token that has moved meanwhile: at worst its outcome is for a block that is gone.
+
+use super::sync::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+
+/// How soon a job is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// The host will need it in this step.
+    Soon,
+    /// Any time.
+    Later,
+}
+
+struct Books<J, O> {
+    soon: VecDeque<J>,
+    later: VecDeque<J>,
+    /// Jobs that a worker has taken and not handed in.
+    running: usize,
+    outcomes: Vec<O>,
+    /// Workers leave when they see it; jobs that wait are dropped.
+    closed: bool,
+}
+
+/// Jobs `J` on their way to workers, outcomes `O` on their way back.
+pub(super) struct Queue<J, O> {
+    books: Mutex<Books<J, O>>,
+    work: Condvar,
+    news: Condvar,
+}
+
+impl<J, O> Queue<J, O> {
+    pub(super) fn new() -> Self {
+        let (soon, later) = (VecDeque::new(), VecDeque::new());
+        let books = Books { soon, later, running: 0, outcomes: Vec::new(), closed: false };
+        Queue { books: Mutex::new(books), work: Condvar::new(), news: Condvar::new() }
+    }
+
+    /// A worker's panic is caught around its job, outside this lock, so the lock is never poisoned by one.
+    fn books(&self) -> MutexGuard<'_, Books<J, O>> {
+        self.books.lock().expect("nothing panics while it holds the queue")
+    }
+
+    /// Adds a job; the host keeps count of its own bounds.
+    pub(super) fn push(&self, job: J, urgency: Urgency) {
+        let mut books = self.books();
+        match urgency {
+            Urgency::Soon => books.soon.push_back(job),
+            Urgency::Later => books.later.push_back(job),
+        }
+        drop(books);
+        self.work.notify_one();
+    }
+
+    /// Takes back the last waiting job that `which` names: the host works from the back while workers take the front.
+    pub(super) fn take_back(&self, which: impl Fn(&J) -> bool) -> Option<J> {
+        let mut books = self.books();
+        let books = &mut *books;
+        [&mut books.soon, &mut books.later]
+            .into_iter()
+            .find_map(|jobs| jobs.iter().rposition(&which).and_then(|at| jobs.remove(at)))
+    }
+
+    /// What was handed in since the last call.
+    pub(super) fn collect(&self) -> Vec<O> {
+        std::mem::take(&mut self.books().outcomes)
+    }
+
+    /// Blocks until an outcome can be collected; answers false at once when none is under way.
+    pub(super) fn wait(&self) -> bool {
+        let mut books = self.books();
+        while books.outcomes.is_empty() {
+            if books.running == 0 && books.soon.is_empty() && books.later.is_empty() {
+                return false;
+            }
+            books = self.news.wait(books).expect("nothing panics while it holds the queue");
+        }
+        true
+    }
+
+    /// A worker's next job; sleeps while there is none. `None` when the queue was closed.
+    pub(super) fn next(&self) -> Option<J> {
+        let mut books = self.books();
+        loop {
+            if books.closed {
+                return None;
+            }
+            if let Some(job) = books.soon.pop_front().or_else(|| books.later.pop_front()) {
+                books.running += 1;
+                return Some(job);
+            }
+            books = self.work.wait(books).expect("nothing panics while it holds the queue");
+        }
+    }
+
+    /// Hands in what became of a job that [`Queue::next`] gave.
+    pub(super) fn hand_in(&self, outcome: O) {
+        let mut books = self.books();
+        books.running -= 1;
+        books.outcomes.push(outcome);
+        drop(books);
+        self.news.notify_one();
+    }
+
+    /// Wakes all workers and sends them home. Jobs that wait are dropped.
+    pub(super) fn close(&self) {
+        let mut books = self.books();
+        books.closed = true;
+        books.soon.clear();
+        books.later.clear();
+        drop(books);
+        self.work.notify_all();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urgent_jobs_go_first_and_jobs_can_be_taken_back() {
+        let queue: Queue<u32, u32> = Queue::new();
+        for (job, urgency) in [(1, Urgency::Later), (2, Urgency::Soon), (3, Urgency::Later), (4, Urgency::Soon)] {
+            queue.push(job, urgency);
+        }
+        assert_eq!(queue.next(), Some(2));
+        assert_eq!(queue.take_back(|job| *job > 1), Some(4));
+        assert_eq!(queue.take_back(|job| *job > 1), Some(3));
+        assert_eq!(queue.next(), Some(1));
+        queue.hand_in(10);
+        assert!(queue.wait());
+        assert_eq!(queue.collect(), [10]);
+        queue.hand_in(20);
+        assert_eq!(queue.collect(), [20]);
+        assert!(!queue.wait(), "nothing is under way");
+        queue.close();
+        assert_eq!(queue.next(), None);
+    }
+}
+
+/// Every interleaving of a small host and its workers: `make test` runs them.
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn workers(queue: &Arc<Queue<u32, u32>>, count: usize) -> Vec<thread::JoinHandle<()>> {
+        (0..count)
+            .map(|_| {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    while let Some(job) = queue.next() {
+                        queue.hand_in(job * 10);
+                    }
+                })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_job_comes_back_once_whatever_the_order() {
+        loom::model(|| {
+            let queue = Arc::new(Queue::new());
+            let workers = workers(&queue, 2);
+            queue.push(1, Urgency::Later);
+            queue.push(2, Urgency::Soon);
+            let mut outcomes = Vec::new();
+            while outcomes.len() < 2 {
+                assert!(queue.wait(), "a job was lost");
+                outcomes.extend(queue.collect());
+            }
+            outcomes.sort_unstable();
+            assert_eq!(outcomes, [10, 20]);
+            assert!(!queue.wait(), "nothing is left");
+            queue.close();
+            workers.into_iter().for_each(|w| w.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_job_is_taken_back_or_done_and_never_both() {
+        loom::model(|| {
+            let queue = Arc::new(Queue::new());
+            let workers = workers(&queue, 1);
+            queue.push(1, Urgency::Soon);
+            queue.push(2, Urgency::Soon);
+            let mut seen: Vec<u32> = queue.take_back(|job| *job == 2).map(|job| job * 10).into_iter().collect();
+            while queue.wait() {
+                seen.extend(queue.collect());
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, [10, 20]);
+            queue.close();
+            workers.into_iter().for_each(|w| w.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn closing_sends_sleeping_and_busy_workers_home() {
+        loom::model(|| {
+            let queue = Arc::new(Queue::new());
+            let workers = workers(&queue, 2);
+            queue.push(1, Urgency::Later);
+            queue.close();
+            workers.into_iter().for_each(|w| w.join().unwrap());
+            assert!(queue.collect().len() <= 1);
+        });
+    }
+}
