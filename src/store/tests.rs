@@ -118,6 +118,7 @@ enum Step {
     Append(u32),
     Submit(u32, u32),
     Commit,
+    Prefetch,
     Restore,
     Rewrite(u32),
     Compact(Vec<(u32, u32)>),
@@ -130,6 +131,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (1u32..30).prop_map(Step::Append),
         4 => (0u32..100, 1u32..40).prop_map(|(b, c)| Step::Submit(b, c)),
         4 => Just(Step::Commit),
+        2 => Just(Step::Prefetch),
         2 => Just(Step::Restore),
         1 => (0u32..100).prop_map(Step::Rewrite),
         2 => prop::collection::vec((0u32..8, 1u32..25), 0..6).prop_map(Step::Compact),
@@ -147,11 +149,15 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
             let released = |b: &Block| b.is_released() && b.overlaps(range);
             let refused = range.is_empty() || store.layers.get(&layer).is_some_and(|l| l.blocks.iter().any(released));
             let result = store.submit(layer, &host.layout, &host.key, &host.value, range, Purpose::Keep);
-            assert_eq!(result.map_err(|e| e.status()).err(), refused.then_some(Status::InvalidArgument));
+            match result.map_err(|e| e.status()).err() {
+                Some(Status::Busy) => assert!(!refused && store.encoding > 0),
+                other => assert_eq!(other, refused.then_some(Status::InvalidArgument)),
+            }
         }
         Step::Commit => {
             store.commit(layer, host.cache(), Writes::Possible).unwrap();
         }
+        Step::Prefetch => store.prefetch(layer),
         Step::Restore => {
             store.restore(layer, host.cache()).unwrap();
             assert!(store.layers.get(&layer).is_none_or(|l| l.blocks.iter().all(|b| !b.is_released())));
@@ -191,8 +197,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn no_schedule_loses_or_changes_a_token(steps in prop::collection::vec((any::<bool>(), step()), 1..60), seed: u64) {
-        let mut store = Store::new(Config::default()).unwrap();
+    fn no_schedule_loses_or_changes_a_token(
+        steps in prop::collection::vec((any::<bool>(), step()), 1..60),
+        seed: u64,
+        workers in prop::sample::select(vec![0u32, 0, 1, 3]),
+        bounds in prop::sample::select(vec![(256usize, 0usize, 0usize), (1, 0, 3000), (3, 4000, 100_000)]),
+        strict_roundtrip: bool,
+    ) {
+        let (max_queue, pending_bytes, decode_cache_bytes) = bounds;
+        let encoding = Encoding { strict_roundtrip, ..Encoding::default() };
+        let config = Config { encoding, workers, max_queue, pending_bytes, decode_cache_bytes };
+        let mut store = Store::new(config).unwrap();
         let mut hosts = [Host::new(100, seed), Host::new(80, !seed)];
         for host in &mut hosts {
             host.append(60);
@@ -206,6 +221,8 @@ proptest! {
         }
         let stats = store.statistics(None);
         prop_assert_eq!(stats.released_blocks, 0);
+        prop_assert_eq!(stats.restored_blocks, stats.prefetch_hits + stats.cache_hits + stats.cache_misses);
+        prop_assert_eq!(stats.failed_blocks, 0);
         prop_assert!(stats.compressed_bytes < stats.raw_bytes || stats.raw_bytes == 0);
     }
 }
