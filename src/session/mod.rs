@@ -173,6 +173,10 @@ impl Session {
             let raw: usize = layers.iter().map(Layer::raw_bytes).sum();
             zones::set_bounds(lossless, store, raw, layers[layer as usize].token_bytes());
             compress(config, lossless, &mut layers[layer as usize], store, cache);
+            // Only now, since this layer's raw bytes are gone: two layers are raw at any moment.
+            if let Some(next) = zones::next(config, layer) {
+                store.make_ready(next);
+            }
         }
         Ok(())
     }
@@ -248,14 +252,16 @@ fn restore(config: &Config, layer: &mut Layer, store: &mut Store, cache: &mut Ca
     let start = Instant::now();
     // The workers help with what nobody has asked them for yet.
     store.prefetch(layer.number);
-    if let Some(next) = zones::next(config, layer.number) {
-        store.prefetch(next);
-    }
     let restored = store.restore(layer.number, Cache { layout: cache.layout, key: cache.key, value: cache.value })?;
     if restored > 0 {
         let ns = start.elapsed().as_nanos() as u64;
         layer.counts.waits.record(ns);
         layer.counts.wait_ns += ns;
+    }
+    match zones::next(config, layer.number) {
+        Some(next) => store.prefetch(next),
+        // Between steps nothing lies beside the caches.
+        None => store.drop_spares(),
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::codec::{Codec, Encoding, Shape};
 use super::kv::Kv;
+use super::pages;
 use super::queue::Queue;
 use crate::status::{Error, Result, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,8 +24,24 @@ pub enum Purpose {
 
 /// Work on bytes of its own.
 pub(super) enum Job {
-    Encode { layer: u32, shape: Shape, raw: Kv, purpose: Purpose },
-    Decode { layer: u32, shape: Shape, blob: Arc<Kv> },
+    Encode {
+        layer: u32,
+        shape: Shape,
+        raw: Kv,
+        purpose: Purpose,
+    },
+    /// `into`: memory of an earlier block, which saves the faults of new pages.
+    Decode {
+        layer: u32,
+        shape: Shape,
+        blob: Arc<Kv>,
+        into: Option<Kv>,
+    },
+    /// Takes memory for tokens that will be restored soon: addresses and lengths.
+    Populate {
+        layer: u32,
+        runs: Vec<(usize, usize)>,
+    },
 }
 
 /// What an encoder made of a block.
@@ -38,6 +55,7 @@ pub(super) enum Encoded {
 pub(super) enum Outcome {
     Encoded { layer: u32, ticket: u64, raw_bytes: usize, result: Result<Encoded>, encode_ns: u64, decode_ns: u64 },
     Decoded { layer: u32, ticket: u64, result: Result<Kv>, decode_ns: u64 },
+    Populated,
 }
 
 fn ns(since: Instant) -> u64 {
@@ -49,9 +67,8 @@ impl Job {
         matches!(self, Job::Decode { layer, .. } if *layer == which)
     }
 
-    pub(super) fn is_of(&self, ticket: u64) -> bool {
-        let (Job::Encode { shape, .. } | Job::Decode { shape, .. }) = self;
-        shape.ticket == ticket
+    pub(super) fn is_populate_of(&self, which: u32) -> bool {
+        matches!(self, Job::Populate { layer, .. } if *layer == which)
     }
 
     pub(super) fn run(self, codec: &mut Codec, encoding: &Encoding) -> Outcome {
@@ -74,9 +91,14 @@ impl Job {
                 });
                 Outcome::Encoded { layer, ticket: shape.ticket, raw_bytes: raw.len(), result, encode_ns, decode_ns }
             }
-            Job::Decode { layer, shape, blob } => {
-                let result = Kv::new(0, 0).and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
+            Job::Decode { layer, shape, blob, into } => {
+                let raw = into.map_or_else(|| Kv::new(0, 0), Ok);
+                let result = raw.and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
                 Outcome::Decoded { layer, ticket: shape.ticket, result, decode_ns: ns(start) }
+            }
+            Job::Populate { runs, .. } => {
+                runs.into_iter().for_each(|(start, len)| pages::populate(start, len));
+                Outcome::Populated
             }
         }
     }
@@ -84,13 +106,17 @@ impl Job {
     /// The outcome of a job that panicked.
     fn lost(&self) -> impl FnOnce() -> Outcome + use<> {
         let error = || Error::new(Status::Internal, "a bug in mnn-kv, please report it: a worker panicked");
-        let (encodes, layer, ticket, raw_bytes) = match self {
-            Job::Encode { layer, shape, raw, .. } => (true, *layer, shape.ticket, raw.len()),
-            Job::Decode { layer, shape, .. } => (false, *layer, shape.ticket, 0),
+        let (of, raw_bytes) = match self {
+            Job::Encode { layer, shape, raw, .. } => (Some((*layer, shape.ticket)), Some(raw.len())),
+            Job::Decode { layer, shape, .. } => (Some((*layer, shape.ticket)), None),
+            Job::Populate { .. } => (None, None),
         };
-        move || match encodes {
-            true => Outcome::Encoded { layer, ticket, raw_bytes, result: Err(error()), encode_ns: 0, decode_ns: 0 },
-            false => Outcome::Decoded { layer, ticket, result: Err(error()), decode_ns: 0 },
+        move || match (of, raw_bytes) {
+            (Some((layer, ticket)), Some(raw_bytes)) => {
+                Outcome::Encoded { layer, ticket, raw_bytes, result: Err(error()), encode_ns: 0, decode_ns: 0 }
+            }
+            (Some((layer, ticket)), None) => Outcome::Decoded { layer, ticket, result: Err(error()), decode_ns: 0 },
+            (None, _) => Outcome::Populated,
         }
     }
 }

@@ -9,7 +9,8 @@
 //! [`Store`] owns all of it and is not shared: whoever has it (the C handle, the session) holds one lock around it.
 //! Workers never see a cache or a block: they get copies and blobs through the [`queue`], whose lock is taken last and
 //! held for moments. Memory beside the blobs: copies that wait to be encoded (bounded by [`Config::max_queue`] and
-//! [`Config::pending_bytes`]), rows decoded ahead of one layer, the decode cache, and a few blocks' worth per thread.
+//! [`Config::pending_bytes`]), rows decoded ahead of one layer or room for them, the decode cache, and a few blocks'
+//! worth per thread.
 
 mod block;
 mod codec;
@@ -81,7 +82,12 @@ pub enum Writes {
 struct Layer {
     blocks: Vec<Block>,
     stats: Statistics,
+    /// Where released pages were, as (address, length): to take memory for them before they are restored.
+    vacated: Vec<(usize, usize)>,
 }
+
+/// Runs below this are not worth a call to have memory ready for them.
+const LEAST_RUN: usize = 16 << 10;
 
 /// Compressed blocks of every layer of one model.
 pub struct Store {
@@ -93,6 +99,8 @@ pub struct Store {
     codec: Codec,
     rows: Kv,
     part: (Vec<u8>, Vec<u8>),
+    /// Memory of rows that were decoded ahead, for those of the next layer.
+    spares: Vec<Kv>,
     /// Blocks and raw bytes that are with the crew to be encoded.
     encoding: usize,
     staged_bytes: usize,
@@ -112,6 +120,7 @@ impl Store {
             codec: Codec::default(),
             rows: Kv::new(0, 0)?,
             part: Default::default(),
+            spares: Vec::new(),
             encoding: 0,
             staged_bytes: 0,
             crew: if config.workers > 0 { Some(Crew::new(config.workers, config.encoding)?) } else { None },
@@ -240,7 +249,7 @@ impl Store {
             Outcome::Encoded { layer, ticket, raw_bytes, result, encode_ns, decode_ns } => {
                 self.encoding -= 1;
                 self.staged_bytes -= raw_bytes;
-                let Layer { blocks, stats } = self.layers.entry(layer).or_default();
+                let Layer { blocks, stats, .. } = self.layers.entry(layer).or_default();
                 stats.encode_ns += encode_ns;
                 if decode_ns > 0 {
                     stats.decode_ns += decode_ns;
@@ -280,8 +289,9 @@ impl Store {
                     (block.state, block.blob) = (state, blob);
                 }
             }
+            Outcome::Populated => {}
             Outcome::Decoded { layer, ticket, result, decode_ns } => {
-                let Layer { blocks, stats } = self.layers.entry(layer).or_default();
+                let Layer { blocks, stats, .. } = self.layers.entry(layer).or_default();
                 stats.decode_ns += decode_ns;
                 let block = blocks.iter_mut().find(|b| b.ticket() == ticket);
                 if let Some(block) = block {
@@ -303,7 +313,7 @@ impl Store {
     /// tokens without saying so, or the cache shrank) is dropped and counted as `stale_blocks`; its tokens stay raw.
     pub fn commit(&mut self, layer: u32, cache: Cache<'_>, writes: Writes) -> Result<u64> {
         self.collect();
-        let Some(Layer { blocks, stats }) = self.layers.get_mut(&layer) else { return Ok(0) };
+        let Some(Layer { blocks, stats, vacated }) = self.layers.get_mut(&layer) else { return Ok(0) };
         let mut fresh = Vec::new();
         status::reserve(&mut fresh, blocks.len())?;
         let mut at = 0;
@@ -339,9 +349,17 @@ impl Store {
             (block.state, block.claimed) = (State::Released, true);
         }
         let mut released = 0;
+        vacated.clear();
+        let mut give_back = |run: &mut [u8]| {
+            // Without memory for the note the pages are taken one by one later.
+            if run.len() >= LEAST_RUN && status::reserve_amortized(vacated, 1).is_ok() {
+                vacated.push((run.as_ptr().addr(), run.len()));
+            }
+            pages::give_back(run)
+        };
         for range in released_runs(blocks, cache.layout) {
             if fresh.iter().any(|f| range.begin() <= f.begin() && f.end() <= range.end()) {
-                released += layout::release(cache.layout, cache.key, cache.value, range, &mut pages::give_back)?;
+                released += layout::release(cache.layout, cache.key, cache.value, range, &mut give_back)?;
             }
         }
         stats.released_bytes += released;
@@ -359,9 +377,25 @@ impl Store {
             };
             if !self.decoded.contains(block.shape.ticket) {
                 block.decoding = true;
-                crew.queue().push(Job::Decode { layer, shape: block.shape, blob: blob.clone() }, Urgency::Soon);
+                let job = Job::Decode { layer, shape: block.shape, blob: blob.clone(), into: self.spares.pop() };
+                crew.queue().push(job, Urgency::Soon);
             }
         }
+    }
+
+    /// Asks the workers to take the memory that [`Store::restore`] will write the layer's tokens to, so that it need not
+    /// fault in page after page. It is taken from now on.
+    pub fn make_ready(&mut self, layer: u32) {
+        let (Some(crew), Some(entry)) = (&self.crew, self.layers.get_mut(&layer)) else { return };
+        let runs = std::mem::take(&mut entry.vacated);
+        if !runs.is_empty() && entry.blocks.iter().any(Block::is_released) {
+            crew.queue().push(Job::Populate { layer, runs }, Urgency::Soon);
+        }
+    }
+
+    /// Gives back the memory that is kept for the next prefetch.
+    pub fn drop_spares(&mut self) {
+        self.spares.clear();
     }
 
     /// Writes every released token of the layer back, bit for bit; returns the bytes written. Blocks that were prefetched
@@ -372,6 +406,9 @@ impl Store {
         let Some(entry) = self.layers.get(&layer) else { return Ok(0) };
         for block in entry.blocks.iter().filter(|b| b.is_released()) {
             block.check_fits(layer, cache.layout)?;
+        }
+        if let Some(crew) = &self.crew {
+            crew.queue().take_back(|job| job.is_populate_of(layer));
         }
         self.decoded.next_pass();
         let mut restored = 0;
@@ -394,8 +431,9 @@ impl Store {
             }
             released().next()?;
             let queue = self.crew.as_ref().expect("only workers decode ahead").queue();
-            if let Some(job) = queue.take_back(|job| job.is_decode_in(layer)) {
-                if let Some(at) = blocks.iter().position(|b| job.is_of(b.ticket())) {
+            if let Some(Job::Decode { shape, into, .. }) = queue.take_back(|job| job.is_decode_in(layer)) {
+                self.spares.extend(into);
+                if let Some(at) = blocks.iter().position(|b| b.ticket() == shape.ticket) {
                     blocks[at].decoding = false;
                     return Some(at);
                 }
@@ -409,7 +447,7 @@ impl Store {
     /// Restores one released block and answers its bytes.
     fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>) -> Result<u64> {
         let layers = self.layers.len();
-        let Some(Layer { blocks, stats }) = self.layers.get_mut(&layer) else { return Ok(0) };
+        let Some(Layer { blocks, stats, .. }) = self.layers.get_mut(&layer) else { return Ok(0) };
         let block = &mut blocks[at];
         let ticket = block.ticket();
         let found = self.decoded.get(ticket);
@@ -443,12 +481,15 @@ impl Store {
         (block.state, block.verified) = (State::Resident, true);
         if hit != Some(Hit::Kept) {
             let ahead = self.decoded.remove(ticket);
-            if self.decoded.has_room(layer, ahead.as_ref().unwrap_or(&self.rows).len(), layers) {
-                let rows = match ahead {
-                    Some(rows) => rows,
-                    None => std::mem::replace(&mut self.rows, Kv::new(0, 0)?),
-                };
-                self.decoded.keep(layer, ticket, rows);
+            let room = self.decoded.has_room(layer, ahead.as_ref().unwrap_or(&self.rows).len(), layers);
+            match (ahead, room) {
+                (Some(rows), true) => self.decoded.keep(layer, ticket, rows),
+                (Some(rows), false) => self.spares.push(rows),
+                (None, true) => {
+                    let rows = std::mem::replace(&mut self.rows, Kv::new(0, 0)?);
+                    self.decoded.keep(layer, ticket, rows);
+                }
+                (None, false) => {}
             }
         }
         Ok(bytes)
