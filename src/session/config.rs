@@ -1,54 +1,6 @@
 //! The host's JSON config: one flat object, shared with keys of the host's own.
 //!
-//! | key | type | default | range | meaning |
-//! |---|---|---|---|---|
-//! | `kv_h2o_enable` | switch | false | true or false | evict tokens |
-//! | `kv_h2o_layer_start` | whole | 2 | 0 to 65535 | first layer to evict from |
-//! | `kv_h2o_layer_end` | whole | -1 | -1 to 65535 | last layer to evict from; -1 is the model's last |
-//! | `kv_h2o_block_tokens` | whole | 64 | 1 to 65536 | tokens per block, the unit of scores and of eviction |
-//! | `kv_h2o_sink_tokens` | whole | 32 | 0 to 2147483647 | the first tokens, which always stay |
-//! | `kv_h2o_recent_tokens` | whole | 256 | 0 to 2147483647 | the last tokens, which always stay |
-//! | `kv_h2o_target_mode` | name | "adaptive" | "adaptive" or "static" | whether the lossy ratio or the keep ratio says how much stays |
-//! | `kv_h2o_target_keep_ratio` | real | 0.5 | 0 to 1 | static: share of the tokens to keep |
-//! | `kv_h2o_target_lossy_ratio` | real | 3.5 | 1 to 1000000 | adaptive: keep one token in this many |
-//! | `kv_h2o_target_basis` | name | "logical" | "logical" or "physical" | ratios are of the chat's length, or of what the cache still holds |
-//! | `kv_h2o_max_tokens` | whole | 0 | 0 to 2147483647 | most tokens a layer's cache may hold; 0 is no limit, else at least sink + recent + 3 blocks + update interval |
-//! | `kv_h2o_trigger_min_tokens` | whole | 512 | 0 to 2147483647 | evict from this length of the cache on, in tokens |
-//! | `kv_h2o_update_interval` | whole | 16 | 1 to 2147483647 | steps of a layer between its evictions |
-//! | `kv_h2o_aggregation` | name | "ema" | "ema" or "sum" or "norm_sum" | how the attention of steps adds up to a score |
-//! | `kv_h2o_ema_alpha` | real | 0.9 | 0 to 1 | ema: weight of the old score |
-//! | `kv_h2o_prefill_queries` | whole | 0 | -1 to 2147483647 | the last queries of a prompt that are scored; 0 is none, -1 all |
-//! | `kv_h2o_log_stats` | switch | false | true or false | the host may print metrics after each eviction |
-//! | `kv_lossless_enable` | switch | false | true or false | compress; needs `kv_lossless_runtime_enable`, too |
-//! | `kv_lossless_runtime_enable` | switch | false | true or false | compress while the model runs |
-//! | `kv_lossless_scope` | name | "front_n" | "front_n" or "h2o_kept" or "front_n_and_h2o_kept" or "none" | the layers to compress: the first ones, those that tokens are evicted from, both |
-//! | `kv_lossless_front_n` | whole | 2 | 0 to 65535 | number of first layers; more than the model has is all |
-//! | `kv_lossless_codec` | name | "gear_delta" | "gear_delta" or "none" | "none" switches compression off |
-//! | `kv_lossless_codec_runtime` | name | "fp16_gear_predictive_v3" | "fp16_gear_predictive_v3" or "gear_delta" or "gear_v1" or "gear_v2" | the format: gear v1 by three names, or gear v2 |
-//! | `kv_lossless_predictors_k` | list | "raw,delta_seq,xor_seq,pair_delta" | names | predictors tried on K; v1 knows raw, delta_seq and xor_seq, v2 always tries all of its own |
-//! | `kv_lossless_predictors_v` | list | "raw,delta_seq,xor_seq" | names | predictors tried on V |
-//! | `kv_lossless_effort` | whole | 0 | 0 to 9 | 1 is fastest, 9 smallest, 0 the library's choice |
-//! | `kv_lossless_runtime_mode` | name | "probe" | "probe" or "full" or "store" | measure samples; encode, decode and compare in the step; or keep cold blocks compressed only |
-//! | `kv_lossless_block_tokens` | whole | 128 | 1 to 65536 | tokens per compressed block |
-//! | `kv_lossless_hot_sink_tokens` | whole | 16 | 0 to 2147483647 | the first tokens, which are never compressed |
-//! | `kv_lossless_hot_recent_tokens` | whole | 256 | 0 to 2147483647 | the last tokens, which are never compressed |
-//! | `kv_lossless_kept_sample_layers` | whole | 1 | -1 to 65535 | layers that are sampled of those that tokens are evicted from; 0 and -1 are all |
-//! | `kv_lossless_kept_sample_token_interval` | whole | 1 | -1 to 2147483647 | their steps between samples; below 1 is 1 |
-//! | `kv_lossless_front_sample_token_interval` | whole | 1 | -1 to 2147483647 | the first layers' steps between samples; below 1 is 1 |
-//! | `kv_lossless_store_disable_front` | switch | false | true or false | store: leave the first layers out |
-//! | `kv_lossless_store_bootstrap_tokens` | whole | 32 | 0 to 2147483647 | store: tokens of the first sample; 0 is none |
-//! | `kv_lossless_store_grouped_step_tokens` | whole | 256 | 1 to 2147483647 | store: cold tokens that are compressed together |
-//! | `kv_lossless_async_threads` | whole | 1 | 0 to 64 | threads that compress in the background; 0 compresses in the step |
-//! | `kv_lossless_max_queue` | whole | 256 | 1 to 65536 | blocks that may wait to be compressed; further ones are skipped |
-//! | `kv_lossless_decode_cache_blocks` | whole | 64 | 0 to 65536 | decoded blocks kept for the next step; 0 is none |
-//! | `kv_lossless_decode_cache_bytes` | whole | 0 | 0 to 1099511627776 | bytes those may take; 0 is automatic |
-//! | `kv_lossless_pending_bytes` | whole | 0 | 0 to 1099511627776 | bytes that raw copies and unclaimed blobs in flight may take; 0 is automatic |
-//! | `kv_lossless_strict_roundtrip_check` | switch | false | true or false | decode and compare each block after encoding it |
-//!
-//! A whole number may be written `16.0`. Values are checked even while their feature is off, so that a typo is found
-//! before the switch is turned. Keys that do not begin with `kv_h2o_` or `kv_lossless_` are the host's and not looked
-//! at; the text as a whole must be JSON, nested at most 127 deep and with numbers that fit f64. Of equal keys the last
-//! counts.
+#![doc = include_str!("../../docs/config.md")]
 
 mod keys;
 mod warnings;

@@ -137,9 +137,9 @@ fn lossless(config: Value) -> Lossless {
 
 #[test]
 fn the_manual_says_what_is_declared() {
-    let manual: Vec<Vec<String>> = include_str!("../config.rs")
+    let manual: Vec<Vec<String>> = include_str!("../../../docs/config.md")
         .lines()
-        .filter_map(|line| line.strip_prefix("//! | `"))
+        .filter_map(|line| line.strip_prefix("| `"))
         .map(|line| line.split(" | ").map(|cell| cell.trim_matches(['`', '|', ' ']).to_owned()).collect())
         .collect();
     let mut row = manual.iter();
