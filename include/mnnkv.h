@@ -136,10 +136,11 @@
 /// session knows both; the host keeps its own count of logical tokens as ever, and takes physical lengths from
 /// mnnkv_cache::kv_len.
 ///
-/// Between begin and end the host may read every token below kv_len and append behind it. It must not write older
-/// tokens, nor touch the cache between end and begin except to append nothing: it may copy the whole cache to a larger
-/// buffer (a copy of tokens that are compressed copies zeros, and costs their memory until the next end), free the old
-/// one, and hand in the new layout. Layers without a cache, and layers that read another layer's, are never named.
+/// Between begin and end the host may read every token below kv_len and append behind it; it must not write older ones.
+/// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It may
+/// copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a copy
+/// takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read another
+/// layer's, are never named.
 ///
 /// One thread at a time, except: mnnkv_session_scores may run on several threads at once, each with its own lane,
 /// beside nothing else; functions with a const session may run at any time (they wait for a call under way). Workers
@@ -909,7 +910,7 @@ mnnkv_status mnnkv_store_truncated(struct mnnkv_store *store, uint32_t layer, ui
 mnnkv_status mnnkv_store_stats(const struct mnnkv_store *store,
                                struct mnnkv_store_statistics *statistics);
 
-/// Makes a session for a model of `layers` layers, whose attention runs on up to `lanes` threads (each at least 1).
+/// Makes a session for a model of layers (1 to 4,096) layers, whose attention runs on up to lanes (1 to 1,024) threads.
 ///
 /// config_json: a JSON object of len bytes (no terminating zero needed), such as the host's own config: keys that begin
 /// with kv_h2o_ or kv_lossless_ are read, others ignored; len 0 means no keys. docs/config.md lists them with types,

@@ -38,10 +38,11 @@ pub const MNNKV_TILE_LAST: u32 = 2;
 /// session knows both; the host keeps its own count of logical tokens as ever, and takes physical lengths from
 /// mnnkv_cache::kv_len.
 ///
-/// Between begin and end the host may read every token below kv_len and append behind it. It must not write older
-/// tokens, nor touch the cache between end and begin except to append nothing: it may copy the whole cache to a larger
-/// buffer (a copy of tokens that are compressed copies zeros, and costs their memory until the next end), free the old
-/// one, and hand in the new layout. Layers without a cache, and layers that read another layer's, are never named.
+/// Between begin and end the host may read every token below kv_len and append behind it; it must not write older ones.
+/// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It may
+/// copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a copy
+/// takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read another
+/// layer's, are never named.
 ///
 /// One thread at a time, except: mnnkv_session_scores may run on several threads at once, each with its own lane,
 /// beside nothing else; functions with a const session may run at any time (they wait for a call under way). Workers
@@ -189,7 +190,7 @@ fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Makes a session for a model of `layers` layers, whose attention runs on up to `lanes` threads (each at least 1).
+/// Makes a session for a model of layers (1 to 4,096) layers, whose attention runs on up to lanes (1 to 1,024) threads.
 ///
 /// config_json: a JSON object of len bytes (no terminating zero needed), such as the host's own config: keys that begin
 /// with kv_h2o_ or kv_lossless_ are read, others ignored; len 0 means no keys. docs/config.md lists them with types,
@@ -445,5 +446,44 @@ pub unsafe extern "C" fn mnnkv_session_metrics_json(
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
             put_text(&session.metrics_json()?, out, &len)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::status::{MNNKV_INTERNAL, MNNKV_INVALID_ARGUMENT, MNNKV_OK, MNNKV_UNSUPPORTED};
+    use super::super::version::MNNKV_ABI_VERSION;
+    use super::*;
+    use std::ptr::{null, null_mut};
+
+    #[test]
+    fn after_a_caught_panic_every_call_answers_internal_and_destroy_works() {
+        let mut session = null_mut();
+        let (mut logical, mut physical) = (7, 7);
+        // SAFETY: the handle is live until destroy; other pointers are NULL or live.
+        unsafe {
+            assert_eq!(mnnkv_session_create(null(), 0, 2, 1, MNNKV_ABI_VERSION, &mut session), MNNKV_OK);
+            assert_eq!(mnnkv_session_lengths(session, 1, &mut logical, &mut physical), MNNKV_OK);
+            assert_eq!(with(session, |session| session.panic_inside()), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_session_lengths(session, 1, &mut logical, &mut physical), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_session_reset(session, 0), MNNKV_INTERNAL);
+            assert_eq!(mnnkv_session_metrics_json(session, null_mut(), 0, &mut 0), MNNKV_INTERNAL);
+            mnnkv_session_destroy(session);
+        }
+        assert_eq!((logical, physical), (0, 0));
+    }
+
+    #[test]
+    fn another_abi_or_no_layers_get_no_session() {
+        let mut session = null_mut();
+        // SAFETY: pointers are NULL or live.
+        unsafe {
+            let create = |layers, lanes, abi, out| mnnkv_session_create(null(), 0, layers, lanes, abi, out);
+            assert_eq!(create(2, 1, MNNKV_ABI_VERSION + 1, &mut session), MNNKV_UNSUPPORTED);
+            assert_eq!(create(0, 1, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
+            assert_eq!(create(1, 0, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
+            assert_eq!(create(u32::MAX, 1, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
+        }
+        assert!(session.is_null());
     }
 }
