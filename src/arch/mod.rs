@@ -10,6 +10,7 @@
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
 pub mod portable;
+mod row_sums;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -18,6 +19,7 @@ mod x86_64;
 #[cfg(test)]
 mod tests;
 
+pub use row_sums::PackedRows;
 use std::sync::OnceLock;
 
 /// Instruction-set levels, lowest first within an architecture.
@@ -27,7 +29,7 @@ pub enum Level {
     Portable,
     /// Every x86-64.
     Sse2,
-    /// x86-64 with AVX2.
+    /// x86-64 with AVX2 and F16C.
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and VBMI.
     Avx512,
@@ -80,6 +82,10 @@ pub struct Transposition {
 
 /// `dst[j * dst_stride + i] = src[i * src_stride + j]`; nothing else of `dst` changes.
 type Transpose<T> = fn(shape: &Transposition, src: &[T], dst: &mut [T]);
+
+/// Writes the sums of a range of columns of the matrix in `values` to `sums`, one for each row from `first_row` on.
+/// Values are in the byte order of the machine; those outside the range, and padding, may be anything.
+type RowSums = fn(shape: &PackedRows, values: &[u8], sums: &mut [f32]);
 
 /// An element as bytes, so that it has no alignment.
 pub trait Element: Copy {
@@ -144,6 +150,12 @@ pub struct Kernels {
     pub unplanes2: Planes,
     /// 4 planes to rows of 4-byte words.
     pub unplanes4: Planes,
+    /// Sums of rows of F32.
+    pub row_sums_f32: RowSums,
+    /// Sums of rows of F16.
+    pub row_sums_f16: RowSums,
+    /// Sums of rows of BF16.
+    pub row_sums_bf16: RowSums,
 }
 
 static PORTABLE: Kernels = Kernels {
@@ -168,6 +180,9 @@ static PORTABLE: Kernels = Kernels {
     unplanes1: portable::unplanes::<1>,
     unplanes2: portable::unplanes::<2>,
     unplanes4: portable::unplanes::<4>,
+    row_sums_f32: portable::row_sums_f32,
+    row_sums_f16: portable::row_sums_f16,
+    row_sums_bf16: portable::row_sums_bf16,
 };
 
 /// The kernels of every level this CPU can run, lowest first.

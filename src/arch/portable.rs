@@ -1,6 +1,7 @@
 //! The definition of every kernel, in plain Rust.
 
-use super::Transposition;
+use super::row_sums::{Bf16, F16, F32, Value, many_rows, one_row};
+use super::{PackedRows, Transposition};
 
 /// Byte `i` of every `N`-byte word of `src` goes to lane `i` of `dst`.
 pub fn split<const N: usize>(src: &[u8], dst: &mut [u8]) {
@@ -193,4 +194,31 @@ pub(super) fn row_count<const N: usize>(src: &[u8], row_len: usize, dst: &[u8]) 
     let row = row_len.checked_mul(N).filter(|row| *row > 0).expect("a row has at least one word, and its length fits");
     assert!(src.len().is_multiple_of(row) && dst.len() == src.len(), "whole rows and equal lengths");
     src.len() / row
+}
+
+/// The sums of rows of F32.
+pub fn row_sums_f32(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+    row_sums::<F32, 4>(shape, values, sums);
+}
+
+/// The sums of rows of F16.
+pub fn row_sums_f16(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+    row_sums::<F16, 2>(shape, values, sums);
+}
+
+/// The sums of rows of BF16.
+pub fn row_sums_bf16(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+    row_sums::<Bf16, 2>(shape, values, sums);
+}
+
+#[inline(always)]
+fn row_sums<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+    #[inline(never)]
+    fn many<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+        many_rows::<V, N>(shape, values, sums);
+    }
+    match sums {
+        [sum] if shape.rows == 1 => *sum = one_row::<V, N>(shape, values),
+        _ => many::<V, N>(shape, values, sums),
+    }
 }

@@ -232,3 +232,53 @@ fn shapes_that_do_not_fit_are_refused() {
         }
     }
 }
+
+#[test]
+fn every_level_sums_rows_by_the_definition_and_to_the_same_bits() {
+    // Numbers of few bits have exact sums in any order; then ones that round.
+    for exact in [true, false] {
+        let number = |i: usize| {
+            let n = (i as u32).wrapping_mul(2_654_435_761) >> 16;
+            if exact { (n % 8 + 1) as f32 / 8.0 } else { n as f32 / 1_000_003.0 }
+        };
+        for (pack, rows, columns) in [0, 3, 4, 8, 16, 20]
+            .into_iter()
+            .flat_map(|pack| [1, 2, 5, 33].into_iter().flat_map(move |rows| [1, 7, 64, 150].map(|c| (pack, rows, c))))
+        {
+            let at = |row: usize, column: usize| match pack {
+                0 => row * columns + column,
+                _ => (column / pack * rows + row) * pack + column % pack,
+            };
+            let len = rows * if pack == 0 { columns } else { columns.next_multiple_of(pack) };
+            let ranges = [0..columns, columns / 2..columns, columns / 3..columns / 3 + 1, 0..columns.div_ceil(2)];
+            for (range, first_row) in ranges.into_iter().flat_map(|r| [0, rows - 1].map(|first| (r.clone(), first))) {
+                let shape = PackedRows { pack, rows, columns, first_row, range };
+                let mut values = vec![f32::NAN; len];
+                for (row, column) in (first_row..rows).flat_map(|r| shape.range.clone().map(move |c| (r, c))) {
+                    values[at(row, column)] = number(at(row, column));
+                }
+                let sums = |row: usize| shape.range.clone().map(|column| number(at(row, column))).sum::<f32>();
+                let expected: Vec<f32> = (first_row..rows).map(sums).collect();
+                let f32s: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+                let f16s: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_ne_bytes()).collect();
+                let bf16s: Vec<u8> = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_ne_bytes()).collect();
+                let run = |k: &Kernels| {
+                    [(k.row_sums_f32, &f32s), (k.row_sums_f16, &f16s), (k.row_sums_bf16, &bf16s)].map(
+                        |(sum, values)| {
+                            let mut sums = vec![f32::NAN; rows - first_row];
+                            sum(&shape, values, &mut sums);
+                            sums
+                        },
+                    )
+                };
+                let portable = run(&PORTABLE);
+                if exact {
+                    assert_eq!(portable, [expected.clone(), expected.clone(), expected], "{shape:?}");
+                }
+                for k in available() {
+                    assert_eq!(run(k), portable, "{:?} {shape:?}", k.level);
+                }
+            }
+        }
+    }
+}

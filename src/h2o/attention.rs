@@ -7,15 +7,15 @@
 //! each tile; with the last tile one walk backwards turns them into masses. Memory is `rows * (pieces + tiles)` f32
 //! and at most twice that while it grows, never `rows * tokens`; blocks of normally 16 to 128 tokens make that little.
 
-mod sums;
 #[cfg(test)]
 mod tests;
 mod tile;
-mod value;
 
 pub use tile::Tile;
 
-use crate::status::{self, Result, bail};
+use crate::arch::{PackedRows, kernels};
+use crate::dtype::Dtype;
+use crate::status::{self, Error, Result, Status, bail};
 
 /// Fraction bits of a mass.
 const FRACTION_BITS: i32 = 80;
@@ -52,6 +52,8 @@ pub struct Accumulator {
     seen: Vec<Seen>,
     /// For each tile the sums of its values, `[piece][row]`, then its scales, `[row]`, if it has any.
     kept: Vec<f32>,
+    /// How much of it belongs to the open head.
+    used: usize,
 
     // Working memory of the walk backwards.
     /// `[row]`: what the sums of the tile at hand are to be multiplied with.
@@ -83,17 +85,9 @@ impl Accumulator {
     /// of 0 or more (or for which there is no memory) with its last tile is dropped.
     pub fn add(&mut self, tile: &Tile<'_>) -> Result<()> {
         let first_row = tile.queries.saturating_sub(self.last_rows);
-        tile.check(self.max_tokens, first_row)?;
-        match (tile.first, self.open) {
-            (false, false) => bail!(InvalidArgument, "tile->first is false, but no head has begun"),
-            (true, true) => bail!(InvalidArgument, "tile->first is true, but the last tile of a head is yet to come"),
-            (false, true) if tile.queries != self.queries => bail!(
-                InvalidArgument,
-                "tile->queries is {}; {} expected, as in the head's first tile",
-                tile.queries,
-                self.queries
-            ),
-            _ => {}
+        let in_order = if self.open { !tile.first && tile.queries == self.queries } else { tile.first };
+        if !(in_order && tile.is_sound(self.max_tokens, first_row)) {
+            return Err(self.refusal(tile, first_row));
         }
         if first_row < tile.queries {
             self.gather(tile, first_row)?;
@@ -140,6 +134,21 @@ impl Accumulator {
         self.token_end
     }
 
+    /// Why a tile that is not sound, or does not belong here, is not added.
+    #[cold]
+    fn refusal(&self, tile: &Tile<'_>, first_row: usize) -> Error {
+        let text = if let Err(error) = tile.check(self.max_tokens, first_row) {
+            return error;
+        } else if !self.open {
+            "tile->first is false, but no head has begun".into()
+        } else if tile.first {
+            "tile->first is true, but the last tile of a head is yet to come".into()
+        } else {
+            format!("tile->queries is {}; {} expected, as in the head's first tile", tile.queries, self.queries)
+        };
+        Error::new(Status::InvalidArgument, text)
+    }
+
     /// Keeps what the walk backwards needs of a tile: sums of the rows from `first_row` on, and their scales.
     fn gather(&mut self, tile: &Tile<'_>, first_row: usize) -> Result<()> {
         let rows = tile.queries - first_row;
@@ -151,28 +160,26 @@ impl Accumulator {
         let scale = tile.update_scale.filter(|_| !tile.first);
         if tile.first {
             self.seen.clear();
-            self.kept.clear();
+            self.used = 0;
         }
         let sums = pieces.saturating_mul(rows);
         let len = sums.saturating_add(scale.map_or(0, |_| rows));
         status::reserve_amortized(&mut self.seen, 1)?;
-        status::reserve_amortized(&mut self.kept, len)?;
 
-        let begin = self.kept.len();
-        self.kept.resize(begin + len, 0.0);
-        let (sums, scales) = self.kept[begin..].split_at_mut(sums);
-        let first_piece = tile.tokens.min(self.block_tokens - offset);
-        sums::add_pieces(tile, first_row, first_piece, self.block_tokens, sums);
+        let (sums, scales) = room(&mut self.kept, self.used, len)?.split_at_mut(sums);
+        sum_pieces(tile, first_row, self.block_tokens, offset, sums);
         if let Some(scale) = scale {
             for (kept, scale) in scales.iter_mut().zip(&scale[first_row..]) {
                 *kept = *scale;
             }
         }
+        self.used += len;
         self.seen.push(Seen { first_block: tile.token_begin / self.block_tokens, pieces, scaled: scale.is_some() });
         Ok(())
     }
 
     /// Walks over the head's tiles, last one first, and adds its masses to those of all heads.
+    #[inline(never)]
     fn finish(&mut self, row_sum: Option<&[f32]>, first_row: usize) -> Result<()> {
         let rows = self.queries - first_row;
         let token_end = self.token_end.max(self.head_end);
@@ -186,7 +193,7 @@ impl Accumulator {
             None => self.factors.resize(rows, 1.0),
         }
         if rows > 0 {
-            walk_back(&self.seen, &self.kept, &mut self.factors, &mut self.head);
+            walk_back(&self.seen, &self.kept[..self.used], &mut self.factors, &mut self.head);
         }
         if let Some(block) = self.head.iter().position(|mass| !(0.0..HEAD_LIMIT).contains(mass)) {
             bail!(
@@ -207,10 +214,56 @@ impl Accumulator {
     }
 }
 
+/// The `len` elements of `buffer` from `begin` on. Old contents are anything.
+fn room(buffer: &mut Vec<f32>, begin: usize, len: usize) -> Result<&mut [f32]> {
+    let end = begin.saturating_add(len);
+    if end > buffer.len() {
+        status::reserve_amortized(buffer, end - buffer.len())?;
+        buffer.resize(end, 0.0);
+    }
+    Ok(&mut buffer[begin..end])
+}
+
+/// Writes to `sums` (`[piece][row]`) what the tile's rows from `first_row` on sum to in each piece. The tile begins
+/// `offset` tokens into a block.
+#[inline]
+fn sum_pieces(tile: &Tile<'_>, first_row: usize, block_tokens: usize, offset: usize, mut sums: &mut [f32]) {
+    let kernels = kernels();
+    let row_sums = match tile.dtype {
+        Dtype::F32 => kernels.row_sums_f32,
+        Dtype::F16 => kernels.row_sums_f16,
+        Dtype::Bf16 => kernels.row_sums_bf16,
+        Dtype::Int8 => unreachable!("refused by Tile::check"),
+    };
+    let Tile { pack, queries: rows, tokens: columns, .. } = *tile;
+    let first_piece = 0..columns.min(block_tokens - offset);
+    let mut shape = PackedRows { pack, rows, columns, first_row, range: first_piece };
+    while !shape.range.is_empty() {
+        let piece;
+        (piece, sums) = sums.split_at_mut(rows - first_row);
+        row_sums(&shape, tile.data, piece);
+        shape.range = shape.range.end..columns.min(shape.range.end.saturating_add(block_tokens));
+    }
+}
+
 /// Adds to `head` (`[block]`) the masses of a head's tiles. `factors` (`[row]`) are those of the last tile and become
 /// those of the first.
 fn walk_back(seen: &[Seen], mut kept: &[f32], factors: &mut [f64], head: &mut [f64]) {
     let rows = factors.len();
+    if let [factor] = factors {
+        // The short path of a decode step: the factor stays in a register.
+        let mut newest_first = kept.iter().rev().map(|kept| f64::from(*kept));
+        let mut factor = *factor;
+        for tile in seen.iter().rev() {
+            let scale = if tile.scaled { newest_first.next() } else { None };
+            let blocks = head[tile.first_block..][..tile.pieces].iter_mut().rev();
+            for (mass, sum) in blocks.zip(&mut newest_first) {
+                *mass += sum * factor;
+            }
+            factor *= scale.unwrap_or(1.0);
+        }
+        return;
+    }
     for tile in seen.iter().rev() {
         let (mut sums, scales);
         (kept, scales) = kept.split_at(kept.len() - if tile.scaled { rows } else { 0 });
@@ -226,7 +279,7 @@ fn walk_back(seen: &[Seen], mut kept: &[f32], factors: &mut [f64], head: &mut [f
     }
 }
 
-/// The sum of `sums` times `factors`.
+/// The sum of `sums` times `factors`, as many.
 fn weighted(sums: &[f32], factors: &[f64]) -> f64 {
     const LANES: usize = 8;
     let (sums, last_sums) = sums.as_chunks::<LANES>();

@@ -1,7 +1,8 @@
 //! With AVX2.
 
-use crate::arch::Transposition;
+use crate::arch::row_sums::{Bf16, F16, F32, Value, many_rows, one_row};
 use crate::arch::vector::{Sums, Vector, operations, vectorised};
+use crate::arch::{PackedRows, Transposition};
 use core::arch::x86_64::*;
 
 vectorised! { "avx2,popcnt", __m256i:
@@ -28,6 +29,103 @@ vectorised! { "avx2,popcnt", __m256i:
 // Two parts do not gain on the short tiles of 2-byte elements.
 vectorised! { "avx2", __m128i:
     transpose2 = transpose2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]);
+}
+
+/// The loops of every level, compiled for this one.
+macro_rules! compiled {
+    ($($name:ident = Wide<$value:ident, $n:literal>;)*) => {
+        $(pub(super) fn $name(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+            #[target_feature(enable = "avx2,f16c")]
+            fn one(shape: &PackedRows, values: &[u8]) -> f32 {
+                one_row::<Wide<$value, $n>, $n>(shape, values)
+            }
+            #[target_feature(enable = "avx2,f16c")]
+            fn many(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+                many_rows::<Wide<$value, $n>, $n>(shape, values, sums);
+            }
+            match sums {
+                // SAFETY: reached only through the table of its level, which is handed out after detection.
+                [sum] if shape.rows == 1 => *sum = unsafe { one(shape, values) },
+                // SAFETY: as above.
+                _ => unsafe { many(shape, values, sums) },
+            }
+        })*
+    };
+}
+
+compiled! {
+    row_sums_f32 = Wide<F32, 4>;
+    row_sums_f16 = Wide<F16, 2>;
+    row_sums_bf16 = Wide<Bf16, 2>;
+}
+
+/// A type whose values are widened eight or four at a time.
+///
+/// # Safety
+/// Both functions need AVX2 and F16C, and as many values at `from`.
+trait Widen {
+    unsafe fn eight(from: *const u8) -> __m256;
+    unsafe fn four(from: *const u8) -> __m128;
+}
+
+impl Widen for F32 {
+    operations! {
+        fn eight(from: *const u8) -> __m256 = _mm256_loadu_ps(from.cast());
+        fn four(from: *const u8) -> __m128 = _mm_loadu_ps(from.cast());
+    }
+}
+
+/// With conversions of the CPU's, whose results do not depend on how the host has denormals treated.
+impl Widen for F16 {
+    operations! {
+        fn eight(from: *const u8) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
+        fn four(from: *const u8) -> __m128 = _mm_cvtph_ps(_mm_loadl_epi64(from.cast()));
+    }
+}
+
+impl Widen for Bf16 {
+    operations! {
+        fn eight(from: *const u8) -> __m256 = {
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))))
+        };
+        fn four(from: *const u8) -> __m128 = {
+            _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(from.cast())))
+        };
+    }
+}
+
+/// `V` in vectors.
+struct Wide<V, const N: usize>(V);
+
+impl<V: Value<N> + Widen, const N: usize> Value<N> for Wide<V, N> {
+    const UNIT: f32 = 1.0;
+    // Sums begin anew where those of other levels do, so that they are the same.
+    const MAX_RUN: usize = V::MAX_RUN;
+
+    #[inline(always)]
+    fn widen(bytes: [u8; N]) -> f32 {
+        V::widen(bytes) * V::UNIT
+    }
+
+    #[inline(always)]
+    fn add<const P: usize>(lanes: &mut [f32; P], values: &[[u8; N]; P]) {
+        let (lanes8, lanes4) = lanes.as_chunks_mut::<8>();
+        let (values8, values4) = values.as_chunks::<8>();
+        for (lanes, values) in lanes8.iter_mut().zip(values8) {
+            // SAFETY: used in functions that enable the features only; both are whole vectors.
+            unsafe {
+                let sum = _mm256_add_ps(_mm256_loadu_ps(lanes.as_ptr()), V::eight(values.as_ptr().cast()));
+                _mm256_storeu_ps(lanes.as_mut_ptr(), sum);
+            }
+        }
+        for (lanes, values) in lanes4.as_chunks_mut::<4>().0.iter_mut().zip(values4.as_chunks::<4>().0) {
+            // SAFETY: as above.
+            unsafe {
+                let sum = _mm_add_ps(_mm_loadu_ps(lanes.as_ptr()), V::four(values.as_ptr().cast()));
+                _mm_storeu_ps(lanes.as_mut_ptr(), sum);
+            }
+        }
+    }
 }
 
 impl Vector for __m256i {

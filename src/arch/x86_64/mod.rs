@@ -10,7 +10,8 @@ use super::{Kernels, Level, PORTABLE};
 /// The tables that this CPU can run, lowest first. This is the only way to reach them, so their functions may take the
 /// features for granted.
 pub(super) fn available() -> impl Iterator<Item = &'static Kernels> {
-    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt");
+    let avx2 =
+        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") && is_x86_feature_detected!("f16c");
     let avx512 = avx2
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -63,6 +64,9 @@ static AVX2: Kernels = Kernels {
     unplanes1: avx2::unplanes1,
     unplanes2: avx2::unplanes2,
     unplanes4: avx2::unplanes4,
+    row_sums_f32: avx2::row_sums_f32,
+    row_sums_f16: avx2::row_sums_f16,
+    row_sums_bf16: avx2::row_sums_bf16,
     ..SSE2
 };
 

@@ -42,30 +42,25 @@ impl Tile<'_> {
         columns.checked_mul(queries)?.checked_mul(dtype.bytes())
     }
 
-    /// What can be said of a tile by itself. Rows below `first_row` do not count and may hold anything.
+    /// Whether [`Tile::check`] finds nothing: the same questions, asked quickly.
     #[inline]
-    pub(super) fn check(&self, max_tokens: usize, first_row: usize) -> Result<()> {
-        let good = |sum: f32| (f32::from_bits(1)..f32::INFINITY).contains(&sum);
-        let whole = self.dtype != Dtype::Int8
+    pub(super) fn is_sound(&self, max_tokens: usize, first_row: usize) -> bool {
+        self.dtype != Dtype::Int8
             && self.queries > 0
             && self.tokens > 0
             && self.token_begin.checked_add(self.tokens).is_some_and(|end| end <= max_tokens)
             && Tile::data_bytes(self.dtype, self.pack, self.queries, self.tokens) == Some(self.data.len())
-            && self.update_scale.is_none_or(|scale| scale.len() == self.queries)
-            && self.row_sum.is_none_or(|sums| self.last && sums.len() == self.queries);
-        let scale = if self.first { None } else { self.update_scale };
-        if whole
-            && scale.is_none_or(|scale| all(&scale[first_row..], |s| (0.0..f32::INFINITY).contains(&s)))
-            && self.row_sum.is_none_or(|sums| all(&sums[first_row..], good))
-        {
-            return Ok(());
-        }
-        self.refuse(max_tokens, first_row)
+            && self
+                .update_scale
+                .is_none_or(|scale| scale.len() == self.queries && (self.first || all(&scale[first_row..], is_scale)))
+            && self
+                .row_sum
+                .is_none_or(|sums| self.last && sums.len() == self.queries && all(&sums[first_row..], is_sum))
     }
 
-    /// Says what [`Tile::check`] found.
+    /// Checks what can be said of a tile by itself. Rows below `first_row` do not count and may hold anything.
     #[cold]
-    fn refuse(&self, max_tokens: usize, first_row: usize) -> Result<()> {
+    pub(super) fn check(&self, max_tokens: usize, first_row: usize) -> Result<()> {
         let Tile { dtype, pack, queries, tokens, token_begin, .. } = *self;
         if dtype == Dtype::Int8 {
             bail!(Unsupported, "tile->dtype is {}; F16, BF16 or F32 expected", dtype.name());
@@ -105,21 +100,42 @@ impl Tile<'_> {
                 "tile->row_sum is given and tile->last is false; only a head's last tile may have it"
             );
         }
-        let rows = |values: Option<&[f32]>, bad: fn(f32) -> bool| {
+        let first_bad = |values: Option<&[f32]>, good: fn(f32) -> bool| {
             let values = values?;
-            (first_row..queries).map(|row| (row, values[row])).find(|(_, value)| bad(*value))
+            (first_row..queries).map(|row| (row, values[row])).find(|(_, value)| !good(*value))
         };
-        if let Some((row, sum)) = rows(self.row_sum, |sum| !(sum > 0.0 && sum.is_finite())) {
+        if let Some((row, sum)) = first_bad(self.row_sum, is_sum) {
             bail!(InvalidArgument, "tile->row_sum[{row}] is {sum}; a finite number above 0 expected");
         }
-        if let Some((row, scale)) = rows(self.update_scale, |scale| !(scale >= 0.0 && scale.is_finite())) {
+        let scale = if self.first { None } else { self.update_scale };
+        if let Some((row, scale)) = first_bad(scale, is_scale) {
             bail!(InvalidArgument, "tile->update_scale[{row}] is {scale}; a finite number of 0 or more expected");
         }
         Ok(())
     }
 }
 
-/// Whether all values are good; looks at every one, so that it can look at several at once.
+#[inline]
+fn is_scale(scale: f32) -> bool {
+    (0.0..f32::INFINITY).contains(&scale)
+}
+
+#[inline]
+fn is_sum(sum: f32) -> bool {
+    (f32::from_bits(1)..f32::INFINITY).contains(&sum)
+}
+
+/// Whether all values are good.
+#[inline]
 fn all(values: &[f32], good: impl Fn(f32) -> bool) -> bool {
+    match values {
+        [value] => good(*value),
+        _ => all_of_many(values, good),
+    }
+}
+
+/// Looks at every value, so that it can look at several at once.
+#[inline(never)]
+fn all_of_many(values: &[f32], good: impl Fn(f32) -> bool) -> bool {
     values.iter().fold(true, |all, value| all & good(*value))
 }

@@ -1,0 +1,163 @@
+//! What attention scores cost beside the attention they come from: one decode step and one prefill, one thread.
+
+mod common;
+#[path = "scores/flash.rs"]
+mod flash;
+
+use common::Rivals;
+use flash::{DIM, Prefill, TILE};
+use half::{bf16, f16};
+use mnnkv::dtype::Dtype;
+use mnnkv::h2o::{Accumulator, Tile, mass_to_f64};
+use std::hint::black_box;
+use std::time::Instant;
+
+const TOKENS: usize = 4096;
+const HEADS: usize = 32;
+const BLOCK_TOKENS: usize = 64;
+
+fn numbers(len: usize, seed: u64) -> Vec<f32> {
+    let mut random = common::Random(seed);
+    (0..len).map(|_| (random.next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+}
+
+fn bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
+    match dtype {
+        Dtype::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_ne_bytes()).collect(),
+        Dtype::Bf16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect(),
+        _ => values.iter().flat_map(|v| v.to_ne_bytes()).collect(),
+    }
+}
+
+/// The tiles of a step, one query row per head.
+fn gather(scores: &mut Accumulator, dtype: Dtype, values: &[u8], scales: &[f32], sums: &[f32]) {
+    let tile_bytes = TILE * dtype.bytes();
+    let tiles = TOKENS / TILE;
+    for ((values, scales), sum) in values.chunks_exact(tiles * tile_bytes).zip(scales.chunks_exact(tiles)).zip(sums) {
+        for (i, data) in values.chunks_exact(tile_bytes).enumerate() {
+            let last = i + 1 == tiles;
+            let tile = Tile {
+                dtype,
+                pack: 0,
+                queries: 1,
+                tokens: TILE,
+                token_begin: i * TILE,
+                first: i == 0,
+                last,
+                data,
+                update_scale: Some(&scales[i..=i]),
+                row_sum: last.then_some(std::slice::from_ref(sum)),
+            };
+            scores.add(black_box(&tile)).unwrap();
+        }
+    }
+}
+
+/// Everything scores are is attention: each row of each head sums to 1.
+fn check(scores: &Accumulator, rows: usize) {
+    let total: f64 = scores.masses().iter().map(|mass| mass_to_f64(*mass)).sum();
+    assert!((total / rows as f64 - 1.0).abs() < 1e-2 && scores.rows() == rows as u64, "{total} of {rows}");
+}
+
+fn decode(kv_heads: usize) {
+    let tiles = HEADS * TOKENS / TILE;
+    let queries = numbers(HEADS * DIM, 3);
+    let keys = numbers(kv_heads * TOKENS * DIM, 4);
+    let values = numbers(kv_heads * TOKENS * DIM, 5);
+    let mut step = flash::Decode::new(HEADS, TOKENS);
+    step.run(&queries, &keys, &values);
+    let attention = |step: &mut flash::Decode| step.run(black_box(&queries), &keys, &values);
+
+    println!("decode, 1 query x {TOKENS} tokens x {HEADS} query heads, {kv_heads} KV heads, {tiles} tiles");
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        let data = bytes(&step.tiles, dtype);
+        let (scales, sums) = (step.scales.clone(), step.sums.clone());
+        let mut scores = Accumulator::default();
+        let medians = Rivals::new()
+            .add("attention", || attention(&mut step))
+            .add("scores", || {
+                scores.start(BLOCK_TOKENS, TOKENS, usize::MAX);
+                gather(&mut scores, dtype, &data, &scales, &sums);
+            })
+            .run(1500);
+        check(&scores, HEADS);
+        report(dtype.name(), medians[0].1, medians[1].1, tiles);
+        // Beside an attention the tiles are no longer in the first caches; in a host they are, as they are here.
+        let warm = Rivals::new()
+            .add("one head", || {
+                scores.start(BLOCK_TOKENS, TOKENS, usize::MAX);
+                for _ in 0..HEADS {
+                    let tiles = TOKENS / TILE;
+                    gather(&mut scores, dtype, &data[..TOKENS * dtype.bytes()], &scales[..tiles], &sums[..1]);
+                }
+            })
+            .run(200);
+        println!("          of one head again and again {:>43.1} ns per tile", warm[0].1 * 1e9 / tiles as f64);
+    }
+}
+
+fn prefill(causal: bool) {
+    let tiles = TOKENS / TILE;
+    let mut attention = Prefill::new(&numbers(TOKENS * DIM, 6), &numbers(TOKENS * DIM, 7), &numbers(TOKENS * DIM, 8));
+    println!("prefill, {TOKENS} rows x {TOKENS} tokens, 1 head, {tiles} tiles, pack 16, all rows, causal: {causal}");
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+        let mut scores = Accumulator::default();
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..9 {
+            // The scores of a tile are timed where a host would gather them: when its softmax is done. Turning it
+            // into another type is nobody's time.
+            let (mut others, mut ours) = (0.0, 0.0);
+            scores.start(BLOCK_TOKENS, TOKENS, usize::MAX);
+            let begin = Instant::now();
+            attention.run(causal, |i, values, scale, sums| {
+                let converting = Instant::now();
+                let narrow = if dtype == Dtype::F32 { Vec::new() } else { bytes(values.as_flattened(), dtype) };
+                // A cast without copying, for f32: what the accumulator sees is the attention's own tile.
+                let data = if dtype == Dtype::F32 { flash::as_bytes(values) } else { &narrow };
+                let tile = Tile {
+                    dtype,
+                    pack: 16,
+                    queries: TOKENS,
+                    tokens: TILE,
+                    token_begin: i * TILE,
+                    first: i == 0,
+                    last: i + 1 == tiles,
+                    data,
+                    update_scale: Some(scale),
+                    row_sum: (i + 1 == tiles).then_some(sums),
+                };
+                let lap = Instant::now();
+                scores.add(black_box(&tile)).unwrap();
+                ours += lap.elapsed().as_secs_f64();
+                drop(narrow);
+                others += converting.elapsed().as_secs_f64();
+            });
+            times[0].push(begin.elapsed().as_secs_f64() - others);
+            times[1].push(ours);
+            check(&scores, TOKENS);
+        }
+        let [attention, scores] = times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        });
+        report(dtype.name(), attention, scores, tiles);
+    }
+}
+
+fn report(name: &str, attention: f64, scores: f64, tiles: usize) {
+    println!(
+        "    {name:<5} attention {:>9.1} us   scores {:>8.1} us   {:>5.2} %   {:>8.1} ns per tile",
+        attention * 1e6,
+        scores * 1e6,
+        100.0 * scores / attention,
+        scores * 1e9 / tiles as f64
+    );
+}
+
+fn main() {
+    println!("attention: {}\n", flash::name());
+    decode(32);
+    decode(8);
+    prefill(false);
+    prefill(true);
+}

@@ -1,0 +1,231 @@
+//! Sums over a range of columns of a packed matrix, row by row: what attention scores are made of.
+//!
+//! Values are widened to f32 and summed in several lanes that do not wait for one another, in loops that compilers
+//! turn into vectors; a level compiles the same loops for its instructions. The order of additions is fixed, so the
+//! sums are the same to the bit at every level.
+
+use std::ops::Range;
+
+/// Contiguous values are summed in this many lanes.
+const LANES: usize = 16;
+/// Packs that are summed at once: few enough streams for any cache, enough that adding up the lanes of a pack, once
+/// per row, is little.
+const PACKS: usize = 4;
+
+/// Which values of a matrix are summed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedRows {
+    /// Columns that lie side by side: values are `[columns / pack, rounded up][rows][pack]`. 0 for plain rows,
+    /// `[rows][columns]`.
+    pub pack: usize,
+    /// Rows of the matrix.
+    pub rows: usize,
+    /// Columns, without padding.
+    pub columns: usize,
+    /// Rows before this one are not summed.
+    pub first_row: usize,
+    /// The columns that are.
+    pub range: Range<usize>,
+}
+
+/// A type of `N` bytes.
+pub(super) trait Value<const N: usize> {
+    /// What a widened 1 is to be multiplied with to get 1.
+    const UNIT: f32;
+    /// So many widened values of at most 1 have a sum in f32.
+    const MAX_RUN: usize = usize::MAX;
+
+    /// The value divided by [`Value::UNIT`], exactly; infinity and NaN stay what they are.
+    fn widen(bytes: [u8; N]) -> f32;
+
+    /// Adds widened values to lanes.
+    #[inline(always)]
+    fn add<const P: usize>(lanes: &mut [f32; P], values: &[[u8; N]; P]) {
+        for (lane, value) in lanes.iter_mut().zip(values) {
+            *lane += Self::widen(*value);
+        }
+    }
+}
+
+pub(super) struct F32;
+pub(super) struct F16;
+pub(super) struct Bf16;
+
+impl Value<4> for F32 {
+    const UNIT: f32 = 1.0;
+
+    #[inline(always)]
+    fn widen(bytes: [u8; 4]) -> f32 {
+        f32::from_ne_bytes(bytes)
+    }
+}
+
+impl Value<2> for Bf16 {
+    const UNIT: f32 = 1.0;
+
+    #[inline(always)]
+    fn widen(bytes: [u8; 2]) -> f32 {
+        f32::from_bits(u32::from(u16::from_ne_bytes(bytes)) << 16)
+    }
+}
+
+/// What the largest exponent of f32 is more than that of f16, in place. Moved by so much, infinity and NaN of f16 are
+/// infinity and NaN of f32, and numbers are 2^112 times what they were.
+const EXPONENT: u32 = (255 - 31) << 23;
+
+impl Value<2> for F16 {
+    const UNIT: f32 = f32::from_bits((127 - 112) << 23);
+    const MAX_RUN: usize = 1 << 15;
+
+    /// Never computes with a denormal f32: that may be slow, or wrong where the host has them turned off.
+    #[inline(always)]
+    fn widen(bytes: [u8; 2]) -> f32 {
+        /// The least number that is not a denormal of f16.
+        const NORMAL: f32 = f32::from_bits(EXPONENT + (1 << 23));
+        let half = u32::from(u16::from_ne_bytes(bytes));
+        let number = f32::from_bits(((half & 0x7fff) << 13) + EXPONENT);
+        // Denormals got a hidden bit that they do not have, and half of their unit: they should be twice that, less
+        // NORMAL. They are what is below it.
+        let below = number - NORMAL;
+        let number = number + if below < 0.0 { below } else { 0.0 };
+        f32::from_bits(number.to_bits() | (half & 0x8000) << 16)
+    }
+}
+
+/// The sum of a matrix of one row. It has its columns side by side, however they are packed.
+///
+/// Apart from [`many_rows`], because it is called for every 64 tokens or so and has little to do.
+#[inline(always)]
+pub(super) fn one_row<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8]) -> f32 {
+    sum::<V, N>(&values.as_chunks::<N>().0[shape.range.clone()])
+}
+
+/// The sums of a matrix of any number of rows.
+#[inline(always)]
+pub(super) fn many_rows<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+    let values = values.as_chunks::<N>().0;
+    let PackedRows { pack, rows, columns, first_row, ref range } = *shape;
+    sums.fill(0.0);
+    match pack {
+        0 => {
+            for (row, total) in values.chunks_exact(columns).skip(first_row).zip(sums) {
+                *total = sum::<V, N>(&row[range.clone()]);
+            }
+        }
+        4 => add_packs::<V, N, 4>(shape, values, sums),
+        8 => add_packs::<V, N, 8>(shape, values, sums),
+        16 => add_packs::<V, N, 16>(shape, values, sums),
+        pack => {
+            for column in range.clone() {
+                let column = &values[column / pack * rows * pack + column % pack..];
+                for (value, total) in column.iter().step_by(pack).skip(first_row).zip(&mut *sums) {
+                    *total += V::widen(*value) * V::UNIT;
+                }
+            }
+        }
+    }
+}
+
+/// The sum of contiguous values.
+#[inline(always)]
+fn sum<V: Value<N>, const N: usize>(values: &[[u8; N]]) -> f32 {
+    if values.len() <= V::MAX_RUN {
+        return run_sum::<V, N>(values);
+    }
+    values.chunks(V::MAX_RUN).map(run_sum::<V, N>).sum()
+}
+
+#[inline(always)]
+fn run_sum<V: Value<N>, const N: usize>(values: &[[u8; N]]) -> f32 {
+    let (parts, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for part in parts {
+        V::add(&mut lanes, part);
+    }
+    let mut total = across(lanes);
+    if !rest.is_empty() {
+        let (parts, rest) = rest.as_chunks::<4>();
+        let mut lanes = [0.0; 4];
+        for part in parts {
+            V::add(&mut lanes, part);
+        }
+        total += rest.iter().fold(across(lanes), |sum, value| sum + V::widen(*value));
+    }
+    total * V::UNIT
+}
+
+/// [`many_rows`] of packs of `P`.
+#[inline(always)]
+fn add_packs<V: Value<N>, const N: usize, const P: usize>(shape: &PackedRows, values: &[[u8; N]], sums: &mut [f32]) {
+    let packs = values.as_chunks::<P>().0;
+    let PackedRows { rows, first_row, range: Range { start: mut column, end }, .. } = *shape;
+    while column < end {
+        let (index, lane) = (column / P, column % P);
+        let whole = ((end - column) / P).min(PACKS);
+        if lane == 0 && whole > 0 {
+            add_whole::<V, N, P>(&packs[index * rows..(index + whole) * rows], rows, first_row, sums);
+            column += whole * P;
+        } else {
+            let lanes = lane..P.min(lane + (end - column));
+            column += lanes.len();
+            add_part::<V, N, P>(&packs[index * rows + first_row..(index + 1) * rows], lanes, sums);
+        }
+    }
+}
+
+/// Adds whole packs, `[pack][row]`, to the sums of their rows.
+#[inline(always)]
+fn add_whole<V: Value<N>, const N: usize, const P: usize>(
+    packs: &[[[u8; N]; P]],
+    rows: usize,
+    first_row: usize,
+    sums: &mut [f32],
+) {
+    for (row, total) in (first_row..rows).zip(sums) {
+        let mut lanes = [0.0; P];
+        let mut at = row;
+        while at < packs.len() {
+            V::add(&mut lanes, &packs[at]);
+            at += rows;
+        }
+        *total += across(lanes) * V::UNIT;
+    }
+}
+
+/// Adds some `lanes` of a pack, `[row]`, to the sums of its rows.
+#[inline(always)]
+fn add_part<V: Value<N>, const N: usize, const P: usize>(pack: &[[[u8; N]; P]], lanes: Range<usize>, sums: &mut [f32]) {
+    // The others are taken out by their bits: they may be NaN.
+    let mask: [u32; P] = std::array::from_fn(|i| if lanes.contains(&i) { u32::MAX } else { 0 });
+    for (values, total) in pack.iter().zip(sums) {
+        let lanes = std::array::from_fn::<_, P, _>(|i| f32::from_bits(V::widen(values[i]).to_bits() & mask[i]));
+        *total += across(lanes) * V::UNIT;
+    }
+}
+
+/// The sum of all lanes, a power of two, by halves.
+#[inline(always)]
+fn across<const P: usize>(mut lanes: [f32; P]) -> f32 {
+    let mut half = P / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    #[test]
+    fn every_f16_is_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            let (ours, exact) = (F16::widen(bits.to_ne_bytes()) * F16::UNIT, f16::from_bits(bits).to_f32());
+            assert!(ours.to_bits() == exact.to_bits() || ours.is_nan() && exact.is_nan(), "{bits:#x}: {ours} {exact}");
+        }
+    }
+}
