@@ -964,9 +964,10 @@ mnnkv_status mnnkv_session_begin(struct mnnkv_session *session,
 /// which lane has which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
 /// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
 /// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
-/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, outside max_tokens, or has a
-/// row_sum or update_scale that cannot be; another thread is in this lane. The head it belongs to is then dropped, and
-/// end will miss it.
+/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, too large, or has a row_sum
+/// or update_scale that cannot be; another thread is in this lane. The tile is not taken then, and the right one may
+/// follow. A head whose last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED:
+/// INT8 tiles.
 mnnkv_status mnnkv_session_scores(struct mnnkv_session *session,
                                   uint32_t layer,
                                   uint32_t lane,

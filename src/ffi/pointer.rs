@@ -12,6 +12,7 @@ const MAX_LEN: usize = isize::MAX as usize;
 /// An option struct more than this long is a missing `struct_size`, not a newer header.
 const MAX_STRUCT_SIZE: usize = 4096;
 
+#[inline]
 fn check<T>(ptr: *const T, bytes: Option<usize>, name: &str) -> Result<()> {
     match bytes {
         Some(len) if len <= MAX_LEN => {}
@@ -30,6 +31,7 @@ fn check<T>(ptr: *const T, bytes: Option<usize>, name: &str) -> Result<()> {
 ///
 /// # Safety
 /// A non-NULL `ptr` is readable for `len` elements, and nobody writes them during the call.
+#[inline]
 pub(super) unsafe fn input<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
@@ -43,6 +45,7 @@ pub(super) unsafe fn input<'a, T>(ptr: *const T, len: usize, name: &str) -> Resu
 ///
 /// # Safety
 /// As [`input`].
+#[inline]
 pub(super) unsafe fn input_bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
     // SAFETY: passed on.
     unsafe { input(ptr.cast(), len, name) }
@@ -122,6 +125,7 @@ pub(super) unsafe trait Sized32: Copy {
 ///
 /// # Safety
 /// A non-NULL `ptr` is readable for as many bytes as its `struct_size` says.
+#[inline]
 pub(super) unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Option<T>> {
     if ptr.is_null() {
         return Ok(None);
@@ -146,12 +150,29 @@ pub(super) unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Op
 ///
 /// # Safety
 /// As [`options`].
+#[inline]
 pub(super) unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
     // SAFETY: passed on.
     match unsafe { options(ptr, name) }? {
         Some(value) => Ok(value),
         None => bail!(InvalidArgument, "{name} is NULL"),
     }
+}
+
+/// As [`required`], where the struct lies when it is of this version's size. Copying one that the caller has just filled
+/// in would wait for its stores; a call for every softmax tile cannot afford that.
+///
+/// # Safety
+/// As [`options`], and the struct does not change for `'a`.
+#[inline]
+pub(super) unsafe fn in_place<'a, T: Sized32>(ptr: *const T, name: &str, room: &'a mut Option<T>) -> Result<&'a T> {
+    // SAFETY: passed on.
+    if !ptr.is_null() && ptr.is_aligned() && unsafe { struct_size(ptr, name) }? == size_of::<T>() {
+        // SAFETY: aligned, and the caller says struct_size bytes are readable.
+        return Ok(unsafe { &*ptr });
+    }
+    // SAFETY: passed on.
+    Ok(room.insert(unsafe { required(ptr, name) }?))
 }
 
 /// A struct to write, of which the caller says by `struct_size` how much it knows.
@@ -186,6 +207,7 @@ impl<T: Sized32> SizedOut<T> {
 ///
 /// # Safety
 /// A non-NULL `ptr` is readable for its first field.
+#[inline]
 unsafe fn struct_size<T: Sized32>(ptr: *const T, name: &str) -> Result<usize> {
     // Aligned as in its first version: a later one may have grown by wider fields.
     check(ptr.cast::<u32>(), Some(T::MIN), name)?;

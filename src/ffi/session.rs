@@ -286,9 +286,10 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// which lane has which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
 /// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
 /// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
-/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, outside max_tokens, or has a
-/// row_sum or update_scale that cannot be; another thread is in this lane. The head it belongs to is then dropped, and
-/// end will miss it.
+/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, too large, or has a row_sum
+/// or update_scale that cannot be; another thread is in this lane. The tile is not taken then, and the right one may
+/// follow. A head whose last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED:
+/// INT8 tiles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_scores(
     session: *mut mnnkv_session,
@@ -297,7 +298,9 @@ pub unsafe extern "C" fn mnnkv_session_scores(
     tile: *const mnnkv_score_tile,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
-    unsafe { with(session, |session| session.scores(layer, lane, &pointer::required(tile, "tile")?.check()?)) }
+    unsafe {
+        with(session, |session| session.scores(layer, lane, &pointer::in_place(tile, "tile", &mut None)?.check()?))
+    }
 }
 
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.

@@ -69,6 +69,7 @@ impl Lanes {
         Lanes((0..lanes).map(|_| Mutex::default()).collect())
     }
 
+    #[inline]
     fn lane(&self, lane: usize) -> Result<MutexGuard<'_, Lane>> {
         match self.0[lane].try_lock() {
             Ok(lane) => Ok(lane),

@@ -37,8 +37,14 @@ pub struct Tile<'a> {
 
 impl Tile<'_> {
     /// Bytes of a tile's values; `None` where the number does not fit.
+    #[inline]
     pub fn data_bytes(dtype: Dtype, pack: usize, queries: usize, tokens: usize) -> Option<usize> {
-        let columns = if pack == 0 { tokens } else { tokens.checked_next_multiple_of(pack)? };
+        let columns = match pack {
+            0 => tokens,
+            // All that hosts have; a division would be a good part of what a short tile costs.
+            _ if pack.is_power_of_two() => tokens.checked_add(pack - 1)? & !(pack - 1),
+            _ => tokens.checked_next_multiple_of(pack)?,
+        };
         columns.checked_mul(queries)?.checked_mul(dtype.bytes())
     }
 
