@@ -1,6 +1,7 @@
 // mnn-kv for C++11 and later: handles that destroy themselves and statuses that cannot be mistaken for counts.
 //
-// Header-only over mnnkv.h, which is the manual. Needs neither exceptions nor RTTI.
+// Header-only over mnnkv.h, which is the manual. Needs neither exceptions nor RTTI, and nothing of the library but its
+// C functions.
 
 #ifndef MNNKV_HPP
 #define MNNKV_HPP
@@ -9,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace mnnkv {
 
@@ -45,41 +47,57 @@ inline mnnkv_h2o_config h2o_defaults() noexcept {
     return config;
 }
 
-/// Owns a mnnkv_store. Moves, does not copy; a moved-from or reset store holds nothing, and its calls answer
-/// INVALID_ARGUMENT.
-class store {
-public:
-    store() noexcept : handle_(nullptr) {}
-    ~store() { reset(); }
+/// Whether a number of mnnkv_metrics was measured: it is not NaN. By its bits, so that it also holds where a host is
+/// compiled with -ffast-math, which takes `metric == metric` for granted.
+inline bool measured(double metric) noexcept {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &metric, sizeof bits);
+    return (bits & 0x7fffffffffffffffu) <= 0x7ff0000000000000u;
+}
 
-    store(store&& other) noexcept : handle_(other.release()) {}
-    store& operator=(store&& other) noexcept {
+/// Owns a handle of the library: what mnnkv::store and mnnkv::session have in common. Moves, does not copy; a
+/// moved-from or reset owner holds nothing, and its calls answer INVALID_ARGUMENT.
+template <class Handle, void (*destroy)(Handle*)>
+class owner {
+public:
+    owner() noexcept : handle_(nullptr) {}
+    ~owner() { reset(); }
+
+    owner(owner&& other) noexcept : handle_(other.release()) {}
+    owner& operator=(owner&& other) noexcept {
         if (this != &other) {
             reset();
             handle_ = other.release();
         }
         return *this;
     }
-    store(const store&) = delete;
-    store& operator=(const store&) = delete;
+    owner(const owner&) = delete;
+    owner& operator=(const owner&) = delete;
 
+    /// Destroys what it holds now. May be called again.
+    void reset() noexcept { destroy(release()); }
+
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    Handle* get() const noexcept { return handle_; }
+
+    /// Gives the handle away; the caller destroys it.
+    Handle* release() noexcept {
+        Handle* handle = handle_;
+        handle_ = nullptr;
+        return handle;
+    }
+
+protected:
+    Handle* handle_;
+};
+
+/// Owns a mnnkv_store.
+class store : public owner<mnnkv_store, mnnkv_store_destroy> {
+public:
     /// Makes a store, destroying the one held before. On failure it holds nothing.
     status create(const mnnkv_store_config* config = nullptr) noexcept {
         reset();
         return mnnkv_store_create(config, MNNKV_ABI_VERSION, &handle_);
-    }
-
-    /// Destroys the store now. May be called again.
-    void reset() noexcept { mnnkv_store_destroy(release()); }
-
-    explicit operator bool() const noexcept { return handle_ != nullptr; }
-    mnnkv_store* get() const noexcept { return handle_; }
-
-    /// Gives the handle away; the caller destroys it.
-    mnnkv_store* release() noexcept {
-        mnnkv_store* handle = handle_;
-        handle_ = nullptr;
-        return handle;
     }
 
     status submit(std::uint32_t layer, const mnnkv_layout& layout, const void* key, const void* value,
@@ -118,9 +136,106 @@ public:
         }
         return result;
     }
+};
+
+/// Owns a mnnkv_session. Which calls may run beside which is said at mnnkv_session.
+///
+/// reset() destroys the handle, as in every owner; when a layer's cache was cleared, call reset_layer, and reset_all
+/// when all were.
+class session : public owner<mnnkv_session, mnnkv_session_destroy> {
+public:
+    /// Makes a session, destroying the one held before. On failure it holds nothing.
+    status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes) noexcept {
+        reset();
+        return mnnkv_session_create(config_json, len, layers, lanes, MNNKV_ABI_VERSION, &handle_);
+    }
+
+    /// As mnnkv_session_reset of one layer.
+    status reset_layer(std::uint32_t layer) noexcept { return mnnkv_session_reset(handle_, layer); }
+
+    /// As mnnkv_session_reset of MNNKV_ALL_LAYERS.
+    status reset_all() noexcept { return mnnkv_session_reset(handle_, MNNKV_ALL_LAYERS); }
+
+    status begin(std::uint32_t layer, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_begin(handle_, layer, &cache);
+    }
+
+    status scores(std::uint32_t layer, std::uint32_t lane, const mnnkv_score_tile& tile) noexcept {
+        return mnnkv_session_scores(handle_, layer, lane, &tile);
+    }
+
+    status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_end(handle_, layer, heads, queries, &cache);
+    }
+
+    status keep(std::uint32_t layer, const std::int32_t* logical_pairs, std::size_t n_pairs,
+                mnnkv_cache& cache) noexcept {
+        return mnnkv_session_keep(handle_, layer, logical_pairs, n_pairs, &cache);
+    }
+
+    status lengths(std::uint32_t layer, std::uint32_t& logical, std::uint32_t& physical) const noexcept {
+        return mnnkv_session_lengths(handle_, layer, &logical, &physical);
+    }
+
+    status positions(std::uint32_t layer, std::int32_t* pairs, std::size_t pairs_cap,
+                     std::size_t& n_pairs) const noexcept {
+        return mnnkv_session_positions(handle_, layer, pairs, pairs_cap, &n_pairs);
+    }
+
+    status metrics(mnnkv_metrics& out) const noexcept {
+        mnnkv_metrics value = make<mnnkv_metrics>();
+        const status result = mnnkv_session_metrics(handle_, &value);
+        if (result) {
+            out = value;
+        }
+        return result;
+    }
+
+    status layer_metrics(std::uint32_t layer, mnnkv_metrics& out) const noexcept {
+        mnnkv_metrics value = make<mnnkv_metrics>();
+        const status result = mnnkv_session_layer_metrics(handle_, layer, &value);
+        if (result) {
+            out = value;
+        }
+        return result;
+    }
+
+    /// Into text of the caller's with room for cap bytes; len counts the zero at its end.
+    status warnings(char* text, std::size_t cap, std::size_t& len) const noexcept {
+        return mnnkv_session_warnings(handle_, text, cap, &len);
+    }
+
+    /// As warnings.
+    status metrics_json(char* text, std::size_t cap, std::size_t& len) const noexcept {
+        return mnnkv_session_metrics_json(handle_, text, cap, &len);
+    }
+
+    /// Into a std::string, or anything else with resize() and elements of char side by side (this header includes no
+    /// string). Empty on failure. Throws what resize() throws.
+    template <class Text>
+    status warnings(Text& text) const {
+        return fill(text, mnnkv_session_warnings);
+    }
+
+    /// As warnings. The text may grow while it is asked for; this asks again.
+    template <class Text>
+    status metrics_json(Text& text) const {
+        return fill(text, mnnkv_session_metrics_json);
+    }
 
 private:
-    mnnkv_store* handle_;
+    template <class Text>
+    status fill(Text& text, mnnkv_status (*write)(const mnnkv_session*, char*, std::size_t, std::size_t*)) const {
+        std::size_t len = 0;
+        text.resize(0);
+        status result = write(handle_, nullptr, 0, &len);
+        while (result.code() == MNNKV_BUFFER_TOO_SMALL) {
+            text.resize(len);
+            result = write(handle_, &text[0], len, &len);
+        }
+        text.resize(result ? len - 1 : 0);
+        return result;
+    }
 };
 
 }  // namespace mnnkv

@@ -1,40 +1,104 @@
 // The example of README.md; a test keeps the two the same.
 
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <mnnkv.h>
 #include <vector>
+
+/// A host with one layer: a packed cache, and an attention that looks at every token alike.
+struct Host {
+    mnnkv_layout layout = mnnkv_layout();
+    std::vector<std::uint16_t> key, value;
+    std::uint32_t kv_len = 0;
+
+    void append(std::uint32_t tokens);
+    /// Calls `score` with the softmax values of every head, as attention has them, on its threads.
+    template <class Score>
+    void attention(std::uint32_t layer, std::uint32_t queries, Score score);
+};
 // [readme]
 #include <mnnkv.hpp>
 
-// Encodes the cold half of a layer, gives its memory back, and restores it bit for bit.
-mnnkv::status shrink(mnnkv::store& store, const mnnkv_layout& layout, void* key, void* value, uint32_t kv_len) {
-    mnnkv::status s = store.submit(0, layout, key, value, 0, kv_len / 2);  // copied out and encoded
-    uint64_t released = 0, restored = 0;
-    if (s) s = store.commit(0, layout, key, value, &released);    // raw pages go back to the system
-    if (s) s = store.restore(0, layout, key, value, &restored);   // before attention reads them again
-    std::printf("%s: %llu bytes given back\n", s ? "ok" : s.message(), (unsigned long long)released);
-    return s;
+const char* const config = R"({
+    "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5,
+    "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store"})";
+
+// What a host's attention adds to one step of one layer: four calls.
+mnnkv::status step(mnnkv::session& session, Host& host, uint32_t layer, uint32_t heads, uint32_t tokens) {
+    mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+    cache.layout = &host.layout;
+    cache.key = host.key.data();
+    cache.value = host.value.data();
+    cache.kv_len = host.kv_len;
+    mnnkv::status s = session.begin(layer, cache);  // compressed tokens are back, evicted ones gone, kv_len is new
+    if (!s) return s;
+    host.kv_len = cache.kv_len;
+    host.append(tokens);                            // behind them, as ever
+    host.attention(layer, tokens, [&](uint32_t thread, const mnnkv_score_tile& tile) {
+        const mnnkv::status scored = session.scores(layer, thread, tile);  // each thread has its own lane
+        if (!scored) std::fprintf(stderr, "%s\n", scored.message());
+    });
+    cache.kv_len = host.kv_len;
+    return session.end(layer, heads, tokens, cache);  // plans the next eviction; cold tokens leave memory
 }
 // [readme]
 
+void Host::append(std::uint32_t tokens) {
+    // All rows are alike, so it makes no difference where in its block a token lies.
+    kv_len += tokens;
+}
+
+template <class Score>
+void Host::attention(std::uint32_t, std::uint32_t queries, Score score) {
+    std::vector<float> rows(std::size_t(queries) * kv_len, 1.0f);
+    const std::vector<float> sums(queries, static_cast<float>(kv_len));
+    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+    tile.dtype = MNNKV_DTYPE_F32;
+    tile.queries = queries;
+    tile.tokens = kv_len;
+    tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+    tile.data = rows.data();
+    tile.row_sum = sums.data();
+    score(0, tile);
+}
+
 int main() {
-    mnnkv_layout layout = mnnkv::make<mnnkv_layout>();
-    layout.key_dtype = layout.value_dtype = MNNKV_DTYPE_F16;
-    layout.kv_heads = 2;
-    layout.head_dim = 64;
-    layout.e_pack = 12;
-    layout.l_pack = 1;
-    layout.h_pack = 16;
-    layout.flash_block = 64;
-    layout.max_tokens = 1024;
-    uint64_t key_bytes = 0, value_bytes = 0;
-    if (mnnkv_layout_check(&layout, &key_bytes, &value_bytes) != MNNKV_OK) {
+    Host host;
+    host.layout = mnnkv::make<mnnkv_layout>();
+    host.layout.key_dtype = host.layout.value_dtype = MNNKV_DTYPE_F16;
+    host.layout.kv_heads = 2;
+    host.layout.head_dim = 64;
+    host.layout.e_pack = 12;
+    host.layout.l_pack = 1;
+    host.layout.h_pack = 16;
+    host.layout.flash_block = 64;
+    host.layout.max_tokens = 2048;
+    std::uint64_t key_bytes = 0, value_bytes = 0;
+    if (mnnkv_layout_check(&host.layout, &key_bytes, &value_bytes) != MNNKV_OK) {
         return 1;
     }
-    std::vector<unsigned char> key(key_bytes, 0x3c), value(value_bytes, 0x3c);
-    const std::vector<unsigned char> before = key;
-    mnnkv::store store;
-    if (!store.create() || !shrink(store, layout, key.data(), value.data(), 1024)) {
+    host.key.assign(key_bytes / 2, 0x3c00);
+    host.value.assign(value_bytes / 2, 0x3c00);
+    mnnkv::session session;
+    if (!session.create(config, std::strlen(config), 1, 1)) {
         return 1;
     }
-    return key == before ? 0 : 1;
+    for (std::uint32_t tokens = 1536; host.kv_len < 1552; tokens = 1) {
+        const mnnkv::status s = step(session, host, 0, 1, tokens);
+        if (!s) {
+            std::fprintf(stderr, "%s\n", s.message());
+            return 1;
+        }
+    }
+    // The sixteenth decode step has planned an eviction; one more applies it.
+    if (!step(session, host, 0, 1, 1)) {
+        return 1;
+    }
+    std::uint32_t logical = 0, physical = 0;
+    if (!session.lengths(0, logical, physical)) {
+        return 1;
+    }
+    std::printf("%u tokens in the chat, %u in the cache\n", logical, physical);
+    return logical == 1553 && physical < 600 ? 0 : 1;
 }
