@@ -16,16 +16,24 @@ CONFIGURE := $(CMAKE) -S . -B "$(BUILD)" --log-level=NOTICE -DCMAKE_BUILD_TYPE=R
 COMPILE := $(CMAKE) --build "$(BUILD)" --parallel $(JOBS)
 
 # Or each makefile that CMake writes reports every folder that it enters.
+# Every interleaving of the store's queue, up to so many preemptions. Most of the time is compiling, so little is optimised.
+LOOM := LOOM_MAX_PREEMPTIONS=3 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 RUSTFLAGS="--cfg loom"
+# The schedules that may take longer than the others, so fewer.
+TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+        TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" \
+        RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg tsan"
+
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 bench header setup lint clean
+.PHONY: help demo test test-aarch64 sanitize bench header setup lint clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
 	@echo "make test     every test: Rust, C, C++"
 	@echo "make test-aarch64"
 	@echo "              the same for aarch64 under qemu, on Debian machines of another kind"
+	@echo "make sanitize random schedules of session and store under ThreadSanitizer (nightly Rust)"
 	@echo "make bench    benchmarks: Rust and the C++ host path"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   write include/mnnkv.h again after a change in src/ffi"
@@ -42,12 +50,18 @@ demo:
 test:
 	@"$(SETUP)" test
 	cargo test --locked --workspace
+	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" store::queue
 	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON
 	@$(COMPILE)
 	@cd "$(BUILD)" && $(CTEST) --output-on-failure
 
 test-aarch64:
 	@"$(CURDIR)/cmake/aarch64.sh"
+
+# Dependencies are watched, too, since they are built here; the standard library is not (src/store/sync.rs, tests/*.supp).
+sanitize:
+	$(TSAN) cargo +nightly test --locked --lib --target "$$(rustc -vV | sed -n 's/^host: //p')" \
+	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store::
 
 bench:
 	@$(call need-sources,bench)

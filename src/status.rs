@@ -170,6 +170,7 @@ pub(crate) mod shortage {
 
     thread_local! {
         static ODDS: Cell<(u32, u64)> = const { Cell::new((0, 1)) };
+        static LEAST: Cell<usize> = const { Cell::new(1024) };
     }
 
     /// From now on this thread's allocations of 1,024 bytes and more fail, one in `odds` by chance; 0 = none.
@@ -177,13 +178,19 @@ pub(crate) mod shortage {
         ODDS.set((odds, seed | 1));
     }
 
-    pub(crate) fn get() -> u32 {
-        ODDS.get().0
+    /// From now on only allocations of at least so many bytes fail.
+    pub(crate) fn set_least(bytes: usize) {
+        LEAST.set(bytes);
+    }
+
+    /// The odds, and the bytes that an allocation must have to fail.
+    pub(crate) fn get() -> (u32, usize) {
+        (ODDS.get().0, LEAST.get())
     }
 
     pub(crate) fn check(bytes: usize) -> Result<()> {
         let (odds, mut state) = ODDS.get();
-        if odds == 0 || bytes < 1024 {
+        if odds == 0 || bytes < LEAST.get() {
             return Ok(());
         }
         state ^= state << 13;

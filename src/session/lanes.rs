@@ -94,11 +94,13 @@ impl Lanes {
             bail!(InvalidArgument, "layer {layer} is not open; scores come between begin and end");
         };
         let Some(wanted) = slot.wanted else { return Ok(()) };
+        // A tile that is refused must not say how many rows count: until one is accepted each starts anew.
         if !slot.started {
-            slot.started = true;
             slot.sums.start(wanted.block_tokens, MOST_TOKENS, wanted.rows(tile.queries));
         }
-        slot.sums.add(tile)
+        slot.sums.add(tile)?;
+        slot.started = true;
+        Ok(())
     }
 }
 

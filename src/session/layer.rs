@@ -74,6 +74,8 @@ pub(super) struct Layer {
     pub(super) positions: Positions,
     /// What the host's layouts must agree with, from the first call on.
     rows: Option<Rows>,
+    /// A host has named it, before a reset perhaps.
+    used: bool,
     /// Bytes of its two buffers' tokens, at the last call.
     pub(super) buffer_tokens: usize,
     pub(super) step: Option<Step>,
@@ -83,6 +85,8 @@ pub(super) struct Layer {
     pub(super) shares: Option<Shares>,
     /// Decode steps since the last plan.
     since_plan: u32,
+    /// Tokens that the last step appended.
+    last_added: u32,
     /// Closed steps since the reset.
     pub(super) steps: u64,
     /// Cold tokens were handed to the store since the reset.
@@ -98,12 +102,14 @@ impl Layer {
             lengths: Lengths::default(),
             positions: Positions::default(),
             rows: None,
+            used: false,
             buffer_tokens: 0,
             step: None,
             scores: evicts.map(|h| Scores::new(h.aggregation, h.block_tokens)),
             plan: None,
             shares: None,
             since_plan: 0,
+            last_added: 0,
             steps: 0,
             submitted: false,
             counts: Counts::default(),
@@ -116,7 +122,7 @@ impl Layer {
 
     /// Whether a host has ever named it.
     pub(super) fn is_used(&self) -> bool {
-        self.rows.is_some()
+        self.used
     }
 
     /// Raw bytes of the tokens in its cache.
@@ -136,7 +142,7 @@ impl Layer {
         self.step = None;
         self.scores.iter_mut().for_each(Scores::clear);
         self.plan = None;
-        (self.since_plan, self.steps, self.submitted) = (0, 0, false);
+        (self.since_plan, self.last_added, self.steps, self.submitted) = (0, 0, 0, false);
     }
 
     /// Fails when what the host hands over cannot be this layer's cache.
@@ -182,6 +188,7 @@ impl Layer {
     /// Remembers what its cache looks like.
     pub(super) fn see(&mut self, layout: &Layout) {
         self.rows = Some(layout.rows());
+        self.used = true;
         self.buffer_tokens = layout.max_tokens();
     }
 
@@ -231,7 +238,7 @@ impl Layer {
             return Ok(());
         }
         self.counts.stale_plans += 1;
-        if self.lengths_for(h2o).0 < h2o.trigger_min_tokens {
+        if self.lengths_for(h2o).0 < h2o.trigger_min_tokens && !self.is_over_cap(h2o) {
             return Ok(());
         }
         self.make_plan(h2o)
@@ -245,6 +252,7 @@ impl Layer {
         self.positions.append(self.lengths.logical, added)?;
         self.lengths.logical += added;
         self.lengths.physical += added;
+        self.last_added = added;
         Ok(())
     }
 
@@ -264,20 +272,22 @@ impl Layer {
 
     /// Advances the clock by a step, and plans when it is time. `prompt`: the rows of a prompt do not move the clock, but
     /// when some of them were scored the first plan need not wait.
-    pub(super) fn tick(&mut self, h2o: &H2o, prompt: bool, scored: bool, added: u32) -> Result<()> {
-        let (length, physical) = self.lengths_for(h2o);
+    pub(super) fn tick(&mut self, h2o: &H2o, prompt: bool, scored: bool) -> Result<()> {
         let due = if prompt {
             scored
         } else {
             self.since_plan = self.since_plan.saturating_add(1);
             self.since_plan >= h2o.update_interval
         };
-        // As many tokens again would break the promise.
-        let over_cap = h2o.max_tokens.is_some_and(|cap| physical.saturating_add(added.max(1)) > cap);
-        if (due && length >= h2o.trigger_min_tokens) || over_cap {
+        if (due && self.lengths_for(h2o).0 >= h2o.trigger_min_tokens) || self.is_over_cap(h2o) {
             self.make_plan(h2o)?;
         }
         Ok(())
+    }
+
+    /// Whether as many tokens again as came last would be more than the cache may hold.
+    fn is_over_cap(&self, h2o: &H2o) -> bool {
+        h2o.max_tokens.is_some_and(|cap| self.lengths.physical.saturating_add(self.last_added.max(1)) > cap)
     }
 
     fn make_plan(&mut self, h2o: &H2o) -> Result<()> {
@@ -288,18 +298,20 @@ impl Layer {
             Ratio::Keep(ratio) => Target::KeepRatio(ratio),
             Ratio::Lossy(ratio) => Target::LossyRatio(ratio),
         };
-        let mut target = ratio.tokens(length.max(1))?;
-        if let Some(cap) = h2o.max_tokens {
-            // Rounding up to blocks and the steps until the next plan must fit below it.
-            target = target.min(cap.saturating_sub(h2o.block_tokens.saturating_add(h2o.update_interval)));
-        }
-        let config = h2o::Config {
-            block_tokens: h2o.block_tokens,
-            sink_tokens: h2o.sink_tokens,
-            recent_tokens: h2o.recent_tokens,
-            target: Target::Tokens(target),
+        // Rounding up to blocks and the steps until the next plan must fit below the cap.
+        let room = h2o.max_tokens.map(|cap| cap.saturating_sub(h2o.block_tokens.saturating_add(h2o.update_interval)));
+        let target = ratio.tokens(length.max(1))?.min(room.unwrap_or(u32::MAX));
+        let ranking = scores.ranking()?;
+        let plan_for = |target| {
+            let (block_tokens, sink_tokens, recent_tokens) = (h2o.block_tokens, h2o.sink_tokens, h2o.recent_tokens);
+            let target = Target::Tokens(target);
+            h2o::plan(&ranking, physical, &h2o::Config { block_tokens, sink_tokens, recent_tokens, target })
         };
-        let plan = h2o::plan(&scores.ranking()?, physical, &config)?;
+        let mut plan = plan_for(target)?;
+        if let Some(room) = room.filter(|_| plan.floor_dominates && self.is_over_cap(h2o)) {
+            // The floor may be more than the ratio asks for, but what may go has to go before the cap is broken.
+            plan = plan_for(room)?;
+        }
         let share = physical as f32 / length.max(1) as f32;
         self.shares = Some(Shares {
             target: plan.target_keep_effective * share,

@@ -172,7 +172,7 @@ impl Session {
             mine.counts.score_ns += start.elapsed().as_nanos() as u64;
             // Without memory for a plan there will be one in a later step.
             let prompt = wanted.is_prompt(queries as usize);
-            if queries > 0 && mine.tick(h2o, prompt, scored.is_some(), added).is_err() {
+            if queries > 0 && mine.tick(h2o, prompt, scored.is_some()).is_err() {
                 mine.counts.fallbacks += 1;
             }
         }
@@ -311,12 +311,14 @@ fn compress(config: &Config, lossless: &Lossless, layer: &mut Layer, store: &mut
     if layer.steps.is_multiple_of(u64::from(zone.interval(lossless))) {
         for range in zones::cold_blocks(lossless, layer, store) {
             let Ok(range) = layout.range(range.0, range.1) else { break };
+            let failed = store.failed_blocks(layer.number);
             match store.submit(layer.number, layout, key, value, range, zones::purpose(lossless.mode)) {
                 Ok(_) => layer.submitted = true,
                 // Counted by the store; there may be room in the next step.
                 Err(error) if error.status() == Status::Busy => break,
                 Err(_) => {
-                    layer.counts.fallbacks += 1;
+                    // Without workers the block may have got as far as the encoder; then the store has counted it.
+                    layer.counts.fallbacks += u64::from(store.failed_blocks(layer.number) == failed);
                     break;
                 }
             }

@@ -99,6 +99,8 @@ fn eviction(metrics: &mut Metrics, layers: &[&Layer]) {
     metrics.h2o_plan_count = total(&layers, |l| l.counts.plans);
     metrics.h2o_stale_plan_count = total(&layers, |l| l.counts.stale_plans);
     metrics.h2o_total_evict_tokens = total(&layers, |l| l.counts.evicted);
+    // Plans; blocks are added where tokens are compressed.
+    metrics.h2o_lossless_fallback_count = total(&layers, |l| l.counts.fallbacks);
     if total(&layers, |l| l.counts.evictions) > 0.0 {
         metrics.h2o_last_evict_tokens = total(&layers, |l| l.counts.last_evicted);
         metrics.h2o_evict_us = us(total(&layers, |l| l.counts.evict_ns));

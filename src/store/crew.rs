@@ -136,7 +136,10 @@ impl Crew {
             let queue = crew.queue.clone();
             let work = move || {
                 #[cfg(test)]
-                crate::status::shortage::set(shortage, u64::from(i) + 7);
+                {
+                    crate::status::shortage::set(shortage.0, u64::from(i) + 7);
+                    crate::status::shortage::set_least(shortage.1);
+                }
                 let mut codec = Codec::default();
                 while let Some(job) = queue.next() {
                     let lost = job.lost();

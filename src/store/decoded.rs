@@ -47,8 +47,9 @@ impl Decoded {
         self.pass += 1;
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.entries.values().map(|e| e.rows.len()).sum()
+    /// Bytes of all rows, or of one layer's.
+    pub(super) fn bytes(&self, layer: Option<u32>) -> usize {
+        self.entries.values().filter(|e| layer.is_none_or(|l| l == e.layer)).map(|e| e.rows.len()).sum()
     }
 
     pub(super) fn contains(&self, ticket: u64) -> bool {
@@ -112,7 +113,7 @@ mod tests {
             } else if cache.has_room(layer, 100, layers) {
                 cache.keep(layer, ticket, rows(100));
             }
-            assert!(cache.bytes() <= 1000);
+            assert!(cache.bytes(None) <= 1000);
         }
         hits
     }

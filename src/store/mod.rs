@@ -512,6 +512,11 @@ impl Store {
         }
     }
 
+    /// Blocks of a layer that could not be encoded, as far as is known now.
+    pub fn failed_blocks(&self, layer: u32) -> u64 {
+        self.layers.get(&layer).map_or(0, |l| l.stats.failed_blocks)
+    }
+
     /// Counts since the store was made, and what it holds now: of all layers, or of one.
     pub fn statistics(&mut self, layer: Option<u32>) -> Statistics {
         self.collect();
@@ -521,7 +526,7 @@ impl Store {
             entry.blocks.iter().for_each(|b| stats.add_block(b));
             sum.add(&stats);
         }
-        sum.decoded_cache_bytes = self.decoded.bytes() as u64;
+        sum.decoded_cache_bytes = self.decoded.bytes(layer) as u64;
         sum
     }
 }

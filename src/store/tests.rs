@@ -255,23 +255,27 @@ fn a_restored_block_is_released_again_without_encoding() {
     assert_eq!((ticket, store.statistics(None).submitted_blocks), (0, 1));
 }
 
+impl Store {
+    /// Damages a bit of every blob, or repairs it.
+    pub(crate) fn flip_blobs(&mut self, bit: usize) {
+        for block in self.layers.values_mut().flat_map(|l| &mut l.blocks) {
+            let (key, value) = Arc::get_mut(block.blob.as_mut().unwrap()).unwrap().parts_mut();
+            key[bit / 8] ^= 1 << (bit % 8);
+            value[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
+
 #[test]
 fn a_damaged_blob_is_an_error_and_is_kept() {
     let (mut store, mut host) = released();
     for bit in [0, 100, 1000] {
-        let flip = |store: &mut Store| {
-            for block in store.layers.values_mut().flat_map(|l| &mut l.blocks) {
-                let (key, value) = Arc::get_mut(block.blob.as_mut().unwrap()).unwrap().parts_mut();
-                key[bit / 8] ^= 1 << (bit % 8);
-                value[bit / 8] ^= 1 << (bit % 8);
-            }
-        };
-        flip(&mut store);
+        store.flip_blobs(bit);
         let before = (host.key.clone(), host.value.clone());
         assert_eq!(store.restore(0, host.cache()).unwrap_err().status(), Status::Corrupt);
         assert!((&host.key, &host.value) == (&before.0, &before.1));
         assert_eq!(store.statistics(None).released_blocks, 1, "still there");
-        flip(&mut store);
+        store.flip_blobs(bit);
     }
     store.restore(0, host.cache()).unwrap();
     host.check(&store, 0);

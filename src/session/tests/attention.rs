@@ -1,0 +1,198 @@
+//! Softmax of a step, cut into tiles as hosts do, and what it comes to exactly.
+
+use super::random::Random;
+use crate::dtype::Dtype;
+use crate::h2o::Tile;
+use half::{bf16, f16};
+
+/// A tile with what it points to.
+pub(super) struct OwnedTile {
+    dtype: Dtype,
+    pack: usize,
+    queries: usize,
+    tokens: usize,
+    token_begin: usize,
+    first: bool,
+    last: bool,
+    data: Vec<u8>,
+    update_scale: Option<Vec<f32>>,
+    row_sum: Option<Vec<f32>>,
+}
+
+impl OwnedTile {
+    pub(super) fn tile(&self) -> Tile<'_> {
+        Tile {
+            dtype: self.dtype,
+            pack: self.pack,
+            queries: self.queries,
+            tokens: self.tokens,
+            token_begin: self.token_begin,
+            first: self.first,
+            last: self.last,
+            data: &self.data,
+            update_scale: self.update_scale.as_deref(),
+            row_sum: self.row_sum.as_deref(),
+        }
+    }
+}
+
+/// The attention of one layer in one step.
+pub(super) struct Attention {
+    /// `[head][tile]`
+    pub(super) heads: Vec<Vec<OwnedTile>>,
+    pub(super) queries: usize,
+    /// The last rows, which count.
+    pub(super) counted: usize,
+    /// `[token]`: what the rows that count gave to it, all heads together.
+    pub(super) masses: Vec<f64>,
+}
+
+/// How one attention hands over its values.
+struct Style {
+    dtype: Dtype,
+    pack: usize,
+    /// Rescaled from tile to tile, as flash attention does; else finished probabilities.
+    flash: bool,
+    /// Tiles come in the order of tokens.
+    ordered: bool,
+    /// Rows that do not count, and the first tile's scales, hold anything.
+    junk: bool,
+}
+
+impl Attention {
+    /// `worth` says how much tokens draw attention: one number per token in the cache, the step's own included. A row
+    /// sees the tokens before it and its own.
+    pub(super) fn new(worth: &[f64], heads: usize, queries: usize, counted: usize, random: &mut Random) -> Self {
+        let style = Style {
+            dtype: random.pick(&[Dtype::F32, Dtype::F32, Dtype::F16, Dtype::Bf16]),
+            pack: random.pick(&[0, 4, 8, 16]),
+            flash: !random.once_in(4),
+            ordered: !random.once_in(4),
+            junk: random.once_in(2),
+        };
+        let mut attention = Attention { heads: Vec::new(), queries, counted, masses: vec![0.0; worth.len()] };
+        for _ in 0..heads {
+            let tiles = attention.head(worth, &style, random);
+            attention.heads.push(tiles);
+        }
+        attention
+    }
+
+    fn head(&mut self, worth: &[f64], style: &Style, random: &mut Random) -> Vec<OwnedTile> {
+        let (len, queries) = (worth.len(), self.queries);
+        let sees = |row: usize| len.saturating_sub(queries - 1 - row).max(1);
+        let logit: Vec<Vec<f64>> = (0..queries)
+            .map(|row| {
+                let noisy = |at: usize| if at < sees(row) { worth[at] + random.unit() } else { f64::NEG_INFINITY };
+                (0..len).map(noisy).collect()
+            })
+            .collect();
+        let top = |row: usize, of: &[usize]| of.iter().map(|t| logit[row][*t]).fold(f64::NEG_INFINITY, f64::max);
+
+        let cuts = cuts(len, style.ordered, random);
+        let all: Vec<usize> = (0..len).collect();
+        let mut highest = vec![f64::NEG_INFINITY; queries];
+        let mut sums = vec![0.0; queries];
+        // What each row has given so far: to be scaled with all that comes.
+        let mut given = vec![vec![0.0; len]; queries];
+        let mut tiles = Vec::new();
+        for (number, (begin, count)) in cuts.iter().copied().enumerate() {
+            let tokens: Vec<usize> = (begin..begin + count).collect();
+            let mut scales = vec![1f32; queries];
+            let mut values = vec![vec![0.0; count]; queries];
+            for row in 0..queries {
+                let before = highest[row];
+                highest[row] = if style.flash { before.max(top(row, &tokens)) } else { top(row, &all) };
+                let base = if highest[row] == f64::NEG_INFINITY { 0.0 } else { highest[row] };
+                let whole = if style.flash { 1.0 } else { logit[row].iter().map(|x| (x - base).exp()).sum() };
+                if style.flash {
+                    scales[row] = (before - base).exp() as f32;
+                    sums[row] *= f64::from(scales[row]);
+                    given[row].iter_mut().for_each(|g| *g *= f64::from(scales[row]));
+                }
+                for (at, token) in tokens.iter().enumerate() {
+                    let value = rounded(style.dtype, (logit[row][*token] - base).exp() / whole);
+                    values[row][at] = value;
+                    given[row][*token] = value;
+                    sums[row] += value;
+                }
+            }
+            let (first, last) = (number == 0, number + 1 == cuts.len());
+            let junk_rows = if style.junk { queries - self.counted } else { 0 };
+            if first && style.junk {
+                scales.fill(f32::NAN);
+            }
+            scales[..junk_rows].fill(f32::NAN);
+            values[..junk_rows].iter_mut().for_each(|row| row.fill(f64::NAN));
+            tiles.push(OwnedTile {
+                dtype: style.dtype,
+                pack: style.pack,
+                queries,
+                tokens: count,
+                token_begin: begin,
+                first,
+                last,
+                data: packed(style, &values, count),
+                update_scale: style.flash.then_some(scales),
+                row_sum: (style.flash && last).then(|| {
+                    let mut sums: Vec<f32> = sums.iter().map(|sum| *sum as f32).collect();
+                    sums[..junk_rows].fill(f32::NAN);
+                    sums
+                }),
+            });
+        }
+        for row in queries - self.counted..queries {
+            let sum = if style.flash { f64::from(sums[row] as f32) } else { 1.0 };
+            self.masses.iter_mut().zip(&given[row]).for_each(|(mass, given)| *mass += given / sum);
+        }
+        tiles
+    }
+}
+
+/// Ranges of tokens that cover all of them once.
+fn cuts(len: usize, ordered: bool, random: &mut Random) -> Vec<(usize, usize)> {
+    let most = if random.once_in(3) { len } else { random.from(1, 24) };
+    let mut cuts = Vec::new();
+    let mut at = 0;
+    while at < len {
+        let count = random.from(1, most).min(len - at);
+        cuts.push((at, count));
+        at += count;
+    }
+    if !ordered {
+        for i in (1..cuts.len()).rev() {
+            cuts.swap(i, random.below(i + 1));
+        }
+    }
+    cuts
+}
+
+fn rounded(dtype: Dtype, value: f64) -> f64 {
+    match dtype {
+        Dtype::F16 => f16::from_f64(value).to_f64(),
+        Dtype::Bf16 => bf16::from_f64(value).to_f64(),
+        _ => f64::from(value as f32),
+    }
+}
+
+fn put(dtype: Dtype, value: f64, out: &mut Vec<u8>) {
+    match dtype {
+        Dtype::F16 => out.extend(f16::from_f64(value).to_bits().to_ne_bytes()),
+        Dtype::Bf16 => out.extend(bf16::from_f64(value).to_bits().to_ne_bytes()),
+        _ => out.extend((value as f32).to_ne_bytes()),
+    }
+}
+
+/// `[row][token]`, or `[tokens / pack][row][pack]` with NaN in the lanes past the last token.
+fn packed(style: &Style, values: &[Vec<f64>], tokens: usize) -> Vec<u8> {
+    let mut data = Vec::new();
+    let lanes = if style.pack == 0 { tokens } else { style.pack };
+    for panel in 0..tokens.div_ceil(lanes) {
+        for row in values {
+            for token in panel * lanes..(panel + 1) * lanes {
+                put(style.dtype, row.get(token).copied().unwrap_or(f64::NAN), &mut data);
+            }
+        }
+    }
+    data
+}

@@ -1,0 +1,293 @@
+//! Worked examples: what a host sees of eviction, of edits, and of its clock.
+
+use super::host::expand;
+use crate::dtype::Dtype;
+use crate::h2o::Tile;
+use crate::layout::{Layout, Pair, Spec};
+use crate::session::{Lengths, Session};
+use crate::store::Cache;
+use serde_json::{Value, json};
+
+/// A host of small layers that writes nothing and says what its attention looks at.
+struct Chat {
+    session: Session,
+    layout: Layout,
+    buffers: Vec<(Vec<u8>, Vec<u8>)>,
+    lengths: Vec<u32>,
+}
+
+impl Chat {
+    fn new(config: Value, layers: u32, max_tokens: u32) -> Self {
+        let spec = Spec {
+            key_dtype: Dtype::F16,
+            value_dtype: Dtype::F16,
+            kv_heads: 1,
+            head_dim: 1,
+            l_pack: 1,
+            h_pack: 4,
+            flash_block: 64,
+            max_tokens,
+            key_head_stride: 0,
+            value_head_stride: 0,
+        };
+        let layout = Layout::new(&spec).unwrap();
+        let session = Session::new(config.to_string().as_bytes(), layers, 1).unwrap();
+        let buffers = (0..layers).map(|_| (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()])).collect();
+        Chat { session, layout, buffers, lengths: vec![0; layers as usize] }
+    }
+
+    fn begin(&mut self, layer: usize) {
+        let (key, value) = &mut self.buffers[layer];
+        let cache = Cache { layout: &self.layout, key, value };
+        self.lengths[layer] = self.session.begin(layer as u32, cache, self.lengths[layer]).unwrap();
+    }
+
+    /// A step of one head. `look`: what a row (the last is 0) gives to the token at a logical position.
+    fn step(&mut self, layer: usize, rows: u32, look: impl Fn(u32, u32) -> f32) {
+        self.begin(layer);
+        let logical = self.session.lengths(layer as u32).unwrap().logical;
+        let held =
+            expand(&self.session.positions(layer as u32).unwrap()).chain(logical..logical + rows).collect::<Vec<_>>();
+        self.lengths[layer] += rows;
+        let row = |row| held.iter().map(move |at| (row, *at));
+        let values: Vec<f32> = (0..rows).rev().flat_map(row).map(|(row, at)| look(row, at)).collect();
+        let sums: Vec<f32> = values.chunks(held.len()).map(|row| row.iter().sum()).collect();
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let tile = Tile {
+            dtype: Dtype::F32,
+            pack: 0,
+            queries: rows as usize,
+            tokens: held.len(),
+            token_begin: 0,
+            first: true,
+            last: true,
+            data: &data,
+            update_scale: None,
+            row_sum: Some(&sums),
+        };
+        self.session.scores(layer as u32, 0, &tile).unwrap();
+        let (key, value) = &mut self.buffers[layer];
+        let cache = Cache { layout: &self.layout, key, value };
+        self.session.end(layer as u32, 1, rows, cache, self.lengths[layer]).unwrap();
+    }
+
+    fn keep(&mut self, layer: usize, pairs: &[Pair]) {
+        let (key, value) = &mut self.buffers[layer];
+        let cache = Cache { layout: &self.layout, key, value };
+        self.lengths[layer] = self.session.keep(layer as u32, pairs, cache, self.lengths[layer]).unwrap();
+    }
+
+    fn positions(&self, layer: u32) -> Vec<Pair> {
+        self.session.positions(layer).unwrap()
+    }
+
+    fn lengths(&self, layer: u32) -> (u32, u32) {
+        let Lengths { logical, physical } = self.session.lengths(layer).unwrap();
+        (logical, physical)
+    }
+
+    fn plans(&self, layer: u32) -> f64 {
+        self.session.metrics(Some(layer)).unwrap().h2o_plan_count
+    }
+}
+
+/// Blocks of 2, of which the first, the last and the best of the others stay: 6 tokens of 10.
+fn six_of_ten() -> Value {
+    json!({
+        "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 2,
+        "kv_h2o_sink_tokens": 2, "kv_h2o_recent_tokens": 2, "kv_h2o_trigger_min_tokens": 4,
+        "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.6, "kv_h2o_prefill_queries": -1,
+    })
+}
+
+#[test]
+fn keep_renumbers_the_chat_over_what_stays() {
+    let mut chat = Chat::new(six_of_ten(), 1, 32);
+    chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    assert_eq!((chat.lengths(0), chat.positions(0)), ((10, 10), vec![[0, 10]]), "a plan waits for the next step");
+    chat.begin(0);
+    assert_eq!((chat.lengths(0), chat.positions(0)), ((10, 6), vec![[0, 2], [4, 2], [8, 2]]));
+    let (key, value) = &mut chat.buffers[0];
+    chat.session.end(0, 0, 0, Cache { layout: &chat.layout, key, value }, 6).unwrap();
+    // Of tokens 1 to 4 and 8, which become 0 to 4, tokens 2 and 3 are gone already.
+    chat.keep(0, &[[1, 4], [8, 1]]);
+    assert_eq!((chat.lengths(0), chat.positions(0)), ((5, 3), vec![[0, 1], [3, 2]]));
+    chat.step(0, 2, |_, _| 1.0);
+    assert_eq!((chat.lengths(0), chat.positions(0)), ((7, 5), vec![[0, 1], [3, 4]]));
+}
+
+#[test]
+fn a_plan_that_a_rollback_made_stale_is_replaced() {
+    let mut chat = Chat::new(six_of_ten(), 1, 32);
+    chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    assert_eq!(chat.plans(0), 1.0);
+    chat.keep(0, &[[0, 9]]);
+    let metrics = chat.session.metrics(Some(0)).unwrap();
+    assert_eq!((metrics.h2o_plan_count, metrics.h2o_stale_plan_count), (2.0, 1.0));
+    chat.begin(0);
+    // Of 9 tokens 6 are to stay: the first block, the last two (token 7 is recent), and one more.
+    assert_eq!(chat.positions(0), [[0, 2], [4, 5]]);
+}
+
+#[test]
+fn a_keep_of_everything_leaves_the_plan_as_it_was() {
+    let mut chat = Chat::new(six_of_ten(), 1, 32);
+    chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    chat.keep(0, &[[0, 4], [4, 6]]);
+    assert_eq!(chat.plans(0), 1.0);
+    chat.begin(0);
+    assert_eq!(chat.positions(0), [[0, 2], [4, 2], [8, 2]]);
+}
+
+#[test]
+fn every_layer_has_its_own_clock() {
+    let mut config = six_of_ten();
+    config["kv_h2o_update_interval"] = json!(4);
+    config["kv_h2o_prefill_queries"] = json!(0);
+    let mut chat = Chat::new(config, 3, 64);
+    for layer in 0..3 {
+        chat.step(layer, 10, |_, _| 1.0);
+        assert_eq!(chat.plans(layer as u32), 0.0, "the rows of a prompt do not count");
+    }
+    for step in 1..=16 {
+        chat.step(0, 1, |_, _| 1.0);
+        if step % 2 == 0 {
+            chat.step(1, 1, |_, _| 1.0);
+        }
+        assert_eq!((chat.plans(0), chat.plans(1)), (f64::from(step / 4), f64::from(step / 8)));
+    }
+    assert_eq!(chat.plans(2), 0.0);
+}
+
+#[test]
+fn of_a_prompts_rows_only_the_last_few_count() {
+    // The last two rows look at token 4, those before them at token 6.
+    let look = |row, at| if at == if row < 2 { 4 } else { 6 } { 9.0 } else { 0.1 };
+    for (rows, kept) in [(-1, Some(6)), (2, Some(4)), (1, Some(4)), (0, None)] {
+        let mut config = six_of_ten();
+        config["kv_h2o_prefill_queries"] = json!(rows);
+        let mut chat = Chat::new(config, 1, 32);
+        chat.step(0, 10, look);
+        chat.begin(0);
+        let expected = kept
+            .map_or(vec![[0, 10]], |kept| if kept == 4 { vec![[0, 2], [4, 2], [8, 2]] } else { vec![[0, 2], [6, 4]] });
+        assert_eq!(chat.positions(0), expected, "{rows} rows");
+    }
+}
+
+#[test]
+fn a_step_of_many_rows_is_a_prompt_and_a_draft_is_not() {
+    let mut config = six_of_ten();
+    config["kv_h2o_prefill_queries"] = json!(0);
+    config["kv_h2o_update_interval"] = json!(1);
+    let mut chat = Chat::new(config, 1, 256);
+    chat.step(0, 10, |_, _| 1.0);
+    chat.step(0, 65, |_, _| 1.0);
+    assert_eq!(chat.plans(0), 0.0);
+    chat.step(0, 64, |_, _| 1.0);
+    assert_eq!(chat.plans(0), 1.0);
+}
+
+#[test]
+fn a_cache_never_holds_more_than_it_may_over_a_long_chat() {
+    for (ratio, trigger, cap, interval) in
+        [(3.5, 512, 48, 4), (1.0, 0, 48, 4), (3.5, 1 << 20, 60, 16), (1000.0, 16, 48, 4)]
+    {
+        let mut chat = Chat::new(
+            json!({
+                "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 4,
+                "kv_h2o_recent_tokens": 16, "kv_h2o_max_tokens": cap, "kv_h2o_target_lossy_ratio": ratio,
+                "kv_h2o_trigger_min_tokens": trigger, "kv_h2o_update_interval": interval,
+            }),
+            1,
+            128,
+        );
+        let worth = |at: u32| (at.wrapping_mul(2_654_435_761) >> 20) as f32;
+        let mut least = cap;
+        for step in 0..3000 {
+            chat.step(0, 1, |_, at| worth(at));
+            let (logical, physical) = chat.lengths(0);
+            assert_eq!(logical, step + 1);
+            assert!(physical <= cap, "{physical} of {logical} tokens, {cap} allowed, ratio {ratio}");
+            least = if step > 200 { least.min(physical) } else { cap };
+        }
+        assert!(least > cap / 3, "it is not emptied either: {least}");
+    }
+}
+
+#[test]
+fn drafts_that_are_rolled_back_do_not_break_the_limit_either() {
+    let mut chat = Chat::new(
+        json!({
+            "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 4,
+            "kv_h2o_recent_tokens": 16, "kv_h2o_max_tokens": 48, "kv_h2o_update_interval": 4,
+        }),
+        1,
+        128,
+    );
+    chat.step(0, 5, |_, _| 1.0);
+    for step in 0..1000 {
+        chat.step(0, 4, |_, at| (at % 7) as f32 + 1.0);
+        let (logical, physical) = chat.lengths(0);
+        assert!(physical <= 48, "{physical} of {logical} tokens");
+        chat.keep(0, &[[0, (logical - step * 5 % 4) as i32]]);
+    }
+}
+
+#[test]
+fn a_long_chat_keeps_what_the_ratio_says_and_little_more() {
+    const BLOCK: u32 = 32;
+    const INTERVAL: u32 = 16;
+    let mut chat = Chat::new(
+        json!({
+            "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": BLOCK, "kv_h2o_sink_tokens": 16,
+            "kv_h2o_recent_tokens": 96, "kv_h2o_target_lossy_ratio": 3.5, "kv_h2o_update_interval": INTERVAL,
+        }),
+        1,
+        8192,
+    );
+    let worth: Vec<f32> = (0..16_384u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as f32).collect();
+    chat.step(0, 64, |_, at| worth[at as usize]);
+    for logical in 65..=16_384 {
+        chat.step(0, 1, |_, at| worth[at as usize]);
+        let physical = chat.lengths(0).1;
+        assert_eq!(chat.lengths(0).0, logical);
+        if logical < 512 {
+            assert_eq!(physical, logical, "below the trigger nothing goes");
+        } else if logical > 512 + INTERVAL {
+            let wanted = (logical as f32 / 3.5).ceil() as u32;
+            assert!((wanted..=wanted + BLOCK + INTERVAL + 1).contains(&physical), "{physical} of {logical}");
+        }
+    }
+}
+
+#[test]
+fn a_reset_layer_is_as_new_and_what_was_measured_stays() {
+    let mut chat = Chat::new(six_of_ten(), 2, 32);
+    chat.step(1, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    chat.begin(1);
+    chat.session.reset(None).unwrap();
+    assert_eq!((chat.lengths(1), chat.positions(1)), ((0, 0), vec![]));
+    let metrics = chat.session.metrics(None).unwrap();
+    assert_eq!((metrics.h2o_total_evict_tokens, metrics.h2o_plan_count), (4.0, 1.0));
+    assert!(chat.session.metrics_json().unwrap().contains("\"layer\":1"));
+    // It was open; now a step begins anew.
+    chat.lengths[1] = 0;
+    chat.step(1, 3, |_, _| 1.0);
+    assert_eq!((chat.lengths(1), chat.positions(1)), ((3, 3), vec![[0, 3]]));
+}
+
+#[test]
+fn what_was_not_measured_is_absent() {
+    let mut chat = Chat::new(json!({}), 3, 32);
+    assert!(chat.session.metrics(None).unwrap().fields().all(|(_, value)| value.is_nan()));
+    assert_eq!(chat.session.metrics_json().unwrap(), "{\"layers\":[]}");
+    chat.step(1, 3, |_, _| 1.0);
+    let metrics = chat.session.metrics(Some(1)).unwrap();
+    assert_eq!((metrics.h2o_logical_tokens, metrics.h2o_reclaimable_bytes), (3.0, 29.0 * 4.0));
+    assert!(metrics.h2o_keep_ratio.is_nan() && metrics.h2o_lossless_ratio.is_nan());
+    assert!(chat.session.metrics(Some(0)).unwrap().h2o_logical_tokens.is_nan());
+    let json: Value = serde_json::from_str(&chat.session.metrics_json().unwrap()).unwrap();
+    assert_eq!((&json["h2o_logical_tokens"], &json["layers"][0]["layer"]), (&json!(3), &json!(1)));
+    assert!(json.get("h2o_lossless_ratio").is_none() && json["layers"].as_array().unwrap().len() == 1);
+}

@@ -1,0 +1,267 @@
+//! What a session should do with one layer, token by token and in f64.
+
+use super::host::expand;
+use super::settings::{Aggregation, Rules};
+use crate::layout::Pair;
+
+/// Scores nearer to each other than this may be ranked either way: the session ranks f32.
+const NEAR: f64 = 1e-4;
+/// A step of more rows is a prompt.
+const MOST_DECODE_ROWS: usize = 64;
+
+/// A token in the cache, with its share of what its block gathered.
+#[derive(Clone, Copy, Default)]
+struct Token {
+    /// Its number in the chat.
+    logical: u32,
+    /// The moving average or the sum of the attention it got.
+    value: f64,
+    /// Rows that could have looked at it.
+    seen: f64,
+}
+
+/// What a layer is going to lose.
+struct Plan {
+    keep: Vec<bool>,
+    /// Blocks that stay or go for certain; `None`: their scores are too near to call.
+    certain: Vec<Option<bool>>,
+}
+
+/// What happened to a layer since the session was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) plans: u64,
+    pub(super) stale: u64,
+    pub(super) evictions: u64,
+    pub(super) evicted: u64,
+    /// Evictions that a tie left open and the session decided the other way.
+    pub(super) ties: u64,
+    /// Steps whose attention changed scores.
+    pub(super) scored: u64,
+}
+
+pub(super) struct Model {
+    rules: Option<Rules>,
+    pub(super) logical: u32,
+    tokens: Vec<Token>,
+    /// Steps since the last plan.
+    clock: usize,
+    /// Tokens that the last step appended.
+    last_added: usize,
+    plan: Option<Plan>,
+    pub(super) counts: Counts,
+}
+
+impl Model {
+    pub(super) fn new(rules: Option<&Rules>) -> Self {
+        let rules = rules.cloned();
+        Model { rules, logical: 0, tokens: Vec::new(), clock: 0, last_added: 0, plan: None, counts: Counts::default() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(super) fn evicts(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    pub(super) fn positions(&self) -> Vec<u32> {
+        self.tokens.iter().map(|t| t.logical).collect()
+    }
+
+    pub(super) fn reset(&mut self) {
+        let counts = self.counts;
+        *self = Model { counts, ..Model::new(self.rules.as_ref()) };
+    }
+
+    /// Whether a step of so many rows is a prompt now.
+    pub(super) fn is_prompt(&self, queries: usize) -> bool {
+        self.logical == 0 || queries > MOST_DECODE_ROWS
+    }
+
+    /// Of a step's rows, how many count.
+    pub(super) fn counted(&self, queries: usize) -> usize {
+        let rules = self.rules.as_ref().expect("only layers with rules are scored");
+        if self.is_prompt(queries) { rules.prompt_rows.min(queries) } else { queries }
+    }
+
+    /// The plan that waits is applied. Answers which tokens stay, given those (by number) that the session kept.
+    pub(super) fn begin(&mut self, kept: &[u32]) -> Vec<bool> {
+        let Some(plan) = self.plan.take() else { return vec![true; self.len()] };
+        let block = self.rules.as_ref().unwrap().block;
+        let stays: Vec<bool> = self.tokens.iter().map(|t| kept.binary_search(&t.logical).is_ok()).collect();
+        let whole = stays.chunks(block).all(|b| b.iter().all(|kept| *kept == b[0]));
+        assert!(whole, "a block was torn: {kept:?} of {:?}", self.positions());
+        let open = |(b, kept): (usize, &[bool])| plan.certain[b].is_none_or(|must| must == kept[0]);
+        assert!(
+            stays.chunks(block).enumerate().all(open) && count(&stays) == count(&plan.keep),
+            "wrong blocks stay: {stays:?} instead of {:?} by scores {:?}",
+            plan.keep,
+            self.scores()
+        );
+        self.counts.evictions += 1;
+        self.counts.evicted += (stays.len() - count(&stays)) as u64;
+        self.counts.ties += u64::from(stays != plan.keep);
+        self.edit(&stays);
+        stays
+    }
+
+    /// A step ends that appended `added` tokens, of `queries` rows (0: it failed). `masses`: what its rows gave to each
+    /// token, summed over heads, when it was scored. `planned`: whether the session had memory for a plan.
+    pub(super) fn end(&mut self, added: u32, queries: usize, masses: Option<(&[f64], usize)>, planned: bool) -> bool {
+        let (prompt, before) = (self.is_prompt(queries), self.len());
+        let counted = if self.evicts() { self.counted(queries) } else { 0 };
+        let new = (self.logical..self.logical + added).map(|logical| Token { logical, ..Token::default() });
+        self.tokens.extend(new);
+        self.logical += added;
+        self.last_added = added as usize;
+        let Some(rules) = self.rules.clone().filter(|_| queries > 0) else { return false };
+        let masses = masses.filter(|_| counted > 0);
+        if let Some((masses, heads)) = masses {
+            self.counts.scored += 1;
+            self.fold(&rules, masses, heads, counted, before);
+        }
+        let due = if prompt {
+            masses.is_some()
+        } else {
+            self.clock += 1;
+            self.clock >= rules.interval
+        };
+        let wanted = due && self.basis(&rules) >= rules.trigger || self.is_over(&rules);
+        if wanted && planned {
+            self.make_plan(&rules);
+        }
+        wanted
+    }
+
+    /// One step like the last does not fit.
+    fn is_over(&self, rules: &Rules) -> bool {
+        rules.cap.is_some_and(|cap| self.len() + self.last_added.max(1) > cap)
+    }
+
+    fn fold(&mut self, rules: &Rules, masses: &[f64], heads: usize, rows: usize, before: usize) {
+        let len = self.len();
+        for (at, (token, mass)) in self.tokens.iter_mut().zip(masses).enumerate() {
+            match rules.aggregation {
+                Aggregation::Ema(alpha) => {
+                    token.value = alpha * token.value + (1.0 - alpha) * mass / (heads * rows) as f64;
+                }
+                Aggregation::Sum => token.value += mass / heads as f64,
+                Aggregation::NormSum => {
+                    token.value += mass / heads as f64;
+                    // The last row is where the last token is, the one before it a token earlier.
+                    let looks = |row: usize| at < before || at + row < len;
+                    token.seen += (0..rows).filter(|row| looks(*row)).count() as f64;
+                }
+            }
+        }
+    }
+
+    /// By block.
+    fn scores(&self) -> Vec<f64> {
+        let rules = self.rules.as_ref().unwrap();
+        let sum = |tokens: &[Token], of: fn(&Token) -> f64| tokens.iter().map(of).sum::<f64>();
+        let score = |tokens: &[Token]| match rules.aggregation {
+            Aggregation::NormSum if sum(tokens, |t| t.seen) == 0.0 => 0.0,
+            Aggregation::NormSum => sum(tokens, |t| t.value) * tokens.len() as f64 / sum(tokens, |t| t.seen),
+            _ => sum(tokens, |t| t.value),
+        };
+        self.tokens.chunks(rules.block).map(score).collect()
+    }
+
+    fn basis(&self, rules: &Rules) -> usize {
+        if rules.logical { self.logical as usize } else { self.len() }
+    }
+
+    fn make_plan(&mut self, rules: &Rules) {
+        self.counts.plans += 1;
+        self.clock = 0;
+        self.plan = None;
+        let (len, size) = (self.len(), rules.block);
+        if len == 0 {
+            return;
+        }
+        let tokens = |b: usize| b * size..len.min((b + 1) * size);
+        let blocks = len.div_ceil(size);
+        let first_recent = len.saturating_sub(rules.recent) / size;
+        let mut keep: Vec<bool> = (0..blocks).map(|b| b * size < rules.sink || b >= first_recent).collect();
+        let held = |keep: &[bool]| (0..blocks).filter(|b| keep[*b]).map(|b| tokens(b).len()).sum::<usize>();
+        let floor = held(&keep);
+
+        let basis = self.basis(rules).max(1);
+        let mut target = ((rules.ratio * basis as f32).ceil() as usize).clamp(1, basis);
+        if let Some(cap) = rules.cap {
+            target = target.min(cap - size - rules.interval);
+        }
+        let mut target = target.clamp(1, len);
+        if floor >= target {
+            // Nothing goes for a ratio's sake, but for the cap's.
+            let Some(cap) = rules.cap.filter(|_| self.is_over(rules)) else { return };
+            target = (cap - size - rules.interval).clamp(1, len);
+            if floor >= target {
+                return;
+            }
+        }
+        let goal = len.min(floor + (target - floor).div_ceil(size) * size);
+        let scores = self.scores();
+        let mut ranked: Vec<usize> = (0..blocks).filter(|b| !keep[*b]).collect();
+        ranked.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+        let mut chosen = 0;
+        while held(&keep) < goal {
+            keep[ranked[chosen]] = true;
+            chosen += 1;
+        }
+        let mut certain: Vec<Option<bool>> = keep.iter().copied().map(Some).collect();
+        if let (Some(last), Some(next)) = (ranked[..chosen].last(), ranked.get(chosen)) {
+            let near = |a: f64, b: f64| (a - b).abs() <= NEAR * a.abs().max(b.abs()) && (a, b) != (0.0, 0.0);
+            for b in &ranked {
+                let rival = if keep[*b] { next } else { last };
+                if near(scores[*b], scores[*rival]) {
+                    certain[*b] = None;
+                }
+            }
+        }
+        let keep: Vec<bool> = (0..len).map(|t| keep[t / size]).collect();
+        self.plan = keep.contains(&false).then_some(Plan { keep, certain });
+    }
+
+    /// The host edits history. Answers which tokens stay; `planned` as in [`Model::end`].
+    pub(super) fn keep(&mut self, pairs: &[Pair], planned: bool) -> Vec<bool> {
+        let stays: Vec<u32> = expand(pairs).collect();
+        if stays.len() == self.logical as usize {
+            return vec![true; self.len()];
+        }
+        let mask: Vec<bool> = self.tokens.iter().map(|t| stays.contains(&t.logical)).collect();
+        self.edit(&mask);
+        for token in &mut self.tokens {
+            token.logical = stays.iter().position(|l| *l == token.logical).unwrap() as u32;
+        }
+        self.logical = stays.len() as u32;
+        if self.plan.take().is_some() {
+            self.counts.stale += 1;
+            let rules = self.rules.clone().unwrap();
+            if (self.basis(&rules) >= rules.trigger || self.is_over(&rules)) && planned {
+                self.make_plan(&rules);
+            }
+        }
+        mask
+    }
+
+    /// Every token gets an equal share of its block; then those that go take theirs with them.
+    fn edit(&mut self, stays: &[bool]) {
+        if let Some(rules) = &self.rules {
+            for block in self.tokens.chunks_mut(rules.block) {
+                let count = block.len() as f64;
+                let (value, seen) = block.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.value, sum.1 + t.seen));
+                block.iter_mut().for_each(|t| (t.value, t.seen) = (value / count, seen / count));
+            }
+        }
+        let mut stays = stays.iter();
+        self.tokens.retain(|_| *stays.next().unwrap());
+    }
+}
+
+fn count(mask: &[bool]) -> usize {
+    mask.iter().filter(|kept| **kept).count()
+}

@@ -1,0 +1,362 @@
+//! One random schedule: a host, a session, and after every call a look at everything the host can see.
+
+use super::attention::Attention;
+use super::host::{Host, expand};
+use super::model::{Counts, Model};
+use super::random::Random;
+use super::settings::{Kind, Settings};
+use super::{Coverage, trace};
+use crate::layout::Pair;
+use crate::session::{Lengths, Session};
+use crate::status::{Result, Status, shortage};
+use crate::store::Cache;
+use std::rc::Rc;
+
+/// Chats stay this short, so that a schedule is quick.
+const MOST_TOKENS: u32 = 160;
+/// Fewer tokens than this are always kept in an edit, or schedules would mostly be short.
+const FEW_TOKENS: usize = 24;
+
+pub(super) struct Layer {
+    pub(super) host: Host,
+    pub(super) model: Model,
+    pub(super) step: Option<Step>,
+    /// The host never names it.
+    idle: bool,
+    /// How much each token of the chat draws attention.
+    worth: Vec<f64>,
+    query_heads: usize,
+}
+
+/// An open step.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    /// Tokens in the cache at its begin.
+    pub(super) begin: u32,
+}
+
+pub(super) struct Run {
+    pub(super) random: Random,
+    pub(super) settings: Settings,
+    pub(super) session: Rc<Session>,
+    pub(super) layers: Vec<Layer>,
+    shortage: bool,
+    pub(super) coverage: Coverage,
+}
+
+impl Run {
+    pub(super) fn new(kind: &Kind, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let settings = Settings::new(kind, &mut random);
+        trace!("{}", settings.json);
+        // Workers are short of memory as the thread is that makes the session.
+        shortage::set(if kind.shortage { 60 } else { 0 }, seed);
+        shortage::set_least(1);
+        let session = Rc::new(Session::new(settings.json.as_bytes(), settings.layers, settings.lanes).unwrap());
+        shortage::set(0, 0);
+        assert_eq!(session.warnings().iter().find(|w| w.contains("not a key")), None);
+        let layer = |number| Layer {
+            host: Host::new(&mut random),
+            model: Model::new(settings.rules_of(number)),
+            step: None,
+            idle: random.once_in(8),
+            worth: Vec::new(),
+            query_heads: random.from(1, 3),
+        };
+        let layers = (0..settings.layers).map(layer).collect();
+        Run { random, settings, session, layers, shortage: kind.shortage, coverage: Coverage::default() }
+    }
+
+    /// A chat from its prompt to its end.
+    pub(super) fn chat(mut self) -> Coverage {
+        let prompt = self.random.from(1, 60);
+        self.forward(prompt);
+        for _ in 0..self.random.from(5, 45) {
+            self.something();
+        }
+        self.finish();
+        self.coverage
+    }
+
+    fn something(&mut self) {
+        let random = &mut self.random;
+        match random.below(32) {
+            0 => {
+                let more = random.from(2, 40);
+                self.forward(more);
+            }
+            // A prompt by its length.
+            1 if random.once_in(4) => self.forward(70),
+            2..=4 => {
+                let rows = random.from(2, 8);
+                self.forward(rows);
+                let wrong = self.random.below(rows + 1);
+                self.each(|run, layer| {
+                    let left = run.layers[layer].model.logical.saturating_sub(wrong as u32);
+                    run.keep(layer, &[[0, left as i32]]);
+                });
+            }
+            5 => self.each(|run, layer| {
+                let pairs = run.some_ranges(layer);
+                run.keep(layer, &pairs);
+            }),
+            6 if random.once_in(6) => {
+                let layer = random.below(self.layers.len());
+                self.reset(Some(layer));
+            }
+            6 if random.once_in(6) => self.reset(None),
+            7 => {
+                let layer = random.below(self.layers.len());
+                self.relayout(layer);
+            }
+            8 => {
+                let layer = random.below(self.layers.len());
+                self.wrong_calls(layer);
+            }
+            _ => self.forward(1),
+        }
+    }
+
+    fn each(&mut self, mut what: impl FnMut(&mut Self, usize)) {
+        for layer in 0..self.layers.len() {
+            if !self.layers[layer].idle {
+                what(self, layer);
+            }
+        }
+    }
+
+    /// Ranges of a layer's chat, mostly large.
+    fn some_ranges(&mut self, layer: usize) -> Vec<Pair> {
+        let len = self.layers[layer].model.logical as usize;
+        let random = &mut self.random;
+        let drop_all = random.once_in(20);
+        let mut pairs = Vec::new();
+        let mut at = 0;
+        while at < len && !drop_all {
+            let gap = if random.once_in(2) { random.below(4) } else { random.below(FEW_TOKENS) };
+            let begin = (at + gap).min(len);
+            let count = random.from(0, 2 * FEW_TOKENS).min(len - begin);
+            pairs.push([begin as i32, count as i32]);
+            at = begin + count;
+        }
+        pairs
+    }
+
+    /// The model computes `rows` new tokens: layer by layer, or all at once.
+    fn forward(&mut self, rows: usize) {
+        let together = self.random.once_in(8);
+        let skipped = if self.random.once_in(10) { self.random.below(self.layers.len()) } else { usize::MAX };
+        let mut open = Vec::new();
+        for layer in 0..self.layers.len() {
+            let Layer { idle, model, .. } = &self.layers[layer];
+            if *idle || layer == skipped || model.logical + rows as u32 > MOST_TOKENS {
+                continue;
+            }
+            self.begin(layer);
+            if together {
+                open.push(layer);
+            } else {
+                self.compute(layer, rows);
+            }
+        }
+        if together && self.random.once_in(30) {
+            let layer = self.random.below(self.layers.len());
+            self.reset(Some(layer));
+        }
+        for layer in open {
+            if self.layers[layer].step.is_some() {
+                self.compute(layer, rows);
+            }
+        }
+    }
+
+    /// Runs a call that is handed a layer's cache and may fail for lack of memory, but not a second time.
+    fn call<T>(&mut self, layer: usize, mut what: impl FnMut(&Session, Cache<'_>, u32) -> Result<T>) -> T {
+        let len = self.layers[layer].host.len();
+        if self.shortage && self.random.once_in(3) {
+            let before = self.view();
+            let dense = self.layers[layer].host.dense();
+            shortage::set(self.random.pick(&[1, 2, 4, 16]), self.random.next());
+            let result = what(&self.session, self.layers[layer].host.cache(), len);
+            shortage::set(0, 0);
+            match result {
+                Ok(value) => return value,
+                Err(error) => assert_eq!(error.status(), Status::OutOfMemory, "{error}"),
+            }
+            trace!("  no memory");
+            self.coverage.out_of_memory += 1;
+            assert_eq!(self.view(), before);
+            self.check(layer, &dense, len as usize, Bytes::MayBeGone);
+        }
+        what(&self.session, self.layers[layer].host.cache(), len).unwrap()
+    }
+
+    fn begin(&mut self, layer: usize) {
+        trace!("begin {layer}");
+        if self.random.once_in(12) {
+            self.relayout(layer);
+        }
+        if self.random.once_in(80) {
+            self.wrong_calls(layer);
+        }
+        let before = self.layers[layer].host.dense();
+        let old = self.layers[layer].host.len();
+        let len = self.call(layer, |session, cache, len| session.begin(layer as u32, cache, len));
+        let kept: Vec<u32> = expand(&self.session.positions(layer as u32).unwrap()).collect();
+        let mine = &mut self.layers[layer];
+        let mask = mine.model.begin(&kept);
+        mine.host.keep(&mask);
+        mine.step = Some(Step { begin: len });
+        assert_eq!(len as usize, mine.model.len());
+        self.check_lengths(layer);
+        self.check(layer, &before, old as usize, Bytes::All);
+    }
+
+    /// Appends, attends and closes an open step.
+    fn compute(&mut self, layer: usize, rows: usize) {
+        trace!("compute {layer}: {rows} rows, {} tokens", self.layers[layer].host.len());
+        if self.random.once_in(40) {
+            // It failed before it began.
+            return self.end(layer, 0, 0, None);
+        }
+        if self.layers[layer].host.room() < rows || self.random.once_in(20) {
+            let room = self.layers[layer].host.tokens.len() + rows + self.random.below(30);
+            let Run { layers, random, .. } = self;
+            layers[layer].host.move_to_room_for(room, random);
+        }
+        if self.random.once_in(80) {
+            self.wrong_calls(layer);
+        }
+        let Run { layers, random, .. } = self;
+        let mine = &mut layers[layer];
+        mine.host.append(rows, random);
+        let positions = mine.model.positions().into_iter().chain(mine.model.logical..mine.model.logical + rows as u32);
+        mine.worth.resize_with(MOST_TOKENS as usize, || 6.0 * random.unit());
+        let worth: Vec<f64> = positions.map(|l| mine.worth[l as usize]).collect();
+        let counted = if mine.model.evicts() { mine.model.counted(rows) } else { 0 };
+        let scored = (!random.once_in(12)).then(|| Attention::new(&worth, mine.query_heads, rows, counted, random));
+        let whole = scored.as_ref().is_none_or(|attention| self.send(layer, attention));
+        let failed = !whole || self.random.once_in(25);
+        self.end(layer, rows as u32, if failed { 0 } else { rows }, scored.as_ref());
+    }
+
+    /// Closes a step of which `rows` tokens were appended.
+    fn end(&mut self, layer: usize, rows: u32, mut queries: usize, scored: Option<&Attention>) {
+        let heads = self.layers[layer].query_heads as u32;
+        trace!("end {layer}: {queries} queries, scored: {}", scored.is_some());
+        if self.random.once_in(30) && self.wrong_ends(layer, scored.filter(|_| queries > 0)) {
+            queries = 0;
+        }
+        let before = self.layers[layer].host.dense();
+        let plans = self.plans(layer);
+        let number = layer as u32;
+        self.call(layer, |session, cache, len| session.end(number, heads, queries as u32, cache, len));
+        let planned = self.plans(layer) > plans;
+        let mine = &mut self.layers[layer];
+        mine.step = None;
+        let masses = scored.map(|a| (&a.masses[..], a.heads.len()));
+        let wanted = mine.model.end(rows, queries, masses, planned || !self.shortage);
+        assert!(planned == wanted || self.shortage && !planned, "planned: {planned}");
+        let len = mine.host.tokens.len();
+        for (at, token) in mine.host.tokens.iter_mut().enumerate() {
+            token.cold |= self.settings.is_cold(at, len);
+        }
+        self.check_lengths(layer);
+        self.check(layer, &before, len, Bytes::MayBeGone);
+    }
+
+    /// Plans that the session has made for a layer.
+    fn plans(&self, layer: usize) -> u64 {
+        self.session.state().unwrap().layers[layer].counts.plans
+    }
+
+    fn keep(&mut self, layer: usize, pairs: &[Pair]) {
+        trace!("keep {layer}: {pairs:?} of {}", self.layers[layer].model.logical);
+        if self.random.once_in(12) {
+            self.relayout(layer);
+        }
+        let before = self.layers[layer].host.dense();
+        let old = self.layers[layer].host.len();
+        let plans = self.plans(layer);
+        let len = self.call(layer, |session, cache, len| session.keep(layer as u32, pairs, cache, len));
+        let planned = self.plans(layer) > plans;
+        let mine = &mut self.layers[layer];
+        let mask = mine.model.keep(pairs, planned || !self.shortage);
+        mine.host.keep(&mask);
+        mine.worth = expand(pairs).map(|l| mine.worth[l as usize]).collect();
+        assert_eq!(len as usize, mine.model.len());
+        self.coverage.edits += 1;
+        self.check_lengths(layer);
+        self.check(layer, &before, old as usize, Bytes::MayBeGone);
+    }
+
+    fn reset(&mut self, layer: Option<usize>) {
+        trace!("reset {layer:?}");
+        self.session.reset(layer.map(|l| l as u32)).unwrap();
+        for number in 0..self.layers.len() {
+            if layer.is_none_or(|l| l == number) {
+                let mine = &mut self.layers[number];
+                mine.model.reset();
+                mine.step = None;
+                mine.worth.clear();
+                mine.host = Host::new(&mut self.random);
+                self.check_lengths(number);
+            }
+        }
+    }
+
+    /// Moves a layer to other buffers: larger ones mostly.
+    fn relayout(&mut self, layer: usize) {
+        let Run { layers, random, .. } = self;
+        let host = &mut layers[layer].host;
+        let room = host.tokens.len().max(1) + random.below(40);
+        trace!("relayout {layer}: room for {room}");
+        host.move_to_room_for(room, random);
+    }
+
+    /// The chat ends: every token must be where it was.
+    fn finish(&mut self) {
+        trace!("finish");
+        self.each(Self::begin);
+        self.check_measures();
+        for layer in &self.layers {
+            let Counts { plans, stale, evictions, ties, scored, .. } = layer.model.counts;
+            self.coverage.plans += plans;
+            self.coverage.stale_plans += stale;
+            self.coverage.evictions += evictions;
+            self.coverage.ties += ties;
+            self.coverage.scored_steps += scored;
+        }
+    }
+
+    /// Everything that a session says of its layers.
+    pub(super) fn view(&self) -> Vec<(Lengths, Vec<Pair>)> {
+        let layers = 0..self.settings.layers;
+        layers.map(|l| (self.session.lengths(l).unwrap(), self.session.positions(l).unwrap())).collect()
+    }
+
+    fn check_lengths(&self, layer: usize) {
+        let model = &self.layers[layer].model;
+        let lengths = Lengths { logical: model.logical, physical: model.len() as u32 };
+        assert_eq!(self.session.lengths(layer as u32).unwrap(), lengths);
+        let positions = self.session.positions(layer as u32).unwrap();
+        assert!(expand(&positions).eq(model.positions()), "{positions:?}");
+        assert!(positions.windows(2).all(|w| w[0][0] + w[0][1] < w[1][0]), "{positions:?} ascend and never touch");
+    }
+
+    pub(super) fn check(&self, layer: usize, before: &(Vec<u8>, Vec<u8>), free: usize, bytes: Bytes) {
+        let stored = self.settings.stores(layer as u32) && bytes == Bytes::MayBeGone;
+        self.layers[layer].host.check(before, free, |token| stored && token.cold);
+    }
+}
+
+/// What a call leaves of a layer's tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bytes {
+    All,
+    /// Those that were cold may be compressed only.
+    MayBeGone,
+}
+
+mod calls;
+mod measures;

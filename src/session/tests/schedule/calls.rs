@@ -1,0 +1,199 @@
+//! Scores from several lanes, and calls that a session must refuse.
+
+use super::{Cache, Host, Run};
+use crate::h2o::Tile;
+use crate::session::Session;
+use crate::session::tests::attention::{Attention, OwnedTile};
+use crate::session::tests::{random::Random, trace};
+use crate::status::{Result, Status, shortage};
+
+impl Run {
+    /// Sends the tiles of a step: each head in order in some lane, lanes in any order or at once. Answers whether all
+    /// came in; without memory the rest is left out.
+    pub(super) fn send(&mut self, layer: usize, attention: &Attention) -> bool {
+        let lanes = self.settings.lanes as usize;
+        let mut queues: Vec<Vec<&OwnedTile>> = vec![Vec::new(); lanes];
+        for head in &attention.heads {
+            queues[self.random.below(lanes)].extend(head);
+        }
+        let layer = layer as u32;
+        if !self.shortage && self.random.once_in(25) {
+            let session: &Session = &self.session;
+            std::thread::scope(|scope| {
+                let send = |(lane, queue): (usize, &Vec<&OwnedTile>)| {
+                    queue.iter().for_each(|tile| session.scores(layer, lane as u32, &tile.tile()).unwrap());
+                };
+                let threads: Vec<_> = queues.iter().enumerate().map(|lane| scope.spawn(move || send(lane))).collect();
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
+            });
+            self.coverage.threads += 1;
+            return true;
+        }
+        if self.shortage && self.random.once_in(6) {
+            shortage::set(self.random.pick(&[2, 16, 64]), self.random.next());
+        }
+        let result = in_turns(&self.session, layer, &queues, &mut self.random);
+        shortage::set(0, 0);
+        match result {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error.status(), Status::OutOfMemory, "{error}");
+                trace!("  no memory for tiles of layer {layer}");
+                false
+            }
+        }
+    }
+
+    /// Calls that are wrong whenever they come, and those that are wrong now: nothing changes.
+    pub(super) fn wrong_calls(&mut self, layer: usize) {
+        trace!("wrong calls {layer}, open: {}", self.layers[layer].step.is_some());
+        let (number, none) = (layer as u32, self.settings.layers);
+        let (len, logical) = (self.layers[layer].host.len(), self.layers[layer].model.logical as i32);
+        let pairs = [[[0, -1]], [[-1, 1]], [[0, logical + 1]], [[logical, 1]], [[i32::MAX, i32::MAX]]];
+        let (backwards, overlap) = ([[2, 1], [0, 1]], [[0, 2], [1, 1]]);
+        self.refused(layer, |session, run| session.begin(none, run.cache(layer), 0).map(drop));
+        self.refused(layer, |session, run| session.end(none, 1, 1, run.cache(layer), 0));
+        self.refused(layer, |session, run| session.keep(none, &[], run.cache(layer), 0).map(drop));
+        self.refused(layer, |session, _| session.reset(Some(none)));
+        self.refused(layer, |session, _| session.lengths(none).map(drop));
+        self.refused(layer, |session, _| session.positions(none).map(drop));
+        self.refused(layer, |session, _| session.metrics(Some(none)).map(drop));
+        self.refused(layer, |session, run| session.begin(number, run.cache(layer), len + 1).map(drop));
+        let lane = self.settings.lanes;
+        self.refused(layer, |session, _| session.scores(number, lane, &one_token(&[0; 4])));
+        self.refused(layer, |session, _| session.scores(none, 0, &one_token(&[0; 4])));
+        if self.layers[layer].step.is_some() {
+            self.refused(layer, |session, run| session.begin(number, run.cache(layer), len).map(drop));
+            self.refused(layer, |session, run| session.keep(number, &[], run.cache(layer), len).map(drop));
+            let begin = self.layers[layer].step.unwrap().begin;
+            if begin > 0 {
+                self.refused(layer, |session, run| session.end(number, 1, 0, run.cache(layer), begin - 1));
+            }
+            self.refused(layer, |session, run| {
+                let mut other = run.impostor(layer);
+                session.end(number, 1, 0, other.cache(), len)
+            });
+            if self.layers[layer].model.evicts() {
+                self.wrong_tiles(layer);
+            }
+        } else {
+            self.refused(layer, |session, run| session.end(number, 1, 1, run.cache(layer), len));
+            self.refused(layer, |session, _| session.scores(number, 0, &one_token(&[0; 4])));
+            for pairs in &pairs {
+                self.refused(layer, |session, run| session.keep(number, pairs, run.cache(layer), len).map(drop));
+            }
+            for pairs in [&backwards[..], &overlap] {
+                self.refused(layer, |session, run| session.keep(number, pairs, run.cache(layer), len).map(drop));
+            }
+            self.refused(layer, |session, run| session.keep(number, &[], run.cache(layer), len + 1).map(drop));
+            if self.session.state().unwrap().layers[layer].token_bytes() > 0 {
+                self.refused(layer, |session, run| {
+                    let mut other = run.impostor(layer);
+                    session.begin(number, other.cache(), len).map(drop)
+                });
+                self.refused(layer, |session, run| {
+                    let mut other = run.impostor(layer);
+                    session.keep(number, &[], other.cache(), len).map(drop)
+                });
+            }
+        }
+    }
+
+    /// Tiles that cannot be, before the first head has begun.
+    fn wrong_tiles(&mut self, layer: usize) {
+        let number = layer as u32;
+        let bytes = [0; 4];
+        let tile = one_token(&bytes);
+        for wrong in [
+            Tile { first: false, ..tile },
+            Tile { queries: 0, ..tile },
+            Tile { tokens: 0, ..tile },
+            Tile { tokens: 2, ..tile },
+            Tile { pack: 4, ..tile },
+            Tile { token_begin: usize::MAX, ..tile },
+            Tile { row_sum: Some(&[1.0, 1.0]), ..tile },
+            Tile { last: false, row_sum: Some(&[1.0]), ..tile },
+            Tile { update_scale: Some(&[]), ..tile },
+        ] {
+            self.refused(layer, |session, _| session.scores(number, 0, &wrong));
+        }
+    }
+
+    /// Ends that come with other heads, rows or tokens than were scored. Answers whether tiles came in that do not belong
+    /// to the step, so that it can only be closed as failed.
+    pub(super) fn wrong_ends(&mut self, layer: usize, scored: Option<&Attention>) -> bool {
+        let (number, len) = (layer as u32, self.layers[layer].host.len());
+        let room = self.layers[layer].host.layout.max_tokens() as u32;
+        self.refused(layer, |session, run| session.end(number, 1, 0, run.cache(layer), room + 1));
+        let Some(scored) = scored.filter(|_| self.layers[layer].model.evicts()) else { return false };
+        let (heads, queries) = (scored.heads.len() as u32, scored.queries as u32);
+        self.refused(layer, |session, run| session.end(number, heads + 1, queries, run.cache(layer), len));
+        if heads > 1 {
+            self.refused(layer, |session, run| session.end(number, heads - 1, queries, run.cache(layer), len));
+        }
+        let begin = self.layers[layer].step.unwrap().begin;
+        if begin < len {
+            self.refused(layer, |session, run| session.end(number, heads, queries, run.cache(layer), len - 1));
+        }
+        if scored.counted == scored.queries && !self.layers[layer].model.is_prompt(scored.queries + 1) {
+            self.refused(layer, |session, run| session.end(number, heads, queries + 1, run.cache(layer), len));
+        }
+        if self.shortage || self.random.once_in(2) {
+            return false;
+        }
+        // A head too many that has no end yet, then one too many.
+        let values = vec![0; 4 * scored.queries];
+        let begun = Tile { queries: scored.queries, last: false, ..one_token(&values) };
+        self.session.scores(number, 0, &begun).unwrap();
+        self.refused(layer, |session, run| session.end(number, heads, queries, run.cache(layer), len));
+        self.session.scores(number, 0, &Tile { first: false, last: true, ..begun }).unwrap();
+        self.refused(layer, |session, run| session.end(number, heads, queries, run.cache(layer), len));
+        true
+    }
+
+    fn cache(&mut self, layer: usize) -> Cache<'_> {
+        self.layers[layer].host.cache()
+    }
+
+    fn impostor(&mut self, layer: usize) -> Host {
+        self.layers[layer].host.impostor(&mut self.random)
+    }
+
+    fn refused(&mut self, layer: usize, call: impl FnOnce(&Session, &mut Run) -> Result<()>) {
+        let bytes = |run: &Run| (run.layers[layer].host.key.clone(), run.layers[layer].host.value.clone());
+        let (view, before) = (self.view(), bytes(self));
+        let session = self.session.clone();
+        let error = call(&session, self).expect_err("a wrong call was accepted");
+        assert_eq!(error.status(), Status::InvalidArgument, "{error}");
+        assert_eq!(self.view(), view);
+        assert!(bytes(self) == before);
+        self.coverage.refused += 1;
+    }
+}
+
+/// Each lane's tiles in order, lanes taking turns by chance.
+fn in_turns(session: &Session, layer: u32, queues: &[Vec<&OwnedTile>], random: &mut Random) -> Result<()> {
+    let mut next = vec![0; queues.len()];
+    loop {
+        let waiting: Vec<usize> = (0..queues.len()).filter(|lane| next[*lane] < queues[*lane].len()).collect();
+        let Some(lane) = (!waiting.is_empty()).then(|| random.pick(&waiting)) else { return Ok(()) };
+        session.scores(layer, lane as u32, &queues[lane][next[lane]].tile())?;
+        next[lane] += 1;
+    }
+}
+
+/// A head that looks at the first token and is finished with it.
+fn one_token(data: &[u8]) -> Tile<'_> {
+    Tile {
+        dtype: crate::dtype::Dtype::F32,
+        pack: 0,
+        queries: 1,
+        tokens: 1,
+        token_begin: 0,
+        first: true,
+        last: true,
+        data,
+        update_scale: None,
+        row_sum: None,
+    }
+}
