@@ -15,7 +15,6 @@ CONFIGURE := $(CMAKE) -S . -B "$(BUILD)" --log-level=NOTICE -DCMAKE_BUILD_TYPE=R
              -DMNNKV_CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)"
 COMPILE := $(CMAKE) --build "$(BUILD)" --parallel $(JOBS)
 
-# Or each makefile that CMake writes reports every folder that it enters.
 # Every interleaving of the store's queue, up to so many preemptions. Most of the time is compiling, so little is optimised.
 LOOM := LOOM_MAX_PREEMPTIONS=3 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 RUSTFLAGS="--cfg loom"
 # The schedules that may take longer than the others, so fewer.
@@ -23,6 +22,7 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" \
         RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg tsan"
 
+# Or each makefile that CMake writes reports every folder that it enters.
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder; each is parallel inside.
 .NOTPARALLEL:
@@ -68,8 +68,9 @@ bench:
 	@"$(SETUP)" demo
 	cargo bench --locked
 	@$(CONFIGURE)
-	@$(COMPILE) --target mnnkv_bench_host
+	@$(COMPILE) --target mnnkv_bench_host mnnkv_bench_session
 	@"$(BUILD)/bin/mnnkv_bench_host"
+	@"$(BUILD)/bin/mnnkv_bench_session"
 
 header:
 	MNNKV_WRITE_HEADER=1 cargo test --locked --test header

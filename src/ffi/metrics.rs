@@ -62,7 +62,8 @@ pub struct mnnkv_metrics {
     pub h2o_logical_tokens: f64,
     /// Tokens: what the caches hold, summed over layers.
     pub h2o_physical_tokens: f64,
-    /// Microseconds: adding up attention; sum.
+    /// Microseconds: turning what the lanes gathered into scores, at end; sum. The time that attention threads spend in
+    /// mnnkv_session_scores is not measured: asking for it would cost as much as a tile.
     pub h2o_score_us: f64,
     /// Microseconds: deciding what stays; sum.
     pub h2o_plan_us: f64,

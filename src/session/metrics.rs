@@ -76,7 +76,8 @@ metrics! {
     h2o_logical_tokens,
     /// Tokens: what the caches hold, summed over layers.
     h2o_physical_tokens,
-    /// Microseconds: adding up attention; sum.
+    /// Microseconds: turning what the lanes gathered into scores, at end; sum. The time that attention threads spend in
+    /// mnnkv_session_scores is not measured: asking for it would cost as much as a tile.
     h2o_score_us,
     /// Microseconds: deciding what stays; sum.
     h2o_plan_us,

@@ -6,7 +6,10 @@ use crate::store::{Purpose, Store};
 
 /// A hole between blocks is filled from this many tokens on; smaller ones stay raw.
 const LEAST_HOLE: u32 = 32;
-/// What the automatic bounds leave for memory beside the caches: this share of all raw bytes, each.
+/// Layers whose blocks end at different tokens.
+const STAGGER: u32 = 8;
+/// What the automatic bounds leave for memory beside the caches: this share of all raw bytes, each. With the codecs' own
+/// memory it must stay below 2 % while nothing is compressed yet.
 const PENDING_SHARE: usize = 100;
 const DECODE_CACHE_SHARE: usize = 128;
 /// And no less than this, in blocks: one that waits while one is being encoded.
@@ -77,10 +80,13 @@ pub(super) fn cold_blocks(lossless: &Lossless, layer: &Layer, store: &Store) -> 
     let len = layer.lengths.physical;
     let begin = len.min(lossless.hot_sink_tokens);
     let end = len.saturating_sub(lossless.hot_recent_tokens).max(begin);
-    // The first sample is small, so that a prompt's end does not wait for a large one.
     let (mut size, mut left) = (lossless.block_tokens, lossless.grouped_step_tokens.max(lossless.block_tokens));
     if !layer.submitted && lossless.bootstrap_tokens > 0 {
-        (size, left) = (size.min(lossless.bootstrap_tokens), size.min(lossless.bootstrap_tokens));
+        // The first sample is small, so that a prompt's end does not wait for a large one. It is of another length in
+        // each layer, or all of them would have their next block full in the same step.
+        let turn = (layer.number % STAGGER) * size / STAGGER;
+        size = (lossless.bootstrap_tokens.min(size) + turn - 1) % size + 1;
+        left = size;
     }
     let mut ranges = Vec::new();
     for (mut at, count) in store.uncovered(layer.number, begin..end) {

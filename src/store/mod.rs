@@ -198,20 +198,20 @@ impl Store {
 
     /// Fails when a block of `bytes` would be one too many on its way.
     fn check_room(&mut self, layer: u32, bytes: usize) -> Result<()> {
-        if self.crew.is_none() || self.encoding == 0 {
+        if self.crew.is_none() {
             return Ok(());
         }
-        let blocks = self.layers.values().flat_map(|l| &l.blocks);
-        let unclaimed: usize = blocks.filter(|b| !b.claimed).map(Block::blob_bytes).sum();
-        let pending = self.staged_bytes + unclaimed + bytes;
-        let full = self.config.pending_bytes > 0 && pending > self.config.pending_bytes;
+        let unclaimed =
+            || self.layers.values().flat_map(|l| &l.blocks).filter(|b| !b.claimed).map(Block::blob_bytes).sum();
+        let pending = self.staged_bytes + if self.config.pending_bytes > 0 { unclaimed() } else { 0usize };
+        let full = self.config.pending_bytes > 0 && pending > 0 && pending + bytes > self.config.pending_bytes;
         if self.encoding < self.config.max_queue && !full {
             return Ok(());
         }
         self.layers.entry(layer).or_default().stats.busy_blocks += 1;
         bail!(
             Busy,
-            "{} blocks wait to be encoded ({} allowed), {pending} bytes are on their way ({} allowed)",
+            "{} blocks wait to be encoded ({} allowed); {bytes} bytes more than the {pending} on their way ({} allowed)",
             self.encoding,
             self.config.max_queue,
             self.config.pending_bytes

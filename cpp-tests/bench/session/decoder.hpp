@@ -1,0 +1,53 @@
+// Attention of one new token with 32 query heads over a layer of 8 KV heads, as a 1B to 8B model has it.
+
+#ifndef MNNKV_BENCH_DECODER_HPP
+#define MNNKV_BENCH_DECODER_HPP
+
+#include "demo/attention.hpp"
+#include "report.hpp"
+
+namespace bench {
+
+class Decoder {
+public:
+    static constexpr std::uint32_t query_heads = 32;
+    static constexpr std::uint32_t group_size = query_heads / Caches::kv_heads;  // lanes that a session needs
+
+    /// Attention of the newest token. `see(kv_head, head in its group, tile)` as in demo::attend.
+    template <class See>
+    void attend(const PackedCache& cache, See&& see) {
+        for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
+            // As in the demo: the token's key stands for its queries.
+            for (std::uint32_t q = 0; q < group_size; ++q) {
+                for (std::uint32_t d = 0; d < Content::dims; ++d) {
+                    const half key = cache.key(h)[cache.key_index(cache.length() - 1, d)];
+                    queries_[q * Content::dims + d] = kernel::widen(key) * 0.02f / float(1 + q);
+                }
+            }
+            group_.start(group_size, Content::dims, queries_, out_ + h * group_size * Content::dims);
+            demo::attend(cache, h, group_,
+                         [&](std::uint32_t head, const mnnkv_score_tile& tile) { see(h, head, tile); });
+        }
+    }
+
+    /// Without anyone looking on.
+    void attend(const PackedCache& cache) {
+        attend(cache, [](std::uint32_t, std::uint32_t, const mnnkv_score_tile&) {});
+    }
+
+    /// As an engine calls it: each tile is shown to the session, each head of a group in a lane of its own.
+    void attend(const PackedCache& cache, Session& session, std::uint32_t layer) {
+        attend(cache, [&](std::uint32_t, std::uint32_t head, const mnnkv_score_tile& tile) {
+            session.scores(layer, head, tile);
+        });
+    }
+
+private:
+    HeadGroup group_;
+    float queries_[group_size * Content::dims];
+    float out_[query_heads * Content::dims];
+};
+
+}  // namespace bench
+
+#endif

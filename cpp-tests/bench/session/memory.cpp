@@ -1,0 +1,188 @@
+// Resident memory, by the system, of a host with 512 MB of KV: 16 layers x 8 KV heads x 128, f16, 8,192 tokens.
+//
+// The host stands for attention with a pass over every byte of K and V, and its checksum is compared from run to run:
+// what store restores is exact in every layer of every step. Memory is sampled after every call of every layer.
+
+#include "report.hpp"
+
+namespace bench {
+namespace {
+
+const std::uint32_t layers = 16;
+const std::uint32_t tokens = 8192;
+const std::uint32_t settled = 100;  // steps until all that is cold is compressed
+const std::uint32_t steps = settled + 200;
+const std::uint32_t samples_per_step = 3 * layers;
+
+/// What one run saw.
+struct Trace {
+    std::vector<double> resident;          // [step][layer][begin, attention, end], bytes above an empty host
+    std::vector<std::uint64_t> checksums;  // [step][layer]
+    mnnkv_metrics metrics;
+    double seconds_per_step;
+
+    double at_end(std::uint32_t step) const { return resident[(step + 1) * samples_per_step - 1]; }
+};
+
+std::uint64_t checksum(const void* data, std::size_t bytes) {
+    const unsigned char* at = static_cast<const unsigned char*>(data);
+    std::uint64_t lanes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    for (std::size_t i = 0; i + sizeof lanes <= bytes; i += sizeof lanes) {
+        std::uint64_t words[8];
+        std::memcpy(words, at + i, sizeof words);
+        for (int j = 0; j < 8; ++j) {
+            lanes[j] = (lanes[j] ^ words[j]) * 0x9e3779b97f4a7c15u;
+        }
+    }
+    std::uint64_t sum = 0;
+    for (std::uint64_t lane : lanes) {
+        sum = mix(sum ^ lane);
+    }
+    return sum;
+}
+
+/// Reads every K and V row, in whole packing units and flash blocks.
+std::uint64_t read_all(const PackedCache& cache) {
+    const std::size_t row = Content::dims * sizeof(half);
+    const std::size_t key = (cache.length() + 15) / 16 * 16 * row, value = (cache.length() + 63) / 64 * 64 * row;
+    std::uint64_t sum = 0;
+    for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
+        sum = mix(sum ^ checksum(cache.key(h), key));
+        sum = mix(sum ^ checksum(cache.value(h), value));
+    }
+    return sum;
+}
+
+/// Attention that was not computed: blocks of 32 tokens weigh differently, some a lot. Which tokens go hardly matters
+/// for memory.
+void made_up_scores(Session& session, std::uint32_t layer, std::uint32_t length) {
+    static std::vector<float> weights(tokens);
+    float sum = 0;
+    for (std::uint32_t t = 0; t < length; ++t) {
+        const float uniform = float(mix(layer * 65536 + t / 32) % 10000 + 1) / 10001;
+        weights[t] = 1 / (uniform * uniform * 100 + 0.01f);
+        sum += weights[t];
+    }
+    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+    tile.dtype = MNNKV_DTYPE_F32;
+    tile.queries = 1;
+    tile.tokens = length;
+    tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+    tile.data = weights.data();
+    tile.row_sum = &sum;
+    session.scores(layer, 0, tile);
+}
+
+Trace run(const char* name, const Content& content, const std::string& config, bool evicts) {
+    Trace trace;
+    trace.resident.reserve(steps * samples_per_step);
+    trace.checksums.reserve(steps * layers);
+    trim_heap();
+    const double empty = double(resident_bytes());
+    Caches caches(content, layers, tokens);
+    Session session(config, layers, 1);
+    const auto sample = [&] { trace.resident.push_back(double(resident_bytes()) - empty); };
+    for (std::uint32_t l = 0; l < layers; ++l) {
+        session.begin(l, caches[l]);
+        caches.append(l, tokens - steps);
+        session.end(l, caches[l], 1, tokens - steps);
+    }
+    const double start = seconds();
+    for (std::uint32_t step = 0; step < steps; ++step) {
+        for (std::uint32_t l = 0; l < layers; ++l) {
+            session.begin(l, caches[l]);
+            sample();
+            caches.append(l, 1);
+            trace.checksums.push_back(read_all(caches[l]));
+            sample();
+            if (evicts) {
+                made_up_scores(session, l, caches[l].length());
+            }
+            session.end(l, caches[l], 1, 1);
+            sample();
+        }
+    }
+    trace.seconds_per_step = (seconds() - start) / steps;
+    if (session.on()) {
+        trace.metrics = session.metrics();
+        for (std::uint32_t l = 0; l < layers; ++l) {
+            session.begin(l, caches[l]);
+            const std::vector<std::int32_t> pairs = session.positions(l);
+            if (!caches.holds(l, pairs.data(), pairs.size() / 2)) {
+                std::fprintf(stderr, "%s: layer %u: a kept token is not what it was\n", name, l);
+                std::exit(1);
+            }
+        }
+    }
+    std::printf("  %-9s %6.1f MB after the prompt, %6.1f MB at the end, at most %6.1f MB; %.0f ms per step\n", name,
+                trace.at_end(0) / 1e6, trace.at_end(steps - 1) / 1e6,
+                *std::max_element(trace.resident.begin(), trace.resident.end()) / 1e6, trace.seconds_per_step * 1e3);
+    std::fflush(stdout);
+    return trace;
+}
+
+/// What a store run must hold to, beside the same run without it.
+void store_claims(const Trace& base, const Trace& store, Report& report) {
+    const double ratio = store.metrics.h2o_lossless_ratio;
+    double worst = 1e9, above = -1e9;
+    std::uint32_t worst_step = 0;
+    std::vector<double> shares;
+    std::printf("  store below baseline at the end of step");
+    for (std::uint32_t step = 0; step < steps; ++step) {
+        const double cold = double(tokens - steps + step + 1 - 16 - 256) * Caches::token_bytes * layers;
+        const double fall = base.at_end(step) - store.at_end(step);
+        if ((step & (step + 1)) == 0) {
+            std::printf("%s %u: %.1f", step > 0 ? "," : "", step + 1, fall / 1e6);
+        }
+        if (step >= settled) {
+            shares.push_back(100 * fall / cold);
+            worst_step = shares.back() < worst ? step : worst_step;
+            worst = std::min(worst, shares.back());
+        }
+    }
+    std::printf(" MB\n  of the cold range, ends of the last %zu steps: median %.2f %%, lowest %.2f %% in step %u\n",
+                shares.size(), quantile(shares, 0.5), worst, worst_step + 1);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < base.resident.size(); ++i) {
+        const double more = store.resident[i] / base.resident[i] - 1;
+        at = more > above ? i : at;
+        above = std::max(above, more);
+    }
+    std::printf("  lossless ratio %.3f; saved by its own count %.1f MB; blocks skipped %.0f, raw %.0f, stale %.0f\n",
+                ratio, store.metrics.h2o_resident_saved_bytes / 1e6, store.metrics.h2o_lossless_backpressure_skip_count,
+                store.metrics.h2o_lossless_fallback_count, store.metrics.h2o_lossless_stale_count);
+    std::printf("  highest beside baseline: %+.1f MB, in step %zu, layer %zu, after %s\n",
+                (store.resident[at] - base.resident[at]) / 1e6, at / samples_per_step + 1, at % samples_per_step / 3,
+                at % 3 == 0 ? "begin" : at % 3 == 1 ? "attention" : "end");
+    const double promised = 100 * (1 - 1 / ratio) - 3;
+    char text[128];
+    std::snprintf(text, sizeof text,
+                  "store falls by %.1f %% of the cold range or more, at the ends of the last %u steps", promised,
+                  steps - settled);
+    report.claim(worst >= promised, text, worst, "%");
+    report.claim(above <= 0.02, "store never lies more than 2 % above baseline", 100 * above, "%");
+    report.claim(base.checksums == store.checksums, "every byte of every step as in baseline", double(steps), "steps");
+}
+
+}  // namespace
+
+void memory(const Content& content, Report& report) {
+    const Trace base = run("baseline", content, "", false);
+    const Trace h2o = run("h2o", content, "{" + h2o_config() + "}", true);
+    const Trace store = run("store", content, "{" + store_config(layers, 1) + "}", false);
+    const Trace both = run("h2o+store", content, "{" + h2o_config() + ", " + store_config(layers, 1) + "}", true);
+
+    const double end = base.at_end(steps - 1);
+    report.claim(h2o.at_end(steps - 1) <= 0.4 * end, "h2o at 3.5 gives back 60 % or more",
+                 100 * (1 - h2o.at_end(steps - 1) / end), "%");
+    store_claims(base, store, report);
+    const double raw = double(tokens) * Caches::token_bytes * layers;
+    const double joint = raw / (raw - both.metrics.h2o_resident_saved_bytes);
+    report.claim(joint >= 4, "h2o+store: raw KV over what is held, 4 or more", joint, "x");
+    report.claim(end / both.at_end(steps - 1) >= 4, "h2o+store: the same by the system",
+                 end / both.at_end(steps - 1), "x");
+    report.claim(h2o.checksums == both.checksums, "h2o+store: every byte of every step as with h2o alone",
+                 double(steps), "steps");
+}
+
+}  // namespace bench

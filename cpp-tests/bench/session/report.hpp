@@ -1,0 +1,104 @@
+// Sections, claims and the session of the benchmark.
+
+#ifndef MNNKV_BENCH_REPORT_HPP
+#define MNNKV_BENCH_REPORT_HPP
+
+#include "content.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace bench {
+
+/// Prints a claim and whether it holds, and counts those that do not.
+class Report {
+public:
+    void claim(bool holds, const char* text, double figure, const char* unit) {
+        std::printf("  %-7s %s: %.2f %s\n", holds ? "holds" : "FAILS", text, figure, unit);
+        std::fflush(stdout);
+        failed_ += holds ? 0 : 1;
+    }
+    int failed() const { return failed_; }
+
+private:
+    int failed_ = 0;
+};
+
+/// A session, or none.
+class Session {
+public:
+    Session(const std::string& config, std::uint32_t layers, std::uint32_t lanes) {
+        if (!config.empty()) {
+            Caches::check(mnnkv_session_create(config.data(), config.size(), layers, lanes, MNNKV_ABI_VERSION,
+                                               &handle_));
+        }
+    }
+    ~Session() { mnnkv_session_destroy(handle_); }
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    bool on() const { return handle_ != nullptr; }
+
+    void begin(std::uint32_t layer, PackedCache& cache) {
+        if (on()) {
+            mnnkv_cache view = cache.view();
+            Caches::check(mnnkv_session_begin(handle_, layer, &view));
+            cache.set_length(view.kv_len);
+        }
+    }
+    void scores(std::uint32_t layer, std::uint32_t lane, const mnnkv_score_tile& tile) {
+        Caches::check(mnnkv_session_scores(handle_, layer, lane, &tile));
+    }
+    void end(std::uint32_t layer, PackedCache& cache, std::uint32_t heads, std::uint32_t queries) {
+        if (on()) {
+            mnnkv_cache view = cache.view();
+            Caches::check(mnnkv_session_end(handle_, layer, heads, queries, &view));
+        }
+    }
+    mnnkv_metrics metrics() const {
+        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
+        Caches::check(mnnkv_session_metrics(handle_, &metrics));
+        return metrics;
+    }
+    std::vector<std::int32_t> positions(std::uint32_t layer) const {
+        std::vector<std::int32_t> pairs(1 << 16);
+        std::size_t n_pairs = 0;
+        Caches::check(mnnkv_session_positions(handle_, layer, pairs.data(), pairs.size() / 2, &n_pairs));
+        pairs.resize(2 * n_pairs);
+        return pairs;
+    }
+
+private:
+    mnnkv_session* handle_ = nullptr;
+};
+
+/// 3.5:1 in all layers, as the design's figures are.
+inline std::string h2o_config() {
+    return "\"kv_h2o_enable\": true, \"kv_h2o_layer_start\": 0, \"kv_h2o_target_lossy_ratio\": 3.5, "
+           "\"kv_h2o_block_tokens\": 32, \"kv_h2o_sink_tokens\": 16, \"kv_h2o_recent_tokens\": 96";
+}
+
+/// All layers compressed.
+inline std::string store_config(std::uint32_t layers, std::uint32_t workers) {
+    return "\"kv_lossless_enable\": true, \"kv_lossless_runtime_enable\": true, "
+           "\"kv_lossless_runtime_mode\": \"store\", \"kv_lossless_front_n\": " + std::to_string(layers) +
+           ", \"kv_lossless_async_threads\": " + std::to_string(workers);
+}
+
+/// The value that `share` of the others are below.
+inline double quantile(std::vector<double> values, double share) {
+    std::sort(values.begin(), values.end());
+    return values.empty() ? std::nan("") : values[static_cast<std::size_t>(share * double(values.size() - 1))];
+}
+
+inline double zero_if_nan(double value) { return std::isnan(value) ? 0 : value; }
+
+void memory(const Content& content, Report& report);
+void waits(const Content& content, Report& report);
+void bookkeeping(const Content& content, Report& report);
+void speed(const Content& content, Report& report);
+
+}  // namespace bench
+
+#endif
