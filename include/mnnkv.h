@@ -5,9 +5,10 @@
  *
  * What is here
  *   gear     lossless codec for fp16, bf16, fp32 and int8 words
- *   layout   packed KV caches as MNN has them: index, gather, scatter, move, compact, zero, release
+ *   layout   packed KV caches as MNN has them: index, gather, scatter, move, compact, zero, release, tail
  *   h2o      which tokens to keep, from the attention they gathered
  *   store    cold tokens kept compressed, their memory given back
+ *   session  all of it, as a JSON config says: begin, scores, end. Where a host starts; the others are its parts
  *
  * Conventions
  *   - Every function that can fail returns mnnkv_status; mnnkv_last_error() then says what was given and what was
@@ -23,7 +24,8 @@
  *   - Nothing that the library allocates has to be freed by the host, except handles by their _destroy function.
  *     _destroy(NULL) does nothing.
  *   - A function that takes a const handle may run on several threads at once with others that do; any other call
- *     needs its handle to itself. Functions without a handle run on any thread.
+ *     needs its handle to itself, except mnnkv_session_scores: one thread per lane. Functions without a handle run on
+ *     any thread.
  *   - Nothing throws, and no function calls back. A panic inside the library is caught: the call answers INTERNAL.
  *   - After fork, the child must not use handles made before it.
  */
@@ -142,8 +144,9 @@
 /// takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read another
 /// layer's, are never named.
 ///
-/// One thread at a time, except: mnnkv_session_scores may run on several threads at once, each with its own lane,
-/// beside nothing else; functions with a const session may run at any time (they wait for a call under way). Workers
+/// Several layers may be open at once. One thread at a time, except: mnnkv_session_scores may run on several threads at
+/// once, each with its own lane, but not beside begin, end, keep, reset or destroy, of whatever layer; functions with a
+/// const session may run at any time (they wait for a call under way). Workers
 /// (kv_lossless_async_threads, with kv_lossless_runtime_enable) sleep when idle; the host never waits for one except in
 /// begin, for tokens that it would have to decode itself otherwise.
 typedef struct mnnkv_session mnnkv_session;
@@ -329,11 +332,11 @@ typedef struct mnnkv_store_config {
     /// 1 = decode every block once after encoding it and compare; one that differs stays raw (failed_blocks). 0 = the
     /// digest that every restore checks is enough.
     uint32_t strict_roundtrip;
-    /// Bytes of copies that wait and of blobs that have not replaced raw bytes yet; one block is always let in. 0 = as
-    /// many as max_queue allows.
+    /// Bytes of copies that wait and of blobs that have not replaced raw bytes yet; one block is let in where there are
+    /// none. Without workers not used. 0 = as many as max_queue allows.
     uint64_t pending_bytes;
-    /// Bytes of decoded rows that the store keeps beside the caches, so that restoring them again needs no decoding; all
-    /// layers share them. 0 = none.
+    /// Bytes of decoded rows that the store keeps beside the caches, so that restoring them again needs no decoding.
+    /// Each layer with blocks has an equal share, and a block larger than that is not kept. 0 = none.
     uint64_t decode_cache_bytes;
 } mnnkv_store_config;
 
@@ -430,10 +433,10 @@ typedef struct mnnkv_score_tile {
     uint32_t flags;
     /// Must be 0.
     uint32_t reserved;
-    /// The values; no alignment needed.
+    /// The values, 0 or more; no alignment needed. NaN, infinity and negative sums are found with the last tile.
     const void *data;
     /// [queries] or NULL (all 1): multiplies what this head gathered so far, before this tile (exp(old maximum - new
-    /// maximum)).
+    /// maximum)). Not read in the first tile of a head.
     const float *update_scale;
     /// [queries] or NULL (all 1): the sum of each row over all tokens. With the last tile only.
     const float *row_sum;
@@ -474,7 +477,7 @@ typedef struct mnnkv_metrics {
     double h2o_lossless_compress_us;
     /// Microseconds: decoding; sum.
     double h2o_lossless_decompress_us;
-    /// Count: most blocks that ever waited for a worker or were with one.
+    /// Count: most blocks that ever waited for a worker or were with one; needs workers.
     double h2o_lossless_queue_depth_peak;
     /// Count: blocks that stayed raw, and plans that were not made, because something failed.
     double h2o_lossless_fallback_count;
@@ -496,7 +499,8 @@ typedef struct mnnkv_metrics {
     double h2o_logical_tokens;
     /// Tokens: what the caches hold, summed over layers.
     double h2o_physical_tokens;
-    /// Microseconds: adding up attention; sum.
+    /// Microseconds: turning what the lanes gathered into scores, at end; sum. The time that attention threads spend in
+    /// mnnkv_session_scores is not measured: asking for it would cost as much as a tile.
     double h2o_score_us;
     /// Microseconds: deciding what stays; sum.
     double h2o_plan_us;
@@ -507,6 +511,7 @@ typedef struct mnnkv_metrics {
     /// Bytes: memory given back to the system, ever.
     double h2o_released_bytes;
     /// Bytes: raw size of the tokens that are not in the caches now, less the blobs and decoded rows kept for them.
+    /// Rounding to pages and the threads' working memory are not in it.
     double h2o_resident_saved_bytes;
     /// Bytes: tails of the caches behind their tokens; a host could move to buffers this much smaller.
     double h2o_reclaimable_bytes;
@@ -847,8 +852,8 @@ void mnnkv_store_destroy(struct mnnkv_store *store);
 /// ticket: the block's number. 64 to 256 tokens a block are a good choice. A block that would not shrink is not kept
 /// and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same tokens with the same
 /// content again costs no encoding; other content replaces the block.
-/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: the queue is
-/// full; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
+/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: max_queue or
+/// pending_bytes is reached; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
 mnnkv_status mnnkv_store_submit(struct mnnkv_store *store,
                                 uint32_t layer,
                                 const struct mnnkv_layout *layout,
@@ -942,7 +947,7 @@ mnnkv_status mnnkv_session_warnings(const struct mnnkv_session *session,
 
 /// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and step
 /// clock are forgotten, whatever was under way. Metrics go on.
-/// INVALID_ARGUMENT: no such layer.
+/// INVALID_ARGUMENT: no such layer; a thread is in mnnkv_session_scores (so, too, begin and end).
 mnnkv_status mnnkv_session_reset(struct mnnkv_session *session,
                                  uint32_t layer);
 
@@ -964,9 +969,10 @@ mnnkv_status mnnkv_session_begin(struct mnnkv_session *session,
 /// which lane has which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
 /// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
 /// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
-/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, too large, or has a row_sum
-/// or update_scale that cannot be; another thread is in this lane. The tile is not taken then, and the right one may
-/// follow. A head whose last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED:
+/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, reaches past token 16,777,215
+/// (whether it fits the cache is for end to say), or has a row_sum or update_scale that cannot be; another thread is in
+/// this lane. The tile is not taken then, and the right one may follow: look at every answer, since end does not know of
+/// a tile that is missing in the middle of a head. Of a layer that is not scored only the struct is checked. A head whose last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED:
 /// INT8 tiles.
 mnnkv_status mnnkv_session_scores(struct mnnkv_session *session,
                                   uint32_t layer,
@@ -975,8 +981,9 @@ mnnkv_status mnnkv_session_scores(struct mnnkv_session *session,
 
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
 ///
-/// heads: query heads that scored, queries: rows of the step. Either every head came in whole or none did, which leaves
-/// the scores as they were. queries 0 closes a step whose attention failed: scores that came in are dropped.
+/// heads: query heads (not KV heads) that scored, queries: rows of the step. Either every head came in whole or none did,
+/// which leaves the scores as they were, whatever heads says. queries 0 closes a step whose attention failed: scores that
+/// came in are dropped, and kv_len says how many of the new tokens stay.
 /// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
 /// error: the tokens stay raw and a metric counts it.
 /// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
@@ -990,8 +997,10 @@ mnnkv_status mnnkv_session_end(struct mnnkv_session *session,
 /// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
 /// before are gone already; the others move together, and cache->kv_len is the new physical length.
 ///
-/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length. Logical positions are
-/// renumbered: the first kept one becomes 0 (tokens keep the rotation they were cached with). Scores go with their
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length; none empties the layer.
+/// Logical positions are renumbered: the first of the first pair becomes 0, whether or not its token is still there, and
+/// the logical length becomes the sum of all lengths (tokens keep the rotation they were cached with). Compressed tokens
+/// stay compressed until the next begin. Scores go with their
 /// tokens; a plan that was waiting is made anew. Call it between steps, for each layer that has a cache.
 /// INVALID_ARGUMENT: no such layer; it is open; pairs or kv_len are wrong. Nothing has changed then.
 mnnkv_status mnnkv_session_keep(struct mnnkv_session *session,
@@ -1000,14 +1009,15 @@ mnnkv_status mnnkv_session_keep(struct mnnkv_session *session,
                                 size_t n_pairs,
                                 struct mnnkv_cache *cache);
 
-/// How many tokens a layer has had since its reset (logical), and how many are in its cache (physical). Any thread.
+/// How many tokens a layer has had since its reset, less those that keep removed (logical), and how many are in its cache
+/// (physical); while it is open, as begin left them. Any thread.
 mnnkv_status mnnkv_session_lengths(const struct mnnkv_session *session,
                                    uint32_t layer,
                                    uint32_t *logical,
                                    uint32_t *physical);
 
 /// Which logical positions a layer's cache holds, in physical order: n_pairs times (offset, length), ascending, never
-/// touching. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what is needed. Any thread.
+/// touching; while it is open, as begin left them. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what is needed. Any thread.
 mnnkv_status mnnkv_session_positions(const struct mnnkv_session *session,
                                      uint32_t layer,
                                      int32_t *pairs,
@@ -1025,7 +1035,7 @@ mnnkv_status mnnkv_session_layer_metrics(const struct mnnkv_session *session,
                                          struct mnnkv_metrics *metrics);
 
 /// The metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, with the names of
-/// mnnkv_metrics. What was not measured is absent; layers that were never named are too.
+/// mnnkv_metrics. What was not measured is absent; layers that were never named are too ("layers" is [] at first).
 ///
 /// text: room for cap bytes; the text is zero-terminated. len: its length with the zero. BUFFER_TOO_SMALL: *len is what
 /// is needed now; it may have grown at the next call. Threads as mnnkv_session_metrics.

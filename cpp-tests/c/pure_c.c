@@ -160,6 +160,91 @@ static void store_and_restore(const mnnkv_layout* layout) {
     mnnkv_store_destroy(NULL);
 }
 
+/* One step of layer 0: `count` tokens are appended and looked at by two query heads, all alike. */
+static void session_step(mnnkv_session* session, mnnkv_cache* cache, uint32_t count) {
+    static float attention[tokens * tokens];
+    mnnkv_score_tile tile;
+    uint32_t head;
+    size_t i;
+    check("begin", mnnkv_session_begin(session, 0, cache));
+    check("append", mnnkv_kv_scatter(cache->layout, key_rows, value_rows, (size_t)heads * count * dims * 2,
+                                     cache->kv_len, count, cache->key, cache->value));
+    cache->kv_len += count;
+    for (i = 0; i < (size_t)count * cache->kv_len; ++i) {
+        attention[i] = 1.0f / (float)cache->kv_len;
+    }
+    memset(&tile, 0, sizeof tile);
+    tile.struct_size = (uint32_t)sizeof tile;
+    tile.dtype = MNNKV_DTYPE_F32;
+    tile.queries = count;
+    tile.tokens = cache->kv_len;
+    tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+    tile.data = attention;
+    for (head = 0; head < heads; ++head) {
+        check("scores", mnnkv_session_scores(session, 0, head, &tile));
+    }
+    check("end", mnnkv_session_end(session, 0, heads, count, cache));
+}
+
+static void run_a_session(const mnnkv_layout* layout) {
+    static const char config[] =
+        "{\"kv_h2o_enable\": true, \"kv_h2o_layer_start\": 0, \"kv_h2o_block_tokens\": 16,"
+        " \"kv_h2o_sink_tokens\": 16, \"kv_h2o_recent_tokens\": 32, \"kv_h2o_trigger_min_tokens\": 64,"
+        " \"kv_h2o_update_interval\": 1, \"kv_h2o_target_lossy_ratio\": 2, \"kv_lossless_enable\": true,"
+        " \"kv_lossless_runtime_enable\": true, \"kv_lossless_runtime_mode\": \"store\","
+        " \"kv_lossless_block_tokens\": 16, \"kv_lossless_hot_recent_tokens\": 16,"
+        " \"kv_lossless_async_threads\": 0, \"kv_h2o_nonsense\": 1}";
+    mnnkv_session* session = NULL;
+    mnnkv_cache cache;
+    mnnkv_metrics metrics;
+    int32_t pairs[32];
+    const int32_t rollback[2] = {0, 120};
+    uint32_t logical = 0, physical = 0;
+    size_t n_pairs = 0, len = 0;
+    static char text[1 << 14];
+
+    memset(&cache, 0, sizeof cache);
+    cache.struct_size = (uint32_t)sizeof cache;
+    cache.layout = layout;
+    cache.key = key;
+    cache.value = value;
+    memset(&metrics, 0, sizeof metrics);
+    metrics.struct_size = (uint32_t)sizeof metrics;
+
+    check("session", mnnkv_session_create(config, sizeof config - 1, 1, heads, MNNKV_ABI_VERSION, &session));
+    expect("room for the warning", mnnkv_session_warnings(session, NULL, 0, &len) == MNNKV_BUFFER_TOO_SMALL);
+    check("warnings", mnnkv_session_warnings(session, text, sizeof text, &len));
+    expect("the unknown key", strstr(text, "kv_h2o_nonsense") != NULL && len == strlen(text) + 1);
+
+    session_step(session, &cache, 120);
+    session_step(session, &cache, 1);
+    session_step(session, &cache, 1);
+    session_step(session, &cache, 1);
+    check("lengths", mnnkv_session_lengths(session, 0, &logical, &physical));
+    expect("evicted tokens", logical == 123 && physical == cache.kv_len && physical < 100);
+    check("positions", mnnkv_session_positions(session, 0, pairs, 16, &n_pairs));
+    expect("sink and recent tokens stay", n_pairs >= 1 && pairs[0] == 0 && pairs[1] >= 16 &&
+                                              pairs[2 * n_pairs - 2] + pairs[2 * n_pairs - 1] == 123);
+    check("keep", mnnkv_session_keep(session, 0, rollback, 1, &cache));
+    expect("a rollback", cache.kv_len == physical - 3);
+    check("begin", mnnkv_session_begin(session, 0, &cache));
+    check("gather", mnnkv_kv_gather(layout, key, value, 0, 16, key_back, value_back, sizeof key_back));
+    expect("the first token", memcmp(key_back, key_rows, dims * sizeof *key_rows) == 0);
+    check("a step that failed", mnnkv_session_end(session, 0, 0, 0, &cache));
+
+    check("metrics", mnnkv_session_metrics(session, &metrics));
+    expect("what was measured", metrics.h2o_total_evict_tokens > 0 && metrics.h2o_lossless_ratio > 1);
+    expect("what was not", metrics.h2o_lossless_async_queue_peak != metrics.h2o_lossless_async_queue_peak);
+    check("metrics of a layer", mnnkv_session_layer_metrics(session, 0, &metrics));
+    check("JSON", mnnkv_session_metrics_json(session, text, sizeof text, &len));
+    expect("a name in it", strstr(text, "\"h2o_total_evict_tokens\":") != NULL && len == strlen(text) + 1);
+    check("reset", mnnkv_session_reset(session, MNNKV_ALL_LAYERS));
+    check("lengths", mnnkv_session_lengths(session, 0, &logical, &physical));
+    expect("nothing is left", logical == 0 && physical == 0);
+    mnnkv_session_destroy(session);
+    mnnkv_session_destroy(NULL);
+}
+
 static void clear(const mnnkv_layout* layout) {
     uint64_t released = 0;
     size_t i;
@@ -185,6 +270,7 @@ int main(void) {
     pack(&layout);
     plan_and_compact(&layout);
     store_and_restore(&layout);
+    run_a_session(&layout);
     clear(&layout);
     expect("a refusal", mnnkv_layout_check(NULL, NULL, NULL) == MNNKV_INVALID_ARGUMENT);
     expect("its text", strstr(mnnkv_last_error(), "layout") != NULL);

@@ -139,8 +139,11 @@ TEST(BadStoreConfig, IsRefusedAndGivesNoHandle) {
         {bad, "out", [&] { return mnnkv_store_create(nullptr, MNNKV_ABI_VERSION, nullptr); }},
         {bad, "out", [&] { return mnnkv_store_create(nullptr, MNNKV_ABI_VERSION, misaligned(two[0].get())); }},
         {bad, "config", [&] { return mnnkv_store_create(misaligned(&configs[0]), MNNKV_ABI_VERSION, out.get()); }},
-        {MNNKV_UNSUPPORTED, "workers", create_with([](auto& c) { c.workers = 1; })},
-        {MNNKV_UNSUPPORTED, "workers", create_with([](auto& c) { c.workers = UINT32_MAX; })},
+        {bad, "workers", create_with([](auto& c) { c.workers = 65; })},
+        {bad, "workers", create_with([](auto& c) { c.workers = UINT32_MAX; })},
+        {bad, "format", create_with([](auto& c) { c.format = 3; })},
+        {bad, "format", create_with([](auto& c) { c.format = UINT32_MAX; })},
+        {bad, "strict_roundtrip", create_with([](auto& c) { c.strict_roundtrip = 2; })},
         {bad, "predictors", create_with([](auto& c) { c.key_predictors = 8; })},
         {bad, "predictors", create_with([](auto& c) { c.value_predictors = UINT32_MAX; })},
         {bad, "effort", create_with([](auto& c) { c.effort = -1; })},
@@ -151,9 +154,11 @@ TEST(BadStoreConfig, IsRefusedAndGivesNoHandle) {
         calls.push_back(
             {MNNKV_UNSUPPORTED, "abi_version", [=, &out] { return mnnkv_store_create(nullptr, abi, out.get()); }});
     }
-    for (std::size_t i = 0; i < 3; ++i) {
-        calls.push_back({bad, "reserved", create_with([i](auto& c) { c.reserved[i] = 1; })});
-    }
+    // Predictors of the other format.
+    calls.push_back({bad, "predictors", create_with([](auto& c) {
+                         c.format = MNNKV_GEAR_FORMAT_V2;
+                         c.value_predictors = MNNKV_PREDICT_XOR_SEQ;
+                     })});
     expect_refused(calls, out, two[0], two[1]);
 
     mnnkv::store store;

@@ -3,55 +3,14 @@
 #ifdef __linux__
 
 #include "codec.hpp"
+#include "memory.hpp"
 #include "packed_model.hpp"
 
 #include <thread>
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 namespace {
 
 using namespace support;
-
-constexpr long mega = 1 << 20;
-
-/// Bytes of this process that are in memory. smaps_rollup counts; statm, for kernels without it, may lag behind.
-long resident_bytes() {
-    std::ifstream rollup("/proc/self/smaps_rollup");
-    for (std::string word; rollup >> word;) {
-        if (word == "Rss:") {
-            long kilobytes = 0;
-            rollup >> kilobytes;
-            return kilobytes * 1024;
-        }
-    }
-    std::ifstream statm("/proc/self/statm");
-    long total = 0, pages = 0;
-    statm >> total >> pages;
-    EXPECT_GT(pages, 0) << "cannot tell how much memory is resident";
-    return pages * sysconf(_SC_PAGESIZE);
-}
-
-/// Zeroed memory that comes from the system and goes back to it, whatever malloc does.
-class mapping {
-public:
-    explicit mapping(std::size_t size) : size_(size) {
-        void* const at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        EXPECT_NE(at, MAP_FAILED);
-        data_ = static_cast<std::uint8_t*>(at);
-    }
-    ~mapping() { munmap(data_, size_); }
-    mapping(const mapping&) = delete;
-    mapping& operator=(const mapping&) = delete;
-
-    std::uint8_t* data() { return data_; }
-    std::size_t size() const { return size_; }
-
-private:
-    std::uint8_t* data_;
-    std::size_t size_;
-};
 
 /// 64 MB of K and V, f16 as on a phone, all pages in memory and cheap to encode.
 class LargeCache : public testing::Test {

@@ -145,18 +145,100 @@ TEST(OptionStruct, EvictionConfigsComeInAllSizes) {
     });
 }
 
+/// struct_size of programs that were built before stores had workers.
+constexpr std::size_t first_store_config_size = 32, first_statistics_size = 128;
+
 TEST(OptionStruct, StoreConfigsComeInAllSizes) {
-    check_sizes(mnnkv::make<mnnkv_store_config>(), [](const mnnkv_store_config* config) {
+    const auto create = [](const mnnkv_store_config* config) {
         mnnkv_store* store = nullptr;
         const mnnkv_status status = mnnkv_store_create(config, MNNKV_ABI_VERSION, &store);
         mnnkv_store_destroy(store);
         return status;
-    });
+    };
+    check_sizes(mnnkv::make<mnnkv_store_config>(), create, first_store_config_size);
 }
 
-/// Fills one output struct in all sizes; `call` passes it to a function that must succeed.
+TEST(OptionStruct, StoreStructsKeepTheirPlaces) {
+    EXPECT_EQ(offsetof(mnnkv_store_config, effort), 16u);
+    EXPECT_EQ(offsetof(mnnkv_store_config, format), 20u) << "was reserved[0]";
+    EXPECT_EQ(offsetof(mnnkv_store_config, pending_bytes), first_store_config_size);
+    EXPECT_EQ(sizeof(mnnkv_store_config), 48u);
+    EXPECT_EQ(offsetof(mnnkv_store_statistics, resident_blocks), 8u);
+    EXPECT_EQ(offsetof(mnnkv_store_statistics, decode_ns), 120u);
+    EXPECT_EQ(offsetof(mnnkv_store_statistics, encoded_to_bytes), first_statistics_size);
+    EXPECT_EQ(offsetof(mnnkv_store_statistics, decoded_cache_bytes), 192u);
+    EXPECT_EQ(sizeof(mnnkv_store_statistics), 200u);
+}
+
+TEST(OptionStruct, SessionStructsKeepTheirPlaces) {
+    const std::size_t pointer = sizeof(void*);
+    EXPECT_EQ(offsetof(mnnkv_cache, struct_size), 0u);
+    EXPECT_EQ(offsetof(mnnkv_cache, layout), pointer);
+    EXPECT_EQ(offsetof(mnnkv_cache, key), 2 * pointer);
+    EXPECT_EQ(offsetof(mnnkv_cache, value), 3 * pointer);
+    EXPECT_EQ(offsetof(mnnkv_cache, kv_len), 4 * pointer);
+    EXPECT_EQ(sizeof(mnnkv_cache), 5 * pointer);
+
+    EXPECT_EQ(offsetof(mnnkv_score_tile, struct_size), 0u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, dtype), 4u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, pack), 8u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, queries), 12u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, tokens), 16u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, token_begin), 20u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, flags), 24u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, reserved), 28u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, data), 32u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, update_scale), 32u + pointer);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, row_sum), 32u + 2 * pointer);
+    EXPECT_EQ(sizeof(mnnkv_score_tile), 32u + 3 * pointer);
+
+    EXPECT_EQ(offsetof(mnnkv_metrics, struct_size), 0u);
+    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_keep_ratio), 8u);
+    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_total_evict_tokens), 8u + 8 * 21);
+    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_host_wait_us_max), 320u);
+    EXPECT_EQ(sizeof(mnnkv_metrics), 328u);
+}
+
+TEST(OptionStruct, SessionStructsComeInAllSizes) {
+    const mnnkv_layout layout = make_layout(pack_modes[0], 1, 4, 8, 8);
+    bytes key(4 * 4 * 8, 1), value(4 * 4 * 8, 1);
+    mnnkv::session session;
+    const std::string config = R"({"kv_h2o_enable": true, "kv_h2o_layer_start": 0})";
+    ASSERT_TRUE(ok(session.create(config.data(), config.size(), 1, 1).code()));
+    mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+    cache.layout = &layout;
+    cache.key = key.data();
+    cache.value = value.data();
+    const auto changing = [](const mnnkv_cache* c) { return const_cast<mnnkv_cache*>(c); };
+    check_sizes(cache, [&](const mnnkv_cache* c) {
+        const mnnkv_status status = mnnkv_session_begin(session.get(), 0, changing(c));
+        session.reset_all();
+        return status;
+    });
+    check_sizes(cache, [&](const mnnkv_cache* c) {
+        mnnkv_cache good = cache;
+        EXPECT_TRUE(ok(session.begin(0, good).code()));
+        const mnnkv_status status = mnnkv_session_end(session.get(), 0, 0, 0, changing(c));
+        session.reset_all();
+        return status;
+    });
+    check_sizes(cache, [&](const mnnkv_cache* c) {
+        return mnnkv_session_keep(session.get(), 0, nullptr, 0, changing(c));
+    });
+
+    ASSERT_TRUE(ok(session.begin(0, cache).code()));
+    const float probability = 1;
+    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+    tile.dtype = MNNKV_DTYPE_F32;
+    tile.queries = tile.tokens = 1;
+    tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+    tile.data = &probability;
+    check_sizes(tile, [&](const mnnkv_score_tile* t) { return mnnkv_session_scores(session.get(), 0, 0, t); });
+}
+
+/// Fills one output struct in all sizes; `call` passes it to a function that must succeed. `oldest` as in check_sizes.
 template <class T, class Call>
-void check_output_sizes(Call call) {
+void check_output_sizes(Call call, std::size_t oldest = sizeof(T)) {
     struct {
         T known;
         std::uint8_t tail[40];
@@ -177,7 +259,15 @@ void check_output_sizes(Call call) {
             EXPECT_EQ(b, 0x5A) << "fields that this library does not know are left alone";
         }
     }
-    for (const std::size_t size : {std::size_t{0}, std::size_t{4}, sizeof(T) - 1, std::size_t{UINT32_MAX}}) {
+    for (std::size_t size = oldest; size < sizeof(T); size += 4) {
+        ASSERT_TRUE(ok(with_size(size)));
+        EXPECT_EQ(given.known.struct_size, size);
+        const std::uint8_t* const got = reinterpret_cast<const std::uint8_t*>(&given);
+        EXPECT_EQ(std::memcmp(got + 4, reinterpret_cast<const std::uint8_t*>(&expected) + 4, size - 4), 0);
+        EXPECT_TRUE(std::all_of(got + size, got + sizeof given, [](std::uint8_t b) { return b == 0x5A; }))
+            << "an older header: nothing is written past " << size;
+    }
+    for (const std::size_t size : {std::size_t{0}, std::size_t{4}, oldest - 1, std::size_t{UINT32_MAX}}) {
         EXPECT_TRUE(refuses(bad, "struct_size", [&] { return with_size(size); }));
         for (std::size_t i = sizeof(std::uint32_t); i < sizeof given; ++i) {
             EXPECT_EQ(reinterpret_cast<const std::uint8_t*>(&given)[i], 0x5A) << "byte " << i;
@@ -189,7 +279,15 @@ TEST(OptionStruct, StatisticsAreWrittenAsFarAsTheCallerHasRoom) {
     mnnkv::store store;
     ASSERT_TRUE(ok(store.create().code()));
     check_output_sizes<mnnkv_store_statistics>(
-        [&](mnnkv_store_statistics* out) { return mnnkv_store_stats(store.get(), out); });
+        [&](mnnkv_store_statistics* out) { return mnnkv_store_stats(store.get(), out); }, first_statistics_size);
+}
+
+TEST(OptionStruct, MetricsAreWrittenAsFarAsTheCallerHasRoom) {
+    mnnkv::session session;
+    ASSERT_TRUE(ok(session.create(nullptr, 0, 2, 1).code()));
+    check_output_sizes<mnnkv_metrics>([&](mnnkv_metrics* out) { return mnnkv_session_metrics(session.get(), out); });
+    check_output_sizes<mnnkv_metrics>(
+        [&](mnnkv_metrics* out) { return mnnkv_session_layer_metrics(session.get(), 1, out); });
 }
 
 TEST(OptionStruct, PlansAreWrittenAsFarAsTheCallerHasRoom) {

@@ -174,9 +174,9 @@ pub(super) unsafe fn checked_cache<'a>(
 ///
 /// # Safety
 /// A non-NULL `pairs` is readable for 2 * `n_pairs` numbers.
-pub(super) unsafe fn reserve_pairs<'a>(pairs: *const i32, n_pairs: usize) -> Result<&'a [Pair]> {
+pub(super) unsafe fn pairs<'a>(pairs: *const i32, n_pairs: usize, name: &str) -> Result<&'a [Pair]> {
     // SAFETY: passed on; a pair is two neighbouring numbers.
-    unsafe { pointer::input(pairs.cast::<Pair>(), n_pairs, "reserve_pairs") }
+    unsafe { pointer::input(pairs.cast::<Pair>(), n_pairs, name) }
 }
 
 /// # Safety
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn mnnkv_kv_compact(
         // SAFETY: the caller vouches for its pointers.
         let (layout, key, value) = unsafe { checked_cache(layout, key, value) }?;
         // SAFETY: as above.
-        let pairs = unsafe { self::reserve_pairs(reserve_pairs, n_pairs) }?;
+        let pairs = unsafe { pairs(reserve_pairs, n_pairs, "reserve_pairs") }?;
         // SAFETY: as above.
         let new_len = unsafe { Out::new(new_len, "new_len") }?;
         new_len.set(layout::compact(&layout, key, value, base, pairs, kv_len)?);

@@ -40,7 +40,7 @@ pub struct mnnkv_metrics {
     pub h2o_lossless_compress_us: f64,
     /// Microseconds: decoding; sum.
     pub h2o_lossless_decompress_us: f64,
-    /// Count: most blocks that ever waited for a worker or were with one.
+    /// Count: most blocks that ever waited for a worker or were with one; needs workers.
     pub h2o_lossless_queue_depth_peak: f64,
     /// Count: blocks that stayed raw, and plans that were not made, because something failed.
     pub h2o_lossless_fallback_count: f64,
@@ -74,6 +74,7 @@ pub struct mnnkv_metrics {
     /// Bytes: memory given back to the system, ever.
     pub h2o_released_bytes: f64,
     /// Bytes: raw size of the tokens that are not in the caches now, less the blobs and decoded rows kept for them.
+    /// Rounding to pages and the threads' working memory are not in it.
     pub h2o_resident_saved_bytes: f64,
     /// Bytes: tails of the caches behind their tokens; a host could move to buffers this much smaller.
     pub h2o_reclaimable_bytes: f64,

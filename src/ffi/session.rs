@@ -44,8 +44,9 @@ pub const MNNKV_TILE_LAST: u32 = 2;
 /// takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read another
 /// layer's, are never named.
 ///
-/// One thread at a time, except: mnnkv_session_scores may run on several threads at once, each with its own lane,
-/// beside nothing else; functions with a const session may run at any time (they wait for a call under way). Workers
+/// Several layers may be open at once. One thread at a time, except: mnnkv_session_scores may run on several threads at
+/// once, each with its own lane, but not beside begin, end, keep, reset or destroy, of whatever layer; functions with a
+/// const session may run at any time (they wait for a call under way). Workers
 /// (kv_lossless_async_threads, with kv_lossless_runtime_enable) sleep when idle; the host never waits for one except in
 /// begin, for tokens that it would have to decode itself otherwise.
 pub struct mnnkv_session(Session);
@@ -96,10 +97,10 @@ pub struct mnnkv_score_tile {
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// The values; no alignment needed.
+    /// The values, 0 or more; no alignment needed. NaN, infinity and negative sums are found with the last tile.
     pub data: *const c_void,
     /// [queries] or NULL (all 1): multiplies what this head gathered so far, before this tile (exp(old maximum - new
-    /// maximum)).
+    /// maximum)). Not read in the first tile of a head.
     pub update_scale: *const f32,
     /// [queries] or NULL (all 1): the sum of each row over all tokens. With the last tile only.
     pub row_sum: *const f32,
@@ -255,7 +256,7 @@ pub unsafe extern "C" fn mnnkv_session_warnings(
 
 /// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and step
 /// clock are forgotten, whatever was under way. Metrics go on.
-/// INVALID_ARGUMENT: no such layer.
+/// INVALID_ARGUMENT: no such layer; a thread is in mnnkv_session_scores (so, too, begin and end).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
@@ -286,9 +287,10 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// which lane has which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
 /// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
 /// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
-/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, too large, or has a row_sum
-/// or update_scale that cannot be; another thread is in this lane. The tile is not taken then, and the right one may
-/// follow. A head whose last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED:
+/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, reaches past token 16,777,215
+/// (whether it fits the cache is for end to say), or has a row_sum or update_scale that cannot be; another thread is in
+/// this lane. The tile is not taken then, and the right one may follow: look at every answer, since end does not know of
+/// a tile that is missing in the middle of a head. Of a layer that is not scored only the struct is checked. A head whose last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED:
 /// INT8 tiles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_scores(
@@ -305,8 +307,9 @@ pub unsafe extern "C" fn mnnkv_session_scores(
 
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
 ///
-/// heads: query heads that scored, queries: rows of the step. Either every head came in whole or none did, which leaves
-/// the scores as they were. queries 0 closes a step whose attention failed: scores that came in are dropped.
+/// heads: query heads (not KV heads) that scored, queries: rows of the step. Either every head came in whole or none did,
+/// which leaves the scores as they were, whatever heads says. queries 0 closes a step whose attention failed: scores that
+/// came in are dropped, and kv_len says how many of the new tokens stay.
 /// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
 /// error: the tokens stay raw and a metric counts it.
 /// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
@@ -331,8 +334,10 @@ pub unsafe extern "C" fn mnnkv_session_end(
 /// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
 /// before are gone already; the others move together, and cache->kv_len is the new physical length.
 ///
-/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length. Logical positions are
-/// renumbered: the first kept one becomes 0 (tokens keep the rotation they were cached with). Scores go with their
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length; none empties the layer.
+/// Logical positions are renumbered: the first of the first pair becomes 0, whether or not its token is still there, and
+/// the logical length becomes the sum of all lengths (tokens keep the rotation they were cached with). Compressed tokens
+/// stay compressed until the next begin. Scores go with their
 /// tokens; a plan that was waiting is made anew. Call it between steps, for each layer that has a cache.
 /// INVALID_ARGUMENT: no such layer; it is open; pairs or kv_len are wrong. Nothing has changed then.
 #[unsafe(no_mangle)]
@@ -346,12 +351,13 @@ pub unsafe extern "C" fn mnnkv_session_keep(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with_cache(session, cache, |session, cache, kv_len| {
-            session.keep(layer, layout::reserve_pairs(logical_pairs, n_pairs)?, cache, kv_len)
+            session.keep(layer, layout::pairs(logical_pairs, n_pairs, "logical_pairs")?, cache, kv_len)
         })
     }
 }
 
-/// How many tokens a layer has had since its reset (logical), and how many are in its cache (physical). Any thread.
+/// How many tokens a layer has had since its reset, less those that keep removed (logical), and how many are in its cache
+/// (physical); while it is open, as begin left them. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_lengths(
     session: *const mnnkv_session,
@@ -372,7 +378,7 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
 }
 
 /// Which logical positions a layer's cache holds, in physical order: n_pairs times (offset, length), ascending, never
-/// touching. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what is needed. Any thread.
+/// touching; while it is open, as begin left them. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what is needed. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_positions(
     session: *const mnnkv_session,
@@ -432,7 +438,7 @@ pub unsafe extern "C" fn mnnkv_session_layer_metrics(
 }
 
 /// The metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, with the names of
-/// mnnkv_metrics. What was not measured is absent; layers that were never named are too.
+/// mnnkv_metrics. What was not measured is absent; layers that were never named are too ("layers" is [] at first).
 ///
 /// text: room for cap bytes; the text is zero-terminated. len: its length with the zero. BUFFER_TOO_SMALL: *len is what
 /// is needed now; it may have grown at the next call. Threads as mnnkv_session_metrics.

@@ -53,11 +53,11 @@ pub struct mnnkv_store_config {
     /// 1 = decode every block once after encoding it and compare; one that differs stays raw (failed_blocks). 0 = the
     /// digest that every restore checks is enough.
     pub strict_roundtrip: u32,
-    /// Bytes of copies that wait and of blobs that have not replaced raw bytes yet; one block is always let in. 0 = as
-    /// many as max_queue allows.
+    /// Bytes of copies that wait and of blobs that have not replaced raw bytes yet; one block is let in where there are
+    /// none. Without workers not used. 0 = as many as max_queue allows.
     pub pending_bytes: u64,
-    /// Bytes of decoded rows that the store keeps beside the caches, so that restoring them again needs no decoding; all
-    /// layers share them. 0 = none.
+    /// Bytes of decoded rows that the store keeps beside the caches, so that restoring them again needs no decoding.
+    /// Each layer with blocks has an equal share, and a block larger than that is not kept. 0 = none.
     pub decode_cache_bytes: u64,
 }
 
@@ -248,8 +248,8 @@ pub unsafe extern "C" fn mnnkv_store_destroy(store: *mut mnnkv_store) {
 /// ticket: the block's number. 64 to 256 tokens a block are a good choice. A block that would not shrink is not kept
 /// and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same tokens with the same
 /// content again costs no encoding; other content replaces the block.
-/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: the queue is
-/// full; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
+/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: max_queue or
+/// pending_bytes is reached; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_submit(
     store: *mut mnnkv_store,
@@ -355,7 +355,7 @@ pub unsafe extern "C" fn mnnkv_store_compacted(
     n_pairs: usize,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
-    unsafe { with(store, |store| store.compacted(layer, layout::reserve_pairs(reserve_pairs, n_pairs)?)) }
+    unsafe { with(store, |store| store.compacted(layer, layout::pairs(reserve_pairs, n_pairs, "reserve_pairs")?)) }
 }
 
 /// Says that the layer's tokens from kv_len on are gone (rollback, history edit; 0 = the cache was cleared).

@@ -26,15 +26,15 @@ pub fn check_pairs(pairs: &[Pair], limit: u32) -> Result<u32> {
     let mut kept = 0;
     for (i, [offset, len]) in pairs.iter().copied().enumerate() {
         if offset < 0 || len < 0 {
-            bail!(InvalidArgument, "reserve pair {i} is ({offset}, {len}); an offset and a length from 0 on expected");
+            bail!(InvalidArgument, "pair {i} is ({offset}, {len}); an offset and a length from 0 on expected");
         }
         let (offset, len) = (offset as i64, len as i64);
         if offset < end {
-            bail!(InvalidArgument, "reserve pair {i} begins at {offset}; {end} or more expected (ascending, disjoint)");
+            bail!(InvalidArgument, "pair {i} begins at {offset}; {end} or more expected (ascending, disjoint)");
         }
         end = offset + len;
         if end > limit as i64 {
-            bail!(InvalidArgument, "reserve pair {i} ends at {end}; {limit} or less expected");
+            bail!(InvalidArgument, "pair {i} ends at {end}; {limit} or less expected");
         }
         kept += len as u32;
     }

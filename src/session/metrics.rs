@@ -54,7 +54,7 @@ metrics! {
     h2o_lossless_compress_us,
     /// Microseconds: decoding; sum.
     h2o_lossless_decompress_us,
-    /// Count: most blocks that ever waited for a worker or were with one.
+    /// Count: most blocks that ever waited for a worker or were with one; needs workers.
     h2o_lossless_queue_depth_peak,
     /// Count: blocks that stayed raw, and plans that were not made, because something failed.
     h2o_lossless_fallback_count,
@@ -88,6 +88,7 @@ metrics! {
     /// Bytes: memory given back to the system, ever.
     h2o_released_bytes,
     /// Bytes: raw size of the tokens that are not in the caches now, less the blobs and decoded rows kept for them.
+    /// Rounding to pages and the threads' working memory are not in it.
     h2o_resident_saved_bytes,
     /// Bytes: tails of the caches behind their tokens; a host could move to buffers this much smaller.
     h2o_reclaimable_bytes,

@@ -55,7 +55,7 @@ pub(super) enum Encoded {
 pub(super) enum Outcome {
     Encoded { layer: u32, ticket: u64, raw_bytes: usize, result: Result<Encoded>, encode_ns: u64, decode_ns: u64 },
     Decoded { layer: u32, ticket: u64, result: Result<Kv>, decode_ns: u64 },
-    Populated,
+    Populated { layer: u32 },
 }
 
 fn ns(since: Instant) -> u64 {
@@ -65,6 +65,14 @@ fn ns(since: Instant) -> u64 {
 impl Job {
     pub(super) fn is_decode_in(&self, which: u32) -> bool {
         matches!(self, Job::Decode { layer, .. } if *layer == which)
+    }
+
+    /// The raw bytes that wait to be encoded, when it is for this ticket.
+    pub(super) fn raw_bytes_of(&self, ticket: u64) -> Option<usize> {
+        match self {
+            Job::Encode { shape, raw, .. } if shape.ticket == ticket => Some(raw.len()),
+            _ => None,
+        }
     }
 
     pub(super) fn is_populate_of(&self, which: u32) -> bool {
@@ -96,27 +104,34 @@ impl Job {
                 let result = raw.and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
                 Outcome::Decoded { layer, ticket: shape.ticket, result, decode_ns: ns(start) }
             }
-            Job::Populate { runs, .. } => {
+            Job::Populate { layer, runs } => {
                 runs.into_iter().for_each(|(start, len)| pages::populate(start, len));
-                Outcome::Populated
+                Outcome::Populated { layer }
             }
         }
     }
 
     /// The outcome of a job that panicked.
     fn lost(&self) -> impl FnOnce() -> Outcome + use<> {
-        let error = || Error::new(Status::Internal, "a bug in mnn-kv, please report it: a worker panicked");
-        let (of, raw_bytes) = match self {
-            Job::Encode { layer, shape, raw, .. } => (Some((*layer, shape.ticket)), Some(raw.len())),
-            Job::Decode { layer, shape, .. } => (Some((*layer, shape.ticket)), None),
-            Job::Populate { .. } => (None, None),
+        enum Of {
+            Encode(u64, usize),
+            Decode(u64),
+            Populate,
+        }
+        let (layer, of) = match self {
+            Job::Encode { layer, shape, raw, .. } => (*layer, Of::Encode(shape.ticket, raw.len())),
+            Job::Decode { layer, shape, .. } => (*layer, Of::Decode(shape.ticket)),
+            Job::Populate { layer, .. } => (*layer, Of::Populate),
         };
-        move || match (of, raw_bytes) {
-            (Some((layer, ticket)), Some(raw_bytes)) => {
-                Outcome::Encoded { layer, ticket, raw_bytes, result: Err(error()), encode_ns: 0, decode_ns: 0 }
+        move || {
+            let error = Error::new(Status::Internal, "a bug in mnn-kv, please report it: a worker panicked");
+            match of {
+                Of::Encode(ticket, raw_bytes) => {
+                    Outcome::Encoded { layer, ticket, raw_bytes, result: Err(error), encode_ns: 0, decode_ns: 0 }
+                }
+                Of::Decode(ticket) => Outcome::Decoded { layer, ticket, result: Err(error), decode_ns: 0 },
+                Of::Populate => Outcome::Populated { layer },
             }
-            (Some((layer, ticket)), None) => Outcome::Decoded { layer, ticket, result: Err(error()), decode_ns: 0 },
-            (None, _) => Outcome::Populated,
         }
     }
 }

@@ -84,7 +84,12 @@ struct Layer {
     stats: Statistics,
     /// Where released pages were, as (address, length): to take memory for them before they are restored.
     vacated: Vec<(usize, usize)>,
+    /// A worker has been asked to take memory for them.
+    populating: bool,
 }
+
+/// Refusals in a row, without a blob that replaced raw bytes, after which blobs that nobody claims make way.
+const MOST_REFUSALS: u32 = 64;
 
 /// Runs below this are not worth a call to have memory ready for them.
 const LEAST_RUN: usize = 16 << 10;
@@ -104,6 +109,8 @@ pub struct Store {
     /// Blocks and raw bytes that are with the crew to be encoded.
     encoding: usize,
     staged_bytes: usize,
+    /// See [`MOST_REFUSALS`].
+    refusals: u32,
     crew: Option<Crew>,
 }
 
@@ -123,6 +130,7 @@ impl Store {
             spares: Vec::new(),
             encoding: 0,
             staged_bytes: 0,
+            refusals: 0,
             crew: if config.workers > 0 { Some(Crew::new(config.workers, config.encoding)?) } else { None },
         })
     }
@@ -176,11 +184,11 @@ impl Store {
         let mut raw = Kv::new(key_len, value_len)?;
         gather(&mut raw, layout, key, value, range)?;
         let shape = Shape { ticket: self.next_ticket, rows, tokens: range.count(), digest: raw.digest() };
-        let entry = self.layers.entry(layer).or_default();
-        status::reserve_amortized(&mut entry.blocks, 1)?;
+        status::reserve_amortized(&mut self.layers.entry(layer).or_default().blocks, 1)?;
 
         self.next_ticket += 1;
-        retain(&mut entry.blocks, &mut self.decoded, |b| !b.overlaps(range));
+        self.retain(layer, |b| !b.overlaps(range));
+        let entry = self.layers.entry(layer).or_default();
         entry.blocks.push(Block::new(shape, range));
         self.encoding += 1;
         self.staged_bytes += raw.len();
@@ -201,21 +209,62 @@ impl Store {
         if self.crew.is_none() {
             return Ok(());
         }
-        let unclaimed =
-            || self.layers.values().flat_map(|l| &l.blocks).filter(|b| !b.claimed).map(Block::blob_bytes).sum();
-        let pending = self.staged_bytes + if self.config.pending_bytes > 0 { unclaimed() } else { 0usize };
-        let full = self.config.pending_bytes > 0 && pending > 0 && pending + bytes > self.config.pending_bytes;
+        let bound = self.config.pending_bytes;
+        let pending = self.staged_bytes + if bound > 0 { self.unclaimed_bytes() } else { 0 };
+        let full = bound > 0 && pending > 0 && pending + bytes > bound;
         if self.encoding < self.config.max_queue && !full {
+            return Ok(());
+        }
+        self.refusals += 1;
+        if self.refusals > MOST_REFUSALS && self.encoding == 0 {
+            // They are of layers that are not called any more; their raw bytes are in the caches.
+            let numbers: Vec<u32> = self.layers.keys().copied().collect();
+            numbers.into_iter().for_each(|l| self.retain(l, |b| b.state != State::Resident || b.claimed));
+            self.refusals = 0;
             return Ok(());
         }
         self.layers.entry(layer).or_default().stats.busy_blocks += 1;
         bail!(
             Busy,
-            "{} blocks wait to be encoded ({} allowed); {bytes} bytes more than the {pending} on their way ({} allowed)",
+            "{} blocks wait to be encoded ({} allowed); {bytes} bytes more than the {pending} on their way ({bound} allowed)",
             self.encoding,
-            self.config.max_queue,
-            self.config.pending_bytes
+            self.config.max_queue
         )
+    }
+
+    /// Bytes of blobs that have not replaced raw bytes yet.
+    fn unclaimed_bytes(&self) -> usize {
+        self.layers.values().flat_map(|l| &l.blocks).filter(|b| !b.claimed).map(Block::blob_bytes).sum()
+    }
+
+    /// Drops the blocks of a layer that `keep` refuses, with all that is kept or under way for them.
+    fn retain(&mut self, layer: u32, mut keep: impl FnMut(&mut Block) -> bool) {
+        let Some(entry) = self.layers.get_mut(&layer) else { return };
+        for block in entry.blocks.extract_if(.., |block| !keep(block)) {
+            let ticket = block.ticket();
+            self.decoded.remove(ticket);
+            let waiting = |crew: &Crew| crew.queue().take_back(|job| job.raw_bytes_of(ticket).is_some());
+            let job = self.crew.as_ref().filter(|_| block.state == State::Encoding).and_then(waiting);
+            if let Some(bytes) = job.and_then(|job| job.raw_bytes_of(ticket)) {
+                self.encoding -= 1;
+                self.staged_bytes -= bytes;
+            }
+        }
+    }
+
+    /// Bytes by which memory is below that of the raw caches at any moment of a step, in which the raw bytes of two layers
+    /// may be there in vain: those of the layer at hand, and rows decoded for the next.
+    pub fn headroom(&self) -> usize {
+        let claimed = |layer: &Layer| {
+            let blocks = layer.blocks.iter().filter(|b| b.claimed);
+            blocks.fold((0, 0), |(raw, blobs), b| (raw + b.live_bytes(), blobs + b.blob_bytes()))
+        };
+        let (mut saved, mut largest) = (0usize, 0);
+        for (raw, blobs) in self.layers.values().map(claimed) {
+            saved += raw.saturating_sub(blobs);
+            largest = largest.max(raw);
+        }
+        saved.saturating_sub(2 * largest)
     }
 
     /// Ranges of `range` that no block covers, each as (begin, count).
@@ -289,7 +338,7 @@ impl Store {
                     (block.state, block.blob) = (state, blob);
                 }
             }
-            Outcome::Populated => {}
+            Outcome::Populated { layer } => self.layers.entry(layer).or_default().populating = false,
             Outcome::Decoded { layer, ticket, result, decode_ns } => {
                 let Layer { blocks, stats, .. } = self.layers.entry(layer).or_default();
                 stats.decode_ns += decode_ns;
@@ -313,7 +362,8 @@ impl Store {
     /// tokens without saying so, or the cache shrank) is dropped and counted as `stale_blocks`; its tokens stay raw.
     pub fn commit(&mut self, layer: u32, cache: Cache<'_>, writes: Writes) -> Result<u64> {
         self.collect();
-        let Some(Layer { blocks, stats, vacated }) = self.layers.get_mut(&layer) else { return Ok(0) };
+        self.finish_populating(layer);
+        let Some(Layer { blocks, stats, vacated, .. }) = self.layers.get_mut(&layer) else { return Ok(0) };
         let mut fresh = Vec::new();
         status::reserve(&mut fresh, blocks.len())?;
         let mut at = 0;
@@ -345,6 +395,7 @@ impl Store {
             return Ok(0);
         }
         // Nothing can fail from here on: blocks are released together or not at all.
+        self.refusals = 0;
         for block in blocks.iter_mut().filter(|b| b.state == State::Resident) {
             (block.state, block.claimed) = (State::Released, true);
         }
@@ -389,7 +440,23 @@ impl Store {
         let (Some(crew), Some(entry)) = (&self.crew, self.layers.get_mut(&layer)) else { return };
         let runs = std::mem::take(&mut entry.vacated);
         if !runs.is_empty() && entry.blocks.iter().any(Block::is_released) {
+            entry.populating = true;
             crew.queue().push(Job::Populate { layer, runs }, Urgency::Soon);
+        }
+    }
+
+    /// Sees to it that no worker takes memory for the layer from now on. Waits for one that is at it: what it took after
+    /// a release would stay taken.
+    fn finish_populating(&mut self, layer: u32) {
+        let Some(crew) = &self.crew else { return };
+        let queue = crew.queue();
+        if let Some(entry) = self.layers.get_mut(&layer).filter(|e| e.populating) {
+            entry.populating = queue.take_back(|job| job.is_populate_of(layer)).is_none();
+        }
+        while self.layers.get(&layer).is_some_and(|e| e.populating) {
+            let Some(crew) = &self.crew else { return };
+            crew.queue().wait();
+            self.collect();
         }
     }
 
@@ -407,8 +474,9 @@ impl Store {
         for block in entry.blocks.iter().filter(|b| b.is_released()) {
             block.check_fits(layer, cache.layout)?;
         }
-        if let Some(crew) = &self.crew {
-            crew.queue().take_back(|job| job.is_populate_of(layer));
+        let waiting = |crew: &Crew| crew.queue().take_back(|job| job.is_populate_of(layer)).is_some();
+        if self.crew.as_ref().is_some_and(waiting) {
+            self.layers.entry(layer).or_default().populating = false;
         }
         self.decoded.next_pass();
         let mut restored = 0;
@@ -498,18 +566,13 @@ impl Store {
     /// Tokens were renumbered: only those in `pairs` (absolute offsets and lengths) are left, moved together.
     pub fn compacted(&mut self, layer: u32, pairs: &[Pair]) -> Result<()> {
         layout::check_pairs(pairs, u32::MAX)?;
-        if let Some(entry) = self.layers.get_mut(&layer) {
-            let ranges = || pairs.iter().map(|p| (p[0] as u32, p[1] as u32));
-            retain(&mut entry.blocks, &mut self.decoded, |b| b.keep(ranges()));
-        }
+        self.retain(layer, |b| b.keep(pairs.iter().map(|p| (p[0] as u32, p[1] as u32))));
         Ok(())
     }
 
     /// Tokens from `kv_len` on are gone.
     pub fn truncated(&mut self, layer: u32, kv_len: u32) {
-        if let Some(entry) = self.layers.get_mut(&layer) {
-            retain(&mut entry.blocks, &mut self.decoded, |b| b.keep(std::iter::once((0, kv_len))));
-        }
+        self.retain(layer, |b| b.keep(std::iter::once((0, kv_len))));
     }
 
     /// Blocks of a layer that could not be encoded, as far as is known now.
@@ -528,13 +591,6 @@ impl Store {
         }
         sum.decoded_cache_bytes = self.decoded.bytes(layer) as u64;
         sum
-    }
-}
-
-/// Drops the blocks that `keep` refuses, blobs and all.
-fn retain(blocks: &mut Vec<Block>, decoded: &mut Decoded, mut keep: impl FnMut(&mut Block) -> bool) {
-    for block in blocks.extract_if(.., |block| !keep(block)) {
-        decoded.remove(block.ticket());
     }
 }
 

@@ -33,7 +33,7 @@ pub fn give_back(run: &mut [u8]) -> u64 {
 /// takes.
 ///
 /// The range may be anyone's: no byte of it is read or changed, and addresses that are not mapped (any more) are left
-/// alone. At worst memory is taken that nobody needs.
+/// alone. At worst memory is taken that nobody needs (of a file that others share: room for its pages).
 pub fn populate(start: usize, len: usize) {
     let page = page_size();
     let first = start.next_multiple_of(page);

@@ -120,6 +120,8 @@ fn stored_tokens_leave_memory_and_leave_it_again_without_encoding() {
 fn a_full_queue_is_counted_and_what_was_skipped_comes_later() {
     let mut config = config("store", 1);
     config["kv_lossless_max_queue"] = json!(1);
+    // The worker must not be done with the first block before the second is handed in.
+    config["kv_lossless_effort"] = json!(9);
     let mut chat = Chat::new(config);
     chat.step(1500);
     let skipped = chat.metrics().h2o_lossless_backpressure_skip_count;

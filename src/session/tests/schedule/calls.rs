@@ -32,7 +32,8 @@ impl Run {
         if self.shortage && self.random.once_in(6) {
             shortage::set(self.random.pick(&[2, 16, 64]), self.random.next());
         }
-        let result = in_turns(&self.session, layer, &queues, &mut self.random);
+        let refuses = self.layers[layer as usize].model.evicts();
+        let result = in_turns(&self.session, layer, &queues, refuses, &mut self.random);
         shortage::set(0, 0);
         match result {
             Ok(()) => true,
@@ -171,13 +172,25 @@ impl Run {
     }
 }
 
-/// Each lane's tiles in order, lanes taking turns by chance.
-fn in_turns(session: &Session, layer: u32, queues: &[Vec<&OwnedTile>], random: &mut Random) -> Result<()> {
+/// Each lane's tiles in order, lanes taking turns by chance. `refuses`: the layer looks at its tiles.
+fn in_turns(
+    session: &Session,
+    layer: u32,
+    queues: &[Vec<&OwnedTile>],
+    refuses: bool,
+    random: &mut Random,
+) -> Result<()> {
     let mut next = vec![0; queues.len()];
     loop {
         let waiting: Vec<usize> = (0..queues.len()).filter(|lane| next[*lane] < queues[*lane].len()).collect();
         let Some(lane) = (!waiting.is_empty()).then(|| random.pick(&waiting)) else { return Ok(()) };
-        session.scores(layer, lane as u32, &queues[lane][next[lane]].tile())?;
+        let tile = queues[lane][next[lane]].tile();
+        if refuses && random.once_in(50) {
+            // A first tile in the middle of a head, or the opposite; then the right one.
+            let error = session.scores(layer, lane as u32, &Tile { first: !tile.first, ..tile }).unwrap_err();
+            assert_eq!(error.status(), Status::InvalidArgument, "{error}");
+        }
+        session.scores(layer, lane as u32, &tile)?;
         next[lane] += 1;
     }
 }

@@ -1,0 +1,361 @@
+// Everything a host can get wrong in a session's calls. Afterwards the caches and the books are as before, and the
+// session works.
+
+#include "refusal.hpp"
+#include "session_host.hpp"
+
+#include <memory>
+
+namespace {
+
+using namespace support;
+
+/// Layer 0 with evicted and with compressed tokens between steps, layer 1 in a step.
+class BadSession : public testing::Test {
+protected:
+    BadSession() : random_(1501), layout_(make_layout(pack_modes[7], 2, 24, 300, 64)) {
+        session_ = made_session(object(evicting(R"("kv_h2o_block_tokens": 8)"), storing(0)), 3, 2);
+        for (std::uint32_t i = 0; i < 2; ++i) {
+            layers_.emplace_back(new session_layer(session_, i, layout_, random_));
+            for (int step = 0; step < 10; ++step) {
+                layers_[i]->scored_step(favouring(40, 60), step == 0 ? 220 : 1);
+            }
+        }
+        EXPECT_LT(closed().length(), closed().logical_length());
+        EXPECT_GT(closed().compressed_tokens(), 0u);
+        EXPECT_TRUE(ok(open().begin()));
+        open().append(2);
+    }
+
+    session_layer& closed() { return *layers_[0]; }
+    session_layer& open() { return *layers_[1]; }
+    mnnkv_session* handle() { return session_.get(); }
+
+    void expect_all_refused(const std::vector<bad_call>& calls) {
+        const std::uint32_t compressed = closed().compressed_tokens();
+        expect_refused(calls, number_, count_, metrics_, pairs_, text_);
+        EXPECT_TRUE(closed().sound() && closed().booked());
+        EXPECT_EQ(closed().compressed_tokens(), compressed);
+        EXPECT_TRUE(books_of_open());
+    }
+
+    /// The open layer's tokens are in the cache; its books do not know the two new ones yet.
+    testing::AssertionResult books_of_open() {
+        std::uint32_t logical = 0, physical = 0;
+        session_.lengths(1, logical, physical);
+        if (logical + 2 != open().logical_length() || physical + 2 != open().length()) {
+            return testing::AssertionFailure() << "the open layer has " << physical << " of " << logical;
+        }
+        return testing::AssertionSuccess();
+    }
+
+    /// The three calls that take a cache, with this one: begin and keep of layer 0, end of layer 1.
+    std::vector<bad_call> calls_with(mnnkv_status expected, const std::string& word,
+                                     const std::function<void(mnnkv_cache&)>& change) {
+        const auto run = [=](session_layer& layer, const std::function<mnnkv_status(mnnkv_cache*)>& call) {
+            return [=, &layer] {
+                mnnkv_cache cache = layer.cache();
+                change(cache);
+                const std::uint32_t before = cache.kv_len;
+                const mnnkv_status status = call(&cache);
+                EXPECT_EQ(cache.kv_len, before) << "outputs are written only on success";
+                return status;
+            };
+        };
+        return {
+            {expected, word,
+             run(closed(), [=](mnnkv_cache* c) { return mnnkv_session_begin(handle(), 0, c); })},
+            {expected, word,
+             run(closed(), [=](mnnkv_cache* c) { return mnnkv_session_keep(handle(), 0, all_, 1, c); })},
+            {expected, word,
+             run(open(), [=](mnnkv_cache* c) { return mnnkv_session_end(handle(), 1, 0, 2, c); })},
+        };
+    }
+
+    struct pair_room {
+        std::int32_t numbers[64];
+    };
+    struct text_room {
+        char chars[64];
+    };
+
+    dice random_;
+    mnnkv_layout layout_;
+    mnnkv::session session_;
+    std::vector<std::unique_ptr<session_layer>> layers_;
+    const std::int32_t all_[2] = {0, 229};
+    slot<std::uint32_t> number_;
+    slot<std::size_t> count_;
+    slot<mnnkv_metrics> metrics_;
+    slot<pair_room> pairs_;
+    slot<text_room> text_;
+};
+
+TEST_F(BadSession, PointersAreChecked) {
+    mnnkv_session* const s = handle();
+    mnnkv_cache cache = closed().cache(), last = open().cache();
+    const float one = 1;
+    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+    tile.dtype = MNNKV_DTYPE_F32;
+    tile.queries = tile.tokens = 1;
+    tile.data = &one;
+    std::int32_t* const pairs = pairs_.get()->numbers;
+    char* const text = text_.get()->chars;
+    std::uint32_t spare[2];
+    std::size_t sizes[2];
+    mnnkv_metrics many[2] = {mnnkv::make<mnnkv_metrics>(), mnnkv::make<mnnkv_metrics>()};
+    const std::int32_t four[4] = {0, 1, 2, 3};
+    mnnkv_cache caches[2] = {cache, last};
+    expect_all_refused({
+        {bad, "session", [&] { return mnnkv_session_warnings(nullptr, text, 64, count_.get()); }},
+        {bad, "session", [&] { return mnnkv_session_reset(nullptr, 0); }},
+        {bad, "session", [&] { return mnnkv_session_reset(nullptr, MNNKV_ALL_LAYERS); }},
+        {bad, "session", [&] { return mnnkv_session_begin(nullptr, 0, &cache); }},
+        {bad, "session", [&] { return mnnkv_session_scores(nullptr, 1, 0, &tile); }},
+        {bad, "session", [&] { return mnnkv_session_end(nullptr, 1, 0, 2, &last); }},
+        {bad, "session", [&] { return mnnkv_session_keep(nullptr, 0, all_, 1, &cache); }},
+        {bad, "session", [&] { return mnnkv_session_lengths(nullptr, 0, number_.get(), &spare[0]); }},
+        {bad, "session", [&] { return mnnkv_session_positions(nullptr, 0, pairs, 32, count_.get()); }},
+        {bad, "session", [&] { return mnnkv_session_metrics(nullptr, metrics_.get()); }},
+        {bad, "session", [&] { return mnnkv_session_layer_metrics(nullptr, 0, metrics_.get()); }},
+        {bad, "session", [&] { return mnnkv_session_metrics_json(nullptr, text, 64, count_.get()); }},
+        {bad, "cache", [&] { return mnnkv_session_begin(s, 0, nullptr); }},
+        {bad, "cache", [&] { return mnnkv_session_end(s, 1, 0, 2, nullptr); }},
+        {bad, "cache", [&] { return mnnkv_session_keep(s, 0, all_, 1, nullptr); }},
+        {bad, "cache", [&] { return mnnkv_session_begin(s, 0, misaligned(&caches[0])); }},
+        {bad, "tile", [&] { return mnnkv_session_scores(s, 1, 0, nullptr); }},
+        {bad, "tile", [&] { return mnnkv_session_scores(s, 1, 0, misaligned(&tile)); }},
+        {bad, "logical", [&] { return mnnkv_session_lengths(s, 0, nullptr, number_.get()); }},
+        {bad, "physical", [&] { return mnnkv_session_lengths(s, 0, number_.get(), nullptr); }},
+        {bad, "logical", [&] { return mnnkv_session_lengths(s, 0, misaligned(spare), number_.get()); }},
+        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, nullptr, 32, count_.get()); }},
+        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, misaligned(pairs), 30, count_.get()); }},
+        {bad, "pairs", [&] { return mnnkv_session_positions(s, 0, pairs, SIZE_MAX, count_.get()); }},
+        {bad, "n_pairs", [&] { return mnnkv_session_positions(s, 0, pairs, 32, nullptr); }},
+        {bad, "n_pairs", [&] { return mnnkv_session_positions(s, 0, pairs, 32, misaligned(sizes)); }},
+        {bad, "text", [&] { return mnnkv_session_warnings(s, nullptr, 64, count_.get()); }},
+        {bad, "text", [&] { return mnnkv_session_warnings(s, text, SIZE_MAX, count_.get()); }},
+        {bad, "len", [&] { return mnnkv_session_warnings(s, text, 64, nullptr); }},
+        {bad, "text", [&] { return mnnkv_session_metrics_json(s, nullptr, 64, count_.get()); }},
+        {bad, "len", [&] { return mnnkv_session_metrics_json(s, text, 64, nullptr); }},
+        {bad, "metrics", [&] { return mnnkv_session_metrics(s, nullptr); }},
+        {bad, "metrics", [&] { return mnnkv_session_metrics(s, misaligned(&many[0])); }},
+        {bad, "metrics", [&] { return mnnkv_session_layer_metrics(s, 0, nullptr); }},
+        {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, nullptr, 1, &cache); }},
+        {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, misaligned(four), 1, &cache); }},
+        {bad, "pairs", [&] { return mnnkv_session_keep(s, 0, four, SIZE_MAX, &cache); }},
+    });
+}
+
+TEST_F(BadSession, LayersThatAreNotThereAreRefused) {
+    mnnkv_cache cache = closed().cache();
+    const mnnkv_score_tile tile = [] {
+        static const float one = 1;
+        mnnkv_score_tile t = mnnkv::make<mnnkv_score_tile>();
+        t.dtype = MNNKV_DTYPE_F32;
+        t.queries = t.tokens = 1;
+        t.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+        t.data = &one;
+        return t;
+    }();
+    for (const std::uint32_t layer : {3u, 4u, UINT32_MAX - 1, UINT32_MAX}) {
+        SCOPED_TRACE(layer);
+        std::vector<bad_call> calls = {
+            {bad, "layer", [&] { return mnnkv_session_begin(handle(), layer, &cache); }},
+            {bad, "layer", [&] { return mnnkv_session_scores(handle(), layer, 0, &tile); }},
+            {bad, "layer", [&] { return mnnkv_session_end(handle(), layer, 0, 1, &cache); }},
+            {bad, "layer", [&] { return mnnkv_session_keep(handle(), layer, all_, 1, &cache); }},
+            {bad, "layer", [&] { return mnnkv_session_lengths(handle(), layer, number_.get(), number_.get()); }},
+            {bad, "layer",
+             [&] { return mnnkv_session_positions(handle(), layer, pairs_.get()->numbers, 32, count_.get()); }},
+            {bad, "layer", [&] { return mnnkv_session_layer_metrics(handle(), layer, metrics_.get()); }},
+        };
+        if (layer != MNNKV_ALL_LAYERS) {
+            calls.push_back({bad, "layer", [&] { return mnnkv_session_reset(handle(), layer); }});
+        }
+        expect_all_refused(calls);
+    }
+    for (const std::uint32_t lane : {2u, UINT32_MAX}) {
+        expect_all_refused({{bad, "lane", [&] { return mnnkv_session_scores(handle(), 1, lane, &tile); }}});
+    }
+}
+
+TEST_F(BadSession, CallsOutOfOrderAreRefused) {
+    mnnkv_cache idle = closed().cache(), busy = open().cache(), unused = closed().cache();
+    unused.kv_len = 0;
+    expect_all_refused({
+        {bad, "open", [&] { return mnnkv_session_begin(handle(), 1, &busy); }},
+        {bad, "open", [&] { return mnnkv_session_keep(handle(), 1, all_, 1, &busy); }},
+        {bad, "begin", [&] { return mnnkv_session_end(handle(), 0, 0, 1, &idle); }},
+        {bad, "begin", [&] { return mnnkv_session_end(handle(), 2, 0, 1, &unused); }},
+        {bad, "open", [&] { return closed().score(0, 0, 1, favouring(0, 9)); }},
+    });
+}
+
+TEST_F(BadSession, CachesThatCannotBeAreRefused) {
+    expect_all_refused(calls_with(bad, "layout", [](mnnkv_cache& c) { c.layout = nullptr; }));
+    expect_all_refused(calls_with(bad, "key", [](mnnkv_cache& c) { c.key = nullptr; }));
+    expect_all_refused(calls_with(bad, "value", [](mnnkv_cache& c) { c.value = nullptr; }));
+    expect_all_refused(calls_with(bad, "overlap", [](mnnkv_cache& c) { c.value = c.key; }));
+    for (const std::uint32_t size : {0u, 4u, 39u, 4097u}) {
+        expect_all_refused(calls_with(bad, "struct_size", [=](mnnkv_cache& c) { c.struct_size = size; }));
+    }
+    mnnkv_layout layouts[6];
+    std::fill(std::begin(layouts), std::end(layouts), layout_);
+    layouts[0].reserved[1] = 1;
+    layouts[1].head_dim = 0;
+    layouts[2].kv_heads = layouts[2].head_dim = layouts[2].max_tokens = UINT32_MAX;
+    layouts[3].struct_size = 0;
+    layouts[4].key_dtype = 77;
+    layouts[5].key_head_stride = 2;
+    const char* const words[] = {"reserved", "head_dim", "key", "struct_size", "key_dtype", "key_head_stride"};
+    for (std::size_t i = 0; i < 6; ++i) {
+        expect_all_refused(calls_with(bad, words[i], [&](mnnkv_cache& c) { c.layout = &layouts[i]; }));
+    }
+    mnnkv_layout quantised = layout_;
+    quantised.value_dtype = MNNKV_DTYPE_INT8;
+    expect_all_refused(
+        calls_with(MNNKV_UNSUPPORTED, "value_dtype", [&](mnnkv_cache& c) { c.layout = &quantised; }));
+}
+
+TEST_F(BadSession, CachesOfAnotherShapeAreRefused) {
+    mnnkv_layout layouts[5];
+    std::fill(std::begin(layouts), std::end(layouts), layout_);
+    layouts[0].kv_heads = 1;
+    layouts[1].head_dim = 20;
+    layouts[2].key_dtype = MNNKV_DTYPE_BF16;
+    layouts[3].value_dtype = MNNKV_DTYPE_BF16;
+    layouts[4].kv_heads = 1;
+    layouts[4].head_dim = 48;  // as many bytes, in another order
+    for (const mnnkv_layout& layout : layouts) {
+        ASSERT_LE(packed_model(layout).key_bytes(), closed().model().key_bytes());
+        expect_all_refused(calls_with(bad, "layer", [&](mnnkv_cache& c) { c.layout = &layout; }));
+    }
+    mnnkv_layout small = layout_;
+    small.max_tokens = 40;
+    expect_all_refused(calls_with(bad, "max_tokens", [&](mnnkv_cache& c) { c.layout = &small; }));
+}
+
+TEST_F(BadSession, LengthsThatDisagreeAreRefused) {
+    for (const std::uint32_t kv_len : {0u, closed().length() - 1, closed().length() + 1, 300u, 301u, UINT32_MAX}) {
+        SCOPED_TRACE(kv_len);
+        std::vector<bad_call> calls = calls_with(bad, "kv_len", [=](mnnkv_cache& c) { c.kv_len = kv_len; });
+        calls.pop_back();
+        expect_all_refused(calls);
+    }
+    const std::uint32_t begun = open().length() - 2;
+    for (const std::uint32_t kv_len : {0u, begun - 1, 301u, UINT32_MAX}) {
+        SCOPED_TRACE(kv_len);
+        std::vector<bad_call> calls = calls_with(bad, "kv_len", [=](mnnkv_cache& c) { c.kv_len = kv_len; });
+        expect_all_refused({calls.back()});
+    }
+}
+
+TEST_F(BadSession, PairsThatCannotBeAreRefused) {
+    const std::vector<pair_list> plans = {
+        {-1, 2},     {3, -2},      {INT32_MIN, INT32_MIN}, {0, 10, 5, 10}, {20, 10, 0, 5},       {0, 10, 0, 10},
+        {0, 230},    {229, 1},     {230, 0, 0, 1},         {400, 1},       {INT32_MAX, INT32_MAX}, {0, 1, 2, INT32_MAX},
+    };
+    for (const pair_list& pairs : plans) {
+        SCOPED_TRACE(testing::PrintToString(pairs));
+        expect_all_refused({{bad, "pair", [&] { return closed().keep(pairs); }}});
+    }
+}
+
+TEST_F(BadSession, RoomThatIsTooSmallIsToldAndNothingElseWritten) {
+    std::size_t runs = 0, warnings = 0, metrics = 0;
+    std::int32_t two[3] = {77, 77, 77};
+    char text[4] = {'x', 'x', 'x', 'x'};
+    ASSERT_GE(closed().positions().size(), 4u) << "two runs";
+    for (const std::size_t cap : {0u, 1u}) {
+        EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "pairs",
+                            [&] { return mnnkv_session_positions(handle(), 0, cap ? two : nullptr, cap, &runs); }));
+        EXPECT_EQ(runs, closed().positions().size() / 2);
+        EXPECT_TRUE(two[0] == 77 && two[1] == 77 && two[2] == 77);
+        EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "cap", [&] {
+            return mnnkv_session_metrics_json(handle(), cap ? text : nullptr, 3 * cap, &metrics);
+        }));
+        EXPECT_GT(metrics, 100u);
+        EXPECT_EQ(std::string(text, 4), "xxxx");
+    }
+    EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "cap",
+                        [&] { return mnnkv_session_warnings(handle(), nullptr, 0, &warnings); }));
+    EXPECT_EQ(warnings, 1u) << "the zero";
+    // Exactly what was asked for is enough, one less is not.
+    std::vector<char> exact(metrics);
+    EXPECT_TRUE(answers(mnnkv_session_metrics_json(handle(), exact.data(), metrics - 1, &metrics),
+                        MNNKV_BUFFER_TOO_SMALL));
+    EXPECT_TRUE(ok(mnnkv_session_metrics_json(handle(), exact.data(), exact.size(), &metrics)));
+    EXPECT_EQ(exact.back(), 0);
+    EXPECT_EQ(std::strlen(exact.data()) + 1, metrics);
+}
+
+TEST_F(BadSession, EndRefusesHeadsThatDoNotMatchAndMayBeRepeated) {
+    const weights weight = favouring(0, 10);
+    for (std::uint32_t head = 0; head < 3; ++head) {
+        ASSERT_TRUE(ok(open().score(head % 2, head, 2, weight)));
+    }
+    for (const std::uint32_t heads : {0u, 2u, 4u, UINT32_MAX}) {
+        expect_all_refused({{bad, "3 heads", [&] { return open().end(heads, 2); }}});
+    }
+    for (const std::uint32_t queries : {1u, 3u, UINT32_MAX}) {
+        expect_all_refused({{bad, "rows", [&] { return open().end(3, queries); }}});
+    }
+    EXPECT_TRUE(ok(open().end(3, 2))) << "nothing has changed";
+    EXPECT_TRUE(open().sound());
+}
+
+TEST_F(BadSession, EndRefusesScoresOfTokensThatAreNotThere) {
+    open().append(1);
+    ASSERT_TRUE(ok(open().score(0, 0, 2, favouring(0, 10))));
+    open().forget_last(1);
+    expect_all_refused({{bad, "kv_len", [&] { return open().end(1, 2); }}});
+    EXPECT_TRUE(ok(open().end(1, 0))) << "queries 0 drops the scores";
+    EXPECT_TRUE(open().sound());
+}
+
+TEST_F(BadSession, EndRefusesAHeadWithoutItsLastTile) {
+    const float one = 1;
+    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+    tile.dtype = MNNKV_DTYPE_F32;
+    tile.queries = tile.tokens = 1;
+    tile.flags = MNNKV_TILE_FIRST;
+    tile.data = &one;
+    ASSERT_TRUE(ok(session_.scores(1, 1, tile).code()));
+    expect_all_refused({{bad, "lane 1", [&] { return open().end(1, 1); }}});
+    tile.flags = MNNKV_TILE_LAST;
+    ASSERT_TRUE(ok(session_.scores(1, 1, tile).code()));
+    EXPECT_TRUE(ok(open().end(1, 1)));
+}
+
+TEST_F(BadSession, LeavesEverythingInWorkingOrder) {
+    expect_all_refused(calls_with(bad, "key", [](mnnkv_cache& c) { c.key = nullptr; }));
+    EXPECT_TRUE(ok(open().end(0, 2)));
+    for (int step = 0; step < 30; ++step) {
+        for (auto& layer : layers_) {
+            ASSERT_NO_FATAL_FAILURE(layer->scored_step(favouring(40, 60)));
+        }
+    }
+    EXPECT_TRUE(ok(closed().keep({0, 100})));
+    EXPECT_TRUE(closed().sound());
+    // And it takes caches that are packed otherwise and have grown.
+    closed().move_to(make_layout(pack_modes[14], 2, 24, 500, 500));
+    ASSERT_NO_FATAL_FAILURE(closed().step(100));
+    EXPECT_TRUE(ok(closed().begin()));
+}
+
+TEST(BadSessionDestroy, WorksWithLayersOpenAndWorkUnderWay) {
+    SEEDED_DICE(random, 1502);
+    for (int round = 0; round < 5; ++round) {
+        mnnkv::session session = made_session(object(evicting(), storing(3)), 2);
+        session_layer layer(session, 0, make_layout(pack_modes[7], 2, 24, 1000, 64), random);
+        ASSERT_NO_FATAL_FAILURE(layer.step(900));
+        ASSERT_TRUE(ok(layer.begin()));
+        layer.append(2);
+        ASSERT_TRUE(ok(layer.score(0, 0, 2, favouring(0, 10))));
+        session.reset();
+    }
+    mnnkv_session_destroy(nullptr);
+}
+
+}  // namespace

@@ -1,0 +1,331 @@
+// A host that makes a session's four calls, one object per layer: packed buffers, and next to them what every token
+// should read as and which one it is.
+
+#ifndef MNNKV_TESTS_SESSION_HOST_HPP
+#define MNNKV_TESTS_SESSION_HOST_HPP
+
+#include "packed_model.hpp"
+#include "score_tiles.hpp"
+
+#include <string>
+
+namespace support {
+
+inline mnnkv::session made_session(const std::string& config, std::uint32_t layers, std::uint32_t lanes = 1) {
+    mnnkv::session session;
+    EXPECT_TRUE(ok(session.create(config.data(), config.size(), layers, lanes).code()));
+    std::string warnings;
+    EXPECT_TRUE(ok(session.warnings(warnings).code()));
+    EXPECT_EQ(warnings, "");
+    return session;
+}
+
+/// Evicts from every layer, in small blocks, so that small caches show what large ones do.
+inline std::string evicting(const std::string& more = "") {
+    return R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 16, "kv_h2o_sink_tokens": 16,
+              "kv_h2o_recent_tokens": 32, "kv_h2o_trigger_min_tokens": 100, "kv_h2o_update_interval": 4,
+              "kv_h2o_target_lossy_ratio": 2.0)" + (more.empty() ? "" : ", " + more);
+}
+
+/// Keeps cold tokens of every layer compressed.
+inline std::string storing(unsigned workers, const std::string& more = "") {
+    return R"("kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+              "kv_lossless_front_n": 100, "kv_lossless_block_tokens": 32, "kv_lossless_hot_recent_tokens": 40,
+              "kv_lossless_async_threads": )" + std::to_string(workers) + (more.empty() ? "" : ", " + more);
+}
+
+inline std::string object(const std::string& a, const std::string& b = "") {
+    return "{" + a + (b.empty() ? "" : ", " + b) + "}";
+}
+
+using pair_list = std::vector<std::int32_t>;
+
+inline mnnkv_metrics metrics_of(const mnnkv::session& session) {
+    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
+    EXPECT_TRUE(ok(session.metrics(metrics).code()));
+    return metrics;
+}
+
+inline mnnkv_metrics metrics_of(const mnnkv::session& session, std::uint32_t layer) {
+    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
+    EXPECT_TRUE(ok(session.layer_metrics(layer, metrics).code()));
+    return metrics;
+}
+
+class session_layer {
+public:
+    session_layer(mnnkv::session& session, std::uint32_t number, const mnnkv_layout& layout, dice& random)
+        : session_(session), number_(number), random_(random), model_(layout) {
+        allocate(layout);
+    }
+
+    std::uint32_t number() const { return number_; }
+    std::uint32_t length() const { return static_cast<std::uint32_t>(tokens_.size()); }
+    std::uint32_t logical_length() const { return logical_; }
+    const mnnkv_layout& layout() const { return model_.layout(); }
+    const packed_model& model() const { return model_; }
+    std::uint8_t* key() { return key_.data(); }
+    std::uint8_t* value() { return value_.data(); }
+    mnnkv::session& session() { return session_; }
+
+    /// What the host hands over now.
+    mnnkv_cache cache() {
+        mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+        cache.layout = &model_.layout();
+        cache.key = key_.data();
+        cache.value = value_.data();
+        cache.kv_len = length();
+        return cache;
+    }
+
+    /// Opens a step; after it every token is there, where positions() says.
+    mnnkv_status begin() {
+        mnnkv_cache given = cache();
+        const mnnkv_status status = session_.begin(number_, given).code();
+        if (status != MNNKV_OK) {
+            EXPECT_EQ(given.kv_len, length()) << "outputs are written only on success";
+            return status;
+        }
+        follow(given.kv_len);
+        EXPECT_TRUE(whole());
+        return status;
+    }
+
+    mnnkv_status end(std::uint32_t heads, std::uint32_t queries) {
+        mnnkv_cache given = cache();
+        const mnnkv_status status = session_.end(number_, heads, queries, given).code();
+        EXPECT_EQ(given.kv_len, length()) << "end does not change it";
+        return status;
+    }
+
+    void append(std::uint32_t count) {
+        ASSERT_LE(length() + count, layout().max_tokens);
+        for (std::uint32_t i = 0; i < count; ++i) {
+            const std::uint32_t at = length();
+            tokens_.push_back({static_cast<std::int32_t>(logical_ + i),
+                               {made_up(model_.key_row_bytes(1)), made_up(model_.value_row_bytes(1))}});
+            model_.put(key_.data(), value_.data(), {at}, tokens_.back().bits);
+        }
+        logical_ += count;
+    }
+
+    /// A host that takes new tokens back before it closes the step.
+    void forget_last(std::uint32_t count) {
+        tokens_.resize(tokens_.size() - count);
+        logical_ -= count;
+    }
+
+    /// The host clears the cache and says so.
+    void clear() {
+        ASSERT_TRUE(ok(session_.reset_layer(number_).code()));
+        forget();
+    }
+    /// The host cleared the cache; somebody else says so.
+    void forget() {
+        tokens_.clear();
+        logical_ = 0;
+    }
+
+    mnnkv_status keep(const pair_list& pairs) {
+        mnnkv_cache given = cache();
+        const mnnkv_status status = session_.keep(number_, pairs.data(), pairs.size() / 2, given).code();
+        if (status != MNNKV_OK) {
+            EXPECT_EQ(given.kv_len, length()) << "outputs are written only on success";
+            return status;
+        }
+        std::vector<token> kept;
+        std::int32_t before = 0;
+        for (std::size_t i = 0; i < pairs.size(); i += 2) {
+            for (token& t : tokens_) {
+                if (pairs[i] <= t.logical && t.logical < pairs[i] + pairs[i + 1]) {
+                    kept.push_back(t);
+                    kept.back().logical += before - pairs[i];
+                }
+            }
+            before += pairs[i + 1];
+        }
+        tokens_ = std::move(kept);
+        logical_ = static_cast<std::uint32_t>(before);
+        EXPECT_EQ(given.kv_len, length());
+        return status;
+    }
+
+    /// One whole step without scores.
+    void step(std::uint32_t count = 1) {
+        ASSERT_TRUE(ok(begin()));
+        append(count);
+        ASSERT_TRUE(ok(end(0, count)));
+        EXPECT_TRUE(sound());
+    }
+
+    /// One whole step whose heads look at the tokens as `weight` says (by logical position).
+    void scored_step(const weights& weight, std::uint32_t count = 1, const tiling& how = tiling()) {
+        ASSERT_TRUE(ok(begin()));
+        append(count);
+        for (std::uint32_t head = 0; head < 4; ++head) {
+            ASSERT_TRUE(ok(score(0, head, count, weight, how)));
+        }
+        ASSERT_TRUE(ok(end(4, count)));
+        EXPECT_TRUE(sound());
+    }
+
+    /// All tiles of one head.
+    mnnkv_status score(std::uint32_t lane, std::uint32_t head, std::uint32_t queries, const weights& weight,
+                       const tiling& how = tiling()) {
+        std::vector<float> row;
+        for (const token& t : tokens_) {
+            row.push_back(weight(t.logical) * static_cast<float>(1 + head));
+        }
+        return each_tile(row, queries, how, [&](const mnnkv_score_tile& tile) {
+            return session_.scores(number_, lane, tile).code();
+        });
+    }
+
+    /// A copy of the whole cache in buffers of another layout, as a host makes it when the cache grows.
+    void move_to(const mnnkv_layout& layout) {
+        const std::vector<std::uint32_t> all = tokens_from(0, length());
+        const rows contents = model_.get(key_.data(), value_.data(), all);
+        allocate(layout);
+        model_.put(key_.data(), value_.data(), all, contents);
+    }
+
+    /// Logical positions in physical order, as positions() should have them.
+    pair_list positions() const {
+        pair_list runs;
+        for (const token& t : tokens_) {
+            if (!runs.empty() && runs[runs.size() - 2] + runs.back() == t.logical) {
+                ++runs.back();
+            } else {
+                runs.push_back(t.logical);
+                runs.push_back(1);
+            }
+        }
+        return runs;
+    }
+    bool has(std::int32_t logical) const {
+        return std::any_of(tokens_.begin(), tokens_.end(), [=](const token& t) { return t.logical == logical; });
+    }
+
+    /// Whether the session's books are the host's.
+    testing::AssertionResult booked() const {
+        std::uint32_t logical = ~0u, physical = ~0u;
+        const mnnkv::status status = session_.lengths(number_, logical, physical);
+        if (!status || logical != logical_ || physical != length()) {
+            return testing::AssertionFailure() << "layer " << number_ << " has " << physical << " of " << logical
+                                               << " tokens; expected " << length() << " of " << logical_ << " "
+                                               << status.message();
+        }
+        const pair_list runs = session_positions();
+        if (runs != positions()) {
+            return testing::AssertionFailure() << "layer " << number_ << " has " << testing::PrintToString(runs)
+                                               << "; expected " << testing::PrintToString(positions());
+        }
+        return testing::AssertionSuccess();
+    }
+
+    /// How many tokens read as zero, which none of this host is: they are only in the session.
+    std::uint32_t compressed_tokens() const {
+        std::uint32_t count = 0;
+        for (std::uint32_t t = 0; t < length(); ++t) {
+            count += is_zero(model_.get(key_.data(), value_.data(), {t})) ? 1 : 0;
+        }
+        return count;
+    }
+
+    /// Every token reads as what was written to it or as zero, no padding has changed, and the books agree.
+    testing::AssertionResult sound() const { return check(true); }
+    /// The same, and none reads as zero.
+    testing::AssertionResult whole() const { return check(false); }
+
+private:
+    struct token {
+        std::int32_t logical;
+        rows bits;
+    };
+
+    void allocate(const mnnkv_layout& layout) {
+        model_ = packed_model(layout);
+        key_ = guarded(random_.noise(model_.key_bytes()), 1);
+        value_ = guarded(random_.noise(model_.value_bytes()), 3);
+        key_padding_ = key_.contents();
+        value_padding_ = value_.contents();
+        model_.zero(key_padding_.data(), value_padding_.data(), tokens_from(0, layout.max_tokens));
+    }
+
+    /// Compressible, never all zero.
+    bytes made_up(std::size_t size) {
+        bytes out = random_.noise(size);
+        for (std::uint8_t& b : out) {
+            b &= 0x11;
+        }
+        out[0] |= 1;
+        return out;
+    }
+
+    static bool is_zero(const rows& row) {
+        const auto zero = [](std::uint8_t b) { return b == 0; };
+        return std::all_of(row.key.begin(), row.key.end(), zero) &&
+               std::all_of(row.value.begin(), row.value.end(), zero);
+    }
+
+    pair_list session_positions() const {
+        std::size_t n = 0;
+        session_.positions(number_, nullptr, 0, n);
+        pair_list runs(2 * n);
+        EXPECT_TRUE(ok(session_.positions(number_, runs.data(), n, n).code()));
+        EXPECT_EQ(runs.size(), 2 * n);
+        return runs;
+    }
+
+    /// After begin: the tokens that positions() names are left, in their order.
+    void follow(std::uint32_t kv_len) {
+        std::vector<token> kept;
+        auto from = tokens_.begin();
+        const pair_list runs = session_positions();
+        for (std::size_t i = 0; i < runs.size(); i += 2) {
+            for (std::int32_t logical = runs[i]; logical < runs[i] + runs[i + 1]; ++logical) {
+                from = std::find_if(from, tokens_.end(), [=](const token& t) { return t.logical == logical; });
+                ASSERT_NE(from, tokens_.end()) << "token " << logical << " was not in the cache";
+                kept.push_back(std::move(*from));
+                ++from;
+            }
+        }
+        tokens_ = std::move(kept);
+        EXPECT_EQ(kv_len, length());
+    }
+
+    testing::AssertionResult check(bool may_be_zero) const {
+        bytes key = key_.contents(), value = value_.contents();
+        for (std::uint32_t t = 0; t < length(); ++t) {
+            const rows now = model_.get(key.data(), value.data(), {t});
+            const rows& then = tokens_[t].bits;
+            if (!(may_be_zero && is_zero(now)) && (now.key != then.key || now.value != then.value)) {
+                return testing::AssertionFailure()
+                       << "token " << t << " of " << length() << " in layer " << number_ << " (logical "
+                       << tokens_[t].logical << ") " << (is_zero(now) ? "reads as zero" : "has other bytes");
+            }
+        }
+        model_.zero(key.data(), value.data(), tokens_from(0, layout().max_tokens));
+        // holds() also looks at the canaries around the buffers.
+        if (!key_.holds(key_.contents()) || !value_.holds(value_.contents())) {
+            return testing::AssertionFailure() << "bytes outside the buffers were written";
+        }
+        if (key != key_padding_ || value != value_padding_) {
+            return testing::AssertionFailure() << "padding was written";
+        }
+        return booked();
+    }
+
+    mnnkv::session& session_;
+    std::uint32_t number_;
+    dice& random_;
+    packed_model model_;
+    guarded key_{0}, value_{0};
+    bytes key_padding_, value_padding_;
+    std::vector<token> tokens_;
+    std::uint32_t logical_ = 0;
+};
+
+}  // namespace support
+
+#endif  // MNNKV_TESTS_SESSION_HOST_HPP

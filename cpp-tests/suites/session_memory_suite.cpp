@@ -1,0 +1,190 @@
+// A session gives memory back, as much as it promises, and never takes more than a little. Linux only: elsewhere there
+// is no number to compare with.
+#ifdef __linux__
+
+#include "memory.hpp"
+#include "packed_model.hpp"
+#include "score_tiles.hpp"
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+namespace {
+
+using namespace support;
+
+/// What a small host's memory may grow by at most, whatever the size of its caches: stacks, codecs, books.
+constexpr long allowance = 4 * mega;
+
+/// A host with 64 MB of KV, f16 as on a phone: 32 layers of 2,048 tokens of 1 KB. All caches come from the system.
+class ResidentHost : public testing::Test {
+protected:
+    static constexpr std::uint32_t layers = 32, tokens = 2048, prompt = 1920;
+    static constexpr long token_bytes = 1024, kv_bytes = static_cast<long>(layers) * tokens * token_bytes;
+
+    ResidentHost() : random_(1801), layout_(make_layout(pack_modes[7], 4, 64, tokens, 64)) {
+        for (std::uint32_t i = 0; i < layers; ++i) {
+            key_.emplace_back(new mapping(kv_bytes / layers / 2));
+            value_.emplace_back(new mapping(kv_bytes / layers / 2));
+        }
+        rows_ = likely_words(prompt);
+        kept_len_.assign(layers, 0);
+        // Whatever the process needs for its own sake is there from now on.
+        empty_ = resident_bytes();
+        empty_ = resident_bytes();
+    }
+
+    /// Words as many layers have them: few exponents, most mantissas.
+    bytes likely_words(std::uint32_t count) {
+        bytes words = random_.noise(static_cast<std::size_t>(count) * token_bytes / 2);
+        for (std::size_t i = 0; i < words.size(); i += 2) {
+            const std::uint8_t b = words[i + 1];
+            words[i] &= 0xF8;
+            words[i + 1] = static_cast<std::uint8_t>((b & 0x83) | (0x30 + ((b >> 2) & (b >> 4) & 3) * 4));
+        }
+        return words;
+    }
+
+    void make(const std::string& config) {
+        ASSERT_TRUE(ok(session_.create(config.data(), config.size(), layers, 1).code()));
+    }
+
+    mnnkv_cache cache(std::uint32_t layer) {
+        mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+        cache.layout = &layout_;
+        cache.key = key_[layer]->data();
+        cache.value = value_[layer]->data();
+        cache.kv_len = kept_len_[layer];
+        return cache;
+    }
+
+    /// One step of one layer, with a look at memory after each call.
+    void step(std::uint32_t layer, std::uint32_t count, bool scored) {
+        mnnkv_cache given = cache(layer);
+        ASSERT_TRUE(ok(session_.begin(layer, given).code()));
+        look(layer);
+        const std::size_t bytes_each = static_cast<std::size_t>(count) * token_bytes / 2;
+        ASSERT_TRUE(ok(mnnkv_kv_scatter(&layout_, rows_.data(), rows_.data(), bytes_each, given.kv_len, count,
+                                        given.key, given.value)));
+        given.kv_len += count;
+        appended_ += count;
+        for (std::uint32_t head = 0; scored && head < 4; ++head) {
+            const std::vector<float> row(given.kv_len, 1.0f);
+            ASSERT_TRUE(ok(each_tile(row, count, tiling(), [&](const mnnkv_score_tile& tile) {
+                return session_.scores(layer, 0, tile).code();
+            })));
+        }
+        look(layer);
+        ASSERT_TRUE(ok(session_.end(layer, scored ? 4 : 0, count, given).code()));
+        kept_len_[layer] = given.kv_len;
+        look(layer);
+    }
+
+    /// What the process has more than a host without a session would have now.
+    long above_baseline() const { return resident_bytes() - empty_ - static_cast<long>(appended_) * token_bytes; }
+
+    /// Looking takes longer than a step, so only some of the layers are looked at, others in every step.
+    void look(std::uint32_t layer) {
+        if (layer % 8 == static_cast<std::uint32_t>(steps_) % 8) {
+            most_above_ = std::max(most_above_, above_baseline());
+        }
+    }
+
+    void expect_never_much_above() {
+        RecordProperty("most_above_baseline_kb", static_cast<int>(most_above_ / 1024));
+        EXPECT_LE(most_above_, kv_bytes / 50 + allowance) << "2 % of " << kv_bytes << " and " << allowance;
+    }
+
+    double metric(double mnnkv_metrics::*which) {
+        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
+        EXPECT_TRUE(ok(session_.metrics(metrics).code()));
+        return metrics.*which;
+    }
+
+    dice random_;
+    mnnkv_layout layout_;
+    std::vector<std::unique_ptr<mapping>> key_, value_;
+    bytes rows_;
+    std::vector<std::uint32_t> kept_len_;
+    long empty_ = 0, most_above_ = 0;
+    std::uint64_t appended_ = 0;
+    int steps_ = 0;
+    mnnkv::session session_;
+};
+
+TEST_F(ResidentHost, LosesSixtyPercentByEviction) {
+    make(R"({"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5,
+             "kv_h2o_sink_tokens": 32, "kv_h2o_recent_tokens": 256, "kv_h2o_update_interval": 4})");
+    for (int i = 0; i < 8; ++i) {
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            ASSERT_NO_FATAL_FAILURE(step(layer, i == 0 ? prompt : 1, i > 0));
+        }
+        ++steps_;
+    }
+    const long all = static_cast<long>(appended_) * token_bytes, gone = -above_baseline();
+    RecordProperty("given_back_percent", static_cast<int>(100 * gone / all));
+    EXPECT_GE(gone, all * 60 / 100);
+    EXPECT_NEAR(metric(&mnnkv_metrics::h2o_lossy_ratio), 3.5, 0.3);
+    EXPECT_GE(metric(&mnnkv_metrics::h2o_released_bytes), static_cast<double>(gone) * 0.95);
+    EXPECT_LE(metric(&mnnkv_metrics::h2o_resident_saved_bytes), static_cast<double>(gone + allowance));
+    expect_never_much_above();
+}
+
+class ResidentStore : public ResidentHost, public testing::WithParamInterface<unsigned> {};
+
+TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
+    constexpr std::uint32_t hot = 128;
+    make(R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+             "kv_lossless_front_n": 32, "kv_lossless_hot_sink_tokens": 0, "kv_lossless_hot_recent_tokens": 128,
+             "kv_lossless_store_bootstrap_tokens": 0, "kv_lossless_block_tokens": 128,
+             "kv_lossless_async_threads": )" + std::to_string(GetParam()) + "}");
+    const auto step_all = [this](std::uint32_t count) {
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            ASSERT_NO_FATAL_FAILURE(step(layer, count, false));
+            // What a host computes meanwhile. Without it a single worker does nothing but decode ahead.
+            std::this_thread::sleep_for(std::chrono::microseconds(GetParam() > 0 ? 500 : 0));
+        }
+        ++steps_;
+    };
+    ASSERT_NO_FATAL_FAILURE(step_all(prompt));
+    // The store takes the prompt in, a group of blocks a step; with workers as fast as they are.
+    const double cold = static_cast<double>(layers) * (prompt - hot) * token_bytes;
+    while (metric(&mnnkv_metrics::h2o_lossless_raw_bytes) < cold && steps_ < 80) {
+        ASSERT_NO_FATAL_FAILURE(step_all(1));
+    }
+    RecordProperty("steps_until_all_is_compressed", steps_);
+    ASSERT_NO_FATAL_FAILURE(step_all(1));
+    long least = kv_bytes;
+    for (int i = 0; i < 30; ++i) {
+        ASSERT_NO_FATAL_FAILURE(step_all(1));
+        least = std::min(least, -above_baseline());
+    }
+    const double ratio = metric(&mnnkv_metrics::h2o_lossless_ratio);
+    const double promised = (1 - 1 / ratio - 0.03) * cold;
+    RecordProperty("ratio_per_mille", static_cast<int>(1000 * ratio));
+    RecordProperty("promised_kb", static_cast<int>(promised / 1024));
+    RecordProperty("least_given_back_kb", static_cast<int>(least / 1024));
+    EXPECT_GT(ratio, 1.2);
+    EXPECT_GE(static_cast<double>(least), promised - static_cast<double>(allowance))
+        << "ratio " << ratio << ", cold " << cold;
+    expect_never_much_above();
+    std::uint64_t wrong = 0;
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+        mnnkv_cache given = cache(layer);
+        ASSERT_TRUE(ok(session_.begin(layer, given).code()));
+        bytes key(rows_.size()), value(rows_.size());
+        ASSERT_TRUE(ok(mnnkv_kv_gather(&layout_, given.key, given.value, 0, prompt, key.data(), value.data(),
+                                       key.size())));
+        wrong += (key != rows_) + (value != rows_);
+    }
+    EXPECT_EQ(wrong, 0u) << "and every byte is back";
+}
+
+INSTANTIATE_TEST_SUITE_P(Inline, ResidentStore, testing::Values(0u));
+INSTANTIATE_TEST_SUITE_P(OneWorker, ResidentStore, testing::Values(1u));
+INSTANTIATE_TEST_SUITE_P(ThreeWorkers, ResidentStore, testing::Values(3u));
+
+}  // namespace
+
+#endif

@@ -1,0 +1,168 @@
+// Scores: from any number of threads, in any kind of tile, the same plan.
+
+#include "session_host.hpp"
+
+#include <atomic>
+#include <thread>
+
+namespace {
+
+using namespace support;
+
+constexpr std::uint32_t heads = 8;
+
+/// Eight blocks that differ in what they get, so that a wrong sum shows in the plan.
+weights ranked() {
+    return [](std::int32_t at) { return static_cast<float>(1 + (at / 16 * 5) % 8); };
+}
+
+class SessionScores : public testing::Test {
+protected:
+    static mnnkv_layout layout() { return make_layout(pack_modes[7], 2, 8, 400, 64); }
+
+    /// What is left of a chat, when `score` hands in the heads of each step.
+    template <class Score>
+    pair_list left(std::uint32_t lanes, Score score, std::uint32_t rows = 1, const std::string& more = "") {
+        dice random(1101);
+        mnnkv::session session = made_session(object(evicting(more)), 1, lanes);
+        session_layer layer(session, 0, layout(), random);
+        EXPECT_NO_FATAL_FAILURE(layer.step(160));
+        for (int i = 0; i < 20 && !HasFailure(); ++i) {
+            EXPECT_TRUE(ok(layer.begin()));
+            layer.append(rows);
+            score(layer, rows);
+            EXPECT_TRUE(ok(layer.end(heads, rows)));
+        }
+        EXPECT_TRUE(ok(layer.begin()));
+        EXPECT_GT(layer.positions().size(), 4u) << "several runs of tokens, as the scores say";
+        return layer.positions();
+    }
+
+    /// All heads in lane 0.
+    static void one_lane(session_layer& layer, std::uint32_t rows, const tiling& how = tiling()) {
+        for (std::uint32_t head = 0; head < heads; ++head) {
+            ASSERT_TRUE(ok(layer.score(0, head, rows, ranked(), how)));
+        }
+    }
+};
+
+TEST_F(SessionScores, AreTheSameFromSeveralThreadsAsFromOne) {
+    const pair_list expected = left(1, [](session_layer& layer, std::uint32_t rows) { one_lane(layer, rows); });
+    for (const std::uint32_t threads : {2u, 3u, 8u}) {
+        SCOPED_TRACE(threads);
+        const pair_list got = left(threads, [=](session_layer& layer, std::uint32_t rows) {
+            std::atomic<int> failed{0};
+            std::vector<std::thread> pool;
+            for (std::uint32_t lane = 0; lane < threads; ++lane) {
+                pool.emplace_back([&, lane] {
+                    for (std::uint32_t head = lane; head < heads; head += threads) {
+                        failed += layer.score(lane, head, rows, ranked()) != MNNKV_OK;
+                    }
+                });
+            }
+            for (std::thread& thread : pool) {
+                thread.join();
+            }
+            EXPECT_EQ(failed, 0);
+        });
+        EXPECT_EQ(got, expected);
+    }
+}
+
+TEST_F(SessionScores, DoNotDependOnTheShapeOfTheTiles) {
+    const pair_list expected = left(1, [](session_layer& layer, std::uint32_t rows) { one_lane(layer, rows); });
+    tiling kinds[] = {{MNNKV_DTYPE_F32, 0, 64, true},    {MNNKV_DTYPE_F32, 8, 64, true},
+                      {MNNKV_DTYPE_F32, 16, 1000, true}, {MNNKV_DTYPE_F16, 8, 64, true},
+                      {MNNKV_DTYPE_BF16, 4, 50, true},   {MNNKV_DTYPE_F32, 4, 64, false},
+                      {MNNKV_DTYPE_F32, 0, 1000, false}, {MNNKV_DTYPE_F32, 5, 7, true}};
+    for (const tiling& how : kinds) {
+        SCOPED_TRACE(testing::Message() << "dtype " << how.dtype << ", pack " << how.pack << ", " << how.tokens
+                                        << " tokens, flash " << how.flash);
+        EXPECT_EQ(left(1, [&](session_layer& l, std::uint32_t rows) { one_lane(l, rows, how); }), expected);
+    }
+}
+
+TEST_F(SessionScores, CountAllRowsOfAStepOfSeveral) {
+    const auto all = [](session_layer& layer, std::uint32_t rows) { one_lane(layer, rows); };
+    EXPECT_EQ(left(1, all, 5), left(2, all, 5));
+}
+
+TEST_F(SessionScores, OfAPromptCountOnlyWhenTheConfigSaysSo) {
+    SEEDED_DICE(random, 1102);
+    for (const int rows : {0, 16, -1}) {
+        SCOPED_TRACE(rows);
+        const std::string config = evicting(R"("kv_h2o_prefill_queries": )" + std::to_string(rows));
+        mnnkv::session session = made_session(object(config), 1);
+        session_layer layer(session, 0, layout(), random);
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(48, 64), 160));
+        EXPECT_EQ(metrics_of(session).h2o_plan_count, rows == 0 ? 0.0 : 1.0);
+        ASSERT_NO_FATAL_FAILURE(layer.step());
+        EXPECT_EQ(layer.length() < 161, rows != 0) << "the first plan need not wait for decode steps";
+        EXPECT_TRUE(layer.has(48) && layer.has(63));
+    }
+}
+
+TEST_F(SessionScores, NoneAtAllLeaveTheOldOnes) {
+    SEEDED_DICE(random, 1103);
+    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_update_interval": 12)")), 1);
+    session_layer layer(session, 0, layout(), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(160));
+    ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(80, 96)));
+    for (int i = 0; i < 14; ++i) {
+        ASSERT_NO_FATAL_FAILURE(layer.step());
+    }
+    EXPECT_LT(layer.length(), layer.logical_length());
+    EXPECT_TRUE(layer.has(80) && layer.has(95)) << "what was seen in the one step that scored";
+}
+
+TEST_F(SessionScores, FollowTheirTokensThroughAnEdit) {
+    SEEDED_DICE(random, 1106);
+    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_update_interval": 12)")), 1);
+    session_layer layer(session, 0, layout(), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(156));
+    ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(80, 96)));
+    ASSERT_TRUE(ok(layer.keep({32, 125})));
+    for (int i = 0; i < 11; ++i) {
+        ASSERT_NO_FATAL_FAILURE(layer.step());
+    }
+    ASSERT_TRUE(ok(layer.begin()));
+    EXPECT_EQ(layer.positions(), (pair_list{0, 16, 48, 16, 96, 40})) << "not those that lie in the old place now";
+}
+
+TEST_F(SessionScores, OfLayersThatAreNotEvictedFromAreTakenAndForgotten) {
+    SEEDED_DICE(random, 1104);
+    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_layer_start": 1)")), 2);
+    session_layer layer(session, 0, layout(), random);
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(0, 16), i == 0 ? 160 : 1));
+    }
+    EXPECT_EQ(layer.length(), layer.logical_length());
+    EXPECT_FALSE(mnnkv::measured(metrics_of(session, 0).h2o_plan_count));
+}
+
+TEST_F(SessionScores, GiveTheSharesThatThePlanReports) {
+    // sink 16 + recent 32 (and the blocks they touch), half of the chat: everything can be worked out by hand.
+    SEEDED_DICE(random, 1105);
+    mnnkv::session session = made_session(object(evicting()), 1);
+    session_layer layer(session, 0, layout(), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(156));
+    for (int i = 0; i < 4; ++i) {
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(96, 112)));
+    }
+    const mnnkv_metrics planned = metrics_of(session, 0);
+    EXPECT_EQ(planned.h2o_plan_count, 1.0);
+    EXPECT_NEAR(planned.h2o_target_keep_effective, 80.0 / 160, 1e-6);
+    EXPECT_NEAR(planned.h2o_floor_keep_by_recent_sink, 48.0 / 160, 1e-6);
+    EXPECT_NEAR(planned.h2o_block_quantized_keep, 80.0 / 160, 1e-6);
+    EXPECT_EQ(planned.h2o_total_evict_tokens, 0.0) << "a plan is carried out by the next begin";
+    ASSERT_TRUE(ok(layer.begin()));
+    EXPECT_EQ(layer.positions(), (pair_list{0, 32, 96, 16, 128, 32}));
+    const mnnkv_metrics done = metrics_of(session, 0);
+    EXPECT_EQ(done.h2o_total_evict_tokens, 80.0);
+    EXPECT_EQ(done.h2o_last_evict_tokens, 80.0);
+    EXPECT_EQ(done.h2o_keep_ratio, 0.5);
+    EXPECT_EQ(done.h2o_lossy_ratio, 2.0);
+    EXPECT_GT(done.h2o_evict_us, 0.0);
+}
+
+}  // namespace

@@ -1,0 +1,356 @@
+// A session run by a host, step after step: no byte is lost, evicted tokens are the ones it says, lengths agree.
+
+#include "session_host.hpp"
+
+#include <chrono>
+#include <thread>
+
+namespace {
+
+using namespace support;
+
+struct scenario {
+    const char* name;
+    pack_mode mode;
+    bool flash;
+    unsigned workers;
+};
+
+const scenario scenarios[] = {
+    {"x86_avx2_inline", pack_modes[1], true, 0},
+    {"x86_bf16_no_flash_one_worker", pack_modes[3], false, 1},
+    {"arm64_fp16_three_workers", pack_modes[7], true, 3},
+    {"arm64_fp16_no_flash_inline", pack_modes[7], false, 0},
+    {"armv86_bf16_one_worker", pack_modes[11], true, 1},
+    {"sme2_f16_no_flash_three_workers", pack_modes[14], false, 3},
+};
+
+void PrintTo(const scenario& s, std::ostream* out) { *out << s.name; }
+
+class SessionSteps : public testing::TestWithParam<scenario> {
+protected:
+    static mnnkv_layout layout_for(std::uint32_t max_tokens) {
+        mnnkv_layout layout = make_layout(GetParam().mode, 2, 20, max_tokens, GetParam().flash ? 64 : max_tokens);
+        layout.value_head_stride = packed_model(layout).value_head_bytes() + 24;
+        return layout;
+    }
+
+    /// Steps without tokens until the session holds some that the cache does not: workers take their time.
+    static void step_until_compressed(session_layer& layer) {
+        for (int i = 0; i < 1000 && layer.compressed_tokens() == 0; ++i) {
+            ASSERT_NO_FATAL_FAILURE(layer.step(0));
+            std::this_thread::sleep_for(std::chrono::milliseconds(i < 10 ? 1 : 10));
+        }
+        ASSERT_GT(layer.compressed_tokens(), 0u) << "nothing was ever compressed";
+    }
+};
+
+TEST_P(SessionSteps, ReturnEveryByteAfterEveryBegin) {
+    SEEDED_DICE(random, 1001);
+    mnnkv::session session = made_session(object(storing(GetParam().workers)), 3);
+    std::vector<session_layer> layers;
+    for (std::uint32_t i = 0; i < 3; ++i) {
+        layers.emplace_back(session, i, layout_for(300), random);
+        ASSERT_NO_FATAL_FAILURE(layers[i].step(150));
+    }
+    for (int step = 0; step < 30 && !HasFailure(); ++step) {
+        SCOPED_TRACE("step " + std::to_string(step));
+        for (session_layer& layer : layers) {
+            ASSERT_NO_FATAL_FAILURE(layer.step());
+        }
+    }
+    for (session_layer& layer : layers) {
+        ASSERT_NO_FATAL_FAILURE(step_until_compressed(layer));
+        EXPECT_EQ(layer.length(), layer.logical_length()) << "nothing is evicted";
+    }
+    for (session_layer& layer : layers) {
+        EXPECT_TRUE(ok(layer.begin())) << "which compares every byte";
+    }
+    const mnnkv_metrics metrics = metrics_of(session);
+    EXPECT_GT(metrics.h2o_lossless_ratio, 1.0);
+    EXPECT_GT(metrics.h2o_lossless_restored_blocks, 0.0);
+    EXPECT_EQ(metrics.h2o_lossless_fallback_count, 0.0);
+}
+
+TEST_P(SessionSteps, EvictTokensAndKeepTheOthersWhereTheySay) {
+    // Scores favour tokens 64 to 80; store and eviction together must not disturb each other.
+    SEEDED_DICE(random, 1002);
+    const std::string config = object(evicting(), storing(GetParam().workers, R"("kv_lossless_scope": "h2o_kept")"));
+    mnnkv::session session = made_session(config, 2);
+    session_layer layers[] = {{session, 0, layout_for(400), random}, {session, 1, layout_for(400), random}};
+    const weights weight = favouring(64, 80);
+    for (int step = 0; step < 90 && !HasFailure(); ++step) {
+        SCOPED_TRACE("step " + std::to_string(step));
+        for (session_layer& layer : layers) {
+            ASSERT_NO_FATAL_FAILURE(layer.scored_step(weight, step == 0 ? 180 : 1));
+        }
+    }
+    for (session_layer& layer : layers) {
+        EXPECT_EQ(layer.logical_length(), 180u + 89u);
+        EXPECT_LT(layer.length(), 170u) << "half of the chat and what came since the last eviction";
+        for (const std::int32_t kept : {0, 15, 64, 79, 238, 268}) {
+            EXPECT_TRUE(layer.has(kept)) << "token " << kept << " is protected, or looked at most";
+        }
+    }
+    const mnnkv_metrics metrics = metrics_of(session);
+    EXPECT_EQ(metrics.h2o_total_evict_tokens,
+              metrics.h2o_logical_tokens - metrics.h2o_physical_tokens);
+    EXPECT_NEAR(metrics.h2o_lossy_ratio, 2.0, 0.35);
+}
+
+TEST_P(SessionSteps, GoOnInBuffersThatHaveGrown) {
+    SEEDED_DICE(random, 1003);
+    mnnkv::session session = made_session(object(storing(GetParam().workers)), 1);
+    session_layer layer(session, 0, layout_for(170), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(160));
+    for (std::uint32_t room = 200; room < 320 && !HasFailure(); room += 40) {
+        SCOPED_TRACE("room for " + std::to_string(room));
+        ASSERT_NO_FATAL_FAILURE(step_until_compressed(layer));
+        layer.move_to(layout_for(room));  // between steps: compressed tokens are copied as zeros
+        ASSERT_NO_FATAL_FAILURE(layer.step(3));
+        // And inside a step, where MNN does it.
+        ASSERT_TRUE(ok(layer.begin()));
+        layer.move_to(layout_for(room + 20));
+        layer.append(3);
+        ASSERT_TRUE(ok(layer.end(0, 3)));
+        EXPECT_TRUE(layer.sound());
+    }
+    EXPECT_TRUE(ok(layer.begin()));
+}
+
+TEST_P(SessionSteps, TakeASecondPromptAndEditsOfTheHistory) {
+    SEEDED_DICE(random, 1004);
+    mnnkv::session session = made_session(object(evicting(), storing(GetParam().workers)), 1);
+    session_layer layer(session, 0, layout_for(500), random);
+    const weights weight = favouring(40, 60);
+    for (int turn = 0; turn < 3 && !HasFailure(); ++turn) {
+        SCOPED_TRACE("turn " + std::to_string(turn));
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(weight, 120));
+        for (int i = 0; i < 12; ++i) {
+            ASSERT_NO_FATAL_FAILURE(layer.scored_step(weight));
+        }
+        const std::int32_t length = static_cast<std::int32_t>(layer.logical_length());
+        ASSERT_TRUE(ok(layer.keep({0, length - 7})));  // rollback
+        EXPECT_TRUE(layer.sound());
+        ASSERT_TRUE(ok(layer.keep({0, 30, 37, length - 7 - 37})));  // erases seven tokens of the first turn
+        EXPECT_TRUE(layer.sound());
+        EXPECT_EQ(layer.logical_length(), static_cast<std::uint32_t>(length - 14));
+    }
+    EXPECT_GT(metrics_of(session).h2o_total_evict_tokens, 0.0);
+    EXPECT_TRUE(ok(layer.begin()));
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryKindOfPacking, SessionSteps, testing::ValuesIn(scenarios),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+mnnkv_layout half_layout(std::uint32_t max_tokens) { return make_layout(pack_modes[7], 2, 24, max_tokens, 64); }
+
+TEST(Session, LeavesCachesAloneUnlessItIsToldTo) {
+    SEEDED_DICE(random, 1011);
+    const char* const modes[] = {"", "probe", "full"};
+    for (const char* const mode : modes) {
+        for (const unsigned workers : {0u, 2u}) {
+            SCOPED_TRACE(std::string(mode) + " with " + std::to_string(workers) + " workers");
+            const std::string probing = R"("kv_lossless_runtime_mode": ")" + std::string(mode) + '"';
+            const std::string config = *mode == 0 ? "" : object(storing(workers, probing));
+            mnnkv::session session;
+            ASSERT_TRUE(ok(session.create(config.data(), config.size(), 2, 1).code()));
+            session_layer layer(session, 0, half_layout(300), random);
+            ASSERT_NO_FATAL_FAILURE(layer.step(150));
+            for (int i = 0; i < 20; ++i) {
+                ASSERT_NO_FATAL_FAILURE(layer.step());
+                EXPECT_TRUE(layer.whole()) << "between steps, too";
+            }
+            const mnnkv_metrics metrics = metrics_of(session);
+            EXPECT_EQ(mnnkv::measured(metrics.h2o_lossless_ratio), *mode != 0);
+            EXPECT_EQ(metrics.h2o_released_bytes, 0.0);
+            EXPECT_FALSE(mnnkv::measured(metrics.h2o_lossless_restored_blocks));
+        }
+    }
+}
+
+TEST(Session, ComparesWhatItDecodesInFullMode) {
+    SEEDED_DICE(random, 1012);
+    mnnkv::session session = made_session(object(storing(0, R"("kv_lossless_runtime_mode": "full")")), 1);
+    session_layer layer(session, 0, half_layout(300), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(150));
+    ASSERT_NO_FATAL_FAILURE(layer.step());
+    const mnnkv_metrics metrics = metrics_of(session);
+    EXPECT_GT(metrics.h2o_lossless_decompressed_bytes, 0.0);
+    EXPECT_EQ(metrics.h2o_lossless_decompressed_bytes, metrics.h2o_lossless_raw_bytes);
+    EXPECT_EQ(metrics.h2o_lossless_fallback_count, 0.0);
+}
+
+TEST(Session, ReleasesNothingOfALayerOutsideItsScope) {
+    SEEDED_DICE(random, 1013);
+    mnnkv::session session = made_session(object(storing(0, R"("kv_lossless_front_n": 1)")), 2);
+    session_layer front(session, 0, half_layout(300), random), other(session, 1, half_layout(300), random);
+    for (session_layer* layer : {&front, &other}) {
+        ASSERT_NO_FATAL_FAILURE(layer->step(150));
+        ASSERT_NO_FATAL_FAILURE(layer->step());
+    }
+    EXPECT_GT(front.compressed_tokens(), 0u);
+    EXPECT_EQ(other.compressed_tokens(), 0u);
+    EXPECT_FALSE(mnnkv::measured(metrics_of(session, 1).h2o_lossless_ratio));
+}
+
+TEST(Session, ForgetsALayerThatWasResetAndNoOther) {
+    SEEDED_DICE(random, 1014);
+    mnnkv::session session = made_session(object(evicting(), storing(2)), 3);
+    session_layer layers[] = {{session, 0, half_layout(300), random}, {session, 1, half_layout(300), random}};
+    const weights weight = favouring(0, 16);
+    for (int round = 0; round < 3; ++round) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        for (session_layer& layer : layers) {
+            ASSERT_NO_FATAL_FAILURE(layer.scored_step(weight, 150));
+            ASSERT_NO_FATAL_FAILURE(layer.scored_step(weight, 2));
+        }
+        layers[0].clear();
+        EXPECT_TRUE(layers[0].booked());
+        ASSERT_NO_FATAL_FAILURE(layers[0].step(20)) << "as a new layer";
+        ASSERT_NO_FATAL_FAILURE(layers[1].scored_step(weight));
+        // In the middle of a step, too.
+        ASSERT_TRUE(ok(layers[0].begin()));
+        layers[0].append(1);
+        layers[0].clear();
+        ASSERT_TRUE(ok(session.reset_all().code()));
+        for (session_layer& layer : layers) {
+            layer.forget();
+            EXPECT_TRUE(layer.booked());
+        }
+    }
+    EXPECT_TRUE(ok(session.reset_layer(2).code())) << "a layer that was never named";
+}
+
+TEST(Session, TakesAnotherShapeAfterAReset) {
+    SEEDED_DICE(random, 1015);
+    mnnkv::session session = made_session(object(storing(0)), 1);
+    session_layer layer(session, 0, half_layout(300), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(150));
+    layer.clear();
+    session_layer other(session, 0, make_layout(pack_modes[2], 3, 16, 200, 64), random);
+    ASSERT_NO_FATAL_FAILURE(other.step(150));
+    ASSERT_NO_FATAL_FAILURE(other.step());
+    EXPECT_GT(other.compressed_tokens(), 0u);
+    EXPECT_TRUE(ok(other.begin()));
+}
+
+TEST(Session, HasTwoLayersOpenAtOnce) {
+    SEEDED_DICE(random, 1016);
+    mnnkv::session session = made_session(object(evicting(), storing(1)), 2, 2);
+    session_layer a(session, 0, half_layout(300), random), b(session, 1, half_layout(300), random);
+    const weights first = favouring(32, 48), second = favouring(64, 80);
+    for (int step = 0; step < 40 && !HasFailure(); ++step) {
+        const std::uint32_t count = step == 0 ? 160 : 1;
+        ASSERT_TRUE(ok(a.begin()));
+        ASSERT_TRUE(ok(b.begin()));
+        a.append(count);
+        b.append(count);
+        // Heads of both layers come in turn, each in a lane of its own.
+        for (std::uint32_t head = 0; head < 4; ++head) {
+            ASSERT_TRUE(ok(a.score(head % 2, head, count, first)));
+            ASSERT_TRUE(ok(b.score(head % 2, head, count, second)));
+        }
+        ASSERT_TRUE(ok(a.end(4, count)));
+        ASSERT_TRUE(ok(b.end(4, count)));
+        EXPECT_TRUE(a.sound() && b.sound());
+    }
+    EXPECT_TRUE(a.has(32) && a.has(47));
+    EXPECT_TRUE(b.has(64) && b.has(79));
+    EXPECT_NE(a.positions(), b.positions()) << "each by its own scores";
+}
+
+TEST(Session, ClosesAStepWhoseAttentionFailed) {
+    // The host takes the new tokens back, and no score counts.
+    SEEDED_DICE(random, 1017);
+    mnnkv::session session = made_session(object(evicting()), 1);
+    session_layer layer(session, 0, half_layout(300), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(150));
+    for (int i = 0; i < 5; ++i) {
+        ASSERT_TRUE(ok(layer.begin()));
+        layer.append(4);
+        ASSERT_TRUE(ok(layer.score(0, 0, 4, favouring(0, 9))));
+        layer.forget_last(4);
+        ASSERT_TRUE(ok(layer.end(4, 0)));
+        EXPECT_TRUE(layer.whole());
+    }
+    EXPECT_EQ(layer.logical_length(), 150u);
+    EXPECT_EQ(metrics_of(session).h2o_plan_count, 0.0);
+    EXPECT_FALSE(mnnkv::measured(metrics_of(session).h2o_score_us));
+}
+
+TEST(Session, HoldsACacheBelowItsCap) {
+    SEEDED_DICE(random, 1018);
+    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_max_tokens": 120)")), 1);
+    session_layer layer(session, 0, half_layout(300), random);
+    for (int i = 0; i < 400; ++i) {
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(0, 0)));
+        ASSERT_LE(layer.length(), 120u) << "after step " << i;
+    }
+    EXPECT_EQ(layer.logical_length(), 400u);
+}
+
+TEST(Session, GoesOnInSmallerBuffersAfterAnEviction) {
+    // What h2o_reclaimable_bytes is for.
+    SEEDED_DICE(random, 1019);
+    mnnkv::session session = made_session(object(evicting(), storing(0)), 1);
+    session_layer layer(session, 0, half_layout(400), random);
+    for (int i = 0; i < 9; ++i) {
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(64, 80), i == 0 ? 250 : 1));
+    }
+    const double tail = metrics_of(session).h2o_reclaimable_bytes;
+    EXPECT_EQ(tail, (400.0 - layer.length()) * static_cast<double>(layer.model().token_bytes()));
+    EXPECT_GT(layer.compressed_tokens(), 0u);
+    layer.move_to(half_layout(layer.length() + 10));
+    for (int i = 0; i < 10; ++i) {
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(64, 80)));
+    }
+    EXPECT_LT(metrics_of(session).h2o_reclaimable_bytes, tail);
+    EXPECT_TRUE(ok(layer.begin()));
+}
+
+TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
+    static_assert(std::is_nothrow_move_constructible<mnnkv::session>::value, "sessions move");
+    static_assert(!std::is_copy_constructible<mnnkv::session>::value, "sessions do not copy");
+    static_assert(!std::is_copy_assignable<mnnkv::session>::value, "sessions do not copy");
+    mnnkv::session first = made_session("{}", 1);
+    mnnkv_session* const handle = first.get();
+    mnnkv::session second(std::move(first));
+    EXPECT_EQ(second.get(), handle);
+    mnnkv::session third = made_session("{}", 1);
+    third = std::move(second);
+    EXPECT_EQ(third.get(), handle);
+    third.reset();
+    third.reset();
+    EXPECT_FALSE(third);
+
+    std::uint32_t logical = 7, physical = 7;
+    std::size_t n = 7;
+    std::string text = "left over";
+    mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
+    const mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+    const mnnkv::status all[] = {third.reset_layer(0),
+                                 third.reset_all(),
+                                 third.begin(0, cache),
+                                 third.scores(0, 0, tile),
+                                 third.end(0, 0, 0, cache),
+                                 third.keep(0, nullptr, 0, cache),
+                                 third.lengths(0, logical, physical),
+                                 third.positions(0, nullptr, 0, n),
+                                 third.metrics(metrics),
+                                 third.layer_metrics(0, metrics),
+                                 third.warnings(text),
+                                 third.metrics_json(text),
+                                 third.warnings(nullptr, 0, n),
+                                 third.metrics_json(nullptr, 0, n)};
+    for (const mnnkv::status& status : all) {
+        EXPECT_EQ(status.code(), MNNKV_INVALID_ARGUMENT);
+    }
+    EXPECT_NE(std::string(third.reset_all().message()).find("session"), std::string::npos);
+    EXPECT_TRUE(logical == 7 && physical == 7 && n == 7 && text.empty());
+    EXPECT_TRUE(ok(third.create(nullptr, 0, 1, 1).code())) << "a reset session can be made again";
+    EXPECT_TRUE(ok(third.reset_all().code()));
+}
+
+}  // namespace
