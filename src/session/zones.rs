@@ -9,7 +9,7 @@ const LEAST_HOLE: u32 = 32;
 /// Layers whose blocks end at different tokens.
 const STAGGER: u32 = 8;
 /// What the automatic bounds leave for memory beside the caches: this share of all raw bytes, each. With the codecs' own
-/// memory it must stay below 2 % while nothing is compressed yet; later, half of what is saved may be on its way, too.
+/// memory it must stay below 2 % while little is compressed yet.
 const PENDING_SHARE: usize = 120;
 const DECODE_CACHE_SHARE: usize = 512;
 /// And no less than this, in blocks: one that waits while one is being encoded.
@@ -111,7 +111,7 @@ pub(super) fn set_bounds(lossless: &Lossless, store: &mut Store, raw_bytes: usiz
     let given = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let block = token_bytes * lossless.block_tokens as usize;
     let pending = match lossless.pending_bytes {
-        0 => (raw_bytes / PENDING_SHARE + store.headroom() / 2).max(LEAST_PENDING_BLOCKS * block),
+        0 => (raw_bytes / PENDING_SHARE).max(LEAST_PENDING_BLOCKS * block),
         bytes => given(bytes),
     };
     let decoded = match lossless.decode_cache_bytes {
