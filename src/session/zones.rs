@@ -10,7 +10,7 @@ const LEAST_HOLE: u32 = 32;
 const STAGGER: u32 = 8;
 /// What the automatic bounds leave for memory beside the caches: this share of all raw bytes, each. With the codecs' own
 /// memory it must stay below 2 % while little is compressed yet.
-const PENDING_SHARE: usize = 120;
+const PENDING_SHARE: usize = 256;
 const DECODE_CACHE_SHARE: usize = 512;
 /// And no less than this, in blocks: one that waits while one is being encoded.
 const LEAST_PENDING_BLOCKS: usize = 2;

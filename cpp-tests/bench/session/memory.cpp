@@ -10,7 +10,7 @@ namespace {
 
 const std::uint32_t layers = 16;
 const std::uint32_t tokens = 8192;
-const std::uint32_t settled = 140;  // steps until all that is cold is compressed
+const std::uint32_t settled = 280;  // steps until all that is cold is compressed
 const std::uint32_t steps = settled + 200;
 const std::uint32_t samples_per_step = 3 * layers;
 
