@@ -150,7 +150,7 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
     ASSERT_NO_FATAL_FAILURE(step_all(prompt));
     // The store takes the prompt in, a group of blocks a step; with workers as fast as they are.
     const double cold = static_cast<double>(layers) * (prompt - hot) * token_bytes;
-    while (metric(&mnnkv_metrics::h2o_lossless_raw_bytes) < cold && steps_ < 80) {
+    while (metric(&mnnkv_metrics::h2o_lossless_raw_bytes) < cold && steps_ < 200) {
         ASSERT_NO_FATAL_FAILURE(step_all(1));
     }
     RecordProperty("steps_until_all_is_compressed", steps_);

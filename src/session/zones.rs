@@ -12,7 +12,8 @@ const STAGGER: u32 = 8;
 /// memory it must stay below 2 % while little is compressed yet.
 const PENDING_SHARE: usize = 256;
 const DECODE_CACHE_SHARE: usize = 512;
-/// And no less than this, in blocks: one that waits while one is being encoded.
+/// And no less than this: small caches would wait long for little, and one block waits while one is being encoded.
+const LEAST_PENDING: usize = 1 << 20;
 const LEAST_PENDING_BLOCKS: usize = 2;
 
 /// Why a layer is compressed.
@@ -111,7 +112,7 @@ pub(super) fn set_bounds(lossless: &Lossless, store: &mut Store, raw_bytes: usiz
     let given = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let block = token_bytes * lossless.block_tokens as usize;
     let pending = match lossless.pending_bytes {
-        0 => (raw_bytes / PENDING_SHARE).max(LEAST_PENDING_BLOCKS * block),
+        0 => (raw_bytes / PENDING_SHARE).max(LEAST_PENDING).max(LEAST_PENDING_BLOCKS * block),
         bytes => given(bytes),
     };
     let decoded = match lossless.decode_cache_bytes {
