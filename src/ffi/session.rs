@@ -212,8 +212,9 @@ pub unsafe extern "C" fn mnnkv_session_create(
     guard(|| {
         version::check_abi(abi_version)?;
         // SAFETY: the caller vouches for its pointers.
-        let (config, out) =
-            unsafe { (pointer::input_bytes(config_json.cast(), len, "config_json")?, Out::new(out, "out")?) };
+        let config = unsafe { pointer::input_bytes(config_json.cast(), len, "config_json") }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(out, "out") }?;
         out.set(Box::into_raw(Box::new(mnnkv_session(Session::new(config, layers, lanes)?))));
         Ok(())
     })
