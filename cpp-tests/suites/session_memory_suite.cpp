@@ -16,6 +16,8 @@ using namespace support;
 
 /// What a small host's memory may grow by at most, whatever the size of its caches: stacks, codecs, books.
 constexpr long allowance = 4 * mega;
+/// And for each worker: how many encode at the same moment is the machine's affair.
+constexpr long allowance_per_worker = 2 * mega;
 
 /// A host with 64 MB of KV, f16 as on a phone: 32 layers of 2,048 tokens of 1 KB. All caches come from the system.
 class ResidentHost : public testing::Test {
@@ -91,9 +93,10 @@ protected:
         }
     }
 
-    void expect_never_much_above() {
+    void expect_never_much_above(unsigned workers = 0) {
+        const long allowed = allowance + workers * allowance_per_worker;
         RecordProperty("most_above_baseline_kb", static_cast<int>(most_above_ / 1024));
-        EXPECT_LE(most_above_, kv_bytes / 50 + allowance) << "2 % of " << kv_bytes << " and " << allowance;
+        EXPECT_LE(most_above_, kv_bytes / 50 + allowed) << "2 % of " << kv_bytes << " and " << allowed;
     }
 
     double metric(double mnnkv_metrics::*which) {
@@ -150,9 +153,11 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
     ASSERT_NO_FATAL_FAILURE(step_all(prompt));
     // The store takes the prompt in, a group of blocks a step; with workers as fast as they are.
     const double cold = static_cast<double>(layers) * (prompt - hot) * token_bytes;
-    while (metric(&mnnkv_metrics::h2o_lossless_raw_bytes) < cold && steps_ < 200) {
-        ASSERT_NO_FATAL_FAILURE(step_all(1));
+    // A busy machine may take long; there is room for 128 tokens, and steps without a token do as well.
+    while (metric(&mnnkv_metrics::h2o_lossless_raw_bytes) < cold && steps_ < 4000) {
+        ASSERT_NO_FATAL_FAILURE(step_all(steps_ < 64 ? 1 : 0));
     }
+    ASSERT_LT(steps_, 4000) << "what is cold is compressed at last";
     RecordProperty("steps_until_all_is_compressed", steps_);
     ASSERT_NO_FATAL_FAILURE(step_all(1));
     long least = kv_bytes;
@@ -166,9 +171,10 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
     RecordProperty("promised_kb", static_cast<int>(promised / 1024));
     RecordProperty("least_given_back_kb", static_cast<int>(least / 1024));
     EXPECT_GT(ratio, 1.2);
-    EXPECT_GE(static_cast<double>(least), promised - static_cast<double>(allowance))
+    EXPECT_GE(static_cast<double>(least),
+              promised - static_cast<double>(allowance + GetParam() * allowance_per_worker))
         << "ratio " << ratio << ", cold " << cold;
-    expect_never_much_above();
+    expect_never_much_above(GetParam());
     std::uint64_t wrong = 0;
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
         mnnkv_cache given = cache(layer);
