@@ -6,6 +6,8 @@ include(CMakePackageConfigHelpers)
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+# For MNN builds that are pointed at an installation.
+install(FILES "${PROJECT_SOURCE_DIR}/integrations/mnn/mnnkv_mnn.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
 install(FILES "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 set(MNNKV_SHARED_DIR "${CMAKE_INSTALL_LIBDIR}")

@@ -47,6 +47,11 @@ EOF
 version=$(awk '$1 == "#define" && $2 ~ /^MNN_VERSION_(MAJOR|MINOR|PATCH)$/ { printf "%s%s", dot, $3; dot = "." }' \
     "$checkout/include/MNN/MNNDefine.h")
 echo "MNN ${version:-of unknown version} in $checkout"
+# Inside a larger repository git takes a patch's paths from that one's top, and skips what it does not find there.
+top=$checkout inside=""
+if prefix=$(git -C "$checkout" rev-parse --show-prefix 2>/dev/null) && [ -n "$prefix" ]; then
+    top=$(git -C "$checkout" rev-parse --show-toplevel) inside=" --directory=$prefix"
+fi
 reports=""
 for patch in "$here"/*.patch; do
     name=$(basename "$patch")
@@ -56,13 +61,13 @@ for patch in "$here"/*.patch; do
         exit 0
     elif [ "$fits" -eq "$total" ]; then
         echo "$name fits. Apply it with"
-        echo "    git -C $checkout apply --unidiff-zero $patch"
+        echo "    git -C $top apply --unidiff-zero$inside $patch"
         exit 0
     fi
     reports="$reports$name does not fit:
 $report"
     if [ "$applied" -gt 0 ]; then
-        reports="$reports    $applied of $total files have it already: undo that (git apply -R --unidiff-zero, or git checkout)
+        reports="$reports    $applied of $total files have it already: undo that (git checkout, or git apply -R)
 "
     elif [ "$fits" -gt 0 ]; then
         reports="$reports    $fits of $total files are the right version

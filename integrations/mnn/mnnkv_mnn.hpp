@@ -29,6 +29,10 @@
 #include <string>
 #include <vector>
 
+#if defined(__GLIBC__) || defined(__ANDROID__)
+#include <malloc.h>
+#endif
+
 #include "core/KVMeta.hpp"
 #include "mnnkv.hpp"
 
@@ -108,6 +112,23 @@ public:
         taken_.erase(number);
     }
 
+    /// Buffers were freed or replaced in this forward. MNN hands them to malloc when the next one starts.
+    void buffers_changed() { stale_heap_ = true; }
+
+    /// A layer's step begins. At the start of a forward memory that malloc holds back goes to the system; malloc keeps
+    /// what is freed below something still in use, which of caches that grow in turn is nearly everything.
+    void enter(std::uint32_t number) {
+        if (number <= last_entered_ && stale_heap_) {
+            stale_heap_ = false;
+#if defined(__GLIBC__)
+            malloc_trim(0);
+#elif defined(__ANDROID__) && defined(M_PURGE)
+            mallopt(M_PURGE, 0);
+#endif
+        }
+        last_entered_ = number;
+    }
+
     mnnkv::session session;
     /// Why there is no session; empty when there is one.
     std::string refusal;
@@ -117,14 +138,16 @@ public:
 private:
     std::set<std::string> said_;
     std::set<std::uint32_t> taken_;
+    std::uint32_t last_entered_ = 0;
+    bool stale_heap_ = false;
 };
 
 /// One attention op's cache. Per step CPUAttention calls begin, appended, tile, end; it may leave after begin on an
 /// error of its own, which the next begin mends.
 class layer {
 public:
-    /// The layer of a cache, made when it is first asked for. NULL when nothing is to be done: the engine enabled nothing,
-    /// or this op keeps no cache of its own (has_cache: kv_cache, and not another layer's).
+    /// The layer of a cache, made when it is first asked for. NULL when nothing is to be done: the engine enabled
+    /// nothing, or this op keeps no cache of its own (has_cache: kv_cache, and not another layer's).
     template <class Cache>
     static layer* of(MNN::KVMeta* meta, Cache& cache, bool has_cache, int threads) {
         if (!has_cache || meta == nullptr || !meta->mnnkv) {
@@ -160,11 +183,15 @@ public:
     MNN::KVMeta* begin(MNN::KVMeta* meta, Cache& cache) {
         const bool was_open = open_;
         open_ = false;
-        if (meta->previous == meta->remove && meta->n_reserve == 0) {
-            // MNN clears the cache and allocates a new one.
+        model_->enter(number_);
+        if (meta->previous == meta->remove) {
+            // MNN clears the cache and allocates a new one, whatever is reserved.
             model_->session.reset_layer(number_);
             on_ = is_possible(*meta, cache);
             pending_ = on_;
+            if (on_) {
+                model_->buffers_changed();
+            }
             return meta;
         }
         pending_ = false;
@@ -208,6 +235,7 @@ public:
             chunk_ = 0;
             // MNN has zeroed what it does not need yet.
             give_back_tail(cache);
+            model_->buffers_changed();
         }
         if (!pending_) {
             return;
@@ -223,9 +251,9 @@ public:
         }
     }
 
-    /// A softmax tile of one query head as it is before it meets V: [UP(tokens, pack)][rows][pack] of `bytes` bytes each.
-    /// scale and sum are MNN's updateScale and runningSum, [rows]; sum is read with the last tile. Without scale the tile
-    /// is the whole row and finished. Called by thread `lane`.
+    /// A softmax tile of one query head as it is before it meets V: [UP(tokens, pack)][rows][pack] of `bytes` bytes
+    /// each. scale and sum are MNN's updateScale and runningSum, [rows]; sum is read with the last tile. Without scale
+    /// the tile is the whole row and finished. Called by thread `lane`.
     void tile(int lane, const void* data, int bytes, int pack, int rows, int tokens, int token_begin, bool last,
               const float* scale, const float* sum) {
         if (!open_ || !model_->evicts) {
@@ -248,21 +276,22 @@ public:
 
     /// After attention: `rows` queries of `heads` query heads have seen the cache.
     template <class Cache>
-    void end(Cache& cache, int heads, int rows) {
+    void end(Cache& cache, std::uint32_t heads, std::uint32_t rows) {
         if (!open_) {
             return;
         }
         open_ = false;
         mnnkv_cache now = describe(cache);
-        mnnkv::status done;
+        std::string why = "a tile was refused";
         if (!refused_.exchange(false, std::memory_order_relaxed)) {
-            done = model_->session.end(number_, static_cast<std::uint32_t>(heads), static_cast<std::uint32_t>(rows), now);
+            const mnnkv::status done = model_->session.end(number_, heads, rows, now);
             if (done) {
                 return;
             }
+            why = done.message();
         }
-        // Without this step's scores; the tokens are kept.
-        model_->say_once(std::string("scores of a step are missing") + (done ? "" : ": ") + done.message());
+        // The tokens are kept; what the step's attention would have said of them is not known.
+        model_->say_once("a step goes without scores: " + why);
         model_->session.end(number_, 0, 0, now);
     }
 
@@ -331,11 +360,11 @@ private:
         return described;
     }
 
-    /// Drops what KVMeta wants dropped from the history: tokens from previous - remove on, but for the reserved ranges
-    /// behind that. Tokens that a failed step left behind `previous` go, too.
-    mnnkv::status edit(const MNN::KVMeta& meta, std::uint32_t logical, mnnkv_cache& given) {
-        const std::size_t known = std::min<std::size_t>(logical, meta.previous);
-        const std::size_t base = std::min(known, meta.previous - std::min(meta.remove, meta.previous));
+    /// Drops what KVMeta wants dropped from the history: as many tokens at the end as it removes, but for the reserved
+    /// ranges among them. Tokens that a failed step appended, which KVMeta does not know of, go, too.
+    mnnkv::status edit(const MNN::KVMeta& meta, std::size_t logical, mnnkv_cache& given) {
+        const std::size_t known = std::min(logical, meta.previous);
+        const std::size_t base = known - std::min(known, meta.remove);
         if (base == logical) {
             return mnnkv::status();
         }
@@ -425,7 +454,7 @@ inline std::string bench_value(const std::string& metrics, const std::string& na
         return "-";
     }
     char text[32];
-    std::snprintf(text, sizeof text, "%.6g", std::strtod(metrics.c_str() + at + key.size(), nullptr));
+    std::snprintf(text, sizeof text, "%.10g", std::strtod(metrics.c_str() + at + key.size(), nullptr));
     return text;
 }
 
