@@ -26,64 +26,71 @@ impl Positions {
     /// When only the tokens at these physical ranges are left; they keep their logical positions.
     pub(super) fn evicted(&self, pairs: &[Pair]) -> Result<Self> {
         let mut runs = Vec::new();
-        meet(&self.runs, pairs, |run| push(&mut runs, run))?;
+        overlaps(self.by_physical(), pairs.iter().map(|&[at, len]| Run { at, len, to: at }), |logical, _, len| {
+            push(&mut runs, [logical, len])
+        })?;
         Ok(Positions { runs })
     }
 
     /// Physical ranges of the tokens at these logical ones.
     pub(super) fn find(&self, logical: &[Pair]) -> Result<Vec<Pair>> {
         let mut found = Vec::new();
-        let mut physical = 0;
-        let mut pairs = logical.iter().copied().peekable();
-        for [begin, count] in &self.runs {
-            while let Some([offset, len]) = pairs.peek().copied() {
-                let (first, end) = (offset.max(*begin), (offset + len).min(begin + count));
-                if first < end {
-                    push(&mut found, [physical + first - begin, end - first])?;
-                }
-                if offset + len > begin + count {
-                    break;
-                }
-                pairs.next();
-            }
-            physical += count;
-        }
+        overlaps(self.by_logical(), closed_up(logical), |physical, _, len| push(&mut found, [physical, len]))?;
         Ok(found)
     }
 
     /// When only these logical ranges are left, and logical positions are counted anew over them.
     pub(super) fn kept(&self, logical: &[Pair]) -> Result<Self> {
         let mut runs = Vec::new();
-        let mut before = 0;
-        for [offset, len] in logical {
-            for [begin, count] in &self.runs {
-                let (first, end) = ((*begin).max(*offset), (begin + count).min(offset + len));
-                if first < end {
-                    push(&mut runs, [before + first - offset, end - first])?;
-                }
-            }
-            before += len;
-        }
+        overlaps(self.by_logical(), closed_up(logical), |_, anew, len| push(&mut runs, [anew, len]))?;
         Ok(Positions { runs })
+    }
+
+    /// From where tokens lie to what they are.
+    fn by_physical(&self) -> impl Iterator<Item = Run> {
+        closed_up(&self.runs).map(|Run { at, len, to }| Run { at: to, len, to: at })
+    }
+
+    /// From what tokens are to where they lie.
+    fn by_logical(&self) -> impl Iterator<Item = Run> {
+        closed_up(&self.runs)
     }
 }
 
-/// Calls `visit` with the logical runs of the tokens at physical ranges.
-fn meet(runs: &[Pair], physical: &[Pair], mut visit: impl FnMut(Pair) -> Result<()>) -> Result<()> {
-    let mut at = 0;
-    let mut pairs = physical.iter().copied().peekable();
-    for [logical, count] in runs {
-        while let Some([offset, len]) = pairs.peek().copied() {
-            let (first, end) = (offset.max(at), (offset + len).min(at + count));
-            if first < end {
-                visit([logical + first - at, end - first])?;
-            }
-            if offset + len > at + count {
-                break;
-            }
-            pairs.next();
+/// `len` numbers from `at` on, and the first of as many that they stand for.
+#[derive(Clone, Copy)]
+struct Run {
+    at: i32,
+    len: i32,
+    to: i32,
+}
+
+/// From the numbers in ranges to their places when the ranges lie side by side.
+fn closed_up(pairs: &[Pair]) -> impl Iterator<Item = Run> {
+    pairs.iter().scan(0, |before, &[at, len]| {
+        let to = *before;
+        *before += len;
+        Some(Run { at, len, to })
+    })
+}
+
+/// Calls `visit` with what each stretch of numbers that two ascending lists share stands for in either, and its length.
+fn overlaps(
+    left: impl Iterator<Item = Run>,
+    right: impl Iterator<Item = Run>,
+    mut visit: impl FnMut(i32, i32, i32) -> Result<()>,
+) -> Result<()> {
+    let (mut left, mut right) = (left.peekable(), right.peekable());
+    while let (Some(&l), Some(&r)) = (left.peek(), right.peek()) {
+        let (first, end) = (l.at.max(r.at), (l.at + l.len).min(r.at + r.len));
+        if first < end {
+            visit(l.to + first - l.at, r.to + first - r.at, end - first)?;
         }
-        at += count;
+        if l.at + l.len <= r.at + r.len {
+            left.next();
+        } else {
+            right.next();
+        }
     }
     Ok(())
 }
