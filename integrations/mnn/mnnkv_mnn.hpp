@@ -189,6 +189,7 @@ public:
             model_->session.reset_layer(number_);
             on_ = is_possible(*meta, cache);
             pending_ = on_;
+            remember(*meta, 0);
             if (on_) {
                 model_->buffers_changed();
             }
@@ -199,17 +200,18 @@ public:
             return meta;
         }
         if (was_open) {
-            // The last step left early. The tokens that it appended go with those that KVMeta does not know of.
+            // The last step left early.
             mnnkv_cache now = describe(cache);
             model_->session.end(number_, 0, 0, now);
         }
         mnnkv_cache given = describe(cache);
-        const std::uint32_t before = given.kv_len;
         std::uint32_t logical = 0, physical = 0;
         model_->session.lengths(number_, logical, physical);
         mnnkv::status done = edit(*meta, logical, given);
         const std::uint32_t edited = given.kv_len;
         if (done) {
+            model_->session.lengths(number_, logical, physical);
+            remember(*meta, logical);
             done = model_->session.begin(number_, given);
         }
         cache.mPastLength = static_cast<int>(given.kv_len);
@@ -219,7 +221,7 @@ public:
         }
         open_ = true;
         if (model_->logs && given.kv_len < edited) {
-            MNN_PRINT("mnn-kv: layer %u evicted %u of %u tokens\n", number_, edited - given.kv_len, before);
+            MNN_PRINT("mnn-kv: layer %u evicted %u of %u tokens\n", number_, edited - given.kv_len, edited);
         }
         widen(cache, given.kv_len + meta->add);
         copy_numbers(*meta);
@@ -361,20 +363,34 @@ private:
     }
 
     /// Drops what KVMeta wants dropped from the history: as many tokens at the end as it removes, but for the reserved
-    /// ranges among them. Tokens that a failed step appended, which KVMeta does not know of, go, too.
+    /// ranges among them.
     mnnkv::status edit(const MNN::KVMeta& meta, std::size_t logical, mnnkv_cache& given) {
-        const std::size_t known = std::min(logical, meta.previous);
-        const std::size_t base = known - std::min(known, meta.remove);
-        if (base == logical) {
-            return mnnkv::status();
-        }
         kept_.clear();
-        keep(0, base);
-        for (int i = 0; i < meta.n_reserve; ++i) {
-            const std::size_t from = std::min(known, base + static_cast<std::size_t>(std::max(meta.reserve[2 * i], 0)));
-            keep(from, std::min(known - from, static_cast<std::size_t>(std::max(meta.reserve[2 * i + 1], 0))));
+        if (meta.previous == last_.previous && meta.previous != last_.next) {
+            // The last forward failed, here or in a later layer, so KVMeta did not move on. What it appended goes; its
+            // edit is done, if it is still the same.
+            const bool same = meta.remove == last_.remove && meta.n_reserve == last_.n_reserve;
+            keep(0, same ? last_.edited : std::min(last_.edited, meta.previous - std::min(meta.previous, meta.remove)));
+        } else {
+            const std::size_t base = logical - std::min(logical, meta.remove);
+            keep(0, base);
+            for (int i = 0; i < meta.n_reserve; ++i) {
+                const std::size_t offset = static_cast<std::size_t>(std::max(meta.reserve[2 * i], 0));
+                const std::size_t from = base + std::min(offset, logical - base);
+                const std::size_t count = static_cast<std::size_t>(std::max(meta.reserve[2 * i + 1], 0));
+                keep(from, std::min(count, logical - from));
+            }
         }
         return model_->session.keep(number_, kept_.data(), kept_.size() / 2, given);
+    }
+
+    /// Remembers what KVMeta says of this step. edited: the logical length before anything is appended.
+    void remember(const MNN::KVMeta& meta, std::size_t edited) {
+        last_.previous = meta.previous;
+        last_.next = edited + meta.add;
+        last_.remove = meta.remove;
+        last_.n_reserve = meta.n_reserve;
+        last_.edited = edited;
     }
 
     void keep(std::size_t from, std::size_t count) {
@@ -424,6 +440,11 @@ private:
     /// Between begin and end of the session.
     bool open_ = false;
     bool shared_ = false;
+    /// KVMeta at the last begin, to tell a forward that failed from one that was done.
+    struct {
+        std::size_t previous, next, remove, edited;
+        int n_reserve;
+    } last_ = {0, 0, 0, 0, 0};
     /// A tile of this step was refused.
     std::atomic<bool> refused_{false};
     /// MNN's own mExpandChunk while it is another for one growth; else 0.
