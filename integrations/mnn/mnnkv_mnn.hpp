@@ -387,7 +387,11 @@ private:
     /// Remembers what KVMeta says of this step. edited: the logical length before anything is appended.
     void remember(const MNN::KVMeta& meta, std::size_t edited) {
         last_.previous = meta.previous;
-        last_.next = edited + meta.add;
+        // As KVMeta::sync counts, which is not always what the cache has.
+        last_.next = meta.previous - meta.remove + meta.add;
+        for (int i = 0; i < meta.n_reserve; ++i) {
+            last_.next += static_cast<std::size_t>(std::max(meta.reserve[2 * i + 1], 0));
+        }
         last_.remove = meta.remove;
         last_.n_reserve = meta.n_reserve;
         last_.edited = edited;
@@ -405,7 +409,8 @@ private:
     template <class Cache>
     void widen(Cache& cache, std::size_t tokens) {
         if (tokens > static_cast<std::size_t>(cache.mMaxLength) && !cache.mKVCacheInDisk) {
-            chunk_ = cache.mConfig.mExpandChunk;
+            // Still set where the last growth failed.
+            chunk_ = chunk_ != 0 ? chunk_ : cache.mConfig.mExpandChunk;
             cache.mConfig.mExpandChunk = std::max(chunk_, static_cast<int>(tokens / 4));
         }
     }

@@ -1,0 +1,287 @@
+// A chat with a stub engine that judges every step: which tokens a cache holds, read off its rows, and whether the
+// output is that of a host without the adapter whose cache holds just these.
+
+#ifndef MNNKV_TESTS_MNN_CHAT_HPP
+#define MNNKV_TESTS_MNN_CHAT_HPP
+
+#include "../suites/support.hpp"
+#include "stub_host.hpp"
+
+#include <memory>
+#include <optional>
+
+namespace support {
+
+using mnn_stub::failure;
+using mnn_stub::layer_step;
+using mnn_stub::settings;
+using mnn_stub::token;
+
+inline std::string lines(const std::vector<std::string>& all) {
+    std::string text;
+    for (const std::string& line : all) {
+        text += line + '\n';
+    }
+    return text;
+}
+
+/// Evicts from every layer but the first, in small blocks, so that small caches show what large ones do.
+inline std::string evicting(const std::string& more = "") {
+    return R"("kv_h2o_enable": true, "kv_h2o_layer_start": 1, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8,
+              "kv_h2o_recent_tokens": 24, "kv_h2o_trigger_min_tokens": 80, "kv_h2o_update_interval": 4,
+              "kv_h2o_target_lossy_ratio": 2.0)" + (more.empty() ? "" : ", " + more);
+}
+
+/// Compresses cold tokens of every layer. store: and keeps them compressed between steps; full: and compares.
+inline std::string compressing(const std::string& mode, int workers) {
+    return R"("kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_front_n": 100,
+              "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 24, "kv_lossless_runtime_mode": ")" +
+           mode + R"(", "kv_lossless_async_threads": )" + std::to_string(workers);
+}
+
+/// As the engine fills in what it tells the adapter, from a config with keys of its own.
+inline settings configured(settings how, const std::string& keys, const std::string& more = "") {
+    how.config = R"({"attention_mode": 8, "llm_model": "llm.mnn", )" + keys + (more.empty() ? "" : ", " + more) + "}";
+    how.evicts = how.config.find(R"("kv_h2o_enable": true)") != std::string::npos;
+    how.compresses = how.config.find(R"("kv_lossless_enable": true)") != std::string::npos;
+    how.logs = how.config.find(R"("kv_h2o_log_stats": true)") != std::string::npos;
+    return how;
+}
+
+class chat {
+public:
+    explicit chat(const settings& how) : how_(how), host_(how) {
+        if (!how.evicts) {
+            settings plain = how;
+            plain.patched = false;
+            plain_.emplace(plain);
+        }
+        forget();
+    }
+
+    const settings& how() const { return how_; }
+    mnn_stub::engine& host() { return host_; }
+    int length() const { return static_cast<int>(history_.size()); }
+    /// Tokens that MNN counts but has no more: see erase.
+    int forgotten() const { return forgotten_; }
+    const layer_step& last(int layer) const { return last_[static_cast<std::size_t>(layer)]; }
+    int held(int layer) const { return last(layer).length; }
+    bool holds(int layer, int serial) const {
+        const std::vector<int>& held = held_[static_cast<std::size_t>(layer)];
+        return std::binary_search(held.begin(), held.end(), serial);
+    }
+    /// Serials of the chat's tokens, in order.
+    int serial(int at) const { return history_[static_cast<std::size_t>(at)].serial; }
+
+    /// A step of so many new tokens. Without eviction the outputs are those of an engine without patches, which goes
+    /// the same way beside this one.
+    void say(int count) {
+        const std::vector<token> come = next(count);
+        last_ = host_.forward(come);
+        history_.insert(history_.end(), come.begin(), come.end());
+        edited_ = false;
+        std::vector<layer_step> plain;
+        if (plain_) {
+            plain = plain_->forward(come);
+        }
+        ASSERT_EQ(last_.size(), static_cast<std::size_t>(how_.layers));
+        EXPECT_EQ(host_.previous(), static_cast<std::size_t>(length() + forgotten_));
+        for (int layer = 0; layer < how_.layers && !testing::Test::HasFailure(); ++layer) {
+            SCOPED_TRACE("layer " + std::to_string(layer) + " after " + std::to_string(length()) + " tokens");
+            ASSERT_NO_FATAL_FAILURE(judge(layer, count));
+            if (plain_) {
+                EXPECT_EQ(held(layer), length()) << "nothing is evicted";
+                EXPECT_TRUE(last(layer).output == plain[static_cast<std::size_t>(layer)].output)
+                    << "the output is not that of MNN alone";
+            }
+        }
+    }
+
+    /// One by one.
+    void decode(int count) {
+        for (int i = 0; i < count && !testing::Test::HasFailure(); ++i) {
+            ASSERT_NO_FATAL_FAILURE(say(1));
+        }
+    }
+
+    /// A step in which a layer gives up. Not counted: the chat is as before, and tells it other tokens next.
+    void fail(int count, int layer, failure how, bool counted) {
+        const std::vector<token> come = next(count);
+        const std::vector<layer_step> steps = host_.forward(come, layer, how, counted);
+        EXPECT_FALSE(steps[static_cast<std::size_t>(layer)].ran);
+        if (!counted) {
+            return;
+        }
+        history_.insert(history_.end(), come.begin(), come.end());
+        edited_ = false;
+        if (plain_) {
+            plain_->forward(come);
+        }
+        for (std::vector<int>& held : held_) {
+            for (const token& of : come) {
+                held.push_back(of.serial);
+            }
+        }
+    }
+
+    /// Before the next step `remove` tokens go from the end, but for these ranges (offset, length).
+    void edit(int remove, const std::vector<std::pair<int, int>>& reserve = {}) {
+        ASSERT_FALSE(edited_) << "MNN takes one edit per step";
+        edited_ = true;
+        host_.remove(static_cast<std::size_t>(remove), reserve);
+        if (plain_) {
+            plain_->remove(static_cast<std::size_t>(remove), reserve);
+        }
+        if (static_cast<std::size_t>(remove) == host_.previous()) {
+            forgotten_ = 0;
+            for (const std::pair<int, int>& range : reserve) {
+                forgotten_ += range.second;
+            }
+            history_.clear();
+            forget();
+            return;
+        }
+        const int base = length() - remove;
+        std::vector<token> left(history_.begin(), history_.begin() + base);
+        for (const std::pair<int, int>& range : reserve) {
+            const auto from = history_.begin() + base + range.first;
+            left.insert(left.end(), from, from + range.second);
+        }
+        history_ = left;
+    }
+
+    /// With begin 0 nothing is left, since MNN takes that for a new chat. It goes on counting what should be left.
+    void erase(int begin, int end) {
+        if (end < length()) {
+            ASSERT_NO_FATAL_FAILURE(edit(length() - begin, {{end - begin, length() - end}}));
+        } else {
+            ASSERT_NO_FATAL_FAILURE(edit(length() - begin));
+        }
+    }
+
+    void clear() {
+        history_.clear();
+        ASSERT_NO_FATAL_FAILURE(edit(static_cast<int>(host_.previous())));
+    }
+
+    /// The caches' buffers are, byte for byte, those of an engine without patches.
+    testing::AssertionResult is_untouched() {
+        for (int layer = 0; layer < how_.layers; ++layer) {
+            const testing::AssertionResult equal = same(host_.buffers(layer), plain_->buffers(layer));
+            if (!equal) {
+                return testing::AssertionFailure() << "layer " << layer << ": " << equal.message();
+            }
+        }
+        return testing::AssertionSuccess();
+    }
+    mnn_stub::engine& plain() { return *plain_; }
+
+    /// A number of the metrics; -1 when it was not measured.
+    double metric(const std::string& name) const {
+        const std::string text = mnn_stub::bench_value(host_.metrics(), name);
+        return text == "-" ? -1.0 : std::atof(text.c_str());
+    }
+
+    /// The next prompt is written to a file, or behind one that has `tokens`.
+    void write_prefix() {
+        host_.write_prefix("prefix");
+        plain_->write_prefix("prefix");
+    }
+    void read_prefix(int count) {
+        const std::vector<token> tokens = next(count);
+        host_.read_prefix("prefix", tokens);
+        plain_->read_prefix("prefix", tokens);
+        history_ = tokens;
+    }
+
+private:
+    std::vector<token> next(int count) {
+        std::vector<token> come;
+        for (int i = 0; i < count; ++i) {
+            come.push_back({serial_++, length() + forgotten_ + i});
+        }
+        return come;
+    }
+
+    void forget() { held_.assign(static_cast<std::size_t>(how_.layers), std::vector<int>()); }
+
+    void judge(int layer, int count) {
+        const layer_step& step = last(layer);
+        ASSERT_TRUE(step.ran);
+        EXPECT_TRUE(step.agrees) << "MNN counts other tokens than its cache has";
+        EXPECT_EQ(step.chunk, 64) << "MNN's own";
+        EXPECT_LE(step.length, step.capacity);
+
+        // Rows are unique, so the cache says which tokens it holds. They are in order.
+        const std::size_t row = static_cast<std::size_t>(how_.kv_heads * how_.head_dim);
+        ASSERT_EQ(step.keys.size(), row * static_cast<std::size_t>(step.length));
+        std::vector<token> tokens;
+        std::vector<int> serials;
+        std::size_t slot = 0;
+        for (std::size_t at = 0; at < history_.size() && slot < step.keys.size() / row; ++at) {
+            const auto rows = mnn_stub::rows_of(how_, how_.source(layer), history_[at]);
+            const auto from = static_cast<std::ptrdiff_t>(slot * row);
+            if (std::equal(rows.first.begin(), rows.first.end(), step.keys.begin() + from)) {
+                ASSERT_TRUE(std::equal(rows.second.begin(), rows.second.end(), step.values.begin() + from))
+                    << "K of slot " << slot << " is not where its V is";
+                tokens.push_back(history_[at]);
+                serials.push_back(history_[at].serial);
+                ++slot;
+            }
+        }
+        ASSERT_EQ(slot, step.keys.size() / row) << "the cache's first slot that holds no token of the chat, in order";
+        ASSERT_GE(step.length, count);
+        ASSERT_EQ(tokens[tokens.size() - static_cast<std::size_t>(count)].serial, serial(length() - count))
+            << "a new token is missing";
+
+        std::vector<int>& held = held_[static_cast<std::size_t>(layer)];
+        EXPECT_TRUE(std::includes(held.begin(), held.end(), serials.begin(), serials.end() - count) || held.empty())
+            << "a token is back that was evicted";
+        held = serials;
+        if (how_.evicts) {
+            EXPECT_TRUE(step.output == mnn_stub::attention_over(how_, layer, tokens, count).output)
+                << "the output is not that of MNN with " << step.length << " of " << length() << " tokens";
+        }
+    }
+
+    settings how_;
+    mnn_stub::engine host_;
+    std::optional<mnn_stub::engine> plain_;
+    std::vector<token> history_;
+    int serial_ = 0, forgotten_ = 0;
+    bool edited_ = false;
+    std::vector<layer_step> last_;
+    /// Per layer, serials in the cache after the last step.
+    std::vector<std::vector<int>> held_;
+};
+
+/// What a user does with a model: prompts, answers, edits, drafts.
+inline void live(chat& chat) {
+    ASSERT_NO_FATAL_FAILURE(chat.say(150));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(10));
+    ASSERT_NO_FATAL_FAILURE(chat.say(60));  // second turn, and growth
+    ASSERT_NO_FATAL_FAILURE(chat.say(90));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(12));
+    chat.erase(chat.length() - 30, chat.length());
+    ASSERT_NO_FATAL_FAILURE(chat.decode(6));
+    chat.erase(60, 100);
+    ASSERT_NO_FATAL_FAILURE(chat.say(20));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(3));
+    chat.erase(1, 25);
+    ASSERT_NO_FATAL_FAILURE(chat.decode(6));
+    for (const int rejected : {3, 0, 4, 1}) {  // drafts of five tokens
+        ASSERT_NO_FATAL_FAILURE(chat.say(5));
+        chat.edit(rejected);
+    }
+    for (int chunk = 0; chunk < 3; ++chunk) {
+        ASSERT_NO_FATAL_FAILURE(chat.say(40)) << "a prompt in chunks";
+    }
+    // A tree of drafts: of its eight tokens the path of three stays.
+    ASSERT_NO_FATAL_FAILURE(chat.say(8));
+    chat.edit(8, {{0, 1}, {2, 1}, {5, 1}});
+    ASSERT_NO_FATAL_FAILURE(chat.decode(8));
+}
+
+}  // namespace support
+
+#endif  // MNNKV_TESTS_MNN_CHAT_HPP

@@ -1,0 +1,275 @@
+// The adapter for MNN over a model's life: steps that fail, models that come and go, reports, random schedules.
+
+#include "chat.hpp"
+
+namespace {
+
+using namespace support;
+
+class MnnAdapterLife : public testing::Test {
+protected:
+    void SetUp() override { mnn_stub::take_log(); }
+};
+
+settings lossless(int workers = 0) { return configured(settings(), compressing("store", workers)); }
+settings lossy(const std::string& more = "") { return configured(settings(), evicting(more)); }
+
+// An op that gives up.
+
+TEST_F(MnnAdapterLife, MendsAStepThatLeftEarly) {
+    for (const settings& how : {lossless(), lossless(1), lossy()}) {
+        chat chat(how);
+        chat.fail(150, 1, failure::after_append, false);
+        chat.fail(150, 0, failure::before_room, false);
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        for (int round = 0; round < 6; ++round) {
+            SCOPED_TRACE("round " + std::to_string(round));
+            ASSERT_NO_FATAL_FAILURE(chat.decode(5));
+            chat.fail(1 + round % 3, round % 2, failure::after_append, true);
+            ASSERT_NO_FATAL_FAILURE(chat.say(1 + round)) << "the tokens are in the cache and count";
+            chat.fail(round == 4 ? 70 : 2, round % 2, failure::after_append, false);
+            ASSERT_NO_FATAL_FAILURE(chat.say(1 + round)) << "the engine does not know of them";
+            chat.fail(2, round % 2, failure::before_room, false);
+        }
+        ASSERT_NO_FATAL_FAILURE(live(chat));
+        EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    }
+}
+
+TEST_F(MnnAdapterLife, GivesMnnItsChunkBackAfterAGrowthThatFailed) {
+    chat chat(lossless());
+    ASSERT_NO_FATAL_FAILURE(chat.say(300));
+    for (int tries = 0; tries < 3; ++tries) {
+        chat.fail(70, 0, failure::before_room, false);
+    }
+    ASSERT_NO_FATAL_FAILURE(chat.say(70)) << "chat::judge looks at it after every step";
+    EXPECT_EQ(chat.last(0).capacity, 370 + 370 / 4);
+}
+
+TEST_F(MnnAdapterLife, EditsOnceWhenTheStepIsTriedAgain) {
+    // The engine counted nothing, so it says the same edit again. Some layers have done it, the last one has not.
+    settings how = lossless();
+    how.layers = 3;
+    chat chat(how);
+    ASSERT_NO_FATAL_FAILURE(chat.say(150));
+    for (const int count : {2, 9}) {
+        chat.edit(7);
+        chat.fail(count, 1, failure::after_append, false);
+        ASSERT_NO_FATAL_FAILURE(chat.say(2)) << "the end is dropped";
+        chat.erase(40, 45);
+        chat.fail(count, 1, failure::after_append, false);
+        chat.fail(count, 0, failure::after_append, false);
+        ASSERT_NO_FATAL_FAILURE(chat.say(2)) << "the middle is dropped";
+    }
+}
+
+// Models that come and go.
+
+TEST_F(MnnAdapterLife, KeepsModelsApart) {
+    std::unique_ptr<chat> first(new chat(lossless(1))), second(new chat(lossy(R"("kv_h2o_log_stats": true)")));
+    const auto both = [&](int count) {
+        ASSERT_NO_FATAL_FAILURE(first->say(count));
+        ASSERT_NO_FATAL_FAILURE(second->say(count));
+    };
+    ASSERT_NO_FATAL_FAILURE(both(150));
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_NO_FATAL_FAILURE(both(1 + i % 2));
+    }
+    EXPECT_EQ(first->held(1), first->length());
+    EXPECT_LT(second->held(1), second->length());
+    EXPECT_EQ(first->metric("h2o_total_evict_tokens"), -1.0);
+    EXPECT_EQ(second->metric("h2o_lossless_raw_bytes"), -1.0);
+    EXPECT_FALSE(mnn_stub::take_log().empty());
+    second.reset();
+    ASSERT_NO_FATAL_FAILURE(first->decode(5));
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    first.reset();
+}
+
+TEST_F(MnnAdapterLife, MayEndInEitherOrder) {
+    for (const bool meta_first : {false, true}) {
+        for (const settings& how : {lossless(1), lossy(), configured(settings(), R"("kv_h2o_enable": false)")}) {
+            chat chat(how);
+            ASSERT_NO_FATAL_FAILURE(chat.say(200));
+            ASSERT_NO_FATAL_FAILURE(chat.decode(5));
+            if (meta_first) {
+                chat.host().destroy_meta();
+            }
+        }
+    }
+    chat unused(lossy());  // a model that is loaded and never asked
+    EXPECT_EQ(unused.host().metrics(), "");
+}
+
+TEST_F(MnnAdapterLife, HasOneLayerForAllClonesOfAnOp) {
+    // Prompts and single tokens run in ops of their own here, which share the cache.
+    chat chat(lossy());
+    ASSERT_NO_FATAL_FAILURE(chat.say(150));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(10));
+    ASSERT_NO_FATAL_FAILURE(chat.say(20));
+    const json metrics = json_reader(chat.host().metrics()).read();
+    EXPECT_EQ(metrics["layers"].items.size(), 2u);
+    EXPECT_EQ(metrics["h2o_logical_tokens"].number, 360.0);
+}
+
+TEST_F(MnnAdapterLife, GivesTheNumberOfALayerThatIsGoneToTheNext) {
+    chat chat(lossless());
+    for (int round = 0; round < 5; ++round) {
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(4));
+        for (int layer = 0; layer < 2; ++layer) {
+            EXPECT_FALSE(same(chat.host().buffers(layer), chat.plain().buffers(layer))) << "compressed";
+        }
+        chat.host().remake(round % 2);
+        chat.plain().remake(round % 2);
+        chat.clear();
+    }
+    EXPECT_EQ(lines(mnn_stub::take_log()), "") << "none is one too many";
+}
+
+// Reports.
+
+TEST_F(MnnAdapterLife, PrintsALinePerEvictionIfItIsToldTo) {
+    for (const bool logs : {true, false}) {
+        chat chat(lossy(logs ? R"("kv_h2o_log_stats": true)" : R"("kv_h2o_log_stats": false)"));
+        std::string expected;
+        int evictions = 0, before = 0;
+        for (int i = 0; i < 60; ++i) {
+            const int count = i == 0 ? 150 : 1;
+            ASSERT_NO_FATAL_FAILURE(chat.say(count));
+            const int evicted = before + count - chat.held(1);
+            if (evicted > 0) {
+                expected += "mnn-kv: layer 1 evicted " + std::to_string(evicted) + " of " + std::to_string(before) +
+                            " tokens\n";
+                ++evictions;
+            }
+            before = chat.held(1);
+        }
+        EXPECT_GT(evictions, 3);
+        EXPECT_EQ(lines(mnn_stub::take_log()), logs ? expected : "");
+    }
+}
+
+TEST_F(MnnAdapterLife, PrintsWhatIsOddAboutAConfigOnce) {
+    chat chat(lossless());
+    settings how = configured(settings(), evicting(R"("kv_h2o_block_tokns": 4)"));
+    how.layers = 4;
+    class chat odd(how);
+    ASSERT_NO_FATAL_FAILURE(odd.say(50));
+    ASSERT_NO_FATAL_FAILURE(odd.decode(3));
+    const std::vector<std::string> log = mnn_stub::take_log();
+    ASSERT_EQ(log.size(), 1u) << lines(log);
+    EXPECT_NE(log[0].find("kv_h2o_block_tokns"), std::string::npos);
+}
+
+TEST_F(MnnAdapterLife, ReportsMetricsToTheEngineAndTheBenchmark) {
+    chat chat(configured(settings(), evicting(), compressing("store", 0)));
+    EXPECT_EQ(chat.host().metrics(), "") << "attention has not run";
+    ASSERT_NO_FATAL_FAILURE(chat.say(200));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(20));
+    const std::string text = chat.host().metrics();
+    const json metrics = json_reader(text).read();
+    EXPECT_NEAR(metrics["h2o_lossy_ratio"].number, 2.0, 0.5);
+
+    const std::string dumped = R"({"attention_mode": 8, "kv_metrics":)" + text + R"(, "llm_model": "llm.mnn"})";
+    const std::string found = mnn_stub::bench_metrics(dumped);
+    EXPECT_EQ(mnn_stub::bench_metrics(R"({"attention_mode": 8})"), "");
+    for (const std::string& column : mnn_stub::bench_columns()) {
+        const std::string shown = mnn_stub::bench_value(found, column);
+        EXPECT_NEAR(std::atof(shown.c_str()), metrics[column.c_str()].number,
+                    1e-5 * std::abs(metrics[column.c_str()].number));
+    }
+    EXPECT_EQ(mnn_stub::bench_value(found, "h2o_lossy"), "-") << "a name's beginning is not the name";
+    EXPECT_EQ(mnn_stub::bench_value("", "h2o_lossy_ratio"), "-");
+}
+
+// Random schedules.
+
+/// Ranges of the removed tail, in order and apart, so MNN can move them to the front one after another.
+std::vector<std::pair<int, int>> random_ranges(dice& random, int removed) {
+    std::vector<std::pair<int, int>> ranges;
+    for (int at = 0; at < removed && ranges.size() < 4;) {
+        const int from = at + static_cast<int>(random.below(20)), count = 1 + static_cast<int>(random.below(30));
+        if (from + count > removed) {
+            break;
+        }
+        ranges.emplace_back(from, count);
+        at = from + count + 1;
+    }
+    return ranges;
+}
+
+settings random_settings(dice& random, bool evicts) {
+    settings how;
+    how.heads = 2;
+    how.kv_heads = 1;
+    how.threads = static_cast<int>(random.between(1, 3));
+    how.flash = !random.one_in(3);
+    how.element_bytes = random.one_in(3) ? 2 : 4;
+    how.h_pack = random.one_in(2) ? 8 : 4;
+    how.l_pack = random.one_in(3) ? 2 : 1;
+    how.tile_pack = 4 << random.below(3);
+    how.mapped = random.one_in(8);
+    const std::string codec = compressing(random.one_in(4) ? "full" : "store", static_cast<int>(random.below(2)));
+    if (!evicts) {
+        return configured(how, codec);
+    }
+    const char* const more[] = {R"("kv_h2o_log_stats": false)", R"("kv_h2o_max_tokens": 80)",
+                                R"("kv_h2o_prefill_queries": 0)", R"("kv_h2o_target_basis": "physical")",
+                                R"("kv_h2o_layer_start": 0)"};
+    const std::string keys = evicting(more[random.below(5)]);
+    return random.one_in(2) ? configured(how, keys, codec + R"(, "kv_lossless_scope": "h2o_kept")")
+                            : configured(how, keys);
+}
+
+/// One action of an engine and its user; what it was, for the trace.
+std::string act(chat& chat, dice& random) {
+    const int length = chat.length();
+    const auto number = [](int n) { return std::to_string(n); };
+    std::string did;
+    if (random.one_in(14)) {
+        chat.clear();
+        did = "clear; ";
+    } else if (length > 0 && random.one_in(3)) {
+        const int removed = random.one_in(2) ? static_cast<int>(random.below(static_cast<std::uint32_t>(length) + 1))
+                                             : std::min(length, static_cast<int>(random.below(9)));
+        const auto ranges = random.one_in(2) ? random_ranges(random, removed) : std::vector<std::pair<int, int>>();
+        chat.edit(removed, ranges);
+        did = "remove " + number(removed) + " but for " + number(static_cast<int>(ranges.size())) + " ranges; ";
+    }
+    const int count = static_cast<int>(random.one_in(3) || length == 0 ? random.between(2, 110) : random.between(1, 4));
+    if (random.one_in(6)) {
+        // Not counted: the engine would say edits again, and of ranges nobody can tell then whether they are done.
+        const bool counted = !did.empty() || chat.forgotten() > 0 || random.one_in(2);
+        chat.fail(count, static_cast<int>(random.below(2)), failure::after_append, counted);
+        did += std::string("fail ") + (counted ? "counted " : "") + number(count) + "; ";
+    }
+    chat.say(count);
+    did += "say " + number(count);
+    if (random.one_in(3)) {
+        chat.decode(static_cast<int>(random.between(1, 8)));
+        did += "; decode";
+    }
+    return did;
+}
+
+class MnnAdapterSchedules : public testing::TestWithParam<bool> {};
+
+TEST_P(MnnAdapterSchedules, NeverShowAWrongTokenOrOutput) {
+    for (std::uint32_t seed = 0; seed < 100 && !HasFailure(); ++seed) {
+        dice random(seed);
+        const settings how = random_settings(random, GetParam());
+        SCOPED_TRACE("seed " + std::to_string(seed) + ", config " + how.config);
+        chat chat(how);
+        std::string trace;
+        for (int action = 0; action < 10 && !HasFailure(); ++action) {
+            trace += "\n  " + act(chat, random);
+        }
+        EXPECT_FALSE(HasFailure()) << "the schedule was:" << trace;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Random, MnnAdapterSchedules, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "Lossy" : "Lossless"; });
+
+}  // namespace

@@ -1,0 +1,414 @@
+// The adapter for MNN (integrations/mnn/mnnkv_mnn.hpp) in a stand-in for MNN: what comes out of attention, which tokens
+// stay, what is printed, and that nothing of it happens where it must not.
+
+#include "chat.hpp"
+
+namespace {
+
+using namespace support;
+
+class MnnAdapter : public testing::Test {
+protected:
+    void SetUp() override { mnn_stub::take_log(); }
+};
+
+/// A shape of attention per number of threads, with padding in heads, dims and blocks.
+settings shape(int threads, bool flash, int element_bytes = 4) {
+    settings how;
+    how.threads = threads;
+    how.flash = flash;
+    how.element_bytes = element_bytes;
+    how.heads = std::max(4, threads);
+    if (element_bytes == 2) {
+        how.h_pack = 8;
+        how.l_pack = threads > 2 ? 2 : 1;
+        how.tile_pack = threads > 4 ? 4 : 8;
+    }
+    return how;
+}
+
+// Nothing enabled.
+
+TEST_F(MnnAdapter, DoesNothingUnlessItIsEnabled) {
+    for (const bool flash : {true, false}) {
+        settings how = configured(shape(2, flash), R"("kv_h2o_enable": false, "kv_lossless_enable": false)");
+        chat chat(how);
+        ASSERT_NO_FATAL_FAILURE(live(chat));
+        EXPECT_TRUE(chat.is_untouched());
+        EXPECT_FALSE(chat.last(0).hooked);
+        EXPECT_EQ(chat.host().metrics(), "");
+        EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    }
+}
+
+// Lossless.
+
+class MnnAdapterLossless : public testing::TestWithParam<std::tuple<std::string, int, bool, int>> {};
+
+TEST_P(MnnAdapterLossless, LeavesEveryOutputAsItIs) {
+    mnn_stub::take_log();
+    const auto& [mode, workers, flash, threads] = GetParam();
+    const int bytes = threads % 4 == 0 ? 2 : 4;
+    chat chat(configured(shape(threads, flash, bytes), compressing(mode, workers)));
+    ASSERT_NO_FATAL_FAILURE(live(chat));
+    EXPECT_TRUE(chat.last(0).hooked);
+    EXPECT_GT(chat.metric("h2o_lossless_raw_bytes"), 0.0) << "something was compressed";
+    if (mode == "store") {
+        if (workers == 0) {
+            EXPECT_GT(chat.metric("h2o_lossless_restored_blocks"), 0.0) << "and taken out of the caches";
+        }
+    } else {
+        EXPECT_TRUE(chat.metric("h2o_lossless_restored_blocks") <= 0.0);
+    }
+    chat.clear();
+    ASSERT_NO_FATAL_FAILURE(chat.say(120)) << "a new chat";
+    ASSERT_NO_FATAL_FAILURE(chat.decode(10));
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryWay, MnnAdapterLossless,
+                         testing::Combine(testing::Values("full", "store"), testing::Values(0, 1), testing::Bool(),
+                                          testing::Values(1, 2, 4, 8)),
+                         [](const auto& tested) {
+                             return std::get<0>(tested.param) + "_workers" + std::to_string(std::get<1>(tested.param)) +
+                                    (std::get<2>(tested.param) ? "_flash" : "_no_flash") + "_threads" +
+                                    std::to_string(std::get<3>(tested.param));
+                         });
+
+TEST_F(MnnAdapter, KeepsColdTokensOutOfTheCacheBetweenSteps) {
+    chat chat(configured(shape(2, true), compressing("store", 0)));
+    ASSERT_NO_FATAL_FAILURE(chat.say(300));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(12));
+    EXPECT_FALSE(chat.is_untouched()) << "tokens that are compressed read as zero";
+    EXPECT_GT(chat.metric("h2o_lossless_ratio"), 1.0);
+}
+
+// Eviction.
+
+class MnnAdapterEviction : public testing::TestWithParam<std::tuple<std::string, bool, int, int>> {};
+
+TEST_P(MnnAdapterEviction, LeavesTheOthersAsTheyAre) {
+    // Each step's output is that of MNN with only the tokens that are left: see chat::judge.
+    mnn_stub::take_log();
+    const auto& [mode, flash, threads, bytes] = GetParam();
+    settings how = shape(threads, flash, bytes);
+    how.layers = 3;
+    const std::string lossless = R"("kv_lossless_scope": "front_n_and_h2o_kept")";
+    chat chat(mode.empty() ? configured(how, evicting())
+                           : configured(how, evicting(), compressing(mode, 1) + ", " + lossless));
+    ASSERT_NO_FATAL_FAILURE(live(chat));
+    EXPECT_EQ(chat.held(0), chat.length()) << "below kv_h2o_layer_start";
+    for (const int layer : {1, 2}) {
+        EXPECT_LT(chat.held(layer), chat.length() * 3 / 4);
+    }
+    EXPECT_GT(chat.metric("h2o_lossy_ratio"), 1.3);
+    EXPECT_GT(chat.metric("h2o_total_evict_tokens"), 100.0);
+    chat.clear();
+    ASSERT_NO_FATAL_FAILURE(chat.say(120)) << "a new chat";
+    EXPECT_EQ(chat.held(1), 120);
+    ASSERT_NO_FATAL_FAILURE(chat.decode(10));
+    EXPECT_LT(chat.held(1), 100);
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryWay, MnnAdapterEviction,
+                         testing::Combine(testing::Values("", "store"), testing::Bool(), testing::Values(1, 4),
+                                          testing::Values(4, 2)),
+                         [](const auto& tested) {
+                             return (std::get<0>(tested.param).empty() ? "alone" : "with_store") +
+                                    std::string(std::get<1>(tested.param) ? "_flash" : "_no_flash") + "_threads" +
+                                    std::to_string(std::get<2>(tested.param)) + "_bytes" +
+                                    std::to_string(std::get<3>(tested.param));
+                         });
+
+TEST_F(MnnAdapter, EvictsTheSameWithAnyNumberOfThreads) {
+    // Which thread has which head, and in which order they come, makes no difference to the scores.
+    std::vector<chat> chats;
+    for (const int threads : {1, 2, 4, 8, 12}) {
+        settings how = shape(threads, true);
+        how.heads = 8;
+        chats.emplace_back(configured(how, evicting()));
+        ASSERT_NO_FATAL_FAILURE(chats.back().say(200));
+        ASSERT_NO_FATAL_FAILURE(chats.back().decode(30));
+        ASSERT_LT(chats.back().held(1), 160);
+        EXPECT_TRUE(chats.back().last(1).keys == chats.front().last(1).keys) << threads << " threads";
+    }
+}
+
+TEST_F(MnnAdapter, EvictsByWhatAttentionLookedAt) {
+    // With and without flash attention tiles say the same in other words, so nearly all tokens that stay are the same.
+    chat flash(configured(shape(2, true), evicting())), plain(configured(shape(2, false), evicting()));
+    for (chat* chat : {&flash, &plain}) {
+        ASSERT_NO_FATAL_FAILURE(chat->say(200));
+        ASSERT_NO_FATAL_FAILURE(chat->decode(1));
+    }
+    int both = 0;
+    for (int serial = 0; serial < 201; ++serial) {
+        both += flash.holds(1, serial) && plain.holds(1, serial) ? 1 : 0;
+    }
+    ASSERT_LT(flash.held(1), 140);
+    EXPECT_EQ(flash.held(1), plain.held(1));
+    EXPECT_EQ(both, flash.held(1));
+}
+
+TEST_F(MnnAdapter, LetsCachesGrowWithWhatTheyHold) {
+    for (const char* const limit : {R"("kv_h2o_max_tokens": 120)", R"("kv_h2o_target_lossy_ratio": 4.0)"}) {
+        SCOPED_TRACE(limit);
+        chat chat(configured(shape(2, true), evicting(limit)));
+        for (int chunk = 0; chunk < 10; ++chunk) {
+            ASSERT_NO_FATAL_FAILURE(chat.say(64));
+        }
+        ASSERT_NO_FATAL_FAILURE(chat.decode(20));
+        EXPECT_EQ(chat.length(), 660);
+        EXPECT_GE(chat.last(0).capacity, 660) << "nothing is evicted there";
+        EXPECT_LT(chat.last(1).capacity, 450);
+    }
+}
+
+TEST_F(MnnAdapter, EvictsRightAfterThePromptUnlessTheModelSaysOtherwise) {
+    chat chat(configured(shape(2, true), evicting()));
+    ASSERT_NO_FATAL_FAILURE(chat.say(200));
+    EXPECT_EQ(chat.held(1), 200);
+    ASSERT_NO_FATAL_FAILURE(chat.say(1));
+    EXPECT_LT(chat.held(1), 140) << "eight queries of the prompt are scored";
+    for (const int serial : {0, 7, 176, 200}) {
+        EXPECT_TRUE(chat.holds(1, serial)) << "token " << serial << " is among the first or the last";
+    }
+
+    class chat other(configured(shape(2, true), evicting(R"("kv_h2o_prefill_queries": 0)")));
+    ASSERT_NO_FATAL_FAILURE(other.say(200));
+    ASSERT_NO_FATAL_FAILURE(other.say(1));
+    EXPECT_EQ(other.held(1), 201) << "nothing is known of any token yet";
+    ASSERT_NO_FATAL_FAILURE(other.decode(12));
+    EXPECT_LT(other.held(1), 140);
+}
+
+TEST_F(MnnAdapter, GoesOnWithALayerThatLostAllItHad) {
+    // What the chat keeps was evicted, so that MNN sees an empty cache in the middle of a chat.
+    for (const bool stores : {false, true}) {
+        settings how = shape(2, true);
+        how.layers = 6;
+        const std::string config = evicting(R"("kv_h2o_sink_tokens": 0)");
+        chat chat(stores ? configured(how, config, compressing("store", 0)) : configured(how, config));
+        ASSERT_NO_FATAL_FAILURE(chat.say(200));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(5));
+        int empty = 0;
+        for (int layer = 1; layer < 6; ++layer) {
+            empty += chat.holds(layer, 0) ? 0 : 1;
+        }
+        ASSERT_GT(empty, 0);
+        chat.erase(3, chat.length());
+        ASSERT_NO_FATAL_FAILURE(chat.say(2));
+        EXPECT_EQ(chat.held(0), 5);
+        for (int layer = 1; layer < 6; ++layer) {
+            empty -= chat.held(layer) == 2 ? 1 : 0;
+        }
+        EXPECT_EQ(empty, 0);
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(10));
+        EXPECT_LT(chat.held(1), chat.held(0));
+    }
+}
+
+TEST_F(MnnAdapter, ForgetsAChatWhoseFrontIsErasedAsMnnDoes) {
+    // MNN takes it for a new chat, but counts what should be left; edits are of the end from then on.
+    for (const settings& how : {configured(shape(2, true), compressing("store", 0)),
+                                configured(shape(2, true), evicting(), compressing("store", 1))}) {
+        chat chat(how);
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(5));
+        chat.erase(0, 25);
+        ASSERT_NO_FATAL_FAILURE(chat.say(90));
+        EXPECT_EQ(chat.length(), 90);
+        EXPECT_EQ(chat.forgotten(), 130);
+        ASSERT_NO_FATAL_FAILURE(chat.decode(12));
+        chat.edit(7);
+        ASSERT_NO_FATAL_FAILURE(chat.say(60));
+        chat.edit(50, {{4, 10}, {20, 30}});
+        ASSERT_NO_FATAL_FAILURE(chat.decode(12));
+        chat.clear();
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        EXPECT_EQ(chat.forgotten(), 0);
+    }
+}
+
+TEST_F(MnnAdapter, TakesNoStepForAFailedOneBecauseCountsAreEqual) {
+    // KVMeta says the same number before and after a step that adds what it removes; MNN's count may be more than there
+    // is, too.
+    for (const bool forgets : {false, true}) {
+        SCOPED_TRACE(forgets ? "with tokens that MNN only counts" : "");
+        chat chat(configured(shape(2, true), compressing("store", 0)));
+        ASSERT_NO_FATAL_FAILURE(chat.say(155));
+        if (forgets) {
+            chat.erase(0, 25);
+            ASSERT_NO_FATAL_FAILURE(chat.say(25)) << "as many as were erased";
+            ASSERT_NO_FATAL_FAILURE(chat.say(90));
+        }
+        for (int draft = 0; draft < 3; ++draft) {
+            chat.edit(3);
+            ASSERT_NO_FATAL_FAILURE(chat.say(3));
+            chat.edit(5, {{1, 2}});
+            ASSERT_NO_FATAL_FAILURE(chat.say(3));
+        }
+        const int before = static_cast<int>(chat.host().previous());
+        ASSERT_NO_FATAL_FAILURE(chat.say(1));
+        chat.clear();
+        ASSERT_NO_FATAL_FAILURE(chat.say(before)) << "a new chat that is as long as the last was a step ago";
+        ASSERT_NO_FATAL_FAILURE(chat.decode(3));
+    }
+}
+
+TEST_F(MnnAdapter, HandsOnWhatKvMetaSaysOfTheModel) {
+    settings how = shape(2, true);
+    how.attn_scale = 0.75f;
+    chat chat(configured(how, compressing("store", 0)));
+    ASSERT_NO_FATAL_FAILURE(live(chat)) << "attention takes it from the KVMeta of its step";
+}
+
+// Growth.
+
+TEST_F(MnnAdapter, GrowsCachesByAQuarterAndGivesTheTailBack) {
+    settings how = configured(shape(2, true), compressing("full", 0));
+    how.heads = how.kv_heads = 1;
+    how.head_dim = 64;
+    chat chat(how);
+    ASSERT_NO_FATAL_FAILURE(chat.say(600));
+    EXPECT_EQ(chat.last(0).capacity, 664);
+    ASSERT_NO_FATAL_FAILURE(chat.say(65));
+    EXPECT_EQ(chat.last(0).capacity, 665 + 665 / 4);
+#ifdef __linux__
+    // MNN's memory is full of ones here; pages that came back from the system are zero.
+    const bytes ours = chat.host().buffers(0), plain = chat.plain().buffers(0);
+    EXPECT_GT(std::count(ours.begin(), ours.end(), 0), std::count(plain.begin(), plain.end(), 0) + 32768);
+#endif
+    ASSERT_NO_FATAL_FAILURE(chat.say(166));
+    EXPECT_EQ(chat.last(0).capacity, 831) << "full";
+    ASSERT_NO_FATAL_FAILURE(chat.decode(1));
+    EXPECT_EQ(chat.last(0).capacity, 832 + 832 / 4);
+
+    how.mapped = true;
+    class chat mapped(how);
+    ASSERT_NO_FATAL_FAILURE(mapped.say(600));
+    ASSERT_NO_FATAL_FAILURE(mapped.say(65));
+    EXPECT_EQ(mapped.last(0).capacity, 665 + 64) << "a file's tail would not go back";
+    EXPECT_GT(mapped.metric("h2o_lossless_raw_bytes"), 0.0);
+}
+
+// Off.
+
+struct refused {
+    const char* name;
+    settings how;
+    std::string line;
+};
+
+std::vector<refused> all_refused() {
+    const std::string both = evicting() + ", " + compressing("store", 0);
+    const settings usual = configured(shape(2, true), both);
+    std::vector<refused> all;
+    const auto add = [&](const char* name, const std::string& line) -> settings& {
+        all.push_back({name, usual, line});
+        all.back().how.layers = 4;
+        return all.back().how;
+    };
+    add("quantised_keys", "the cache is quantised").key_quant_mode = 1;
+    add("quantised_values", "the cache is quantised").value_quant_mode = 3;
+    add("bytes", "an element of the cache has 1 bytes").element_bytes = 1;
+    add("sliding_attention", R"(attention_type is "mix", not "full")").attention_type = "mix";
+    add("glm_mask", R"(attention_mask is "glm", not "float")").attention_mask = "glm";
+    settings& wrong = add("wrong_type", "kv_h2o_block_tokens");
+    wrong = configured(wrong, both, R"("kv_h2o_block_tokens": "x")");
+    add("all_caches_shared", "a cache is read by more than one layer").reads = {-1, 0, -1, 2};
+    return all;
+}
+
+class MnnAdapterRefusal : public testing::TestWithParam<refused> {};
+void PrintTo(const refused& r, std::ostream* out) { *out << r.name; }
+
+TEST_P(MnnAdapterRefusal, IsOneLineAndMnnAlone) {
+    mnn_stub::take_log();
+    mnn_stub::engine host(GetParam().how);
+    settings plain = GetParam().how;
+    plain.patched = false;
+    mnn_stub::engine other(plain);
+    int serial = 0;
+    const auto step = [&](int count) {
+        std::vector<token> come;
+        for (int i = 0; i < count; ++i) {
+            come.push_back({serial++, static_cast<int>(host.previous()) + i});
+        }
+        const std::vector<layer_step> ours = host.forward(come), theirs = other.forward(come);
+        for (std::size_t layer = 0; layer < ours.size(); ++layer) {
+            EXPECT_TRUE(ours[layer].output == theirs[layer].output);
+            EXPECT_TRUE(host.buffers(static_cast<int>(layer)) == other.buffers(static_cast<int>(layer)));
+            EXPECT_EQ(ours[layer].capacity, theirs[layer].capacity);
+        }
+    };
+    step(150);
+    for (int i = 0; i < 75; ++i) {
+        step(1);
+    }
+    for (const std::size_t begin : {100, 0}) {
+        host.erase_history(begin, begin + 30);
+        other.erase_history(begin, begin + 30);
+        step(40);
+    }
+    host.clear();
+    other.clear();
+    step(50);
+    step(1);
+    const std::vector<std::string> log = mnn_stub::take_log();
+    ASSERT_EQ(log.size(), 1u) << lines(log);
+    EXPECT_NE(log[0].find(GetParam().line), std::string::npos) << log[0];
+    EXPECT_EQ(log[0].find("mnn-kv: off where "), 0u) << log[0];
+}
+
+INSTANTIATE_TEST_SUITE_P(OfWhatItCannotDo, MnnAdapterRefusal, testing::ValuesIn(all_refused()),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST_F(MnnAdapter, LeavesOnlyTheSharedCacheAlone) {
+    settings how = configured(shape(2, true), compressing("store", 0));
+    how.layers = 4;
+    how.reads = {-1, -1, 1, -1};
+    chat chat(how);
+    ASSERT_NO_FATAL_FAILURE(live(chat));
+    EXPECT_FALSE(chat.last(2).hooked) << "it has no cache of its own";
+    const bytes ours = chat.host().buffers(1);
+    EXPECT_TRUE(same(ours, chat.plain().buffers(1)));
+    EXPECT_FALSE(same(chat.host().buffers(0), chat.plain().buffers(0)));
+    EXPECT_FALSE(same(chat.host().buffers(3), chat.plain().buffers(3)));
+    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: off where a cache is read by more than one layer\n");
+}
+
+TEST_F(MnnAdapter, LeavesCachesAloneThatLayerNumsDoesNotCount) {
+    settings how = configured(shape(2, true), compressing("store", 0));
+    how.layers = 4;
+    how.layer_nums = 2;
+    chat chat(how);
+    ASSERT_NO_FATAL_FAILURE(live(chat));
+    for (int layer = 0; layer < 4; ++layer) {
+        EXPECT_EQ(same(chat.host().buffers(layer), chat.plain().buffers(layer)), layer >= 2) << "layer " << layer;
+    }
+    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: off where a model has more caches than layer_nums says\n");
+}
+
+TEST_F(MnnAdapter, LeavesAPrefixCacheFileAloneUntilThePromptThatClearsIt) {
+    for (const bool reads : {false, true}) {
+        SCOPED_TRACE(reads ? "read" : "written");
+        chat chat(configured(shape(2, true), compressing("store", 0)));
+        reads ? chat.read_prefix(100) : chat.write_prefix();
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(75));
+        ASSERT_NO_FATAL_FAILURE(chat.say(70));
+        EXPECT_TRUE(chat.is_untouched());
+        EXPECT_EQ(lines(mnn_stub::take_log()),
+                  "mnn-kv: off where the cache is a prefix cache file, until a prompt that clears it\n");
+        chat.clear();
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(12));
+        EXPECT_FALSE(chat.is_untouched()) << "on again";
+        EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    }
+}
+
+}  // namespace

@@ -1,0 +1,56 @@
+// Stands in for MNN's header of this name: how the LLM engine tells attention what becomes of the cache.
+
+#ifndef MNNKV_TESTS_STUB_KV_META_HPP
+#define MNNKV_TESTS_STUB_KV_META_HPP
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace mnnkv_mnn {
+struct host;
+}
+
+namespace MNN {
+
+struct KVMeta {
+    /// Of file_flag.
+    enum { NoChange, PendingWrite, PendingRead };
+
+    std::size_t block = 4096;
+    /// Tokens of the chat before this step.
+    std::size_t previous = 0;
+    /// So many of them go, from the end,
+    std::size_t remove = 0;
+    /// but for n_reserve ranges (offset, length), counted from the first that goes.
+    int* reserve = nullptr;
+    int n_reserve = 0;
+    /// So many come.
+    std::size_t add = 0;
+    std::string file_name;
+    int file_flag = NoChange;
+    int seqlen_in_disk = 0;
+    int layer_nums = 0;
+    float attn_scale = 0;
+    std::shared_ptr<mnnkv_mnn::host> mnnkv;
+
+    std::size_t reserved() const {
+        std::size_t sum = 0;
+        for (int i = 0; i < n_reserve; ++i) {
+            sum += static_cast<std::size_t>(reserve[2 * i + 1]);
+        }
+        return sum;
+    }
+
+    /// After a step.
+    void sync() {
+        previous = previous - remove + reserved() + add;
+        remove = add = 0;
+        reserve = nullptr;
+        n_reserve = 0;
+    }
+};
+
+}  // namespace MNN
+
+#endif  // MNNKV_TESTS_STUB_KV_META_HPP
