@@ -183,15 +183,18 @@ public:
     MNN::KVMeta* begin(MNN::KVMeta* meta, Cache& cache) {
         const bool was_open = open_;
         open_ = false;
+        refused_.store(false, std::memory_order_relaxed);
         model_->enter(number_);
         if (meta->previous == meta->remove) {
             // MNN clears the cache and allocates a new one, whatever is reserved.
             model_->session.reset_layer(number_);
-            on_ = is_possible(*meta, cache);
-            pending_ = on_;
             remember(*meta, 0);
+            const std::string why = objection(*meta, cache);
+            on_ = pending_ = why.empty();
             if (on_) {
                 model_->buffers_changed();
+            } else {
+                model_->say_once("off where " + why);
             }
             return meta;
         }
@@ -285,7 +288,7 @@ public:
         open_ = false;
         mnnkv_cache now = describe(cache);
         std::string why = "a tile was refused";
-        if (!refused_.exchange(false, std::memory_order_relaxed)) {
+        if (!refused_.load(std::memory_order_relaxed)) {
             const mnnkv::status done = model_->session.end(number_, heads, rows, now);
             if (done) {
                 return;
@@ -317,27 +320,29 @@ private:
         number_ = model_->take_number();
     }
 
-    /// Whether the cache that is about to be made can be compressed; if not, one line says why.
+    /// Why the cache that is about to be made cannot be compressed; "" when it can.
     template <class Cache>
-    bool is_possible(const MNN::KVMeta& meta, const Cache& cache) {
+    std::string objection(const MNN::KVMeta& meta, const Cache& cache) const {
         std::uint32_t logical = 0, physical = 0;
-        std::string why = model_->refusal;
-        if (!why.empty()) {
-        } else if (shared_) {
-            why = "a cache is read by more than one layer";
-        } else if (static_cast<int>(cache.mKeyQuantMode) != 0 || static_cast<int>(cache.mValueQuantMode) != 0) {
-            why = "the cache is quantised; attention_mode 8 and 0 are not";
-        } else if (!meta.file_name.empty() && meta.file_flag != MNN::KVMeta::NoChange) {
-            why = "the cache is a prefix cache file, until a prompt that clears it";
-        } else if (cache.mBytes != 4 && cache.mBytes != 2) {
-            why = "an element of the cache has " + std::to_string(cache.mBytes) + " bytes";
-        } else if (!model_->session.lengths(number_, logical, physical)) {
-            why = "a model has more caches than layer_nums says";
-        } else {
-            return true;
+        if (!model_->refusal.empty()) {
+            return model_->refusal;
         }
-        model_->say_once("off where " + why);
-        return false;
+        if (shared_) {
+            return "a cache is read by more than one layer";
+        }
+        if (static_cast<int>(cache.mKeyQuantMode) != 0 || static_cast<int>(cache.mValueQuantMode) != 0) {
+            return "the cache is quantised; attention_mode 8 and 0 are not";
+        }
+        if (!meta.file_name.empty() && meta.file_flag != MNN::KVMeta::NoChange) {
+            return "the cache is a prefix cache file, until a prompt that clears it";
+        }
+        if (cache.mBytes != 4 && cache.mBytes != 2) {
+            return "an element of the cache has " + std::to_string(cache.mBytes) + " bytes";
+        }
+        if (!model_->session.lengths(number_, logical, physical)) {
+            return "a model has more caches than layer_nums says";
+        }
+        return std::string();
     }
 
     /// The cache as the library wants it.
