@@ -8,9 +8,13 @@
 //! and at most twice that while it grows, never `rows * tokens`; blocks of normally 16 to 128 tokens make that little.
 
 #[cfg(test)]
+mod owned;
+#[cfg(test)]
 mod tests;
 mod tile;
 
+#[cfg(test)]
+pub(crate) use owned::OwnedTile;
 pub use tile::Tile;
 
 use crate::arch::{PackedRows, kernels};

@@ -9,6 +9,8 @@ mod config;
 mod plan;
 mod scores;
 
+#[cfg(test)]
+pub(crate) use attention::OwnedTile;
 pub use attention::{Accumulator, Tile, mass_to_f64};
 pub use config::{Config, Target};
 pub use plan::{Plan, plan};

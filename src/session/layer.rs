@@ -238,7 +238,7 @@ impl Layer {
             return Ok(());
         }
         self.counts.stale_plans += 1;
-        if self.lengths_for(h2o).0 < h2o.trigger_min_tokens && !self.is_over_cap(h2o) {
+        if self.basis(h2o) < h2o.trigger_min_tokens && !self.is_over_cap(h2o) {
             return Ok(());
         }
         self.make_plan(h2o)
@@ -264,10 +264,12 @@ impl Layer {
         }
     }
 
-    /// The length that the trigger and the target are taken of, and the one that a plan is made for.
-    fn lengths_for(&self, h2o: &H2o) -> (u32, u32) {
-        let Lengths { logical, physical } = self.lengths;
-        (if h2o.basis == Basis::Logical { logical } else { physical }, physical)
+    /// The length that the trigger and the target are taken of.
+    fn basis(&self, h2o: &H2o) -> u32 {
+        match h2o.basis {
+            Basis::Logical => self.lengths.logical,
+            Basis::Physical => self.lengths.physical,
+        }
     }
 
     /// Advances the clock by a step, and plans when it is time. `prompt`: the rows of a prompt do not move the clock, but
@@ -279,7 +281,7 @@ impl Layer {
             self.since_plan = self.since_plan.saturating_add(1);
             self.since_plan >= h2o.update_interval
         };
-        if (due && self.lengths_for(h2o).0 >= h2o.trigger_min_tokens) || self.is_over_cap(h2o) {
+        if (due && self.basis(h2o) >= h2o.trigger_min_tokens) || self.is_over_cap(h2o) {
             self.make_plan(h2o)?;
         }
         Ok(())
@@ -293,7 +295,7 @@ impl Layer {
     fn make_plan(&mut self, h2o: &H2o) -> Result<()> {
         let Some(scores) = &self.scores else { return Ok(()) };
         let start = Instant::now();
-        let (length, physical) = self.lengths_for(h2o);
+        let (length, physical) = (self.basis(h2o), self.lengths.physical);
         let ratio = match h2o.ratio {
             Ratio::Keep(ratio) => Target::KeepRatio(ratio),
             Ratio::Lossy(ratio) => Target::LossyRatio(ratio),

@@ -30,42 +30,10 @@ impl Random {
     }
 }
 
-/// A tile that owns its values.
-#[derive(Clone, Debug)]
-struct Own {
-    dtype: Dtype,
-    pack: usize,
-    queries: usize,
-    tokens: usize,
-    token_begin: usize,
-    first: bool,
-    last: bool,
-    data: Vec<u8>,
-    update_scale: Option<Vec<f32>>,
-    row_sum: Option<Vec<f32>>,
-}
-
-impl Own {
-    /// A whole head of plain f32 rows, `[queries][tokens]`, whose values are final.
-    fn rows(queries: usize, token_begin: usize, values: &[f32]) -> Own {
-        let shape = Shape { dtype: Dtype::F32, pack: 0, queries };
-        shape.tile(token_begin, values.len() / queries, |row, token| values[row * (values.len() / queries) + token])
-    }
-
-    fn borrow(&self) -> Tile<'_> {
-        Tile {
-            dtype: self.dtype,
-            pack: self.pack,
-            queries: self.queries,
-            tokens: self.tokens,
-            token_begin: self.token_begin,
-            first: self.first,
-            last: self.last,
-            data: &self.data,
-            update_scale: self.update_scale.as_deref(),
-            row_sum: self.row_sum.as_deref(),
-        }
-    }
+/// A whole head of plain f32 rows, `[queries][tokens]`, whose values are final.
+fn rows(queries: usize, token_begin: usize, values: &[f32]) -> OwnedTile {
+    let shape = Shape { dtype: Dtype::F32, pack: 0, queries };
+    shape.tile(token_begin, values.len() / queries, |row, token| values[row * (values.len() / queries) + token])
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +45,7 @@ struct Shape {
 
 impl Shape {
     /// The only tile of a head. Padding is NaN.
-    fn tile(self, token_begin: usize, tokens: usize, value: impl Fn(usize, usize) -> f32) -> Own {
+    fn tile(self, token_begin: usize, tokens: usize, value: impl Fn(usize, usize) -> f32) -> OwnedTile {
         let Shape { dtype, pack, queries } = self;
         let len = Tile::data_bytes(dtype, pack, queries, tokens).unwrap() / dtype.bytes();
         let mut values = vec![f32::NAN; len];
@@ -94,13 +62,13 @@ impl Shape {
             _ => values.iter().flat_map(|v| v.to_ne_bytes()).collect(),
         };
         let (first, last) = (true, true);
-        Own { dtype, pack, queries, tokens, token_begin, first, last, data, update_scale: None, row_sum: None }
+        OwnedTile { dtype, pack, queries, tokens, token_begin, first, last, data, update_scale: None, row_sum: None }
     }
 }
 
 /// A head as a flash attention leaves it, and what its softmax is in float64.
 struct Head {
-    tiles: Vec<Own>,
+    tiles: Vec<OwnedTile>,
     /// `[row][token]`
     exact: Vec<Vec<f64>>,
 }
@@ -161,7 +129,7 @@ fn masses(heads: &[Head], lanes: &[usize], block_tokens: usize, max_tokens: usiz
     accumulators.iter_mut().for_each(|a| a.start(block_tokens, max_tokens, last_rows));
     for (head, lane) in heads.iter().zip(lanes) {
         for tile in &head.tiles {
-            accumulators[*lane].add(&tile.borrow()).unwrap();
+            accumulators[*lane].add(&tile.tile()).unwrap();
         }
         assert!(!accumulators[*lane].in_head());
     }
@@ -222,7 +190,7 @@ fn numbers(scores: &Accumulator) -> Vec<f64> {
 #[test]
 fn a_worked_example_of_one_normalised_tile() {
     let mut scores = started(2, 100);
-    scores.add(&Own::rows(2, 3, &[0.25, 0.5, 0.25, 0.125, 0.125, 0.75]).borrow()).unwrap();
+    scores.add(&rows(2, 3, &[0.25, 0.5, 0.25, 0.125, 0.125, 0.75]).tile()).unwrap();
     assert_eq!(numbers(&scores), [0.0, 0.375, 1.625]);
     assert_eq!((scores.heads(), scores.rows(), scores.token_end(), scores.in_head()), (1, 2, 6, false));
 }
@@ -231,16 +199,16 @@ fn a_worked_example_of_one_normalised_tile() {
 fn a_worked_example_of_a_flash_attention() {
     // Two tiles of one row; the maximum grows by ln 4 with the second, so the first counts a quarter.
     let mut scores = started(2, 4);
-    let first = Own { last: false, ..Own::rows(1, 2, &[1.0, 0.5]) };
-    scores.add(&first.borrow()).unwrap();
+    let first = OwnedTile { last: false, ..rows(1, 2, &[1.0, 0.5]) };
+    scores.add(&first.tile()).unwrap();
     assert!(scores.in_head() && scores.heads() == 0 && scores.masses().is_empty());
-    let last = Own {
+    let last = OwnedTile {
         first: false,
         update_scale: Some(vec![0.25]),
         row_sum: Some(vec![1.5]),
-        ..Own::rows(1, 0, &[1.0, 0.125])
+        ..rows(1, 0, &[1.0, 0.125])
     };
-    scores.add(&last.borrow()).unwrap();
+    scores.add(&last.tile()).unwrap();
     assert_eq!(numbers(&scores).iter().map(|mass| (mass * 1e9).round() / 1e9).collect::<Vec<_>>(), [0.75, 0.25]);
 }
 
@@ -248,7 +216,7 @@ fn a_worked_example_of_a_flash_attention() {
 fn a_tile_may_span_many_blocks_and_begin_anywhere() {
     let mut scores = started(3, 20);
     scores
-        .add(&Shape { dtype: Dtype::F16, pack: 4, queries: 2 }.tile(5, 11, |row, _| 1.0 + row as f32).borrow())
+        .add(&Shape { dtype: Dtype::F16, pack: 4, queries: 2 }.tile(5, 11, |row, _| 1.0 + row as f32).tile())
         .unwrap();
     assert_eq!(numbers(&scores), [0.0, 3.0, 9.0, 9.0, 9.0, 3.0]);
     assert_eq!(scores.token_end(), 16);
@@ -261,10 +229,10 @@ fn only_the_last_rows_count() {
         scores.start(8, 8, last_rows);
         // What does not count may be anything.
         let first = if last_rows < 3 { f32::NAN } else { 1.0 };
-        let tile = Own { row_sum: Some(vec![first, 1.0, 1.0]), ..Own::rows(3, 0, &[first, 2.0, 4.0]) };
+        let tile = OwnedTile { row_sum: Some(vec![first, 1.0, 1.0]), ..rows(3, 0, &[first, 2.0, 4.0]) };
         match last_rows {
-            0 => scores.add(&Own { row_sum: None, ..tile }.borrow()).unwrap(),
-            _ => scores.add(&tile.borrow()).unwrap(),
+            0 => scores.add(&OwnedTile { row_sum: None, ..tile }.tile()).unwrap(),
+            _ => scores.add(&tile.tile()).unwrap(),
         }
         assert_eq!(numbers(&scores), [expected]);
         assert_eq!((scores.heads(), scores.rows()), (1, last_rows.min(3) as u64));
@@ -274,12 +242,12 @@ fn only_the_last_rows_count() {
 #[test]
 fn a_start_forgets_an_open_head_and_all_masses() {
     let mut scores = started(4, 8);
-    scores.add(&Own::rows(1, 0, &[1.0; 8]).borrow()).unwrap();
-    scores.add(&Own { last: false, ..Own::rows(1, 0, &[1.0; 8]) }.borrow()).unwrap();
+    scores.add(&rows(1, 0, &[1.0; 8]).tile()).unwrap();
+    scores.add(&OwnedTile { last: false, ..rows(1, 0, &[1.0; 8]) }.tile()).unwrap();
     scores.start(4, 8, usize::MAX);
     assert!(!scores.in_head() && scores.masses().is_empty());
     assert_eq!((scores.heads(), scores.rows(), scores.token_end()), (0, 0, 0));
-    scores.add(&Own::rows(1, 0, &[0.5; 2]).borrow()).unwrap();
+    scores.add(&rows(1, 0, &[0.5; 2]).tile()).unwrap();
     assert_eq!(numbers(&scores), [1.0]);
 }
 
@@ -291,7 +259,7 @@ fn data_may_lie_anywhere_in_memory() {
         let mut moved = vec![0xEE; offset];
         moved.extend(&tile.data);
         let mut scores = started(64, 64);
-        scores.add(&Tile { data: &moved[offset..], ..tile.borrow() }).unwrap();
+        scores.add(&Tile { data: &moved[offset..], ..tile.tile() }).unwrap();
         assert_eq!(numbers(&scores), [exact]);
     }
 }
@@ -300,7 +268,7 @@ fn data_may_lie_anywhere_in_memory() {
 fn a_long_piece_of_f16_does_not_overflow() {
     let tokens = 100_000;
     let mut scores = started(tokens, tokens);
-    scores.add(&Shape { dtype: Dtype::F16, pack: 0, queries: 1 }.tile(0, tokens, |_, _| 1.0).borrow()).unwrap();
+    scores.add(&Shape { dtype: Dtype::F16, pack: 0, queries: 1 }.tile(0, tokens, |_, _| 1.0).tile()).unwrap();
     assert_eq!(numbers(&scores), [tokens as f64]);
 }
 
@@ -316,7 +284,7 @@ fn memory_is_for_rows_times_pieces_and_tiles() {
         (tile.first, tile.last) = (i == 0, i + 1 == tiles);
         tile.update_scale = Some(vec![1.0; rows]);
         tile.row_sum = tile.last.then(|| (1..=rows).map(|row| row as f32).collect());
-        scores.add(&tile.borrow()).unwrap();
+        scores.add(&tile.tile()).unwrap();
     }
     let harmonic = |token: usize| (token..rows).map(|row| 1.0 / (row + 1) as f64).sum::<f64>();
     for (block, mass) in numbers(&scores).iter().enumerate() {
@@ -349,63 +317,77 @@ fn a_mass_is_exact_to_its_last_bit() {
 }
 
 /// Adds `tile` after `before`, and expects a refusal that changes nothing.
-fn refused(before: &[Own], tile: &Own, status: Status, text: &str) {
+fn refused(before: &[OwnedTile], tile: &OwnedTile, status: Status, text: &str) {
     let mut scores = started(8, 100);
-    before.iter().for_each(|tile| scores.add(&tile.borrow()).unwrap());
+    before.iter().for_each(|tile| scores.add(&tile.tile()).unwrap());
     let state = |s: &Accumulator| (s.heads(), s.rows(), s.in_head(), s.masses().to_vec(), s.token_end(), s.seen.len());
     let old = state(&scores);
-    let error = scores.add(&tile.borrow()).unwrap_err();
+    let error = scores.add(&tile.tile()).unwrap_err();
     assert!(error.status() == status && error.message().contains(text), "{error}");
     assert_eq!(state(&scores), old, "{error}");
 }
 
 #[test]
 fn a_bad_tile_is_refused_and_changes_nothing() {
-    let good = || Own::rows(2, 0, &[0.5; 16]);
-    let open = || vec![good(), Own { last: false, ..good() }];
-    let later = || Own { first: false, ..good() };
-    let invalid = |before: &[Own], tile: Own, text: &str| refused(before, &tile, Status::InvalidArgument, text);
-    let int8 = Own { dtype: Dtype::Int8, data: vec![0; 16], ..good() };
+    let good = || rows(2, 0, &[0.5; 16]);
+    let open = || vec![good(), OwnedTile { last: false, ..good() }];
+    let later = || OwnedTile { first: false, ..good() };
+    let invalid =
+        |before: &[OwnedTile], tile: OwnedTile, text: &str| refused(before, &tile, Status::InvalidArgument, text);
+    let int8 = OwnedTile { dtype: Dtype::Int8, data: vec![0; 16], ..good() };
     refused(&[], &int8, Status::Unsupported, "tile->dtype is INT8");
-    invalid(&[], Own { queries: 0, ..good() }, "tile->queries is 0");
-    invalid(&[], Own { tokens: 0, ..good() }, "tile->tokens is 0");
-    invalid(&[], Own { token_begin: 93, ..good() }, "token_begin is 93 and tile->tokens 8; an end of 100 or less");
-    invalid(&[], Own { token_begin: usize::MAX, ..good() }, &format!("tile->token_begin is {}", usize::MAX));
+    invalid(&[], OwnedTile { queries: 0, ..good() }, "tile->queries is 0");
+    invalid(&[], OwnedTile { tokens: 0, ..good() }, "tile->tokens is 0");
     invalid(
         &[],
-        Own { data: vec![0; 63], ..good() },
+        OwnedTile { token_begin: 93, ..good() },
+        "token_begin is 93 and tile->tokens 8; an end of 100 or less",
+    );
+    invalid(&[], OwnedTile { token_begin: usize::MAX, ..good() }, &format!("tile->token_begin is {}", usize::MAX));
+    invalid(
+        &[],
+        OwnedTile { data: vec![0; 63], ..good() },
         "tile->data holds 63 bytes; 64 expected (2 rows of 8 tokens, F32",
     );
-    invalid(&[], Own { pack: 5, ..good() }, "64 bytes; 80 expected");
-    invalid(&[], Own { pack: usize::MAX, ..good() }, "tile->data cannot hold");
-    invalid(&[], Own { queries: usize::MAX, ..good() }, "tile->data cannot hold");
+    invalid(&[], OwnedTile { pack: 5, ..good() }, "64 bytes; 80 expected");
+    invalid(&[], OwnedTile { pack: usize::MAX, ..good() }, "tile->data cannot hold");
+    invalid(&[], OwnedTile { queries: usize::MAX, ..good() }, "tile->data cannot hold");
     invalid(&[], later(), "tile->first is false, but no head has begun");
     invalid(&open(), good(), "tile->first is true");
-    invalid(&open(), Own { first: false, ..Own::rows(1, 0, &[0.5; 8]) }, "tile->queries is 1; 2 expected");
-    invalid(&open(), Own { update_scale: Some(vec![1.0]), ..later() }, "tile->update_scale holds 1 values; 2 expected");
-    invalid(&[], Own { update_scale: Some(vec![1.0; 3]), ..good() }, "tile->update_scale holds 3 values; 2 expected");
-    invalid(&[], Own { row_sum: Some(vec![1.0; 3]), ..good() }, "tile->row_sum holds 3 values; 2 expected");
-    let early = Own { last: false, row_sum: Some(vec![1.0; 2]), ..later() };
+    invalid(&open(), OwnedTile { first: false, ..rows(1, 0, &[0.5; 8]) }, "tile->queries is 1; 2 expected");
+    invalid(
+        &open(),
+        OwnedTile { update_scale: Some(vec![1.0]), ..later() },
+        "tile->update_scale holds 1 values; 2 expected",
+    );
+    invalid(
+        &[],
+        OwnedTile { update_scale: Some(vec![1.0; 3]), ..good() },
+        "tile->update_scale holds 3 values; 2 expected",
+    );
+    invalid(&[], OwnedTile { row_sum: Some(vec![1.0; 3]), ..good() }, "tile->row_sum holds 3 values; 2 expected");
+    let early = OwnedTile { last: false, row_sum: Some(vec![1.0; 2]), ..later() };
     invalid(&open(), early, "tile->row_sum is given and tile->last is false");
     for bad in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY] {
-        invalid(&[], Own { row_sum: Some(vec![1.0, bad]), ..good() }, &format!("tile->row_sum[1] is {bad}"));
+        invalid(&[], OwnedTile { row_sum: Some(vec![1.0, bad]), ..good() }, &format!("tile->row_sum[1] is {bad}"));
     }
     for bad in [-1.0, f32::NAN, f32::INFINITY] {
-        let tile = Own { update_scale: Some(vec![bad, 1.0]), ..later() };
+        let tile = OwnedTile { update_scale: Some(vec![bad, 1.0]), ..later() };
         invalid(&open(), tile, &format!("tile->update_scale[0] is {bad}"));
     }
     // Many rows at once are looked at as closely.
     let sums = (0..50).map(|i| if i == 37 { f32::NAN } else { 1.0 }).collect();
-    invalid(&[], Own { row_sum: Some(sums), ..Own::rows(50, 0, &[0.5; 50]) }, "tile->row_sum[37] is NaN");
+    invalid(&[], OwnedTile { row_sum: Some(sums), ..rows(50, 0, &[0.5; 50]) }, "tile->row_sum[37] is NaN");
 }
 
 #[test]
 fn a_scale_of_0_and_the_smallest_row_sum_are_numbers() {
     let mut scores = started(1, 2);
-    scores.add(&Own { last: false, ..Own::rows(1, 0, &[1.0]) }.borrow()).unwrap();
+    scores.add(&OwnedTile { last: false, ..rows(1, 0, &[1.0]) }.tile()).unwrap();
     let sum = f32::from_bits(1);
-    let last = Own { first: false, update_scale: Some(vec![0.0]), row_sum: Some(vec![sum]), ..Own::rows(1, 1, &[sum]) };
-    scores.add(&last.borrow()).unwrap();
+    let last =
+        OwnedTile { first: false, update_scale: Some(vec![0.0]), row_sum: Some(vec![sum]), ..rows(1, 1, &[sum]) };
+    scores.add(&last.tile()).unwrap();
     assert_eq!(numbers(&scores), [0.0, 1.0]);
 }
 
@@ -424,11 +406,11 @@ fn a_head_that_is_no_attention_is_dropped_and_the_block_named() {
     ] {
         for queries in [1, 3] {
             let mut scores = started(4, 100);
-            scores.add(&Own::rows(1, 0, &[0.5; 2]).borrow()).unwrap();
+            scores.add(&rows(1, 0, &[0.5; 2]).tile()).unwrap();
             let tile = Shape { dtype, pack: 4, queries }.tile(0, 20, |_, token| if token == 13 { bad } else { 0.0 });
-            scores.add(&Own { last: false, ..tile.clone() }.borrow()).unwrap();
-            let error =
-                scores.add(&Own { first: false, ..Shape { dtype, pack: 4, queries }.tile(20, 1, |_, _| 0.0) }.borrow());
+            scores.add(&OwnedTile { last: false, ..tile.clone() }.tile()).unwrap();
+            let error = scores
+                .add(&OwnedTile { first: false, ..Shape { dtype, pack: 4, queries }.tile(20, 1, |_, _| 0.0) }.tile());
             let error = error.unwrap_err();
             let text =
                 if bad == -2.0 { format!("attention to block 3 is {}", -2 * queries as i32) } else { text.into() };
@@ -436,7 +418,7 @@ fn a_head_that_is_no_attention_is_dropped_and_the_block_named() {
             assert_eq!((scores.heads(), scores.rows(), scores.in_head(), scores.token_end()), (1, 1, false, 2));
             assert_eq!(numbers(&scores), [1.0]);
             // The next head is as good as any.
-            scores.add(&Own::rows(1, 0, &[0.5; 2]).borrow()).unwrap();
+            scores.add(&rows(1, 0, &[0.5; 2]).tile()).unwrap();
             assert_eq!(numbers(&scores), [2.0]);
         }
     }

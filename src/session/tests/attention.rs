@@ -2,39 +2,8 @@
 
 use super::random::Random;
 use crate::dtype::Dtype;
-use crate::h2o::Tile;
+use crate::h2o::OwnedTile;
 use half::{bf16, f16};
-
-/// A tile with what it points to.
-pub(super) struct OwnedTile {
-    dtype: Dtype,
-    pack: usize,
-    queries: usize,
-    tokens: usize,
-    token_begin: usize,
-    first: bool,
-    last: bool,
-    data: Vec<u8>,
-    update_scale: Option<Vec<f32>>,
-    row_sum: Option<Vec<f32>>,
-}
-
-impl OwnedTile {
-    pub(super) fn tile(&self) -> Tile<'_> {
-        Tile {
-            dtype: self.dtype,
-            pack: self.pack,
-            queries: self.queries,
-            tokens: self.tokens,
-            token_begin: self.token_begin,
-            first: self.first,
-            last: self.last,
-            data: &self.data,
-            update_scale: self.update_scale.as_deref(),
-            row_sum: self.row_sum.as_deref(),
-        }
-    }
-}
 
 /// The attention of one layer in one step.
 pub(super) struct Attention {

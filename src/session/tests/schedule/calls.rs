@@ -1,9 +1,10 @@
 //! Scores from several lanes, and calls that a session must refuse.
 
 use super::{Cache, Host, Run};
+use crate::h2o::OwnedTile;
 use crate::h2o::Tile;
 use crate::session::Session;
-use crate::session::tests::attention::{Attention, OwnedTile};
+use crate::session::tests::attention::Attention;
 use crate::session::tests::{random::Random, trace};
 use crate::status::{Result, Status, shortage};
 
