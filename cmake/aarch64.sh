@@ -99,7 +99,8 @@ if ! present; then
 fi
 say "$("$RUSTC" -V), $(qemu-aarch64 --version | head -n 1)"
 
-cargo test --locked --workspace --target aarch64-unknown-linux-gnu
+# Of random schedules as many as an emulator does in a minute.
+MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --workspace --target aarch64-unknown-linux-gnu
 
 cmake=$("$setup" which cmake)
 ctest=$("$setup" which ctest)
