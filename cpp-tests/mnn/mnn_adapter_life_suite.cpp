@@ -150,16 +150,16 @@ TEST_F(MnnAdapterLife, PrintsALinePerEvictionIfItIsToldTo) {
     }
 }
 
-TEST_F(MnnAdapterLife, PrintsWhatIsOddAboutAConfigOnce) {
-    chat chat(lossless());
-    settings how = configured(settings(), evicting(R"("kv_h2o_block_tokns": 4)"));
+TEST_F(MnnAdapterLife, PrintsWhatIsOddAboutAConfigOnceALineEach) {
+    settings how = configured(settings(), evicting(R"("kv_h2o_block_tokns": 4, "kv_lossless_colour": "blue")"));
     how.layers = 4;
-    class chat odd(how);
+    chat odd(how);
     ASSERT_NO_FATAL_FAILURE(odd.say(50));
     ASSERT_NO_FATAL_FAILURE(odd.decode(3));
     const std::vector<std::string> log = mnn_stub::take_log();
-    ASSERT_EQ(log.size(), 1u) << lines(log);
-    EXPECT_NE(log[0].find("kv_h2o_block_tokns"), std::string::npos);
+    ASSERT_EQ(log.size(), 2u) << lines(log);
+    EXPECT_EQ(log[0].find("mnn-kv: kv_h2o_block_tokns "), 0u) << log[0];
+    EXPECT_EQ(log[1].find("mnn-kv: kv_lossless_colour "), 0u) << log[1];
 }
 
 TEST_F(MnnAdapterLife, ReportsMetricsToTheEngineAndTheBenchmark) {

@@ -26,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -86,9 +87,13 @@ public:
                 refusal = std::string("the config is refused: ") + made.message();
             }
         }
-        std::string text;
-        if (refusal.empty() && session.warnings(text) && !text.empty()) {
-            MNN_PRINT("mnn-kv: %s\n", text.c_str());
+        std::string warnings;
+        if (refusal.empty()) {
+            session.warnings(warnings);
+        }
+        std::istringstream lines(warnings);
+        for (std::string line; std::getline(lines, line);) {
+            say_once(line);
         }
     }
 
