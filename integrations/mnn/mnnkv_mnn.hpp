@@ -52,7 +52,8 @@ struct host {
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
     std::string attention_type, attention_mask;
 
-    /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run.
+    /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run. Set by the side that links
+    /// mnn-kv, so that the engine, which may be a library of its own, needs none of its symbols.
     std::function<std::string()> metrics;
     std::shared_ptr<mnnkv_mnn::model> model;
 };
@@ -72,7 +73,7 @@ class model {
 public:
     /// An mnn-kv session of as many layers as the model has. When the config cannot be used, one line says why.
     model(const host& said, std::uint32_t layers, std::uint32_t threads)
-        : evicts(said.evicts), logs(said.logs), lanes(std::max<std::uint32_t>(threads, 8)) {
+        : evicts(said.evicts), logs(said.logs) {
         if (said.attention_type != "full") {
             refusal = "attention_type is \"" + said.attention_type + "\", not \"full\"";
         } else if (said.attention_mask != "float") {
@@ -82,6 +83,7 @@ public:
             // counts, so the model's own config has its way.
             std::string config = said.config;
             config.insert(config.find('{') + 1, "\"kv_h2o_prefill_queries\": 8,");
+            const std::uint32_t lanes = std::max<std::uint32_t>(threads, 8);
             const mnnkv::status made = session.create(config.data(), config.size(), layers, lanes);
             if (!made) {
                 refusal = std::string("the config is refused: ") + made.message();
@@ -138,7 +140,6 @@ public:
     /// Why there is no session; empty when there is one.
     std::string refusal;
     const bool evicts, logs;
-    const std::uint32_t lanes;
 
 private:
     std::set<std::string> said_;

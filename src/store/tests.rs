@@ -332,18 +332,7 @@ fn tokens_written_after_submit_stay_raw() {
 #[test]
 fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
     // A flash block of V is two pages, interleaved by dims: half of its tokens fill no page.
-    let spec = Spec {
-        key_dtype: Dtype::F16,
-        value_dtype: Dtype::F16,
-        kv_heads: 1,
-        head_dim: 64,
-        l_pack: 1,
-        h_pack: 16,
-        flash_block: 64,
-        max_tokens: 4096,
-        key_head_stride: 0,
-        value_head_stride: 0,
-    };
+    let spec = Spec::f16_flash(1, 64, 16, 4096);
     let layout = Layout::new(&spec).unwrap();
     let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
     let mut store = Store::new(Config::default()).unwrap();

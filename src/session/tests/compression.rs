@@ -2,7 +2,6 @@
 
 use super::host::Host;
 use super::random::Random;
-use crate::dtype::Dtype;
 use crate::layout::Spec;
 use crate::session::Session;
 use crate::session::metrics::Metrics;
@@ -28,18 +27,7 @@ struct Chat {
 impl Chat {
     /// A host with blocks of two pages.
     fn new(config: Value) -> Self {
-        let spec = Spec {
-            key_dtype: Dtype::F16,
-            value_dtype: Dtype::F16,
-            kv_heads: 1,
-            head_dim: 64,
-            l_pack: 1,
-            h_pack: 16,
-            flash_block: 64,
-            max_tokens: 2048,
-            key_head_stride: 0,
-            value_head_stride: 0,
-        };
+        let spec = Spec::f16_flash(1, 64, 16, 2048);
         let session = Session::new(config.to_string().as_bytes(), 2, 1).unwrap();
         Chat { session, host: Host::exactly(spec), random: Random::new(5) }
     }

@@ -18,18 +18,7 @@ struct Chat {
 
 impl Chat {
     fn new(config: Value, layers: u32, max_tokens: u32) -> Self {
-        let spec = Spec {
-            key_dtype: Dtype::F16,
-            value_dtype: Dtype::F16,
-            kv_heads: 1,
-            head_dim: 1,
-            l_pack: 1,
-            h_pack: 4,
-            flash_block: 64,
-            max_tokens,
-            key_head_stride: 0,
-            value_head_stride: 0,
-        };
+        let spec = Spec::f16_flash(1, 1, 4, max_tokens);
         let layout = Layout::new(&spec).unwrap();
         let session = Session::new(config.to_string().as_bytes(), layers, 1).unwrap();
         let buffers = (0..layers).map(|_| (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()])).collect();

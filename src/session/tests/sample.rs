@@ -56,18 +56,7 @@ fn cut(rows: &[u8], tokens: &[u32]) -> Vec<u8> {
 
 #[test]
 fn a_real_chat_shrinks_as_the_ratio_says_and_every_token_that_stays_is_the_recorded_one() {
-    let spec = Spec {
-        key_dtype: Dtype::F16,
-        value_dtype: Dtype::F16,
-        kv_heads: HEADS as u32,
-        head_dim: DIMS as u32,
-        l_pack: 1,
-        h_pack: 8,
-        flash_block: 64,
-        max_tokens: 1152,
-        key_head_stride: 0,
-        value_head_stride: 0,
-    };
+    let spec = Spec::f16_flash(HEADS as u32, DIMS as u32, 8, 1152);
     let layout = Layout::new(&spec).unwrap();
     let config = json!({
         "kv_h2o_enable": true, "kv_h2o_layer_start": 2, "kv_h2o_block_tokens": 32, "kv_h2o_sink_tokens": 16,
