@@ -10,11 +10,12 @@
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory given back |
 //! | [`session`] | all of it together, as a JSON config says |
+//! | [`model`] | files that come with a model |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
-//! gear, layout and h2o know nothing of each other. A byte flows one way: packed cache, gathered by layout, encoded
-//! by gear, kept by the store; and back. Everything below the C ABI is safe Rust over slices, except `arch` and
+//! gear, layout, h2o and model know nothing of each other. A byte flows one way: packed cache, gathered by layout,
+//! encoded by gear, kept by the store; and back. Everything below the C ABI is safe Rust over slices, except `arch` and
 //! `store::pages`.
 
 #[cfg(panic = "abort")]
@@ -26,6 +27,7 @@ pub mod ffi;
 pub mod gear;
 pub mod h2o;
 pub mod layout;
+pub mod model;
 pub mod session;
 pub mod status;
 pub mod store;

@@ -1,0 +1,6 @@
+//! Files that come with a model.
+//!
+//! Every file is read through copies, by position and of bounded size, never mapped: one that shrinks while it is read
+//! gives an error, and one of 20 GB is read on a machine of 4 ([`file`]).
+
+pub mod file;
