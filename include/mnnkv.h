@@ -9,6 +9,7 @@
  *   h2o      which tokens to keep, from the attention they gathered
  *   store    cold tokens kept compressed, their memory given back
  *   session  all of it, as a JSON config says: begin, scores, end. Where a host starts; the others are its parts
+ *   sizing   how many bytes the KV cache of a model takes, from its config.json
  *
  * Conventions
  *   - Every function that can fail returns mnnkv_status; mnnkv_last_error() then says what was given and what was
@@ -121,6 +122,36 @@
 /// mnnkv_score_tile::flags: the last tile of a query head. A head of one tile has both.
 #define MNNKV_TILE_LAST 2
 
+/// 8-bit floating point (E4M3, E5M2): mnnkv_sizing_options::element alone takes it.
+#define MNNKV_DTYPE_FP8 7
+
+/// 4-bit integers, two in a byte: mnnkv_sizing_options::element alone takes it.
+#define MNNKV_DTYPE_INT4 8
+
+/// mnnkv_sizing_layer::kind: keeps every token.
+#define MNNKV_LAYER_FULL 1
+
+/// mnnkv_sizing_layer::kind: keeps the last most_tokens tokens (sliding window).
+#define MNNKV_LAYER_SLIDING 2
+
+/// mnnkv_sizing_layer::kind: keeps the tokens of a chunk of most_tokens (chunked attention).
+#define MNNKV_LAYER_CHUNKED 3
+
+/// mnnkv_sizing_layer::kind: reads the cache of an earlier layer and has none of its own.
+#define MNNKV_LAYER_SHARED 4
+
+/// mnnkv_sizing_layer::kind: has a state of fixed size and no cache (linear attention, state space model, convolution).
+#define MNNKV_LAYER_RECURRENT 5
+
+/// mnnkv_sizing_options::lossless_scope: the first lossless_front_n layers.
+#define MNNKV_SCOPE_FRONT_N 1
+
+/// mnnkv_sizing_options::lossless_scope: the layers that tokens are evicted from.
+#define MNNKV_SCOPE_H2O_KEPT 2
+
+/// The most tokens that sizes are given for: 2^31 - 1, the longest cache.
+#define MNNKV_SIZING_MAX_TOKENS 2147483647
+
 /// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
 ///
 /// A host calls, per layer and step:
@@ -150,6 +181,23 @@
 /// (kv_lossless_async_threads, with kv_lossless_runtime_enable) sleep when idle; the host never waits for one except in
 /// begin, for tokens that it would have to decode itself otherwise.
 typedef struct mnnkv_session mnnkv_session;
+
+/// What a model's config.json says about its KV cache: a handle from mnnkv_sizing_create. It never changes, so any
+/// number of threads may ask it at once.
+///
+/// A layer with KV heads keeps 2 * kv_heads * head_dim elements per token (MHA, GQA, MQA), one with latent attention
+/// (MLA) kv_lora_rank + qk_rope_head_dim. Layers with a window or chunk keep at most that many tokens. Bytes are those
+/// of the tokens: what allocators round up to is not counted.
+///
+///   mnnkv_sizing* model = NULL;
+///   mnnkv_sizing_options options;
+///   uint64_t tokens = 0, bytes = 0;
+///   mnnkv_sizing_options_default(&options);
+///   options.h2o_ratio = 3.5;
+///   if (mnnkv_sizing_create(json, json_len, MNNKV_ABI_VERSION, &model) == MNNKV_OK &&
+///       mnnkv_sizing_longest(model, &options, 4ull << 30, &tokens, &bytes) == MNNKV_OK) { ... }
+///   mnnkv_sizing_destroy(model);
+typedef struct mnnkv_sizing mnnkv_sizing;
 
 /// Cold tokens of a model's KV cache, compressed: a handle from mnnkv_store_create.
 ///
@@ -534,6 +582,104 @@ typedef struct mnnkv_metrics {
     /// Microseconds: as above, the longest.
     double h2o_host_wait_us_max;
 } mnnkv_metrics;
+
+/// How a cache is kept, and what is expected to be saved. Start from mnnkv_sizing_options_default; a NULL pointer means
+/// those defaults. Savings act in this order: tokens are evicted, elements become int8, cold bytes are compressed.
+typedef struct mnnkv_sizing_options {
+    /// sizeof(mnnkv_sizing_options)
+    uint32_t struct_size;
+    /// Element type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
+    /// where its config does not say. Scales of quantised types are not counted.
+    uint32_t element;
+    /// Tensor-parallel ranks; 0 = 1. KV heads are dealt out evenly; where there are fewer heads than ranks each rank
+    /// has a copy of one. Latents (MLA) are whole on every rank.
+    uint32_t ranks;
+    /// Sequences of the asked length; 0 = 1.
+    uint32_t batch;
+    /// Eviction: one token in this many stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio with basis "logical";
+    /// 0 = none is evicted.
+    double h2o_ratio;
+    /// Lossless compression: raw over compressed bytes of cold tokens, 1 to 1,000,000, as measured on this model and
+    /// element type; 0 = none.
+    double lossless_ratio;
+    /// First layer to evict from; default 2.
+    uint32_t h2o_layer_start;
+    /// Last layer to evict from, -1 = the model's last; default -1.
+    int32_t h2o_layer_end;
+    /// First and last tokens that always stay; default 288. While they alone are as many as the ratio allows, all stay.
+    uint32_t h2o_protected_tokens;
+    /// Nothing is evicted below this length; default 512.
+    uint32_t h2o_trigger_tokens;
+    /// 1: K and V are int8 with a scale and an offset per channel, which come with the weights; 0: they are not.
+    uint32_t c8;
+    /// Layers to compress: MNNKV_SCOPE_FRONT_N, MNNKV_SCOPE_H2O_KEPT, both, or 0 for none; default FRONT_N.
+    uint32_t lossless_scope;
+    /// Number of first layers to compress; more than the model has is all; default 2.
+    uint32_t lossless_front_n;
+    /// First and last tokens of a layer, which are never compressed; default 272.
+    uint32_t lossless_hot_tokens;
+    /// Must be 0.
+    uint32_t reserved[4];
+} mnnkv_sizing_options;
+
+/// A model as a whole. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_sizing_info {
+    /// sizeof(mnnkv_sizing_info)
+    uint32_t struct_size;
+    /// Decoder layers, with a cache or without.
+    uint32_t layers;
+    /// Layers that have a cache of their own.
+    uint32_t cache_layers;
+    /// Element type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
+    uint32_t element;
+    /// Longest context that the model was made for, in tokens; 0 = the config does not say.
+    uint64_t max_context;
+} mnnkv_sizing_info;
+
+/// One layer. Set struct_size before the call; the fields it covers are written. What a layer has not is 0.
+typedef struct mnnkv_sizing_layer {
+    /// sizeof(mnnkv_sizing_layer)
+    uint32_t struct_size;
+    /// MNNKV_LAYER_*
+    uint32_t kind;
+    /// KV heads; 0 in latent attention.
+    uint32_t kv_heads;
+    /// Elements of a key, and of a value.
+    uint32_t head_dim;
+    /// Elements of a latent (MLA).
+    uint32_t kv_lora_rank;
+    /// Elements of the rotated key beside it (MLA).
+    uint32_t qk_rope_head_dim;
+    /// Most tokens that the layer keeps; 0 = all of them.
+    uint32_t most_tokens;
+    /// 0.
+    uint32_t reserved;
+    /// Elements of the state of one sequence; 0 = the config does not say.
+    uint64_t state_elements;
+} mnnkv_sizing_layer;
+
+/// The bytes of a cache on one rank, all sequences together. Each number has the savings of those before it; what is
+/// off changes nothing. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_sizing_total {
+    /// sizeof(mnnkv_sizing_total)
+    uint32_t struct_size;
+    /// 0.
+    uint32_t reserved;
+    /// Bytes: nothing is saved.
+    uint64_t raw;
+    /// Bytes: tokens are evicted. The most that a chat of this length has held, so it never falls as chats grow.
+    uint64_t after_h2o;
+    /// Bytes: and what stays is int8.
+    uint64_t after_c8;
+    /// Bytes: and its cold tokens are compressed; the cache between two steps.
+    uint64_t after_lossless;
+    /// Bytes: the most within a step, when a compressed layer is raw for attention to read and the next one is decoded,
+    /// while the blobs of both are kept. This is what has to fit.
+    uint64_t peak;
+    /// Bytes: C8's scales and offsets, one f32 each per channel of K and of V. They come with the weights and are in no
+    /// other number.
+    uint64_t c8_scale_bytes;
+} mnnkv_sizing_total;
 
 /// Success.
 #define MNNKV_OK 0
@@ -1043,6 +1189,88 @@ mnnkv_status mnnkv_session_metrics_json(const struct mnnkv_session *session,
                                         char *text,
                                         size_t cap,
                                         size_t *len);
+
+/// Fills in the defaults named at the fields, struct_size included: one sequence on one rank without savings. NULL is
+/// ignored. Any thread.
+void mnnkv_sizing_options_default(struct mnnkv_sizing_options *options);
+
+/// Reads a Hugging Face config.json of len bytes (no terminating zero needed; at most 4 MiB).
+///
+/// Of a multimodal model the language model counts (text_config, llm_config, language_config, thinker_config). What the
+/// config leaves out is taken from the defaults of its model_type where those are known; every assumption, and what no
+/// number has, is in mnnkv_sizing_notes. abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to
+/// mnnkv_sizing_destroy.
+/// INVALID_ARGUMENT: no JSON object; a key that is missing or has a value of another type or range, which the message
+/// names with what was found. UNSUPPORTED: attention whose cache this version cannot tell the size of; another ABI.
+/// Any thread.
+mnnkv_status mnnkv_sizing_create(const char *config_json,
+                                 size_t len,
+                                 uint32_t abi_version,
+                                 struct mnnkv_sizing **out);
+
+/// Frees what mnnkv_sizing_create made. NULL is ignored. No other call on it may be under way.
+void mnnkv_sizing_destroy(struct mnnkv_sizing *sizing);
+
+/// The model as a whole. Any thread.
+mnnkv_status mnnkv_sizing_model(const struct mnnkv_sizing *sizing, struct mnnkv_sizing_info *info);
+
+/// One layer, counted from 0. INVALID_ARGUMENT: no such layer. Any thread.
+mnnkv_status mnnkv_sizing_layer_of(const struct mnnkv_sizing *sizing,
+                                   uint32_t layer,
+                                   struct mnnkv_sizing_layer *out);
+
+/// Bytes that one more token of one sequence takes on a rank, before any saving. bytes_per_token: while no window or
+/// chunk is full, bytes_per_late_token: once all are.
+/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes. Any thread.
+mnnkv_status mnnkv_sizing_per_token(const struct mnnkv_sizing *sizing,
+                                    const struct mnnkv_sizing_options *options,
+                                    uint64_t *bytes_per_token,
+                                    uint64_t *bytes_per_late_token);
+
+/// Bytes of the cache on one rank at tokens tokens per sequence. More tokens never take less.
+/// INVALID_ARGUMENT: tokens over MNNKV_SIZING_MAX_TOKENS; an option out of range; more KV heads than ranks that they
+/// cannot be dealt out to evenly; bytes that do not fit 64 bits. UNSUPPORTED: C8 of elements with 8 bits or fewer, or
+/// of latents (MLA). Any thread.
+mnnkv_status mnnkv_sizing_bytes(const struct mnnkv_sizing *sizing,
+                                const struct mnnkv_sizing_options *options,
+                                uint64_t tokens,
+                                struct mnnkv_sizing_total *total);
+
+/// The longest context whose cache takes at most budget bytes on each rank, savings applied, at the peak of a step.
+///
+/// tokens: these fit, and one more would not; MNNKV_SIZING_MAX_TOKENS when every length fits, since layers keep a
+/// bounded number of tokens or the budget is vast. 0 when not even one fits. bytes: what they take at the peak.
+/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes, for options. Any thread.
+mnnkv_status mnnkv_sizing_longest(const struct mnnkv_sizing *sizing,
+                                  const struct mnnkv_sizing_options *options,
+                                  uint64_t budget,
+                                  uint64_t *tokens,
+                                  uint64_t *bytes);
+
+/// What was assumed about the model, and what no number has, one sentence per line.
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to
+/// say.
+/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+mnnkv_status mnnkv_sizing_notes(const struct mnnkv_sizing *sizing,
+                                char *text,
+                                size_t cap,
+                                size_t *len);
+
+/// Everything at once as a JSON object: the model and its layers by kind, bytes per token, totals at each of n contexts
+/// (at most 1,024) on one rank and on all, what each saving leaves alone, the longest context in budget bytes without
+/// and with savings (budget 0: left out), and notes. Numbers have the names that they have in the other functions.
+///
+/// contexts: n lengths in tokens; NULL with n 0. text, cap, len: as mnnkv_sizing_notes.
+/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes. Any thread.
+mnnkv_status mnnkv_sizing_report_json(const struct mnnkv_sizing *sizing,
+                                      const struct mnnkv_sizing_options *options,
+                                      const uint64_t *contexts,
+                                      size_t n,
+                                      uint64_t budget,
+                                      char *text,
+                                      size_t cap,
+                                      size_t *len);
 
 #ifdef __cplusplus
 }  // extern "C"

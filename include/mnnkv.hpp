@@ -55,8 +55,26 @@ inline bool measured(double metric) noexcept {
     return (bits & 0x7fffffffffffffffu) <= 0x7ff0000000000000u;
 }
 
-/// Owns a handle of the library: what mnnkv::store and mnnkv::session have in common. Moves, does not copy; a
-/// moved-from or reset owner holds nothing, and its calls answer INVALID_ARGUMENT.
+namespace detail {
+
+/// Text of whatever length a call has: asked for its length, then for itself, and again should it have grown.
+template <class Text, class Write>
+status fill(Text& text, Write write) {
+    std::size_t len = 0;
+    text.resize(0);
+    status result = write(static_cast<char*>(nullptr), std::size_t(0), &len);
+    while (result.code() == MNNKV_BUFFER_TOO_SMALL) {
+        text.resize(len);
+        result = write(&text[0], len, &len);
+    }
+    text.resize(result ? len - 1 : 0);
+    return result;
+}
+
+}  // namespace detail
+
+/// Owns a handle of the library: what mnnkv::store, mnnkv::session and mnnkv::sizing have in common. Moves, does not
+/// copy; a moved-from or reset owner holds nothing, and its calls answer INVALID_ARGUMENT.
 template <class Handle, void (*destroy)(Handle*)>
 class owner {
 public:
@@ -214,27 +232,90 @@ public:
     /// string). Empty on failure. Throws what resize() throws.
     template <class Text>
     status warnings(Text& text) const {
-        return fill(text, mnnkv_session_warnings);
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_warnings(handle_, to, cap, len);
+        });
     }
 
     /// As warnings. The text may grow while it is asked for; this asks again.
     template <class Text>
     status metrics_json(Text& text) const {
-        return fill(text, mnnkv_session_metrics_json);
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_metrics_json(handle_, to, cap, len);
+        });
     }
 
-private:
-    template <class Text>
-    status fill(Text& text, mnnkv_status (*write)(const mnnkv_session*, char*, std::size_t, std::size_t*)) const {
-        std::size_t len = 0;
-        text.resize(0);
-        status result = write(handle_, nullptr, 0, &len);
-        while (result.code() == MNNKV_BUFFER_TOO_SMALL) {
-            text.resize(len);
-            result = write(handle_, &text[0], len, &len);
+};
+
+/// The sizing options with their defaults.
+inline mnnkv_sizing_options sizing_defaults() noexcept {
+    mnnkv_sizing_options options = mnnkv_sizing_options();
+    mnnkv_sizing_options_default(&options);
+    return options;
+}
+
+/// Owns a mnnkv_sizing. Any number of threads may ask it at once.
+class sizing : public owner<mnnkv_sizing, mnnkv_sizing_destroy> {
+public:
+    /// Reads a config.json, destroying what was held before. On failure it holds nothing.
+    status create(const char* config_json, std::size_t len) noexcept {
+        reset();
+        return mnnkv_sizing_create(config_json, len, MNNKV_ABI_VERSION, &handle_);
+    }
+
+    status model(mnnkv_sizing_info& out) const noexcept {
+        mnnkv_sizing_info value = make<mnnkv_sizing_info>();
+        const status result = mnnkv_sizing_model(handle_, &value);
+        if (result) {
+            out = value;
         }
-        text.resize(result ? len - 1 : 0);
         return result;
+    }
+
+    status layer(std::uint32_t number, mnnkv_sizing_layer& out) const noexcept {
+        mnnkv_sizing_layer value = make<mnnkv_sizing_layer>();
+        const status result = mnnkv_sizing_layer_of(handle_, number, &value);
+        if (result) {
+            out = value;
+        }
+        return result;
+    }
+
+    status per_token(std::uint64_t& bytes_per_token, std::uint64_t& bytes_per_late_token,
+                     const mnnkv_sizing_options* options = nullptr) const noexcept {
+        return mnnkv_sizing_per_token(handle_, options, &bytes_per_token, &bytes_per_late_token);
+    }
+
+    status bytes(std::uint64_t tokens, mnnkv_sizing_total& out,
+                 const mnnkv_sizing_options* options = nullptr) const noexcept {
+        mnnkv_sizing_total value = make<mnnkv_sizing_total>();
+        const status result = mnnkv_sizing_bytes(handle_, options, tokens, &value);
+        if (result) {
+            out = value;
+        }
+        return result;
+    }
+
+    status longest(std::uint64_t budget, std::uint64_t& tokens, std::uint64_t& bytes,
+                   const mnnkv_sizing_options* options = nullptr) const noexcept {
+        return mnnkv_sizing_longest(handle_, options, budget, &tokens, &bytes);
+    }
+
+    /// Into a std::string or its like, as session::warnings.
+    template <class Text>
+    status notes(Text& text) const {
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_sizing_notes(handle_, to, cap, len);
+        });
+    }
+
+    /// As notes. budget 0: the report has no longest context.
+    template <class Text>
+    status report_json(Text& text, const std::uint64_t* contexts, std::size_t n, std::uint64_t budget = 0,
+                       const mnnkv_sizing_options* options = nullptr) const {
+        return detail::fill(text, [=](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_sizing_report_json(handle_, options, contexts, n, budget, to, cap, len);
+        });
     }
 };
 

@@ -257,6 +257,23 @@ static void clear(const mnnkv_layout* layout) {
     expect("all tokens are zero", all_zero);
 }
 
+static void size_a_model(void) {
+    static const char config[] =
+        "{\"num_hidden_layers\": 4, \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 16}";
+    mnnkv_sizing* model = NULL;
+    mnnkv_sizing_options options;
+    mnnkv_sizing_total total = {0};
+    uint64_t longest = 0, bytes = 0;
+    total.struct_size = (uint32_t)sizeof total;
+    mnnkv_sizing_options_default(&options);
+    check("read a config", mnnkv_sizing_create(config, sizeof config - 1, MNNKV_ABI_VERSION, &model));
+    check("size", mnnkv_sizing_bytes(model, &options, 100, &total));
+    expect("2 x 4 layers x 2 heads x 16 x 2 bytes a token", total.raw == 100u * 512);
+    check("fill a budget", mnnkv_sizing_longest(model, NULL, 51711, &longest, &bytes));
+    expect("one token more would not fit", longest == 100 && bytes == total.peak);
+    mnnkv_sizing_destroy(model);
+}
+
 int main(void) {
     mnnkv_layout layout;
     size_t i;
@@ -272,6 +289,7 @@ int main(void) {
     store_and_restore(&layout);
     run_a_session(&layout);
     clear(&layout);
+    size_a_model();
     expect("a refusal", mnnkv_layout_check(NULL, NULL, NULL) == MNNKV_INVALID_ARGUMENT);
     expect("its text", strstr(mnnkv_last_error(), "layout") != NULL);
     printf("pure C: %s (version %u, %s)\n", failures == 0 ? "every group works" : "FAILED", (unsigned)mnnkv_version(),

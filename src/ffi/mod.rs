@@ -17,6 +17,7 @@ pub mod h2o;
 pub mod layout;
 pub mod metrics;
 pub mod session;
+pub mod sizing;
 pub mod status;
 pub mod store;
 pub mod version;

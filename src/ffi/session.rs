@@ -180,7 +180,7 @@ unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Session) -> Res
 }
 
 /// Copies text to a buffer of C's, with a zero behind it.
-fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
+pub(super) fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
     let Some(target) = out.get_mut(..text.len() + 1) else {
         len.set(text.len() + 1);
         return Err(Error::too_small("cap", out.len(), text.len() + 1));

@@ -4,3 +4,4 @@
 //! gives an error, and one of 20 GB is read on a machine of 4 ([`file`]).
 
 pub mod file;
+pub mod sizing;
