@@ -9,6 +9,7 @@
  *   h2o      which tokens to keep, from the attention they gathered
  *   store    cold tokens kept compressed, their memory given back
  *   session  all of it, as a JSON config says: begin, scores, end. Where a host starts; the others are its parts
+ *   kv_int8  K and V as int8 codes with a scale per channel: calibrate, quantise, restore, measure
  *   sizing   how many bytes the KV cache of a model takes, from its config.json
  *
  * Conventions
@@ -121,6 +122,19 @@
 
 /// mnnkv_score_tile::flags: the last tile of a query head. A head of one tile has both.
 #define MNNKV_TILE_LAST 2
+
+/// mnnkv_kv_int8_shape::order: [token][head][dim], what a projection writes.
+#define MNNKV_ORDER_TOKEN_HEAD_DIM 1
+
+/// mnnkv_kv_int8_shape::order: [head][token][dim], what mnnkv_kv_gather writes.
+#define MNNKV_ORDER_HEAD_TOKEN_DIM 2
+
+/// mnnkv_kv_int8_parameters: as many steps below 0 as above, and every offset 0. What exporters do unless told
+/// otherwise; some runtimes ignore offsets, so this is what all of them read right.
+#define MNNKV_KV_INT8_SYMMETRIC 1
+
+/// mnnkv_kv_int8_parameters: 255 steps from the least to the greatest number (or 0).
+#define MNNKV_KV_INT8_ASYMMETRIC 2
 
 /// 8-bit floating point (E4M3, E5M2): mnnkv_sizing_options::element alone takes it.
 #define MNNKV_DTYPE_FP8 7
@@ -582,6 +596,73 @@ typedef struct mnnkv_metrics {
     /// Microseconds: as above, the longest.
     double h2o_host_wait_us_max;
 } mnnkv_metrics;
+
+/// The values of K or of V: element type, order and lengths. Values are dense, in the byte order of the machine, and
+/// need no alignment; their codes are int8, one for each, in the same order.
+///
+/// A channel is a dim of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
+typedef struct mnnkv_kv_int8_shape {
+    /// sizeof(mnnkv_kv_int8_shape)
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, _BF16 or _F32.
+    uint32_t dtype;
+    /// MNNKV_ORDER_*.
+    uint32_t order;
+    /// KV heads (not query heads), at least 1.
+    uint32_t kv_heads;
+    /// Elements per head and token, at least 1.
+    uint32_t head_dim;
+    /// Any number; 0 is legal.
+    uint32_t tokens;
+    /// Must be 0.
+    uint32_t reserved[2];
+} mnnkv_kv_int8_shape;
+
+/// A scale and an offset for each channel of K or of V.
+///
+///   code  = clamp(rint(value / scale + offset), -128, 127)
+///   value = (code - offset) * scale
+///
+/// in f32, rounded to nearest with ties to even. Scales are finite and at least 2^-100, offsets are integers from -128
+/// to 127 (0 in symmetric files); anything else is INVALID_ARGUMENT and the message names the channel. Where a file has
+/// one scale for all channels, repeat it.
+typedef struct mnnkv_kv_int8_scales {
+    /// sizeof(mnnkv_kv_int8_scales)
+    uint32_t struct_size;
+    /// Length of both arrays: kv_heads * head_dim.
+    uint32_t channels;
+    /// A scale for each channel.
+    const float *scale;
+    /// An offset for each channel.
+    const float *offset;
+    /// Must be 0.
+    uint32_t reserved[2];
+} mnnkv_kv_int8_scales;
+
+/// What values lose on the way to int8 and back. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_kv_int8_figures {
+    /// sizeof(mnnkv_kv_int8_figures)
+    uint32_t struct_size;
+    /// The channel whose root mean square difference is the largest; the first of equals.
+    uint32_t worst_channel;
+    /// Values compared.
+    uint64_t elements;
+    /// Values beyond the range of codes. Their error has no bound; all others are off by half a scale at most, and
+    /// by their rounding to the element type.
+    uint64_t saturated;
+    /// The largest absolute difference.
+    double max_abs_error;
+    /// The root of the mean square difference.
+    double rms_error;
+    /// That over the root of the mean square value; 0 where nothing differs, infinite where all values are 0 and some
+    /// restored one is not.
+    double relative_rms_error;
+    /// The cosine of the angle between values and restored values; 1 where nothing differs, 0 where one side is all
+    /// zeros or infinite.
+    double cosine_similarity;
+    /// Written as 0.
+    uint32_t reserved[2];
+} mnnkv_kv_int8_figures;
 
 /// How a cache is kept, and what is expected to be saved. Start from mnnkv_sizing_options_default; a NULL pointer means
 /// those defaults. Savings act in this order: tokens are evicted, elements become int8, cold bytes are compressed.
@@ -1189,6 +1270,118 @@ mnnkv_status mnnkv_session_metrics_json(const struct mnnkv_session *session,
                                         char *text,
                                         size_t cap,
                                         size_t *len);
+
+/// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the
+/// ranges of nothing). Any thread.
+mnnkv_status mnnkv_kv_int8_ranges_clear(size_t channels,
+                                        float *min,
+                                        float *max);
+
+/// Widens the ranges of channels by a batch of K or of V, as it goes into the cache (K after RoPE).
+///
+/// values: values_len bytes, those of the shape. min, max: kv_heads * head_dim numbers each, changed in place. Call it
+/// with every batch: in any order and any split the ranges come out the same, and those of several threads are merged
+/// by taking the lesser min and the greater max of each channel.
+/// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
+/// that of the shape, a range that is neither cleared nor finite; no range has changed then. Any thread.
+mnnkv_status mnnkv_kv_int8_ranges_update(const struct mnnkv_kv_int8_shape *shape,
+                                         const void *values,
+                                         size_t values_len,
+                                         float *min,
+                                         float *max);
+
+/// Makes scales and offsets of what calibration saw.
+///
+///   lo = min(min, 0), hi = max(max, 0), in f32
+///   MNNKV_KV_INT8_SYMMETRIC    scale = max(-lo, hi) / 127      offset = 0
+///   MNNKV_KV_INT8_ASYMMETRIC   scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
+///
+/// and no scale below 2^-23. dtype: the element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32; scales are
+/// rounded to it, as files in that type hold them, and written as f32. min, max, scale, offset: channels numbers each.
+/// INVALID_ARGUMENT: another symmetry or dtype, a channel of which nothing was observed, or one whose scale overflows
+/// dtype (the message names it); nothing is written then. Any thread.
+mnnkv_status mnnkv_kv_int8_parameters(const float *min,
+                                      const float *max,
+                                      size_t channels,
+                                      uint32_t symmetry,
+                                      uint32_t dtype,
+                                      float *scale,
+                                      float *offset);
+
+/// Turns values into codes.
+///
+/// values: values_len bytes, those of the shape. codes: room for codes_cap codes; kv_heads * head_dim * tokens are
+/// written. Values beyond the range of codes saturate, infinities too; NaN gets the code of 0. Codes do not depend on
+/// the CPU.
+/// INVALID_ARGUMENT: values_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: codes_cap;
+/// mnnkv_last_error says what is needed. Any thread.
+mnnkv_status mnnkv_kv_int8_quantize(const struct mnnkv_kv_int8_shape *shape,
+                                    const void *values,
+                                    size_t values_len,
+                                    const struct mnnkv_kv_int8_scales *scales,
+                                    int8_t *codes,
+                                    size_t codes_cap);
+
+/// Turns codes into values.
+///
+/// codes: codes_len codes, those of the shape. values: room for values_cap bytes, of which the shape's are written,
+/// rounded to its dtype. A product beyond the largest number of the dtype becomes infinite (F16: with scales over 256).
+/// Values do not depend on the CPU.
+/// INVALID_ARGUMENT: codes_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: values_cap; mnnkv_last_error
+/// says what is needed. Any thread.
+mnnkv_status mnnkv_kv_int8_dequantize(const struct mnnkv_kv_int8_shape *shape,
+                                      const int8_t *codes,
+                                      size_t codes_len,
+                                      const struct mnnkv_kv_int8_scales *scales,
+                                      void *values,
+                                      size_t values_cap);
+
+/// Turns values into codes and back and says what that costs. values: values_len bytes, those of the shape.
+/// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
+/// that of the shape, or bad scales. Any thread.
+mnnkv_status mnnkv_kv_int8_error(const struct mnnkv_kv_int8_shape *shape,
+                                 const void *values,
+                                 size_t values_len,
+                                 const struct mnnkv_kv_int8_scales *scales,
+                                 struct mnnkv_kv_int8_figures *figures);
+
+/// Copies tokens begin .. begin + count out of a packed cache as codes, as mnnkv_kv_gather and mnnkv_kv_int8_quantize
+/// would together.
+///
+/// key, value: the buffers of the layout. key_scales, value_scales: of kv_heads * head_dim channels each. key_codes,
+/// value_codes: [head][token][dim], kv_heads * count * head_dim codes each; cap_each is the capacity of each. Takes
+/// memory for the values of the range while it works.
+/// INVALID_ARGUMENT: the range is not inside max_tokens, or bad scales. BUFFER_TOO_SMALL: cap_each; mnnkv_last_error
+/// says what is needed. OUT_OF_MEMORY. Any thread, also on the same cache as long as nobody writes it.
+mnnkv_status mnnkv_kv_int8_gather(const struct mnnkv_layout *layout,
+                                  const void *key,
+                                  const void *value,
+                                  uint32_t begin,
+                                  uint32_t count,
+                                  const struct mnnkv_kv_int8_scales *key_scales,
+                                  const struct mnnkv_kv_int8_scales *value_scales,
+                                  int8_t *key_codes,
+                                  int8_t *value_codes,
+                                  size_t cap_each);
+
+/// Writes codes as values into tokens begin .. begin + count of a packed cache, as mnnkv_kv_int8_dequantize and
+/// mnnkv_kv_scatter would together.
+///
+/// key_codes, value_codes: [head][token][dim], len_each codes in each, exactly those of the range. key_scales,
+/// value_scales: of kv_heads * head_dim channels each. Padding and other tokens are untouched. Takes memory for the
+/// values of the range while it works.
+/// INVALID_ARGUMENT: the range is not inside max_tokens, len_each, or bad scales; OUT_OF_MEMORY. The cache has not
+/// changed then. One thread per cache.
+mnnkv_status mnnkv_kv_int8_scatter(const struct mnnkv_layout *layout,
+                                   const int8_t *key_codes,
+                                   const int8_t *value_codes,
+                                   size_t len_each,
+                                   const struct mnnkv_kv_int8_scales *key_scales,
+                                   const struct mnnkv_kv_int8_scales *value_scales,
+                                   uint32_t begin,
+                                   uint32_t count,
+                                   void *key,
+                                   void *value);
 
 /// Fills in the defaults named at the fields, struct_size included: one sequence on one rank without savings. NULL is
 /// ignored. Any thread.

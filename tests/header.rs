@@ -8,7 +8,7 @@ fn the_committed_header_is_current() {
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let mut generated = Vec::new();
     // The order of the manual: conventions, simple calls, handles.
-    ["status", "version", "gear", "layout", "h2o", "store", "session", "metrics", "sizing"]
+    ["status", "version", "gear", "layout", "h2o", "store", "session", "metrics", "kv_int8", "sizing"]
         .iter()
         .fold(cbindgen::Builder::new(), |b, room| b.with_src(root.join(format!("src/ffi/{room}.rs"))))
         .with_config(config)

@@ -9,6 +9,7 @@
 
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
+mod int8;
 pub mod portable;
 mod row_sums;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
@@ -87,6 +88,15 @@ type Transpose<T> = fn(shape: &Transposition, src: &[T], dst: &mut [T]);
 /// Values are in the byte order of the machine; those outside the range, and padding, may be anything.
 type RowSums = fn(shape: &PackedRows, values: &[u8], sums: &mut [f32]);
 
+/// Rows of values to rows of codes: `codes[r][c] = clamp(rint(values[r][c] / scale[c] + offset[c]), -128, 127)` in f32,
+/// halves to even; NaN is taken for 0. Values are in the byte order of the machine; there are as many codes as values,
+/// whole rows, and a scale and an offset for every column. Scales are at least 2^-100 and finite, offsets are integers.
+type Quantize = fn(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]);
+
+/// The way back, `values[r][c] = (codes[r][c] - offset[c]) * scale[c]` in f32, rounded to the type to nearest, ties to
+/// even.
+type Dequantize = fn(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]);
+
 /// An element as bytes, so that it has no alignment.
 pub trait Element: Copy {
     /// The level's version of transpose for this size.
@@ -156,6 +166,18 @@ pub struct Kernels {
     pub row_sums_f16: RowSums,
     /// Sums of rows of BF16.
     pub row_sums_bf16: RowSums,
+    /// F32 to int8.
+    pub quantize_f32: Quantize,
+    /// F16 to int8.
+    pub quantize_f16: Quantize,
+    /// BF16 to int8.
+    pub quantize_bf16: Quantize,
+    /// Int8 to F32.
+    pub dequantize_f32: Dequantize,
+    /// Int8 to F16.
+    pub dequantize_f16: Dequantize,
+    /// Int8 to BF16.
+    pub dequantize_bf16: Dequantize,
 }
 
 static PORTABLE: Kernels = Kernels {
@@ -183,6 +205,12 @@ static PORTABLE: Kernels = Kernels {
     row_sums_f32: portable::row_sums_f32,
     row_sums_f16: portable::row_sums_f16,
     row_sums_bf16: portable::row_sums_bf16,
+    quantize_f32: portable::quantize_f32,
+    quantize_f16: portable::quantize_f16,
+    quantize_bf16: portable::quantize_bf16,
+    dequantize_f32: portable::dequantize_f32,
+    dequantize_f16: portable::dequantize_f16,
+    dequantize_bf16: portable::dequantize_bf16,
 };
 
 /// The kernels of every level this CPU can run, lowest first.

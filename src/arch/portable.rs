@@ -1,5 +1,6 @@
 //! The definition of every kernel, in plain Rust.
 
+use super::int8;
 use super::row_sums::{Bf16, F16, F32, Value, many_rows, one_row};
 use super::{PackedRows, Transposition};
 
@@ -221,4 +222,34 @@ fn row_sums<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8], sums
         [sum] if shape.rows == 1 => *sum = one_row::<V, N>(shape, values),
         _ => many::<V, N>(shape, values, sums),
     }
+}
+
+/// F32 to int8.
+pub fn quantize_f32(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
+    int8::quantize::<F32, 4>(values, scale, offset, codes);
+}
+
+/// F16 to int8.
+pub fn quantize_f16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
+    int8::quantize::<F16, 2>(values, scale, offset, codes);
+}
+
+/// BF16 to int8.
+pub fn quantize_bf16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
+    int8::quantize::<Bf16, 2>(values, scale, offset, codes);
+}
+
+/// Int8 to F32.
+pub fn dequantize_f32(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
+    int8::dequantize::<F32, 4>(codes, scale, offset, values);
+}
+
+/// Int8 to F16.
+pub fn dequantize_f16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
+    int8::dequantize::<F16, 2>(codes, scale, offset, values);
+}
+
+/// Int8 to BF16.
+pub fn dequantize_bf16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
+    int8::dequantize::<Bf16, 2>(codes, scale, offset, values);
 }

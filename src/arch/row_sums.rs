@@ -86,8 +86,9 @@ impl Value<2> for F16 {
         let number = f32::from_bits(((half & 0x7fff) << 13) + EXPONENT);
         // Denormals got a hidden bit that they do not have, and half of their unit: they should be twice that, less
         // NORMAL. They are what is below it.
-        let below = number - NORMAL;
-        let number = number + if below < 0.0 { below } else { 0.0 };
+        // By its sign: of a comparison the loops of int8 would make a branch.
+        let below = (number - NORMAL).to_bits();
+        let number = number + f32::from_bits(below & ((below as i32) >> 31) as u32);
         f32::from_bits(number.to_bits() | (half & 0x8000) << 16)
     }
 }

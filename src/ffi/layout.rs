@@ -138,7 +138,7 @@ pub(super) unsafe fn buffers<'a>(
 ///
 /// # Safety
 /// Both buffers are as long as the layout says, and nobody else touches them during the call.
-unsafe fn buffers_mut<'a>(
+pub(super) unsafe fn buffers_mut<'a>(
     layout: &Layout,
     key: *mut c_void,
     value: *mut c_void,

@@ -14,6 +14,7 @@ mod pointer;
 
 pub mod gear;
 pub mod h2o;
+pub mod kv_int8;
 pub mod layout;
 pub mod metrics;
 pub mod session;

@@ -4,4 +4,5 @@
 //! gives an error, and one of 20 GB is read on a machine of 4 ([`file`]).
 
 pub mod file;
+pub mod kv_int8;
 pub mod sizing;

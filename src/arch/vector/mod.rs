@@ -4,6 +4,8 @@
 //! inlined into functions that enable the features, so that the operations become single instructions.
 
 mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod int8;
 mod lanes;
 mod planes;
 mod transpose;
@@ -11,6 +13,8 @@ mod transpose;
 #[cfg(target_arch = "x86_64")]
 pub(super) use bytes::repeats;
 pub(super) use bytes::{delta, next_run, run_len, undo_delta, undo_xor, xor};
+#[cfg(target_arch = "x86_64")]
+pub(super) use int8::{Floats, dequantize_f16, quantize_f16};
 pub(super) use lanes::{merge2, merge4, split2, split4};
 pub(super) use planes::{planes, unplanes};
 pub(super) use transpose::{transpose2, transpose4};

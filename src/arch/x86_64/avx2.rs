@@ -1,7 +1,8 @@
 //! With AVX2.
 
+use crate::arch::int8::int8_kernels;
 use crate::arch::row_sums::{Bf16, F16, F32, Value, many_rows, one_row};
-use crate::arch::vector::{Sums, Vector, operations, vectorised};
+use crate::arch::vector::{Floats, Sums, Vector, operations, vectorised};
 use crate::arch::{PackedRows, Transposition};
 use core::arch::x86_64::*;
 
@@ -51,6 +52,13 @@ macro_rules! compiled {
             }
         })*
     };
+}
+
+int8_kernels! { "avx2" }
+
+vectorised! { "avx2,f16c", __m256:
+    quantize_f16 = quantize_f16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]);
+    dequantize_f16 = dequantize_f16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]);
 }
 
 compiled! {
@@ -125,6 +133,32 @@ impl<V: Value<N> + Widen, const N: usize> Value<N> for Wide<V, N> {
                 _mm_storeu_ps(lanes.as_mut_ptr(), sum);
             }
         }
+    }
+}
+
+impl Floats for __m256 {
+    const LEN: usize = 8;
+
+    operations! {
+        fn load(from: *const f32) -> Self = _mm256_loadu_ps(from);
+        fn load_f16(from: *const u8) -> Self = F16::eight(from);
+        fn load_codes(from: *const i8) -> Self = {
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())))
+        };
+        fn add(self, other: Self) -> Self = _mm256_add_ps(self, other);
+        fn sub(self, other: Self) -> Self = _mm256_sub_ps(self, other);
+        fn mul(self, other: Self) -> Self = _mm256_mul_ps(self, other);
+        fn div(self, other: Self) -> Self = _mm256_div_ps(self, other);
+        fn or_zero(self) -> Self = _mm256_and_ps(self, _mm256_cmp_ps::<_CMP_ORD_Q>(self, self));
+        fn store_f16(self, to: *mut u8) = {
+            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self));
+        };
+        // Packing clamps, but a number that is too large for i32 would have become the lowest.
+        fn store_codes(self, to: *mut i8) = {
+            let codes = _mm256_cvtps_epi32(_mm256_min_ps(self, _mm256_set1_ps(127.0)));
+            let codes = _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256::<1>(codes));
+            _mm_storel_epi64(to.cast(), _mm_packs_epi16(codes, codes));
+        };
     }
 }
 

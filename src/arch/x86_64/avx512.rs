@@ -1,6 +1,7 @@
 //! With AVX-512 F, BW, VL and VBMI.
 
-use crate::arch::vector::{Vector, operations, vectorised};
+use crate::arch::int8::int8_kernels;
+use crate::arch::vector::{Floats, Vector, operations, vectorised};
 use core::arch::x86_64::*;
 
 vectorised! { "avx512f,avx512bw,avx512vl,avx512vbmi,popcnt", __m512i:
@@ -19,6 +20,13 @@ vectorised! { "avx512f,avx512bw,avx512vl,avx512vbmi,popcnt", __m512i:
     unplanes1 = unplanes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
     unplanes2 = unplanes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
     unplanes4 = unplanes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
+}
+
+int8_kernels! { "avx512f,avx512bw,avx512vl" }
+
+vectorised! { "avx512f,avx512bw,avx512vl", __m512:
+    quantize_f16 = quantize_f16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]);
+    dequantize_f16 = dequantize_f16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]);
 }
 
 /// Where each byte of a vector comes from, in the first of two vectors (0 to 63) or the second (64 to 127).
@@ -59,6 +67,32 @@ impl Places {
 
 const EVEN: Places = Places::strided(2, 0, 64);
 const ODD: Places = Places::strided(2, 1, 65);
+
+impl Floats for __m512 {
+    const LEN: usize = 16;
+
+    operations! {
+        fn load(from: *const f32) -> Self = _mm512_loadu_ps(from);
+        fn load_f16(from: *const u8) -> Self = _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
+        fn load_codes(from: *const i8) -> Self = {
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())))
+        };
+        fn add(self, other: Self) -> Self = _mm512_add_ps(self, other);
+        fn sub(self, other: Self) -> Self = _mm512_sub_ps(self, other);
+        fn mul(self, other: Self) -> Self = _mm512_mul_ps(self, other);
+        fn div(self, other: Self) -> Self = _mm512_div_ps(self, other);
+        fn or_zero(self) -> Self = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_ORD_Q>(self, self), self);
+        fn store_f16(self, to: *mut u8) = {
+            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self);
+            _mm256_storeu_si256(to.cast(), halves);
+        };
+        // As with AVX2.
+        fn store_codes(self, to: *mut i8) = {
+            let codes = _mm512_cvtps_epi32(_mm512_min_ps(self, _mm512_set1_ps(127.0)));
+            _mm_storeu_si128(to.cast(), _mm512_cvtsepi32_epi8(codes));
+        };
+    }
+}
 
 impl Vector for __m512i {
     const LEN: usize = 64;

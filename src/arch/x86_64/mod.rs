@@ -67,6 +67,12 @@ static AVX2: Kernels = Kernels {
     row_sums_f32: avx2::row_sums_f32,
     row_sums_f16: avx2::row_sums_f16,
     row_sums_bf16: avx2::row_sums_bf16,
+    quantize_f32: avx2::quantize_f32,
+    quantize_f16: avx2::quantize_f16,
+    quantize_bf16: avx2::quantize_bf16,
+    dequantize_f32: avx2::dequantize_f32,
+    dequantize_f16: avx2::dequantize_f16,
+    dequantize_bf16: avx2::dequantize_bf16,
     ..SSE2
 };
 
@@ -87,5 +93,11 @@ static AVX512: Kernels = Kernels {
     unplanes1: avx512::unplanes1,
     unplanes2: avx512::unplanes2,
     unplanes4: avx512::unplanes4,
+    quantize_f32: avx512::quantize_f32,
+    quantize_f16: avx512::quantize_f16,
+    quantize_bf16: avx512::quantize_bf16,
+    dequantize_f32: avx512::dequantize_f32,
+    dequantize_f16: avx512::dequantize_f16,
+    dequantize_bf16: avx512::dequantize_bf16,
     ..AVX2
 };

@@ -1,0 +1,76 @@
+//! Rows of F16 to int8 codes and back. Conversions of F16 are what compilers do not make of the portable loops.
+
+use super::super::int8;
+use super::super::row_sums::F16;
+
+/// A vector of f32.
+///
+/// # Safety
+/// Every function needs the CPU features of its implementation. Those with a pointer need [`Floats::LEN`] elements
+/// there, and no alignment.
+pub(in crate::arch) trait Floats: Copy {
+    /// Numbers in a vector.
+    const LEN: usize;
+
+    unsafe fn load(from: *const f32) -> Self;
+    /// Conversions of F16 are the CPU's, whose results do not depend on how the host has denormals treated.
+    unsafe fn load_f16(from: *const u8) -> Self;
+    unsafe fn load_codes(from: *const i8) -> Self;
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn sub(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
+    unsafe fn div(self, other: Self) -> Self;
+    /// Zeros in place of NaN.
+    unsafe fn or_zero(self) -> Self;
+    /// Rounded to nearest, ties to even.
+    unsafe fn store_f16(self, to: *mut u8);
+    /// Rounded to nearest, ties to even, and clamped.
+    unsafe fn store_codes(self, to: *mut i8);
+}
+
+/// # Safety
+/// See [`Floats`].
+#[inline(always)]
+pub(in crate::arch) unsafe fn quantize_f16<V: Floats>(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
+    let columns = int8::columns(values.len() / 2, scale, offset, codes.len());
+    let whole = columns - columns % V::LEN;
+    for (values, codes) in values.chunks_exact(2 * columns).zip(codes.chunks_exact_mut(columns)) {
+        for c in (0..whole).step_by(V::LEN) {
+            // SAFETY: c + LEN <= columns, and rows are as long.
+            unsafe {
+                let steps = V::load_f16(values.as_ptr().add(2 * c)).div(V::load(scale.as_ptr().add(c)));
+                steps.or_zero().add(V::load(offset.as_ptr().add(c))).store_codes(codes.as_mut_ptr().add(c));
+            }
+        }
+        if whole < columns {
+            let (values, codes) = (&values[2 * whole..], &mut codes[whole..]);
+            int8::quantize::<F16, 2>(values, &scale[whole..], &offset[whole..], codes);
+        }
+    }
+}
+
+/// # Safety
+/// See [`Floats`].
+#[inline(always)]
+pub(in crate::arch) unsafe fn dequantize_f16<V: Floats>(
+    codes: &[i8],
+    scale: &[f32],
+    offset: &[f32],
+    values: &mut [u8],
+) {
+    let columns = int8::columns(values.len() / 2, scale, offset, codes.len());
+    let whole = columns - columns % V::LEN;
+    for (codes, values) in codes.chunks_exact(columns).zip(values.chunks_exact_mut(2 * columns)) {
+        for c in (0..whole).step_by(V::LEN) {
+            // SAFETY: c + LEN <= columns, and rows are as long.
+            unsafe {
+                let steps = V::load_codes(codes.as_ptr().add(c)).sub(V::load(offset.as_ptr().add(c)));
+                steps.mul(V::load(scale.as_ptr().add(c))).store_f16(values.as_mut_ptr().add(2 * c));
+            }
+        }
+        if whole < columns {
+            let (codes, values) = (&codes[whole..], &mut values[2 * whole..]);
+            int8::dequantize::<F16, 2>(codes, &scale[whole..], &offset[whole..], values);
+        }
+    }
+}
