@@ -9,6 +9,7 @@
  *   h2o      which tokens to keep, from the attention they gathered
  *   store    cold tokens kept compressed, their memory given back
  *   session  all of it, as a JSON config says: begin, scores, end. Where a host starts; the others are its parts
+ *   compressor  learned compressors (.bin): groups of tokens become one; read, write, run on a cache in place
  *   kv_int8  K and V as int8 codes with a scale per channel: calibrate, quantise, restore, measure
  *   sizing   how many bytes the KV cache of a model takes, from its config.json
  *
@@ -123,6 +124,12 @@
 /// mnnkv_score_tile::flags: the last tile of a query head. A head of one tile has both.
 #define MNNKV_TILE_LAST 2
 
+/// mnnkv_compression::segments: the tokens behind the image.
+#define MNNKV_SEGMENT_TEXT 1
+
+/// mnnkv_compression::segments: the image at the start.
+#define MNNKV_SEGMENT_IMAGE 2
+
 /// mnnkv_kv_int8_shape::order: [token][head][dim], what a projection writes.
 #define MNNKV_ORDER_TOKEN_HEAD_DIM 1
 
@@ -165,6 +172,24 @@
 
 /// The most tokens that sizes are given for: 2^31 - 1, the longest cache.
 #define MNNKV_SIZING_MAX_TOKENS 2147483647
+
+/// A learned compressor of KV caches (FastCache, arXiv 2503.08461): a handle from mnnkv_compressor_open or _create.
+///
+/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model, which
+/// turn the K, and the V, of compression_factor neighbouring tokens of a head into that of one. It is run once, after
+/// the prompt: the cache becomes shorter, and stays lossy. Tokens that are generated then are appended as ever.
+///
+/// The prompt may begin with an image (image_kv_len tokens), which has networks of its own where the file has 12 blocks
+/// per layer; with 6 it stays as it is. Image and text are compressed apart: floor(length / factor) groups become as
+/// many tokens, and the tokens that are left over follow them unchanged. A segment of fewer groups than min_seq_len
+/// stays as it is. So the new length is the same for all layers: mnnkv_compressor_new_len.
+///
+/// Positions: compressed keys have no positions of their own, they are made of keys after RoPE. Which position the next
+/// token has, the caller decides, as the model was trained: LLaVA's compressor for positions that go on at the new
+/// length, MiniCPM-V's for those that go on at the original length. Attention sees the new length in both.
+///
+/// A handle never changes: its functions may run on several threads at once, on different caches.
+typedef struct mnnkv_compressor mnnkv_compressor;
 
 /// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
 ///
@@ -596,6 +621,106 @@ typedef struct mnnkv_metrics {
     /// Microseconds: as above, the longest.
     double h2o_host_wait_us_max;
 } mnnkv_metrics;
+
+/// What a weights file says of itself. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_compressor_info {
+    /// sizeof(mnnkv_compressor_info)
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, BF16 or F32: of the weights in the file. Caches may have another type.
+    uint32_t dtype;
+    /// Layers of the model.
+    uint32_t layers;
+    /// 12, or 6 when there are no networks for images.
+    uint32_t blocks_per_layer;
+    /// Elements per head and token of the caches that it compresses.
+    uint32_t head_dim;
+    /// Tokens that become one.
+    uint32_t compression_factor;
+    /// Groups that a segment must have to be compressed.
+    uint32_t min_seq_len;
+    /// KV heads as the converter was told, mostly 0: the networks serve any number.
+    uint32_t num_heads;
+    /// The header's head_dim; not that of the weights where a converter guessed it.
+    uint32_t header_head_dim;
+    /// Elements that enter a network, compression_factor * head_dim.
+    uint32_t hidden_size;
+    /// Bytes of metadata, which are not read.
+    uint32_t metadata_bytes;
+    /// Sentences in mnnkv_compressor_notes.
+    uint32_t notes;
+    /// Bytes of the file.
+    uint64_t file_bytes;
+    /// Bytes behind the last block, which are not read.
+    uint64_t trailing_bytes;
+    /// 0.
+    uint32_t reserved[4];
+} mnnkv_compressor_info;
+
+/// A linear layer in a weights file. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_compressor_block {
+    /// sizeof(mnnkv_compressor_block)
+    uint32_t struct_size;
+    /// Elements that leave it.
+    uint32_t rows;
+    /// Elements that enter it.
+    uint32_t cols;
+    /// 1 when it has a bias.
+    uint32_t has_bias;
+    /// Where its header begins, in bytes from the start of the file.
+    uint64_t offset;
+    /// 0.
+    uint32_t reserved[2];
+} mnnkv_compressor_block;
+
+/// How caches are compressed. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+typedef struct mnnkv_compression {
+    /// sizeof(mnnkv_compression)
+    uint32_t struct_size;
+    /// Tokens that become one: that of the file, to be sure that it is; 0 and 1 = that of the file.
+    uint32_t factor;
+    /// Groups that a segment must have to be compressed; 0 = as the file says.
+    uint32_t min_seq_len;
+    /// Tokens at the start of the cache that are an image's; more than there are means all.
+    uint32_t image_kv_len;
+    /// MNNKV_SEGMENT_TEXT, MNNKV_SEGMENT_IMAGE or both: the segments that are compressed; 0 = both.
+    uint32_t segments;
+    /// Must be 0.
+    uint32_t reserved[3];
+} mnnkv_compression;
+
+/// What the header of a weights file is to say. There are no defaults.
+typedef struct mnnkv_compressor_header {
+    /// sizeof(mnnkv_compressor_header)
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, BF16 or F32: of the weights in the file.
+    uint32_t dtype;
+    /// Layers of the model, at least 1.
+    uint32_t layers;
+    /// 6 (tk, tv) or 12 (tk, tv, ik, iv).
+    uint32_t blocks_per_layer;
+    /// Elements per head and token.
+    uint32_t head_dim;
+    /// Tokens that become one, at least 2.
+    uint32_t compression_factor;
+    /// Groups that a segment must have to be compressed; 2 is usual.
+    uint32_t min_seq_len;
+    /// KV heads of the model; 0 is usual.
+    uint32_t num_heads;
+    /// Must be 0.
+    uint32_t reserved[4];
+} mnnkv_compressor_header;
+
+/// A linear layer: y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r].
+typedef struct mnnkv_linear {
+    /// Elements that leave it.
+    uint32_t rows;
+    /// Elements that enter it.
+    uint32_t cols;
+    /// [rows][cols]
+    const float *weight;
+    /// [rows], or NULL for none.
+    const float *bias;
+} mnnkv_linear;
 
 /// The values of K or of V: element type, order and lengths. Values are dense, in the byte order of the machine, and
 /// need no alignment; their codes are int8, one for each, in the same order.
@@ -1270,6 +1395,123 @@ mnnkv_status mnnkv_session_metrics_json(const struct mnnkv_session *session,
                                         char *text,
                                         size_t cap,
                                         size_t *len);
+
+/// Reads a weights file. path: UTF-8, terminated by a zero; links are followed. The file is read through, its weights
+/// are kept in memory in the file's type, and it is closed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
+/// given to mnnkv_compressor_destroy.
+///
+/// The reader is strict: what it takes, mnnkv_compressor_run can compute. CORRUPT: no such file, a cut one, counts,
+/// shapes or flags that do not fit together, a weight that is not finite. UNSUPPORTED: another version or element type
+/// of the format; another ABI. The message has the offset and the field, and names blocks by layer, number and what
+/// they are for (tk, tv, ik, iv: text or image, K or V). NOT_FOUND, IO: the file cannot be opened or read. Any thread.
+mnnkv_status mnnkv_compressor_open(const char *path,
+                                   uint32_t abi_version,
+                                   struct mnnkv_compressor **out);
+
+/// As mnnkv_compressor_open, of a file of len bytes in memory. They are copied.
+mnnkv_status mnnkv_compressor_create(const void *bytes,
+                                     size_t len,
+                                     uint32_t abi_version,
+                                     struct mnnkv_compressor **out);
+
+/// Frees a compressor. NULL is ignored. No other call may be under way.
+void mnnkv_compressor_destroy(struct mnnkv_compressor *compressor);
+
+/// What the file says of itself. Set info->struct_size first. Any thread.
+mnnkv_status mnnkv_compressor_describe(const struct mnnkv_compressor *compressor,
+                                       struct mnnkv_compressor_info *info);
+
+/// What is odd about the file but no error, one sentence per line: reserved bytes that are not 0, metadata, bytes
+/// behind the last block, a head_dim that a converter guessed.
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to
+/// say.
+/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+mnnkv_status mnnkv_compressor_notes(const struct mnnkv_compressor *compressor,
+                                    char *text,
+                                    size_t cap,
+                                    size_t *len);
+
+/// The shape of one linear layer. block: 0 to blocks_per_layer - 1; 3 each for tk, tv, ik and iv. Set
+/// out->struct_size first. INVALID_ARGUMENT: there is no such layer or block. Any thread.
+mnnkv_status mnnkv_compressor_block_at(const struct mnnkv_compressor *compressor,
+                                       uint32_t layer,
+                                       uint32_t block,
+                                       struct mnnkv_compressor_block *out);
+
+/// How long a cache of kv_len tokens becomes: kv_len itself when nothing would be compressed. INVALID_ARGUMENT: a
+/// factor that is not that of the file, unknown segments. Any thread.
+mnnkv_status mnnkv_compressor_new_len(const struct mnnkv_compressor *compressor,
+                                      const struct mnnkv_compression *config,
+                                      uint32_t kv_len,
+                                      uint32_t *new_len);
+
+/// Compresses one layer of dense rows [head][token][dim].
+///
+/// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in the byte order of the machine. key, value: kv_heads *
+/// kv_len * head_dim elements each. key_out, value_out: the rows of new_len tokens; cap_each is the capacity of each in
+/// bytes. Weights are rounded to dtype, sums are f32, and each linear layer's result is rounded to dtype once: the same
+/// bytes on every machine. No output may overlap another buffer.
+/// INVALID_ARGUMENT: no such layer, or a result that is not finite in dtype (the message names head and tokens).
+/// BUFFER_TOO_SMALL: cap_each; *new_len is written, mnnkv_last_error says how many bytes are needed. UNSUPPORTED:
+/// another dtype, or one too small for a weight. Otherwise nothing is written on failure. Any thread.
+mnnkv_status mnnkv_compressor_run(const struct mnnkv_compressor *compressor,
+                                  uint32_t layer,
+                                  const struct mnnkv_compression *config,
+                                  uint32_t dtype,
+                                  uint32_t kv_heads,
+                                  uint32_t kv_len,
+                                  const void *key,
+                                  const void *value,
+                                  void *key_out,
+                                  void *value_out,
+                                  size_t cap_each,
+                                  uint32_t *new_len);
+
+/// Compresses the packed caches of n_layers neighbouring layers in place: all of a model's, or those of one device.
+///
+/// caches: the cache of layer first_layer + i is caches[i]; all have the same struct_size (they lie so many bytes
+/// apart) and kv_len. Layouts may differ in packing, but have the head_dim of the file; K and V of a cache have one
+/// type, F16, BF16 or F32. config: as in mnnkv_compressor_new_len. old_len, new_len: tokens before and after; kv_len of
+/// every cache becomes new_len. What lies behind it in the buffers is not cleared: mnnkv_kv_release gives that memory
+/// back.
+///
+/// All layers are computed, into memory of the call (the compressed rows of all layers), before the first one is
+/// written: on any failure no byte of any cache and no kv_len has changed.
+/// INVALID_ARGUMENT: layers that the file does not have, caches of different kv_len, buffers that overlap, a layout
+/// that does not fit, or a result that is not finite. UNSUPPORTED: a quantised cache, K and V of different types, a
+/// type too small for a weight. One thread per cache; a session's or store's compressed tokens must be restored first,
+/// and their blocks are no longer the cache's afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
+mnnkv_status mnnkv_compressor_run_caches(const struct mnnkv_compressor *compressor,
+                                         uint32_t first_layer,
+                                         const struct mnnkv_compression *config,
+                                         struct mnnkv_cache *caches,
+                                         uint32_t n_layers,
+                                         uint32_t *old_len,
+                                         uint32_t *new_len);
+
+/// Writes weights as a file for mnnkv_compressor_open, and InfiniLM.
+///
+/// linears: n_linears = layers * blocks_per_layer linear layers, layer by layer; in a layer tk, tv, ik and iv (text or
+/// image, K or V), the first, second and third linear layer of each. The first has compression_factor * head_dim
+/// columns, the last head_dim rows, and each as many columns as the one before has rows. Numbers are rounded to nearest
+/// even. path: UTF-8, terminated by a zero. The file is complete or not there: one of that name stays what it is until
+/// the new one is on the disk.
+/// INVALID_ARGUMENT: shapes that do not fit together, or a number that is not finite in dtype (65520 in F16, say); the
+/// message names layer, block and index. NOT_FOUND, IO: there is no such folder, or it cannot be written. Any thread.
+mnnkv_status mnnkv_compressor_write_file(const struct mnnkv_compressor_header *header,
+                                         const struct mnnkv_linear *linears,
+                                         size_t n_linears,
+                                         const char *path);
+
+/// As mnnkv_compressor_write_file, to memory. dst: room for cap bytes. len: bytes of the file. BUFFER_TOO_SMALL: *len
+/// is what is needed.
+mnnkv_status mnnkv_compressor_write(const struct mnnkv_compressor_header *header,
+                                    const struct mnnkv_linear *linears,
+                                    size_t n_linears,
+                                    void *dst,
+                                    size_t cap,
+                                    size_t *len);
 
 /// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the
 /// ranges of nothing). Any thread.

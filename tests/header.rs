@@ -8,13 +8,27 @@ fn the_committed_header_is_current() {
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let mut generated = Vec::new();
     // The order of the manual: conventions, simple calls, handles.
-    ["status", "version", "gear", "layout", "h2o", "store", "session", "metrics", "kv_int8", "sizing"]
-        .iter()
-        .fold(cbindgen::Builder::new(), |b, room| b.with_src(root.join(format!("src/ffi/{room}.rs"))))
-        .with_config(config)
-        .generate()
-        .unwrap()
-        .write(&mut generated);
+    [
+        "status",
+        "version",
+        "gear",
+        "layout",
+        "h2o",
+        "store",
+        "session",
+        "metrics",
+        "compressor",
+        "compressor_caches",
+        "compressor_write",
+        "kv_int8",
+        "sizing",
+    ]
+    .iter()
+    .fold(cbindgen::Builder::new(), |b, room| b.with_src(root.join(format!("src/ffi/{room}.rs"))))
+    .with_config(config)
+    .generate()
+    .unwrap()
+    .write(&mut generated);
     let path = root.join("include/mnnkv.h");
     if std::env::var_os("MNNKV_WRITE_HEADER").is_some() {
         std::fs::write(&path, &generated).unwrap();

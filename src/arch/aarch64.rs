@@ -1,7 +1,7 @@
 //! The AArch64 level: NEON, which every one has. What the compiler makes of `portable` is as good for repeats.
 
-use super::vector::{Sums, Vector, operations, vectorised};
-use super::{Kernels, Level, PORTABLE, Transposition};
+use super::vector::{self, Floats, Sums, Vector, operations, vectorised};
+use super::{Kernels, Level, PANEL, PORTABLE, Product, Transposition};
 use core::arch::aarch64::*;
 
 pub(super) static NEON: Kernels = Kernels {
@@ -24,6 +24,7 @@ pub(super) static NEON: Kernels = Kernels {
     unplanes1,
     unplanes2,
     unplanes4,
+    product,
     ..PORTABLE
 };
 
@@ -103,5 +104,29 @@ impl Sums for uint8x16_t {
         };
         fn carried(self) -> Self = Self::zero();
         fn last(self) -> Self = vdupq_laneq_u8::<15>(self);
+    }
+}
+
+/// 24 sums, four vectors of B and one of A, of 32 registers.
+pub(super) fn product(product: &Product, result: &mut [[f32; PANEL]]) {
+    #[target_feature(enable = "neon")]
+    fn enabled(product: &Product, result: &mut [[f32; PANEL]]) {
+        // SAFETY: the features that the vector needs are enabled.
+        unsafe { vector::product::<float32x4_t, 6, 4, 4>(product, result) }
+    }
+    // SAFETY: reached only through the table of its level, which is handed out after detection.
+    unsafe { enabled(product, result) }
+}
+
+impl Floats for float32x4_t {
+    const LEN: usize = size_of::<Self>() / size_of::<f32>();
+
+    operations! {
+        fn zero() -> Self = vdupq_n_f32(0.0);
+        fn load(from: *const f32) -> Self = vld1q_f32(from);
+        fn store(self, to: *mut f32) = vst1q_f32(to, self);
+        fn repeat(from: *const f32) -> Self = vld1q_dup_f32(from);
+        fn add_product(self, a: Self, b: Self) -> Self = vfmaq_f32(self, a, b);
+        fn add(self, other: Self) -> Self = vaddq_f32(self, other);
     }
 }

@@ -11,6 +11,7 @@
 mod aarch64;
 mod int8;
 pub mod portable;
+mod product;
 mod row_sums;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod vector;
@@ -20,6 +21,7 @@ mod x86_64;
 #[cfg(test)]
 mod tests;
 
+pub use product::{PANEL, Product};
 pub use row_sums::PackedRows;
 use std::sync::OnceLock;
 
@@ -30,7 +32,7 @@ pub enum Level {
     Portable,
     /// Every x86-64.
     Sse2,
-    /// x86-64 with AVX2 and F16C.
+    /// x86-64 with AVX2, F16C and FMA.
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and VBMI.
     Avx512,
@@ -96,6 +98,9 @@ type Quantize = fn(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8
 /// The way back, `values[r][c] = (codes[r][c] - offset[c]) * scale[c]` in f32, rounded to the type to nearest, ties to
 /// even.
 type Dequantize = fn(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]);
+
+/// Writes the product of two matrices, `[row][panel][PANEL]`.
+type MatrixProduct = fn(product: &Product, result: &mut [[f32; PANEL]]);
 
 /// An element as bytes, so that it has no alignment.
 pub trait Element: Copy {
@@ -178,6 +183,8 @@ pub struct Kernels {
     pub dequantize_f16: Dequantize,
     /// Int8 to BF16.
     pub dequantize_bf16: Dequantize,
+    /// Product of matrices of f32.
+    pub product: MatrixProduct,
 }
 
 static PORTABLE: Kernels = Kernels {
@@ -211,6 +218,7 @@ static PORTABLE: Kernels = Kernels {
     dequantize_f32: portable::dequantize_f32,
     dequantize_f16: portable::dequantize_f16,
     dequantize_bf16: portable::dequantize_bf16,
+    product: product::portable,
 };
 
 /// The kernels of every level this CPU can run, lowest first.

@@ -12,6 +12,9 @@
 mod panic;
 mod pointer;
 
+pub mod compressor;
+pub mod compressor_caches;
+pub mod compressor_write;
 pub mod gear;
 pub mod h2o;
 pub mod kv_int8;

@@ -3,6 +3,7 @@
 //! Every file is read through copies, by position and of bounded size, never mapped: one that shrinks while it is read
 //! gives an error, and one of 20 GB is read on a machine of 4 ([`file`]).
 
+pub mod compressor;
 pub mod file;
 pub mod kv_int8;
 pub mod sizing;

@@ -1,22 +1,17 @@
 //! Rows of F16 to int8 codes and back. Conversions of F16 are what compilers do not make of the portable loops.
 
-use super::super::int8;
-use super::super::row_sums::F16;
+use super::Floats;
+use crate::arch::int8;
+use crate::arch::row_sums::F16;
 
-/// A vector of f32.
+/// What codes and values of a cache take beside [`Floats`].
 ///
 /// # Safety
-/// Every function needs the CPU features of its implementation. Those with a pointer need [`Floats::LEN`] elements
-/// there, and no alignment.
-pub(in crate::arch) trait Floats: Copy {
-    /// Numbers in a vector.
-    const LEN: usize;
-
-    unsafe fn load(from: *const f32) -> Self;
+/// As [`Floats`].
+pub(in crate::arch) trait Codes: Floats {
     /// Conversions of F16 are the CPU's, whose results do not depend on how the host has denormals treated.
     unsafe fn load_f16(from: *const u8) -> Self;
     unsafe fn load_codes(from: *const i8) -> Self;
-    unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;
     unsafe fn div(self, other: Self) -> Self;
@@ -29,9 +24,9 @@ pub(in crate::arch) trait Floats: Copy {
 }
 
 /// # Safety
-/// See [`Floats`].
+/// See [`Codes`].
 #[inline(always)]
-pub(in crate::arch) unsafe fn quantize_f16<V: Floats>(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
+pub(in crate::arch) unsafe fn quantize_f16<V: Codes>(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
     let columns = int8::columns(values.len() / 2, scale, offset, codes.len());
     let whole = columns - columns % V::LEN;
     for (values, codes) in values.chunks_exact(2 * columns).zip(codes.chunks_exact_mut(columns)) {
@@ -50,14 +45,9 @@ pub(in crate::arch) unsafe fn quantize_f16<V: Floats>(values: &[u8], scale: &[f3
 }
 
 /// # Safety
-/// See [`Floats`].
+/// See [`Codes`].
 #[inline(always)]
-pub(in crate::arch) unsafe fn dequantize_f16<V: Floats>(
-    codes: &[i8],
-    scale: &[f32],
-    offset: &[f32],
-    values: &mut [u8],
-) {
+pub(in crate::arch) unsafe fn dequantize_f16<V: Codes>(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
     let columns = int8::columns(values.len() / 2, scale, offset, codes.len());
     let whole = columns - columns % V::LEN;
     for (codes, values) in codes.chunks_exact(columns).zip(values.chunks_exact_mut(2 * columns)) {

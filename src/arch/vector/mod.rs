@@ -8,15 +8,17 @@ mod bytes;
 mod int8;
 mod lanes;
 mod planes;
+mod product;
 mod transpose;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use bytes::repeats;
 pub(super) use bytes::{delta, next_run, run_len, undo_delta, undo_xor, xor};
 #[cfg(target_arch = "x86_64")]
-pub(super) use int8::{Floats, dequantize_f16, quantize_f16};
+pub(super) use int8::{Codes, dequantize_f16, quantize_f16};
 pub(super) use lanes::{merge2, merge4, split2, split4};
 pub(super) use planes::{planes, unplanes};
+pub(super) use product::{Floats, product};
 pub(super) use transpose::{transpose2, transpose4};
 
 /// A vector of bytes: one or more parts of 16 bytes.

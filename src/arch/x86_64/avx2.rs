@@ -2,8 +2,8 @@
 
 use crate::arch::int8::int8_kernels;
 use crate::arch::row_sums::{Bf16, F16, F32, Value, many_rows, one_row};
-use crate::arch::vector::{Floats, Sums, Vector, operations, vectorised};
-use crate::arch::{PackedRows, Transposition};
+use crate::arch::vector::{self, Codes, Floats, Sums, Vector, operations, vectorised};
+use crate::arch::{PANEL, PackedRows, Product, Transposition};
 use core::arch::x86_64::*;
 
 vectorised! { "avx2,popcnt", __m256i:
@@ -136,16 +136,12 @@ impl<V: Value<N> + Widen, const N: usize> Value<N> for Wide<V, N> {
     }
 }
 
-impl Floats for __m256 {
-    const LEN: usize = 8;
-
+impl Codes for __m256 {
     operations! {
-        fn load(from: *const f32) -> Self = _mm256_loadu_ps(from);
         fn load_f16(from: *const u8) -> Self = F16::eight(from);
         fn load_codes(from: *const i8) -> Self = {
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())))
         };
-        fn add(self, other: Self) -> Self = _mm256_add_ps(self, other);
         fn sub(self, other: Self) -> Self = _mm256_sub_ps(self, other);
         fn mul(self, other: Self) -> Self = _mm256_mul_ps(self, other);
         fn div(self, other: Self) -> Self = _mm256_div_ps(self, other);
@@ -245,5 +241,29 @@ impl Sums for __m256i {
             _mm256_shuffle_epi8(lower, _mm256_set1_epi8(15))
         };
         fn last(self) -> Self = _mm256_shuffle_epi8(_mm256_permute4x64_epi64::<0xFF>(self), _mm256_set1_epi8(15));
+    }
+}
+
+/// 12 sums, two vectors of B and one of A fill the 16 registers.
+pub(super) fn product(product: &Product, result: &mut [[f32; PANEL]]) {
+    #[target_feature(enable = "avx2,fma")]
+    fn enabled(product: &Product, result: &mut [[f32; PANEL]]) {
+        // SAFETY: the features that the vector needs are enabled.
+        unsafe { vector::product::<__m256, 6, 2, 2>(product, result) }
+    }
+    // SAFETY: reached only through the table of its level, which is handed out after detection.
+    unsafe { enabled(product, result) }
+}
+
+impl Floats for __m256 {
+    const LEN: usize = size_of::<Self>() / size_of::<f32>();
+
+    operations! {
+        fn zero() -> Self = _mm256_setzero_ps();
+        fn load(from: *const f32) -> Self = _mm256_loadu_ps(from);
+        fn store(self, to: *mut f32) = _mm256_storeu_ps(to, self);
+        fn repeat(from: *const f32) -> Self = _mm256_set1_ps(*from);
+        fn add_product(self, a: Self, b: Self) -> Self = _mm256_fmadd_ps(a, b, self);
+        fn add(self, other: Self) -> Self = _mm256_add_ps(self, other);
     }
 }

@@ -1,7 +1,8 @@
 //! With AVX-512 F, BW, VL and VBMI.
 
 use crate::arch::int8::int8_kernels;
-use crate::arch::vector::{Floats, Vector, operations, vectorised};
+use crate::arch::vector::{self, Codes, Floats, Vector, operations, vectorised};
+use crate::arch::{PANEL, Product};
 use core::arch::x86_64::*;
 
 vectorised! { "avx512f,avx512bw,avx512vl,avx512vbmi,popcnt", __m512i:
@@ -68,16 +69,12 @@ impl Places {
 const EVEN: Places = Places::strided(2, 0, 64);
 const ODD: Places = Places::strided(2, 1, 65);
 
-impl Floats for __m512 {
-    const LEN: usize = 16;
-
+impl Codes for __m512 {
     operations! {
-        fn load(from: *const f32) -> Self = _mm512_loadu_ps(from);
         fn load_f16(from: *const u8) -> Self = _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
         fn load_codes(from: *const i8) -> Self = {
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())))
         };
-        fn add(self, other: Self) -> Self = _mm512_add_ps(self, other);
         fn sub(self, other: Self) -> Self = _mm512_sub_ps(self, other);
         fn mul(self, other: Self) -> Self = _mm512_mul_ps(self, other);
         fn div(self, other: Self) -> Self = _mm512_div_ps(self, other);
@@ -170,5 +167,29 @@ impl Vector for __m512i {
             LOWER_PAIRS.of(ab, cd).store(to.add(128));
             UPPER_PAIRS.of(ab, cd).store(to.add(192));
         };
+    }
+}
+
+/// 24 sums, two vectors of B and one of A, of 32 registers.
+pub(super) fn product(product: &Product, result: &mut [[f32; PANEL]]) {
+    #[target_feature(enable = "avx512f")]
+    fn enabled(product: &Product, result: &mut [[f32; PANEL]]) {
+        // SAFETY: the features that the vector needs are enabled.
+        unsafe { vector::product::<__m512, 12, 2, 1>(product, result) }
+    }
+    // SAFETY: reached only through the table of its level, which is handed out after detection.
+    unsafe { enabled(product, result) }
+}
+
+impl Floats for __m512 {
+    const LEN: usize = size_of::<Self>() / size_of::<f32>();
+
+    operations! {
+        fn zero() -> Self = _mm512_setzero_ps();
+        fn load(from: *const f32) -> Self = _mm512_loadu_ps(from);
+        fn store(self, to: *mut f32) = _mm512_storeu_ps(to, self);
+        fn repeat(from: *const f32) -> Self = _mm512_set1_ps(*from);
+        fn add_product(self, a: Self, b: Self) -> Self = _mm512_fmadd_ps(a, b, self);
+        fn add(self, other: Self) -> Self = _mm512_add_ps(self, other);
     }
 }

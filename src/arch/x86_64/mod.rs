@@ -10,8 +10,10 @@ use super::{Kernels, Level, PORTABLE};
 /// The tables that this CPU can run, lowest first. This is the only way to reach them, so their functions may take the
 /// features for granted.
 pub(super) fn available() -> impl Iterator<Item = &'static Kernels> {
-    let avx2 =
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") && is_x86_feature_detected!("f16c");
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("fma");
     let avx512 = avx2
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -73,6 +75,7 @@ static AVX2: Kernels = Kernels {
     dequantize_f32: avx2::dequantize_f32,
     dequantize_f16: avx2::dequantize_f16,
     dequantize_bf16: avx2::dequantize_bf16,
+    product: avx2::product,
     ..SSE2
 };
 
@@ -99,5 +102,6 @@ static AVX512: Kernels = Kernels {
     dequantize_f32: avx512::dequantize_f32,
     dequantize_f16: avx512::dequantize_f16,
     dequantize_bf16: avx512::dequantize_bf16,
+    product: avx512::product,
     ..AVX2
 };

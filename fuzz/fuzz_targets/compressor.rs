@@ -1,0 +1,40 @@
+//! Any bytes as weights of the learned compressor: refused with an offset, or read. What was read can be run, and is
+//! written with the same bytes, except for what the reader has notes of. An odd last byte has the magic, the version
+//! and a type written, so that nothing needs to guess them.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mnnkv::dtype::Dtype;
+use mnnkv::model::compressor::{Compressor, MAGIC, Options, Tokens, VERSION, Workspace};
+
+fuzz_target!(|data: &[u8]| {
+    let mut bytes = data.to_vec();
+    if bytes.len() >= 44 && data.last().is_some_and(|last| last % 2 == 1) {
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8] %= 3;
+        bytes[9] = 0;
+    }
+    let file = match Compressor::read(&bytes[..]) {
+        Ok(file) => file,
+        Err(error) => {
+            assert!(error.message().contains("offset "), "{error}");
+            return;
+        }
+    };
+    let written = file.weights().to_bytes().unwrap();
+    if file.notes().is_empty() {
+        assert_eq!(written, bytes);
+    } else {
+        assert!(Compressor::read(&written[..]).unwrap().notes().is_empty());
+    }
+    let options = Options { image_len: 5, ..Options::default() };
+    let plan = file.plan(file.header().factor.min(40) as usize + 7, &options).unwrap();
+    for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32] {
+        let tokens = Tokens { dtype, heads: 1 };
+        let bytes = |count: usize| vec![0u8; count * file.head_dim() * dtype.bytes()];
+        let (input, mut key, mut value) = (bytes(plan.len()), bytes(plan.new_len()), bytes(plan.new_len()));
+        // Weights may be too large, or make results that are.
+        let _ = file.run(0, &plan, tokens, &input, &input, &mut key, &mut value, &mut Workspace::default());
+    }
+});

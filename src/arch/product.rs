@@ -1,0 +1,55 @@
+//! A matrix product: what it takes, and what every level computes, to the bit.
+
+/// Columns of B that lie side by side.
+pub const PANEL: usize = 16;
+
+/// `A * B + bias` for matrices of f32.
+///
+/// An element of the result is `fma(a[k], b[k], sum)` for k from 0 on, with `sum` 0 at first, and then its bias is
+/// added: one chain of fused multiplications and additions in this order, so that every level rounds at the same
+/// places. The columns of the result are as many as the panels have; where B has fewer, its last panel is filled up
+/// with anything, and so are the results there.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    /// The rows of A: `depth` elements each, `stride` apart; elements between them are not read.
+    pub a: &'a [f32],
+    /// From one row of A to the next, at least `depth`.
+    pub stride: usize,
+    /// Columns of A, which are the rows of B; at least 1.
+    pub depth: usize,
+    /// B as `[panel][depth][PANEL]`.
+    pub panels: &'a [[f32; PANEL]],
+    /// What is added to each column, `[panel][PANEL]`.
+    pub bias: &'a [[f32; PANEL]],
+}
+
+impl Product<'_> {
+    /// Checks the shapes and answers the rows of A; the result is `[row][panel][PANEL]`.
+    pub(super) fn rows(&self, result: &[[f32; PANEL]]) -> usize {
+        let Product { a, stride, depth, panels, bias } = self;
+        assert!(*depth > 0 && stride >= depth && !bias.is_empty(), "a shape with elements");
+        assert!(bias.len().checked_mul(*depth) == Some(panels.len()), "a bias for every panel");
+        let rows = result.len() / bias.len();
+        let needed =
+            if rows == 0 { Some(0) } else { (rows - 1).checked_mul(*stride).and_then(|n| n.checked_add(*depth)) };
+        assert!(rows * bias.len() == result.len() && needed.is_some_and(|n| n <= a.len()), "whole rows, all there");
+        rows
+    }
+}
+
+/// The definition, and the version of every CPU.
+pub(super) fn portable(product: &Product, result: &mut [[f32; PANEL]]) {
+    product.rows(result);
+    let Product { a, stride, depth, panels, bias } = *product;
+    for (row, sums) in a.chunks(stride).zip(result.chunks_exact_mut(bias.len())) {
+        for ((panel, bias), out) in panels.chunks_exact(depth).zip(bias).zip(sums) {
+            let mut sums = [0.0f32; PANEL];
+            for (x, b) in row[..depth].iter().zip(panel) {
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum = x.mul_add(*b, *sum);
+                }
+            }
+            *out = std::array::from_fn(|i| sums[i] + bias[i]);
+        }
+    }
+}

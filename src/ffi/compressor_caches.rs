@@ -1,0 +1,166 @@
+//! Exports of the learned compressor: packed caches in place.
+
+use super::compressor::{mnnkv_compression, mnnkv_compressor, with};
+use super::layout;
+use super::pointer::{self, Out};
+use super::session::mnnkv_cache;
+use super::status::mnnkv_status;
+use crate::layout::Layout;
+use crate::model::compressor::{Compressor, Plan, Tokens, Workspace};
+use crate::status::{self, Error, Result, bail};
+
+/// Compresses the packed caches of n_layers neighbouring layers in place: all of a model's, or those of one device.
+///
+/// caches: the cache of layer first_layer + i is caches[i]; all have the same struct_size (they lie so many bytes
+/// apart) and kv_len. Layouts may differ in packing, but have the head_dim of the file; K and V of a cache have one
+/// type, F16, BF16 or F32. config: as in mnnkv_compressor_new_len. old_len, new_len: tokens before and after; kv_len of
+/// every cache becomes new_len. What lies behind it in the buffers is not cleared: mnnkv_kv_release gives that memory
+/// back.
+///
+/// All layers are computed, into memory of the call (the compressed rows of all layers), before the first one is
+/// written: on any failure no byte of any cache and no kv_len has changed.
+/// INVALID_ARGUMENT: layers that the file does not have, caches of different kv_len, buffers that overlap, a layout
+/// that does not fit, or a result that is not finite. UNSUPPORTED: a quantised cache, K and V of different types, a
+/// type too small for a weight. One thread per cache; a session's or store's compressed tokens must be restored first,
+/// and their blocks are no longer the cache's afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_run_caches(
+    compressor: *const mnnkv_compressor,
+    first_layer: u32,
+    config: *const mnnkv_compression,
+    caches: *mut mnnkv_cache,
+    n_layers: u32,
+    old_len: *mut u32,
+    new_len: *mut u32,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(compressor, |file| {
+            let options = mnnkv_compression::options(config)?;
+            let (old_len, new_len) = (Out::new(old_len, "old_len")?, Out::new(new_len, "new_len")?);
+            let end = u64::from(first_layer) + u64::from(n_layers);
+            if n_layers == 0 || end > file.layers() as u64 {
+                let layers = file.layers();
+                bail!(InvalidArgument, "layers {first_layer} .. {end}; the weights file has {layers} layers");
+            }
+            let given = given_caches(caches, n_layers as usize)?;
+            let kv_len = given[0].1.kv_len;
+            let mut layers = given
+                .iter()
+                .enumerate()
+                .map(|(i, (_, cache))| PackedLayer::new(file, cache, kv_len).map_err(|e| named(i, &e)))
+                .collect::<Result<Vec<_>>>()?;
+            let plan = file.plan(kv_len as usize, &options)?;
+            if plan.new_len() < plan.len() {
+                let results = compress_all(file, first_layer as usize, &plan, &layers)?;
+                for (layer, (key, value)) in layers.iter_mut().zip(&results) {
+                    let range = layer.layout.range(0, plan.new_len() as u32)?;
+                    crate::layout::scatter(&layer.layout, key, value, range, layer.key, layer.value)?;
+                }
+                for (place, _) in given {
+                    // Read through the same pointer, which is not const.
+                    (&raw mut (*place).kv_len).write(plan.new_len() as u32);
+                }
+            }
+            old_len.set(kv_len);
+            new_len.set(plan.new_len() as u32);
+            Ok(())
+        })
+    }
+}
+
+/// An error of one of several caches.
+fn named(index: usize, error: &Error) -> Error {
+    Error::new(error.status(), format!("caches[{index}]: {}", error.message()))
+}
+
+/// Every cache and where it is; none of their buffers overlap.
+///
+/// # Safety
+/// A non-NULL `caches` is readable for `count` structs of the size that the first one says; so are their layouts.
+unsafe fn given_caches(caches: *mut mnnkv_cache, count: usize) -> Result<Vec<(*mut mnnkv_cache, mnnkv_cache)>> {
+    let mut all = Vec::new();
+    let mut buffers = Vec::new();
+    status::reserve(&mut all, count)?;
+    status::reserve(&mut buffers, 2 * count)?;
+    let mut place = caches;
+    for i in 0..count {
+        // SAFETY: passed on.
+        let cache = unsafe { pointer::required(place, "cache") }.map_err(|e| named(i, &e))?;
+        let size = all.first().map_or(cache.struct_size, |(_, first): &(_, mnnkv_cache)| first.struct_size);
+        if cache.struct_size != size {
+            bail!(InvalidArgument, "caches[{i}].struct_size is {}; {size} expected, as the first", cache.struct_size);
+        }
+        // SAFETY: passed on.
+        let layout = unsafe { layout::checked(cache.layout) }.map_err(|e| named(i, &e))?;
+        buffers.push((cache.key, layout.key_bytes(), i, "key"));
+        buffers.push((cache.value, layout.value_bytes(), i, "value"));
+        all.push((place, cache));
+        place = place.wrapping_byte_add(size as usize);
+    }
+    buffers.sort_unstable_by_key(|buffer| buffer.0.addr());
+    for pair in buffers.windows(2) {
+        let [(a, a_len, i, a_name), (b, _, j, b_name)] = [pair[0], pair[1]];
+        if a.addr().saturating_add(a_len) > b.addr() && !a.is_null() {
+            bail!(InvalidArgument, "{a_name} of caches[{i}] and {b_name} of caches[{j}] overlap");
+        }
+    }
+    Ok(all)
+}
+
+/// A cache that the compressor can work on.
+struct PackedLayer<'a> {
+    layout: Layout,
+    key: &'a mut [u8],
+    value: &'a mut [u8],
+}
+
+impl PackedLayer<'_> {
+    /// # Safety
+    /// As [`layout::checked_cache`].
+    unsafe fn new(file: &Compressor, cache: &mnnkv_cache, kv_len: u32) -> Result<Self> {
+        // SAFETY: passed on.
+        let (layout, key, value) = unsafe { layout::checked_cache(cache.layout, cache.key, cache.value) }?;
+        let rows = layout.rows();
+        if rows.key_dtype != rows.value_dtype {
+            let (k, v) = (rows.key_dtype.name(), rows.value_dtype.name());
+            bail!(Unsupported, "layout->key_dtype is {k}, value_dtype is {v}; one type for both expected");
+        }
+        if rows.dims != file.head_dim() {
+            let (given, expected) = (rows.dims, file.head_dim());
+            bail!(InvalidArgument, "layout->head_dim is {given}; {expected} expected, as in the weights file");
+        }
+        if cache.kv_len != kv_len {
+            bail!(InvalidArgument, "kv_len is {}; {kv_len} expected, as in caches[0]", cache.kv_len);
+        }
+        layout.range(0, kv_len)?;
+        Ok(PackedLayer { layout, key, value })
+    }
+}
+
+/// The compressed rows of K and V of every layer.
+fn compress_all(
+    file: &Compressor,
+    first_layer: usize,
+    plan: &Plan,
+    layers: &[PackedLayer],
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let (mut work, mut keys, mut values) = (Workspace::default(), Vec::new(), Vec::new());
+    let mut results = Vec::new();
+    status::reserve(&mut results, layers.len())?;
+    for (i, layer) in layers.iter().enumerate() {
+        let rows = layer.layout.rows();
+        let range = layer.layout.range(0, plan.len() as u32)?;
+        status::resize(&mut keys, rows.key_bytes(plan.len()))?;
+        status::resize(&mut values, rows.value_bytes(plan.len()))?;
+        crate::layout::gather(&layer.layout, layer.key, layer.value, range, &mut keys, &mut values)?;
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        status::resize(&mut key, rows.key_bytes(plan.new_len()))?;
+        status::resize(&mut value, rows.value_bytes(plan.new_len()))?;
+        let tokens = Tokens { dtype: rows.key_dtype, heads: rows.heads };
+        file.run(first_layer + i, plan, tokens, &keys, &values, &mut key, &mut value, &mut work)
+            .map_err(|e| named(i, &e))?;
+        results.push((key, value));
+    }
+    Ok(results)
+}

@@ -1,0 +1,52 @@
+//! Which shapes fit together.
+
+use super::SLOTS;
+
+/// A dimension of a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Rows,
+    Cols,
+}
+
+/// Follows the blocks of a file in their order.
+///
+/// A network takes `factor` rows of a head and makes one: its first layer has `factor * head_dim` columns, its last one
+/// `head_dim` rows, and each layer as many columns as the one before has rows. How wide it is inside is its own affair.
+pub(super) struct Shapes {
+    input: u64,
+    factor: u64,
+    /// Rows of the block before.
+    width: u64,
+}
+
+impl Shapes {
+    /// For a file whose networks take `input` elements, a multiple of `factor`.
+    pub(super) fn new(input: u64, factor: u64) -> Self {
+        Shapes { input, factor, width: 0 }
+    }
+
+    /// Elements per head and token.
+    pub(super) fn head_dim(&self) -> u64 {
+        self.input / self.factor
+    }
+
+    /// Checks the next block, `block` within its layer; an error says which side is wrong, and why.
+    pub(super) fn next(&mut self, block: usize, rows: u64, cols: u64) -> Result<(), (Side, String)> {
+        let slot = block % SLOTS;
+        let Shapes { input, factor, width } = *self;
+        if slot == 0 && cols != input {
+            return Err((Side::Cols, format!("{input} expected, which is hidden_size")));
+        }
+        if slot > 0 && cols != width {
+            return Err((Side::Cols, format!("{width} expected, the rows of slot {}", slot - 1)));
+        }
+        let head_dim = self.head_dim();
+        if slot == SLOTS - 1 && rows != head_dim {
+            let why = format!("{head_dim} expected: hidden_size {input} / compression_factor {factor}");
+            return Err((Side::Rows, why));
+        }
+        self.width = rows;
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! What can only be seen from inside: conversions, and memory that runs out.
+
+use super::element::{Order, narrow, round, widen};
+use super::*;
+use crate::status::{Status, shortage};
+use half::{bf16, f16};
+
+#[test]
+fn every_half_is_converted_as_it_should_and_back() {
+    let bits: Vec<u16> = (0..=u16::MAX).collect();
+    for (order, bytes) in [
+        (Order::Little, bits.iter().flat_map(|b| b.to_le_bytes()).collect::<Vec<u8>>()),
+        (Order::Native, bits.iter().flat_map(|b| b.to_ne_bytes()).collect()),
+    ] {
+        for dtype in [Dtype::F16, Dtype::Bf16] {
+            let mut numbers = vec![0.0; bits.len()];
+            widen(dtype, order, &bytes, &mut numbers);
+            for (x, bits) in numbers.iter().zip(&bits) {
+                let exact = match dtype {
+                    Dtype::F16 => f16::from_bits(*bits).to_f32(),
+                    _ => f32::from_bits(u32::from(*bits) << 16),
+                };
+                assert!(x.to_bits() == exact.to_bits() || x.is_nan() && exact.is_nan(), "{dtype:?} {bits:#x}: {x}");
+            }
+            let mut back = vec![0; bytes.len()];
+            narrow(dtype, order, &numbers, &mut back);
+            for (i, x) in numbers.iter().enumerate().filter(|(_, x)| !x.is_nan()) {
+                assert_eq!(back[2 * i..2 * i + 2], bytes[2 * i..2 * i + 2], "{dtype:?} {x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_in_the_middle_are_rounded_to_even() {
+    // One, and what lies between it and the next two numbers of the type.
+    for (dtype, step) in [(Dtype::F16, 1.0 / 1024.0), (Dtype::Bf16, 1.0 / 128.0)] {
+        let mut values = [0.5, 0.4999, 1.5, 1.4999, 2.5].map(|steps| 1.0 + steps * step);
+        round(dtype, &mut values);
+        assert_eq!(values, [0.0, 0.0, 2.0, 1.0, 2.0].map(|steps| 1.0 + steps * step), "{dtype:?}");
+    }
+    let mut same = [f32::MIN_POSITIVE, 1.0 + f32::EPSILON];
+    round(Dtype::F32, &mut same);
+    assert_eq!(same, [f32::MIN_POSITIVE, 1.0 + f32::EPSILON]);
+    assert_eq!(bf16::from_f32(same[1]), bf16::ONE);
+}
+
+#[test]
+fn memory_that_runs_out_is_an_error_and_the_next_try_is_as_good_as_the_first() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/compressor/std_fp32_12.bin");
+    let bytes = std::fs::read(path).unwrap();
+    let input = [0x3E; 14 * 4 * 4 * 8];
+    let run = |work: &mut Workspace| -> Result<Vec<u8>> {
+        let file = Compressor::read(&bytes[..])?;
+        let plan = file.plan(14, &Options { image_len: 7, ..Options::default() })?;
+        let (mut key, mut value) = (vec![0; 6 * 4 * 4 * 8], vec![0; 6 * 4 * 4 * 8]);
+        let tokens = Tokens { dtype: Dtype::F32, heads: 8 };
+        file.run(1, &plan, tokens, &input, &input, &mut key, &mut value, work)?;
+        key.extend(value);
+        Ok(key)
+    };
+    let expected = run(&mut Workspace::default()).unwrap();
+    let (mut failures, mut successes) = (0, 0);
+    for seed in 1..200 {
+        let mut work = Workspace::default();
+        shortage::set(3, seed * 0x9E37_79B9);
+        let tries: Vec<_> = (0..3).map(|_| run(&mut work)).collect();
+        shortage::set(0, 1);
+        for result in tries {
+            match result {
+                Ok(result) => {
+                    assert!(result == expected);
+                    successes += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.status(), Status::OutOfMemory);
+                    failures += 1;
+                }
+            }
+        }
+        assert!(run(&mut work).unwrap() == expected);
+    }
+    assert!(failures > 50 && successes > 50, "{failures} {successes}");
+}
