@@ -10,6 +10,7 @@
  *   store    cold tokens kept compressed, their memory given back
  *   session  all of it, as a JSON config says: begin, scores, end. Where a host starts; the others are its parts
  *   compressor  learned compressors (.bin): groups of tokens become one; read, write, run on a cache in place
+ *   msmodelslim  directories of quantised weights: check, read as numbers, write
  *   kv_int8  K and V as int8 codes with a scale per channel: calibrate, quantise, restore, measure
  *   sizing   how many bytes the KV cache of a model takes, from its config.json
  *
@@ -130,6 +131,48 @@
 /// mnnkv_compression::segments: the image at the start.
 #define MNNKV_SEGMENT_IMAGE 2
 
+/// mnnkv_msmodelslim_linear::tag: not quantised.
+#define MNNKV_MSMODELSLIM_FLOAT 1
+
+/// mnnkv_msmodelslim_linear::tag: weights in 8 bits.
+#define MNNKV_MSMODELSLIM_W8A16 2
+
+/// mnnkv_msmodelslim_linear::tag: weights and inputs in 8 bits, one scale for all inputs.
+#define MNNKV_MSMODELSLIM_W8A8 3
+
+/// mnnkv_msmodelslim_linear::tag: as W8A8, of sparse weights.
+#define MNNKV_MSMODELSLIM_W8A8S 4
+
+/// mnnkv_msmodelslim_linear::tag: weights in 8 bits, scales of inputs found at run time.
+#define MNNKV_MSMODELSLIM_W8A8_DYNAMIC 5
+
+/// mnnkv_msmodelslim_linear::tag: what W8A8 and W8A8_DYNAMIC need, both.
+#define MNNKV_MSMODELSLIM_W8A8_MIX 6
+
+/// mnnkv_msmodelslim_linear::tag: another type of the format, which the library lists and does not read.
+#define MNNKV_MSMODELSLIM_OTHER 7
+
+/// mnnkv_msmodelslim_linear::granularity: not quantised.
+#define MNNKV_SCALE_NONE 0
+
+/// mnnkv_msmodelslim_linear::granularity: one scale for the whole weight.
+#define MNNKV_SCALE_TENSOR 1
+
+/// mnnkv_msmodelslim_linear::granularity: one scale for each row.
+#define MNNKV_SCALE_CHANNEL 2
+
+/// mnnkv_msmodelslim_linear::granularity: one scale for each group_size columns of a row.
+#define MNNKV_SCALE_GROUP 3
+
+/// mnnkv_msmodelslim_name: a linear.
+#define MNNKV_MSMODELSLIM_LINEARS 1
+
+/// mnnkv_msmodelslim_name: a norm.
+#define MNNKV_MSMODELSLIM_NORMS 2
+
+/// mnnkv_msmodelslim_name: a layer with KV scales.
+#define MNNKV_MSMODELSLIM_KV_LAYERS 3
+
 /// mnnkv_kv_int8_shape::order: [token][head][dim], what a projection writes.
 #define MNNKV_ORDER_TOKEN_HEAD_DIM 1
 
@@ -190,6 +233,25 @@
 ///
 /// A handle never changes: its functions may run on several threads at once, on different caches.
 typedef struct mnnkv_compressor mnnkv_compressor;
+
+/// A directory of quantised weights as msmodelslim writes them, open for reading: a handle from mnnkv_msmodelslim_open.
+///
+/// It holds the headers, not the tensors: those are read in pieces when they are asked for, and never mapped, so that a
+/// file that shrinks gives IO. Linears and norms are in the order of their names, KV layers in the order of their
+/// numbers. The functions here that take it may run on several threads at once.
+typedef struct mnnkv_msmodelslim mnnkv_msmodelslim;
+
+/// A directory of quantised weights that is being written: a handle from mnnkv_msmodelslim_writer_create.
+///
+/// First everything is announced, with its shape, then its contents come in the same order:
+///
+///   mnnkv_msmodelslim_writer_tensor, _linear, _kv              once for each
+///   mnnkv_msmodelslim_writer_append, _append_rows, _append_kv  in pieces of any size
+///   mnnkv_msmodelslim_writer_finish                            the directory is complete
+///
+/// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json, which
+/// is written last: a directory that has one is whole. One thread at a time.
+typedef struct mnnkv_msmodelslim_writer mnnkv_msmodelslim_writer;
 
 /// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
 ///
@@ -721,6 +783,62 @@ typedef struct mnnkv_linear {
     /// [rows], or NULL for none.
     const float *bias;
 } mnnkv_linear;
+
+/// How much a directory has. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_msmodelslim_counts {
+    /// sizeof(mnnkv_msmodelslim_counts)
+    uint32_t struct_size;
+    /// 1 when KV scales are declared: kv_cache_type or kv_quant_type.
+    uint32_t kv_declared;
+    /// Weights with two dimensions, those that are not quantised included.
+    uint64_t linears;
+    /// Norms.
+    uint64_t norms;
+    /// Layers with KV scales.
+    uint64_t kv_layers;
+    /// Files with weights.
+    uint64_t weight_files;
+    /// Bytes of all tensors.
+    uint64_t bytes;
+    /// 0.
+    uint32_t reserved[2];
+} mnnkv_msmodelslim_counts;
+
+/// A linear. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_msmodelslim_linear {
+    /// sizeof(mnnkv_msmodelslim_linear)
+    uint32_t struct_size;
+    /// MNNKV_MSMODELSLIM_FLOAT to MNNKV_MSMODELSLIM_OTHER.
+    uint32_t tag;
+    /// MNNKV_SCALE_*.
+    uint32_t granularity;
+    /// 1 when there is a float bias. With W8A8, W8A8S and W8A8_MIX quant_bias contains it already.
+    uint32_t bias;
+    /// Rows: outputs.
+    uint64_t n;
+    /// Columns: inputs.
+    uint64_t k;
+    /// Columns with one scale; 0 unless there are groups.
+    uint64_t group_size;
+    /// Bytes of all its tensors.
+    uint64_t bytes;
+    /// 0.
+    uint32_t reserved[2];
+} mnnkv_msmodelslim_linear;
+
+/// How a directory is written. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+typedef struct mnnkv_msmodelslim_writer_options {
+    /// sizeof(mnnkv_msmodelslim_writer_options)
+    uint32_t struct_size;
+    /// 1 = weights have offsets, which not every runtime reads alike. 0 = offsets are zero.
+    uint32_t asymmetric;
+    /// Columns with one scale, a divisor of every linear's k; 0 = one scale for each row.
+    uint64_t group_size;
+    /// Bytes of tensors at which a part ends; 0 = one file without an index.
+    uint64_t part_bytes;
+    /// Must be 0.
+    uint32_t reserved[2];
+} mnnkv_msmodelslim_writer_options;
 
 /// The values of K or of V: element type, order and lengths. Values are dense, in the byte order of the machine, and
 /// need no alignment; their codes are int8, one for each, in the same order.
@@ -1512,6 +1630,197 @@ mnnkv_status mnnkv_compressor_write(const struct mnnkv_compressor_header *header
                                     void *dst,
                                     size_t cap,
                                     size_t *len);
+
+/// Checks the directory at path (UTF-8, zero-terminated) and reports everything that is wrong with it as JSON:
+/// {"errors": 1, "warnings": 0, "findings": [{"severity": "error", "kind": "missing_tensor", "tensor": "...", "file":
+/// "...", "text": "..."}, ...]}. An error is what cannot be used or gives wrong numbers, a warning what other readers
+/// may refuse or read otherwise; the words of kind are stable. Files, names, types, shapes, and every number of scales,
+/// offsets and codes are checked; tensors are read once, in pieces. A directory that is broken, or not there, is no
+/// failure of the call: the report says so.
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero. BUFFER_TOO_SMALL: *len is what
+/// is needed; the next call reads everything again, so begin with room for a report, such as 64 KiB. Any thread.
+mnnkv_status mnnkv_msmodelslim_check_json(const char *path,
+                                          char *text,
+                                          size_t cap,
+                                          size_t *len);
+
+/// Opens the directory at path (UTF-8, zero-terminated). abi_version: MNNKV_ABI_VERSION. out: the handle, to be given
+/// to mnnkv_msmodelslim_destroy.
+///
+/// NOT_FOUND: no such directory, or no weights or description in it. INVALID_ARGUMENT: path is no directory, or several
+/// files could be its description or index. CORRUPT: a document or a file's header is broken; a layer that is broken is
+/// an error only when it is used. IO: something cannot be read. UNSUPPORTED: another ABI. Any thread.
+mnnkv_status mnnkv_msmodelslim_open(const char *path,
+                                    uint32_t abi_version,
+                                    struct mnnkv_msmodelslim **out);
+
+/// Closes a directory. NULL is ignored. No other call may be under way.
+void mnnkv_msmodelslim_destroy(struct mnnkv_msmodelslim *model);
+
+/// How many linears, norms and KV layers there are.
+mnnkv_status mnnkv_msmodelslim_count(const struct mnnkv_msmodelslim *model,
+                                     struct mnnkv_msmodelslim_counts *counts);
+
+/// Everything that is in the directory, as JSON: an object with model_quant_type, version, group_size, kv_cache_type,
+/// bytes, and the lists linears (name, tag, n, k, granularity, group_size, bias, bytes, error), norms (name, len, bias,
+/// smoothed, error) and kv (prefix, layer, key_channels, value_channels, error). What cannot be used has a text in
+/// error.
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero, also on BUFFER_TOO_SMALL.
+mnnkv_status mnnkv_msmodelslim_layers_json(const struct mnnkv_msmodelslim *model,
+                                           char *text,
+                                           size_t cap,
+                                           size_t *len);
+
+/// The name of number index of list: MNNKV_MSMODELSLIM_LINEARS (without ".weight"), MNNKV_MSMODELSLIM_NORMS (the same)
+/// or MNNKV_MSMODELSLIM_KV_LAYERS (the attention module, or its merged linear). text, cap, len: as
+/// mnnkv_msmodelslim_layers_json. NOT_FOUND: the list is shorter.
+mnnkv_status mnnkv_msmodelslim_name(const struct mnnkv_msmodelslim *model,
+                                    uint32_t list,
+                                    uint64_t index,
+                                    char *text,
+                                    size_t cap,
+                                    size_t *len);
+
+/// The number of the linear of this name (zero-terminated, without ".weight"). NOT_FOUND: there is none.
+mnnkv_status mnnkv_msmodelslim_find(const struct mnnkv_msmodelslim *model,
+                                    const char *name,
+                                    uint64_t *linear);
+
+/// What the linear of this number is. NOT_FOUND: there is none.
+mnnkv_status mnnkv_msmodelslim_linear_info(const struct mnnkv_msmodelslim *model,
+                                           uint64_t linear,
+                                           struct mnnkv_msmodelslim_linear *info);
+
+/// Writes rows row_begin .. row_begin + rows of a linear's weight as numbers: rows * k elements of dtype
+/// (MNNKV_DTYPE_F16, BF16 or F32), row-major, rounded to nearest even from fp32.
+///
+/// W8A16, W8A8_DYNAMIC, W8A8_MIX: (code - weight_offset) * weight_scale. W8A8, W8A8S: code * weight_scale where the
+/// file has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. Memory during the call: a byte
+/// for each code, so take some rows at a time.
+/// out: room for out_bytes bytes; needs no alignment. NOT_FOUND: no such linear. INVALID_ARGUMENT: rows that it does
+/// not have. BUFFER_TOO_SMALL: out. UNSUPPORTED: another type of quantisation. CORRUPT: its tensors do not fit each
+/// other, or a scale is no positive number; the message names it. IO: the file cannot be read, or has become shorter.
+mnnkv_status mnnkv_msmodelslim_dequantize(const struct mnnkv_msmodelslim *model,
+                                          uint64_t linear,
+                                          uint64_t row_begin,
+                                          uint64_t rows,
+                                          uint32_t dtype,
+                                          void *out,
+                                          size_t out_bytes);
+
+/// Some outputs of a linear of type W8A8, W8A8S or W8A8_MIX, computed as the hardware does: inputs are quantised, codes
+/// are multiplied and summed in whole numbers, and the sums turned back: y = (sum of x code * weight code, plus
+/// quant_bias) * deq_scale. A float bias is part of quant_bias.
+///
+/// x: tokens rows of k floats. y: tokens rows of rows floats, for the outputs row_begin .. row_begin + rows; room for
+/// y_cap floats. Inputs are quantised with a division; hardware that multiplies with the reciprocal may round a tie
+/// otherwise. NOT_FOUND, UNSUPPORTED, CORRUPT, IO: as mnnkv_msmodelslim_dequantize. INVALID_ARGUMENT: rows that it does
+/// not have, or NaN in x. BUFFER_TOO_SMALL: y.
+mnnkv_status mnnkv_msmodelslim_linear_w8a8(const struct mnnkv_msmodelslim *model,
+                                           uint64_t linear,
+                                           uint64_t row_begin,
+                                           uint64_t rows,
+                                           const float *x,
+                                           size_t tokens,
+                                           float *y,
+                                           size_t y_cap);
+
+/// Factors and summands of a norm, fp32. quantized: 1 = for quantised linears behind it (the pair of its name with
+/// ".module" where there is one), 0 = for float ones (the plain pair). Without a bias in the files bias is zeros.
+///
+/// weight, bias: room for cap floats each. len: how many there are, also on BUFFER_TOO_SMALL. NOT_FOUND: no such norm,
+/// or no plain pair. CORRUPT: its tensors do not fit each other.
+mnnkv_status mnnkv_msmodelslim_norm(const struct mnnkv_msmodelslim *model,
+                                    uint64_t norm,
+                                    uint32_t quantized,
+                                    float *weight,
+                                    float *bias,
+                                    size_t cap,
+                                    size_t *len);
+
+/// Scales and offsets of a layer's KV cache, fp32: code = round(x / scale + offset), clamped to -128 .. 127, and
+/// x = (code - offset) * scale. values: 0 = of keys, 1 = of values. Offsets that the file does not have are zeros.
+///
+/// There is one for each channel (KV head * head_dim + element), or one for all. scale, offset: room for cap floats
+/// each. len: how many there are, also on BUFFER_TOO_SMALL. NOT_FOUND: no such layer. CORRUPT: its tensors do not fit
+/// each other, or a scale is no positive number.
+mnnkv_status mnnkv_msmodelslim_kv_scales(const struct mnnkv_msmodelslim *model,
+                                         uint64_t kv_layer,
+                                         uint32_t values,
+                                         float *scale,
+                                         float *offset,
+                                         size_t cap,
+                                         size_t *len);
+
+/// Prepares a directory at path (UTF-8, zero-terminated). It may exist, and must have no quantised weights or
+/// description; else its parent must exist. Nothing is written before the first contents. abi_version:
+/// MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_msmodelslim_writer_destroy.
+/// INVALID_ARGUMENT: path is no directory, or one with weights. UNSUPPORTED: another ABI. Any thread.
+mnnkv_status mnnkv_msmodelslim_writer_create(const char *path,
+                                             const struct mnnkv_msmodelslim_writer_options *options,
+                                             uint32_t abi_version,
+                                             struct mnnkv_msmodelslim_writer **out);
+
+/// Frees a writer. What it wrote is removed unless it has finished. NULL is ignored. Works on a handle that answers
+/// INTERNAL. No other call may be under way.
+void mnnkv_msmodelslim_writer_destroy(struct mnnkv_msmodelslim_writer *writer);
+
+/// Announces a tensor that is copied as it is. tag: the word for the description, such as "FLOAT", or of the layer that
+/// it is of. dtype: as safetensors has it, such as "F16", "BF16", "F32", "I8". Texts are zero-terminated. shape: rank
+/// dimensions, outermost first.
+/// INVALID_ARGUMENT: a name that was announced, an unknown word, a shape of no possible size, or contents have begun.
+mnnkv_status mnnkv_msmodelslim_writer_tensor(struct mnnkv_msmodelslim_writer *writer,
+                                             const char *name,
+                                             const char *tag,
+                                             const char *dtype,
+                                             const uint64_t *shape,
+                                             size_t rank);
+
+/// Announces a linear's weight, n rows by k columns, that comes as floats and is quantised to W8A16: name.weight,
+/// name.weight_scale and name.weight_offset. name: zero-terminated. Its bias, if any, is a tensor of its own.
+/// INVALID_ARGUMENT: a name that was announced, no rows or columns, group_size does not divide k, or contents have
+/// begun.
+mnnkv_status mnnkv_msmodelslim_writer_linear(struct mnnkv_msmodelslim_writer *writer,
+                                             const char *name,
+                                             size_t n,
+                                             size_t k);
+
+/// Announces the KV scales of a layer (C8). prefix: the name of its attention module, zero-terminated. channels: KV
+/// heads times head_dim. INVALID_ARGUMENT: as mnnkv_msmodelslim_writer_linear.
+mnnkv_status mnnkv_msmodelslim_writer_kv(struct mnnkv_msmodelslim_writer *writer,
+                                         const char *prefix,
+                                         size_t channels);
+
+/// The next len bytes of an announced tensor, little endian. INVALID_ARGUMENT: another one is due, or more bytes than
+/// are left. IO: the directory cannot be written; then only destroy is left.
+mnnkv_status mnnkv_msmodelslim_writer_append(struct mnnkv_msmodelslim_writer *writer,
+                                             const char *name,
+                                             const void *data,
+                                             size_t len);
+
+/// The next count floats of an announced linear: whole rows. INVALID_ARGUMENT: another one is due, no whole rows, more
+/// than are left, or a number that is not finite. IO: as mnnkv_msmodelslim_writer_append.
+mnnkv_status mnnkv_msmodelslim_writer_append_rows(struct mnnkv_msmodelslim_writer *writer,
+                                                  const char *name,
+                                                  const float *weights,
+                                                  size_t count);
+
+/// The KV scales of an announced layer: channels floats each. key_offset, value_offset: whole numbers from -128 to 127,
+/// or NULL for zeros, which every runtime reads alike. INVALID_ARGUMENT: another one is due, another number of
+/// channels, a scale that is not positive, or an offset that is no code. IO: as mnnkv_msmodelslim_writer_append.
+mnnkv_status mnnkv_msmodelslim_writer_append_kv(struct mnnkv_msmodelslim_writer *writer,
+                                                const char *prefix,
+                                                const float *key_scale,
+                                                const float *key_offset,
+                                                const float *value_scale,
+                                                const float *value_offset,
+                                                size_t channels);
+
+/// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. On failure what was
+/// written is removed. Only destroy is left afterwards, whatever the answer.
+mnnkv_status mnnkv_msmodelslim_writer_finish(struct mnnkv_msmodelslim_writer *writer);
 
 /// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the
 /// ranges of nothing). Any thread.

@@ -20,6 +20,8 @@ fn the_committed_header_is_current() {
         "compressor",
         "compressor_caches",
         "compressor_write",
+        "msmodelslim",
+        "msmodelslim_writer",
         "kv_int8",
         "sizing",
     ]

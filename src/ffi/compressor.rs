@@ -2,15 +2,13 @@
 
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32, SizedOut};
-use super::session::put_text;
 use super::status::mnnkv_status;
 use super::version;
 use crate::dtype::Dtype;
 use crate::model::compressor::{Compressor, Options, Segments, Tokens, Workspace};
 use crate::model::file::ModelFile;
 use crate::status::{self, Error, Result, Status, bail};
-use std::ffi::{CStr, c_char, c_void};
-use std::path::Path;
+use std::ffi::{c_char, c_void};
 
 /// mnnkv_compression::segments: the tokens behind the image.
 pub const MNNKV_SEGMENT_TEXT: u32 = 1;
@@ -149,22 +147,6 @@ impl mnnkv_compression {
     }
 }
 
-/// A path that C handed over.
-///
-/// # Safety
-/// A non-NULL `path` is readable up to its terminating zero.
-pub(super) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path> {
-    if path.is_null() {
-        bail!(InvalidArgument, "path is NULL");
-    }
-    // SAFETY: not NULL; the caller vouches for the rest.
-    match unsafe { CStr::from_ptr(path) }.to_str() {
-        Ok("") => bail!(InvalidArgument, "path is empty"),
-        Ok(path) => Ok(Path::new(path)),
-        Err(error) => bail!(InvalidArgument, "path is not UTF-8 from byte {} on", error.valid_up_to()),
-    }
-}
-
 /// # Safety
 /// `out` is NULL or writable.
 unsafe fn create(
@@ -210,7 +192,7 @@ pub unsafe extern "C" fn mnnkv_compressor_open(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         create(abi_version, out, || {
-            let path = self::path(path)?;
+            let path = pointer::path(path, "path")?;
             let named = |e: Error| Error::new(e.status(), format!("{}: {}", path.display(), e.message()));
             Compressor::read(&ModelFile::open(path)?).map_err(named)
         })
@@ -292,7 +274,7 @@ pub unsafe extern "C" fn mnnkv_compressor_notes(
     unsafe {
         with(compressor, |file| {
             let len = Out::new(len, "len")?;
-            put_text(&file.notes().join("\n"), pointer::output_bytes(text.cast(), cap, "text")?, &len)
+            pointer::put_text(&file.notes().join("\n"), pointer::output_bytes(text.cast(), cap, "text")?, &len)
         })
     }
 }

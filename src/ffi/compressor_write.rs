@@ -1,6 +1,5 @@
 //! Exports of the learned compressor: writing a file.
 
-use super::compressor::path;
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;
@@ -117,7 +116,7 @@ pub unsafe extern "C" fn mnnkv_compressor_write_file(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
-        let (weights, path) = unsafe { (weights(header, linears, n_linears)?, self::path(path)?) };
+        let (weights, path) = unsafe { (weights(header, linears, n_linears)?, pointer::path(path, "path")?) };
         weights.to_file(path)
     })
 }

@@ -20,6 +20,8 @@ pub mod h2o;
 pub mod kv_int8;
 pub mod layout;
 pub mod metrics;
+pub mod msmodelslim;
+pub mod msmodelslim_writer;
 pub mod session;
 pub mod sizing;
 pub mod status;

@@ -3,8 +3,9 @@
 //! All functions here are unsafe for the same reason: nobody can check that a non-NULL pointer is live and as long
 //! as it is said to be. That is what the header asks of the caller, and it is all they rely on.
 
-use crate::status::{Result, bail};
-use std::ffi::c_void;
+use crate::status::{Error, Result, bail};
+use std::ffi::{CStr, c_char, c_void};
+use std::path::Path;
 
 /// No object is larger than this, so a longer length is a mistake of the caller's arithmetic.
 const MAX_LEN: usize = isize::MAX as usize;
@@ -51,6 +52,31 @@ pub(super) unsafe fn input_bytes<'a>(ptr: *const c_void, len: usize, name: &str)
     unsafe { input(ptr.cast(), len, name) }
 }
 
+/// Text that ends with a zero byte.
+///
+/// # Safety
+/// A non-NULL `ptr` is readable up to a zero byte, and nobody writes there during the call.
+pub(super) unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str> {
+    check(ptr, Some(1), name)?;
+    // SAFETY: not NULL; the caller vouches for the rest.
+    match unsafe { CStr::from_ptr(ptr) }.to_str() {
+        Ok(text) => Ok(text),
+        Err(e) => bail!(InvalidArgument, "{name} is no UTF-8: {e}"),
+    }
+}
+
+/// The path of a file or directory, UTF-8 that ends with a zero byte.
+///
+/// # Safety
+/// As [`text`].
+pub(super) unsafe fn path<'a>(ptr: *const c_char, name: &str) -> Result<&'a Path> {
+    // SAFETY: passed on.
+    match unsafe { text(ptr, name) }? {
+        "" => bail!(InvalidArgument, "{name} is empty"),
+        path => Ok(Path::new(path)),
+    }
+}
+
 /// `len` elements to read and write. NULL with length 0 is an empty slice.
 ///
 /// # Safety
@@ -90,6 +116,18 @@ impl<T: Copy> Out<T> {
         // SAFETY: checked in `new`, whose caller vouched for it.
         unsafe { self.0.write(value) };
     }
+}
+
+/// Copies text to a buffer of C's, with a zero behind it.
+pub(super) fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
+    let Some(target) = out.get_mut(..text.len() + 1) else {
+        len.set(text.len() + 1);
+        return Err(Error::too_small("cap", out.len(), text.len() + 1));
+    };
+    target[..text.len()].copy_from_slice(text.as_bytes());
+    target[text.len()] = 0;
+    len.set(text.len() + 1);
+    Ok(())
 }
 
 /// An object the library made.

@@ -179,18 +179,6 @@ unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Session) -> Res
     })
 }
 
-/// Copies text to a buffer of C's, with a zero behind it.
-pub(super) fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
-    let Some(target) = out.get_mut(..text.len() + 1) else {
-        len.set(text.len() + 1);
-        return Err(Error::too_small("cap", out.len(), text.len() + 1));
-    };
-    target[..text.len()].copy_from_slice(text.as_bytes());
-    target[text.len()] = 0;
-    len.set(text.len() + 1);
-    Ok(())
-}
-
 /// Makes a session for a model of layers (1 to 4,096) layers, whose attention runs on up to lanes (1 to 1,024) threads.
 ///
 /// config_json: a JSON object of len bytes (no terminating zero needed), such as the host's own config: keys that begin
@@ -250,7 +238,7 @@ pub unsafe extern "C" fn mnnkv_session_warnings(
     unsafe {
         with(session, |session| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            put_text(&session.warnings().join("\n"), out, &len)
+            pointer::put_text(&session.warnings().join("\n"), out, &len)
         })
     }
 }
@@ -454,7 +442,7 @@ pub unsafe extern "C" fn mnnkv_session_metrics_json(
     unsafe {
         with(session, |session| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            put_text(&session.metrics_json()?, out, &len)
+            pointer::put_text(&session.metrics_json()?, out, &len)
         })
     }
 }

@@ -2,7 +2,6 @@
 
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32, SizedOut};
-use super::session::put_text;
 use super::status::mnnkv_status;
 use super::version;
 use crate::model::sizing::{Element, H2o, Kv, Layer, Lossless, Model, Report, Request, Savings, Setup, Sizer, Span};
@@ -501,7 +500,7 @@ pub unsafe extern "C" fn mnnkv_sizing_notes(
     unsafe {
         with(sizing, |model| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            put_text(&model.notes.join("\n"), out, &len)
+            pointer::put_text(&model.notes.join("\n"), out, &len)
         })
     }
 }
@@ -536,7 +535,7 @@ pub unsafe extern "C" fn mnnkv_sizing_report_json(
             }
             let budget = (budget > 0).then_some(budget);
             let request = Request { setup, savings, contexts: contexts.to_vec(), budget };
-            put_text(&Report::new(model, &request)?.to_json().to_string(), out, &len)
+            pointer::put_text(&Report::new(model, &request)?.to_json().to_string(), out, &len)
         })
     }
 }

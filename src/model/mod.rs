@@ -1,9 +1,12 @@
 //! Files that come with a model.
 //!
 //! Every file is read through copies, by position and of bounded size, never mapped: one that shrinks while it is read
-//! gives an error, and one of 20 GB is read on a machine of 4 ([`file`]).
+//! gives an error, and one of 20 GB is read on a machine of 4 ([`mod@file`]).
 
 pub mod compressor;
 pub mod file;
+mod json;
 pub mod kv_int8;
+pub mod msmodelslim;
+pub mod safetensors;
 pub mod sizing;

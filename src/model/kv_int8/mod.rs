@@ -19,5 +19,6 @@ mod shape;
 
 pub use codes::{dequantize, quantize};
 pub use errors::{Errors, Figures, errors};
+pub(super) use parameters::of_range;
 pub use parameters::{LEAST_SCALE, Scales, Symmetry, parameters};
 pub use shape::{Order, Shape};

@@ -88,8 +88,8 @@ pub fn parameters(
     Ok(())
 }
 
-/// Scale and offset in f32. Every type has the offset, an integer of 8 bits.
-fn of_range(min: f32, max: f32, symmetry: Symmetry) -> (f32, f32) {
+/// Scale and offset of one range, in f32, as of weights. Every type has the offset, an integer of 8 bits.
+pub(in crate::model) fn of_range(min: f32, max: f32, symmetry: Symmetry) -> (f32, f32) {
     let (lo, hi) = (min.min(0.0), max.max(0.0));
     match symmetry {
         Symmetry::Symmetric => ((hi.max(-lo) / 127.0).max(f32::EPSILON), 0.0),

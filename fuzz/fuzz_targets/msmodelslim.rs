@@ -1,0 +1,85 @@
+//! Any bytes as the files of a directory of quantised weights: a check ends with a report, what opens can be read, and
+//! neither takes more memory than the files account for.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mnnkv::dtype::Dtype;
+use mnnkv::model::msmodelslim::{MemoryFolder, Model, NormUse, check_folder};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts what is allocated at once.
+struct Peak;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Peak {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Peak = Peak;
+
+/// Files are separated by this; the first is the description, the second the header of the weights, and what follows is
+/// their data, the index and the config.
+const SEPARATOR: &[u8] = b"\n--\n";
+
+fuzz_target!(|input: &[u8]| {
+    let mut parts = Vec::new();
+    let mut rest = input;
+    while parts.len() < 4
+        && let Some(at) = rest.windows(SEPARATOR.len()).position(|window| window == SEPARATOR)
+    {
+        parts.push(&rest[..at]);
+        rest = &rest[at + SEPARATOR.len()..];
+    }
+    parts.push(rest);
+    parts.resize(5, &[]);
+    let mut weights = (parts[1].len() as u64).to_le_bytes().to_vec();
+    weights.extend_from_slice(parts[1]);
+    weights.extend_from_slice(parts[2]);
+    let mut folder = MemoryFolder::default();
+    folder.0.insert("quant_model_description.json".to_owned(), parts[0].into());
+    folder.0.insert("quant_model_weights-00001-of-00001.safetensors".to_owned(), weights.into());
+    for (name, bytes) in [("quant_model_weights.safetensors.index.json", parts[3]), ("config.json", parts[4])] {
+        if !bytes.is_empty() {
+            folder.0.insert(name.to_owned(), bytes.into());
+        }
+    }
+    let before = NOW.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let report = check_folder(&folder);
+    assert!(report.json().starts_with('{'));
+    if let Ok(model) = Model::open_folder(&folder) {
+        for (index, linear) in model.linears().iter().enumerate() {
+            let rows = linear.n.min(4);
+            // What has no data can have any number of columns.
+            if let Some(bytes) = linear.k.checked_mul(4 * rows).filter(|bytes| *bytes < 1 << 16) {
+                let _ = model.dequantize(index, 0..rows, Dtype::F32, &mut vec![0; bytes]);
+                let _ = model.linear_w8a8(index, 0..rows, &vec![1.0; linear.k], 1, &mut vec![0.0; rows]);
+            }
+        }
+        for index in 0..model.norms().len() {
+            let _ = model.norm(index, NormUse::Quantized);
+        }
+        for index in 0..model.kv_layers().len() {
+            let _ = model.kv_scales(index);
+        }
+        assert!(model.layers_json().starts_with('{'));
+    }
+    let peak = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+    assert!(peak < (1 << 20) + 400 * input.len(), "{peak} bytes for an input of {}", input.len());
+});

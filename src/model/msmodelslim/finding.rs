@@ -1,0 +1,210 @@
+//! What a check reports.
+
+use crate::status::{Error, Status};
+use serde_json::json;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// The part it names cannot be used, or gives wrong numbers.
+    Error,
+    /// It can be used here; another reader may refuse it or read it otherwise.
+    Warning,
+}
+
+impl Severity {
+    /// The word in reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident $word:literal $status:ident,)+) => {
+        /// What a finding is about. The words are stable.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &[Kind] = &[$(Kind::$variant,)+];
+
+            /// The word in reports.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Kind::$variant => $word,)+
+                }
+            }
+
+            /// The status of a call that fails because of such a finding.
+            pub const fn status(self) -> Status {
+                match self {
+                    $(Kind::$variant => Status::$status,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A file or folder that cannot be read.
+    Unreadable "unreadable" Io,
+    /// No description.
+    MissingDescription "missing_description" NotFound,
+    /// Several files could be the description or the index.
+    Ambiguous "ambiguous_files" InvalidArgument,
+    /// No file with weights.
+    MissingWeights "missing_weights" NotFound,
+    /// A file name that leads out of the folder.
+    HostilePath "hostile_path" Corrupt,
+    /// A document that is no JSON.
+    JsonSyntax "json_syntax" Corrupt,
+    /// JSON of another shape than the document has.
+    JsonShape "json_shape" Corrupt,
+    /// A value of another type that says the same.
+    LenientType "lenient_type" Corrupt,
+    /// A key that comes twice in a document.
+    DuplicateKey "duplicate_key" Corrupt,
+    /// A key that the document should have.
+    MissingKey "missing_key" Corrupt,
+    /// A key without a meaning here.
+    UnknownKey "unknown_key" Corrupt,
+    /// A version that this library does not know.
+    UnknownVersion "unknown_version" Unsupported,
+    /// A file that ends before what it announces.
+    SafetensorsTruncated "safetensors_truncated" Corrupt,
+    /// A file whose header is not what the format asks for.
+    SafetensorsHeader "safetensors_header" Corrupt,
+    /// A tensor that comes twice.
+    DuplicateTensor "duplicate_tensor" Corrupt,
+    /// Parts without an index, or an index and files that do not fit.
+    IndexIncomplete "index_incomplete" Corrupt,
+    /// A part that the index names and that is not there.
+    MissingShard "missing_shard" NotFound,
+    /// A description entry without a tensor.
+    MissingTensor "missing_tensor" Corrupt,
+    /// A tensor without a description entry.
+    UndescribedTensor "undescribed_tensor" Corrupt,
+    /// A tag that the format does not have.
+    UnknownQuantType "unknown_quant_type" Unsupported,
+    /// A tag that this library does not read.
+    UnsupportedQuantType "unsupported_quant_type" Unsupported,
+    /// Tensors of one linear, or of linears that are loaded as one, with different tags.
+    InconsistentTags "inconsistent_tags" Corrupt,
+    /// A linear without one of its tensors.
+    IncompleteLayer "incomplete_layer" Corrupt,
+    /// A tensor of an element type that its place does not allow.
+    DtypeMismatch "dtype_mismatch" Corrupt,
+    /// A tensor of a shape that its place does not allow.
+    ShapeMismatch "shape_mismatch" Corrupt,
+    /// A group_size that is not the tensors'.
+    GroupSizeMismatch "group_size_mismatch" Corrupt,
+    /// A scale that is zero, negative, infinite or NaN.
+    BadScaleValue "bad_scale_value" Corrupt,
+    /// An offset outside -128 .. 127.
+    OffsetOutOfRange "offset_out_of_range" Corrupt,
+    /// An offset that is no whole number.
+    NonIntegralOffset "non_integral_offset" Corrupt,
+    /// A deq_scale with bits above the 32 of its number.
+    PackedScaleHighBits "packed_scale_high_bits" Corrupt,
+    /// A deq_scale in the form that the NPU's own converter makes.
+    PackedScaleNpuForm "packed_scale_npu_form" Corrupt,
+    /// deq_scale is not input_scale times weight_scale.
+    ScaleProductMismatch "scale_product_mismatch" Corrupt,
+    /// A quant_bias that lacks the correction for the input's offset.
+    QuantBiasMismatch "quant_bias_mismatch" Corrupt,
+    /// A code of -128 where scales are symmetric.
+    SuspiciousCode "suspicious_code" Corrupt,
+    /// Linears that are loaded as one have different input scales.
+    FusionMismatch "fusion_mismatch" Corrupt,
+    /// KV scales or offsets that lack their other half.
+    KvIncomplete "kv_incomplete" Corrupt,
+    /// A KV tensor under a name that some documents or tools use for it.
+    KvAlias "kv_alias" Corrupt,
+    /// KV tensors without kv_cache_type.
+    KvUndeclared "kv_undeclared" Corrupt,
+    /// A KV offset that is not 0.
+    KvOffsetNonzero "kv_offset_nonzero" Corrupt,
+}
+
+/// One thing that a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub kind: Kind,
+    /// The tensor or key, or empty.
+    pub tensor: String,
+    /// The file's name within the folder, or empty.
+    pub file: String,
+    /// What was found, and what was expected.
+    pub text: String,
+    /// The status of a call that fails because of it.
+    pub status: Status,
+}
+
+impl Finding {
+    /// A finding about a tensor or key, which may be empty.
+    pub(super) fn new(severity: Severity, kind: Kind, tensor: &str, text: String) -> Self {
+        Finding { severity, kind, tensor: tensor.to_owned(), file: String::new(), text, status: kind.status() }
+    }
+
+    /// The error of a call that needs what this finding is about.
+    pub fn error(&self) -> Error {
+        let file = if self.file.is_empty() { String::new() } else { format!("{}: ", self.file) };
+        Error::new(self.status, format!("{file}{}", self.text))
+    }
+}
+
+/// Findings as they come up.
+#[derive(Debug, Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    pub(super) fn error(&mut self, kind: Kind, tensor: &str, text: String) -> &mut Finding {
+        self.push(Finding::new(Severity::Error, kind, tensor, text))
+    }
+
+    pub(super) fn warn(&mut self, kind: Kind, tensor: &str, text: String) -> &mut Finding {
+        self.push(Finding::new(Severity::Warning, kind, tensor, text))
+    }
+
+    pub(super) fn push(&mut self, finding: Finding) -> &mut Finding {
+        self.0.push(finding);
+        self.0.last_mut().expect("just pushed")
+    }
+}
+
+/// Everything that a check found, in the order in which it looked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The findings.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Findings of one severity.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == severity).count()
+    }
+
+    /// {"errors": 1, "warnings": 0, "findings": [{"severity", "kind", "tensor", "file", "text"}, ...]}
+    pub fn json(&self) -> String {
+        let findings = self.findings.iter().map(|f| {
+            let (severity, kind) = (f.severity.word(), f.kind.word());
+            json!({"severity": severity, "kind": kind, "tensor": f.tensor, "file": f.file, "text": f.text})
+        });
+        json!({
+            "errors": self.count(Severity::Error),
+            "warnings": self.count(Severity::Warning),
+            "findings": findings.collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+}

@@ -1,0 +1,61 @@
+//! Directories of quantised weights as msmodelslim writes them.
+//!
+//! A directory has weights (safetensors, one file or parts with an index), a description (a JSON object that tags every
+//! tensor), and mostly the model's config.json. Two generations are read: the older one names files after the type of
+//! quantisation and has no `version`; the newer one (`"version": "1.0.0"`) has fixed names. [`check_path`] reports all
+//! that is wrong, [`Model`] reads, [`Writer`] writes the newer form.
+//!
+//! Nothing is read whole: headers and documents are, tensors are copied in pieces when they are asked for.
+//!
+//! # What is a fault, where the format's documents and tools disagree
+//!
+//! - Every tensor has an entry in the description, and every entry a tensor: errors. Rotations (`heads_rotation`,
+//!   `kronecker_rotation_m`, `_n`), which the format's own tool does not describe, are exempt.
+//! - A linear is read by the tag of its weight. Other tags on its scales are a warning.
+//! - A `weight_offset` in neither description nor files is a warning, and zeros. Any other tensor of a quantised linear
+//!   must be there.
+//! - Offsets are whole numbers from -128 to 127. A fraction is a warning, and is used as it is; a number outside is an
+//!   error. A KV offset other than 0 is a warning, since runtimes disagree about it.
+//! - KV tensors under names from old documents or with the slip of an example (`kv_offset`, `kv_scale_offset`,
+//!   `kv_cacahe_scale`) are read, with a warning. A missing KV offset is a warning, and zeros; a missing scale an
+//!   error. Tags of KV tensors do not matter.
+//! - `group_size` may be a number in a string (warning). Scales say what groups there are; another `group_size` is an
+//!   error.
+//! - JSON is read strictly: comments and trailing commas are errors. A key that comes twice is a warning where both
+//!   values are the same, else an error.
+//! - `deq_scale` in the NPU's own form is read, with a warning; other bits above the number are an error.
+//! - Types of quantisation that are not read here (4 bits, MX formats, compressed ones) are listed, with a warning; a
+//!   word that the format does not have is an error. A `kv_cache_type` other than C8 is an error.
+//! - File names from the index must be plain names of files in the directory. Hidden files are not looked at.
+
+mod check;
+mod config;
+mod dequantize;
+mod description;
+mod files;
+mod finding;
+mod float_model;
+mod folder;
+mod int8_linear;
+mod layers;
+mod model;
+mod packed_scale;
+pub mod quantize;
+mod smooth_norm;
+mod survey;
+mod tags;
+mod write;
+
+pub use config::Shape;
+pub use dequantize::KvScales;
+pub use description::Description;
+pub use finding::{Finding, Kind, Report, Severity};
+pub use float_model::FloatTensor;
+pub use folder::{DiskFolder, Folder, MemoryFolder, OpenFile};
+pub use int8_linear::{accumulate, quantize_input};
+pub use layers::{Granularity, KvLayer, KvSide, Linear, Norm};
+pub use model::{Model, check_folder, check_path};
+pub use packed_scale::{PackedScale, pack};
+pub use smooth_norm::{NormParameters, NormUse};
+pub use tags::Tag;
+pub use write::{WriteOptions, Writer};

@@ -1,0 +1,99 @@
+//! The words that a description tags tensors with.
+
+/// What a tensor belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tag {
+    /// Not quantised.
+    Float,
+    /// Weights in 8 bits with their own scales and offsets.
+    W8A16,
+    /// Weights in 8 bits, inputs in 8 bits with one scale for all.
+    W8A8,
+    /// As [`Tag::W8A8`], of sparse weights.
+    W8A8S,
+    /// Weights in 8 bits, inputs with a scale for each token, which the file does not have.
+    W8A8Dynamic,
+    /// The parameters of [`Tag::W8A8`] and of [`Tag::W8A8Dynamic`] together.
+    W8A8Mix,
+    /// Scales and offsets of a KV cache in 8 bits.
+    C8,
+    /// A known word for something that this library does not read.
+    Other(&'static str),
+}
+
+/// Words of the format whose layers are listed but not read.
+const OTHER: &[&str] = &[
+    "W8A8SC",
+    "W8A8_TIMESTEP",
+    "W4A16",
+    "W4A8_DYNAMIC",
+    "W4A4_DYNAMIC",
+    "W4A4_FLATQUANT_DYNAMIC",
+    "W16A16S",
+    "W16A16SC",
+    "NF4",
+    "FAQuant",
+    "WFP8AFP8_DYNAMIC",
+    "W8A8_MXFP8",
+    "W4A8_MXFP",
+    "W4A4_MXFP4",
+    "W4A4_MXFP4_DUALSCALE",
+    "W4A4_MXFP4_SVD",
+    "UNKNOWN",
+];
+
+/// Labels of a whole model from the weakest to the strongest: a mixed model has the strongest of its layers'.
+const LABELS: &[&str] = &["FLOAT", "W8A16", "W8A8_DYNAMIC", "W8A8_MIX", "W8A8", "W8A8S"];
+
+impl Tag {
+    /// The tag that `word` names.
+    pub fn from_word(word: &str) -> Option<Tag> {
+        Some(match word {
+            "FLOAT" => Tag::Float,
+            "W8A16" => Tag::W8A16,
+            "W8A8" => Tag::W8A8,
+            "W8A8S" => Tag::W8A8S,
+            "W8A8_DYNAMIC" => Tag::W8A8Dynamic,
+            "W8A8_MIX" => Tag::W8A8Mix,
+            "C8" => Tag::C8,
+            _ if word.contains("_FLATQUANT") => Tag::Other("W4A4_FLATQUANT_DYNAMIC"),
+            _ if word.ends_with("_SVD") => Tag::Other("W4A4_MXFP4_SVD"),
+            _ => Tag::Other(OTHER.iter().find(|other| **other == word)?),
+        })
+    }
+
+    /// The word in a description.
+    pub fn word(self) -> &'static str {
+        match self {
+            Tag::Float => "FLOAT",
+            Tag::W8A16 => "W8A16",
+            Tag::W8A8 => "W8A8",
+            Tag::W8A8S => "W8A8S",
+            Tag::W8A8Dynamic => "W8A8_DYNAMIC",
+            Tag::W8A8Mix => "W8A8_MIX",
+            Tag::C8 => "C8",
+            Tag::Other(word) => word,
+        }
+    }
+
+    /// Whether linears of this tag can be dequantised: weights in 8 bits with scales.
+    pub fn is_int8(self) -> bool {
+        matches!(self, Tag::W8A16 | Tag::W8A8 | Tag::W8A8S | Tag::W8A8Dynamic | Tag::W8A8Mix)
+    }
+
+    /// Whether the file has what quantises the inputs: input_scale, input_offset, deq_scale and quant_bias.
+    pub fn has_static_input(self) -> bool {
+        matches!(self, Tag::W8A8 | Tag::W8A8S | Tag::W8A8Mix)
+    }
+
+    /// Whether weight_scale is what the weights are read with, and must be there.
+    pub fn needs_weight_scale(self) -> bool {
+        matches!(self, Tag::W8A16 | Tag::W8A8Dynamic | Tag::W8A8Mix)
+    }
+}
+
+/// The label of a model whose tensors have these tags.
+pub fn label(tags: impl Iterator<Item = Tag>) -> &'static str {
+    let strength = |tag: Tag| LABELS.iter().position(|label| *label == tag.word());
+    LABELS[tags.filter_map(strength).max().unwrap_or(0)]
+}

@@ -1,0 +1,263 @@
+//! Writing a directory of the newer generation.
+
+mod output;
+mod plan;
+
+use super::quantize::quantize_rows;
+use super::tags::Tag;
+use crate::model::safetensors::Dtype;
+use crate::status::{Error, Result, Status, bail, resize};
+use output::{Folder, Output};
+use plan::{Plan, Step};
+use std::path::{Path, PathBuf};
+
+/// How a directory is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Bytes of tensors at which a part ends; 0 writes one file without an index.
+    pub part_bytes: u64,
+    /// Columns with one scale; 0 gives each row one.
+    pub group_size: usize,
+    /// Whether offsets are zero, which every runtime reads alike.
+    pub symmetric: bool,
+}
+
+impl Default for WriteOptions {
+    /// One file, a scale for each row, offsets of zero.
+    fn default() -> Self {
+        WriteOptions { part_bytes: 0, group_size: 0, symmetric: true }
+    }
+}
+
+/// Writes a directory of W8A16 linears, tensors copied as they are, and KV scales (C8).
+///
+/// First everything is announced, with its shape: [`Writer::tensor`], [`Writer::linear`], [`Writer::kv`]. Then its
+/// contents come in the same order, in pieces of any number of bytes or rows: [`Writer::append`],
+/// [`Writer::append_rows`], [`Writer::append_kv`]. [`Writer::finish`] makes the directory complete: the description is
+/// written last, so that a directory that has one is whole. A writer that is dropped before removes what it wrote.
+///
+/// Files are `quant_model_weights.safetensors` or its parts and index, and `quant_model_description.json`. Data lies in
+/// the order of the announcements without gaps: behind an int8 weight whose size is no multiple of 4, tensors are not
+/// aligned, which some readers refuse; announce such a weight last. Memory: the scales of one linear, and one row.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    options: WriteOptions,
+    plan: Plan,
+    /// The step whose contents are expected.
+    step: usize,
+    /// Bytes or rows of that step that have come.
+    done: u64,
+    /// Of a linear: its scales and offsets so far.
+    scales: Vec<f32>,
+    offsets: Vec<f32>,
+    output: Option<Output>,
+    failed: bool,
+}
+
+impl Writer {
+    /// Prepares a directory at `path`, which may exist, and must have no weights or description. Nothing is written
+    /// before the first contents.
+    pub fn new(path: &Path, options: WriteOptions) -> Result<Writer> {
+        Folder::check(path)?;
+        Ok(Writer {
+            path: path.to_owned(),
+            options,
+            plan: Plan::default(),
+            step: 0,
+            done: 0,
+            scales: Vec::new(),
+            offsets: Vec::new(),
+            output: None,
+            failed: false,
+        })
+    }
+
+    fn announce(&self) -> Result<()> {
+        if self.output.is_some() {
+            bail!(InvalidArgument, "contents have begun; everything is announced before");
+        }
+        Ok(())
+    }
+
+    /// Announces a tensor that is copied as it is, with the tag of the layer that it is of.
+    pub fn tensor(&mut self, name: &str, tag: Tag, dtype: Dtype, shape: &[u64]) -> Result<()> {
+        self.announce()?;
+        self.plan.tensor(name, tag, dtype, shape)
+    }
+
+    /// Announces the weight of a linear, `n` rows by `k` columns, that comes as numbers and is quantised to W8A16.
+    pub fn linear(&mut self, name: &str, n: usize, k: usize) -> Result<()> {
+        self.announce()?;
+        self.plan.linear(name, n, k, self.options.group_size)
+    }
+
+    /// Announces the KV scales of a layer: `prefix` is the name of its attention module.
+    pub fn kv(&mut self, prefix: &str, channels: usize) -> Result<()> {
+        self.announce()?;
+        self.plan.kv(prefix, channels)
+    }
+
+    /// The step that is due, when it is the one of this name.
+    fn due(&mut self, name: &str, what: &str) -> Result<Step> {
+        if self.failed {
+            bail!(InvalidArgument, "writing failed before; nothing more can be written");
+        }
+        self.skip_empty(Some(name));
+        let Some(step) = self.plan.steps.get(self.step) else {
+            bail!(InvalidArgument, "{name}: everything that was announced has come");
+        };
+        if step.name() != name || step.what() != what {
+            bail!(InvalidArgument, "{name} given as {what}; {} as {} is next", step.name(), step.what());
+        }
+        Ok(step.clone())
+    }
+
+    /// Tensors without elements have no contents to wait for; `name` is what comes.
+    fn skip_empty(&mut self, name: Option<&str>) {
+        while let Some(Step::Tensor { bytes: 0, name: empty }) = self.plan.steps.get(self.step)
+            && name != Some(empty)
+        {
+            self.advance();
+        }
+    }
+
+    /// Writes, and begins with the files where nothing was written before.
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        let result = match &mut self.output {
+            Some(output) => output.write(&self.plan, bytes),
+            none => Output::create(&self.path, &self.plan, self.options.part_bytes)
+                .and_then(|output| none.insert(output).write(&self.plan, bytes)),
+        };
+        self.failed |= result.is_err();
+        result
+    }
+
+    fn advance(&mut self) {
+        self.step += 1;
+        self.done = 0;
+    }
+
+    /// The next bytes of an announced tensor, little endian.
+    pub fn append(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let Step::Tensor { bytes: total, .. } = self.due(name, "bytes")? else { unreachable!("due compares") };
+        let left = total - self.done;
+        if bytes.len() as u64 > left {
+            bail!(InvalidArgument, "{name}: {} bytes given, {left} of {total} are left", bytes.len());
+        }
+        self.put(bytes)?;
+        self.done += bytes.len() as u64;
+        if self.done == total {
+            self.advance();
+        }
+        Ok(())
+    }
+
+    /// The next rows of an announced linear. INVALID_ARGUMENT: no whole rows, more than are left, or a number that is
+    /// not finite; nothing is written then.
+    pub fn append_rows(&mut self, name: &str, weights: &[f32]) -> Result<()> {
+        let Step::Linear { n, k, group, .. } = self.due(name, "rows")? else { unreachable!("due compares") };
+        let (rows, left) = (weights.len() / k, n - self.done as usize);
+        if !weights.len().is_multiple_of(k) || rows > left {
+            bail!(
+                InvalidArgument,
+                "{name}: {} numbers given; whole rows of {k}, at most {left}, expected",
+                weights.len()
+            );
+        }
+        if let Some(at) = weights.iter().position(|w| !w.is_finite()) {
+            let (row, column) = (self.done as usize + at / k, at % k);
+            bail!(InvalidArgument, "{name}: row {row}, column {column} is {}; a finite number expected", weights[at]);
+        }
+        let groups = k / group;
+        let begin = self.scales.len();
+        resize(&mut self.scales, begin + rows * groups)?;
+        resize(&mut self.offsets, begin + rows * groups)?;
+        let (mut codes, mut bytes) = (Vec::new(), Vec::new());
+        resize(&mut codes, k)?;
+        resize(&mut bytes, k)?;
+        for (row, weights) in weights.chunks_exact(k).enumerate() {
+            let of_row = begin + row * groups..begin + (row + 1) * groups;
+            let (scales, offsets) = (&mut self.scales[of_row.clone()], &mut self.offsets[of_row]);
+            let quantized = quantize_rows(weights, k, self.options.symmetric, &mut codes, scales, offsets);
+            if let Err(e) = quantized {
+                self.failed = true;
+                return Err(Error::new(e.status(), format!("{name}: {}", e.message())));
+            }
+            bytes.iter_mut().zip(&codes).for_each(|(byte, code)| *byte = *code as u8);
+            self.put(&bytes)?;
+        }
+        self.done += rows as u64;
+        if self.done as usize == n {
+            let (scales, offsets) = (std::mem::take(&mut self.scales), std::mem::take(&mut self.offsets));
+            self.put_floats(&scales)?;
+            self.put_floats(&offsets)?;
+            self.advance();
+        }
+        Ok(())
+    }
+
+    /// The KV scales of an announced layer, positive numbers, one for each channel, and offsets, whole numbers from
+    /// -128 to 127; `None` is zeros.
+    pub fn append_kv(
+        &mut self,
+        prefix: &str,
+        key: (&[f32], Option<&[f32]>),
+        value: (&[f32], Option<&[f32]>),
+    ) -> Result<()> {
+        let Step::Kv { channels, .. } = self.due(prefix, "KV scales")? else { unreachable!("due compares") };
+        for (what, (scales, offsets)) in [("key", key), ("value", value)] {
+            let offsets = offsets.unwrap_or(&[]);
+            if scales.len() != channels || !(offsets.is_empty() || offsets.len() == channels) {
+                let (scales, offsets) = (scales.len(), offsets.len());
+                bail!(
+                    InvalidArgument,
+                    "{prefix}: {scales} {what} scales, {offsets} offsets given; {channels} expected"
+                );
+            }
+            if let Some(at) = scales.iter().position(|scale| !(scale.is_finite() && *scale > 0.0)) {
+                bail!(InvalidArgument, "{prefix}: {what} scale {at} is {}; a positive number expected", scales[at]);
+            }
+            let code = |offset: &f32| (-128.0..=127.0).contains(offset) && offset.fract() == 0.0;
+            if let Some(at) = offsets.iter().position(|offset| !code(offset)) {
+                let offset = offsets[at];
+                bail!(
+                    InvalidArgument,
+                    "{prefix}: {what} offset {at} is {offset}; a whole number from -128 to 127 expected"
+                );
+            }
+        }
+        let zeros = vec![0.0; channels];
+        for (scales, offsets) in [key, value] {
+            self.put_floats(scales)?;
+            self.put_floats(offsets.unwrap_or(&zeros))?;
+        }
+        self.advance();
+        Ok(())
+    }
+
+    fn put_floats(&mut self, floats: &[f32]) -> Result<()> {
+        for piece in floats.chunks(1 << 14) {
+            let bytes: Vec<u8> = piece.iter().flat_map(|x| x.to_le_bytes()).collect();
+            self.put(&bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced; what was written is
+    /// removed then.
+    pub fn finish(mut self) -> Result<()> {
+        self.skip_empty(None);
+        if let Some(step) = self.plan.steps.get(self.step) {
+            bail!(InvalidArgument, "{} is not complete: {} of it have come", step.name(), self.done);
+        }
+        if self.plan.steps.is_empty() {
+            bail!(InvalidArgument, "nothing was announced");
+        }
+        self.put(&[])?;
+        let Some(output) = self.output.take() else {
+            return Err(Error::new(Status::Internal, "no output after writing".to_owned()));
+        };
+        output.finish(&self.plan, &self.plan.description(self.options.group_size))
+    }
+}
