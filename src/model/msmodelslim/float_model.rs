@@ -56,7 +56,7 @@ impl Model {
     ///
     /// Quantised weights become floats; their scales, offsets and folded biases go, as do KV scales. Of a smoothed norm the
     /// pair for quantised linears stays, under the plain name. Tensors that are no weights or biases, or no floats, stay
-    /// as they are. UNSUPPORTED: a linear of a type that is not read, or a tensor that has to be applied while the model
+    /// as they are. UNSUPPORTED: a weight of a type that is not read, or a tensor that has to be applied while the model
     /// runs. Errors of a linear that cannot be used name it.
     pub fn float_tensors(&self, dtype: Dtype) -> Result<Vec<FloatTensor>> {
         let float = match dtype {
@@ -99,6 +99,11 @@ impl Model {
             let (dtype, from) = match weights.get(name) {
                 Some(number) => (float, From::Linear(*number)),
                 None if is_weight && tensor.dtype.is_float() => (float, From::Floats(name.clone())),
+                None if name.ends_with(".weight") => bail!(
+                    Unsupported,
+                    "tensor {name} is {}, and no linear of a type that is read here",
+                    tensor.dtype.name()
+                ),
                 None => (tensor.dtype, From::Bytes(name.clone())),
             };
             // Elements of less than a byte need not end a row with a whole one.

@@ -1,0 +1,72 @@
+//! `mnnkv check`: everything that is wrong with a quantised directory.
+
+use crate::failure::Failure;
+use crate::output::Answer;
+use clap::Args;
+use mnnkv::model::msmodelslim::{Finding, Severity, check_path};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// How many findings of a kind are shown before the rest is only counted.
+const SHOWN: usize = 8;
+
+/// Check a directory quantised by msmodelslim, and list everything that is wrong with it.
+///
+/// Compares the description with the tensors, tensors with each other, and looks at every number of scales, offsets and
+/// biases. Errors make a directory unusable or its results wrong. Warnings are things that some runtimes trip over or
+/// ignore. Reads the directory once and changes nothing; a check of 20 GB needs little memory.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct Arguments {
+    /// The directory with quant_model_description.json and the weights
+    directory: PathBuf,
+    /// Show every finding, not only the first of each kind
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+    let directory = arguments.directory.display();
+    if !arguments.directory.is_dir() {
+        return Err(Failure(format!("{directory} is no directory")));
+    }
+    let report = check_path(&arguments.directory);
+    let (errors, warnings) = (report.count(Severity::Error), report.count(Severity::Warning));
+    let mut text = String::new();
+    for severity in [Severity::Error, Severity::Warning] {
+        text += &list(report.findings.iter().filter(|f| f.severity == severity), arguments.all);
+    }
+    let count = |n: usize, what: &str| match n {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    text += &format!("{directory}: {}, {}\n", count(errors, "error"), count(warnings, "warning"));
+    let mut object: Value =
+        serde_json::from_str(&report.json()).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
+    object["directory"] = json!(arguments.directory.display().to_string());
+    Ok(Answer { text, json: object, clean: errors == 0 })
+}
+
+/// Findings, kind by kind in the order of their first.
+fn list<'a>(findings: impl Iterator<Item = &'a Finding>, all: bool) -> String {
+    let mut kinds: Vec<(&str, Vec<&Finding>)> = Vec::new();
+    for finding in findings {
+        match kinds.iter_mut().find(|(word, _)| *word == finding.kind.word()) {
+            Some((_, list)) => list.push(finding),
+            None => kinds.push((finding.kind.word(), vec![finding])),
+        }
+    }
+    let mut text = String::new();
+    for (word, findings) in kinds {
+        let shown = if all { findings.len() } else { findings.len().min(SHOWN) };
+        for finding in &findings[..shown] {
+            let file = if finding.file.is_empty() { String::new() } else { format!("{}: ", finding.file) };
+            text += &format!("{}: {file}{} [{word}]\n", finding.severity.word(), finding.text);
+        }
+        if shown < findings.len() {
+            text += &format!("... and {} more [{word}]; --all shows them\n", findings.len() - shown);
+        }
+    }
+    text
+}

@@ -1,0 +1,113 @@
+//! `mnnkv convert-compressor`: a PyTorch checkpoint to the `.bin` file that runtimes read.
+
+mod checkpoint;
+mod select;
+
+#[cfg(test)]
+mod tests;
+
+use crate::bytes;
+use crate::failure::Failure;
+use crate::output::Answer;
+use checkpoint::Checkpoint;
+use clap::{Args, ValueEnum};
+use mnnkv::dtype::Dtype;
+use mnnkv::model::compressor::Weights;
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Convert a learned KV compressor from a PyTorch checkpoint (.pth) to a weight file (.bin).
+///
+/// Takes the flags of InfiniLM's converter with the same defaults, and needs no PyTorch. The compressor is looked for
+/// under model_state_dict.compressor, then under compressor, then in the checkpoint itself. Files are the same to the
+/// byte; where that converter writes a file that computes something else without a word, this one says what is wrong
+/// and writes nothing.
+#[derive(Args)]
+pub struct Arguments {
+    /// The checkpoint, as torch.save wrote it
+    #[arg(long, value_name = "PTH")]
+    input: PathBuf,
+    /// The weight file; one that exists is replaced when the new one is complete
+    #[arg(long, value_name = "BIN")]
+    output: PathBuf,
+    /// Type of all weights and biases in the file
+    #[arg(long, value_enum, default_value = "fp16")]
+    dtype: FileDtype,
+    /// Tokens that become one; 0 takes it from the shape of the first layer
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    compression_factor: u32,
+    /// Fewer groups than this in a segment are left as they are
+    #[arg(long, value_name = "GROUPS", default_value_t = 2)]
+    min_seq_len: u32,
+    /// Names of the MLPs in the file's order: text keys, text values, image keys, image values; the first two alone
+    /// make a file without image weights
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "compress_tk,compress_tv,compress_ik,compress_iv"
+    )]
+    prefix_order: Vec<String>,
+    /// Places of the three linear layers in each MLP
+    #[arg(long, value_name = "PLACES", value_delimiter = ',', default_value = "0,3,6")]
+    slot_order: Vec<u32>,
+    /// Number of heads to note in the file; nothing reads it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    num_heads: u32,
+    /// Length of a head's vectors; 0 takes the rows of the first layer
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    head_dim: u32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FileDtype {
+    Fp16,
+    Bf16,
+    Fp32,
+}
+
+pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+    let mut checkpoint = Checkpoint::open(&arguments.input)?;
+    let (weights, ignored) = select::weights(&mut checkpoint, arguments)?;
+    weights.to_file(&arguments.output)?;
+    Ok(report(arguments, &weights, &ignored))
+}
+
+fn report(arguments: &Arguments, weights: &Weights, ignored: &[String]) -> Answer {
+    let output = arguments.output.display().to_string();
+    let blocks = weights.layers.first().map_or(0, Vec::len);
+    let segments = if blocks == 12 { "text and image" } else { "text only" };
+    let mut text = format!(
+        "{output}: {} layers, {segments}, {} tokens of {} become one, {}, {}\n",
+        weights.layers.len(),
+        weights.factor,
+        weights.head_dim,
+        weights.dtype.name(),
+        bytes::format(weights.file_bytes()),
+    );
+    if !ignored.is_empty() {
+        text += &format!("left out, since no runtime reads them: {}\n", ignored.join(", "));
+    }
+    let object = json!({
+        "output": output,
+        "bytes": weights.file_bytes(),
+        "dtype": weights.dtype.name(),
+        "layers": weights.layers.len(),
+        "weights_per_layer": blocks,
+        "compression_factor": weights.factor,
+        "head_dim": weights.head_dim,
+        "min_seq_len": weights.min_seq_len,
+        "left_out": ignored,
+    });
+    Answer::new(text, object)
+}
+
+impl FileDtype {
+    fn dtype(self) -> Dtype {
+        match self {
+            FileDtype::Fp16 => Dtype::F16,
+            FileDtype::Bf16 => Dtype::Bf16,
+            FileDtype::Fp32 => Dtype::F32,
+        }
+    }
+}

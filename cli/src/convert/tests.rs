@@ -1,0 +1,309 @@
+//! Conversions of the golden checkpoints, and of checkpoints made here that must be refused.
+
+use super::{Arguments, run};
+use clap::Parser;
+use half::f16;
+use std::fs;
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/compressor").join(name)
+}
+
+/// A folder of a test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("mnnkv-convert-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// What the command says, or the file that it writes. On failure there must be no file, not even part of one.
+    fn convert(&self, input: &Path, flags: &str) -> Result<Vec<u8>, String> {
+        let output = self.0.join("out.bin");
+        let words = ["convert-compressor", "--input", input.to_str().unwrap(), "--output", output.to_str().unwrap()];
+        let command = Command::parse_from(words.into_iter().chain(flags.split_whitespace()));
+        let result = run(&command.arguments);
+        let left =
+            |name: &str| fs::read_dir(&self.0).unwrap().any(|e| e.unwrap().file_name().to_string_lossy() == *name);
+        match result {
+            Ok(_) => {
+                let bytes = fs::read(&output).unwrap();
+                fs::remove_file(&output).unwrap();
+                Ok(bytes)
+            }
+            Err(failure) => {
+                assert!(!left("out.bin"), "{flags}: a file was left: {}", failure.0);
+                let parts = fs::read_dir(&self.0).unwrap();
+                assert!(parts.flatten().all(|e| !e.file_name().to_string_lossy().contains(".part")));
+                Err(failure.0)
+            }
+        }
+    }
+
+    fn convert_bytes(&self, checkpoint: &[u8], flags: &str) -> Result<Vec<u8>, String> {
+        let input = self.0.join("in.pth");
+        fs::write(&input, checkpoint).unwrap();
+        self.convert(&input, flags)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The failure has all of the words.
+#[track_caller]
+fn refused(result: Result<Vec<u8>, String>, words: &[&str]) {
+    let failure = result.expect_err("it was converted");
+    assert!(words.iter().all(|w| failure.contains(w)), "{failure:?} has not all of {words:?}");
+}
+
+#[test]
+fn every_nesting_gives_the_file_of_the_original_converter() {
+    let folder = Folder::new("goldens");
+    for checkpoint in ["flat", "compressor", "training"] {
+        for (flags, file) in [
+            ("", "std_fp16_12.bin"),
+            ("--dtype fp32", "std_fp32_12.bin"),
+            ("--prefix-order compress_tk,compress_tv", "std_fp16_6.bin"),
+            ("--dtype fp32 --prefix-order compress_tk,compress_tv", "std_fp32_6.bin"),
+        ] {
+            // The goldens have the number of heads in their header.
+            let flags = format!("--num-heads 2 {flags}");
+            let ours = folder.convert(&golden("pth").join(format!("{checkpoint}.pth")), &flags).unwrap();
+            assert!(ours == fs::read(golden(file)).unwrap(), "{checkpoint}.pth {flags}: not {file}");
+        }
+    }
+}
+
+#[test]
+fn flags_reach_the_header() {
+    let folder = Folder::new("flags");
+    let flags = "--min-seq-len 7 --num-heads 3 --head-dim 4 --compression-factor 3";
+    let bytes = folder.convert(&golden("pth/flat.pth"), flags).unwrap();
+    let field = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+    assert_eq!([16, 20, 24, 28, 32].map(field), [3, 4, 12, 3, 7]);
+}
+
+#[test]
+fn golden_checkpoints_that_lose_something_are_refused() {
+    let folder = Folder::new("bad");
+    refused(folder.convert(&golden("pth/bad_bias_len.pth"), ""), &["bias has the shape [5]", "[4] expected"]);
+    refused(folder.convert(&golden("pth/bad_layer_gap.pth"), ""), &["there is no compress_tk.", "layers 0 to"]);
+    refused(folder.convert(&golden("pth/bad_not_dict.pth"), ""), &["the checkpoint is no dictionary"]);
+}
+
+#[test]
+fn flags_that_the_weights_contradict_are_refused() {
+    let folder = Folder::new("contradicted");
+    let pth = golden("pth/flat.pth");
+    for (flags, words) in [
+        ("--compression-factor 5", vec!["--compression-factor is 5", "3 vectors of 4"]),
+        ("--head-dim 6", vec!["--head-dim is 6", "4 rows"]),
+        ("--slot-order 0,3", vec!["--slot-order", "three"]),
+        ("--slot-order 0,6,3", vec!["--slot-order", "ascending"]),
+        ("--slot-order 0,1,2", vec!["compress_ik.0.3.bias is a layer", "not in --slot-order"]),
+        ("--prefix-order compress_tv,compress_tk", vec!["compress_tv at place 1"]),
+        ("--prefix-order compress_tk,compress_tk", vec!["compress_tk twice"]),
+        ("--prefix-order compress_tk", vec!["names 1 MLPs"]),
+        ("--prefix-order a,b", vec!["no tensor belongs to a,b", "compress_tk"]),
+    ] {
+        refused(folder.convert(&pth, flags), &words);
+    }
+}
+
+#[test]
+fn what_is_no_checkpoint_is_refused() {
+    let folder = Folder::new("none");
+    refused(folder.convert(&folder.0.join("absent.pth"), ""), &["cannot open", "absent.pth"]);
+    refused(folder.convert(&folder.0, ""), &["is a directory"]);
+    refused(folder.convert_bytes(b"", ""), &["no checkpoint of PyTorch 1.6"]);
+    refused(folder.convert_bytes(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", ""), &["loaded and saved again"]);
+    refused(folder.convert_bytes(&archive(b"\x80\x02}.", &[]), ""), &["this is no compressor"]);
+    // A number of 255 bytes, and an operation that there is not.
+    for pickle in [&b"\x80\x02\x8a\xff"[..], b"\x80\x02\xff.", b"", b"\x80\x02R."] {
+        refused(folder.convert_bytes(&archive(pickle, &[]), ""), &["in.pth"]);
+    }
+}
+
+/// A checkpoint with one storage for all tensors.
+struct Tensors {
+    storage: &'static str,
+    bytes: Vec<u8>,
+    tensors: Vec<(String, usize, Vec<usize>, Vec<usize>)>,
+}
+
+impl Tensors {
+    /// Text MLPs of one layer with `dim` values per vector, two vectors at a time, and hidden layers of `hidden`.
+    fn mlps(dim: usize, hidden: usize) -> Self {
+        let mut all = Tensors { storage: "FloatStorage", bytes: Vec::new(), tensors: Vec::new() };
+        for prefix in ["compress_tk", "compress_tv"] {
+            for (slot, rows, cols) in [(0, hidden, 2 * dim), (3, hidden, hidden), (6, dim, hidden)] {
+                all.push(&format!("{prefix}.0.{slot}.weight"), &[rows, cols], &[cols, 1]);
+                all.push(&format!("{prefix}.0.{slot}.bias"), &[rows], &[1]);
+            }
+        }
+        all
+    }
+
+    /// A tensor with storage of its own, in which element `i` is `i / 8`.
+    fn push(&mut self, name: &str, dims: &[usize], strides: &[usize]) {
+        self.tensors.push((name.to_owned(), self.bytes.len() / 4, dims.to_vec(), strides.to_vec()));
+        for i in 0..dims.iter().product::<usize>() {
+            self.bytes.extend((i as f32 / 8.0).to_le_bytes());
+        }
+    }
+
+    fn find(&mut self, name: &str) -> &mut (String, usize, Vec<usize>, Vec<usize>) {
+        self.tensors.iter_mut().find(|t| t.0 == name).unwrap()
+    }
+
+    /// Element `i` of a tensor.
+    fn set(&mut self, name: &str, i: usize, value: f32) {
+        let at = 4 * (self.find(name).1 + i);
+        self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn checkpoint(&self) -> Vec<u8> {
+        let text = |out: &mut Vec<u8>, text: &str| {
+            out.push(b'X');
+            out.extend((text.len() as u32).to_le_bytes());
+            out.extend(text.as_bytes());
+        };
+        let int = |out: &mut Vec<u8>, n: usize| {
+            out.push(b'J');
+            out.extend((n as i32).to_le_bytes());
+        };
+        let tuple = |out: &mut Vec<u8>, numbers: &[usize]| {
+            out.push(b'(');
+            numbers.iter().for_each(|n| int(out, *n));
+            out.push(b't');
+        };
+        let mut out = b"\x80\x02}(".to_vec();
+        for (name, offset, dims, strides) in &self.tensors {
+            text(&mut out, name);
+            out.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((");
+            text(&mut out, "storage");
+            out.extend(format!("ctorch\n{}\n", self.storage).bytes());
+            text(&mut out, "0");
+            text(&mut out, "cpu");
+            int(&mut out, self.bytes.len() / 4);
+            out.extend(b"tQ");
+            int(&mut out, *offset);
+            tuple(&mut out, dims);
+            tuple(&mut out, strides);
+            out.extend(b"\x89}tR");
+        }
+        out.extend(b"u.");
+        archive(&out, &[("data/0", &self.bytes), ("byteorder", b"little")])
+    }
+}
+
+/// The archive that torch.save writes, in a folder of any name.
+fn archive(pickle: &[u8], entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for (name, bytes) in [("data.pkl", pickle)].iter().chain(entries) {
+        zip.start_file(format!("archive/{name}"), options).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+const TEXT: &str = "--dtype fp16 --prefix-order compress_tk,compress_tv";
+
+#[test]
+fn tensors_are_read_by_their_strides_and_offsets() {
+    let folder = Folder::new("strides");
+    let plain = folder.convert_bytes(&Tensors::mlps(4, 4).checkpoint(), TEXT).unwrap();
+    let mut transposed = Tensors::mlps(4, 4);
+    transposed.find("compress_tk.0.3.weight").3 = vec![1, 4];
+    let bytes = folder.convert_bytes(&transposed.checkpoint(), TEXT).unwrap();
+    // The header, and the first layer of text keys with its bias come before.
+    let at = 44 + 12 + 2 * (4 * 8 + 4) + 12;
+    for (row, col) in (0..4).flat_map(|row| (0..4).map(move |col| (row, col))) {
+        let element = |bytes: &[u8], i: usize| f16::from_le_bytes(*bytes[at + 2 * i..].first_chunk().unwrap());
+        assert_eq!(element(&plain, 4 * row + col).to_f32(), (4 * row + col) as f32 / 8.0);
+        assert_eq!(element(&bytes, 4 * row + col), element(&plain, 4 * col + row));
+    }
+}
+
+#[test]
+fn a_hidden_layer_of_another_width_needs_the_head_dimension() {
+    let folder = Folder::new("hidden");
+    let checkpoint = Tensors::mlps(4, 6).checkpoint();
+    refused(folder.convert_bytes(&checkpoint, TEXT), &["6 rows and the last 4", "--head-dim 4"]);
+    let bytes = folder.convert_bytes(&checkpoint, &format!("{TEXT} --head-dim 4")).unwrap();
+    assert_eq!([bytes[20], bytes[24], bytes[28]], [4, 8, 2]);
+}
+
+#[test]
+fn weights_that_the_file_cannot_hold_are_refused() {
+    let folder = Folder::new("values");
+    for (value, words) in [(1e6, vec!["1000000"]), (f32::NAN, vec!["NaN"]), (f32::NEG_INFINITY, vec!["inf"])] {
+        let mut tensors = Tensors::mlps(4, 4);
+        tensors.set("compress_tv.0.3.weight", 5, value);
+        refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), &words);
+    }
+    let mut tensors = Tensors::mlps(4, 4);
+    tensors.set("compress_tv.0.3.weight", 5, 1e6);
+    folder.convert_bytes(&tensors.checkpoint(), &TEXT.replace("fp16", "bf16")).unwrap();
+    tensors.storage = "LongStorage";
+    refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), &["type I64"]);
+}
+
+#[test]
+fn damaged_tensors_are_refused() {
+    let folder = Folder::new("damaged");
+    type Damage = fn(&mut Tensors);
+    let cases: [(Damage, &[&str]); 7] = [
+        (|t| t.find("compress_tk.0.3.weight").1 = 1 << 20, &["compress_tk.0.3.weight reaches beyond its storage"]),
+        (|t| t.find("compress_tk.0.3.weight").3 = vec![1 << 30, 1], &["reaches beyond"]),
+        // The same element ever again: more elements than the storage has.
+        (
+            |t| {
+                (t.find("compress_tk.0.3.weight").2, t.find("compress_tk.0.3.weight").3) =
+                    (vec![4, 1 << 20], vec![0, 0])
+            },
+            &["reaches beyond"],
+        ),
+        (|t| t.find("compress_tk.0.3.weight").2 = vec![4, 4, 1], &["[4, 4, 1]; [out, in] expected"]),
+        (|t| t.find("compress_tk.0.3.weight").2 = vec![4, 3], &["cols"]),
+        (|t| t.bytes.truncate(100), &["reaches beyond"]),
+        (|t| t.push("compress_tk.4000000000.0.weight", &[1], &[1]), &["a layer 4000000000"]),
+    ];
+    for (damage, words) in cases {
+        let mut tensors = Tensors::mlps(4, 4);
+        damage(&mut tensors);
+        refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), words);
+    }
+}
+
+#[test]
+fn what_no_runtime_reads_is_left_out_and_said() {
+    let folder = Folder::new("left-out");
+    let mut tensors = Tensors::mlps(4, 4);
+    tensors.push("attention.0.weight", &[1, 4], &[4, 1]);
+    let input = folder.0.join("in.pth");
+    fs::write(&input, tensors.checkpoint()).unwrap();
+    let output = folder.0.join("out.bin");
+    let words = ["", "--input", input.to_str().unwrap(), "--output", output.to_str().unwrap()];
+    let command = Command::parse_from(words.into_iter().chain(TEXT.split_whitespace()));
+    let answer = run(&command.arguments).unwrap_or_else(|failure| panic!("{}", failure.0));
+    assert_eq!(answer.json["left_out"], serde_json::json!(["attention.*"]));
+    assert!(answer.text.contains("attention.*"));
+}

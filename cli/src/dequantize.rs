@@ -1,0 +1,226 @@
+//! `mnnkv dequantize`: a quantised directory as the float model that it stands for.
+
+use crate::bytes;
+use crate::failure::Failure;
+use crate::output::Answer;
+use crate::progress;
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+use mnnkv::dtype::Dtype;
+use mnnkv::model::file::{ModelFile, NewFile, Source};
+use mnnkv::model::msmodelslim::{FloatTensor, Model};
+use mnnkv::model::safetensors::{self, NewTensor};
+use serde_json::{Map, Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes that are converted at once.
+const PIECE: u64 = 4 << 20;
+/// A config.json has some kilobytes.
+const MAX_CONFIG: u64 = 4 << 20;
+
+/// Turn a directory quantised by msmodelslim into a float model that any runtime loads.
+///
+/// Writes model.safetensors, in parts with an index where it is large, and the config.json without what is about
+/// quantisation. Reads W8A16, W8A8, W8A8S and W8A8_DYNAMIC linears; anything else that is quantised is an error. The
+/// directory appears when it is complete. Other files, such as those of the tokenizer, are not copied. 20 GB need
+/// little memory.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct Arguments {
+    /// The directory with quant_model_description.json and the weights
+    directory: PathBuf,
+    /// The directory to write; it must not exist
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+    /// Type of weights, biases and norms; without it that of the config.json, else f16
+    #[arg(long, value_enum)]
+    dtype: Option<FloatDtype>,
+    /// Bytes at which a part ends, 0 for one file
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "4GiB")]
+    part_size: u64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FloatDtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+    let output = &arguments.output;
+    if output.symlink_metadata().is_ok() {
+        return Err(Failure(format!("{} exists; a directory that does not is expected", output.display())));
+    }
+    let model = Model::open(&arguments.directory)?;
+    let config = Config::read(&arguments.directory.join("config.json"))?;
+    let dtype = match arguments.dtype {
+        Some(FloatDtype::F32) => Dtype::F32,
+        Some(FloatDtype::F16) => Dtype::F16,
+        Some(FloatDtype::Bf16) => Dtype::Bf16,
+        None => config.as_ref().and_then(Config::dtype).unwrap_or(Dtype::F16),
+    };
+    let mut tensors = model.float_tensors(dtype)?;
+    // Wide elements first, so that each begins where its type may: as other writers of the format do.
+    tensors.sort_by_key(|t| std::cmp::Reverse(t.dtype.bits()));
+    let folder = Folder::create(output)?;
+    let files = write_parts(&folder.unfinished, &model, &tensors, arguments.part_size)?;
+    if let Some(config) = config {
+        write_text(&folder.unfinished.join("config.json"), &config.of_float_model(dtype))?;
+    }
+    folder.finish()?;
+    let total: u64 = tensors.iter().map(FloatTensor::bytes).sum();
+    let (read, count) = (model.bytes(), tensors.len());
+    let text = format!(
+        "{}: {count} tensors, {} in {files} file{}, from {}\n",
+        output.display(),
+        bytes::format(total),
+        if files == 1 { "" } else { "s" },
+        bytes::format(read),
+    );
+    let object = json!({
+        "output": output.display().to_string(), "dtype": dtype.name(), "tensors": count, "bytes": total,
+        "files": files, "bytes_read": read,
+    });
+    Ok(Answer::new(text, object))
+}
+
+/// Writes all tensors, and an index where they are in parts; answers how many files they are in.
+fn write_parts(folder: &Path, model: &Model, tensors: &[FloatTensor], limit: u64) -> Result<usize, Failure> {
+    let total: u64 = tensors.iter().map(FloatTensor::bytes).sum();
+    let bar = progress::bytes("dequantizing", total);
+    let mut parts: Vec<&[FloatTensor]> = Vec::new();
+    let (mut begin, mut pending) = (0, 0);
+    for (i, tensor) in tensors.iter().enumerate() {
+        if limit > 0 && pending > 0 && pending + tensor.bytes() > limit {
+            parts.push(&tensors[begin..i]);
+            (begin, pending) = (i, 0);
+        }
+        pending += tensor.bytes();
+    }
+    parts.push(&tensors[begin..]);
+    let mut places = Map::new();
+    for (i, part) in parts.iter().enumerate() {
+        let name = match parts.len() {
+            1 => "model.safetensors".to_owned(),
+            of => format!("model-{:05}-of-{of:05}.safetensors", i + 1),
+        };
+        write_part(&folder.join(&name), model, part, &bar)?;
+        places.extend(part.iter().map(|tensor| (tensor.name.clone(), Value::from(name.as_str()))));
+    }
+    bar.finish_and_clear();
+    if parts.len() > 1 {
+        let index = json!({ "metadata": { "total_size": total }, "weight_map": places });
+        write_text(&folder.join("model.safetensors.index.json"), &index)?;
+    }
+    Ok(parts.len())
+}
+
+fn write_part(path: &Path, model: &Model, tensors: &[FloatTensor], bar: &ProgressBar) -> Result<(), Failure> {
+    let mut file = NewFile::create(path)?;
+    file.write(&safetensors::header(tensors.iter().map(|tensor| NewTensor {
+        name: &tensor.name,
+        dtype: tensor.dtype,
+        shape: &tensor.shape,
+        bytes: tensor.bytes(),
+    })))?;
+    let mut piece = Vec::new();
+    for tensor in tensors {
+        let step = (PIECE / tensor.row_bytes().max(1)).max(1);
+        let mut row = 0;
+        while row < tensor.rows && tensor.row_bytes() > 0 {
+            let end = tensor.rows.min(row + step);
+            let len = usize::try_from((end - row) * tensor.row_bytes())
+                .map_err(|_| Failure(format!("{}: a row is larger than memory", tensor.name)))?;
+            piece.resize(len, 0);
+            model.read_float(tensor, row..end, &mut piece)?;
+            file.write(&piece)?;
+            bar.inc(len as u64);
+            row = end;
+        }
+    }
+    Ok(file.finish()?)
+}
+
+fn write_text(path: &Path, object: &Value) -> Result<(), Failure> {
+    let mut file = NewFile::create(path)?;
+    file.write(format!("{object:#}\n").as_bytes())?;
+    Ok(file.finish()?)
+}
+
+/// A directory that takes its name when it is complete.
+struct Folder<'a> {
+    path: &'a Path,
+    unfinished: PathBuf,
+}
+
+impl<'a> Folder<'a> {
+    fn create(path: &'a Path) -> Result<Self, Failure> {
+        let Some(name) = path.file_name() else {
+            return Err(Failure(format!("{} names no directory", path.display())));
+        };
+        let hidden = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
+        let unfinished = path.with_file_name(hidden);
+        let failed = |e| Failure(format!("cannot create a directory beside {}: {e}", path.display()));
+        fs::create_dir(&unfinished).map_err(failed)?;
+        Ok(Folder { path, unfinished })
+    }
+
+    fn finish(&self) -> Result<(), Failure> {
+        let failed = |e| Failure(format!("cannot write {}: {e}", self.path.display()));
+        fs::rename(&self.unfinished, self.path).map_err(failed)
+    }
+}
+
+impl Drop for Folder<'_> {
+    fn drop(&mut self) {
+        // After `finish` there is no such directory.
+        let _ = fs::remove_dir_all(&self.unfinished);
+    }
+}
+
+/// The config.json of a quantised model.
+struct Config(Map<String, Value>);
+
+impl Config {
+    /// `None` where there is none.
+    fn read(path: &Path) -> Result<Option<Self>, Failure> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let file = ModelFile::open(path)?;
+        if file.len() > MAX_CONFIG {
+            return Err(Failure(format!("{} has {} bytes; that is no config", path.display(), file.len())));
+        }
+        let bytes = file.read_vec(0, file.len())?;
+        match serde_json::from_slice(&bytes) {
+            Ok(Value::Object(object)) => Ok(Some(Config(object))),
+            Ok(_) => Err(Failure(format!("{} is no JSON object", path.display()))),
+            Err(e) => Err(Failure(format!("{}: {e}", path.display()))),
+        }
+    }
+
+    fn dtype(&self) -> Option<Dtype> {
+        let name = self.0.get("torch_dtype").or_else(|| self.0.get("dtype"))?.as_str()?;
+        match name.strip_prefix("torch.").unwrap_or(name) {
+            "float32" => Some(Dtype::F32),
+            "float16" => Some(Dtype::F16),
+            "bfloat16" => Some(Dtype::Bf16),
+            _ => None,
+        }
+    }
+
+    fn of_float_model(mut self, dtype: Dtype) -> Value {
+        for key in ["quantize", "quantization_config", "dtype"] {
+            self.0.remove(key);
+        }
+        let name = match dtype {
+            Dtype::F32 => "float32",
+            Dtype::Bf16 => "bfloat16",
+            _ => "float16",
+        };
+        self.0.insert("torch_dtype".into(), name.into());
+        Value::Object(self.0)
+    }
+}

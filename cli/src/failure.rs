@@ -1,0 +1,32 @@
+//! Why a command could not do what it was asked to.
+
+use mnnkv::status::Error;
+use std::process::ExitCode;
+
+/// A sentence for the user.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl Failure {
+    /// Says it, on standard error as text or on standard output as JSON, where a program looks for the answer.
+    pub fn print(&self, json: bool) -> ExitCode {
+        if json {
+            crate::output::print(&format!("{:#}\n", serde_json::json!({ "error": self.0 })));
+        } else {
+            eprintln!("mnnkv: {}", self.0);
+        }
+        ExitCode::from(3)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure(error.message().to_owned())
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Self {
+        Failure(text)
+    }
+}

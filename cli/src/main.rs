@@ -1,0 +1,67 @@
+//! `mnnkv`: the command line of mnn-kv.
+
+mod bytes;
+mod check;
+mod convert;
+mod dequantize;
+mod failure;
+mod inspect;
+mod output;
+mod pages;
+mod progress;
+mod size;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use std::process::ExitCode;
+
+/// Looks after the files that come with a model, and tells how large its KV cache gets.
+///
+/// mnnkv reads two kinds of files: learned KV-cache compressors (.bin, as InfiniLM and FastCache have them) and model
+/// directories quantised by msmodelslim. It never changes a file that it reads, and what it writes is either complete
+/// or not there.
+#[derive(Parser)]
+#[command(name = "mnnkv", version, max_term_width = 100, arg_required_else_help = true, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Print one JSON object instead of text; failures, too
+    #[arg(long, global = true, display_order = 99)]
+    json: bool,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done; for check: no errors were found
+  1  check found errors
+  2  the command line is wrong
+  3  failed: the message on standard error says why; nothing was written\n";
+
+#[derive(Subcommand)]
+enum Command {
+    ConvertCompressor(convert::Arguments),
+    Inspect(inspect::Arguments),
+    Check(check::Arguments),
+    Dequantize(dequantize::Arguments),
+    Size(size::Arguments),
+    Completions(pages::Completions),
+    Man(pages::Man),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.command {
+        Command::ConvertCompressor(arguments) => convert::run(arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
+        Command::Check(arguments) => check::run(arguments),
+        Command::Dequantize(arguments) => dequantize::run(arguments),
+        Command::Size(arguments) => size::run(arguments),
+        Command::Completions(arguments) => pages::completions(arguments, Cli::command()),
+        Command::Man(arguments) => pages::man(arguments, Cli::command()),
+    };
+    match outcome {
+        Ok(answer) => answer.print(cli.json),
+        Err(failure) => failure.print(cli.json),
+    }
+}

@@ -1,0 +1,81 @@
+//! What a command answers, as text for people or as JSON for programs.
+
+use serde_json::Value;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Both forms of an answer, and whether it is a good one.
+pub struct Answer {
+    /// Lines, each with its end.
+    pub text: String,
+    /// The same as one object.
+    pub json: Value,
+    /// False when `check` found errors.
+    pub clean: bool,
+}
+
+impl Answer {
+    /// An answer that nothing is wrong with.
+    pub fn new(text: String, json: Value) -> Self {
+        Answer { text, json, clean: true }
+    }
+
+    /// Writes it to standard output.
+    pub fn print(&self, json: bool) -> ExitCode {
+        let object;
+        print(if json {
+            object = format!("{:#}\n", self.json);
+            &object
+        } else {
+            &self.text
+        });
+        if self.clean { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    }
+}
+
+/// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
+pub fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Columns as wide as their longest entry, two spaces apart. Columns of numbers are set to the right, under a heading if
+/// the first row has one.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let column = |c: usize| rows.iter().filter_map(move |row| row.get(c));
+    let width = |c: usize| column(c).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let number = |cell: &String| cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+    let headed = rows.len() > 1 && rows[0].iter().all(|cell| !number(cell));
+    let numbers: Vec<bool> = (0..columns).map(|c| column(c).skip(usize::from(headed)).all(number)).collect();
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::from("  ");
+        for ((cell, width), number) in row.iter().zip(&widths).zip(&numbers) {
+            let fill = " ".repeat(width - cell.chars().count());
+            line += &if *number { format!("{fill}{cell}  ") } else { format!("{cell}{fill}  ") };
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
+        rows.iter().map(|row| row.iter().map(|cell| cell.to_string()).collect()).collect()
+    }
+
+    #[test]
+    fn columns_of_numbers_are_set_to_the_right() {
+        let sizes = rows(&[&["context", "raw", "how"], &["4,096", "512 MiB", "a"], &["131,072", "16 GiB", "b"]]);
+        assert_eq!(table(&sizes), "  context      raw  how\n    4,096  512 MiB  a\n  131,072   16 GiB  b\n");
+        let facts = rows(&[&["layers", "2"], &["weights", "F16"]]);
+        assert_eq!(table(&facts), "  layers   2\n  weights  F16\n");
+        assert_eq!(table(&[]), "");
+    }
+}

@@ -1,0 +1,309 @@
+//! `mnnkv size`: how many bytes a KV cache takes, what would make it smaller, and how long a chat may get.
+
+use crate::bytes;
+use crate::failure::Failure;
+use crate::output::{Answer, table};
+use clap::{Args, ValueEnum};
+use mnnkv::model::file::{ModelFile, Source};
+use mnnkv::model::sizing::{
+    Attention, Element, Group, H2o, Kv, Layer, Longest, Lossless, MAX_CONFIG_BYTES, MAX_LAYERS, Model, Report, Request,
+    Savings, Setup, Span,
+};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  mnnkv size --config Qwen2.5-1.5B-Instruct --context 32768 --budget 2GiB
+  mnnkv size --config config.json --h2o 3.5 --lossless 1.3
+  mnnkv size --layers 32 --kv-heads 8 --head-dim 128 --dtype bf16 --tp 2
+";
+
+/// Contexts that are shown when none are asked for.
+const USUAL_CONTEXTS: [u64; 3] = [4096, 32768, 131072];
+
+/// Compute the size of a model's KV cache, what would make it smaller, and the longest context for a budget.
+///
+/// The model is a Hugging Face config.json, or the directory it is in, or its numbers: --layers, --kv-heads and
+/// --head-dim, or for MLA --layers, --kv-lora-rank and --rope-head-dim.
+#[derive(Args)]
+#[command(arg_required_else_help = true, after_help = EXAMPLES)]
+pub struct Arguments {
+    /// A config.json, or a directory with one
+    #[arg(long, value_name = "PATH", required_unless_present = "layers", conflicts_with = "layers")]
+    config: Option<PathBuf>,
+    /// Layers with a KV cache, instead of a config
+    #[arg(long, value_name = "N", requires = "shape", value_parser = clap::value_parser!(u32).range(1..=MAX_LAYERS as i64), help_heading = "Model in numbers")]
+    layers: Option<u32>,
+    /// KV heads of a layer
+    #[arg(
+        long,
+        value_name = "N",
+        group = "shape",
+        requires = "layers",
+        requires = "head_dim",
+        help_heading = "Model in numbers"
+    )]
+    kv_heads: Option<u32>,
+    /// Length of a head's keys and values
+    #[arg(long, value_name = "N", requires = "kv_heads", help_heading = "Model in numbers")]
+    head_dim: Option<u32>,
+    /// MLA: length of the latent vector
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "layers",
+        group = "shape",
+        requires = "rope_head_dim",
+        conflicts_with = "kv_heads",
+        help_heading = "Model in numbers"
+    )]
+    kv_lora_rank: Option<u32>,
+    /// MLA: length of the rotated key
+    #[arg(long, value_name = "N", requires = "kv_lora_rank", help_heading = "Model in numbers")]
+    rope_head_dim: Option<u32>,
+
+    /// Element type of the cache; without it that of the config where it names one, else f16
+    #[arg(long, value_enum)]
+    dtype: Option<CacheDtype>,
+    /// Tensor-parallel ranks; sizes are those of one rank
+    #[arg(long, value_name = "RANKS", default_value_t = 1)]
+    tp: u32,
+    /// Sequences at the same time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    batch: u32,
+    /// Tokens of a sequence; several with commas between
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    context: Vec<u64>,
+    /// Memory for the cache, such as 8GiB: the longest context that fits is shown
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    budget: Option<u64>,
+
+    /// Eviction by attention: one token in RATIO stays
+    #[arg(long, value_name = "RATIO", help_heading = "Savings")]
+    h2o: Option<f64>,
+    /// First and last layer to evict from, FIRST or FIRST-LAST [default: 2]
+    #[arg(long, value_name = "LAYERS", value_parser = layer_range, requires = "h2o", help_heading = "Savings")]
+    h2o_layers: Option<(u32, Option<u32>)>,
+    /// Lossless compression of cold tokens by RATIO, as measured on this model
+    #[arg(long, value_name = "RATIO", help_heading = "Savings")]
+    lossless: Option<f64>,
+    /// How many first layers are compressed [default: 2]
+    #[arg(long, value_name = "N", requires = "lossless", help_heading = "Savings")]
+    lossless_layers: Option<u32>,
+    /// Compress what stays in layers of --h2o, too
+    #[arg(long, requires = "lossless", requires = "h2o", help_heading = "Savings")]
+    lossless_h2o_layers: bool,
+    /// Keep K and V as int8 with a scale per channel
+    #[arg(long, help_heading = "Savings")]
+    c8: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum CacheDtype {
+    F16,
+    Bf16,
+    F32,
+    Fp8,
+    Int8,
+    Int4,
+}
+
+fn layer_range(text: &str) -> Result<(u32, Option<u32>), String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number of a layer"));
+    match text.split_once('-') {
+        None => Ok((number(text)?, None)),
+        Some((first, last)) => Ok((number(first)?, Some(number(last)?))),
+    }
+}
+
+pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+    let model = model(arguments)?;
+    let report = Report::new(&model, &request(arguments, &model))?;
+    Ok(Answer::new(text(&report, arguments.budget), report.to_json()))
+}
+
+fn model(arguments: &Arguments) -> Result<Model, Failure> {
+    if let Some(path) = &arguments.config {
+        return read_config(path);
+    }
+    let number = |value: Option<u32>| value.unwrap_or_default();
+    let kv = match arguments.kv_lora_rank {
+        Some(kv_lora_rank) => Kv::Latent { kv_lora_rank, qk_rope_head_dim: number(arguments.rope_head_dim) },
+        None => Kv::Heads { kv_heads: number(arguments.kv_heads), head_dim: number(arguments.head_dim) },
+    };
+    let layer = Layer::Attention(Attention { kv, span: Span::Full });
+    let layers = vec![layer; number(arguments.layers) as usize];
+    Ok(Model { model_type: None, layers, element: None, max_context: None, notes: Vec::new() })
+}
+
+fn read_config(path: &Path) -> Result<Model, Failure> {
+    let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+    let file = ModelFile::open(&path)?;
+    // One byte more than allowed is enough to be told so.
+    let bytes = file.read_vec(0, file.len().min(MAX_CONFIG_BYTES as u64 + 1))?;
+    Model::from_config(&bytes).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))
+}
+
+fn request(arguments: &Arguments, model: &Model) -> Request {
+    let element = match arguments.dtype {
+        None => model.element.unwrap_or(Element::F16),
+        Some(CacheDtype::F16) => Element::F16,
+        Some(CacheDtype::Bf16) => Element::Bf16,
+        Some(CacheDtype::F32) => Element::F32,
+        Some(CacheDtype::Fp8) => Element::Fp8,
+        Some(CacheDtype::Int8) => Element::Int8,
+        Some(CacheDtype::Int4) => Element::Int4,
+    };
+    let h2o = arguments.h2o.map(|ratio| match arguments.h2o_layers {
+        None => H2o::new(ratio),
+        Some((first_layer, last_layer)) => H2o { first_layer, last_layer, ..H2o::new(ratio) },
+    });
+    let lossless = arguments.lossless.map(|ratio| {
+        let usual = Lossless::new(ratio);
+        let front_layers = arguments.lossless_layers.unwrap_or(usual.front_layers);
+        Lossless { front_layers, h2o_layers: arguments.lossless_h2o_layers, ..usual }
+    });
+    let mut contexts = arguments.context.clone();
+    if contexts.is_empty() {
+        contexts =
+            USUAL_CONTEXTS.into_iter().filter(|tokens| model.max_context.is_none_or(|max| *tokens < max)).collect();
+        contexts.extend(model.max_context);
+    }
+    Request {
+        setup: Setup { element, ranks: arguments.tp, batch: arguments.batch },
+        savings: Savings { h2o, c8: arguments.c8, lossless },
+        contexts,
+        budget: arguments.budget,
+    }
+}
+
+fn text(report: &Report, budget: Option<u64>) -> String {
+    let plural = |n: u32, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
+    let mut text = format!(
+        "{}: {}, {}, {}, {}\n\n",
+        report.model_type.as_deref().unwrap_or("model"),
+        plural(report.layers, "layer"),
+        report.setup.element.name(),
+        plural(report.setup.ranks, "rank"),
+        plural(report.setup.batch, "sequence"),
+    );
+    text += "Layers\n";
+    text += &table(&report.groups.iter().map(group).collect::<Vec<_>>());
+    text += "\nBytes for each token";
+    text += if report.setup.ranks > 1 { " on each rank\n" } else { "\n" };
+    let per_token = |bytes: u64| format!("{} B ({})", bytes::count(bytes), bytes::format(bytes));
+    let mut rows = vec![vec![per_token(report.bytes_per_token)]];
+    if report.bytes_per_late_token != report.bytes_per_token {
+        rows[0].push("at first".into());
+        rows.push(vec![per_token(report.bytes_per_late_token), "once every window is full".into()]);
+    }
+    text += &table(&rows);
+    if !report.totals.is_empty() {
+        text += "\nBytes of a cache\n";
+        text += &table(&totals(report));
+    }
+    if let (Some(plain), Some(saved), Some(budget)) = (&report.longest_without_savings, &report.longest, budget) {
+        text += &format!("\nLongest context in {}\n", bytes::format(budget));
+        let mut rows = vec![longest(plain, "as it is")];
+        if report.savings != Savings::default() {
+            rows.push(longest(saved, "with savings, at the peak of a step"));
+        }
+        text += &table(&rows);
+    }
+    if !report.notes.is_empty() {
+        text += "\nNotes\n";
+        report.notes.iter().for_each(|note| text += &format!("  - {note}\n"));
+    }
+    text
+}
+
+fn group(group: &Group) -> Vec<String> {
+    let mut row = vec![ranges(&group.numbers)];
+    match group.layer {
+        Layer::Attention(Attention { kv, span }) => {
+            row.push(match kv {
+                Kv::Heads { kv_heads, head_dim } => format!("{kv_heads} KV heads x {head_dim}"),
+                Kv::Latent { kv_lora_rank, qk_rope_head_dim } => {
+                    format!("latent {kv_lora_rank} + rotated key {qk_rope_head_dim}")
+                }
+            });
+            row.push(match span {
+                Span::Full => "all tokens".into(),
+                Span::Sliding(window) => format!("last {} tokens", bytes::count(window.into())),
+                Span::Chunked(chunk) => format!("chunks of {} tokens", bytes::count(chunk.into())),
+            });
+            row.push(format!("{} B", bytes::count(group.layer_bytes_per_token)));
+            row.push("per token".into());
+        }
+        Layer::Shared => row.extend(["cache of an earlier layer".into(), "none of their own".into()]),
+        Layer::Recurrent { .. } => row.extend(["recurrent state".into(), "no cache".into()]),
+    }
+    row
+}
+
+/// Ascending numbers as people list them: `0-4, 6, 8-9`.
+fn ranges(numbers: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for n in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *n => *last = *n,
+            _ => runs.push((*n, *n)),
+        }
+    }
+    let shown = |(a, b): &(u32, u32)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+    let mut text = runs.iter().take(4).map(shown).collect::<Vec<_>>().join(", ");
+    if runs.len() > 4 {
+        text += &format!(", ... ({} layers)", numbers.len());
+    }
+    text
+}
+
+/// A line for each context, with a column for each saving that is on.
+fn totals(report: &Report) -> Vec<Vec<String>> {
+    let on = &report.savings;
+    let stages = [
+        ("raw", true),
+        ("h2o", on.h2o.is_some()),
+        ("c8", on.c8),
+        ("lossless", on.lossless.is_some()),
+        ("peak in a step", on.lossless.is_some()),
+    ];
+    let mut head = vec!["context".to_owned()];
+    head.extend(stages.iter().filter(|s| s.1).enumerate().map(|(i, s)| {
+        let joined = i > 1 && s.0 != "peak in a step";
+        if joined { format!("+ {}", s.0) } else { s.0.to_owned() }
+    }));
+    let saved = *on != Savings::default();
+    if saved {
+        head.push("ratio".into());
+    }
+    if report.setup.ranks > 1 {
+        head.push("all ranks".into());
+    }
+    let mut rows = vec![head];
+    for total in &report.totals {
+        let mut row = vec![bytes::count(total.context)];
+        let amounts = total.rank.stages();
+        row.extend(amounts.iter().zip(stages).filter(|(_, s)| s.1).map(|((_, amount), _)| bytes::format(*amount)));
+        if saved {
+            row.push(match total.rank.peak {
+                0 => "-".into(),
+                peak => format!("{:.2} : 1", total.rank.raw as f64 / peak as f64),
+            });
+        }
+        if report.setup.ranks > 1 {
+            row.push(bytes::format(total.all_ranks.peak));
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+fn longest(longest: &Longest, how: &str) -> Vec<String> {
+    let tokens = if longest.bounded {
+        format!("{} tokens", bytes::count(longest.tokens))
+    } else {
+        format!("{} tokens and more", bytes::count(longest.tokens))
+    };
+    vec![tokens, bytes::format(longest.bytes), how.into()]
+}

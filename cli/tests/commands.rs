@@ -1,0 +1,171 @@
+//! The program as its users run it.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata").join(name)
+}
+
+fn mnnkv(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mnnkv")).args(words).output().unwrap()
+}
+
+/// Standard output of a call that ends with this code.
+#[track_caller]
+fn says(code: i32, words: &[&str]) -> String {
+    let output = mnnkv(words);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {out}{err}");
+    out
+}
+
+/// Standard error of a call that fails with this code and says nothing else.
+#[track_caller]
+fn complains(code: i32, words: &[&str]) -> String {
+    let output = mnnkv(words);
+    assert_eq!(output.status.code(), Some(code), "{words:?}");
+    assert!(output.stdout.is_empty(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[track_caller]
+fn json(code: i32, words: &[&str]) -> Value {
+    let text = says(code, &[&["--json"], words].concat());
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{words:?}: {e}: {text}"))
+}
+
+fn path(name: &str) -> String {
+    testdata(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_help_names_every_command_and_exit_code() {
+    let help = says(0, &["--help"]);
+    for word in ["convert-compressor", "inspect", "check", "dequantize", "size", "completions", "man", "Exit codes"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    for command in ["convert-compressor", "inspect", "check", "dequantize", "size", "completions", "man"] {
+        let help = says(0, &[command, "--help"]);
+        assert!(help.contains("Usage: mnnkv "), "{command}: {help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{command}: {help}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2_and_a_failure_with_3() {
+    complains(2, &["no-such-command"]);
+    complains(2, &["size", "--layers", "3"]);
+    complains(2, &["size", "--config", "x", "--budget", "8 parsecs"]);
+    assert!(complains(3, &["inspect", "no-such-file"]).contains("cannot open no-such-file"));
+    assert!(complains(3, &["check", "no-such-directory"]).contains("no directory"));
+    let failure = json(3, &["inspect", "no-such-file"]);
+    assert!(failure["error"].as_str().unwrap().contains("no-such-file"));
+}
+
+#[test]
+fn inspect_shows_the_header_and_blocks_of_a_compressor() {
+    let file = path("compressor/std_fp16_12.bin");
+    let text = says(0, &["inspect", &file]);
+    for words in ["learned KV compressor", "3 tokens of a head become one", "image values slot 2"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // From the manifest of the goldens.
+    let object = json(0, &["inspect", &file]);
+    let header = ["layers", "num_heads", "head_dim", "hidden_size", "compression_factor", "min_seq_len"];
+    assert_eq!(header.map(|key| object[key].as_u64().unwrap()), [2, 2, 4, 12, 3, 2]);
+    assert_eq!(object["blocks"][0][1]["offset"], 160);
+    assert_eq!(object["blocks"][1].as_array().unwrap().len(), 12);
+}
+
+#[test]
+fn check_lists_findings_and_ends_with_1_when_one_is_an_error() {
+    let broken = path("msmodelslim/corrupt/zero_scale");
+    let text = says(1, &["check", &broken]);
+    for words in
+        ["error: ", "model.layers.0.mlp.down_proj.weight_scale", "element 0 is 0", "[bad_scale_value]", "1 error, "]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let object = json(1, &["check", &broken]);
+    assert_eq!(object["errors"], 1);
+    assert_eq!(object["findings"][0]["kind"], "bad_scale_value");
+    let healthy = path("msmodelslim/w8a16_per_channel");
+    assert!(says(0, &["check", &healthy]).ends_with("no errors, no warnings\n"));
+    assert_eq!(json(0, &["check", &healthy])["findings"], serde_json::json!([]));
+}
+
+#[test]
+fn inspect_lists_the_linears_norms_and_kv_scales_of_a_directory() {
+    let directory = path("msmodelslim/w8a8_c8_fp16");
+    let text = says(0, &["inspect", &directory]);
+    for words in ["W8A8", "model.layers.1.mlp.gate_proj", "24 x 16", "Norms", "keys: 8 channels"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let object = json(0, &["inspect", &directory]);
+    assert_eq!(object["kind"], "msmodelslim");
+    assert_eq!(object["kv"].as_array().unwrap().len(), 2);
+    let part = path("msmodelslim/w8a16_sharded/quant_model_weights-00001-of-00003.safetensors");
+    let object = json(0, &["inspect", &part]);
+    assert_eq!((object["kind"].as_str(), object["tensors"].as_array().map(Vec::len)), (Some("safetensors"), Some(17)));
+}
+
+#[test]
+fn size_reads_configs_and_numbers_alike() {
+    let config = path("configs/llama-3-8b.json");
+    let by_config = json(0, &["size", "--config", &config, "--context", "1000"]);
+    let numbers = ["size", "--layers", "32", "--kv-heads", "8", "--head-dim", "128", "--dtype", "bf16"];
+    let by_numbers = json(0, &[&numbers[..], &["--context", "1000"]].concat());
+    for object in [&by_config, &by_numbers] {
+        assert_eq!(object["bytes_per_token"], 131_072);
+        assert_eq!(object["totals"][0]["rank"]["raw"], 131_072_000);
+        assert_eq!(object["element"], "bf16");
+    }
+    let mla = json(0, &["size", "--layers", "61", "--kv-lora-rank", "512", "--rope-head-dim", "64"]);
+    assert_eq!(mla["bytes_per_token"], 70_272);
+}
+
+#[test]
+fn size_says_what_savings_leave_and_what_fits() {
+    let config = path("configs/llama-3-8b.json");
+    let plain = ["size", "--config", &config, "--context", "8192", "--budget", "1GiB"];
+    let text = says(0, &plain);
+    // 2^30 bytes of 131,072 a token.
+    assert!(text.contains("Longest context in 1 GiB") && text.contains("8,192 tokens"), "{text}");
+    assert!(!text.contains("h2o"), "{text}");
+    let saved = [&plain[..], &["--h2o", "4", "--h2o-layers", "0", "--c8", "--lossless", "1.5"]].concat();
+    let text = says(0, &saved);
+    assert!(["h2o", "+ c8", "+ lossless", "ratio", "with savings"].iter().all(|word| text.contains(word)), "{text}");
+    let object = json(0, &saved);
+    let rank = &object["totals"][0]["rank"];
+    assert_eq!(rank["raw"], 1_u64 << 30);
+    assert_eq!(rank["after_h2o"], 1_u64 << 28);
+    assert_eq!(rank["after_c8"], 1_u64 << 27);
+    assert!(rank["after_lossless"].as_u64() < Some(1 << 27));
+}
+
+#[test]
+fn size_names_the_key_of_a_config_that_is_wrong() {
+    let folder = std::env::temp_dir().join(format!("mnnkv-size-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("config.json"), r#"{"num_hidden_layers": "32"}"#).unwrap();
+    let message = complains(3, &["size", "--config", folder.to_str().unwrap()]);
+    assert!(message.contains("config.json") && message.contains("num_hidden_layers"), "{message}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = says(0, &["completions", shell]);
+        assert!(script.contains("convert-compressor") && script.contains("prefix-order"), "{shell}");
+    }
+    let folder = std::env::temp_dir().join(format!("mnnkv-man-{}", std::process::id()));
+    says(0, &["man", folder.to_str().unwrap()]);
+    for page in ["mnnkv.1", "mnnkv-size.1", "mnnkv-check.1", "mnnkv-convert-compressor.1"] {
+        let text = std::fs::read_to_string(folder.join(page)).unwrap_or_else(|e| panic!("{page}: {e}"));
+        assert!(text.starts_with(".ie") && text.contains(".SH"), "{page}: {text}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,163 @@
+//! Quantised goldens as float models, read with an independent reader.
+
+use safetensors::{Dtype, SafeTensors};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/msmodelslim").join(name)
+}
+
+/// A folder of a test's own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("mnnkv-dequantize-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn dequantize(&self, input: &Path, flags: &[&str]) -> (PathBuf, Output) {
+        let output = self.0.join("out");
+        let words = ["dequantize".as_ref(), input.as_os_str(), "--output".as_ref(), output.as_os_str()];
+        let run = Command::new(env!("CARGO_BIN_EXE_mnnkv")).args(words).args(flags).output().unwrap();
+        (output, run)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The f32 of a .npy file whose header ends at the first newline.
+fn npy(path: &Path) -> Vec<f32> {
+    let bytes = fs::read(path).unwrap();
+    let data = bytes.iter().position(|b| *b == b'\n').unwrap() + 1;
+    assert!(bytes[..data].windows(3).any(|w| w == b"<f4"), "{}", path.display());
+    floats(&bytes[data..])
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// The expected weights of a golden, by tensor.
+fn expected(name: &str) -> Vec<(String, Vec<f32>)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(golden(name).join("expected")).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_str().unwrap();
+        if let Some(tensor) = file.strip_suffix(".deq.npy").filter(|tensor| tensor.ends_with(".weight")) {
+            all.push((tensor.to_owned(), npy(&path)));
+        }
+    }
+    assert!(!all.is_empty(), "{name}");
+    all
+}
+
+#[test]
+fn weights_of_every_golden_are_the_expected_ones_to_the_bit() {
+    for name in ["w8a16_per_channel", "w8a16_per_channel_flat_legacy", "w8a8_fp16", "w8a8s_fp16", "w8a8_c8_fp16"] {
+        let folder = Folder::new(name);
+        let (output, run) = folder.dequantize(&golden(name), &["--dtype", "f32"]);
+        assert!(run.status.success(), "{name}: {}", String::from_utf8_lossy(&run.stderr));
+        let file = fs::read(output.join("model.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&file).unwrap();
+        for (tensor, weights) in expected(name) {
+            let ours = tensors.tensor(&tensor).unwrap();
+            assert_eq!(ours.dtype(), Dtype::F32);
+            assert!(floats(ours.data()) == weights, "{name}: {tensor}");
+        }
+        // Nothing is left that only a quantised model has.
+        for word in ["scale", "offset", "quant_bias", "kv_cache"] {
+            assert!(tensors.names().iter().all(|n| !n.contains(word)), "{name}: {word}");
+        }
+        assert_eq!(folder.names(), ["out"]);
+    }
+}
+
+#[test]
+fn parts_hold_the_same_tensors_as_one_file() {
+    let folder = Folder::new("parts");
+    let input = golden("w8a16_sharded");
+    let (output, run) = folder.dequantize(&input, &["--part-size", "2KiB", "--dtype", "bf16"]);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let index = fs::read_to_string(output.join("model.safetensors.index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    let folder_of_whole = Folder::new("whole");
+    let (whole, _) = folder_of_whole.dequantize(&input, &["--part-size", "0", "--dtype", "bf16"]);
+    let whole = fs::read(whole.join("model.safetensors")).unwrap();
+    let whole = SafeTensors::deserialize(&whole).unwrap();
+    assert_eq!(index["weight_map"].as_object().unwrap().len(), whole.len());
+    for (name, view) in whole.iter() {
+        assert_eq!(view.dtype(), Dtype::BF16, "{name}");
+        let part = fs::read(output.join(index["weight_map"][name].as_str().unwrap())).unwrap();
+        let part = SafeTensors::deserialize(&part).unwrap();
+        let part = part.tensor(name).unwrap();
+        assert!((part.shape(), part.data()) == (view.shape(), view.data()), "{name}");
+    }
+}
+
+#[test]
+fn the_config_says_what_was_written_and_nothing_of_quantisation() {
+    let folder = Folder::new("config");
+    let (output, _) = folder.dequantize(&golden("w8a16_per_channel_flat_legacy"), &[]);
+    let text = fs::read_to_string(output.join("config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(config.get("quantize").is_none() && config.get("quantization_config").is_none(), "{text}");
+    assert_eq!(config["torch_dtype"], "float16");
+    assert!(config.get("num_hidden_layers").is_some(), "{text}");
+}
+
+#[test]
+fn a_smoothed_norm_keeps_the_pair_for_quantised_linears() {
+    let folder = Folder::new("norms");
+    let input = golden("w8a8_fp16_seed_smooth");
+    let (output, run) = folder.dequantize(&input, &["--dtype", "f16"]);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let (before, after) =
+        (fs::read(weights_file(&input)).unwrap(), fs::read(output.join("model.safetensors")).unwrap());
+    let (before, after) = (SafeTensors::deserialize(&before).unwrap(), SafeTensors::deserialize(&after).unwrap());
+    let module: Vec<&str> = before.names().into_iter().filter(|name| name.contains(".module.")).collect();
+    assert!(!module.is_empty());
+    for name in module {
+        let plain = after.tensor(&name.replace(".module", "")).unwrap();
+        assert_eq!(plain.data(), before.tensor(name).unwrap().data(), "{name}");
+        assert!(after.tensor(name).is_err(), "{name}");
+    }
+}
+
+fn weights_file(directory: &Path) -> PathBuf {
+    let mut files = fs::read_dir(directory).unwrap().map(|e| e.unwrap().path());
+    files.find(|path| path.extension().is_some_and(|e| e == "safetensors")).unwrap()
+}
+
+#[test]
+fn what_fails_leaves_nothing_behind() {
+    for case in
+        ["corrupt/zero_scale", "corrupt/truncated_safetensors", "corrupt/unknown_quant_type", "no-such-directory"]
+    {
+        let folder = Folder::new("fails");
+        let (_, run) = folder.dequantize(&golden(case), &[]);
+        assert_eq!(run.status.code(), Some(3), "{case}");
+        assert!(!run.stderr.is_empty() && run.stdout.is_empty(), "{case}");
+        assert_eq!(folder.names(), [""; 0], "{case}");
+    }
+    let folder = Folder::new("exists");
+    fs::create_dir(folder.0.join("out")).unwrap();
+    let (_, run) = folder.dequantize(&golden("w8a8_fp16"), &[]);
+    assert_eq!(run.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&run.stderr).contains("exists"));
+}
