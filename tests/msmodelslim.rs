@@ -9,9 +9,11 @@ mod corrupt;
 mod directory;
 #[path = "msmodelslim/findings.rs"]
 mod findings;
+#[path = "msmodelslim/float_model.rs"]
+mod float_model;
 #[path = "msmodelslim/goldens.rs"]
 mod goldens;
-#[path = "msmodelslim/npy.rs"]
+#[path = "common/npy.rs"]
 mod npy;
 #[path = "msmodelslim/reading.rs"]
 mod reading;

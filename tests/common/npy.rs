@@ -22,6 +22,7 @@ impl Array {
             "'<f8'" => data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect(),
             "'<f4'" => data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b).into()).collect(),
             "'<f2'" => data.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f64()).collect(),
+            "'<i4'" => data.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect(),
             "'|i1'" => data.iter().map(|b| f64::from(*b as i8)).collect(),
             "'<u2'" => data.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b).into()).collect(),
             other => panic!("element type {other}"),
