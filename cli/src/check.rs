@@ -2,10 +2,14 @@
 
 use crate::failure::Failure;
 use crate::output::Answer;
+use crate::progress;
 use clap::Args;
-use mnnkv::model::msmodelslim::{Finding, Severity, check_path};
+use indicatif::ProgressBar;
+use mnnkv::model::file::Source;
+use mnnkv::model::msmodelslim::{DiskFolder, Finding, Folder, OpenFile, Severity, check_folder};
+use mnnkv::status::Result as LibraryResult;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How many findings of a kind are shown before the rest is only counted.
 const SHOWN: usize = 8;
@@ -27,10 +31,10 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
     let directory = arguments.directory.display();
-    if !arguments.directory.is_dir() {
-        return Err(Failure(format!("{directory} is no directory")));
-    }
-    let report = check_path(&arguments.directory);
+    let bar = progress::bytes("checking", weight_bytes(&arguments.directory));
+    let folder = Watched { folder: DiskFolder::new(&arguments.directory)?, bar: bar.clone() };
+    let report = check_folder(&folder);
+    bar.finish_and_clear();
     let (errors, warnings) = (report.count(Severity::Error), report.count(Severity::Warning));
     let mut text = String::new();
     for severity in [Severity::Error, Severity::Warning] {
@@ -69,4 +73,43 @@ fn list<'a>(findings: impl Iterator<Item = &'a Finding>, all: bool) -> String {
         }
     }
     text
+}
+
+/// Bytes of all files with weights, for the bar.
+fn weight_bytes(directory: &Path) -> u64 {
+    let entries = directory.read_dir().into_iter().flatten().flatten();
+    let weights = entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "safetensors"));
+    weights.filter_map(|entry| entry.path().metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
+/// A folder whose reads move a bar.
+struct Watched {
+    folder: DiskFolder,
+    bar: ProgressBar,
+}
+
+impl Folder for Watched {
+    fn names(&self) -> LibraryResult<Vec<String>> {
+        self.folder.names()
+    }
+
+    fn open(&self, name: &str) -> LibraryResult<OpenFile> {
+        Ok(Box::new(WatchedFile { file: self.folder.open(name)?, bar: self.bar.clone() }))
+    }
+}
+
+struct WatchedFile {
+    file: OpenFile,
+    bar: ProgressBar,
+}
+
+impl Source for WatchedFile {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> LibraryResult<()> {
+        self.bar.inc(to.len() as u64);
+        self.file.read_at(offset, to)
+    }
 }

@@ -59,7 +59,7 @@ fn a_wrong_command_line_ends_with_2_and_a_failure_with_3() {
     complains(2, &["size", "--layers", "3"]);
     complains(2, &["size", "--config", "x", "--budget", "8 parsecs"]);
     assert!(complains(3, &["inspect", "no-such-file"]).contains("cannot open no-such-file"));
-    assert!(complains(3, &["check", "no-such-directory"]).contains("no directory"));
+    assert!(complains(3, &["check", "no-such-directory"]).contains("cannot open no-such-directory"));
     let failure = json(3, &["inspect", "no-such-file"]);
     assert!(failure["error"].as_str().unwrap().contains("no-such-file"));
 }
