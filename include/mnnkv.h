@@ -10,7 +10,7 @@
  *   store    cold tokens kept compressed, their memory given back
  *   session  all of it, as a JSON config says: begin, scores, end. Where a host starts; the others are its parts
  *   compressor  learned compressors (.bin): groups of tokens become one; read, write, run on a cache in place
- *   msmodelslim  directories of quantised weights: check, read as numbers, write
+ *   msmodelslim  directories of quantised weights as msmodelslim exports them: check, read as numbers, write
  *   kv_int8  K and V as int8 codes with a scale per channel: calibrate, quantise, restore, measure
  *   sizing   how many bytes the KV cache of a model takes, from its config.json
  *
@@ -24,6 +24,10 @@
  *     defaults. Reserved fields must be 0. A struct_size below the struct's first version, or over 4,096, is
  *     INVALID_ARGUMENT; a larger one than the library knows is accepted while the bytes it does not know are 0, else
  *     UNSUPPORTED.
+ *   - Structs that a call fills in begin with struct_size, too: set it to the sizeof before the call.
+ *   - Text outputs (text, cap, len) are UTF-8 with a zero at the end, which *len counts. Ask with NULL, 0 for the length
+ *     (BUFFER_TOO_SMALL), then for the text. Paths and other texts that go in are UTF-8, terminated by a zero, unless
+ *     their length goes beside them.
  *   - Buffers that a call writes must not overlap any other buffer of the call: INVALID_ARGUMENT.
  *   - Nothing that the library allocates has to be freed by the host, except handles by their _destroy function.
  *     _destroy(NULL) does nothing.
@@ -125,52 +129,52 @@
 /// mnnkv_score_tile::flags: the last tile of a query head. A head of one tile has both.
 #define MNNKV_TILE_LAST 2
 
-/// mnnkv_compression::segments: the tokens behind the image.
+/// mnnkv_compressor_options::segments: the tokens behind the image.
 #define MNNKV_SEGMENT_TEXT 1
 
-/// mnnkv_compression::segments: the image at the start.
+/// mnnkv_compressor_options::segments: the image at the start.
 #define MNNKV_SEGMENT_IMAGE 2
 
-/// mnnkv_msmodelslim_linear::tag: not quantised.
+/// mnnkv_msmodelslim_linear_info::tag: not quantised.
 #define MNNKV_MSMODELSLIM_FLOAT 1
 
-/// mnnkv_msmodelslim_linear::tag: weights in 8 bits.
+/// mnnkv_msmodelslim_linear_info::tag: weights in 8 bits.
 #define MNNKV_MSMODELSLIM_W8A16 2
 
-/// mnnkv_msmodelslim_linear::tag: weights and inputs in 8 bits, one scale for all inputs.
+/// mnnkv_msmodelslim_linear_info::tag: weights and inputs in 8 bits, one scale for all inputs.
 #define MNNKV_MSMODELSLIM_W8A8 3
 
-/// mnnkv_msmodelslim_linear::tag: as W8A8, of sparse weights.
+/// mnnkv_msmodelslim_linear_info::tag: as W8A8, of sparse weights.
 #define MNNKV_MSMODELSLIM_W8A8S 4
 
-/// mnnkv_msmodelslim_linear::tag: weights in 8 bits, scales of inputs found at run time.
+/// mnnkv_msmodelslim_linear_info::tag: weights in 8 bits, scales of inputs found at run time.
 #define MNNKV_MSMODELSLIM_W8A8_DYNAMIC 5
 
-/// mnnkv_msmodelslim_linear::tag: what W8A8 and W8A8_DYNAMIC need, both.
+/// mnnkv_msmodelslim_linear_info::tag: what W8A8 and W8A8_DYNAMIC need, both.
 #define MNNKV_MSMODELSLIM_W8A8_MIX 6
 
-/// mnnkv_msmodelslim_linear::tag: another type of the format, which the library lists and does not read.
+/// mnnkv_msmodelslim_linear_info::tag: another type of the format, which the library lists and does not read.
 #define MNNKV_MSMODELSLIM_OTHER 7
 
-/// mnnkv_msmodelslim_linear::granularity: not quantised.
+/// mnnkv_msmodelslim_linear_info::granularity: not quantised.
 #define MNNKV_SCALE_NONE 0
 
-/// mnnkv_msmodelslim_linear::granularity: one scale for the whole weight.
+/// mnnkv_msmodelslim_linear_info::granularity: one scale for the whole weight.
 #define MNNKV_SCALE_TENSOR 1
 
-/// mnnkv_msmodelslim_linear::granularity: one scale for each row.
+/// mnnkv_msmodelslim_linear_info::granularity: one scale for each row.
 #define MNNKV_SCALE_CHANNEL 2
 
-/// mnnkv_msmodelslim_linear::granularity: one scale for each group_size columns of a row.
+/// mnnkv_msmodelslim_linear_info::granularity: one scale for each group_size columns of a row.
 #define MNNKV_SCALE_GROUP 3
 
-/// mnnkv_msmodelslim_name: a linear.
+/// mnnkv_msmodelslim_name: the linears.
 #define MNNKV_MSMODELSLIM_LINEARS 1
 
-/// mnnkv_msmodelslim_name: a norm.
+/// mnnkv_msmodelslim_name: the norms.
 #define MNNKV_MSMODELSLIM_NORMS 2
 
-/// mnnkv_msmodelslim_name: a layer with KV scales.
+/// mnnkv_msmodelslim_name: the layers with KV scales.
 #define MNNKV_MSMODELSLIM_KV_LAYERS 3
 
 /// mnnkv_kv_int8_shape::order: [token][head][dim], what a projection writes.
@@ -192,19 +196,19 @@
 /// 4-bit integers, two in a byte: mnnkv_sizing_options::element alone takes it.
 #define MNNKV_DTYPE_INT4 8
 
-/// mnnkv_sizing_layer::kind: keeps every token.
+/// mnnkv_sizing_layer_info::kind: keeps every token.
 #define MNNKV_LAYER_FULL 1
 
-/// mnnkv_sizing_layer::kind: keeps the last most_tokens tokens (sliding window).
+/// mnnkv_sizing_layer_info::kind: keeps the last most_tokens tokens (sliding window).
 #define MNNKV_LAYER_SLIDING 2
 
-/// mnnkv_sizing_layer::kind: keeps the tokens of a chunk of most_tokens (chunked attention).
+/// mnnkv_sizing_layer_info::kind: keeps the tokens of a chunk of most_tokens (chunked attention).
 #define MNNKV_LAYER_CHUNKED 3
 
-/// mnnkv_sizing_layer::kind: reads the cache of an earlier layer and has none of its own.
+/// mnnkv_sizing_layer_info::kind: reads the cache of an earlier layer and has none of its own.
 #define MNNKV_LAYER_SHARED 4
 
-/// mnnkv_sizing_layer::kind: has a state of fixed size and no cache (linear attention, state space model, convolution).
+/// mnnkv_sizing_layer_info::kind: has a state of fixed size and no cache (linear attention, state space, convolution).
 #define MNNKV_LAYER_RECURRENT 5
 
 /// mnnkv_sizing_options::lossless_scope: the first lossless_front_n layers.
@@ -218,9 +222,15 @@
 
 /// A learned compressor of KV caches (FastCache, arXiv 2503.08461): a handle from mnnkv_compressor_open or _create.
 ///
-/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model, which
-/// turn the K, and the V, of compression_factor neighbouring tokens of a head into that of one. It is run once, after
-/// the prompt: the cache becomes shorter, and stays lossy. Tokens that are generated then are appended as ever.
+/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model, which turn the K, and
+/// the V, of compression_factor neighbouring tokens of a head into that of one. It is run once, after the prompt: the
+/// cache becomes shorter, and stays lossy. Tokens that are generated then are appended as ever.
+///
+///   mnnkv_compressor* file = NULL;
+///   uint32_t old_len = 0, new_len = 0;
+///   if (mnnkv_compressor_open("compressor.bin", MNNKV_ABI_VERSION, &file) == MNNKV_OK &&
+///       mnnkv_compressor_run_caches(file, 0, NULL, caches, layers, &old_len, &new_len) == MNNKV_OK) { ... }
+///   mnnkv_compressor_destroy(file);
 ///
 /// The prompt may begin with an image (image_kv_len tokens), which has networks of its own where the file has 12 blocks
 /// per layer; with 6 it stays as it is. Image and text are compressed apart: floor(length / factor) groups become as
@@ -237,8 +247,9 @@ typedef struct mnnkv_compressor mnnkv_compressor;
 /// A directory of quantised weights as msmodelslim writes them, open for reading: a handle from mnnkv_msmodelslim_open.
 ///
 /// It holds the headers, not the tensors: those are read in pieces when they are asked for, and never mapped, so that a
-/// file that shrinks gives IO. Linears and norms are in the order of their names, KV layers in the order of their
-/// numbers. The functions here that take it may run on several threads at once.
+/// file that shrinks gives IO. Functions name linears, norms and KV layers by their numbers from 0 on: linears and
+/// norms in the order of their names, KV layers in the order of their layers. mnnkv_msmodelslim_get_info says how many
+/// there are. A handle never changes: its functions may run on several threads at once.
 typedef struct mnnkv_msmodelslim mnnkv_msmodelslim;
 
 /// A directory of quantised weights that is being written: a handle from mnnkv_msmodelslim_writer_create.
@@ -246,11 +257,14 @@ typedef struct mnnkv_msmodelslim mnnkv_msmodelslim;
 /// First everything is announced, with its shape, then its contents come in the same order:
 ///
 ///   mnnkv_msmodelslim_writer_tensor, _linear, _kv              once for each
-///   mnnkv_msmodelslim_writer_append, _append_rows, _append_kv  in pieces of any size
+///   mnnkv_msmodelslim_writer_append, _append_rows, _append_kv  the same one by one; a tensor or linear in pieces
 ///   mnnkv_msmodelslim_writer_finish                            the directory is complete
 ///
 /// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json, which
-/// is written last: a directory that has one is whole. One thread at a time.
+/// is written last: a directory that has one is whole. Tensors lie in the order of the announcements without gaps:
+/// behind an int8 weight whose size is no multiple of 4 they are not aligned, which some readers refuse; announce such
+/// a weight last. What answers INVALID_ARGUMENT before finish has changed nothing and may be called again. One thread
+/// at a time.
 typedef struct mnnkv_msmodelslim_writer mnnkv_msmodelslim_writer;
 
 /// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
@@ -702,25 +716,25 @@ typedef struct mnnkv_compressor_info {
     uint32_t min_seq_len;
     /// KV heads as the converter was told, mostly 0: the networks serve any number.
     uint32_t num_heads;
-    /// The header's head_dim; not that of the weights where a converter guessed it.
+    /// head_dim as the file's header has it; another one than head_dim where a converter guessed it.
     uint32_t header_head_dim;
     /// Elements that enter a network, compression_factor * head_dim.
     uint32_t hidden_size;
-    /// Bytes of metadata, which are not read.
+    /// Bytes of metadata in the file, which the library ignores.
     uint32_t metadata_bytes;
     /// Sentences in mnnkv_compressor_notes.
     uint32_t notes;
     /// Bytes of the file.
     uint64_t file_bytes;
-    /// Bytes behind the last block, which are not read.
+    /// Bytes behind the last block, which the library ignores.
     uint64_t trailing_bytes;
     /// 0.
     uint32_t reserved[4];
 } mnnkv_compressor_info;
 
-/// A linear layer in a weights file. Set struct_size before the call; the fields it covers are written.
-typedef struct mnnkv_compressor_block {
-    /// sizeof(mnnkv_compressor_block)
+/// A block of a weights file: one linear layer. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_compressor_block_info {
+    /// sizeof(mnnkv_compressor_block_info)
     uint32_t struct_size;
     /// Elements that leave it.
     uint32_t rows;
@@ -732,13 +746,13 @@ typedef struct mnnkv_compressor_block {
     uint64_t offset;
     /// 0.
     uint32_t reserved[2];
-} mnnkv_compressor_block;
+} mnnkv_compressor_block_info;
 
 /// How caches are compressed. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
-typedef struct mnnkv_compression {
-    /// sizeof(mnnkv_compression)
+typedef struct mnnkv_compressor_options {
+    /// sizeof(mnnkv_compressor_options)
     uint32_t struct_size;
-    /// Tokens that become one: that of the file, to be sure that it is; 0 and 1 = that of the file.
+    /// Tokens that become one; 0 or 1 = as the file says. A file has one factor: any other is INVALID_ARGUMENT.
     uint32_t factor;
     /// Groups that a segment must have to be compressed; 0 = as the file says.
     uint32_t min_seq_len;
@@ -748,9 +762,9 @@ typedef struct mnnkv_compression {
     uint32_t segments;
     /// Must be 0.
     uint32_t reserved[3];
-} mnnkv_compression;
+} mnnkv_compressor_options;
 
-/// What the header of a weights file is to say. There are no defaults.
+/// What the header of a weights file is to say. There are no defaults: NULL is INVALID_ARGUMENT, and 0 means 0.
 typedef struct mnnkv_compressor_header {
     /// sizeof(mnnkv_compressor_header)
     uint32_t struct_size;
@@ -772,21 +786,21 @@ typedef struct mnnkv_compressor_header {
     uint32_t reserved[4];
 } mnnkv_compressor_header;
 
-/// A linear layer: y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r].
-typedef struct mnnkv_linear {
+/// A linear layer of a compressor: y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r].
+typedef struct mnnkv_compressor_linear {
     /// Elements that leave it.
     uint32_t rows;
     /// Elements that enter it.
     uint32_t cols;
-    /// [rows][cols]
+    /// rows * cols numbers: row after row.
     const float *weight;
-    /// [rows], or NULL for none.
+    /// rows numbers, or NULL for none.
     const float *bias;
-} mnnkv_linear;
+} mnnkv_compressor_linear;
 
-/// How much a directory has. Set struct_size before the call; the fields it covers are written.
-typedef struct mnnkv_msmodelslim_counts {
-    /// sizeof(mnnkv_msmodelslim_counts)
+/// A directory as a whole. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_msmodelslim_info {
+    /// sizeof(mnnkv_msmodelslim_info)
     uint32_t struct_size;
     /// 1 when KV scales are declared: kv_cache_type or kv_quant_type.
     uint32_t kv_declared;
@@ -802,11 +816,11 @@ typedef struct mnnkv_msmodelslim_counts {
     uint64_t bytes;
     /// 0.
     uint32_t reserved[2];
-} mnnkv_msmodelslim_counts;
+} mnnkv_msmodelslim_info;
 
 /// A linear. Set struct_size before the call; the fields it covers are written.
-typedef struct mnnkv_msmodelslim_linear {
-    /// sizeof(mnnkv_msmodelslim_linear)
+typedef struct mnnkv_msmodelslim_linear_info {
+    /// sizeof(mnnkv_msmodelslim_linear_info)
     uint32_t struct_size;
     /// MNNKV_MSMODELSLIM_FLOAT to MNNKV_MSMODELSLIM_OTHER.
     uint32_t tag;
@@ -824,7 +838,7 @@ typedef struct mnnkv_msmodelslim_linear {
     uint64_t bytes;
     /// 0.
     uint32_t reserved[2];
-} mnnkv_msmodelslim_linear;
+} mnnkv_msmodelslim_linear_info;
 
 /// How a directory is written. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
 typedef struct mnnkv_msmodelslim_writer_options {
@@ -840,8 +854,9 @@ typedef struct mnnkv_msmodelslim_writer_options {
     uint32_t reserved[2];
 } mnnkv_msmodelslim_writer_options;
 
-/// The values of K or of V: element type, order and lengths. Values are dense, in the byte order of the machine, and
-/// need no alignment; their codes are int8, one for each, in the same order.
+/// The values of K or of V: element type, order and lengths. There are kv_heads * head_dim * tokens of them, dense, in
+/// the byte order of the machine, without need for alignment; their codes are int8, one for each, in the same order.
+/// Functions take lengths besides, which must be those of the shape: of values in bytes, of codes in codes.
 ///
 /// A channel is a dim of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
 typedef struct mnnkv_kv_int8_shape {
@@ -961,8 +976,8 @@ typedef struct mnnkv_sizing_info {
 } mnnkv_sizing_info;
 
 /// One layer. Set struct_size before the call; the fields it covers are written. What a layer has not is 0.
-typedef struct mnnkv_sizing_layer {
-    /// sizeof(mnnkv_sizing_layer)
+typedef struct mnnkv_sizing_layer_info {
+    /// sizeof(mnnkv_sizing_layer_info)
     uint32_t struct_size;
     /// MNNKV_LAYER_*
     uint32_t kind;
@@ -980,7 +995,7 @@ typedef struct mnnkv_sizing_layer {
     uint32_t reserved;
     /// Elements of the state of one sequence; 0 = the config does not say.
     uint64_t state_elements;
-} mnnkv_sizing_layer;
+} mnnkv_sizing_layer_info;
 
 /// The bytes of a cache on one rank, all sequences together. Each number has the savings of those before it; what is
 /// off changes nothing. Set struct_size before the call; the fields it covers are written.
@@ -1518,15 +1533,16 @@ mnnkv_status mnnkv_session_metrics_json(const struct mnnkv_session *session,
 /// are kept in memory in the file's type, and it is closed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
 /// given to mnnkv_compressor_destroy.
 ///
-/// The reader is strict: what it takes, mnnkv_compressor_run can compute. CORRUPT: no such file, a cut one, counts,
-/// shapes or flags that do not fit together, a weight that is not finite. UNSUPPORTED: another version or element type
-/// of the format; another ABI. The message has the offset and the field, and names blocks by layer, number and what
-/// they are for (tk, tv, ik, iv: text or image, K or V). NOT_FOUND, IO: the file cannot be opened or read. Any thread.
+/// The reader is strict: what it takes, mnnkv_compressor_run can compute. CORRUPT: the file is of another
+/// kind, or cut off; counts, shapes or flags do not fit together; a weight is not finite. UNSUPPORTED: another version
+/// or element type of the format; another ABI. The message has the offset and the field, and names blocks by layer,
+/// number and what they are for (tk, tv, ik, iv: text or image, K or V). NOT_FOUND: there is no file of this name. IO:
+/// it cannot be read. INVALID_ARGUMENT: path is no file. Any thread.
 mnnkv_status mnnkv_compressor_open(const char *path,
                                    uint32_t abi_version,
                                    struct mnnkv_compressor **out);
 
-/// As mnnkv_compressor_open, of a file of len bytes in memory. They are copied.
+/// As mnnkv_compressor_open, of a file of len bytes in memory. Its weights are copied: bytes may go after the call.
 mnnkv_status mnnkv_compressor_create(const void *bytes,
                                      size_t len,
                                      uint32_t abi_version,
@@ -1536,46 +1552,46 @@ mnnkv_status mnnkv_compressor_create(const void *bytes,
 void mnnkv_compressor_destroy(struct mnnkv_compressor *compressor);
 
 /// What the file says of itself. Set info->struct_size first. Any thread.
-mnnkv_status mnnkv_compressor_describe(const struct mnnkv_compressor *compressor,
+mnnkv_status mnnkv_compressor_get_info(const struct mnnkv_compressor *compressor,
                                        struct mnnkv_compressor_info *info);
 
 /// What is odd about the file but no error, one sentence per line: reserved bytes that are not 0, metadata, bytes
 /// behind the last block, a head_dim that a converter guessed.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to
-/// say.
+/// text: room for cap bytes. len: the length of the text with the zero at its end; 1 when there is nothing to say.
 /// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
 mnnkv_status mnnkv_compressor_notes(const struct mnnkv_compressor *compressor,
                                     char *text,
                                     size_t cap,
                                     size_t *len);
 
-/// The shape of one linear layer. block: 0 to blocks_per_layer - 1; 3 each for tk, tv, ik and iv. Set
-/// out->struct_size first. INVALID_ARGUMENT: there is no such layer or block. Any thread.
-mnnkv_status mnnkv_compressor_block_at(const struct mnnkv_compressor *compressor,
-                                       uint32_t layer,
-                                       uint32_t block,
-                                       struct mnnkv_compressor_block *out);
+/// What one block of the file is. block: 0 to blocks_per_layer - 1; 3 each for tk, tv, ik and iv. Set info->struct_size
+/// first. INVALID_ARGUMENT: there is no such layer or block. Any thread.
+mnnkv_status mnnkv_compressor_get_block_info(const struct mnnkv_compressor *compressor,
+                                             uint32_t layer,
+                                             uint32_t block,
+                                             struct mnnkv_compressor_block_info *info);
 
-/// How long a cache of kv_len tokens becomes: kv_len itself when nothing would be compressed. INVALID_ARGUMENT: a
-/// factor that is not that of the file, unknown segments. Any thread.
+/// How long a cache of kv_len tokens becomes: kv_len itself when nothing would be compressed. options: NULL = as the
+/// file says. INVALID_ARGUMENT: a factor that is not that of the file, unknown segments. Any thread.
 mnnkv_status mnnkv_compressor_new_len(const struct mnnkv_compressor *compressor,
-                                      const struct mnnkv_compression *config,
+                                      const struct mnnkv_compressor_options *options,
                                       uint32_t kv_len,
                                       uint32_t *new_len);
 
 /// Compresses one layer of dense rows [head][token][dim].
 ///
 /// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in the byte order of the machine. key, value: kv_heads *
-/// kv_len * head_dim elements each. key_out, value_out: the rows of new_len tokens; cap_each is the capacity of each in
-/// bytes. Weights are rounded to dtype, sums are f32, and each linear layer's result is rounded to dtype once: the same
-/// bytes on every machine. No output may overlap another buffer.
-/// INVALID_ARGUMENT: no such layer, or a result that is not finite in dtype (the message names head and tokens).
-/// BUFFER_TOO_SMALL: cap_each; *new_len is written, mnnkv_last_error says how many bytes are needed. UNSUPPORTED:
-/// another dtype, or one too small for a weight. Otherwise nothing is written on failure. Any thread.
+/// kv_len * head_dim elements each. key_out, value_out: kv_heads * new_len * head_dim elements each (new_len:
+/// mnnkv_compressor_new_len says it beforehand); cap_each is the capacity of each in bytes. Rows that are not
+/// compressed are copied. Weights are rounded to dtype, sums are f32, and each linear layer's result is rounded to
+/// dtype once: the same bytes on every machine. options: NULL = as the file says. INVALID_ARGUMENT: no such layer, or a
+/// result that is not finite in dtype (the message names head and tokens). BUFFER_TOO_SMALL: cap_each; *new_len is
+/// written, mnnkv_last_error says how many bytes are needed. UNSUPPORTED: another dtype, or one too small for a weight.
+/// Otherwise nothing is written on failure. Any thread.
 mnnkv_status mnnkv_compressor_run(const struct mnnkv_compressor *compressor,
                                   uint32_t layer,
-                                  const struct mnnkv_compression *config,
+                                  const struct mnnkv_compressor_options *options,
                                   uint32_t dtype,
                                   uint32_t kv_heads,
                                   uint32_t kv_len,
@@ -1590,7 +1606,7 @@ mnnkv_status mnnkv_compressor_run(const struct mnnkv_compressor *compressor,
 ///
 /// caches: the cache of layer first_layer + i is caches[i]; all have the same struct_size (they lie so many bytes
 /// apart) and kv_len. Layouts may differ in packing, but have the head_dim of the file; K and V of a cache have one
-/// type, F16, BF16 or F32. config: as in mnnkv_compressor_new_len. old_len, new_len: tokens before and after; kv_len of
+/// type, F16, BF16 or F32. options: NULL = as the file says. old_len, new_len: tokens before and after; kv_len of
 /// every cache becomes new_len. What lies behind it in the buffers is not cleared: mnnkv_kv_release gives that memory
 /// back.
 ///
@@ -1602,7 +1618,7 @@ mnnkv_status mnnkv_compressor_run(const struct mnnkv_compressor *compressor,
 /// and their blocks are no longer the cache's afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
 mnnkv_status mnnkv_compressor_run_caches(const struct mnnkv_compressor *compressor,
                                          uint32_t first_layer,
-                                         const struct mnnkv_compression *config,
+                                         const struct mnnkv_compressor_options *options,
                                          struct mnnkv_cache *caches,
                                          uint32_t n_layers,
                                          uint32_t *old_len,
@@ -1618,14 +1634,14 @@ mnnkv_status mnnkv_compressor_run_caches(const struct mnnkv_compressor *compress
 /// INVALID_ARGUMENT: shapes that do not fit together, or a number that is not finite in dtype (65520 in F16, say); the
 /// message names layer, block and index. NOT_FOUND, IO: there is no such folder, or it cannot be written. Any thread.
 mnnkv_status mnnkv_compressor_write_file(const struct mnnkv_compressor_header *header,
-                                         const struct mnnkv_linear *linears,
+                                         const struct mnnkv_compressor_linear *linears,
                                          size_t n_linears,
                                          const char *path);
 
 /// As mnnkv_compressor_write_file, to memory. dst: room for cap bytes. len: bytes of the file. BUFFER_TOO_SMALL: *len
-/// is what is needed.
+/// is what is needed. Any thread.
 mnnkv_status mnnkv_compressor_write(const struct mnnkv_compressor_header *header,
-                                    const struct mnnkv_linear *linears,
+                                    const struct mnnkv_compressor_linear *linears,
                                     size_t n_linears,
                                     void *dst,
                                     size_t cap,
@@ -1638,8 +1654,8 @@ mnnkv_status mnnkv_compressor_write(const struct mnnkv_compressor_header *header
 /// offsets and codes are checked; tensors are read once, in pieces. A directory that is broken, or not there, is no
 /// failure of the call: the report says so.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero. BUFFER_TOO_SMALL: *len is what
-/// is needed; the next call reads everything again, so begin with room for a report, such as 64 KiB. Any thread.
+/// text: room for cap bytes. len: the length of the text with the zero at its end. BUFFER_TOO_SMALL: *len is what is
+/// needed; the next call reads everything again, so begin with room for a report, such as 64 KiB. Any thread.
 mnnkv_status mnnkv_msmodelslim_check_json(const char *path,
                                           char *text,
                                           size_t cap,
@@ -1658,16 +1674,17 @@ mnnkv_status mnnkv_msmodelslim_open(const char *path,
 /// Closes a directory. NULL is ignored. No other call may be under way.
 void mnnkv_msmodelslim_destroy(struct mnnkv_msmodelslim *model);
 
-/// How many linears, norms and KV layers there are.
-mnnkv_status mnnkv_msmodelslim_count(const struct mnnkv_msmodelslim *model,
-                                     struct mnnkv_msmodelslim_counts *counts);
+/// How many linears, norms and KV layers there are. Set info->struct_size first.
+mnnkv_status mnnkv_msmodelslim_get_info(const struct mnnkv_msmodelslim *model,
+                                        struct mnnkv_msmodelslim_info *info);
 
 /// Everything that is in the directory, as JSON: an object with model_quant_type, version, group_size, kv_cache_type,
 /// bytes, and the lists linears (name, tag, n, k, granularity, group_size, bias, bytes, error), norms (name, len, bias,
 /// smoothed, error) and kv (prefix, layer, key_channels, value_channels, error). What cannot be used has a text in
 /// error.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero, also on BUFFER_TOO_SMALL.
+/// text: room for cap bytes. len: the length of the text with the zero at its end. BUFFER_TOO_SMALL: *len is what is
+/// needed.
 mnnkv_status mnnkv_msmodelslim_layers_json(const struct mnnkv_msmodelslim *model,
                                            char *text,
                                            size_t cap,
@@ -1675,7 +1692,7 @@ mnnkv_status mnnkv_msmodelslim_layers_json(const struct mnnkv_msmodelslim *model
 
 /// The name of number index of list: MNNKV_MSMODELSLIM_LINEARS (without ".weight"), MNNKV_MSMODELSLIM_NORMS (the same)
 /// or MNNKV_MSMODELSLIM_KV_LAYERS (the attention module, or its merged linear). text, cap, len: as
-/// mnnkv_msmodelslim_layers_json. NOT_FOUND: the list is shorter.
+/// mnnkv_msmodelslim_layers_json. NOT_FOUND: the list is shorter. INVALID_ARGUMENT: another list.
 mnnkv_status mnnkv_msmodelslim_name(const struct mnnkv_msmodelslim *model,
                                     uint32_t list,
                                     uint64_t index,
@@ -1688,10 +1705,10 @@ mnnkv_status mnnkv_msmodelslim_find(const struct mnnkv_msmodelslim *model,
                                     const char *name,
                                     uint64_t *linear);
 
-/// What the linear of this number is. NOT_FOUND: there is none.
-mnnkv_status mnnkv_msmodelslim_linear_info(const struct mnnkv_msmodelslim *model,
-                                           uint64_t linear,
-                                           struct mnnkv_msmodelslim_linear *info);
+/// What the linear of this number is. Set info->struct_size first. NOT_FOUND: there is none.
+mnnkv_status mnnkv_msmodelslim_get_linear_info(const struct mnnkv_msmodelslim *model,
+                                               uint64_t linear,
+                                               struct mnnkv_msmodelslim_linear_info *info);
 
 /// Writes rows row_begin .. row_begin + rows of a linear's weight as numbers: rows * k elements of dtype
 /// (MNNKV_DTYPE_F16, BF16 or F32), row-major, rounded to nearest even from fp32.
@@ -1699,9 +1716,11 @@ mnnkv_status mnnkv_msmodelslim_linear_info(const struct mnnkv_msmodelslim *model
 /// W8A16, W8A8_DYNAMIC, W8A8_MIX: (code - weight_offset) * weight_scale. W8A8, W8A8S: code * weight_scale where the
 /// file has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. Memory during the call: a byte
 /// for each code, so take some rows at a time.
-/// out: room for out_bytes bytes; needs no alignment. NOT_FOUND: no such linear. INVALID_ARGUMENT: rows that it does
-/// not have. BUFFER_TOO_SMALL: out. UNSUPPORTED: another type of quantisation. CORRUPT: its tensors do not fit each
-/// other, or a scale is no positive number; the message names it. IO: the file cannot be read, or has become shorter.
+/// out: room for out_bytes bytes, in the byte order of the machine; needs no alignment. rows 0 is legal. NOT_FOUND: no
+/// such linear. INVALID_ARGUMENT: rows that it does not have, or another dtype. BUFFER_TOO_SMALL: out_bytes;
+/// mnnkv_last_error says what is needed. UNSUPPORTED: another type of quantisation. CORRUPT: its tensors do not fit
+/// each other, or a scale is no positive number; the message names it. IO: the file cannot be read, or has become
+/// shorter.
 mnnkv_status mnnkv_msmodelslim_dequantize(const struct mnnkv_msmodelslim *model,
                                           uint64_t linear,
                                           uint64_t row_begin,
@@ -1717,7 +1736,7 @@ mnnkv_status mnnkv_msmodelslim_dequantize(const struct mnnkv_msmodelslim *model,
 /// x: tokens rows of k floats. y: tokens rows of rows floats, for the outputs row_begin .. row_begin + rows; room for
 /// y_cap floats. Inputs are quantised with a division; hardware that multiplies with the reciprocal may round a tie
 /// otherwise. NOT_FOUND, UNSUPPORTED, CORRUPT, IO: as mnnkv_msmodelslim_dequantize. INVALID_ARGUMENT: rows that it does
-/// not have, or NaN in x. BUFFER_TOO_SMALL: y.
+/// not have, or NaN in x. BUFFER_TOO_SMALL: y_cap; mnnkv_last_error says what is needed.
 mnnkv_status mnnkv_msmodelslim_linear_w8a8(const struct mnnkv_msmodelslim *model,
                                            uint64_t linear,
                                            uint64_t row_begin,
@@ -1730,8 +1749,9 @@ mnnkv_status mnnkv_msmodelslim_linear_w8a8(const struct mnnkv_msmodelslim *model
 /// Factors and summands of a norm, fp32. quantized: 1 = for quantised linears behind it (the pair of its name with
 /// ".module" where there is one), 0 = for float ones (the plain pair). Without a bias in the files bias is zeros.
 ///
-/// weight, bias: room for cap floats each. len: how many there are, also on BUFFER_TOO_SMALL. NOT_FOUND: no such norm,
-/// or no plain pair. CORRUPT: its tensors do not fit each other.
+/// weight, bias: room for cap floats each. len: how many there are. BUFFER_TOO_SMALL: *len is what is needed.
+/// NOT_FOUND: no such norm, or no plain pair. CORRUPT: its tensors do not fit each other. IO: as
+/// mnnkv_msmodelslim_dequantize.
 mnnkv_status mnnkv_msmodelslim_norm(const struct mnnkv_msmodelslim *model,
                                     uint64_t norm,
                                     uint32_t quantized,
@@ -1740,12 +1760,13 @@ mnnkv_status mnnkv_msmodelslim_norm(const struct mnnkv_msmodelslim *model,
                                     size_t cap,
                                     size_t *len);
 
-/// Scales and offsets of a layer's KV cache, fp32: code = round(x / scale + offset), clamped to -128 .. 127, and
-/// x = (code - offset) * scale. values: 0 = of keys, 1 = of values. Offsets that the file does not have are zeros.
+/// Scales and offsets of a layer's KV cache, fp32, as mnnkv_kv_int8_scales takes them. kv_layer: a number in
+/// MNNKV_MSMODELSLIM_KV_LAYERS, which is the layer's own only where all layers have scales. values: 0 = of keys, 1 = of
+/// values. Offsets that the file does not have are zeros.
 ///
-/// There is one for each channel (KV head * head_dim + element), or one for all. scale, offset: room for cap floats
-/// each. len: how many there are, also on BUFFER_TOO_SMALL. NOT_FOUND: no such layer. CORRUPT: its tensors do not fit
-/// each other, or a scale is no positive number.
+/// scale, offset: room for cap floats each. len: how many there are: one for each channel, or 1, which is for all of
+/// them. BUFFER_TOO_SMALL: *len is what is needed. NOT_FOUND: no such layer. CORRUPT: its tensors do not fit each
+/// other, or a scale is no positive number. IO: as mnnkv_msmodelslim_dequantize.
 mnnkv_status mnnkv_msmodelslim_kv_scales(const struct mnnkv_msmodelslim *model,
                                          uint64_t kv_layer,
                                          uint32_t values,
@@ -1757,7 +1778,8 @@ mnnkv_status mnnkv_msmodelslim_kv_scales(const struct mnnkv_msmodelslim *model,
 /// Prepares a directory at path (UTF-8, zero-terminated). It may exist, and must have no quantised weights or
 /// description; else its parent must exist. Nothing is written before the first contents. abi_version:
 /// MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_msmodelslim_writer_destroy.
-/// INVALID_ARGUMENT: path is no directory, or one with weights. UNSUPPORTED: another ABI. Any thread.
+/// options: NULL = one file, scales for rows, no offsets. INVALID_ARGUMENT: path is no directory, or one with weights;
+/// an option out of range. IO: path cannot be looked at. UNSUPPORTED: another ABI. Any thread.
 mnnkv_status mnnkv_msmodelslim_writer_create(const char *path,
                                              const struct mnnkv_msmodelslim_writer_options *options,
                                              uint32_t abi_version,
@@ -1769,8 +1791,9 @@ void mnnkv_msmodelslim_writer_destroy(struct mnnkv_msmodelslim_writer *writer);
 
 /// Announces a tensor that is copied as it is. tag: the word for the description, such as "FLOAT", or of the layer that
 /// it is of. dtype: as safetensors has it, such as "F16", "BF16", "F32", "I8". Texts are zero-terminated. shape: rank
-/// dimensions, outermost first.
-/// INVALID_ARGUMENT: a name that was announced, an unknown word, a shape of no possible size, or contents have begun.
+/// dimensions, outermost first; 0 for a single number.
+/// INVALID_ARGUMENT: a name that was announced or has no dot, an unknown word, a shape of no possible size, or contents
+/// have begun.
 mnnkv_status mnnkv_msmodelslim_writer_tensor(struct mnnkv_msmodelslim_writer *writer,
                                              const char *name,
                                              const char *tag,
@@ -1794,14 +1817,16 @@ mnnkv_status mnnkv_msmodelslim_writer_kv(struct mnnkv_msmodelslim_writer *writer
                                          size_t channels);
 
 /// The next len bytes of an announced tensor, little endian. INVALID_ARGUMENT: another one is due, or more bytes than
-/// are left. IO: the directory cannot be written; then only destroy is left.
+/// are left. NOT_FOUND, IO: the directory cannot be written, such as where its parent is missing; then only destroy is
+/// left.
 mnnkv_status mnnkv_msmodelslim_writer_append(struct mnnkv_msmodelslim_writer *writer,
                                              const char *name,
                                              const void *data,
                                              size_t len);
 
 /// The next count floats of an announced linear: whole rows. INVALID_ARGUMENT: another one is due, no whole rows, more
-/// than are left, or a number that is not finite. IO: as mnnkv_msmodelslim_writer_append.
+/// than are left, a number that is not finite, or, with asymmetric, numbers that are further apart than f32 reaches;
+/// nothing is written then. NOT_FOUND, IO: as mnnkv_msmodelslim_writer_append.
 mnnkv_status mnnkv_msmodelslim_writer_append_rows(struct mnnkv_msmodelslim_writer *writer,
                                                   const char *name,
                                                   const float *weights,
@@ -1809,7 +1834,8 @@ mnnkv_status mnnkv_msmodelslim_writer_append_rows(struct mnnkv_msmodelslim_write
 
 /// The KV scales of an announced layer: channels floats each. key_offset, value_offset: whole numbers from -128 to 127,
 /// or NULL for zeros, which every runtime reads alike. INVALID_ARGUMENT: another one is due, another number of
-/// channels, a scale that is not positive, or an offset that is no code. IO: as mnnkv_msmodelslim_writer_append.
+/// channels, a scale that is not positive, or an offset that is no code. NOT_FOUND, IO: as
+/// mnnkv_msmodelslim_writer_append.
 mnnkv_status mnnkv_msmodelslim_writer_append_kv(struct mnnkv_msmodelslim_writer *writer,
                                                 const char *prefix,
                                                 const float *key_scale,
@@ -1819,7 +1845,7 @@ mnnkv_status mnnkv_msmodelslim_writer_append_kv(struct mnnkv_msmodelslim_writer 
                                                 size_t channels);
 
 /// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. On failure what was
-/// written is removed. Only destroy is left afterwards, whatever the answer.
+/// written is removed. IO: the directory cannot be written. Only destroy is left afterwards, whatever the answer.
 mnnkv_status mnnkv_msmodelslim_writer_finish(struct mnnkv_msmodelslim_writer *writer);
 
 /// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the
@@ -1887,14 +1913,15 @@ mnnkv_status mnnkv_kv_int8_dequantize(const struct mnnkv_kv_int8_shape *shape,
                                       void *values,
                                       size_t values_cap);
 
-/// Turns values into codes and back and says what that costs. values: values_len bytes, those of the shape.
+/// Turns values into codes and back and says what that costs. values: values_len bytes, those of the shape. Set
+/// figures->struct_size first.
 /// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
 /// that of the shape, or bad scales. Any thread.
-mnnkv_status mnnkv_kv_int8_error(const struct mnnkv_kv_int8_shape *shape,
-                                 const void *values,
-                                 size_t values_len,
-                                 const struct mnnkv_kv_int8_scales *scales,
-                                 struct mnnkv_kv_int8_figures *figures);
+mnnkv_status mnnkv_kv_int8_measure(const struct mnnkv_kv_int8_shape *shape,
+                                   const void *values,
+                                   size_t values_len,
+                                   const struct mnnkv_kv_int8_scales *scales,
+                                   struct mnnkv_kv_int8_figures *figures);
 
 /// Copies tokens begin .. begin + count out of a packed cache as codes, as mnnkv_kv_gather and mnnkv_kv_int8_quantize
 /// would together.
@@ -1955,13 +1982,13 @@ mnnkv_status mnnkv_sizing_create(const char *config_json,
 /// Frees what mnnkv_sizing_create made. NULL is ignored. No other call on it may be under way.
 void mnnkv_sizing_destroy(struct mnnkv_sizing *sizing);
 
-/// The model as a whole. Any thread.
-mnnkv_status mnnkv_sizing_model(const struct mnnkv_sizing *sizing, struct mnnkv_sizing_info *info);
+/// The model as a whole. Set info->struct_size first. Any thread.
+mnnkv_status mnnkv_sizing_get_info(const struct mnnkv_sizing *sizing, struct mnnkv_sizing_info *info);
 
-/// One layer, counted from 0. INVALID_ARGUMENT: no such layer. Any thread.
-mnnkv_status mnnkv_sizing_layer_of(const struct mnnkv_sizing *sizing,
-                                   uint32_t layer,
-                                   struct mnnkv_sizing_layer *out);
+/// One layer, counted from 0. Set info->struct_size first. INVALID_ARGUMENT: no such layer. Any thread.
+mnnkv_status mnnkv_sizing_get_layer_info(const struct mnnkv_sizing *sizing,
+                                         uint32_t layer,
+                                         struct mnnkv_sizing_layer_info *info);
 
 /// Bytes that one more token of one sequence takes on a rank, before any saving. bytes_per_token: while no window or
 /// chunk is full, bytes_per_late_token: once all are.
@@ -1971,7 +1998,8 @@ mnnkv_status mnnkv_sizing_per_token(const struct mnnkv_sizing *sizing,
                                     uint64_t *bytes_per_token,
                                     uint64_t *bytes_per_late_token);
 
-/// Bytes of the cache on one rank at tokens tokens per sequence. More tokens never take less.
+/// Bytes of the cache on one rank at tokens tokens per sequence. More tokens never take less. options: NULL = the
+/// defaults. Set total->struct_size first.
 /// INVALID_ARGUMENT: tokens over MNNKV_SIZING_MAX_TOKENS; an option out of range; more KV heads than ranks that they
 /// cannot be dealt out to evenly; bytes that do not fit 64 bits. UNSUPPORTED: C8 of elements with 8 bits or fewer, or
 /// of latents (MLA). Any thread.
@@ -1993,8 +2021,7 @@ mnnkv_status mnnkv_sizing_longest(const struct mnnkv_sizing *sizing,
 
 /// What was assumed about the model, and what no number has, one sentence per line.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to
-/// say.
+/// text: room for cap bytes. len: the length of the text with the zero at its end; 1 when there is nothing to say.
 /// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
 mnnkv_status mnnkv_sizing_notes(const struct mnnkv_sizing *sizing,
                                 char *text,

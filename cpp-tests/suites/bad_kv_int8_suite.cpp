@@ -79,7 +79,7 @@ protected:
             {expected, word, [=] { return quantize(shape, zeros_.data(), len, &scales_, n); }},
             {expected, word, [=] { return dequantize(shape, some, n, &scales_, len); }},
             {expected, word,
-             [=] { return mnnkv_kv_int8_error(shape, zeros_.data(), len, &scales_, figures_.get()); }},
+             [=] { return mnnkv_kv_int8_measure(shape, zeros_.data(), len, &scales_, figures_.get()); }},
         });
     }
 
@@ -92,7 +92,7 @@ protected:
             {expected, word, [=] { return quantize(&shape_, zeros_.data(), len, scales, n); }},
             {expected, word, [=] { return dequantize(&shape_, some, n, scales, len); }},
             {expected, word,
-             [=] { return mnnkv_kv_int8_error(&shape_, zeros_.data(), len, scales, figures_.get()); }},
+             [=] { return mnnkv_kv_int8_measure(&shape_, zeros_.data(), len, scales, figures_.get()); }},
             {expected, word, [=] { return gather(&layout_, key, value, 0, scales, good, n); }},
             {expected, word, [=] { return gather(&layout_, key, value, 0, good, scales, n); }},
             {expected, word, [=] { return scatter(&layout_, some, some, n, scales, good, 0); }},
@@ -140,7 +140,7 @@ TEST_F(BadKvInt8Input, NullPointersAreRefusedByName) {
          [&] { return mnnkv_kv_int8_quantize(&shape_, zeros_.data(), len, &scales_, nullptr, n); }},
         {bad, "codes", [&] { return dequantize(&shape_, nullptr, n, &scales_, len); }},
         {bad, "values", [&] { return mnnkv_kv_int8_dequantize(&shape_, some, n, &scales_, nullptr, len); }},
-        {bad, "figures", [&] { return mnnkv_kv_int8_error(&shape_, zeros_.data(), len, &scales_, nullptr); }},
+        {bad, "figures", [&] { return mnnkv_kv_int8_measure(&shape_, zeros_.data(), len, &scales_, nullptr); }},
         {bad, "layout", [&] { return gather(nullptr, key, value, 0, &scales_, &scales_, n); }},
         {bad, "key", [&] { return gather(&layout_, nullptr, value, 0, &scales_, &scales_, n); }},
         {bad, "value", [&] { return gather(&layout_, key, nullptr, 0, &scales_, &scales_, n); }},
@@ -209,7 +209,7 @@ TEST_F(BadKvInt8Input, LengthsAndRangesAreChecked) {
         {bad, "23 codes", [&] { return dequantize(&shape_, some, n - 1, &scales_, len); }},
         {MNNKV_BUFFER_TOO_SMALL, "48 needed", [&] { return dequantize(&shape_, some, n, &scales_, len - 1); }},
         {bad, "47 bytes",
-         [&] { return mnnkv_kv_int8_error(&shape_, zeros_.data(), len - 1, &scales_, figures_.get()); }},
+         [&] { return mnnkv_kv_int8_measure(&shape_, zeros_.data(), len - 1, &scales_, figures_.get()); }},
         {MNNKV_BUFFER_TOO_SMALL, "24 needed",
          [&] { return gather(&layout_, key, value, 0, &scales_, &scales_, n - 1); }},
         {bad, "max_tokens", [&] { return gather(&layout_, key, value, 17, &scales_, &scales_, n); }},
@@ -226,7 +226,7 @@ TEST_F(BadKvInt8Input, NumbersThatAreNotFiniteAreRefusedWithTheirPlace) {
     expect_all_refused({
         {bad, "token 2, channel 4 (head 1, dim 1)", [&] { return update(&shape_, values.data(), len); }},
         {bad, "token 2, channel 4 (head 1, dim 1)",
-         [&] { return mnnkv_kv_int8_error(&shape_, values.data(), len, &scales_, figures_.get()); }},
+         [&] { return mnnkv_kv_int8_measure(&shape_, values.data(), len, &scales_, figures_.get()); }},
     });
     EXPECT_TRUE(ok(quantize(&shape_, values.data(), len, &scales_, n))) << "it gets the code of 0";
     EXPECT_EQ(as_codes(codes_)[2 * channels + 4], 3);

@@ -28,7 +28,7 @@ compressor open_golden(const char* name) { return open_bytes(read_file(std::stri
 
 mnnkv_compressor_info describe(const compressor& file) {
     mnnkv_compressor_info info = mnnkv::make<mnnkv_compressor_info>();
-    EXPECT_TRUE(ok(mnnkv_compressor_describe(file.get(), &info)));
+    EXPECT_TRUE(ok(mnnkv_compressor_get_info(file.get(), &info)));
     return info;
 }
 
@@ -41,8 +41,8 @@ std::string notes(const compressor& file) {
     return text.data();
 }
 
-mnnkv_compression with_image(std::uint32_t tokens) {
-    mnnkv_compression config = mnnkv::make<mnnkv_compression>();
+mnnkv_compressor_options with_image(std::uint32_t tokens) {
+    mnnkv_compressor_options config = mnnkv::make<mnnkv_compressor_options>();
     config.image_kv_len = tokens;
     return config;
 }
@@ -104,8 +104,8 @@ TEST(Compressor, FilesSayWhatTheyAre) {
     EXPECT_EQ(info.file_bytes, 1804u);
     EXPECT_EQ(info.notes, 0u);
     EXPECT_EQ(notes(file), "");
-    mnnkv_compressor_block block = mnnkv::make<mnnkv_compressor_block>();
-    ASSERT_TRUE(ok(mnnkv_compressor_block_at(file.get(), 1, 9, &block)));
+    mnnkv_compressor_block_info block = mnnkv::make<mnnkv_compressor_block_info>();
+    ASSERT_TRUE(ok(mnnkv_compressor_get_block_info(file.get(), 1, 9, &block)));
     EXPECT_EQ(block.offset, 1584u);
     EXPECT_EQ(block.rows, 4u);
     EXPECT_EQ(block.cols, 12u);
@@ -125,14 +125,14 @@ TEST(Compressor, NewLengthsFollowImageAndText) {
                        {5, 0, 5, 5},  {14, 14, 6, 14}, {14, 20, 6, 14}, {6, 0, 2, 2}, {0, 3, 0, 0}};
     const compressor both = open_golden("std_fp32_12.bin"), text = open_golden("std_fp32_6.bin");
     for (const auto& one : cases) {
-        const mnnkv_compression config = with_image(one.image);
+        const mnnkv_compressor_options config = with_image(one.image);
         std::uint32_t with_12 = 77, with_6 = 77;
         EXPECT_TRUE(ok(mnnkv_compressor_new_len(both.get(), &config, one.len, &with_12)));
         EXPECT_TRUE(ok(mnnkv_compressor_new_len(text.get(), &config, one.len, &with_6)));
         EXPECT_EQ(with_12, one.with_12) << one.len << " " << one.image;
         EXPECT_EQ(with_6, one.with_6) << one.len << " " << one.image;
     }
-    mnnkv_compression config = with_image(7);
+    mnnkv_compressor_options config = with_image(7);
     std::uint32_t length = 0;
     config.segments = MNNKV_SEGMENT_IMAGE;
     EXPECT_TRUE(ok(mnnkv_compressor_new_len(both.get(), &config, 14, &length)));
@@ -181,7 +181,7 @@ TEST(Compressor, PackedCachesBecomeTheDenseResultInPlace) {
             cache first(layout, 14, random), second(layout, 14, random);
             cache* const caches[] = {&first, &second};
             mnnkv_cache array[] = {first.edge, second.edge};
-            const mnnkv_compression config = with_image(image);
+            const mnnkv_compressor_options config = with_image(image);
             bytes expected[2][2];
             std::uint32_t expected_len = 0;
             for (std::uint32_t layer = 0; layer < 2; ++layer) {
@@ -332,7 +332,7 @@ TEST(Compressor, DenseRowsThatDoNotFitAreRefused) {
     const bytes key = elements(MNNKV_DTYPE_F32, toy_key), value = elements(MNNKV_DTYPE_F32, toy_value);
     guarded key_out(48), value_out(48);
     slot<std::uint32_t> new_len;
-    mnnkv_compression config = mnnkv::make<mnnkv_compression>();
+    mnnkv_compressor_options config = mnnkv::make<mnnkv_compressor_options>();
     struct call {
         std::uint32_t layer = 0, dtype = MNNKV_DTYPE_F32, heads = 2, len = 5;
         const void *key, *value;
@@ -347,7 +347,7 @@ TEST(Compressor, DenseRowsThatDoNotFitAreRefused) {
         c.key_out = key_out.data(), c.value_out = value_out.data();
         c.new_len = new_len.get();
         c.file = file.get();
-        config = mnnkv::make<mnnkv_compression>();
+        config = mnnkv::make<mnnkv_compressor_options>();
         change(c);
         return mnnkv_compressor_run(c.file, c.layer, &config, c.dtype, c.heads, c.len, c.key, c.value, c.key_out,
                                     c.value_out, c.cap, c.new_len);
@@ -393,7 +393,7 @@ TEST(Compressor, BadFilesGiveNoHandle) {
         {
             {bad, "path is NULL", [&] { return mnnkv_compressor_open(nullptr, MNNKV_ABI_VERSION, out.get()); }},
             {bad, "path is empty", [&] { return open(""); }},
-            {bad, "path is not UTF-8 from byte 2", [&] { return open("ab\xff"); }},
+            {bad, "path is no UTF-8: invalid utf-8 sequence of 1 bytes from index 2", [&] { return open("ab\xff"); }},
             {MNNKV_NOT_FOUND, "no_such_file", [&] { return open(folder + "no_such_file"); }},
             {bad, "a directory", [&] { return open(folder); }},
             {MNNKV_CORRUPT, "bad_bias_flag_2.bin: offset 52:", [&] { return open(folder + "bad_bias_flag_2.bin"); }},
@@ -413,17 +413,17 @@ TEST(Compressor, BadFilesGiveNoHandle) {
 TEST(Compressor, QuestionsThatHaveNoAnswer) {
     const compressor file = open_golden("toy_fp32.bin");
     slot<mnnkv_compressor_info> info, small;
-    slot<mnnkv_compressor_block> block;
+    slot<mnnkv_compressor_block_info> block;
     slot<std::uint32_t> new_len;
     slot<std::size_t> length;
     char text[4] = {7, 7, 7, 7};
     expect_refused(
         {
-            {bad, "compressor is NULL", [&] { return mnnkv_compressor_describe(nullptr, info.get()); }},
-            {bad, "info is NULL", [&] { return mnnkv_compressor_describe(file.get(), nullptr); }},
-            {bad, "layer is 1", [&] { return mnnkv_compressor_block_at(file.get(), 1, 0, block.get()); }},
-            {bad, "block is 6", [&] { return mnnkv_compressor_block_at(file.get(), 0, 6, block.get()); }},
-            {bad, "out is NULL", [&] { return mnnkv_compressor_block_at(file.get(), 0, 0, nullptr); }},
+            {bad, "compressor is NULL", [&] { return mnnkv_compressor_get_info(nullptr, info.get()); }},
+            {bad, "info is NULL", [&] { return mnnkv_compressor_get_info(file.get(), nullptr); }},
+            {bad, "layer is 1", [&] { return mnnkv_compressor_get_block_info(file.get(), 1, 0, block.get()); }},
+            {bad, "block is 6", [&] { return mnnkv_compressor_get_block_info(file.get(), 0, 6, block.get()); }},
+            {bad, "info is NULL", [&] { return mnnkv_compressor_get_block_info(file.get(), 0, 0, nullptr); }},
             {bad, "len is NULL", [&] { return mnnkv_compressor_notes(file.get(), text, 4, nullptr); }},
             {bad, "new_len is NULL", [&] { return mnnkv_compressor_new_len(file.get(), nullptr, 5, nullptr); }},
             {bad, "compressor is NULL", [&] { return mnnkv_compressor_new_len(nullptr, nullptr, 5, new_len.get()); }},
@@ -433,7 +433,7 @@ TEST(Compressor, QuestionsThatHaveNoAnswer) {
     mnnkv_compressor_info older;
     std::memset(&older, 0x5A, sizeof older);
     older.struct_size = 4;
-    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_compressor_describe(file.get(), &older); }));
+    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_compressor_get_info(file.get(), &older); }));
     EXPECT_EQ(older.layers, 0x5A5A5A5Au);
 }
 
@@ -457,7 +457,7 @@ struct toy_networks {
     float tv0[12] = {.5f, .5f, 0, 0, 0, 0, .5f, .5f, 1, -1, 1, -1};
     float tv1[6] = {1, 1, 0, 0, 0, 1}, tv1_bias[2] = {0, .125f};
     float tv2[4] = {2, 0, 0, -1};
-    mnnkv_linear linears[6] = {{3, 4, tk0, tk0_bias}, {2, 3, tk1, tk1_bias}, {2, 2, tk2, tk2_bias},
+    mnnkv_compressor_linear linears[6] = {{3, 4, tk0, tk0_bias}, {2, 3, tk1, tk1_bias}, {2, 2, tk2, tk2_bias},
                                {3, 4, tv0, nullptr},  {2, 3, tv1, tv1_bias}, {2, 2, tv2, nullptr}};
     mnnkv_compressor_header header;
 };

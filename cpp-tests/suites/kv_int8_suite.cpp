@@ -47,7 +47,7 @@ TEST(KvInt8, AWorkedExample) {
         EXPECT_NEAR(restored[1], c.restored[1], 1e-4);
 
         mnnkv_kv_int8_figures figures = mnnkv::make<mnnkv_kv_int8_figures>();
-        ASSERT_TRUE(ok(mnnkv_kv_int8_error(&shape, token.data(), 8, &scales, &figures)));
+        ASSERT_TRUE(ok(mnnkv_kv_int8_measure(&shape, token.data(), 8, &scales, &figures)));
         const double lost[] = {double(token[0]) - restored[0], double(token[1]) - restored[1]};
         EXPECT_EQ(figures.worst_channel, 1u);
         EXPECT_EQ(figures.elements, 2u);
@@ -199,7 +199,7 @@ TEST(KvInt8, NothingToDoNeedsNoBuffers) {
     EXPECT_TRUE(ok(mnnkv_kv_int8_ranges_update(&shape, nullptr, 0, min.data(), max.data())));
     EXPECT_EQ(min, (floats{-1, -2}));
     mnnkv_kv_int8_figures figures = mnnkv::make<mnnkv_kv_int8_figures>();
-    EXPECT_TRUE(ok(mnnkv_kv_int8_error(&shape, nullptr, 0, &scales, &figures)));
+    EXPECT_TRUE(ok(mnnkv_kv_int8_measure(&shape, nullptr, 0, &scales, &figures)));
     EXPECT_EQ(figures.elements, 0u);
     EXPECT_EQ(figures.cosine_similarity, 1.0);
 }

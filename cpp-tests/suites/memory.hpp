@@ -12,21 +12,22 @@ namespace support {
 
 constexpr long mega = 1 << 20;
 
-/// Bytes of this process that are in memory. smaps_rollup counts; statm, for kernels without it, may lag behind.
+/// Bytes of this process that are in memory and belong to no file: code that is paged in as it runs is nobody's doing.
+/// smaps_rollup counts; statm, for kernels without it, may lag behind.
 inline long resident_bytes() {
     std::ifstream rollup("/proc/self/smaps_rollup");
     for (std::string word; rollup >> word;) {
-        if (word == "Rss:") {
+        if (word == "Anonymous:") {
             long kilobytes = 0;
             rollup >> kilobytes;
             return kilobytes * 1024;
         }
     }
     std::ifstream statm("/proc/self/statm");
-    long total = 0, pages = 0;
-    statm >> total >> pages;
-    EXPECT_GT(pages, 0) << "cannot tell how much memory is resident";
-    return pages * sysconf(_SC_PAGESIZE);
+    long total = 0, pages = 0, of_files = 0;
+    statm >> total >> pages >> of_files;
+    EXPECT_GT(pages, of_files) << "cannot tell how much memory is resident";
+    return (pages - of_files) * sysconf(_SC_PAGESIZE);
 }
 
 /// Zeroed memory that comes from the system and goes back to it, whatever malloc does.

@@ -101,8 +101,8 @@ TEST(Msmodelslim, WeightsAreReadByRows) {
     const model_ptr model = open_model(golden("w8a16_per_channel"));
     const std::string name = "model.layers.0.mlp.down_proj";
     const std::uint64_t index = find(model.get(), name.c_str());
-    auto info = mnnkv::make<mnnkv_msmodelslim_linear>();
-    ASSERT_TRUE(ok(mnnkv_msmodelslim_linear_info(model.get(), index, &info)));
+    auto info = mnnkv::make<mnnkv_msmodelslim_linear_info>();
+    ASSERT_TRUE(ok(mnnkv_msmodelslim_get_linear_info(model.get(), index, &info)));
     EXPECT_EQ(info.tag, MNNKV_MSMODELSLIM_W8A16);
     EXPECT_EQ(info.granularity, MNNKV_SCALE_CHANNEL);
     EXPECT_EQ(info.n, 16u);
@@ -138,24 +138,24 @@ TEST(Msmodelslim, Int8LinearsGiveTheSameOutputs) {
 
 TEST(Msmodelslim, ListsNameEverything) {
     const model_ptr model = open_model(golden("w8a8_c8_fp16"));
-    auto counts = mnnkv::make<mnnkv_msmodelslim_counts>();
-    ASSERT_TRUE(ok(mnnkv_msmodelslim_count(model.get(), &counts)));
+    auto info = mnnkv::make<mnnkv_msmodelslim_info>();
+    ASSERT_TRUE(ok(mnnkv_msmodelslim_get_info(model.get(), &info)));
     const json layers = json_reader(text_of([&](char* text, std::size_t cap, std::size_t* len) {
                             return mnnkv_msmodelslim_layers_json(model.get(), text, cap, len);
                         })).read();
-    EXPECT_EQ(counts.kv_declared, 1u);
-    EXPECT_EQ(counts.weight_files, 1u);
-    ASSERT_EQ(counts.linears, 16u);
-    ASSERT_EQ(counts.norms, 5u);
-    ASSERT_EQ(counts.kv_layers, 2u);
+    EXPECT_EQ(info.kv_declared, 1u);
+    EXPECT_EQ(info.weight_files, 1u);
+    ASSERT_EQ(info.linears, 16u);
+    ASSERT_EQ(info.norms, 5u);
+    ASSERT_EQ(info.kv_layers, 2u);
     const struct {
         std::uint32_t list;
         std::uint64_t count;
         const char* in_json;
         const char* name;
-    } lists[] = {{MNNKV_MSMODELSLIM_LINEARS, counts.linears, "linears", "name"},
-                 {MNNKV_MSMODELSLIM_NORMS, counts.norms, "norms", "name"},
-                 {MNNKV_MSMODELSLIM_KV_LAYERS, counts.kv_layers, "kv", "prefix"}};
+    } lists[] = {{MNNKV_MSMODELSLIM_LINEARS, info.linears, "linears", "name"},
+                 {MNNKV_MSMODELSLIM_NORMS, info.norms, "norms", "name"},
+                 {MNNKV_MSMODELSLIM_KV_LAYERS, info.kv_layers, "kv", "prefix"}};
     for (const auto& list : lists) {
         ASSERT_EQ(layers[list.in_json].items.size(), list.count);
         for (std::uint64_t i = 0; i < list.count; ++i) {
@@ -288,9 +288,9 @@ TEST(BadMsmodelslimInput, ReadersRefuseAndWriteNothing) {
     slot<floats> out, second;
     slot<std::size_t> len;
     slot<std::uint64_t> index;
-    slot<mnnkv_msmodelslim_linear> info;
-    slot<mnnkv_msmodelslim_counts> counts;
-    auto short_info = mnnkv::make<mnnkv_msmodelslim_linear>();
+    slot<mnnkv_msmodelslim_linear_info> info;
+    slot<mnnkv_msmodelslim_info> whole;
+    auto short_info = mnnkv::make<mnnkv_msmodelslim_linear_info>();
     short_info.struct_size = 12;
     float* const to = out.get()->numbers;
     char* const text = reinterpret_cast<char*>(to);
@@ -311,8 +311,8 @@ TEST(BadMsmodelslimInput, ReadersRefuseAndWriteNothing) {
     };
     expect_refused(
         {
-            {bad, "model", [&] { return mnnkv_msmodelslim_count(nullptr, counts.get()); }},
-            {bad, "counts", [&] { return mnnkv_msmodelslim_count(model, nullptr); }},
+            {bad, "model", [&] { return mnnkv_msmodelslim_get_info(nullptr, whole.get()); }},
+            {bad, "info", [&] { return mnnkv_msmodelslim_get_info(model, nullptr); }},
             {bad, "model", [&] { return mnnkv_msmodelslim_dequantize(nullptr, 0, 0, 1, 3, to, 64); }},
             {bad, "out", [&] { return mnnkv_msmodelslim_dequantize(model, linear, 0, 1, 3, nullptr, 64); }},
             {bad, "dtype", rows(linear, 0, 1, 0, 64)},
@@ -342,12 +342,12 @@ TEST(BadMsmodelslimInput, ReadersRefuseAndWriteNothing) {
             {MNNKV_NOT_FOUND, "index", [&] { return mnnkv_msmodelslim_name(model, 1, 99, text, 64, len.get()); }},
             {bad, "name", [&] { return mnnkv_msmodelslim_find(model, nullptr, index.get()); }},
             {MNNKV_NOT_FOUND, "nobody", [&] { return mnnkv_msmodelslim_find(model, "nobody", index.get()); }},
-            {MNNKV_NOT_FOUND, "linear 99", [&] { return mnnkv_msmodelslim_linear_info(model, 99, info.get()); }},
-            {bad, "struct_size", [&] { return mnnkv_msmodelslim_linear_info(model, 0, &short_info); }},
+            {MNNKV_NOT_FOUND, "linear 99", [&] { return mnnkv_msmodelslim_get_linear_info(model, 99, info.get()); }},
+            {bad, "struct_size", [&] { return mnnkv_msmodelslim_get_linear_info(model, 0, &short_info); }},
             {bad, "len", [&] { return mnnkv_msmodelslim_layers_json(model, text, 64, nullptr); }},
             {bad, "path", [&] { return mnnkv_msmodelslim_check_json(nullptr, text, 64, len.get()); }},
         },
-        out, second, len, index, info, counts);
+        out, second, len, index, info, whole);
 }
 
 TEST(BadMsmodelslimInput, WritersRefuseAndStayUsable) {

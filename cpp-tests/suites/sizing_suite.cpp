@@ -54,18 +54,18 @@ TEST(Sizing, KnownModelsTakeKnownBytesPerToken) {
         EXPECT_EQ(late, k.bytes);
         EXPECT_EQ(total_of(model, 1000).raw, 1000 * k.bytes);
         mnnkv_sizing_info info;
-        ASSERT_TRUE(ok(model.model(info).code()));
+        ASSERT_TRUE(ok(model.info(info).code()));
         EXPECT_EQ(info.layers, k.layers);
         EXPECT_EQ(info.cache_layers, k.layers);
     }
 }
 
 TEST(Sizing, WindowsChunksAndLayersWithoutACacheAreToldPerLayer) {
-    mnnkv_sizing_layer layer;
+    mnnkv_sizing_layer_info layer;
     const mnnkv::sizing gemma = public_model("gemma-3-27b-it");
     for (std::uint32_t number = 0; number < 62; ++number) {
         SCOPED_TRACE(number);
-        ASSERT_TRUE(ok(gemma.layer(number, layer).code()));
+        ASSERT_TRUE(ok(gemma.layer_info(number, layer).code()));
         const bool full = number % 6 == 5;
         EXPECT_EQ(layer.kind, full ? std::uint32_t(MNNKV_LAYER_FULL) : std::uint32_t(MNNKV_LAYER_SLIDING));
         EXPECT_EQ(layer.most_tokens, full ? 0u : 1024u);
@@ -77,15 +77,15 @@ TEST(Sizing, WindowsChunksAndLayersWithoutACacheAreToldPerLayer) {
     EXPECT_EQ(early, 62u * 2 * 16 * 128 * 2);
     EXPECT_EQ(late, 10u * 2 * 16 * 128 * 2);
 
-    ASSERT_TRUE(ok(public_model("llama-4-scout").layer(0, layer).code()));
+    ASSERT_TRUE(ok(public_model("llama-4-scout").layer_info(0, layer).code()));
     EXPECT_EQ(layer.kind, std::uint32_t(MNNKV_LAYER_CHUNKED));
     EXPECT_EQ(layer.most_tokens, 8192u);
-    ASSERT_TRUE(ok(public_model("gemma-3n-e4b").layer(34, layer).code()));
+    ASSERT_TRUE(ok(public_model("gemma-3n-e4b").layer_info(34, layer).code()));
     EXPECT_EQ(layer.kind, std::uint32_t(MNNKV_LAYER_SHARED));
-    ASSERT_TRUE(ok(public_model("qwen3-next-80b").layer(0, layer).code()));
+    ASSERT_TRUE(ok(public_model("qwen3-next-80b").layer_info(0, layer).code()));
     EXPECT_EQ(layer.kind, std::uint32_t(MNNKV_LAYER_RECURRENT));
     EXPECT_EQ(layer.state_elements, 32u * 128 * 128 + 3u * (2 * 16 * 128 + 32 * 128));
-    ASSERT_TRUE(ok(public_model("deepseek-v2-lite").layer(26, layer).code()));
+    ASSERT_TRUE(ok(public_model("deepseek-v2-lite").layer_info(26, layer).code()));
     EXPECT_EQ(layer.kv_lora_rank, 512u);
     EXPECT_EQ(layer.qk_rope_head_dim, 64u);
     EXPECT_EQ(layer.kv_heads, 0u);
@@ -93,10 +93,10 @@ TEST(Sizing, WindowsChunksAndLayersWithoutACacheAreToldPerLayer) {
 
 TEST(Sizing, TheModelSaysWhatItRunsInAndForHowLong) {
     mnnkv_sizing_info info;
-    ASSERT_TRUE(ok(public_model("llama-3-8b").model(info).code()));
+    ASSERT_TRUE(ok(public_model("llama-3-8b").info(info).code()));
     EXPECT_EQ(info.element, std::uint32_t(MNNKV_DTYPE_BF16));
     EXPECT_EQ(info.max_context, 8192u);
-    ASSERT_TRUE(ok(public_model("gpt2").model(info).code()));
+    ASSERT_TRUE(ok(public_model("gpt2").info(info).code()));
     EXPECT_EQ(info.element, 0u);
     // Gemma 2 runs in f32, and so does its cache unless the options say otherwise.
     const mnnkv::sizing gemma = public_model("gemma-2-9b");
@@ -308,7 +308,7 @@ protected:
     slot<std::uint64_t> a_, b_;
     slot<mnnkv_sizing_total> total_;
     slot<mnnkv_sizing_info> info_;
-    slot<mnnkv_sizing_layer> layer_;
+    slot<mnnkv_sizing_layer_info> layer_;
     slot<std::size_t> len_;
     slot<text_room> text_;
 };
@@ -319,12 +319,12 @@ TEST_F(BadSizingInput, PointersAreChecked) {
     expect_all_refused(calls_with(bad, "options", misaligned(&two[0])));
     char* const text = text_.get()->chars;
     expect_all_refused({
-        {bad, "sizing", [&] { return mnnkv_sizing_model(nullptr, info_.get()); }},
-        {bad, "info", [&] { return mnnkv_sizing_model(m, nullptr); }},
-        {bad, "sizing", [&] { return mnnkv_sizing_layer_of(nullptr, 0, layer_.get()); }},
-        {bad, "out", [&] { return mnnkv_sizing_layer_of(m, 0, nullptr); }},
-        {bad, "layer is 32", [&] { return mnnkv_sizing_layer_of(m, 32, layer_.get()); }},
-        {bad, "layer", [&] { return mnnkv_sizing_layer_of(m, UINT32_MAX, layer_.get()); }},
+        {bad, "sizing", [&] { return mnnkv_sizing_get_info(nullptr, info_.get()); }},
+        {bad, "info", [&] { return mnnkv_sizing_get_info(m, nullptr); }},
+        {bad, "sizing", [&] { return mnnkv_sizing_get_layer_info(nullptr, 0, layer_.get()); }},
+        {bad, "info", [&] { return mnnkv_sizing_get_layer_info(m, 0, nullptr); }},
+        {bad, "layer is 32", [&] { return mnnkv_sizing_get_layer_info(m, 32, layer_.get()); }},
+        {bad, "layer", [&] { return mnnkv_sizing_get_layer_info(m, UINT32_MAX, layer_.get()); }},
         {bad, "sizing", [&] { return mnnkv_sizing_per_token(nullptr, nullptr, a_.get(), b_.get()); }},
         {bad, "bytes_per_token", [&] { return mnnkv_sizing_per_token(m, nullptr, nullptr, b_.get()); }},
         {bad, "bytes_per_late_token", [&] { return mnnkv_sizing_per_token(m, nullptr, a_.get(), nullptr); }},
@@ -393,11 +393,11 @@ TEST_F(BadSizingInput, StructsThatAreTooShortAreNotWritten) {
     EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_sizing_bytes(m, nullptr, 1, total_.get()); }));
     total_.get()->struct_size = sizeof(mnnkv_sizing_total);
     info_.get()->struct_size = 0;
-    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_sizing_model(m, info_.get()); }));
+    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_sizing_get_info(m, info_.get()); }));
     info_.get()->struct_size = sizeof(mnnkv_sizing_info);
     layer_.get()->struct_size = 39;
-    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_sizing_layer_of(m, 0, layer_.get()); }));
-    layer_.get()->struct_size = sizeof(mnnkv_sizing_layer);
+    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_sizing_get_layer_info(m, 0, layer_.get()); }));
+    layer_.get()->struct_size = sizeof(mnnkv_sizing_layer_info);
     EXPECT_TRUE(total_.untouched() && info_.untouched() && layer_.untouched());
 }
 

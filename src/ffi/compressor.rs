@@ -10,16 +10,22 @@ use crate::model::file::ModelFile;
 use crate::status::{self, Error, Result, Status, bail};
 use std::ffi::{c_char, c_void};
 
-/// mnnkv_compression::segments: the tokens behind the image.
+/// mnnkv_compressor_options::segments: the tokens behind the image.
 pub const MNNKV_SEGMENT_TEXT: u32 = 1;
-/// mnnkv_compression::segments: the image at the start.
+/// mnnkv_compressor_options::segments: the image at the start.
 pub const MNNKV_SEGMENT_IMAGE: u32 = 2;
 
 /// A learned compressor of KV caches (FastCache, arXiv 2503.08461): a handle from mnnkv_compressor_open or _create.
 ///
-/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model, which
-/// turn the K, and the V, of compression_factor neighbouring tokens of a head into that of one. It is run once, after
-/// the prompt: the cache becomes shorter, and stays lossy. Tokens that are generated then are appended as ever.
+/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model, which turn the K, and
+/// the V, of compression_factor neighbouring tokens of a head into that of one. It is run once, after the prompt: the
+/// cache becomes shorter, and stays lossy. Tokens that are generated then are appended as ever.
+///
+///   mnnkv_compressor* file = NULL;
+///   uint32_t old_len = 0, new_len = 0;
+///   if (mnnkv_compressor_open("compressor.bin", MNNKV_ABI_VERSION, &file) == MNNKV_OK &&
+///       mnnkv_compressor_run_caches(file, 0, NULL, caches, layers, &old_len, &new_len) == MNNKV_OK) { ... }
+///   mnnkv_compressor_destroy(file);
 ///
 /// The prompt may begin with an image (image_kv_len tokens), which has networks of its own where the file has 12 blocks
 /// per layer; with 6 it stays as it is. Image and text are compressed apart: floor(length / factor) groups become as
@@ -53,17 +59,17 @@ pub struct mnnkv_compressor_info {
     pub min_seq_len: u32,
     /// KV heads as the converter was told, mostly 0: the networks serve any number.
     pub num_heads: u32,
-    /// The header's head_dim; not that of the weights where a converter guessed it.
+    /// head_dim as the file's header has it; another one than head_dim where a converter guessed it.
     pub header_head_dim: u32,
     /// Elements that enter a network, compression_factor * head_dim.
     pub hidden_size: u32,
-    /// Bytes of metadata, which are not read.
+    /// Bytes of metadata in the file, which the library ignores.
     pub metadata_bytes: u32,
     /// Sentences in mnnkv_compressor_notes.
     pub notes: u32,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// Bytes behind the last block, which are not read.
+    /// Bytes behind the last block, which the library ignores.
     pub trailing_bytes: u64,
     /// 0.
     pub reserved: [u32; 4],
@@ -75,11 +81,11 @@ unsafe impl Sized32 for mnnkv_compressor_info {
 }
 const _: () = assert!(size_of::<mnnkv_compressor_info>() == 80);
 
-/// A linear layer in a weights file. Set struct_size before the call; the fields it covers are written.
+/// A block of a weights file: one linear layer. Set struct_size before the call; the fields it covers are written.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct mnnkv_compressor_block {
-    /// sizeof(mnnkv_compressor_block)
+pub struct mnnkv_compressor_block_info {
+    /// sizeof(mnnkv_compressor_block_info)
     pub struct_size: u32,
     /// Elements that leave it.
     pub rows: u32,
@@ -94,18 +100,18 @@ pub struct mnnkv_compressor_block {
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_compressor_block {
+unsafe impl Sized32 for mnnkv_compressor_block_info {
     const MIN: usize = 32;
 }
-const _: () = assert!(size_of::<mnnkv_compressor_block>() == 32);
+const _: () = assert!(size_of::<mnnkv_compressor_block_info>() == 32);
 
 /// How caches are compressed. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct mnnkv_compression {
-    /// sizeof(mnnkv_compression)
+pub struct mnnkv_compressor_options {
+    /// sizeof(mnnkv_compressor_options)
     pub struct_size: u32,
-    /// Tokens that become one: that of the file, to be sure that it is; 0 and 1 = that of the file.
+    /// Tokens that become one; 0 or 1 = as the file says. A file has one factor: any other is INVALID_ARGUMENT.
     pub factor: u32,
     /// Groups that a segment must have to be compressed; 0 = as the file says.
     pub min_seq_len: u32,
@@ -118,31 +124,31 @@ pub struct mnnkv_compression {
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_compression {
+unsafe impl Sized32 for mnnkv_compressor_options {
     const MIN: usize = 32;
 }
-const _: () = assert!(size_of::<mnnkv_compression>() == 32);
+const _: () = assert!(size_of::<mnnkv_compressor_options>() == 32);
 
-impl mnnkv_compression {
-    /// What a config that C handed over says.
+impl mnnkv_compressor_options {
+    /// What options that C handed over say.
     ///
     /// # Safety
     /// As [`pointer::options`].
-    pub(super) unsafe fn options(config: *const Self) -> Result<Options> {
+    pub(super) unsafe fn given(options: *const Self) -> Result<Options> {
         // SAFETY: passed on.
-        unsafe { pointer::options(config, "config") }?.unwrap_or_default().check()
+        unsafe { pointer::options(options, "options") }?.unwrap_or_default().check()
     }
 
     fn check(&self) -> Result<Options> {
-        pointer::reserved(&self.reserved, "config")?;
+        pointer::reserved(&self.reserved, "options")?;
         let both = MNNKV_SEGMENT_TEXT | MNNKV_SEGMENT_IMAGE;
         let segments = match self.segments {
             MNNKV_SEGMENT_TEXT => Segments::Text,
             MNNKV_SEGMENT_IMAGE => Segments::Image,
             other if other == 0 || other == both => Segments::All,
-            other => bail!(InvalidArgument, "config->segments is {other:#x}; TEXT (1) and IMAGE (2) are known"),
+            other => bail!(InvalidArgument, "options->segments is {other:#x}; TEXT (1) and IMAGE (2) are known"),
         };
-        let mnnkv_compression { factor, min_seq_len, image_kv_len: image_len, .. } = *self;
+        let mnnkv_compressor_options { factor, min_seq_len, image_kv_len: image_len, .. } = *self;
         Ok(Options { factor, min_seq_len, image_len, segments })
     }
 }
@@ -179,10 +185,11 @@ pub(super) unsafe fn with(
 /// are kept in memory in the file's type, and it is closed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
 /// given to mnnkv_compressor_destroy.
 ///
-/// The reader is strict: what it takes, mnnkv_compressor_run can compute. CORRUPT: no such file, a cut one, counts,
-/// shapes or flags that do not fit together, a weight that is not finite. UNSUPPORTED: another version or element type
-/// of the format; another ABI. The message has the offset and the field, and names blocks by layer, number and what
-/// they are for (tk, tv, ik, iv: text or image, K or V). NOT_FOUND, IO: the file cannot be opened or read. Any thread.
+/// The reader is strict: what it takes, mnnkv_compressor_run can compute. CORRUPT: the file is of another
+/// kind, or cut off; counts, shapes or flags do not fit together; a weight is not finite. UNSUPPORTED: another version
+/// or element type of the format; another ABI. The message has the offset and the field, and names blocks by layer,
+/// number and what they are for (tk, tv, ik, iv: text or image, K or V). NOT_FOUND: there is no file of this name. IO:
+/// it cannot be read. INVALID_ARGUMENT: path is no file. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_open(
     path: *const c_char,
@@ -199,7 +206,7 @@ pub unsafe extern "C" fn mnnkv_compressor_open(
     }
 }
 
-/// As mnnkv_compressor_open, of a file of len bytes in memory. They are copied.
+/// As mnnkv_compressor_open, of a file of len bytes in memory. Its weights are copied: bytes may go after the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_create(
     bytes: *const c_void,
@@ -226,7 +233,7 @@ pub unsafe extern "C" fn mnnkv_compressor_destroy(compressor: *mut mnnkv_compres
 
 /// What the file says of itself. Set info->struct_size first. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_compressor_describe(
+pub unsafe extern "C" fn mnnkv_compressor_get_info(
     compressor: *const mnnkv_compressor,
     info: *mut mnnkv_compressor_info,
 ) -> mnnkv_status {
@@ -260,8 +267,7 @@ pub unsafe extern "C" fn mnnkv_compressor_describe(
 /// What is odd about the file but no error, one sentence per line: reserved bytes that are not 0, metadata, bytes
 /// behind the last block, a head_dim that a converter guessed.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to
-/// say.
+/// text: room for cap bytes. len: the length of the text with the zero at its end; 1 when there is nothing to say.
 /// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_notes(
@@ -279,24 +285,24 @@ pub unsafe extern "C" fn mnnkv_compressor_notes(
     }
 }
 
-/// The shape of one linear layer. block: 0 to blocks_per_layer - 1; 3 each for tk, tv, ik and iv. Set
-/// out->struct_size first. INVALID_ARGUMENT: there is no such layer or block. Any thread.
+/// What one block of the file is. block: 0 to blocks_per_layer - 1; 3 each for tk, tv, ik and iv. Set info->struct_size
+/// first. INVALID_ARGUMENT: there is no such layer or block. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_compressor_block_at(
+pub unsafe extern "C" fn mnnkv_compressor_get_block_info(
     compressor: *const mnnkv_compressor,
     layer: u32,
     block: u32,
-    out: *mut mnnkv_compressor_block,
+    info: *mut mnnkv_compressor_block_info,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(compressor, |file| {
-            let out = SizedOut::new(out, "out")?;
+            let info = SizedOut::new(info, "info")?;
             let blocks = file.blocks(layer as usize)?;
             let Some(found) = blocks.get(block as usize) else {
                 bail!(InvalidArgument, "block is {block}; a layer of the weights file has {}", blocks.len());
             };
-            out.set(&mnnkv_compressor_block {
+            info.set(&mnnkv_compressor_block_info {
                 struct_size: 0,
                 rows: found.rows as u32,
                 cols: found.cols as u32,
@@ -309,19 +315,19 @@ pub unsafe extern "C" fn mnnkv_compressor_block_at(
     }
 }
 
-/// How long a cache of kv_len tokens becomes: kv_len itself when nothing would be compressed. INVALID_ARGUMENT: a
-/// factor that is not that of the file, unknown segments. Any thread.
+/// How long a cache of kv_len tokens becomes: kv_len itself when nothing would be compressed. options: NULL = as the
+/// file says. INVALID_ARGUMENT: a factor that is not that of the file, unknown segments. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_new_len(
     compressor: *const mnnkv_compressor,
-    config: *const mnnkv_compression,
+    options: *const mnnkv_compressor_options,
     kv_len: u32,
     new_len: *mut u32,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(compressor, |file| {
-            let options = mnnkv_compression::options(config)?;
+            let options = mnnkv_compressor_options::given(options)?;
             let new_len = Out::new(new_len, "new_len")?;
             new_len.set(file.plan(kv_len as usize, &options)?.new_len() as u32);
             Ok(())
@@ -332,17 +338,18 @@ pub unsafe extern "C" fn mnnkv_compressor_new_len(
 /// Compresses one layer of dense rows [head][token][dim].
 ///
 /// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in the byte order of the machine. key, value: kv_heads *
-/// kv_len * head_dim elements each. key_out, value_out: the rows of new_len tokens; cap_each is the capacity of each in
-/// bytes. Weights are rounded to dtype, sums are f32, and each linear layer's result is rounded to dtype once: the same
-/// bytes on every machine. No output may overlap another buffer.
-/// INVALID_ARGUMENT: no such layer, or a result that is not finite in dtype (the message names head and tokens).
-/// BUFFER_TOO_SMALL: cap_each; *new_len is written, mnnkv_last_error says how many bytes are needed. UNSUPPORTED:
-/// another dtype, or one too small for a weight. Otherwise nothing is written on failure. Any thread.
+/// kv_len * head_dim elements each. key_out, value_out: kv_heads * new_len * head_dim elements each (new_len:
+/// mnnkv_compressor_new_len says it beforehand); cap_each is the capacity of each in bytes. Rows that are not
+/// compressed are copied. Weights are rounded to dtype, sums are f32, and each linear layer's result is rounded to
+/// dtype once: the same bytes on every machine. options: NULL = as the file says. INVALID_ARGUMENT: no such layer, or a
+/// result that is not finite in dtype (the message names head and tokens). BUFFER_TOO_SMALL: cap_each; *new_len is
+/// written, mnnkv_last_error says how many bytes are needed. UNSUPPORTED: another dtype, or one too small for a weight.
+/// Otherwise nothing is written on failure. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_run(
     compressor: *const mnnkv_compressor,
     layer: u32,
-    config: *const mnnkv_compression,
+    options: *const mnnkv_compressor_options,
     dtype: u32,
     kv_heads: u32,
     kv_len: u32,
@@ -356,7 +363,7 @@ pub unsafe extern "C" fn mnnkv_compressor_run(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(compressor, |file| {
-            let options = mnnkv_compression::options(config)?;
+            let options = mnnkv_compressor_options::given(options)?;
             let length = Out::new(new_len, "new_len")?;
             let tokens = Tokens { dtype: Dtype::from_code(dtype, "dtype")?, heads: kv_heads as usize };
             file.check_dtype(layer as usize, tokens.dtype)?;

@@ -1,6 +1,6 @@
 //! Exports of the learned compressor: packed caches in place.
 
-use super::compressor::{mnnkv_compression, mnnkv_compressor, with};
+use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
 use super::layout;
 use super::pointer::{self, Out};
 use super::session::mnnkv_cache;
@@ -13,7 +13,7 @@ use crate::status::{self, Error, Result, bail};
 ///
 /// caches: the cache of layer first_layer + i is caches[i]; all have the same struct_size (they lie so many bytes
 /// apart) and kv_len. Layouts may differ in packing, but have the head_dim of the file; K and V of a cache have one
-/// type, F16, BF16 or F32. config: as in mnnkv_compressor_new_len. old_len, new_len: tokens before and after; kv_len of
+/// type, F16, BF16 or F32. options: NULL = as the file says. old_len, new_len: tokens before and after; kv_len of
 /// every cache becomes new_len. What lies behind it in the buffers is not cleared: mnnkv_kv_release gives that memory
 /// back.
 ///
@@ -27,7 +27,7 @@ use crate::status::{self, Error, Result, bail};
 pub unsafe extern "C" fn mnnkv_compressor_run_caches(
     compressor: *const mnnkv_compressor,
     first_layer: u32,
-    config: *const mnnkv_compression,
+    options: *const mnnkv_compressor_options,
     caches: *mut mnnkv_cache,
     n_layers: u32,
     old_len: *mut u32,
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn mnnkv_compressor_run_caches(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(compressor, |file| {
-            let options = mnnkv_compression::options(config)?;
+            let options = mnnkv_compressor_options::given(options)?;
             let (old_len, new_len) = (Out::new(old_len, "old_len")?, Out::new(new_len, "new_len")?);
             let end = u64::from(first_layer) + u64::from(n_layers);
             if n_layers == 0 || end > file.layers() as u64 {

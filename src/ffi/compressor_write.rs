@@ -9,7 +9,7 @@ use crate::status::{self, Error, Result, bail};
 use std::borrow::Cow;
 use std::ffi::{c_char, c_void};
 
-/// What the header of a weights file is to say. There are no defaults.
+/// What the header of a weights file is to say. There are no defaults: NULL is INVALID_ARGUMENT, and 0 means 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_compressor_header {
@@ -39,17 +39,17 @@ unsafe impl Sized32 for mnnkv_compressor_header {
 }
 const _: () = assert!(size_of::<mnnkv_compressor_header>() == 48);
 
-/// A linear layer: y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r].
+/// A linear layer of a compressor: y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r].
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct mnnkv_linear {
+pub struct mnnkv_compressor_linear {
     /// Elements that leave it.
     pub rows: u32,
     /// Elements that enter it.
     pub cols: u32,
-    /// [rows][cols]
+    /// rows * cols numbers: row after row.
     pub weight: *const f32,
-    /// [rows], or NULL for none.
+    /// rows numbers, or NULL for none.
     pub bias: *const f32,
 }
 
@@ -57,12 +57,15 @@ pub struct mnnkv_linear {
 /// Non-NULL pointers are readable as the header says.
 unsafe fn weights<'a>(
     header: *const mnnkv_compressor_header,
-    linears: *const mnnkv_linear,
+    linears: *const mnnkv_compressor_linear,
     n_linears: usize,
 ) -> Result<Weights<'a>> {
     // SAFETY: passed on.
     let (header, linears) = unsafe {
-        (pointer::required(header, "header")?, pointer::input::<mnnkv_linear>(linears, n_linears, "linears")?)
+        (
+            pointer::required(header, "header")?,
+            pointer::input::<mnnkv_compressor_linear>(linears, n_linears, "linears")?,
+        )
     };
     pointer::reserved(&header.reserved, "header")?;
     let dtype = Dtype::from_code(header.dtype, "header->dtype")?;
@@ -110,7 +113,7 @@ unsafe fn weights<'a>(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_write_file(
     header: *const mnnkv_compressor_header,
-    linears: *const mnnkv_linear,
+    linears: *const mnnkv_compressor_linear,
     n_linears: usize,
     path: *const c_char,
 ) -> mnnkv_status {
@@ -122,11 +125,11 @@ pub unsafe extern "C" fn mnnkv_compressor_write_file(
 }
 
 /// As mnnkv_compressor_write_file, to memory. dst: room for cap bytes. len: bytes of the file. BUFFER_TOO_SMALL: *len
-/// is what is needed.
+/// is what is needed. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_write(
     header: *const mnnkv_compressor_header,
-    linears: *const mnnkv_linear,
+    linears: *const mnnkv_compressor_linear,
     n_linears: usize,
     dst: *mut c_void,
     cap: usize,

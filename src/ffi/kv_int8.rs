@@ -28,8 +28,9 @@ const _: () = assert!(
         && MNNKV_KV_INT8_ASYMMETRIC == Symmetry::Asymmetric as u32
 );
 
-/// The values of K or of V: element type, order and lengths. Values are dense, in the byte order of the machine, and
-/// need no alignment; their codes are int8, one for each, in the same order.
+/// The values of K or of V: element type, order and lengths. There are kv_heads * head_dim * tokens of them, dense, in
+/// the byte order of the machine, without need for alignment; their codes are int8, one for each, in the same order.
+/// Functions take lengths besides, which must be those of the shape: of values in bytes, of codes in codes.
 ///
 /// A channel is a dim of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
 #[repr(C)]
@@ -334,11 +335,12 @@ pub unsafe extern "C" fn mnnkv_kv_int8_dequantize(
     })
 }
 
-/// Turns values into codes and back and says what that costs. values: values_len bytes, those of the shape.
+/// Turns values into codes and back and says what that costs. values: values_len bytes, those of the shape. Set
+/// figures->struct_size first.
 /// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
 /// that of the shape, or bad scales. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_error(
+pub unsafe extern "C" fn mnnkv_kv_int8_measure(
     shape: *const mnnkv_kv_int8_shape,
     values: *const c_void,
     values_len: usize,

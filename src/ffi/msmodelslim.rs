@@ -9,49 +9,50 @@ use crate::model::msmodelslim::{Granularity, Model, NormUse, Tag, check_path};
 use crate::status::{Error, Result, bail};
 use std::ffi::{c_char, c_void};
 
-/// mnnkv_msmodelslim_linear::tag: not quantised.
+/// mnnkv_msmodelslim_linear_info::tag: not quantised.
 pub const MNNKV_MSMODELSLIM_FLOAT: u32 = 1;
-/// mnnkv_msmodelslim_linear::tag: weights in 8 bits.
+/// mnnkv_msmodelslim_linear_info::tag: weights in 8 bits.
 pub const MNNKV_MSMODELSLIM_W8A16: u32 = 2;
-/// mnnkv_msmodelslim_linear::tag: weights and inputs in 8 bits, one scale for all inputs.
+/// mnnkv_msmodelslim_linear_info::tag: weights and inputs in 8 bits, one scale for all inputs.
 pub const MNNKV_MSMODELSLIM_W8A8: u32 = 3;
-/// mnnkv_msmodelslim_linear::tag: as W8A8, of sparse weights.
+/// mnnkv_msmodelslim_linear_info::tag: as W8A8, of sparse weights.
 pub const MNNKV_MSMODELSLIM_W8A8S: u32 = 4;
-/// mnnkv_msmodelslim_linear::tag: weights in 8 bits, scales of inputs found at run time.
+/// mnnkv_msmodelslim_linear_info::tag: weights in 8 bits, scales of inputs found at run time.
 pub const MNNKV_MSMODELSLIM_W8A8_DYNAMIC: u32 = 5;
-/// mnnkv_msmodelslim_linear::tag: what W8A8 and W8A8_DYNAMIC need, both.
+/// mnnkv_msmodelslim_linear_info::tag: what W8A8 and W8A8_DYNAMIC need, both.
 pub const MNNKV_MSMODELSLIM_W8A8_MIX: u32 = 6;
-/// mnnkv_msmodelslim_linear::tag: another type of the format, which the library lists and does not read.
+/// mnnkv_msmodelslim_linear_info::tag: another type of the format, which the library lists and does not read.
 pub const MNNKV_MSMODELSLIM_OTHER: u32 = 7;
 
-/// mnnkv_msmodelslim_linear::granularity: not quantised.
+/// mnnkv_msmodelslim_linear_info::granularity: not quantised.
 pub const MNNKV_SCALE_NONE: u32 = 0;
-/// mnnkv_msmodelslim_linear::granularity: one scale for the whole weight.
+/// mnnkv_msmodelslim_linear_info::granularity: one scale for the whole weight.
 pub const MNNKV_SCALE_TENSOR: u32 = 1;
-/// mnnkv_msmodelslim_linear::granularity: one scale for each row.
+/// mnnkv_msmodelslim_linear_info::granularity: one scale for each row.
 pub const MNNKV_SCALE_CHANNEL: u32 = 2;
-/// mnnkv_msmodelslim_linear::granularity: one scale for each group_size columns of a row.
+/// mnnkv_msmodelslim_linear_info::granularity: one scale for each group_size columns of a row.
 pub const MNNKV_SCALE_GROUP: u32 = 3;
 
-/// mnnkv_msmodelslim_name: a linear.
+/// mnnkv_msmodelslim_name: the linears.
 pub const MNNKV_MSMODELSLIM_LINEARS: u32 = 1;
-/// mnnkv_msmodelslim_name: a norm.
+/// mnnkv_msmodelslim_name: the norms.
 pub const MNNKV_MSMODELSLIM_NORMS: u32 = 2;
-/// mnnkv_msmodelslim_name: a layer with KV scales.
+/// mnnkv_msmodelslim_name: the layers with KV scales.
 pub const MNNKV_MSMODELSLIM_KV_LAYERS: u32 = 3;
 
 /// A directory of quantised weights as msmodelslim writes them, open for reading: a handle from mnnkv_msmodelslim_open.
 ///
 /// It holds the headers, not the tensors: those are read in pieces when they are asked for, and never mapped, so that a
-/// file that shrinks gives IO. Linears and norms are in the order of their names, KV layers in the order of their
-/// numbers. The functions here that take it may run on several threads at once.
+/// file that shrinks gives IO. Functions name linears, norms and KV layers by their numbers from 0 on: linears and
+/// norms in the order of their names, KV layers in the order of their layers. mnnkv_msmodelslim_get_info says how many
+/// there are. A handle never changes: its functions may run on several threads at once.
 pub struct mnnkv_msmodelslim(Model);
 
-/// How much a directory has. Set struct_size before the call; the fields it covers are written.
+/// A directory as a whole. Set struct_size before the call; the fields it covers are written.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct mnnkv_msmodelslim_counts {
-    /// sizeof(mnnkv_msmodelslim_counts)
+pub struct mnnkv_msmodelslim_info {
+    /// sizeof(mnnkv_msmodelslim_info)
     pub struct_size: u32,
     /// 1 when KV scales are declared: kv_cache_type or kv_quant_type.
     pub kv_declared: u32,
@@ -70,16 +71,16 @@ pub struct mnnkv_msmodelslim_counts {
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_msmodelslim_counts {
+unsafe impl Sized32 for mnnkv_msmodelslim_info {
     const MIN: usize = 56;
 }
-const _: () = assert!(size_of::<mnnkv_msmodelslim_counts>() == 56);
+const _: () = assert!(size_of::<mnnkv_msmodelslim_info>() == 56);
 
 /// A linear. Set struct_size before the call; the fields it covers are written.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct mnnkv_msmodelslim_linear {
-    /// sizeof(mnnkv_msmodelslim_linear)
+pub struct mnnkv_msmodelslim_linear_info {
+    /// sizeof(mnnkv_msmodelslim_linear_info)
     pub struct_size: u32,
     /// MNNKV_MSMODELSLIM_FLOAT to MNNKV_MSMODELSLIM_OTHER.
     pub tag: u32,
@@ -100,10 +101,10 @@ pub struct mnnkv_msmodelslim_linear {
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_msmodelslim_linear {
+unsafe impl Sized32 for mnnkv_msmodelslim_linear_info {
     const MIN: usize = 56;
 }
-const _: () = assert!(size_of::<mnnkv_msmodelslim_linear>() == 56);
+const _: () = assert!(size_of::<mnnkv_msmodelslim_linear_info>() == 56);
 
 /// # Safety
 /// `model` is NULL or live.
@@ -129,8 +130,8 @@ fn count(value: u64, name: &str) -> Result<usize> {
 /// offsets and codes are checked; tensors are read once, in pieces. A directory that is broken, or not there, is no
 /// failure of the call: the report says so.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero. BUFFER_TOO_SMALL: *len is what
-/// is needed; the next call reads everything again, so begin with room for a report, such as 64 KiB. Any thread.
+/// text: room for cap bytes. len: the length of the text with the zero at its end. BUFFER_TOO_SMALL: *len is what is
+/// needed; the next call reads everything again, so begin with room for a report, such as 64 KiB. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_check_json(
     path: *const c_char,
@@ -181,18 +182,18 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_destroy(model: *mut mnnkv_msmodelslim
     });
 }
 
-/// How many linears, norms and KV layers there are.
+/// How many linears, norms and KV layers there are. Set info->struct_size first.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_msmodelslim_count(
+pub unsafe extern "C" fn mnnkv_msmodelslim_get_info(
     model: *const mnnkv_msmodelslim,
-    counts: *mut mnnkv_msmodelslim_counts,
+    info: *mut mnnkv_msmodelslim_info,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(model, |model| {
-            let counts = SizedOut::new(counts, "counts")?;
-            counts.set(&mnnkv_msmodelslim_counts {
-                struct_size: size_of::<mnnkv_msmodelslim_counts>() as u32,
+            let info = SizedOut::new(info, "info")?;
+            info.set(&mnnkv_msmodelslim_info {
+                struct_size: size_of::<mnnkv_msmodelslim_info>() as u32,
                 kv_declared: model.description().kv_cache_type.is_some().into(),
                 linears: model.linears().len() as u64,
                 norms: model.norms().len() as u64,
@@ -211,7 +212,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_count(
 /// smoothed, error) and kv (prefix, layer, key_channels, value_channels, error). What cannot be used has a text in
 /// error.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero, also on BUFFER_TOO_SMALL.
+/// text: room for cap bytes. len: the length of the text with the zero at its end. BUFFER_TOO_SMALL: *len is what is
+/// needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
     model: *const mnnkv_msmodelslim,
@@ -230,7 +232,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
 
 /// The name of number index of list: MNNKV_MSMODELSLIM_LINEARS (without ".weight"), MNNKV_MSMODELSLIM_NORMS (the same)
 /// or MNNKV_MSMODELSLIM_KV_LAYERS (the attention module, or its merged linear). text, cap, len: as
-/// mnnkv_msmodelslim_layers_json. NOT_FOUND: the list is shorter.
+/// mnnkv_msmodelslim_layers_json. NOT_FOUND: the list is shorter. INVALID_ARGUMENT: another list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_name(
     model: *const mnnkv_msmodelslim,
@@ -276,20 +278,20 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_find(
     }
 }
 
-/// What the linear of this number is. NOT_FOUND: there is none.
+/// What the linear of this number is. Set info->struct_size first. NOT_FOUND: there is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_msmodelslim_linear_info(
+pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
     model: *const mnnkv_msmodelslim,
     linear: u64,
-    info: *mut mnnkv_msmodelslim_linear,
+    info: *mut mnnkv_msmodelslim_linear_info,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(model, |model| {
             let info = SizedOut::new(info, "info")?;
             let linear = model.linear(count(linear, "linear")?)?;
-            info.set(&mnnkv_msmodelslim_linear {
-                struct_size: size_of::<mnnkv_msmodelslim_linear>() as u32,
+            info.set(&mnnkv_msmodelslim_linear_info {
+                struct_size: size_of::<mnnkv_msmodelslim_linear_info>() as u32,
                 tag: match linear.tag {
                     Tag::Float => MNNKV_MSMODELSLIM_FLOAT,
                     Tag::W8A16 => MNNKV_MSMODELSLIM_W8A16,
@@ -323,9 +325,11 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_linear_info(
 /// W8A16, W8A8_DYNAMIC, W8A8_MIX: (code - weight_offset) * weight_scale. W8A8, W8A8S: code * weight_scale where the
 /// file has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. Memory during the call: a byte
 /// for each code, so take some rows at a time.
-/// out: room for out_bytes bytes; needs no alignment. NOT_FOUND: no such linear. INVALID_ARGUMENT: rows that it does
-/// not have. BUFFER_TOO_SMALL: out. UNSUPPORTED: another type of quantisation. CORRUPT: its tensors do not fit each
-/// other, or a scale is no positive number; the message names it. IO: the file cannot be read, or has become shorter.
+/// out: room for out_bytes bytes, in the byte order of the machine; needs no alignment. rows 0 is legal. NOT_FOUND: no
+/// such linear. INVALID_ARGUMENT: rows that it does not have, or another dtype. BUFFER_TOO_SMALL: out_bytes;
+/// mnnkv_last_error says what is needed. UNSUPPORTED: another type of quantisation. CORRUPT: its tensors do not fit
+/// each other, or a scale is no positive number; the message names it. IO: the file cannot be read, or has become
+/// shorter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
     model: *const mnnkv_msmodelslim,
@@ -369,7 +373,7 @@ fn range(begin: u64, len: u64) -> Result<std::ops::Range<usize>> {
 /// x: tokens rows of k floats. y: tokens rows of rows floats, for the outputs row_begin .. row_begin + rows; room for
 /// y_cap floats. Inputs are quantised with a division; hardware that multiplies with the reciprocal may round a tie
 /// otherwise. NOT_FOUND, UNSUPPORTED, CORRUPT, IO: as mnnkv_msmodelslim_dequantize. INVALID_ARGUMENT: rows that it does
-/// not have, or NaN in x. BUFFER_TOO_SMALL: y.
+/// not have, or NaN in x. BUFFER_TOO_SMALL: y_cap; mnnkv_last_error says what is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
     model: *const mnnkv_msmodelslim,
@@ -405,8 +409,9 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
 /// Factors and summands of a norm, fp32. quantized: 1 = for quantised linears behind it (the pair of its name with
 /// ".module" where there is one), 0 = for float ones (the plain pair). Without a bias in the files bias is zeros.
 ///
-/// weight, bias: room for cap floats each. len: how many there are, also on BUFFER_TOO_SMALL. NOT_FOUND: no such norm,
-/// or no plain pair. CORRUPT: its tensors do not fit each other.
+/// weight, bias: room for cap floats each. len: how many there are. BUFFER_TOO_SMALL: *len is what is needed.
+/// NOT_FOUND: no such norm, or no plain pair. CORRUPT: its tensors do not fit each other. IO: as
+/// mnnkv_msmodelslim_dequantize.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     model: *const mnnkv_msmodelslim,
@@ -432,12 +437,13 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     }
 }
 
-/// Scales and offsets of a layer's KV cache, fp32: code = round(x / scale + offset), clamped to -128 .. 127, and
-/// x = (code - offset) * scale. values: 0 = of keys, 1 = of values. Offsets that the file does not have are zeros.
+/// Scales and offsets of a layer's KV cache, fp32, as mnnkv_kv_int8_scales takes them. kv_layer: a number in
+/// MNNKV_MSMODELSLIM_KV_LAYERS, which is the layer's own only where all layers have scales. values: 0 = of keys, 1 = of
+/// values. Offsets that the file does not have are zeros.
 ///
-/// There is one for each channel (KV head * head_dim + element), or one for all. scale, offset: room for cap floats
-/// each. len: how many there are, also on BUFFER_TOO_SMALL. NOT_FOUND: no such layer. CORRUPT: its tensors do not fit
-/// each other, or a scale is no positive number.
+/// scale, offset: room for cap floats each. len: how many there are: one for each channel, or 1, which is for all of
+/// them. BUFFER_TOO_SMALL: *len is what is needed. NOT_FOUND: no such layer. CORRUPT: its tensors do not fit each
+/// other, or a scale is no positive number. IO: as mnnkv_msmodelslim_dequantize.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
     model: *const mnnkv_msmodelslim,

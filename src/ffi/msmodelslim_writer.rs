@@ -14,11 +14,14 @@ use std::ffi::{c_char, c_void};
 /// First everything is announced, with its shape, then its contents come in the same order:
 ///
 ///   mnnkv_msmodelslim_writer_tensor, _linear, _kv              once for each
-///   mnnkv_msmodelslim_writer_append, _append_rows, _append_kv  in pieces of any size
+///   mnnkv_msmodelslim_writer_append, _append_rows, _append_kv  the same one by one; a tensor or linear in pieces
 ///   mnnkv_msmodelslim_writer_finish                            the directory is complete
 ///
 /// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json, which
-/// is written last: a directory that has one is whole. One thread at a time.
+/// is written last: a directory that has one is whole. Tensors lie in the order of the announcements without gaps:
+/// behind an int8 weight whose size is no multiple of 4 they are not aligned, which some readers refuse; announce such
+/// a weight last. What answers INVALID_ARGUMENT before finish has changed nothing and may be called again. One thread
+/// at a time.
 pub struct mnnkv_msmodelslim_writer(Handle<Option<Writer>>);
 
 /// How a directory is written. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
@@ -59,7 +62,8 @@ unsafe fn with(writer: *mut mnnkv_msmodelslim_writer, body: impl FnOnce(&mut Wri
 /// Prepares a directory at path (UTF-8, zero-terminated). It may exist, and must have no quantised weights or
 /// description; else its parent must exist. Nothing is written before the first contents. abi_version:
 /// MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_msmodelslim_writer_destroy.
-/// INVALID_ARGUMENT: path is no directory, or one with weights. UNSUPPORTED: another ABI. Any thread.
+/// options: NULL = one file, scales for rows, no offsets. INVALID_ARGUMENT: path is no directory, or one with weights;
+/// an option out of range. IO: path cannot be looked at. UNSUPPORTED: another ABI. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
     path: *const c_char,
@@ -104,8 +108,9 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_destroy(writer: *mut mnnkv_msm
 
 /// Announces a tensor that is copied as it is. tag: the word for the description, such as "FLOAT", or of the layer that
 /// it is of. dtype: as safetensors has it, such as "F16", "BF16", "F32", "I8". Texts are zero-terminated. shape: rank
-/// dimensions, outermost first.
-/// INVALID_ARGUMENT: a name that was announced, an unknown word, a shape of no possible size, or contents have begun.
+/// dimensions, outermost first; 0 for a single number.
+/// INVALID_ARGUMENT: a name that was announced or has no dot, an unknown word, a shape of no possible size, or contents
+/// have begun.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -158,7 +163,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
 }
 
 /// The next len bytes of an announced tensor, little endian. INVALID_ARGUMENT: another one is due, or more bytes than
-/// are left. IO: the directory cannot be written; then only destroy is left.
+/// are left. NOT_FOUND, IO: the directory cannot be written, such as where its parent is missing; then only destroy is
+/// left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -176,7 +182,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
 }
 
 /// The next count floats of an announced linear: whole rows. INVALID_ARGUMENT: another one is due, no whole rows, more
-/// than are left, or a number that is not finite. IO: as mnnkv_msmodelslim_writer_append.
+/// than are left, a number that is not finite, or, with asymmetric, numbers that are further apart than f32 reaches;
+/// nothing is written then. NOT_FOUND, IO: as mnnkv_msmodelslim_writer_append.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -195,7 +202,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
 
 /// The KV scales of an announced layer: channels floats each. key_offset, value_offset: whole numbers from -128 to 127,
 /// or NULL for zeros, which every runtime reads alike. INVALID_ARGUMENT: another one is due, another number of
-/// channels, a scale that is not positive, or an offset that is no code. IO: as mnnkv_msmodelslim_writer_append.
+/// channels, a scale that is not positive, or an offset that is no code. NOT_FOUND, IO: as
+/// mnnkv_msmodelslim_writer_append.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -223,7 +231,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
 }
 
 /// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. On failure what was
-/// written is removed. Only destroy is left afterwards, whatever the answer.
+/// written is removed. IO: the directory cannot be written. Only destroy is left afterwards, whatever the answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_finish(writer: *mut mnnkv_msmodelslim_writer) -> mnnkv_status {
     guard(|| {

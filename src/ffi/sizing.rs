@@ -13,15 +13,15 @@ pub const MNNKV_DTYPE_FP8: u32 = 7;
 /// 4-bit integers, two in a byte: mnnkv_sizing_options::element alone takes it.
 pub const MNNKV_DTYPE_INT4: u32 = 8;
 
-/// mnnkv_sizing_layer::kind: keeps every token.
+/// mnnkv_sizing_layer_info::kind: keeps every token.
 pub const MNNKV_LAYER_FULL: u32 = 1;
-/// mnnkv_sizing_layer::kind: keeps the last most_tokens tokens (sliding window).
+/// mnnkv_sizing_layer_info::kind: keeps the last most_tokens tokens (sliding window).
 pub const MNNKV_LAYER_SLIDING: u32 = 2;
-/// mnnkv_sizing_layer::kind: keeps the tokens of a chunk of most_tokens (chunked attention).
+/// mnnkv_sizing_layer_info::kind: keeps the tokens of a chunk of most_tokens (chunked attention).
 pub const MNNKV_LAYER_CHUNKED: u32 = 3;
-/// mnnkv_sizing_layer::kind: reads the cache of an earlier layer and has none of its own.
+/// mnnkv_sizing_layer_info::kind: reads the cache of an earlier layer and has none of its own.
 pub const MNNKV_LAYER_SHARED: u32 = 4;
-/// mnnkv_sizing_layer::kind: has a state of fixed size and no cache (linear attention, state space model, convolution).
+/// mnnkv_sizing_layer_info::kind: has a state of fixed size and no cache (linear attention, state space, convolution).
 pub const MNNKV_LAYER_RECURRENT: u32 = 5;
 
 /// mnnkv_sizing_options::lossless_scope: the first lossless_front_n layers.
@@ -76,8 +76,8 @@ const _: () = assert!(size_of::<mnnkv_sizing_info>() == 24);
 /// One layer. Set struct_size before the call; the fields it covers are written. What a layer has not is 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct mnnkv_sizing_layer {
-    /// sizeof(mnnkv_sizing_layer)
+pub struct mnnkv_sizing_layer_info {
+    /// sizeof(mnnkv_sizing_layer_info)
     pub struct_size: u32,
     /// MNNKV_LAYER_*
     pub kind: u32,
@@ -98,10 +98,10 @@ pub struct mnnkv_sizing_layer {
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_sizing_layer {
+unsafe impl Sized32 for mnnkv_sizing_layer_info {
     const MIN: usize = 40;
 }
-const _: () = assert!(size_of::<mnnkv_sizing_layer>() == 40);
+const _: () = assert!(size_of::<mnnkv_sizing_layer_info>() == 40);
 
 /// How a cache is kept, and what is expected to be saved. Start from mnnkv_sizing_options_default; a NULL pointer means
 /// those defaults. Savings act in this order: tokens are evicted, elements become int8, cold bytes are compressed.
@@ -324,9 +324,12 @@ pub unsafe extern "C" fn mnnkv_sizing_destroy(sizing: *mut mnnkv_sizing) {
     });
 }
 
-/// The model as a whole. Any thread.
+/// The model as a whole. Set info->struct_size first. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_sizing_model(sizing: *const mnnkv_sizing, info: *mut mnnkv_sizing_info) -> mnnkv_status {
+pub unsafe extern "C" fn mnnkv_sizing_get_info(
+    sizing: *const mnnkv_sizing,
+    info: *mut mnnkv_sizing_info,
+) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(sizing, |model| {
@@ -343,19 +346,19 @@ pub unsafe extern "C" fn mnnkv_sizing_model(sizing: *const mnnkv_sizing, info: *
     }
 }
 
-/// One layer, counted from 0. INVALID_ARGUMENT: no such layer. Any thread.
+/// One layer, counted from 0. Set info->struct_size first. INVALID_ARGUMENT: no such layer. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_sizing_layer_of(
+pub unsafe extern "C" fn mnnkv_sizing_get_layer_info(
     sizing: *const mnnkv_sizing,
     layer: u32,
-    out: *mut mnnkv_sizing_layer,
+    info: *mut mnnkv_sizing_layer_info,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(sizing, |model| {
-            let out = SizedOut::new(out, "out")?;
+            let info = SizedOut::new(info, "info")?;
             match model.layers.get(layer as usize) {
-                Some(found) => out.set(&found.into()),
+                Some(found) => info.set(&found.into()),
                 None => bail!(InvalidArgument, "layer is {layer}; the model has {}", model.layers.len()),
             }
             Ok(())
@@ -363,9 +366,9 @@ pub unsafe extern "C" fn mnnkv_sizing_layer_of(
     }
 }
 
-impl From<&Layer> for mnnkv_sizing_layer {
+impl From<&Layer> for mnnkv_sizing_layer_info {
     fn from(layer: &Layer) -> Self {
-        let mut out = mnnkv_sizing_layer {
+        let mut out = mnnkv_sizing_layer_info {
             struct_size: size_of::<Self>() as u32,
             kind: MNNKV_LAYER_SHARED,
             kv_heads: 0,
@@ -426,7 +429,8 @@ pub unsafe extern "C" fn mnnkv_sizing_per_token(
     }
 }
 
-/// Bytes of the cache on one rank at tokens tokens per sequence. More tokens never take less.
+/// Bytes of the cache on one rank at tokens tokens per sequence. More tokens never take less. options: NULL = the
+/// defaults. Set total->struct_size first.
 /// INVALID_ARGUMENT: tokens over MNNKV_SIZING_MAX_TOKENS; an option out of range; more KV heads than ranks that they
 /// cannot be dealt out to evenly; bytes that do not fit 64 bits. UNSUPPORTED: C8 of elements with 8 bits or fewer, or
 /// of latents (MLA). Any thread.
@@ -486,8 +490,7 @@ pub unsafe extern "C" fn mnnkv_sizing_longest(
 
 /// What was assumed about the model, and what no number has, one sentence per line.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to
-/// say.
+/// text: room for cap bytes. len: the length of the text with the zero at its end; 1 when there is nothing to say.
 /// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_notes(

@@ -54,10 +54,10 @@ impl FloatTensor {
 impl Model {
     /// The tensors of the float model with weights, biases and norms in `dtype` (F16, BF16 or F32), by name.
     ///
-    /// Quantised weights become floats; their scales, offsets and folded biases go, as do KV scales. Of a smoothed norm the
-    /// pair for quantised linears stays, under the plain name. Tensors that are no weights or biases, or no floats, stay
-    /// as they are. UNSUPPORTED: a weight of a type that is not read, or a tensor that has to be applied while the model
-    /// runs. Errors of a linear that cannot be used name it.
+    /// Quantised weights become floats; their scales, offsets and folded biases go, as do KV scales. Of a smoothed norm
+    /// the pair for quantised linears stays, under the plain name. Tensors that are no weights or biases, or no floats,
+    /// stay as they are. UNSUPPORTED: a weight of a type that is not read, or a tensor that has to be applied while the
+    /// model runs. Errors of a linear that cannot be used name it.
     pub fn float_tensors(&self, dtype: Dtype) -> Result<Vec<FloatTensor>> {
         let float = match dtype {
             Dtype::F16 => safetensors::Dtype::F16,

@@ -9,8 +9,9 @@ use crate::status::{Result, bail};
 /// Scale and offset of a range, which zero is made part of.
 ///
 /// Symmetric: scale = max(-min, max) / 127, offset 0. Otherwise scale = (max - min) / 255 and offset =
-/// round(-min / scale) - 128, a whole number in -128 .. 127. No scale is below 2^-23. INVALID_ARGUMENT: a range that is not finite, or too wide
-/// for f32.
+/// round(-min / scale) - 128, a whole number in -128 .. 127. No scale is below 2^-23.
+///
+/// INVALID_ARGUMENT: a range that is not finite, or too wide for f32.
 pub fn params(min: f32, max: f32, symmetric: bool) -> Result<(f32, f32)> {
     let symmetry = if symmetric { Symmetry::Symmetric } else { Symmetry::Asymmetric };
     let (scale, offset) = of_range(min, max, symmetry);

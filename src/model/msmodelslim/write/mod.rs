@@ -38,7 +38,8 @@ impl Default for WriteOptions {
 ///
 /// Files are `quant_model_weights.safetensors` or its parts and index, and `quant_model_description.json`. Data lies in
 /// the order of the announcements without gaps: behind an int8 weight whose size is no multiple of 4, tensors are not
-/// aligned, which some readers refuse; announce such a weight last. Memory: the scales of one linear, and one row.
+/// aligned, which some readers refuse; announce such a weight last. Memory: the scales of one linear, and the codes of the
+/// rows that come together.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
@@ -170,23 +171,18 @@ impl Writer {
             bail!(InvalidArgument, "{name}: row {row}, column {column} is {}; a finite number expected", weights[at]);
         }
         let groups = k / group;
-        let begin = self.scales.len();
-        resize(&mut self.scales, begin + rows * groups)?;
-        resize(&mut self.offsets, begin + rows * groups)?;
+        // By what was written: a call that failed before may have left more.
+        let of_rows = self.done as usize * groups..(self.done as usize + rows) * groups;
+        resize(&mut self.scales, of_rows.end)?;
+        resize(&mut self.offsets, of_rows.end)?;
         let (mut codes, mut bytes) = (Vec::new(), Vec::new());
-        resize(&mut codes, k)?;
-        resize(&mut bytes, k)?;
-        for (row, weights) in weights.chunks_exact(k).enumerate() {
-            let of_row = begin + row * groups..begin + (row + 1) * groups;
-            let (scales, offsets) = (&mut self.scales[of_row.clone()], &mut self.offsets[of_row]);
-            let quantized = quantize_rows(weights, k, self.options.symmetric, &mut codes, scales, offsets);
-            if let Err(e) = quantized {
-                self.failed = true;
-                return Err(Error::new(e.status(), format!("{name}: {}", e.message())));
-            }
-            bytes.iter_mut().zip(&codes).for_each(|(byte, code)| *byte = *code as u8);
-            self.put(&bytes)?;
-        }
+        resize(&mut codes, weights.len())?;
+        resize(&mut bytes, weights.len())?;
+        let (scales, offsets) = (&mut self.scales[of_rows.clone()], &mut self.offsets[of_rows]);
+        quantize_rows(weights, k, self.options.symmetric, &mut codes, scales, offsets)
+            .map_err(|e| Error::new(e.status(), format!("{name}: {}", e.message())))?;
+        bytes.iter_mut().zip(&codes).for_each(|(byte, code)| *byte = *code as u8);
+        self.put(&bytes)?;
         self.done += rows as u64;
         if self.done as usize == n {
             let (scales, offsets) = (std::mem::take(&mut self.scales), std::mem::take(&mut self.offsets));
