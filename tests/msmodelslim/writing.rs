@@ -240,6 +240,29 @@ fn contents_come_in_the_announced_order_and_size() {
 }
 
 #[test]
+fn rows_that_are_refused_can_be_given_again() {
+    let options = WriteOptions { symmetric: false, ..WriteOptions::default() };
+    let (scratch, plain) = (Scratch::new("refused"), Scratch::new("plain"));
+    let good = weights(5, 8);
+    for (scratch, with_failures) in [(&scratch, true), (&plain, false)] {
+        let mut writer = Writer::new(&scratch.0, options).unwrap();
+        writer.linear("m.up", 5, 8).unwrap();
+        writer.append_rows("m.up", &good[..16]).unwrap();
+        if with_failures {
+            // Row 3 reaches further than f32; row 2, before it, is fine.
+            let mut far = good[16..].to_vec();
+            (far[8], far[9]) = (f32::MAX, f32::MIN);
+            let error = writer.append_rows("m.up", &far).unwrap_err();
+            assert_eq!(error.status(), Status::InvalidArgument);
+            assert!(error.message().starts_with("m.up: "), "{error}");
+        }
+        writer.append_rows("m.up", &good[16..]).unwrap();
+        writer.finish().unwrap();
+    }
+    assert_eq!(tensors(&scratch), tensors(&plain));
+}
+
+#[test]
 fn layers_of_other_types_are_copied_under_their_tags() {
     let scratch = Scratch::new("copy");
     let mut writer = Writer::new(&scratch.0, WriteOptions::default()).unwrap();
