@@ -1,7 +1,7 @@
 //! `mnnkv check`: everything that is wrong with a quantised directory.
 
 use crate::failure::Failure;
-use crate::output::Answer;
+use crate::output::{Answer, visible};
 use crate::progress;
 use clap::Args;
 use indicatif::ProgressBar;
@@ -66,7 +66,8 @@ fn list<'a>(findings: impl Iterator<Item = &'a Finding>, all: bool) -> String {
         let shown = if all { findings.len() } else { findings.len().min(SHOWN) };
         for finding in &findings[..shown] {
             let file = if finding.file.is_empty() { String::new() } else { format!("{}: ", finding.file) };
-            text += &format!("{}: {file}{} [{word}]\n", finding.severity.word(), finding.text);
+            let line = format!("{}: {file}{} [{word}]", finding.severity.word(), finding.text);
+            text += &format!("{}\n", visible(&line));
         }
         if shown < findings.len() {
             text += &format!("... and {} more [{word}]; --all shows them\n", findings.len() - shown);

@@ -186,7 +186,8 @@ struct Config(Map<String, Value>);
 impl Config {
     /// `None` where there is none.
     fn read(path: &Path) -> Result<Option<Self>, Failure> {
-        if !path.exists() {
+        // A link to nothing is there, and an error: the runtime that is to load the model needs the file.
+        if path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
             return Ok(None);
         }
         let file = ModelFile::open(path)?;

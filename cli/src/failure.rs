@@ -1,6 +1,8 @@
 //! Why a command could not do what it was asked to.
 
+use crate::output;
 use mnnkv::status::Error;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// A sentence for the user.
@@ -11,9 +13,10 @@ impl Failure {
     /// Says it, on standard error as text or on standard output as JSON, where a program looks for the answer.
     pub fn print(&self, json: bool) -> ExitCode {
         if json {
-            crate::output::print(&format!("{:#}\n", serde_json::json!({ "error": self.0 })));
+            // Where this cannot be written nobody can be told why.
+            let _ = output::print(&format!("{:#}\n", serde_json::json!({ "error": self.0 })));
         } else {
-            eprintln!("mnnkv: {}", self.0);
+            let _ = writeln!(io::stderr(), "mnnkv: {}", output::visible(&self.0));
         }
         ExitCode::from(3)
     }

@@ -2,7 +2,7 @@
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::{Answer, table};
+use crate::output::{Answer, table, visible};
 use clap::Args;
 use mnnkv::model::compressor::{self, Compressor};
 use mnnkv::model::file::{ModelFile, Source};
@@ -102,8 +102,8 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Answer, Failure> {
 
 fn tensors(path: &Path, file: &ModelFile) -> Result<Answer, Failure> {
     let tensors = safetensors::read(file).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))?;
-    let mut text =
-        format!("{}: safetensors, {} tensors, {}\n", path.display(), tensors.len(), bytes::format(file.len()));
+    let (count, s) = (tensors.len(), if tensors.len() == 1 { "" } else { "s" });
+    let mut text = format!("{}: safetensors, {count} tensor{s}, {}\n", path.display(), bytes::format(file.len()));
     let row = |t: &safetensors::Tensor| {
         vec![t.name.clone(), t.dtype.name().to_owned(), format!("{:?}", t.shape), bytes::format(t.bytes)]
     };
@@ -120,7 +120,7 @@ fn directory(path: &Path) -> Result<Answer, Failure> {
     let mut text = format!(
         "{}: quantised by msmodelslim, {}, {} in {} file{}\n",
         path.display(),
-        description.model_quant_type.as_deref().unwrap_or("of a type that is not given"),
+        visible(description.model_quant_type.as_deref().unwrap_or("of a type that is not given")),
         bytes::format(model.bytes()),
         model.weight_files(),
         if model.weight_files() == 1 { "" } else { "s" },

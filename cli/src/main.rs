@@ -49,8 +49,22 @@ enum Command {
     Man(pages::Man),
 }
 
+/// Says what is wrong with the command line, or helps, in the form that was asked for.
+fn misused(e: &clap::Error) -> ExitCode {
+    if e.use_stderr() && std::env::args_os().any(|word| word == "--json") {
+        let text = e.to_string();
+        let _ = output::print(&format!("{:#}\n", serde_json::json!({ "error": text.trim_end() })));
+    } else {
+        let _ = e.print();
+    }
+    ExitCode::from(if e.use_stderr() { 2 } else { 0 })
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return misused(&e),
+    };
     let outcome = match &cli.command {
         Command::ConvertCompressor(arguments) => convert::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),

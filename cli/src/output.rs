@@ -1,7 +1,8 @@
 //! What a command answers, as text for people or as JSON for programs.
 
+use crate::failure::Failure;
 use serde_json::Value;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Both forms of an answer, and whether it is a good one.
@@ -22,26 +23,46 @@ impl Answer {
 
     /// Writes it to standard output.
     pub fn print(&self, json: bool) -> ExitCode {
-        let object;
-        print(if json {
-            object = format!("{:#}\n", self.json);
-            &object
+        let printed = if json {
+            print(&format!("{:#}\n", self.json))
         } else {
-            &self.text
-        });
-        if self.clean { ExitCode::SUCCESS } else { ExitCode::from(1) }
+            print(&self.text.lines().map(|line| visible(line) + "\n").collect::<String>())
+        };
+        match printed {
+            Err(e) => Failure(format!("cannot write to standard output: {e}")).print(false),
+            Ok(()) if self.clean => ExitCode::SUCCESS,
+            Ok(()) => ExitCode::from(1),
+        }
     }
 }
 
 /// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
-pub fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
+}
+
+/// A text from a file or the command line in one line that a terminal only shows: control characters but tabs, and those
+/// that turn the direction of writing, are escaped.
+pub fn visible(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if (c.is_control() && c != '\t') || turns(c) => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    line
 }
 
 /// Columns as wide as their longest entry, two spaces apart. Columns of numbers are set to the right, under a heading if
 /// the first row has one.
 pub fn table(rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let column = |c: usize| rows.iter().filter_map(move |row| row.get(c));
     let width = |c: usize| column(c).map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -50,7 +71,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     let numbers: Vec<bool> = (0..columns).map(|c| column(c).skip(usize::from(headed)).all(number)).collect();
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::from("  ");
         for ((cell, width), number) in row.iter().zip(&widths).zip(&numbers) {
             let fill = " ".repeat(width - cell.chars().count());
@@ -77,5 +98,12 @@ mod tests {
         let facts = rows(&[&["layers", "2"], &["weights", "F16"]]);
         assert_eq!(table(&facts), "  layers   2\n  weights  F16\n");
         assert_eq!(table(&[]), "");
+    }
+
+    #[test]
+    fn names_from_files_cannot_steer_a_terminal_or_begin_a_line() {
+        let name = "a\u{1b}[31m\nb\u{7}\u{9b}c\u{202e}d é";
+        assert_eq!(visible(name), "a\\u{1b}[31m\\nb\\u{7}\\u{9b}c\\u{202e}d é");
+        assert_eq!(table(&rows(&[&[name]])), format!("  {}\n", visible(name)));
     }
 }

@@ -169,3 +169,56 @@ fn completions_and_manual_pages_know_every_command() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn names_in_files_reach_no_terminal_as_they_are() {
+    let folder = std::env::temp_dir().join(format!("mnnkv-names-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let healthy = testdata("msmodelslim/w8a16_per_channel");
+    let weights = "quant_model_weights.safetensors";
+    std::fs::copy(healthy.join(weights), folder.join(weights)).unwrap();
+    let description = std::fs::read(healthy.join("quant_model_description.json")).unwrap();
+    let mut description: Value = serde_json::from_slice(&description).unwrap();
+    description["model_quant_type"] = "\u{1b}[31m\nW8A16".into();
+    let file = folder.join("quant_model_description.json");
+    std::fs::write(&file, description.to_string()).unwrap();
+    let harmless = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
+    let text = says(0, &["inspect", folder.to_str().unwrap()]);
+    assert!(harmless(&text) && text.contains("\\u{1b}[31m\\nW8A16"), "{text}");
+    description["evil\u{1b}[2J\n\u{9b}.weight"] = "W\u{7}".into();
+    std::fs::write(&file, description.to_string()).unwrap();
+    for words in [&["check"][..], &["check", "--all"]] {
+        let text = says(1, &[words, &[folder.to_str().unwrap()]].concat());
+        assert!(harmless(&text) && text.contains("has evil\\u{1b}[2J\\n\\u{9b}.weight; no file"), "{text}");
+    }
+    let object = json(1, &["check", folder.to_str().unwrap()]);
+    assert!(object["findings"].as_array().unwrap().iter().any(|f| f["tensor"] == "evil\u{1b}[2J\n\u{9b}.weight"));
+    assert!(harmless(&complains(3, &["inspect", "no\u{1b}[31m\nfile"])[..]));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn programs_get_json_for_a_wrong_command_line_too() {
+    for words in
+        [&["no-such-command"][..], &["check"], &["size"], &["dequantize", "x", "--output", "y", "--dtype", "f64"]]
+    {
+        let object = json(2, words);
+        assert!(!object["error"].as_str().unwrap().is_empty(), "{words:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_answer_that_cannot_be_written_is_a_failure() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let healthy = path("msmodelslim/w8a16_per_channel");
+    let program = || Command::new(env!("CARGO_BIN_EXE_mnnkv"));
+    for words in [&["check", &healthy][..], &["--json", "inspect", &healthy]] {
+        let run = program().args(words).stdout(full()).output().unwrap();
+        assert_eq!(run.status.code(), Some(3), "{words:?}");
+        assert!(String::from_utf8_lossy(&run.stderr).contains("cannot write to standard output"), "{words:?}");
+    }
+    let run = program().args(["check", "no-such-directory"]).stderr(full()).status().unwrap();
+    assert_eq!(run.code(), Some(3));
+}

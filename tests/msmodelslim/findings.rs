@@ -416,3 +416,67 @@ fn links_that_loop_and_pipes_end_in_an_error() {
     std::fs::remove_dir_all(&path).unwrap();
     assert_eq!(found, ["error unreadable", "error unreadable"]);
 }
+
+#[test]
+fn kv_scales_without_a_config_fit_the_linears() {
+    let rows = |rows: usize| {
+        move |d: &mut Directory| {
+            d.config = json!({});
+            d.put("m.3.k_proj.weight", "FLOAT", Dtype::F32, &[rows, 4], f32s(&vec![1.0; 4 * rows]));
+        }
+    };
+    finds(rows(2), &[]);
+    finds(
+        rows(3),
+        &["error shape_mismatch m.3.k_proj.kv_cache_scale", "error shape_mismatch m.3.k_proj.kv_cache_offset"],
+    );
+}
+
+#[test]
+fn kv_scales_of_a_type_that_is_not_read_are_refused() {
+    let mut directory = Directory::healthy();
+    assert!(Model::open_folder(&directory.folder()).unwrap().kv_scales(0).is_ok());
+    directory.description.insert("kv_cache_type".to_owned(), "C8_MXFP8".into());
+    let error = Model::open_folder(&directory.folder()).unwrap().kv_scales(0).unwrap_err();
+    assert_eq!(error.status(), Status::Unsupported);
+    assert!(error.message().contains("quant_model_description.json: kv_cache_type is \"C8_MXFP8\""), "{error}");
+}
+
+#[test]
+fn a_group_size_without_groups_is_noticed() {
+    let size = |size: u64| move |d: &mut Directory| drop(d.description.insert("group_size".to_owned(), size.into()));
+    finds(size(2), &["warning group_size_mismatch group_size"]);
+    // A row of four columns is a group of four.
+    finds(size(4), &[]);
+}
+
+#[test]
+fn offsets_of_weights_that_are_read_without_are_noticed() {
+    let offsets = |offsets: [f32; 3]| {
+        move |d: &mut Directory| {
+            d.put("m.a.weight_scale", "W8A8", Dtype::F32, &[3, 1], f32s(&[0.5, 1.0, 0.25]));
+            d.put("m.a.weight_offset", "W8A8", Dtype::F32, &[3, 1], f32s(&offsets));
+        }
+    };
+    finds(offsets([0.0, 0.0, 0.0]), &[]);
+    finds(offsets([0.0, 0.0, 7.0]), &["warning offset_out_of_range m.a.weight_offset"]);
+}
+
+#[test]
+fn findings_about_the_description_name_it_and_quote_it() {
+    for part in ["m.a.quant_bias", "m.b.weight_offset", "m.3.k_proj.kv_cache_scale", "m.3.k_proj.kv_cache_offset"] {
+        let mut directory = Directory::healthy();
+        directory.remove(part);
+        let report = check_folder(&directory.folder());
+        let [finding] = report.findings.as_slice() else { panic!("{report:?}") };
+        assert_eq!((finding.file.as_str(), finding.tensor.as_str()), ("quant_model_description.json", part));
+    }
+    for (key, value) in [("version", "2"), ("model_quant_type", "W9"), ("kv_cache_type", "C9")] {
+        let mut directory = Directory::healthy();
+        directory.description.insert(key.to_owned(), value.into());
+        let report = check_folder(&directory.folder());
+        let [finding] = report.findings.as_slice() else { panic!("{report:?}") };
+        assert_eq!(finding.file, "quant_model_description.json");
+        assert!(finding.text.starts_with(&format!("{key} is \"{value}\"")), "{}", finding.text);
+    }
+}

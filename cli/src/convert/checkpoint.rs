@@ -48,7 +48,7 @@ impl Checkpoint {
         let data = Path::new(&folder).join("data");
         let (mut tensors, mut others) = (BTreeMap::new(), Vec::new());
         for (key, value) in compressor_of(&pickle, &name)? {
-            let info = value.into_tensor_info(Object::Unicode(key.clone()), &data);
+            let info = guarded(|| value.into_tensor_info(Object::Unicode(key.clone()), &data));
             match info.map_err(|e| Failure(format!("{name}: {key}: {e}")))? {
                 Some(info) if tensors.contains_key(&info.name) => {
                     return Err(Failure(format!("{name}: {key} is there twice")));
@@ -151,17 +151,24 @@ fn read_pickle(archive: &mut ZipArchive<BufReader<File>>, path: &str) -> Result<
         )));
     };
     let bytes = read_entry(archive, path, pickle, MAX_PICKLE)?;
-    // The reader computes with what it finds, and a damaged pickle may make it panic.
-    let read = catch_unwind(AssertUnwindSafe(|| {
+    let read = guarded(|| {
         let mut stack = Stack::empty();
         stack.read_loop(&mut &bytes[..])?;
         stack.finalize()
-    }));
-    let folder = pickle.trim_end_matches("/data.pkl").to_owned();
+    });
     match read {
-        Ok(Ok(object)) => Ok((folder, object)),
-        Ok(Err(e)) => Err(Failure(format!("{path}: {pickle} is no pickle of a checkpoint: {e}"))),
-        Err(_) => Err(Failure(format!("{path}: {pickle} is no pickle of a checkpoint"))),
+        Ok(object) => Ok((pickle.trim_end_matches("/data.pkl").to_owned(), object)),
+        Err(e) => Err(Failure(format!("{path}: {pickle} is no pickle of a checkpoint: {e}"))),
+    }
+}
+
+/// What the library for pickles answers. It computes with what it finds, and a damaged pickle may make it panic.
+fn guarded<T>(read: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(Ok(found)) => Ok(found),
+        // Behind the first line its errors may have a backtrace.
+        Ok(Err(e)) => Err(e.to_string().lines().next().unwrap_or_default().to_owned()),
+        Err(_) => Err("a number in it is out of range".to_owned()),
     }
 }
 

@@ -70,6 +70,7 @@ impl Drop for Folder {
 fn refused(result: Result<Vec<u8>, String>, words: &[&str]) {
     let failure = result.expect_err("it was converted");
     assert!(words.iter().all(|w| failure.contains(w)), "{failure:?} has not all of {words:?}");
+    assert_eq!(failure.lines().count(), 1, "{failure}");
 }
 
 #[test]
@@ -270,8 +271,10 @@ fn weights_that_the_file_cannot_hold_are_refused() {
 fn damaged_tensors_are_refused() {
     let folder = Folder::new("damaged");
     type Damage = fn(&mut Tensors);
-    let cases: [(Damage, &[&str]); 7] = [
+    let cases: [(Damage, &[&str]); 8] = [
         (|t| t.find("compress_tk.0.3.weight").1 = 1 << 20, &["compress_tk.0.3.weight reaches beyond its storage"]),
+        // As the pickle has it: -1.
+        (|t| t.find("compress_tk.0.3.weight").1 = u32::MAX as usize, &["compress_tk.0.3.weight"]),
         (|t| t.find("compress_tk.0.3.weight").3 = vec![1 << 30, 1], &["reaches beyond"]),
         // The same element ever again: more elements than the storage has.
         (

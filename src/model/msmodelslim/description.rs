@@ -61,15 +61,15 @@ impl Description {
         match key {
             "model_quant_type" => {
                 self.model_quant_type = word(key, value, findings);
-                if self.model_quant_type.as_deref().is_some_and(|label| Tag::from_word(label).is_none()) {
-                    let text = format!("model_quant_type is {:?}, which is no type of the format", value.text());
+                if let Some(label) = self.model_quant_type.as_deref().filter(|label| Tag::from_word(label).is_none()) {
+                    let text = format!("model_quant_type is {label:?}, which is no type of the format");
                     findings.warn(Kind::UnknownQuantType, key, text);
                 }
             }
             "version" => {
                 self.version = word(key, value, findings);
-                if self.version.as_deref().is_some_and(|version| !is_version(version)) {
-                    let text = format!("version is {:?}; three numbers such as 1.0.0 expected", value.text());
+                if let Some(version) = self.version.as_deref().filter(|version| !is_version(version)) {
+                    let text = format!("version is {version:?}; three numbers such as 1.0.0 expected");
                     findings.warn(Kind::UnknownVersion, key, text);
                 }
             }

@@ -106,7 +106,7 @@ kinds! {
     GroupSizeMismatch "group_size_mismatch" Corrupt,
     /// A scale that is zero, negative, infinite or NaN.
     BadScaleValue "bad_scale_value" Corrupt,
-    /// An offset outside -128 .. 127.
+    /// An offset outside -128 .. 127, or other than 0 where the type has none.
     OffsetOutOfRange "offset_out_of_range" Corrupt,
     /// An offset that is no whole number.
     NonIntegralOffset "non_integral_offset" Corrupt,

@@ -19,8 +19,11 @@
 //! - KV tensors under names from old documents or with the slip of an example (`kv_offset`, `kv_scale_offset`,
 //!   `kv_cacahe_scale`) are read, with a warning. A missing KV offset is a warning, and zeros; a missing scale an
 //!   error. Tags of KV tensors do not matter.
+//! - KV scales are as long as config.json says (KV heads times head_dim), or without it as the rows of the linear that
+//!   makes the keys or values; or there is one for all.
 //! - `group_size` may be a number in a string (warning). Scales say what groups there are; another `group_size` is an
-//!   error.
+//!   error, and one where no linear has groups a warning.
+//! - A `weight_offset` other than 0 of a W8A8 or W8A8S weight is a warning: those are read without an offset.
 //! - JSON is read strictly: comments and trailing commas are errors. A key that comes twice is a warning where both
 //!   values are the same, else an error.
 //! - `deq_scale` in the NPU's own form is read, with a warning; other bits above the number are an error.

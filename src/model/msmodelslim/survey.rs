@@ -315,7 +315,7 @@ fn read_json(folder: &dyn Folder, file: &str) -> Result<Json, (Kind, Status, Str
     let unreadable = |e: Error| (Kind::Unreadable, e.status(), e.message().to_owned());
     let source = folder.open(file).map_err(unreadable)?;
     if source.len() > MAX_JSON {
-        let text = format!("{file} has {} bytes; at most {MAX_JSON} allowed", source.len());
+        let text = format!("the document has {} bytes; at most {MAX_JSON} allowed", source.len());
         return Err((Kind::JsonShape, Status::Corrupt, text));
     }
     let bytes = source.read_vec(0, source.len()).map_err(unreadable)?;

@@ -19,6 +19,10 @@ impl Checker<'_> {
         for part in ["weight_offset", "input_offset"] {
             self.offsets(&linear.part(part));
         }
+        if !linear.tag.needs_weight_scale() {
+            let expected = format!("0, since weights of type {} are read without an offset,", linear.tag.word());
+            self.zeros(&linear.part("weight_offset"), Kind::OffsetOutOfRange, &expected);
+        }
         self.deq_scales(&linear.part("deq_scale"));
         if linear.error.is_some() {
             return;

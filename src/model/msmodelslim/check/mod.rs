@@ -65,6 +65,7 @@ impl<'a> Checker<'a> {
                 Err(e) => {
                     let finding = self.findings.error(Kind::Unreadable, &located.tensor.name, e.message().to_owned());
                     finding.status = e.status();
+                    located.file.name.clone_into(&mut finding.file);
                     return false;
                 }
             }

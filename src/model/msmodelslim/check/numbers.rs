@@ -78,6 +78,11 @@ impl Checker<'_> {
 
     /// Runtimes in use are right only with KV offsets of 0.
     pub(super) fn kv_offsets(&mut self, name: &str) {
+        self.zeros(name, Kind::KvOffsetNonzero, "0, the only offset that every runtime reads alike,");
+    }
+
+    /// Warns of numbers other than 0.
+    pub(super) fn zeros(&mut self, name: &str, kind: Kind, expected: &str) {
         let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return };
         let mut set = tally::<f32>();
         self.scan(
@@ -89,8 +94,8 @@ impl Checker<'_> {
                 }
             },
         );
-        if let Some(text) = set.text(name, "0, the only offset that every runtime reads alike,") {
-            self.fault(located, Kind::KvOffsetNonzero, true, text);
+        if let Some(text) = set.text(name, expected) {
+            self.fault(located, kind, true, text);
         }
     }
 

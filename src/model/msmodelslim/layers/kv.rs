@@ -2,7 +2,7 @@
 
 use super::{FLOATS, Inspector};
 use crate::model::msmodelslim::config::Config;
-use crate::model::msmodelslim::finding::Kind;
+use crate::model::msmodelslim::finding::{Kind, Severity};
 use crate::status::Error;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,38 +112,54 @@ impl Inspector<'_> {
                 }
             }
         }
-        self.kv_declaration(config, any);
+        let unsupported = self.kv_declaration(config, any);
         let mut layers: Vec<_> = layers.into_values().collect();
         layers.sort_by(|a, b| (a.layer, &a.prefix).cmp(&(b.layer, &b.prefix)));
         for layer in &mut layers {
+            layer.error = layer.error.take().or_else(|| unsupported.clone());
             self.kv_layer(layer, config);
         }
         layers
     }
 
-    fn kv_declaration(&mut self, config: &Config, any: bool) {
-        match self.description.kv_cache_type.as_deref().or(config.kv_quant_type.as_deref()) {
+    /// Compares what the documents say of the KV cache with whether there are scales. The error is that of every layer.
+    fn kv_declaration(&mut self, config: &Config, any: bool) -> Option<Error> {
+        let described = self.description.kv_cache_type.as_deref().map(|word| (word, self.description.file.as_str()));
+        let (word, file) = match described.or(config.kv_quant_type.as_deref().map(|word| (word, "config.json"))) {
+            Some((word, file)) => (Some(word), file),
+            None => (None, self.description.file.as_str()),
+        };
+        let finding = match word {
             Some(word) if !INT8.contains(&word) => {
                 let text = format!("kv_cache_type is {word:?}, which this library does not read; C8 expected");
-                self.findings.error(Kind::UnsupportedQuantType, "kv_cache_type", text);
+                self.findings.error(Kind::UnsupportedQuantType, "kv_cache_type", text)
             }
             Some(word) if !any && !self.blind => {
                 let text = format!("kv_cache_type is {word}; there are no KV scales and offsets");
-                self.findings.error(Kind::KvIncomplete, "kv_cache_type", text);
+                self.findings.error(Kind::KvIncomplete, "kv_cache_type", text)
             }
             None if any && self.described => {
                 let text = "there are KV scales and no kv_cache_type; some readers ignore them then".to_owned();
-                self.findings.warn(Kind::KvUndeclared, "kv_cache_type", text);
+                self.findings.warn(Kind::KvUndeclared, "kv_cache_type", text)
             }
-            _ => {}
-        }
+            _ => return None,
+        };
+        file.clone_into(&mut finding.file);
+        (finding.severity == Severity::Error).then(|| finding.error())
+    }
+
+    /// KV heads times head_dim: from the config, else the rows of the linear that makes the keys or values.
+    fn channels(&self, linear: &str, config: &Config) -> Option<u64> {
+        let (heads, dim) = (config.shape.kv_heads, config.shape.head_dim);
+        let rows = || self.files.get(&format!("{linear}.weight"))?.tensor.shape.first().copied();
+        heads.zip(dim).and_then(|(heads, dim)| heads.checked_mul(dim)).or_else(rows)
     }
 
     fn kv_layer(&mut self, layer: &mut KvLayer, config: &Config) {
-        let expected = config.shape.kv_heads.zip(config.shape.head_dim).and_then(|(heads, dim)| heads.checked_mul(dim));
         let mut error = layer.error.take();
         let prefix = layer.prefix.clone();
         for (side, name) in [(&mut layer.key, "k_proj"), (&mut layer.value, "v_proj")] {
+            let expected = self.channels(&format!("{prefix}.{name}"), config);
             let scale_name = format!("{prefix}.{name}.kv_cache_scale");
             let offset_name = format!("{prefix}.{name}.kv_cache_offset");
             if side.scale.is_empty() {
@@ -155,12 +171,14 @@ impl Inspector<'_> {
                 }
                 let text = format!("{prefix} has KV scales or offsets, and no tensor {scale_name}");
                 let finding = self.findings.error(Kind::KvIncomplete, &scale_name, text);
+                self.description.file.clone_into(&mut finding.file);
                 error.get_or_insert_with(|| finding.error());
                 continue;
             }
             if side.offset.is_none() && !self.blind && !self.lost.contains(&offset_name) {
                 let text = format!("{prefix} has no tensor {offset_name}; zeros are taken");
-                self.findings.warn(Kind::KvIncomplete, &offset_name, text);
+                let finding = self.findings.warn(Kind::KvIncomplete, &offset_name, text);
+                self.description.file.clone_into(&mut finding.file);
             }
             let Some(scale) = self.files.get(&side.scale) else { continue };
             side.channels = usize::try_from(scale.tensor.elements()).unwrap_or(0);

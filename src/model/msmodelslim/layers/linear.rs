@@ -124,7 +124,8 @@ impl Inspector<'_> {
             _ if tag.is_int8() => self.quantised(&mut linear, weight, &mut error),
             _ => {
                 let text = format!("{base} has the type {}, which this library does not read", tag.word());
-                self.findings.warn(Kind::UnsupportedQuantType, &weight_name, text.clone());
+                let finding = self.findings.warn(Kind::UnsupportedQuantType, &weight_name, text.clone());
+                self.description.file.clone_into(&mut finding.file);
                 error = Some(Error::new(Status::Unsupported, text));
             }
         }
@@ -226,6 +227,17 @@ impl Inspector<'_> {
             _ => None,
         };
         let any_fits = linears.iter().any(|linear| group(linear) == Some(described));
+        // Scales of a linear that is not read, or is broken, may have the groups.
+        let unknown = linears.iter().any(|linear| linear.error.is_some());
+        let could = |linear: &&Linear| linear.tag.needs_weight_scale() && linear.k as u64 != described;
+        if let (true, Some(first)) = (described > 0 && !unknown, linears.iter().find(could))
+            && linears.iter().all(|linear| group(linear).is_none())
+        {
+            let text = format!("group_size is {described}; no linear has groups, {} has none either", first.name);
+            let finding = self.findings.warn(Kind::GroupSizeMismatch, "group_size", text);
+            self.description.file.clone_into(&mut finding.file);
+            return;
+        }
         let mut reported = false;
         for linear in linears {
             let Some(size) = group(linear).filter(|size| *size != described) else { continue };
@@ -253,7 +265,8 @@ impl Inspector<'_> {
                     other.name,
                     other.tag.word()
                 );
-                self.findings.warn(Kind::InconsistentTags, &other.part("weight"), text);
+                let finding = self.findings.warn(Kind::InconsistentTags, &other.part("weight"), text);
+                self.description.file.clone_into(&mut finding.file);
             }
         }
     }

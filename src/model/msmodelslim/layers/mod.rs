@@ -84,10 +84,12 @@ impl<'a> Inspector<'a> {
             }
             Need::Must => {
                 let finding = self.findings.error(Kind::IncompleteLayer, name, text());
+                self.description.file.clone_into(&mut finding.file);
                 error.get_or_insert_with(|| finding.error());
             }
             Need::Should if !reported => {
-                self.findings.warn(Kind::IncompleteLayer, name, format!("{}; zeros are taken", text()));
+                let finding = self.findings.warn(Kind::IncompleteLayer, name, format!("{}; zeros are taken", text()));
+                self.description.file.clone_into(&mut finding.file);
             }
             Need::Should | Need::May => {}
         }

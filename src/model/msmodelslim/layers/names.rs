@@ -40,7 +40,8 @@ impl Inspector<'_> {
                 && of_weight != *tag
             {
                 let text = format!("{name} has the type {}; {weight} has {}", tag.word(), of_weight.word());
-                self.findings.warn(Kind::InconsistentTags, name, text);
+                let finding = self.findings.warn(Kind::InconsistentTags, name, text);
+                self.description.file.clone_into(&mut finding.file);
             }
         }
     }
