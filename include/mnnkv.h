@@ -1710,6 +1710,12 @@ mnnkv_status mnnkv_msmodelslim_get_linear_info(const struct mnnkv_msmodelslim *m
                                                uint64_t linear,
                                                struct mnnkv_msmodelslim_linear_info *info);
 
+/// Codes of 0 .. 255 as the signed ones that files of this format have: code - 128. Their offset, less 128, and their
+/// scale go on. codes, signed_codes: n each; they may not overlap. n 0 is legal. Any thread.
+mnnkv_status mnnkv_msmodelslim_signed(const uint8_t *codes,
+                                      size_t n,
+                                      int8_t *signed_codes);
+
 /// Writes rows row_begin .. row_begin + rows of a linear's weight as numbers: rows * k elements of dtype
 /// (MNNKV_DTYPE_F16, BF16 or F32), row-major, rounded to nearest even from fp32.
 ///
@@ -1969,8 +1975,9 @@ void mnnkv_sizing_options_default(struct mnnkv_sizing_options *options);
 ///
 /// Of a multimodal model the language model counts (text_config, llm_config, language_config, thinker_config). What the
 /// config leaves out is taken from the defaults of its model_type where those are known; every assumption, and what no
-/// number has, is in mnnkv_sizing_notes. abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to
-/// mnnkv_sizing_destroy.
+/// number has, is in mnnkv_sizing_notes. Numbers alone are a config, too: {"num_hidden_layers": 32,
+/// "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}, or for MLA with "kv_lora_rank" and
+/// "qk_rope_head_dim". abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_sizing_destroy.
 /// INVALID_ARGUMENT: no JSON object; a key that is missing or has a value of another type or range, which the message
 /// names with what was found. UNSUPPORTED: attention whose cache this version cannot tell the size of; another ABI.
 /// Any thread.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 
 namespace {
@@ -134,6 +135,19 @@ TEST(Msmodelslim, Int8LinearsGiveTheSameOutputs) {
     ASSERT_TRUE(ok(mnnkv_msmodelslim_linear_w8a8(model.get(), find(model.get(), name.c_str()), 0, 16, x.data(),
                                                  x.size() / 16, y.data(), y.size())));
     EXPECT_EQ(y, expected);
+}
+
+TEST(Msmodelslim, UnsignedCodesBecomeSignedOnes) {
+    const std::uint8_t codes[] = {0, 1, 127, 128, 255};
+    std::int8_t out[] = {9, 9, 9, 9, 9, 9};
+    ASSERT_EQ(mnnkv_msmodelslim_signed(codes, 5, out), MNNKV_OK) << mnnkv_last_error();
+    const std::int8_t expected[] = {-128, -127, -1, 0, 127, 9};
+    EXPECT_EQ(std::memcmp(out, expected, sizeof expected), 0);
+    EXPECT_EQ(mnnkv_msmodelslim_signed(nullptr, 0, nullptr), MNNKV_OK);
+    EXPECT_EQ(mnnkv_msmodelslim_signed(nullptr, 1, out), MNNKV_INVALID_ARGUMENT);
+    EXPECT_EQ(mnnkv_msmodelslim_signed(codes, 1, nullptr), MNNKV_INVALID_ARGUMENT);
+    const std::uint8_t* same = reinterpret_cast<const std::uint8_t*>(out);
+    EXPECT_EQ(mnnkv_msmodelslim_signed(same + 1, 5, out), MNNKV_INVALID_ARGUMENT);
 }
 
 TEST(Msmodelslim, ListsNameEverything) {

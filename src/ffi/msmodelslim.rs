@@ -5,7 +5,7 @@ use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
 use super::version;
 use crate::dtype::Dtype;
-use crate::model::msmodelslim::{Granularity, Model, NormUse, Tag, check_path};
+use crate::model::msmodelslim::{Granularity, Model, NormUse, Tag, check_path, quantize};
 use crate::status::{Error, Result, bail};
 use std::ffi::{c_char, c_void};
 
@@ -317,6 +317,20 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
             Ok(())
         })
     }
+}
+
+/// Codes of 0 .. 255 as the signed ones that files of this format have: code - 128. Their offset, less 128, and their
+/// scale go on. codes, signed_codes: n each; they may not overlap. n 0 is legal. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, signed_codes: *mut i8) -> mnnkv_status {
+    guard(|| {
+        pointer::disjoint((codes.cast(), n, "codes"), (signed_codes.cast(), n, "signed_codes"))?;
+        // SAFETY: the caller vouches for its pointers.
+        let (codes, out) =
+            unsafe { (pointer::input(codes, n, "codes")?, pointer::output(signed_codes, n, "signed_codes")?) };
+        out.iter_mut().zip(codes).for_each(|(to, code)| *to = quantize::signed(*code));
+        Ok(())
+    })
 }
 
 /// Writes rows row_begin .. row_begin + rows of a linear's weight as numbers: rows * k elements of dtype

@@ -289,8 +289,9 @@ pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing
 ///
 /// Of a multimodal model the language model counts (text_config, llm_config, language_config, thinker_config). What the
 /// config leaves out is taken from the defaults of its model_type where those are known; every assumption, and what no
-/// number has, is in mnnkv_sizing_notes. abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to
-/// mnnkv_sizing_destroy.
+/// number has, is in mnnkv_sizing_notes. Numbers alone are a config, too: {"num_hidden_layers": 32,
+/// "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}, or for MLA with "kv_lora_rank" and
+/// "qk_rope_head_dim". abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_sizing_destroy.
 /// INVALID_ARGUMENT: no JSON object; a key that is missing or has a value of another type or range, which the message
 /// names with what was found. UNSUPPORTED: attention whose cache this version cannot tell the size of; another ABI.
 /// Any thread.
