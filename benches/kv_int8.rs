@@ -62,15 +62,16 @@ fn scalar_values<T: Scalar>(codes: &[i8], scale: &[f32], offset: &[f32], values:
     }
 }
 
-fn bench<T: Scalar>() {
+/// `offsets`: how many different ones there are; 1 is symmetric.
+fn bench<T: Scalar>(offsets: usize) {
     let n = CHANNELS * TOKENS;
     let mut random = Random(5);
     let numbers: Vec<T> = (0..n).map(|_| T::of((random.below(20_001) as f32 - 10_000.0) / 2500.0)).collect();
     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.bytes()).collect();
     let scale: Vec<f32> = (0..CHANNELS).map(|c| 0.02 + c as f32 * 1e-5).collect();
-    let offset: Vec<f32> = (0..CHANNELS).map(|c| (c % 5) as f32).collect();
+    let offset: Vec<f32> = (0..CHANNELS).map(|c| (c % offsets) as f32).collect();
     let scales = Scales::new(&scale, &offset).unwrap();
-    let name = T::DTYPE.name();
+    let name = format!("{}{}", T::DTYPE.name(), if offsets > 1 { " with offsets" } else { "" });
 
     let (mut codes, mut other_codes, mut restored) = (vec![0; n], vec![0; n], vec![0; bytes.len()]);
     let mut other_values = numbers.clone();
@@ -107,7 +108,8 @@ fn bench<T: Scalar>() {
 
 fn main() {
     println!("{HEADS} heads x {DIMS}, {TOKENS} tokens; last column: time of a rival / time of ours\n");
-    bench::<f16>();
-    bench::<bf16>();
-    bench::<f32>();
+    bench::<f16>(1);
+    bench::<f16>(5);
+    bench::<bf16>(1);
+    bench::<f32>(1);
 }

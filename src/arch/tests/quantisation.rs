@@ -2,12 +2,12 @@
 
 use super::*;
 
-/// Every f16; scales from the least that is allowed to the largest; offsets at both ends and between.
-fn check_quantisation(columns: usize, rows: usize) {
+/// Every f16; scales from the least that is allowed to the largest; offsets in turn.
+fn check_quantisation(columns: usize, rows: usize, offsets: &[f32]) {
     let bits: Vec<u16> = (0..=u16::MAX).cycle().take(rows * columns).collect();
     let scale: Vec<f32> =
         (0..columns).map(|c| [0.0118, 1.0, 1.1920929e-7, 2f32.powi(-100), 3.7e-3, 515.78, f32::MAX][c % 7]).collect();
-    let offset: Vec<f32> = (0..columns).map(|c| [0.0, -128.0, 127.0, 18.0, -77.0][c % 5]).collect();
+    let offset: Vec<f32> = (0..columns).map(|c| offsets[c % offsets.len()]).collect();
     let f16s: Vec<half::f16> = bits.iter().map(|b| half::f16::from_bits(*b)).collect();
     let bf16s: Vec<half::bf16> = bits.iter().map(|b| half::bf16::from_bits(*b)).collect();
     let f32s: Vec<f32> = bits.iter().map(|b| f32::from_bits(u32::from(*b) << 16 | 0x9e37)).collect();
@@ -65,10 +65,13 @@ fn check_quantisation(columns: usize, rows: usize) {
 
 #[test]
 fn every_level_quantises_and_restores_by_the_definition() {
-    // Coprime to 65,536, so that every number meets every scale and offset: 35 pairs of them, 71 columns.
-    check_quantisation(71, 65_536);
-    for columns in (1..=40).chain([64, 80, 128, 1024]) {
-        check_quantisation(columns, 3);
+    // At both ends and between; none at all, which kernels may know; zeros of both signs.
+    for offsets in [&[0.0, -128.0, 127.0, 18.0, -77.0][..], &[0.0], &[0.0, -0.0]] {
+        // Coprime to 65,536, so that every number meets every scale and offset: 35 pairs of them, 71 columns.
+        check_quantisation(71, 65_536, offsets);
+        for columns in (1..=40).chain([64, 80, 128, 1024]) {
+            check_quantisation(columns, 3, offsets);
+        }
     }
 }
 
