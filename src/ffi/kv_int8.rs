@@ -216,8 +216,8 @@ pub unsafe extern "C" fn mnnkv_kv_int8_ranges_update(
         for (array, name) in [(min, "min"), (max, "max")] {
             pointer::disjoint((array.cast(), bytes, name), (values, values_len, "values"))?;
         }
-        // SAFETY: as above; ranges overlap nothing.
         let (values, (min, max)) =
+            // SAFETY: as above; ranges overlap nothing.
             unsafe { (pointer::input_bytes(values, values_len, "values")?, ranges_mut(shape.channels(), min, max)?) };
         ranges::update(&shape, values, min, max)
     })
@@ -352,8 +352,8 @@ pub unsafe extern "C" fn mnnkv_kv_int8_measure(
         let shape = unsafe { self::shape(shape) }?;
         // SAFETY: as above.
         let given = unsafe { self::scales(scales, "scales", shape.channels()) }?;
-        // SAFETY: as above.
         let (values, figures) =
+            // SAFETY: as above.
             unsafe { (pointer::input_bytes(values, values_len, "values")?, SizedOut::new(figures, "figures")?) };
         let errors = kv_int8::errors(&shape, values, &given.scales)?;
         let total = errors.total;
@@ -418,8 +418,8 @@ pub unsafe extern "C" fn mnnkv_kv_int8_gather(
         let layout = unsafe { checked(layout) }?;
         let range = layout.range(begin, count)?;
         let channels = layout.rows().heads * layout.rows().dims;
-        // SAFETY: as above.
         let (of_key, of_value) =
+            // SAFETY: as above.
             unsafe { (scales(key_scales, "key_scales", channels)?, scales(value_scales, "value_scales", channels)?) };
         let len = channels * range.count();
         if cap_each < len {
@@ -475,8 +475,8 @@ pub unsafe extern "C" fn mnnkv_kv_int8_scatter(
         let layout = unsafe { checked(layout) }?;
         let range = layout.range(begin, count)?;
         let channels = layout.rows().heads * layout.rows().dims;
-        // SAFETY: as above.
         let (of_key, of_value) =
+            // SAFETY: as above.
             unsafe { (scales(key_scales, "key_scales", channels)?, scales(value_scales, "value_scales", channels)?) };
         let len = channels * range.count();
         if len_each != len {

@@ -325,8 +325,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
 pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, signed_codes: *mut i8) -> mnnkv_status {
     guard(|| {
         pointer::disjoint((codes.cast(), n, "codes"), (signed_codes.cast(), n, "signed_codes"))?;
-        // SAFETY: the caller vouches for its pointers.
         let (codes, out) =
+            // SAFETY: the caller vouches for its pointers.
             unsafe { (pointer::input(codes, n, "codes")?, pointer::output(signed_codes, n, "signed_codes")?) };
         out.iter_mut().zip(codes).for_each(|(to, code)| *to = quantize::signed(*code));
         Ok(())

@@ -304,8 +304,8 @@ pub unsafe extern "C" fn mnnkv_sizing_create(
 ) -> mnnkv_status {
     guard(|| {
         version::check_abi(abi_version)?;
-        // SAFETY: the caller vouches for its pointers.
         let (config, out) =
+            // SAFETY: the caller vouches for its pointers.
             unsafe { (pointer::input_bytes(config_json.cast(), len, "config_json")?, Out::new(out, "out")?) };
         out.set(Box::into_raw(Box::new(mnnkv_sizing(Model::from_config(config)?))));
         Ok(())
