@@ -4,6 +4,7 @@
 //! gives an error, and one of 20 GB is read on a machine of 4 ([`mod@file`]).
 
 pub mod compressor;
+mod element;
 pub mod file;
 mod json;
 pub mod kv_int8;

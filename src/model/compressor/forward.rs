@@ -1,10 +1,10 @@
 //! The rows of a compressed cache.
 
-use super::element::{Order, rounded, widen};
 use super::mlp::{Mlp, ROWS};
 use super::read::Element;
 use super::{Compressor, Place, Plan, SLOTS, Segment};
 use crate::dtype::Dtype;
+use crate::model::element::{Endian, rounded, widen};
 use crate::status::{Result, bail};
 use std::ops::Range;
 
@@ -35,13 +35,13 @@ impl Compressor {
             let (weight, _) = self.elements(block);
             let mut row = vec![0.0; block.cols];
             for (r, bytes) in weight.chunks_exact(block.cols * self.header.dtype.bytes()).enumerate() {
-                widen(self.header.dtype, Order::Little, bytes, &mut row);
+                widen(self.header.dtype, Endian::Little, bytes, &mut row);
                 if let Some(col) = row.iter().position(|x| !rounded(dtype, *x).is_finite()) {
                     return self.too_large(Place { layer, block: index }, Element::Weight { row: r, col }, dtype);
                 }
             }
             let mut bias = vec![0.0; block.bias_len()];
-            widen(self.header.dtype, Order::Little, self.elements(block).1, &mut bias);
+            widen(self.header.dtype, Endian::Little, self.elements(block).1, &mut bias);
             let row = bias.iter().position(|x| !rounded(dtype, *x).is_finite()).unwrap_or(0);
             return self.too_large(Place { layer, block: index }, Element::Bias { row }, dtype);
         }
@@ -192,7 +192,7 @@ impl Spans {
                 let old = head * self.old_head + self.old_begin;
                 let bytes = &from[old + range.start * group_bytes..old + range.end * group_bytes];
                 let (numbers, rest) = input.split_at_mut(bytes.len() / dtype.bytes());
-                widen(dtype, Order::Native, bytes, numbers);
+                widen(dtype, Endian::Native, bytes, numbers);
                 input = rest;
             }
             let results = mlp.run(rows.len());

@@ -1,9 +1,9 @@
 //! One network over many rows.
 
-use super::element::{Order, narrow, round, rounded, widen};
 use super::{Block, Compressor, SLOTS};
 use crate::arch::{self, PANEL, Product};
 use crate::dtype::Dtype;
+use crate::model::element::{Endian, narrow, round, rounded, widen};
 use crate::status::{self, Result};
 
 /// Rows that go through all layers together: what they are in between stays in the caches of the CPU.
@@ -60,8 +60,8 @@ impl Mlp {
             let len = block.weight_len() + block.bias_len();
             status::resize(&mut self.plain, len)?;
             let (weights, biases) = self.plain.split_at_mut(block.weight_len());
-            widen(file.header.dtype, Order::Little, weight, weights);
-            widen(file.header.dtype, Order::Little, bias, biases);
+            widen(file.header.dtype, Endian::Little, weight, weights);
+            widen(file.header.dtype, Endian::Little, bias, biases);
             round(dtype, &mut self.plain);
             let (weights, biases) = self.plain.split_at(block.weight_len());
             layer.set(block.cols, weights, biases)?;
@@ -120,7 +120,7 @@ impl Rows<'_> {
         let mut bad = None;
         for (row, (values, to)) in rows.zip(to.chunks_exact_mut(dims * self.dtype.bytes())).enumerate() {
             let values = &values[..dims];
-            narrow(self.dtype, Order::Native, values, to);
+            narrow(self.dtype, Endian::Native, values, to);
             // Of magnitudes the bits are in the same order as the numbers, and those of what is not finite above them.
             let largest = values.iter().map(|x| x.to_bits() & (u32::MAX >> 1)).max().unwrap_or(0);
             if bad.is_none() && !rounded(self.dtype, f32::from_bits(largest)).is_finite() {

@@ -26,7 +26,6 @@
 //! Nothing is aligned or padded. The blocks of a layer are tk, tv, ik and iv (text or image, K or V), slots 0 to 2
 //! each.
 
-mod element;
 mod forward;
 mod mlp;
 mod plan;

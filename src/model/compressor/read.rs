@@ -1,8 +1,8 @@
 //! Files in, and every reason to refuse one.
 
-use super::element::{Order, widen};
 use super::shape::{Shapes, Side};
 use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Block, Compressor, DTYPES, HEADER_BYTES, Header, MAGIC, Place, VERSION};
+use crate::model::element::{Endian, widen};
 use crate::model::file::Source;
 use crate::status::{self, Error, Result, Status, bail};
 
@@ -193,7 +193,7 @@ fn check_numbers(header: &Header, blocks: &mut [Block], data: &[u8], data_offset
         let all = &data[begin..begin + (block.weight_len() + block.bias_len()) * bytes];
         for (number, from) in all.chunks(RUN * bytes).enumerate() {
             let run = &mut run[..from.len() / bytes];
-            widen(header.dtype, Order::Little, from, run);
+            widen(header.dtype, Endian::Little, from, run);
             // Of magnitudes the bits are in the same order as the numbers, and those of what is not finite above them.
             let largest = run.iter().map(|x| x.to_bits() & (u32::MAX >> 1)).max().unwrap_or(0);
             if f32::from_bits(largest).is_finite() {

@@ -1,7 +1,7 @@
 //! What can only be seen from inside: conversions, and memory that runs out.
 
-use super::element::{Order, narrow, round, widen};
 use super::*;
+use crate::model::element::{Endian, narrow, round, widen};
 use crate::status::{Status, shortage};
 use half::{bf16, f16};
 
@@ -9,8 +9,8 @@ use half::{bf16, f16};
 fn every_half_is_converted_as_it_should_and_back() {
     let bits: Vec<u16> = (0..=u16::MAX).collect();
     for (order, bytes) in [
-        (Order::Little, bits.iter().flat_map(|b| b.to_le_bytes()).collect::<Vec<u8>>()),
-        (Order::Native, bits.iter().flat_map(|b| b.to_ne_bytes()).collect()),
+        (Endian::Little, bits.iter().flat_map(|b| b.to_le_bytes()).collect::<Vec<u8>>()),
+        (Endian::Native, bits.iter().flat_map(|b| b.to_ne_bytes()).collect()),
     ] {
         for dtype in [Dtype::F16, Dtype::Bf16] {
             let mut numbers = vec![0.0; bits.len()];

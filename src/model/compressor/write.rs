@@ -1,10 +1,10 @@
 //! Files out.
 
-use super::element::{Order, narrow, rounded};
 use super::read::Element;
 use super::shape::{Shapes, Side};
 use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Compressor, DTYPES, HEADER_BYTES, MAGIC, Place, VERSION};
 use crate::dtype::Dtype;
+use crate::model::element::{Endian, narrow, rounded, widen};
 use crate::model::file::NewFile;
 use crate::status::{self, Result, bail};
 use std::borrow::Cow;
@@ -59,7 +59,7 @@ impl Weights<'_> {
             put(&header)?;
             for run in block.weight.chunks(RUN).chain(block.bias.as_deref().unwrap_or_default().chunks(RUN)) {
                 let bytes = &mut bytes[..run.len() * self.dtype.bytes()];
-                narrow(self.dtype, Order::Little, run, bytes);
+                narrow(self.dtype, Endian::Little, run, bytes);
                 put(bytes)?;
             }
         }
@@ -188,7 +188,7 @@ impl Compressor {
     pub fn weights(&self) -> Weights<'static> {
         let numbers = |bytes: &[u8]| {
             let mut numbers = vec![0.0; bytes.len() / self.header.dtype.bytes()];
-            super::element::widen(self.header.dtype, Order::Little, bytes, &mut numbers);
+            widen(self.header.dtype, Endian::Little, bytes, &mut numbers);
             Cow::Owned(numbers)
         };
         let linear = |block: &super::Block| {

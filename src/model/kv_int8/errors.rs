@@ -1,7 +1,7 @@
 //! What values lose on the way to int8 and back.
 
-use super::shape::widen;
 use super::{Scales, Shape, dequantize, quantize};
+use crate::model::element::{self, widen};
 use crate::status::{self, Result};
 
 /// The difference between values and what codes restore, in the element type. Sums are kept in f64.
@@ -111,7 +111,7 @@ pub fn errors(shape: &Shape, values: &[u8], scales: &Scales) -> Result<Errors> {
         let row_shape = shape.of_row(columns);
         quantize(&row_shape, row, &scales, &mut codes)?;
         dequantize(&row_shape, &codes, &scales, &mut bytes)?;
-        widen(shape.dtype(), &bytes, &mut restored);
+        widen(shape.dtype(), element::Endian::Native, &bytes, &mut restored);
         let parameters = scales.scale.iter().zip(scales.offset);
         for (((sums, x), y), (scale, offset)) in sums[first..].iter_mut().zip(numbers).zip(&restored).zip(parameters) {
             let code = (x / scale + offset).round_ties_even();

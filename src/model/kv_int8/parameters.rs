@@ -2,8 +2,8 @@
 
 use super::ranges;
 use crate::dtype::Dtype;
+use crate::model::element::rounded;
 use crate::status::{Result, bail};
-use half::{bf16, f16};
 use std::ops::Range;
 
 /// Scales are at least this, 2^-100: then no step of the arithmetic depends on how the CPU treats denormals. What
@@ -63,12 +63,10 @@ pub fn parameters(
             offset.len()
         );
     }
-    let round = match dtype {
-        Dtype::F16 => |x: f32| f16::from_f32(x).to_f32(),
-        Dtype::Bf16 => |x: f32| bf16::from_f32(x).to_f32(),
-        Dtype::F32 => |x: f32| x,
-        Dtype::Int8 => bail!(InvalidArgument, "parameters in INT8; F16, BF16 or F32 expected"),
-    };
+    if dtype == Dtype::Int8 {
+        bail!(InvalidArgument, "parameters in INT8; F16, BF16 or F32 expected");
+    }
+    let round = |x| rounded(dtype, x);
     for (channel, (min, max)) in min.iter().zip(max).enumerate() {
         if ranges::is_clear(*min, *max) {
             bail!(InvalidArgument, "channel {channel}: nothing was observed, so it has no scale");

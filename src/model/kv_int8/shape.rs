@@ -1,8 +1,8 @@
 //! What K or V of a layer looks like in memory, and the walk over it.
 
 use crate::dtype::Dtype;
+use crate::model::element::{self, widen};
 use crate::status::{self, Result, bail};
-use half::{bf16, f16};
 use std::ops::Range;
 
 /// The order of elements in memory; the last lie side by side.
@@ -102,7 +102,7 @@ impl Shape {
             status::resize(&mut numbers, channels.len())?;
             let rows = values[self.bytes_of(&elements)].chunks_exact(channels.len() * self.dtype.bytes());
             for (token, row) in rows.enumerate() {
-                widen(self.dtype, row, &mut numbers);
+                widen(self.dtype, element::Endian::Native, row, &mut numbers);
                 visit(token, channels.start, row, &numbers)?;
             }
         }
@@ -160,20 +160,5 @@ impl std::fmt::Display for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Shape { dtype, heads, dims, tokens, .. } = self;
         write!(f, "{tokens} tokens of {heads} heads of {dims} dims in {}", dtype.name())
-    }
-}
-
-/// Bytes of a float type as numbers.
-pub(super) fn widen(dtype: Dtype, bytes: &[u8], numbers: &mut [f32]) {
-    fn each<const N: usize>(bytes: &[u8], numbers: &mut [f32], number: impl Fn([u8; N]) -> f32) {
-        for (to, bytes) in numbers.iter_mut().zip(bytes.as_chunks::<N>().0) {
-            *to = number(*bytes);
-        }
-    }
-    match dtype {
-        Dtype::F16 => each(bytes, numbers, |b| f16::from_ne_bytes(b).to_f32()),
-        Dtype::Bf16 => each(bytes, numbers, |b| bf16::from_ne_bytes(b).to_f32()),
-        // No shape has INT8.
-        Dtype::F32 | Dtype::Int8 => each(bytes, numbers, f32::from_ne_bytes),
     }
 }

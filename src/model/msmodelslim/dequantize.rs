@@ -5,9 +5,9 @@ use super::model::Model;
 use super::packed_scale::PackedScale;
 use super::quantize;
 use crate::dtype::Dtype;
+use crate::model::element::{Endian, narrow};
 use crate::model::safetensors;
 use crate::status::{Error, Result, Status, bail, resize};
-use half::{bf16, f16};
 use std::ops::Range;
 
 /// Scales and offsets of a layer's KV cache, one for each channel or one for all.
@@ -60,7 +60,7 @@ impl Model {
         if linear.granularity == Granularity::None {
             let floats = weight.floats(begin, count)?;
             for (out, row) in out.chunks_exact_mut(row_bytes).zip(floats.chunks_exact(linear.k)) {
-                store(row, dtype, out);
+                narrow(dtype, Endian::Little, row, out);
             }
             return Ok(());
         }
@@ -73,7 +73,7 @@ impl Model {
             let groups = row * groups..(row + 1) * groups;
             let codes = &codes[row * linear.k..(row + 1) * linear.k];
             quantize::dequantize_rows(codes, linear.k, &scales[groups.clone()], &offsets[groups], &mut numbers)?;
-            store(&numbers, dtype, out);
+            narrow(dtype, Endian::Little, &numbers, out);
         }
         Ok(())
     }
@@ -189,15 +189,5 @@ fn expect(name: &str, begin: u64, all: Vec<f32>, what: &str, good: impl Fn(f32) 
     match all.iter().position(|x| !good(*x)) {
         None => Ok(all),
         Some(i) => bail!(Corrupt, "tensor {name}: element {} is {}; {what} expected", begin + i as u64, all[i]),
-    }
-}
-
-/// Numbers as bytes of a type.
-pub(super) fn store(numbers: &[f32], dtype: Dtype, out: &mut [u8]) {
-    let out = out.chunks_exact_mut(dtype.bytes()).zip(numbers);
-    match dtype {
-        Dtype::F16 => out.for_each(|(out, x)| out.copy_from_slice(&f16::from_f32(*x).to_le_bytes())),
-        Dtype::Bf16 => out.for_each(|(out, x)| out.copy_from_slice(&bf16::from_f32(*x).to_le_bytes())),
-        _ => out.for_each(|(out, x)| out.copy_from_slice(&x.to_le_bytes())),
     }
 }

@@ -1,10 +1,10 @@
 //! The float model that a directory stands for: what runtimes without kernels for its types can load.
 
-use super::dequantize::store;
 use super::layers::QUANTISED_PARTS;
 use super::model::Model;
 use super::tags::Tag;
 use crate::dtype::Dtype;
+use crate::model::element::{Endian, narrow};
 use crate::model::safetensors;
 use crate::status::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,7 +146,7 @@ impl Model {
         match &tensor.from {
             // Rows of a linear fit a usize: it was checked to have so many.
             From::Linear(number) => self.dequantize(*number, rows.start as usize..rows.end as usize, dtype, out)?,
-            From::Floats(name) => store(&self.files.need(name)?.floats(begin, count)?, dtype, out),
+            From::Floats(name) => narrow(dtype, Endian::Little, &self.files.need(name)?.floats(begin, count)?, out),
             From::Bytes(name) => out.copy_from_slice(&self.files.need(name)?.bytes(begin, count)?),
         }
         Ok(())

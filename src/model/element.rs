@@ -9,48 +9,48 @@ const RUN: usize = 256;
 
 /// The order of an element's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(in crate::model) enum Endian {
     /// Of weights files.
     Little,
     /// Of caches: the machine's.
     Native,
 }
 
-impl Order {
+impl Endian {
     fn two(self, bytes: [u8; 2]) -> u16 {
-        if self == Order::Little { u16::from_le_bytes(bytes) } else { u16::from_ne_bytes(bytes) }
+        if self == Endian::Little { u16::from_le_bytes(bytes) } else { u16::from_ne_bytes(bytes) }
     }
 
     fn four(self, bytes: [u8; 4]) -> u32 {
-        if self == Order::Little { u32::from_le_bytes(bytes) } else { u32::from_ne_bytes(bytes) }
+        if self == Endian::Little { u32::from_le_bytes(bytes) } else { u32::from_ne_bytes(bytes) }
     }
 }
 
 /// Elements of `dtype`, a float, as f32. `from` has exactly as many as `to`.
-pub(super) fn widen(dtype: Dtype, order: Order, from: &[u8], to: &mut [f32]) {
+pub(in crate::model) fn widen(dtype: Dtype, endian: Endian, from: &[u8], to: &mut [f32]) {
     assert_eq!(from.len(), to.len() * dtype.bytes());
     let words = from.as_chunks::<2>().0.chunks(RUN).zip(to.chunks_mut(RUN));
     match dtype {
         Dtype::F16 => words.for_each(|(from, to)| {
             let mut run = [f16::ZERO; RUN];
-            run.iter_mut().zip(from).for_each(|(x, bytes)| *x = f16::from_bits(order.two(*bytes)));
+            run.iter_mut().zip(from).for_each(|(x, bytes)| *x = f16::from_bits(endian.two(*bytes)));
             run[..to.len()].convert_to_f32_slice(to);
         }),
         Dtype::Bf16 => words.for_each(|(from, to)| {
-            to.iter_mut().zip(from).for_each(|(x, bytes)| *x = bf16::from_bits(order.two(*bytes)).to_f32());
+            to.iter_mut().zip(from).for_each(|(x, bytes)| *x = bf16::from_bits(endian.two(*bytes)).to_f32());
         }),
         _ => {
             for (x, bytes) in to.iter_mut().zip(from.as_chunks::<4>().0) {
-                *x = f32::from_bits(order.four(*bytes));
+                *x = f32::from_bits(endian.four(*bytes));
             }
         }
     }
 }
 
 /// Numbers as elements of `dtype`, a float.
-pub(super) fn narrow(dtype: Dtype, order: Order, from: &[f32], to: &mut [u8]) {
+pub(in crate::model) fn narrow(dtype: Dtype, endian: Endian, from: &[f32], to: &mut [u8]) {
     assert_eq!(to.len(), from.len() * dtype.bytes());
-    let two = |bits: u16| if order == Order::Little { bits.to_le_bytes() } else { bits.to_ne_bytes() };
+    let two = |bits: u16| if endian == Endian::Little { bits.to_le_bytes() } else { bits.to_ne_bytes() };
     let words = from.chunks(RUN).zip(to.as_chunks_mut::<2>().0.chunks_mut(RUN));
     match dtype {
         Dtype::F16 => words.for_each(|(from, to)| {
@@ -63,14 +63,14 @@ pub(super) fn narrow(dtype: Dtype, order: Order, from: &[f32], to: &mut [u8]) {
         }),
         _ => {
             for (bytes, x) in to.as_chunks_mut::<4>().0.iter_mut().zip(from) {
-                *bytes = if order == Order::Little { x.to_le_bytes() } else { x.to_ne_bytes() };
+                *bytes = if endian == Endian::Little { x.to_le_bytes() } else { x.to_ne_bytes() };
             }
         }
     }
 }
 
 /// What is left of numbers that are stored as `dtype`.
-pub(super) fn round(dtype: Dtype, values: &mut [f32]) {
+pub(in crate::model) fn round(dtype: Dtype, values: &mut [f32]) {
     match dtype {
         Dtype::F16 => values.chunks_mut(RUN).for_each(|values| {
             let mut run = [f16::ZERO; RUN];
@@ -83,7 +83,7 @@ pub(super) fn round(dtype: Dtype, values: &mut [f32]) {
 }
 
 /// As [`round`], of one number.
-pub(super) fn rounded(dtype: Dtype, mut value: f32) -> f32 {
+pub(in crate::model) fn rounded(dtype: Dtype, mut value: f32) -> f32 {
     round(dtype, std::slice::from_mut(&mut value));
     value
 }
