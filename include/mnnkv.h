@@ -586,7 +586,9 @@ typedef struct mnnkv_score_tile {
     /// Order of data: [UP(tokens, pack)][queries][pack], with anything in the lanes past the last token; 0 = rows
     /// [queries][tokens]. MNN's tiles have 4, 8 or 16.
     uint32_t pack;
-    /// Query rows, at least 1: all rows of the step, the same in every tile of a head.
+    /// Query rows, at least 1: all rows of the step, the same in every tile of a head. Outside prompts a host that computes
+    /// several query heads together may give them as rows of one tile (heads times rows), which saves calls; pack then
+    /// says how far rows are apart, when it is not less than tokens.
     uint32_t queries;
     /// Tokens, at least 1.
     uint32_t tokens;
@@ -1448,17 +1450,18 @@ mnnkv_status mnnkv_session_begin(struct mnnkv_session *session,
                                  uint32_t layer,
                                  struct mnnkv_cache *cache);
 
-/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing.
+/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. No lock is taken.
 ///
-/// lane: a number below the session's lanes; one thread per lane at a time. Tiles of one head come in order in one lane;
-/// which lane has which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
+/// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs (a
+/// breach is undefined, but nearly always found and refused). Tiles of one head come in order in one lane; which lane has
+/// which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
 /// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
 /// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
 /// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, reaches past token 16,777,215
 /// (whether it fits the cache is for end to say), or has a row_sum or update_scale that cannot be; another thread is in
 /// this lane. The tile is not taken then, and the right one may follow: look at every answer, since end does not know of
-/// a tile that is missing in the middle of a head. Of a layer that is not scored only the struct is checked. A head whose last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED:
-/// INT8 tiles.
+/// a tile that is missing in the middle of a head. Of a layer that is not scored only the struct is checked. A head whose
+/// last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED: INT8 tiles.
 mnnkv_status mnnkv_session_scores(struct mnnkv_session *session,
                                   uint32_t layer,
                                   uint32_t lane,
@@ -1466,7 +1469,8 @@ mnnkv_status mnnkv_session_scores(struct mnnkv_session *session,
 
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
 ///
-/// heads: query heads (not KV heads) that scored, queries: rows of the step. Either every head came in whole or none did,
+/// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
+/// tiles. Either every head came in whole or none did,
 /// which leaves the scores as they were, whatever heads says. queries 0 closes a step whose attention failed: scores that
 /// came in are dropped, and kv_len says how many of the new tokens stay.
 /// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an

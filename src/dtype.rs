@@ -1,6 +1,6 @@
 //! Element types of a KV cache.
 
-use crate::status::{Result, bail};
+use crate::status::{Error, Result, Status};
 
 /// An element type, with the number that names it in the C ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,31 +16,37 @@ pub enum Dtype {
     Int8 = 4,
 }
 
+#[cold]
+#[inline(never)]
+fn unknown(code: u32, what: &str) -> Error {
+    const EXPECTED: &str = "F16 (1), BF16 (2), F32 (3) or INT8 (4) expected";
+    match code {
+        5 | 6 => Error::new(Status::Unsupported, format!("{what} is {code} (TurboQuant); {EXPECTED}")),
+        _ => Error::new(Status::InvalidArgument, format!("{what} is {code}; {EXPECTED}")),
+    }
+}
+
 impl Dtype {
     /// Every type, in the order of the numbers.
     pub const ALL: [Dtype; 4] = [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::Int8];
 
     /// The type that `code` names in the C ABI. `what` names the argument in the error.
+    #[inline]
     pub fn from_code(code: u32, what: &str) -> Result<Self> {
         Ok(match code {
             1 => Dtype::F16,
             2 => Dtype::Bf16,
             3 => Dtype::F32,
             4 => Dtype::Int8,
-            5 | 6 => {
-                bail!(Unsupported, "{what} is {code} (TurboQuant); F16 (1), BF16 (2), F32 (3) or INT8 (4) expected")
-            }
-            _ => bail!(InvalidArgument, "{what} is {code}; F16 (1), BF16 (2), F32 (3) or INT8 (4) expected"),
+            _ => return Err(unknown(code, what)),
         })
     }
 
     /// Bytes per element.
     pub const fn bytes(self) -> usize {
-        match self {
-            Dtype::Int8 => 1,
-            Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::F32 => 4,
-        }
+        // One digit per type: a table in memory would be a cache miss in each call for a softmax tile.
+        const DIGITS: u32 = 0x1_4_2_2_0;
+        (DIGITS >> (4 * self as u32) & 0xf) as usize
     }
 
     /// The name in error texts.

@@ -67,7 +67,11 @@ impl Status {
 
 /// A failure: its kind, and a sentence that says what was given and what was allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<Failure>);
+
+/// Behind a pointer, so that a result fits a register and success costs nothing to hand on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Failure {
     status: Status,
     message: String,
     needed: Option<usize>,
@@ -76,37 +80,44 @@ pub struct Error {
 impl Error {
     /// An error of `status` with a sentence for the host's log.
     pub fn new(status: Status, message: impl Into<String>) -> Self {
-        Error { status, message: message.into(), needed: None }
+        Error(Box::new(Failure { status, message: message.into(), needed: None }))
+    }
+
+    /// As [`Error::new`]. Out of line, so that functions which check their arguments stay small.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn formatted(status: Status, text: fmt::Arguments<'_>) -> Self {
+        Error::new(status, text.to_string())
     }
 
     /// An output of `given` units where `needed` are required.
     pub fn too_small(what: &str, given: usize, needed: usize) -> Self {
-        Error {
+        Error(Box::new(Failure {
             status: Status::BufferTooSmall,
             message: format!("{what} holds {given}, {needed} needed"),
             needed: Some(needed),
-        }
+        }))
     }
 
     /// The kind of failure.
     pub fn status(&self) -> Status {
-        self.status
+        self.0.status
     }
 
     /// What was given and what was allowed.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     /// For [`Status::BufferTooSmall`]: the capacity that would have been enough.
     pub fn needed(&self) -> Option<usize> {
-        self.needed
+        self.0.needed
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.status.name(), self.message)
+        write!(f, "{}: {}", self.status().name(), self.message())
     }
 }
 
@@ -118,7 +129,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Returns early with an error of the named status and a formatted sentence.
 macro_rules! bail {
     ($status:ident, $($text:tt)+) => {
-        return Err($crate::status::Error::new($crate::status::Status::$status, format!($($text)+)))
+        return Err($crate::status::Error::formatted($crate::status::Status::$status, format_args!($($text)+)))
     };
 }
 pub(crate) use bail;

@@ -86,6 +86,9 @@ pub struct Transposition {
 /// `dst[j * dst_stride + i] = src[i * src_stride + j]`; nothing else of `dst` changes.
 type Transpose<T> = fn(shape: &Transposition, src: &[T], dst: &mut [T]);
 
+/// The sum of values in the byte order of the machine, whole ones.
+pub type Sum = fn(values: &[u8]) -> f32;
+
 /// Writes the sums of a range of columns of the matrix in `values` to `sums`, one for each row from `first_row` on.
 /// Values are in the byte order of the machine; those outside the range, and padding, may be anything.
 type RowSums = fn(shape: &PackedRows, values: &[u8], sums: &mut [f32]);
@@ -165,6 +168,12 @@ pub struct Kernels {
     pub unplanes2: Planes,
     /// 4 planes to rows of 4-byte words.
     pub unplanes4: Planes,
+    /// The sum of values of F32.
+    pub sum_f32: Sum,
+    /// The sum of values of F16.
+    pub sum_f16: Sum,
+    /// The sum of values of BF16.
+    pub sum_bf16: Sum,
     /// Sums of rows of F32.
     pub row_sums_f32: RowSums,
     /// Sums of rows of F16.
@@ -209,6 +218,9 @@ static PORTABLE: Kernels = Kernels {
     unplanes1: portable::unplanes::<1>,
     unplanes2: portable::unplanes::<2>,
     unplanes4: portable::unplanes::<4>,
+    sum_f32: portable::sum_f32,
+    sum_f16: portable::sum_f16,
+    sum_bf16: portable::sum_bf16,
     row_sums_f32: portable::row_sums_f32,
     row_sums_f16: portable::row_sums_f16,
     row_sums_bf16: portable::row_sums_bf16,

@@ -1,7 +1,7 @@
 //! The definition of every kernel, in plain Rust.
 
 use super::int8;
-use super::row_sums::{Bf16, F16, F32, Value, many_rows, one_row};
+use super::row_sums::{self, Bf16, F16, F32};
 use super::{PackedRows, Transposition};
 
 /// Byte `i` of every `N`-byte word of `src` goes to lane `i` of `dst`.
@@ -197,31 +197,34 @@ pub(super) fn row_count<const N: usize>(src: &[u8], row_len: usize, dst: &[u8]) 
     src.len() / row
 }
 
+/// The sum of values of F32.
+pub fn sum_f32(values: &[u8]) -> f32 {
+    row_sums::sum::<F32, 4>(values)
+}
+
+/// The sum of values of F16.
+pub fn sum_f16(values: &[u8]) -> f32 {
+    row_sums::sum::<F16, 2>(values)
+}
+
+/// The sum of values of BF16.
+pub fn sum_bf16(values: &[u8]) -> f32 {
+    row_sums::sum::<Bf16, 2>(values)
+}
+
 /// The sums of rows of F32.
 pub fn row_sums_f32(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    row_sums::<F32, 4>(shape, values, sums);
+    row_sums::rows::<F32, 4>(shape, values, sums);
 }
 
 /// The sums of rows of F16.
 pub fn row_sums_f16(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    row_sums::<F16, 2>(shape, values, sums);
+    row_sums::rows::<F16, 2>(shape, values, sums);
 }
 
 /// The sums of rows of BF16.
 pub fn row_sums_bf16(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    row_sums::<Bf16, 2>(shape, values, sums);
-}
-
-#[inline(always)]
-fn row_sums<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    #[inline(never)]
-    fn many<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-        many_rows::<V, N>(shape, values, sums);
-    }
-    match sums {
-        [sum] if shape.rows == 1 => *sum = one_row::<V, N>(shape, values),
-        _ => many::<V, N>(shape, values, sums),
-    }
+    row_sums::rows::<Bf16, 2>(shape, values, sums);
 }
 
 /// F32 to int8.

@@ -93,26 +93,29 @@ impl Value<2> for F16 {
     }
 }
 
-/// The sum of a matrix of one row. It has its columns side by side, however they are packed.
+/// The sum of whole values.
 ///
-/// Apart from [`many_rows`], because it is called for every 64 tokens or so and has little to do.
+/// Apart from [`rows`], because attention of one token has one for every 64 tokens or so, and little to do in it.
 #[inline(always)]
-pub(super) fn one_row<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8]) -> f32 {
-    sum::<V, N>(&values.as_chunks::<N>().0[shape.range.clone()])
+pub(super) fn sum<V: Value<N>, const N: usize>(values: &[u8]) -> f32 {
+    contiguous_sum::<V, N>(values.as_chunks::<N>().0)
 }
 
-/// The sums of a matrix of any number of rows.
+/// The sums of a matrix's rows.
 #[inline(always)]
-pub(super) fn many_rows<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+pub(super) fn rows<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
     let values = values.as_chunks::<N>().0;
     let PackedRows { pack, rows, columns, first_row, ref range } = *shape;
     sums.fill(0.0);
-    match pack {
-        0 => {
-            for (row, total) in values.chunks_exact(columns).skip(first_row).zip(sums) {
-                *total = sum::<V, N>(&row[range.clone()]);
-            }
+    // Every row by itself: there are no packs, or no more than one.
+    let row_len = if pack == 0 { columns } else { pack };
+    if row_len >= columns {
+        for (row, total) in values.chunks_exact(row_len).skip(first_row).zip(sums) {
+            *total = contiguous_sum::<V, N>(&row[range.clone()]);
         }
+        return;
+    }
+    match pack {
         4 => add_packs::<V, N, 4>(shape, values, sums),
         8 => add_packs::<V, N, 8>(shape, values, sums),
         16 => add_packs::<V, N, 16>(shape, values, sums),
@@ -129,7 +132,7 @@ pub(super) fn many_rows<V: Value<N>, const N: usize>(shape: &PackedRows, values:
 
 /// The sum of contiguous values.
 #[inline(always)]
-fn sum<V: Value<N>, const N: usize>(values: &[[u8; N]]) -> f32 {
+fn contiguous_sum<V: Value<N>, const N: usize>(values: &[[u8; N]]) -> f32 {
     if values.len() <= V::MAX_RUN {
         return run_sum::<V, N>(values);
     }

@@ -271,6 +271,22 @@ fn every_level_sums_rows_by_the_definition_and_to_the_same_bits() {
                         },
                     )
                 };
+                if rows == 1 {
+                    let part = |n: usize| shape.range.start * n..shape.range.end * n;
+                    let sums = |k: &Kernels| {
+                        let (f32s, halves) = (&f32s[part(4)], part(2));
+                        let sums =
+                            [(k.sum_f32)(f32s), (k.sum_f16)(&f16s[halves.clone()]), (k.sum_bf16)(&bf16s[halves])];
+                        sums.map(|sum| vec![sum])
+                    };
+                    let portable = sums(&PORTABLE);
+                    if exact {
+                        assert_eq!(portable, [expected.clone(), expected.clone(), expected.clone()], "{shape:?}");
+                    }
+                    for k in available() {
+                        assert_eq!(sums(k), portable, "{:?} {shape:?}", k.level);
+                    }
+                }
                 let portable = run(&PORTABLE);
                 if exact {
                     assert_eq!(portable, [expected.clone(), expected.clone(), expected], "{shape:?}");

@@ -9,6 +9,7 @@
 #![allow(non_camel_case_types)]
 #![allow(clippy::missing_safety_doc)] // the header states what a caller owes, once for all functions
 
+mod lanes;
 mod panic;
 mod pointer;
 

@@ -3,7 +3,7 @@
 //! All functions here are unsafe for the same reason: nobody can check that a non-NULL pointer is live and as long
 //! as it is said to be. That is what the header asks of the caller, and it is all they rely on.
 
-use crate::status::{Error, Result, bail};
+use crate::status::{Error, Result, Status, bail};
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 
@@ -15,17 +15,24 @@ const MAX_STRUCT_SIZE: usize = 4096;
 
 #[inline]
 fn check<T>(ptr: *const T, bytes: Option<usize>, name: &str) -> Result<()> {
-    match bytes {
-        Some(len) if len <= MAX_LEN => {}
-        _ => bail!(InvalidArgument, "the length given for {name} is larger than any object can be"),
-    }
-    if ptr.is_null() {
-        bail!(InvalidArgument, "{name} is NULL");
-    }
-    if !ptr.is_aligned() {
-        bail!(InvalidArgument, "{name} is {ptr:p}; an address aligned to {} expected", align_of::<T>());
+    if bytes.is_none_or(|len| len > MAX_LEN) || ptr.is_null() || !ptr.is_aligned() {
+        return Err(refusal(ptr.cast(), align_of::<T>(), bytes, name));
     }
     Ok(())
+}
+
+/// What [`check`] found. Apart, since calls for a softmax tile have no time for what only an error needs.
+#[cold]
+#[inline(never)]
+fn refusal(ptr: *const c_void, align: usize, bytes: Option<usize>, name: &str) -> Error {
+    let text = if bytes.is_none_or(|len| len > MAX_LEN) {
+        format!("the length given for {name} is larger than any object can be")
+    } else if ptr.is_null() {
+        format!("{name} is NULL")
+    } else {
+        format!("{name} is {ptr:p}; an address aligned to {align} expected")
+    };
+    Error::new(Status::InvalidArgument, text)
 }
 
 /// `len` elements to read. NULL with length 0 is an empty slice.
@@ -204,13 +211,24 @@ pub(super) unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T
 /// As [`options`], and the struct does not change for `'a`.
 #[inline]
 pub(super) unsafe fn in_place<'a, T: Sized32>(ptr: *const T, name: &str, room: &'a mut Option<T>) -> Result<&'a T> {
-    // SAFETY: passed on.
-    if !ptr.is_null() && ptr.is_aligned() && unsafe { struct_size(ptr, name) }? == size_of::<T>() {
+    // SAFETY: aligned, and the caller says that at least the first field is readable.
+    if !ptr.is_null() && ptr.is_aligned() && unsafe { ptr.cast::<u32>().read() } as usize == size_of::<T>() {
         // SAFETY: aligned, and the caller says struct_size bytes are readable.
         return Ok(unsafe { &*ptr });
     }
     // SAFETY: passed on.
-    Ok(room.insert(unsafe { required(ptr, name) }?))
+    Ok(room.insert(unsafe { other_size(ptr, name) }?))
+}
+
+/// As [`required`], out of line.
+///
+/// # Safety
+/// As [`options`].
+#[cold]
+#[inline(never)]
+unsafe fn other_size<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
+    // SAFETY: passed on.
+    unsafe { required(ptr, name) }
 }
 
 /// A struct to write, of which the caller says by `struct_size` how much it knows.

@@ -1,5 +1,6 @@
 //! Exports of the session room.
 
+use super::lanes::Lanes;
 use super::layout::{self, mnnkv_layout};
 use super::metrics::mnnkv_metrics;
 use super::panic::guard;
@@ -8,7 +9,7 @@ use super::status::mnnkv_status;
 use super::version;
 use crate::dtype::Dtype;
 use crate::h2o::Tile;
-use crate::session::Session;
+use crate::session::{Lane, Session};
 use crate::status::{Error, Result, bail};
 use crate::store::Cache;
 use std::ffi::{c_char, c_void};
@@ -49,7 +50,10 @@ pub const MNNKV_TILE_LAST: u32 = 2;
 /// const session may run at any time (they wait for a call under way). Workers
 /// (kv_lossless_async_threads, with kv_lossless_runtime_enable) sleep when idle; the host never waits for one except in
 /// begin, for tokens that it would have to decode itself otherwise.
-pub struct mnnkv_session(Session);
+pub struct mnnkv_session {
+    session: Session,
+    lanes: Lanes,
+}
 
 /// A layer's cache as it is now.
 #[repr(C)]
@@ -87,7 +91,9 @@ pub struct mnnkv_score_tile {
     /// Order of data: [UP(tokens, pack)][queries][pack], with anything in the lanes past the last token; 0 = rows
     /// [queries][tokens]. MNN's tiles have 4, 8 or 16.
     pub pack: u32,
-    /// Query rows, at least 1: all rows of the step, the same in every tile of a head.
+    /// Query rows, at least 1: all rows of the step, the same in every tile of a head. Outside prompts a host that computes
+    /// several query heads together may give them as rows of one tile (heads times rows), which saves calls; pack then
+    /// says how far rows are apart, when it is not less than tokens.
     pub queries: u32,
     /// Tokens, at least 1.
     pub tokens: u32,
@@ -112,9 +118,12 @@ unsafe impl Sized32 for mnnkv_score_tile {
 }
 
 impl mnnkv_score_tile {
+    /// Whether the fields say what a tile can be, and the pointers point somewhere.
+    ///
     /// # Safety
     /// Non-NULL pointers are readable as the fields say.
-    unsafe fn check<'a>(&self) -> Result<Tile<'a>> {
+    #[inline(always)]
+    unsafe fn check(&self) -> Result<()> {
         if self.reserved != 0 {
             bail!(InvalidArgument, "tile->reserved is {}; 0 expected", self.reserved);
         }
@@ -128,21 +137,53 @@ impl mnnkv_score_tile {
         };
         // SAFETY: the caller vouches for the pointers.
         unsafe {
-            let row = |ptr: *const f32, name| {
-                if ptr.is_null() { Ok(None) } else { pointer::input(ptr, queries, name).map(Some) }
-            };
-            Ok(Tile {
-                dtype,
-                pack,
-                queries,
-                tokens,
-                token_begin: self.token_begin as usize,
-                first: self.flags & MNNKV_TILE_FIRST != 0,
-                last: self.flags & MNNKV_TILE_LAST != 0,
-                data: pointer::input_bytes(self.data, bytes, "tile->data")?,
-                update_scale: row(self.update_scale, "tile->update_scale")?,
-                row_sum: row(self.row_sum, "tile->row_sum")?,
-            })
+            pointer::input_bytes(self.data, bytes, "tile->data")?;
+            if !self.update_scale.is_null() {
+                pointer::input(self.update_scale, queries, "tile->update_scale")?;
+            }
+            if !self.row_sum.is_null() {
+                pointer::input(self.row_sum, queries, "tile->row_sum")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The tile. Not the answer of [`mnnkv_score_tile::check`]: an answer in a result may be copied once more, by loads that
+    /// are wider than the stores that just made it, and each of these waits until the stores are through.
+    ///
+    /// # Safety
+    /// The check was passed, and the pointers are readable for `'a`.
+    #[inline(always)]
+    unsafe fn tile<'a>(&self) -> Tile<'a> {
+        let dtype = match self.dtype {
+            1 => Dtype::F16,
+            2 => Dtype::Bf16,
+            3 => Dtype::F32,
+            _ => Dtype::Int8,
+        };
+        let (pack, queries, tokens) = (self.pack as usize, self.queries as usize, self.tokens as usize);
+        let bytes = Tile::data_bytes(dtype, pack, queries, tokens).unwrap_or(0);
+        let row = |ptr: *const f32| match queries {
+            0 => None,
+            _ if ptr.is_null() => None,
+            // SAFETY: the check was passed, and the caller vouches for the pointers.
+            _ => Some(unsafe { std::slice::from_raw_parts(ptr, queries) }),
+        };
+        Tile {
+            dtype,
+            pack,
+            queries,
+            tokens,
+            token_begin: self.token_begin as usize,
+            first: self.flags & MNNKV_TILE_FIRST != 0,
+            last: self.flags & MNNKV_TILE_LAST != 0,
+            data: match bytes {
+                0 => &[],
+                // SAFETY: as above.
+                _ => unsafe { std::slice::from_raw_parts(self.data.cast(), bytes) },
+            },
+            update_scale: row(self.update_scale),
+            row_sum: row(self.row_sum),
         }
     }
 }
@@ -154,15 +195,16 @@ impl mnnkv_score_tile {
 unsafe fn with_cache(
     session: *const mnnkv_session,
     cache: *mut mnnkv_cache,
-    body: impl FnOnce(&Session, Cache<'_>, u32) -> Result<u32>,
+    body: impl FnOnce(&Session, &mut [&mut Lane], Cache<'_>, u32) -> Result<u32>,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller vouches for its pointers, and that no thread is scoring.
         unsafe {
-            let session = pointer::reference(session, "session")?;
+            let mnnkv_session { session, lanes } = pointer::reference(session, "session")?;
             let given = pointer::required(cache, "cache")?;
             let (layout, key, value) = layout::checked_cache(given.layout, given.key, given.value)?;
-            let kv_len = body(&session.0, Cache { layout: &layout, key, value }, given.kv_len)?;
+            let cache_now = Cache { layout: &layout, key, value };
+            let kv_len = lanes.all(|lanes| body(session, lanes, cache_now, given.kv_len))?;
             // Read above through the same pointer, which is not const.
             (&raw mut (*cache).kv_len).write(kv_len);
         }
@@ -175,7 +217,7 @@ unsafe fn with_cache(
 unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Session) -> Result<()>) -> mnnkv_status {
     guard(|| {
         // SAFETY: passed on.
-        body(unsafe { &pointer::reference(session, "session")?.0 })
+        body(unsafe { &pointer::reference(session, "session")?.session })
     })
 }
 
@@ -203,7 +245,10 @@ pub unsafe extern "C" fn mnnkv_session_create(
         let config = unsafe { pointer::input_bytes(config_json.cast(), len, "config_json") }?;
         // SAFETY: as above.
         let out = unsafe { Out::new(out, "out") }?;
-        out.set(Box::into_raw(Box::new(mnnkv_session(Session::new(config, layers, lanes)?))));
+        out.set(Box::into_raw(Box::new(mnnkv_session {
+            session: Session::new(config, layers)?,
+            lanes: Lanes::new(Session::lanes(lanes)?),
+        })));
         Ok(())
     })
 }
@@ -248,8 +293,13 @@ pub unsafe extern "C" fn mnnkv_session_warnings(
 /// INVALID_ARGUMENT: no such layer; a thread is in mnnkv_session_scores (so, too, begin and end).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe { with(session, |session| session.reset((layer != MNNKV_ALL_LAYERS).then_some(layer))) }
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers, and that no thread is scoring.
+        unsafe {
+            let mnnkv_session { session, lanes } = pointer::reference(session, "session")?;
+            lanes.all(|lanes| session.reset(lanes, (layer != MNNKV_ALL_LAYERS).then_some(layer)))
+        }
+    })
 }
 
 /// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has.
@@ -267,20 +317,21 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
-    unsafe { with_cache(session, cache, |session, cache, kv_len| session.begin(layer, cache, kv_len)) }
+    unsafe { with_cache(session, cache, |session, lanes, cache, kv_len| session.begin(lanes, layer, cache, kv_len)) }
 }
 
-/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing.
+/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. No lock is taken.
 ///
-/// lane: a number below the session's lanes; one thread per lane at a time. Tiles of one head come in order in one lane;
-/// which lane has which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
+/// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs (a
+/// breach is undefined, but nearly always found and refused). Tiles of one head come in order in one lane; which lane has
+/// which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
 /// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
 /// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
 /// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, reaches past token 16,777,215
 /// (whether it fits the cache is for end to say), or has a row_sum or update_scale that cannot be; another thread is in
 /// this lane. The tile is not taken then, and the right one may follow: look at every answer, since end does not know of
-/// a tile that is missing in the middle of a head. Of a layer that is not scored only the struct is checked. A head whose last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED:
-/// INT8 tiles.
+/// a tile that is missing in the middle of a head. Of a layer that is not scored only the struct is checked. A head whose
+/// last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED: INT8 tiles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_scores(
     session: *mut mnnkv_session,
@@ -288,15 +339,23 @@ pub unsafe extern "C" fn mnnkv_session_scores(
     lane: u32,
     tile: *const mnnkv_score_tile,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(session, |session| session.scores(layer, lane, &pointer::in_place(tile, "tile", &mut None)?.check()?))
-    }
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers, and that the lane is this thread's.
+        unsafe {
+            let session = pointer::reference(session, "session")?;
+            let mut room = None;
+            let given = pointer::in_place(tile, "tile", &mut room)?;
+            given.check()?;
+            let tile = given.tile();
+            session.lanes.one(lane, |lane| lane.scores(layer, &tile))
+        }
+    })
 }
 
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
 ///
-/// heads: query heads (not KV heads) that scored, queries: rows of the step. Either every head came in whole or none did,
+/// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
+/// tiles. Either every head came in whole or none did,
 /// which leaves the scores as they were, whatever heads says. queries 0 closes a step whose attention failed: scores that
 /// came in are dropped, and kv_len says how many of the new tokens stay.
 /// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
@@ -313,8 +372,8 @@ pub unsafe extern "C" fn mnnkv_session_end(
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
-        with_cache(session, cache, |session, cache, kv_len| {
-            session.end(layer, heads, queries, cache, kv_len)?;
+        with_cache(session, cache, |session, lanes, cache, kv_len| {
+            session.end(lanes, layer, heads, queries, cache, kv_len)?;
             Ok(kv_len)
         })
     }
@@ -339,7 +398,7 @@ pub unsafe extern "C" fn mnnkv_session_keep(
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
-        with_cache(session, cache, |session, cache, kv_len| {
+        with_cache(session, cache, |session, _, cache, kv_len| {
             session.keep(layer, layout::pairs(logical_pairs, n_pairs, "logical_pairs")?, cache, kv_len)
         })
     }

@@ -17,7 +17,7 @@ mod tile;
 pub(crate) use owned::OwnedTile;
 pub use tile::Tile;
 
-use crate::arch::{PackedRows, kernels};
+use crate::arch::{PackedRows, Sum, kernels};
 use crate::dtype::Dtype;
 use crate::status::{self, Error, Result, Status, bail};
 
@@ -27,86 +27,213 @@ const FRACTION_BITS: i32 = 80;
 /// 65,536 such heads.
 const HEAD_LIMIT: f64 = (1u64 << 32) as f64;
 
-/// A tile of the open head, as the walk backwards needs it.
-struct Seen {
+/// No tile reaches further, so that tokens and blocks fit a `u32`, and marks below are never NaN.
+const MOST_TOKENS: usize = 1 << 29;
+
+/// Sums of plain tiles that wait side by side for the log.
+const MOST_WAITING: usize = 128;
+/// Blocks and rows that a plain tile may touch.
+const MOST_PLAIN_PIECES: usize = 4;
+const MOST_PLAIN_ROWS: usize = 16;
+
+/// What a plain tile needs: little, and all of it together. An attention reads so much between two calls that every line
+/// and every page of memory has to come back from far each time.
+#[derive(Clone)]
+#[repr(C)]
+struct Near {
+    /// Sums the values of a row, where the next tile may be a plain one.
+    sum: Option<Sum>,
+    dtype: Dtype,
+    rows: u32,
+    /// The token after the last tile, and how many tokens its block has from there on.
+    next: u32,
+    left: u32,
+    block_tokens: u32,
+    max_tokens: u32,
+    /// How many sums wait, `[piece][row]`: the last pieces of the run under way.
+    waiting: u32,
+    sums: [f32; MOST_WAITING],
+}
+
+impl Default for Near {
+    fn default() -> Self {
+        Near {
+            sum: None,
+            dtype: Dtype::F32,
+            rows: 0,
+            next: 0,
+            left: 1,
+            block_tokens: 1,
+            max_tokens: 0,
+            waiting: 0,
+            sums: [0.0; MOST_WAITING],
+        }
+    }
+}
+
+/// The head under way.
+#[derive(Default)]
+struct Head {
+    open: bool,
+    queries: usize,
+    /// The highest token so far, plus 1.
+    end: usize,
+    /// For each run of tiles the sums of their values, `[piece][row]`, then the scales of its first tile, `[row]`, if it
+    /// has any, then its mark. The run under way has no scales and no mark yet.
+    log: Vec<f32>,
+    /// Of the run under way; pieces without those that wait.
+    first_block: usize,
+    pieces: usize,
+    scales: Vec<f32>,
+}
+
+/// What the walk backwards must know of a run, as it is kept behind the run's numbers.
+struct Mark {
     first_block: usize,
     pieces: usize,
     /// Whether it has scales.
     scaled: bool,
 }
 
+impl Mark {
+    const WORDS: usize = 2;
+
+    fn words(&self) -> [f32; Mark::WORDS] {
+        [self.first_block as u32, (self.pieces as u32) << 1 | u32::from(self.scaled)].map(f32::from_bits)
+    }
+
+    fn from_words(words: &[f32; Mark::WORDS]) -> Self {
+        let [first_block, pieces] = words.map(f32::to_bits);
+        Mark { first_block: first_block as usize, pieces: pieces as usize >> 1, scaled: pieces & 1 == 1 }
+    }
+}
+
 /// What one lane (thread) gathers during one step of one layer.
 ///
 /// Masses are integers, so the sum over lanes is the same to the bit whichever lane got which head.
 #[derive(Default)]
+#[repr(C)]
 pub struct Accumulator {
-    block_tokens: usize,
-    max_tokens: usize,
-    last_rows: usize,
+    near: Near,
+    head: Head,
 
+    last_rows: usize,
     heads: u64,
     rows: u64,
     token_end: usize,
     masses: Vec<u128>,
 
-    // The open head.
-    open: bool,
-    queries: usize,
-    head_end: usize,
-    seen: Vec<Seen>,
-    /// For each tile the sums of its values, `[piece][row]`, then its scales, `[row]`, if it has any.
-    kept: Vec<f32>,
-    /// How much of it belongs to the open head.
-    used: usize,
-
     // Working memory of the walk backwards.
     /// `[row]`: what the sums of the tile at hand are to be multiplied with.
     factors: Vec<f64>,
-    /// `[block]`
-    head: Vec<f64>,
+    /// `[block]`: the masses of one head.
+    blocks: Vec<f64>,
 }
 
 impl Accumulator {
     /// Forgets everything and keeps its memory.
     ///
-    /// `block_tokens` are the tokens of a block (0 counts as 1), `max_tokens` the tokens a tile may reach to. Only the
-    /// last `last_rows` query rows of each tile count: `usize::MAX` for all, 0 for none, when tiles are only checked
-    /// and heads counted.
+    /// `block_tokens` are the tokens of a block (0 counts as 1), `max_tokens` the tokens a tile may reach to (at most
+    /// 2^29). Only the last `last_rows` query rows of each tile count: `usize::MAX` for all, 0 for none, when tiles are
+    /// only checked and heads counted.
     pub fn start(&mut self, block_tokens: usize, max_tokens: usize, last_rows: usize) {
-        self.block_tokens = block_tokens.max(1);
-        self.max_tokens = max_tokens;
+        self.near.block_tokens = block_tokens.clamp(1, MOST_TOKENS) as u32;
+        self.near.max_tokens = max_tokens.min(MOST_TOKENS) as u32;
+        self.near.sum = None;
+        self.head.open = false;
         self.last_rows = last_rows;
         self.heads = 0;
         self.rows = 0;
         self.token_end = 0;
         self.masses.clear();
-        self.open = false;
+    }
+
+    /// As [`Accumulator::add`], of a plain tile: neither the first nor the last of its head, beginning where the tile before it ended, of few rows
+    /// that each lie side by side, with no larger maximum and so scales of 1. Most tiles of a decode step are. Of any other
+    /// the answer is `false`; nothing has changed then, and [`Accumulator::add`] takes it or says what is wrong with it.
+    #[inline(always)]
+    pub fn add_plain(&mut self, tile: &Tile<'_>) -> bool {
+        let near = &mut self.near;
+        let (Some(sum), Some(scales)) = (near.sum, tile.update_scale) else { return false };
+        let (dtype, rows, block_tokens) = (near.dtype, near.rows as usize, near.block_tokens as usize);
+        let row_len = if tile.pack == 0 { tile.tokens } else { tile.pack };
+        let is_plain = !(tile.first | tile.last)
+            && tile.row_sum.is_none()
+            && tile.dtype == dtype
+            && tile.queries == rows
+            && tile.token_begin == near.next as usize
+            && (1..=(near.max_tokens - near.next) as usize).contains(&tile.tokens)
+            && tile.tokens <= near.left as usize + (MOST_PLAIN_PIECES - 1) * block_tokens
+            && near.waiting as usize <= MOST_WAITING - MOST_PLAIN_PIECES * rows
+            && (rows == 1 || row_len >= tile.tokens)
+            && Tile::data_bytes(dtype, tile.pack, rows, tile.tokens) == Some(tile.data.len())
+            && scales.len() == rows
+            // By its bits: the number 1 as a float lies in memory, and far away.
+            && scales.iter().all(|scale| scale.to_bits() == const { 1f32.to_bits() });
+        if !is_plain {
+            return false;
+        }
+        let mut begin = 0;
+        while begin < tile.tokens {
+            let end = tile.tokens.min(begin + near.left as usize);
+            let is_new = near.left == near.block_tokens;
+            let at = near.waiting as usize - if is_new { 0 } else { rows };
+            for (row, total) in near.sums[at..at + rows].iter_mut().enumerate() {
+                let values = &tile.data[(row * row_len + begin) * dtype.bytes()..(row * row_len + end) * dtype.bytes()];
+                *total = if is_new { sum(values) } else { *total + sum(values) };
+            }
+            near.waiting = (at + rows) as u32;
+            near.left -= (end - begin) as u32;
+            if near.left == 0 {
+                near.left = near.block_tokens;
+            }
+            begin = end;
+        }
+        near.next += tile.tokens as u32;
+        true
     }
 
     /// Adds the next tile of a head; with the last one the head's masses are added to [`Accumulator::masses`].
     ///
     /// A tile that is refused changes nothing, with one exception: a head whose attention turns out to be no number
     /// of 0 or more (or for which there is no memory) with its last tile is dropped.
+    #[inline]
     pub fn add(&mut self, tile: &Tile<'_>) -> Result<()> {
+        if self.add_plain(tile) { Ok(()) } else { self.add_any(tile) }
+    }
+
+    #[inline(never)]
+    fn add_any(&mut self, tile: &Tile<'_>) -> Result<()> {
         let first_row = tile.queries.saturating_sub(self.last_rows);
-        let in_order = if self.open { !tile.first && tile.queries == self.queries } else { tile.first };
-        if !(in_order && tile.is_sound(self.max_tokens, first_row)) {
+        let in_order = if self.head.open { !tile.first && tile.queries == self.head.queries } else { tile.first };
+        if !(in_order && tile.is_sound(self.near.max_tokens as usize, first_row)) {
             return Err(self.refusal(tile, first_row));
         }
         if first_row < tile.queries {
             self.gather(tile, first_row)?;
         }
-        let tile_end = tile.token_begin + tile.tokens;
+        let (end, block_tokens) = ((tile.token_begin + tile.tokens) as u32, self.near.block_tokens);
+        let Head { open, queries, end: head_end, .. } = &mut self.head;
         if tile.first {
-            self.open = true;
-            self.queries = tile.queries;
-            self.head_end = tile_end;
-        } else {
-            self.head_end = self.head_end.max(tile_end);
+            (*open, *queries, *head_end) = (true, tile.queries, 0);
         }
+        *head_end = (*head_end).max(end as usize);
+        (self.near.next, self.near.left) = (end, block_tokens - end % block_tokens);
         if tile.last {
-            self.open = false;
-            self.finish(tile.row_sum, first_row)?;
+            *open = false;
+            self.near.sum = None;
+            return self.finish(tile.row_sum, first_row);
+        }
+        self.near.sum = None;
+        if first_row == 0 && tile.queries <= MOST_PLAIN_ROWS {
+            let (near, log) = (&mut self.near, &mut self.head.log);
+            (near.sum, near.dtype, near.rows) = (Some(sum_of(tile.dtype)), tile.dtype, tile.queries as u32);
+            // A plain tile may go on with the last piece.
+            let last_piece = log.len() - tile.queries;
+            near.sums[..tile.queries].copy_from_slice(&log[last_piece..]);
+            near.waiting = tile.queries as u32;
+            log.truncate(last_piece);
+            self.head.pieces -= 1;
         }
         Ok(())
     }
@@ -123,7 +250,7 @@ impl Accumulator {
 
     /// A head has begun and not ended.
     pub fn in_head(&self) -> bool {
-        self.open
+        self.head.open
     }
 
     /// Attention that the counted rows of all finished heads gave to each block: `[block]`, as long as the highest
@@ -141,55 +268,73 @@ impl Accumulator {
     /// Why a tile that is not sound, or does not belong here, is not added.
     #[cold]
     fn refusal(&self, tile: &Tile<'_>, first_row: usize) -> Error {
-        let text = if let Err(error) = tile.check(self.max_tokens, first_row) {
+        let Head { open, queries, .. } = self.head;
+        let text = if let Err(error) = tile.check(self.near.max_tokens as usize, first_row) {
             return error;
-        } else if !self.open {
+        } else if !open {
             "tile->first is false, but no head has begun".into()
         } else if tile.first {
             "tile->first is true, but the last tile of a head is yet to come".into()
         } else {
-            format!("tile->queries is {}; {} expected, as in the head's first tile", tile.queries, self.queries)
+            format!("tile->queries is {}; {queries} expected, as in the head's first tile", tile.queries)
         };
         Error::new(Status::InvalidArgument, text)
     }
 
-    /// Keeps what the walk backwards needs of a tile: sums of the rows from `first_row` on, and their scales.
+    /// Begins a run with a tile: keeps the sums of the rows from `first_row` on, and their scales.
     fn gather(&mut self, tile: &Tile<'_>, first_row: usize) -> Result<()> {
         let rows = tile.queries - first_row;
-        let offset = tile.token_begin % self.block_tokens;
-        // Most tiles lie in one block; a division is as dear as the sum of a short tile.
-        let last_token = offset + (tile.tokens - 1);
-        let pieces = if last_token < self.block_tokens { 1 } else { 1 + last_token / self.block_tokens };
-        // What the first tile scales does not exist.
-        let scale = tile.update_scale.filter(|_| !tile.first);
+        let block_tokens = self.near.block_tokens as usize;
+        let offset = tile.token_begin % block_tokens;
+        let pieces = (offset + tile.tokens).div_ceil(block_tokens);
+        let Head { log, scales, .. } = &mut self.head;
         if tile.first {
-            self.seen.clear();
-            self.used = 0;
+            log.clear();
+            self.near.waiting = 0;
         }
-        let sums = pieces.saturating_mul(rows);
-        let len = sums.saturating_add(scale.map_or(0, |_| rows));
-        status::reserve_amortized(&mut self.seen, 1)?;
-
-        let (sums, scales) = room(&mut self.kept, self.used, len)?.split_at_mut(sums);
-        sum_pieces(tile, first_row, self.block_tokens, offset, sums);
-        if let Some(scale) = scale {
-            for (kept, scale) in scales.iter_mut().zip(&scale[first_row..]) {
-                *kept = *scale;
-            }
+        // For the end of the run before, this tile, and the end of its own run.
+        let ends = self.near.waiting as usize + scales.len() + Mark::WORDS + rows + Mark::WORDS;
+        status::reserve_amortized(log, pieces.saturating_mul(rows).saturating_add(ends))?;
+        status::reserve_amortized(scales, rows)?;
+        if !tile.first {
+            self.close_run();
         }
-        self.used += len;
-        self.seen.push(Seen { first_block: tile.token_begin / self.block_tokens, pieces, scaled: scale.is_some() });
+        let Head { log, first_block, pieces: run_pieces, scales, .. } = &mut self.head;
+        let begin = log.len();
+        log.resize(begin + pieces * rows, 0.0);
+        sum_pieces(tile, first_row, block_tokens, offset, &mut log[begin..]);
+        (*first_block, *run_pieces) = (tile.token_begin / block_tokens, pieces);
+        // What the first tile scales does not exist.
+        scales.clear();
+        if let Some(given) = tile.update_scale.filter(|_| !tile.first) {
+            scales.extend_from_slice(&given[first_row..]);
+        }
         Ok(())
+    }
+
+    /// Writes what the walk backwards reads first of a run. There is room for it.
+    fn close_run(&mut self) {
+        let (Near { rows, next, waiting, sums, .. }, Head { end, log, first_block, pieces, scales, .. }) =
+            (&mut self.near, &mut self.head);
+        let (more, rows) = (std::mem::take(waiting) as usize, *rows as usize);
+        *end = (*end).max(*next as usize);
+        log.extend_from_slice(&sums[..more]);
+        log.extend_from_slice(scales);
+        let mark = Mark { first_block: *first_block, pieces: *pieces + more / rows.max(1), scaled: !scales.is_empty() };
+        log.extend_from_slice(&mark.words());
     }
 
     /// Walks over the head's tiles, last one first, and adds its masses to those of all heads.
     #[inline(never)]
     fn finish(&mut self, row_sum: Option<&[f32]>, first_row: usize) -> Result<()> {
-        let rows = self.queries - first_row;
-        let token_end = self.token_end.max(self.head_end);
-        let blocks = token_end.div_ceil(self.block_tokens);
-        self.head.clear();
-        status::resize(&mut self.head, blocks)?;
+        let rows = self.head.queries - first_row;
+        if rows > 0 {
+            self.close_run();
+        }
+        let token_end = self.token_end.max(self.head.end);
+        let blocks = token_end.div_ceil(self.near.block_tokens as usize);
+        self.blocks.clear();
+        status::resize(&mut self.blocks, blocks)?;
         self.factors.clear();
         status::reserve(&mut self.factors, rows)?;
         match row_sum {
@@ -197,17 +342,17 @@ impl Accumulator {
             None => self.factors.resize(rows, 1.0),
         }
         if rows > 0 {
-            walk_back(&self.seen, &self.kept[..self.used], &mut self.factors, &mut self.head);
+            walk_back(&self.head.log, &mut self.factors, &mut self.blocks);
         }
-        if let Some(block) = self.head.iter().position(|mass| !(0.0..HEAD_LIMIT).contains(mass)) {
+        if let Some(block) = self.blocks.iter().position(|mass| !(0.0..HEAD_LIMIT).contains(mass)) {
             bail!(
                 InvalidArgument,
                 "attention to block {block} is {}; a number of 0 or more expected, about 1 per query row at most",
-                self.head[block]
+                self.blocks[block]
             );
         }
         status::resize(&mut self.masses, blocks)?;
-        for (mass, head) in self.masses.iter_mut().zip(&self.head) {
+        for (mass, head) in self.masses.iter_mut().zip(&self.blocks) {
             // A sum that stays at the end of the range is still the same in any order.
             *mass = mass.saturating_add(fixed(*head));
         }
@@ -218,61 +363,54 @@ impl Accumulator {
     }
 }
 
-/// The `len` elements of `buffer` from `begin` on. Old contents are anything.
-fn room(buffer: &mut Vec<f32>, begin: usize, len: usize) -> Result<&mut [f32]> {
-    let end = begin.saturating_add(len);
-    if end > buffer.len() {
-        status::reserve_amortized(buffer, end - buffer.len())?;
-        buffer.resize(end, 0.0);
+/// Sums values side by side.
+fn sum_of(dtype: Dtype) -> Sum {
+    let kernels = kernels();
+    match dtype {
+        Dtype::F32 => kernels.sum_f32,
+        Dtype::F16 => kernels.sum_f16,
+        Dtype::Bf16 => kernels.sum_bf16,
+        Dtype::Int8 => unreachable!("refused by Tile::check"),
     }
-    Ok(&mut buffer[begin..end])
 }
 
 /// Writes to `sums` (`[piece][row]`) what the tile's rows from `first_row` on sum to in each piece. The tile begins
 /// `offset` tokens into a block.
-#[inline]
 fn sum_pieces(tile: &Tile<'_>, first_row: usize, block_tokens: usize, offset: usize, mut sums: &mut [f32]) {
+    let Tile { dtype, pack, queries: rows, tokens: columns, data, .. } = *tile;
+    let first_piece = 0..columns.min(block_tokens - offset);
+    let mut shape = PackedRows { pack, rows, columns, first_row, range: first_piece };
     let kernels = kernels();
-    let row_sums = match tile.dtype {
+    let row_sums = match dtype {
         Dtype::F32 => kernels.row_sums_f32,
         Dtype::F16 => kernels.row_sums_f16,
         Dtype::Bf16 => kernels.row_sums_bf16,
         Dtype::Int8 => unreachable!("refused by Tile::check"),
     };
-    let Tile { pack, queries: rows, tokens: columns, .. } = *tile;
-    let first_piece = 0..columns.min(block_tokens - offset);
-    let mut shape = PackedRows { pack, rows, columns, first_row, range: first_piece };
     while !shape.range.is_empty() {
         let piece;
         (piece, sums) = sums.split_at_mut(rows - first_row);
-        row_sums(&shape, tile.data, piece);
+        match piece {
+            // A single row has its columns side by side, however it is packed.
+            [sum] if rows == 1 => {
+                *sum = sum_of(dtype)(&data[shape.range.start * dtype.bytes()..shape.range.end * dtype.bytes()]);
+            }
+            _ => row_sums(&shape, data, piece),
+        }
         shape.range = shape.range.end..columns.min(shape.range.end.saturating_add(block_tokens));
     }
 }
 
 /// Adds to `head` (`[block]`) the masses of a head's tiles. `factors` (`[row]`) are those of the last tile and become
 /// those of the first.
-fn walk_back(seen: &[Seen], mut kept: &[f32], factors: &mut [f64], head: &mut [f64]) {
+fn walk_back(mut log: &[f32], factors: &mut [f64], head: &mut [f64]) {
     let rows = factors.len();
-    if let [factor] = factors {
-        // The short path of a decode step: the factor stays in a register.
-        let mut newest_first = kept.iter().rev().map(|kept| f64::from(*kept));
-        let mut factor = *factor;
-        for tile in seen.iter().rev() {
-            let scale = if tile.scaled { newest_first.next() } else { None };
-            let blocks = head[tile.first_block..][..tile.pieces].iter_mut().rev();
-            for (mass, sum) in blocks.zip(&mut newest_first) {
-                *mass += sum * factor;
-            }
-            factor *= scale.unwrap_or(1.0);
-        }
-        return;
-    }
-    for tile in seen.iter().rev() {
+    while let Some((rest, words)) = log.split_last_chunk() {
+        let Mark { first_block, pieces, scaled } = Mark::from_words(words);
         let (mut sums, scales);
-        (kept, scales) = kept.split_at(kept.len() - if tile.scaled { rows } else { 0 });
-        (kept, sums) = kept.split_at(kept.len() - tile.pieces * rows);
-        for mass in &mut head[tile.first_block..][..tile.pieces] {
+        (log, scales) = rest.split_at(rest.len() - if scaled { rows } else { 0 });
+        (log, sums) = log.split_at(log.len() - pieces * rows);
+        for mass in &mut head[first_block..][..pieces] {
             let piece;
             (piece, sums) = sums.split_at(rows);
             *mass += weighted(piece, factors);

@@ -1,11 +1,11 @@
 //! What the host's attention threads gather while a step is under way.
 //!
-//! Each lane is a thread's own. Its mutex is only ever tried: a lane that is taken is a host that uses one lane from two
-//! threads, and an error. So no thread waits for another.
+//! Each lane is one thread's own while attention runs, and nothing is locked: a thread has its lane by `&mut`, the thread
+//! that begins and ends steps has all of them.
 
 use crate::h2o::{self, Accumulator, Tile};
-use crate::status::{self, Error, Result, Status, bail};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use crate::status::{self, Result, bail};
+use std::mem;
 
 /// A step of more rows than this is a prompt. Drafts of speculative decoding have fewer, prompts' chunks usually more.
 pub(super) const MOST_DECODE_ROWS: usize = 64;
@@ -35,23 +35,27 @@ impl Wanted {
 }
 
 /// One open layer in one lane.
+#[derive(Default)]
+#[repr(C)]
 struct Slot {
-    layer: u32,
+    layer: Option<u32>,
+    sums: Accumulator,
     /// `None`: the layer is not scored.
     wanted: Option<Wanted>,
     started: bool,
-    sums: Accumulator,
 }
 
+/// What one attention thread gathers of the layers that are open.
 #[derive(Default)]
-pub(super) struct Lane {
-    open: Vec<Slot>,
-    /// Accumulators whose memory waits for the next step.
-    spare: Vec<Accumulator>,
+#[repr(C)]
+pub struct Lane {
+    /// The layer that was opened or scored last, where a tile looks first. Without a layer its memory waits for one.
+    slot: Slot,
+    /// Further open layers.
+    others: Vec<Slot>,
+    /// Slots without a layer.
+    spare: Vec<Slot>,
 }
-
-/// All lanes of a session.
-pub(super) struct Lanes(Vec<Mutex<Lane>>);
 
 /// The sums of one layer over all lanes.
 #[derive(Debug, Default)]
@@ -64,88 +68,90 @@ pub(super) struct Gathered {
     pub(super) token_end: usize,
 }
 
-impl Lanes {
-    pub(super) fn new(lanes: u32) -> Self {
-        Lanes((0..lanes).map(|_| Mutex::default()).collect())
-    }
-
-    #[inline]
-    fn lane(&self, lane: usize) -> Result<MutexGuard<'_, Lane>> {
-        match self.0[lane].try_lock() {
-            Ok(lane) => Ok(lane),
-            Err(TryLockError::WouldBlock) => bail!(InvalidArgument, "lane {lane} is in use by another thread"),
-            Err(TryLockError::Poisoned(_)) => {
-                Err(Error::new(Status::Internal, "the session is out of service since a bug in mnn-kv; destroy it"))
-            }
+impl Lane {
+    /// Takes one softmax tile of an open layer; see [`Tile`]. Tiles of one head come one after another in one lane; which
+    /// lane has which heads makes no difference.
+    #[inline(always)]
+    pub fn scores(&mut self, layer: u32, tile: &Tile<'_>) -> Result<()> {
+        if self.slot.layer == Some(layer) && self.slot.sums.add_plain(tile) {
+            return Ok(());
         }
+        self.add(layer, tile)
     }
 
-    /// All of them at once; what is done with them cannot fail for another thread's sake.
-    pub(super) fn hold(&self) -> Result<Held<'_>> {
-        (0..self.0.len()).map(|lane| self.lane(lane)).collect::<Result<_>>().map(Held)
-    }
-
-    pub(super) fn add(&self, layer: u32, lane: u32, tile: &Tile<'_>) -> Result<()> {
-        if lane as usize >= self.0.len() {
-            bail!(InvalidArgument, "lane is {lane}; the session has {}", self.0.len());
+    #[inline(never)]
+    fn add(&mut self, layer: u32, tile: &Tile<'_>) -> Result<()> {
+        if self.slot.layer != Some(layer) {
+            let Some(slot) = self.others.iter_mut().find(|slot| slot.layer == Some(layer)) else {
+                bail!(InvalidArgument, "layer {layer} is not open; scores come between begin and end");
+            };
+            mem::swap(slot, &mut self.slot);
         }
-        let mut lane = self.lane(lane as usize)?;
-        let Some(slot) = lane.open.iter_mut().find(|slot| slot.layer == layer) else {
-            bail!(InvalidArgument, "layer {layer} is not open; scores come between begin and end");
-        };
-        let Some(wanted) = slot.wanted else { return Ok(()) };
+        let Slot { sums, wanted: Some(wanted), started, .. } = &mut self.slot else { return Ok(()) };
         // A tile that is refused must not say how many rows count: until one is accepted each starts anew.
-        if !slot.started {
-            slot.sums.start(wanted.block_tokens, MOST_TOKENS, wanted.rows(tile.queries));
+        if !*started {
+            sums.start(wanted.block_tokens, MOST_TOKENS, wanted.rows(tile.queries));
         }
-        slot.sums.add(tile)?;
-        slot.started = true;
+        sums.add(tile)?;
+        *started = true;
         Ok(())
+    }
+
+    fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
+        if self.slot.layer.is_some() {
+            let free = self.spare.pop().unwrap_or_default();
+            self.others.push(mem::replace(&mut self.slot, free));
+        }
+        let Slot { layer: slot_layer, sums, wanted: slot_wanted, started } = &mut self.slot;
+        (*slot_layer, *slot_wanted, *started) = (Some(layer), wanted, false);
+        // Until the first tile says how many rows count, none is plain.
+        sums.start(1, 0, 0);
+    }
+
+    fn close(&mut self, layer: u32) {
+        if self.slot.layer == Some(layer) {
+            self.slot.layer = None;
+        } else if let Some(at) = self.others.iter().position(|slot| slot.layer == Some(layer)) {
+            let slot = self.others.swap_remove(at);
+            self.spare.push(Slot { layer: None, ..slot });
+        }
+    }
+
+    fn started(&self, layer: u32) -> Option<&Accumulator> {
+        let mut slots = std::iter::once(&self.slot).chain(&self.others);
+        slots.find(|slot| slot.layer == Some(layer) && slot.started).map(|slot| &slot.sums)
     }
 }
 
-/// Every lane of a session, held by the thread that begins and ends steps.
-pub(super) struct Held<'a>(Vec<MutexGuard<'a, Lane>>);
+/// Takes tiles of this layer from now on.
+pub(super) fn open(lanes: &mut [&mut Lane], layer: u32, wanted: Option<Wanted>) {
+    lanes.iter_mut().for_each(|lane| lane.open(layer, wanted));
+}
 
-impl Held<'_> {
-    /// Takes tiles of this layer from now on.
-    pub(super) fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
-        for lane in &mut self.0 {
-            let sums = lane.spare.pop().unwrap_or_default();
-            lane.open.push(Slot { layer, wanted, started: false, sums });
-        }
-    }
+/// Takes no more tiles of this layer, and forgets those that came.
+pub(super) fn close(lanes: &mut [&mut Lane], layer: u32) {
+    lanes.iter_mut().for_each(|lane| lane.close(layer));
+}
 
-    /// Takes no more tiles of this layer, and forgets those that came.
-    pub(super) fn close(&mut self, layer: u32) {
-        for lane in &mut self.0 {
-            if let Some(at) = lane.open.iter().position(|slot| slot.layer == layer) {
-                let slot = lane.open.swap_remove(at);
-                lane.spare.push(slot.sums);
-            }
+/// Adds up what all lanes have of a layer, which stays as it is.
+pub(super) fn gather(lanes: &[&mut Lane], layer: u32) -> Result<Gathered> {
+    let mut gathered = Gathered::default();
+    let mut masses: Vec<u128> = Vec::new();
+    for (number, lane) in lanes.iter().enumerate() {
+        let Some(sums) = lane.started(layer) else { continue };
+        if sums.in_head() {
+            bail!(InvalidArgument, "lane {number} has a head of layer {layer} without its last tile");
         }
-    }
-
-    /// Adds up what all lanes have of a layer, which stays as it is.
-    pub(super) fn gather(&self, layer: u32) -> Result<Gathered> {
-        let mut gathered = Gathered::default();
-        let mut masses: Vec<u128> = Vec::new();
-        for (number, lane) in self.0.iter().enumerate() {
-            let Some(slot) = lane.open.iter().find(|slot| slot.layer == layer && slot.started) else { continue };
-            if slot.sums.in_head() {
-                bail!(InvalidArgument, "lane {number} has a head of layer {layer} without its last tile");
-            }
-            gathered.heads += slot.sums.heads();
-            gathered.rows += slot.sums.rows();
-            gathered.token_end = gathered.token_end.max(slot.sums.token_end());
-            let sums = slot.sums.masses();
-            if masses.len() < sums.len() {
-                status::resize(&mut masses, sums.len())?;
-            }
-            masses.iter_mut().zip(sums).for_each(|(sum, mass)| *sum += mass);
+        gathered.heads += sums.heads();
+        gathered.rows += sums.rows();
+        gathered.token_end = gathered.token_end.max(sums.token_end());
+        let more = sums.masses();
+        if masses.len() < more.len() {
+            status::resize(&mut masses, more.len())?;
         }
-        status::reserve(&mut gathered.masses, masses.len())?;
-        gathered.masses.extend(masses.into_iter().map(h2o::mass_to_f64));
-        Ok(gathered)
+        masses.iter_mut().zip(more).for_each(|(sum, mass)| *sum += mass);
     }
+    status::reserve(&mut gathered.masses, masses.len())?;
+    gathered.masses.extend(masses.into_iter().map(h2o::mass_to_f64));
+    Ok(gathered)
 }

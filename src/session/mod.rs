@@ -1,12 +1,12 @@
 //! A session: everything that a host's attention needs of this library, run as its config says.
 //!
-//! Per layer and step a host calls [`Session::begin`], appends, scores tiles from its threads with [`Session::scores`],
-//! and calls [`Session::end`]. A plan made at the end of a step is applied at the beginning of the layer's next, and
+//! Per layer and step a host calls [`Session::begin`], appends, scores tiles from its threads with [`Lane::scores`], and
+//! calls [`Session::end`]. A plan made at the end of a step is applied at the beginning of the layer's next, and
 //! nothing else moves tokens but [`Session::keep`]. Cold tokens go to the store at the end of a step and are back after
 //! the beginning of the next.
 //!
-//! [`State`] owns everything but what attention threads gather. Lock order: the state, the lanes by number, the store's
-//! queue. Attention threads take their own lane only.
+//! [`State`] owns everything but what attention threads gather, which is in their lanes. Lock order: the state, then the
+//! store's queue. Attention threads take no lock.
 
 pub mod config;
 mod lanes;
@@ -17,14 +17,14 @@ mod report;
 mod scores;
 mod zones;
 
+pub use lanes::Lane;
 pub use layer::Lengths;
 
-use crate::h2o::Tile;
 use crate::layout::{self, Pair};
 use crate::status::{Error, Result, Status, bail};
 use crate::store::{self, Cache, Store, Writes, pages};
 use config::{Config, Lossless, Mode};
-use lanes::{Held, Lanes, Wanted};
+use lanes::Wanted;
 use layer::{Layer, Step};
 use scores::Attention;
 use std::sync::{Mutex, MutexGuard};
@@ -38,7 +38,6 @@ const MOST_LANES: u32 = 1024;
 pub struct Session {
     warnings: Vec<String>,
     state: Mutex<State>,
-    lanes: Lanes,
 }
 
 struct State {
@@ -49,12 +48,10 @@ struct State {
 }
 
 impl Session {
-    /// A session for `layers` layers and `lanes` attention threads, as the JSON config says; see [`config`].
-    pub fn new(json: &[u8], layers: u32, lanes: u32) -> Result<Self> {
-        for (name, given, most) in [("layers", layers, MOST_LAYERS), ("lanes", lanes, MOST_LANES)] {
-            if given == 0 || given > most {
-                bail!(InvalidArgument, "{name} is {given}; 1 to {most} expected");
-            }
+    /// A session for `layers` layers, as the JSON config says; see [`config`].
+    pub fn new(json: &[u8], layers: u32) -> Result<Self> {
+        if !(1..=MOST_LAYERS).contains(&layers) {
+            bail!(InvalidArgument, "layers is {layers}; 1 to {MOST_LAYERS} expected");
         }
         let (config, warnings) = Config::parse(json, layers)?;
         let store = match &config.lossless {
@@ -62,7 +59,16 @@ impl Session {
             None => None,
         };
         let layers = (0..layers).map(|number| Layer::new(number, config.h2o.as_ref())).collect();
-        Ok(Session { warnings, state: Mutex::new(State { config, layers, store }), lanes: Lanes::new(lanes) })
+        Ok(Session { warnings, state: Mutex::new(State { config, layers, store }) })
+    }
+
+    /// Lanes for so many attention threads. Every call of a session that takes lanes takes all of these, and those of no
+    /// other session.
+    pub fn lanes(count: u32) -> Result<Vec<Lane>> {
+        if !(1..=MOST_LANES).contains(&count) {
+            bail!(InvalidArgument, "lanes is {count}; 1 to {MOST_LANES} expected");
+        }
+        Ok((0..count).map(|_| Lane::default()).collect())
     }
 
     /// What was odd about the config.
@@ -84,16 +90,15 @@ impl Session {
     }
 
     /// The cache of one layer, or of all, was cleared.
-    pub fn reset(&self, layer: Option<u32>) -> Result<()> {
+    pub fn reset(&self, lanes: &mut [&mut Lane], layer: Option<u32>) -> Result<()> {
         let mut state = self.state()?;
         let State { layers, store, .. } = &mut *state;
         let which = match layer {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
         };
-        let mut lanes = self.lanes.hold()?;
         for layer in which {
-            lanes.close(layer.number);
+            lanes::close(lanes, layer.number);
             layer.reset();
             if let Some(store) = store {
                 store.truncated(layer.number, 0);
@@ -104,13 +109,12 @@ impl Session {
 
     /// Opens a step of a layer whose cache has `kv_len` tokens, and answers how many it has now: compressed tokens are
     /// back, and the plan that waited is applied.
-    pub fn begin(&self, layer: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
+    pub fn begin(&self, lanes: &mut [&mut Lane], layer: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
         let State { config, layers, store } = &mut *state;
         let mine = find(layers, layer)?;
         mine.check_between(cache.layout, kv_len)?;
         let edit = mine.plan().map(|pairs| mine.after_eviction(pairs)).transpose()?;
-        let mut lanes = self.lanes.hold()?;
         if let Some(store) = store {
             restore(config, mine, store, &mut cache)?;
         }
@@ -128,17 +132,20 @@ impl Session {
         }
         mine.see(cache.layout);
         mine.step = Some(Step { wanted });
-        lanes.open(layer, wanted);
+        lanes::open(lanes, layer, wanted);
         Ok(mine.lengths.physical)
     }
 
-    /// Takes one softmax tile of an open layer; see [`Tile`]. Each thread has a lane of its own.
-    pub fn scores(&self, layer: u32, lane: u32, tile: &Tile<'_>) -> Result<()> {
-        self.lanes.add(layer, lane, tile)
-    }
-
     /// Closes a step: `heads` query heads have scored `queries` rows, or none has; the cache has `kv_len` tokens now.
-    pub fn end(&self, layer: u32, heads: u32, queries: u32, cache: Cache<'_>, kv_len: u32) -> Result<()> {
+    pub fn end(
+        &self,
+        lanes: &mut [&mut Lane],
+        layer: u32,
+        heads: u32,
+        queries: u32,
+        cache: Cache<'_>,
+        kv_len: u32,
+    ) -> Result<()> {
         let mut state = self.state()?;
         let State { config, layers, store } = &mut *state;
         let mine = find(layers, layer)?;
@@ -154,14 +161,13 @@ impl Session {
             bail!(InvalidArgument, "layer {layer} would have more than {} logical tokens", i32::MAX);
         }
         let start = Instant::now();
-        let mut lanes = self.lanes.hold()?;
         let scored = match step.wanted {
-            Some(wanted) if queries > 0 => scored(&lanes, layer, &wanted, heads, queries, kv_len)?,
+            Some(wanted) if queries > 0 => scored(lanes, layer, &wanted, heads, queries, kv_len)?,
             _ => None,
         };
         mine.append(added)?;
         // From here on nothing fails.
-        lanes.close(layer);
+        lanes::close(lanes, layer);
         mine.see(cache.layout);
         mine.step = None;
         mine.steps += 1;
@@ -229,20 +235,22 @@ fn find(layers: &mut [Layer], layer: u32) -> Result<&mut Layer> {
 
 /// What all lanes gathered of a layer: mass per block and rows that count, or nothing when nothing came.
 fn scored(
-    lanes: &Held<'_>,
+    lanes: &[&mut Lane],
     layer: u32,
     wanted: &Wanted,
     heads: u32,
     queries: u32,
     kv_len: u32,
 ) -> Result<Option<(Vec<f64>, u32)>> {
-    let gathered = lanes.gather(layer)?;
+    let gathered = lanes::gather(lanes, layer)?;
     let rows = wanted.rows(queries as usize) as u32;
     if gathered.heads == 0 {
         return Ok(None);
     }
     let expected = u64::from(heads) * u64::from(rows);
-    if gathered.heads != u64::from(heads) || gathered.rows != expected {
+    // Heads of a group may have come as rows of one tile, but not where some rows do not count.
+    let is_grouped = gathered.heads < u64::from(heads) && !wanted.is_prompt(queries as usize);
+    if !(gathered.heads == u64::from(heads) || is_grouped) || gathered.rows != expected {
         bail!(
             InvalidArgument,
             "{} heads and {} rows of layer {layer} came with tiles; {heads} heads of {rows} rows expected",

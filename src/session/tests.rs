@@ -6,12 +6,14 @@
 mod attention;
 mod compression;
 mod examples;
+mod groups;
 mod host;
 mod model;
 mod random;
 mod sample;
 mod schedule;
 mod settings;
+mod shared;
 
 use schedule::Run;
 use settings::Kind;

@@ -1,7 +1,7 @@
 //! With AVX2.
 
 use crate::arch::int8::int8_kernels;
-use crate::arch::row_sums::{Bf16, F16, F32, Value, many_rows, one_row};
+use crate::arch::row_sums::{self, Bf16, F16, F32, Value};
 use crate::arch::vector::{self, Codes, Floats, Sums, Vector, operations, vectorised};
 use crate::arch::{PANEL, PackedRows, Product, Transposition};
 use core::arch::x86_64::*;
@@ -34,22 +34,23 @@ vectorised! { "avx2", __m128i:
 
 /// The loops of every level, compiled for this one.
 macro_rules! compiled {
-    ($($name:ident = Wide<$value:ident, $n:literal>;)*) => {
-        $(pub(super) fn $name(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+    ($($sum:ident $rows:ident = Wide<$value:ident, $n:literal>;)*) => {
+        $(pub(super) fn $sum(values: &[u8]) -> f32 {
             #[target_feature(enable = "avx2,f16c")]
-            fn one(shape: &PackedRows, values: &[u8]) -> f32 {
-                one_row::<Wide<$value, $n>, $n>(shape, values)
+            fn compiled(values: &[u8]) -> f32 {
+                row_sums::sum::<Wide<$value, $n>, $n>(values)
             }
+            // SAFETY: reached only through the table of its level, which is handed out after detection.
+            unsafe { compiled(values) }
+        }
+
+        pub(super) fn $rows(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
             #[target_feature(enable = "avx2,f16c")]
-            fn many(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-                many_rows::<Wide<$value, $n>, $n>(shape, values, sums);
+            fn compiled(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
+                row_sums::rows::<Wide<$value, $n>, $n>(shape, values, sums);
             }
-            match sums {
-                // SAFETY: reached only through the table of its level, which is handed out after detection.
-                [sum] if shape.rows == 1 => *sum = unsafe { one(shape, values) },
-                // SAFETY: as above.
-                _ => unsafe { many(shape, values, sums) },
-            }
+            // SAFETY: as above.
+            unsafe { compiled(shape, values, sums) }
         })*
     };
 }
@@ -62,9 +63,9 @@ vectorised! { "avx2,f16c", __m256:
 }
 
 compiled! {
-    row_sums_f32 = Wide<F32, 4>;
-    row_sums_f16 = Wide<F16, 2>;
-    row_sums_bf16 = Wide<Bf16, 2>;
+    sum_f32 row_sums_f32 = Wide<F32, 4>;
+    sum_f16 row_sums_f16 = Wide<F16, 2>;
+    sum_bf16 row_sums_bf16 = Wide<Bf16, 2>;
 }
 
 /// A type whose values are widened eight or four at a time.

@@ -122,7 +122,7 @@ impl Tile<'_> {
 }
 
 #[inline]
-fn is_scale(scale: f32) -> bool {
+pub(super) fn is_scale(scale: f32) -> bool {
     (0.0..f32::INFINITY).contains(&scale)
 }
 

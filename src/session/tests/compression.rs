@@ -3,8 +3,8 @@
 use super::host::Host;
 use super::random::Random;
 use crate::layout::Spec;
-use crate::session::Session;
 use crate::session::metrics::Metrics;
+use crate::session::tests::shared::Session;
 use crate::status::{Status, shortage};
 use serde_json::{Value, json};
 

@@ -4,7 +4,8 @@ use super::host::expand;
 use crate::dtype::Dtype;
 use crate::h2o::Tile;
 use crate::layout::{Layout, Pair, Spec};
-use crate::session::{Lengths, Session};
+use crate::session::Lengths;
+use crate::session::tests::shared::Session;
 use crate::store::Cache;
 use serde_json::{Value, json};
 

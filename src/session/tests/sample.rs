@@ -4,7 +4,7 @@ use super::host::expand;
 use crate::dtype::Dtype;
 use crate::h2o::Tile;
 use crate::layout::{self, Layout, Spec};
-use crate::session::Session;
+use crate::session::tests::shared::Session;
 use crate::store::Cache;
 use half::f16;
 use serde_json::json;

@@ -3,8 +3,8 @@
 use super::{Cache, Host, Run};
 use crate::h2o::OwnedTile;
 use crate::h2o::Tile;
-use crate::session::Session;
 use crate::session::tests::attention::Attention;
+use crate::session::tests::shared::Session;
 use crate::session::tests::{random::Random, trace};
 use crate::status::{Result, Status, shortage};
 
