@@ -285,10 +285,10 @@ typedef struct mnnkv_msmodelslim_writer mnnkv_msmodelslim_writer;
 /// mnnkv_cache::kv_len.
 ///
 /// Between begin and end the host may read every token below kv_len and append behind it; it must not write older ones.
-/// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It may
-/// copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a copy
-/// takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read another
-/// layer's, are never named.
+/// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It
+/// may copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a
+/// copy takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read
+/// another layer's, are never named.
 ///
 /// Several layers may be open at once. One thread at a time, except: mnnkv_session_scores may run on several threads at
 /// once, each with its own lane, but not beside begin, end, keep, reset or destroy, of whatever layer; functions with a
@@ -329,10 +329,10 @@ typedef struct mnnkv_sizing mnnkv_sizing;
 /// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
 /// except mnnkv_store_stats.
 ///
-/// With workers, submit only copies the tokens and prefetch only asks: threads of the store encode and decode, and sleep
-/// when there is nothing to do. They work on copies and blobs, never on the cache. Memory besides the blobs: the copies
-/// that wait (max_queue, pending_bytes), the layer that was prefetched, decode_cache_bytes, and about four times the raw
-/// bytes of the largest block for each thread and for the host's.
+/// With workers, submit only copies the tokens and prefetch only asks: threads of the store encode and decode, and
+/// sleep when there is nothing to do. They work on copies and blobs, never on the cache. Memory besides the blobs: the
+/// copies that wait (max_queue, pending_bytes), the layer that was prefetched, decode_cache_bytes, and about four times
+/// the raw bytes of the largest block for each thread and for the host's.
 typedef struct mnnkv_store mnnkv_store;
 
 /// The outcome of a call: MNNKV_OK or one of the MNNKV_* failures. Numbers never change meaning.
@@ -1336,9 +1336,9 @@ void mnnkv_store_destroy(struct mnnkv_store *store);
 /// there are none. The cache is only read, and not needed once the call returns; the tokens stay raw until
 /// mnnkv_store_commit finds them encoded.
 ///
-/// ticket: the block's number. 64 to 256 tokens a block are a good choice. A block that would not shrink is not kept
-/// and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same tokens with the same
-/// content again costs no encoding; other content replaces the block.
+/// ticket: the block's number, as messages name it. 64 to 256 tokens a block are a good choice. A block that would not
+/// shrink is not kept and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same
+/// tokens with the same content again costs no encoding; other content replaces the block.
 /// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: max_queue or
 /// pending_bytes is reached; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
 mnnkv_status mnnkv_store_submit(struct mnnkv_store *store,
@@ -1425,27 +1425,29 @@ void mnnkv_session_destroy(struct mnnkv_session *session);
 
 /// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to say.
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when nothing was odd.
 /// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
 mnnkv_status mnnkv_session_warnings(const struct mnnkv_session *session,
                                     char *text,
                                     size_t cap,
                                     size_t *len);
 
-/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and step
-/// clock are forgotten, whatever was under way. Metrics go on.
+/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and
+/// step clock are forgotten, whatever was under way. Metrics go on.
 /// INVALID_ARGUMENT: no such layer; a thread is in mnnkv_session_scores (so, too, begin and end).
 mnnkv_status mnnkv_session_reset(struct mnnkv_session *session,
                                  uint32_t layer);
 
-/// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has.
+/// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has, as the last
+/// end or keep left it; 0 at first and after a reset. Tokens that a cache has from elsewhere (a prefix from a file) are
+/// told as a step: begin with kv_len 0, which touches no byte then, and end with their number.
 ///
 /// Compressed tokens are back afterwards, bit for bit; the eviction planned at the last end is applied, which moves
 /// tokens and gives the pages behind them back; cache->kv_len is the new length, and the host appends there.
 /// Decoding of the next layer starts in the background.
-/// INVALID_ARGUMENT: no such layer; it is open already; kv_len is not what the last end or keep left; heads, head_dim or
-/// an element type differ from before. CORRUPT, OUT_OF_MEMORY: a token could not be restored; its blob is kept, the
-/// cache is not to be read, and the call may be tried again. On any error the layer is not open and no token has moved.
+/// INVALID_ARGUMENT: no such layer; it is open already; kv_len is another; heads, head_dim or an element type differ
+/// from before. CORRUPT, OUT_OF_MEMORY: a token could not be restored; its blob is kept, the cache is not to be read,
+/// and the call may be tried again. On any error the layer is not open and no token has moved.
 mnnkv_status mnnkv_session_begin(struct mnnkv_session *session,
                                  uint32_t layer,
                                  struct mnnkv_cache *cache);
@@ -1470,9 +1472,9 @@ mnnkv_status mnnkv_session_scores(struct mnnkv_session *session,
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
 ///
 /// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
-/// tiles. Either every head came in whole or none did,
-/// which leaves the scores as they were, whatever heads says. queries 0 closes a step whose attention failed: scores that
-/// came in are dropped, and kv_len says how many of the new tokens stay.
+/// tiles. Either every head came in whole or none did, which leaves the scores as they were, whatever heads says. queries
+/// 0 closes a step whose attention failed: scores that came in are dropped, the layer's clock stands still, and kv_len
+/// says how many of the new tokens stay.
 /// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
 /// error: the tokens stay raw and a metric counts it.
 /// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
@@ -1486,11 +1488,11 @@ mnnkv_status mnnkv_session_end(struct mnnkv_session *session,
 /// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
 /// before are gone already; the others move together, and cache->kv_len is the new physical length.
 ///
-/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length; none empties the layer.
-/// Logical positions are renumbered: the first of the first pair becomes 0, whether or not its token is still there, and
-/// the logical length becomes the sum of all lengths (tokens keep the rotation they were cached with). Compressed tokens
-/// stay compressed until the next begin. Scores go with their
-/// tokens; a plan that was waiting is made anew. Call it between steps, for each layer that has a cache.
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length; none leaves nothing.
+/// Logical positions are renumbered: the first of the first pair becomes 0, whether or not its token is still there,
+/// and the logical length becomes the sum of all lengths (tokens keep the rotation they were cached with). Compressed
+/// tokens stay compressed until the next begin. Scores go with their tokens; a plan that was waiting is made anew. Call
+/// it between steps, for each layer that has a cache.
 /// INVALID_ARGUMENT: no such layer; it is open; pairs or kv_len are wrong. Nothing has changed then.
 mnnkv_status mnnkv_session_keep(struct mnnkv_session *session,
                                 uint32_t layer,
@@ -1498,23 +1500,24 @@ mnnkv_status mnnkv_session_keep(struct mnnkv_session *session,
                                 size_t n_pairs,
                                 struct mnnkv_cache *cache);
 
-/// How many tokens a layer has had since its reset, less those that keep removed (logical), and how many are in its cache
-/// (physical); while it is open, as begin left them. Any thread.
+/// How many tokens a layer has had since its reset, less those that keep removed (logical), and how many are in its
+/// cache (physical); while it is open, as begin left them. Any thread.
 mnnkv_status mnnkv_session_lengths(const struct mnnkv_session *session,
                                    uint32_t layer,
                                    uint32_t *logical,
                                    uint32_t *physical);
 
 /// Which logical positions a layer's cache holds, in physical order: n_pairs times (offset, length), ascending, never
-/// touching; while it is open, as begin left them. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what is needed. Any thread.
+/// touching; while it is open, as begin left them. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what
+/// is needed. Any thread.
 mnnkv_status mnnkv_session_positions(const struct mnnkv_session *session,
                                      uint32_t layer,
                                      int32_t *pairs,
                                      size_t pairs_cap,
                                      size_t *n_pairs);
 
-/// Reads the metrics of all layers together. Set metrics->struct_size first. May run beside any other call; it waits for
-/// one under way.
+/// Reads the metrics of all layers together. Set metrics->struct_size first. May run beside any other call; it waits
+/// for one under way.
 mnnkv_status mnnkv_session_metrics(const struct mnnkv_session *session,
                                    struct mnnkv_metrics *metrics);
 

@@ -290,6 +290,66 @@ TEST(Session, HoldsACacheBelowItsCap) {
     EXPECT_EQ(layer.logical_length(), 400u);
 }
 
+TEST(Session, HoldsACacheBelowItsCapThroughChunksOfAPrompt) {
+    SEEDED_DICE(random, 1021);
+    for (const std::uint32_t chunk : {5u, 20u, 40u}) {
+        SCOPED_TRACE(chunk);
+        // Sink, recent and three blocks are 96 tokens: 40 more fit.
+        mnnkv::session session = made_session(object(evicting(R"("kv_h2o_max_tokens": 136)"), storing(1)), 1);
+        session_layer layer(session, 0, half_layout(300), random);
+        for (int i = 0; i < 60; ++i) {
+            ASSERT_NO_FATAL_FAILURE(layer.step(chunk));
+            ASSERT_LE(layer.length(), 136u) << "after chunk " << i;
+        }
+        EXPECT_EQ(layer.logical_length(), 60 * chunk);
+    }
+}
+
+TEST(Session, HoldsACacheBelowItsCapThroughDraftsOfAnyLength) {
+    SEEDED_DICE(random, 1022);
+    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_max_tokens": 120)")), 1);
+    session_layer layer(session, 0, half_layout(300), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(30));
+    ASSERT_NO_FATAL_FAILURE(layer.step(8));
+    for (int i = 0; i < 300; ++i) {
+        const std::uint32_t draft = random.between(1, 8);
+        ASSERT_NO_FATAL_FAILURE(layer.step(draft));
+        ASSERT_LE(layer.length(), 120u) << "after draft " << i;
+        const auto stay = static_cast<std::int32_t>(layer.logical_length() - random.between(0, draft - 1));
+        ASSERT_TRUE(ok(layer.keep({0, stay})));
+    }
+}
+
+TEST(Session, HoldsACacheBelowItsCapWhenAttentionFails) {
+    SEEDED_DICE(random, 1023);
+    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_max_tokens": 120)")), 1);
+    session_layer layer(session, 0, half_layout(300), random);
+    for (int i = 0; i < 300; ++i) {
+        ASSERT_TRUE(ok(layer.begin()));
+        layer.append(1);
+        ASSERT_TRUE(ok(layer.end(0, 0)));
+        ASSERT_LE(layer.length(), 120u) << "after step " << i;
+    }
+}
+
+TEST(Session, TakesTokensFromElsewhereAsAStep) {
+    // A prefix from a file: its tokens are in the cache before the session hears of them.
+    SEEDED_DICE(random, 1024);
+    mnnkv::session session = made_session(object(evicting(), storing(1)), 1);
+    session_layer layer(session, 0, half_layout(400), random);
+    layer.append(200);
+    mnnkv_cache cache = layer.cache();
+    cache.kv_len = 0;
+    ASSERT_TRUE(ok(session.begin(0, cache).code()));
+    ASSERT_EQ(cache.kv_len, 0u);
+    ASSERT_TRUE(ok(layer.end(0, 1)));
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(0, 0)));
+    }
+    EXPECT_EQ(layer.logical_length(), 220u);
+    EXPECT_LT(layer.length(), 150u) << "they are evicted as any other";
+}
+
 TEST(Session, GoesOnInSmallerBuffersAfterAnEviction) {
     // What h2o_reclaimable_bytes is for.
     SEEDED_DICE(random, 1019);

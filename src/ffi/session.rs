@@ -40,10 +40,10 @@ pub const MNNKV_TILE_LAST: u32 = 2;
 /// mnnkv_cache::kv_len.
 ///
 /// Between begin and end the host may read every token below kv_len and append behind it; it must not write older ones.
-/// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It may
-/// copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a copy
-/// takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read another
-/// layer's, are never named.
+/// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It
+/// may copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a
+/// copy takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read
+/// another layer's, are never named.
 ///
 /// Several layers may be open at once. One thread at a time, except: mnnkv_session_scores may run on several threads at
 /// once, each with its own lane, but not beside begin, end, keep, reset or destroy, of whatever layer; functions with a
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
 
 /// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect.
 ///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when there is nothing to say.
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when nothing was odd.
 /// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_warnings(
@@ -288,8 +288,8 @@ pub unsafe extern "C" fn mnnkv_session_warnings(
     }
 }
 
-/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and step
-/// clock are forgotten, whatever was under way. Metrics go on.
+/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and
+/// step clock are forgotten, whatever was under way. Metrics go on.
 /// INVALID_ARGUMENT: no such layer; a thread is in mnnkv_session_scores (so, too, begin and end).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
@@ -302,14 +302,16 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
     })
 }
 
-/// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has.
+/// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has, as the last
+/// end or keep left it; 0 at first and after a reset. Tokens that a cache has from elsewhere (a prefix from a file) are
+/// told as a step: begin with kv_len 0, which touches no byte then, and end with their number.
 ///
 /// Compressed tokens are back afterwards, bit for bit; the eviction planned at the last end is applied, which moves
 /// tokens and gives the pages behind them back; cache->kv_len is the new length, and the host appends there.
 /// Decoding of the next layer starts in the background.
-/// INVALID_ARGUMENT: no such layer; it is open already; kv_len is not what the last end or keep left; heads, head_dim or
-/// an element type differ from before. CORRUPT, OUT_OF_MEMORY: a token could not be restored; its blob is kept, the
-/// cache is not to be read, and the call may be tried again. On any error the layer is not open and no token has moved.
+/// INVALID_ARGUMENT: no such layer; it is open already; kv_len is another; heads, head_dim or an element type differ
+/// from before. CORRUPT, OUT_OF_MEMORY: a token could not be restored; its blob is kept, the cache is not to be read,
+/// and the call may be tried again. On any error the layer is not open and no token has moved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_begin(
     session: *mut mnnkv_session,
@@ -355,9 +357,9 @@ pub unsafe extern "C" fn mnnkv_session_scores(
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
 ///
 /// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
-/// tiles. Either every head came in whole or none did,
-/// which leaves the scores as they were, whatever heads says. queries 0 closes a step whose attention failed: scores that
-/// came in are dropped, and kv_len says how many of the new tokens stay.
+/// tiles. Either every head came in whole or none did, which leaves the scores as they were, whatever heads says. queries
+/// 0 closes a step whose attention failed: scores that came in are dropped, the layer's clock stands still, and kv_len
+/// says how many of the new tokens stay.
 /// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
 /// error: the tokens stay raw and a metric counts it.
 /// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
@@ -382,11 +384,11 @@ pub unsafe extern "C" fn mnnkv_session_end(
 /// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
 /// before are gone already; the others move together, and cache->kv_len is the new physical length.
 ///
-/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length; none empties the layer.
-/// Logical positions are renumbered: the first of the first pair becomes 0, whether or not its token is still there, and
-/// the logical length becomes the sum of all lengths (tokens keep the rotation they were cached with). Compressed tokens
-/// stay compressed until the next begin. Scores go with their
-/// tokens; a plan that was waiting is made anew. Call it between steps, for each layer that has a cache.
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length; none leaves nothing.
+/// Logical positions are renumbered: the first of the first pair becomes 0, whether or not its token is still there,
+/// and the logical length becomes the sum of all lengths (tokens keep the rotation they were cached with). Compressed
+/// tokens stay compressed until the next begin. Scores go with their tokens; a plan that was waiting is made anew. Call
+/// it between steps, for each layer that has a cache.
 /// INVALID_ARGUMENT: no such layer; it is open; pairs or kv_len are wrong. Nothing has changed then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_keep(
@@ -404,8 +406,8 @@ pub unsafe extern "C" fn mnnkv_session_keep(
     }
 }
 
-/// How many tokens a layer has had since its reset, less those that keep removed (logical), and how many are in its cache
-/// (physical); while it is open, as begin left them. Any thread.
+/// How many tokens a layer has had since its reset, less those that keep removed (logical), and how many are in its
+/// cache (physical); while it is open, as begin left them. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_lengths(
     session: *const mnnkv_session,
@@ -426,7 +428,8 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
 }
 
 /// Which logical positions a layer's cache holds, in physical order: n_pairs times (offset, length), ascending, never
-/// touching; while it is open, as begin left them. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what is needed. Any thread.
+/// touching; while it is open, as begin left them. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what
+/// is needed. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_positions(
     session: *const mnnkv_session,
@@ -451,8 +454,8 @@ pub unsafe extern "C" fn mnnkv_session_positions(
     }
 }
 
-/// Reads the metrics of all layers together. Set metrics->struct_size first. May run beside any other call; it waits for
-/// one under way.
+/// Reads the metrics of all layers together. Set metrics->struct_size first. May run beside any other call; it waits
+/// for one under way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_metrics(
     session: *const mnnkv_session,

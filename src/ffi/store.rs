@@ -26,10 +26,10 @@ use std::ffi::c_void;
 /// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
 /// except mnnkv_store_stats.
 ///
-/// With workers, submit only copies the tokens and prefetch only asks: threads of the store encode and decode, and sleep
-/// when there is nothing to do. They work on copies and blobs, never on the cache. Memory besides the blobs: the copies
-/// that wait (max_queue, pending_bytes), the layer that was prefetched, decode_cache_bytes, and about four times the raw
-/// bytes of the largest block for each thread and for the host's.
+/// With workers, submit only copies the tokens and prefetch only asks: threads of the store encode and decode, and
+/// sleep when there is nothing to do. They work on copies and blobs, never on the cache. Memory besides the blobs: the
+/// copies that wait (max_queue, pending_bytes), the layer that was prefetched, decode_cache_bytes, and about four times
+/// the raw bytes of the largest block for each thread and for the host's.
 pub struct mnnkv_store(Handle<Store>);
 
 /// How a store works. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
@@ -245,9 +245,9 @@ pub unsafe extern "C" fn mnnkv_store_destroy(store: *mut mnnkv_store) {
 /// there are none. The cache is only read, and not needed once the call returns; the tokens stay raw until
 /// mnnkv_store_commit finds them encoded.
 ///
-/// ticket: the block's number. 64 to 256 tokens a block are a good choice. A block that would not shrink is not kept
-/// and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same tokens with the same
-/// content again costs no encoding; other content replaces the block.
+/// ticket: the block's number, as messages name it. 64 to 256 tokens a block are a good choice. A block that would not
+/// shrink is not kept and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same
+/// tokens with the same content again costs no encoding; other content replaces the block.
 /// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: max_queue or
 /// pending_bytes is reached; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
 #[unsafe(no_mangle)]

@@ -215,6 +215,13 @@ impl Layout {
         Ok(TokenRange { begin, count: max - begin })
     }
 
+    /// Tokens of V that share their pages: giving back fewer, or others than whole multiples from the first token on,
+    /// gives back less than their bytes. In a value block a token is spread over one row per `h_pack` dims.
+    pub fn tokens_sharing(&self, page: usize) -> usize {
+        let token_in_row = self.value.group() * self.value.element_bytes();
+        page.div_ceil(token_in_row).min(self.value.block()).max(1)
+    }
+
     /// Bytes of `count` tokens of K in the dense order `[head][token][dim]`.
     pub fn dense_key_bytes(&self, count: usize) -> usize {
         self.rows.key_bytes(count)

@@ -37,7 +37,7 @@ pub struct H2o {
     pub ratio: Ratio,
     /// What `ratio` is a ratio of.
     pub basis: Basis,
-    /// Most tokens a layer's cache may hold. Protected tokens, three blocks and the tokens of an interval fit.
+    /// Most tokens a layer's cache may hold after a step. Protected tokens, three blocks and an interval's steps fit.
     pub max_tokens: Option<u32>,
     /// Tokens in the cache from which on eviction is considered.
     pub trigger_min_tokens: u32,
@@ -170,7 +170,8 @@ fn object(json: &[u8]) -> Result<Object> {
             bail!(InvalidArgument, "the config is not UTF-8: byte {} begins no character", error.valid_up_to())
         }
     };
-    match serde_json::from_str(text) {
+    // Some editors write a mark before the text. Nobody sees it, so nobody would find what is wrong.
+    match serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => bail!(InvalidArgument, "the config is {}; a JSON object expected", keys::describe(&other)),
         Err(error) => bail!(InvalidArgument, "the config is not JSON: {error}"),

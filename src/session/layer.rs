@@ -1,7 +1,7 @@
 //! One layer: its clock, its lengths, its scores, the plan that waits, and what it has counted.
 
 use super::config::{Basis, H2o, Ratio};
-use super::lanes::Wanted;
+use super::lanes::{MOST_DECODE_ROWS, Wanted};
 use super::metrics::WaitTimes;
 use super::positions::Positions;
 use super::scores::{Attention, Scores};
@@ -67,6 +67,35 @@ pub(super) struct Shares {
     pub(super) quantized: f32,
 }
 
+/// How many tokens steps append.
+#[derive(Clone, Copy, Debug, Default)]
+struct Growth {
+    /// The last step, and the one before it.
+    last: [u32; 2],
+    /// The largest step since the reset that was no prompt.
+    largest_draft: u32,
+}
+
+impl Growth {
+    fn see(&mut self, added: u32, empty: bool) {
+        self.last = [added, self.last[0]];
+        if !empty && added as usize <= MOST_DECODE_ROWS {
+            self.largest_draft = self.largest_draft.max(added);
+        }
+    }
+
+    /// What the next step may append: as much as any draft, or the next chunk of a prompt.
+    fn next(&self) -> u32 {
+        self.largest_draft.max(self.last[0]).max(1)
+    }
+
+    /// The same where one large step is taken for a prompt of one piece, and only two for chunks: to make room for
+    /// another prompt would cost tokens that the answer to this one needs.
+    fn usual(&self) -> u32 {
+        self.largest_draft.max(self.last[0].min(self.last[1]))
+    }
+}
+
 /// The state of one layer.
 pub(super) struct Layer {
     pub(super) number: u32,
@@ -85,8 +114,7 @@ pub(super) struct Layer {
     pub(super) shares: Option<Shares>,
     /// Decode steps since the last plan.
     since_plan: u32,
-    /// Tokens that the last step appended.
-    last_added: u32,
+    growth: Growth,
     /// Closed steps since the reset.
     pub(super) steps: u64,
     /// Cold tokens were handed to the store since the reset.
@@ -109,7 +137,7 @@ impl Layer {
             plan: None,
             shares: None,
             since_plan: 0,
-            last_added: 0,
+            growth: Growth::default(),
             steps: 0,
             submitted: false,
             counts: Counts::default(),
@@ -142,7 +170,8 @@ impl Layer {
         self.step = None;
         self.scores.iter_mut().for_each(Scores::clear);
         self.plan = None;
-        (self.since_plan, self.last_added, self.steps, self.submitted) = (0, 0, 0, false);
+        self.growth = Growth::default();
+        (self.since_plan, self.steps, self.submitted) = (0, 0, false);
     }
 
     /// Fails when what the host hands over cannot be this layer's cache.
@@ -250,9 +279,9 @@ impl Layer {
             scores.grow(self.lengths.physical + added)?;
         }
         self.positions.append(self.lengths.logical, added)?;
+        self.growth.see(added, self.lengths.logical == 0);
         self.lengths.logical += added;
         self.lengths.physical += added;
-        self.last_added = added;
         Ok(())
     }
 
@@ -272,10 +301,13 @@ impl Layer {
         }
     }
 
-    /// Advances the clock by a step, and plans when it is time. `prompt`: the rows of a prompt do not move the clock, but
-    /// when some of them were scored the first plan need not wait.
-    pub(super) fn tick(&mut self, h2o: &H2o, prompt: bool, scored: bool) -> Result<()> {
-        let due = if prompt {
+    /// Advances the clock by a step, and plans when it is time. `prompt`: the rows of a prompt do not move the clock,
+    /// but when some of them were scored the first plan need not wait. `failed`: nor does a step without attention, but
+    /// what it leaves in the cache counts towards the limit.
+    pub(super) fn tick(&mut self, h2o: &H2o, failed: bool, prompt: bool, scored: bool) -> Result<()> {
+        let due = if failed {
+            false
+        } else if prompt {
             scored
         } else {
             self.since_plan = self.since_plan.saturating_add(1);
@@ -287,9 +319,17 @@ impl Layer {
         Ok(())
     }
 
-    /// Whether as many tokens again as came last would be more than the cache may hold.
+    /// Whether the next step might be one too many for what the cache may hold.
     fn is_over_cap(&self, h2o: &H2o) -> bool {
-        h2o.max_tokens.is_some_and(|cap| self.lengths.physical.saturating_add(self.last_added.max(1)) > cap)
+        h2o.max_tokens.is_some_and(|cap| self.lengths.physical.saturating_add(self.growth.next()) > cap)
+    }
+
+    /// What a plan leaves so that rounding up to blocks and the steps until the next plan fit below the limit. It is
+    /// more than the protected tokens can be, or nothing would go at all.
+    fn room(&self, h2o: &H2o) -> Option<u32> {
+        let most_protected = (h2o.sink_tokens).saturating_add(h2o.recent_tokens).saturating_add(2 * h2o.block_tokens);
+        let ahead = h2o.update_interval.max(self.growth.usual()).saturating_add(h2o.block_tokens);
+        h2o.max_tokens.map(|cap| cap.saturating_sub(ahead).max(most_protected))
     }
 
     fn make_plan(&mut self, h2o: &H2o) -> Result<()> {
@@ -300,8 +340,7 @@ impl Layer {
             Ratio::Keep(ratio) => Target::KeepRatio(ratio),
             Ratio::Lossy(ratio) => Target::LossyRatio(ratio),
         };
-        // Rounding up to blocks and the steps until the next plan must fit below the cap.
-        let room = h2o.max_tokens.map(|cap| cap.saturating_sub(h2o.block_tokens.saturating_add(h2o.update_interval)));
+        let room = self.room(h2o);
         let target = ratio.tokens(length.max(1))?.min(room.unwrap_or(u32::MAX));
         let ranking = scores.ranking()?;
         let plan_for = |target| {

@@ -2,8 +2,8 @@
 //!
 //! Per layer and step a host calls [`Session::begin`], appends, scores tiles from its threads with [`Lane::scores`], and
 //! calls [`Session::end`]. A plan made at the end of a step is applied at the beginning of the layer's next, and
-//! nothing else moves tokens but [`Session::keep`]. Cold tokens go to the store at the end of a step and are back after
-//! the beginning of the next.
+//! nothing else moves tokens but [`Session::keep`]. Cold tokens are handed to the store when a step begins (without
+//! workers: when it ends), leave the cache when it ends, and are back after the beginning of the next.
 //!
 //! [`State`] owns everything but what attention threads gather, which is in their lanes. Lock order: the state, then the
 //! store's queue. Attention threads take no lock.
@@ -116,7 +116,7 @@ impl Session {
         mine.check_between(cache.layout, kv_len)?;
         let edit = mine.plan().map(|pairs| mine.after_eviction(pairs)).transpose()?;
         if let Some(store) = store {
-            restore(config, mine, store, &mut cache)?;
+            restore(mine, store, &mut cache)?;
         }
         let wanted = config.h2o.as_ref().filter(|_| mine.evicts()).map(|h2o| Wanted {
             block_tokens: h2o.block_tokens as usize,
@@ -129,6 +129,16 @@ impl Session {
             move_together(mine, store.as_mut(), &mut cache, &pairs)?;
             mine.apply(edit);
             mine.counts.evict_ns += start.elapsed().as_nanos() as u64;
+        }
+        if let (Some(lossless), Some(store)) = (&config.lossless, store) {
+            if zones::at_begin(lossless) {
+                submit(config, lossless, mine, store, &cache);
+            }
+            match zones::next(config, layer) {
+                Some(next) => store.prefetch(next),
+                // Between steps nothing lies beside the caches.
+                None => store.drop_spares(),
+            }
         }
         mine.see(cache.layout);
         mine.step = Some(Step { wanted });
@@ -178,14 +188,18 @@ impl Session {
             mine.counts.score_ns += start.elapsed().as_nanos() as u64;
             // Without memory for a plan there will be one in a later step.
             let prompt = wanted.is_prompt(queries as usize);
-            if queries > 0 && mine.tick(h2o, prompt, scored.is_some()).is_err() {
+            if mine.tick(h2o, queries == 0, prompt, scored.is_some()).is_err() {
                 mine.counts.fallbacks += 1;
             }
         }
         if let (Some(lossless), Some(store)) = (&config.lossless, store) {
             let raw: usize = layers.iter().map(Layer::raw_bytes).sum();
             zones::set_bounds(lossless, store, raw, layers[layer as usize].token_bytes());
-            compress(config, lossless, &mut layers[layer as usize], store, cache);
+            let mine = &mut layers[layer as usize];
+            if !zones::at_begin(lossless) {
+                submit(config, lossless, mine, store, &cache);
+            }
+            commit(config, lossless, mine, store, cache);
             // Only now, since this layer's raw bytes are gone: two layers are raw at any moment.
             if let Some(next) = zones::next(config, layer) {
                 store.make_ready(next);
@@ -264,8 +278,8 @@ fn scored(
     Ok((rows > 0).then_some((gathered.masses, rows)))
 }
 
-/// Brings a layer's compressed tokens back, and has the next layer's decoded meanwhile.
-fn restore(config: &Config, layer: &mut Layer, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
+/// Brings a layer's compressed tokens back.
+fn restore(layer: &mut Layer, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
     let start = Instant::now();
     // The workers help with what nobody has asked them for yet.
     store.prefetch(layer.number);
@@ -274,11 +288,6 @@ fn restore(config: &Config, layer: &mut Layer, store: &mut Store, cache: &mut Ca
         let ns = start.elapsed().as_nanos() as u64;
         layer.counts.waits.record(ns);
         layer.counts.wait_ns += ns;
-    }
-    match zones::next(config, layer.number) {
-        Some(next) => store.prefetch(next),
-        // Between steps nothing lies beside the caches.
-        None => store.drop_spares(),
     }
     Ok(())
 }
@@ -312,29 +321,35 @@ fn store_config(lossless: &Lossless) -> store::Config {
     }
 }
 
-/// Hands a layer's cold tokens in and releases what is compressed by now. Trouble leaves tokens raw and is counted.
-fn compress(config: &Config, lossless: &Lossless, layer: &mut Layer, store: &mut Store, cache: Cache<'_>) {
-    let Some(zone) = zones::zone(config, layer.number) else { return };
-    let Cache { layout, key, value } = cache;
-    if layer.steps.is_multiple_of(u64::from(zone.interval(lossless))) {
-        for range in zones::cold_blocks(lossless, layer, store) {
-            let Ok(range) = layout.range(range.0, range.1) else { break };
-            let failed = store.failed_blocks(layer.number);
-            match store.submit(layer.number, layout, key, value, range, zones::purpose(lossless.mode)) {
-                Ok(_) => layer.submitted = true,
-                // Counted by the store; there may be room in the next step.
-                Err(error) if error.status() == Status::Busy => break,
-                Err(_) => {
-                    // Without workers the block may have got as far as the encoder; then the store has counted it.
-                    layer.counts.fallbacks += u64::from(store.failed_blocks(layer.number) == failed);
-                    break;
-                }
+/// Hands a layer's cold tokens in. Trouble leaves tokens raw and is counted.
+fn submit(config: &Config, lossless: &Lossless, layer: &mut Layer, store: &mut Store, cache: &Cache<'_>) {
+    let due = |zone: zones::Zone| layer.steps.is_multiple_of(u64::from(zone.interval(lossless)));
+    if !zones::zone(config, layer.number).is_some_and(due) {
+        return;
+    }
+    let layout = cache.layout;
+    let unit = layout.tokens_sharing(pages::page_size()) as u32;
+    for range in zones::cold_blocks(lossless, layer, store, unit) {
+        let Ok(range) = layout.range(range.0, range.1) else { break };
+        let failed = store.failed_blocks(layer.number);
+        match store.submit(layer.number, layout, cache.key, cache.value, range, zones::purpose(lossless.mode)) {
+            Ok(_) => layer.submitted = true,
+            // Counted by the store; there may be room in the next step.
+            Err(error) if error.status() == Status::Busy => break,
+            Err(_) => {
+                // Without workers the block may have got as far as the encoder; then the store has counted it.
+                layer.counts.fallbacks += u64::from(store.failed_blocks(layer.number) == failed);
+                break;
             }
         }
     }
-    if lossless.mode == Mode::Store {
+}
+
+/// Releases what is compressed by now of a layer's tokens.
+fn commit(config: &Config, lossless: &Lossless, layer: &mut Layer, store: &mut Store, cache: Cache<'_>) {
+    if lossless.mode == Mode::Store && zones::zone(config, layer.number).is_some() {
         let writes = if lossless.strict_roundtrip { Writes::Possible } else { Writes::None };
-        if store.commit(layer.number, Cache { layout, key, value }, writes).is_err() {
+        if store.commit(layer.number, cache, writes).is_err() {
             layer.counts.fallbacks += 1;
         }
     }

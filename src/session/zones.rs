@@ -69,17 +69,29 @@ pub(super) fn purpose(mode: Mode) -> Purpose {
     match mode {
         Mode::Probe => Purpose::Sample { compare: false },
         Mode::Full => Purpose::Sample { compare: true },
-        Mode::Store => Purpose::Keep,
+        Mode::Store => Purpose::KeepSoon,
     }
 }
 
-/// Ranges of cold tokens to hand in at the end of this step, each as (begin, count).
+/// Whether a layer's cold tokens are handed in when its step begins. Then the workers encode them while the host
+/// computes the layer, and the same step's end can release them. Handed in at the end, blobs would lie beside their raw
+/// tokens until the end of the next step, and with a bound on their bytes compressing a prompt would take that many
+/// more steps. Encoded within the call, or only measured, they wait for nobody.
+pub(super) fn at_begin(lossless: &Lossless) -> bool {
+    lossless.mode == Mode::Store && lossless.workers > 0
+}
+
+/// Ranges of cold tokens to hand in now, each as (begin, count).
 ///
 /// Cold is what lies between the first `hot_sink_tokens` and the last `hot_recent_tokens` of the cache. It is cut into
 /// blocks from the front; the end waits until there are enough for a block, and holes that eviction tore are filled.
-pub(super) fn cold_blocks(lossless: &Lossless, layer: &Layer, store: &Store) -> Vec<(u32, u32)> {
+/// `unit` tokens share their pages, so blocks begin and end at multiples of it where they can: the pages of a part
+/// would stay in memory beside its blob.
+pub(super) fn cold_blocks(lossless: &Lossless, layer: &Layer, store: &Store, unit: u32) -> Vec<(u32, u32)> {
     let len = layer.lengths.physical;
-    let begin = len.min(lossless.hot_sink_tokens);
+    // Short blocks are cut through anyhow, and would have too much left out at either end.
+    let unit = if unit <= lossless.block_tokens / 2 { unit } else { 1 };
+    let begin = len.min(lossless.hot_sink_tokens.next_multiple_of(unit));
     let end = len.saturating_sub(lossless.hot_recent_tokens).max(begin);
     let (mut size, mut left) = (lossless.block_tokens, lossless.grouped_step_tokens.max(lossless.block_tokens));
     if !layer.submitted && lossless.bootstrap_tokens > 0 {
@@ -93,12 +105,13 @@ pub(super) fn cold_blocks(lossless: &Lossless, layer: &Layer, store: &Store) -> 
     for (mut at, count) in store.uncovered(layer.number, begin..end) {
         let gap_end = at + count;
         while at < gap_end && left > 0 {
-            let whole = gap_end - at >= size;
+            let past = (at + size) % unit;
+            let full = if past < size { size - past } else { size };
             let hole = gap_end < end && gap_end - at >= LEAST_HOLE;
-            if !whole && !hole {
+            if gap_end - at < full && !hole {
                 break;
             }
-            let count = size.min(gap_end - at);
+            let count = full.min(gap_end - at);
             ranges.push((at, count));
             at += count;
             left = left.saturating_sub(count);

@@ -61,6 +61,11 @@ pub(super) struct Block {
     pub(super) decoding: bool,
 }
 
+/// Where the block of a ticket is in a layer's blocks, which are in the order of their tickets.
+pub(super) fn find(blocks: &[Block], ticket: u64) -> Option<usize> {
+    blocks.binary_search_by_key(&ticket, Block::ticket).ok()
+}
+
 impl Block {
     pub(super) fn new(shape: Shape, range: TokenRange) -> Self {
         let segment = Segment { offset: 0, begin: range.begin() as u32, count: range.count() as u32 };

@@ -15,6 +15,8 @@ use std::time::Instant;
 pub enum Purpose {
     /// Its blobs are kept, so that the raw bytes can be released.
     Keep,
+    /// The same, and in turn with blocks that are decoded ahead instead of after them.
+    KeepSoon,
     /// Only the size is wanted; `compare`: and whether it decodes to the same.
     Sample {
         /// Decode, too.
@@ -94,8 +96,8 @@ impl Job {
                 let decode_ns = if compare { ns(start) } else { 0 };
                 let result = checked.map(|blob| match (blob, purpose) {
                     (None, _) => Encoded::NoGain,
-                    (Some(blob), Purpose::Keep) => Encoded::Smaller(blob),
                     (Some(blob), Purpose::Sample { .. }) => Encoded::Sampled { bytes: blob.len() },
+                    (Some(blob), Purpose::Keep | Purpose::KeepSoon) => Encoded::Smaller(blob),
                 });
                 Outcome::Encoded { layer, ticket: shape.ticket, raw_bytes: raw.len(), result, encode_ns, decode_ns }
             }

@@ -9,7 +9,7 @@
 //! evicted, renumbered or reset since.
 
 use super::kv::Kv;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 struct Entry {
     layer: u32,
@@ -31,6 +31,8 @@ pub(super) enum Hit {
 #[derive(Default)]
 pub(super) struct Decoded {
     entries: BTreeMap<u64, Entry>,
+    /// Layer and ticket of the entries that are `ahead`.
+    ahead: BTreeSet<(u32, u64)>,
     /// Of all layers, in bytes.
     budget: usize,
     /// Counts restores.
@@ -58,6 +60,7 @@ impl Decoded {
 
     /// Rows that a worker has decoded before they are needed.
     pub(super) fn insert_ahead(&mut self, layer: u32, ticket: u64, rows: Kv) {
+        self.ahead.insert((layer, ticket));
         self.entries.insert(ticket, Entry { layer, rows, last_used: self.pass, ahead: true });
     }
 
@@ -67,8 +70,15 @@ impl Decoded {
         Some((&entry.rows, if entry.ahead { Hit::Prefetched } else { Hit::Kept }))
     }
 
+    /// A block of the layer that was decoded ahead and is not used yet.
+    pub(super) fn first_ahead(&self, layer: u32) -> Option<u64> {
+        self.ahead.range((layer, 0)..=(layer, u64::MAX)).next().map(|(_, ticket)| *ticket)
+    }
+
     pub(super) fn remove(&mut self, ticket: u64) -> Option<Kv> {
-        self.entries.remove(&ticket).map(|e| e.rows)
+        let entry = self.entries.remove(&ticket)?;
+        self.ahead.remove(&(entry.layer, ticket));
+        Some(entry.rows)
     }
 
     /// Whether rows of this size may stay, after the layer has forgotten what it must. `layers` share the budget.

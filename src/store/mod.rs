@@ -80,6 +80,7 @@ pub enum Writes {
 
 #[derive(Default)]
 struct Layer {
+    /// By ticket, ascending.
     blocks: Vec<Block>,
     stats: Statistics,
     /// Where released pages were, as (address, length): to take memory for them before they are restored.
@@ -195,7 +196,10 @@ impl Store {
         entry.stats.queue_peak = entry.stats.queue_peak.max(self.encoding as u64);
         let job = Job::Encode { layer, shape, raw, purpose };
         match &self.crew {
-            Some(crew) => crew.queue().push(job, Urgency::Later),
+            Some(crew) => {
+                let soon = purpose == Purpose::KeepSoon;
+                crew.queue().push(job, if soon { Urgency::Soon } else { Urgency::Later });
+            }
             None => {
                 let outcome = job.run(&mut self.codec, &self.config.encoding);
                 self.apply(outcome)?;
@@ -313,13 +317,13 @@ impl Store {
                         if error.status() == Status::OutOfMemory {
                             // There may be memory another time.
                             blocks.retain(|b| b.ticket() != ticket);
-                        } else if let Some(block) = blocks.iter_mut().find(|b| b.ticket() == ticket) {
+                        } else if let Some(block) = block::find(blocks, ticket).map(|at| &mut blocks[at]) {
                             block.state = State::Raw;
                         }
                         return Err(error);
                     }
                 };
-                if let Some(block) = blocks.iter_mut().find(|b| b.ticket() == ticket) {
+                if let Some(block) = block::find(blocks, ticket).map(|at| &mut blocks[at]) {
                     (block.state, block.blob) = (state, blob);
                 }
             }
@@ -327,7 +331,7 @@ impl Store {
             Outcome::Decoded { layer, ticket, result, decode_ns } => {
                 let Layer { blocks, stats, .. } = self.layers.entry(layer).or_default();
                 stats.decode_ns += decode_ns;
-                let block = blocks.iter_mut().find(|b| b.ticket() == ticket);
+                let block = block::find(blocks, ticket).map(|at| &mut blocks[at]);
                 if let Some(block) = block {
                     block.decoding = false;
                     if let Ok(rows) = result {
@@ -405,12 +409,14 @@ impl Store {
     /// Tokens were renumbered: only those in `pairs` (absolute offsets and lengths) are left, moved together.
     pub fn compacted(&mut self, layer: u32, pairs: &[Pair]) -> Result<()> {
         layout::check_pairs(pairs, u32::MAX)?;
+        self.forget_vacated(layer);
         self.retain(layer, |b| b.keep(pairs.iter().map(|p| (p[0] as u32, p[1] as u32))));
         Ok(())
     }
 
     /// Tokens from `kv_len` on are gone.
     pub fn truncated(&mut self, layer: u32, kv_len: u32) {
+        self.forget_vacated(layer);
         self.retain(layer, |b| b.keep(std::iter::once((0, kv_len))));
     }
 

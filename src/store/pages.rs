@@ -74,7 +74,8 @@ impl DerefMut for Region {
     }
 }
 
-fn page_size() -> usize {
+/// Bytes that the system gives and takes together.
+pub fn page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     *SIZE.get_or_init(system::page_size)
 }

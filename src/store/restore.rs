@@ -1,12 +1,12 @@
 //! Getting released tokens back: ahead of need by the workers, and in time by the host.
 
-use super::block::{Block, State};
+use super::block::{self, Block, State};
 use super::codec::Shape;
 use super::crew::Job;
 use super::decoded::Hit;
 use super::kv::Kv;
 use super::queue::Urgency;
-use super::{Cache, Layer, Store};
+use super::{Cache, Layer, Store, pages};
 use crate::layout;
 use crate::status::Result;
 use std::time::Instant;
@@ -40,12 +40,17 @@ impl Store {
         }
     }
 
-    /// Takes a wish for memory back that no worker is at yet.
-    fn cancel_populating(&mut self, layer: u32) {
-        let (Some(crew), Some(entry)) = (&self.crew, self.layers.get_mut(&layer)) else { return };
-        if entry.populating && crew.queue().take_back(|job| job.is_populate_of(layer)).is_some() {
-            entry.populating = false;
+    /// Takes a wish for memory back that no worker is at yet, and answers what was wished for.
+    fn cancel_populating(&mut self, layer: u32) -> Vec<(usize, usize)> {
+        let (Some(crew), Some(entry)) = (&self.crew, self.layers.get_mut(&layer)) else { return Vec::new() };
+        if !entry.populating {
+            return Vec::new();
         }
+        let Some(Job::Populate { runs, .. }) = crew.queue().take_back(|job| job.is_populate_of(layer)) else {
+            return Vec::new();
+        };
+        entry.populating = false;
+        runs
     }
 
     /// Sees to it that no worker takes memory for the layer from now on. Waits for one that is at it: what it took after
@@ -56,6 +61,24 @@ impl Store {
             self.crew.as_ref().expect("only workers populate").queue().wait();
             self.collect();
         }
+    }
+
+    /// The layer's tokens are other ones now: from now on no memory is taken for where they were.
+    pub(super) fn forget_vacated(&mut self, layer: u32) {
+        self.finish_populating(layer);
+        if let Some(entry) = self.layers.get_mut(&layer) {
+            entry.vacated.clear();
+        }
+    }
+
+    /// Takes the memory here that no worker has taken or is taking: one call for a run costs less than a fault for each
+    /// of its pages.
+    fn take_memory(&mut self, layer: u32) {
+        let mut runs = self.cancel_populating(layer);
+        if let Some(entry) = self.layers.get_mut(&layer) {
+            runs.append(&mut entry.vacated);
+        }
+        runs.into_iter().for_each(|(start, len)| pages::populate(start, len));
     }
 
     /// Gives back the memory that is kept for the next prefetch.
@@ -69,48 +92,63 @@ impl Store {
     pub fn restore(&mut self, layer: u32, mut cache: Cache<'_>) -> Result<u64> {
         self.collect();
         let Some(entry) = self.layers.get(&layer) else { return Ok(0) };
-        for block in entry.blocks.iter().filter(|b| b.is_released()) {
+        let mut released = entry.blocks.iter().filter(|b| b.is_released()).peekable();
+        if released.peek().is_none() {
+            return Ok(0);
+        }
+        for block in released {
             block.check_fits(layer, cache.layout)?;
         }
-        self.cancel_populating(layer);
+        self.take_memory(layer);
         self.decoded.next_pass();
         let mut restored = 0;
+        // Blocks before it are back or with a worker.
+        let mut from = 0;
         // Blocks that are decoded, then those that nobody is at; by then more are decoded.
-        while let Some(at) = self.next_released(layer) {
-            restored += self.restore_block(layer, at, &mut cache)?;
+        while let Some(at) = self.next_released(layer, &mut from) {
+            let (bytes, gone) = self.restore_block(layer, at, &mut cache)?;
+            restored += bytes;
+            // The blocks behind it have moved up.
+            from -= usize::from(gone && at < from);
             self.collect();
         }
         Ok(restored)
     }
 
     /// The released block that is quickest to restore now: index in the layer. Waits only where a worker is at the last.
-    fn next_released(&mut self, layer: u32) -> Option<usize> {
+    fn next_released(&mut self, layer: u32, from: &mut usize) -> Option<usize> {
         loop {
             let blocks = &mut self.layers.get_mut(&layer)?.blocks;
-            let released = || blocks.iter().enumerate().filter(|(_, b)| b.is_released());
-            let ready = released().find(|(_, b)| self.decoded.contains(b.ticket()));
-            if let Some((at, _)) = ready.or_else(|| released().find(|(_, b)| !b.decoding)) {
+            if let Some(at) = self.decoded.first_ahead(layer).and_then(|ticket| block::find(blocks, ticket)) {
                 return Some(at);
             }
-            released().next()?;
-            let queue = self.crew.as_ref().expect("only workers decode ahead").queue();
+            let nobody_is_at = |b: &Block| b.is_released() && !b.decoding;
+            let next = blocks.iter().skip(*from).position(nobody_is_at);
+            *from = next.map_or(blocks.len(), |ahead| *from + ahead);
+            if next.is_some() {
+                return Some(*from);
+            }
+            let queue = self.crew.as_ref()?.queue();
             if let Some(Job::Decode { shape, into, .. }) = queue.take_back(|job| job.is_decode_in(layer)) {
                 self.spares.extend(into);
-                if let Some(at) = blocks.iter().position(|b| b.ticket() == shape.ticket) {
+                if let Some(at) = block::find(blocks, shape.ticket) {
                     blocks[at].decoding = false;
                     return Some(at);
                 }
                 continue;
             }
+            blocks.iter().find(|b| b.is_released())?;
             queue.wait();
             self.collect();
+            // Where a worker has failed nobody is at the block any more.
+            *from = 0;
         }
     }
 
-    /// Restores one released block and answers its bytes.
-    fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>) -> Result<u64> {
+    /// Restores one released block; answers its bytes, and whether the block is gone.
+    fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>) -> Result<(u64, bool)> {
         let layers = self.layers.len();
-        let Some(Layer { blocks, stats, .. }) = self.layers.get_mut(&layer) else { return Ok(0) };
+        let Some(Layer { blocks, stats, .. }) = self.layers.get_mut(&layer) else { return Ok((0, false)) };
         let block = &mut blocks[at];
         let ticket = block.ticket();
         let found = self.decoded.get(ticket);
@@ -139,7 +177,7 @@ impl Store {
             // Some of its tokens are gone: the blob stands for no range of the cache any more.
             self.decoded.remove(ticket);
             blocks.remove(at);
-            return Ok(bytes);
+            return Ok((bytes, true));
         }
         (block.state, block.verified) = (State::Resident, true);
         if hit != Some(Hit::Kept) {
@@ -155,7 +193,7 @@ impl Store {
                 (None, false) => {}
             }
         }
-        Ok(bytes)
+        Ok((bytes, false))
     }
 }
 

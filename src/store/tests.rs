@@ -348,6 +348,33 @@ fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
     assert!(key.iter().chain(&value).all(|b| *b == 1));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn no_memory_is_taken_for_tokens_that_are_gone() {
+    for workers in [0, 1] {
+        let layout = Layout::new(&Spec::f16_flash(1, 64, 16, 4096)).unwrap();
+        let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
+        let mut store = Store::new(Config { workers, ..Config::default() }).unwrap();
+        for (begin, count) in [(0, 64), (64, 4032)] {
+            let range = layout.range(begin, count).unwrap();
+            store.submit(0, &layout, &key, &value, range, Purpose::Keep).unwrap();
+        }
+        while store.statistics(None).resident_blocks < 2 {
+            std::thread::yield_now();
+        }
+        store.commit(0, Cache { layout: &layout, key: &mut key, value: &mut value }, Writes::Possible).unwrap();
+        store.truncated(0, 64);
+        store.make_ready(0);
+        store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
+        drop(store);
+        for buffer in [&mut key, &mut value] {
+            let (kept, gone) = buffer.split_at_mut(64 * 128);
+            assert!(kept.iter().all(|b| *b == 1));
+            assert!(pages::give_back(gone) < gone.len() as u64 / 10);
+        }
+    }
+}
+
 #[test]
 fn a_block_that_would_not_shrink_is_not_kept() {
     let mut host = Host::new(16, 1);

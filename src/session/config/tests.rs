@@ -215,6 +215,15 @@ fn text_that_is_no_json_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_byte_order_mark_before_the_text_is_no_matter() {
+    let (marked, warnings) = Config::parse("\u{feff}{\"kv_h2o_enable\": true}".as_bytes(), LAYERS).unwrap();
+    assert_eq!((marked, warnings), (clean(json!({"kv_h2o_enable": true})), Vec::new()));
+    refused("\u{feff}\u{feff}{}".as_bytes());
+    refused("{}\u{feff}".as_bytes());
+    refused("\u{feff}".as_bytes());
+}
+
+#[test]
 fn nothing_given_is_everything_off() {
     let off = Config { h2o: None, lossless: None };
     assert_eq!(Config::parse(b"", LAYERS).unwrap(), (off.clone(), Vec::new()));

@@ -7,6 +7,7 @@ use crate::session::metrics::Metrics;
 use crate::session::tests::shared::Session;
 use crate::status::{Status, shortage};
 use serde_json::{Value, json};
+use std::time::Instant;
 
 /// One layer whose tokens are all compressed but for the first and the last 16.
 fn config(mode: &str, workers: u32) -> Value {
@@ -112,11 +113,34 @@ fn a_full_queue_is_counted_and_what_was_skipped_comes_later() {
     config["kv_lossless_effort"] = json!(9);
     let mut chat = Chat::new(config);
     chat.step(1500);
+    chat.begin();
+    chat.end(0);
     let skipped = chat.metrics().h2o_lossless_backpressure_skip_count;
     assert_eq!(skipped, 1.0, "the first block is with the worker, the second finds no room");
     assert_eq!(chat.metrics().h2o_lossless_fallback_count, 0.0);
     while chat.metrics().h2o_lossless_raw_bytes.max(0.0) < 5.0 * 256.0 * 256.0 {
         chat.step(0);
+    }
+    chat.begin();
+}
+
+#[test]
+fn what_a_worker_encodes_while_a_layer_computes_is_released_when_its_step_ends() {
+    let mut config = config("store", 1);
+    // One block at a time may be on its way.
+    config["kv_lossless_pending_bytes"] = json!(1);
+    let mut chat = Chat::new(config);
+    chat.step(1500);
+    let start = Instant::now();
+    for blocks in 1..=5 {
+        chat.begin();
+        let saved = chat.metrics().h2o_resident_saved_bytes;
+        while chat.metrics().h2o_lossless_raw_bytes.max(0.0) < f64::from(blocks) * 256.0 * 256.0 {
+            assert!(start.elapsed().as_secs() < 60, "block {blocks} was not handed in");
+            std::thread::yield_now();
+        }
+        chat.end(1);
+        assert!(chat.metrics().h2o_resident_saved_bytes > saved, "block {blocks}");
     }
     chat.begin();
 }
@@ -148,7 +172,7 @@ fn a_block_that_fails_is_counted_once() {
         chat.step(20);
         chat.begin();
         shortage::set(3, seed);
-        chat.end(300);
+        chat.end(340);
         shortage::set(0, 0);
         let count = chat.metrics().h2o_lossless_fallback_count;
         assert!(count <= 1.0, "one block, {count} failures");

@@ -46,8 +46,8 @@ pub(super) struct Model {
     tokens: Vec<Token>,
     /// Steps since the last plan.
     clock: usize,
-    /// Tokens that the last step appended.
-    last_added: usize,
+    /// Tokens that each step appended since the reset, and whether it found the layer empty.
+    added: Vec<(usize, bool)>,
     plan: Option<Plan>,
     pub(super) counts: Counts,
 }
@@ -55,7 +55,15 @@ pub(super) struct Model {
 impl Model {
     pub(super) fn new(rules: Option<&Rules>) -> Self {
         let rules = rules.cloned();
-        Model { rules, logical: 0, tokens: Vec::new(), clock: 0, last_added: 0, plan: None, counts: Counts::default() }
+        Model {
+            rules,
+            logical: 0,
+            tokens: Vec::new(),
+            clock: 0,
+            added: Vec::new(),
+            plan: None,
+            counts: Counts::default(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -114,15 +122,17 @@ impl Model {
         let counted = if self.evicts() { self.counted(queries) } else { 0 };
         let new = (self.logical..self.logical + added).map(|logical| Token { logical, ..Token::default() });
         self.tokens.extend(new);
+        self.added.push((added as usize, self.logical == 0));
         self.logical += added;
-        self.last_added = added as usize;
-        let Some(rules) = self.rules.clone().filter(|_| queries > 0) else { return false };
+        let Some(rules) = self.rules.clone() else { return false };
         let masses = masses.filter(|_| counted > 0);
         if let Some((masses, heads)) = masses {
             self.counts.scored += 1;
             self.fold(&rules, masses, heads, counted, before);
         }
-        let due = if prompt {
+        let due = if queries == 0 {
+            false
+        } else if prompt {
             masses.is_some()
         } else {
             self.clock += 1;
@@ -135,9 +145,26 @@ impl Model {
         wanted
     }
 
-    /// One step like the last does not fit.
+    /// The most that a step appended that was no prompt.
+    fn largest_draft(&self) -> usize {
+        let drafts = self.added.iter().filter(|(added, empty)| !empty && *added <= MOST_DECODE_ROWS);
+        drafts.map(|(added, _)| *added).max().unwrap_or(0)
+    }
+
+    /// A step like the last, or like the largest draft, does not fit.
     fn is_over(&self, rules: &Rules) -> bool {
-        rules.cap.is_some_and(|cap| self.len() + self.last_added.max(1) > cap)
+        let last = self.added.last().map_or(0, |(added, _)| *added);
+        rules.cap.is_some_and(|cap| self.len() + last.max(self.largest_draft()).max(1) > cap)
+    }
+
+    /// The tokens that a plan may leave below the cap: what steps usually append fits, too.
+    fn room(&self, rules: &Rules, cap: usize) -> usize {
+        let chunk = match self.added[..] {
+            [.., (a, _), (b, _)] => a.min(b),
+            _ => 0,
+        };
+        let ahead = rules.interval.max(chunk).max(self.largest_draft()) + rules.block;
+        cap.saturating_sub(ahead).max(rules.sink + rules.recent + 2 * rules.block)
     }
 
     fn fold(&mut self, rules: &Rules, masses: &[f64], heads: usize, rows: usize, before: usize) {
@@ -192,13 +219,13 @@ impl Model {
         let basis = self.basis(rules).max(1);
         let mut target = ((rules.ratio * basis as f32).ceil() as usize).clamp(1, basis);
         if let Some(cap) = rules.cap {
-            target = target.min(cap - size - rules.interval);
+            target = target.min(self.room(rules, cap));
         }
         let mut target = target.clamp(1, len);
         if floor >= target {
             // Nothing goes for a ratio's sake, but for the cap's.
             let Some(cap) = rules.cap.filter(|_| self.is_over(rules)) else { return };
-            target = (cap - size - rules.interval).clamp(1, len);
+            target = self.room(rules, cap).clamp(1, len);
             if floor >= target {
                 return;
             }
