@@ -132,6 +132,7 @@ proptest! {
         prop_assert_eq!(&keep, &brute_force(&scores, kv_len as usize, &config));
         prop_assert_eq!(p.kept_tokens as usize, keep.iter().filter(|k| **k).count());
         prop_assert_eq!(p.kept_tokens + p.evicted_tokens, kv_len);
+        prop_assert_eq!(p.lossy_ratio, kv_len as f32 / p.kept_tokens as f32);
         prop_assert!(p.pairs.windows(2).all(|w| w[0][0] + w[0][1] < w[1][0]), "ascending, never touching");
         prop_assert!(!p.floor_dominates || p.evicted_tokens == 0);
     }

@@ -215,6 +215,7 @@ impl Session {
         let mine = find(layers, layer)?;
         mine.check_between(cache.layout, kv_len)?;
         if layout::check_pairs(logical, mine.lengths.logical)? == mine.lengths.logical {
+            mine.see(cache.layout);
             return Ok(kv_len);
         }
         let physical = mine.positions.find(logical)?;

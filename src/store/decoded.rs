@@ -151,11 +151,27 @@ mod tests {
     }
 
     #[test]
+    fn the_block_that_was_used_longest_ago_goes_first() {
+        let mut cache = Decoded::default();
+        cache.set_budget(300);
+        restore(&mut cache, 0, 0..3, 1);
+        restore(&mut cache, 0, 1..3, 1);
+        restore(&mut cache, 0, 2..3, 1);
+        for (new, left) in [(10, [1, 2, 10]), (11, [2, 10, 11])] {
+            restore(&mut cache, 0, new..new + 1, 1);
+            assert!(cache.entries.keys().eq(&left), "{:?}", cache.entries.keys());
+        }
+    }
+
+    #[test]
     fn what_was_decoded_ahead_waits_outside_the_budget() {
         let mut cache = Decoded::default();
         cache.insert_ahead(3, 7, rows(5000));
         cache.next_pass();
         assert_eq!(cache.get(7).unwrap().1, Hit::Prefetched);
+        cache.set_budget(100);
+        assert!(cache.has_room(3, 100, 1) && cache.contains(7));
+        cache.set_budget(0);
         assert_eq!(cache.remove(7).unwrap().len(), 5000);
         assert!(!cache.has_room(3, 1, 1), "no budget, nothing is kept");
     }

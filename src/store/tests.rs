@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::dtype::Dtype;
+use crate::gear::{Effort, Encoder, Format, Options, Predictors};
 use crate::layout::Spec;
 use crate::status::Status;
 use proptest::prelude::*;
@@ -228,6 +229,10 @@ proptest! {
         prop_assert_eq!(stats.restored_blocks, stats.prefetch_hits + stats.cache_hits + stats.cache_misses);
         prop_assert_eq!(stats.failed_blocks, 0);
         prop_assert!(stats.compressed_bytes < stats.raw_bytes || stats.raw_bytes == 0);
+        // With no token left nothing is kept, and nothing counts as under way once the workers are done.
+        (0..2).for_each(|layer| store.truncated(layer, 0));
+        store.settle();
+        prop_assert_eq!((store.encoding, store.staged_bytes, store.decoded.bytes(None)), (0, 0, 0));
     }
 }
 
@@ -259,7 +264,90 @@ fn a_restored_block_is_released_again_without_encoding() {
     assert_eq!((ticket, store.statistics(None).submitted_blocks), (0, 1));
 }
 
+#[test]
+fn tokens_handed_in_again_with_other_contents_are_another_block() {
+    let mut host = Host::new(64, 6);
+    host.append(64);
+    let mut store = Store::new(Config::default()).unwrap();
+    let submit = |store: &mut Store, host: &Host| {
+        store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32), Purpose::Keep).unwrap()
+    };
+    assert_eq!((submit(&mut store, &host), submit(&mut store, &host)), (0, 0));
+    host.write(20);
+    assert_eq!(submit(&mut store, &host), 1);
+    store.commit(0, host.cache(), Writes::Possible).unwrap();
+    let stats = store.statistics(None);
+    assert_eq!((stats.released_blocks, stats.resident_blocks, stats.stale_blocks), (1, 0, 0));
+    store.restore(0, host.cache()).unwrap();
+    host.check(&store, 0);
+}
+
+/// A store with a worker, of which only one block may be under way, and a host of two layers.
+fn bounded() -> (Store, [Host; 2]) {
+    let store = Store::new(Config { workers: 1, pending_bytes: 1, ..Config::default() }).unwrap();
+    let mut hosts = [Host::new(100, 3), Host::new(100, 5)];
+    hosts.iter_mut().for_each(|host| host.append(100));
+    (store, hosts)
+}
+
+fn submitted(store: &mut Store, hosts: &[Host], layer: usize, begin: u32) -> Option<Status> {
+    let host = &hosts[layer];
+    let range = host.range(begin, 32);
+    let ticket = store.submit(layer as u32, &host.layout, &host.key, &host.value, range, Purpose::Keep);
+    ticket.map_err(|error| error.status()).err()
+}
+
+#[test]
+fn bytes_are_under_way_until_they_have_replaced_raw_ones() {
+    let (mut store, mut hosts) = bounded();
+    assert_eq!(submitted(&mut store, &hosts, 0, 0), None, "one block is always let in");
+    assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy));
+    store.settle();
+    assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy), "its blob is beside the raw bytes");
+    assert!(store.statistics(None).busy_blocks == 2 && store.statistics(Some(1)).busy_blocks == 0);
+    store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
+    assert_eq!(submitted(&mut store, &hosts, 0, 32), None);
+}
+
+#[test]
+fn blobs_of_a_layer_that_is_not_called_any_more_make_way_in_the_end() {
+    let (mut store, mut hosts) = bounded();
+    assert_eq!(submitted(&mut store, &hosts, 0, 0), None);
+    store.settle();
+    store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
+    assert_eq!(submitted(&mut store, &hosts, 1, 0), None);
+    store.settle();
+    // As long as others get on nobody has to make way.
+    for _ in 0..3 {
+        for _ in 0..MOST_REFUSALS {
+            assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy));
+        }
+        store.restore(0, hosts[0].cache()).unwrap();
+        store.commit(0, hosts[0].cache(), Writes::None).unwrap();
+    }
+    store.restore(0, hosts[0].cache()).unwrap();
+    for _ in 0..MOST_REFUSALS {
+        assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy));
+    }
+    assert_eq!(submitted(&mut store, &hosts, 0, 32), None);
+    assert_eq!(store.statistics(Some(1)).resident_blocks, 0);
+    assert!(store.statistics(Some(0)).resident_blocks > 0, "what has replaced raw bytes before is kept");
+    hosts.iter().zip(0..).for_each(|(host, layer)| host.check(&store, layer));
+}
+
 impl Store {
+    /// Waits until the workers have nothing to do.
+    pub(crate) fn settle(&mut self) {
+        while self.crew.as_ref().is_some_and(|crew| crew.queue().wait()) {
+            self.collect();
+        }
+    }
+
+    /// Blocks' worth of memory that waits for a prefetch.
+    pub(crate) fn spare_blocks(&self) -> usize {
+        self.spares.len()
+    }
+
     /// Damages a bit of every blob, or repairs it.
     pub(crate) fn flip_blobs(&mut self, bit: usize) {
         for block in self.layers.values_mut().flat_map(|l| &mut l.blocks) {
@@ -384,11 +472,44 @@ fn a_block_that_would_not_shrink_is_not_kept() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         *byte = (state >> 56) as u8;
     }
-    let mut store = Store::new(Config::default()).unwrap();
+    let encoding = Encoding { strict_roundtrip: true, ..Encoding::default() };
+    let mut store = Store::new(Config { encoding, ..Config::default() }).unwrap();
     store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 16), Purpose::Keep).unwrap();
     let stats = store.statistics(None);
     assert_eq!((stats.no_gain_blocks, stats.resident_blocks, stats.compressed_bytes), (1, 0, 0));
+    assert_eq!((stats.encoded_bytes, stats.encoded_to_bytes, stats.decoded_bytes), (2304, 2304, 0));
     assert_eq!(store.commit(0, host.cache(), Writes::Possible).unwrap(), 0);
+}
+
+#[test]
+fn blobs_are_what_the_encoder_makes_of_the_rows_as_the_config_asks() {
+    let layout = Layout::new(&Spec::f16_flash(2, 64, 16, 256)).unwrap();
+    // Rows that follow each other slowly, so that predictors and the length of a row matter.
+    let word = |at: usize| (0x3C00 + (at / 128 * 3 + at % 128 * 5 + at % 7) % 2000) as u16;
+    let dense: Vec<u8> = (0..2 * 256 * 64).flat_map(|at| word(at).to_ne_bytes()).collect();
+    let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+    layout::scatter(&layout, &dense, &dense, layout.range(0, 256).unwrap(), &mut key, &mut value).unwrap();
+    let mut sizes = Vec::new();
+    for (format, raw_keys, effort) in
+        [(Format::V1, true, 5), (Format::V1, false, 5), (Format::V2, false, 1), (Format::V2, false, 8)]
+    {
+        let effort = Effort::new(effort, "effort").unwrap();
+        let all = Predictors::all(format);
+        let key_predictors = if raw_keys { Predictors::raw() } else { all };
+        let encoding = Encoding { format, key_predictors, value_predictors: all, effort, strict_roundtrip: false };
+        let mut store = Store::new(Config { encoding, ..Config::default() }).unwrap();
+        store.submit(0, &layout, &key, &value, layout.range(0, 256).unwrap(), Purpose::Keep).unwrap();
+        let size = |predictors| {
+            let options = Options { predictors, effort, head_dim: 64, ..Options::new(format) };
+            Encoder::default().encode(&dense, Dtype::F16, &options).unwrap().len()
+        };
+        let (of_key, of_value) = (size(key_predictors), size(all));
+        assert_eq!(store.statistics(None).compressed_bytes as usize, of_key + of_value);
+        sizes.extend([of_key, of_value]);
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    assert_eq!(sizes.len(), 4, "raw and predicted, and two efforts: {sizes:?}");
 }
 
 #[test]

@@ -502,6 +502,10 @@ fn unknown_keys_of_ours_are_warned_about() {
     for (key, warning) in [
         ("kv_h2o_recnt_tokens", "kv_h2o_recnt_tokens is not a key of this version; did you mean kv_h2o_recent_tokens?"),
         ("kv_lossless_frontn", "kv_lossless_frontn is not a key of this version; did you mean kv_lossless_front_n?"),
+        (
+            "kv_lossless_predictors_vv",
+            "kv_lossless_predictors_vv is not a key of this version; did you mean kv_lossless_predictors_v?",
+        ),
         ("kv_lossless_zstd_level", "kv_lossless_zstd_level is not a key of this version"),
         ("kv_h2o_", "kv_h2o_ is not a key of this version"),
         ("kv_h2o_\u{1b}[2J", r"kv_h2o_\u{1b}[2J is not a key of this version"),

@@ -1,6 +1,6 @@
 //! Worked examples: compressed tokens, as a host sees them.
 
-use super::host::Host;
+use super::host::{Host, expand};
 use super::random::Random;
 use crate::layout::Spec;
 use crate::session::metrics::Metrics;
@@ -99,6 +99,11 @@ fn stored_tokens_leave_memory_and_leave_it_again_without_encoding() {
         chat.check(true);
         let metrics = chat.metrics();
         assert_eq!(metrics.h2o_lossless_raw_bytes, raw, "nothing was encoded again");
+        assert_eq!(metrics.h2o_lossless_restored_bytes, raw * f64::from(round));
+        let codec_us = metrics.h2o_lossless_compress_us + metrics.h2o_lossless_decompress_us;
+        assert!((metrics.h2o_codec_us - codec_us).abs() < 1.0 && metrics.h2o_lossless_decompress_us > 0.0);
+        assert!(metrics.h2o_lossless_async_wait_us >= metrics.h2o_host_wait_us_max);
+        assert!(metrics.h2o_lossless_queue_depth_peak.is_nan(), "no worker, no queue");
         assert_eq!(metrics.h2o_resident_saved_bytes, first.h2o_resident_saved_bytes);
         assert!(metrics.h2o_released_bytes >= f64::from(round + 1) * first.h2o_released_bytes * 0.9);
     }
@@ -117,6 +122,7 @@ fn a_full_queue_is_counted_and_what_was_skipped_comes_later() {
     chat.end(0);
     let skipped = chat.metrics().h2o_lossless_backpressure_skip_count;
     assert_eq!(skipped, 1.0, "the first block is with the worker, the second finds no room");
+    assert_eq!(chat.metrics().h2o_lossless_queue_depth_peak, 1.0);
     assert_eq!(chat.metrics().h2o_lossless_fallback_count, 0.0);
     while chat.metrics().h2o_lossless_raw_bytes.max(0.0) < 5.0 * 256.0 * 256.0 {
         chat.step(0);
@@ -165,20 +171,116 @@ fn a_damaged_blob_fails_begin_and_the_layer_works_once_it_is_repaired() {
 }
 
 #[test]
-fn a_block_that_fails_is_counted_once() {
-    let mut failed = 0;
-    for seed in 0..200 {
-        let mut chat = Chat::new(config("probe", 0));
-        chat.step(20);
-        chat.begin();
-        shortage::set(3, seed);
-        chat.end(340);
-        shortage::set(0, 0);
-        let count = chat.metrics().h2o_lossless_fallback_count;
-        assert!(count <= 1.0, "one block, {count} failures");
-        failed += count as u32;
-        let mut state = chat.session.state().unwrap();
-        assert_eq!(state.store.as_mut().unwrap().statistics(None).submitted_blocks, u64::from(count == 0.0));
+fn what_fails_is_counted_once_and_stays_raw() {
+    for mode in ["probe", "store"] {
+        let mut failed = 0;
+        for seed in 0..200 {
+            let mut chat = Chat::new(config(mode, 0));
+            chat.step(20);
+            chat.begin();
+            shortage::set(3, seed);
+            chat.end(340);
+            shortage::set(0, 0);
+            let count = chat.metrics().h2o_lossless_fallback_count;
+            failed += count as u32;
+            let stats = chat.session.state().unwrap().store.as_mut().unwrap().statistics(None);
+            let done = if mode == "probe" { stats.submitted_blocks } else { stats.released_blocks };
+            assert_eq!(count + done as f64, 1.0, "one block, {count} failures");
+            assert_eq!(stats.encoded_bytes, stats.submitted_blocks * 256 * 256);
+            // There is memory another time.
+            chat.step(0);
+            assert_eq!(chat.metrics().h2o_lossless_raw_bytes, 256.0 * 256.0);
+        }
+        assert!((10..190).contains(&failed), "{failed}");
     }
-    assert!((10..190).contains(&failed), "{failed}");
+}
+
+#[test]
+fn as_many_decoded_blocks_stay_as_blocks_and_bytes_allow() {
+    let block = 256.0 * 256.0;
+    for (blocks, bytes, kept) in [(64, 0, 0), (64, 1 << 20, 5), (2, 1 << 20, 2), (64, 3 << 16, 3), (0, 1 << 20, 0)] {
+        let mut config = config("store", 0);
+        config["kv_lossless_decode_cache_blocks"] = json!(blocks);
+        config["kv_lossless_decode_cache_bytes"] = json!(bytes);
+        let mut chat = Chat::new(config);
+        chat.step(1500);
+        let saved = chat.metrics().h2o_resident_saved_bytes;
+        for round in 1..4 {
+            chat.step(0);
+            let metrics = chat.metrics();
+            assert_eq!(metrics.h2o_resident_saved_bytes, saved - f64::from(kept) * block);
+            assert_eq!(
+                metrics.h2o_lossless_restore_hit,
+                f64::from((round - 1) * kept),
+                "{blocks} blocks, {bytes} bytes"
+            );
+        }
+    }
+}
+
+#[test]
+fn blocks_wait_for_the_bytes_of_those_before_them_where_the_config_bounds_them() {
+    for (bytes, taken) in [(0, 5.0), (1, 1.0), (1 << 20, 5.0)] {
+        let mut config = config("store", 1);
+        config["kv_lossless_pending_bytes"] = json!(bytes);
+        let mut chat = Chat::new(config);
+        chat.step(1500);
+        chat.begin();
+        let skipped = chat.metrics().h2o_lossless_backpressure_skip_count;
+        assert_eq!((skipped > 0.0, chat.metrics().h2o_lossless_queue_depth_peak <= taken), (taken < 5.0, true));
+        let start = Instant::now();
+        while chat.metrics().h2o_lossless_raw_bytes.max(0.0) < taken * 256.0 * 256.0 {
+            assert!(start.elapsed().as_secs() < 60, "{bytes}: {taken} blocks were not encoded");
+            std::thread::yield_now();
+        }
+        chat.end(1);
+        chat.begin();
+    }
+}
+
+#[test]
+fn with_the_strict_check_even_tokens_that_a_host_writes_anew_are_not_lost() {
+    let mut config = config("store", 0);
+    config["kv_lossless_strict_roundtrip_check"] = json!(true);
+    let mut chat = Chat::new(config);
+    chat.step(1500);
+    let metrics = chat.metrics();
+    assert_eq!(metrics.h2o_lossless_decompressed_bytes, metrics.h2o_lossless_raw_bytes, "each block was decoded once");
+    chat.begin();
+    chat.host.rewrite(100, &mut chat.random);
+    chat.end(1);
+    assert_eq!(chat.metrics().h2o_lossless_stale_count, 1.0);
+    chat.step(1);
+    chat.begin();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn pages_behind_evicted_tokens_go_back() {
+    let mut chat = Chat::new(json!({
+        "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 600, "kv_h2o_recent_tokens": 64,
+    }));
+    chat.step(1500);
+    let len = chat.host.len();
+    let left = chat.session.begin(0, chat.host.cache(), len).unwrap();
+    let kept: Vec<u32> = expand(&chat.session.positions(0).unwrap()).collect();
+    chat.host.keep(&(0..len).map(|at| kept.contains(&at)).collect::<Vec<_>>());
+    chat.check(false);
+    let gone = f64::from(len - left) * 256.0;
+    let metrics = chat.metrics();
+    assert!(left < 600 && metrics.h2o_released_bytes > 0.9 * gone, "{} of {gone} bytes", metrics.h2o_released_bytes);
+    assert_eq!((metrics.h2o_resident_saved_bytes, metrics.h2o_last_evict_tokens * 256.0), (gone, gone));
+}
+
+#[test]
+fn waits_are_told_apart_and_summed() {
+    let mut chat = Chat::new(config("store", 0));
+    chat.step(1500);
+    for us in 1..=100 {
+        chat.session.state().unwrap().layers[0].counts.waits.record(us * 1000);
+    }
+    let metrics = chat.metrics();
+    let (p50, p95) = (metrics.h2o_host_wait_us_p50, metrics.h2o_host_wait_us_p95);
+    assert!((47.0..53.0).contains(&p50) && (90.0..100.0).contains(&p95), "{p50} {p95}");
+    assert_eq!(metrics.h2o_host_wait_us_max, 100.0);
 }

@@ -107,6 +107,45 @@ fn keep_renumbers_the_chat_over_what_stays() {
 }
 
 #[test]
+fn shares_of_a_plan_are_of_the_length_that_its_target_is_of() {
+    // 6 of 10 tokens are left, and 2 come; 8 are to stay of the chat's 12, or 5 (so 6) of the cache's 8.
+    for (basis, shares, stays) in
+        [("logical", [8.0, 4.0, 8.0].map(|n| n / 12.0), 8), ("physical", [5.0 / 8.0, 0.5, 0.75], 6)]
+    {
+        let mut config = six_of_ten();
+        config["kv_h2o_target_basis"] = json!(basis);
+        config["kv_h2o_update_interval"] = json!(1);
+        let mut chat = Chat::new(config, 1, 32);
+        chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+        chat.step(0, 2, |_, _| 1.0);
+        let metrics = chat.session.metrics(Some(0)).unwrap();
+        assert_eq!((metrics.h2o_keep_ratio, metrics.h2o_lossy_ratio), (8.0 / 12.0, 12.0 / 8.0));
+        let [target, floor, quantized] = shares;
+        assert!((metrics.h2o_target_keep_effective - target).abs() < 1e-6, "{basis}: {metrics:?}");
+        assert!((metrics.h2o_floor_keep_by_recent_sink - floor).abs() < 1e-6, "{basis}: {metrics:?}");
+        assert!((metrics.h2o_block_quantized_keep - quantized).abs() < 1e-6, "{basis}: {metrics:?}");
+        chat.begin(0);
+        assert_eq!(chat.lengths(0), (12, stays));
+    }
+}
+
+#[test]
+fn a_chat_that_is_too_long_to_count_is_refused() {
+    let mut chat = Chat::new(json!({}), 1, 32);
+    let most = i32::MAX as u32;
+    // Nothing of it is left in the cache.
+    chat.session.state().unwrap().layers[0].lengths.logical = most - 3;
+    chat.begin(0);
+    let (key, value) = &mut chat.buffers[0];
+    let error = chat.session.end(0, 0, 4, Cache { layout: &chat.layout, key, value }, 4).unwrap_err();
+    assert!(error.to_string().contains("2147483647 logical tokens"), "{error}");
+    assert_eq!(chat.lengths(0), (most - 3, 0));
+    let (key, value) = &mut chat.buffers[0];
+    chat.session.end(0, 0, 3, Cache { layout: &chat.layout, key, value }, 3).unwrap();
+    assert_eq!((chat.lengths(0), chat.positions(0)), ((most, 3), vec![[most as i32 - 3, 3]]));
+}
+
+#[test]
 fn a_plan_that_a_rollback_made_stale_is_replaced() {
     let mut chat = Chat::new(six_of_ten(), 1, 32);
     chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });

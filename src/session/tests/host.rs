@@ -128,6 +128,15 @@ impl Host {
         }
     }
 
+    /// Writes another content to a token, which a session's contract forbids.
+    pub(super) fn rewrite(&mut self, at: usize, random: &mut Random) {
+        let (len, tokens) = (self.tokens.len(), std::mem::take(&mut self.tokens));
+        self.tokens = tokens[..at].to_vec();
+        self.append(1, random);
+        self.tokens.extend_from_slice(&tokens[at + 1..]);
+        assert_eq!(self.tokens.len(), len);
+    }
+
     /// Forgets the tokens that are not in the mask; the buffers are the session's to edit.
     pub(super) fn keep(&mut self, mask: &[bool]) {
         let mut mask = mask.iter();

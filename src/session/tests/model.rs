@@ -34,14 +34,17 @@ pub(super) struct Counts {
     pub(super) stale: u64,
     pub(super) evictions: u64,
     pub(super) evicted: u64,
+    pub(super) last_evicted: u64,
     /// Evictions that a tie left open and the session decided the other way.
     pub(super) ties: u64,
     /// Steps whose attention changed scores.
     pub(super) scored: u64,
+    /// Plans that there was no memory for.
+    pub(super) unplanned: u64,
 }
 
 pub(super) struct Model {
-    rules: Option<Rules>,
+    pub(super) rules: Option<Rules>,
     pub(super) logical: u32,
     tokens: Vec<Token>,
     /// Steps since the last plan.
@@ -109,7 +112,8 @@ impl Model {
             self.scores()
         );
         self.counts.evictions += 1;
-        self.counts.evicted += (stays.len() - count(&stays)) as u64;
+        self.counts.last_evicted = (stays.len() - count(&stays)) as u64;
+        self.counts.evicted += self.counts.last_evicted;
         self.counts.ties += u64::from(stays != plan.keep);
         self.edit(&stays);
         stays
@@ -139,8 +143,8 @@ impl Model {
             self.clock >= rules.interval
         };
         let wanted = due && self.basis(&rules) >= rules.trigger || self.is_over(&rules);
-        if wanted && planned {
-            self.make_plan(&rules);
+        if wanted {
+            self.plan_if(planned, &rules);
         }
         wanted
     }
@@ -199,6 +203,15 @@ impl Model {
 
     fn basis(&self, rules: &Rules) -> usize {
         if rules.logical { self.logical as usize } else { self.len() }
+    }
+
+    /// It is time for a plan; `planned`: and there was memory for it.
+    fn plan_if(&mut self, planned: bool, rules: &Rules) {
+        if planned {
+            self.make_plan(rules);
+        } else {
+            self.counts.unplanned += 1;
+        }
     }
 
     fn make_plan(&mut self, rules: &Rules) {
@@ -268,8 +281,8 @@ impl Model {
         if self.plan.take().is_some() {
             self.counts.stale += 1;
             let rules = self.rules.clone().unwrap();
-            if (self.basis(&rules) >= rules.trigger || self.is_over(&rules)) && planned {
-                self.make_plan(&rules);
+            if self.basis(&rules) >= rules.trigger || self.is_over(&rules) {
+                self.plan_if(planned, &rules);
             }
         }
         mask

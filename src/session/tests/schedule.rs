@@ -4,7 +4,7 @@ use super::attention::Attention;
 use super::host::{Host, expand};
 use super::model::{Counts, Model};
 use super::random::Random;
-use super::settings::{Kind, Settings};
+use super::settings::{Kind, Rules, Settings};
 use super::{Coverage, trace};
 use crate::layout::Pair;
 use crate::session::Lengths;
@@ -95,11 +95,13 @@ impl Run {
                 self.each(|run, layer| {
                     let left = run.layers[layer].model.logical.saturating_sub(wrong as u32);
                     run.keep(layer, &[[0, left as i32]]);
+                    run.coverage.count("drafts rolled back", u64::from(wrong > 0));
                 });
             }
             5 => self.each(|run, layer| {
                 let pairs = run.some_ranges(layer);
                 run.keep(layer, &pairs);
+                run.coverage.count("edits", 1);
             }),
             6 if random.once_in(6) => {
                 let layer = random.below(self.layers.len());
@@ -162,6 +164,7 @@ impl Run {
         }
         if together && self.random.once_in(30) {
             let layer = self.random.below(self.layers.len());
+            self.coverage.count("resets of open steps", u64::from(self.layers[layer].step.is_some()));
             self.reset(Some(layer));
         }
         for layer in open {
@@ -172,7 +175,8 @@ impl Run {
     }
 
     /// Runs a call that is handed a layer's cache and may fail for lack of memory, but not a second time.
-    fn call<T>(&mut self, layer: usize, mut what: impl FnMut(&Session, Cache<'_>, u32) -> Result<T>) -> T {
+    /// `short`: what happened then.
+    fn call<T>(&mut self, layer: usize, short: &str, mut what: impl FnMut(&Session, Cache<'_>, u32) -> Result<T>) -> T {
         let len = self.layers[layer].host.len();
         if self.shortage && self.random.once_in(3) {
             let before = self.view();
@@ -185,7 +189,7 @@ impl Run {
                 Err(error) => assert_eq!(error.status(), Status::OutOfMemory, "{error}"),
             }
             trace!("  no memory");
-            self.coverage.out_of_memory += 1;
+            self.coverage.count(short, 1);
             assert_eq!(self.view(), before);
             self.check(layer, &dense, len as usize, Bytes::MayBeGone);
         }
@@ -202,7 +206,9 @@ impl Run {
         }
         let before = self.layers[layer].host.dense();
         let old = self.layers[layer].host.len();
-        let len = self.call(layer, |session, cache, len| session.begin(layer as u32, cache, len));
+        let evicts = self.session.state().unwrap().layers[layer].plan().is_some();
+        let short = if evicts { "no memory to evict" } else { "no memory to restore" };
+        let len = self.call(layer, short, |session, cache, len| session.begin(layer as u32, cache, len));
         let kept: Vec<u32> = expand(&self.session.positions(layer as u32).unwrap()).collect();
         let mine = &mut self.layers[layer];
         let mask = mine.model.begin(&kept);
@@ -251,13 +257,23 @@ impl Run {
         let before = self.layers[layer].host.dense();
         let plans = self.plans(layer);
         let number = layer as u32;
-        self.call(layer, |session, cache, len| session.end(number, heads, queries as u32, cache, len));
+        let prompt = self.layers[layer].model.is_prompt(queries);
+        self.call(layer, "no memory to append", |session, cache, len| {
+            session.end(number, heads, queries as u32, cache, len)
+        });
         let planned = self.plans(layer) > plans;
         let mine = &mut self.layers[layer];
         mine.step = None;
         let masses = scored.map(|a| (&a.masses[..], a.heads.len()));
         let wanted = mine.model.end(rows, queries, masses, planned || !self.shortage);
         assert!(planned == wanted || self.shortage && !planned, "planned: {planned}");
+        let what = match queries {
+            0 => "failed steps",
+            _ if prompt && mine.model.len() > rows as usize => "prompts behind others",
+            _ if prompt => "prompts",
+            _ => "decode steps",
+        };
+        self.coverage.count(what, 1);
         let len = mine.host.tokens.len();
         for (at, token) in mine.host.tokens.iter_mut().enumerate() {
             token.cold |= self.settings.is_cold(at, len);
@@ -279,20 +295,24 @@ impl Run {
         let before = self.layers[layer].host.dense();
         let old = self.layers[layer].host.len();
         let plans = self.plans(layer);
-        let len = self.call(layer, |session, cache, len| session.keep(layer as u32, pairs, cache, len));
+        let released = self.released(layer);
+        let len =
+            self.call(layer, "no memory to edit", |session, cache, len| session.keep(layer as u32, pairs, cache, len));
+        let left = self.released(layer);
+        self.coverage.count("released blocks cut", u64::from(left.0 == released.0 && left.1 < released.1));
         let planned = self.plans(layer) > plans;
         let mine = &mut self.layers[layer];
         let mask = mine.model.keep(pairs, planned || !self.shortage);
         mine.host.keep(&mask);
         mine.worth = expand(pairs).map(|l| mine.worth[l as usize]).collect();
         assert_eq!(len as usize, mine.model.len());
-        self.coverage.edits += 1;
         self.check_lengths(layer);
         self.check(layer, &before, old as usize, Bytes::MayBeGone);
     }
 
     fn reset(&mut self, layer: Option<usize>) {
         trace!("reset {layer:?}");
+        self.coverage.count("resets", 1);
         self.session.reset(layer.map(|l| l as u32)).unwrap();
         for number in 0..self.layers.len() {
             if layer.is_none_or(|l| l == number) {
@@ -312,6 +332,7 @@ impl Run {
         let host = &mut layers[layer].host;
         let room = host.tokens.len().max(1) + random.below(40);
         trace!("relayout {layer}: room for {room}");
+        self.coverage.count("larger or smaller buffers", 1);
         host.move_to_room_for(room, random);
     }
 
@@ -321,13 +342,30 @@ impl Run {
         self.each(Self::begin);
         self.check_measures();
         for layer in &self.layers {
-            let Counts { plans, stale, evictions, ties, scored, .. } = layer.model.counts;
-            self.coverage.plans += plans;
-            self.coverage.stale_plans += stale;
-            self.coverage.evictions += evictions;
-            self.coverage.ties += ties;
-            self.coverage.scored_steps += scored;
+            let Counts { plans, stale, evictions, ties, scored, unplanned, .. } = layer.model.counts;
+            for (what, times) in [
+                ("plans", plans),
+                ("stale plans", stale),
+                ("evictions", evictions),
+                ("ties", ties),
+                ("scored steps", scored),
+                ("no memory to plan", unplanned),
+            ] {
+                self.coverage.count(what, times);
+            }
+            if let Some(Rules { aggregation, logical, cap, .. }) = &layer.model.rules {
+                let basis = if *logical { "logical" } else { "physical" };
+                let cap = if cap.is_some() { " below a cap" } else { "" };
+                self.coverage.count(format!("evictions by {}, {basis}{cap}", aggregation.name()), evictions);
+            }
         }
+    }
+
+    /// Blocks of a layer that are only compressed, and their raw bytes.
+    fn released(&self, layer: usize) -> (u64, u64) {
+        let mut state = self.session.state().unwrap();
+        let stats = state.store.as_mut().map(|store| store.statistics(Some(layer as u32))).unwrap_or_default();
+        (stats.released_blocks, stats.released_raw_bytes)
     }
 
     /// Everything that a session says of its layers.
@@ -340,6 +378,8 @@ impl Run {
         let model = &self.layers[layer].model;
         let lengths = Lengths { logical: model.logical, physical: model.len() as u32 };
         assert_eq!(self.session.lengths(layer as u32).unwrap(), lengths);
+        let room = self.layers[layer].host.layout.max_tokens();
+        assert!(model.logical == 0 || self.session.state().unwrap().layers[layer].buffer_tokens == room);
         let positions = self.session.positions(layer as u32).unwrap();
         assert!(expand(&positions).eq(model.positions()), "{positions:?}");
         assert!(positions.windows(2).all(|w| w[0][0] + w[0][1] < w[1][0]), "{positions:?} ascend and never touch");

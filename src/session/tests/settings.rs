@@ -27,6 +27,16 @@ pub(super) enum Aggregation {
     NormSum,
 }
 
+impl Aggregation {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Aggregation::Ema(_) => "Ema",
+            Aggregation::Sum => "Sum",
+            Aggregation::NormSum => "NormSum",
+        }
+    }
+}
+
 /// What a schedule may expect of a session.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -39,6 +49,8 @@ pub(super) struct Settings {
     evicted: std::ops::Range<u32>,
     /// Layers that are compressed for good.
     stored: Vec<bool>,
+    /// The scope and the mode of compression.
+    pub(super) compression: String,
     pub(super) hot_sink: usize,
     pub(super) hot_recent: usize,
 }
@@ -155,6 +167,7 @@ impl Settings {
             workers,
             rules: evict.then_some(rules),
             stored: (0..layers).map(stored).collect(),
+            compression: format!("{scope}, {mode}"),
             evicted,
             hot_sink,
             hot_recent,

@@ -27,7 +27,7 @@ impl Run {
                 let threads: Vec<_> = queues.iter().enumerate().map(|lane| scope.spawn(move || send(lane))).collect();
                 threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
-            self.coverage.threads += 1;
+            self.coverage.count("steps scored by several threads", 1);
             return true;
         }
         if self.shortage && self.random.once_in(6) {
@@ -41,6 +41,7 @@ impl Run {
             Err(error) => {
                 assert_eq!(error.status(), Status::OutOfMemory, "{error}");
                 trace!("  no memory for tiles of layer {layer}");
+                self.coverage.count("no memory to score", 1);
                 false
             }
         }
@@ -169,7 +170,7 @@ impl Run {
         assert_eq!(error.status(), Status::InvalidArgument, "{error}");
         assert_eq!(self.view(), view);
         assert!(bytes(self) == before);
-        self.coverage.refused += 1;
+        self.coverage.count("refused calls", 1);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a session says it measured, against what the model counted.
 
 use super::Run;
+use crate::layout::Spec;
 use crate::session::metrics::Metrics;
 
 /// Metrics that are sums over layers.
@@ -45,9 +46,23 @@ impl Run {
                 assert_eq!(metrics.h2o_stale_plan_count, model.counts.stale as f64);
                 assert_eq!(metrics.h2o_total_evict_tokens, model.counts.evicted as f64);
                 assert_eq!(metrics.h2o_score_us.is_nan(), model.counts.scored == 0);
-                assert_eq!(metrics.h2o_last_evict_tokens.is_nan(), model.counts.evictions == 0);
+                let last = Some(metrics.h2o_last_evict_tokens).filter(|tokens| !tokens.is_nan());
+                assert_eq!(last, (model.counts.evictions > 0).then_some(model.counts.last_evicted as f64));
             } else {
                 assert!(metrics.h2o_plan_count.is_nan() && metrics.h2o_keep_ratio.is_nan());
+            }
+            let token_bytes = self.session.state().unwrap().layers[number].token_bytes();
+            let tail = (layer.host.layout.max_tokens() - layer.host.tokens.len()) * token_bytes;
+            assert_eq!(metrics.h2o_reclaimable_bytes, tail as f64);
+            let failures = measured(&metrics, "h2o_lossless_fallback_count");
+            if metrics.h2o_lossless_backpressure_skip_count.is_nan() {
+                assert_eq!(failures, model.counts.unplanned as f64, "layer {number} is not compressed");
+            } else {
+                let failed = self.session.state().unwrap().store.as_ref().map_or(0, |s| s.failed_blocks(number as u32));
+                self.coverage.count("no memory to encode", failed);
+                let rest = failures - (model.counts.unplanned + failed) as f64;
+                assert!(rest >= 0.0, "layer {number}: {failures} failures");
+                self.coverage.count("no memory to hand in", rest as u64);
             }
             sums.iter_mut().zip(SUMS).for_each(|(sum, name)| *sum += measured(&metrics, name));
         }
@@ -60,7 +75,8 @@ impl Run {
         if !self.shortage {
             assert_eq!(measured(&total, "h2o_lossless_fallback_count"), 0.0);
         }
-        self.coverage.busy += measured(&total, "h2o_lossless_backpressure_skip_count") as u64;
+        let count = |name| measured(&total, name) as u64;
+        self.coverage.count("blocks refused by a full queue", count("h2o_lossless_backpressure_skip_count"));
 
         let mut state = self.session.state().unwrap();
         let Some(store) = &mut state.store else { return };
@@ -68,10 +84,24 @@ impl Run {
         assert_eq!((stats.released_blocks, stats.released_raw_bytes), (0, 0));
         assert_eq!(stats.restored_blocks, stats.prefetch_hits + stats.cache_hits + stats.cache_misses);
         assert_eq!(stats.stale_blocks, 0, "this host writes to no token twice");
-        self.coverage.restored += stats.restored_blocks;
-        self.coverage.prefetched += stats.prefetch_hits;
-        self.coverage.kept_decoded += stats.cache_hits;
-        self.coverage.failed_blocks += stats.failed_blocks;
+        for (what, times) in [
+            ("encoded blocks", stats.submitted_blocks),
+            (&format!("encoded blocks of {}", self.settings.compression), stats.submitted_blocks),
+            ("queues of two or more", u64::from(stats.queue_peak > 1)),
+            ("restored blocks", stats.restored_blocks),
+            ("blocks decoded ahead", stats.prefetch_hits),
+            ("blocks found decoded", stats.cache_hits),
+        ] {
+            self.coverage.count(what, times);
+        }
+        for (number, layer) in self.layers.iter().enumerate() {
+            let restored = store.statistics(Some(number as u32)).restored_blocks;
+            let Spec { head_dim, l_pack, h_pack, .. } = layer.host.spec;
+            let interleaved = if l_pack > 1 { restored } else { 0 };
+            let padded = if head_dim % l_pack > 0 && head_dim % h_pack > 0 { restored } else { 0 };
+            self.coverage.count("restored blocks of interleaved tokens", interleaved);
+            self.coverage.count("restored blocks with padding dims", padded);
+        }
     }
 }
 

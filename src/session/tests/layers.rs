@@ -1,0 +1,241 @@
+//! Worked examples: which layers are compressed, how much of them when, and what workers do before a host asks.
+
+use super::host::Host;
+use super::random::Random;
+use crate::layout::Spec;
+use crate::session::metrics::Metrics;
+use crate::session::tests::shared::Session;
+use crate::store::pages;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// K and V of a token.
+const TOKEN: f64 = 256.0;
+
+struct Model {
+    session: Session,
+    hosts: Vec<Host>,
+    random: Random,
+}
+
+impl Model {
+    /// `more`: keys besides those that switch compression on, for all but the first and the last 16 tokens.
+    fn new(layers: u32, more: Value) -> Self {
+        let mut config = json!({
+            "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+            "kv_lossless_hot_sink_tokens": 16, "kv_lossless_hot_recent_tokens": 16, "kv_lossless_block_tokens": 256,
+            "kv_lossless_store_grouped_step_tokens": 4096, "kv_lossless_store_bootstrap_tokens": 0,
+            "kv_lossless_async_threads": 0, "kv_h2o_layer_start": 0, "kv_h2o_trigger_min_tokens": 1 << 20,
+        });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let session = Session::new(config.to_string().as_bytes(), layers, 1).unwrap();
+        let hosts = (0..layers).map(|_| Host::exactly(Spec::f16_flash(1, 64, 16, 2048))).collect();
+        Model { session, hosts, random: Random::new(7) }
+    }
+
+    /// Every token is there afterwards.
+    fn begin(&mut self, layer: usize) {
+        let host = &mut self.hosts[layer];
+        let len = host.len();
+        assert_eq!(self.session.begin(layer as u32, host.cache(), len).unwrap(), len);
+        host.check(&host.dense(), host.tokens.len(), |_| false);
+    }
+
+    fn end(&mut self, layer: usize, rows: usize) {
+        let host = &mut self.hosts[layer];
+        host.append(rows, &mut self.random);
+        let len = host.len();
+        self.session.end(layer as u32, 0, rows as u32, host.cache(), len).unwrap();
+    }
+
+    fn step(&mut self, rows: usize) {
+        for layer in 0..self.hosts.len() {
+            self.begin(layer);
+            self.end(layer, rows);
+        }
+    }
+
+    fn metrics(&self, layer: usize) -> Metrics {
+        self.session.metrics(Some(layer as u32)).unwrap()
+    }
+
+    /// Tokens of a layer that were encoded; nothing measured is none.
+    fn encoded(&self, layer: usize) -> f64 {
+        self.metrics(layer).h2o_lossless_raw_bytes.max(0.0) / TOKEN
+    }
+
+    /// Waits until every layer has its five blocks only compressed, as its workers manage.
+    fn step_until_released(&mut self) {
+        self.step(1500);
+        within_a_minute(|| {
+            self.step(0);
+            let mut state = self.session.state().unwrap();
+            state.store.as_mut().unwrap().statistics(None).released_blocks == 5 * self.hosts.len() as u64
+        });
+    }
+}
+
+fn within_a_minute(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never happens");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn scope_mode_and_samples_say_which_layers_take_part() {
+    let [front, kept, both] = ["front_n", "h2o_kept", "front_n_and_h2o_kept"];
+    for (scope, mode, samples, no_front, expected) in [
+        (front, "probe", 0, false, &[0][..]),
+        (front, "full", 1, true, &[0, 1]),
+        (front, "store", 1, false, &[0, 1]),
+        (front, "store", 1, true, &[]),
+        (kept, "probe", 0, false, &[1]),
+        (kept, "full", 1, false, &[1]),
+        (kept, "full", 2, false, &[1, 2]),
+        (kept, "full", 0, false, &[1, 2, 3]),
+        (kept, "store", 1, false, &[1, 2, 3]),
+        (both, "probe", 0, false, &[0, 2]),
+        (both, "full", 1, false, &[0, 1, 2]),
+        (both, "full", -1, false, &[0, 1, 2, 3]),
+        (both, "store", 1, false, &[0, 1, 2, 3]),
+        (both, "store", 1, true, &[2, 3]),
+    ] {
+        let mut model = Model::new(
+            4,
+            json!({
+                "kv_h2o_enable": true, "kv_h2o_layer_start": 1, "kv_lossless_front_n": 2, "kv_lossless_scope": scope,
+                "kv_lossless_runtime_mode": mode, "kv_lossless_kept_sample_layers": samples,
+                "kv_lossless_store_disable_front": no_front,
+            }),
+        );
+        model.step(400);
+        let taken: Vec<usize> = (0..4).filter(|layer| model.encoded(*layer) > 0.0).collect();
+        assert_eq!(taken, expected, "{scope} {mode} {samples} {no_front}");
+        let measured = |layer: &usize| !model.metrics(*layer).h2o_lossless_backpressure_skip_count.is_nan();
+        assert!((0..4).filter(measured).eq(taken), "what was not measured is absent");
+    }
+}
+
+#[test]
+fn each_scope_has_its_own_interval_and_a_step_hands_in_what_is_allowed() {
+    let mut model = Model::new(
+        2,
+        json!({
+            "kv_h2o_enable": true, "kv_lossless_scope": "front_n_and_h2o_kept", "kv_lossless_front_n": 1,
+            "kv_lossless_runtime_mode": "full", "kv_lossless_block_tokens": 16,
+            "kv_lossless_store_grouped_step_tokens": 40, "kv_lossless_front_sample_token_interval": 3,
+            "kv_lossless_kept_sample_token_interval": 2,
+        }),
+    );
+    model.step(600);
+    for step in 2..14 {
+        model.step(1);
+        // The third block begins within the 40 tokens.
+        let expected = (f64::from(step / 3 * 3 * 16), f64::from(step / 2 * 3 * 16));
+        assert_eq!((model.encoded(0), model.encoded(1)), expected, "step {step}");
+    }
+}
+
+#[test]
+fn the_first_sample_is_small_and_of_another_length_in_each_layer() {
+    let mut model = Model::new(
+        3,
+        json!({
+            "kv_lossless_front_n": 3, "kv_lossless_runtime_mode": "full", "kv_lossless_block_tokens": 64,
+            "kv_lossless_store_grouped_step_tokens": 64, "kv_lossless_store_bootstrap_tokens": 56,
+        }),
+    );
+    // An eighth of a block more from layer to layer, and all over again behind a whole block.
+    let first = [56.0, 64.0, 8.0];
+    model.step(500);
+    assert_eq!([0, 1, 2].map(|layer| model.encoded(layer)), first);
+    model.step(1);
+    assert_eq!([0, 1, 2].map(|layer| model.encoded(layer)), first.map(|first| first + 64.0));
+    model.session.reset(Some(2)).unwrap();
+    model.hosts[2] = Host::exactly(model.hosts[2].spec);
+    model.step(500);
+    assert_eq!(model.encoded(2), 8.0 + 64.0 + 8.0, "a chat that begins anew");
+}
+
+#[test]
+fn a_hole_that_an_edit_tore_is_filled_when_it_is_worth_a_block() {
+    let mut model = Model::new(1, json!({}));
+    model.step(1500);
+    assert_eq!(model.encoded(0), 5.0 * 256.0);
+    // Tokens of the second block, 320 to 575: first 206 are left of it, then 20 of those.
+    for (kept, encoded) in [(vec![[0, 348], [398, 1102]], 206.0), (vec![[0, 330], [516, 934]], 0.0)] {
+        let before = model.encoded(0);
+        let host = &mut model.hosts[0];
+        let len = host.len();
+        let left = model.session.keep(0, &kept, host.cache(), len).unwrap();
+        let stays = |at| kept.iter().any(|pair| (pair[0]..pair[0] + pair[1]).contains(&at));
+        host.keep(&(0..len as i32).map(stays).collect::<Vec<_>>());
+        assert_eq!(left, host.len());
+        model.step(0);
+        assert_eq!(model.encoded(0) - before, encoded);
+    }
+    model.begin(0);
+}
+
+#[test]
+fn the_next_layer_is_decoded_while_the_host_computes_this_one_and_nothing_stays_between_steps() {
+    for scope in ["front_n", "h2o_kept"] {
+        let mut model = Model::new(
+            2,
+            json!({ "kv_lossless_scope": scope, "kv_h2o_enable": scope == "h2o_kept", "kv_lossless_async_threads": 1 }),
+        );
+        model.step_until_released();
+        for _ in 0..3 {
+            let decoded = |model: &Model| model.metrics(1).h2o_lossless_decompressed_bytes.max(0.0);
+            let (before, restored) = (decoded(&model), model.metrics(1));
+            model.begin(0);
+            within_a_minute(|| decoded(&model) == before + 5.0 * 256.0 * TOKEN);
+            model.end(0, 0);
+            model.begin(1);
+            let now = model.metrics(1);
+            assert_eq!(now.h2o_lossless_prefetch_hit - restored.h2o_lossless_prefetch_hit.max(0.0), 5.0);
+            assert_eq!(now.h2o_lossless_prefetch_miss, restored.h2o_lossless_prefetch_miss.max(0.0));
+            model.end(1, 0);
+            let mut state = model.session.state().unwrap();
+            let store = state.store.as_mut().unwrap();
+            assert_eq!((store.statistics(None).decoded_cache_bytes, store.spare_blocks()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_worker_helps_with_blocks_that_nobody_had_it_decode_ahead() {
+    let mut model = Model::new(1, json!({ "kv_lossless_async_threads": 1 }));
+    model.step_until_released();
+    within_a_minute(|| {
+        model.step(0);
+        model.metrics(0).h2o_lossless_prefetch_hit > 0.0
+    });
+    let metrics = model.metrics(0);
+    let found = metrics.h2o_lossless_decode_cache_hit + metrics.h2o_lossless_prefetch_miss;
+    assert_eq!((metrics.h2o_lossless_restore_hit, found), (0.0, metrics.h2o_lossless_restored_blocks));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_for_the_next_layer_is_taken_before_it_is_restored() {
+    let mut own = vec![1; 64 << 10];
+    pages::give_back(&mut own);
+    pages::populate(own.as_ptr().addr(), own.len());
+    if pages::give_back(&mut own) == 0 {
+        return; // This kernel cannot.
+    }
+    let mut model = Model::new(2, json!({ "kv_lossless_async_threads": 1 }));
+    model.step_until_released();
+    // Keys of 768 cold tokens, which only the store has: looking how much of them is in memory changes nothing.
+    let in_memory = |model: &mut Model| pages::give_back(&mut model.hosts[1].key[256 * 128..1024 * 128]);
+    in_memory(&mut model);
+    model.begin(0);
+    assert_eq!(in_memory(&mut model), 0, "two layers are raw when this one's memory has gone back");
+    model.end(0, 0);
+    model.session.state().unwrap().store.as_mut().unwrap().settle();
+    assert!(in_memory(&mut model) > 0);
+    model.begin(1);
+}
