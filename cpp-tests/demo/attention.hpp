@@ -176,8 +176,8 @@ inline Function best() { return any_cpu; }
 
 }  // namespace kernel
 
-/// Attention of a KV head's query heads over all tokens of the cache. After each tile `see(head, tile)` is shown each
-/// head's softmax values, as mnnkv_session_scores takes them. Head dims are whole lanes of the packing here.
+/// Attention of a KV head's query heads over all tokens of the cache. After each tile `see(tile)` is shown the softmax
+/// values of all heads, as rows, as mnnkv_session_scores takes them. Head dims are whole lanes of the packing here.
 template <class See>
 void attend(const PackedCache& cache, std::uint32_t kv_head, HeadGroup& group, See&& see) {
     static const kernel::Function kernel = kernel::best();
@@ -188,16 +188,15 @@ void attend(const PackedCache& cache, std::uint32_t kv_head, HeadGroup& group, S
         kernel(group, cache.key(kv_head) + at, cache.value(kv_head) + at, tokens, cache.layout().h_pack);
         mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
         tile.dtype = MNNKV_DTYPE_F32;
-        tile.queries = 1;
+        tile.pack = flash_block;  // rows are as far apart, also in the last tile
+        tile.queries = group.count;
         tile.tokens = tokens;
         tile.token_begin = begin;
         tile.flags = (begin == 0 ? MNNKV_TILE_FIRST : 0u) | (begin + tokens == length ? MNNKV_TILE_LAST : 0u);
-        for (std::uint32_t h = 0; h < group.count; ++h) {
-            tile.data = &group.tile[h * flash_block];
-            tile.update_scale = &group.update_scale[h];
-            tile.row_sum = tile.flags & MNNKV_TILE_LAST ? &group.sum[h] : nullptr;
-            see(h, tile);
-        }
+        tile.data = group.tile.data();
+        tile.update_scale = group.update_scale.data();
+        tile.row_sum = tile.flags & MNNKV_TILE_LAST ? group.sum.data() : nullptr;
+        see(tile);
     }
     for (std::uint32_t h = 0; h < group.count; ++h) {
         for (std::uint32_t d = 0; d < group.dims; ++d) {

@@ -60,7 +60,7 @@ public:
             caches_.push_back(PackedCache(mode, Sample::heads, Sample::dims, Sample::tokens));
         }
         if (!config.empty()) {
-            require(mnnkv_session_create(config.data(), config.size(), Sample::layers * chats, group_size,
+            require(mnnkv_session_create(config.data(), config.size(), Sample::layers * chats, 1,
                                          MNNKV_ABI_VERSION, &session_),
                     "session");
         }
@@ -162,10 +162,9 @@ private:
         for (std::uint32_t kv_head = 0; kv_head < Sample::heads; ++kv_head) {
             make_queries(i / chats_, kv_head, token);
             group_.start(group_size, Sample::dims, queries_, &out_[kv_head * group_size * Sample::dims]);
-            attend(caches_[i], kv_head, group_, [&](std::uint32_t head, const mnnkv_score_tile& tile) {
-                // The heads of a group take turns here, and the tiles of a head must come in order: a lane for each.
+            attend(caches_[i], kv_head, group_, [&](const mnnkv_score_tile& tile) {
                 if (evicts_) {
-                    require(mnnkv_session_scores(session_, i, head, &tile), "scores");
+                    require(mnnkv_session_scores(session_, i, 0, &tile), "scores");  // lane 0: the only thread
                 }
             });
         }

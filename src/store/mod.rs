@@ -89,7 +89,8 @@ struct Layer {
     populating: bool,
 }
 
-/// Refusals in a row, without a blob that replaced raw bytes, after which blobs that nobody claims make way.
+/// Refusals in a row, without a blob that replaced raw bytes, after which blobs that nobody claims make way: so many, and
+/// two for each layer. For a layer claims its blobs in its next step, and until then each other layer may be refused once.
 const MOST_REFUSALS: u32 = 64;
 
 /// Runs below this are not worth a call to have memory ready for them.
@@ -220,7 +221,7 @@ impl Store {
             return Ok(());
         }
         self.refusals += 1;
-        if self.refusals > MOST_REFUSALS && self.encoding == 0 {
+        if self.refusals > self.most_refusals() && self.encoding == 0 {
             // They are of layers that are not called any more; their raw bytes are in the caches.
             let numbers: Vec<u32> = self.layers.keys().copied().collect();
             numbers.into_iter().for_each(|l| self.retain(l, |b| b.state != State::Resident || b.claimed));
@@ -234,6 +235,10 @@ impl Store {
             self.encoding,
             self.config.max_queue
         )
+    }
+
+    fn most_refusals(&self) -> u32 {
+        MOST_REFUSALS + 2 * self.layers.len() as u32
     }
 
     /// Bytes of blobs that have not replaced raw bytes yet.

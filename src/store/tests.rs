@@ -319,20 +319,38 @@ fn blobs_of_a_layer_that_is_not_called_any_more_make_way_in_the_end() {
     store.settle();
     // As long as others get on nobody has to make way.
     for _ in 0..3 {
-        for _ in 0..MOST_REFUSALS {
+        for _ in 0..store.most_refusals() {
             assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy));
         }
         store.restore(0, hosts[0].cache()).unwrap();
         store.commit(0, hosts[0].cache(), Writes::None).unwrap();
     }
     store.restore(0, hosts[0].cache()).unwrap();
-    for _ in 0..MOST_REFUSALS {
+    for _ in 0..store.most_refusals() {
         assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy));
     }
     assert_eq!(submitted(&mut store, &hosts, 0, 32), None);
     assert_eq!(store.statistics(Some(1)).resident_blocks, 0);
     assert!(store.statistics(Some(0)).resident_blocks > 0, "what has replaced raw bytes before is kept");
     hosts.iter().zip(0..).for_each(|(host, layer)| host.check(&store, layer));
+}
+
+#[test]
+fn blobs_wait_for_their_layers_next_step_however_many_layers_there_are() {
+    let (mut store, mut hosts) = bounded();
+    for _ in 0..3 {
+        assert_eq!(submitted(&mut store, &hosts, 0, 0), None);
+        store.settle();
+        let others = &hosts[1];
+        for layer in 1..400 {
+            let (range, Host { layout, key, value, .. }) = (others.range(0, 32), others);
+            let refused = store.submit(layer, layout, key, value, range, Purpose::Keep).unwrap_err();
+            assert_eq!(refused.status(), Status::Busy, "layer {layer}");
+        }
+        store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
+        assert_eq!(store.statistics(Some(0)).released_blocks, 1);
+        store.truncated(0, 0);
+    }
 }
 
 impl Store {

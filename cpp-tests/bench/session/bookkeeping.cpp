@@ -1,8 +1,8 @@
 // What h2o costs beside attention: adding up scores, planning, evicting. 4,096 tokens, 32 query heads, 8 KV heads x
 // 128, f16; one thread.
 //
-// Attention is timed with nobody looking on. Then it runs again and shows its tiles to the session; the calls for the 4
-// query heads of a KV head are timed together, right after their tiles were made, less what the clock itself takes.
+// What scores cost is the difference between attention that shows its tiles to the session and attention that does not,
+// one right after the other, in turns: what a call takes by a clock around it leaves out what it does to the attention.
 
 #include "decoder.hpp"
 
@@ -13,8 +13,8 @@ const std::uint32_t layers = 4;  // 64 MB: attention reads from memory
 const std::uint32_t tokens = 4096;
 
 struct Costs {
-    double attention_us = 0, scores_us = 0, end_us = 0, plan_us = 0, evict_us = 0;  // per step, all layers
-    double evicted = 0, physical = 0, call_ns = 0;
+    double attention_us = 0, scores_us = 0, end_us = 0, plan_us = 0, evict_us = 0;  // per step and layer
+    double evicted = 0, physical = 0;
 };
 
 /// Bits of the nearest binary16, for softmax values: 0 to 1.
@@ -28,7 +28,7 @@ half narrow(float value) {
 class ScoredHost {
 public:
     ScoredHost(const Content& content, const std::string& config, bool as_halves)
-        : caches_(content, layers, tokens + 512), session_(config, layers, Decoder::group_size), as_halves_(as_halves) {
+        : caches_(content, layers, tokens + 512), session_(config, layers, 1), as_halves_(as_halves) {
         for (std::uint32_t l = 0; l < layers; ++l) {
             session_.begin(l, caches_[l]);
             caches_.append(l, tokens);
@@ -38,78 +38,63 @@ public:
 
     Costs run(std::uint32_t steps) {
         Costs costs;
-        double scores = 0, attention = 0;
+        std::vector<double> attention, scores;
         for (std::uint32_t step = 0; step < steps; ++step) {
             for (std::uint32_t l = 0; l < layers; ++l) {
                 session_.begin(l, caches_[l]);
                 caches_.append(l, 1);
-                const double start = seconds();
-                decoder_.attend(caches_[l]);
-                attention += seconds() - start;
-                scores += score(l);
+                double times[2];
+                attend(l, false);  // caches are as warm for the first as for the second
+                for (const bool scored : {step % 2 == 0, step % 2 != 0}) {
+                    const double start = seconds();
+                    attend(l, scored);
+                    times[scored] = seconds() - start;
+                }
+                attention.push_back(times[0]);
+                scores.push_back(times[1] - times[0]);
                 session_.end(l, caches_[l], Decoder::query_heads, 1);
             }
         }
         const mnnkv_metrics m = session_.metrics();
-        costs.attention_us = attention * 1e6 / steps;
-        costs.scores_us = scores * 1e6 / steps;
-        costs.end_us = m.h2o_score_us / steps;
-        costs.plan_us = zero_if_nan(m.h2o_plan_us) / steps;
-        costs.evict_us = zero_if_nan(m.h2o_evict_us) / steps;
-        costs.call_ns = scores / calls_ * 1e9;
+        const double calls = double(steps);
+        costs.attention_us = quantile(attention, 0.5) * 1e6;
+        costs.scores_us = quantile(scores, 0.5) * 1e6;
+        costs.end_us = m.h2o_score_us / calls / layers;
+        costs.plan_us = zero_if_nan(m.h2o_plan_us) / calls / layers;
+        costs.evict_us = zero_if_nan(m.h2o_evict_us) / calls / layers;
         costs.evicted = zero_if_nan(m.h2o_total_evict_tokens);
         costs.physical = m.h2o_physical_tokens / layers;
         return costs;
     }
 
 private:
-    /// Shows a layer's tiles to the session; answers the seconds that took.
-    double score(std::uint32_t layer) {
-        double spent = 0;
-        mnnkv_score_tile tiles[Decoder::group_size];
-        half halves[Decoder::group_size][flash_block];
-        decoder_.attend(caches_[layer], [&](std::uint32_t, std::uint32_t head, const mnnkv_score_tile& tile) {
-            tiles[head] = tile;
+    /// Attention of a layer, with its tiles made halves where that is asked for, and shown to the session or not.
+    void attend(std::uint32_t layer, bool scored) {
+        half halves[Decoder::group_size * flash_block];
+        decoder_.attend(caches_[layer], [&](const mnnkv_score_tile& floats) {
+            mnnkv_score_tile tile = floats;
             if (as_halves_) {
-                const float* values = static_cast<const float*>(tile.data);
-                std::transform(values, values + tile.tokens, halves[head], narrow);
-                tiles[head].dtype = MNNKV_DTYPE_F16;
-                tiles[head].data = halves[head];
+                const float* values = static_cast<const float*>(floats.data);
+                std::transform(values, values + Decoder::group_size * flash_block, halves, narrow);
+                tile.dtype = MNNKV_DTYPE_F16;
+                tile.data = halves;
             }
-            if (head + 1 == Decoder::group_size) {
-                const double start = seconds();
-                for (std::uint32_t h = 0; h < Decoder::group_size; ++h) {
-                    session_.scores(layer, h, tiles[h]);
-                }
-                spent += seconds() - start - clock_;
-                calls_ += Decoder::group_size;
+            if (scored) {
+                session_.scores(layer, 0, tile);
             }
         });
-        return spent;
-    }
-
-    /// What reading the clock twice adds to a time.
-    static double clock_cost() {
-        const double start = seconds();
-        for (int i = 0; i < 100000; ++i) {
-            seconds();
-        }
-        return (seconds() - start) / 100001;
     }
 
     Caches caches_;
     Session session_;
     Decoder decoder_;
     const bool as_halves_;
-    const double clock_ = clock_cost();
-    double calls_ = 0;
 };
 
 void print(const char* name, const Costs& c) {
-    std::printf("  %s: per step and layer attention %.0f us, scores %.1f (%.0f ns a call), end %.1f, plan %.1f,\n"
-                "    evict %.1f; %.0f tokens evicted, %.0f left per layer\n",
-                name, c.attention_us / layers, c.scores_us / layers, c.call_ns, c.end_us / layers, c.plan_us / layers,
-                c.evict_us / layers, c.evicted, c.physical);
+    std::printf("  %s: per step and layer attention %.0f us, scores %.1f, end %.1f, plan %.1f, evict %.1f;\n"
+                "    %.0f tokens evicted, %.0f left per layer\n",
+                name, c.attention_us, c.scores_us, c.end_us, c.plan_us, c.evict_us, c.evicted, c.physical);
 }
 
 }  // namespace

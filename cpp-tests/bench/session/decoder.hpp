@@ -11,9 +11,9 @@ namespace bench {
 class Decoder {
 public:
     static constexpr std::uint32_t query_heads = 32;
-    static constexpr std::uint32_t group_size = query_heads / Caches::kv_heads;  // lanes that a session needs
+    static constexpr std::uint32_t group_size = query_heads / Caches::kv_heads;
 
-    /// Attention of the newest token. `see(kv_head, head in its group, tile)` as in demo::attend.
+    /// Attention of the newest token. `see(tile)` as in demo::attend.
     template <class See>
     void attend(const PackedCache& cache, See&& see) {
         for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
@@ -25,21 +25,18 @@ public:
                 }
             }
             group_.start(group_size, Content::dims, queries_, out_ + h * group_size * Content::dims);
-            demo::attend(cache, h, group_,
-                         [&](std::uint32_t head, const mnnkv_score_tile& tile) { see(h, head, tile); });
+            demo::attend(cache, h, group_, see);
         }
     }
 
     /// Without anyone looking on.
     void attend(const PackedCache& cache) {
-        attend(cache, [](std::uint32_t, std::uint32_t, const mnnkv_score_tile&) {});
+        attend(cache, [](const mnnkv_score_tile&) {});
     }
 
-    /// As an engine calls it: each tile is shown to the session, each head of a group in a lane of its own.
+    /// As an engine calls it: each tile is shown to the session.
     void attend(const PackedCache& cache, Session& session, std::uint32_t layer) {
-        attend(cache, [&](std::uint32_t, std::uint32_t head, const mnnkv_score_tile& tile) {
-            session.scores(layer, head, tile);
-        });
+        attend(cache, [&](const mnnkv_score_tile& tile) { session.scores(layer, 0, tile); });
     }
 
 private:
