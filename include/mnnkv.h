@@ -1452,11 +1452,12 @@ mnnkv_status mnnkv_session_begin(struct mnnkv_session *session,
                                  uint32_t layer,
                                  struct mnnkv_cache *cache);
 
-/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. No lock is taken.
+/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. Nobody is
+/// waited for.
 ///
-/// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs (a
-/// breach is undefined, but nearly always found and refused). Tiles of one head come in order in one lane; which lane has
-/// which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
+/// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs. Tiles
+/// of one head come in order in one lane; which lane has which heads makes no difference to any result. Nothing is kept of
+/// the pointers. In a prompt (the first
 /// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
 /// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
 /// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, reaches past token 16,777,215

@@ -1,8 +1,6 @@
 //! The lanes of a session as C uses them: one by the attention thread whose it is at the moment, all of them by the thread
-//! that begins and ends steps. Rust would say so with `&mut`; C promises it, and here is all that relies on it.
-//!
-//! Attention is called for every 64 tokens or so, so nothing here is locked or waits: marks that are loaded and stored,
-//! never exchanged, find a host that breaks its promise nearly always.
+//! that begins and ends steps. In Rust the compiler sees to that; here each lane has a mark, which is set on the way in and
+//! never waited for: who finds it set has broken the header's rules and is refused.
 
 use crate::session::Lane;
 use crate::status::{Error, Result, Status, bail};
@@ -29,7 +27,7 @@ pub(super) struct Lanes {
     all: Mutex<()>,
 }
 
-// SAFETY: a lane is Send, and reached only by `one` and `all`, whose callers promise that nobody else is at it.
+// SAFETY: a lane is Send, and reached only by who has set its mark.
 unsafe impl Sync for Lanes {}
 
 impl Lanes {
@@ -39,29 +37,23 @@ impl Lanes {
     }
 
     /// Runs `body` on one lane.
-    ///
-    /// # Safety
-    /// Until this returns no other thread is in here with the same lane, or in [`Lanes::all`].
     #[inline(always)]
-    pub(super) unsafe fn one(&self, lane: u32, body: impl FnOnce(&mut Lane) -> Result<()>) -> Result<()> {
+    pub(super) fn one(&self, lane: u32, body: impl FnOnce(&mut Lane) -> Result<()>) -> Result<()> {
         let Some(cell) = self.cells.get(lane as usize) else {
             bail!(InvalidArgument, "lane is {lane}; the session has {}", self.cells.len());
         };
         let Some(marked) = Marked::new(std::slice::from_ref(cell)) else { return Err(self.refusal()) };
-        // SAFETY: the caller says that the lane is this thread's.
+        // SAFETY: its mark is set, by this call.
         let result = body(unsafe { &mut *cell.lane.get() });
         marked.free();
         result
     }
 
     /// Runs `body` on all lanes. A second thread waits until the first is done.
-    ///
-    /// # Safety
-    /// Until this returns no other thread is in [`Lanes::one`].
-    pub(super) unsafe fn all<T>(&self, body: impl FnOnce(&mut [&mut Lane]) -> Result<T>) -> Result<T> {
+    pub(super) fn all<T>(&self, body: impl FnOnce(&mut [&mut Lane]) -> Result<T>) -> Result<T> {
         let _only = self.all.lock().map_err(|_| out_of_service())?;
         let Some(marked) = Marked::new(&self.cells) else { return Err(self.refusal()) };
-        // SAFETY: the caller says that no attention thread has one, and the lock that no other caller of this function has.
+        // SAFETY: the marks are set, by this call.
         let mut lanes: Vec<&mut Lane> = self.cells.iter().map(|cell| unsafe { &mut *cell.lane.get() }).collect();
         let result = body(&mut lanes);
         marked.free();
@@ -83,17 +75,19 @@ fn out_of_service() -> Error {
     Error::new(Status::Internal, "the session is out of service since a bug in mnn-kv; destroy it")
 }
 
-/// Marks of lanes in use. Dropped, as when a panic passes, it leaves them poisoned.
+/// Lanes whose marks are set. Dropped, as when a panic passes, it leaves them poisoned.
 struct Marked<'a>(&'a [Cell]);
 
 impl<'a> Marked<'a> {
-    /// `None` where one is not free.
+    /// `None` where one is not free; then none has been marked.
     #[inline(always)]
     fn new(cells: &'a [Cell]) -> Option<Self> {
-        if cells.iter().any(|cell| cell.mark.load(Ordering::Acquire) != FREE) {
-            return None;
+        for (at, cell) in cells.iter().enumerate() {
+            if cell.mark.compare_exchange(FREE, IN_USE, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                Marked(&cells[..at]).free();
+                return None;
+            }
         }
-        cells.iter().for_each(|cell| cell.mark.store(IN_USE, Ordering::Relaxed));
         Some(Marked(cells))
     }
 
@@ -115,6 +109,7 @@ mod tests {
     use super::*;
     use crate::session::Session;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicU32;
 
     fn lanes(count: u32) -> Lanes {
         Lanes::new(Session::lanes(count).unwrap())
@@ -127,61 +122,59 @@ mod tests {
     #[test]
     fn a_lane_in_use_is_refused_and_others_are_not() {
         let lanes = lanes(2);
-        // SAFETY: one thread; the inner calls of the same lane are refused before they reach it.
-        unsafe {
-            let inner = |lane| status(lanes.one(lane, |_| Ok(())));
-            lanes
-                .one(0, |_| {
-                    assert_eq!(inner(0), Some(Status::InvalidArgument));
-                    assert_eq!(inner(1), None);
-                    assert_eq!(status(lanes.all(|_| Ok(()))), Some(Status::InvalidArgument));
-                    Ok(())
-                })
-                .unwrap();
-            lanes
-                .all(|all| {
-                    assert_eq!(all.len(), 2);
-                    assert_eq!(inner(1), Some(Status::InvalidArgument));
-                    Ok(())
-                })
-                .unwrap();
-            assert_eq!((inner(0), inner(1), inner(2)), (None, None, Some(Status::InvalidArgument)));
-        }
+        let inner = |lane| status(lanes.one(lane, |_| Ok(())));
+        lanes
+            .one(1, |_| {
+                assert_eq!((inner(0), inner(1)), (None, Some(Status::InvalidArgument)));
+                assert_eq!(status(lanes.all(|_| Ok(()))), Some(Status::InvalidArgument));
+                assert_eq!(inner(0), None, "a call that was refused has let go of the lanes it had");
+                Ok(())
+            })
+            .unwrap();
+        lanes
+            .all(|all| {
+                assert_eq!(all.len(), 2);
+                assert_eq!(inner(1), Some(Status::InvalidArgument));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!((inner(0), inner(1), inner(2)), (None, None, Some(Status::InvalidArgument)));
     }
 
     #[test]
     fn after_a_panic_the_session_is_out_of_service() {
-        // SAFETY: one thread.
-        unsafe {
-            let lanes = lanes(2);
-            assert!(catch_unwind(AssertUnwindSafe(|| lanes.one(1, |_| panic!("a bug")))).is_err());
-            assert_eq!(status(lanes.one(1, |_| Ok(()))), Some(Status::Internal));
-            assert_eq!(status(lanes.all(|_| Ok(()))), Some(Status::Internal));
-        }
-        // SAFETY: one thread.
-        unsafe {
-            let lanes = lanes(2);
-            assert!(catch_unwind(AssertUnwindSafe(|| lanes.all::<()>(|_| panic!("a bug")))).is_err());
-            assert_eq!(status(lanes.one(0, |_| Ok(()))), Some(Status::Internal));
-            assert_eq!(status(lanes.all(|_| Ok(()))), Some(Status::Internal));
-        }
+        let one = lanes(2);
+        assert!(catch_unwind(AssertUnwindSafe(|| one.one(1, |_| panic!("a bug")))).is_err());
+        assert_eq!(status(one.one(1, |_| Ok(()))), Some(Status::Internal));
+        assert_eq!(status(one.all(|_| Ok(()))), Some(Status::Internal));
+        let all = lanes(2);
+        assert!(catch_unwind(AssertUnwindSafe(|| all.all::<()>(|_| panic!("a bug")))).is_err());
+        assert_eq!(status(all.one(0, |_| Ok(()))), Some(Status::Internal));
+        assert_eq!(status(all.all(|_| Ok(()))), Some(Status::Internal));
     }
 
     #[test]
-    fn threads_use_their_lanes_at_once() {
-        let lanes = lanes(4);
+    fn threads_that_share_a_lane_never_have_it_at_once() {
+        let (lanes, inside, entered) = (lanes(2), AtomicU8::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
-            for lane in 0..4 {
-                let lanes = &lanes;
+            for lane in [0, 0, 0, 1] {
+                let (lanes, inside, entered) = (&lanes, &inside, &entered);
                 scope.spawn(move || {
-                    for _ in 0..10_000 {
-                        // SAFETY: each thread has a lane of its own.
-                        unsafe { lanes.one(lane, |_| Ok(())) }.unwrap();
+                    for _ in 0..20_000 {
+                        let result = lanes.one(lane, |_| {
+                            if lane == 0 {
+                                assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
+                                inside.fetch_sub(1, Ordering::Relaxed);
+                                entered.fetch_add(1, Ordering::Relaxed);
+                            }
+                            Ok(())
+                        });
+                        assert!(lane == 0 || result.is_ok(), "a thread with a lane of its own is never refused");
                     }
                 });
             }
         });
-        // SAFETY: the threads are gone.
-        unsafe { lanes.all(|_| Ok(())) }.unwrap();
+        assert!(entered.into_inner() > 0);
+        lanes.all(|_| Ok(())).unwrap();
     }
 }

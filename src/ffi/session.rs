@@ -198,7 +198,7 @@ unsafe fn with_cache(
     body: impl FnOnce(&Session, &mut [&mut Lane], Cache<'_>, u32) -> Result<u32>,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers, and that no thread is scoring.
+        // SAFETY: the caller vouches for its pointers.
         unsafe {
             let mnnkv_session { session, lanes } = pointer::reference(session, "session")?;
             let given = pointer::required(cache, "cache")?;
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn mnnkv_session_warnings(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers, and that no thread is scoring.
+        // SAFETY: the caller vouches for its pointers.
         unsafe {
             let mnnkv_session { session, lanes } = pointer::reference(session, "session")?;
             lanes.all(|lanes| session.reset(lanes, (layer != MNNKV_ALL_LAYERS).then_some(layer)))
@@ -322,11 +322,12 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     unsafe { with_cache(session, cache, |session, lanes, cache, kv_len| session.begin(lanes, layer, cache, kv_len)) }
 }
 
-/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. No lock is taken.
+/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. Nobody is
+/// waited for.
 ///
-/// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs (a
-/// breach is undefined, but nearly always found and refused). Tiles of one head come in order in one lane; which lane has
-/// which heads makes no difference to any result. Nothing is kept of the pointers. In a prompt (the first
+/// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs. Tiles
+/// of one head come in order in one lane; which lane has which heads makes no difference to any result. Nothing is kept of
+/// the pointers. In a prompt (the first
 /// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
 /// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
 /// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, reaches past token 16,777,215
@@ -342,7 +343,7 @@ pub unsafe extern "C" fn mnnkv_session_scores(
     tile: *const mnnkv_score_tile,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers, and that the lane is this thread's.
+        // SAFETY: the caller vouches for its pointers.
         unsafe {
             let session = pointer::reference(session, "session")?;
             let mut room = None;

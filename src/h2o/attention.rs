@@ -30,8 +30,8 @@ const HEAD_LIMIT: f64 = (1u64 << 32) as f64;
 /// No tile reaches further, so that tokens and blocks fit a `u32`, and marks below are never NaN.
 const MOST_TOKENS: usize = 1 << 29;
 
-/// Sums of plain tiles that wait side by side for the log.
-const MOST_WAITING: usize = 128;
+/// Words of plain tiles that wait side by side for the log.
+const MOST_WAITING: usize = 224;
 /// Blocks and rows that a plain tile may touch.
 const MOST_PLAIN_PIECES: usize = 4;
 const MOST_PLAIN_ROWS: usize = 16;
@@ -50,9 +50,38 @@ struct Near {
     left: u32,
     block_tokens: u32,
     max_tokens: u32,
-    /// How many sums wait, `[piece][row]`: the last pieces of the run under way.
-    waiting: u32,
-    sums: [f32; MOST_WAITING],
+    /// The run under way.
+    first_block: u32,
+    pieces: u32,
+    scaled: bool,
+    /// How many words wait: the end of the log, with no less than the last piece.
+    waiting: u8,
+    words: [f32; MOST_WAITING],
+}
+
+impl Near {
+    fn mark(&self) -> Mark {
+        Mark { first_block: self.first_block as usize, pieces: self.pieces as usize, scaled: self.scaled }
+    }
+
+    /// Ends the run and begins one with these scales, where the last tile ended.
+    fn begin_run(&mut self, scales: &[f32]) {
+        let [a, b] = self.mark().words();
+        self.push(a);
+        self.push(b);
+        scales.iter().for_each(|scale| self.push(*scale));
+        (self.first_block, self.pieces, self.scaled) = (self.next / self.block_tokens, 0, true);
+    }
+
+    fn push(&mut self, word: f32) {
+        self.words[self.waiting as usize] = word;
+        self.waiting += 1;
+    }
+
+    /// Moves the words that wait to the log, where there is room for them.
+    fn flush(&mut self, log: &mut Vec<f32>) {
+        log.extend_from_slice(&self.words[..std::mem::take(&mut self.waiting) as usize]);
+    }
 }
 
 impl Default for Near {
@@ -65,8 +94,11 @@ impl Default for Near {
             left: 1,
             block_tokens: 1,
             max_tokens: 0,
+            first_block: 0,
+            pieces: 0,
+            scaled: false,
             waiting: 0,
-            sums: [0.0; MOST_WAITING],
+            words: [0.0; MOST_WAITING],
         }
     }
 }
@@ -78,13 +110,9 @@ struct Head {
     queries: usize,
     /// The highest token so far, plus 1.
     end: usize,
-    /// For each run of tiles the sums of their values, `[piece][row]`, then the scales of its first tile, `[row]`, if it
-    /// has any, then its mark. The run under way has no scales and no mark yet.
+    /// For each run of tiles the scales of its first tile, `[row]`, if it has any, then the sums of their values,
+    /// `[piece][row]`, then its mark. The run under way has no mark yet.
     log: Vec<f32>,
-    /// Of the run under way; pieces without those that wait.
-    first_block: usize,
-    pieces: usize,
-    scales: Vec<f32>,
 }
 
 /// What the walk backwards must know of a run, as it is kept behind the run's numbers.
@@ -148,9 +176,9 @@ impl Accumulator {
         self.masses.clear();
     }
 
-    /// As [`Accumulator::add`], of a plain tile: neither the first nor the last of its head, beginning where the tile before it ended, of few rows
-    /// that each lie side by side, with no larger maximum and so scales of 1. Most tiles of a decode step are. Of any other
-    /// the answer is `false`; nothing has changed then, and [`Accumulator::add`] takes it or says what is wrong with it.
+    /// As [`Accumulator::add`], of a plain tile: neither the first nor the last of its head, beginning where the tile before
+    /// it ended, of few rows that each lie side by side. Most tiles of a decode step are. Of any other the answer is
+    /// `false`; nothing has changed then, and [`Accumulator::add`] takes it or says what is wrong with it.
     #[inline(always)]
     pub fn add_plain(&mut self, tile: &Tile<'_>) -> bool {
         let near = &mut self.near;
@@ -164,25 +192,30 @@ impl Accumulator {
             && tile.token_begin == near.next as usize
             && (1..=(near.max_tokens - near.next) as usize).contains(&tile.tokens)
             && tile.tokens <= near.left as usize + (MOST_PLAIN_PIECES - 1) * block_tokens
-            && near.waiting as usize <= MOST_WAITING - MOST_PLAIN_PIECES * rows
+            && near.waiting as usize <= MOST_WAITING - Mark::WORDS - (1 + MOST_PLAIN_PIECES) * rows
             && (rows == 1 || row_len >= tile.tokens)
             && Tile::data_bytes(dtype, tile.pack, rows, tile.tokens) == Some(tile.data.len())
             && scales.len() == rows
-            // By its bits: the number 1 as a float lies in memory, and far away.
-            && scales.iter().all(|scale| scale.to_bits() == const { 1f32.to_bits() });
+            && scales.iter().all(|scale| tile::is_scale(*scale));
         if !is_plain {
             return false;
+        }
+        // By their bits: a float of 1 lies in memory, and far away.
+        let is_scaled = scales.iter().any(|scale| scale.to_bits() != const { 1f32.to_bits() });
+        if is_scaled {
+            near.begin_run(scales);
         }
         let mut begin = 0;
         while begin < tile.tokens {
             let end = tile.tokens.min(begin + near.left as usize);
-            let is_new = near.left == near.block_tokens;
+            let is_new = near.left == near.block_tokens || (is_scaled && begin == 0);
             let at = near.waiting as usize - if is_new { 0 } else { rows };
-            for (row, total) in near.sums[at..at + rows].iter_mut().enumerate() {
+            for (row, total) in near.words[at..at + rows].iter_mut().enumerate() {
                 let values = &tile.data[(row * row_len + begin) * dtype.bytes()..(row * row_len + end) * dtype.bytes()];
                 *total = if is_new { sum(values) } else { *total + sum(values) };
             }
-            near.waiting = (at + rows) as u32;
+            near.pieces += u32::from(is_new);
+            near.waiting = (at + rows) as u8;
             near.left -= (end - begin) as u32;
             if near.left == 0 {
                 near.left = near.block_tokens;
@@ -216,6 +249,9 @@ impl Accumulator {
         let Head { open, queries, end: head_end, .. } = &mut self.head;
         if tile.first {
             (*open, *queries, *head_end) = (true, tile.queries, 0);
+        } else {
+            // Plain tiles before this one have got as far.
+            *head_end = (*head_end).max(self.near.next as usize);
         }
         *head_end = (*head_end).max(end as usize);
         (self.near.next, self.near.left) = (end, block_tokens - end % block_tokens);
@@ -230,10 +266,9 @@ impl Accumulator {
             (near.sum, near.dtype, near.rows) = (Some(sum_of(tile.dtype)), tile.dtype, tile.queries as u32);
             // A plain tile may go on with the last piece.
             let last_piece = log.len() - tile.queries;
-            near.sums[..tile.queries].copy_from_slice(&log[last_piece..]);
-            near.waiting = tile.queries as u32;
+            near.words[..tile.queries].copy_from_slice(&log[last_piece..]);
+            near.waiting = tile.queries as u8;
             log.truncate(last_piece);
-            self.head.pieces -= 1;
         }
         Ok(())
     }
@@ -287,41 +322,27 @@ impl Accumulator {
         let block_tokens = self.near.block_tokens as usize;
         let offset = tile.token_begin % block_tokens;
         let pieces = (offset + tile.tokens).div_ceil(block_tokens);
-        let Head { log, scales, .. } = &mut self.head;
+        let (near, log) = (&mut self.near, &mut self.head.log);
         if tile.first {
             log.clear();
-            self.near.waiting = 0;
+            near.waiting = 0;
         }
         // For the end of the run before, this tile, and the end of its own run.
-        let ends = self.near.waiting as usize + scales.len() + Mark::WORDS + rows + Mark::WORDS;
-        status::reserve_amortized(log, pieces.saturating_mul(rows).saturating_add(ends))?;
-        status::reserve_amortized(scales, rows)?;
+        let more = near.waiting as usize + Mark::WORDS + rows + Mark::WORDS;
+        status::reserve_amortized(log, pieces.saturating_mul(rows).saturating_add(more))?;
         if !tile.first {
-            self.close_run();
+            near.flush(log);
+            log.extend_from_slice(&near.mark().words());
         }
-        let Head { log, first_block, pieces: run_pieces, scales, .. } = &mut self.head;
+        // What the first tile scales does not exist.
+        let scales = tile.update_scale.filter(|_| !tile.first).map_or(&[][..], |scales| &scales[first_row..]);
+        log.extend_from_slice(scales);
+        (near.first_block, near.pieces) = ((tile.token_begin / block_tokens) as u32, pieces as u32);
+        near.scaled = !scales.is_empty();
         let begin = log.len();
         log.resize(begin + pieces * rows, 0.0);
         sum_pieces(tile, first_row, block_tokens, offset, &mut log[begin..]);
-        (*first_block, *run_pieces) = (tile.token_begin / block_tokens, pieces);
-        // What the first tile scales does not exist.
-        scales.clear();
-        if let Some(given) = tile.update_scale.filter(|_| !tile.first) {
-            scales.extend_from_slice(&given[first_row..]);
-        }
         Ok(())
-    }
-
-    /// Writes what the walk backwards reads first of a run. There is room for it.
-    fn close_run(&mut self) {
-        let (Near { rows, next, waiting, sums, .. }, Head { end, log, first_block, pieces, scales, .. }) =
-            (&mut self.near, &mut self.head);
-        let (more, rows) = (std::mem::take(waiting) as usize, *rows as usize);
-        *end = (*end).max(*next as usize);
-        log.extend_from_slice(&sums[..more]);
-        log.extend_from_slice(scales);
-        let mark = Mark { first_block: *first_block, pieces: *pieces + more / rows.max(1), scaled: !scales.is_empty() };
-        log.extend_from_slice(&mark.words());
     }
 
     /// Walks over the head's tiles, last one first, and adds its masses to those of all heads.
@@ -329,7 +350,8 @@ impl Accumulator {
     fn finish(&mut self, row_sum: Option<&[f32]>, first_row: usize) -> Result<()> {
         let rows = self.head.queries - first_row;
         if rows > 0 {
-            self.close_run();
+            // There is room for it since the last tile came.
+            self.head.log.extend_from_slice(&self.near.mark().words());
         }
         let token_end = self.token_end.max(self.head.end);
         let blocks = token_end.div_ceil(self.near.block_tokens as usize);
@@ -408,8 +430,8 @@ fn walk_back(mut log: &[f32], factors: &mut [f64], head: &mut [f64]) {
     while let Some((rest, words)) = log.split_last_chunk() {
         let Mark { first_block, pieces, scaled } = Mark::from_words(words);
         let (mut sums, scales);
-        (log, scales) = rest.split_at(rest.len() - if scaled { rows } else { 0 });
-        (log, sums) = log.split_at(log.len() - pieces * rows);
+        (log, sums) = rest.split_at(rest.len() - pieces * rows);
+        (log, scales) = log.split_at(log.len() - if scaled { rows } else { 0 });
         for mass in &mut head[first_block..][..pieces] {
             let piece;
             (piece, sums) = sums.split_at(rows);
