@@ -61,7 +61,7 @@ test-aarch64:
 # Dependencies are watched, too, since they are built here; the standard library is not (src/store/sync.rs, tests/*.supp).
 sanitize:
 	$(TSAN) cargo +nightly test --locked --lib --target "$$(rustc -vV | sed -n 's/^host: //p')" \
-	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store::
+	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store:: ffi::lanes
 
 bench:
 	@$(call need-sources,bench)
