@@ -157,7 +157,7 @@ mod tests {
     fn threads_that_share_a_lane_never_have_it_at_once() {
         let (lanes, inside, entered) = (lanes(2), AtomicU8::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
-            for lane in [0, 0, 0, 1] {
+            let threads = [0, 0, 0, 1].map(|lane| {
                 let (lanes, inside, entered) = (&lanes, &inside, &entered);
                 scope.spawn(move || {
                     for _ in 0..20_000 {
@@ -171,8 +171,9 @@ mod tests {
                         });
                         assert!(lane == 0 || result.is_ok(), "a thread with a lane of its own is never refused");
                     }
-                });
-            }
+                })
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert!(entered.into_inner() > 0);
         lanes.all(|_| Ok(())).unwrap();
