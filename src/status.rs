@@ -90,6 +90,11 @@ impl Error {
         Error::new(status, text.to_string())
     }
 
+    /// What every call answers once a panic has passed through `what`.
+    pub(crate) fn out_of_service(what: &str) -> Self {
+        Error::new(Status::Internal, format!("{what} is out of service since a bug in mnn-kv; destroy it"))
+    }
+
     /// An output of `given` units where `needed` are required.
     pub fn too_small(what: &str, given: usize, needed: usize) -> Self {
         Error(Box::new(Failure {

@@ -107,8 +107,8 @@ pub(super) fn rows<V: Value<N>, const N: usize>(shape: &PackedRows, values: &[u8
     let values = values.as_chunks::<N>().0;
     let PackedRows { pack, rows, columns, first_row, ref range } = *shape;
     sums.fill(0.0);
-    // Every row by itself: there are no packs, or no more than one.
-    let row_len = if pack == 0 { columns } else { pack };
+    // Every row by itself: there are no packs, or no more than one, or no other rows between them.
+    let row_len = if pack == 0 || rows == 1 { columns } else { pack };
     if row_len >= columns {
         for (row, total) in values.chunks_exact(row_len).skip(first_row).zip(sums) {
             *total = contiguous_sum::<V, N>(&row[range.clone()]);

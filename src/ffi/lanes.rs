@@ -51,7 +51,7 @@ impl Lanes {
 
     /// Runs `body` on all lanes. A second thread waits until the first is done.
     pub(super) fn all<T>(&self, body: impl FnOnce(&mut [&mut Lane]) -> Result<T>) -> Result<T> {
-        let _only = self.all.lock().map_err(|_| out_of_service())?;
+        let _only = self.all.lock().map_err(|_| Error::out_of_service("the session"))?;
         let Some(marked) = Marked::new(&self.cells) else { return Err(self.refusal()) };
         // SAFETY: the marks are set, by this call.
         let mut lanes: Vec<&mut Lane> = self.cells.iter().map(|cell| unsafe { &mut *cell.lane.get() }).collect();
@@ -64,15 +64,11 @@ impl Lanes {
     fn refusal(&self) -> Error {
         let marks = || self.cells.iter().map(|cell| cell.mark.load(Ordering::Relaxed));
         match marks().position(|mark| mark == IN_USE) {
-            _ if marks().any(|mark| mark == POISONED) => out_of_service(),
+            _ if marks().any(|mark| mark == POISONED) => Error::out_of_service("the session"),
             Some(lane) => Error::new(Status::InvalidArgument, format!("lane {lane} is in use by another thread")),
             None => Error::new(Status::InvalidArgument, "a lane was in use by another thread"),
         }
     }
-}
-
-fn out_of_service() -> Error {
-    Error::new(Status::Internal, "the session is out of service since a bug in mnn-kv; destroy it")
 }
 
 /// Lanes whose marks are set. Dropped, as when a panic passes, it leaves them poisoned.

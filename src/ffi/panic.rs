@@ -47,9 +47,7 @@ impl<T> Handle<T> {
 
     /// Runs `body` on what the handle holds; `name` is for the error.
     pub(super) fn with(&self, name: &str, body: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
-        let mut inner = self.0.lock().map_err(|_| {
-            Error::new(Status::Internal, format!("{name} is out of service since a bug in mnn-kv; destroy it"))
-        })?;
+        let mut inner = self.0.lock().map_err(|_| Error::out_of_service(name))?;
         body(&mut inner)
     }
 }

@@ -155,12 +155,8 @@ impl mnnkv_score_tile {
     /// The check was passed, and the pointers are readable for `'a`.
     #[inline(always)]
     unsafe fn tile<'a>(&self) -> Tile<'a> {
-        let dtype = match self.dtype {
-            1 => Dtype::F16,
-            2 => Dtype::Bf16,
-            3 => Dtype::F32,
-            _ => Dtype::Int8,
-        };
+        // INT8 is refused by whoever takes the tile; other codes do not come here.
+        let dtype = Dtype::named(self.dtype).unwrap_or(Dtype::Int8);
         let (pack, queries, tokens) = (self.pack as usize, self.queries as usize, self.tokens as usize);
         let bytes = Tile::data_bytes(dtype, pack, queries, tokens).unwrap_or(0);
         let row = |ptr: *const f32| match queries {

@@ -412,13 +412,7 @@ fn sum_pieces(tile: &Tile<'_>, first_row: usize, block_tokens: usize, offset: us
     while !shape.range.is_empty() {
         let piece;
         (piece, sums) = sums.split_at_mut(rows - first_row);
-        match piece {
-            // A single row has its columns side by side, however it is packed.
-            [sum] if rows == 1 => {
-                *sum = sum_of(dtype)(&data[shape.range.start * dtype.bytes()..shape.range.end * dtype.bytes()]);
-            }
-            _ => row_sums(&shape, data, piece),
-        }
+        row_sums(&shape, data, piece);
         shape.range = shape.range.end..columns.min(shape.range.end.saturating_add(block_tokens));
     }
 }

@@ -77,9 +77,7 @@ impl Session {
     }
 
     fn state(&self) -> Result<MutexGuard<'_, State>> {
-        self.state.lock().map_err(|_| {
-            Error::new(Status::Internal, "the session is out of service since a bug in mnn-kv; destroy it")
-        })
+        self.state.lock().map_err(|_| Error::out_of_service("the session"))
     }
 
     /// A bug, as the tests of the C ABI want it.
