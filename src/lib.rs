@@ -12,22 +12,36 @@
 //! | [`session`] | all of it together, as a JSON config says |
 //! | [`model`] | files that come with a model |
 //! | [`arch`] | SIMD kernels and the choice between them |
+//! | `sys` | memory that can be refused; every other room grows its containers through it |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
 //! gear, layout, h2o and model know nothing of each other. A byte flows one way: packed cache, gathered by layout,
 //! encoded by gear, kept by the store; and back. Everything below the C ABI is safe Rust over slices, except `arch` and
 //! `store::pages`.
 
+// Memory that is refused is OUT_OF_MEMORY for the host; see clippy.toml.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_macros))]
+
 #[cfg(panic = "abort")]
 compile_error!("mnn-kv turns panics into a status; build it with panic = \"unwind\"");
 
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod arch;
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod dtype;
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod ffi;
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod gear;
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod h2o;
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod layout;
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod model;
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod session;
 pub mod status;
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod store;
+mod sys;

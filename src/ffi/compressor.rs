@@ -7,7 +7,8 @@ use super::version;
 use crate::dtype::Dtype;
 use crate::model::compressor::{Compressor, Options, Segments, Tokens, Workspace};
 use crate::model::file::ModelFile;
-use crate::status::{self, Error, Result, Status, bail};
+use crate::status::{Error, Result, Status, bail};
+use crate::sys::memory;
 use std::ffi::{c_char, c_void};
 
 /// mnnkv_compressor_options::segments: the tokens behind the image.
@@ -389,8 +390,8 @@ pub unsafe extern "C" fn mnnkv_compressor_run(
             let key_out = pointer::output_bytes(key_out, new, "key_out")?;
             let value_out = pointer::output_bytes(value_out, new, "value_out")?;
             let (mut keys, mut values) = (Vec::new(), Vec::new());
-            status::resize(&mut keys, new)?;
-            status::resize(&mut values, new)?;
+            memory::resize(&mut keys, new)?;
+            memory::resize(&mut values, new)?;
             let mut work = Workspace::default();
             file.run(layer as usize, &plan, tokens, key, value, &mut keys, &mut values, &mut work)?;
             key_out.copy_from_slice(&keys);

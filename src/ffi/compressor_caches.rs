@@ -7,7 +7,8 @@ use super::session::mnnkv_cache;
 use super::status::mnnkv_status;
 use crate::layout::Layout;
 use crate::model::compressor::{Compressor, Plan, Tokens, Workspace};
-use crate::status::{self, Error, Result, bail};
+use crate::status::{Error, Result, bail};
+use crate::sys::memory;
 
 /// Compresses the packed caches of n_layers neighbouring layers in place: all of a model's, or those of one device.
 ///
@@ -81,8 +82,8 @@ fn named(index: usize, error: &Error) -> Error {
 unsafe fn given_caches(caches: *mut mnnkv_cache, count: usize) -> Result<Vec<(*mut mnnkv_cache, mnnkv_cache)>> {
     let mut all = Vec::new();
     let mut buffers = Vec::new();
-    status::reserve(&mut all, count)?;
-    status::reserve(&mut buffers, 2 * count)?;
+    memory::reserve(&mut all, count)?;
+    memory::reserve(&mut buffers, 2 * count)?;
     let mut place = caches;
     for i in 0..count {
         // SAFETY: passed on.
@@ -147,16 +148,16 @@ fn compress_all(
 ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let (mut work, mut keys, mut values) = (Workspace::default(), Vec::new(), Vec::new());
     let mut results = Vec::new();
-    status::reserve(&mut results, layers.len())?;
+    memory::reserve(&mut results, layers.len())?;
     for (i, layer) in layers.iter().enumerate() {
         let rows = layer.layout.rows();
         let range = layer.layout.range(0, plan.len() as u32)?;
-        status::resize(&mut keys, rows.key_bytes(plan.len()))?;
-        status::resize(&mut values, rows.value_bytes(plan.len()))?;
+        memory::resize(&mut keys, rows.key_bytes(plan.len()))?;
+        memory::resize(&mut values, rows.value_bytes(plan.len()))?;
         crate::layout::gather(&layer.layout, layer.key, layer.value, range, &mut keys, &mut values)?;
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        status::resize(&mut key, rows.key_bytes(plan.new_len()))?;
-        status::resize(&mut value, rows.value_bytes(plan.new_len()))?;
+        memory::resize(&mut key, rows.key_bytes(plan.new_len()))?;
+        memory::resize(&mut value, rows.value_bytes(plan.new_len()))?;
         let tokens = Tokens { dtype: rows.key_dtype, heads: rows.heads };
         file.run(first_layer + i, plan, tokens, &keys, &values, &mut key, &mut value, &mut work)
             .map_err(|e| named(i, &e))?;

@@ -5,7 +5,8 @@ use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;
 use crate::dtype::Dtype;
 use crate::model::compressor::{Linear, Weights};
-use crate::status::{self, Error, Result, bail};
+use crate::status::{Error, Result, bail};
+use crate::sys::memory;
 use std::borrow::Cow;
 use std::ffi::{c_char, c_void};
 
@@ -75,10 +76,10 @@ unsafe fn weights<'a>(
         bail!(InvalidArgument, "n_linears is {n_linears}; {layers} layers of {per_layer} blocks in header");
     }
     let mut all = Vec::new();
-    status::reserve(&mut all, layers as usize)?;
+    memory::reserve(&mut all, layers as usize)?;
     for (layer, blocks) in linears.chunks_exact(per_layer as usize).enumerate() {
         let mut row = Vec::new();
-        status::reserve(&mut row, blocks.len())?;
+        memory::reserve(&mut row, blocks.len())?;
         for (block, linear) in blocks.iter().enumerate() {
             let name = |what: &str| format!("{what} of linears[{}]", layer * per_layer as usize + block);
             let (rows, cols) = (linear.rows as usize, linear.cols as usize);

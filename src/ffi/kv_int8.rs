@@ -7,7 +7,8 @@ use super::status::mnnkv_status;
 use crate::dtype::Dtype;
 use crate::layout::{self, Layout, TokenRange};
 use crate::model::kv_int8::{self, Order, Scales, Shape, Symmetry, ranges};
-use crate::status::{self, Error, Result, bail};
+use crate::status::{Error, Result, bail};
+use crate::sys::memory;
 use std::ffi::c_void;
 
 /// mnnkv_kv_int8_shape::order: [token][head][dim], what a projection writes.
@@ -386,8 +387,8 @@ impl Rows {
         let shape = |dtype| Shape::new(dtype, Order::HeadTokenDim, heads, dims, range.count());
         let (key_shape, value_shape) = (shape(key_dtype)?, shape(value_dtype)?);
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        status::resize(&mut key, key_shape.bytes())?;
-        status::resize(&mut value, value_shape.bytes())?;
+        memory::resize(&mut key, key_shape.bytes())?;
+        memory::resize(&mut value, value_shape.bytes())?;
         Ok(Rows { key_shape, value_shape, key, value })
     }
 }

@@ -19,7 +19,8 @@ pub use tile::Tile;
 
 use crate::arch::{PackedRows, Sum, kernels};
 use crate::dtype::Dtype;
-use crate::status::{self, Error, Result, Status, bail};
+use crate::status::{Error, Result, Status, bail};
+use crate::sys::memory;
 
 /// Fraction bits of a mass.
 const FRACTION_BITS: i32 = 80;
@@ -329,7 +330,7 @@ impl Accumulator {
         }
         // For the end of the run before, this tile, and the end of its own run.
         let more = near.waiting as usize + Mark::WORDS + rows + Mark::WORDS;
-        status::reserve_amortized(log, pieces.saturating_mul(rows).saturating_add(more))?;
+        memory::reserve_amortized(log, pieces.saturating_mul(rows).saturating_add(more))?;
         if !tile.first {
             near.flush(log);
             log.extend_from_slice(&near.mark().words());
@@ -356,9 +357,9 @@ impl Accumulator {
         let token_end = self.token_end.max(self.head.end);
         let blocks = token_end.div_ceil(self.near.block_tokens as usize);
         self.blocks.clear();
-        status::resize(&mut self.blocks, blocks)?;
+        memory::resize(&mut self.blocks, blocks)?;
         self.factors.clear();
-        status::reserve(&mut self.factors, rows)?;
+        memory::reserve(&mut self.factors, rows)?;
         match row_sum {
             Some(sums) => self.factors.extend(sums[first_row..].iter().map(|sum| 1.0 / f64::from(*sum))),
             None => self.factors.resize(rows, 1.0),
@@ -373,7 +374,7 @@ impl Accumulator {
                 self.blocks[block]
             );
         }
-        status::resize(&mut self.masses, blocks)?;
+        memory::resize(&mut self.masses, blocks)?;
         for (mass, head) in self.masses.iter_mut().zip(&self.blocks) {
             // A sum that stays at the end of the range is still the same in any order.
             *mass = mass.saturating_add(fixed(*head));

@@ -1,7 +1,8 @@
 //! From scores to the tokens that stay.
 
 use super::config::Config;
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 
 /// What stays, and why that much.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +110,7 @@ fn rank(score: f32, block: u32) -> u64 {
 /// The candidates that a greedy choice by rank takes until they hold `wanted` tokens, in ascending block order.
 fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>, wanted: u32) -> Result<Vec<u32>> {
     let mut ranked = Vec::new();
-    status::reserve(&mut ranked, candidates.len())?;
+    memory::reserve(&mut ranked, candidates.len())?;
     ranked.extend(candidates.map(|b| rank(scores.get(b as usize).copied().unwrap_or(0.0), b)));
 
     // All blocks but the cache's last are whole, and the last is protected or whole too (a partial block holds the
@@ -127,7 +128,7 @@ fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>
 /// Protected and chosen blocks as runs of tokens.
 fn merge(blocks: &Blocks, sink_end: u32, recent_start: u32, chosen: &[u32]) -> Result<Vec<[i32; 2]>> {
     let mut pairs: Vec<[i32; 2]> = Vec::new();
-    status::reserve(&mut pairs, chosen.len() + 2)?;
+    memory::reserve(&mut pairs, chosen.len() + 2)?;
     let sink = std::iter::once((0, blocks.start(sink_end)));
     let middle = chosen.iter().map(|b| (blocks.start(*b), blocks.start(b + 1)));
     let recent = std::iter::once((blocks.start(recent_start), blocks.kv_len));

@@ -1,6 +1,7 @@
 //! Files of a model: read by position, written whole or not at all.
 
-use crate::status::{self, Error, Result, Status, bail};
+use crate::status::{Error, Result, Status, bail};
+use crate::sys::memory;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub trait Source {
         let len = usize::try_from(len)
             .map_err(|_| Error::new(Status::OutOfMemory, format!("offset {offset}: no memory for {len} bytes")))?;
         let mut bytes = Vec::new();
-        status::resize(&mut bytes, len)?;
+        memory::resize(&mut bytes, len)?;
         self.read_at(offset, &mut bytes)?;
         Ok(bytes)
     }

@@ -4,7 +4,8 @@
 //! that begins and ends steps has all of them.
 
 use crate::h2o::{self, Accumulator, Tile};
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 use std::mem;
 
 /// A step of more rows than this is a prompt. Drafts of speculative decoding have fewer, prompts' chunks usually more.
@@ -147,11 +148,11 @@ pub(super) fn gather(lanes: &[&mut Lane], layer: u32) -> Result<Gathered> {
         gathered.token_end = gathered.token_end.max(sums.token_end());
         let more = sums.masses();
         if masses.len() < more.len() {
-            status::resize(&mut masses, more.len())?;
+            memory::resize(&mut masses, more.len())?;
         }
         masses.iter_mut().zip(more).for_each(|(sum, mass)| *sum += mass);
     }
-    status::reserve(&mut gathered.masses, masses.len())?;
+    memory::reserve(&mut gathered.masses, masses.len())?;
     gathered.masses.extend(masses.into_iter().map(h2o::mass_to_f64));
     Ok(gathered)
 }

@@ -1,7 +1,8 @@
 //! Which logical token each physical one is.
 
 use crate::layout::Pair;
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// Runs of tokens in physical order, as (first logical position, count): ascending, never touching.
 #[derive(Debug, Default)]
@@ -101,7 +102,7 @@ fn push(runs: &mut Vec<Pair>, [begin, count]: Pair) -> Result<()> {
         _ if count == 0 => {}
         Some(last) if last[0] + last[1] == begin => last[1] += count,
         _ => {
-            status::reserve_amortized(runs, 1)?;
+            memory::reserve_amortized(runs, 1)?;
             runs.push([begin, count]);
         }
     }

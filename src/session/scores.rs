@@ -2,7 +2,8 @@
 
 use super::config::Aggregation;
 use crate::layout::Pair;
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// One block's history.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -46,7 +47,7 @@ impl Scores {
     pub(super) fn grow(&mut self, kv_len: u32) -> Result<()> {
         let count = kv_len.div_ceil(self.block_tokens) as usize;
         let more = count.saturating_sub(self.blocks.len());
-        status::reserve_amortized(&mut self.blocks, more)?;
+        memory::reserve_amortized(&mut self.blocks, more)?;
         self.blocks.resize(count, Score::default());
         self.len = kv_len;
         Ok(())
@@ -101,7 +102,7 @@ impl Scores {
     /// The numbers that a plan ranks blocks by.
     pub(super) fn ranking(&self) -> Result<Vec<f32>> {
         let mut ranking = Vec::new();
-        status::reserve(&mut ranking, self.blocks.len())?;
+        memory::reserve(&mut ranking, self.blocks.len())?;
         ranking.extend(self.blocks.iter().enumerate().map(|(i, block)| match self.aggregation {
             Aggregation::Ema { .. } | Aggregation::Sum => block.value as f32,
             Aggregation::NormSum if block.seen == 0.0 => 0.0,

@@ -71,7 +71,7 @@ fn run(part: u64, kind: &Kind) {
         match catch_unwind(AssertUnwindSafe(|| Run::new(kind, number).chat())) {
             Ok(Coverage(of_one)) => of_one.into_iter().for_each(|(what, times)| coverage.count(what, times)),
             Err(panic) => {
-                crate::status::shortage::set(0, 0);
+                crate::sys::memory::shortage::set(0, 0);
                 eprintln!("schedule {number} failed: MNNKV_SCHEDULE={number} runs it alone");
                 resume_unwind(panic);
             }

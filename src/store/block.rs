@@ -3,7 +3,8 @@
 use super::codec::Shape;
 use super::kv::Kv;
 use crate::layout::{Layout, TokenRange};
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 use std::sync::Arc;
 
 /// Where a block's tokens are. Raw bytes are in the cache in every state but the last.
@@ -36,7 +37,7 @@ impl Segment {
     pub(super) fn cut(&self, rows: &[u8], heads: usize, tokens: usize, part: &mut Vec<u8>) -> Result<()> {
         let token_bytes = rows.len() / heads / tokens;
         let (skip, len) = (self.offset as usize * token_bytes, self.count as usize * token_bytes);
-        status::resize(part, heads * len)?;
+        memory::resize(part, heads * len)?;
         for (part, rows) in part.chunks_exact_mut(len).zip(rows.chunks_exact(tokens * token_bytes)) {
             part.copy_from_slice(&rows[skip..skip + len]);
         }

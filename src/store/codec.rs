@@ -60,7 +60,7 @@ impl Codec {
         };
         let key = self.encoder.encode(raw.key(), rows.key_dtype, &options(encoding.key_predictors))?;
         self.key_blob.clear();
-        crate::status::reserve_amortized(&mut self.key_blob, key.len())?;
+        crate::sys::memory::reserve_amortized(&mut self.key_blob, key.len())?;
         self.key_blob.extend_from_slice(key);
         let value = self.encoder.encode(raw.value(), rows.value_dtype, &options(encoding.value_predictors))?;
         if self.key_blob.len() + value.len() >= raw.len() {

@@ -153,14 +153,14 @@ impl Crew {
     pub(super) fn new(workers: u32, encoding: Encoding) -> Result<Self> {
         let mut crew = Crew { queue: Arc::new(Queue::new()), threads: Vec::new() };
         #[cfg(test)]
-        let shortage = crate::status::shortage::get();
+        let shortage = crate::sys::memory::shortage::get();
         for i in 0..workers {
             let queue = crew.queue.clone();
             let work = move || {
                 #[cfg(test)]
                 {
-                    crate::status::shortage::set(shortage.0, u64::from(i) + 7);
-                    crate::status::shortage::set_least(shortage.1);
+                    crate::sys::memory::shortage::set(shortage.0, u64::from(i) + 7);
+                    crate::sys::memory::shortage::set_least(shortage.1);
                 }
                 let mut codec = Codec::default();
                 while let Some(job) = queue.next() {

@@ -28,7 +28,8 @@ pub use crew::Purpose;
 pub use stats::Statistics;
 
 use crate::layout::{self, Layout, Pair, TokenRange};
-use crate::status::{self, Result, Status, bail};
+use crate::status::{Result, Status, bail};
+use crate::sys::memory;
 use block::{Block, Segment, State};
 use codec::{Codec, Shape};
 use crew::{Crew, Encoded, Job, Outcome};
@@ -186,7 +187,7 @@ impl Store {
         let mut raw = Kv::new(key_len, value_len)?;
         gather(&mut raw, layout, key, value, range)?;
         let shape = Shape { ticket: self.next_ticket, rows, tokens: range.count(), digest: raw.digest() };
-        status::reserve_amortized(&mut self.layers.entry(layer).or_default().blocks, 1)?;
+        memory::reserve_amortized(&mut self.layers.entry(layer).or_default().blocks, 1)?;
 
         self.next_ticket += 1;
         self.retain(layer, |b| !b.overlaps(range));
@@ -359,7 +360,7 @@ impl Store {
         self.finish_populating(layer);
         let Some(Layer { blocks, stats, vacated, .. }) = self.layers.get_mut(&layer) else { return Ok(0) };
         let mut fresh = Vec::new();
-        status::reserve(&mut fresh, blocks.len())?;
+        memory::reserve(&mut fresh, blocks.len())?;
         let mut at = 0;
         while let Some(block) = blocks.get_mut(at) {
             if block.state != State::Resident {
@@ -397,7 +398,7 @@ impl Store {
         vacated.clear();
         let mut give_back = |run: &mut [u8]| {
             // Without memory for the note the pages are taken one by one later.
-            if run.len() >= LEAST_RUN && status::reserve_amortized(vacated, 1).is_ok() {
+            if run.len() >= LEAST_RUN && memory::reserve_amortized(vacated, 1).is_ok() {
                 vacated.push((run.as_ptr().addr(), run.len()));
             }
             pages::give_back(run)

@@ -52,7 +52,7 @@ impl Region {
     /// `len` zeros.
     pub fn new(len: usize) -> Result<Self> {
         #[cfg(test)]
-        crate::status::shortage::check(len)?;
+        crate::sys::memory::shortage::check(len)?;
         match system::map(len) {
             Some(mapping) => Ok(Region(mapping)),
             None => Err(Error::new(Status::OutOfMemory, format!("no memory for a region of {len} bytes"))),
@@ -239,7 +239,7 @@ mod allocated {
 
     pub(super) fn map(len: usize) -> Option<Mapping> {
         let mut bytes = Vec::new();
-        crate::status::resize(&mut bytes, len).ok()?;
+        crate::sys::memory::resize(&mut bytes, len).ok()?;
         Some(Mapping(bytes))
     }
 

@@ -7,7 +7,8 @@ use crate::arch;
 use crate::gear::options::Options;
 use crate::gear::zstd::{self, Search};
 use crate::gear::{entropy, histogram, matches};
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// Working memory for one lane.
 #[derive(Default)]
@@ -84,7 +85,7 @@ pub(super) fn encode(
     out: &mut [u8],
 ) -> Result<Choice> {
     let Scratch { residual, trial } = scratch;
-    let residual = status::at_least(residual, lane.len())?;
+    let residual = memory::at_least(residual, lane.len())?;
     let effort = options.effort.get();
     let mut predictors = [(0, Predictor::Raw); Predictor::ALL.len()];
     let count = options.predictors.v1().zip(&mut predictors).map(|(p, slot)| slot.1 = p).count();
@@ -108,7 +109,7 @@ pub(super) fn encode(
                 best = Some(choice(coder.encode(symbols, zstd, out)?));
                 continue;
             };
-            let trial = status::at_least(trial, bound(lane.len()))?;
+            let trial = memory::at_least(trial, bound(lane.len()))?;
             let len = coder.encode(symbols, zstd, trial)?;
             if len < least.len {
                 out[..len].copy_from_slice(&trial[..len]);

@@ -14,7 +14,8 @@ pub(super) use split::Width;
 
 use super::options::Options;
 use super::zstd;
-use crate::status::{self, Error, Result};
+use crate::status::{Error, Result};
+use crate::sys::memory;
 use choose::Scratch;
 use frame::{Backend, Blob};
 
@@ -36,8 +37,8 @@ impl Encoder {
         zstd: &mut zstd::Compressor,
     ) -> Result<&[u8]> {
         let count = frame::word_count(words.len(), width)?;
-        let lanes = status::at_least(&mut self.lanes, words.len())?;
-        let blob = status::at_least(&mut self.blob, frame::room(count, choose::bound(count as usize), width))?;
+        let lanes = memory::at_least(&mut self.lanes, words.len())?;
+        let blob = memory::at_least(&mut self.blob, frame::room(count, choose::bound(count as usize), width))?;
         split::split(width, words, lanes);
         let mut len = frame::begin(blob, count);
         for lane in lanes.chunks_exact(count as usize) {
@@ -62,7 +63,7 @@ pub(super) fn decode(
     if words.len() < len {
         return Err(Error::too_small("dst_cap (bytes)", words.len(), len));
     }
-    status::resize(lanes, len)?;
+    memory::resize(lanes, len)?;
     for (lane, frame) in lanes.chunks_exact_mut(count).zip(&frames) {
         match frame.backend {
             Backend::Rle => rle::decode(frame.payload, lane)?,

@@ -3,7 +3,8 @@
 //! Works on histograms of [`BINS`] bins of about equal mass, so that a unit costs 64 bytes and a comparison a few
 //! instructions. All arithmetic is in integers: every machine comes to the same groups.
 
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// Bins of a unit's histogram.
 pub(super) const BINS: usize = 32;
@@ -153,7 +154,7 @@ pub(super) fn cluster(units: &[Histogram], limit: usize, group_bytes: usize) -> 
     let mut number = [None; 256];
     let mut count = 0;
     let mut assignment = Vec::new();
-    status::reserve(&mut assignment, units.len())?;
+    memory::reserve(&mut assignment, units.len())?;
     for unit in units {
         let (group, _) = choose(unit, &groups);
         assignment.push(*number[group].get_or_insert_with(|| {

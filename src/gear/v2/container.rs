@@ -15,7 +15,8 @@
 //! ```
 
 use crate::dtype::Dtype;
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 use xxhash_rust::xxh3::xxh3_64;
 
 const START: [u8; 8] = *b"\0\0\0\0MNKV";
@@ -119,7 +120,7 @@ pub(super) fn push_number(out: &mut Vec<u8>, value: usize) {
 
 /// Appends `payload` after its length.
 pub(super) fn push_bytes(out: &mut Vec<u8>, payload: &[u8]) -> Result<()> {
-    status::reserve(out, payload.len() + 10)?;
+    memory::reserve(out, payload.len() + 10)?;
     push_number(out, payload.len());
     out.extend_from_slice(payload);
     Ok(())

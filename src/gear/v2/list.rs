@@ -2,7 +2,8 @@
 
 use super::container::{Reader, push_bytes};
 use crate::gear::zstd::{self, Search};
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// Appends `list`.
 pub(super) fn push(
@@ -11,13 +12,13 @@ pub(super) fn push(
     scratch: &mut (Vec<u8>, Vec<u8>),
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    let planes = status::at_least(&mut scratch.0, 4 * list.len())?;
+    let planes = memory::at_least(&mut scratch.0, 4 * list.len())?;
     for (i, plane) in planes.chunks_exact_mut(list.len().max(1)).enumerate() {
         for (byte, number) in plane.iter_mut().zip(list) {
             *byte = number.to_le_bytes()[i];
         }
     }
-    let frame = status::at_least(&mut scratch.1, zstd::bound(planes.len()))?;
+    let frame = memory::at_least(&mut scratch.1, zstd::bound(planes.len()))?;
     let len = zstd.encode(planes, Search::Level(3), frame)?;
     push_bytes(out, &frame[..len])
 }
@@ -30,7 +31,7 @@ pub(super) fn read(
     scratch: &mut Vec<u8>,
     list: &mut [u32],
 ) -> Result<()> {
-    let planes = status::at_least(scratch, 4 * list.len())?;
+    let planes = memory::at_least(scratch, 4 * list.len())?;
     zstd.decode(body.bytes(what)?, planes)?;
     let len = list.len();
     for (i, number) in list.iter_mut().enumerate() {

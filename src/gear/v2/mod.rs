@@ -24,7 +24,8 @@ use super::matches;
 use super::options::{Effort, Options, Predictors};
 use super::zstd;
 use crate::dtype::Dtype;
-use crate::status::{self, Error, Result, bail};
+use crate::status::{Error, Result, bail};
+use crate::sys::memory;
 use container::{Header, Mode, OVERHEAD, Reader};
 use form::RowForm;
 use repeats::Repeats;
@@ -100,7 +101,7 @@ impl Encoder {
         let header = Header { dtype, mode: Mode::Coded, row_len, decoded_len: words.len(), checksum: xxh3_64(words) };
         let (mut blob, mut other) = (std::mem::take(&mut self.blob), std::mem::take(&mut self.other));
         blob.clear();
-        status::reserve(&mut blob, words.len() + OVERHEAD)?;
+        memory::reserve(&mut blob, words.len() + OVERHEAD)?;
         container::begin(&mut blob, &header);
         let form = RowForm { dtype, len: row_len };
         let (matrix, tail) = words.split_at(words.len() / form.bytes() * form.bytes());
@@ -146,7 +147,7 @@ impl Encoder {
             return Ok(false);
         }
         let lane = words.len() / form.bytes();
-        let planes = status::at_least(&mut self.planes, words.len())?;
+        let planes = memory::at_least(&mut self.planes, words.len())?;
         form.to_planes(words, planes);
         let bits: f64 = planes.chunks_exact(lane).map(matches::bits).sum();
         let surveys: Vec<_> = planes.chunks_exact(lane).map(matches::survey).collect();
@@ -157,7 +158,7 @@ impl Encoder {
             return Ok(false);
         }
         blob.clear();
-        status::reserve(blob, words.len() + OVERHEAD)?;
+        memory::reserve(blob, words.len() + OVERHEAD)?;
         container::begin(blob, &Header { mode: Mode::Flat, row_len: 1, ..*header });
         planes::encode_flat(planes, &surveys, zstd, &mut self.planes_scratch, blob)?;
         Ok(true)
@@ -216,17 +217,17 @@ impl Encoder {
         if form.has_split_exponents() {
             if !has_repeats {
                 self.rows.clear();
-                status::reserve(&mut self.rows, matrix.len())?;
+                memory::reserve(&mut self.rows, matrix.len())?;
                 self.rows.extend_from_slice(matrix);
             }
             form.align_exponents(&mut self.rows);
             rows = &self.rows;
         }
-        let planes = status::at_least(&mut self.planes, rows.len())?;
+        let planes = memory::at_least(&mut self.planes, rows.len())?;
         form.to_planes(rows, planes);
         let shape = form.shape(rows.len() / form.bytes());
         planes::encode(planes, &shape, &planes_options, zstd, planes_scratch, blob)?;
-        status::reserve(blob, tail.len())?;
+        memory::reserve(blob, tail.len())?;
         blob.extend_from_slice(tail);
         Ok(())
     }
@@ -304,9 +305,9 @@ impl Decoder {
             }
             Mode::Flat => {
                 let form = RowForm { dtype, len: 1 };
-                let planes = status::at_least(&mut self.planes, len)?;
+                let planes = memory::at_least(&mut self.planes, len)?;
                 planes::decode_flat(Reader(body), len / form.bytes(), zstd, planes)?;
-                let words = status::at_least(&mut self.words, len)?;
+                let words = memory::at_least(&mut self.words, len)?;
                 form.to_rows(planes, words);
                 words
             }
@@ -330,7 +331,7 @@ impl Decoder {
             bail!(Corrupt, "{} bytes hold no row of {} elements", header.decoded_len, header.row_len);
         }
         let count = header.decoded_len / form.bytes();
-        let words = status::at_least(&mut self.words, header.decoded_len)?;
+        let words = memory::at_least(&mut self.words, header.decoded_len)?;
         let (matrix, tail) = words.split_at_mut(count * form.bytes());
         let (repeats, planes_scratch) = (&mut self.repeats, &mut self.planes_scratch);
         repeats.start(flags & ROTATED != 0);
@@ -342,13 +343,13 @@ impl Decoder {
             true => Some(Angles::read(&mut body, form.len, count, zstd, &mut self.small)?),
             false => None,
         };
-        let planes = status::at_least(&mut self.planes, new * form.bytes())?;
+        let planes = memory::at_least(&mut self.planes, new * form.bytes())?;
         planes::decode(&mut body, &form.shape(new), zstd, planes_scratch, planes)?;
         if flags & REPEATS == 0 {
             form.to_rows(planes, matrix);
             form.restore_exponents(matrix);
         } else {
-            let rows = status::at_least(&mut self.rows, planes.len())?;
+            let rows = memory::at_least(&mut self.rows, planes.len())?;
             form.to_rows(planes, rows);
             form.restore_exponents(rows);
             match angles {

@@ -1,7 +1,8 @@
 //! Which earlier row is nearest: a window of recent rows, compared by sketches of eight numbers first.
 
 use super::word::Real;
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// Rows that are remembered. More find more, and every row costs a look at each sketch.
 pub(super) const WINDOW: usize = 1024;
@@ -68,7 +69,7 @@ impl<R: Real> Window<R> {
         // A mean deviation is 5 steps, so that 3 of them fit on either side.
         let scale = if spread > 1e-30 { 5.0 / spread } else { 0.0 };
         let mut rows = Vec::new();
-        status::reserve(&mut rows, capacity * row_len)?;
+        memory::reserve(&mut rows, capacity * row_len)?;
         Ok(Window {
             row_len,
             capacity,

@@ -11,7 +11,8 @@ use crate::arch;
 use crate::gear::options::{Effort, Predictors};
 use crate::gear::zstd::{self, Search};
 use crate::gear::{entropy, matches};
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 
 /// What to try.
 #[derive(Clone, Copy)]
@@ -127,7 +128,7 @@ pub(super) fn encode(
     // Every unit goes to the end of its group.
     let mut ends: Vec<usize> = Vec::with_capacity(groups.len());
     ends.extend(groups.iter().scan(0, |end, group| Some(std::mem::replace(end, *end + group.len))));
-    let grouped = status::at_least(grouped, shape.len())?;
+    let grouped = memory::at_least(grouped, shape.len())?;
     for (unit, group) in units(shape, unit_rows).zip(&*unit_groups) {
         let end = &mut ends[*group as usize];
         let target = &mut grouped[*end..*end + unit.len];
@@ -135,12 +136,12 @@ pub(super) fn encode(
         *end += unit.len;
     }
 
-    status::reserve(out, unit_groups.len() + shape.len() + 32 * groups.len())?;
+    memory::reserve(out, unit_groups.len() + shape.len() + 32 * groups.len())?;
     push_number(out, unit_rows);
     push_number(out, groups.len());
     if groups.len() > 1 {
         let len =
-            zstd.encode(unit_groups, Search::Level(1), status::at_least(payload, zstd::bound(unit_groups.len()))?)?;
+            zstd.encode(unit_groups, Search::Level(1), memory::at_least(payload, zstd::bound(unit_groups.len()))?)?;
         push_bytes(out, &payload[..len])?;
     }
     for (group, end) in groups.iter().zip(&ends) {
@@ -161,7 +162,7 @@ pub(super) fn encode_flat(
 ) -> Result<()> {
     let len = planes.len() / surveys.len();
     for (plane, survey) in planes.chunks_exact(len).zip(surveys) {
-        let payload = status::at_least(&mut scratch.payload, zstd::bound(len).max(entropy::bound(len)))?;
+        let payload = memory::at_least(&mut scratch.payload, zstd::bound(len).max(entropy::bound(len)))?;
         let coded = match survey.search {
             Some(search) => zstd.encode(plane, search.wider(), payload)?,
             None if survey.is_noise => len,
@@ -232,14 +233,14 @@ fn code(
     // Where neighbours are often equal, ZSTD's matches find more than a code for single bytes does.
     let repeats = (arch::kernels().repeats)(bytes);
     if effort.get() < 7 && 2 * repeats < bytes.len() {
-        return Ok(entropy::literals(bytes, status::at_least(out, entropy::bound(bytes.len()))?));
+        return Ok(entropy::literals(bytes, memory::at_least(out, entropy::bound(bytes.len()))?));
     }
     let search = if effort.get() < 7 { Search::lanes(4) } else { Search::Level(9) };
-    let len = zstd.encode(bytes, search, status::at_least(out, zstd::bound(bytes.len()))?)?;
+    let len = zstd.encode(bytes, search, memory::at_least(out, zstd::bound(bytes.len()))?)?;
     if effort.get() < 7 {
         return Ok(len);
     }
-    let trial_len = entropy::literals(bytes, status::at_least(trial, entropy::bound(bytes.len()))?);
+    let trial_len = entropy::literals(bytes, memory::at_least(trial, entropy::bound(bytes.len()))?);
     if trial_len < len {
         std::mem::swap(out, trial);
     }
@@ -258,8 +259,8 @@ fn find_groups(planes: &[u8], shape: &Shape, unit_rows: usize, options: &Options
     // Groups have one-byte numbers: each predictor of each plane gets its share, the noise of all planes is one.
     let most = most.min((MAX_GROUPS - 1) / (shape.planes * Predictor::ALL.len()));
     groups.clear();
-    status::resize(unit_groups, shape.units(unit_rows))?;
-    let residual = status::at_least(residual, unit_rows)?;
+    memory::resize(unit_groups, shape.units(unit_rows))?;
+    let residual = memory::at_least(residual, unit_rows)?;
     let mut noise = None;
 
     let per_channel = shape.rows.div_ceil(unit_rows);
@@ -321,7 +322,7 @@ pub(super) fn decode(
         bail!(Corrupt, "number of groups is 0");
     }
     // No more units than bytes, so no more than the caller has room for.
-    let unit_groups = status::at_least(&mut scratch.unit_groups, shape.units(unit_rows))?;
+    let unit_groups = memory::at_least(&mut scratch.unit_groups, shape.units(unit_rows))?;
     unit_groups.fill(0);
     if count > 1 {
         zstd.decode(body.bytes("groups of the units")?, unit_groups)?;
@@ -334,7 +335,7 @@ pub(super) fn decode(
         bail!(Corrupt, "a unit is of group {}; there are {count}", count + beyond);
     }
 
-    let mut decoded = status::at_least(&mut scratch.grouped, shape.len())?;
+    let mut decoded = memory::at_least(&mut scratch.grouped, shape.len())?;
     let mut groups: Vec<(Predictor, &[u8])> = Vec::with_capacity(count);
     for (number, len) in lens[..count].iter().enumerate() {
         let group = read_group(body, number, *len)?;

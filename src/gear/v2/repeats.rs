@@ -6,7 +6,8 @@ use super::list;
 use super::planes::{self, Options};
 use super::steps;
 use crate::gear::zstd::{self, Search};
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 
 /// What the finders find out about the rows of a blob. The vectors are as the wire has them.
 #[derive(Default)]
@@ -55,7 +56,7 @@ impl Repeats {
         }
         let small = starts[SMALL as usize + 1] as usize;
         let mut order = Vec::new();
-        status::reserve(&mut order, coded().count())?;
+        memory::reserve(&mut order, coded().count())?;
         order.extend(coded().map(|kind| {
             starts[kind] += 1;
             starts[kind] - 1
@@ -83,19 +84,19 @@ pub(super) fn push(
     out: &mut Vec<u8>,
 ) -> Result<()> {
     list::push(&repeats.distances, zstd, &mut scratch.small, out)?;
-    let kinds = status::at_least(&mut scratch.small.1, zstd::bound(repeats.kinds.len()))?;
+    let kinds = memory::at_least(&mut scratch.small.1, zstd::bound(repeats.kinds.len()))?;
     let len = zstd.encode(&repeats.kinds, Search::Level(3), kinds)?;
     push_bytes(out, &kinds[..len])?;
 
     let row_bytes = form.bytes();
     let (order, small) = repeats.order()?;
-    let rows = status::at_least(&mut scratch.rows, repeats.steps.len())?;
+    let rows = memory::at_least(&mut scratch.rows, repeats.steps.len())?;
     for (row, place) in repeats.steps.chunks_exact(row_bytes).zip(&order) {
         rows[*place as usize * row_bytes..][..row_bytes].copy_from_slice(row);
     }
     let (small_shape, large_shape) = (form.shape(small), form.shape(order.len() - small));
     let (small_rows, large_rows) = rows.split_at(small * row_bytes);
-    let planes = status::at_least(&mut scratch.planes, rows.len())?;
+    let planes = memory::at_least(&mut scratch.planes, rows.len())?;
     let (small_planes, large_planes) = planes.split_at_mut(small * row_bytes);
     if small > 0 {
         form.to_planes(small_rows, small_planes);
@@ -118,13 +119,13 @@ pub(super) fn read(
     scratch: &mut Scratch,
     repeats: &mut Repeats,
 ) -> Result<usize> {
-    status::resize(&mut repeats.distances, count)?;
+    memory::resize(&mut repeats.distances, count)?;
     list::read(body, "distances of rows", zstd, &mut scratch.small.0, &mut repeats.distances)?;
     if let Some(number) = (0..count).find(|number| repeats.distances[*number] as usize > *number) {
         bail!(Corrupt, "row {number} refers to one {} rows before it", repeats.distances[number]);
     }
     let new = repeats.distances.iter().filter(|distance| **distance == 0).count();
-    status::resize(&mut repeats.kinds, count - new)?;
+    memory::resize(&mut repeats.kinds, count - new)?;
     zstd.decode(body.bytes("kinds of rows")?, &mut repeats.kinds)?;
     let flags = if repeats.is_rotated { JOINS } else { 0 };
     if let Some(kind) = repeats.kinds.iter().find(|kind| **kind & !flags > MAX_KIND) {
@@ -135,8 +136,8 @@ pub(super) fn read(
     let (order, small) = repeats.order()?;
     let (small_shape, large_shape) = (form.shape(small), form.shape(order.len() - small));
     let len = order.len() * row_bytes;
-    let (small_planes, large_planes) = status::at_least(&mut scratch.planes, len)?.split_at_mut(small * row_bytes);
-    let rows = status::at_least(&mut scratch.rows, len)?;
+    let (small_planes, large_planes) = memory::at_least(&mut scratch.planes, len)?.split_at_mut(small * row_bytes);
+    let rows = memory::at_least(&mut scratch.rows, len)?;
     let (small_rows, large_rows) = rows.split_at_mut(small * row_bytes);
     if small > 0 {
         steps::decode(body, &small_shape, zstd, planes_scratch, small_planes)?;
@@ -146,7 +147,7 @@ pub(super) fn read(
         planes::decode(body, &large_shape, zstd, planes_scratch, large_planes)?;
         form.to_rows(large_planes, large_rows);
     }
-    status::resize(&mut repeats.steps, len)?;
+    memory::resize(&mut repeats.steps, len)?;
     for (row, place) in repeats.steps.chunks_exact_mut(row_bytes).zip(&order) {
         row.copy_from_slice(&rows[*place as usize * row_bytes..][..row_bytes]);
     }

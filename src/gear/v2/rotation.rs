@@ -14,7 +14,8 @@ use super::turn;
 use super::word::{Real, Word};
 use crate::gear::options::{Effort, Frequencies, Pairing, Positions, Rotation};
 use crate::gear::zstd;
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 
 /// Frequencies above this are a mistake, and those below its inverse turn nothing in any chat.
 const MAX_FREQUENCY: f32 = 1e6;
@@ -76,7 +77,7 @@ impl Angles {
         push_number(out, self.frequencies.len());
         out.push(self.theta.is_none() as u8);
         let numbers: &[f32] = if self.theta.is_some() { self.theta.as_slice() } else { &self.frequencies };
-        status::reserve(out, 4 * numbers.len())?;
+        memory::reserve(out, 4 * numbers.len())?;
         out.extend(numbers.iter().flat_map(|f| f.to_le_bytes()));
         push_number(out, self.positions.len());
         let steps = self.positions.iter().scan(0u32, |last, p| Some(p.wrapping_sub(std::mem::replace(last, *p))));
@@ -118,7 +119,7 @@ impl Angles {
             bail!(Corrupt, "{count} rows of heads of {tokens} tokens");
         }
         let mut positions = Vec::new();
-        status::resize(&mut positions, tokens)?;
+        memory::resize(&mut positions, tokens)?;
         list::read(body, "positions", zstd, scratch, &mut positions)?;
         let mut position = 0u32;
         for step in &mut positions {
@@ -147,7 +148,7 @@ impl<'a, R: Real> Turner<'a, R> {
         let token = number % self.angles.positions.len();
         while self.turns.len() <= token * pairs {
             let position = self.angles.positions[self.turns.len() / pairs];
-            status::reserve_amortized(&mut self.turns, pairs)?;
+            memory::reserve_amortized(&mut self.turns, pairs)?;
             self.turns.extend(self.angles.frequencies.iter().map(|f| {
                 let turn = turn::turn(position, if *f < 1.0 / MAX_FREQUENCY / 1e6 { 0.0 } else { *f });
                 (R::from_f64(turn.cos), R::from_f64(turn.sin))
@@ -196,8 +197,8 @@ impl<R: Real> Classes<R> {
     }
 
     fn add_class(&mut self, row: &[R]) -> Result<usize> {
-        status::reserve_amortized(&mut self.sums, row.len())?;
-        status::reserve_amortized(&mut self.counts, 1)?;
+        memory::reserve_amortized(&mut self.sums, row.len())?;
+        memory::reserve_amortized(&mut self.counts, 1)?;
         self.sums.extend_from_slice(row);
         self.counts.push(1);
         Ok(self.counts.len() - 1)
@@ -235,7 +236,7 @@ pub(super) fn find<W: Word>(
         return Ok(false);
     }
     repeats.start(true);
-    status::reserve(&mut repeats.distances, count)?;
+    memory::reserve(&mut repeats.distances, count)?;
     let mut turner = Turner::<W::Real>::new(angles);
     let mut classes = Classes::<W::Real>::new(row_len);
     let sample = &matrix[..CALIBRATION.min(count) * row_bytes];
@@ -263,7 +264,7 @@ pub(super) fn find<W: Word>(
         let sketch = window.sketch(&row);
         let Some(near) = window.find(&row, &sketch) else {
             repeats.distances.push(0);
-            status::reserve_amortized(&mut last, 1)?;
+            memory::reserve_amortized(&mut last, 1)?;
             last.push(number as u32);
             window.insert(&row, &sketch, classes.add_class(&row)? as u32);
             continue;
@@ -272,7 +273,7 @@ pub(super) fn find<W: Word>(
         let class = near.owner as usize;
         classes.mean(class, &mut prediction);
         turner.apply(number, false, &mut prediction)?;
-        status::reserve_amortized(&mut repeats.steps, row_bytes)?;
+        memory::reserve_amortized(&mut repeats.steps, row_bytes)?;
         let mut sum = 0;
         let start = repeats.steps.len();
         for (word, predicted) in words.zip(&prediction) {
@@ -285,7 +286,7 @@ pub(super) fn find<W: Word>(
             repeats.steps.truncate(start);
         }
         let joins = near.distance < SAME;
-        status::reserve_amortized(&mut repeats.kinds, 1)?;
+        memory::reserve_amortized(&mut repeats.kinds, 1)?;
         repeats.kinds.push(if joins { kind | JOINS } else { kind });
         repeats.distances.push(number as u32 - last[class]);
         window.touch(&near);
@@ -293,7 +294,7 @@ pub(super) fn find<W: Word>(
             classes.add_row(class, &row);
             last[class] = number as u32;
         } else {
-            status::reserve_amortized(&mut last, 1)?;
+            memory::reserve_amortized(&mut last, 1)?;
             last.push(number as u32);
             window.insert(&row, &sketch, classes.add_class(&row)? as u32);
         }
@@ -317,7 +318,7 @@ pub(super) fn expand<W: Word>(
     let mut classes = Classes::<W::Real>::new(row_len);
     // Which rows a later one refers to; then the class of each such row.
     let mut class_of: Vec<u32> = Vec::new();
-    status::resize(&mut class_of, repeats.distances.len())?;
+    memory::resize(&mut class_of, repeats.distances.len())?;
     class_of.fill(NONE);
     for (number, distance) in repeats.distances.iter().enumerate().filter(|(_, d)| **d > 0) {
         class_of[number - *distance as usize] = 0;

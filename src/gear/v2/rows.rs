@@ -5,7 +5,8 @@ use super::near::{CALIBRATION, WINDOW, Window};
 use super::repeats::{self, Repeats};
 use super::word::Word;
 use crate::gear::options::Effort;
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Rows that are looked at before it is decided whether to go on.
@@ -47,7 +48,7 @@ struct Equal {
 impl Equal {
     fn new() -> Result<Self> {
         let mut slots = Vec::new();
-        status::resize(&mut slots, 2 * PROBE)?;
+        memory::resize(&mut slots, 2 * PROBE)?;
         Ok(Equal { slots, len: 0 })
     }
 
@@ -66,7 +67,7 @@ impl Equal {
     fn replace(&mut self, matrix: &[u8], row_bytes: usize, number: usize) -> Result<Option<usize>> {
         if 2 * self.len >= self.slots.len() {
             let old = std::mem::take(&mut self.slots);
-            status::resize(&mut self.slots, 2 * old.len())?;
+            memory::resize(&mut self.slots, 2 * old.len())?;
             for known in old.into_iter().filter(|n| *n > 0) {
                 let slot = self.slot(matrix, row_bytes, known as usize - 1);
                 self.slots[slot] = known;
@@ -89,7 +90,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
         return Ok(false);
     }
     repeats.start(false);
-    status::reserve(&mut repeats.distances, count)?;
+    memory::reserve(&mut repeats.distances, count)?;
     let bytes_of = |number: usize| &matrix[number * row_bytes..(number + 1) * row_bytes];
     let sample = matrix[..CALIBRATION.min(count) * row_bytes].chunks_exact(W::BYTES);
     let sample: Vec<_> = sample.map(|word| W::real(W::bits(word))).collect();
@@ -115,7 +116,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
         if let Some(before) = equal.replace(matrix, row_bytes, number)? {
             savings.add(0.0);
             equal_savings.add(0.0);
-            status::reserve_amortized(&mut repeats.kinds, 1)?;
+            memory::reserve_amortized(&mut repeats.kinds, 1)?;
             repeats.distances.push((number - before) as u32);
             repeats.kinds.push(0);
             continue;
@@ -132,7 +133,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
         if let Some(near) = near {
             savings.add(near.distance);
             distance = number as u32 - near.owner;
-            status::reserve_amortized(&mut repeats.kinds, 1)?;
+            memory::reserve_amortized(&mut repeats.kinds, 1)?;
             let sum = push_steps::<W>(bytes, bytes_of(near.owner as usize), &mut repeats.steps)?;
             repeats.kinds.push(repeats::kind(sum, row_len));
             window.touch(&near);
@@ -146,7 +147,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
 /// Appends the steps from `reference` to `row`; returns their sum.
 fn push_steps<W: Word>(row: &[u8], reference: &[u8], steps: &mut Vec<u8>) -> Result<u64> {
     let start = steps.len();
-    status::reserve_amortized(steps, row.len())?;
+    memory::reserve_amortized(steps, row.len())?;
     steps.resize(start + row.len(), 0);
     let words = row.chunks_exact(W::BYTES).zip(reference.chunks_exact(W::BYTES));
     let mut sum = 0;
@@ -161,7 +162,7 @@ fn push_steps<W: Word>(row: &[u8], reference: &[u8], steps: &mut Vec<u8>) -> Res
 /// Replaces `out` by the new rows of `matrix`.
 pub(super) fn keep_new(matrix: &[u8], row_bytes: usize, distances: &[u32], out: &mut Vec<u8>) -> Result<()> {
     out.clear();
-    status::reserve(out, matrix.len())?;
+    memory::reserve(out, matrix.len())?;
     for (row, distance) in matrix.chunks_exact(row_bytes).zip(distances) {
         if *distance == 0 {
             out.extend_from_slice(row);

@@ -4,7 +4,8 @@
 use super::container::{Reader, push_number};
 use super::planes::{self, DecodeScratch, Options, Scratch, Shape};
 use crate::gear::zstd;
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 
 /// Stands for a number of [`ESCAPE`] or more, which is in the list of large ones.
 const ESCAPE: u8 = 15;
@@ -36,7 +37,7 @@ pub(super) fn encode(
     let lane = shape.channels * shape.rows;
     let packed_shape = packed_shape(shape);
     let mut packed = Vec::new();
-    status::reserve(&mut packed, packed_shape.len())?;
+    memory::reserve(&mut packed, packed_shape.len())?;
     let mut large = Vec::new();
     for start in (0..lane).step_by(shape.rows) {
         for row in (0..shape.rows).step_by(2) {
@@ -45,7 +46,7 @@ pub(super) fn encode(
                 let nibble = if is_small(planes, lane, at) {
                     planes[at]
                 } else {
-                    status::reserve_amortized(&mut large, 1)?;
+                    memory::reserve_amortized(&mut large, 1)?;
                     large.push(at);
                     ESCAPE
                 };
@@ -58,7 +59,7 @@ pub(super) fn encode(
 
     let mut bytes = packed;
     bytes.clear();
-    status::reserve(&mut bytes, large.len() * shape.planes)?;
+    memory::reserve(&mut bytes, large.len() * shape.planes)?;
     for plane in 0..shape.planes {
         bytes.extend(large.iter().map(|at| planes[plane * lane + at]));
     }
@@ -77,11 +78,11 @@ pub(super) fn decode(
     let lane = shape.channels * shape.rows;
     let packed_shape = packed_shape(shape);
     let mut packed = Vec::new();
-    status::resize(&mut packed, packed_shape.len())?;
+    memory::resize(&mut packed, packed_shape.len())?;
     planes::decode(body, &packed_shape, zstd, scratch, &mut packed)?;
     let count = body.number(lane, "number of large steps")?;
     let mut large = Vec::new();
-    status::resize(&mut large, count * shape.planes)?;
+    memory::resize(&mut large, count * shape.planes)?;
     planes::decode(body, &large_shape(shape, count), zstd, scratch, &mut large)?;
 
     planes[lane..].fill(0);

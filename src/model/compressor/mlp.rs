@@ -4,7 +4,8 @@ use super::{Block, Compressor, SLOTS};
 use crate::arch::{self, PANEL, Product};
 use crate::dtype::Dtype;
 use crate::model::element::{Endian, narrow, round, rounded, widen};
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// Rows that go through all layers together: what they are in between stays in the caches of the CPU.
 pub(super) const ROWS: usize = 48;
@@ -24,8 +25,8 @@ impl Packed {
     fn set(&mut self, depth: usize, weight: &[f32], bias: &[f32]) -> Result<()> {
         let panels = (weight.len() / depth).div_ceil(PANEL);
         self.depth = depth;
-        status::resize(&mut self.panels, panels * depth)?;
-        status::resize(&mut self.bias, panels)?;
+        memory::resize(&mut self.panels, panels * depth)?;
+        memory::resize(&mut self.bias, panels)?;
         for (panel, rows) in self.panels.chunks_exact_mut(depth).zip(weight.chunks(PANEL * depth)) {
             for (column, row) in rows.chunks_exact(depth).enumerate() {
                 panel.iter_mut().zip(row).for_each(|(to, x)| to[column] = *x);
@@ -58,7 +59,7 @@ impl Mlp {
         for (layer, block) in self.layers.iter_mut().zip(blocks) {
             let (weight, bias) = file.elements(block);
             let len = block.weight_len() + block.bias_len();
-            status::resize(&mut self.plain, len)?;
+            memory::resize(&mut self.plain, len)?;
             let (weights, biases) = self.plain.split_at_mut(block.weight_len());
             widen(file.header.dtype, Endian::Little, weight, weights);
             widen(file.header.dtype, Endian::Little, bias, biases);
@@ -66,10 +67,10 @@ impl Mlp {
             let (weights, biases) = self.plain.split_at(block.weight_len());
             layer.set(block.cols, weights, biases)?;
         }
-        status::resize(&mut self.input, ROWS * self.layers[0].depth)?;
+        memory::resize(&mut self.input, ROWS * self.layers[0].depth)?;
         let widest = self.layers.iter().map(|layer| layer.bias.len()).max().unwrap_or(0);
         for rows in &mut self.between {
-            status::resize(rows, ROWS * widest)?;
+            memory::resize(rows, ROWS * widest)?;
         }
         self.dtype = Some(dtype);
         Ok(())

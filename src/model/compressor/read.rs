@@ -4,7 +4,8 @@ use super::shape::{Shapes, Side};
 use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Block, Compressor, DTYPES, HEADER_BYTES, Header, MAGIC, Place, VERSION};
 use crate::model::element::{Endian, widen};
 use crate::model::file::Source;
-use crate::status::{self, Error, Result, Status, bail};
+use crate::status::{Error, Result, Status, bail};
+use crate::sys::memory;
 
 /// Elements that are looked at at once.
 const RUN: usize = 4096;
@@ -147,7 +148,7 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
                 };
                 bail!(Corrupt, "offset {at}: {place}: {name} is {value}; {why}");
             }
-            status::reserve_amortized(&mut blocks, 1)?;
+            memory::reserve_amortized(&mut blocks, 1)?;
             // Both fit: so many elements are in the file, and its bytes must fit memory.
             let (rows, cols) = (usize::try_from(rows), usize::try_from(cols));
             let (Ok(rows), Ok(cols)) = (rows, cols) else {

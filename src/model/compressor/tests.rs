@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::model::element::{Endian, narrow, round, widen};
-use crate::status::{Status, shortage};
+use crate::status::Status;
+use crate::sys::memory::shortage;
 use half::{bf16, f16};
 
 #[test]

@@ -6,7 +6,8 @@ use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Compressor, DTYPES, HEADER_BYTES, 
 use crate::dtype::Dtype;
 use crate::model::element::{Endian, narrow, rounded, widen};
 use crate::model::file::NewFile;
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -69,7 +70,7 @@ impl Weights<'_> {
     /// The file, in memory.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut file = Vec::new();
-        status::reserve(&mut file, usize::try_from(self.file_bytes()).unwrap_or(usize::MAX))?;
+        memory::reserve(&mut file, usize::try_from(self.file_bytes()).unwrap_or(usize::MAX))?;
         self.write(|bytes| {
             file.extend_from_slice(bytes);
             Ok(())

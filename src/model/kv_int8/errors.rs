@@ -2,7 +2,8 @@
 
 use super::{Scales, Shape, dequantize, quantize};
 use crate::model::element::{self, widen};
-use crate::status::{self, Result};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// The difference between values and what codes restore, in the element type. Sums are kept in f64.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -99,14 +100,14 @@ pub fn errors(shape: &Shape, values: &[u8], scales: &Scales) -> Result<Errors> {
     shape.check_values(values)?;
     shape.check_channels("scales", scales.scale.len())?;
     let mut sums: Vec<Sums> = Vec::new();
-    status::resize(&mut sums, shape.channels())?;
+    memory::resize(&mut sums, shape.channels())?;
     let (mut codes, mut bytes, mut restored) = (Vec::new(), Vec::new(), Vec::new());
     shape.rows(values, |token, first, row, numbers| {
         shape.check_finite(token, first, numbers)?;
         let columns = numbers.len();
-        status::resize(&mut codes, columns)?;
-        status::resize(&mut bytes, row.len())?;
-        status::resize(&mut restored, columns)?;
+        memory::resize(&mut codes, columns)?;
+        memory::resize(&mut bytes, row.len())?;
+        memory::resize(&mut restored, columns)?;
         let scales = scales.of(first..first + columns);
         let row_shape = shape.of_row(columns);
         quantize(&row_shape, row, &scales, &mut codes)?;

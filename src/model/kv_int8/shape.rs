@@ -2,7 +2,8 @@
 
 use crate::dtype::Dtype;
 use crate::model::element::{self, widen};
-use crate::status::{self, Result, bail};
+use crate::status::{Result, bail};
+use crate::sys::memory;
 use std::ops::Range;
 
 /// The order of elements in memory; the last lie side by side.
@@ -99,7 +100,7 @@ impl Shape {
     ) -> Result<()> {
         let mut numbers = Vec::new();
         for Part { channels, elements } in self.parts() {
-            status::resize(&mut numbers, channels.len())?;
+            memory::resize(&mut numbers, channels.len())?;
             let rows = values[self.bytes_of(&elements)].chunks_exact(channels.len() * self.dtype.bytes());
             for (token, row) in rows.enumerate() {
                 widen(self.dtype, element::Endian::Native, row, &mut numbers);

@@ -7,7 +7,8 @@ use super::quantize;
 use crate::dtype::Dtype;
 use crate::model::element::{Endian, narrow};
 use crate::model::safetensors;
-use crate::status::{Error, Result, Status, bail, resize};
+use crate::status::{Error, Result, Status, bail};
+use crate::sys::memory::resize;
 use std::ops::Range;
 
 /// Scales and offsets of a layer's KV cache, one for each channel or one for all.

@@ -2,7 +2,8 @@
 
 use super::folder::OpenFile;
 use crate::model::safetensors::{Dtype, Tensor};
-use crate::status::{Error, Result, Status, bail, reserve};
+use crate::status::{Error, Result, Status, bail};
+use crate::sys::memory::reserve;
 use half::{bf16, f16};
 use std::collections::BTreeMap;
 

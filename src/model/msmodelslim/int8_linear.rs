@@ -4,7 +4,8 @@ use super::dequantize::check_rows;
 use super::layers::Granularity;
 use super::model::Model;
 use super::quantize::quantize;
-use crate::status::{Result, bail, reserve, resize};
+use crate::status::{Result, bail};
+use crate::sys::memory::{reserve, resize};
 use std::ops::Range;
 
 impl Model {

@@ -5,7 +5,8 @@ use super::random::Random;
 use crate::layout::Spec;
 use crate::session::metrics::Metrics;
 use crate::session::tests::shared::Session;
-use crate::status::{Status, shortage};
+use crate::status::Status;
+use crate::sys::memory::shortage;
 use serde_json::{Value, json};
 use std::time::Instant;
 

@@ -9,8 +9,9 @@ use super::{Coverage, trace};
 use crate::layout::Pair;
 use crate::session::Lengths;
 use crate::session::tests::shared::Session;
-use crate::status::{Result, Status, shortage};
+use crate::status::{Result, Status};
 use crate::store::Cache;
+use crate::sys::memory::shortage;
 use std::rc::Rc;
 
 /// Chats stay this short, so that a schedule is quick.

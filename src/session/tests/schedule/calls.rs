@@ -6,7 +6,8 @@ use crate::h2o::Tile;
 use crate::session::tests::attention::Attention;
 use crate::session::tests::shared::Session;
 use crate::session::tests::{random::Random, trace};
-use crate::status::{Result, Status, shortage};
+use crate::status::{Result, Status};
+use crate::sys::memory::shortage;
 
 impl Run {
     /// Sends the tiles of a step: each head in order in some lane, lanes in any order or at once. Answers whether all
