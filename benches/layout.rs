@@ -201,6 +201,8 @@ fn main() {
             max_tokens: tokens,
             key_head_stride: 0,
             value_head_stride: 0,
+            key_token_stride: 0,
+            value_token_stride: 0,
         };
         bench::<2>(&format!("{kv_heads} heads x 128, f16, hP 16"), base);
         let f32 = Spec { key_dtype: Dtype::F32, value_dtype: Dtype::F32, h_pack: 8, ..base };

@@ -29,6 +29,10 @@
  *     (BUFFER_TOO_SMALL), then for the text. Paths and other texts that go in are UTF-8, terminated by a zero, unless
  *     their length goes beside them.
  *   - Buffers that a call writes must not overlap any other buffer of the call: INVALID_ARGUMENT.
+ *   - Pages: only a call that is handed a cache names its addresses to the system, and only those of the call. It may
+ *     give whole pages of released tokens back (they read as zero) and take pages of tokens that it restores. Threads of
+ *     the library never touch cache memory, so a host may move or free a cache between any two calls.
+ *   - Memory that is refused is OUT_OF_MEMORY: nothing was changed, and the call may be made again.
  *   - Nothing that the library allocates has to be freed by the host, except handles by their _destroy function.
  *     _destroy(NULL) does nothing.
  *   - A function that takes a const handle may run on several threads at once with others that do; any other call
@@ -324,7 +328,8 @@ typedef struct mnnkv_sizing mnnkv_sizing;
 ///   mnnkv_store_submit      tokens that have become cold: copied out and encoded
 ///   mnnkv_store_commit      raw bytes of everything submitted go back to the system
 ///
-/// and, whenever it edits the layer's cache, mnnkv_store_compacted or mnnkv_store_truncated. Between commit and restore
+/// and, whenever it edits the layer's cache, mnnkv_store_compacted, mnnkv_store_truncated or mnnkv_store_rewritten.
+/// Between commit and restore
 /// the host must neither read nor write released tokens; it may move them together with others, and copy the whole
 /// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
 /// except mnnkv_store_stats.
@@ -388,11 +393,26 @@ typedef struct mnnkv_gear_options {
 ///   V [max_tokens/F][D/hP][F/lP][hP][lP], u = t%F
 ///     (t/F)*UP(D,hP)*s + (d/hP)*s + (u/lP)*hP*lP + (d%hP)*lP + u%lP      with s = UP(F,lP)*lP*hP
 ///
-/// as in MNN 3.6 (CPUKVCacheManager). Lanes and dims that only fill up a packing unit are padding; no function
-/// writes them.
+/// as in MNN 3.6 (CPUKVCacheManager). Lanes and dims that only fill up a packing unit are padding; no function but
+/// mnnkv_kv_release writes them.
 ///
 /// MNN's packing, element type first: Arm 64 fp16 f16 1/16, Arm 64 f32 1/8, Arm 32 f32 1/4, Arm bf16 1/8 (ARMv8.6:
 /// 4/8), SME2 f32 1/64 and f16 2/64, x86 SSE and AVX2 f32 1/4, x86 AVX-512 f32 1/8, x86 bf16 8/4 (l_pack/h_pack).
+///
+/// Row-major caches, as llama.cpp has them, are packings of one, with N = kv_heads * head_dim and S bytes an element:
+///
+///   K [token][head][dim]        l_pack 1, h_pack 1, key_token_stride N*S
+///   V [token][head][dim]        flash_block 1, value_token_stride N*S (flash attention)
+///   V [head][dim][token]        flash_block max_tokens, no value_token_stride (transposed)
+///
+///   mnnkv_layout l = {0};                   // K and V of a tensor row per token, f16
+///   l.struct_size = sizeof l;
+///   l.key_dtype = l.value_dtype = MNNKV_DTYPE_F16;
+///   l.kv_heads = 8; l.head_dim = 128; l.max_tokens = n_ctx;
+///   l.l_pack = l.h_pack = 1;
+///   l.key_token_stride = 8 * 128 * 2;       // ggml's nb of the token dimension
+///   l.flash_block = 1; l.value_token_stride = 8 * 128 * 2;
+///   // or, where V is transposed: l.flash_block = n_ctx; l.value_token_stride = 0;
 typedef struct mnnkv_layout {
     /// sizeof(mnnkv_layout)
     uint32_t struct_size;
@@ -418,8 +438,12 @@ typedef struct mnnkv_layout {
     uint64_t key_head_stride;
     /// Bytes from one head's V to the next, a multiple of the element size; 0 = heads lie side by side.
     uint64_t value_head_stride;
-    /// Must be 0.
-    uint32_t reserved[4];
+    /// Bytes from one token's K to the next of the same head, a multiple of the element size, where h_pack is 1: a
+    /// row-major cache. 0 = tokens lie side by side. With a token stride, key_head_stride 0 means that the heads of a
+    /// token lie side by side, and any stride that keeps them inside the token stride is accepted.
+    uint64_t key_token_stride;
+    /// As key_token_stride, for V, where flash_block is 1.
+    uint64_t value_token_stride;
 } mnnkv_layout;
 
 /// When and how much to evict. Start from mnnkv_h2o_config_default; a NULL pointer means those defaults.
@@ -1064,7 +1088,7 @@ extern "C" {
 const char *mnnkv_status_name(mnnkv_status status);
 
 /// One sentence about the last call that failed on the calling thread: what was given and what was allowed.
-/// Empty when none failed. UTF-8, never NULL; valid until the next mnnkv call on this thread. A successful call
+/// Empty when none failed. UTF-8 of at most 1,023 bytes, never NULL; valid until the next mnnkv call on this thread. A successful call
 /// leaves it as it is, so look at the status first.
 const char *mnnkv_last_error(void);
 
@@ -1259,12 +1283,14 @@ mnnkv_status mnnkv_kv_zero(const struct mnnkv_layout *layout,
                            uint32_t count);
 
 /// As mnnkv_kv_zero, and gives the whole memory pages inside the range back to the system; the addresses stay valid
-/// and take memory again when written. bytes: what went back (pages that were not in memory do not count).
+/// and take memory again when written. Padding of the released tokens is zeroed, too, so that it keeps no page.
 ///
-/// The buffers should be private memory (malloc, new, anonymous mmap): pages of a file mapping leave memory too, but
-/// read as the file has them. Linux and Android use madvise(MADV_DONTNEED), macOS MADV_FREE_REUSABLE, Windows trims the
-/// working set; elsewhere the tokens are only zeroed and bytes is 0. K goes back in whole groups of h_pack tokens, V in
-/// whole flash blocks, as far as they cover pages. One thread per cache.
+/// bytes: what left memory (pages that were not in memory do not count). The contents are zero whatever the memory is;
+/// pages go back where the system can drop them. Linux and Android: private anonymous memory (malloc, new, anonymous
+/// mmap) by madvise(MADV_DONTNEED); shared memory, file mappings, locked memory and huge pages of hugetlbfs are zeroed
+/// and stay. macOS: MADV_FREE_REUSABLE. Windows trims the working set. Elsewhere tokens are only zeroed and bytes is 0.
+/// K goes back in whole groups of h_pack tokens, V in whole flash blocks, as far as they cover pages. One thread per
+/// cache.
 mnnkv_status mnnkv_kv_release(const struct mnnkv_layout *layout,
                               void *key,
                               void *value,
@@ -1338,9 +1364,11 @@ void mnnkv_store_destroy(struct mnnkv_store *store);
 ///
 /// ticket: the block's number, as messages name it. 64 to 256 tokens a block are a good choice. A block that would not
 /// shrink is not kept and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same
-/// tokens with the same content again costs no encoding; other content replaces the block.
-/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: max_queue or
-/// pending_bytes is reached; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
+/// range with the same content again costs no encoding and returns the ticket it has. A block whose tokens were
+/// rewritten since makes way for one that overlaps it and counts as stale (stale_blocks).
+/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens or a block of another
+/// range that still equals the cache. BUSY: max_queue or pending_bytes is reached; try again in a later step (the call
+/// never blocks). OUT_OF_MEMORY: the tokens stay raw, and what the store holds is as before.
 mnnkv_status mnnkv_store_submit(struct mnnkv_store *store,
                                 uint32_t layer,
                                 const struct mnnkv_layout *layout,
@@ -1388,7 +1416,8 @@ mnnkv_status mnnkv_store_restore(struct mnnkv_store *store,
 /// reserve_pairs: n_pairs times (offset, length) in token numbers before the move, counted from 0: after a compact with
 /// a base, put (0, base) first and add base to the other offsets. Blocks follow their tokens; released ones lose the
 /// tokens that are gone and no others.
-/// INVALID_ARGUMENT: pairs that are negative, overlap or do not ascend; nothing has changed then.
+/// INVALID_ARGUMENT: pairs that are negative, overlap or do not ascend. OUT_OF_MEMORY: there is no room to cut blocks;
+/// call again before any other call for this layer. In both cases the store is as before.
 mnnkv_status mnnkv_store_compacted(struct mnnkv_store *store,
                                    uint32_t layer,
                                    const int32_t *reserve_pairs,
@@ -1396,6 +1425,18 @@ mnnkv_status mnnkv_store_compacted(struct mnnkv_store *store,
 
 /// Says that the layer's tokens from kv_len on are gone (rollback, history edit; 0 = the cache was cleared).
 mnnkv_status mnnkv_store_truncated(struct mnnkv_store *store, uint32_t layer, uint32_t kv_len);
+
+/// Says that the host wrote over tokens begin .. begin + count in place (a K-shift, an edit of keys): blobs of these
+/// tokens are void and never restored over them. Comes after the writes and before the layer's next call.
+///
+/// A K-shift reads what it rewrites, so it comes after mnnkv_store_restore. Tokens that are written without being read
+/// need no restore: released blocks keep their other tokens. Blocks that lost tokens count as stale (stale_blocks).
+/// INVALID_ARGUMENT: begin + count overflows. OUT_OF_MEMORY: the store is as before; call again before any other call for
+/// this layer.
+mnnkv_status mnnkv_store_rewritten(struct mnnkv_store *store,
+                                   uint32_t layer,
+                                   uint32_t begin,
+                                   uint32_t count);
 
 /// Reads the counters. Set statistics->struct_size first. May run beside any other call on the store; it waits for a
 /// call under way.

@@ -158,6 +158,10 @@ public:
         return mnnkv_store_truncated(handle_, layer, kv_len);
     }
 
+    status rewritten(std::uint32_t layer, std::uint32_t begin, std::uint32_t count) noexcept {
+        return mnnkv_store_rewritten(handle_, layer, begin, count);
+    }
+
     status stats(mnnkv_store_statistics& out) const noexcept {
         return detail::get(out, [this](mnnkv_store_statistics* to) { return mnnkv_store_stats(handle_, to); });
     }

@@ -1,6 +1,6 @@
 //! Element types of a KV cache.
 
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result, error};
 
 /// An element type, with the number that names it in the C ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,8 +21,8 @@ pub enum Dtype {
 fn unknown(code: u32, what: &str) -> Error {
     const EXPECTED: &str = "F16 (1), BF16 (2), F32 (3) or INT8 (4) expected";
     match code {
-        5 | 6 => Error::new(Status::Unsupported, format!("{what} is {code} (TurboQuant); {EXPECTED}")),
-        _ => Error::new(Status::InvalidArgument, format!("{what} is {code}; {EXPECTED}")),
+        5 | 6 => error!(Unsupported, "{what} is {code} (TurboQuant); {EXPECTED}"),
+        _ => error!(InvalidArgument, "{what} is {code}; {EXPECTED}"),
     }
 }
 

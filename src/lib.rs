@@ -25,9 +25,7 @@
 #[cfg(panic = "abort")]
 compile_error!("mnn-kv turns panics into a status; build it with panic = \"unwind\"");
 
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod arch;
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod dtype;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod ffi;
@@ -35,13 +33,11 @@ pub mod ffi;
 pub mod gear;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod h2o;
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod layout;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod model;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod session;
 pub mod status;
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod store;
-mod sys;
+pub mod sys;

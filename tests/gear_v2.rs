@@ -339,7 +339,7 @@ fn print_level_and_digest() {
 
 #[test]
 fn every_cpu_level_writes_the_same_bytes() {
-    let children = mnnkv::arch::available().into_iter().map(|kernels| {
+    let children = mnnkv::arch::available().map(|kernels| {
         let level = format!("{:?}", kernels.level).to_lowercase();
         // Programs of another kind of machine need another to run them.
         let runner = std::env::var("MNNKV_TEST_RUNNER").unwrap_or_default();

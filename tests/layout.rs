@@ -52,8 +52,11 @@ fn spec() -> impl Strategy<Value = Spec> {
     let packs = (prop::sample::select(vec![1u32, 2, 3, 4, 8]), prop::sample::select(vec![1u32, 2, 3, 4, 8, 16, 64]));
     let gaps = prop_oneof![Just((0u64, 0u64)), (0u64..40, 0u64..40)];
     let flash_block = prop_oneof![Just(64u32), 1u32..40, Just(1000)];
-    (dtype(), dtype(), 1u32..4, 1u32..40, packs, flash_block, 1u32..150, gaps).prop_map(
-        |(key_dtype, value_dtype, kv_heads, head_dim, (l_pack, h_pack), flash_block, max_tokens, gaps)| {
+    // Row-major K, V or both, heads inside the token stride or not.
+    let row_major = prop_oneof![Just((false, false)), any::<(bool, bool)>()];
+    (dtype(), dtype(), 1u32..4, 1u32..40, packs, flash_block, 1u32..150, gaps, row_major, any::<bool>()).prop_map(
+        |(key_dtype, value_dtype, kv_heads, head_dim, packs, flash_block, max_tokens, gaps, row_major, inside)| {
+            let (l_pack, h_pack) = packs;
             let mut spec = Spec {
                 key_dtype,
                 value_dtype,
@@ -65,15 +68,49 @@ fn spec() -> impl Strategy<Value = Spec> {
                 max_tokens,
                 key_head_stride: 0,
                 value_head_stride: 0,
+                key_token_stride: 0,
+                value_token_stride: 0,
             };
             if gaps != (0, 0) {
                 let (k, v) = Model { spec }.head_bytes();
                 spec.key_head_stride = k as u64 + gaps.0 * 4;
                 spec.value_head_stride = v as u64 + gaps.1 * 4;
             }
+            spread_tokens(&mut spec, row_major, inside, gaps);
             spec
         },
     )
+}
+
+/// Gives K, V or both a token stride.
+fn spread_tokens(spec: &mut Spec, (key, value): (bool, bool), heads_inside: bool, gaps: (u64, u64)) {
+    let heads = u64::from(spec.kv_heads);
+    if key {
+        (spec.h_pack, spec.key_head_stride) = (1, 0);
+    }
+    if value {
+        (spec.flash_block, spec.value_head_stride) = (1, 0);
+    }
+    let (row_k, row_v) = Model { spec: *spec }.row_bytes();
+    let apart = |row: usize, gap: u64| if heads_inside { (row as u64 + gap * 4) * heads } else { row as u64 + gap * 4 };
+    if key {
+        spec.key_token_stride = apart(row_k, gaps.0);
+    }
+    if value {
+        spec.value_token_stride = apart(row_v, gaps.1);
+    }
+    let (k, v) = Model { spec: *spec }.head_bytes();
+    // Heads that do not fit between a token and the next lie behind each other; the others may have gaps, too.
+    if key && !heads_inside {
+        spec.key_head_stride = k as u64;
+    } else if key && gaps.0 > 0 {
+        spec.key_head_stride = row_k as u64 + gaps.0 * 4;
+    }
+    if value && !heads_inside {
+        spec.value_head_stride = v as u64;
+    } else if value && gaps.1 > 0 {
+        spec.value_head_stride = row_v as u64 + gaps.1 * 4;
+    }
 }
 
 /// A layout and two fractions that become tokens inside it.
@@ -143,14 +180,22 @@ proptest! {
         prop_assert!(c.key == expected.key);
         prop_assert!(c.value == expected.value);
 
-        // release hands over the same bytes, each once.
+        // release hands over the same bytes and their padding, each once.
         let mut c = Cache::new(spec, seed);
-        let sum = layout::release(&c.layout, &mut c.key, &mut c.value, range, &mut |run| {
+        let mut expected = Cache::new(spec, seed);
+        expected.model.release(&mut expected.key, &mut expected.value, begin..begin + count);
+        let mut handed = 0;
+        layout::release(&c.layout, &mut c.key, &mut c.value, range, &mut |run| {
             run.fill(0);
-            run.len() as u64
-        });
-        prop_assert_eq!(sum.unwrap() as usize, k.len() + v.len());
+            handed += run.len();
+            0
+        }).unwrap();
         prop_assert!(c.key == expected.key && c.value == expected.value);
+        let (mut ones, mut zeros) = (vec![1; c.key.len() + c.value.len()], 0);
+        let (key, value) = ones.split_at_mut(c.key.len());
+        expected.model.release(key, value, begin..begin + count);
+        ones.iter().for_each(|byte| zeros += usize::from(*byte == 0));
+        prop_assert_eq!(handed, zeros);
     }
 
     #[test]
@@ -206,6 +251,8 @@ const SMALL: Spec = Spec {
     max_tokens: 20,
     key_head_stride: 0,
     value_head_stride: 0,
+    key_token_stride: 0,
+    value_token_stride: 0,
 };
 
 #[test]
@@ -222,6 +269,8 @@ fn a_real_mnn_cache_gathers_to_the_rows_it_was_made_of() {
         max_tokens: 893,
         key_head_stride: 229_376,
         value_head_stride: 229_376,
+        key_token_stride: 0,
+        value_token_stride: 0,
     };
     let layout = Layout::new(&spec).unwrap();
     let (mut key, value) = (common::read("mnn_packed/key_packed.f32"), common::read("mnn_packed/value_packed.f32"));
@@ -282,6 +331,15 @@ fn impossible_layouts_are_refused_by_name() {
         ("key_head_stride", Spec { key_head_stride: 1 << 20 | 1, ..SMALL }),
         ("value_head_stride", Spec { value_head_stride: 2, ..SMALL }),
         ("value", Spec { value_head_stride: u64::MAX - 1, ..SMALL }),
+        ("key_token_stride is 64; 0 expected where 4 tokens", Spec { key_token_stride: 64, ..SMALL }),
+        ("value_token_stride is 10; 0 expected where 6 tokens", Spec { value_token_stride: 10, ..SMALL }),
+        ("key_token_stride is 8; at least 12", Spec { h_pack: 1, key_token_stride: 8, ..SMALL }),
+        ("key_token_stride is 31; a multiple of 2", Spec { h_pack: 1, key_token_stride: 31, ..SMALL }),
+        (
+            "key_head_stride is 20; at least 468, or heads that fit",
+            Spec { h_pack: 1, key_token_stride: 24, key_head_stride: 20, ..SMALL },
+        ),
+        ("value", Spec { flash_block: 1, value_token_stride: u64::MAX - 7, ..SMALL }),
     ] {
         let error = Layout::new(&spec).unwrap_err();
         assert_eq!(error.status(), Status::InvalidArgument, "{field}");

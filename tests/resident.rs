@@ -3,7 +3,7 @@
 
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Layout, Spec};
-use mnnkv::store::pages;
+use mnnkv::sys::pages;
 
 /// Resident bytes of this process, as the system counts them.
 fn resident() -> i64 {
@@ -26,6 +26,8 @@ fn release_lowers_the_resident_size_by_what_it_reports() {
         max_tokens: 16_384,
         key_head_stride: 0,
         value_head_stride: 0,
+        key_token_stride: 0,
+        value_token_stride: 0,
     };
     let layout = Layout::new(&spec).unwrap();
     let (mut key, mut value) = (vec![0x3Cu8; layout.key_bytes()], vec![0x3Cu8; layout.value_bytes()]);

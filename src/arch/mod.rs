@@ -21,6 +21,7 @@ mod x86_64;
 #[cfg(test)]
 mod tests;
 
+use crate::sys;
 pub use product::{PANEL, Product};
 pub use row_sums::PackedRows;
 use std::sync::OnceLock;
@@ -234,23 +235,19 @@ static PORTABLE: Kernels = Kernels {
 };
 
 /// The kernels of every level this CPU can run, lowest first.
-pub fn available() -> Vec<&'static Kernels> {
-    #[allow(unused_mut)]
-    let mut all = vec![&PORTABLE];
+pub fn available() -> impl Iterator<Item = &'static Kernels> {
+    let more = std::iter::empty();
     #[cfg(target_arch = "x86_64")]
-    all.extend(x86_64::available());
+    let more = more.chain(x86_64::available());
     #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-    all.push(&aarch64::NEON);
-    all
+    let more = more.chain([&aarch64::NEON]);
+    std::iter::once(&PORTABLE).chain(more)
 }
 
 /// The kernels in use.
 pub fn kernels() -> &'static Kernels {
     static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
-    CHOSEN.get_or_init(|| {
-        let wanted = std::env::var("MNNKV_CPU_LEVEL").unwrap_or_default();
-        choose(&available(), &wanted)
-    })
+    CHOSEN.get_or_init(|| sys::with_variable(c"MNNKV_CPU_LEVEL", |wanted| choose(available(), wanted)))
 }
 
 /// The name of the level in use.
@@ -259,7 +256,13 @@ pub fn level_name() -> &'static core::ffi::CStr {
 }
 
 /// The level of that name if it is there, else the highest.
-fn choose(available: &[&'static Kernels], wanted: &str) -> &'static Kernels {
-    let named = available.iter().find(|k| k.level.c_name().to_str() == Ok(wanted));
-    named.or(available.last()).unwrap_or(&&PORTABLE)
+fn choose(available: impl Iterator<Item = &'static Kernels>, wanted: Option<&str>) -> &'static Kernels {
+    let mut highest = &PORTABLE;
+    for kernels in available {
+        if wanted.is_some_and(|wanted| kernels.level.c_name().to_str() == Ok(wanted)) {
+            return kernels;
+        }
+        highest = kernels;
+    }
+    highest
 }

@@ -6,7 +6,7 @@ use super::status::mnnkv_status;
 use crate::dtype::Dtype;
 use crate::layout::{self, Layout, Pair, Spec};
 use crate::status::{Error, Result, bail};
-use crate::store::pages;
+use crate::sys::pages;
 use std::ffi::c_void;
 
 /// IEEE 754 binary16.
@@ -37,11 +37,26 @@ const _: () = assert!(
 ///   V [max_tokens/F][D/hP][F/lP][hP][lP], u = t%F
 ///     (t/F)*UP(D,hP)*s + (d/hP)*s + (u/lP)*hP*lP + (d%hP)*lP + u%lP      with s = UP(F,lP)*lP*hP
 ///
-/// as in MNN 3.6 (CPUKVCacheManager). Lanes and dims that only fill up a packing unit are padding; no function
-/// writes them.
+/// as in MNN 3.6 (CPUKVCacheManager). Lanes and dims that only fill up a packing unit are padding; no function but
+/// mnnkv_kv_release writes them.
 ///
 /// MNN's packing, element type first: Arm 64 fp16 f16 1/16, Arm 64 f32 1/8, Arm 32 f32 1/4, Arm bf16 1/8 (ARMv8.6:
 /// 4/8), SME2 f32 1/64 and f16 2/64, x86 SSE and AVX2 f32 1/4, x86 AVX-512 f32 1/8, x86 bf16 8/4 (l_pack/h_pack).
+///
+/// Row-major caches, as llama.cpp has them, are packings of one, with N = kv_heads * head_dim and S bytes an element:
+///
+///   K [token][head][dim]        l_pack 1, h_pack 1, key_token_stride N*S
+///   V [token][head][dim]        flash_block 1, value_token_stride N*S (flash attention)
+///   V [head][dim][token]        flash_block max_tokens, no value_token_stride (transposed)
+///
+///   mnnkv_layout l = {0};                   // K and V of a tensor row per token, f16
+///   l.struct_size = sizeof l;
+///   l.key_dtype = l.value_dtype = MNNKV_DTYPE_F16;
+///   l.kv_heads = 8; l.head_dim = 128; l.max_tokens = n_ctx;
+///   l.l_pack = l.h_pack = 1;
+///   l.key_token_stride = 8 * 128 * 2;       // ggml's nb of the token dimension
+///   l.flash_block = 1; l.value_token_stride = 8 * 128 * 2;
+///   // or, where V is transposed: l.flash_block = n_ctx; l.value_token_stride = 0;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_layout {
@@ -69,8 +84,12 @@ pub struct mnnkv_layout {
     pub key_head_stride: u64,
     /// Bytes from one head's V to the next, a multiple of the element size; 0 = heads lie side by side.
     pub value_head_stride: u64,
-    /// Must be 0.
-    pub reserved: [u32; 4],
+    /// Bytes from one token's K to the next of the same head, a multiple of the element size, where h_pack is 1: a
+    /// row-major cache. 0 = tokens lie side by side. With a token stride, key_head_stride 0 means that the heads of a
+    /// token lie side by side, and any stride that keeps them inside the token stride is accepted.
+    pub key_token_stride: u64,
+    /// As key_token_stride, for V, where flash_block is 1.
+    pub value_token_stride: u64,
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
@@ -91,7 +110,6 @@ fn float(code: u32, what: &str) -> Result<Dtype> {
 
 impl mnnkv_layout {
     fn check(&self) -> Result<Layout> {
-        pointer::reserved(&self.reserved, "layout")?;
         Layout::new(&Spec {
             key_dtype: float(self.key_dtype, "layout->key_dtype")?,
             value_dtype: float(self.value_dtype, "layout->value_dtype")?,
@@ -103,6 +121,8 @@ impl mnnkv_layout {
             max_tokens: self.max_tokens,
             key_head_stride: self.key_head_stride,
             value_head_stride: self.value_head_stride,
+            key_token_stride: self.key_token_stride,
+            value_token_stride: self.value_token_stride,
         })
     }
 }
@@ -387,12 +407,14 @@ pub unsafe extern "C" fn mnnkv_kv_zero(
 }
 
 /// As mnnkv_kv_zero, and gives the whole memory pages inside the range back to the system; the addresses stay valid
-/// and take memory again when written. bytes: what went back (pages that were not in memory do not count).
+/// and take memory again when written. Padding of the released tokens is zeroed, too, so that it keeps no page.
 ///
-/// The buffers should be private memory (malloc, new, anonymous mmap): pages of a file mapping leave memory too, but
-/// read as the file has them. Linux and Android use madvise(MADV_DONTNEED), macOS MADV_FREE_REUSABLE, Windows trims the
-/// working set; elsewhere the tokens are only zeroed and bytes is 0. K goes back in whole groups of h_pack tokens, V in
-/// whole flash blocks, as far as they cover pages. One thread per cache.
+/// bytes: what left memory (pages that were not in memory do not count). The contents are zero whatever the memory is;
+/// pages go back where the system can drop them. Linux and Android: private anonymous memory (malloc, new, anonymous
+/// mmap) by madvise(MADV_DONTNEED); shared memory, file mappings, locked memory and huge pages of hugetlbfs are zeroed
+/// and stay. macOS: MADV_FREE_REUSABLE. Windows trims the working set. Elsewhere tokens are only zeroed and bytes is 0.
+/// K goes back in whole groups of h_pack tokens, V in whole flash blocks, as far as they cover pages. One thread per
+/// cache.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_release(
     layout: *const mnnkv_layout,

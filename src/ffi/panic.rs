@@ -1,7 +1,7 @@
 //! The barrier that no panic crosses.
 
 use super::status::{self, MNNKV_OK, mnnkv_status};
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result, error};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ fn internal(payload: &(dyn Any + Send)) -> Error {
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no text");
-    Error::new(Status::Internal, format!("a bug in mnn-kv, please report it: {text}"))
+    error!(Internal, "a bug in mnn-kv, please report it: {text}")
 }
 
 /// Runs an export's body. An error or a panic becomes a status and this thread's last error.
@@ -55,6 +55,7 @@ impl<T> Handle<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Status;
 
     #[test]
     fn a_panic_becomes_a_status_and_its_text_the_last_error() {

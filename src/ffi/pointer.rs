@@ -3,7 +3,7 @@
 //! All functions here are unsafe for the same reason: nobody can check that a non-NULL pointer is live and as long
 //! as it is said to be. That is what the header asks of the caller, and it is all they rely on.
 
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Error, Result, bail, error};
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 
@@ -25,14 +25,13 @@ fn check<T>(ptr: *const T, bytes: Option<usize>, name: &str) -> Result<()> {
 #[cold]
 #[inline(never)]
 fn refusal(ptr: *const c_void, align: usize, bytes: Option<usize>, name: &str) -> Error {
-    let text = if bytes.is_none_or(|len| len > MAX_LEN) {
-        format!("the length given for {name} is larger than any object can be")
+    if bytes.is_none_or(|len| len > MAX_LEN) {
+        error!(InvalidArgument, "the length given for {name} is larger than any object can be")
     } else if ptr.is_null() {
-        format!("{name} is NULL")
+        error!(InvalidArgument, "{name} is NULL")
     } else {
-        format!("{name} is {ptr:p}; an address aligned to {align} expected")
-    };
-    Error::new(Status::InvalidArgument, text)
+        error!(InvalidArgument, "{name} is {ptr:p}; an address aligned to {align} expected")
+    }
 }
 
 /// `len` elements to read. NULL with length 0 is an empty slice.

@@ -2,7 +2,7 @@
 
 use crate::status::{Error, Status};
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::c_char;
 
 /// The outcome of a call: MNNKV_OK or one of the MNNKV_* failures. Numbers never change meaning.
 pub type mnnkv_status = i32;
@@ -30,20 +30,27 @@ pub const MNNKV_OUT_OF_MEMORY: mnnkv_status = 9;
 /// A bug in the library was caught. The handle answers INTERNAL from now on; destroying it still works.
 pub const MNNKV_INTERNAL: mnnkv_status = 100;
 
+/// Bytes of a text with its zero; longer ones are cut. In the thread's own storage: keeping a text cannot fail.
+const TEXT_BYTES: usize = 1024;
+
 thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
+    static LAST_ERROR: RefCell<[u8; TEXT_BYTES]> = const { RefCell::new([0; TEXT_BYTES]) };
 }
 
-/// Remembers the failure for `mnnkv_last_error`. A thread that is shutting down keeps no text.
+/// Remembers the failure for `mnnkv_last_error`.
 pub(super) fn set_last_error(error: &Error) {
-    let text = error.message().replace('\0', " ");
-    let text = CString::new(text).unwrap_or_default();
-    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
+    let message = error.message();
+    let len = (0..=message.len().min(TEXT_BYTES - 1)).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+    LAST_ERROR.with_borrow_mut(|text| {
+        // A zero inside would end the text.
+        let bytes = message.as_bytes()[..len].iter().map(|b| if *b == 0 { b' ' } else { *b });
+        text.iter_mut().zip(bytes.chain([0])).for_each(|(to, from)| *to = from);
+    });
 }
 
 #[cfg(test)]
 pub(super) fn last_error_text() -> String {
-    LAST_ERROR.with(|last| last.borrow().to_string_lossy().into_owned())
+    LAST_ERROR.with_borrow(|text| std::ffi::CStr::from_bytes_until_nul(text).unwrap().to_str().unwrap().to_owned())
 }
 
 /// The name of a status without its prefix, such as "CORRUPT"; "UNKNOWN" for any other number.
@@ -68,11 +75,11 @@ pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
 }
 
 /// One sentence about the last call that failed on the calling thread: what was given and what was allowed.
-/// Empty when none failed. UTF-8, never NULL; valid until the next mnnkv call on this thread. A successful call
+/// Empty when none failed. UTF-8 of at most 1,023 bytes, never NULL; valid until the next mnnkv call on this thread. A successful call
 /// leaves it as it is, so look at the status first.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_last_error() -> *const c_char {
-    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST_ERROR.with_borrow(|text| text.as_ptr().cast())
 }
 
 // The numbers of the header and those of the library are one list.
@@ -93,6 +100,18 @@ const _: () = {
 mod tests {
     use super::*;
     use std::ffi::CStr;
+
+    #[test]
+    fn a_long_text_is_cut_between_characters_and_a_zero_does_not_end_it() {
+        for at in 0..4 {
+            let long = format!("{}{}", "x".repeat(at), "\u{1F600}".repeat(300));
+            set_last_error(&Error::new(Status::Io, long.clone()));
+            let kept = last_error_text();
+            assert!(long.starts_with(&kept) && kept.len() > TEXT_BYTES - 5, "{}", kept.len());
+        }
+        set_last_error(&Error::new(Status::Io, "a\0b"));
+        assert_eq!(last_error_text(), "a b");
+    }
 
     #[test]
     fn names_are_those_of_the_library() {

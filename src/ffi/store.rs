@@ -9,6 +9,7 @@ use super::version;
 use crate::gear::{Effort, Format, Predictors};
 use crate::status::{Result, bail};
 use crate::store::{Cache, Config, Encoding, Purpose, Statistics, Store, Writes};
+use crate::sys::memory;
 use std::ffi::c_void;
 
 /// Cold tokens of a model's KV cache, compressed: a handle from mnnkv_store_create.
@@ -21,7 +22,8 @@ use std::ffi::c_void;
 ///   mnnkv_store_submit      tokens that have become cold: copied out and encoded
 ///   mnnkv_store_commit      raw bytes of everything submitted go back to the system
 ///
-/// and, whenever it edits the layer's cache, mnnkv_store_compacted or mnnkv_store_truncated. Between commit and restore
+/// and, whenever it edits the layer's cache, mnnkv_store_compacted, mnnkv_store_truncated or mnnkv_store_rewritten.
+/// Between commit and restore
 /// the host must neither read nor write released tokens; it may move them together with others, and copy the whole
 /// cache to a larger buffer. A store may serve any number of layers; numbers are the host's. One thread at a time,
 /// except mnnkv_store_stats.
@@ -222,7 +224,7 @@ pub unsafe extern "C" fn mnnkv_store_create(
         let config = unsafe { pointer::options(config, "config") }?.unwrap_or_default().check()?;
         // SAFETY: as above.
         let out = unsafe { Out::new(out, "out") }?;
-        out.set(Box::into_raw(Box::new(mnnkv_store(Handle::new(Store::new(config)?)))));
+        out.set(Box::into_raw(memory::boxed(mnnkv_store(Handle::new(Store::new(config)?)))?));
         Ok(())
     })
 }
@@ -247,9 +249,11 @@ pub unsafe extern "C" fn mnnkv_store_destroy(store: *mut mnnkv_store) {
 ///
 /// ticket: the block's number, as messages name it. 64 to 256 tokens a block are a good choice. A block that would not
 /// shrink is not kept and counted (no_gain_blocks): its tokens stay raw, which is not an error. Submitting the same
-/// tokens with the same content again costs no encoding; other content replaces the block.
-/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens. BUSY: max_queue or
-/// pending_bytes is reached; try again in a later step (the call never waits). OUT_OF_MEMORY: the tokens stay raw.
+/// range with the same content again costs no encoding and returns the ticket it has. A block whose tokens were
+/// rewritten since makes way for one that overlaps it and counts as stale (stale_blocks).
+/// INVALID_ARGUMENT: count is 0, the range is not inside max_tokens, or it overlaps released tokens or a block of another
+/// range that still equals the cache. BUSY: max_queue or pending_bytes is reached; try again in a later step (the call
+/// never blocks). OUT_OF_MEMORY: the tokens stay raw, and what the store holds is as before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_submit(
     store: *mut mnnkv_store,
@@ -346,7 +350,8 @@ pub unsafe extern "C" fn mnnkv_store_restore(
 /// reserve_pairs: n_pairs times (offset, length) in token numbers before the move, counted from 0: after a compact with
 /// a base, put (0, base) first and add base to the other offsets. Blocks follow their tokens; released ones lose the
 /// tokens that are gone and no others.
-/// INVALID_ARGUMENT: pairs that are negative, overlap or do not ascend; nothing has changed then.
+/// INVALID_ARGUMENT: pairs that are negative, overlap or do not ascend. OUT_OF_MEMORY: there is no room to cut blocks;
+/// call again before any other call for this layer. In both cases the store is as before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_compacted(
     store: *mut mnnkv_store,
@@ -366,6 +371,31 @@ pub unsafe extern "C" fn mnnkv_store_truncated(store: *mut mnnkv_store, layer: u
         with(store, |store| {
             store.truncated(layer, kv_len);
             Ok(())
+        })
+    }
+}
+
+/// Says that the host wrote over tokens begin .. begin + count in place (a K-shift, an edit of keys): blobs of these
+/// tokens are void and never restored over them. Comes after the writes and before the layer's next call.
+///
+/// A K-shift reads what it rewrites, so it comes after mnnkv_store_restore. Tokens that are written without being read
+/// need no restore: released blocks keep their other tokens. Blocks that lost tokens count as stale (stale_blocks).
+/// INVALID_ARGUMENT: begin + count overflows. OUT_OF_MEMORY: the store is as before; call again before any other call for
+/// this layer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_store_rewritten(
+    store: *mut mnnkv_store,
+    layer: u32,
+    begin: u32,
+    count: u32,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(store, |store| {
+            let Some(end) = begin.checked_add(count) else {
+                bail!(InvalidArgument, "{count} tokens from {begin} on; fewer than 2^32 expected");
+            };
+            store.rewritten(layer, begin..end)
         })
     }
 }

@@ -4,17 +4,22 @@ use super::plane::{Plane, Span};
 use super::{Layout, TokenRange};
 use crate::status::Result;
 
-/// Sets every element of a range of tokens to zero bits.
-pub fn zero(layout: &Layout, key: &mut [u8], value: &mut [u8], range: TokenRange) -> Result<()> {
-    release(layout, key, value, range, &mut |run| {
-        run.fill(0);
-        0
-    })
-    .map(|_| ())
+/// Whether a walk leaves padding dims out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// Only the elements of tokens.
+    Kept,
+    /// The padding dims of the tokens, too: they belong to no other token, and would keep pages in memory.
+    Dropped,
 }
 
-/// Hands every longest run of neighbouring bytes that belong to the range to `give_back`, which must leave zeros in
-/// it and answers how many bytes went back to the system. Returns their sum.
+/// Sets every element of a range of tokens to zero bits.
+pub fn zero(layout: &Layout, key: &mut [u8], value: &mut [u8], range: TokenRange) -> Result<()> {
+    for_each_run(layout, key, value, range, Padding::Kept, &mut |run| run.fill(0))
+}
+
+/// Hands every longest run of neighbouring bytes that belong to the range, with its padding, to `give_back`, which must
+/// leave zeros in it and returns how many bytes went back to the system. Returns their sum.
 pub fn release(
     layout: &Layout,
     key: &mut [u8],
@@ -22,55 +27,71 @@ pub fn release(
     range: TokenRange,
     give_back: &mut dyn FnMut(&mut [u8]) -> u64,
 ) -> Result<u64> {
-    layout.check_buffers(key, value)?;
-    Ok(release_plane(&layout.key, key, range, give_back) + release_plane(&layout.value, value, range, give_back))
+    let mut released = 0;
+    for_each_run(layout, key, value, range, Padding::Dropped, &mut |run| released += give_back(run))?;
+    Ok(released)
 }
 
-fn release_plane(
-    plane: &Plane,
-    packed: &mut [u8],
+/// Calls `visit` with every longest run of neighbouring bytes that belong to the range, in both buffers.
+pub fn for_each_run(
+    layout: &Layout,
+    key: &mut [u8],
+    value: &mut [u8],
     range: TokenRange,
-    give_back: &mut dyn FnMut(&mut [u8]) -> u64,
-) -> u64 {
+    padding: Padding,
+    visit: &mut dyn FnMut(&mut [u8]),
+) -> Result<()> {
+    layout.check_buffers(key, value)?;
+    walk(&layout.key, key, range, padding, visit);
+    walk(&layout.value, value, range, padding, visit);
+    Ok(())
+}
+
+fn walk(plane: &Plane, packed: &mut [u8], range: TokenRange, padding: Padding, visit: &mut dyn FnMut(&mut [u8])) {
     let bytes = plane.element_bytes();
-    let mut released = 0;
     let mut pending = 0..0;
     let mut flush = |run: std::ops::Range<usize>| {
         if !run.is_empty() {
-            released += give_back(&mut packed[run.start * bytes..run.end * bytes]);
+            visit(&mut packed[run.start * bytes..run.end * bytes]);
         }
     };
-    for head in plane.head_ranges() {
+    let mut join = |start: usize, len: usize| {
+        if pending.end == start {
+            pending.end += len;
+        } else {
+            flush(std::mem::replace(&mut pending, start..start + len));
+        }
+    };
+    if plane.heads_share_tokens() {
+        // A token's heads are neighbours, so tokens are the outer loop.
         for span in plane.spans(range) {
-            runs(plane, span, |start, len| {
-                let start = head.start + start;
-                if pending.end == start {
-                    pending.end += len;
-                } else {
-                    flush(std::mem::replace(&mut pending, start..start + len));
-                }
-            });
+            plane.head_ranges().for_each(|head| runs(plane, span, padding, |at, len| join(head.start + at, len)));
+        }
+    } else {
+        for head in plane.head_ranges() {
+            plane.spans(range).for_each(|span| runs(plane, span, padding, |at, len| join(head.start + at, len)));
         }
     }
     flush(pending);
-    released
 }
 
-/// Calls `visit` with runs of neighbouring elements that cover the real elements of a span exactly once.
-fn runs(plane: &Plane, span: Span, mut visit: impl FnMut(usize, usize)) {
-    if span.count == plane.block() && plane.is_solid() {
-        return visit(span.base, plane.block_stride());
+/// Calls `visit` with runs of neighbouring elements that cover the elements of a span exactly once.
+fn runs(plane: &Plane, span: Span, padding: Padding, mut visit: impl FnMut(usize, usize)) {
+    let dropped = padding == Padding::Dropped;
+    if span.count == plane.block() && (dropped || plane.is_solid()) {
+        return visit(span.base, plane.block_len());
     }
-    let lanes = plane.lanes();
+    let (lanes, group) = (plane.lanes(), plane.group());
     plane.tiles(span, |tile| {
-        if tile.dim_stride == 1 && tile.token_stride == tile.dims {
-            visit(tile.start, tile.tokens * tile.dims);
+        let dims = if dropped && group > 1 { group } else { tile.dims };
+        if tile.dim_stride == 1 && tile.token_stride == dims {
+            visit(tile.start, tile.tokens * dims);
         } else if tile.dim_stride == 1 {
-            (0..tile.tokens).for_each(|t| visit(tile.start + t * tile.token_stride, tile.dims));
+            (0..tile.tokens).for_each(|t| visit(tile.start + t * tile.token_stride, dims));
         } else if lanes > 1 && tile.tokens == lanes {
-            visit(tile.start, tile.dims * lanes);
+            visit(tile.start, dims * lanes);
         } else {
-            (0..tile.dims).for_each(|d| visit(tile.start + d * tile.dim_stride, tile.tokens));
+            (0..dims).for_each(|d| visit(tile.start + d * tile.dim_stride, tile.tokens));
         }
     });
 }

@@ -99,7 +99,7 @@ fn move_forward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], mut step:
     while step.count > 0 {
         let (src, dst) = (plane.place(step.src), plane.place(step.dst));
         let blocks = step.count / plane.block();
-        let moved = if src.first == 0 && dst.first == 0 && blocks > 0 && plane.is_solid() {
+        let moved = if src.first == 0 && dst.first == 0 && blocks > 0 && plane.is_seamless() {
             // Whole blocks lie side by side: one piece.
             let len = blocks * plane.block_stride();
             packed.copy_within(src.base..src.base + len, dst.base);
@@ -144,6 +144,9 @@ fn move_chunk<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk: &Chu
         return;
     }
     let Chunk { src, dst, count } = *chunk;
+    if plane.block() == 1 && plane.lanes() == 1 {
+        return move_run(packed, src.base, dst.base, plane.dims());
+    }
     let (group, lanes) = (plane.group(), plane.lanes());
     let panel = group * lanes;
     let start = |p: Place| p.base + (p.first / lanes) * panel + p.first % lanes;

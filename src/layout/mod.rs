@@ -13,7 +13,7 @@ mod dense;
 mod plane;
 mod rows;
 
-pub use clear::{release, zero};
+pub use clear::{Padding, for_each_run, release, zero};
 pub use compact::{Pair, check_pairs, compact, move_tokens};
 pub use dense::{gather, scatter};
 
@@ -44,6 +44,10 @@ pub struct Spec {
     pub key_head_stride: u64,
     /// Bytes from one head's V to the next; 0 = without a gap.
     pub value_head_stride: u64,
+    /// Bytes from one token's K to the next of the same head, where `h_pack` is 1; 0 = without a gap.
+    pub key_token_stride: u64,
+    /// Bytes from one token's V to the next of the same head, where `flash_block` is 1; 0 = without a gap.
+    pub value_token_stride: u64,
 }
 
 #[cfg(test)]
@@ -61,6 +65,8 @@ impl Spec {
             max_tokens,
             key_head_stride: 0,
             value_head_stride: 0,
+            key_token_stride: 0,
+            value_token_stride: 0,
         }
     }
 }
@@ -121,6 +127,11 @@ impl TokenRange {
         self.begin + self.count
     }
 
+    /// The two ranges as one, where `next` begins at the end of this.
+    pub fn joined(self, next: TokenRange) -> Option<Self> {
+        (self.end() == next.begin).then_some(TokenRange { begin: self.begin, count: self.count + next.count })
+    }
+
     /// Whether it holds no token.
     pub fn is_empty(self) -> bool {
         self.count == 0
@@ -147,9 +158,11 @@ impl Layout {
         let (l_pack, h_pack, flash_block) = (spec.l_pack as u64, spec.h_pack as u64, spec.flash_block as u64);
         let key = plane::Shape { heads, dims, tokens, block: h_pack, group: l_pack, lanes: 1 };
         let value = plane::Shape { heads, dims, tokens, block: flash_block, group: h_pack, lanes: l_pack };
+        let key_strides = plane::Strides { head: spec.key_head_stride, token: spec.key_token_stride };
+        let value_strides = plane::Strides { head: spec.value_head_stride, token: spec.value_token_stride };
         Ok(Layout {
-            key: Plane::new("key", &key, spec.key_dtype.bytes(), spec.key_head_stride)?,
-            value: Plane::new("value", &value, spec.value_dtype.bytes(), spec.value_head_stride)?,
+            key: Plane::new("key", &key, spec.key_dtype.bytes(), &key_strides)?,
+            value: Plane::new("value", &value, spec.value_dtype.bytes(), &value_strides)?,
             rows: Rows {
                 key_dtype: spec.key_dtype,
                 value_dtype: spec.value_dtype,
@@ -216,10 +229,15 @@ impl Layout {
     }
 
     /// Tokens of V that share their pages: giving back fewer, or others than whole multiples from the first token on,
-    /// gives back less than their bytes. In a value block a token is spread over one row per `h_pack` dims.
+    /// gives back less than their bytes. In a value block a token is spread over one row per `h_pack` dims; in a
+    /// row-major cache it is one row.
     pub fn tokens_sharing(&self, page: usize) -> usize {
-        let token_in_row = self.value.group() * self.value.element_bytes();
-        page.div_ceil(token_in_row).min(self.value.block()).max(1)
+        let value = &self.value;
+        if value.block() == 1 {
+            return page.div_ceil(value.block_stride() * value.element_bytes());
+        }
+        let token_in_row = value.group() * value.element_bytes();
+        page.div_ceil(token_in_row).min(value.block()).max(1)
     }
 
     /// Bytes of `count` tokens of K in the dense order `[head][token][dim]`.

@@ -8,13 +8,14 @@
 //!               + (u / lanes) * group * lanes + (d % group) * lanes + u % lanes        with u = t % block
 //! ```
 //! MNN's float key `[max/hP][D/lP][hP][lP]` is block = hP, group = lP, lanes = 1; its float value
-//! `[max/F][D/hP][F/lP][hP][lP]` is block = F, group = hP, lanes = lP.
+//! `[max/F][D/hP][F/lP][hP][lP]` is block = F, group = hP, lanes = lP. Row-major caches are blocks of one token, which may
+//! lie apart: `block_stride` is then the token stride, and the heads of a token may lie inside it.
 //!
 //! The formula is for single look-ups and for tests. Everything else walks [`Span`]s (the tokens of a range that lie
 //! in one block) and [`Tile`]s (a strided matrix inside a span).
 
 use super::TokenRange;
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail, error};
 
 /// What a plane is computed from, in tokens, dims and elements.
 pub(super) struct Shape {
@@ -24,6 +25,12 @@ pub(super) struct Shape {
     pub(super) block: u64,
     pub(super) group: u64,
     pub(super) lanes: u64,
+}
+
+/// Bytes from one head to the next and from one token to the next; 0 = without a gap.
+pub(super) struct Strides {
+    pub(super) head: u64,
+    pub(super) token: u64,
 }
 
 /// Strides are in elements unless a name says bytes.
@@ -36,6 +43,8 @@ pub(super) struct Plane {
     group: usize,
     lanes: usize,
     row_stride: usize,
+    /// Elements of a block; `block_stride` is larger where tokens lie apart.
+    block_len: usize,
     block_stride: usize,
     head_len: usize,
     head_stride: usize,
@@ -84,29 +93,56 @@ pub(super) struct Place {
 }
 
 impl Plane {
-    pub(super) fn new(name: &str, shape: &Shape, element_bytes: usize, head_stride_bytes: u64) -> Result<Self> {
+    pub(super) fn new(name: &str, shape: &Shape, element_bytes: usize, strides: &Strides) -> Result<Self> {
         let Shape { heads, dims, tokens, block, group, lanes } = *shape;
         let bytes = element_bytes as u64;
         let too_large = || {
-            Error::new(
-                Status::InvalidArgument,
-                format!("layout: the {name} buffer of {heads} heads, {tokens} tokens, {dims} dims overflows memory"),
+            error!(
+                InvalidArgument,
+                "layout: the {name} buffer of {heads} heads, {tokens} tokens, {dims} dims overflows memory"
             )
         };
         let product = |factors: &[u64]| factors.iter().try_fold(1u64, |p, f| p.checked_mul(*f)).ok_or_else(too_large);
 
         let row_stride = product(&[block.div_ceil(lanes), lanes, group])?;
-        let block_stride = product(&[row_stride, dims.div_ceil(group)])?;
-        let head_len = product(&[block_stride, tokens.div_ceil(block)])?;
-        let head_bytes = product(&[head_len, bytes])?;
-        let stride_bytes = if head_stride_bytes == 0 { head_bytes } else { head_stride_bytes };
-        if stride_bytes < head_bytes {
-            bail!(InvalidArgument, "layout->{name}_head_stride is {stride_bytes}; at least {head_bytes} expected");
+        let block_len = product(&[row_stride, dims.div_ceil(group)])?;
+        let block_bytes = product(&[block_len, bytes])?;
+        let token_bytes = if strides.token == 0 { block_bytes } else { strides.token };
+        if strides.token > 0 && block > 1 {
+            bail!(
+                InvalidArgument,
+                "layout->{name}_token_stride is {token_bytes}; 0 expected where {block} tokens are packed together"
+            );
         }
-        if stride_bytes % bytes != 0 {
-            bail!(InvalidArgument, "layout->{name}_head_stride is {stride_bytes}; a multiple of {bytes} expected");
+        if token_bytes < block_bytes {
+            bail!(InvalidArgument, "layout->{name}_token_stride is {token_bytes}; at least {block_bytes} expected");
         }
-        let total = product(&[heads - 1, stride_bytes])?.checked_add(head_bytes).ok_or_else(too_large)?;
+        // From the first block to the end of the last.
+        let head_bytes = product(&[tokens.div_ceil(block) - 1, token_bytes])?.checked_add(block_bytes);
+        let head_bytes = head_bytes.ok_or_else(too_large)?;
+        // The heads of a token lie between it and the next, if they can.
+        let inside = |stride: u64| {
+            let end = (heads - 1).checked_mul(stride).and_then(|start| start.checked_add(block_bytes));
+            strides.token > 0 && stride >= block_bytes && end.is_some_and(|end| end <= token_bytes)
+        };
+        let head_stride = match strides.head {
+            0 if inside(block_bytes) => block_bytes,
+            0 => head_bytes,
+            given => given,
+        };
+        if head_stride < head_bytes && !inside(head_stride) {
+            let between = if strides.token > 0 { ", or heads that fit between a token and the next" } else { "" };
+            bail!(
+                InvalidArgument,
+                "layout->{name}_head_stride is {head_stride}; at least {head_bytes}{between} expected"
+            );
+        }
+        for (what, stride) in [("head", head_stride), ("token", token_bytes)] {
+            if stride % bytes != 0 {
+                bail!(InvalidArgument, "layout->{name}_{what}_stride is {stride}; a multiple of {bytes} expected");
+            }
+        }
+        let total = product(&[heads - 1, head_stride])?.checked_add(head_bytes).ok_or_else(too_large)?;
         if isize::try_from(total).is_err() {
             return Err(too_large());
         }
@@ -119,9 +155,10 @@ impl Plane {
             group: group as usize,
             lanes: lanes as usize,
             row_stride: row_stride as usize,
-            block_stride: block_stride as usize,
-            head_len: head_len as usize,
-            head_stride: (stride_bytes / bytes) as usize,
+            block_len: block_len as usize,
+            block_stride: (token_bytes / bytes) as usize,
+            head_len: (head_bytes / bytes) as usize,
+            head_stride: (head_stride / bytes) as usize,
             element_bytes,
         })
     }
@@ -152,6 +189,21 @@ impl Plane {
 
     pub(super) fn row_stride(&self) -> usize {
         self.row_stride
+    }
+
+    /// Elements of a block, its padding included.
+    pub(super) fn block_len(&self) -> usize {
+        self.block_len
+    }
+
+    /// Whether the heads of a token lie between it and the next token.
+    pub(super) fn heads_share_tokens(&self) -> bool {
+        self.heads > 1 && self.head_stride < self.head_len
+    }
+
+    /// Whether blocks are all real elements, without padding, and lie side by side.
+    pub(super) fn is_seamless(&self) -> bool {
+        self.is_solid() && self.block_len == self.block_stride
     }
 
     pub(super) fn block_stride(&self) -> usize {

@@ -227,8 +227,13 @@ impl Layer {
     }
 
     /// The plan is carried out.
-    pub(super) fn take_plan(&mut self) -> Option<Vec<Pair>> {
-        self.plan.take().map(|plan| plan.pairs)
+    pub(super) fn take_plan(&mut self) -> Option<Plan> {
+        self.plan.take()
+    }
+
+    /// The plan could not be carried out yet.
+    pub(super) fn put_back(&mut self, plan: Plan) {
+        self.plan = Some(plan);
     }
 
     /// What becomes of the layer when only these physical ranges are left and logical positions stay.

@@ -22,7 +22,8 @@ pub use layer::Lengths;
 
 use crate::layout::{self, Pair};
 use crate::status::{Error, Result, Status, bail};
-use crate::store::{self, Cache, Store, Writes, pages};
+use crate::store::{self, Cache, Store, Writes};
+use crate::sys::pages;
 use config::{Config, Lossless, Mode};
 use lanes::Wanted;
 use layer::{Layer, Step};
@@ -121,10 +122,13 @@ impl Session {
             prompt_rows: h2o.prefill_queries,
             empty: mine.lengths.logical == 0,
         });
-        if let (Some(edit), Some(pairs)) = (edit, mine.take_plan()) {
+        if let (Some(edit), Some(plan)) = (edit, mine.take_plan()) {
             let start = Instant::now();
+            if let Err(error) = move_together(mine, store.as_mut(), &mut cache, &plan.pairs) {
+                mine.put_back(plan);
+                return Err(error);
+            }
             mine.count_eviction(mine.lengths.physical - edit.physical);
-            move_together(mine, store.as_mut(), &mut cache, &pairs)?;
             mine.apply(edit);
             mine.counts.evict_ns += start.elapsed().as_nanos() as u64;
         }
@@ -198,10 +202,6 @@ impl Session {
                 submit(config, lossless, mine, store, &cache);
             }
             commit(config, lossless, mine, store, cache);
-            // Only now, since this layer's raw bytes are gone: two layers are raw at any moment.
-            if let Some(next) = zones::next(config, layer) {
-                store.make_ready(next);
-            }
         }
         Ok(())
     }
@@ -294,10 +294,11 @@ fn restore(layer: &mut Layer, store: &mut Store, cache: &mut Cache<'_>) -> Resul
 /// Leaves only the tokens at these physical ranges, side by side, and gives the pages behind them back.
 fn move_together(layer: &mut Layer, store: Option<&mut Store>, cache: &mut Cache<'_>, pairs: &[Pair]) -> Result<()> {
     let (layout, before) = (cache.layout, layer.lengths.physical);
-    let after = layout::compact(layout, cache.key, cache.value, 0, pairs, before)?;
+    // What can fail comes before the first byte moves.
     if let Some(store) = store {
         store.compacted(layer.number, pairs)?;
     }
+    let after = layout::compact(layout, cache.key, cache.value, 0, pairs, before)?;
     let behind = layout.range(after, before - after)?;
     layer.counts.released_bytes += layout::release(layout, cache.key, cache.value, behind, &mut pages::give_back)?;
     Ok(())

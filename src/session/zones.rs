@@ -102,7 +102,7 @@ pub(super) fn cold_blocks(lossless: &Lossless, layer: &Layer, store: &Store, uni
         left = size;
     }
     let mut ranges = Vec::new();
-    for (mut at, count) in store.uncovered(layer.number, begin..end) {
+    for (mut at, count) in store.uncovered(layer.number, begin..end).unwrap_or_default() {
         let gap_end = at + count;
         while at < gap_end && left > 0 {
             let past = (at + size) % unit;

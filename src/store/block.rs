@@ -4,8 +4,8 @@ use super::codec::Shape;
 use super::kv::Kv;
 use crate::layout::{Layout, TokenRange};
 use crate::status::{Result, bail};
-use crate::sys::memory;
-use std::sync::Arc;
+use crate::sys::{Shared, memory};
+use std::ops::Range;
 
 /// Where a block's tokens are. Raw bytes are in the cache in every state but the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +45,26 @@ impl Segment {
     }
 }
 
+/// A segment as an edit leaves it.
+pub(super) type Piece = Segment;
+
+/// Tokens `begin .. end` that an edit keeps, the first of them at `now` afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub(super) begin: u32,
+    pub(super) end: u32,
+    pub(super) now: u32,
+}
+
 /// A range of tokens that was submitted.
 #[derive(Debug)]
 pub(super) struct Block {
     /// The ticket, what a layout must agree with (its packing may differ), tokens in the blobs, and their digest.
     pub(super) shape: Shape,
-    /// The tokens that the cache still has, ascending. Unless the block is released, all of them in one segment.
-    pub(super) segments: Vec<Segment>,
+    /// See [`Block::segments`].
+    segments: Vec<Segment>,
     pub(super) state: State,
-    pub(super) blob: Option<Arc<Kv>>,
+    pub(super) blob: Option<Shared<Kv>>,
     /// The raw bytes are known to be those of the blobs, unless a host writes without saying so.
     pub(super) verified: bool,
     /// Its blobs have replaced raw bytes at least once.
@@ -62,23 +73,23 @@ pub(super) struct Block {
     pub(super) decoding: bool,
 }
 
-/// Where the block of a ticket is in a layer's blocks, which are in the order of their tickets.
-pub(super) fn find(blocks: &[Block], ticket: u64) -> Option<usize> {
-    blocks.binary_search_by_key(&ticket, Block::ticket).ok()
-}
-
 impl Block {
-    pub(super) fn new(shape: Shape, range: TokenRange) -> Self {
+    pub(super) fn new(shape: Shape, range: TokenRange) -> Result<Self> {
         let segment = Segment { offset: 0, begin: range.begin() as u32, count: range.count() as u32 };
-        Block {
+        Ok(Block {
             shape,
-            segments: vec![segment],
+            segments: memory::copied(&[segment])?,
             state: State::Encoding,
             blob: None,
             verified: false,
             claimed: false,
             decoding: false,
-        }
+        })
+    }
+
+    /// The tokens that the cache still has, ascending. Unless the block is released, all of them in one segment.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
     }
 
     pub(super) fn ticket(&self) -> u64 {
@@ -91,6 +102,11 @@ impl Block {
 
     pub(super) fn is_released(&self) -> bool {
         self.state == State::Released
+    }
+
+    /// Whether something is kept for its tokens, or will be.
+    pub(super) fn has_content(&self) -> bool {
+        self.state != State::Raw
     }
 
     /// Whether the cache still has all of the block's tokens, side by side.
@@ -108,8 +124,9 @@ impl Block {
         layout.range(segment.begin, segment.count).ok()
     }
 
-    pub(super) fn overlaps(&self, range: TokenRange) -> bool {
-        self.segments.iter().any(|s| (s.begin as usize) < range.end() && range.begin() < s.end() as usize)
+    /// Whether it has tokens of the range.
+    pub(super) fn overlaps(&self, range: &Range<u32>) -> bool {
+        self.segments.iter().any(|s| s.begin < range.end && range.start < s.end())
     }
 
     /// Raw bytes of the tokens that the cache still has.
@@ -148,33 +165,49 @@ impl Block {
         Ok(())
     }
 
-    /// Follows an edit of the cache that keeps the given ranges (offset, length; ascending) and closes the gaps.
-    /// Answers whether anything is left worth keeping: a released block lives while any of its tokens does, any other
-    /// only while it is whole.
-    pub(super) fn keep(&mut self, ranges: impl Iterator<Item = (u32, u32)>) -> bool {
-        let mut segments: Vec<Segment> = Vec::new();
-        let mut shifted = 0u32;
-        for (offset, len) in ranges {
-            for s in &self.segments {
-                let (first, end) = (s.begin.max(offset), s.end().min(offset + len));
-                if first >= end {
-                    continue;
-                }
-                let piece = Segment {
-                    offset: s.offset + (first - s.begin),
-                    begin: shifted + (first - offset),
-                    count: end - first,
-                };
-                match segments.last_mut() {
+    /// Appends what an edit leaves of the block's tokens: those in `kept`, which ascends.
+    pub(super) fn cut(&self, kept: &[Kept], pieces: &mut Vec<Piece>) -> Result<()> {
+        for s in &self.segments {
+            let first = kept.partition_point(|range| range.end <= s.begin);
+            for range in kept[first..].iter().take_while(|range| range.begin < s.end()) {
+                let (first, end) = (s.begin.max(range.begin), s.end().min(range.end));
+                let begin = range.now + (first - range.begin);
+                let piece = Piece { offset: s.offset + (first - s.begin), begin, count: end - first };
+                match pieces.last_mut() {
                     Some(last) if last.end() == piece.begin && last.offset + last.count == piece.offset => {
                         last.count += piece.count;
                     }
-                    _ => segments.push(piece),
+                    _ => memory::push(pieces, piece)?,
                 }
             }
-            shifted += len;
         }
-        self.segments = segments;
-        if self.is_released() { !self.segments.is_empty() } else { self.is_whole() }
+        Ok(())
+    }
+
+    /// Takes what an edit left; a block of which nothing worth keeping is left has no segments afterwards. A released
+    /// block lives while any of its tokens does, any other only while it is whole.
+    pub(super) fn set_segments(&mut self, pieces: Vec<Piece>) {
+        self.segments = pieces;
+        self.drop_unless_worth_keeping();
+    }
+
+    /// Drops the tokens from `len` on.
+    pub(super) fn truncate(&mut self, len: u32) {
+        self.segments.retain_mut(|s| {
+            s.count = s.count.min(len.saturating_sub(s.begin));
+            s.count > 0
+        });
+        self.drop_unless_worth_keeping();
+    }
+
+    fn drop_unless_worth_keeping(&mut self) {
+        if !self.is_released() && !self.is_whole() {
+            self.segments.clear();
+        }
+    }
+
+    /// Whether an edit has left nothing worth keeping.
+    pub(super) fn is_gone(&self) -> bool {
+        self.segments.is_empty()
     }
 }

@@ -3,7 +3,8 @@
 use super::kv::Kv;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
 use crate::layout::Rows;
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, Status, bail};
+use crate::sys::memory;
 
 /// How blocks are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +61,7 @@ impl Codec {
         };
         let key = self.encoder.encode(raw.key(), rows.key_dtype, &options(encoding.key_predictors))?;
         self.key_blob.clear();
-        crate::sys::memory::reserve_amortized(&mut self.key_blob, key.len())?;
-        self.key_blob.extend_from_slice(key);
+        memory::extend(&mut self.key_blob, key)?;
         let value = self.encoder.encode(raw.value(), rows.value_dtype, &options(encoding.value_predictors))?;
         if self.key_blob.len() + value.len() >= raw.len() {
             return Ok(None);
@@ -91,10 +91,7 @@ impl Codec {
             Ok(len) if len == rows.len() => Ok(()),
             Ok(len) => bail!(Corrupt, "the {what} blob of block {ticket} has {len} bytes, not {}", rows.len()),
             Err(error) if error.status() == Status::OutOfMemory => Err(error),
-            Err(error) => Err(Error::new(
-                Status::Corrupt,
-                format!("the {what} blob of block {ticket} is damaged: {error}; it is kept"),
-            )),
+            Err(error) => bail!(Corrupt, "the {what} blob of block {ticket} is damaged: {error}; it is kept"),
         };
         let (key, value) = raw.parts_mut();
         decode("key", blob.key(), shape.rows.key_dtype, key)?;

@@ -2,12 +2,10 @@
 
 use super::codec::{Codec, Encoding, Shape};
 use super::kv::Kv;
-use super::pages;
 use super::queue::Queue;
-use crate::status::{Error, Result, Status};
+use crate::status::{Result, error};
+use crate::sys::{self, Shared, Thread, memory};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Why a block is encoded.
@@ -36,19 +34,14 @@ pub(super) enum Job {
     Decode {
         layer: u32,
         shape: Shape,
-        blob: Arc<Kv>,
+        blob: Shared<Kv>,
         into: Option<Kv>,
-    },
-    /// Takes memory for tokens that will be restored soon: addresses and lengths.
-    Populate {
-        layer: u32,
-        runs: Vec<(usize, usize)>,
     },
 }
 
 /// What an encoder made of a block.
 pub(super) enum Encoded {
-    Smaller(Kv),
+    Smaller(Shared<Kv>),
     NoGain,
     Sampled { bytes: usize },
 }
@@ -57,7 +50,6 @@ pub(super) enum Encoded {
 pub(super) enum Outcome {
     Encoded { layer: u32, ticket: u64, raw_bytes: usize, result: Result<Encoded>, encode_ns: u64, decode_ns: u64 },
     Decoded { layer: u32, ticket: u64, result: Result<Kv>, decode_ns: u64 },
-    Populated { layer: u32 },
 }
 
 fn ns(since: Instant) -> u64 {
@@ -69,16 +61,12 @@ impl Job {
         matches!(self, Job::Decode { layer, .. } if *layer == which)
     }
 
-    /// The raw bytes that wait to be encoded, when it is for this ticket.
-    pub(super) fn raw_bytes_of(&self, ticket: u64) -> Option<usize> {
+    /// The ticket and the raw bytes of a block of the layer that waits to be encoded.
+    pub(super) fn encodes(&self, which: u32) -> Option<(u64, usize)> {
         match self {
-            Job::Encode { shape, raw, .. } if shape.ticket == ticket => Some(raw.len()),
+            Job::Encode { layer, shape, raw, .. } if *layer == which => Some((shape.ticket, raw.len())),
             _ => None,
         }
-    }
-
-    pub(super) fn is_populate_of(&self, which: u32) -> bool {
-        matches!(self, Job::Populate { layer, .. } if *layer == which)
     }
 
     pub(super) fn run(self, codec: &mut Codec, encoding: &Encoding) -> Outcome {
@@ -99,10 +87,10 @@ impl Job {
                     }
                     blob => Ok(blob),
                 });
-                let result = checked.map(|blob| match (blob, purpose) {
-                    (None, _) => Encoded::NoGain,
-                    (Some(blob), Purpose::Sample { .. }) => Encoded::Sampled { bytes: blob.len() },
-                    (Some(blob), Purpose::Keep | Purpose::KeepSoon) => Encoded::Smaller(blob),
+                let result = checked.and_then(|blob| match (blob, purpose) {
+                    (None, _) => Ok(Encoded::NoGain),
+                    (Some(blob), Purpose::Sample { .. }) => Ok(Encoded::Sampled { bytes: blob.len() }),
+                    (Some(blob), Purpose::Keep | Purpose::KeepSoon) => Shared::new(blob).map(Encoded::Smaller),
                 });
                 Outcome::Encoded { layer, ticket: shape.ticket, raw_bytes: raw.len(), result, encode_ns, decode_ns }
             }
@@ -110,10 +98,6 @@ impl Job {
                 let raw = into.map_or_else(|| Kv::new(0, 0), Ok);
                 let result = raw.and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
                 Outcome::Decoded { layer, ticket: shape.ticket, result, decode_ns: ns(start) }
-            }
-            Job::Populate { layer, runs } => {
-                runs.into_iter().for_each(|(start, len)| pages::populate(start, len));
-                Outcome::Populated { layer }
             }
         }
     }
@@ -123,21 +107,18 @@ impl Job {
         enum Of {
             Encode(u64, usize),
             Decode(u64),
-            Populate,
         }
         let (layer, of) = match self {
             Job::Encode { layer, shape, raw, .. } => (*layer, Of::Encode(shape.ticket, raw.len())),
             Job::Decode { layer, shape, .. } => (*layer, Of::Decode(shape.ticket)),
-            Job::Populate { layer, .. } => (*layer, Of::Populate),
         };
         move || {
-            let error = Error::new(Status::Internal, "a bug in mnn-kv, please report it: a worker panicked");
+            let error = error!(Internal, "a bug in mnn-kv, please report it: a worker panicked");
             match of {
                 Of::Encode(ticket, raw_bytes) => {
                     Outcome::Encoded { layer, ticket, raw_bytes, result: Err(error), encode_ns: 0, decode_ns: 0 }
                 }
                 Of::Decode(ticket) => Outcome::Decoded { layer, ticket, result: Err(error), decode_ns: 0 },
-                Of::Populate => Outcome::Populated { layer },
             }
         }
     }
@@ -145,22 +126,25 @@ impl Job {
 
 /// Threads that do jobs until it is dropped; dropping waits for the job that each is at.
 pub(super) struct Crew {
-    queue: Arc<Queue<Job, Outcome>>,
-    threads: Vec<JoinHandle<()>>,
+    queue: Shared<Queue<Job, Outcome>>,
+    threads: Vec<Thread>,
+    /// Where the threads are.
+    process: u32,
 }
 
 impl Crew {
     pub(super) fn new(workers: u32, encoding: Encoding) -> Result<Self> {
-        let mut crew = Crew { queue: Arc::new(Queue::new()), threads: Vec::new() };
+        let mut crew = Crew { queue: Shared::new(Queue::new())?, threads: Vec::new(), process: sys::process() };
         #[cfg(test)]
-        let shortage = crate::sys::memory::shortage::get();
-        for i in 0..workers {
+        let shortage = memory::shortage::get();
+        memory::reserve(&mut crew.threads, workers as usize)?;
+        for _worker in 0..workers {
             let queue = crew.queue.clone();
             let work = move || {
                 #[cfg(test)]
                 {
-                    crate::sys::memory::shortage::set(shortage.0, u64::from(i) + 7);
-                    crate::sys::memory::shortage::set_least(shortage.1);
+                    memory::shortage::set(shortage.0, u64::from(_worker) + 7);
+                    memory::shortage::set_least(shortage.1);
                 }
                 let mut codec = Codec::default();
                 while let Some(job) = queue.next() {
@@ -173,10 +157,7 @@ impl Crew {
                     }));
                 }
             };
-            let thread = std::thread::Builder::new().name(format!("mnnkv-{i}")).spawn(work).map_err(|error| {
-                Error::new(Status::OutOfMemory, format!("worker {i} of {workers} cannot be started: {error}"))
-            })?;
-            crew.threads.push(thread);
+            memory::push(&mut crew.threads, Thread::start(c"mnnkv-worker", work)?)?;
         }
         Ok(crew)
     }
@@ -188,11 +169,13 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.queue.close();
-        for thread in self.threads.drain(..) {
-            // A worker catches panics; there is nothing else to learn.
-            let _ = thread.join();
+        if self.process != sys::process() {
+            // A forked child: the threads are not here, and one of them may have held the queue's lock. Their share of
+            // the queue is never given up, so the queue stays.
+            return;
         }
+        self.queue.close();
+        self.threads.drain(..).for_each(Thread::join);
     }
 }
 
@@ -219,17 +202,17 @@ mod tests {
         let crew = Crew::new(2, Encoding::default()).unwrap();
         for ticket in 0..8 {
             // The size of its rows overflows.
-            let blob = Arc::new(Kv::new(1, 1).unwrap());
-            crew.queue
-                .push(Job::Decode { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None }, Urgency::Soon);
-            crew.queue.push(encode(ticket), Urgency::Later);
+            let blob = Shared::new(Kv::new(1, 1).unwrap()).unwrap();
+            let decode = Job::Decode { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None };
+            crew.queue.push(decode, Urgency::Soon).unwrap();
+            crew.queue.push(encode(ticket), Urgency::Later).unwrap();
         }
         let (mut lost, mut encoded) = (Vec::new(), Vec::new());
         while crew.queue.wait() {
-            for outcome in crew.queue.collect() {
+            while let Some(outcome) = crew.queue.outcome() {
                 match outcome {
                     Outcome::Decoded { layer: 3, ticket, result: Err(error), .. } => {
-                        assert_eq!(error.status(), Status::Internal, "{error}");
+                        assert_eq!(error.status(), crate::status::Status::Internal, "{error}");
                         lost.push(ticket);
                     }
                     Outcome::Encoded { ticket, result: Ok(Encoded::Smaller(_)), .. } => encoded.push(ticket),
@@ -246,10 +229,10 @@ mod tests {
     fn no_worker_outlives_its_crew() {
         for workers in [1, 3] {
             let crew = Crew::new(workers, Encoding::default()).unwrap();
-            (0..20).for_each(|ticket| crew.queue.push(encode(ticket), Urgency::Later));
+            (0..20).for_each(|ticket| crew.queue.push(encode(ticket), Urgency::Later).unwrap());
             let queue = crew.queue.clone();
             drop(crew);
-            assert_eq!(Arc::strong_count(&queue), 1, "each worker holds one");
+            assert_eq!(queue.owners(), 1, "each worker holds one");
         }
     }
 }

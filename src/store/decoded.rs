@@ -9,7 +9,9 @@
 //! evicted, renumbered or reset since.
 
 use super::kv::Kv;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::status::Result;
+use crate::sys::memory;
+use std::collections::HashMap;
 
 struct Entry {
     layer: u32,
@@ -30,13 +32,17 @@ pub(super) enum Hit {
 
 #[derive(Default)]
 pub(super) struct Decoded {
-    entries: BTreeMap<u64, Entry>,
-    /// Layer and ticket of the entries that are `ahead`.
-    ahead: BTreeSet<(u32, u64)>,
+    entries: HashMap<u64, Entry>,
+    /// Layer and ticket of every entry that is `ahead`, and of some that are not any more.
+    ahead: Vec<(u32, u64)>,
     /// Of all layers, in bytes.
     budget: usize,
     /// Counts restores.
     pass: u64,
+    /// What the restore under way may forget, the one used least recently last; `None` until it needs to know.
+    victims: Option<Vec<u64>>,
+    /// Bytes kept of the layer that is restored, as far as `victims` is known.
+    held: usize,
 }
 
 impl Decoded {
@@ -44,9 +50,10 @@ impl Decoded {
         self.budget = bytes;
     }
 
-    /// A restore begins: what it uses is safe until the next.
+    /// A restore of one layer begins: what it uses is safe until the next.
     pub(super) fn next_pass(&mut self) {
         self.pass += 1;
+        self.victims = None;
     }
 
     /// Bytes of all rows, or of one layer's.
@@ -58,10 +65,13 @@ impl Decoded {
         self.entries.contains_key(&ticket)
     }
 
-    /// Rows that a worker has decoded before they are needed.
-    pub(super) fn insert_ahead(&mut self, layer: u32, ticket: u64, rows: Kv) {
-        self.ahead.insert((layer, ticket));
+    /// Takes rows that a worker has decoded before they are needed. OUT_OF_MEMORY: they are dropped.
+    #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
+    pub(super) fn insert_ahead(&mut self, layer: u32, ticket: u64, rows: Kv) -> Result<()> {
+        memory::reserve_map(&mut self.entries, 1)?;
+        memory::push(&mut self.ahead, (layer, ticket))?;
         self.entries.insert(ticket, Entry { layer, rows, last_used: self.pass, ahead: true });
+        Ok(())
     }
 
     pub(super) fn get(&mut self, ticket: u64) -> Option<(&Kv, Hit)> {
@@ -71,37 +81,65 @@ impl Decoded {
     }
 
     /// A block of the layer that was decoded ahead and is not used yet.
-    pub(super) fn first_ahead(&self, layer: u32) -> Option<u64> {
-        self.ahead.range((layer, 0)..=(layer, u64::MAX)).next().map(|(_, ticket)| *ticket)
+    pub(super) fn first_ahead(&mut self, layer: u32) -> Option<u64> {
+        let entries = &self.entries;
+        let is_ahead = |ticket: &u64| entries.get(ticket).is_some_and(|entry| entry.ahead);
+        while let Some(at) = self.ahead.iter().rposition(|(of, _)| *of == layer) {
+            let ticket = self.ahead[at].1;
+            if is_ahead(&ticket) {
+                return Some(ticket);
+            }
+            self.ahead.swap_remove(at);
+        }
+        None
     }
 
     pub(super) fn remove(&mut self, ticket: u64) -> Option<Kv> {
-        let entry = self.entries.remove(&ticket)?;
-        self.ahead.remove(&(entry.layer, ticket));
-        Some(entry.rows)
+        let rows = self.entries.remove(&ticket).map(|entry| entry.rows);
+        if self.entries.is_empty() {
+            self.ahead.clear();
+        }
+        rows
     }
 
-    /// Whether rows of this size may stay, after the layer has forgotten what it must. `layers` share the budget.
+    /// Whether rows of this size may stay, after the layer that is restored has forgotten what it must. `layers` share
+    /// the budget.
     pub(super) fn has_room(&mut self, layer: u32, bytes: usize, layers: usize) -> bool {
         let share = self.budget / layers.max(1);
         if bytes > share {
             return false;
         }
-        loop {
-            let mine = self.entries.iter().filter(|(_, e)| e.layer == layer && !e.ahead);
-            let held: usize = mine.clone().map(|(_, e)| e.rows.len()).sum();
-            if held + bytes <= share {
-                return true;
-            }
-            let oldest = mine.filter(|(_, e)| e.last_used < self.pass).min_by_key(|(_, e)| e.last_used);
-            let Some(ticket) = oldest.map(|(ticket, _)| *ticket) else { return false };
-            self.entries.remove(&ticket);
+        if self.victims.is_none() && self.look_for_victims(layer).is_err() {
+            return false;
         }
+        let Some(victims) = &mut self.victims else { return false };
+        while self.held + bytes > share {
+            let Some(ticket) = victims.pop() else { return false };
+            if let Some(entry) = self.entries.get(&ticket).filter(|e| e.last_used < self.pass && !e.ahead) {
+                self.held -= entry.rows.len();
+                self.entries.remove(&ticket);
+            }
+        }
+        true
     }
 
-    /// Rows that were just restored stay for the next time; call [`Decoded::has_room`] first.
-    pub(super) fn keep(&mut self, layer: u32, ticket: u64, rows: Kv) {
+    fn look_for_victims(&mut self, layer: u32) -> Result<()> {
+        let kept = || self.entries.iter().filter(|(_, e)| e.layer == layer && !e.ahead);
+        let mut victims = memory::collect(kept().filter(|(_, e)| e.last_used < self.pass).map(|(ticket, _)| *ticket))?;
+        victims.sort_unstable_by_key(|ticket| std::cmp::Reverse((self.entries[ticket].last_used, *ticket)));
+        self.held = kept().map(|(_, e)| e.rows.len()).sum();
+        self.victims = Some(victims);
+        Ok(())
+    }
+
+    /// Keeps rows that were just restored for the next time; [`Decoded::has_room`] comes first. OUT_OF_MEMORY: they are
+    /// dropped.
+    #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
+    pub(super) fn keep(&mut self, layer: u32, ticket: u64, rows: Kv) -> Result<()> {
+        memory::reserve_map(&mut self.entries, 1)?;
+        self.held += rows.len();
         self.entries.insert(ticket, Entry { layer, rows, last_used: self.pass, ahead: false });
+        Ok(())
     }
 }
 
@@ -121,7 +159,7 @@ mod tests {
             if cache.get(ticket).is_some() {
                 hits += 1;
             } else if cache.has_room(layer, 100, layers) {
-                cache.keep(layer, ticket, rows(100));
+                cache.keep(layer, ticket, rows(100)).unwrap();
             }
             assert!(cache.bytes(None) <= 1000);
         }
@@ -159,14 +197,14 @@ mod tests {
         restore(&mut cache, 0, 2..3, 1);
         for (new, left) in [(10, [1, 2, 10]), (11, [2, 10, 11])] {
             restore(&mut cache, 0, new..new + 1, 1);
-            assert!(cache.entries.keys().eq(&left), "{:?}", cache.entries.keys());
+            assert!(left.iter().all(|t| cache.contains(*t)) && cache.entries.len() == 3, "{:?}", cache.entries.keys());
         }
     }
 
     #[test]
     fn what_was_decoded_ahead_waits_outside_the_budget() {
         let mut cache = Decoded::default();
-        cache.insert_ahead(3, 7, rows(5000));
+        cache.insert_ahead(3, 7, rows(5000)).unwrap();
         cache.next_pass();
         assert_eq!(cache.get(7).unwrap().1, Hit::Prefetched);
         cache.set_budget(100);

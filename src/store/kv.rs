@@ -1,7 +1,7 @@
 //! K and V of one block in one region: raw rows, or the two blobs they became.
 
-use super::pages::Region;
 use crate::status::Result;
+use crate::sys::pages::Region;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Two byte strings, K's and V's, whose memory leaves the process with them.

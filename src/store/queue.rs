@@ -8,6 +8,8 @@
 //! touch a token that has moved meanwhile: at worst its outcome is for a block that is gone.
 
 use super::sync::{Condvar, Mutex, MutexGuard};
+use crate::status::Result;
+use crate::sys::memory;
 use std::collections::VecDeque;
 
 /// How soon a job is wanted.
@@ -24,7 +26,8 @@ struct Books<J, O> {
     later: VecDeque<J>,
     /// Jobs that a worker has taken and not handed in.
     running: usize,
-    outcomes: Vec<O>,
+    /// Has room for the outcome of every job, so that handing in cannot fail.
+    outcomes: VecDeque<O>,
     /// Workers leave when they see it; jobs that wait are dropped.
     closed: bool,
 }
@@ -38,8 +41,8 @@ pub(super) struct Queue<J, O> {
 
 impl<J, O> Queue<J, O> {
     pub(super) fn new() -> Self {
-        let (soon, later) = (VecDeque::new(), VecDeque::new());
-        let books = Books { soon, later, running: 0, outcomes: Vec::new(), closed: false };
+        let (soon, later, outcomes) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let books = Books { soon, later, running: 0, outcomes, closed: false };
         Queue { books: Mutex::new(books), work: Condvar::new(), news: Condvar::new() }
     }
 
@@ -48,15 +51,22 @@ impl<J, O> Queue<J, O> {
         self.books.lock().expect("nothing panics while it holds the queue")
     }
 
-    /// Adds a job; the host keeps count of its own bounds.
-    pub(super) fn push(&self, job: J, urgency: Urgency) {
+    /// Adds a job; the host keeps count of its own bounds. OUT_OF_MEMORY: the job is dropped.
+    #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
+    pub(super) fn push(&self, job: J, urgency: Urgency) -> Result<()> {
         let mut books = self.books();
-        match urgency {
-            Urgency::Soon => books.soon.push_back(job),
-            Urgency::Later => books.later.push_back(job),
-        }
+        let books_mut = &mut *books;
+        let jobs = books_mut.soon.len() + books_mut.later.len() + books_mut.running + 1;
+        memory::reserve_deque(&mut books_mut.outcomes, jobs)?;
+        let queue = match urgency {
+            Urgency::Soon => &mut books_mut.soon,
+            Urgency::Later => &mut books_mut.later,
+        };
+        memory::reserve_deque(queue, 1)?;
+        queue.push_back(job);
         drop(books);
         self.work.notify_one();
+        Ok(())
     }
 
     /// Takes back the last waiting job that `which` names: the host works from the back while workers take the front.
@@ -68,9 +78,9 @@ impl<J, O> Queue<J, O> {
             .find_map(|jobs| jobs.iter().rposition(&which).and_then(|at| jobs.remove(at)))
     }
 
-    /// What was handed in since the last call.
-    pub(super) fn collect(&self) -> Vec<O> {
-        std::mem::take(&mut self.books().outcomes)
+    /// The outcome that was handed in first and not taken yet.
+    pub(super) fn outcome(&self) -> Option<O> {
+        self.books().outcomes.pop_front()
     }
 
     /// Blocks until an outcome can be collected; answers false at once when none is under way.
@@ -104,7 +114,8 @@ impl<J, O> Queue<J, O> {
     pub(super) fn hand_in(&self, outcome: O) {
         let mut books = self.books();
         books.running -= 1;
-        books.outcomes.push(outcome);
+        #[expect(clippy::disallowed_methods, reason = "room was reserved when the job was pushed")]
+        books.outcomes.push_back(outcome);
         drop(books);
         self.news.notify_one();
     }
@@ -128,7 +139,7 @@ mod tests {
     fn urgent_jobs_go_first_and_jobs_can_be_taken_back() {
         let queue: Queue<u32, u32> = Queue::new();
         for (job, urgency) in [(1, Urgency::Later), (2, Urgency::Soon), (3, Urgency::Later), (4, Urgency::Soon)] {
-            queue.push(job, urgency);
+            queue.push(job, urgency).unwrap();
         }
         assert_eq!(queue.next(), Some(2));
         assert_eq!(queue.take_back(|job| *job > 1), Some(4));
@@ -136,9 +147,9 @@ mod tests {
         assert_eq!(queue.next(), Some(1));
         queue.hand_in(10);
         assert!(queue.wait());
-        assert_eq!(queue.collect(), [10]);
+        assert_eq!((queue.outcome(), queue.outcome()), (Some(10), None));
         queue.hand_in(20);
-        assert_eq!(queue.collect(), [20]);
+        assert_eq!(queue.outcome(), Some(20));
         assert!(!queue.wait(), "nothing is under way");
         queue.close();
         assert_eq!(queue.next(), None);
@@ -170,12 +181,12 @@ mod model {
         loom::model(|| {
             let queue = Arc::new(Queue::new());
             let workers = workers(&queue, 2);
-            queue.push(1, Urgency::Later);
-            queue.push(2, Urgency::Soon);
+            queue.push(1, Urgency::Later).unwrap();
+            queue.push(2, Urgency::Soon).unwrap();
             let mut outcomes = Vec::new();
             while outcomes.len() < 2 {
                 assert!(queue.wait(), "a job was lost");
-                outcomes.extend(queue.collect());
+                outcomes.extend(std::iter::from_fn(|| queue.outcome()));
             }
             outcomes.sort_unstable();
             assert_eq!(outcomes, [10, 20]);
@@ -190,11 +201,11 @@ mod model {
         loom::model(|| {
             let queue = Arc::new(Queue::new());
             let workers = workers(&queue, 1);
-            queue.push(1, Urgency::Soon);
-            queue.push(2, Urgency::Soon);
+            queue.push(1, Urgency::Soon).unwrap();
+            queue.push(2, Urgency::Soon).unwrap();
             let mut seen: Vec<u32> = queue.take_back(|job| *job == 2).map(|job| job * 10).into_iter().collect();
             while queue.wait() {
-                seen.extend(queue.collect());
+                seen.extend(std::iter::from_fn(|| queue.outcome()));
             }
             seen.sort_unstable();
             assert_eq!(seen, [10, 20]);
@@ -208,10 +219,10 @@ mod model {
         loom::model(|| {
             let queue = Arc::new(Queue::new());
             let workers = workers(&queue, 2);
-            queue.push(1, Urgency::Later);
+            queue.push(1, Urgency::Later).unwrap();
             queue.close();
             workers.into_iter().for_each(|w| w.join().unwrap());
-            assert!(queue.collect().len() <= 1);
+            assert!(queue.outcome().is_none() || queue.outcome().is_none());
         });
     }
 }

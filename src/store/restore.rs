@@ -1,84 +1,39 @@
 //! Getting released tokens back: ahead of need by the workers, and in time by the host.
 
-use super::block::{self, Block, State};
+use super::block::{Block, State};
 use super::codec::Shape;
 use super::crew::Job;
 use super::decoded::Hit;
 use super::kv::Kv;
 use super::queue::Urgency;
-use super::{Cache, Layer, Store, pages};
+use super::{Cache, Store};
 use crate::layout;
 use crate::status::Result;
+use crate::sys::{memory, pages};
 use std::time::Instant;
+
+/// Taking memory for shorter runs ahead costs more than the faults that it saves.
+const LEAST_RUN: usize = 16 << 10;
 
 impl Store {
     /// Asks the workers to decode the layer's released blocks before [`Store::restore`] needs them. Does nothing without
-    /// workers.
+    /// workers or without memory.
     pub fn prefetch(&mut self, layer: u32) {
         self.collect();
-        let (Some(crew), Some(entry)) = (&self.crew, self.layers.get_mut(&layer)) else { return };
-        for block in &mut entry.blocks {
+        let Ok(at) = self.layer_at(layer) else { return };
+        let (Some(crew), entry) = (&self.crew, &mut self.layers[at]) else { return };
+        for block in entry.blocks_mut() {
             let Some(blob) = block.blob.as_ref().filter(|_| block.state == State::Released && !block.decoding) else {
                 continue;
             };
             if !self.decoded.contains(block.shape.ticket) {
-                block.decoding = true;
                 let job = Job::Decode { layer, shape: block.shape, blob: blob.clone(), into: self.spares.pop() };
-                crew.queue().push(job, Urgency::Soon);
+                if crew.queue().push(job, Urgency::Soon).is_err() {
+                    return;
+                }
+                block.decoding = true;
             }
         }
-    }
-
-    /// Asks the workers to take the memory that [`Store::restore`] will write the layer's tokens to, so that it need not
-    /// fault in page after page. It is taken from now on.
-    pub fn make_ready(&mut self, layer: u32) {
-        let (Some(crew), Some(entry)) = (&self.crew, self.layers.get_mut(&layer)) else { return };
-        let runs = std::mem::take(&mut entry.vacated);
-        if !runs.is_empty() && entry.blocks.iter().any(Block::is_released) {
-            entry.populating = true;
-            crew.queue().push(Job::Populate { layer, runs }, Urgency::Soon);
-        }
-    }
-
-    /// Takes a wish for memory back that no worker is at yet, and answers what was wished for.
-    fn cancel_populating(&mut self, layer: u32) -> Vec<(usize, usize)> {
-        let (Some(crew), Some(entry)) = (&self.crew, self.layers.get_mut(&layer)) else { return Vec::new() };
-        if !entry.populating {
-            return Vec::new();
-        }
-        let Some(Job::Populate { runs, .. }) = crew.queue().take_back(|job| job.is_populate_of(layer)) else {
-            return Vec::new();
-        };
-        entry.populating = false;
-        runs
-    }
-
-    /// Sees to it that no worker takes memory for the layer from now on. Waits for one that is at it: what it took after
-    /// a release would stay taken.
-    pub(super) fn finish_populating(&mut self, layer: u32) {
-        self.cancel_populating(layer);
-        while self.layers.get(&layer).is_some_and(|e| e.populating) {
-            self.crew.as_ref().expect("only workers populate").queue().wait();
-            self.collect();
-        }
-    }
-
-    /// The layer's tokens are other ones now: from now on no memory is taken for where they were.
-    pub(super) fn forget_vacated(&mut self, layer: u32) {
-        self.finish_populating(layer);
-        if let Some(entry) = self.layers.get_mut(&layer) {
-            entry.vacated.clear();
-        }
-    }
-
-    /// Takes the memory here that no worker has taken or is taking: one call for a run costs less than a fault for each
-    /// of its pages.
-    fn take_memory(&mut self, layer: u32) {
-        let mut runs = self.cancel_populating(layer);
-        if let Some(entry) = self.layers.get_mut(&layer) {
-            runs.append(&mut entry.vacated);
-        }
-        runs.into_iter().for_each(|(start, len)| pages::populate(start, len));
     }
 
     /// Gives back the memory that is kept for the next prefetch.
@@ -91,48 +46,67 @@ impl Store {
     /// released and its blob is kept; blocks restored before it are resident.
     pub fn restore(&mut self, layer: u32, mut cache: Cache<'_>) -> Result<u64> {
         self.collect();
-        let Some(entry) = self.layers.get(&layer) else { return Ok(0) };
-        let mut released = entry.blocks.iter().filter(|b| b.is_released()).peekable();
+        let Some(entry) = self.layer(layer) else { return Ok(0) };
+        let mut released = entry.blocks().iter().filter(|b| b.is_released()).peekable();
         if released.peek().is_none() {
             return Ok(0);
         }
         for block in released {
             block.check_fits(layer, cache.layout)?;
         }
-        self.take_memory(layer);
+        self.take_memory(layer, &mut cache)?;
         self.decoded.next_pass();
         let mut restored = 0;
+        let result = self.restore_blocks(layer, &mut cache, &mut restored);
+        // Blocks of which an edit had left a part stand for no range of the cache any more.
+        self.retain(layer, |block| block.state != State::Resident || block.is_whole());
+        result.map(|()| restored)
+    }
+
+    /// Takes the memory of the layer's released tokens: one call for a run costs less than a fault for each of its pages.
+    fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
+        let Some(entry) = self.layer(layer) else { return Ok(()) };
+        for range in entry.runs(cache.layout, Block::is_released)? {
+            layout::for_each_run(cache.layout, cache.key, cache.value, range, layout::Padding::Kept, &mut |run| {
+                if run.len() >= LEAST_RUN {
+                    pages::populate(run);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn restore_blocks(&mut self, layer: u32, cache: &mut Cache<'_>, restored: &mut u64) -> Result<()> {
         // Blocks before it are back or with a worker.
         let mut from = 0;
-        // Blocks that are decoded, then those that nobody is at; by then more are decoded.
+        // Blocks that are decoded, then those that no worker has; by then more are decoded.
         while let Some(at) = self.next_released(layer, &mut from) {
-            let (bytes, gone) = self.restore_block(layer, at, &mut cache)?;
-            restored += bytes;
-            // The blocks behind it have moved up.
-            from -= usize::from(gone && at < from);
+            *restored += self.restore_block(layer, at, cache)?;
             self.collect();
         }
-        Ok(restored)
+        Ok(())
     }
 
     /// The released block that is quickest to restore now: index in the layer. Waits only where a worker is at the last.
     fn next_released(&mut self, layer: u32, from: &mut usize) -> Option<usize> {
         loop {
-            let blocks = &mut self.layers.get_mut(&layer)?.blocks;
-            if let Some(at) = self.decoded.first_ahead(layer).and_then(|ticket| block::find(blocks, ticket)) {
+            let at = self.layer_at(layer).ok()?;
+            let entry = &mut self.layers[at];
+            if let Some(at) = self.decoded.first_ahead(layer).and_then(|ticket| entry.find(ticket)) {
                 return Some(at);
             }
-            let nobody_is_at = |b: &Block| b.is_released() && !b.decoding;
-            let next = blocks.iter().skip(*from).position(nobody_is_at);
+            let blocks = entry.blocks();
+            let is_free = |b: &Block| b.is_released() && !b.decoding;
+            let next = blocks.iter().skip(*from).position(is_free);
             *from = next.map_or(blocks.len(), |ahead| *from + ahead);
             if next.is_some() {
                 return Some(*from);
             }
             let queue = self.crew.as_ref()?.queue();
             if let Some(Job::Decode { shape, into, .. }) = queue.take_back(|job| job.is_decode_in(layer)) {
-                self.spares.extend(into);
-                if let Some(at) = block::find(blocks, shape.ticket) {
-                    blocks[at].decoding = false;
+                keep_spare(&mut self.spares, into);
+                if let Some(at) = entry.find(shape.ticket) {
+                    entry.blocks_mut()[at].decoding = false;
                     return Some(at);
                 }
                 continue;
@@ -140,17 +114,18 @@ impl Store {
             blocks.iter().find(|b| b.is_released())?;
             queue.wait();
             self.collect();
-            // Where a worker has failed nobody is at the block any more.
+            // Where a worker has failed the block is free again.
             *from = 0;
         }
     }
 
-    /// Restores one released block; answers its bytes, and whether the block is gone.
-    fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>) -> Result<(u64, bool)> {
+    /// Restores one released block; returns its bytes.
+    fn restore_block(&mut self, layer: u32, at: usize, cache: &mut Cache<'_>) -> Result<u64> {
         let layers = self.layers.len();
-        let Some(Layer { blocks, stats, .. }) = self.layers.get_mut(&layer) else { return Ok((0, false)) };
-        let block = &mut blocks[at];
-        let ticket = block.ticket();
+        let Ok(of) = self.layer_at(layer) else { return Ok(0) };
+        let entry = &mut self.layers[of];
+        let block = &mut entry.blocks_mut()[at];
+        let (ticket, mut decode_ns) = (block.ticket(), 0);
         let found = self.decoded.get(ticket);
         let hit = found.as_ref().map(|(_, hit)| *hit);
         let rows = match found {
@@ -159,48 +134,56 @@ impl Store {
                 let blob = block.blob.as_ref().expect("a released block has a blob");
                 let start = Instant::now();
                 self.codec.decode(&block.shape, blob, &mut self.rows)?;
-                stats.decode_ns += start.elapsed().as_nanos() as u64;
-                stats.decoded_bytes += self.rows.len() as u64;
+                decode_ns = start.elapsed().as_nanos() as u64;
                 &self.rows
             }
         };
+        let raw = rows.len();
         let bytes = scatter(block, rows, &mut self.part, cache)?;
 
-        *match hit {
-            Some(Hit::Prefetched) => &mut stats.prefetch_hits,
-            Some(Hit::Kept) => &mut stats.cache_hits,
-            None => &mut stats.cache_misses,
-        } += 1;
-        stats.restored_bytes += bytes;
-        stats.restored_blocks += 1;
-        if !block.is_whole() {
-            // Some of its tokens are gone: the blob stands for no range of the cache any more.
-            self.decoded.remove(ticket);
-            blocks.remove(at);
-            return Ok((bytes, true));
-        }
         (block.state, block.verified) = (State::Resident, true);
-        if hit != Some(Hit::Kept) {
-            let ahead = self.decoded.remove(ticket);
-            let room = self.decoded.has_room(layer, ahead.as_ref().unwrap_or(&self.rows).len(), layers);
-            match (ahead, room) {
-                (Some(rows), true) => self.decoded.keep(layer, ticket, rows),
-                (Some(rows), false) => self.spares.push(rows),
-                (None, true) => {
-                    let rows = std::mem::replace(&mut self.rows, Kv::new(0, 0)?);
-                    self.decoded.keep(layer, ticket, rows);
-                }
-                (None, false) => {}
+        let is_whole = block.is_whole();
+        let stats = &mut entry.stats;
+        match hit {
+            Some(Hit::Prefetched) => stats.prefetch_hits += 1,
+            Some(Hit::Kept) => stats.cache_hits += 1,
+            None => {
+                stats.cache_misses += 1;
+                stats.decode_ns += decode_ns;
+                stats.decoded_bytes += raw as u64;
             }
         }
-        Ok((bytes, false))
+        stats.restored_bytes += bytes;
+        stats.restored_blocks += 1;
+        if is_whole && hit == Some(Hit::Kept) {
+            return Ok(bytes);
+        }
+        // Without memory to keep the rows they are decoded again next time.
+        let ahead = self.decoded.remove(ticket);
+        if is_whole && self.decoded.has_room(layer, raw, layers) {
+            let rows = match ahead {
+                Some(rows) => Ok(rows),
+                None => Kv::new(0, 0).map(|empty| std::mem::replace(&mut self.rows, empty)),
+            };
+            let _ = rows.and_then(|rows| self.decoded.keep(layer, ticket, rows));
+        } else {
+            keep_spare(&mut self.spares, ahead);
+        }
+        Ok(bytes)
     }
 }
 
-/// Writes the rows of a block's tokens to where those are now; answers the bytes.
+/// Keeps memory of decoded rows for the next layer, where there is room to note it.
+fn keep_spare(spares: &mut Vec<Kv>, rows: Option<Kv>) {
+    if let Some(rows) = rows {
+        let _ = memory::push(spares, rows);
+    }
+}
+
+/// Writes the rows of a block's tokens to where those are now; returns the bytes.
 fn scatter(block: &Block, rows: &Kv, part: &mut (Vec<u8>, Vec<u8>), cache: &mut Cache<'_>) -> Result<u64> {
     let mut bytes = 0;
-    for segment in &block.segments {
+    for segment in block.segments() {
         let range = cache.layout.range(segment.begin, segment.count)?;
         let (keys, values) = if block.is_whole() {
             (rows.key(), rows.value())

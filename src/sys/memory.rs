@@ -7,7 +7,9 @@
 #![allow(dead_code)]
 
 use crate::status::{Error, Result, Status};
+use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write};
+use std::hash::Hash;
 
 /// Reserves room for exactly `additional` more elements.
 pub(crate) fn reserve<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
@@ -22,6 +24,23 @@ pub(crate) fn reserve_amortized<T>(buffer: &mut Vec<T>, additional: usize) -> Re
         reserve(buffer, additional.max(buffer.len()))?;
     }
     Ok(())
+}
+
+/// As [`reserve_amortized`], for a queue.
+pub(crate) fn reserve_deque<T>(queue: &mut VecDeque<T>, additional: usize) -> Result<()> {
+    if queue.capacity() - queue.len() < additional {
+        #[cfg(test)]
+        shortage::check(additional.saturating_mul(size_of::<T>()))?;
+        queue.try_reserve(additional).map_err(|_| out_of_memory(additional.saturating_mul(size_of::<T>())))?;
+    }
+    Ok(())
+}
+
+/// As [`reserve_amortized`], for a map.
+pub(crate) fn reserve_map<K: Eq + Hash, V>(map: &mut HashMap<K, V>, additional: usize) -> Result<()> {
+    #[cfg(test)]
+    shortage::check(additional.saturating_mul(size_of::<(K, V)>()))?;
+    map.try_reserve(additional).map_err(|_| out_of_memory(additional.saturating_mul(size_of::<(K, V)>())))
 }
 
 /// Makes `buffer` exactly `len` long. New elements are the default; old ones are kept up to `len`.

@@ -1,3 +1,12 @@
-//! The ground floor: memory that can be refused. Nothing above it grows a container in any other way.
+//! The ground floor: memory that can be refused, pages, threads. Nothing else calls the system, and nothing above it
+//! grows a container in any other way.
 
+mod environment;
 pub(crate) mod memory;
+pub mod pages;
+mod shared;
+mod threads;
+
+pub(crate) use environment::with_variable;
+pub(crate) use shared::Shared;
+pub(crate) use threads::{Thread, process};

@@ -2,7 +2,7 @@
 
 use super::random::Random;
 use crate::dtype::Dtype;
-use crate::layout::{self, Layout, Pair, Spec};
+use crate::layout::{self, Layout, Padding, Pair, Spec};
 use crate::store::Cache;
 
 /// A token in the cache.
@@ -20,8 +20,10 @@ pub(super) struct Host {
     pub(super) layout: Layout,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
-    /// All bits of what belongs to tokens, in the order of the buffers; the rest is padding and gaps.
+    /// All bits of the tokens' elements, in the order of the buffers.
     real: (Vec<u8>, Vec<u8>),
+    /// The same with their padding, which a release may set to zero. The rest is gaps.
+    padded: (Vec<u8>, Vec<u8>),
     /// What the host left in bytes that it has not written, for a buffer of any size it has had.
     filling: Vec<u8>,
     pub(super) tokens: Vec<Token>,
@@ -46,6 +48,8 @@ impl Host {
             max_tokens: 0,
             key_head_stride: stride(random),
             value_head_stride: stride(random),
+            key_token_stride: 0,
+            value_token_stride: 0,
         };
         let mut host = Host::of(spec, random);
         host.plain = !random.once_in(8);
@@ -67,6 +71,7 @@ impl Host {
             key: Vec::new(),
             value: Vec::new(),
             real: Default::default(),
+            padded: Default::default(),
             filling: Vec::new(),
             tokens: Vec::new(),
             plain: true,
@@ -88,6 +93,9 @@ impl Host {
         let range = layout.range(0, max as u32).unwrap();
         self.real = (vec![0; key], vec![0; value]);
         layout::scatter(layout, &ones.0, &ones.1, range, &mut self.real.0, &mut self.real.1).unwrap();
+        self.padded = self.real.clone();
+        let (key, value) = (&mut self.padded.0, &mut self.padded.1);
+        layout::for_each_run(layout, key, value, range, Padding::Dropped, &mut |run| run.fill(0xFF)).unwrap();
     }
 
     /// Heads, dims or a type that this layer's cache cannot have, with room for as many tokens.
@@ -184,8 +192,12 @@ impl Host {
                 assert!(now[tail.clone()] == before[tail], "{name} behind token {free}, head {head}");
             }
         }
-        for (name, bytes, real) in [("K", &self.key, &self.real.0), ("V", &self.value, &self.real.1)] {
-            let wrong = bytes.iter().zip(real).zip(&self.filling).fold(0, |wrong, ((b, r), f)| wrong | (b ^ f) & !r);
+        let masks = [(&self.real.0, &self.padded.0), (&self.real.1, &self.padded.1)];
+        for ((name, bytes), (real, padded)) in [("K", &self.key), ("V", &self.value)].into_iter().zip(masks) {
+            let wrong = bytes.iter().zip(&self.filling).zip(real).zip(padded).fold(0, |wrong, (((b, f), r), p)| {
+                let dropped = if *b == 0 { *p } else { 0 };
+                wrong | (b ^ f) & !r & !dropped
+            });
             assert_eq!(wrong, 0, "a byte of {name} that belongs to no token has changed");
         }
     }

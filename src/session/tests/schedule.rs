@@ -54,7 +54,11 @@ impl Run {
         // Workers are short of memory as the thread is that makes the session.
         shortage::set(if kind.shortage { 60 } else { 0 }, seed);
         shortage::set_least(1);
-        let session = Rc::new(Session::new(settings.json.as_bytes(), settings.layers, settings.lanes).unwrap());
+        let made = std::iter::repeat_with(|| {
+            let made = Session::new(settings.json.as_bytes(), settings.layers, settings.lanes);
+            made.inspect_err(|error| assert!(kind.shortage && error.status() == Status::OutOfMemory, "{error}"))
+        });
+        let session = Rc::new(made.flatten().next().expect("the shortage ends by chance"));
         shortage::set(0, 0);
         assert_eq!(session.warnings().iter().find(|w| w.contains("not a key")), None);
         let layer = |number| Layer {

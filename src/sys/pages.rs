@@ -1,4 +1,4 @@
-//! Memory of the system's own: giving pages back while their address stays valid, and regions that leave whole.
+//! Pages of memory: given back while their address stays valid, taken in bulk, or mapped for regions of their own.
 //!
 //! | system | call | afterwards |
 //! |---|---|---|
@@ -6,15 +6,17 @@
 //! | macOS, iOS | zero, then `madvise(MADV_FREE_REUSABLE)` | reads as zero, footprint falls at once |
 //! | Windows | zero, then `VirtualUnlock` | reads as zero, working set falls; the commit charge stays |
 //! | others | zero | nothing goes back |
+//!
+//! On Linux only private anonymous memory goes back. Everything else (shared memory, files, huge pages of hugetlbfs,
+//! locked pages) is zeroed and stays: dropping a shared page leaves its contents, a page of a file reads as the file
+//! has it, and older kernels round the length of a dropped huge page up.
 
-use crate::status::{Error, Result, Status};
+use crate::status::{Result, error};
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-/// Leaves zeros in `run` and gives the whole pages inside it back; returns how many bytes of them were in memory.
-///
-/// The memory should be private and anonymous, as `malloc` and `new` give it. Pages of a file mapping leave memory
-/// too, but read as the file has them afterwards.
+/// Leaves zeros in `run` and gives the whole pages inside it back as far as the system takes them; returns how many
+/// bytes left memory.
 pub fn give_back(run: &mut [u8]) -> u64 {
     let page = page_size();
     let before = run.as_ptr().addr().next_multiple_of(page) - run.as_ptr().addr();
@@ -28,18 +30,15 @@ pub fn give_back(run: &mut [u8]) -> u64 {
     if pages.is_empty() { 0 } else { system::discard(pages, page) }
 }
 
-/// Takes memory for the whole pages of a range of addresses before they are written, as far as the system can; nothing
-/// else happens. Writing to pages that were given back costs a fault for each, which is most of the time that restoring
-/// takes.
-///
-/// The range may be anyone's: no byte of it is read or changed, and addresses that are not mapped (any more) are left
-/// alone. At worst memory is taken that nobody needs (of a file that others share: room for its pages).
-pub fn populate(start: usize, len: usize) {
+/// Takes memory for the whole pages of `run`, as far as the system can. No byte changes. Writing to pages that were
+/// given back costs a fault for each, which is most of the time that restoring takes.
+pub fn populate(run: &mut [u8]) {
     let page = page_size();
-    let first = start.next_multiple_of(page);
-    let end = (start + len) / page * page;
-    if first < end {
-        system::populate(first, end - first);
+    let before = run.as_ptr().addr().next_multiple_of(page) - run.as_ptr().addr();
+    let Some((_, rest)) = run.split_at_mut_checked(before) else { return };
+    let (pages, _) = rest.split_at_mut(rest.len() - rest.len() % page);
+    if !pages.is_empty() {
+        system::populate(pages);
     }
 }
 
@@ -55,7 +54,7 @@ impl Region {
         crate::sys::memory::shortage::check(len)?;
         match system::map(len) {
             Some(mapping) => Ok(Region(mapping)),
-            None => Err(Error::new(Status::OutOfMemory, format!("no memory for a region of {len} bytes"))),
+            None => Err(error!(OutOfMemory, "no memory for a region of {len} bytes")),
         }
     }
 }
@@ -89,37 +88,66 @@ mod system {
     const BATCH: usize = 1024;
 
     pub(super) fn discard(pages: &mut [u8], page: usize) -> u64 {
-        let resident = resident_bytes(pages, page);
-        // SAFETY: the range is whole pages inside an exclusive borrow, so nobody relies on its contents; the call
-        // changes contents only (to zero, or to what a mapped file holds).
-        let result = unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_DONTNEED) };
-        if result == 0 {
-            return resident;
+        let before = resident(pages, page);
+        if !is_private_anonymous(pages, page) || !advise(pages, libc::MADV_DONTNEED) {
+            pages.fill(0);
+            return 0;
         }
-        // Locked or special memory: it stays, but reads as promised.
-        pages.fill(0);
-        0
+        let mut after = 0;
+        for batch in pages.chunks_mut(BATCH * page) {
+            let mut in_memory = [0u8; BATCH];
+            if !residency(batch, &mut in_memory) {
+                continue;
+            }
+            // Memory of another kind between the ends, or taken again by a host that breaks its word: it stays.
+            for (page, _) in batch.chunks_mut(page).zip(&in_memory).filter(|(_, state)| *state & 1 == 1) {
+                page.fill(0);
+                after += 1;
+            }
+        }
+        (before.saturating_sub(after) * page) as u64
     }
 
-    pub(super) fn populate(first: usize, len: usize) {
+    /// Whether the first and the last page are private anonymous memory that is not locked. MADV_FREE (Linux 4.5) is
+    /// refused for any other kind; it is the cheapest question that the kernel answers.
+    fn is_private_anonymous(pages: &mut [u8], page: usize) -> bool {
+        let last = pages.len() - page;
+        advise(&mut pages[..page], libc::MADV_FREE) && (last == 0 || advise(&mut pages[last..], libc::MADV_FREE))
+    }
+
+    /// Whether the kernel took the advice, which may change contents to zero.
+    fn advise(pages: &mut [u8], advice: libc::c_int) -> bool {
+        // SAFETY: the range is whole pages inside an exclusive borrow whose contents the caller gives up.
+        unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), advice) == 0 }
+    }
+
+    pub(super) fn populate(pages: &mut [u8]) {
         // Since Linux 5.14; before that the call fails and changes nothing.
         const MADV_POPULATE_WRITE: libc::c_int = 23;
-        // SAFETY: the advice faults pages in as a write would, without writing: no contents change, whoever owns them.
-        unsafe { libc::madvise(std::ptr::without_provenance_mut(first), len, MADV_POPULATE_WRITE) };
+        // SAFETY: the advice faults pages of an exclusive borrow in as a write would, and writes nothing.
+        unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), MADV_POPULATE_WRITE) };
     }
 
-    /// Only pages that are in memory can go back.
-    fn resident_bytes(pages: &[u8], page: usize) -> u64 {
+    /// Pages that are in memory; only these can go back.
+    fn resident(pages: &[u8], page: usize) -> usize {
         let mut in_memory = [0u8; BATCH];
-        let mut count = 0;
-        for batch in pages.chunks(BATCH * page) {
-            let (start, vector) = (batch.as_ptr().cast_mut().cast(), in_memory.as_mut_ptr().cast());
-            // SAFETY: the range is whole pages of a live slice; one byte per page is written, at most BATCH.
-            let result = unsafe { libc::mincore(start, batch.len(), vector) };
-            let answers = &in_memory[..batch.len() / page];
-            count += if result == 0 { answers.iter().filter(|b| *b & 1 == 1).count() } else { answers.len() };
-        }
-        (count * page) as u64
+        let batches = pages.chunks(BATCH * page);
+        batches
+            .map(|batch| {
+                let states = batch.len() / page;
+                match residency(batch, &mut in_memory) {
+                    true => in_memory[..states].iter().filter(|state| *state & 1 == 1).count(),
+                    false => states,
+                }
+            })
+            .sum()
+    }
+
+    /// Sets bit 0 for each page of a batch that is in memory; false where the system does not tell.
+    fn residency(batch: &[u8], in_memory: &mut [u8; BATCH]) -> bool {
+        let (start, vector) = (batch.as_ptr().cast_mut().cast(), in_memory.as_mut_ptr().cast());
+        // SAFETY: the range is whole pages of a live slice; one byte per page is written, at most BATCH.
+        unsafe { libc::mincore(start, batch.len(), vector) == 0 }
     }
 }
 
@@ -128,7 +156,7 @@ mod system {
     pub(super) use super::anonymous::{Mapping, map};
     pub(super) use super::unix_page_size as page_size;
 
-    pub(super) fn populate(_first: usize, _len: usize) {}
+    pub(super) fn populate(_pages: &mut [u8]) {}
 
     pub(super) fn discard(pages: &mut [u8], _page: usize) -> u64 {
         pages.fill(0);
@@ -152,7 +180,7 @@ mod system {
         4096
     }
 
-    pub(super) fn populate(_first: usize, _len: usize) {}
+    pub(super) fn populate(_pages: &mut [u8]) {}
 
     pub(super) fn discard(pages: &mut [u8], _page: usize) -> u64 {
         pages.fill(0);
@@ -171,7 +199,7 @@ mod system {
         4096
     }
 
-    pub(super) fn populate(_first: usize, _len: usize) {}
+    pub(super) fn populate(_pages: &mut [u8]) {}
 
     pub(super) fn discard(pages: &mut [u8], _page: usize) -> u64 {
         pages.fill(0);
@@ -264,6 +292,7 @@ fn unix_page_size() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Status;
 
     #[test]
     fn every_byte_of_a_run_is_zero_afterwards_and_no_other_changes() {
@@ -281,18 +310,61 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn populating_changes_no_byte_and_takes_no_notice_of_what_is_not_there() {
+    fn populating_takes_the_whole_pages_of_a_run_and_changes_no_byte() {
         let page = page_size();
         let mut memory = vec![7u8; 64 * page];
         give_back(&mut memory[page..40 * page]);
         let before = memory.clone();
-        populate(memory.as_ptr().addr(), memory.len());
+        populate(&mut memory[..]);
         assert!(memory == before);
-        populate(usize::MAX / 2, 1 << 20);
-        populate(0, 10);
+        populate(&mut memory[3..5]);
         // On a kernel that cannot, nothing was taken and nothing goes back.
         let taken = give_back(&mut memory[page..40 * page]) as usize;
         assert!(taken == 0 || taken >= 38 * page, "{taken}");
+    }
+
+    /// Memory of every kind that is not private and anonymous, and what is left in it after a run was given back.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_that_cannot_be_dropped_is_zeroed_and_not_counted() {
+        use std::os::fd::AsRawFd;
+
+        let page = page_size();
+        let path = std::env::temp_dir().join(format!("mnnkv-pages-{}", std::process::id()));
+        std::fs::write(&path, vec![9u8; 64 * page]).unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let (anonymous, none) = (libc::MAP_ANONYMOUS, -1);
+        for (name, len, flags, fd, locked) in [
+            ("shared memory", 64 * page, libc::MAP_SHARED | anonymous, none, false),
+            ("a shared file", 64 * page, libc::MAP_SHARED, file.as_raw_fd(), false),
+            ("a private file", 64 * page, libc::MAP_PRIVATE, file.as_raw_fd(), false),
+            ("locked memory", 64 * page, libc::MAP_PRIVATE | anonymous, none, true),
+            ("huge pages", 4 << 20, libc::MAP_PRIVATE | anonymous | libc::MAP_HUGETLB, none, false),
+        ] {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping touches nothing that exists.
+            let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, 0) };
+            // Huge pages exist where an administrator has set them aside.
+            if start == libc::MAP_FAILED && flags & libc::MAP_HUGETLB != 0 {
+                continue;
+            }
+            assert_ne!(start, libc::MAP_FAILED, "{name}");
+            // SAFETY: mapped above with this length, and unmapped after the last use.
+            let memory = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), len) };
+            memory.fill(9);
+            // SAFETY: the range is the mapping.
+            if locked && unsafe { libc::mlock(start, len) } != 0 {
+                continue;
+            }
+            let run = page..len - 2 * page;
+            assert_eq!(give_back(&mut memory[run.clone()]), 0, "{name}");
+            let outside = |at: &usize| !run.contains(at);
+            assert!(memory[run.clone()].iter().all(|b| *b == 0), "{name}");
+            assert!((0..len).filter(outside).all(|at| memory[at] == 9), "{name}");
+            // SAFETY: as above.
+            unsafe { libc::munmap(start, len) };
+        }
     }
 
     #[test]

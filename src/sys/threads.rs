@@ -1,0 +1,126 @@
+//! Threads whose start can be refused. The standard library's aborts the process when memory runs out.
+
+use crate::status::Result;
+
+/// A thread. It must be joined; one that is dropped goes on by itself.
+pub(crate) struct Thread(system::Handle);
+
+impl Thread {
+    /// Starts a thread that runs `body`. `name` is at most 15 bytes.
+    ///
+    /// OUT_OF_MEMORY: the system has no memory or no thread left.
+    pub(crate) fn start(name: &std::ffi::CStr, body: impl FnOnce() + Send + 'static) -> Result<Self> {
+        system::start(name, body).map(Thread)
+    }
+
+    /// Blocks until the thread has ended.
+    pub(crate) fn join(self) {
+        system::join(self.0);
+    }
+}
+
+#[cfg(unix)]
+mod system {
+    use crate::status::{Result, bail};
+    use crate::sys::memory;
+    use std::ffi::{CStr, c_void};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::ptr;
+
+    pub(super) type Handle = libc::pthread_t;
+
+    /// As the standard library's threads have.
+    const STACK_BYTES: usize = 2 << 20;
+
+    pub(super) fn start<F: FnOnce() + Send + 'static>(name: &CStr, body: F) -> Result<Handle> {
+        let body = Box::into_raw(memory::boxed(body)?);
+        // SAFETY: a thread id is an integer or a pointer; create overwrites it.
+        let mut handle: Handle = unsafe { std::mem::zeroed() };
+        // SAFETY: attributes are initialised before they are used, and destroyed once; `run` takes the box over when
+        // the thread was started.
+        let error = unsafe {
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            let error = match libc::pthread_attr_init(&mut attributes) {
+                0 => {
+                    // A size that is refused leaves the default.
+                    libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
+                    let error = libc::pthread_create(&mut handle, &attributes, run::<F>, body.cast());
+                    libc::pthread_attr_destroy(&mut attributes);
+                    error
+                }
+                error => error,
+            };
+            if error != 0 {
+                drop(Box::from_raw(body));
+            }
+            error
+        };
+        if error != 0 {
+            bail!(OutOfMemory, "thread {name:?} cannot be started: system error {error}");
+        }
+        set_name(handle, name);
+        Ok(handle)
+    }
+
+    extern "C" fn run<F: FnOnce()>(body: *mut c_void) -> *mut c_void {
+        // SAFETY: `start` boxed it and gave it away.
+        let body = unsafe { Box::from_raw(body.cast::<F>()) };
+        // A panic must not unwind into C. There is nobody to tell.
+        let _ = catch_unwind(AssertUnwindSafe(body));
+        ptr::null_mut()
+    }
+
+    pub(super) fn join(handle: Handle) {
+        // SAFETY: the handle is of a thread that was started and not joined yet.
+        unsafe { libc::pthread_join(handle, ptr::null_mut()) };
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn set_name(handle: Handle, name: &CStr) {
+        // SAFETY: the thread has not been joined; a name that is too long is refused.
+        unsafe { libc::pthread_setname_np(handle, name.as_ptr()) };
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    fn set_name(_handle: Handle, _name: &CStr) {}
+}
+
+#[cfg(not(unix))]
+mod system {
+    use crate::status::{Result, error};
+    use std::ffi::CStr;
+
+    pub(super) type Handle = std::thread::JoinHandle<()>;
+
+    #[expect(clippy::disallowed_methods, reason = "there is no other way to start a thread here")]
+    pub(super) fn start(name: &CStr, body: impl FnOnce() + Send + 'static) -> Result<Handle> {
+        let thread = std::thread::Builder::new().spawn(body);
+        thread.map_err(|_| error!(OutOfMemory, "thread {name:?} cannot be started"))
+    }
+
+    pub(super) fn join(handle: Handle) {
+        let _ = handle.join();
+    }
+}
+
+/// The process that calls. A forked child has none of its parent's threads.
+pub(crate) fn process() -> u32 {
+    std::process::id()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_thread_runs_its_body_and_can_be_joined_even_when_it_panics() {
+        let (sender, receiver) = mpsc::channel();
+        let thread = Thread::start(c"mnnkv-test", move || {
+            sender.send(7).unwrap();
+            panic!("nobody hears it");
+        });
+        thread.unwrap().join();
+        assert_eq!(receiver.recv(), Ok(7));
+    }
+}
