@@ -12,6 +12,7 @@
 //! | [`session`] | all of it together, as a JSON config says |
 //! | [`model`] | files that come with a model |
 //! | [`arch`] | SIMD kernels and the choice between them |
+//! | `json` | JSON in and out |
 //! | `sys` | memory that can be refused; every other room grows its containers through it |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
@@ -33,6 +34,8 @@ pub mod ffi;
 pub mod gear;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod h2o;
+#[allow(dead_code, unused_imports)]
+mod json;
 pub mod layout;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod model;

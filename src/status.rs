@@ -109,6 +109,27 @@ impl Error {
         }
     }
 
+    /// As [`Error::formatted`], of an error that is part of a result: OUT_OF_MEMORY where there is no memory for it.
+    pub(crate) fn kept(status: Status, text: fmt::Arguments<'_>) -> Result<Self> {
+        let message = Cow::Owned(memory::format(text)?);
+        Ok(Error(Inner::Told(memory::boxed(Failure { status, message, needed: None })?)))
+    }
+
+    /// The same error with words before its sentence.
+    pub(crate) fn within(&self, place: impl fmt::Display) -> Self {
+        Error::formatted(self.status(), format_args!("{place}: {}", self.message()))
+    }
+
+    /// Hands on that memory ran out, if only for the sentence, and returns any other error as a value: for callers that
+    /// go on without what failed.
+    pub(crate) fn unless_out_of_memory(self) -> Result<Self> {
+        match self.0 {
+            Inner::Untold(_) => Err(Error(Inner::Untold(Status::OutOfMemory))),
+            _ if self.status() == Status::OutOfMemory => Err(self),
+            _ => Ok(self),
+        }
+    }
+
     /// The error of every call on `what` after a panic passed through it.
     pub(crate) fn out_of_service(what: &str) -> Self {
         error!(Internal, "{what} is out of service since a bug in mnn-kv; destroy it")

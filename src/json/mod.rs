@@ -1,0 +1,15 @@
+//! JSON in and out, with memory that can be refused.
+//!
+//! [`Json`] is a document as a tree, [`Reader`] reads one piece by piece, [`Writer`] writes. The reader takes what
+//! RFC 8259 allows, in UTF-8, nested at most 127 deep, and nothing else.
+
+mod reader;
+mod value;
+mod writer;
+
+pub(crate) use reader::Reader;
+pub(crate) use value::{Json, Number, Quoted, Short};
+pub(crate) use writer::{ToJson, Writer};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! A document as a tree.
+
+use super::Reader;
+use crate::status::Result;
+use crate::sys::memory;
+use std::borrow::Cow;
+use std::fmt;
+
+/// A JSON value. Objects keep every key in the order of the text, also those that come twice.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Json<'a> {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(Cow<'a, str>),
+    List(Vec<Json<'a>>),
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+}
+
+/// A number of a document.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Number {
+    Unsigned(u64),
+    /// Below 0.
+    Negative(i64),
+    /// Any number that is neither, rounded to nearest; never infinite.
+    Float(f64),
+}
+
+impl<'a> Json<'a> {
+    /// Reads a whole document. CORRUPT: a sentence with line and column.
+    pub(crate) fn parse(text: &'a [u8]) -> Result<Json<'a>> {
+        Json::document(text, true)
+    }
+
+    /// As [`Json::parse`]; lists are checked, and empty.
+    pub(crate) fn without_lists(text: &'a [u8]) -> Result<Json<'a>> {
+        Json::document(text, false)
+    }
+
+    fn document(text: &'a [u8], lists: bool) -> Result<Json<'a>> {
+        let mut reader = Reader::new(text);
+        let value = Json::read(&mut reader, lists)?;
+        reader.end()?;
+        Ok(value)
+    }
+
+    fn read(reader: &mut Reader<'a>, lists: bool) -> Result<Json<'a>> {
+        Ok(match reader.peek()? {
+            b'{' => {
+                let mut fields = Vec::new();
+                reader.object(|reader, key| memory::push(&mut fields, (key, Json::read(reader, lists)?)))?;
+                Json::Object(fields)
+            }
+            b'[' => {
+                let mut values = Vec::new();
+                reader.list(|reader| match lists {
+                    true => memory::push(&mut values, Json::read(reader, lists)?),
+                    false => reader.skip(),
+                })?;
+                Json::List(values)
+            }
+            b'"' => Json::Text(reader.text()?),
+            b't' | b'f' => Json::Bool(reader.flag()?),
+            b'-' | b'0'..=b'9' => Json::Number(reader.number()?),
+            b'n' => {
+                reader.null()?;
+                Json::Null
+            }
+            _ => return Err(reader.no_value()),
+        })
+    }
+
+    /// The value of a key of an object; the last one where there are several, as JSON parsers in use have it.
+    pub(crate) fn get(&self, key: &str) -> Option<&Json<'a>> {
+        match self {
+            Json::Object(fields) => fields.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value),
+            _ => None,
+        }
+    }
+
+    /// The keys of an object, sorted, each once.
+    pub(crate) fn keys(&self) -> Result<Vec<&str>> {
+        let Json::Object(fields) = self else { return Ok(Vec::new()) };
+        let mut keys = memory::collect(fields.iter().map(|(key, _)| key.as_ref()))?;
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
+    }
+
+    pub(crate) fn flag(&self) -> Option<bool> {
+        match self {
+            Json::Bool(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn number(&self) -> Option<Number> {
+        match self {
+            Json::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Json::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A number that counts something.
+    pub(crate) fn count(&self) -> Option<u64> {
+        match self {
+            Json::Number(Number::Unsigned(value)) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self, Json::Null)
+    }
+
+    /// What it is, for error texts.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Json::Null => "null",
+            Json::Bool(_) => "a truth value",
+            Json::Number(_) => "a number",
+            Json::Text(_) => "a string",
+            Json::List(_) => "a list",
+            Json::Object(_) => "an object",
+        }
+    }
+}
+
+impl Number {
+    /// The number to the nearest f64.
+    pub(crate) fn float(self) -> f64 {
+        match self {
+            Number::Unsigned(value) => value as f64,
+            Number::Negative(value) => value as f64,
+            Number::Float(value) => value,
+        }
+    }
+
+    /// The number, where it is whole; beyond 127 bits the nearest that fits.
+    pub(crate) fn whole(self) -> Option<i128> {
+        match self {
+            Number::Unsigned(value) => Some(value.into()),
+            Number::Negative(value) => Some(value.into()),
+            Number::Float(value) => (value.fract() == 0.0).then_some(value as i128),
+        }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Number::Unsigned(value) => value.fmt(f),
+            Number::Negative(value) => value.fmt(f),
+            Number::Float(value) => fmt::Debug::fmt(value, f),
+        }
+    }
+}
+
+/// A value in a message: short ones as they are, the beginning of text without control characters, others by what they
+/// are.
+impl fmt::Display for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Json::Null => f.write_str("null"),
+            Json::Bool(value) => value.fmt(f),
+            Json::Number(value) => value.fmt(f),
+            Json::Text(text) => Quoted(text).fmt(f),
+            Json::List(values) => write!(f, "a list of {}", values.len()),
+            Json::Object(values) => write!(f, "an object of {}", values.len()),
+        }
+    }
+}
+
+/// Text of a document in quotes, as [`Short`].
+pub(crate) struct Quoted<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", Short(self.0))
+    }
+}
+
+/// The beginning of a document's text for a message, without control characters.
+pub(crate) struct Short<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const CHARS: usize = 60;
+        let end = self.0.char_indices().nth(CHARS).map_or(self.0.len(), |(at, _)| at);
+        let more = if end < self.0.len() { "..." } else { "" };
+        write!(f, "{}{more}", self.0[..end].escape_debug())
+    }
+}

@@ -1,0 +1,182 @@
+//! JSON text.
+
+use crate::status::Result;
+use crate::sys::memory;
+use std::fmt;
+
+/// Writes one value as text.
+pub(crate) struct Writer {
+    text: String,
+    /// Two blanks a level, a line for each field and entry.
+    indented: bool,
+    depth: usize,
+    /// Whether the open list or object has something in it.
+    begun: bool,
+}
+
+/// What can be written.
+pub(crate) trait ToJson {
+    fn write(&self, to: &mut Writer) -> Result<()>;
+}
+
+impl Writer {
+    /// The text of what `body` writes, without blanks.
+    pub(crate) fn compact(body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
+        Writer::text(false, body)
+    }
+
+    /// The text of what `body` writes, in lines.
+    pub(crate) fn indented(body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
+        Writer::text(true, body)
+    }
+
+    fn text(indented: bool, body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
+        let mut writer = Writer { text: String::new(), indented, depth: 0, begun: false };
+        body(&mut writer)?;
+        Ok(writer.text)
+    }
+
+    /// Writes an object, whose fields `body` writes.
+    pub(crate) fn object(&mut self, body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<()> {
+        self.between('{', '}', body)
+    }
+
+    /// Writes a list of what `each` makes of the items.
+    pub(crate) fn list<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        mut each: impl FnMut(&mut Writer, T) -> Result<()>,
+    ) -> Result<()> {
+        self.between('[', ']', |writer| {
+            items.into_iter().try_for_each(|item| {
+                writer.item()?;
+                each(writer, item)
+            })
+        })
+    }
+
+    /// Writes the key of a field; its value comes next.
+    pub(crate) fn key(&mut self, key: &str) -> Result<&mut Writer> {
+        self.item()?;
+        key.write(self)?;
+        self.put(format_args!("{}", if self.indented { ": " } else { ":" }))?;
+        Ok(self)
+    }
+
+    /// Writes a field.
+    pub(crate) fn field(&mut self, key: &str, value: impl ToJson) -> Result<()> {
+        value.write(self.key(key)?)
+    }
+
+    fn between(&mut self, open: char, close: char, body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<()> {
+        self.put(format_args!("{open}"))?;
+        self.depth += 1;
+        self.begun = false;
+        body(self)?;
+        self.depth -= 1;
+        if self.begun {
+            self.line()?;
+        }
+        self.begun = true;
+        self.put(format_args!("{close}"))
+    }
+
+    fn item(&mut self) -> Result<()> {
+        if self.begun {
+            self.put(format_args!(","))?;
+        }
+        self.begun = true;
+        self.line()
+    }
+
+    fn line(&mut self) -> Result<()> {
+        match self.indented {
+            true => self.put(format_args!("\n{:1$}", "", 2 * self.depth)),
+            false => Ok(()),
+        }
+    }
+
+    fn put(&mut self, text: fmt::Arguments<'_>) -> Result<()> {
+        memory::append(&mut self.text, text)
+    }
+}
+
+impl ToJson for str {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.put(format_args!("\""))?;
+        let mut rest = self;
+        while let Some(at) = rest.find(|c| matches!(c, '"' | '\\' | '\0'..' ')) {
+            to.put(format_args!("{}", &rest[..at]))?;
+            match rest.as_bytes()[at] {
+                b'\n' => to.put(format_args!("\\n"))?,
+                b'\r' => to.put(format_args!("\\r"))?,
+                b'\t' => to.put(format_args!("\\t"))?,
+                mark @ (b'"' | b'\\') => to.put(format_args!("\\{}", char::from(mark)))?,
+                control => to.put(format_args!("\\u{control:04x}"))?,
+            }
+            rest = &rest[at + 1..];
+        }
+        to.put(format_args!("{rest}\""))
+    }
+}
+
+impl ToJson for String {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        self.as_str().write(to)
+    }
+}
+
+impl ToJson for bool {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.put(format_args!("{self}"))
+    }
+}
+
+impl ToJson for u64 {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.put(format_args!("{self}"))
+    }
+}
+
+impl ToJson for u32 {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        u64::from(*self).write(to)
+    }
+}
+
+impl ToJson for usize {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        (*self as u64).write(to)
+    }
+}
+
+/// JSON has no infinities and no NaN: they are null.
+impl ToJson for f64 {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        match self.is_finite() {
+            true => to.put(format_args!("{self:?}")),
+            false => to.put(format_args!("null")),
+        }
+    }
+}
+
+impl<T: ToJson> ToJson for Option<T> {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        match self {
+            Some(value) => value.write(to),
+            None => to.put(format_args!("null")),
+        }
+    }
+}
+
+impl<T: ToJson> ToJson for [T] {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.list(self, |to, item| item.write(to))
+    }
+}
+
+impl<T: ToJson + ?Sized> ToJson for &T {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        (**self).write(to)
+    }
+}
