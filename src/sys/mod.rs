@@ -1,7 +1,8 @@
-//! The ground floor: memory that can be refused, pages, threads. Nothing else calls the system, and nothing above it
-//! grows a container in any other way.
+//! The ground floor: memory that can be refused, files, pages, threads. Nothing else calls the system, and nothing above
+//! it grows a container in any other way.
 
 mod environment;
+pub(crate) mod files;
 pub(crate) mod memory;
 pub mod pages;
 mod shared;

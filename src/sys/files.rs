@@ -1,0 +1,419 @@
+//! The file system without hidden allocations.
+//!
+//! The standard library copies paths to the heap and lists folders through it, and aborts where that fails. On Unix
+//! these functions call the system themselves, with paths on the stack. Elsewhere they are the standard library's.
+
+use crate::status::{Error, Result, Status};
+use crate::sys::memory;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[cfg(not(unix))]
+use portable as system;
+#[cfg(unix)]
+use unix as system;
+
+/// The type of a file, links followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Folder,
+    Other,
+}
+
+/// Returns the type of the file at `path`.
+pub(crate) fn kind(path: &Path) -> io::Result<Kind> {
+    system::kind(path)
+}
+
+/// Opens a file for reading.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    system::open(path)
+}
+
+/// Opens the file at `path` for writing alone, or makes it. Contents that it has stay.
+///
+/// `None`: another open file has it; see [`system::open_alone`]. The file is the caller's until it is closed.
+pub(crate) fn open_alone(path: &Path) -> io::Result<Option<File>> {
+    system::open_alone(path)
+}
+
+/// Gives a file another name, in place of a file that has it.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    system::rename(from, to)
+}
+
+/// Removes a file.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    system::remove(path)
+}
+
+/// Makes a folder.
+pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+    system::create_folder(path)
+}
+
+/// Removes an empty folder.
+pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
+    system::remove_folder(path)
+}
+
+/// Calls `visit` with the names of what is in a folder, in no order. Names that are not UTF-8 are left out.
+pub(crate) fn names(path: &Path, mut visit: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    system::names(path, &mut visit)
+}
+
+/// Waits until the names in the folder of `path` are on the disk, where the system can tell.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    #[cfg(test)]
+    synced::note(folder);
+    system::sync_folder(folder)
+}
+
+/// Returns the path of `name` in `folder`: `folder.join(name)`.
+pub(crate) fn join(folder: &Path, name: impl AsRef<OsStr>) -> Result<PathBuf> {
+    let name = name.as_ref();
+    let mut path = PathBuf::from(text(&[folder.as_os_str()], 1 + name.len())?);
+    #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
+    path.push(name);
+    Ok(path)
+}
+
+/// Returns a copy of a path.
+pub(crate) fn copied(path: &Path) -> Result<PathBuf> {
+    Ok(text(&[path.as_os_str()], 0)?.into())
+}
+
+/// Returns the parts one after the other, with room for `more` bytes behind them.
+pub(crate) fn text(parts: &[&OsStr], more: usize) -> Result<OsString> {
+    let mut text = OsString::new();
+    let len = parts.iter().map(|part| part.len()).sum::<usize>() + more;
+    text.try_reserve_exact(len).map_err(|_| memory::out_of_memory(len))?;
+    parts.iter().for_each(|part| text.push(part));
+    Ok(text)
+}
+
+/// The error of a call that failed: what was tried, where, and what the system said.
+pub(crate) fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => Status::NotFound,
+        io::ErrorKind::OutOfMemory => Status::OutOfMemory,
+        _ => Status::Io,
+    };
+    Error::formatted(status, format_args!("cannot {verb} {}: {}", path.display(), Reason(error)))
+}
+
+/// What the system said. The `Display` of the error itself allocates.
+struct Reason<'a>(&'a io::Error);
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.raw_os_error() {
+            Some(code) => {
+                let mut room = [0; 256];
+                match system::reason(code, &mut room) {
+                    Some(text) => write!(f, "{text} (os error {code})"),
+                    None => write!(f, "{} (os error {code})", self.0.kind()),
+                }
+            }
+            None => self.0.kind().fmt(f),
+        }
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use super::{File, Kind, Path, Result, failed, io};
+    use std::ffi::{CStr, c_char, c_int, c_uint};
+    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::MetadataExt;
+
+    // Where a word has 32 bits the other ones refuse large files.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    use libc::{lstat, open as open_file, readdir, stat};
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    use libc::{lstat64 as lstat, open64 as open_file, readdir64 as readdir, stat64 as stat};
+
+    /// The longest path that a system takes, with its zero.
+    const PATH: usize = 4096;
+
+    /// Calls `call` with the path as C has it.
+    fn with<T>(path: &Path, call: impl FnOnce(&CStr) -> io::Result<T>) -> io::Result<T> {
+        let bytes = path.as_os_str().as_bytes();
+        let mut room = [0; PATH];
+        let Some(to) = room.get_mut(..bytes.len()).filter(|_| bytes.len() < PATH) else {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        };
+        to.copy_from_slice(bytes);
+        match CStr::from_bytes_with_nul(&room[..=bytes.len()]) {
+            Ok(path) => call(path),
+            Err(_) => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn checked(result: c_int) -> io::Result<c_int> {
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    }
+
+    fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match call() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn open_with(path: &Path, flags: c_int) -> io::Result<File> {
+        let descriptor = with(path, |path| {
+            // SAFETY: the path ends with a zero; the mode is as wide as variadic arguments are.
+            again(|| checked(unsafe { open_file(path.as_ptr(), flags | libc::O_CLOEXEC, 0o666 as c_uint) }))
+        })?;
+        // SAFETY: the descriptor is open and has no other owner.
+        Ok(unsafe { File::from_raw_fd(descriptor) })
+    }
+
+    pub(super) fn kind(path: &Path) -> io::Result<Kind> {
+        let mut found = std::mem::MaybeUninit::<stat>::zeroed();
+        // SAFETY: the path ends with a zero, and there is room for the answer.
+        with(path, |path| again(|| checked(unsafe { stat(path.as_ptr(), found.as_mut_ptr()) })))?;
+        // SAFETY: zeroed, which is a value of a struct of integers, and then written.
+        let found = unsafe { found.assume_init() };
+        Ok(match found.st_mode & libc::S_IFMT {
+            libc::S_IFREG => Kind::File,
+            libc::S_IFDIR => Kind::Folder,
+            _ => Kind::Other,
+        })
+    }
+
+    pub(super) fn open(path: &Path) -> io::Result<File> {
+        open_with(path, libc::O_RDONLY)
+    }
+
+    /// Locks the file; the system unlocks it when its process ends. Where a file system has no locks two writers of
+    /// one file get in each other's way.
+    pub(super) fn open_alone(path: &Path) -> io::Result<Option<File>> {
+        loop {
+            let file = open_with(path, libc::O_WRONLY | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
+            // SAFETY: the descriptor is open.
+            match again(|| checked(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                _ => {}
+            }
+            let open = file.metadata()?;
+            if !open.is_file() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            // Since it was opened its owner may have given it its name, or removed it.
+            let mut named = std::mem::MaybeUninit::<stat>::zeroed();
+            // SAFETY: the path ends with a zero, and there is room for the answer.
+            match with(path, |path| again(|| checked(unsafe { lstat(path.as_ptr(), named.as_mut_ptr()) }))) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
+                Ok(_) => {}
+            }
+            // SAFETY: zeroed, which is a value of a struct of integers, and then written.
+            let named = unsafe { named.assume_init() };
+            #[allow(clippy::unnecessary_cast, reason = "the types differ between systems")]
+            if (named.st_dev as u64, named.st_ino as u64) == (open.dev(), open.ino()) {
+                return Ok(Some(file));
+            }
+        }
+    }
+
+    pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+        // SAFETY: both paths end with a zero.
+        with(from, |from| with(to, |to| checked(unsafe { libc::rename(from.as_ptr(), to.as_ptr()) }))).map(drop)
+    }
+
+    pub(super) fn remove(path: &Path) -> io::Result<()> {
+        // SAFETY: the path ends with a zero.
+        with(path, |path| checked(unsafe { libc::unlink(path.as_ptr()) })).map(drop)
+    }
+
+    pub(super) fn create_folder(path: &Path) -> io::Result<()> {
+        // SAFETY: the path ends with a zero.
+        with(path, |path| checked(unsafe { libc::mkdir(path.as_ptr(), 0o777) })).map(drop)
+    }
+
+    pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
+        // SAFETY: the path ends with a zero.
+        with(path, |path| checked(unsafe { libc::rmdir(path.as_ptr()) })).map(drop)
+    }
+
+    /// An open folder.
+    struct Folder(*mut libc::DIR);
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            // SAFETY: open, and not used afterwards.
+            unsafe { libc::closedir(self.0) };
+        }
+    }
+
+    pub(super) fn names(path: &Path, visit: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+        let folder = with(path, |path| {
+            // SAFETY: the path ends with a zero.
+            let folder = unsafe { libc::opendir(path.as_ptr()) };
+            if folder.is_null() { Err(io::Error::last_os_error()) } else { Ok(Folder(folder)) }
+        });
+        let folder = folder.map_err(|e| failed("list", path, &e))?;
+        loop {
+            set_errno(0);
+            // SAFETY: the folder is open, and no other thread has it.
+            let entry = unsafe { readdir(folder.0) };
+            if entry.is_null() {
+                let error = io::Error::last_os_error();
+                return match error.raw_os_error() {
+                    None | Some(0) => Ok(()),
+                    Some(_) => Err(failed("list", path, &error)),
+                };
+            }
+            // SAFETY: an entry is valid until the next one is read; its name ends with a zero.
+            let name = unsafe { CStr::from_ptr((&raw const (*entry).d_name).cast::<c_char>()) };
+            match name.to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => visit(name)?,
+            }
+        }
+    }
+
+    /// A folder that ends and one that cannot be read look alike but for this.
+    fn set_errno(code: c_int) {
+        // SAFETY: the place is this thread's.
+        unsafe {
+            #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
+            let place = libc::__error();
+            #[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
+            let place = libc::__errno();
+            #[cfg(not(any(
+                target_vendor = "apple",
+                target_os = "freebsd",
+                target_os = "android",
+                target_os = "netbsd",
+                target_os = "openbsd"
+            )))]
+            let place = libc::__errno_location();
+            place.write(code);
+        }
+    }
+
+    pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+        // A folder that may be written but not read cannot be opened; not every file system syncs folders.
+        let Ok(folder) = open_with(path, libc::O_RDONLY | libc::O_DIRECTORY) else { return Ok(()) };
+        match folder.sync_all() {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP | libc::EBADF)) => Ok(()),
+            result => result,
+        }
+    }
+
+    pub(super) fn reason(code: c_int, room: &mut [u8]) -> Option<&str> {
+        // SAFETY: there is room for as many bytes as is said.
+        if unsafe { libc::strerror_r(code, room.as_mut_ptr().cast(), room.len()) } != 0 {
+            return None;
+        }
+        CStr::from_bytes_until_nul(room).ok()?.to_str().ok()
+    }
+}
+
+#[cfg(not(unix))]
+mod portable {
+    use super::{File, Kind, Path, Result, failed, io};
+    use std::fs;
+
+    pub(super) fn kind(path: &Path) -> io::Result<Kind> {
+        let kind = fs::metadata(path)?.file_type();
+        Ok(if kind.is_file() {
+            Kind::File
+        } else if kind.is_dir() {
+            Kind::Folder
+        } else {
+            Kind::Other
+        })
+    }
+
+    pub(super) fn open(path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+
+    /// Shares the file with no other; the system closes it when its process ends.
+    pub(super) fn open_alone(path: &Path) -> io::Result<Option<File>> {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        #[cfg(windows)]
+        {
+            /// Others may still remove and rename it.
+            const FILE_SHARE_DELETE: u32 = 4;
+            const ERROR_SHARING_VIOLATION: i32 = 32;
+            std::os::windows::fs::OpenOptionsExt::share_mode(&mut options, FILE_SHARE_DELETE);
+            match options.open(path) {
+                Err(e) if e.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => return Ok(None),
+                result => return result.map(Some),
+            }
+        }
+        #[cfg(not(windows))]
+        options.open(path).map(Some)
+    }
+
+    pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    pub(super) fn remove(path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    pub(super) fn create_folder(path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
+    pub(super) fn names(path: &Path, visit: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+        for entry in fs::read_dir(path).map_err(|e| failed("list", path, &e))? {
+            let name = entry.map_err(|e| failed("list", path, &e))?.file_name();
+            if let Some(name) = name.to_str() {
+                visit(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The system keeps names by itself.
+    pub(super) fn sync_folder(_: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn reason(_: i32, _: &mut [u8]) -> Option<&str> {
+        None
+    }
+}
+
+/// The folders that this thread synced, for tests.
+#[cfg(test)]
+pub(crate) mod synced {
+    use std::cell::RefCell;
+    use std::path::{Path, PathBuf};
+
+    thread_local! {
+        static FOLDERS: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn note(folder: &Path) {
+        FOLDERS.with_borrow_mut(|folders| folders.push(folder.to_owned()));
+    }
+
+    pub(crate) fn take() -> Vec<PathBuf> {
+        FOLDERS.take()
+    }
+}
