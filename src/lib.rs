@@ -34,10 +34,8 @@ pub mod ffi;
 pub mod gear;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod h2o;
-#[allow(dead_code, unused_imports)]
 mod json;
 pub mod layout;
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod model;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod session;

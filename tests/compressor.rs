@@ -197,7 +197,7 @@ fn networks() -> impl Strategy<Value = Weights<'static>> {
                     .collect();
                 let layers = blocks.chunks(blocks.len() / layers).map(<[Linear]>::to_vec).collect();
                 let weights = Weights { dtype, num_heads: 3, head_dim, factor, min_seq_len, layers };
-                read(&weights.to_bytes().unwrap()).weights()
+                read(&weights.to_bytes().unwrap()).weights().unwrap()
             })
         },
     )
@@ -311,7 +311,7 @@ fn a_run_that_does_not_fit_the_file_is_refused_by_name() {
 
 /// The toy's weights with one number changed: of weight, or of the bias where that is `None`.
 fn changed(dtype: Dtype, block: usize, weight: Option<usize>, value: f32) -> Weights<'static> {
-    let mut weights = read(&golden("toy_fp32.bin")).weights();
+    let mut weights = read(&golden("toy_fp32.bin")).weights().unwrap();
     weights.dtype = dtype;
     let block = &mut weights.layers[0][block];
     match weight {

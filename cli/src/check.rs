@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
     let directory = arguments.directory.display();
     let bar = progress::bytes("checking", weight_bytes(&arguments.directory));
     let folder = Watched { folder: DiskFolder::new(&arguments.directory)?, bar: bar.clone() };
-    let report = check_folder(&folder);
+    let report = check_folder(&folder)?;
     bar.finish_and_clear();
     let (errors, warnings) = (report.count(Severity::Error), report.count(Severity::Warning));
     let mut text = String::new();
@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
     };
     text += &format!("{directory}: {}, {}\n", count(errors, "error"), count(warnings, "warning"));
     let mut object: Value =
-        serde_json::from_str(&report.json()).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
+        serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
     object["directory"] = json!(arguments.directory.display().to_string());
     Ok(Answer { text, json: object, clean: errors == 0 })
 }

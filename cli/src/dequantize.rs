@@ -119,12 +119,13 @@ fn write_parts(folder: &Path, model: &Model, tensors: &[FloatTensor], limit: u64
 
 fn write_part(path: &Path, model: &Model, tensors: &[FloatTensor], bar: &ProgressBar) -> Result<(), Failure> {
     let mut file = NewFile::create(path)?;
-    file.write(&safetensors::header(tensors.iter().map(|tensor| NewTensor {
+    let header = safetensors::header(tensors.iter().map(|tensor| NewTensor {
         name: &tensor.name,
         dtype: tensor.dtype,
         shape: &tensor.shape,
         bytes: tensor.bytes(),
-    })))?;
+    }))?;
+    file.write(&header)?;
     let mut piece = Vec::new();
     for tensor in tensors {
         let step = (PIECE / tensor.row_bytes().max(1)).max(1);

@@ -165,7 +165,7 @@ fn directory(path: &Path) -> Result<Answer, Failure> {
         text += &table(&model.kv_layers().iter().map(kv).collect::<Vec<_>>());
     }
     let mut object: Value =
-        serde_json::from_str(&model.layers_json()).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
+        serde_json::from_str(&model.layers_json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
     object["kind"] = json!("msmodelslim");
     Ok(Answer::new(text, object))
 }

@@ -119,7 +119,8 @@ fn layer_range(text: &str) -> Result<(u32, Option<u32>), String> {
 pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
     let model = model(arguments)?;
     let report = Report::new(&model, &request(arguments, &model))?;
-    Ok(Answer::new(text(&report, arguments.budget), report.to_json()))
+    let json = serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
+    Ok(Answer::new(text(&report, arguments.budget), json))
 }
 
 fn model(arguments: &Arguments) -> Result<Model, Failure> {

@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
             return;
         }
     };
-    let written = file.weights().to_bytes().unwrap();
+    let written = file.weights().unwrap().to_bytes().unwrap();
     if file.notes().is_empty() {
         assert_eq!(written, bytes);
     } else {

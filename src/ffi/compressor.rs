@@ -1,5 +1,7 @@
 //! Exports of the learned compressor: reading a file and running it.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
@@ -7,7 +9,8 @@ use super::version;
 use crate::dtype::Dtype;
 use crate::model::compressor::{Compressor, Options, Segments, Tokens, Workspace};
 use crate::model::file::ModelFile;
-use crate::status::{Error, Result, Status, bail};
+use crate::model::names::Joined;
+use crate::status::{Error, Result, bail, error};
 use crate::sys::memory;
 use std::ffi::{c_char, c_void};
 
@@ -165,7 +168,7 @@ unsafe fn create(
         version::check_abi(abi_version)?;
         // SAFETY: passed on.
         let out = unsafe { Out::new(out, "out") }?;
-        out.set(Box::into_raw(Box::new(mnnkv_compressor(read()?))));
+        out.set(Box::into_raw(memory::boxed(mnnkv_compressor(read()?))?));
         Ok(())
     })
 }
@@ -201,8 +204,7 @@ pub unsafe extern "C" fn mnnkv_compressor_open(
     unsafe {
         create(abi_version, out, || {
             let path = pointer::path(path, "path")?;
-            let named = |e: Error| Error::new(e.status(), format!("{}: {}", path.display(), e.message()));
-            Compressor::read(&ModelFile::open(path)?).map_err(named)
+            Compressor::read(&ModelFile::open(path)?).map_err(|e| e.within(path.display()))
         })
     }
 }
@@ -281,7 +283,8 @@ pub unsafe extern "C" fn mnnkv_compressor_notes(
     unsafe {
         with(compressor, |file| {
             let len = Out::new(len, "len")?;
-            pointer::put_text(&file.notes().join("\n"), pointer::output_bytes(text.cast(), cap, "text")?, &len)
+            let notes = memory::format(format_args!("{}", Joined(file.notes(), "\n")))?;
+            pointer::put_text(&notes, pointer::output_bytes(text.cast(), cap, "text")?, &len)
         })
     }
 }
@@ -372,8 +375,7 @@ pub unsafe extern "C" fn mnnkv_compressor_run(
             let bytes = |count: usize| {
                 let row = file.head_dim() * tokens.dtype.bytes();
                 let bytes = tokens.heads.checked_mul(row).and_then(|token| token.checked_mul(count));
-                let overflow = || Error::new(Status::InvalidArgument, "kv_heads * kv_len * head_dim overflows memory");
-                bytes.ok_or_else(overflow)
+                bytes.ok_or_else(|| error!(InvalidArgument, "kv_heads * kv_len * head_dim overflows memory"))
             };
             let (old, new) = (bytes(plan.len())?, bytes(plan.new_len())?);
             if cap_each < new {

@@ -1,5 +1,7 @@
 //! Exports of the learned compressor: packed caches in place.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
 use super::layout;
 use super::pointer::{self, Out};
@@ -46,11 +48,9 @@ pub unsafe extern "C" fn mnnkv_compressor_run_caches(
             }
             let given = given_caches(caches, n_layers as usize)?;
             let kv_len = given[0].1.kv_len;
-            let mut layers = given
-                .iter()
-                .enumerate()
-                .map(|(i, (_, cache))| PackedLayer::new(file, cache, kv_len).map_err(|e| named(i, &e)))
-                .collect::<Result<Vec<_>>>()?;
+            let layers = given.iter().enumerate();
+            let layers = layers.map(|(i, (_, cache))| PackedLayer::new(file, cache, kv_len).map_err(|e| named(i, &e)));
+            let mut layers = memory::try_collect(layers)?;
             let plan = file.plan(kv_len as usize, &options)?;
             if plan.new_len() < plan.len() {
                 let results = compress_all(file, first_layer as usize, &plan, &layers)?;
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn mnnkv_compressor_run_caches(
 
 /// An error of one of several caches.
 fn named(index: usize, error: &Error) -> Error {
-    Error::new(error.status(), format!("caches[{index}]: {}", error.message()))
+    error.within(format_args!("caches[{index}]"))
 }
 
 /// Every cache and where it is; none of their buffers overlap.
@@ -94,9 +94,9 @@ unsafe fn given_caches(caches: *mut mnnkv_cache, count: usize) -> Result<Vec<(*m
         }
         // SAFETY: passed on.
         let layout = unsafe { layout::checked(cache.layout) }.map_err(|e| named(i, &e))?;
-        buffers.push((cache.key, layout.key_bytes(), i, "key"));
-        buffers.push((cache.value, layout.value_bytes(), i, "value"));
-        all.push((place, cache));
+        memory::push(&mut buffers, (cache.key, layout.key_bytes(), i, "key"))?;
+        memory::push(&mut buffers, (cache.value, layout.value_bytes(), i, "value"))?;
+        memory::push(&mut all, (place, cache))?;
         place = place.wrapping_byte_add(size as usize);
     }
     buffers.sort_unstable_by_key(|buffer| buffer.0.addr());
@@ -161,7 +161,7 @@ fn compress_all(
         let tokens = Tokens { dtype: rows.key_dtype, heads: rows.heads };
         file.run(first_layer + i, plan, tokens, &keys, &values, &mut key, &mut value, &mut work)
             .map_err(|e| named(i, &e))?;
-        results.push((key, value));
+        memory::push(&mut results, (key, value))?;
     }
     Ok(results)
 }

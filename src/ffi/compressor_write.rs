@@ -1,5 +1,7 @@
 //! Exports of the learned compressor: writing a file.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;
@@ -54,6 +56,11 @@ pub struct mnnkv_compressor_linear {
     pub bias: *const f32,
 }
 
+/// An error of one of several linear layers.
+fn of(index: usize, error: &Error) -> Error {
+    error.within(format_args!("linears[{index}]"))
+}
+
 /// # Safety
 /// Non-NULL pointers are readable as the header says.
 unsafe fn weights<'a>(
@@ -81,22 +88,23 @@ unsafe fn weights<'a>(
         let mut row = Vec::new();
         memory::reserve(&mut row, blocks.len())?;
         for (block, linear) in blocks.iter().enumerate() {
-            let name = |what: &str| format!("{what} of linears[{}]", layer * per_layer as usize + block);
+            let index = layer * per_layer as usize + block;
             let (rows, cols) = (linear.rows as usize, linear.cols as usize);
             let Some(len) = rows.checked_mul(cols) else {
-                bail!(InvalidArgument, "{}: {rows} x {cols} overflows memory", name("weight"));
+                bail!(InvalidArgument, "weight of linears[{index}]: {rows} x {cols} overflows memory");
             };
             // SAFETY: passed on.
             let (weight, bias) = unsafe {
                 let bias = match linear.bias.is_null() {
                     true => None,
-                    false => Some(pointer::input(linear.bias, rows, &name("bias"))?),
+                    false => Some(pointer::input(linear.bias, rows, "bias").map_err(|e| of(index, &e))?),
                 };
-                (pointer::input(linear.weight, len, &name("weight"))?, bias)
+                (pointer::input(linear.weight, len, "weight").map_err(|e| of(index, &e))?, bias)
             };
-            row.push(Linear { rows, cols, weight: Cow::Borrowed(weight), bias: bias.map(Cow::Borrowed) });
+            let linear = Linear { rows, cols, weight: Cow::Borrowed(weight), bias: bias.map(Cow::Borrowed) };
+            memory::push(&mut row, linear)?;
         }
-        all.push(row);
+        memory::push(&mut all, row)?;
     }
     let mnnkv_compressor_header { num_heads, head_dim, compression_factor: factor, min_seq_len, .. } = header;
     Ok(Weights { dtype, num_heads, head_dim, factor, min_seq_len, layers: all })

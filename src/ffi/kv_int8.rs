@@ -1,5 +1,7 @@
 //! Exports of KV caches as int8: model quantises, and layout gathers and scatters for it.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use super::layout::{buffers, buffers_mut, checked, mnnkv_layout};
 use super::panic::guard;
 use super::pointer::{self, Sized32, SizedOut};
@@ -165,11 +167,11 @@ unsafe fn scales<'a>(ptr: *const mnnkv_kv_int8_scales, name: &str, channels: usi
     // SAFETY: passed on.
     let (scale, offset) = unsafe {
         (
-            pointer::input(given.scale, channels, &format!("{name}->scale"))?,
-            pointer::input(given.offset, channels, &format!("{name}->offset"))?,
+            pointer::input(given.scale, channels, "scale").map_err(|e| e.within(name))?,
+            pointer::input(given.offset, channels, "offset").map_err(|e| e.within(name))?,
         )
     };
-    let scales = Scales::new(scale, offset).map_err(|e| Error::new(e.status(), format!("{name}: {}", e.message())))?;
+    let scales = Scales::new(scale, offset).map_err(|e| e.within(name))?;
     let bytes = size_of_val(scale);
     Ok(Given { scales, places: [(given.scale.cast(), bytes, "scale"), (given.offset.cast(), bytes, "offset")] })
 }

@@ -1,5 +1,7 @@
 //! Exports of the reader of model::msmodelslim.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
@@ -7,6 +9,7 @@ use super::version;
 use crate::dtype::Dtype;
 use crate::model::msmodelslim::{Granularity, Model, NormUse, Tag, check_path, quantize};
 use crate::status::{Error, Result, bail};
+use crate::sys::memory;
 use std::ffi::{c_char, c_void};
 
 /// mnnkv_msmodelslim_linear_info::tag: not quantised.
@@ -144,7 +147,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_check_json(
         let (path, out, len) = unsafe {
             (pointer::path(path, "path")?, pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?)
         };
-        pointer::put_text(&check_path(path).json(), out, &len)
+        pointer::put_text(&check_path(path)?.json()?, out, &len)
     })
 }
 
@@ -164,7 +167,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_open(
         version::check_abi(abi_version)?;
         // SAFETY: the caller vouches for its pointers.
         let (path, out) = unsafe { (pointer::path(path, "path")?, Out::new(out, "out")?) };
-        out.set(Box::into_raw(Box::new(mnnkv_msmodelslim(Model::open(path)?))));
+        out.set(Box::into_raw(memory::boxed(mnnkv_msmodelslim(Model::open(path)?))?));
         Ok(())
     })
 }
@@ -225,7 +228,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
     unsafe {
         with(model, |model| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            pointer::put_text(&model.layers_json(), out, &len)
+            pointer::put_text(&model.layers_json()?, out, &len)
         })
     }
 }

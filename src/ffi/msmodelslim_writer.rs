@@ -1,12 +1,15 @@
 //! Exports of the writer of model::msmodelslim.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use super::panic::{Handle, guard};
 use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;
 use super::version;
 use crate::model::msmodelslim::{Tag, WriteOptions, Writer};
 use crate::model::safetensors::Dtype;
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail, error};
+use crate::sys::memory;
 use std::ffi::{c_char, c_void};
 
 /// A directory of quantised weights that is being written: a handle from mnnkv_msmodelslim_writer_create.
@@ -87,7 +90,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
         };
         let options = WriteOptions { part_bytes: options.part_bytes, group_size, symmetric: options.asymmetric == 0 };
         let writer = Writer::new(path, options)?;
-        out.set(Box::into_raw(Box::new(mnnkv_msmodelslim_writer(Handle::new(Some(writer))))));
+        out.set(Box::into_raw(memory::boxed(mnnkv_msmodelslim_writer(Handle::new(Some(writer))))?));
         Ok(())
     })
 }
@@ -126,8 +129,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
             let name = pointer::text(name, "name")?;
             let (tag, dtype) = (pointer::text(tag, "tag")?, pointer::text(dtype, "dtype")?);
             let shape = pointer::input(shape, rank, "shape")?;
-            let unknown =
-                |what, word| Error::new(Status::InvalidArgument, format!("{what} is {word:?}, which is unknown"));
+            let unknown = |what, word| error!(InvalidArgument, "{what} is {word:?}, which is unknown");
             let tag = Tag::from_word(tag).ok_or_else(|| unknown("tag", tag))?;
             let dtype = Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?;
             writer.tensor(name, tag, dtype, shape)

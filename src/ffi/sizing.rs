@@ -1,11 +1,15 @@
 //! Exports of KV-cache sizing.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
 use super::version;
+use crate::model::names::Joined;
 use crate::model::sizing::{Element, H2o, Kv, Layer, Lossless, Model, Report, Request, Savings, Setup, Sizer, Span};
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail, error};
+use crate::sys::memory;
 use std::ffi::c_char;
 
 /// 8-bit floating point (E4M3, E5M2): mnnkv_sizing_options::element alone takes it.
@@ -192,8 +196,7 @@ impl mnnkv_sizing_options {
         let last_layer = match self.h2o_layer_end {
             -1 => None,
             end => Some(u32::try_from(end).map_err(|_| {
-                let text = format!("options->h2o_layer_end is {end}; -1 for the last layer, or 0 or more expected");
-                Error::new(Status::InvalidArgument, text)
+                error!(InvalidArgument, "options->h2o_layer_end is {end}; -1 for the last layer, or 0 or more expected")
             })?),
         };
         let front = self.lossless_scope & MNNKV_SCOPE_FRONT_N != 0;
@@ -307,7 +310,7 @@ pub unsafe extern "C" fn mnnkv_sizing_create(
         let (config, out) =
             // SAFETY: the caller vouches for its pointers.
             unsafe { (pointer::input_bytes(config_json.cast(), len, "config_json")?, Out::new(out, "out")?) };
-        out.set(Box::into_raw(Box::new(mnnkv_sizing(Model::from_config(config)?))));
+        out.set(Box::into_raw(memory::boxed(mnnkv_sizing(Model::from_config(config)?))?));
         Ok(())
     })
 }
@@ -504,7 +507,7 @@ pub unsafe extern "C" fn mnnkv_sizing_notes(
     unsafe {
         with(sizing, |model| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            pointer::put_text(&model.notes.join("\n"), out, &len)
+            pointer::put_text(&memory::format(format_args!("{}", Joined(&model.notes, "\n")))?, out, &len)
         })
     }
 }
@@ -538,8 +541,8 @@ pub unsafe extern "C" fn mnnkv_sizing_report_json(
                 bail!(InvalidArgument, "n is {n}; {} contexts or fewer expected", crate::model::sizing::MAX_CONTEXTS);
             }
             let budget = (budget > 0).then_some(budget);
-            let request = Request { setup, savings, contexts: contexts.to_vec(), budget };
-            pointer::put_text(&Report::new(model, &request)?.to_json().to_string(), out, &len)
+            let request = Request { setup, savings, contexts: memory::copied(contexts)?, budget };
+            pointer::put_text(&Report::new(model, &request)?.json()?, out, &len)
         })
     }
 }

@@ -1,11 +1,11 @@
 //! Files of a model: read by position, written whole or not at all.
 
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail, error};
+use crate::sys::files::{self, Kind, failed};
 use crate::sys::memory;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a reader needs of a file: its length, and copies of its bytes.
 ///
@@ -28,10 +28,9 @@ pub trait Source {
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             bail!(Corrupt, "offset {offset}: {len} bytes expected, {} are left", self.len().saturating_sub(offset));
         }
-        let len = usize::try_from(len)
-            .map_err(|_| Error::new(Status::OutOfMemory, format!("offset {offset}: no memory for {len} bytes")))?;
-        let mut bytes = Vec::new();
-        memory::resize(&mut bytes, len)?;
+        let len =
+            usize::try_from(len).map_err(|_| error!(OutOfMemory, "offset {offset}: no memory for {len} bytes"))?;
+        let mut bytes = memory::filled(0, len)?;
         self.read_at(offset, &mut bytes)?;
         Ok(bytes)
     }
@@ -69,14 +68,14 @@ impl ModelFile {
     /// Opens a regular file; links are followed. NOT_FOUND where there is none, IO where it cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         // Before opening: that would wait for the other end of a pipe.
-        let kind = fs::metadata(path).map_err(|e| failed("open", path, &e))?;
-        if !kind.is_file() {
-            let what = if kind.is_dir() { "a directory" } else { "no regular file" };
-            bail!(InvalidArgument, "{} is {what}; a file expected", path.display());
+        match files::kind(path).map_err(|e| failed("open", path, &e))? {
+            Kind::File => {}
+            Kind::Folder => bail!(InvalidArgument, "{} is a directory; a file expected", path.display()),
+            Kind::Other => bail!(InvalidArgument, "{} is no regular file; a file expected", path.display()),
         }
-        let file = File::open(path).map_err(|e| failed("open", path, &e))?;
+        let file = files::open(path).map_err(|e| failed("open", path, &e))?;
         let len = file.metadata().map_err(|e| failed("look at", path, &e))?.len();
-        Ok(ModelFile { file, path: path.to_owned(), len })
+        Ok(ModelFile { file, path: files::copied(path)?, len })
     }
 
     /// Where it was opened.
@@ -92,14 +91,12 @@ impl Source for ModelFile {
 
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         read_exact_at(&self.file, offset, to).map_err(|e| match e.kind() {
-            io::ErrorKind::UnexpectedEof => Error::new(
-                Status::Io,
-                format!(
-                    "{} ends within the {} bytes at offset {offset}; it had {} bytes when it was opened",
-                    self.path.display(),
-                    to.len(),
-                    self.len
-                ),
+            io::ErrorKind::UnexpectedEof => error!(
+                Io,
+                "{} ends within the {} bytes at offset {offset}; it had {} bytes when it was opened",
+                self.path.display(),
+                to.len(),
+                self.len
             ),
             _ => failed("read", &self.path, &e),
         })
@@ -127,66 +124,89 @@ fn read_exact_at(file: &File, mut offset: u64, mut to: &mut [u8]) -> io::Result<
     Ok(())
 }
 
-/// What the system said, with what was tried and where.
-pub(crate) fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
-    let status = if error.kind() == io::ErrorKind::NotFound { Status::NotFound } else { Status::Io };
-    Error::new(status, format!("cannot {verb} {}: {error}", path.display()))
-}
-
 /// A file that takes its name when it is complete: until [`NewFile::finish`] another file of that name stays what it
 /// is, and without it nothing is left behind.
+///
+/// The contents of `name` are written to `.name.part` beside it. One writer has that file at a time. A process that is
+/// killed leaves the file; the next writer of the same name takes it over.
 #[derive(Debug)]
 pub struct NewFile {
-    file: io::BufWriter<File>,
+    file: File,
     path: PathBuf,
-    unfinished: PathBuf,
+    /// Where the contents are until they are complete; `None` when that file is no longer there.
+    unfinished: Option<PathBuf>,
+    /// Bytes that are not in the file yet.
+    waiting: Vec<u8>,
 }
 
 impl NewFile {
-    /// Begins a file beside `path`, in a folder that exists.
+    /// Bytes that are written at once.
+    const RUN: usize = 1 << 16;
+
+    /// Begins a file beside `path`, in a folder that exists. IO: another writer has begun a file of this name.
     pub fn create(path: &Path) -> Result<Self> {
-        /// Several threads may write files of one name.
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let Some(name) = path.file_name() else {
             bail!(InvalidArgument, "{} names no file", path.display());
         };
-        if path.is_dir() {
+        if matches!(files::kind(path), Ok(Kind::Folder)) {
             bail!(InvalidArgument, "{} is a directory; a file expected", path.display());
         }
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.{}.part", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
-        let unfinished = path.with_file_name(hidden);
-        let file = File::options()
-            .write(true)
-            .create_new(true)
-            .open(&unfinished)
-            .map_err(|e| failed("create a file beside", path, &e))?;
-        Ok(NewFile { file: io::BufWriter::with_capacity(1 << 16, file), path: path.to_owned(), unfinished })
+        let hidden = files::text(&[".".as_ref(), name, ".part".as_ref()], 0)?;
+        let unfinished = files::join(path.parent().unwrap_or(Path::new("")), &hidden)?;
+        let (path, mut waiting) = (files::copied(path)?, Vec::new());
+        memory::reserve(&mut waiting, Self::RUN)?;
+        let beside = |e: io::Error| failed("create a file beside", &path, &e);
+        let Some(file) = files::open_alone(&unfinished).map_err(beside)? else {
+            bail!(Io, "cannot create {}: another writer has begun {}", path.display(), unfinished.display());
+        };
+        let new = NewFile { file, path, unfinished: Some(unfinished), waiting };
+        new.file.set_len(0).map_err(|e| failed("write", &new.path, &e))?;
+        Ok(new)
     }
 
     /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(|e| failed("write", &self.path, &e))
+        if bytes.len() > Self::RUN - self.waiting.len() {
+            self.flush()?;
+        }
+        if bytes.len() >= Self::RUN {
+            return self.file.write_all(bytes).map_err(|e| failed("write", &self.path, &e));
+        }
+        memory::extend(&mut self.waiting, bytes)
     }
 
-    /// Gives the file its name, once all of it is on the disk.
+    fn flush(&mut self) -> Result<()> {
+        self.file.write_all(&self.waiting).map_err(|e| failed("write", &self.path, &e))?;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// Gives the file its name, once all of it is on the disk, and waits until the name is, too.
     pub fn finish(mut self) -> Result<()> {
-        self.file.flush().and_then(|()| self.file.get_ref().sync_all()).map_err(|e| failed("write", &self.path, &e))?;
-        fs::rename(&self.unfinished, &self.path).map_err(|e| failed("write", &self.path, &e))
+        self.flush()?;
+        self.file.sync_all().map_err(|e| failed("write", &self.path, &e))?;
+        if let Some(unfinished) = &self.unfinished {
+            files::rename(unfinished, &self.path).map_err(|e| failed("write", &self.path, &e))?;
+            self.unfinished = None;
+        }
+        files::sync_folder_of(&self.path).map_err(|e| failed("sync the folder of", &self.path, &e))
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // After `finish` there is no such file.
-        let _ = fs::remove_file(&self.unfinished);
+        // The file is still open, so it is no other writer's.
+        if let Some(unfinished) = &self.unfinished {
+            let _ = files::remove(unfinished);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Status;
+    use std::fs;
 
     /// A folder of its own for a test, removed at the end.
     struct Folder(PathBuf);
@@ -269,5 +289,97 @@ mod tests {
         assert_eq!(folder.names(), ["out.bin"]);
         assert_eq!(NewFile::create(&folder.0.join("no/such/file")).unwrap_err().status(), Status::NotFound);
         assert_eq!(NewFile::create(&folder.0).unwrap_err().status(), Status::InvalidArgument);
+    }
+
+    #[test]
+    fn the_unfinished_file_of_a_killed_run_is_taken_over() {
+        let folder = Folder::new("killed");
+        let path = folder.0.join("out.bin");
+        let mut file = NewFile::create(&path).unwrap();
+        file.write(&[7; 100_000]).unwrap();
+        // A process that is killed closes its files and removes nothing.
+        file.unfinished = None;
+        drop(file);
+        assert_eq!(folder.names(), [".out.bin.part"]);
+        let mut file = NewFile::create(&path).unwrap();
+        file.write(b"new").unwrap();
+        file.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(folder.names(), ["out.bin"]);
+    }
+
+    #[test]
+    fn two_writers_of_one_name_do_not_destroy_each_others_file() {
+        let folder = Folder::new("two");
+        let path = folder.0.join("out.bin");
+        let mut first = NewFile::create(&path).unwrap();
+        first.write(&[1; 100_000]).unwrap();
+        let error = NewFile::create(&path).unwrap_err();
+        assert_eq!(error.status(), Status::Io);
+        assert!(error.message().contains(".out.bin.part"), "{error}");
+        first.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), [1; 100_000]);
+        // The name is free again, for a writer that gives up, too.
+        drop(NewFile::create(&path).unwrap());
+        assert_eq!(folder.names(), ["out.bin"]);
+        assert_eq!(fs::read(&path).unwrap(), [1; 100_000]);
+    }
+
+    #[test]
+    fn writers_in_threads_leave_one_whole_file_and_nothing_else() {
+        let folder = Folder::new("threads");
+        let path = folder.0.join("out.bin");
+        std::thread::scope(|scope| {
+            for number in 0..8u8 {
+                let path = &path;
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        let Ok(mut file) = NewFile::create(path) else { continue };
+                        file.write(&[number; 10]).unwrap();
+                        if number.is_multiple_of(2) {
+                            file.finish().unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes == [bytes[0]; 10] && bytes[0].is_multiple_of(2), "{bytes:?}");
+        assert_eq!(folder.names(), ["out.bin"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_unfinished_file_that_is_a_link_is_not_followed() {
+        let folder = Folder::new("link");
+        fs::write(folder.0.join("precious"), "kept").unwrap();
+        std::os::unix::fs::symlink(folder.0.join("precious"), folder.0.join(".out.bin.part")).unwrap();
+        assert_eq!(NewFile::create(&folder.0.join("out.bin")).unwrap_err().status(), Status::Io);
+        assert_eq!(fs::read(folder.0.join("precious")).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn the_folder_is_synced_once_the_file_has_its_name() {
+        let folder = Folder::new("synced");
+        files::synced::take();
+        let mut file = NewFile::create(&folder.0.join("out.bin")).unwrap();
+        file.write(b"all of it").unwrap();
+        assert!(files::synced::take().is_empty());
+        file.finish().unwrap();
+        assert_eq!(files::synced::take(), std::slice::from_ref(&folder.0));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_the_system_said_is_in_the_message() {
+        let folder = Folder::new("words");
+        let error = ModelFile::open(&folder.0.join("absent")).unwrap_err();
+        let said = io::Error::from_raw_os_error(libc::ENOENT).to_string();
+        assert!(error.message().ends_with(&said), "{error}; {said}");
+        let long = ModelFile::open(&folder.0.join("x".repeat(5000))).unwrap_err();
+        assert_eq!(long.status(), Status::Io);
+        assert!(long.message().contains("os error"), "{long}");
+        let zero = ModelFile::open(Path::new("a\0b")).unwrap_err();
+        assert!(zero.message().contains("invalid input"), "{zero}");
     }
 }

@@ -6,8 +6,8 @@
 pub mod compressor;
 mod element;
 pub mod file;
-mod json;
 pub mod kv_int8;
 pub mod msmodelslim;
+pub(crate) mod names;
 pub mod safetensors;
 pub mod sizing;

@@ -6,9 +6,9 @@ mod keys;
 mod warnings;
 
 use crate::gear::{Effort, Format, Predictors};
+use crate::json::Json;
 use crate::status::{Result, bail};
 use keys::{Object, Values, name};
-use serde_json::Value;
 use warnings::Warnings;
 
 /// What the host wants; what is `None` is switched off.
@@ -155,14 +155,14 @@ impl Config {
         let mut warnings = Warnings::default();
         let h2o = values.kv_h2o_enable.then(|| h2o(&values, layers, &mut warnings));
         let lossless = lossless(&values, layers, h2o.is_some(), &mut warnings)?;
-        warnings.unknown_keys(&given);
+        warnings.unknown_keys(&given.keys()?);
         Ok((Config { h2o, lossless }, warnings.into_texts()))
     }
 }
 
-fn object(json: &[u8]) -> Result<Object> {
+fn object(json: &[u8]) -> Result<Object<'_>> {
     if json.is_empty() {
-        return Ok(Object::new());
+        return Ok(Json::Object(Vec::new()));
     }
     let text = match std::str::from_utf8(json) {
         Ok(text) => text,
@@ -171,10 +171,13 @@ fn object(json: &[u8]) -> Result<Object> {
         }
     };
     // Some editors write a mark before the text. Nobody sees it, so nobody would find what is wrong.
-    match serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) {
-        Ok(Value::Object(object)) => Ok(object),
+    match Json::parse(text.strip_prefix('\u{feff}').unwrap_or(text).as_bytes()) {
+        Ok(object @ Json::Object(_)) => Ok(object),
         Ok(other) => bail!(InvalidArgument, "the config is {}; a JSON object expected", keys::describe(&other)),
-        Err(error) => bail!(InvalidArgument, "the config is not JSON: {error}"),
+        Err(error) => {
+            let error = error.unless_out_of_memory()?;
+            bail!(InvalidArgument, "the config is not JSON: {}", error.message())
+        }
     }
 }
 

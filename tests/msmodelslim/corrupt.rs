@@ -10,7 +10,7 @@ fn every_fault_is_found_by_its_name() {
     for folder in folders {
         let expect: serde_json::Value =
             serde_json::from_slice(&std::fs::read(folder.join("expect.json")).unwrap()).unwrap();
-        let report = check_path(&folder);
+        let report = check_path(&folder).unwrap();
         let kind = expect["kind"].as_str().unwrap();
         let found: Vec<_> = report.findings.iter().filter(|f| f.kind.word() == kind).collect();
         let name = folder.file_name().unwrap().to_str().unwrap();
@@ -24,7 +24,7 @@ fn every_fault_is_found_by_its_name() {
         let tensor = expect["tensor"].as_str();
         let named = tensor.is_none_or(|tensor| found.iter().any(|f| f.tensor == tensor));
         if !fine || !named {
-            problems.push(format!("{name}: {expect} {}", report.json()));
+            problems.push(format!("{name}: {expect} {}", report.json().unwrap()));
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));

@@ -17,7 +17,7 @@ fn lines(report: &Report) -> Vec<String> {
 
 #[test]
 fn a_healthy_directory_has_no_findings() {
-    assert_eq!(lines(&check_folder(&Directory::healthy().folder())), [] as [&str; 0]);
+    assert_eq!(lines(&check_folder(&Directory::healthy().folder()).unwrap()), [] as [&str; 0]);
 }
 
 /// Changes a healthy directory, and expects exactly these findings.
@@ -25,7 +25,7 @@ fn a_healthy_directory_has_no_findings() {
 fn finds(change: impl FnOnce(&mut Directory), expected: &[&str]) {
     let mut directory = Directory::healthy();
     change(&mut directory);
-    assert_eq!(lines(&check_folder(&directory.folder())), expected);
+    assert_eq!(lines(&check_folder(&directory.folder()).unwrap()), expected);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn large_weights_are_looked_at_to_their_end() {
     finds(large(-5 * k as i32 + 10, 1), &["warning quant_bias_mismatch m.a.quant_bias"]);
     let mut directory = Directory::healthy();
     large(-5 * k as i32 + 5 * 129, i8::MIN)(&mut directory);
-    let report = check_folder(&directory.folder());
+    let report = check_folder(&directory.folder()).unwrap();
     assert_eq!(lines(&report), ["warning suspicious_code m.a.weight"]);
     assert!(report.findings[0].text.contains("row 2, column 100002"), "{}", report.findings[0].text);
 }
@@ -275,7 +275,7 @@ fn types_of_quantisation_that_are_not_read_are_listed_and_refused_by_name() {
     directory.put("m.c.weight", "W4A8_DYNAMIC", Dtype::I8, &[2, 4], vec![0; 8]);
     directory.put("m.c.scale_bias", "W4A8_DYNAMIC", Dtype::F32, &[4], f32s(&[0.0; 4]));
     let folder = directory.folder();
-    assert_eq!(lines(&check_folder(&folder)), ["warning unsupported_quant_type m.c.weight"]);
+    assert_eq!(lines(&check_folder(&folder).unwrap()), ["warning unsupported_quant_type m.c.weight"]);
     let model = Model::open_folder(&folder).unwrap();
     let index = model.find_linear("m.c").unwrap();
     let error = model.dequantize(index, 0..1, mnnkv::dtype::Dtype::F32, &mut [0; 16]).unwrap_err();
@@ -292,7 +292,7 @@ fn keys_that_come_twice_are_found_where_parsers_keep_the_last() {
         let text = String::from_utf8(files.0["quant_model_description.json"].to_vec()).unwrap();
         let text = format!("{{\"m.b.weight\": \"{value}\", {}", text.strip_prefix('{').unwrap());
         files.0.insert("quant_model_description.json".to_owned(), text.as_bytes().into());
-        assert_eq!(lines(&check_folder(&files)), [expected]);
+        assert_eq!(lines(&check_folder(&files).unwrap()), [expected]);
     }
 }
 
@@ -303,17 +303,17 @@ fn broken_files_leave_the_others_checked() {
     let mut files = directory.folder();
     files.0.insert("config.json".to_owned(), b"{,}"[..].into());
     files.0.insert("x.safetensors".to_owned(), b"short"[..].into());
-    let found = lines(&check_folder(&files));
+    let found = lines(&check_folder(&files).unwrap());
     let expected = ["warning json_syntax", "error safetensors_truncated", "error bad_scale_value m.b.weight_scale"];
     assert_eq!(found, expected);
     files.0.remove("quant_model_description.json");
-    assert!(lines(&check_folder(&files)).contains(&"error missing_description".to_owned()));
+    assert!(lines(&check_folder(&files).unwrap()).contains(&"error missing_description".to_owned()));
 }
 
 /// Expects these findings, and that opening fails with the first one's status and names the word.
 #[track_caller]
 fn cannot_be_opened(files: &MemoryFolder, expected: &[&str], status: Status, word: &str) {
-    assert_eq!(lines(&check_folder(files)), expected);
+    assert_eq!(lines(&check_folder(files).unwrap()), expected);
     let Err(error) = Model::open_folder(files) else { panic!("it opened") };
     assert_eq!(error.status(), status, "{error}");
     assert!(error.message().contains(word), "{error}");
@@ -338,16 +338,16 @@ fn the_description_is_found_or_what_is_there_is_named() {
         (&[w8a8, w8a16], r#"{"quantize": "w8a16"}"#),
         (&[w8a8, w8a16], r#"{"quantize": "w8a8_dynamic"}"#),
     ] {
-        assert_eq!(lines(&check_folder(&with(names, config))), [] as [&str; 0], "{names:?}");
+        assert_eq!(lines(&check_folder(&with(names, config)).unwrap()), [] as [&str; 0], "{names:?}");
     }
     let both = with(&[w8a8, w8a16], "{}");
     cannot_be_opened(&both, &["error ambiguous_files"], Status::InvalidArgument, w8a16);
     let none = with(&[], "{}");
     cannot_be_opened(&none, &["error missing_description"], Status::NotFound, "quant_model_description.json");
     let inside = format!(r#"{{"quantization_config": {}}}"#, std::str::from_utf8(text).unwrap());
-    assert_eq!(lines(&check_folder(&with(&[], &inside))), [] as [&str; 0]);
+    assert_eq!(lines(&check_folder(&with(&[], &inside)).unwrap()), [] as [&str; 0]);
     let beside = with(&["quant_model_description.json", w8a8], "{}");
-    assert_eq!(lines(&check_folder(&beside)), ["warning ambiguous_files"]);
+    assert_eq!(lines(&check_folder(&beside).unwrap()), ["warning ambiguous_files"]);
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn parts_without_an_index_must_all_be_there() {
     let mut files = directory.folder();
     let weights = files.0.remove("quant_model_weights.safetensors").unwrap();
     files.0.insert("w-00001-of-00001.safetensors".to_owned(), weights.clone());
-    assert_eq!(lines(&check_folder(&files)), ["warning index_incomplete"]);
+    assert_eq!(lines(&check_folder(&files).unwrap()), ["warning index_incomplete"]);
     files.0.remove("w-00001-of-00001.safetensors");
     files.0.insert("w-00002-of-00003.safetensors".to_owned(), weights);
     cannot_be_opened(&files, &["error missing_shard"], Status::NotFound, "3 parts");
@@ -386,13 +386,13 @@ fn hidden_files_are_not_looked_at() {
     let mut files = Directory::healthy().folder();
     files.0.insert(".quant_model_weights.safetensors.12.0.part".to_owned(), b"unfinished"[..].into());
     files.0.insert("._quant_model_weights.safetensors".to_owned(), b"junk"[..].into());
-    assert_eq!(lines(&check_folder(&files)), [] as [&str; 0]);
+    assert_eq!(lines(&check_folder(&files).unwrap()), [] as [&str; 0]);
 }
 
 #[test]
 fn a_path_that_is_no_directory_gives_a_report_too() {
     for (path, status) in [("no such directory", Status::NotFound), (file!(), Status::InvalidArgument)] {
-        let report = check_path(path.as_ref());
+        let report = check_path(path.as_ref()).unwrap();
         assert_eq!(lines(&report), ["error unreadable"]);
         assert!(report.findings[0].text.contains(path));
         assert_eq!(Model::open(path.as_ref()).err().map(|e| e.status()), Some(status));
@@ -411,7 +411,7 @@ fn links_that_loop_and_pipes_end_in_an_error() {
     let (link, pipe) = (path.join("x.safetensors"), path.join("y.safetensors"));
     std::os::unix::fs::symlink(&link, &link).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let found = lines(&check_path(&path));
+    let found = lines(&check_path(&path).unwrap());
     assert!(Model::open(&path).is_err());
     std::fs::remove_dir_all(&path).unwrap();
     assert_eq!(found, ["error unreadable", "error unreadable"]);
@@ -467,14 +467,14 @@ fn findings_about_the_description_name_it_and_quote_it() {
     for part in ["m.a.quant_bias", "m.b.weight_offset", "m.3.k_proj.kv_cache_scale", "m.3.k_proj.kv_cache_offset"] {
         let mut directory = Directory::healthy();
         directory.remove(part);
-        let report = check_folder(&directory.folder());
+        let report = check_folder(&directory.folder()).unwrap();
         let [finding] = report.findings.as_slice() else { panic!("{report:?}") };
         assert_eq!((finding.file.as_str(), finding.tensor.as_str()), ("quant_model_description.json", part));
     }
     for (key, value) in [("version", "2"), ("model_quant_type", "W9"), ("kv_cache_type", "C9")] {
         let mut directory = Directory::healthy();
         directory.description.insert(key.to_owned(), value.into());
-        let report = check_folder(&directory.folder());
+        let report = check_folder(&directory.folder()).unwrap();
         let [finding] = report.findings.as_slice() else { panic!("{report:?}") };
         assert_eq!(finding.file, "quant_model_description.json");
         assert!(finding.text.starts_with(&format!("{key} is \"{value}\"")), "{}", finding.text);

@@ -350,8 +350,8 @@ proptest! {
             let bytes = folder.0[&names[file]].to_vec();
             folder.0.insert(names[file].clone(), bytes[..at.index(bytes.len())].into());
         }
-        let report = check_folder(&folder);
-        let text: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        let report = check_folder(&folder).unwrap();
+        let text: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
         prop_assert_eq!(text["findings"].as_array().unwrap().len(), report.findings.len());
         if let Ok(model) = Model::open_folder(&folder) {
             for (index, linear) in model.linears().iter().enumerate() {
@@ -365,7 +365,7 @@ proptest! {
             for index in 0..model.kv_layers().len() {
                 let _ = model.kv_scales(index);
             }
-            serde_json::from_str::<serde_json::Value>(&model.layers_json()).unwrap();
+            serde_json::from_str::<serde_json::Value>(&model.layers_json().unwrap()).unwrap();
         }
     }
 }

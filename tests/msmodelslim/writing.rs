@@ -79,7 +79,7 @@ fn a_directory_is_complete_and_without_findings() {
     let scratch = Scratch::new("whole");
     write(&scratch.0, WriteOptions::default()).unwrap();
     assert_eq!(scratch.names(), ["quant_model_description.json", "quant_model_weights.safetensors"]);
-    let report = check_path(&scratch.0);
+    let report = check_path(&scratch.0).unwrap();
     // One set of KV offsets is not zero, on purpose.
     assert_eq!(report.findings.iter().map(|f| f.kind.word()).collect::<Vec<_>>(), ["kv_offset_nonzero"]);
     let tensors = tensors(&scratch);
@@ -129,7 +129,12 @@ fn what_was_written_reads_back_within_half_a_step() {
             let scale = scales[i / (16 / groups)];
             assert!((found - given).abs() <= steps * scale, "{i}: {found} {given} {scale}");
         }
-        assert_eq!(check_path(&scratch.0).findings.len(), 1, "{}", check_path(&scratch.0).json());
+        assert_eq!(
+            check_path(&scratch.0).unwrap().findings.len(),
+            1,
+            "{}",
+            check_path(&scratch.0).unwrap().json().unwrap()
+        );
     }
 }
 
@@ -157,7 +162,7 @@ fn parts_end_before_they_reach_their_size_and_the_index_has_every_tensor() {
             assert!(filled == 1 || (bytes as u64) < part_bytes, "{part}: {bytes}");
         }
         assert_eq!(parts.len() == 1, part_bytes == 1 << 30);
-        assert_eq!(check_path(&scratch.0).findings.len(), 1);
+        assert_eq!(check_path(&scratch.0).unwrap().findings.len(), 1);
     }
 }
 
@@ -281,6 +286,6 @@ fn layers_of_other_types_are_copied_under_their_tags() {
     }
     writer.finish().unwrap();
     assert_eq!(json(&scratch, "quant_model_description.json")["model_quant_type"], "W8A8");
-    assert_eq!(check_path(&scratch.0).findings, []);
+    assert_eq!(check_path(&scratch.0).unwrap().findings, []);
     assert_eq!(numbers(&Model::open(&scratch.0).unwrap(), "a"), [6.0, 8.0]);
 }

@@ -6,6 +6,7 @@ use super::{Compressor, Place, Plan, SLOTS, Segment};
 use crate::dtype::Dtype;
 use crate::model::element::{Endian, rounded, widen};
 use crate::status::{Result, bail};
+use crate::sys::memory;
 use std::ops::Range;
 
 /// What the dense rows `[head][token][dim]` of K and of V are.
@@ -33,14 +34,14 @@ impl Compressor {
                 continue;
             }
             let (weight, _) = self.elements(block);
-            let mut row = vec![0.0; block.cols];
+            let mut row = memory::filled(0.0, block.cols)?;
             for (r, bytes) in weight.chunks_exact(block.cols * self.header.dtype.bytes()).enumerate() {
                 widen(self.header.dtype, Endian::Little, bytes, &mut row);
                 if let Some(col) = row.iter().position(|x| !rounded(dtype, *x).is_finite()) {
                     return self.too_large(Place { layer, block: index }, Element::Weight { row: r, col }, dtype);
                 }
             }
-            let mut bias = vec![0.0; block.bias_len()];
+            let mut bias = memory::filled(0.0, block.bias_len())?;
             widen(self.header.dtype, Endian::Little, self.elements(block).1, &mut bias);
             let row = bias.iter().position(|x| !rounded(dtype, *x).is_finite()).unwrap_or(0);
             return self.too_large(Place { layer, block: index }, Element::Bias { row }, dtype);

@@ -4,7 +4,7 @@ use super::shape::{Shapes, Side};
 use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Block, Compressor, DTYPES, HEADER_BYTES, Header, MAGIC, Place, VERSION};
 use crate::model::element::{Endian, widen};
 use crate::model::file::Source;
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail};
 use crate::sys::memory;
 
 /// Elements that are looked at at once.
@@ -21,16 +21,28 @@ impl Compressor {
         let header = read_header(source)?;
         let mut notes = Vec::new();
         if header.reserved != 0 {
-            notes.push(format!("offset 10: reserved is {:#06x}; converters write 0", header.reserved));
+            memory::push(
+                &mut notes,
+                memory::format(format_args!("offset 10: reserved is {:#06x}; converters write 0", header.reserved))?,
+            )?;
         }
         if header.metadata_bytes != 0 {
-            notes.push(format!("offset 44: {} bytes of metadata are skipped", header.metadata_bytes));
+            memory::push(
+                &mut notes,
+                memory::format(format_args!("offset 44: {} bytes of metadata are skipped", header.metadata_bytes))?,
+            )?;
         }
         let data_offset = HEADER_BYTES + u64::from(header.metadata_bytes);
         let (mut blocks, end) = read_blocks(source, &header, data_offset)?;
         let head_dim = check_head_dim(&header, &blocks[0], &mut notes)?;
         if source.len() > end {
-            notes.push(format!("offset {end}: {} bytes behind the last block are skipped", source.len() - end));
+            memory::push(
+                &mut notes,
+                memory::format(format_args!(
+                    "offset {end}: {} bytes behind the last block are skipped",
+                    source.len() - end
+                ))?,
+            )?;
         }
         let data = source.read_vec(data_offset, end - data_offset)?;
         check_numbers(&header, &mut blocks, &data, data_offset)?;
@@ -148,13 +160,12 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
                 };
                 bail!(Corrupt, "offset {at}: {place}: {name} is {value}; {why}");
             }
-            memory::reserve_amortized(&mut blocks, 1)?;
             // Both fit: so many elements are in the file, and its bytes must fit memory.
             let (rows, cols) = (usize::try_from(rows), usize::try_from(cols));
             let (Ok(rows), Ok(cols)) = (rows, cols) else {
                 bail!(OutOfMemory, "offset {offset}: {place}: no memory for the weight");
             };
-            blocks.push(Block { offset, rows, cols, has_bias: has_bias == 1, largest: 0.0 });
+            memory::push(&mut blocks, Block { offset, rows, cols, has_bias: has_bias == 1, largest: 0.0 })?;
             offset = source.len() - behind;
         }
     }
@@ -175,10 +186,13 @@ fn check_head_dim(header: &Header, first: &Block, notes: &mut Vec<String>) -> Re
                 header.factor
             );
         }
-        notes.push(format!(
-            "offset 20: head_dim is {}, the rows of the first weight; by the last one it is {head_dim}",
-            header.head_dim
-        ));
+        memory::push(
+            notes,
+            memory::format(format_args!(
+                "offset 20: head_dim is {}, the rows of the first weight; by the last one it is {head_dim}",
+                header.head_dim
+            ))?,
+        )?;
     }
     Ok(head_dim as usize)
 }
@@ -205,10 +219,7 @@ fn check_numbers(header: &Header, blocks: &mut [Block], data: &[u8], data_offset
             let (element, value) = (number * RUN + at, run[at]);
             let offset = block.offset + BLOCK_HEADER_BYTES + (element * bytes) as u64;
             let what = Element::of(block, element);
-            return Err(Error::new(
-                Status::Corrupt,
-                format!("offset {offset}: {place}: {what} is {value}; a finite number expected"),
-            ));
+            bail!(Corrupt, "offset {offset}: {place}: {what} is {value}; a finite number expected");
         }
     }
     Ok(())

@@ -1,12 +1,32 @@
 //! Which shapes fit together.
 
 use super::SLOTS;
+use std::fmt;
 
 /// A dimension of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Rows,
     Cols,
+}
+
+/// The length that a side must have.
+pub(super) enum Expected {
+    HiddenSize(u64),
+    RowsBefore { rows: u64, slot: usize },
+    HeadDim { head_dim: u64, input: u64, factor: u64 },
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expected::HiddenSize(input) => write!(f, "{input} expected, which is hidden_size"),
+            Expected::RowsBefore { rows, slot } => write!(f, "{rows} expected, the rows of slot {slot}"),
+            Expected::HeadDim { head_dim, input, factor } => {
+                write!(f, "{head_dim} expected: hidden_size {input} / compression_factor {factor}")
+            }
+        }
+    }
 }
 
 /// Follows the blocks of a file in their order.
@@ -32,19 +52,18 @@ impl Shapes {
     }
 
     /// Checks the next block, `block` within its layer; an error says which side is wrong, and why.
-    pub(super) fn next(&mut self, block: usize, rows: u64, cols: u64) -> Result<(), (Side, String)> {
+    pub(super) fn next(&mut self, block: usize, rows: u64, cols: u64) -> Result<(), (Side, Expected)> {
         let slot = block % SLOTS;
         let Shapes { input, factor, width } = *self;
         if slot == 0 && cols != input {
-            return Err((Side::Cols, format!("{input} expected, which is hidden_size")));
+            return Err((Side::Cols, Expected::HiddenSize(input)));
         }
         if slot > 0 && cols != width {
-            return Err((Side::Cols, format!("{width} expected, the rows of slot {}", slot - 1)));
+            return Err((Side::Cols, Expected::RowsBefore { rows: width, slot: slot - 1 }));
         }
         let head_dim = self.head_dim();
         if slot == SLOTS - 1 && rows != head_dim {
-            let why = format!("{head_dim} expected: hidden_size {input} / compression_factor {factor}");
-            return Err((Side::Rows, why));
+            return Err((Side::Rows, Expected::HeadDim { head_dim, input, factor }));
         }
         self.width = rows;
         Ok(())

@@ -71,10 +71,7 @@ impl Weights<'_> {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut file = Vec::new();
         memory::reserve(&mut file, usize::try_from(self.file_bytes()).unwrap_or(usize::MAX))?;
-        self.write(|bytes| {
-            file.extend_from_slice(bytes);
-            Ok(())
-        })?;
+        self.write(|bytes| memory::extend(&mut file, bytes))?;
         Ok(file)
     }
 
@@ -186,28 +183,25 @@ fn largest_finite(dtype: Dtype) -> f32 {
 
 impl Compressor {
     /// Everything that the file says, as f32, to be written again: the same bytes where there are no notes.
-    pub fn weights(&self) -> Weights<'static> {
+    pub fn weights(&self) -> Result<Weights<'static>> {
         let numbers = |bytes: &[u8]| {
-            let mut numbers = vec![0.0; bytes.len() / self.header.dtype.bytes()];
+            let mut numbers = memory::filled(0.0, bytes.len() / self.header.dtype.bytes())?;
             widen(self.header.dtype, Endian::Little, bytes, &mut numbers);
-            Cow::Owned(numbers)
+            Ok(Cow::Owned(numbers))
         };
         let linear = |block: &super::Block| {
             let (weight, bias) = self.elements(block);
-            let bias = block.has_bias.then(|| numbers(bias));
-            Linear { rows: block.rows, cols: block.cols, weight: numbers(weight), bias }
+            let bias = block.has_bias.then(|| numbers(bias)).transpose()?;
+            Ok(Linear { rows: block.rows, cols: block.cols, weight: numbers(weight)?, bias })
         };
-        Weights {
+        let layers = self.blocks.chunks_exact(self.header.blocks_per_layer as usize);
+        Ok(Weights {
             dtype: self.header.dtype,
             num_heads: self.header.num_heads,
             head_dim: self.head_dim as u32,
             factor: self.header.factor,
             min_seq_len: self.header.min_seq_len,
-            layers: self
-                .blocks
-                .chunks_exact(self.header.blocks_per_layer as usize)
-                .map(|blocks| blocks.iter().map(linear).collect())
-                .collect(),
-        }
+            layers: memory::try_collect(layers.map(|blocks| memory::try_collect(blocks.iter().map(linear))))?,
+        })
     }
 }

@@ -99,8 +99,7 @@ impl Sums {
 pub fn errors(shape: &Shape, values: &[u8], scales: &Scales) -> Result<Errors> {
     shape.check_values(values)?;
     shape.check_channels("scales", scales.scale.len())?;
-    let mut sums: Vec<Sums> = Vec::new();
-    memory::resize(&mut sums, shape.channels())?;
+    let mut sums = memory::filled(Sums::default(), shape.channels())?;
     let (mut codes, mut bytes, mut restored) = (Vec::new(), Vec::new(), Vec::new());
     shape.rows(values, |token, first, row, numbers| {
         shape.check_finite(token, first, numbers)?;
@@ -122,5 +121,5 @@ pub fn errors(shape: &Shape, values: &[u8], scales: &Scales) -> Result<Errors> {
     })?;
     let mut total = Sums::default();
     sums.iter().for_each(|channel| total.merge(channel));
-    Ok(Errors { total: total.figures(), channels: sums.iter().map(Sums::figures).collect() })
+    Ok(Errors { total: total.figures(), channels: memory::collect(sums.iter().map(Sums::figures))? })
 }

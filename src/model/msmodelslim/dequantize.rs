@@ -7,8 +7,9 @@ use super::quantize;
 use crate::dtype::Dtype;
 use crate::model::element::{Endian, narrow};
 use crate::model::safetensors;
-use crate::status::{Error, Result, Status, bail};
-use crate::sys::memory::resize;
+use crate::status::{Result, bail, error};
+use crate::sys::memory;
+use std::fmt;
 use std::ops::Range;
 
 /// Scales and offsets of a layer's KV cache, one for each channel or one for all.
@@ -56,7 +57,7 @@ impl Model {
             return Ok(());
         }
         let (begin, count) = (rows.start as u64 * linear.k as u64, (rows.len() * linear.k) as u64);
-        let weight = self.files.need(&linear.part("weight"))?;
+        let weight = self.files.need(linear.part("weight"))?;
         let row_bytes = linear.k * dtype.bytes();
         if linear.granularity == Granularity::None {
             let floats = weight.floats(begin, count)?;
@@ -68,8 +69,7 @@ impl Model {
         let codes = weight.codes(begin, count)?;
         let (scales, offsets) = self.row_scales(linear, &rows)?;
         let groups = scales.len() / rows.len();
-        let mut numbers = Vec::new();
-        resize(&mut numbers, linear.k)?;
+        let mut numbers = memory::filled(0.0, linear.k)?;
         for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
             let groups = row * groups..(row + 1) * groups;
             let codes = &codes[row * linear.k..(row + 1) * linear.k];
@@ -91,22 +91,22 @@ impl Model {
         };
         let mut scales = if linear.by_weight_scale {
             let name = linear.part("weight_scale");
-            positive(&name, begin, self.files.need(&name)?.floats(begin, count)?)?
+            positive(name, begin, self.files.need(name)?.floats(begin, count)?)?
         } else {
             let input = self.input_scale(linear)?;
             let mut scales = self.deq_scales(linear, begin, count)?;
             scales.iter_mut().for_each(|deq| *deq /= input);
             scales
         };
-        let mut offsets = match self.files.get(&linear.part("weight_offset")) {
+        let mut offsets = match self.files.get(linear.part("weight_offset")) {
             Some(offset) if linear.tag.needs_weight_scale() => {
                 finite(&offset.tensor.name, begin, offset.floats(begin, count)?)?
             }
-            _ => vec![0.0; scales.len()],
+            _ => memory::filled(0.0, scales.len())?,
         };
         if linear.granularity == Granularity::Tensor {
             for one in [&mut scales, &mut offsets] {
-                one.resize(rows.len(), one[0]);
+                *one = memory::filled(one[0], rows.len())?;
             }
         }
         Ok((scales, offsets))
@@ -115,30 +115,29 @@ impl Model {
     /// The one scale of a linear's inputs.
     pub(super) fn input_scale(&self, linear: &Linear) -> Result<f32> {
         let name = linear.part("input_scale");
-        Ok(positive(&name, 0, self.files.need(&name)?.floats(0, 1)?)?[0])
+        Ok(positive(name, 0, self.files.need(name)?.floats(0, 1)?)?[0])
     }
 
     /// The one offset of a linear's inputs.
     pub(super) fn input_offset(&self, linear: &Linear) -> Result<f32> {
         let name = linear.part("input_offset");
-        Ok(finite(&name, 0, self.files.need(&name)?.floats(0, 1)?)?[0])
+        Ok(finite(name, 0, self.files.need(name)?.floats(0, 1)?)?[0])
     }
 
     /// Elements of deq_scale, unpacked.
     pub(super) fn deq_scales(&self, linear: &Linear, begin: u64, count: u64) -> Result<Vec<f32>> {
         let name = linear.part("deq_scale");
-        let deq = self.files.need(&name)?;
+        let deq = self.files.need(name)?;
         if deq.tensor.dtype != safetensors::Dtype::I64 {
-            return positive(&name, begin, deq.floats(begin, count)?);
+            return positive(name, begin, deq.floats(begin, count)?);
         }
         let packed = deq.i64s(begin, count)?;
         let scales = packed.iter().enumerate().map(|(i, bits)| {
             PackedScale::unpack(*bits).number().ok_or_else(|| {
-                let text = format!("tensor {name}: element {} is {bits:#x}, which is no f32", begin + i as u64);
-                Error::new(Status::Corrupt, text)
+                error!(Corrupt, "tensor {name}: element {} is {bits:#x}, which is no f32", begin + i as u64)
             })
         });
-        positive(&name, begin, scales.collect::<Result<Vec<_>>>()?)
+        positive(name, begin, memory::try_collect(scales)?)
     }
 
     /// The layer of this number in [`Model::kv_layers`].
@@ -161,7 +160,7 @@ impl Model {
             let scale = positive(&side.scale, 0, self.files.need(&side.scale)?.floats(0, channels)?)?;
             let offset = match &side.offset {
                 Some(offset) => finite(offset, 0, self.files.need(offset)?.floats(0, channels)?)?,
-                None => vec![0.0; scale.len()],
+                None => memory::filled(0.0, scale.len())?,
             };
             Ok((scale, offset))
         };
@@ -178,15 +177,21 @@ pub(super) fn check_rows(linear: &Linear, rows: &Range<usize>) -> Result<()> {
 }
 
 /// `begin` is the number of the first, for the text.
-fn positive(name: &str, begin: u64, scales: Vec<f32>) -> Result<Vec<f32>> {
+fn positive(name: impl fmt::Display, begin: u64, scales: Vec<f32>) -> Result<Vec<f32>> {
     expect(name, begin, scales, "a positive number", |scale| scale.is_finite() && scale > 0.0)
 }
 
-fn finite(name: &str, begin: u64, offsets: Vec<f32>) -> Result<Vec<f32>> {
+fn finite(name: impl fmt::Display, begin: u64, offsets: Vec<f32>) -> Result<Vec<f32>> {
     expect(name, begin, offsets, "a finite number", f32::is_finite)
 }
 
-fn expect(name: &str, begin: u64, all: Vec<f32>, what: &str, good: impl Fn(f32) -> bool) -> Result<Vec<f32>> {
+fn expect(
+    name: impl fmt::Display,
+    begin: u64,
+    all: Vec<f32>,
+    what: &str,
+    good: impl Fn(f32) -> bool,
+) -> Result<Vec<f32>> {
     match all.iter().position(|x| !good(*x)) {
         None => Ok(all),
         Some(i) => bail!(Corrupt, "tensor {name}: element {} is {}; {what} expected", begin + i as u64, all[i]),

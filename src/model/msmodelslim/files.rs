@@ -1,11 +1,11 @@
 //! The tensors of a directory, whatever file they are in, read in pieces.
 
 use super::folder::OpenFile;
+use crate::model::names::Name;
 use crate::model::safetensors::{Dtype, Tensor};
-use crate::status::{Error, Result, Status, bail};
-use crate::sys::memory::reserve;
+use crate::status::{Error, Result, bail, error};
+use crate::sys::memory;
 use half::{bf16, f16};
-use std::collections::BTreeMap;
 
 /// A file with weights.
 pub struct WeightFile {
@@ -20,20 +20,65 @@ pub struct WeightFile {
 #[derive(Default)]
 pub(super) struct Files {
     pub(super) files: Vec<WeightFile>,
-    /// Number of the file, and of the tensor in it.
-    pub(super) places: BTreeMap<String, (usize, usize)>,
+    /// Every tensor, sorted by name.
+    places: Vec<Place>,
+}
+
+/// Number of the file, and of the tensor in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    file: usize,
+    tensor: usize,
 }
 
 impl Files {
-    pub(super) fn get(&self, name: &str) -> Option<Located<'_>> {
-        let &(file, tensor) = self.places.get(name)?;
-        let file = &self.files[file];
-        Some(Located { file, tensor: &file.tensors[tensor] })
+    /// Finds the place of every tensor once all files are there. Of tensors with one name that of the first file
+    /// counts; `again` gets each other one, and that first.
+    pub(super) fn find_places(&mut self, mut again: impl FnMut(Located<'_>, Located<'_>) -> Result<()>) -> Result<()> {
+        let mut places = Vec::new();
+        memory::reserve(&mut places, self.files.iter().map(|file| file.tensors.len()).sum())?;
+        for (number, file) in self.files.iter().enumerate() {
+            for tensor in 0..file.tensors.len() {
+                memory::push(&mut places, Place { file: number, tensor })?;
+            }
+        }
+        places.sort_unstable_by_key(|place| (&self.at(*place).tensor.name, place.file));
+        let mut first: Option<Place> = None;
+        for place in &places {
+            match first.filter(|first| self.at(*first).tensor.name == self.at(*place).tensor.name) {
+                Some(first) => again(self.at(*place), self.at(first))?,
+                None => first = Some(*place),
+            }
+        }
+        places.dedup_by(|place, first| self.at(*place).tensor.name == self.at(*first).tensor.name);
+        self.places = places;
+        Ok(())
+    }
+
+    pub(super) fn at(&self, place: Place) -> Located<'_> {
+        let file = &self.files[place.file];
+        Located { file, tensor: &file.tensors[place.tensor] }
+    }
+
+    /// Where the tensor of this name is.
+    pub(super) fn place<'a>(&self, name: impl Into<Name<'a>>) -> Option<Place> {
+        let found = name.into().find(&self.places, |place| &self.at(*place).tensor.name)?;
+        Some(self.places[found])
+    }
+
+    pub(super) fn get<'a>(&self, name: impl Into<Name<'a>>) -> Option<Located<'_>> {
+        self.place(name).map(|place| self.at(place))
     }
 
     /// As [`Files::get`]; NOT_FOUND names what is missing.
-    pub(super) fn need(&self, name: &str) -> Result<Located<'_>> {
-        self.get(name).ok_or_else(|| Error::new(Status::NotFound, format!("there is no tensor {name}")))
+    pub(super) fn need<'a>(&self, name: impl Into<Name<'a>>) -> Result<Located<'_>> {
+        let name = name.into();
+        self.get(name).ok_or_else(|| error!(NotFound, "there is no tensor {name}"))
+    }
+
+    /// Every tensor, sorted by name.
+    pub(super) fn all(&self) -> impl ExactSizeIterator<Item = Located<'_>> {
+        self.places.iter().map(|place| self.at(*place))
     }
 }
 
@@ -64,7 +109,7 @@ impl Located<'_> {
         self.file
             .source
             .read_vec(self.tensor.begin + at, len)
-            .map_err(|e| Error::new(e.status(), format!("{}: tensor {name}: {}", self.file.name, e.message())))
+            .map_err(|e| e.within(format_args!("{}: tensor {name}", self.file.name)))
     }
 
     /// Elements of any float type as f32.
@@ -106,15 +151,12 @@ impl Located<'_> {
     fn elements<T>(&self, begin: u64, count: u64, convert: impl Fn(&[u8]) -> T) -> Result<Vec<T>> {
         let bytes = self.bytes(begin, count)?;
         let width = (self.tensor.dtype.bits() / 8) as usize;
-        let mut elements = Vec::new();
-        reserve(&mut elements, bytes.len() / width)?;
-        elements.extend(bytes.chunks_exact(width).map(convert));
-        Ok(elements)
+        memory::collect(bytes.chunks_exact(width).map(convert))
     }
 
     fn wrong_dtype(&self, found: Dtype, expected: &str) -> Error {
-        let text = format!("{}: tensor {} is {}; {expected} expected", self.file.name, self.tensor.name, found.name());
-        Error::new(Status::Corrupt, text)
+        let (file, tensor) = (&self.file.name, &self.tensor.name);
+        error!(Corrupt, "{file}: tensor {tensor} is {}; {expected} expected", found.name())
     }
 }
 

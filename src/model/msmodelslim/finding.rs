@@ -1,7 +1,9 @@
 //! What a check reports.
 
-use crate::status::{Error, Status};
-use serde_json::json;
+use crate::json::Writer;
+use crate::status::{Error, Result, Status};
+use crate::sys::memory;
+use std::fmt;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,15 +152,23 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding about a tensor or key, which may be empty.
-    pub(super) fn new(severity: Severity, kind: Kind, tensor: &str, text: String) -> Self {
-        Finding { severity, kind, tensor: tensor.to_owned(), file: String::new(), text, status: kind.status() }
-    }
-
     /// The error of a call that needs what this finding is about.
     pub fn error(&self) -> Error {
-        let file = if self.file.is_empty() { String::new() } else { format!("{}: ", self.file) };
-        Error::new(self.status, format!("{file}{}", self.text))
+        Error::formatted(self.status, format_args!("{self}"))
+    }
+
+    /// As [`Finding::error`], to be kept.
+    pub(super) fn kept_error(&self) -> Result<Error> {
+        Error::kept(self.status, format_args!("{self}"))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.file.as_str() {
+            "" => f.write_str(&self.text),
+            file => write!(f, "{file}: {}", self.text),
+        }
     }
 }
 
@@ -167,17 +177,46 @@ impl Finding {
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    pub(super) fn error(&mut self, kind: Kind, tensor: &str, text: String) -> &mut Finding {
-        self.push(Finding::new(Severity::Error, kind, tensor, text))
+    /// Adds a finding about a tensor or key and a file, both of which may be empty.
+    pub(super) fn add(
+        &mut self,
+        severity: Severity,
+        kind: Kind,
+        tensor: impl fmt::Display,
+        file: &str,
+        text: fmt::Arguments<'_>,
+    ) -> Result<&mut Finding> {
+        let (tensor, file) = (memory::format(format_args!("{tensor}"))?, memory::text(file)?);
+        let finding = Finding { severity, kind, tensor, file, text: memory::format(text)?, status: kind.status() };
+        memory::push(&mut self.0, finding)?;
+        Ok(self.0.last_mut().expect("just pushed"))
     }
 
-    pub(super) fn warn(&mut self, kind: Kind, tensor: &str, text: String) -> &mut Finding {
-        self.push(Finding::new(Severity::Warning, kind, tensor, text))
+    pub(super) fn error(
+        &mut self,
+        kind: Kind,
+        tensor: impl fmt::Display,
+        file: &str,
+        text: fmt::Arguments<'_>,
+    ) -> Result<&mut Finding> {
+        self.add(Severity::Error, kind, tensor, file, text)
     }
 
-    pub(super) fn push(&mut self, finding: Finding) -> &mut Finding {
-        self.0.push(finding);
-        self.0.last_mut().expect("just pushed")
+    pub(super) fn warn(
+        &mut self,
+        kind: Kind,
+        tensor: impl fmt::Display,
+        file: &str,
+        text: fmt::Arguments<'_>,
+    ) -> Result<()> {
+        self.add(Severity::Warning, kind, tensor, file, text).map(drop)
+    }
+
+    /// Adds that something cannot be read, as `error` says, unless it says that memory ran out.
+    pub(super) fn unreadable(&mut self, tensor: &str, file: &str, error: Error) -> Result<()> {
+        let error = error.unless_out_of_memory()?;
+        self.error(Kind::Unreadable, tensor, file, format_args!("{}", error.message()))?.status = error.status();
+        Ok(())
     }
 }
 
@@ -195,16 +234,21 @@ impl Report {
     }
 
     /// {"errors": 1, "warnings": 0, "findings": [{"severity", "kind", "tensor", "file", "text"}, ...]}
-    pub fn json(&self) -> String {
-        let findings = self.findings.iter().map(|f| {
-            let (severity, kind) = (f.severity.word(), f.kind.word());
-            json!({"severity": severity, "kind": kind, "tensor": f.tensor, "file": f.file, "text": f.text})
-        });
-        json!({
-            "errors": self.count(Severity::Error),
-            "warnings": self.count(Severity::Warning),
-            "findings": findings.collect::<Vec<_>>(),
+    pub fn json(&self) -> Result<String> {
+        Writer::compact(|to| {
+            to.object(|to| {
+                to.field("errors", self.count(Severity::Error))?;
+                to.field("warnings", self.count(Severity::Warning))?;
+                to.key("findings")?.list(&self.findings, |to, finding| {
+                    to.object(|to| {
+                        to.field("severity", finding.severity.word())?;
+                        to.field("kind", finding.kind.word())?;
+                        to.field("tensor", &finding.tensor)?;
+                        to.field("file", &finding.file)?;
+                        to.field("text", &finding.text)
+                    })
+                })
+            })
         })
-        .to_string()
     }
 }

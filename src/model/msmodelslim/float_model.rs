@@ -1,13 +1,15 @@
 //! The float model that a directory stands for: what runtimes without kernels for its types can load.
 
+use super::files::Place;
 use super::layers::QUANTISED_PARTS;
 use super::model::Model;
 use super::tags::Tag;
 use crate::dtype::Dtype;
 use crate::model::element::{Endian, narrow};
+use crate::model::names::Name;
 use crate::model::safetensors;
 use crate::status::{Result, bail};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sys::memory;
 use std::ops::Range;
 
 /// Ends of names of tensors that a runtime computes with while the model runs: without them it is another model.
@@ -34,9 +36,9 @@ enum From {
     /// The weight of the linear of this number.
     Linear(usize),
     /// The floats of a tensor.
-    Floats(String),
+    Floats(Place),
     /// The bytes of a tensor.
-    Bytes(String),
+    Bytes(Place),
 }
 
 impl FloatTensor {
@@ -65,60 +67,73 @@ impl Model {
             Dtype::F32 => safetensors::Dtype::F32,
             Dtype::Int8 => bail!(InvalidArgument, "dtype is INT8; F16, BF16 or F32 expected"),
         };
-        let mut weights = BTreeMap::new();
-        let mut gone = BTreeSet::new();
-        for (number, linear) in self.linears().iter().enumerate() {
-            linear.usable()?;
-            weights.insert(linear.part("weight"), number);
-            if linear.tag != Tag::Float {
-                gone.extend(QUANTISED_PARTS.iter().map(|part| linear.part(part)));
-            }
-        }
+        self.linears().iter().try_for_each(|linear| linear.usable())?;
+        let mut kv_names = Vec::new();
         for side in self.kv_layers().iter().flat_map(|layer| [&layer.key, &layer.value]) {
-            gone.insert(side.scale.clone());
-            gone.extend(side.offset.clone());
+            memory::push(&mut kv_names, side.scale.as_str())?;
+            memory::push(&mut kv_names, side.offset.as_deref().unwrap_or(""))?;
         }
-        let mut smoothed = BTreeMap::new();
-        for norm in self.norms().iter().filter(|norm| norm.smoothed) {
-            for part in ["weight", "bias"] {
-                gone.insert(format!("{}.{part}", norm.name));
-                smoothed.insert(format!("{}.module.{part}", norm.name), format!("{}.{part}", norm.name));
-            }
-        }
+        kv_names.sort_unstable();
         let mut tensors = Vec::new();
-        for name in self.files.places.keys().filter(|name| !gone.contains(*name)) {
+        for located in self.files.all() {
+            let (tensor, name) = (located.tensor, located.tensor.name.as_str());
+            let Some(new_name) = self.float_name(name, &kv_names) else { continue };
             if RUN_TIME.iter().any(|end| name.ends_with(end)) {
                 bail!(
                     Unsupported,
                     "tensor {name} is applied while the model runs; a float model without it is another"
                 );
             }
-            let located = self.files.need(name)?;
-            let tensor = located.tensor;
+            let Some(place) = self.files.place(name) else { continue };
             let is_weight = [".weight", ".bias"].iter().any(|end| name.ends_with(end));
-            let (dtype, from) = match weights.get(name) {
-                Some(number) => (float, From::Linear(*number)),
-                None if is_weight && tensor.dtype.is_float() => (float, From::Floats(name.clone())),
+            let linear = name.strip_suffix(".weight").and_then(|name| self.linear_number(name));
+            let (dtype, from) = match linear {
+                Some(number) => (float, From::Linear(number)),
+                None if is_weight && tensor.dtype.is_float() => (float, From::Floats(place)),
                 None if name.ends_with(".weight") => bail!(
                     Unsupported,
                     "tensor {name} is {}, and no linear of a type that is read here",
                     tensor.dtype.name()
                 ),
-                None => (tensor.dtype, From::Bytes(name.clone())),
+                None => (tensor.dtype, From::Bytes(place)),
             };
             // Elements of less than a byte need not end a row with a whole one.
             let rows = if dtype.bits() < 8 { 1 } else { tensor.shape.first().copied().unwrap_or(1) };
-            tensors.push(FloatTensor {
-                name: smoothed.get(name).unwrap_or(name).clone(),
-                dtype,
-                shape: tensor.shape.clone(),
-                rows,
-                row_len: tensor.elements().checked_div(rows).unwrap_or(0),
-                from,
-            });
+            let row_len = tensor.elements().checked_div(rows).unwrap_or(0);
+            let (name, shape) = (memory::format(format_args!("{new_name}"))?, memory::copied(&tensor.shape)?);
+            memory::push(&mut tensors, FloatTensor { name, dtype, shape, rows, row_len, from })?;
         }
-        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(tensors)
+    }
+
+    /// The name of a tensor in the float model; `None` where it is in none. `kv_names` is sorted.
+    fn float_name<'a>(&self, name: &'a str, kv_names: &[&str]) -> Option<Name<'a>> {
+        let Some((layer, part)) = name.rsplit_once('.') else { return Some(name.into()) };
+        if kv_names.binary_search(&name).is_ok() {
+            return None;
+        }
+        if QUANTISED_PARTS.contains(&part)
+            && let Some(number) = self.linear_number(layer)
+            && self.linears()[number].tag != Tag::Float
+        {
+            return None;
+        }
+        let is_smoothed = |layer| {
+            let found = Name::from(layer).find(self.norms(), |norm| &norm.name);
+            found.is_some_and(|number| self.norms()[number].smoothed)
+        };
+        match layer.strip_suffix(".module") {
+            _ if !["weight", "bias"].contains(&part) => Some(name.into()),
+            // The pair for quantised linears takes the place of the plain one.
+            Some(norm) if is_smoothed(norm) => Some(Name::of(norm, part)),
+            _ if is_smoothed(layer) => None,
+            _ => Some(name.into()),
+        }
+    }
+
+    fn linear_number(&self, name: &str) -> Option<usize> {
+        Name::from(name).find(self.linears(), |linear| &linear.name)
     }
 
     /// Writes rows of a tensor of [`Model::float_tensors`], little endian, rounded to nearest even. `out` is
@@ -146,8 +161,8 @@ impl Model {
         match &tensor.from {
             // Rows of a linear fit a usize: it was checked to have so many.
             From::Linear(number) => self.dequantize(*number, rows.start as usize..rows.end as usize, dtype, out)?,
-            From::Floats(name) => narrow(dtype, Endian::Little, &self.files.need(name)?.floats(begin, count)?, out),
-            From::Bytes(name) => out.copy_from_slice(&self.files.need(name)?.bytes(begin, count)?),
+            From::Floats(place) => narrow(dtype, Endian::Little, &self.files.at(*place).floats(begin, count)?, out),
+            From::Bytes(place) => out.copy_from_slice(&self.files.at(*place).bytes(begin, count)?),
         }
         Ok(())
     }

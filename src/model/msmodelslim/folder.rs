@@ -1,9 +1,10 @@
 //! Where the files of a directory come from.
 
-use crate::model::file::{ModelFile, Source, failed};
+use crate::model::file::{ModelFile, Source};
 use crate::status::{Result, bail};
+use crate::sys::files::{self, Kind, failed};
+use crate::sys::memory;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,28 +27,23 @@ pub struct DiskFolder(PathBuf);
 impl DiskFolder {
     /// The folder at this path: NOT_FOUND where there is none, INVALID_ARGUMENT where it is no folder.
     pub fn new(path: &Path) -> Result<Self> {
-        let kind = fs::metadata(path).map_err(|e| failed("open", path, &e))?;
-        if !kind.is_dir() {
+        if files::kind(path).map_err(|e| failed("open", path, &e))? != Kind::Folder {
             bail!(InvalidArgument, "{} is no directory; one with quantised weights expected", path.display());
         }
-        Ok(DiskFolder(path.to_owned()))
+        Ok(DiskFolder(files::copied(path)?))
     }
 }
 
 impl Folder for DiskFolder {
     fn names(&self) -> Result<Vec<String>> {
-        let entries = fs::read_dir(&self.0).map_err(|e| failed("list", &self.0, &e))?;
         let mut names = Vec::new();
-        for entry in entries {
-            // A name that is no UTF-8 is none of this format's.
-            names.extend(entry.map_err(|e| failed("list", &self.0, &e))?.file_name().into_string());
-        }
+        files::names(&self.0, |name| memory::push(&mut names, memory::text(name)?))?;
         names.sort_unstable();
         Ok(names)
     }
 
     fn open(&self, name: &str) -> Result<OpenFile> {
-        Ok(Box::new(ModelFile::open(&self.0.join(name))?))
+        Ok(memory::boxed(ModelFile::open(&files::join(&self.0, name)?)?)?)
     }
 }
 
@@ -57,12 +53,12 @@ pub struct MemoryFolder(pub BTreeMap<String, Arc<[u8]>>);
 
 impl Folder for MemoryFolder {
     fn names(&self) -> Result<Vec<String>> {
-        Ok(self.0.keys().cloned().collect())
+        memory::try_collect(self.0.keys().map(|name| memory::text(name)))
     }
 
     fn open(&self, name: &str) -> Result<OpenFile> {
         match self.0.get(name) {
-            Some(bytes) => Ok(Box::new(Bytes(bytes.clone()))),
+            Some(bytes) => Ok(memory::boxed(Bytes(Arc::clone(bytes)))?),
             None => bail!(NotFound, "there is no file {name}"),
         }
     }

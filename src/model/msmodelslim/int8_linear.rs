@@ -5,7 +5,7 @@ use super::layers::Granularity;
 use super::model::Model;
 use super::quantize::quantize;
 use crate::status::{Result, bail};
-use crate::sys::memory::{reserve, resize};
+use crate::sys::memory;
 use std::ops::Range;
 
 impl Model {
@@ -42,14 +42,13 @@ impl Model {
         let codes = quantize_input(x, self.input_scale(linear)?, self.input_offset(linear)?)?;
         let (begin, count) = (rows.start as u64, rows.len() as u64);
         let weights =
-            self.files.need(&linear.part("weight"))?.codes(begin * linear.k as u64, count * linear.k as u64)?;
-        let bias = self.files.need(&linear.part("quant_bias"))?.i32s(begin, count)?;
-        let of_tensor = self.files.need(&linear.part("deq_scale"))?.tensor.elements() == 1;
-        let mut deq = if of_tensor { self.deq_scales(linear, 0, 1)? } else { self.deq_scales(linear, begin, count)? };
+            self.files.need(linear.part("weight"))?.codes(begin * linear.k as u64, count * linear.k as u64)?;
+        let bias = self.files.need(linear.part("quant_bias"))?.i32s(begin, count)?;
+        let of_tensor = self.files.need(linear.part("deq_scale"))?.tensor.elements() == 1;
+        let deq = if of_tensor { self.deq_scales(linear, 0, 1)? } else { self.deq_scales(linear, begin, count)? };
         debug_assert!(linear.granularity != Granularity::None);
-        deq.resize(rows.len(), deq[0]);
-        let mut sums = Vec::new();
-        resize(&mut sums, y.len())?;
+        let deq = if of_tensor { memory::filled(deq[0], rows.len())? } else { deq };
+        let mut sums = memory::filled(0, y.len())?;
         accumulate(&codes, &weights, linear.k, &bias, &mut sums)?;
         for (y, sums) in y.chunks_exact_mut(rows.len()).zip(sums.chunks_exact(rows.len())) {
             for ((y, sum), deq) in y.iter_mut().zip(sums).zip(&deq) {
@@ -65,10 +64,7 @@ pub fn quantize_input(x: &[f32], scale: f32, offset: f32) -> Result<Vec<i8>> {
     if let Some(at) = x.iter().position(|x| x.is_nan()) {
         bail!(InvalidArgument, "x[{at}] is NaN; a number expected");
     }
-    let mut codes = Vec::new();
-    reserve(&mut codes, x.len())?;
-    codes.extend(x.iter().map(|x| quantize(*x, scale, offset)));
-    Ok(codes)
+    memory::collect(x.iter().map(|x| quantize(*x, scale, offset)))
 }
 
 /// `out[token][row] = sum over k of x[token][k] * weights[row][k], plus bias[row]`, exactly.

@@ -7,8 +7,9 @@ use super::finding::{Findings, Kind, Report, Severity};
 use super::folder::{DiskFolder, Folder};
 use super::layers::{self, KvLayer, Layers, Linear, Norm};
 use super::survey::survey;
-use crate::status::{Result, bail};
-use serde_json::json;
+use crate::json::{ToJson, Writer};
+use crate::model::names::Name;
+use crate::status::{Error, Result, bail};
 use std::path::Path;
 
 /// A directory of quantised weights, open for reading. Any number of threads may read at once.
@@ -29,12 +30,12 @@ impl Model {
     /// A file that is broken or missing is an error that names it. A layer that is broken is one when it is used;
     /// [`check_folder`] names them all.
     pub fn open_folder(folder: &dyn Folder) -> Result<Model> {
-        let survey = survey(folder);
+        let survey = survey(folder)?;
         let fatal = |f: &&super::Finding| f.severity == Severity::Error && f.kind != Kind::UnknownQuantType;
         if let Some(finding) = survey.findings.0.iter().find(fatal) {
             return Err(finding.error());
         }
-        let layers = layers::resolve(&survey, &mut Findings::default());
+        let layers = layers::resolve(&survey, &mut Findings::default())?;
         Ok(Model { files: survey.files, layers, description: survey.description.unwrap_or_default() })
     }
 
@@ -59,9 +60,9 @@ impl Model {
 
     /// The number of the linear of this name.
     pub fn find_linear(&self, name: &str) -> Result<usize> {
-        match self.linears().binary_search_by(|linear| linear.name.as_str().cmp(name)) {
-            Ok(index) => Ok(index),
-            Err(_) => bail!(NotFound, "the directory has no linear {name}"),
+        match Name::from(name).find(self.linears(), |linear| &linear.name) {
+            Some(index) => Ok(index),
+            None => bail!(NotFound, "the directory has no linear {name}"),
         }
     }
 
@@ -90,54 +91,86 @@ impl Model {
     /// `kv_cache_type`, `bytes`, and the lists `linears` (`name`, `tag`, `n`, `k`, `granularity`, `group_size`, `bias`,
     /// `bytes`), `norms` (`name`, `len`, `bias`, `smoothed`) and `kv` (`prefix`, `layer`, `key_channels`,
     /// `value_channels`). What cannot be used has an `error`.
-    pub fn layers_json(&self) -> String {
-        let linears = self.linears().iter().map(|l| {
-            json!({
-                "name": l.name, "tag": l.tag.word(), "n": l.n, "k": l.k, "granularity": l.granularity.word(),
-                "group_size": l.granularity.group_size(), "bias": l.bias, "bytes": l.bytes,
-                "error": l.error.as_ref().map(|e| e.message()),
+    pub fn layers_json(&self) -> Result<String> {
+        let description = &self.description;
+        Writer::compact(|to| {
+            to.object(|to| {
+                to.field("model_quant_type", &description.model_quant_type)?;
+                to.field("version", &description.version)?;
+                to.field("group_size", description.group_size)?;
+                to.field("kv_cache_type", &description.kv_cache_type)?;
+                to.field("bytes", self.bytes())?;
+                to.key("linears")?.list(self.linears(), |to, linear| linear.write(to))?;
+                to.key("norms")?.list(self.norms(), |to, norm| norm.write(to))?;
+                to.key("kv")?.list(self.kv_layers(), |to, layer| layer.write(to))
             })
-        });
-        let norms = self.norms().iter().map(|n| {
-            json!({"name": n.name, "len": n.len, "bias": n.bias, "smoothed": n.smoothed,
-                   "error": n.error.as_ref().map(|e| e.message())})
-        });
-        let kv = self.kv_layers().iter().map(|l| {
-            json!({"prefix": l.prefix, "layer": l.layer, "key_channels": l.key.channels,
-                   "value_channels": l.value.channels, "error": l.error.as_ref().map(|e| e.message())})
-        });
-        json!({
-            "model_quant_type": self.description.model_quant_type,
-            "version": self.description.version,
-            "group_size": self.description.group_size,
-            "kv_cache_type": self.description.kv_cache_type,
-            "bytes": self.bytes(),
-            "linears": linears.collect::<Vec<_>>(),
-            "norms": norms.collect::<Vec<_>>(),
-            "kv": kv.collect::<Vec<_>>(),
         })
-        .to_string()
+    }
+}
+
+fn write_error(to: &mut Writer, error: &Option<Error>) -> Result<()> {
+    to.field("error", error.as_ref().map(Error::message))
+}
+
+impl ToJson for Linear {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            to.field("name", &self.name)?;
+            to.field("tag", self.tag.word())?;
+            to.field("n", self.n)?;
+            to.field("k", self.k)?;
+            to.field("granularity", self.granularity.word())?;
+            to.field("group_size", self.granularity.group_size())?;
+            to.field("bias", self.bias)?;
+            to.field("bytes", self.bytes)?;
+            write_error(to, &self.error)
+        })
+    }
+}
+
+impl ToJson for Norm {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            to.field("name", &self.name)?;
+            to.field("len", self.len)?;
+            to.field("bias", self.bias)?;
+            to.field("smoothed", self.smoothed)?;
+            write_error(to, &self.error)
+        })
+    }
+}
+
+impl ToJson for KvLayer {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            to.field("prefix", &self.prefix)?;
+            to.field("layer", self.layer)?;
+            to.field("key_channels", self.key.channels)?;
+            to.field("value_channels", self.value.channels)?;
+            write_error(to, &self.error)
+        })
     }
 }
 
 /// Checks the directory at a path, as [`check_folder`]; that there is none is a finding, too.
-pub fn check_path(path: &Path) -> Report {
+pub fn check_path(path: &Path) -> Result<Report> {
     match DiskFolder::new(path) {
         Ok(folder) => check_folder(&folder),
         Err(e) => {
             let mut findings = Findings::default();
-            findings.error(Kind::Unreadable, "", e.message().to_owned()).status = e.status();
-            Report { findings: findings.0 }
+            findings.unreadable("", "", e)?;
+            Ok(Report { findings: findings.0 })
         }
     }
 }
 
 /// Checks everything that can be checked without the model that was quantised: files, names, types, shapes, and every
-/// number of scales, offsets and codes. Reads all of it once, in pieces, and goes on behind whatever is broken.
-pub fn check_folder(folder: &dyn Folder) -> Report {
-    let mut survey = survey(folder);
+/// number of scales, offsets and codes. Reads all of it once, in pieces, and goes on behind whatever is broken. The only
+/// error is OUT_OF_MEMORY.
+pub fn check_folder(folder: &dyn Folder) -> Result<Report> {
+    let mut survey = survey(folder)?;
     let mut findings = std::mem::take(&mut survey.findings);
-    let layers = layers::resolve(&survey, &mut findings);
-    check::values(&survey.files, &layers, &mut findings);
-    Report { findings: findings.0 }
+    let layers = layers::resolve(&survey, &mut findings)?;
+    check::values(&survey.files, &layers, &mut findings)?;
+    Ok(Report { findings: findings.0 })
 }

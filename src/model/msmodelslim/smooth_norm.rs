@@ -1,7 +1,9 @@
 //! Norms of smoothed models.
 
 use super::model::Model;
+use crate::model::names::Name;
 use crate::status::{Result, bail};
+use crate::sys::memory;
 
 /// Which linears a norm feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +43,13 @@ impl Model {
         if !module && !norm.plain {
             bail!(NotFound, "there is no tensor {}.weight, only the pair for quantised linears", norm.name);
         }
-        let part = |part: &str| format!("{}.{}{part}", norm.name, if module { "module." } else { "" });
-        let weight = self.files.need(&part("weight"))?.floats(0, norm.len as u64)?;
-        let bias = self.files.get(&part("bias"));
+        let [weight, bias] = if module { ["module.weight", "module.bias"] } else { ["weight", "bias"] };
+        let weight = self.files.need(Name::of(&norm.name, weight))?.floats(0, norm.len as u64)?;
+        let bias = self.files.get(Name::of(&norm.name, bias));
         let has_bias = bias.is_some();
         let bias = match bias {
             Some(bias) => bias.floats(0, norm.len as u64)?,
-            None => vec![0.0; norm.len],
+            None => memory::filled(0.0, norm.len)?,
         };
         Ok(NormParameters { weight, bias, has_bias })
     }

@@ -1,14 +1,15 @@
 //! Finding the files of a directory and reading what they say about themselves.
 
-use super::config::Config;
-use super::description::{Description, report_repeated};
+use super::config::{self, Config};
+use super::description::{Description, last_of_each, report_repeated};
 use super::files::{Files, WeightFile};
-use super::finding::{Findings, Kind};
+use super::finding::{Findings, Kind, Severity};
 use super::folder::{Folder, is_plain};
-use crate::model::json::Json;
+use crate::json::Json;
+use crate::model::names::{Joined, Name, NameSet};
 use crate::model::safetensors::{self, Fault};
-use crate::status::{Error, Status};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::status::{Result, Status};
+use crate::sys::memory;
 
 /// Bytes that a JSON document of a directory may have. A description has about 100 bytes for each tensor.
 const MAX_JSON: u64 = 64 << 20;
@@ -25,167 +26,191 @@ pub(super) struct Survey {
     pub(super) config: Config,
     pub(super) files: Files,
     /// Tensors of files that are not there or cannot be read: already reported.
-    pub(super) lost: BTreeSet<String>,
+    pub(super) lost: NameSet,
     /// Whether a file was lost whose tensors nobody knows: then nothing can be said about missing ones.
     pub(super) blind: bool,
     /// Tensors that are in several files.
-    repeated: BTreeSet<String>,
+    repeated: NameSet,
     pub(super) findings: Findings,
 }
 
-/// Looks at every file. Never fails: what cannot be read is a finding.
-pub(super) fn survey(folder: &dyn Folder) -> Survey {
+/// Looks at every file. What cannot be read is a finding; the only error is OUT_OF_MEMORY.
+pub(super) fn survey(folder: &dyn Folder) -> Result<Survey> {
     let mut survey = Survey::default();
     let mut names = match folder.names() {
         Ok(names) => names,
         Err(e) => {
-            survey.lost_file("", &e);
-            return survey;
+            survey.findings.unreadable("", "", e)?;
+            return Ok(survey);
         }
     };
     names.retain(|name| !name.starts_with('.'));
-    if names.iter().any(|name| name == "config.json")
-        && let Some(json) = survey.json(folder, "config.json", Damage::Warn)
-    {
-        survey.config = Config::read(&json);
+    let text = match names.iter().any(|name| name == "config.json") {
+        true => survey.document(folder, "config.json", Severity::Warning)?,
+        false => None,
+    };
+    let json = survey.json(text.as_deref(), "config.json", Severity::Warning)?;
+    if let Some(json) = &json {
+        survey.config = Config::read(json)?;
     }
-    survey.find_description(folder, &names);
-    survey.find_weights(folder, &names);
-    survey
-}
-
-/// What a document that cannot be read means.
-#[derive(Clone, Copy, PartialEq)]
-enum Damage {
-    Error,
-    /// The directory can be used without it.
-    Warn,
+    survey.find_description(folder, &names, json.as_ref().and_then(config::description))?;
+    survey.find_weights(folder, &names)?;
+    survey.lost.sort();
+    Ok(survey)
 }
 
 impl Survey {
-    fn lost_file(&mut self, file: &str, e: &Error) {
-        let finding = self.findings.error(Kind::Unreadable, "", e.message().to_owned());
-        finding.status = e.status();
-        file.clone_into(&mut finding.file);
+    /// The text of a document; `None` where it cannot be read, which is a finding of this severity.
+    fn document(&mut self, folder: &dyn Folder, file: &str, severity: Severity) -> Result<Option<Vec<u8>>> {
+        let read = folder.open(file).and_then(|source| match source.len() {
+            len @ 0..=MAX_JSON => source.read_vec(0, len).map(Ok),
+            len => Ok(Err(len)),
+        });
+        match read {
+            Ok(Ok(text)) => Ok(Some(text)),
+            Ok(Err(len)) => {
+                let text = format_args!("the document has {len} bytes; at most {MAX_JSON} allowed");
+                self.findings.add(severity, Kind::JsonShape, "", file, text)?.status = Status::Corrupt;
+                Ok(None)
+            }
+            Err(e) => {
+                let e = e.unless_out_of_memory()?;
+                let text = format_args!("{}", e.message());
+                self.findings.add(severity, Kind::Unreadable, "", file, text)?.status = e.status();
+                Ok(None)
+            }
+        }
     }
 
-    fn json(&mut self, folder: &dyn Folder, file: &str, damage: Damage) -> Option<Json> {
-        let (kind, status, text) = match read_json(folder, file) {
-            Ok(json) => return Some(json),
-            Err(failure) => failure,
-        };
-        let finding = match damage {
-            Damage::Error => self.findings.error(kind, "", text),
-            Damage::Warn => self.findings.warn(kind, "", text),
-        };
-        file.clone_into(&mut finding.file);
-        finding.status = status;
-        None
+    /// A document as a tree; `None` where it is no JSON, which is a finding of this severity.
+    fn json<'a>(&mut self, text: Option<&'a [u8]>, file: &str, severity: Severity) -> Result<Option<Json<'a>>> {
+        match text.map(Json::without_lists).transpose() {
+            Ok(json) => Ok(json),
+            Err(e) => {
+                let e = e.unless_out_of_memory()?;
+                self.findings.add(severity, Kind::JsonSyntax, "", file, format_args!("{}", e.message()))?;
+                Ok(None)
+            }
+        }
     }
 
-    fn find_description(&mut self, folder: &dyn Folder, names: &[String]) {
-        let legacy: Vec<&str> = names
-            .iter()
-            .map(String::as_str)
-            .filter(|name| name.starts_with(LEGACY_DESCRIPTION) && name.ends_with(".json"))
-            .collect();
+    /// `embedded` is a description that config.json has.
+    fn find_description(&mut self, folder: &dyn Folder, names: &[String], embedded: Option<&Json>) -> Result<()> {
+        let is_legacy = |name: &&str| name.starts_with(LEGACY_DESCRIPTION) && name.ends_with(".json");
+        let legacy = memory::collect(names.iter().map(String::as_str).filter(is_legacy))?;
         let has = |name: &str| names.iter().any(|other| other == name);
-        let named = || {
-            let quantize = self.config.quantize.as_deref()?;
-            let file = format!("{LEGACY_DESCRIPTION}{quantize}.json");
-            let general = format!("{LEGACY_DESCRIPTION}w8a8.json");
-            let falls_back = matches!(quantize, "w8a8_dynamic" | "w8a8_pdmix") && has(&general);
-            if has(&file) { Some(file) } else { falls_back.then_some(general) }
+        let named = match self.config.quantize.as_deref() {
+            Some(quantize) => {
+                let file = memory::format(format_args!("{LEGACY_DESCRIPTION}{quantize}.json"))?;
+                let general = memory::format(format_args!("{LEGACY_DESCRIPTION}w8a8.json"))?;
+                let falls_back = matches!(quantize, "w8a8_dynamic" | "w8a8_pdmix") && has(&general);
+                if has(&file) { Some(file) } else { falls_back.then_some(general) }
+            }
+            None => None,
         };
         let file = if has(DESCRIPTION) {
             if !legacy.is_empty() {
-                let text = format!("{DESCRIPTION} is read; {} too could be the description", legacy.join(", "));
-                self.findings.warn(Kind::Ambiguous, "", text);
+                let others = Joined(&legacy, ", ");
+                let text = format_args!("{DESCRIPTION} is read; {others} too could be the description");
+                self.findings.warn(Kind::Ambiguous, "", "", text)?;
             }
-            DESCRIPTION.to_owned()
-        } else if let Some(file) = named() {
+            DESCRIPTION
+        } else if let Some(file) = &named {
             file
         } else if let [file] = *legacy.as_slice() {
-            file.to_owned()
+            file
         } else if !legacy.is_empty() {
-            let text = format!("{} could each be the description; one expected", legacy.join(", "));
-            self.findings.error(Kind::Ambiguous, "", text);
-            return;
-        } else if let Some(json) = self.config.description.take() {
-            self.take_description(&json, "config.json");
-            return;
+            let text = format_args!("{} could each be the description; one expected", Joined(&legacy, ", "));
+            self.findings.error(Kind::Ambiguous, "", "", text)?;
+            return Ok(());
+        } else if let Some(json) = embedded {
+            self.description = Description::read(json, "config.json", &mut self.findings)?;
+            return Ok(());
         } else {
-            let text = format!("there is neither {DESCRIPTION} nor {LEGACY_DESCRIPTION}<type>.json");
-            self.findings.error(Kind::MissingDescription, "", text);
-            return;
+            let text = format_args!("there is neither {DESCRIPTION} nor {LEGACY_DESCRIPTION}<type>.json");
+            self.findings.error(Kind::MissingDescription, "", "", text)?;
+            return Ok(());
         };
-        if let Some(json) = self.json(folder, &file, Damage::Error) {
-            self.take_description(&json, &file);
+        let text = self.document(folder, file, Severity::Error)?;
+        if let Some(json) = self.json(text.as_deref(), file, Severity::Error)? {
+            self.description = Description::read(&json, file, &mut self.findings)?;
         }
+        Ok(())
     }
 
-    fn take_description(&mut self, json: &Json, file: &str) {
-        let before = self.findings.0.len();
-        self.description = Description::read(json, file, &mut self.findings);
-        for finding in &mut self.findings.0[before..] {
-            file.clone_into(&mut finding.file);
-        }
-    }
-
-    fn find_weights(&mut self, folder: &dyn Folder, names: &[String]) {
-        let weights: BTreeSet<&str> = names.iter().map(String::as_str).filter(|n| n.ends_with(WEIGHTS)).collect();
-        let indices: Vec<&String> = names.iter().filter(|name| name.ends_with(INDEX)).collect();
+    fn find_weights(&mut self, folder: &dyn Folder, names: &[String]) -> Result<()> {
+        let with_end = |end: &'static str| names.iter().map(String::as_str).filter(move |name| name.ends_with(end));
+        let mut weights = memory::collect(with_end(WEIGHTS))?;
+        weights.sort_unstable();
+        weights.dedup();
+        let indices = memory::collect(with_end(INDEX))?;
         match *indices.as_slice() {
             [] => {
                 if weights.is_empty() {
-                    let text = format!("there is no file whose name ends in {WEIGHTS}");
-                    self.findings.error(Kind::MissingWeights, "", text);
+                    let text = format_args!("there is no file whose name ends in {WEIGHTS}");
+                    self.findings.error(Kind::MissingWeights, "", "", text)?;
                 }
-                for name in weights {
-                    self.open_weights(folder, name);
-                }
-                self.report_absent_parts(names);
+                self.open_all(folder, &weights)?;
+                self.report_absent_parts(names)
             }
             [index] => self.read_index(folder, index, &weights),
             _ => {
-                let names: Vec<_> = indices.iter().map(|name| name.as_str()).collect();
-                let text = format!("{} could each be the index; one expected", names.join(", "));
-                self.findings.error(Kind::Ambiguous, "", text);
+                let text = format_args!("{} could each be the index; one expected", Joined(&indices, ", "));
+                self.findings.error(Kind::Ambiguous, "", "", text)?;
                 self.blind = true;
+                Ok(())
             }
         }
     }
 
     /// Without an index only the names of the parts say how many there are.
-    fn report_absent_parts(&mut self, names: &[String]) {
-        let mut parts = BTreeMap::<_, BTreeSet<u64>>::new();
-        for (stem, number, of) in names.iter().filter_map(|name| part_name(name)) {
-            parts.entry((stem, of)).or_default().insert(number);
-        }
-        for ((stem, of), present) in parts {
-            let text = format!("there is no index {stem}{INDEX} for the {of} parts {stem}-*{WEIGHTS}");
-            if present.len() as u64 == of {
-                self.findings.warn(Kind::IndexIncomplete, "", text);
+    fn report_absent_parts(&mut self, names: &[String]) -> Result<()> {
+        let mut parts = memory::collect(names.iter().filter_map(|name| part_name(name)))?;
+        parts.sort_unstable();
+        parts.dedup();
+        for present in parts.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+            let (stem, of, _) = present[0];
+            let text = format_args!("there is no index {stem}{INDEX} for the {of} parts {stem}-*{WEIGHTS}");
+            let count = present.len();
+            if count as u64 == of {
+                self.findings.warn(Kind::IndexIncomplete, "", "", text)?;
             } else {
-                let text = format!("{text}, and only {} of them are there", present.len());
-                self.findings.error(Kind::MissingShard, "", text);
+                let text = format_args!("{text}, and only {count} of them are there");
+                self.findings.error(Kind::MissingShard, "", "", text)?;
                 self.blind = true;
             }
         }
+        Ok(())
     }
 
-    fn open_weights(&mut self, folder: &dyn Folder, name: &str) {
+    /// Opens the files with weights, and finds where each tensor is.
+    fn open_all(&mut self, folder: &dyn Folder, names: &[&str]) -> Result<()> {
+        for name in names {
+            self.open_weights(folder, name)?;
+        }
+        let (files, findings, repeated) = (&mut self.files, &mut self.findings, &mut self.repeated);
+        files.find_places(|again, first| {
+            let (tensor, file) = (&again.tensor.name, &again.file.name);
+            let text = format_args!("tensor {tensor} is in {} and in {file}", first.file.name);
+            findings.error(Kind::DuplicateTensor, tensor, file, text)?;
+            repeated.add(tensor)
+        })?;
+        self.repeated.sort();
+        self.lost.sort();
+        Ok(())
+    }
+
+    fn open_weights(&mut self, folder: &dyn Folder, name: &str) -> Result<()> {
         let source = match folder.open(name) {
             Ok(source) => source,
             Err(e) => {
-                self.lost_file(name, &e);
                 self.blind = true;
-                return;
+                return self.findings.unreadable("", name, e);
             }
         };
-        let (tensors, problems) = safetensors::survey(&*source);
+        let (tensors, problems) = safetensors::survey(&*source)?;
         self.blind |= tensors.is_empty() && !problems.is_empty();
-        for problem in problems {
+        for problem in &problems {
             let kind = match problem.fault {
                 Fault::Truncated => Kind::SafetensorsTruncated,
                 Fault::Malformed => Kind::SafetensorsHeader,
@@ -193,140 +218,119 @@ impl Survey {
                 Fault::Unreadable => Kind::Unreadable,
             };
             if !problem.tensor.is_empty() && problem.fault == Fault::Malformed {
-                self.lost.insert(problem.tensor.clone());
+                self.lost.add(&problem.tensor)?;
             }
-            name.clone_into(&mut self.findings.error(kind, &problem.tensor, problem.text).file);
+            self.findings.error(kind, &problem.tensor, name, format_args!("{}", problem.text))?;
         }
-        let file = self.files.files.len();
-        for (number, tensor) in tensors.iter().enumerate() {
-            if let Some((first, _)) = self.files.places.get(&tensor.name) {
-                let first = &self.files.files[*first].name;
-                let text = format!("tensor {} is in {first} and in {name}", tensor.name);
-                name.clone_into(&mut self.findings.error(Kind::DuplicateTensor, &tensor.name, text).file);
-                self.repeated.insert(tensor.name.clone());
-                continue;
-            }
-            self.files.places.insert(tensor.name.clone(), (file, number));
-        }
-        self.files.files.push(WeightFile { name: name.to_owned(), tensors, source });
+        memory::push(&mut self.files.files, WeightFile { name: memory::text(name)?, tensors, source })
     }
 
-    fn read_index(&mut self, folder: &dyn Folder, index: &str, weights: &BTreeSet<&str>) {
-        let before = self.findings.0.len();
-        let map = self.json(folder, index, Damage::Error).map(|json| self.weight_map(&json));
-        let Some(map) = map.flatten() else {
-            // The parts can be looked at all the same.
-            for name in weights {
-                self.open_weights(folder, name);
-            }
-            self.in_file(before, index);
-            return;
+    /// `weights` is sorted.
+    fn read_index(&mut self, folder: &dyn Folder, index: &str, weights: &[&str]) -> Result<()> {
+        let text = self.document(folder, index, Severity::Error)?;
+        let json = self.json(text.as_deref(), index, Severity::Error)?;
+        let map = match &json {
+            Some(json) => self.weight_map(json, index)?,
+            None => None,
         };
-        let parts: BTreeSet<&str> = map.values().map(String::as_str).collect();
-        let mut absent = BTreeSet::new();
+        let Some(map) = map else {
+            // The parts can be looked at all the same.
+            return self.open_all(folder, weights);
+        };
+        let mut parts = memory::collect(map.iter().map(|(_, part)| *part))?;
+        parts.sort_unstable();
+        parts.dedup();
+        let (mut present, mut absent) = (Vec::new(), Vec::new());
         for &part in &parts {
             if !is_plain(part) {
-                let text = format!("the index names the file {part:?}; a plain file name of this directory expected");
-                self.findings.error(Kind::HostilePath, "", text);
-                absent.insert(part);
-            } else if part.starts_with('.') || !weights.contains(part) {
-                absent.insert(part);
+                let text =
+                    format_args!("the index names the file {part:?}; a plain file name of this directory expected");
+                self.findings.error(Kind::HostilePath, "", index, text)?;
+                memory::push(&mut absent, part)?;
+            } else if part.starts_with('.') || weights.binary_search(&part).is_err() {
+                memory::push(&mut absent, part)?;
                 if !part.ends_with(WEIGHTS) {
-                    let text = format!("the index names the file {part:?}; a name that ends in {WEIGHTS} expected");
-                    self.findings.error(Kind::MissingShard, "", text);
+                    let text =
+                        format_args!("the index names the file {part:?}; a name that ends in {WEIGHTS} expected");
+                    self.findings.error(Kind::MissingShard, "", index, text)?;
                 }
             } else {
-                self.open_weights(folder, part);
+                memory::push(&mut present, part)?;
             }
         }
-        for name in weights.difference(&parts) {
-            self.findings.warn(Kind::IndexIncomplete, "", format!("the index does not name the file {name}"));
+        self.open_all(folder, &present)?;
+        for name in weights.iter().filter(|name| parts.binary_search(name).is_err()) {
+            let text = format_args!("the index does not name the file {name}");
+            self.findings.warn(Kind::IndexIncomplete, "", index, text)?;
         }
-        self.compare_with_index(&map, &absent);
-        self.in_file(before, index);
+        self.compare_with_index(&map, &absent, index)
     }
 
-    /// Findings without a file are the index's.
-    fn in_file(&mut self, before: usize, file: &str) {
-        for finding in self.findings.0[before..].iter_mut().filter(|finding| finding.file.is_empty()) {
-            file.clone_into(&mut finding.file);
-        }
-    }
-
-    fn compare_with_index(&mut self, map: &BTreeMap<String, String>, absent: &BTreeSet<&str>) {
-        for (tensor, part) in map {
-            let place = self.files.places.get(tensor).map(|(file, _)| self.files.files[*file].name.as_str());
-            let lost = self.lost.contains(tensor) || self.blind;
+    /// `map` has the part of each tensor, sorted by tensor; `absent` is sorted.
+    fn compare_with_index(&mut self, map: &[(&str, &str)], absent: &[&str], index: &str) -> Result<()> {
+        let mut lost = NameSet::default();
+        for &(tensor, part) in map {
+            let place = self.files.get(tensor).map(|located| located.file.name.as_str());
             match place {
                 Some(file) if file == part => {}
                 // One of several; that it is not the only one has been said.
                 Some(_) if self.repeated.contains(tensor) => {}
                 Some(file) => {
-                    let text = format!("the index has tensor {tensor} in {part}; it is in {file}");
-                    self.findings.error(Kind::IndexIncomplete, tensor, text);
+                    let text = format_args!("the index has tensor {tensor} in {part}; it is in {file}");
+                    self.findings.error(Kind::IndexIncomplete, tensor, index, text)?;
                 }
-                None if absent.contains(part.as_str()) => {
-                    let text = format!("tensor {tensor} is in {part}, which is not there");
-                    self.findings.error(Kind::MissingShard, tensor, text);
-                    self.lost.insert(tensor.clone());
+                None if absent.binary_search(&part).is_ok() => {
+                    let text = format_args!("tensor {tensor} is in {part}, which is not there");
+                    self.findings.error(Kind::MissingShard, tensor, index, text)?;
+                    lost.add(tensor)?;
                 }
-                None if lost => {}
+                None if self.lost.contains(tensor) || self.blind => {}
                 None => {
-                    let text = format!("the index has tensor {tensor} in {part}, which has no such tensor");
-                    self.findings.error(Kind::MissingTensor, tensor, text);
-                    self.lost.insert(tensor.clone());
+                    let text = format_args!("the index has tensor {tensor} in {part}, which has no such tensor");
+                    self.findings.error(Kind::MissingTensor, tensor, index, text)?;
+                    lost.add(tensor)?;
                 }
             }
         }
-        for (tensor, (file, _)) in &self.files.places {
-            if !map.contains_key(tensor) {
-                let text =
-                    format!("tensor {tensor} is in {}; the index does not name it", self.files.files[*file].name);
-                self.findings.error(Kind::IndexIncomplete, tensor, text);
+        for located in self.files.all() {
+            let tensor = &located.tensor.name;
+            if Name::from(tensor).find(map, |(name, _)| name).is_none() {
+                let text = format_args!("tensor {tensor} is in {}; the index does not name it", located.file.name);
+                self.findings.error(Kind::IndexIncomplete, tensor, index, text)?;
             }
         }
+        self.lost.extend(lost)
     }
 
-    fn weight_map(&mut self, json: &Json) -> Option<BTreeMap<String, String>> {
+    /// The part of each tensor, sorted by tensor.
+    fn weight_map<'a>(&mut self, json: &'a Json, index: &str) -> Result<Option<Vec<(&'a str, &'a str)>>> {
         let Some(Json::Object(fields)) = json.get("weight_map") else {
-            let text = "the index has no object weight_map".to_owned();
-            self.findings.error(Kind::JsonShape, "weight_map", text);
-            return None;
+            let text = format_args!("the index has no object weight_map");
+            self.findings.error(Kind::JsonShape, "weight_map", index, text)?;
+            return Ok(None);
         };
-        report_repeated(fields, &mut self.findings);
-        let mut map = BTreeMap::new();
-        for (tensor, part) in fields {
+        report_repeated(fields, index, &mut self.findings)?;
+        let mut map = Vec::new();
+        for number in last_of_each(fields)? {
+            let (tensor, part) = &fields[number];
             match part {
-                Json::Text(part) => {
-                    map.insert(tensor.clone(), part.clone());
-                }
+                Json::Text(part) => memory::push(&mut map, (tensor.as_ref(), part.as_ref()))?,
                 other => {
-                    let text = format!("weight_map: {tensor} is {}; a file name expected", other.kind());
-                    self.findings.error(Kind::JsonShape, tensor, text);
-                    self.lost.insert(tensor.clone());
+                    let text = format_args!("weight_map: {tensor} is {}; a file name expected", other.kind());
+                    self.findings.error(Kind::JsonShape, tensor, index, text)?;
+                    self.lost.add(tensor)?;
                 }
             }
         }
-        Some(map)
+        Ok(Some(map))
     }
 }
 
-fn read_json(folder: &dyn Folder, file: &str) -> Result<Json, (Kind, Status, String)> {
-    let unreadable = |e: Error| (Kind::Unreadable, e.status(), e.message().to_owned());
-    let source = folder.open(file).map_err(unreadable)?;
-    if source.len() > MAX_JSON {
-        let text = format!("the document has {} bytes; at most {MAX_JSON} allowed", source.len());
-        return Err((Kind::JsonShape, Status::Corrupt, text));
-    }
-    let bytes = source.read_vec(0, source.len()).map_err(unreadable)?;
-    Json::parse(&bytes).map_err(|text| (Kind::JsonSyntax, Status::Corrupt, text))
-}
-
-/// Stem, number and count of `<stem>-00001-of-00003.safetensors`.
+/// Stem, count and number of `<stem>-00001-of-00003.safetensors`.
 fn part_name(name: &str) -> Option<(&str, u64, u64)> {
     let (front, of) = name.strip_suffix(WEIGHTS)?.rsplit_once("-of-")?;
     let (stem, number) = front.rsplit_once('-')?;
     let digits = |text: &str| text.len() >= 5 && text.bytes().all(|b| b.is_ascii_digit());
     (digits(of) && digits(number)).then_some(())?;
-    Some((stem, number.parse().ok()?, of.parse().ok()?))
+    Some((stem, of.parse().ok()?, number.parse().ok()?))
 }

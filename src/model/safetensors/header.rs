@@ -1,10 +1,11 @@
 //! Reading and checking a header.
 
 use super::dtype::Dtype;
+use crate::json::{Number, Reader};
 use crate::model::file::Source;
 use crate::status::{Error, Result, Status};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
-use std::collections::HashSet;
+use crate::sys::memory;
+use std::borrow::Cow;
 use std::fmt;
 
 /// Bytes a header may have: the limit of the format's own implementation.
@@ -61,7 +62,7 @@ pub struct Problem {
 
 /// The tensors of a file in the order of their data, or the first fault: CORRUPT, or IO where the file cannot be read.
 pub fn read<S: Source + ?Sized>(source: &S) -> Result<Vec<Tensor>> {
-    let (tensors, problems) = survey(source);
+    let (tensors, problems) = survey(source)?;
     match problems.into_iter().next() {
         None => Ok(tensors),
         Some(problem) => {
@@ -71,259 +72,253 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Vec<Tensor>> {
     }
 }
 
-/// Every tensor whose entry makes sense, in the order of their data, and every fault of the file.
-pub fn survey<S: Source + ?Sized>(source: &S) -> (Vec<Tensor>, Vec<Problem>) {
+/// Every tensor whose entry makes sense, in the order of their data, and every fault of the file. The only error is
+/// OUT_OF_MEMORY.
+pub fn survey<S: Source + ?Sized>(source: &S) -> Result<(Vec<Tensor>, Vec<Problem>)> {
     let mut problems = Problems(Vec::new());
-    let tensors = entries(source, &mut problems).unwrap_or_default();
-    (tensors, problems.0)
+    let tensors = entries(source, &mut problems)?;
+    Ok((tensors, problems.0))
 }
 
 struct Problems(Vec<Problem>);
 
 impl Problems {
-    fn add(&mut self, fault: Fault, tensor: &str, text: String) {
-        self.0.push(Problem { fault, tensor: tensor.to_owned(), text });
+    fn add(&mut self, fault: Fault, tensor: &str, text: fmt::Arguments<'_>) -> Result<()> {
+        let problem = Problem { fault, tensor: memory::text(tensor)?, text: memory::format(text)? };
+        memory::push(&mut self.0, problem)
+    }
+
+    /// Adds that the file cannot be read.
+    fn add_error(&mut self, e: Error) -> Result<()> {
+        let e = e.unless_out_of_memory()?;
+        self.add(Fault::Unreadable, "", format_args!("{}", e.message()))
     }
 }
 
 /// An entry as it is written.
-struct Entry {
-    name: String,
-    dtype: String,
+struct Entry<'a> {
+    name: Cow<'a, str>,
+    dtype: Cow<'a, str>,
     shape: Vec<u64>,
     offsets: Vec<u64>,
 }
 
-fn entries<S: Source + ?Sized>(source: &S, problems: &mut Problems) -> Option<Vec<Tensor>> {
+/// The tensors of a header that can be read; of any other a problem says why.
+fn entries<S: Source + ?Sized>(source: &S, problems: &mut Problems) -> Result<Vec<Tensor>> {
+    let none = |()| Vec::new();
     let file = source.len();
     if file < 8 {
-        problems.add(Fault::Truncated, "", format!("the file has {file} bytes; a header length of 8 expected"));
-        return None;
+        let text = format_args!("the file has {file} bytes; a header length of 8 expected");
+        return problems.add(Fault::Truncated, "", text).map(none);
     }
     let mut length = [0; 8];
     if let Err(e) = source.read_at(0, &mut length) {
-        problems.add(Fault::Unreadable, "", e.message().to_owned());
-        return None;
+        return problems.add_error(e).map(none);
     }
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER {
-        let text = format!("offset 0: the header has {length} bytes; at most {MAX_HEADER} allowed");
-        problems.add(Fault::Malformed, "", text);
-        return None;
+        let text = format_args!("offset 0: the header has {length} bytes; at most {MAX_HEADER} allowed");
+        return problems.add(Fault::Malformed, "", text).map(none);
     }
     if length > file - 8 {
-        let text = format!("offset 0: the header has {length} bytes; the file has {} behind its length", file - 8);
-        problems.add(Fault::Truncated, "", text);
-        return None;
+        let left = file - 8;
+        let text = format_args!("offset 0: the header has {length} bytes; the file has {left} behind its length");
+        return problems.add(Fault::Truncated, "", text).map(none);
     }
     let text = match source.read_vec(8, length) {
         Ok(text) => text,
-        Err(e) => {
-            problems.add(Fault::Unreadable, "", e.message().to_owned());
-            return None;
-        }
+        Err(e) => return problems.add_error(e).map(none),
     };
     if text.first() != Some(&b'{') {
-        problems.add(Fault::Malformed, "", "offset 8: the header does not begin with {".to_owned());
-        return None;
+        let text = format_args!("offset 8: the header does not begin with {{");
+        return problems.add(Fault::Malformed, "", text).map(none);
     }
-    let mut json = serde_json::Deserializer::from_slice(&text);
-    let entries = match Header.deserialize(&mut json).and_then(|entries| json.end().map(|()| entries)) {
-        Ok(entries) => entries,
+    match parse(&text) {
+        Ok(entries) => check(entries, 8 + length, file, problems),
         Err(e) => {
-            problems.add(Fault::Malformed, "", format!("header: {e}"));
-            return None;
+            let e = e.unless_out_of_memory()?;
+            problems.add(Fault::Malformed, "", format_args!("header: {}", e.message())).map(none)
         }
-    };
-    drop(text);
-    Some(check(entries, 8 + length, file, problems))
+    }
 }
 
 /// `data` is where the data begins, `file` the length of the file.
-fn check(entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems) -> Vec<Tensor> {
-    let mut names = HashSet::new();
+fn check(mut entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems) -> Result<Vec<Tensor>> {
     let mut tensors = Vec::new();
     let mut ranges = Vec::new();
+    memory::reserve(&mut tensors, entries.len())?;
+    memory::reserve(&mut ranges, entries.len())?;
     let mut sound = true;
-    for entry in entries {
-        let name = entry.name.as_str();
-        if !names.insert(entry.name.clone()) {
-            problems.add(Fault::Duplicate, name, format!("tensor {name} comes twice in the header"));
+    let again = repeated(&entries)?;
+    for (number, entry) in entries.iter_mut().enumerate() {
+        let name = entry.name.as_ref();
+        if again.binary_search(&number).is_ok() {
+            problems.add(Fault::Duplicate, name, format_args!("tensor {name} comes twice in the header"))?;
             sound = false;
             continue;
         }
-        let range = match *entry.offsets.as_slice() {
-            [begin, end] if begin <= end => Ok((begin, end)),
-            _ => Err(format!("tensor {name}: data_offsets is {:?}; [begin, end] expected", entry.offsets)),
+        let Some(dtype) = Dtype::from_name(&entry.dtype) else {
+            let text = format_args!("tensor {name}: dtype {:?} is none of the format's", entry.dtype);
+            problems.add(Fault::Malformed, name, text)?;
+            sound = false;
+            continue;
         };
-        let size = extent(&entry);
-        let (dtype, bytes, (begin, end)) = match (size, range) {
-            (Ok((dtype, bytes)), Ok(range)) => (dtype, bytes, range),
-            (Err(text), _) | (_, Err(text)) => {
-                problems.add(Fault::Malformed, name, text);
+        let (shape, type_name) = (&entry.shape, dtype.name());
+        let Some(bytes) = extent(dtype, shape) else {
+            let text =
+                format_args!("tensor {name}: shape {shape:?} of {type_name} is no whole number of bytes below 2^64");
+            problems.add(Fault::Malformed, name, text)?;
+            sound = false;
+            continue;
+        };
+        let (begin, end) = match *entry.offsets.as_slice() {
+            [begin, end] if begin <= end => (begin, end),
+            _ => {
+                let text = format_args!("tensor {name}: data_offsets is {:?}; [begin, end] expected", entry.offsets);
+                problems.add(Fault::Malformed, name, text)?;
                 sound = false;
                 continue;
             }
         };
         if end - begin != bytes {
-            let text = format!(
-                "tensor {name}: data_offsets [{begin}, {end}] span {} bytes; {} {:?} has {bytes}",
+            let text = format_args!(
+                "tensor {name}: data_offsets [{begin}, {end}] span {} bytes; {type_name} {shape:?} has {bytes}",
                 end - begin,
-                dtype.name(),
-                entry.shape
             );
-            problems.add(Fault::Malformed, name, text);
+            problems.add(Fault::Malformed, name, text)?;
             sound = false;
             continue;
         }
         let complete = data.checked_add(end).is_some_and(|end| end <= file);
-        ranges.push((begin, end, tensors.len()));
+        memory::push(&mut ranges, (begin, end, tensors.len()))?;
+        let (name, shape) = (memory::text(name)?, std::mem::take(&mut entry.shape));
         let begin = data.saturating_add(begin);
-        tensors.push(Tensor { name: entry.name, dtype, shape: entry.shape, begin, bytes, complete });
+        memory::push(&mut tensors, Tensor { name, dtype, shape, begin, bytes, complete })?;
     }
     ranges.sort_unstable();
     if sound {
-        contiguous(&ranges, &tensors, file - data, problems);
+        contiguous(&ranges, &tensors, file - data, problems)?;
     }
-    tensors.sort_by_key(|tensor| (tensor.begin, tensor.bytes));
-    tensors
+    // Of tensors without elements several may lie at one place: their names have an order, too.
+    tensors.sort_unstable_by(|a, b| (a.begin, a.bytes, &a.name).cmp(&(b.begin, b.bytes, &b.name)));
+    Ok(tensors)
 }
 
-/// Element type and bytes that an entry asks for.
-fn extent(entry: &Entry) -> std::result::Result<(Dtype, u64), String> {
-    let name = &entry.name;
-    let Some(dtype) = Dtype::from_name(&entry.dtype) else {
-        return Err(format!("tensor {name}: dtype {:?} is none of the format's", entry.dtype));
-    };
-    // Zeros last: a shape with one has no elements, whatever the product of the others.
-    let elements = entry.shape.iter().try_fold(1u64, |product, dim| product.checked_mul((*dim).max(1)));
-    let elements = elements.map(|product| if entry.shape.contains(&0) { 0 } else { product });
-    match elements.and_then(|elements| dtype.bytes_of(elements)) {
-        Some(bytes) => Ok((dtype, bytes)),
-        None => Err(format!(
-            "tensor {name}: shape {:?} of {} is no whole number of bytes below 2^64",
-            entry.shape,
-            dtype.name()
-        )),
+/// The entries whose name an earlier one has, ascending.
+fn repeated(entries: &[Entry]) -> Result<Vec<usize>> {
+    let mut order = memory::collect(0..entries.len())?;
+    order.sort_unstable_by_key(|number| (&entries[*number].name, *number));
+    let mut again = Vec::new();
+    for pair in order.windows(2) {
+        if entries[pair[0]].name == entries[pair[1]].name {
+            memory::push(&mut again, pair[1])?;
+        }
     }
+    again.sort_unstable();
+    Ok(again)
+}
+
+/// Bytes that a tensor asks for; `None` where that is no number of bytes.
+fn extent(dtype: Dtype, shape: &[u64]) -> Option<u64> {
+    // Zeros last: a shape with one has no elements, whatever the product of the others.
+    let elements = shape.iter().try_fold(1u64, |product, dim| product.checked_mul((*dim).max(1)));
+    dtype.bytes_of(elements.map(|product| if shape.contains(&0) { 0 } else { product })?)
 }
 
 /// `ranges` are (begin, end, tensor), sorted; `len` is how many bytes of data the file has.
-fn contiguous(ranges: &[(u64, u64, usize)], tensors: &[Tensor], len: u64, problems: &mut Problems) {
+fn contiguous(ranges: &[(u64, u64, usize)], tensors: &[Tensor], len: u64, problems: &mut Problems) -> Result<()> {
     let mut at = 0;
     for &(begin, end, tensor) in ranges {
         let name = &tensors[tensor].name;
         if begin != at {
             let what = if begin < at { "overlaps the tensor before it" } else { "leaves a gap before it" };
-            let text = format!("tensor {name}: data_offsets [{begin}, {end}] {what}; {at} expected as its begin");
-            problems.add(Fault::Malformed, name, text);
+            let text = format_args!("tensor {name}: data_offsets [{begin}, {end}] {what}; {at} expected as its begin");
+            problems.add(Fault::Malformed, name, text)?;
         }
         at = at.max(end);
     }
     if at > len {
         let first = ranges.iter().find(|(_, end, _)| *end > len).map_or("", |(_, _, t)| tensors[*t].name.as_str());
-        let text = format!("the file ends within tensor {first}: {at} bytes of data announced, {len} are there");
-        problems.add(Fault::Truncated, first, text);
+        let text = format_args!("the file ends within tensor {first}: {at} bytes of data announced, {len} are there");
+        problems.add(Fault::Truncated, first, text)?;
     } else if at < len {
-        let text = format!("{} bytes follow the data of the last tensor; none expected", len - at);
-        problems.add(Fault::Malformed, "", text);
+        let text = format_args!("{} bytes follow the data of the last tensor; none expected", len - at);
+        problems.add(Fault::Malformed, "", text)?;
     }
+    Ok(())
 }
 
-struct Header;
-
-impl<'de> DeserializeSeed<'de> for Header {
-    type Value = Vec<Entry>;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<Self::Value, D::Error> {
-        from.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Header {
-    type Value = Vec<Entry>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of tensors")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(name) = map.next_key::<String>()? {
-            if name == "__metadata__" {
-                map.next_value_seed(Metadata)?;
-            } else {
-                entries.push(map.next_value_seed(TensorEntry(name))?);
-            }
+/// Reads the entries, whose names and types are borrowed from the header. `__metadata__` is only checked.
+fn parse(text: &[u8]) -> Result<Vec<Entry<'_>>> {
+    let mut reader = Reader::new(text);
+    let mut entries = Vec::new();
+    reader.object(|reader, name| {
+        if name == "__metadata__" {
+            return metadata(reader);
         }
-        Ok(entries)
-    }
+        memory::push(&mut entries, entry(reader, name)?)
+    })?;
+    reader.end()?;
+    Ok(entries)
 }
 
 /// Strings by name, which nothing here reads.
-struct Metadata;
-
-impl<'de> DeserializeSeed<'de> for Metadata {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<(), D::Error> {
-        from.deserialize_map(self)
+fn metadata(reader: &mut Reader) -> Result<()> {
+    let expected = "__metadata__ as an object of strings is expected";
+    if reader.peek()? != b'{' {
+        return Err(reader.fault(expected));
     }
+    reader.object(|reader, _| match reader.peek()? {
+        b'"' => reader.skip(),
+        _ => Err(reader.fault(expected)),
+    })
 }
 
-impl<'de> Visitor<'de> for Metadata {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("__metadata__ as an object of strings")
+fn entry<'a>(reader: &mut Reader<'a>, name: Cow<'a, str>) -> Result<Entry<'a>> {
+    if reader.peek()? != b'{' {
+        let expected = "an object of dtype, shape and data_offsets is expected";
+        return Err(reader.fault(format_args!("tensor {name} as {expected}")));
     }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
-        while map.next_entry::<IgnoredAny, String>()?.is_some() {}
-        Ok(())
-    }
-}
-
-struct TensorEntry(String);
-
-impl<'de> DeserializeSeed<'de> for TensorEntry {
-    type Value = Entry;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<Entry, D::Error> {
-        from.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for TensorEntry {
-    type Value = Entry;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tensor {} as an object of dtype, shape and data_offsets", self.0)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Entry, A::Error> {
-        let name = self.0;
-        let (mut dtype, mut shape, mut offsets) = (None::<String>, None::<Vec<u64>>, None::<Vec<u64>>);
-        while let Some(key) = map.next_key::<String>()? {
-            let wrong = |e: A::Error| A::Error::custom(format_args!("tensor {name}: {key}: {e}"));
-            let again = match key.as_str() {
-                "dtype" => dtype.replace(map.next_value().map_err(wrong)?).is_some(),
-                "shape" => shape.replace(map.next_value().map_err(wrong)?).is_some(),
-                "data_offsets" => offsets.replace(map.next_value().map_err(wrong)?).is_some(),
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
-                    false
-                }
-            };
-            if again {
-                return Err(A::Error::custom(format_args!("tensor {name}: {key} comes twice")));
+    let (mut dtype, mut shape, mut offsets) = (None, None, None);
+    reader.object(|reader, key| {
+        let again = match key.as_ref() {
+            "dtype" if reader.peek()? == b'"' => dtype.replace(reader.text()?).is_some(),
+            "shape" if reader.peek()? == b'[' => shape.replace(counts(reader, &name, &key)?).is_some(),
+            "data_offsets" if reader.peek()? == b'[' => offsets.replace(counts(reader, &name, &key)?).is_some(),
+            "dtype" => return Err(reader.fault(format_args!("tensor {name}: dtype: a string is expected"))),
+            "shape" | "data_offsets" => {
+                return Err(reader.fault(format_args!("tensor {name}: {key}: a list is expected")));
             }
+            _ => {
+                reader.skip()?;
+                false
+            }
+        };
+        match again {
+            true => Err(reader.fault(format_args!("tensor {name}: {key} comes twice"))),
+            false => Ok(()),
         }
-        match (dtype, shape, offsets) {
-            (Some(dtype), Some(shape), Some(offsets)) => Ok(Entry { name, dtype, shape, offsets }),
-            _ => Err(A::Error::custom(format_args!("tensor {name} lacks one of dtype, shape and data_offsets"))),
-        }
+    })?;
+    match (dtype, shape, offsets) {
+        (Some(dtype), Some(shape), Some(offsets)) => Ok(Entry { name, dtype, shape, offsets }),
+        _ => Err(reader.fault(format_args!("tensor {name} lacks one of dtype, shape and data_offsets"))),
     }
+}
+
+/// A list of whole numbers.
+fn counts(reader: &mut Reader, name: &str, key: &str) -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    reader.list(|reader| {
+        let number = match reader.peek()? {
+            b'-' | b'0'..=b'9' => Some(reader.number()?),
+            _ => None,
+        };
+        match number {
+            Some(Number::Unsigned(count)) => memory::push(&mut counts, count),
+            _ => Err(reader.fault(format_args!("tensor {name}: {key}: whole numbers from 0 on are expected"))),
+        }
+    })?;
+    Ok(counts)
 }
 
 #[cfg(test)]

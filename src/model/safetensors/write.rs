@@ -1,7 +1,9 @@
 //! Headers of new files.
 
 use super::Dtype;
-use serde_json::{Value, json};
+use crate::json::Writer;
+use crate::status::Result;
+use crate::sys::memory;
 
 /// A tensor of a file that is to be written.
 pub struct NewTensor<'a> {
@@ -17,17 +19,26 @@ pub struct NewTensor<'a> {
 
 /// What comes before the data of tensors that follow each other without a gap: the length of the JSON object, and the
 /// object, filled with blanks to whole words.
-pub fn header<'a>(tensors: impl IntoIterator<Item = NewTensor<'a>>) -> Vec<u8> {
+pub fn header<'a>(tensors: impl IntoIterator<Item = NewTensor<'a>>) -> Result<Vec<u8>> {
     let mut end = 0;
-    let entries = tensors.into_iter().map(|tensor| {
-        let begin = end;
-        end += tensor.bytes;
-        let entry = json!({"dtype": tensor.dtype.name(), "shape": tensor.shape, "data_offsets": [begin, end]});
-        format!("{}:{entry}", Value::from(tensor.name))
-    });
-    let mut text = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
-    text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
-    let mut header = (text.len() as u64).to_le_bytes().to_vec();
-    header.extend_from_slice(text.as_bytes());
-    header
+    let mut text = Writer::compact(|to| {
+        to.object(|to| {
+            tensors.into_iter().try_for_each(|tensor| {
+                let begin = end;
+                end += tensor.bytes;
+                to.key(tensor.name)?.object(|to| {
+                    to.field("dtype", tensor.dtype.name())?;
+                    to.field("shape", tensor.shape)?;
+                    to.field("data_offsets", &[begin, end][..])
+                })
+            })
+        })
+    })?;
+    let blanks = text.len().next_multiple_of(8) - text.len();
+    memory::append(&mut text, format_args!("{:blanks$}", ""))?;
+    let mut header = Vec::new();
+    memory::reserve(&mut header, 8 + text.len())?;
+    memory::extend(&mut header, &(text.len() as u64).to_le_bytes())?;
+    memory::extend(&mut header, text.as_bytes())?;
+    Ok(header)
 }

@@ -6,13 +6,15 @@ mod kinds;
 mod kv;
 mod refused;
 
+use super::Notes;
 use super::element::Element;
 use super::shape::{Attention, Kv, Layer, Span};
-use crate::status::{Result, bail};
+use crate::json::{Json, Quoted, Short};
+use crate::status::{Result, bail, error};
+use crate::sys::memory;
 use defaults::{Assumed, Defaults};
 use keys::Keys;
 use kinds::Kind;
-use serde_json::Value;
 
 /// The longest config that is read. Real ones have a few kilobytes, with lists of quantised modules some hundred.
 pub const MAX_CONFIG_BYTES: usize = 4 << 20;
@@ -48,20 +50,20 @@ impl Model {
         if json.len() > MAX_CONFIG_BYTES {
             bail!(InvalidArgument, "the config has {} bytes; {MAX_CONFIG_BYTES} or fewer expected", json.len());
         }
-        let top = match serde_json::from_slice(json) {
-            Ok(Value::Object(object)) => object,
-            Ok(other) => bail!(InvalidArgument, "the config is {}; a JSON object expected", keys::describe(&other)),
-            Err(error) => bail!(InvalidArgument, "the config is not JSON: {error}"),
-        };
-        let top = Keys::top(&top);
-        let text = language_model(&top)?;
-        read(&top, &text)
+        let json = Json::parse(json).or_else(|e| {
+            let e = e.unless_out_of_memory()?;
+            Err(error!(InvalidArgument, "the config is not JSON: {}", e.message()))
+        })?;
+        if !matches!(json, Json::Object(_)) {
+            bail!(InvalidArgument, "the config is {json}; a JSON object expected");
+        }
+        read(&Keys::top(&json), &language_model(&json)?)
     }
 }
 
 /// The object with the language model's keys, however deep.
-fn language_model<'a>(top: &Keys<'a>) -> Result<Keys<'a>> {
-    let mut text = top.clone();
+fn language_model<'a>(json: &'a Json<'a>) -> Result<Keys<'a>> {
+    let mut text = Keys::top(json);
     while let Some(inner) = NESTED.iter().find_map(|key| text.inner(key).transpose()).transpose()? {
         text = inner;
     }
@@ -69,7 +71,7 @@ fn language_model<'a>(top: &Keys<'a>) -> Result<Keys<'a>> {
 }
 
 fn read(top: &Keys, text: &Keys) -> Result<Model> {
-    let mut notes = Vec::new();
+    let mut notes = Notes::default();
     let model_type = text.name("model_type")?;
     let family = model_type.unwrap_or("");
     refused::check(top)?;
@@ -88,38 +90,40 @@ fn read(top: &Keys, text: &Keys) -> Result<Model> {
     let own = (layers - shared) as usize;
     let state_elements = kinds::state_elements(text)?;
 
-    let mut all = Vec::with_capacity(kinds.len());
+    let mut all = Vec::new();
+    memory::reserve(&mut all, kinds.len())?;
     for (number, kind) in kinds.into_iter().enumerate() {
         let attention = match kind {
             Kind::Recurrent => {
-                all.push(Layer::Recurrent { state_elements });
+                memory::push(&mut all, Layer::Recurrent { state_elements })?;
                 continue;
             }
             Kind::Full => Attention { kv: full_kv, span: Span::Full },
             Kind::Sliding(window) => Attention { kv, span: Span::Sliding(window) },
             Kind::Chunked(chunk) => Attention { kv, span: Span::Chunked(chunk) },
         };
-        all.push(if number < own { Layer::Attention(attention) } else { Layer::Shared });
+        memory::push(&mut all, if number < own { Layer::Attention(attention) } else { Layer::Shared })?;
     }
-    describe(&all, kv, state_elements, &mut notes);
+    describe(&all, kv, state_elements, &mut notes)?;
     left_out(text, &mut notes)?;
     Ok(Model {
-        model_type: model_type.map(keys::shorten),
+        model_type: model_type.map(|name| memory::format(format_args!("{}", Short(name)))).transpose()?,
         layers: all,
         element: element(top, text, &mut notes)?,
         max_context: max_context(text)?,
-        notes,
+        notes: notes.0,
     })
 }
 
 /// The number of last layers that read the caches of earlier ones.
-fn shared_layers(text: &Keys, layers: u32, defaults: Option<&Defaults>, notes: &mut Vec<String>) -> Result<u32> {
+fn shared_layers(text: &Keys, layers: u32, defaults: Option<&Defaults>, notes: &mut Notes) -> Result<u32> {
     const KEY: &str = "num_kv_shared_layers";
     let shared = match text.count(KEY)? {
         Some(shared) => shared,
         None => match defaults.and_then(|d| d.kv_shared_layers) {
             Some(shared) => {
-                notes.push(format!("{} is not given: {shared} is assumed, as the model type has it", text.path(KEY)));
+                let key = text.path(KEY);
+                notes.add(format_args!("{key} is not given: {shared} is assumed, as the model type has it"))?;
                 shared
             }
             None => 0,
@@ -132,68 +136,73 @@ fn shared_layers(text: &Keys, layers: u32, defaults: Option<&Defaults>, notes: &
 }
 
 /// Notes about what the numbers mean.
-fn describe(layers: &[Layer], kv: Kv, state_elements: Option<u64>, notes: &mut Vec<String>) {
+fn describe(layers: &[Layer], kv: Kv, state_elements: Option<u64>, notes: &mut Notes) -> Result<()> {
     let count = |what: fn(&Layer) -> bool| layers.iter().filter(|layer| what(layer)).count();
     let is_span = |span: fn(&Span) -> bool| layers.iter().filter_map(Layer::attention).any(|a| span(&a.span));
     let recurrent = count(|layer| matches!(layer, Layer::Recurrent { .. }));
     if recurrent > 0 {
-        notes.push(match state_elements {
-            Some(elements) => format!(
+        match state_elements {
+            Some(elements) => notes.add(format_args!(
                 "{recurrent} recurrent layers have no KV cache; their states, {elements} elements per layer and sequence, are \
                  in no sum"
-            ),
-            None => format!("{recurrent} recurrent layers have no KV cache; their states are not counted"),
-        });
+            )),
+            None => notes
+                .add(format_args!("{recurrent} recurrent layers have no KV cache; their states are not counted")),
+        }?;
     }
     let shared = count(|layer| matches!(layer, Layer::Shared));
     if shared > 0 {
-        notes.push(format!("the last {shared} layers read the caches of earlier ones and have none of their own"));
+        notes
+            .add(format_args!("the last {shared} layers read the caches of earlier ones and have none of their own"))?;
     }
     if is_span(|span| matches!(span, Span::Sliding(_))) {
-        notes.push(
-            "layers with a sliding window hold at most the window; an engine that keeps all tokens holds more".into(),
-        );
+        notes.add(format_args!(
+            "layers with a sliding window hold at most the window; an engine that keeps all tokens holds more"
+        ))?;
     }
     if is_span(|span| matches!(span, Span::Chunked(_))) {
-        notes.push(
-            "layers with chunked attention are taken to hold at most one chunk, and a whole one from there on".into(),
-        );
+        notes.add(format_args!(
+            "layers with chunked attention are taken to hold at most one chunk, and a whole one from there on"
+        ))?;
     }
     if matches!(kv, Kv::Latent { .. }) {
-        notes.push(
-            "latents (MLA) are counted; an engine that keeps the K and V of all heads holds many times that".into(),
-        );
-    }
-}
-
-/// Notes about caches that are in no number.
-fn left_out(text: &Keys, notes: &mut Vec<String>) -> Result<()> {
-    if let Some(dim) = text.number(&["index_head_dim"], u32::MAX)? {
-        notes.push(format!("the keys of the sparse-attention indexer (index_head_dim {dim}) are not counted"));
-    }
-    if let Some(layers) = text.count("num_nextn_predict_layers")?.filter(|layers| *layers > 0) {
-        notes.push(format!("num_nextn_predict_layers is {layers}: layers for multi-token prediction are not counted"));
-    }
-    if text.has("attention_types") {
-        notes.push("attention_types is not read: every layer is taken to keep all tokens".into());
+        notes.add(format_args!(
+            "latents (MLA) are counted; an engine that keeps the K and V of all heads holds many times that"
+        ))?;
     }
     Ok(())
 }
 
-fn element(top: &Keys, text: &Keys, notes: &mut Vec<String>) -> Result<Option<Element>> {
+/// Notes about caches that are in no number.
+fn left_out(text: &Keys, notes: &mut Notes) -> Result<()> {
+    if let Some(dim) = text.number(&["index_head_dim"], u32::MAX)? {
+        notes.add(format_args!("the keys of the sparse-attention indexer (index_head_dim {dim}) are not counted"))?;
+    }
+    if let Some(layers) = text.count("num_nextn_predict_layers")?.filter(|layers| *layers > 0) {
+        notes.add(format_args!(
+            "num_nextn_predict_layers is {layers}: layers for multi-token prediction are not counted"
+        ))?;
+    }
+    if text.has("attention_types") {
+        notes.add(format_args!("attention_types is not read: every layer is taken to keep all tokens"))?;
+    }
+    Ok(())
+}
+
+fn element(top: &Keys, text: &Keys, notes: &mut Notes) -> Result<Option<Element>> {
     for keys in [text, top] {
         for quantised in ["kv_cache_scheme", "kv_cache_quant_algo"] {
             if keys.inner("quantization_config")?.is_some_and(|inner| inner.has(quantised)) {
-                notes.push(format!(
+                notes.add(format_args!(
                     "quantization_config has {quantised}: the cache may have smaller elements than the model runs in"
-                ));
+                ))?;
                 break;
             }
         }
         if let Some(name) = keys.name("torch_dtype")?.or(keys.name("dtype")?) {
             let element = Element::from_name(name);
             if element.is_none() {
-                notes.push(format!("{} is no element type that is known here", keys::quoted(name)));
+                notes.add(format_args!("{} is no element type that is known here", Quoted(name)))?;
             }
             return Ok(element);
         }

@@ -54,9 +54,12 @@ impl Element {
 
     /// The type that a name means, as PyTorch, engines and this library write them; upper case and "torch." are fine.
     pub fn from_name(name: &str) -> Option<Element> {
-        let name = name.to_ascii_lowercase();
-        let name = name.strip_prefix("torch.").unwrap_or(&name);
-        TABLE.iter().find(|row| row.3.contains(&name)).map(|row| row.0)
+        const TORCH: &str = "torch.";
+        let name = match name.get(..TORCH.len()) {
+            Some(torch) if torch.eq_ignore_ascii_case(TORCH) => &name[TORCH.len()..],
+            _ => name,
+        };
+        TABLE.iter().find(|row| row.3.iter().any(|known| known.eq_ignore_ascii_case(name))).map(|row| row.0)
     }
 
     /// The type that `code` names in the C ABI. `what` names the argument in the error.

@@ -36,3 +36,17 @@ pub use report::{Alone, Group, MAX_CONTEXTS, Report, Request, Total};
 pub use savings::{H2o, Lossless, Savings};
 pub use shape::{Attention, Kv, Layer, Span};
 pub use sizer::{Bytes, MAX_TOKENS, Setup, Sizer};
+
+use crate::status::Result;
+use crate::sys::memory;
+use std::fmt;
+
+/// Sentences for people.
+#[derive(Default)]
+struct Notes(Vec<String>);
+
+impl Notes {
+    fn add(&mut self, text: fmt::Arguments<'_>) -> Result<()> {
+        memory::push(&mut self.0, memory::format(text)?)
+    }
+}

@@ -1,11 +1,13 @@
 //! Everything about a model's cache in one piece, for whoever shows it.
 
+use super::Notes;
 use super::budget::Longest;
 use super::config::Model;
 use super::savings::{H2o, Lossless, Savings};
 use super::shape::{Kv, Layer};
 use super::sizer::{Bytes, Setup, Sizer, token_bytes};
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail, error};
+use crate::sys::memory;
 
 /// The most contexts that one report has totals of.
 pub const MAX_CONTEXTS: usize = 1024;
@@ -103,17 +105,16 @@ impl Report {
         let totals = contexts.iter().map(|context| {
             let rank = all.bytes(*context)?;
             let all_ranks = rank.times(setup.ranks).ok_or_else(|| {
-                let text = format!("the bytes of {context} tokens on {} ranks do not fit 64 bits", setup.ranks);
-                Error::new(Status::InvalidArgument, text)
+                error!(InvalidArgument, "the bytes of {context} tokens on {} ranks do not fit 64 bits", setup.ranks)
             })?;
             Ok(Total { context: *context, rank, all_ranks, alone: alone.bytes(*context)? })
         });
-        let totals = totals.collect::<Result<Vec<_>>>()?;
+        let totals = memory::try_collect(totals)?;
         let longest = budget.map(|budget| all.longest(budget));
-        let mut notes = model.notes.clone();
-        about(model, request, longest.as_ref(), &mut notes);
+        let mut notes = Notes(memory::try_collect(model.notes.iter().map(|note| memory::text(note)))?);
+        about(model, request, longest.as_ref(), &mut notes)?;
         Ok(Report {
-            model_type: model.model_type.clone(),
+            model_type: model.model_type.as_deref().map(memory::text).transpose()?,
             max_context: model.max_context,
             setup: *setup,
             savings: *savings,
@@ -125,7 +126,7 @@ impl Report {
             totals,
             longest,
             longest_without_savings: budget.map(|budget| plain.longest(budget)),
-            notes,
+            notes: notes.0,
         })
     }
 }
@@ -161,64 +162,68 @@ fn groups(layers: &[Layer], setup: Setup) -> Result<Vec<Group>> {
     let mut groups: Vec<Group> = Vec::new();
     for (number, layer) in (0u32..).zip(layers) {
         if let Some(group) = groups.iter_mut().find(|group| group.layer == *layer) {
-            group.numbers.push(number);
+            memory::push(&mut group.numbers, number)?;
             continue;
         }
         let layer_bytes_per_token = match layer.attention() {
             Some(attention) => token_bytes(attention.kv.elements(setup.ranks)?, setup.element, number)?,
             None => 0,
         };
-        groups.push(Group { layer: *layer, numbers: vec![number], layer_bytes_per_token });
+        let numbers = memory::filled(number, 1)?;
+        memory::push(&mut groups, Group { layer: *layer, numbers, layer_bytes_per_token })?;
     }
     Ok(groups)
 }
 
 /// Notes about a request.
-fn about(model: &Model, request: &Request, longest: Option<&Longest>, notes: &mut Vec<String>) {
+fn about(model: &Model, request: &Request, longest: Option<&Longest>, notes: &mut Notes) -> Result<()> {
     let Request { setup, savings, contexts, .. } = request;
     let layers = model.layers.len() as u32;
-    replicas(model, setup, notes);
+    replicas(model, setup, notes)?;
     if let Some(h2o) = &savings.h2o {
         if h2o.first_layer >= layers {
-            notes.push(format!("h2o begins at layer {}; the model has {layers}: nothing is evicted", h2o.first_layer));
+            notes.add(format_args!(
+                "h2o begins at layer {}; the model has {layers}: nothing is evicted",
+                h2o.first_layer
+            ))?;
         }
-        notes.push(
+        notes.add(format_args!(
             "h2o: a prompt is whole in a layer until the layer's first eviction, and between evictions up to a block \
              and an interval of tokens come on top; neither is counted"
-                .into(),
-        );
+        ))?;
     }
     if let Some(Lossless { h2o_layers, front_layers, .. }) = savings.lossless {
         if h2o_layers && savings.h2o.is_none() {
-            notes.push("lossless is for layers of h2o, too, and h2o is off: none of them is compressed".into());
+            notes
+                .add(format_args!("lossless is for layers of h2o, too, and h2o is off: none of them is compressed"))?;
         }
         if (0..layers).all(|layer| savings.compresses(layer).is_none()) {
-            notes.push(format!("lossless is for the first {front_layers} layers: nothing is compressed"));
+            notes.add(format_args!("lossless is for the first {front_layers} layers: nothing is compressed"))?;
         } else {
-            notes.push(
-                "lossless: within a step one compressed layer is raw and the next is decoded; the peak has both, and may \
-                 be above what no compression takes when few layers are compressed"
-                    .into(),
-            );
+            notes.add(format_args!("lossless: within a step one compressed layer is raw and the next is decoded; the peak has both, and may \
+                 be above what no compression takes when few layers are compressed"))?;
         }
         if savings.c8 {
-            notes.push("lossless works on int8 here; a ratio that was measured on floating point does not hold".into());
+            notes.add(format_args!(
+                "lossless works on int8 here; a ratio that was measured on floating point does not hold"
+            ))?;
         }
     }
     if savings.c8 {
-        notes.push("C8: scales and offsets come with the weights and are not in the sums".into());
+        notes.add(format_args!("C8: scales and offsets come with the weights and are not in the sums"))?;
     }
-    let Some(max) = model.max_context else { return };
+    let Some(max) = model.max_context else { return Ok(()) };
     if let Some(beyond) = contexts.iter().find(|context| **context > max) {
-        notes.push(format!("{beyond} tokens are more than the {max} that the model was made for"));
+        notes.add(format_args!("{beyond} tokens are more than the {max} that the model was made for"))?;
     }
     if longest.is_some_and(|longest| longest.tokens > max) {
-        notes.push(format!("the budget holds more than the {max} tokens that the model was made for"));
+        notes.add(format_args!("the budget holds more than the {max} tokens that the model was made for"))?;
     }
+    Ok(())
 }
 
 /// Notes about what ranks have in common.
-fn replicas(model: &Model, setup: &Setup, notes: &mut Vec<String>) {
+fn replicas(model: &Model, setup: &Setup, notes: &mut Notes) -> Result<()> {
     let ranks = setup.ranks;
     let kvs = || model.layers.iter().filter_map(Layer::attention).map(|attention| attention.kv);
     let heads = |kv| match kv {
@@ -226,12 +231,13 @@ fn replicas(model: &Model, setup: &Setup, notes: &mut Vec<String>) {
         Kv::Latent { .. } => None,
     };
     if let Some(kv_heads) = kvs().filter_map(heads).min().filter(|kv_heads| *kv_heads < ranks) {
-        notes.push(format!("{ranks} ranks share {kv_heads} KV heads: each has a copy of one"));
+        notes.add(format_args!("{ranks} ranks share {kv_heads} KV heads: each has a copy of one"))?;
         if !ranks.is_multiple_of(kv_heads) {
-            notes.push(format!("{ranks} ranks are no multiple of {kv_heads} KV heads; engines may refuse that"));
+            notes.add(format_args!("{ranks} ranks are no multiple of {kv_heads} KV heads; engines may refuse that"))?;
         }
     }
     if ranks > 1 && kvs().any(|kv| matches!(kv, Kv::Latent { .. })) {
-        notes.push(format!("latents serve all heads: each of the {ranks} ranks has all of them"));
+        notes.add(format_args!("latents serve all heads: each of the {ranks} ranks has all of them"))?;
     }
+    Ok(())
 }

@@ -2,117 +2,141 @@
 
 use super::budget::Longest;
 use super::report::{Group, Report, Total};
-use super::savings::Savings;
+use super::savings::{H2o, Lossless, Savings};
 use super::shape::{Attention, Kv, Layer, Span};
 use super::sizer::Bytes;
-use serde_json::{Map, Value, json};
+use crate::json::{ToJson, Writer};
+use crate::status::Result;
 
 impl Report {
     /// The report as a JSON object with the names of its fields. What was not asked for is absent.
-    pub fn to_json(&self) -> Value {
-        let mut object = Map::new();
-        let mut put = |key: &str, value: Value| drop(object.insert(key.into(), value));
-        if let Some(model_type) = &self.model_type {
-            put("model_type", json!(model_type));
-        }
-        if let Some(max_context) = self.max_context {
-            put("max_context", json!(max_context));
-        }
-        put("element", json!(self.setup.element.name()));
-        put("ranks", json!(self.setup.ranks));
-        put("batch", json!(self.setup.batch));
-        put("savings", savings(&self.savings));
-        put("layers", json!(self.layers));
-        put("groups", self.groups.iter().map(group).collect());
-        put("bytes_per_token", json!(self.bytes_per_token));
-        put("bytes_per_late_token", json!(self.bytes_per_late_token));
-        put("c8_scale_bytes", json!(self.c8_scale_bytes));
-        put("totals", self.totals.iter().map(total).collect());
-        if let Some(saved) = &self.longest {
-            put("longest", longest(saved));
-        }
-        if let Some(plain) = &self.longest_without_savings {
-            put("longest_without_savings", longest(plain));
-        }
-        put("notes", json!(self.notes));
-        Value::Object(object)
+    pub fn json(&self) -> Result<String> {
+        Writer::compact(|to| self.write(to))
     }
 }
 
-fn savings(savings: &Savings) -> Value {
-    let mut object = Map::new();
-    if let Some(h2o) = &savings.h2o {
-        let mut inner = json!({
-            "ratio": h2o.ratio,
-            "first_layer": h2o.first_layer,
-            "protected_tokens": h2o.protected_tokens,
-            "trigger_tokens": h2o.trigger_tokens,
-        });
-        if let Some(last) = h2o.last_layer {
-            inner["last_layer"] = json!(last);
-        }
-        object.insert("h2o".into(), inner);
-    }
-    object.insert("c8".into(), json!(savings.c8));
-    if let Some(lossless) = &savings.lossless {
-        let inner = json!({
-            "ratio": lossless.ratio,
-            "front_layers": lossless.front_layers,
-            "h2o_layers": lossless.h2o_layers,
-            "hot_tokens": lossless.hot_tokens,
-        });
-        object.insert("lossless".into(), inner);
-    }
-    Value::Object(object)
+/// Writes a field that is there.
+fn some(to: &mut Writer, key: &str, value: Option<impl ToJson>) -> Result<()> {
+    value.map_or(Ok(()), |value| to.field(key, value))
 }
 
-fn group(group: &Group) -> Value {
-    let mut object = match group.layer {
-        Layer::Shared => json!({ "kind": "shared" }),
-        Layer::Recurrent { state_elements: None } => json!({ "kind": "recurrent" }),
-        Layer::Recurrent { state_elements: Some(elements) } => {
-            json!({ "kind": "recurrent", "state_elements": elements })
-        }
-        Layer::Attention(Attention { kv, span }) => {
-            let mut object = match span {
-                Span::Full => json!({ "kind": "full" }),
-                Span::Sliding(window) => json!({ "kind": "sliding", "most_tokens": window }),
-                Span::Chunked(chunk) => json!({ "kind": "chunked", "most_tokens": chunk }),
-            };
-            match kv {
-                Kv::Heads { kv_heads, head_dim } => {
-                    object["kv_heads"] = json!(kv_heads);
-                    object["head_dim"] = json!(head_dim);
+impl ToJson for Report {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            some(to, "model_type", self.model_type.as_ref())?;
+            some(to, "max_context", self.max_context)?;
+            to.field("element", self.setup.element.name())?;
+            to.field("ranks", self.setup.ranks)?;
+            to.field("batch", self.setup.batch)?;
+            to.field("savings", self.savings)?;
+            to.field("layers", self.layers)?;
+            to.field("groups", &self.groups[..])?;
+            to.field("bytes_per_token", self.bytes_per_token)?;
+            to.field("bytes_per_late_token", self.bytes_per_late_token)?;
+            to.field("c8_scale_bytes", self.c8_scale_bytes)?;
+            to.field("totals", &self.totals[..])?;
+            some(to, "longest", self.longest.as_ref())?;
+            some(to, "longest_without_savings", self.longest_without_savings.as_ref())?;
+            to.field("notes", &self.notes[..])
+        })
+    }
+}
+
+impl ToJson for Savings {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            some(to, "h2o", self.h2o.as_ref())?;
+            to.field("c8", self.c8)?;
+            some(to, "lossless", self.lossless.as_ref())
+        })
+    }
+}
+
+impl ToJson for H2o {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            to.field("ratio", self.ratio)?;
+            to.field("first_layer", self.first_layer)?;
+            some(to, "last_layer", self.last_layer)?;
+            to.field("protected_tokens", self.protected_tokens)?;
+            to.field("trigger_tokens", self.trigger_tokens)
+        })
+    }
+}
+
+impl ToJson for Lossless {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            to.field("ratio", self.ratio)?;
+            to.field("front_layers", self.front_layers)?;
+            to.field("h2o_layers", self.h2o_layers)?;
+            to.field("hot_tokens", self.hot_tokens)
+        })
+    }
+}
+
+impl ToJson for Group {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            match self.layer {
+                Layer::Shared => to.field("kind", "shared")?,
+                Layer::Recurrent { state_elements } => {
+                    to.field("kind", "recurrent")?;
+                    some(to, "state_elements", state_elements)?;
                 }
-                Kv::Latent { kv_lora_rank, qk_rope_head_dim } => {
-                    object["kv_lora_rank"] = json!(kv_lora_rank);
-                    object["qk_rope_head_dim"] = json!(qk_rope_head_dim);
+                Layer::Attention(Attention { kv, span }) => {
+                    let (kind, most) = match span {
+                        Span::Full => ("full", None),
+                        Span::Sliding(window) => ("sliding", Some(window)),
+                        Span::Chunked(chunk) => ("chunked", Some(chunk)),
+                    };
+                    to.field("kind", kind)?;
+                    some(to, "most_tokens", most)?;
+                    match kv {
+                        Kv::Heads { kv_heads, head_dim } => {
+                            to.field("kv_heads", kv_heads)?;
+                            to.field("head_dim", head_dim)?;
+                        }
+                        Kv::Latent { kv_lora_rank, qk_rope_head_dim } => {
+                            to.field("kv_lora_rank", kv_lora_rank)?;
+                            to.field("qk_rope_head_dim", qk_rope_head_dim)?;
+                        }
+                    }
                 }
             }
-            object
-        }
-    };
-    object["numbers"] = json!(group.numbers);
-    object["layer_bytes_per_token"] = json!(group.layer_bytes_per_token);
-    object
+            to.field("numbers", &self.numbers[..])?;
+            to.field("layer_bytes_per_token", self.layer_bytes_per_token)
+        })
+    }
 }
 
-fn bytes(bytes: &Bytes) -> Value {
-    Value::Object(bytes.stages().into_iter().map(|(name, value)| (name.to_string(), json!(value))).collect())
+impl ToJson for Bytes {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| self.stages().into_iter().try_for_each(|(name, value)| to.field(name, value)))
+    }
 }
 
-fn total(total: &Total) -> Value {
-    let alone = [("h2o", total.alone.h2o), ("c8", total.alone.c8), ("lossless", total.alone.lossless)];
-    let alone: Map<_, _> =
-        alone.into_iter().filter_map(|(name, bytes)| Some((name.to_string(), json!(bytes?)))).collect();
-    json!({
-        "context": total.context,
-        "rank": bytes(&total.rank),
-        "all_ranks": bytes(&total.all_ranks),
-        "alone": alone,
-    })
+impl ToJson for Total {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            to.field("context", self.context)?;
+            to.field("rank", self.rank)?;
+            to.field("all_ranks", self.all_ranks)?;
+            to.key("alone")?.object(|to| {
+                some(to, "h2o", self.alone.h2o)?;
+                some(to, "c8", self.alone.c8)?;
+                some(to, "lossless", self.alone.lossless)
+            })
+        })
+    }
 }
 
-fn longest(longest: &Longest) -> Value {
-    json!({ "tokens": longest.tokens, "bytes": longest.bytes, "bounded": longest.bounded })
+impl ToJson for Longest {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        to.object(|to| {
+            to.field("tokens", self.tokens)?;
+            to.field("bytes", self.bytes)?;
+            to.field("bounded", self.bounded)
+        })
+    }
 }

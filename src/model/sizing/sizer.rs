@@ -3,7 +3,8 @@
 use super::element::Element;
 use super::savings::{H2o, Lossless, Savings, divided};
 use super::shape::{Attention, Kv, Layer, Span};
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Result, bail, error};
+use crate::sys::memory;
 
 /// The longest chat that is asked about, in tokens: the most that a cache of this library holds.
 pub const MAX_TOKENS: u64 = i32::MAX as u64;
@@ -115,14 +116,15 @@ impl Sizer {
                 c8_token = token_bytes(elements, Element::Int8, number)?;
                 c8_scale_bytes = c8_scale_bytes.saturating_add(scale_bytes(attention, elements, number)?);
             }
-            sized.push(SizedLayer {
+            let layer = SizedLayer {
                 number,
                 span: attention.span,
                 raw_token,
                 c8_token,
                 h2o: savings.h2o.filter(|h2o| h2o.covers(number)),
                 lossless: savings.compresses(number).copied(),
-            });
+            };
+            memory::push(&mut sized, layer)?;
         }
         Ok(Sizer { setup, layers: sized, c8_scale_bytes })
     }
@@ -159,8 +161,7 @@ impl Sizer {
         }
         self.sequence(tokens).and_then(|bytes| bytes.times(self.setup.batch)).ok_or_else(|| {
             let batch = self.setup.batch;
-            let text = format!("the bytes of {tokens} tokens in {batch} sequences do not fit 64 bits");
-            Error::new(Status::InvalidArgument, text)
+            error!(InvalidArgument, "the bytes of {tokens} tokens in {batch} sequences do not fit 64 bits")
         })
     }
 

@@ -2,12 +2,12 @@
 
 use super::{Aggregation, Basis, Mode, Ratio};
 use crate::gear::Format;
+use crate::json::Json as Value;
 use crate::status::{Result, bail};
-use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
-/// Key and value as the host wrote them.
-pub(super) type Object = Map<String, Value>;
+/// Key and value as the host wrote them, in an object.
+pub(super) type Object<'a> = Value<'a>;
 
 /// What a key may be, and its default.
 pub(super) trait Kind {
@@ -47,7 +47,7 @@ impl Kind for Switch {
     }
 
     fn accept(&self, given: &Value) -> Option<bool> {
-        given.as_bool()
+        given.flag()
     }
 
     fn allowed(&self) -> String {
@@ -63,9 +63,7 @@ impl<T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display> Kind for Whole<T>
     }
 
     fn accept(&self, given: &Value) -> Option<T> {
-        let integer = given.as_i64().map(i128::from).or(given.as_u64().map(i128::from));
-        let integral = || given.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i128);
-        T::try_from(integer.or_else(integral)?).ok().filter(|number| self.1.contains(number))
+        T::try_from(given.number()?.whole()?).ok().filter(|number| self.1.contains(number))
     }
 
     fn allowed(&self) -> String {
@@ -81,7 +79,7 @@ impl Kind for Real {
     }
 
     fn accept(&self, given: &Value) -> Option<f32> {
-        given.as_f64().map(|number| number as f32).filter(|number| self.1.contains(number))
+        given.number().map(|number| number.float() as f32).filter(|number| self.1.contains(number))
     }
 
     fn allowed(&self) -> String {
@@ -97,7 +95,7 @@ impl<T: Copy> Kind for Choice<T> {
     }
 
     fn accept(&self, given: &Value) -> Option<T> {
-        let given = given.as_str()?;
+        let given = given.text()?;
         self.0.iter().find(|(name, _)| *name == given).map(|(_, value)| *value)
     }
 
@@ -115,7 +113,7 @@ impl Kind for List {
     }
 
     fn accept(&self, given: &Value) -> Option<String> {
-        given.as_str().map(String::from)
+        given.text().map(String::from)
     }
 
     fn allowed(&self) -> String {
@@ -135,8 +133,8 @@ fn read<K: Kind>(kind: K, name: &str, given: &Object) -> Result<K::Value> {
 pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(text) => format!("\"{}\"", shorten(text)),
-        Value::Array(values) => format!("an array of {}", values.len()),
+        Value::Text(text) => format!("\"{}\"", shorten(text)),
+        Value::List(values) => format!("an array of {}", values.len()),
         Value::Object(values) => format!("an object of {}", values.len()),
     }
 }

@@ -4,7 +4,7 @@ use super::keys::{Choice, Kind, List, NAMES, Real, Switch, Whole, each};
 use super::*;
 use crate::status::{Error, Status};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// A declaration, as the tests see it.

@@ -1,6 +1,6 @@
 //! What the host should hear about a config that is used all the same.
 
-use super::keys::{NAMES, Object, shorten};
+use super::keys::{NAMES, shorten};
 
 /// Warnings, at most [`Warnings::MOST`] of them; further ones are only counted.
 #[derive(Default)]
@@ -22,9 +22,9 @@ impl Warnings {
     }
 
     /// One warning for each key of ours that this version does not know.
-    pub fn unknown_keys(&mut self, given: &Object) {
-        let ours = |key: &&String| key.starts_with("kv_h2o_") || key.starts_with("kv_lossless_");
-        for key in given.keys().filter(ours).filter(|key| !NAMES.contains(&key.as_str())) {
+    pub fn unknown_keys(&mut self, given: &[&str]) {
+        let ours = |key: &&&str| key.starts_with("kv_h2o_") || key.starts_with("kv_lossless_");
+        for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key)) {
             self.push(|| {
                 let hint = similar(key).map_or(String::new(), |name| format!("; did you mean {name}?"));
                 format!("{} is not a key of this version{hint}", shorten(key))

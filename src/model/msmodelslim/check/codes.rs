@@ -1,52 +1,54 @@
 //! Codes of weights, and what other tensors must be for them.
 
-use super::{Checker, WINDOW};
+use super::{Checker, WINDOW, some};
 use crate::model::msmodelslim::files::Located;
 use crate::model::msmodelslim::finding::Kind;
 use crate::model::msmodelslim::layers::Linear;
 use crate::model::msmodelslim::packed_scale::PackedScale;
+use crate::model::names::Name;
 use crate::model::safetensors::Dtype;
 use crate::status::Result;
+use crate::sys::memory;
 
 /// How far deq_scale may be from the product of the other two: both may have been rounded to bf16.
 const PRODUCT_TOLERANCE: f32 = 1.0 / 128.0;
 
 impl Checker<'_> {
-    pub(super) fn linear(&mut self, linear: &Linear) {
+    pub(super) fn linear(&mut self, linear: &Linear) -> Result<()> {
         for part in ["weight_scale", "input_scale"] {
-            self.scales(&linear.part(part));
+            self.scales(linear.part(part))?;
         }
         for part in ["weight_offset", "input_offset"] {
-            self.offsets(&linear.part(part));
+            self.offsets(linear.part(part))?;
         }
         if !linear.tag.needs_weight_scale() {
-            let expected = format!("0, since weights of type {} are read without an offset,", linear.tag.word());
-            self.zeros(&linear.part("weight_offset"), Kind::OffsetOutOfRange, &expected);
+            let word = linear.tag.word();
+            let expected = memory::format(format_args!("0, since weights of type {word} are read without an offset,"))?;
+            self.zeros(linear.part("weight_offset"), Kind::OffsetOutOfRange, &expected)?;
         }
-        self.deq_scales(&linear.part("deq_scale"));
+        self.deq_scales(linear.part("deq_scale"))?;
         if linear.error.is_some() {
-            return;
+            return Ok(());
         }
-        let sums = self.codes(linear);
+        let sums = self.codes(linear)?;
         if linear.tag.has_static_input() {
             // What cannot be read has been reported.
-            let _ = self.products(linear);
+            let products = self.products(linear);
+            some(products)?;
             if let Some(sums) = sums {
-                let _ = self.corrections(linear, &sums);
+                let corrections = self.corrections(linear, &sums);
+                some(corrections)?;
             }
         }
+        Ok(())
     }
 
     /// Looks at the codes of a weight; the sums of its rows, where they are of use.
-    fn codes(&mut self, linear: &Linear) -> Option<Vec<i64>> {
-        let weight = self.whole(&linear.part("weight"))?;
-        let symmetric = !linear.tag.needs_weight_scale() || self.is_zero(&linear.part("weight_offset"));
+    fn codes(&mut self, linear: &Linear) -> Result<Option<Vec<i64>>> {
+        let Some(weight) = self.whole(linear.part("weight")) else { return Ok(None) };
+        let symmetric = !linear.tag.needs_weight_scale() || self.is_zero(linear.part("weight_offset"))?;
         let static_input = linear.tag.has_static_input();
-        let mut sums = Vec::new();
-        if static_input {
-            sums.try_reserve_exact(linear.n).ok()?;
-            sums.resize(linear.n, 0i64);
-        }
+        let mut sums = memory::filled(0i64, if static_input { linear.n } else { 0 })?;
         let (k, mut lowest) = (linear.k as u64, None);
         let read = self.scan(
             weight,
@@ -66,22 +68,22 @@ impl Checker<'_> {
                     piece = rest;
                 }
             },
-        );
+        )?;
         if let Some(at) = lowest.filter(|_| symmetric) {
-            let text = format!(
+            let text = format_args!(
                 "tensor {}: row {}, column {} is -128; symmetric scales give -127 to 127",
                 weight.tensor.name,
                 at / k,
                 at % k
             );
-            self.fault(weight, Kind::SuspiciousCode, true, text);
+            self.warn(weight, Kind::SuspiciousCode, text)?;
         }
-        (read && static_input).then_some(sums)
+        Ok((read && static_input).then_some(sums))
     }
 
     /// Whether a tensor has nothing but zeros, or is not there.
-    fn is_zero(&mut self, name: &str) -> bool {
-        let Some(located) = self.whole(name) else { return true };
+    fn is_zero(&mut self, name: Name<'_>) -> Result<bool> {
+        let Some(located) = self.whole(name) else { return Ok(true) };
         let mut zero = true;
         self.scan(
             located,
@@ -89,16 +91,16 @@ impl Checker<'_> {
             |_, piece| {
                 zero &= piece.iter().all(|x| *x == 0.0);
             },
-        );
-        zero
+        )?;
+        Ok(zero)
     }
 
     /// deq_scale = input_scale * weight_scale, where all three are there.
     fn products(&mut self, linear: &Linear) -> Result<()> {
         let (Some(deq), Some(weight), Some(input)) = (
-            self.whole(&linear.part("deq_scale")),
-            self.whole(&linear.part("weight_scale")),
-            self.whole(&linear.part("input_scale")),
+            self.whole(linear.part("deq_scale")),
+            self.whole(linear.part("weight_scale")),
+            self.whole(linear.part("input_scale")),
         ) else {
             return Ok(());
         };
@@ -115,13 +117,12 @@ impl Checker<'_> {
             for (i, found) in products.iter().enumerate() {
                 let expected = input * scales[i.min(scales.len() - 1)];
                 if (found - expected).abs() > PRODUCT_TOLERANCE * expected.abs() {
-                    let text = format!(
+                    let text = format_args!(
                         "tensor {}: element {} is {found}; input_scale times weight_scale is {expected}",
                         deq.tensor.name,
                         begin + i as u64
                     );
-                    self.fault(deq, Kind::ScaleProductMismatch, false, text);
-                    return Ok(());
+                    return self.error(deq, Kind::ScaleProductMismatch, text);
                 }
             }
             begin += count;
@@ -132,9 +133,9 @@ impl Checker<'_> {
     /// quant_bias = bias / deq_scale - sum of the row's codes * input_offset, where nothing else was added to it.
     fn corrections(&mut self, linear: &Linear, sums: &[i64]) -> Result<()> {
         let (Some(quant_bias), Some(deq), Some(offset)) = (
-            self.whole(&linear.part("quant_bias")),
-            self.whole(&linear.part("deq_scale")),
-            self.whole(&linear.part("input_offset")),
+            self.whole(linear.part("quant_bias")),
+            self.whole(linear.part("deq_scale")),
+            self.whole(linear.part("input_offset")),
         ) else {
             return Ok(());
         };
@@ -142,7 +143,7 @@ impl Checker<'_> {
             return Ok(());
         }
         let offset = f64::from(offset.floats(0, 1)?[0]);
-        let bias = self.whole(&linear.part("bias"));
+        let bias = self.whole(linear.part("bias"));
         let rows = sums.len() as u64;
         let deq_of_all = deq.tensor.elements() == 1;
         let mut begin = 0;
@@ -159,14 +160,13 @@ impl Checker<'_> {
                 let slack = 1.0 + bias.abs() / 64.0 + correction.abs() / f64::from(1 << 20);
                 // With NaN or infinity the scale has been reported.
                 if (f64::from(*found) - bias - correction).abs() > slack {
-                    let text = format!(
+                    let text = format_args!(
                         "tensor {}: element {} is {found}; about {:.0} expected for the bias and the input's offset",
                         quant_bias.tensor.name,
                         begin + i as u64,
                         bias + correction
                     );
-                    self.fault(quant_bias, Kind::QuantBiasMismatch, true, text);
-                    return Ok(());
+                    return self.warn(quant_bias, Kind::QuantBiasMismatch, text);
                 }
             }
             begin += count;
@@ -181,5 +181,5 @@ fn unpacked(deq: &Located<'_>, begin: u64, count: u64) -> Result<Vec<f32>> {
         return deq.floats(begin, count);
     }
     let packed = deq.i64s(begin, count)?;
-    Ok(packed.iter().map(|bits| PackedScale::unpack(*bits).number().unwrap_or(f32::NAN)).collect())
+    memory::collect(packed.iter().map(|bits| PackedScale::unpack(*bits).number().unwrap_or(f32::NAN)))
 }

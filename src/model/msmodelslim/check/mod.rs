@@ -4,29 +4,31 @@ mod codes;
 mod numbers;
 
 use super::files::{Files, Located};
-use super::finding::{Findings, Kind};
-use super::layers::{Layers, siblings};
+use super::finding::{Findings, Kind, Severity};
+use super::layers::{Layers, Sibling, siblings};
+use crate::model::names::Name;
+use crate::status::Result;
+use crate::sys::memory;
+use std::fmt;
 
 /// Elements that are read at a time.
 const WINDOW: u64 = 1 << 18;
 
-/// Looks at every number of scales, offsets and codes.
-pub(super) fn values(files: &Files, layers: &Layers, findings: &mut Findings) {
+/// Looks at every number of scales, offsets and codes. The only error is OUT_OF_MEMORY.
+pub(super) fn values(files: &Files, layers: &Layers, findings: &mut Findings) -> Result<()> {
     let mut checker =
         Checker { files, findings, norms_add: layers.norms.iter().any(|norm| norm.bias || norm.smoothed) };
     for linear in layers.linears.iter().filter(|linear| linear.tag.is_int8()) {
-        checker.linear(linear);
+        checker.linear(linear)?;
     }
-    for layer in &layers.kv {
-        for side in [&layer.key, &layer.value] {
-            checker.scales(&side.scale);
-            if let Some(offset) = &side.offset {
-                checker.offsets(offset);
-                checker.kv_offsets(offset);
-            }
+    for side in layers.kv.iter().flat_map(|layer| [&layer.key, &layer.value]) {
+        checker.scales((&side.scale).into())?;
+        if let Some(offset) = &side.offset {
+            checker.offsets(offset.into())?;
+            checker.kv_offsets(offset.into())?;
         }
     }
-    checker.siblings(layers);
+    checker.siblings(layers)
 }
 
 struct Checker<'a> {
@@ -37,25 +39,30 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    fn fault(&mut self, located: Located<'_>, kind: Kind, warning: bool, text: String) {
-        let name = &located.tensor.name;
-        let finding =
-            if warning { self.findings.warn(kind, name, text) } else { self.findings.error(kind, name, text) };
-        located.file.name.clone_into(&mut finding.file);
+    fn error(&mut self, located: Located<'_>, kind: Kind, text: fmt::Arguments<'_>) -> Result<()> {
+        self.fault(located, Severity::Error, kind, text)
+    }
+
+    fn warn(&mut self, located: Located<'_>, kind: Kind, text: fmt::Arguments<'_>) -> Result<()> {
+        self.fault(located, Severity::Warning, kind, text)
+    }
+
+    fn fault(&mut self, located: Located<'_>, severity: Severity, kind: Kind, text: fmt::Arguments<'_>) -> Result<()> {
+        self.findings.add(severity, kind, &located.tensor.name, &located.file.name, text).map(drop)
     }
 
     /// A tensor that is there and whole; others have been reported.
-    fn whole(&self, name: &str) -> Option<Located<'a>> {
+    fn whole(&self, name: Name<'_>) -> Option<Located<'a>> {
         self.files.get(name).filter(|located| located.tensor.complete)
     }
 
-    /// Runs `look` over all elements in pieces. That they cannot be read is a finding.
+    /// Runs `look` over all elements in pieces. False: they cannot be read, which is a finding.
     fn scan<T>(
         &mut self,
         located: Located<'a>,
-        read: impl Fn(&Located<'a>, u64, u64) -> crate::status::Result<Vec<T>>,
+        read: impl Fn(&Located<'a>, u64, u64) -> Result<Vec<T>>,
         mut look: impl FnMut(u64, &[T]),
-    ) -> bool {
+    ) -> Result<bool> {
         let elements = located.tensor.elements();
         let mut begin = 0;
         while begin < elements {
@@ -63,35 +70,48 @@ impl<'a> Checker<'a> {
             match read(&located, begin, count) {
                 Ok(piece) => look(begin, &piece),
                 Err(e) => {
-                    let finding = self.findings.error(Kind::Unreadable, &located.tensor.name, e.message().to_owned());
-                    finding.status = e.status();
-                    located.file.name.clone_into(&mut finding.file);
-                    return false;
+                    self.findings.unreadable(&located.tensor.name, &located.file.name, e)?;
+                    return Ok(false);
                 }
             }
             begin += count;
         }
-        true
+        Ok(true)
     }
 
     /// Linears that runtimes load as one must have one scale for their common input.
-    fn siblings(&mut self, layers: &Layers) {
-        for siblings in siblings(&layers.linears).values() {
-            let scale =
-                |name: String| self.whole(&name).and_then(|located| Some((located, located.floats(0, 1).ok()?[0])));
-            let scales = siblings.iter().filter(|linear| linear.tag.has_static_input() && linear.error.is_none());
-            let scales: Vec<_> = scales.filter_map(|linear| scale(linear.part("input_scale"))).collect();
+    fn siblings(&mut self, layers: &Layers) -> Result<()> {
+        for siblings in siblings(&layers.linears)?.chunk_by(Sibling::of_one) {
+            let mut scales = Vec::new();
+            for linear in siblings.iter().map(|sibling| sibling.linear) {
+                if linear.tag.has_static_input()
+                    && linear.error.is_none()
+                    && let Some(located) = self.whole(linear.part("input_scale"))
+                    && let Some(scale) = some(located.floats(0, 1))?
+                {
+                    memory::push(&mut scales, (located, scale[0]))?;
+                }
+            }
             let Some(&(first, expected)) = scales.first() else { continue };
             for (located, scale) in scales {
                 // The tolerance with which those runtimes compare.
                 if (scale - expected).abs() > 1e-5 * expected.abs() + 1e-8 {
-                    let text = format!(
+                    let text = format_args!(
                         "{} is {scale}, {} is {expected}; runtimes that load them as one linear refuse that",
                         located.tensor.name, first.tensor.name
                     );
-                    self.fault(located, Kind::FusionMismatch, true, text);
+                    self.warn(located, Kind::FusionMismatch, text)?;
                 }
             }
         }
+        Ok(())
+    }
+}
+
+/// What could be read. That something could not has been reported.
+fn some<T>(read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(e) => e.unless_out_of_memory().map(|_| None),
     }
 }

@@ -3,7 +3,10 @@
 use super::Checker;
 use crate::model::msmodelslim::finding::Kind;
 use crate::model::msmodelslim::packed_scale::PackedScale;
+use crate::model::names::Name;
 use crate::model::safetensors::Dtype;
+use crate::status::Result;
+use std::fmt;
 
 /// The first element that is wrong, and how many are.
 #[derive(Default)]
@@ -12,28 +15,44 @@ struct Tally<T> {
     count: u64,
 }
 
-impl<T: Copy + std::fmt::Display> Tally<T> {
+impl<T: Copy> Tally<T> {
     fn add(&mut self, at: u64, value: T) {
         self.first.get_or_insert((at, value));
         self.count += 1;
     }
 
-    /// "tensor x: element 3 is 0; something expected (and 4 more)"
-    fn text(&self, name: &str, expected: &str) -> Option<String> {
-        let (at, value) = self.first?;
-        let more = if self.count > 1 { format!(" (and {} more)", self.count - 1) } else { String::new() };
-        Some(format!("tensor {name}: element {at} is {value}; {expected} expected{more}"))
+    fn told<'a>(&'a self, name: Name<'a>, expected: &'a str) -> Option<Told<'a, T>> {
+        self.first.map(|first| Told { name, first, expected, more: self.count - 1 })
     }
 }
 
-fn tally<T: Copy + Default + std::fmt::Display>() -> Tally<T> {
+/// "tensor x: element 3 is 0; something expected (and 4 more)"
+struct Told<'a, T> {
+    name: Name<'a>,
+    first: (u64, T),
+    expected: &'a str,
+    more: u64,
+}
+
+impl<T: fmt::Display> fmt::Display for Told<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, value) = &self.first;
+        write!(f, "tensor {}: element {at} is {value}; {} expected", self.name, self.expected)?;
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, " (and {more} more)"),
+        }
+    }
+}
+
+fn tally<T>() -> Tally<T> {
     Tally { first: None, count: 0 }
 }
 
 impl Checker<'_> {
     /// Scales are positive numbers.
-    pub(super) fn scales(&mut self, name: &str) {
-        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return };
+    pub(super) fn scales(&mut self, name: Name<'_>) -> Result<()> {
+        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let mut bad = tally::<f32>();
         self.scan(
             located,
@@ -45,15 +64,16 @@ impl Checker<'_> {
                     }
                 }
             },
-        );
-        if let Some(text) = bad.text(name, "a positive number") {
-            self.fault(located, Kind::BadScaleValue, false, text);
+        )?;
+        if let Some(text) = bad.told(name, "a positive number") {
+            self.error(located, Kind::BadScaleValue, format_args!("{text}"))?;
         }
+        Ok(())
     }
 
     /// Offsets are codes: whole numbers from -128 to 127.
-    pub(super) fn offsets(&mut self, name: &str) {
-        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return };
+    pub(super) fn offsets(&mut self, name: Name<'_>) -> Result<()> {
+        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let (mut outside, mut fractions) = (tally::<f32>(), tally::<f32>());
         self.scan(
             located,
@@ -67,23 +87,24 @@ impl Checker<'_> {
                     }
                 }
             },
-        );
-        if let Some(text) = outside.text(name, "a whole number from -128 to 127") {
-            self.fault(located, Kind::OffsetOutOfRange, false, text);
+        )?;
+        if let Some(text) = outside.told(name, "a whole number from -128 to 127") {
+            self.error(located, Kind::OffsetOutOfRange, format_args!("{text}"))?;
         }
-        if let Some(text) = fractions.text(name, "a whole number") {
-            self.fault(located, Kind::NonIntegralOffset, true, text);
+        if let Some(text) = fractions.told(name, "a whole number") {
+            self.warn(located, Kind::NonIntegralOffset, format_args!("{text}"))?;
         }
+        Ok(())
     }
 
     /// Runtimes in use are right only with KV offsets of 0.
-    pub(super) fn kv_offsets(&mut self, name: &str) {
-        self.zeros(name, Kind::KvOffsetNonzero, "0, the only offset that every runtime reads alike,");
+    pub(super) fn kv_offsets(&mut self, name: Name<'_>) -> Result<()> {
+        self.zeros(name, Kind::KvOffsetNonzero, "0, the only offset that every runtime reads alike,")
     }
 
     /// Warns of numbers other than 0.
-    pub(super) fn zeros(&mut self, name: &str, kind: Kind, expected: &str) {
-        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return };
+    pub(super) fn zeros(&mut self, name: Name<'_>, kind: Kind, expected: &str) -> Result<()> {
+        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let mut set = tally::<f32>();
         self.scan(
             located,
@@ -93,15 +114,16 @@ impl Checker<'_> {
                     set.add(begin + i as u64, *offset);
                 }
             },
-        );
-        if let Some(text) = set.text(name, expected) {
-            self.fault(located, kind, true, text);
+        )?;
+        if let Some(text) = set.told(name, expected) {
+            self.warn(located, kind, format_args!("{text}"))?;
         }
+        Ok(())
     }
 
     /// deq_scale in either of its forms.
-    pub(super) fn deq_scales(&mut self, name: &str) {
-        let Some(located) = self.whole(name) else { return };
+    pub(super) fn deq_scales(&mut self, name: Name<'_>) -> Result<()> {
+        let Some(located) = self.whole(name) else { return Ok(()) };
         if located.tensor.dtype != Dtype::I64 {
             return self.scales(name);
         }
@@ -123,17 +145,18 @@ impl Checker<'_> {
                     }
                 }
             },
-        );
-        if let Some(text) = bad.text(name, "the bits of a positive f32") {
-            self.fault(located, Kind::BadScaleValue, false, text);
+        )?;
+        if let Some(text) = bad.told(name, "the bits of a positive f32") {
+            self.error(located, Kind::BadScaleValue, format_args!("{text}"))?;
         }
-        if let Some(text) = strange.text(name, "the bits of an f32 and nothing above them") {
-            self.fault(located, Kind::PackedScaleHighBits, false, text);
+        if let Some(text) = strange.told(name, "the bits of an f32 and nothing above them") {
+            self.error(located, Kind::PackedScaleHighBits, format_args!("{text}"))?;
         }
         if let Some(text) =
-            npu.text(name, "the format's form; this is the NPU's, read with the mantissa it left, and that")
+            npu.told(name, "the format's form; this is the NPU's, read with the mantissa it left, and that")
         {
-            self.fault(located, Kind::PackedScaleNpuForm, true, text);
+            self.warn(located, Kind::PackedScaleNpuForm, format_args!("{text}"))?;
         }
+        Ok(())
     }
 }

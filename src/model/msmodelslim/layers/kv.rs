@@ -1,10 +1,12 @@
 //! Scales and offsets of KV caches in 8 bits.
 
-use super::{FLOATS, Inspector};
+use super::{FLOATS, Inspector, keep};
 use crate::model::msmodelslim::config::Config;
 use crate::model::msmodelslim::finding::{Kind, Severity};
-use crate::status::Error;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::model::names::Name;
+use crate::status::{Error, Result};
+use crate::sys::memory;
+use std::fmt;
 
 /// The tensors of K or V of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,67 +65,78 @@ fn role(name: &str) -> Option<Option<Role<'_>>> {
 }
 
 impl Inspector<'_> {
-    pub(super) fn kv(&mut self, config: &Config) -> Vec<KvLayer> {
-        let mut layers = BTreeMap::<String, KvLayer>::new();
-        let names = self.files.places.keys().chain(self.description.tags.keys());
-        let names: BTreeSet<String> = names.filter(|name| role(name).is_some()).cloned().collect();
-        let mut any = false;
+    pub(super) fn kv(&mut self, config: &Config) -> Result<Vec<KvLayer>> {
+        let mut names = memory::collect(self.names().filter(|name| role(name).is_some()))?;
+        names.sort_unstable();
+        names.dedup();
+        let mut layers = Vec::new();
+        let mut prefixes = memory::collect(names.iter().filter_map(|name| Some(role(name)??.prefix)))?;
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        for prefix in prefixes {
+            let layer = KvLayer {
+                prefix: memory::text(prefix)?,
+                layer: prefix.split('.').find_map(|part| part.parse().ok()),
+                key: KvSide::default(),
+                value: KvSide::default(),
+                error: None,
+            };
+            memory::push(&mut layers, layer)?;
+        }
         // Regular names first, so that others only fill gaps.
         for pass in [true, false] {
             for name in &names {
-                let role = match role(name) {
-                    Some(Some(role)) => role,
-                    Some(None) if pass => {
-                        any = true;
-                        if self.files.get(name).is_some() {
-                            let text = format!("tensor {name} says neither k_proj nor v_proj");
-                            self.findings.error(Kind::KvAlias, name, text);
+                match role(name) {
+                    Some(Some(role)) if role.regular == pass => {
+                        if let Some(layer) = Name::from(role.prefix).find(&layers, |layer| &layer.prefix) {
+                            self.take(&mut layers[layer], name, &role)?;
                         }
-                        continue;
                     }
-                    _ => continue,
-                };
-                any = true;
-                if role.regular != pass {
-                    continue;
-                }
-                let layer = layers.entry(role.prefix.to_owned()).or_insert_with(|| KvLayer {
-                    prefix: role.prefix.to_owned(),
-                    layer: role.prefix.split('.').find_map(|part| part.parse().ok()),
-                    key: KvSide::default(),
-                    value: KvSide::default(),
-                    error: None,
-                });
-                if self.files.get(name).is_none() {
-                    let text = format!("there is no tensor {name}");
-                    layer.error.get_or_insert_with(|| Error::new(Kind::MissingTensor.status(), text));
-                }
-                let side = if role.key { &mut layer.key } else { &mut layer.value };
-                let taken = if role.scale { !side.scale.is_empty() } else { side.offset.is_some() };
-                if !pass && !taken {
-                    let what = if role.scale { "kv_cache_scale" } else { "kv_cache_offset" };
-                    let text = format!("tensor {name} is taken for {what}; other readers do not know this name");
-                    self.findings.warn(Kind::KvAlias, name, text);
-                }
-                match role.scale {
-                    _ if taken => {}
-                    true => name.clone_into(&mut side.scale),
-                    false => side.offset = Some(name.clone()),
+                    Some(None) if pass && self.files.get(*name).is_some() => {
+                        let text = format_args!("tensor {name} says neither k_proj nor v_proj");
+                        self.findings.error(Kind::KvAlias, name, "", text)?;
+                    }
+                    _ => {}
                 }
             }
         }
-        let unsupported = self.kv_declaration(config, any);
-        let mut layers: Vec<_> = layers.into_values().collect();
-        layers.sort_by(|a, b| (a.layer, &a.prefix).cmp(&(b.layer, &b.prefix)));
+        let unsupported = self.kv_declaration(config, !names.is_empty())?;
+        layers.sort_unstable_by(|a, b| (a.layer, &a.prefix).cmp(&(b.layer, &b.prefix)));
         for layer in &mut layers {
-            layer.error = layer.error.take().or_else(|| unsupported.clone());
-            self.kv_layer(layer, config);
+            if let Some(error) = &unsupported {
+                keep(&mut layer.error, || Error::kept(error.status(), format_args!("{}", error.message())))?;
+            }
+            self.kv_layer(layer, config)?;
         }
-        layers
+        Ok(layers)
+    }
+
+    /// Takes a tensor into its layer.
+    fn take(&mut self, layer: &mut KvLayer, name: &str, role: &Role) -> Result<()> {
+        if self.files.get(name).is_none() {
+            let text = format_args!("there is no tensor {name}");
+            keep(&mut layer.error, || Error::kept(Kind::MissingTensor.status(), text))?;
+        }
+        let side = if role.key { &mut layer.key } else { &mut layer.value };
+        let taken = if role.scale { !side.scale.is_empty() } else { side.offset.is_some() };
+        if taken {
+            return Ok(());
+        }
+        if !role.regular {
+            let what = if role.scale { "kv_cache_scale" } else { "kv_cache_offset" };
+            let text = format_args!("tensor {name} is taken for {what}; other readers do not know this name");
+            self.findings.warn(Kind::KvAlias, name, "", text)?;
+        }
+        match role.scale {
+            true => side.scale = memory::text(name)?,
+            false => side.offset = Some(memory::text(name)?),
+        }
+        Ok(())
     }
 
     /// Compares what the documents say of the KV cache with whether there are scales. The error is that of every layer.
-    fn kv_declaration(&mut self, config: &Config, any: bool) -> Option<Error> {
+    fn kv_declaration(&mut self, config: &Config, any: bool) -> Result<Option<Error>> {
+        const KEY: &str = "kv_cache_type";
         let described = self.description.kv_cache_type.as_deref().map(|word| (word, self.description.file.as_str()));
         let (word, file) = match described.or(config.kv_quant_type.as_deref().map(|word| (word, "config.json"))) {
             Some((word, file)) => (Some(word), file),
@@ -131,71 +144,90 @@ impl Inspector<'_> {
         };
         let finding = match word {
             Some(word) if !INT8.contains(&word) => {
-                let text = format!("kv_cache_type is {word:?}, which this library does not read; C8 expected");
-                self.findings.error(Kind::UnsupportedQuantType, "kv_cache_type", text)
+                let text = format_args!("{KEY} is {word:?}, which this library does not read; C8 expected");
+                self.findings.error(Kind::UnsupportedQuantType, KEY, file, text)?
             }
             Some(word) if !any && !self.blind => {
-                let text = format!("kv_cache_type is {word}; there are no KV scales and offsets");
-                self.findings.error(Kind::KvIncomplete, "kv_cache_type", text)
+                let text = format_args!("{KEY} is {word}; there are no KV scales and offsets");
+                self.findings.error(Kind::KvIncomplete, KEY, file, text)?
             }
             None if any && self.described => {
-                let text = "there are KV scales and no kv_cache_type; some readers ignore them then".to_owned();
-                self.findings.warn(Kind::KvUndeclared, "kv_cache_type", text)
+                let text = format_args!("there are KV scales and no {KEY}; some readers ignore them then");
+                self.findings.add(Severity::Warning, Kind::KvUndeclared, KEY, file, text)?
             }
-            _ => return None,
+            _ => return Ok(None),
         };
-        file.clone_into(&mut finding.file);
-        (finding.severity == Severity::Error).then(|| finding.error())
+        (finding.severity == Severity::Error).then(|| finding.kept_error()).transpose()
     }
 
     /// KV heads times head_dim: from the config, else the rows of the linear that makes the keys or values.
-    fn channels(&self, linear: &str, config: &Config) -> Option<u64> {
+    fn channels(&self, prefix: &str, weight: &str, config: &Config) -> Option<u64> {
         let (heads, dim) = (config.shape.kv_heads, config.shape.head_dim);
-        let rows = || self.files.get(&format!("{linear}.weight"))?.tensor.shape.first().copied();
+        let rows = || self.files.get(Name::of(prefix, weight))?.tensor.shape.first().copied();
         heads.zip(dim).and_then(|(heads, dim)| heads.checked_mul(dim)).or_else(rows)
     }
 
-    fn kv_layer(&mut self, layer: &mut KvLayer, config: &Config) {
-        let mut error = layer.error.take();
-        let prefix = layer.prefix.clone();
-        for (side, name) in [(&mut layer.key, "k_proj"), (&mut layer.value, "v_proj")] {
-            let expected = self.channels(&format!("{prefix}.{name}"), config);
-            let scale_name = format!("{prefix}.{name}.kv_cache_scale");
-            let offset_name = format!("{prefix}.{name}.kv_cache_offset");
-            if side.scale.is_empty() {
-                if self.blind || self.lost.contains(&scale_name) {
-                    error.get_or_insert_with(|| {
-                        Error::new(Kind::MissingTensor.status(), format!("there is no tensor {scale_name}"))
-                    });
-                    continue;
-                }
-                let text = format!("{prefix} has KV scales or offsets, and no tensor {scale_name}");
-                let finding = self.findings.error(Kind::KvIncomplete, &scale_name, text);
-                self.description.file.clone_into(&mut finding.file);
-                error.get_or_insert_with(|| finding.error());
-                continue;
+    fn kv_layer(&mut self, layer: &mut KvLayer, config: &Config) -> Result<()> {
+        let KvLayer { prefix, key, value, error, .. } = layer;
+        for (side, parts) in [
+            (key, ["k_proj.weight", "k_proj.kv_cache_scale", "k_proj.kv_cache_offset"]),
+            (value, ["v_proj.weight", "v_proj.kv_cache_scale", "v_proj.kv_cache_offset"]),
+        ] {
+            self.kv_side(prefix, side, parts, config, error)?;
+        }
+        Ok(())
+    }
+
+    fn kv_side(
+        &mut self,
+        prefix: &str,
+        side: &mut KvSide,
+        [weight, scale, offset]: [&str; 3],
+        config: &Config,
+        error: &mut Option<Error>,
+    ) -> Result<()> {
+        let expected = self.channels(prefix, weight, config);
+        let (scale_name, offset_name) = (Name::of(prefix, scale), Name::of(prefix, offset));
+        let file = self.description.file.as_str();
+        if side.scale.is_empty() {
+            if self.blind || self.lost.contains(scale_name) {
+                let text = format_args!("there is no tensor {scale_name}");
+                return keep(error, || Error::kept(Kind::MissingTensor.status(), text));
             }
-            if side.offset.is_none() && !self.blind && !self.lost.contains(&offset_name) {
-                let text = format!("{prefix} has no tensor {offset_name}; zeros are taken");
-                let finding = self.findings.warn(Kind::KvIncomplete, &offset_name, text);
-                self.description.file.clone_into(&mut finding.file);
-            }
-            let Some(scale) = self.files.get(&side.scale) else { continue };
-            side.channels = usize::try_from(scale.tensor.elements()).unwrap_or(0);
-            let offset = side.offset.as_ref().and_then(|offset| self.files.get(offset));
-            for part in [Some(scale), offset].into_iter().flatten() {
-                self.expect_dtype(part, FLOATS, &mut error);
-                let elements = part.tensor.elements();
-                let fits = expected.is_none_or(|expected| elements == expected || elements == 1);
-                if part.tensor.shape.len() > 2 || elements == 0 || !fits {
-                    let channels = expected.map_or("channels".to_owned(), |expected| expected.to_string());
-                    self.wrong_shape(part, &format!("[{channels}], KV heads times head_dim, or [1]"), &mut error);
-                } else if elements != scale.tensor.elements() {
-                    let text = format!("{:?} as {} has", scale.tensor.shape, scale.tensor.name);
-                    self.wrong_shape(part, &text, &mut error);
-                }
+            let text = format_args!("{prefix} has KV scales or offsets, and no tensor {scale_name}");
+            let finding = self.findings.error(Kind::KvIncomplete, scale_name, file, text)?;
+            return keep(error, || finding.kept_error());
+        }
+        if side.offset.is_none() && !self.blind && !self.lost.contains(offset_name) {
+            let text = format_args!("{prefix} has no tensor {offset_name}; zeros are taken");
+            self.findings.warn(Kind::KvIncomplete, offset_name, file, text)?;
+        }
+        let Some(scale) = self.files.get(&side.scale) else { return Ok(()) };
+        side.channels = usize::try_from(scale.tensor.elements()).unwrap_or(0);
+        let offset = side.offset.as_ref().and_then(|offset| self.files.get(offset));
+        for part in [Some(scale), offset].into_iter().flatten() {
+            self.expect_dtype(part, FLOATS, error)?;
+            let elements = part.tensor.elements();
+            let fits = expected.is_none_or(|expected| elements == expected || elements == 1);
+            if part.tensor.shape.len() > 2 || elements == 0 || !fits {
+                self.wrong_shape(part, Channels(expected), error)?;
+            } else if elements != scale.tensor.elements() {
+                let expected = format_args!("{:?} as {} has", scale.tensor.shape, scale.tensor.name);
+                self.wrong_shape(part, expected, error)?;
             }
         }
-        layer.error = error;
+        Ok(())
+    }
+}
+
+/// The shapes that scales of so many channels may have.
+struct Channels(Option<u64>);
+
+impl fmt::Display for Channels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(channels) => write!(f, "[{channels}], KV heads times head_dim, or [1]"),
+            None => write!(f, "[channels], KV heads times head_dim, or [1]"),
+        }
     }
 }

@@ -1,13 +1,15 @@
 //! Linears: a weight of n rows by k columns and what it is read with.
 
 use super::names::QUANTISED_PARTS;
-use super::{FLOATS, Inspector, Need};
+use super::{FLOATS, Inspector, Need, keep};
 use crate::model::msmodelslim::files::Located;
 use crate::model::msmodelslim::finding::Kind;
 use crate::model::msmodelslim::tags::Tag;
+use crate::model::names::Name;
 use crate::model::safetensors::Dtype;
-use crate::status::{Error, Status};
-use std::collections::BTreeMap;
+use crate::status::{Error, Result, Status};
+use crate::sys::memory;
+use std::fmt;
 
 /// What has one scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,47 +69,51 @@ pub struct Linear {
 
 impl Linear {
     /// Fails when it cannot be used.
-    pub(in crate::model::msmodelslim) fn usable(&self) -> crate::status::Result<()> {
+    pub(in crate::model::msmodelslim) fn usable(&self) -> Result<()> {
         self.error.clone().map_or(Ok(()), Err)
     }
 
-    pub(in crate::model::msmodelslim) fn part(&self, suffix: &str) -> String {
-        format!("{}.{suffix}", self.name)
+    /// The name of one of its tensors.
+    pub(in crate::model::msmodelslim) fn part<'a>(&'a self, part: &'a str) -> Name<'a> {
+        Name::of(&self.name, part)
     }
 }
 
 impl Inspector<'_> {
     /// The linear of this name; `None` where it is something else, or has no tag.
-    pub(super) fn linear(&mut self, base: &str) -> Option<Linear> {
-        let weight_name = format!("{base}.weight");
-        let weight = self.files.get(&weight_name);
-        let tag = match self.description.tag(&weight_name) {
+    pub(super) fn linear(&mut self, base: &str) -> Result<Option<Linear>> {
+        let weight_name = Name::of(base, "weight");
+        let weight = self.files.get(weight_name);
+        let tag = match self.description.tag(weight_name) {
             Some(tag) => tag,
             // Not described, or described with no word of the format: said before.
-            None if weight.is_some() || self.description.tags.contains_key(&weight_name) => return None,
+            None if weight.is_some() || self.description.has(weight_name) => return Ok(None),
             None => {
-                let parts = QUANTISED_PARTS.iter().filter_map(|part| self.description.tag(&format!("{base}.{part}")));
-                parts.into_iter().find(|tag| tag.is_int8())?
+                let mut tags = QUANTISED_PARTS.iter().filter_map(|part| self.description.tag(Name::of(base, part)));
+                match tags.find(|tag| tag.is_int8()) {
+                    Some(tag) => tag,
+                    None => return Ok(None),
+                }
             }
         };
         let mut linear = Linear {
-            name: base.to_owned(),
+            name: memory::text(base)?,
             tag,
             n: 0,
             k: 0,
             granularity: Granularity::None,
-            bias: self.files.get(&format!("{base}.bias")).is_some(),
-            by_weight_scale: tag.needs_weight_scale() || self.files.get(&format!("{base}.weight_scale")).is_some(),
+            bias: self.files.get(Name::of(base, "bias")).is_some(),
+            by_weight_scale: tag.needs_weight_scale() || self.files.get(Name::of(base, "weight_scale")).is_some(),
             bytes: self.bytes(base),
             error: None,
         };
         let mut error = None;
-        let weight = self.part(base, &weight_name, Need::Must, &mut error);
+        let weight = self.part(base, "weight", Need::Must, &mut error)?;
         if let Some(weight) = weight {
             match matrix(&weight.tensor.shape) {
                 Some(size) => (linear.n, linear.k) = size,
-                None if tag == Tag::Float => return self.other_float(weight, tag),
-                None if tag.is_int8() => self.wrong_shape(weight, "[n, k]", &mut error),
+                None if tag == Tag::Float => return self.other_float(weight, tag).map(|()| None),
+                None if tag.is_int8() => self.wrong_shape(weight, "[n, k]", &mut error)?,
                 None => {}
             }
         }
@@ -115,113 +121,120 @@ impl Inspector<'_> {
             Tag::Float => {
                 if let Some(weight) = weight.filter(|weight| !weight.tensor.dtype.is_float()) {
                     if self.is_codes(weight.tensor.dtype, tag) {
-                        self.expect_dtype(weight, FLOATS, &mut error);
+                        self.expect_dtype(weight, FLOATS, &mut error)?;
                     } else {
-                        return None;
+                        return Ok(None);
                     }
                 }
             }
-            _ if tag.is_int8() => self.quantised(&mut linear, weight, &mut error),
+            _ if tag.is_int8() => self.quantised(&mut linear, weight, &mut error)?,
             _ => {
-                let text = format!("{base} has the type {}, which this library does not read", tag.word());
-                let finding = self.findings.warn(Kind::UnsupportedQuantType, &weight_name, text.clone());
-                self.description.file.clone_into(&mut finding.file);
-                error = Some(Error::new(Status::Unsupported, text));
+                let text = format_args!("{base} has the type {}, which this library does not read", tag.word());
+                self.findings.warn(Kind::UnsupportedQuantType, weight_name, &self.description.file, text)?;
+                error = Some(Error::kept(Status::Unsupported, text)?);
             }
         }
         linear.error = error;
-        Some(linear)
+        Ok(Some(linear))
     }
 
     /// A weight of another number of dimensions that is not quantised: no linear, but it may still hold codes.
-    fn other_float(&mut self, weight: Located<'_>, tag: Tag) -> Option<Linear> {
-        if self.is_codes(weight.tensor.dtype, tag) {
-            self.expect_dtype(weight, FLOATS, &mut None);
+    fn other_float(&mut self, weight: Located<'_>, tag: Tag) -> Result<()> {
+        match self.is_codes(weight.tensor.dtype, tag) {
+            true => self.expect_dtype(weight, FLOATS, &mut None),
+            false => Ok(()),
         }
-        None
     }
 
     fn bytes(&self, base: &str) -> u64 {
         let parts = ["weight", "bias"].iter().chain(QUANTISED_PARTS);
-        let bytes = parts.filter_map(|part| Some(self.files.get(&format!("{base}.{part}"))?.tensor.bytes));
+        let bytes = parts.filter_map(|part| Some(self.files.get(Name::of(base, part))?.tensor.bytes));
         bytes.fold(0, u64::saturating_add)
     }
 
-    fn quantised(&mut self, linear: &mut Linear, weight: Option<Located<'_>>, error: &mut Option<Error>) {
+    fn quantised(&mut self, linear: &mut Linear, weight: Option<Located<'_>>, error: &mut Option<Error>) -> Result<()> {
         if let Some(weight) = weight {
-            self.expect_dtype(weight, &[Dtype::I8], error);
+            self.expect_dtype(weight, &[Dtype::I8], error)?;
         }
         // Shapes are compared only with a weight that has one.
         let size = (linear.n > 0).then_some((linear.n as u64, linear.k as u64));
         if linear.tag.needs_weight_scale() || linear.by_weight_scale {
             let (must, should) =
                 if linear.tag.needs_weight_scale() { (Need::Must, Need::Should) } else { (Need::May, Need::May) };
-            let scale = self.part(&linear.name, &linear.part("weight_scale"), must, error);
-            let offset = self.part(&linear.name, &linear.part("weight_offset"), should, error);
+            let scale = self.part(&linear.name, "weight_scale", must, error)?;
+            let offset = self.part(&linear.name, "weight_offset", should, error)?;
             for part in scale.into_iter().chain(offset) {
-                self.expect_dtype(part, FLOATS, error);
+                self.expect_dtype(part, FLOATS, error)?;
             }
             if let (Some(scale), Some(size)) = (scale, size) {
                 let found = granularity(&scale.tensor.shape, size);
                 match found {
                     Some(granularity) => linear.granularity = granularity,
-                    None => self.wrong_shape(scale, &allowed(size), error),
+                    None => self.wrong_shape(scale, Allowed(size), error)?,
                 }
                 if let Some(offset) = offset {
                     let of_offset = granularity(&offset.tensor.shape, size);
                     if of_offset.is_none() {
-                        self.wrong_shape(offset, &allowed(size), error);
+                        self.wrong_shape(offset, Allowed(size), error)?;
                     } else if found.is_some() && of_offset != found {
-                        self.wrong_shape(offset, &format!("weight_scale's {:?}", scale.tensor.shape), error);
+                        let expected = format_args!("weight_scale's {:?}", scale.tensor.shape);
+                        self.wrong_shape(offset, expected, error)?;
                     }
                 }
             }
         }
         if linear.tag.has_static_input() {
-            self.static_input(linear, size, error);
+            self.static_input(linear, size, error)?;
         }
-        if let Some(bias) = self.part(&linear.name, &linear.part("bias"), Need::May, error) {
-            self.expect_dtype(bias, FLOATS, error);
-            if size.is_some_and(|(n, _)| bias.tensor.elements() != n) {
-                self.wrong_shape(bias, &format!("[{}]", linear.n), error);
-            }
+        if let Some(bias) = self.part(&linear.name, "bias", Need::May, error)? {
+            self.expect_dtype(bias, FLOATS, error)?;
+            self.expect_rows(bias, size, error)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that there is an element for each row.
+    fn expect_rows(&mut self, located: Located<'_>, size: Option<(u64, u64)>, error: &mut Option<Error>) -> Result<()> {
+        match size {
+            Some((n, _)) if located.tensor.elements() != n => self.wrong_shape(located, format_args!("[{n}]"), error),
+            _ => Ok(()),
         }
     }
 
     /// What quantises the input, and turns the sums back.
-    fn static_input(&mut self, linear: &mut Linear, size: Option<(u64, u64)>, error: &mut Option<Error>) {
+    fn static_input(&mut self, linear: &mut Linear, size: Option<(u64, u64)>, error: &mut Option<Error>) -> Result<()> {
         for part in ["input_scale", "input_offset"] {
-            if let Some(part) = self.part(&linear.name, &linear.part(part), Need::Must, error) {
-                self.expect_dtype(part, FLOATS, error);
+            if let Some(part) = self.part(&linear.name, part, Need::Must, error)? {
+                self.expect_dtype(part, FLOATS, error)?;
                 if part.tensor.elements() != 1 {
-                    self.wrong_shape(part, "[1]", error);
+                    self.wrong_shape(part, "[1]", error)?;
                 }
             }
         }
-        if let Some(deq) = self.part(&linear.name, &linear.part("deq_scale"), Need::Must, error) {
-            self.expect_dtype(deq, &[Dtype::I64, Dtype::F32], error);
+        if let Some(deq) = self.part(&linear.name, "deq_scale", Need::Must, error)? {
+            self.expect_dtype(deq, &[Dtype::I64, Dtype::F32], error)?;
             if let Some(size) = size {
                 match granularity(&deq.tensor.shape, size) {
                     Some(Granularity::Group(_)) | None => {
-                        self.wrong_shape(deq, &format!("[{}] or [1]", linear.n), error);
+                        self.wrong_shape(deq, format_args!("[{}] or [1]", linear.n), error)?;
                     }
                     Some(granularity) if !linear.by_weight_scale => linear.granularity = granularity,
                     Some(_) => {}
                 }
             }
         }
-        if let Some(bias) = self.part(&linear.name, &linear.part("quant_bias"), Need::Must, error) {
-            self.expect_dtype(bias, &[Dtype::I32], error);
-            if size.is_some_and(|(n, _)| bias.tensor.elements() != n) {
-                self.wrong_shape(bias, &format!("[{}]", linear.n), error);
-            }
+        if let Some(bias) = self.part(&linear.name, "quant_bias", Need::Must, error)? {
+            self.expect_dtype(bias, &[Dtype::I32], error)?;
+            self.expect_rows(bias, size, error)?;
         }
+        Ok(())
     }
 
     /// group_size of the description against what the scales' shapes say. Where other linears have the described size,
     /// a linear with another is wrong; where none has, the description is.
-    pub(super) fn compare_group_sizes(&mut self, linears: &mut [Linear]) {
-        let Some(described) = self.description.group_size else { return };
+    pub(super) fn compare_group_sizes(&mut self, linears: &mut [Linear]) -> Result<()> {
+        let Some(described) = self.description.group_size else { return Ok(()) };
+        let (kind, key, file) = (Kind::GroupSizeMismatch, "group_size", self.description.file.as_str());
         let group = |linear: &Linear| match linear.granularity {
             Granularity::Group(size) => Some(size as u64),
             _ => None,
@@ -233,59 +246,72 @@ impl Inspector<'_> {
         if let (true, Some(first)) = (described > 0 && !unknown, linears.iter().find(could))
             && linears.iter().all(|linear| group(linear).is_none())
         {
-            let text = format!("group_size is {described}; no linear has groups, {} has none either", first.name);
-            let finding = self.findings.warn(Kind::GroupSizeMismatch, "group_size", text);
-            self.description.file.clone_into(&mut finding.file);
-            return;
+            let text = format_args!("group_size is {described}; no linear has groups, {} has none either", first.name);
+            return self.findings.warn(kind, key, file, text);
         }
         let mut reported = false;
         for linear in linears {
             let Some(size) = group(linear).filter(|size| *size != described) else { continue };
-            let scale = linear.part("weight_scale");
-            let text = format!("{scale} has groups of {size} columns; group_size is {described}");
+            let scale = Name::of(&linear.name, "weight_scale");
+            let text = format_args!("{scale} has groups of {size} columns; group_size is {described}");
             let finding = match any_fits {
-                true => self.findings.error(Kind::ShapeMismatch, &scale, text),
+                true => self.findings.error(Kind::ShapeMismatch, scale, "", text)?,
                 false if reported => continue,
-                false => self.findings.error(Kind::GroupSizeMismatch, "group_size", text),
+                false => self.findings.error(kind, key, "", text)?,
             };
             reported = true;
-            linear.error.get_or_insert_with(|| finding.error());
+            keep(&mut linear.error, || finding.kept_error())?;
         }
+        Ok(())
     }
 
     /// Linears that runtimes load as one must have one tag.
-    pub(super) fn compare_siblings(&mut self, linears: &[Linear]) {
-        for siblings in siblings(linears).values() {
-            let first = siblings[0];
-            for other in siblings.iter().filter(|other| other.tag != first.tag) {
-                let text = format!(
+    pub(super) fn compare_siblings(&mut self, linears: &[Linear]) -> Result<()> {
+        for siblings in siblings(linears)?.chunk_by(Sibling::of_one) {
+            let first = siblings[0].linear;
+            for other in siblings.iter().map(|sibling| sibling.linear).filter(|other| other.tag != first.tag) {
+                let text = format_args!(
                     "{} has the type {}, {} has {}; runtimes that load them as one linear refuse that",
                     first.name,
                     first.tag.word(),
                     other.name,
                     other.tag.word()
                 );
-                let finding = self.findings.warn(Kind::InconsistentTags, &other.part("weight"), text);
-                self.description.file.clone_into(&mut finding.file);
+                let (name, file) = (other.part("weight"), &self.description.file);
+                self.findings.warn(Kind::InconsistentTags, name, file, text)?;
             }
         }
+        Ok(())
     }
 }
 
-/// Linears that runtimes load as one, by the name of the module they are in and what they are there.
-pub(in crate::model::msmodelslim) fn siblings(linears: &[Linear]) -> BTreeMap<(&str, u8), Vec<&Linear>> {
-    let mut siblings = BTreeMap::<_, Vec<_>>::new();
-    for linear in linears {
-        if let Some((module, name)) = linear.name.rsplit_once('.') {
-            let kind = match name {
-                "q_proj" | "k_proj" | "v_proj" => 0,
-                "gate_proj" | "up_proj" => 1,
-                _ => continue,
-            };
-            siblings.entry((module, kind)).or_default().push(linear);
-        }
+/// A linear that runtimes load as one with others.
+pub(in crate::model::msmodelslim) struct Sibling<'a> {
+    /// The name of the module they are in, and what they are there.
+    one: (&'a str, u8),
+    pub(in crate::model::msmodelslim) linear: &'a Linear,
+}
+
+impl Sibling<'_> {
+    pub(in crate::model::msmodelslim) fn of_one(&self, other: &Self) -> bool {
+        self.one == other.one
     }
-    siblings
+}
+
+/// Linears that runtimes load as one, siblings side by side.
+pub(in crate::model::msmodelslim) fn siblings(linears: &[Linear]) -> Result<Vec<Sibling<'_>>> {
+    fn sibling(linear: &Linear) -> Option<Sibling<'_>> {
+        let (module, name) = linear.name.rsplit_once('.')?;
+        let kind = match name {
+            "q_proj" | "k_proj" | "v_proj" => 0,
+            "gate_proj" | "up_proj" => 1,
+            _ => return None,
+        };
+        Some(Sibling { one: (module, kind), linear })
+    }
+    let mut siblings = memory::collect(linears.iter().filter_map(sibling))?;
+    siblings.sort_unstable_by_key(|sibling| (sibling.one, sibling.linear.name.as_str()));
+    Ok(siblings)
 }
 
 /// Rows and columns of a shape that has them.
@@ -306,6 +332,12 @@ fn granularity(shape: &[u64], (n, k): (u64, u64)) -> Option<Granularity> {
     }
 }
 
-fn allowed((n, k): (u64, u64)) -> String {
-    format!("[{n}, 1], [{n}], [1], or [{n}, groups] with groups a divisor of {k}")
+/// The shapes that scales of a weight of this size may have.
+struct Allowed((u64, u64));
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, k) = self.0;
+        write!(f, "[{n}, 1], [{n}], [1], or [{n}, groups] with groups a divisor of {k}")
+    }
 }

@@ -6,8 +6,8 @@ mod names;
 mod norm;
 
 pub use kv::{KvLayer, KvSide};
-pub(super) use linear::siblings;
 pub use linear::{Granularity, Linear};
+pub(super) use linear::{Sibling, siblings};
 pub(super) use names::QUANTISED_PARTS;
 pub use norm::Norm;
 
@@ -15,9 +15,11 @@ use super::description::Description;
 use super::files::{Files, Located};
 use super::finding::{Findings, Kind};
 use super::survey::Survey;
+use crate::model::names::{Joined, Name, NameSet};
 use crate::model::safetensors::Dtype;
-use crate::status::Error;
-use std::collections::BTreeSet;
+use crate::status::{Error, Result};
+use crate::sys::memory;
+use std::fmt;
 
 /// Everything that a directory has.
 #[derive(Debug, Default)]
@@ -28,7 +30,7 @@ pub(super) struct Layers {
 }
 
 /// Puts the tensors together and reports what does not fit, from names, types and shapes alone.
-pub(super) fn resolve(survey: &Survey, findings: &mut Findings) -> Layers {
+pub(super) fn resolve(survey: &Survey, findings: &mut Findings) -> Result<Layers> {
     let nothing = Description::default();
     let mut inspector = Inspector {
         files: &survey.files,
@@ -39,15 +41,20 @@ pub(super) fn resolve(survey: &Survey, findings: &mut Findings) -> Layers {
         findings,
     };
     if inspector.described {
-        inspector.compare_names();
+        inspector.compare_names()?;
     }
-    let names = inspector.bases();
-    let (norms, linears) = names.into_iter().partition::<Vec<_>, _>(|base| inspector.is_norm(base));
-    let linears = linears.iter().filter_map(|base| inspector.linear(base)).collect::<Vec<_>>();
-    let mut layers = Layers { linears, norms: inspector.norms(&norms), kv: inspector.kv(&survey.config) };
-    inspector.compare_group_sizes(&mut layers.linears);
-    inspector.compare_siblings(&layers.linears);
-    layers
+    let (mut linears, mut norms) = (Vec::new(), Vec::new());
+    for base in inspector.bases()? {
+        if inspector.is_norm(base) {
+            memory::push(&mut norms, base)?;
+        } else if let Some(linear) = inspector.linear(base)? {
+            memory::push(&mut linears, linear)?;
+        }
+    }
+    let mut layers = Layers { linears, norms: inspector.norms(norms)?, kv: inspector.kv(&survey.config)? };
+    inspector.compare_group_sizes(&mut layers.linears)?;
+    inspector.compare_siblings(&layers.linears)?;
+    Ok(layers)
 }
 
 /// What is needed to judge a layer.
@@ -56,7 +63,7 @@ struct Inspector<'a> {
     description: &'a Description,
     /// Whether there is a description.
     described: bool,
-    lost: &'a BTreeSet<String>,
+    lost: &'a NameSet,
     blind: bool,
     findings: &'a mut Findings,
 }
@@ -72,50 +79,69 @@ enum Need {
 
 impl<'a> Inspector<'a> {
     /// A tensor of a layer. `error` is set where the layer cannot be used without it.
-    fn part(&mut self, layer: &str, name: &str, need: Need, error: &mut Option<Error>) -> Option<Located<'a>> {
+    fn part(&mut self, layer: &str, part: &str, need: Need, error: &mut Option<Error>) -> Result<Option<Located<'a>>> {
+        let name = Name::of(layer, part);
         let found = self.files.get(name);
         // What is described, or was in a file that is lost, has been reported.
-        let reported = self.description.tags.contains_key(name) || self.lost.contains(name) || self.blind;
-        let text = || format!("{layer} has no tensor {name}");
+        let reported = self.description.has(name) || self.lost.contains(name) || self.blind;
+        let text = format_args!("{layer} has no tensor {name}");
+        let file = self.description.file.as_str();
         match need {
             _ if found.is_some() => {}
-            Need::Must if reported => {
-                error.get_or_insert_with(|| Error::new(Kind::MissingTensor.status(), text()));
-            }
+            Need::Must if reported => keep(error, || Error::kept(Kind::MissingTensor.status(), text))?,
             Need::Must => {
-                let finding = self.findings.error(Kind::IncompleteLayer, name, text());
-                self.description.file.clone_into(&mut finding.file);
-                error.get_or_insert_with(|| finding.error());
+                let finding = self.findings.error(Kind::IncompleteLayer, name, file, text)?;
+                keep(error, || finding.kept_error())?;
             }
             Need::Should if !reported => {
-                let finding = self.findings.warn(Kind::IncompleteLayer, name, format!("{}; zeros are taken", text()));
-                self.description.file.clone_into(&mut finding.file);
+                let text = format_args!("{text}; zeros are taken");
+                self.findings.warn(Kind::IncompleteLayer, name, file, text)?;
             }
             Need::Should | Need::May => {}
         }
-        found
+        Ok(found)
     }
 
     /// Checks the type of a tensor.
-    fn expect_dtype(&mut self, located: Located<'_>, allowed: &[Dtype], error: &mut Option<Error>) {
+    fn expect_dtype(&mut self, located: Located<'_>, allowed: &[Dtype], error: &mut Option<Error>) -> Result<()> {
         let tensor = located.tensor;
-        if !allowed.contains(&tensor.dtype) {
-            let names: Vec<_> = allowed.iter().map(|dtype| dtype.name()).collect();
-            let text = format!("tensor {} is {}; {} expected", tensor.name, tensor.dtype.name(), names.join(" or "));
-            self.fault(located, Kind::DtypeMismatch, text, error);
+        if allowed.contains(&tensor.dtype) {
+            return Ok(());
         }
+        let names = memory::collect(allowed.iter().map(|dtype| dtype.name()))?;
+        let (name, dtype, allowed) = (&tensor.name, tensor.dtype.name(), Joined(&names, " or "));
+        self.fault(located, Kind::DtypeMismatch, format_args!("tensor {name} is {dtype}; {allowed} expected"), error)
     }
 
-    fn wrong_shape(&mut self, located: Located<'_>, expected: &str, error: &mut Option<Error>) {
-        let text = format!("tensor {} has shape {:?}; {expected} expected", located.tensor.name, located.tensor.shape);
-        self.fault(located, Kind::ShapeMismatch, text, error);
+    fn wrong_shape(
+        &mut self,
+        located: Located<'_>,
+        expected: impl fmt::Display,
+        error: &mut Option<Error>,
+    ) -> Result<()> {
+        let (name, shape) = (&located.tensor.name, &located.tensor.shape);
+        let text = format_args!("tensor {name} has shape {shape:?}; {expected} expected");
+        self.fault(located, Kind::ShapeMismatch, text, error)
     }
 
-    fn fault(&mut self, located: Located<'_>, kind: Kind, text: String, error: &mut Option<Error>) {
-        let finding = self.findings.error(kind, &located.tensor.name, text);
-        located.file.name.clone_into(&mut finding.file);
-        error.get_or_insert_with(|| finding.error());
+    fn fault(
+        &mut self,
+        located: Located<'_>,
+        kind: Kind,
+        text: fmt::Arguments<'_>,
+        error: &mut Option<Error>,
+    ) -> Result<()> {
+        let finding = self.findings.error(kind, &located.tensor.name, &located.file.name, text)?;
+        keep(error, || finding.kept_error())
     }
+}
+
+/// Keeps the first error of a layer.
+fn keep(error: &mut Option<Error>, make: impl FnOnce() -> Result<Error>) -> Result<()> {
+    if error.is_none() {
+        *error = Some(make()?);
+    }
+    Ok(())
 }
 
 /// Types that scales, biases and weights that are not quantised may have.

@@ -3,8 +3,10 @@
 use super::Inspector;
 use crate::model::msmodelslim::finding::Kind;
 use crate::model::msmodelslim::tags::Tag;
+use crate::model::names::Name;
 use crate::model::safetensors::Dtype;
-use std::collections::BTreeSet;
+use crate::status::Result;
+use crate::sys::memory;
 
 /// What a quantised linear has besides its weight.
 pub(in crate::model::msmodelslim) const QUANTISED_PARTS: &[&str] =
@@ -13,52 +15,60 @@ pub(in crate::model::msmodelslim) const QUANTISED_PARTS: &[&str] =
 /// Tensors that writers of the format do not describe.
 const NEVER_DESCRIBED: &[&str] = &[".heads_rotation", ".kronecker_rotation_m", ".kronecker_rotation_n"];
 
-impl Inspector<'_> {
+impl<'a> Inspector<'a> {
     /// Description against files.
-    pub(super) fn compare_names(&mut self) {
-        for name in self.description.tags.keys() {
+    pub(super) fn compare_names(&mut self) -> Result<()> {
+        let file = self.description.file.as_str();
+        for (name, _) in &self.description.tags {
             if self.files.get(name).is_none() && !self.lost.contains(name) && !self.blind {
-                let text = format!("the description has {name}; no file has a tensor of that name");
-                let finding = self.findings.error(Kind::MissingTensor, name, text);
-                self.description.file.clone_into(&mut finding.file);
+                let text = format_args!("the description has {name}; no file has a tensor of that name");
+                self.findings.error(Kind::MissingTensor, name, file, text)?;
             }
         }
-        for (name, (file, _)) in &self.files.places {
+        for located in self.files.all() {
+            let name = &located.tensor.name;
             let exempt = NEVER_DESCRIBED.iter().any(|suffix| name.ends_with(suffix));
-            if !exempt && !self.description.tags.contains_key(name) {
-                let text = format!("the description has no entry for tensor {name}");
-                let finding = self.findings.error(Kind::UndescribedTensor, name, text);
-                self.files.files[*file].name.clone_into(&mut finding.file);
+            if !exempt && !self.description.has(name) {
+                let text = format_args!("the description has no entry for tensor {name}");
+                self.findings.error(Kind::UndescribedTensor, name, &located.file.name, text)?;
             }
         }
         // A layer's other tensors are not read by their tags; who does read them finds two answers.
         for (name, tag) in &self.description.tags {
             let Some((base, suffix)) = name.rsplit_once('.') else { continue };
             let (Some(tag), true) = (tag, QUANTISED_PARTS.contains(&suffix)) else { continue };
-            let weight = format!("{base}.weight");
-            if let Some(of_weight) = self.description.tag(&weight)
+            let weight = Name::of(base, "weight");
+            if let Some(of_weight) = self.description.tag(weight)
                 && of_weight != *tag
             {
-                let text = format!("{name} has the type {}; {weight} has {}", tag.word(), of_weight.word());
-                let finding = self.findings.warn(Kind::InconsistentTags, name, text);
-                self.description.file.clone_into(&mut finding.file);
+                let text = format_args!("{name} has the type {}; {weight} has {}", tag.word(), of_weight.word());
+                self.findings.warn(Kind::InconsistentTags, name, file, text)?;
             }
         }
+        Ok(())
     }
 
-    /// Names of layers that have a weight, or something that only linears with a weight have.
-    pub(super) fn bases(&self) -> BTreeSet<String> {
-        let names = self.files.places.keys().chain(self.description.tags.keys());
-        let base = |name: &String| {
+    /// Every tensor that is there or described, in no order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let described = self.description.tags.iter().map(|(name, _)| name.as_str());
+        self.files.all().map(|located| located.tensor.name.as_str()).chain(described)
+    }
+
+    /// Names of layers that have a weight, or something that only linears with a weight have, sorted.
+    pub(super) fn bases(&self) -> Result<Vec<&'a str>> {
+        let base = |name: &'a str| {
             let (base, suffix) = name.rsplit_once('.')?;
-            (suffix == "weight" || QUANTISED_PARTS.contains(&suffix)).then(|| base.to_owned())
+            (suffix == "weight" || QUANTISED_PARTS.contains(&suffix)).then_some(base)
         };
-        names.filter_map(base).collect()
+        let mut bases = memory::collect(self.names().filter_map(base))?;
+        bases.sort_unstable();
+        bases.dedup();
+        Ok(bases)
     }
 
     /// Whether a layer scales its input element by element: its weight is one row of floats, whatever its tag says.
     pub(super) fn is_norm(&self, base: &str) -> bool {
-        match self.files.get(&format!("{base}.weight")) {
+        match self.files.get(Name::of(base, "weight")) {
             Some(weight) => weight.tensor.dtype.is_float() && weight.tensor.shape.len() == 1,
             None => false,
         }

@@ -1,8 +1,8 @@
 //! Norms: a row of weights, perhaps with a second pair of tensors for linears that were smoothed.
 
 use super::{FLOATS, Inspector, Need};
-use crate::status::Error;
-use std::collections::BTreeSet;
+use crate::status::{Error, Result};
+use crate::sys::memory;
 
 /// A norm.
 #[derive(Clone, Debug)]
@@ -21,31 +21,33 @@ pub struct Norm {
 }
 
 impl Inspector<'_> {
-    /// The norms whose weights are `<base>.weight`, where base may end in `.module`.
-    pub(super) fn norms(&mut self, bases: &[String]) -> Vec<Norm> {
-        let names: BTreeSet<&str> = bases.iter().map(|base| base.strip_suffix(".module").unwrap_or(base)).collect();
-        names.into_iter().map(|name| self.norm(name)).collect()
+    /// The norms whose weights are `<base>.weight`, where base may end in `.module`. Sorted by name.
+    pub(super) fn norms(&mut self, mut bases: Vec<&str>) -> Result<Vec<Norm>> {
+        bases.iter_mut().for_each(|base| *base = base.strip_suffix(".module").unwrap_or(base));
+        bases.sort_unstable();
+        bases.dedup();
+        memory::try_collect(bases.into_iter().map(|name| self.norm(name)))
     }
 
-    fn norm(&mut self, name: &str) -> Norm {
+    fn norm(&mut self, name: &str) -> Result<Norm> {
         let mut error = None;
-        let parts = ["weight", "bias", "module.weight", "module.bias"].map(|part| format!("{name}.{part}"));
-        let found = parts.each_ref().map(|part| self.part(name, part, Need::May, &mut error));
-        let [plain, bias, module, _] = found;
+        let mut part = |part| self.part(name, part, Need::May, &mut error);
+        let (plain, bias) = (part("weight")?, part("bias")?);
+        let (module, module_bias) = (part("module.weight")?, part("module.bias")?);
         let len = module.or(plain).map_or(0, |weight| weight.tensor.elements());
-        for part in found.into_iter().flatten() {
-            self.expect_dtype(part, FLOATS, &mut error);
+        for part in [plain, bias, module, module_bias].into_iter().flatten() {
+            self.expect_dtype(part, FLOATS, &mut error)?;
             if part.tensor.elements() != len {
-                self.wrong_shape(part, &format!("[{len}]"), &mut error);
+                self.wrong_shape(part, format_args!("[{len}]"), &mut error)?;
             }
         }
-        Norm {
-            name: name.to_owned(),
+        Ok(Norm {
+            name: memory::text(name)?,
             len: usize::try_from(len).unwrap_or(0),
             bias: bias.is_some(),
             smoothed: module.is_some(),
             plain: plain.is_some(),
             error,
-        }
+        })
     }
 }

@@ -7,9 +7,9 @@ use super::quantize::quantize_rows;
 use super::tags::Tag;
 use crate::model::safetensors::Dtype;
 use crate::status::{Error, Result, Status, bail};
-use crate::sys::memory::resize;
+use crate::sys::{files, memory};
 use output::{Folder, Output};
-use plan::{Plan, Step};
+use plan::{Contents, Plan};
 use std::path::{Path, PathBuf};
 
 /// How a directory is written.
@@ -63,7 +63,7 @@ impl Writer {
     pub fn new(path: &Path, options: WriteOptions) -> Result<Writer> {
         Folder::check(path)?;
         Ok(Writer {
-            path: path.to_owned(),
+            path: files::copied(path)?,
             options,
             plan: Plan::default(),
             step: 0,
@@ -100,8 +100,8 @@ impl Writer {
         self.plan.kv(prefix, channels)
     }
 
-    /// The step that is due, when it is the one of this name.
-    fn due(&mut self, name: &str, what: &str) -> Result<Step> {
+    /// What the step that is due has, when it is the one of this name.
+    fn due(&mut self, name: &str, what: &str) -> Result<Contents> {
         if self.failed {
             bail!(InvalidArgument, "writing failed before; nothing more can be written");
         }
@@ -109,30 +109,41 @@ impl Writer {
         let Some(step) = self.plan.steps.get(self.step) else {
             bail!(InvalidArgument, "{name}: everything that was announced has come");
         };
-        if step.name() != name || step.what() != what {
-            bail!(InvalidArgument, "{name} given as {what}; {} as {} is next", step.name(), step.what());
+        if step.name != name || step.contents.what() != what {
+            bail!(InvalidArgument, "{name} given as {what}; {} as {} is next", step.name, step.contents.what());
         }
-        Ok(step.clone())
+        Ok(step.contents)
     }
 
     /// Tensors without elements have no contents to wait for; `name` is what comes.
     fn skip_empty(&mut self, name: Option<&str>) {
-        while let Some(Step::Tensor { bytes: 0, name: empty }) = self.plan.steps.get(self.step)
-            && name != Some(empty)
+        while let Some(step) = self.plan.steps.get(self.step)
+            && matches!(step.contents, Contents::Tensor { bytes: 0 })
+            && name != Some(&step.name)
         {
             self.advance();
         }
     }
 
     /// Writes, and begins with the files where nothing was written before.
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        let result = match &mut self.output {
-            Some(output) => output.write(&self.plan, bytes),
-            none => Output::create(&self.path, &self.plan, self.options.part_bytes)
-                .and_then(|output| none.insert(output).write(&self.plan, bytes)),
-        };
-        self.failed |= result.is_err();
+    ///
+    /// A failure is the end of the writer, unless memory ran out before anything of these contents was written.
+    fn put(&mut self, contents: &[&[u8]]) -> Result<()> {
+        let before = self.output.as_ref().map_or(0, Output::written);
+        let result = self.try_put(contents);
+        if let Err(e) = &result {
+            let written = self.output.as_ref().map_or(0, Output::written);
+            self.failed = e.status() != Status::OutOfMemory || written != before;
+        }
         result
+    }
+
+    fn try_put(&mut self, contents: &[&[u8]]) -> Result<()> {
+        let output = match &mut self.output {
+            Some(output) => output,
+            none => none.insert(Output::create(&self.path, &self.plan, self.options.part_bytes)?),
+        };
+        contents.iter().try_for_each(|bytes| output.write(&self.plan, bytes))
     }
 
     fn advance(&mut self) {
@@ -142,12 +153,12 @@ impl Writer {
 
     /// The next bytes of an announced tensor, little endian.
     pub fn append(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let Step::Tensor { bytes: total, .. } = self.due(name, "bytes")? else { unreachable!("due compares") };
+        let Contents::Tensor { bytes: total } = self.due(name, "bytes")? else { unreachable!("due compares") };
         let left = total - self.done;
         if bytes.len() as u64 > left {
             bail!(InvalidArgument, "{name}: {} bytes given, {left} of {total} are left", bytes.len());
         }
-        self.put(bytes)?;
+        self.put(&[bytes])?;
         self.done += bytes.len() as u64;
         if self.done == total {
             self.advance();
@@ -158,7 +169,7 @@ impl Writer {
     /// The next rows of an announced linear. INVALID_ARGUMENT: no whole rows, more than are left, or a number that is
     /// not finite; nothing is written then.
     pub fn append_rows(&mut self, name: &str, weights: &[f32]) -> Result<()> {
-        let Step::Linear { n, k, group, .. } = self.due(name, "rows")? else { unreachable!("due compares") };
+        let Contents::Linear { n, k, group } = self.due(name, "rows")? else { unreachable!("due compares") };
         let (rows, left) = (weights.len() / k, n - self.done as usize);
         if !weights.len().is_multiple_of(k) || rows > left {
             bail!(
@@ -174,22 +185,23 @@ impl Writer {
         let groups = k / group;
         // By what was written: a call that failed before may have left more.
         let of_rows = self.done as usize * groups..(self.done as usize + rows) * groups;
-        resize(&mut self.scales, of_rows.end)?;
-        resize(&mut self.offsets, of_rows.end)?;
-        let (mut codes, mut bytes) = (Vec::new(), Vec::new());
-        resize(&mut codes, weights.len())?;
-        resize(&mut bytes, weights.len())?;
+        let end = of_rows.end;
+        memory::resize(&mut self.scales, end)?;
+        memory::resize(&mut self.offsets, end)?;
+        let (mut codes, mut bytes) = (memory::filled(0, weights.len())?, memory::filled(0, weights.len())?);
         let (scales, offsets) = (&mut self.scales[of_rows.clone()], &mut self.offsets[of_rows]);
-        quantize_rows(weights, k, self.options.symmetric, &mut codes, scales, offsets)
-            .map_err(|e| Error::new(e.status(), format!("{name}: {}", e.message())))?;
+        quantize_rows(weights, k, self.options.symmetric, &mut codes, scales, offsets).map_err(|e| e.within(name))?;
         bytes.iter_mut().zip(&codes).for_each(|(byte, code)| *byte = *code as u8);
-        self.put(&bytes)?;
-        self.done += rows as u64;
-        if self.done as usize == n {
-            let (scales, offsets) = (std::mem::take(&mut self.scales), std::mem::take(&mut self.offsets));
-            self.put_floats(&scales)?;
-            self.put_floats(&offsets)?;
+        let done = self.done + rows as u64;
+        if done as usize == n {
+            let (scales, offsets) = (little_endian(&self.scales)?, little_endian(&self.offsets)?);
+            self.put(&[&bytes, &scales, &offsets])?;
+            self.scales.clear();
+            self.offsets.clear();
             self.advance();
+        } else {
+            self.put(&[&bytes])?;
+            self.done = done;
         }
         Ok(())
     }
@@ -202,7 +214,7 @@ impl Writer {
         key: (&[f32], Option<&[f32]>),
         value: (&[f32], Option<&[f32]>),
     ) -> Result<()> {
-        let Step::Kv { channels, .. } = self.due(prefix, "KV scales")? else { unreachable!("due compares") };
+        let Contents::Kv { channels } = self.due(prefix, "KV scales")? else { unreachable!("due compares") };
         for (what, (scales, offsets)) in [("key", key), ("value", value)] {
             let offsets = offsets.unwrap_or(&[]);
             if scales.len() != channels || !(offsets.is_empty() || offsets.len() == channels) {
@@ -224,20 +236,16 @@ impl Writer {
                 );
             }
         }
-        let zeros = vec![0.0; channels];
-        for (scales, offsets) in [key, value] {
-            self.put_floats(scales)?;
-            self.put_floats(offsets.unwrap_or(&zeros))?;
-        }
+        let zeros = memory::filled(0.0, channels)?;
+        let bytes = |(scales, offsets): (&[f32], Option<&[f32]>)| {
+            Ok([
+                little_endian(scales)?,
+                little_endian(offsets.filter(|offsets| !offsets.is_empty()).unwrap_or(&zeros))?,
+            ])
+        };
+        let ([key, key_offset], [value, value_offset]) = (bytes(key)?, bytes(value)?);
+        self.put(&[&key, &key_offset, &value, &value_offset])?;
         self.advance();
-        Ok(())
-    }
-
-    fn put_floats(&mut self, floats: &[f32]) -> Result<()> {
-        for piece in floats.chunks(1 << 14) {
-            let bytes: Vec<u8> = piece.iter().flat_map(|x| x.to_le_bytes()).collect();
-            self.put(&bytes)?;
-        }
         Ok(())
     }
 
@@ -246,15 +254,22 @@ impl Writer {
     pub fn finish(mut self) -> Result<()> {
         self.skip_empty(None);
         if let Some(step) = self.plan.steps.get(self.step) {
-            bail!(InvalidArgument, "{} is not complete: {} of it have come", step.name(), self.done);
+            bail!(InvalidArgument, "{} is not complete: {} of it have come", step.name, self.done);
         }
         if self.plan.steps.is_empty() {
             bail!(InvalidArgument, "nothing was announced");
         }
+        let description = self.plan.description(self.options.group_size)?;
         self.put(&[])?;
         let Some(output) = self.output.take() else {
-            return Err(Error::new(Status::Internal, "no output after writing".to_owned()));
+            return Err(Error::new(Status::Internal, "no output after writing"));
         };
-        output.finish(&self.plan, &self.plan.description(self.options.group_size))
+        output.finish(&self.plan, &description)
     }
+}
+
+fn little_endian(floats: &[f32]) -> Result<Vec<u8>> {
+    let mut bytes = memory::filled(0, size_of_val(floats))?;
+    bytes.as_chunks_mut::<4>().0.iter_mut().zip(floats).for_each(|(to, x)| *to = x.to_le_bytes());
+    Ok(bytes)
 }

@@ -56,7 +56,7 @@ fn every_fault_names_the_tensor() {
         (vec![entry("a", "I8", "[4]", u64::MAX - 4, u64::MAX)], 4, Fault::Malformed, "a", "gap"),
     ] {
         let bytes = file(&format!("{{{}}}", entries.join(",")), data);
-        let (_, problems) = survey(&bytes[..]);
+        let (_, problems) = survey(&bytes[..]).unwrap();
         let first = &problems[0];
         assert_eq!((first.fault, first.tensor.as_str()), (fault, tensor), "{problems:?}");
         assert!(first.text.contains(word), "{first:?}");
@@ -74,7 +74,7 @@ fn a_header_that_cannot_be_there_costs_no_memory() {
         (file(" {}", 0), Fault::Malformed),
         (file("{} x", 0), Fault::Malformed),
     ] {
-        let (tensors, problems) = survey(&bytes[..]);
+        let (tensors, problems) = survey(&bytes[..]).unwrap();
         assert!(tensors.is_empty());
         assert_eq!(problems.len(), 1);
         assert_eq!(problems[0].fault, fault, "{problems:?}");
@@ -85,7 +85,7 @@ fn a_header_that_cannot_be_there_costs_no_memory() {
 fn a_truncated_file_still_lists_its_tensors() {
     let header =
         r#"{"a":{"dtype":"I8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"I8","shape":[4],"data_offsets":[4,8]}}"#;
-    let (tensors, problems) = survey(&file(header, 6)[..]);
+    let (tensors, problems) = survey(&file(header, 6)[..]).unwrap();
     assert_eq!(tensors.iter().map(|t| (t.name.as_str(), t.complete)).collect::<Vec<_>>(), [("a", true), ("b", false)]);
     assert_eq!(problems.len(), 1);
 }

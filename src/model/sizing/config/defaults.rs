@@ -3,8 +3,12 @@
 //! Configs inside those of multimodal models are written without the values that are a type's defaults in Hugging Face
 //! Transformers. These are facts about that library, as of its version 5.
 
-use super::keys::{self, Keys};
+use super::Notes;
+use super::keys::Keys;
+use crate::json::Short;
+use crate::model::names::Joined;
 use crate::status::{Result, bail};
+use std::fmt;
 
 /// The defaults of a model type. `None`: derived from other numbers, or the type has no such thing.
 #[derive(Clone, Copy)]
@@ -84,15 +88,16 @@ pub(super) struct Assumed<'a> {
     pub defaults: Option<&'a Defaults>,
     pub family: &'a str,
     pub nested: bool,
-    pub notes: &'a mut Vec<String>,
+    pub notes: &'a mut Notes,
 }
 
 impl Assumed<'_> {
     /// The default of the model type, with a note; `None` when the type is unknown or has none.
-    pub fn default(&mut self, key: &str, of: impl Fn(&Defaults) -> Option<u32>) -> Option<u32> {
-        let value = self.defaults.and_then(of)?;
-        self.notes.push(format!("{key} is not given: {value} is assumed, as model type {} has it", self.family));
-        Some(value)
+    pub fn default(&mut self, key: impl fmt::Display, of: impl Fn(&Defaults) -> Option<u32>) -> Result<Option<u32>> {
+        let Some(value) = self.defaults.and_then(of) else { return Ok(None) };
+        let family = self.family;
+        self.notes.add(format_args!("{key} is not given: {value} is assumed, as model type {family} has it"))?;
+        Ok(Some(value))
     }
 
     /// A number that every config has, but for nested ones of a known type.
@@ -101,13 +106,14 @@ impl Assumed<'_> {
             return Ok(value);
         }
         if self.nested
-            && let Some(value) = self.default(&text.path(keys[0]), |d| Some(of(d)))
+            && let Some(value) = self.default(text.path(keys[0]), |d| Some(of(d)))?
         {
             return Ok(value);
         }
-        let others = keys[1..].join(", ");
-        let whose =
-            if self.nested { format!(" (model_type is \"{}\")", keys::shorten(self.family)) } else { String::new() };
-        bail!(InvalidArgument, "the config has no {} (nor {others}){whose}", text.path(keys[0]))
+        let (key, others, family) = (text.path(keys[0]), Joined(&keys[1..], ", "), Short(self.family));
+        match self.nested {
+            true => bail!(InvalidArgument, "the config has no {key} (nor {others}) (model_type is \"{family}\")"),
+            false => bail!(InvalidArgument, "the config has no {key} (nor {others})"),
+        }
     }
 }

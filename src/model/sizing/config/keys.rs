@@ -1,17 +1,31 @@
 //! Values of a config by key: each has one type, and an error says which key had what.
 
+use crate::json::Json;
 use crate::status::{Result, bail};
-use serde_json::{Map, Value};
+use crate::sys::memory;
+use std::fmt;
 
 /// An object of the config and the keys that lead to it.
-#[derive(Clone)]
 pub(super) struct Keys<'a> {
-    object: &'a Map<String, Value>,
+    object: &'a Json<'a>,
     prefix: String,
 }
 
+/// A key as it is found from the top of the config.
+#[derive(Clone, Copy)]
+pub(super) struct Path<'a> {
+    prefix: &'a str,
+    key: &'a str,
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.prefix, self.key)
+    }
+}
+
 impl<'a> Keys<'a> {
-    pub fn top(object: &'a Map<String, Value>) -> Self {
+    pub fn top(object: &'a Json<'a>) -> Self {
         Keys { object, prefix: String::new() }
     }
 
@@ -20,38 +34,40 @@ impl<'a> Keys<'a> {
     }
 
     /// The key as it is found from the top of the config.
-    pub fn path(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
+    pub fn path<'b>(&'b self, key: &'b str) -> Path<'b> {
+        Path { prefix: &self.prefix, key }
     }
 
     /// Whether the key is there, null included.
     pub fn has(&self, key: &str) -> bool {
-        self.object.contains_key(key)
+        self.object.get(key).is_some()
     }
 
     /// The value, where it says something: null is as good as absent.
-    pub fn get(&self, key: &str) -> Option<&'a Value> {
+    pub fn get(&self, key: &str) -> Option<&'a Json<'a>> {
         self.object.get(key).filter(|value| !value.is_null())
     }
 
-    fn wrong<T>(&self, key: &str, found: &Value, expected: &str) -> Result<T> {
-        bail!(InvalidArgument, "{} is {}; {expected} expected", self.path(key), describe(found))
+    fn wrong<T>(&self, key: &str, found: &Json, expected: impl fmt::Display) -> Result<T> {
+        bail!(InvalidArgument, "{} is {found}; {expected} expected", self.path(key))
     }
 
     /// The object behind a key.
     pub fn inner(&self, key: &str) -> Result<Option<Keys<'a>>> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::Object(object)) => Ok(Some(Keys { object, prefix: format!("{}{key}.", self.prefix) })),
+            Some(object @ Json::Object(_)) => {
+                Ok(Some(Keys { object, prefix: memory::format(format_args!("{}.", self.path(key)))? }))
+            }
             Some(other) => self.wrong(key, other, "an object"),
         }
     }
 
     fn whole(&self, key: &str, least: u32, most: u32) -> Result<Option<u32>> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        match value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|n| (least..=most).contains(n)) {
+        match value.count().and_then(|number| u32::try_from(number).ok()).filter(|n| (least..=most).contains(n)) {
             Some(number) => Ok(Some(number)),
-            None => self.wrong(key, value, &format!("a whole number from {least} to {most}")),
+            None => self.wrong(key, value, format_args!("a whole number from {least} to {most}")),
         }
     }
 
@@ -81,7 +97,7 @@ impl<'a> Keys<'a> {
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(Json::Bool(flag)) => Ok(Some(*flag)),
             Some(other) => self.wrong(key, other, "true or false"),
         }
     }
@@ -89,22 +105,22 @@ impl<'a> Keys<'a> {
     pub fn name(&self, key: &str) -> Result<Option<&'a str>> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::String(name)) => Ok(Some(name)),
+            Some(Json::Text(name)) => Ok(Some(name)),
             Some(other) => self.wrong(key, other, "a string"),
         }
     }
 
     /// A list; one that is empty says nothing.
-    pub fn list(&self, key: &str) -> Result<Option<&'a [Value]>> {
+    pub fn list(&self, key: &str) -> Result<Option<&'a [Json<'a>]>> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::Array(values)) => Ok(Some(values.as_slice()).filter(|values| !values.is_empty())),
+            Some(Json::List(values)) => Ok(Some(values.as_slice()).filter(|values| !values.is_empty())),
             Some(other) => self.wrong(key, other, "a list"),
         }
     }
 
     /// A list with an entry for each layer.
-    pub fn list_per_layer(&self, key: &str, layers: u32) -> Result<Option<&'a [Value]>> {
+    pub fn list_per_layer(&self, key: &str, layers: u32) -> Result<Option<&'a [Json<'a>]>> {
         let list = self.list(key)?;
         if let Some(list) = list.filter(|list| list.len() != layers as usize) {
             bail!(
@@ -120,37 +136,18 @@ impl<'a> Keys<'a> {
     /// The layers that a list names.
     pub fn layer_numbers(&self, key: &str, layers: u32) -> Result<Option<Vec<bool>>> {
         let Some(list) = self.list(key)? else { return Ok(None) };
-        let mut named = vec![false; layers as usize];
+        let mut named = memory::filled(false, layers as usize)?;
         for (at, value) in list.iter().enumerate() {
-            match value.as_u64().and_then(|number| named.get_mut(usize::try_from(number).ok()?)) {
+            match value.count().and_then(|number| named.get_mut(usize::try_from(number).ok()?)) {
                 Some(name) => *name = true,
-                None => {
-                    return self.wrong(&format!("{key}[{at}]"), value, &format!("a layer from 0 to {}", layers - 1));
-                }
+                None => bail!(
+                    InvalidArgument,
+                    "{}[{at}] is {value}; a layer from 0 to {} expected",
+                    self.path(key),
+                    layers - 1
+                ),
             }
         }
         Ok(Some(named))
     }
-}
-
-/// A value in an error: short ones as they are, others by what they are.
-pub(super) fn describe(value: &Value) -> String {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(text) => quoted(text),
-        Value::Array(values) => format!("a list of {}", values.len()),
-        Value::Object(values) => format!("an object of {}", values.len()),
-    }
-}
-
-pub(super) fn quoted(text: &str) -> String {
-    format!("\"{}\"", shorten(text))
-}
-
-/// The beginning of a config's text for a message, without control characters.
-pub(super) fn shorten(text: &str) -> String {
-    const CHARS: usize = 60;
-    let end = text.char_indices().nth(CHARS).map_or(text.len(), |(at, _)| at);
-    let more = if end < text.len() { "..." } else { "" };
-    format!("{}{more}", text[..end].escape_debug())
 }

@@ -1,9 +1,12 @@
 //! What each layer is: all tokens, a window, a chunk, or no cache at all.
 
+use super::Notes;
 use super::defaults::Defaults;
-use super::keys::{self, Keys};
+use super::keys::Keys;
+use crate::json::{Json, Quoted};
 use crate::status::{Result, bail};
-use serde_json::Value;
+use crate::sys::memory;
+use std::fmt;
 
 /// A layer before it is known what its tokens are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub(super) fn kinds(
     layers: u32,
     family: &str,
     defaults: Option<&Defaults>,
-    notes: &mut Vec<String>,
+    notes: &mut Notes,
 ) -> Result<Vec<Kind>> {
     let reach = Reach { text, family, defaults };
     let mut kinds = listed_or_assumed(text, layers, &reach, notes)?;
@@ -43,12 +46,12 @@ pub(super) fn kinds(
         && let Some(last) = kinds.last_mut().filter(|last| **last != Kind::Full)
     {
         *last = Kind::Full;
-        notes.push(format!("the last layer is taken to see all tokens, as model type {family} has it"));
+        notes.add(format_args!("the last layer is taken to see all tokens, as model type {family} has it"))?;
     }
     Ok(kinds)
 }
 
-fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Vec<String>) -> Result<Vec<Kind>> {
+fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Vec<Kind>> {
     let family = reach.family;
     if let Some(kinds) = by_name(text, layers, reach)? {
         return Ok(kinds);
@@ -65,7 +68,7 @@ fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Vec<St
                 text.path(hint)
             );
         }
-        notes.push("every layer also has a recurrent state, which is not counted".into());
+        notes.add(format_args!("every layer also has a recurrent state, which is not counted"))?;
     }
     if let Some(kinds) = chunks(text, layers, reach, notes)? {
         return Ok(kinds);
@@ -94,7 +97,7 @@ impl Reach<'_> {
         Ok(given.or_else(default))
     }
 
-    fn needed(&self, what: Result<Option<u32>>, key: &str, because: &str) -> Result<u32> {
+    fn needed(&self, what: Result<Option<u32>>, key: &str, because: impl fmt::Display) -> Result<u32> {
         match what? {
             Some(value) => Ok(value),
             None => bail!(InvalidArgument, "{because} and there is no {}", self.text.path(key)),
@@ -106,74 +109,66 @@ impl Reach<'_> {
 fn by_name(text: &Keys, layers: u32, reach: &Reach) -> Result<Option<Vec<Kind>>> {
     for key in ["layer_types", "layers_block_type"] {
         if let Some(names) = text.list_per_layer(key, layers)? {
-            let kind = |(at, name)| named(reach, &format!("{}[{at}]", text.path(key)), name);
-            return names.iter().enumerate().map(kind).collect::<Result<Vec<_>>>().map(Some);
+            let kind = |(at, name)| named(reach, format_args!("{}[{at}]", text.path(key)), name);
+            return memory::try_collect(names.iter().enumerate().map(kind)).map(Some);
         }
     }
     // RecurrentGemma repeats a short list.
     let Some(names) = text.list("block_types")? else { return Ok(None) };
-    let mut kinds = Vec::with_capacity(layers as usize);
-    for number in 0..layers as usize {
+    let kinds = (0..layers as usize).map(|number| {
         let at = number % names.len();
-        let path = format!("{}[{at}]", text.path("block_types"));
-        kinds.push(match named(reach, &path, &names[at])? {
+        let key = text.path("block_types");
+        Ok(match named(reach, format_args!("{key}[{at}]"), &names[at])? {
             Kind::Full => {
-                let because = format!("{path} is attention");
-                Kind::Sliding(reach.needed(reach.sliding(), "attention_window_size", &because)?)
+                let because = format_args!("{key}[{at}] is attention");
+                Kind::Sliding(reach.needed(reach.sliding(), "attention_window_size", because)?)
             }
             kind => kind,
-        });
-    }
-    Ok(Some(kinds))
+        })
+    });
+    memory::try_collect(kinds).map(Some)
 }
 
-fn named(reach: &Reach, path: &str, name: &Value) -> Result<Kind> {
-    let because = |name: &str| format!("{path} is \"{name}\"");
-    Ok(match name.as_str() {
+fn named(reach: &Reach, path: fmt::Arguments<'_>, name: &Json) -> Result<Kind> {
+    let because = format_args!("{path} is {name}");
+    Ok(match name.text() {
         // A sparse layer (DeepSeek-V3.2) picks among all tokens, so it keeps them.
         Some("full_attention" | "attention" | "global" | "global_attention" | "deepseek_sparse_attention") => {
             Kind::Full
         }
-        Some(name @ ("sliding_attention" | "sliding_window_attention" | "local" | "local_attention")) => {
-            Kind::Sliding(reach.needed(reach.sliding(), "sliding_window", &because(name))?)
+        Some("sliding_attention" | "sliding_window_attention" | "local" | "local_attention") => {
+            Kind::Sliding(reach.needed(reach.sliding(), "sliding_window", because)?)
         }
-        Some(name @ "chunked_attention") => {
-            Kind::Chunked(reach.needed(reach.chunk(), "attention_chunk_size", &because(name))?)
-        }
+        Some("chunked_attention") => Kind::Chunked(reach.needed(reach.chunk(), "attention_chunk_size", because)?),
         Some("linear_attention" | "mamba" | "mamba2" | "recurrent" | "conv") => Kind::Recurrent,
         Some(name) => bail!(
             Unsupported,
             "{path} is {}; full_attention, sliding_attention, chunked_attention, linear_attention, mamba, recurrent or \
              conv expected",
-            keys::quoted(name)
+            Quoted(name)
         ),
-        None => bail!(InvalidArgument, "{path} is {}; the name of a kind of layer expected", keys::describe(name)),
+        None => bail!(InvalidArgument, "{path} is {name}; the name of a kind of layer expected"),
     })
 }
 
 /// Layers with attention that are listed or described by number; the others are recurrent.
-fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Vec<String>) -> Result<Option<Vec<Kind>>> {
+fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Notes) -> Result<Option<Vec<Kind>>> {
     let kind = |attends: bool| if attends { Kind::Full } else { Kind::Recurrent };
     for key in ["attn_layer_indices", "full_attn_idxs"] {
         if let Some(named) = text.layer_numbers(key, layers)? {
-            return Ok(Some(named.into_iter().map(kind).collect()));
+            return memory::collect(named.into_iter().map(kind)).map(Some);
         }
     }
     // MiniMax: 0 is linear, 1 is softmax attention.
     if let Some(list) = text.list_per_layer("attn_type_list", layers)? {
-        let mut kinds = Vec::with_capacity(list.len());
-        for (at, value) in list.iter().enumerate() {
-            match value.as_u64() {
-                Some(number @ 0..=1) => kinds.push(kind(number == 1)),
-                _ => bail!(
-                    InvalidArgument,
-                    "{}[{at}] is {}; 0 (linear) or 1 (softmax) expected",
-                    text.path("attn_type_list"),
-                    keys::describe(value)
-                ),
+        let kinds = list.iter().enumerate().map(|(at, value)| match value.count() {
+            Some(number @ 0..=1) => Ok(kind(number == 1)),
+            _ => {
+                let key = text.path("attn_type_list");
+                bail!(InvalidArgument, "{key}[{at}] is {value}; 0 (linear) or 1 (softmax) expected")
             }
-        }
-        return Ok(Some(kinds));
+        });
+        return memory::try_collect(kinds).map(Some);
     }
     // Jamba.
     if let Some(period) = text.number(&["attn_layer_period"], u32::MAX)? {
@@ -182,87 +177,88 @@ fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Vec<String>) ->
             let (key, of) = (text.path("attn_layer_offset"), text.path("attn_layer_period"));
             bail!(InvalidArgument, "{key} is {offset} and {of} {period}; an offset below the period expected");
         }
-        return Ok(Some((0..layers).map(|number| kind(number % period == offset)).collect()));
+        return memory::collect((0..layers).map(|number| kind(number % period == offset))).map(Some);
     }
     // Qwen3-Next.
     let interval = match text.number(&["full_attention_interval"], u32::MAX)? {
         None if family == "qwen3_next" => {
-            notes.push("neither layer_types nor full_attention_interval is given: an interval of 4 is assumed".into());
+            notes.add(format_args!(
+                "neither layer_types nor full_attention_interval is given: an interval of 4 is assumed"
+            ))?;
             Some(4)
         }
         interval => interval,
     };
-    Ok(interval.map(|interval| every(layers, interval, Kind::Full, Kind::Recurrent)))
+    interval.map(|interval| every(layers, interval, Kind::Full, Kind::Recurrent)).transpose()
 }
 
 /// Every `period`-th layer is one kind, the others are another.
-fn every(layers: u32, period: u32, one: Kind, others: Kind) -> Vec<Kind> {
-    (1..=layers).map(|nth| if nth % period == 0 { one } else { others }).collect()
+fn every(layers: u32, period: u32, one: Kind, others: Kind) -> Result<Vec<Kind>> {
+    memory::collect((1..=layers).map(|nth| if nth % period == 0 { one } else { others }))
 }
 
 /// Llama 4: layers with rotary positions attend within chunks.
-fn chunks(text: &Keys, layers: u32, reach: &Reach, notes: &mut Vec<String>) -> Result<Option<Vec<Kind>>> {
+fn chunks(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Option<Vec<Kind>>> {
     let Some(chunk) = reach.chunk()? else { return Ok(None) };
     let (list, interval) = ("no_rope_layers", "no_rope_layer_interval");
     let Some(rotary) = text.list_per_layer(list, layers)? else {
         let interval = match text.number(&[interval], u32::MAX)? {
             Some(given) => given,
             None => {
-                notes.push(format!("{list} and {interval} are not given: one layer in 4 is taken to see all tokens"));
+                notes.add(format_args!(
+                    "{list} and {interval} are not given: one layer in 4 is taken to see all tokens"
+                ))?;
                 4
             }
         };
-        return Ok(Some(every(layers, interval, Kind::Full, Kind::Chunked(chunk))));
+        return every(layers, interval, Kind::Full, Kind::Chunked(chunk)).map(Some);
     };
-    let mut kinds = Vec::with_capacity(rotary.len());
-    for (at, value) in rotary.iter().enumerate() {
-        kinds.push(match value.as_u64() {
-            Some(0) => Kind::Full,
-            Some(1) => Kind::Chunked(chunk),
-            _ => bail!(
-                InvalidArgument,
-                "{}[{at}] is {}; 0 (sees all tokens) or 1 (sees its chunk) expected",
-                text.path(list),
-                keys::describe(value)
-            ),
-        });
-    }
-    Ok(Some(kinds))
+    let kinds = rotary.iter().enumerate().map(|(at, value)| match value.count() {
+        Some(0) => Ok(Kind::Full),
+        Some(1) => Ok(Kind::Chunked(chunk)),
+        _ => {
+            let key = text.path(list);
+            bail!(InvalidArgument, "{key}[{at}] is {value}; 0 (sees all tokens) or 1 (sees its chunk) expected")
+        }
+    });
+    memory::try_collect(kinds).map(Some)
 }
 
 /// Sliding windows that are not listed by layer.
-fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Vec<String>) -> Result<Vec<Kind>> {
-    let full = vec![Kind::Full; layers as usize];
+fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Vec<Kind>> {
+    let full = || memory::filled(Kind::Full, layers as usize);
     let switch = text.flag("use_sliding_window")?;
-    let Some(window) = reach.sliding()? else { return Ok(full) };
+    let Some(window) = reach.sliding()? else { return full() };
     // Qwen has windows only when it says so.
     let qwen = reach.family.starts_with("qwen");
     if switch == Some(false) || switch.is_none() && qwen {
         let why = if switch.is_some() { "is false" } else { "is not given, which means false for this model type" };
-        notes.push(format!("sliding_window {window} is ignored: use_sliding_window {why}"));
-        return Ok(full);
+        notes.add(format_args!("sliding_window {window} is ignored: use_sliding_window {why}"))?;
+        return full();
     }
     if !text.has("sliding_window") && !text.has("attention_window_size") {
-        notes.push(format!("sliding_window is not given: {window} is assumed, as the model type has it"));
+        notes.add(format_args!("sliding_window is not given: {window} is assumed, as the model type has it"))?;
     }
     if let Some(pattern) = pattern(text, layers, window)? {
         return Ok(pattern);
     }
     if let Some(first) = text.count("max_window_layers")?.filter(|_| qwen || switch == Some(true)) {
-        notes.push(format!("layers from max_window_layers ({first}) on have the sliding window of {window} tokens"));
-        return Ok((0..layers).map(|n| if n < first { Kind::Full } else { Kind::Sliding(window) }).collect());
+        notes.add(format_args!(
+            "layers from max_window_layers ({first}) on have the sliding window of {window} tokens"
+        ))?;
+        return memory::collect((0..layers).map(|n| if n < first { Kind::Full } else { Kind::Sliding(window) }));
     }
     if let Some(period) = reach.defaults.and_then(|d| d.sliding_window_pattern) {
-        notes.push(format!(
+        notes.add(format_args!(
             "layer_types and sliding_window_pattern are not given: one layer in {period} is taken to see all tokens, \
              as model type {} has it",
             reach.family
-        ));
+        ))?;
         // GPT-OSS, too, begins with a layer that slides.
-        return Ok(every(layers, period, Kind::Full, Kind::Sliding(window)));
+        return every(layers, period, Kind::Full, Kind::Sliding(window));
     }
-    notes.push(format!("the sliding window of {window} tokens is taken to be that of every layer"));
-    Ok(vec![Kind::Sliding(window); layers as usize])
+    notes.add(format_args!("the sliding window of {window} tokens is taken to be that of every layer"))?;
+    memory::filled(Kind::Sliding(window), layers as usize)
 }
 
 /// A pattern of windows: a number, or a letter per layer that repeats (L slides, G does not).
@@ -270,7 +266,7 @@ fn pattern(text: &Keys, layers: u32, window: u32) -> Result<Option<Vec<Kind>>> {
     for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
         match text.get(key) {
             None => continue,
-            Some(Value::String(letters)) => {
+            Some(Json::Text(letters)) => {
                 let letter = |letter| match letter {
                     b'L' => Ok(Kind::Sliding(window)),
                     b'G' => Ok(Kind::Full),
@@ -278,18 +274,18 @@ fn pattern(text: &Keys, layers: u32, window: u32) -> Result<Option<Vec<Kind>>> {
                         Unsupported,
                         "{} is {}; a whole number, or letters L and G expected",
                         text.path(key),
-                        keys::quoted(letters)
+                        Quoted(letters)
                     ),
                 };
-                let once = letters.bytes().map(letter).collect::<Result<Vec<_>>>()?;
+                let once = memory::try_collect(letters.bytes().map(letter))?;
                 if once.is_empty() {
                     bail!(InvalidArgument, "{} is empty; a whole number, or letters L and G expected", text.path(key));
                 }
-                return Ok(Some(once.into_iter().cycle().take(layers as usize).collect()));
+                return memory::collect(once.iter().copied().cycle().take(layers as usize)).map(Some);
             }
             Some(_) => {
                 let period = text.number(&[key], u32::MAX)?;
-                return Ok(period.map(|period| every(layers, period, Kind::Full, Kind::Sliding(window))));
+                return period.map(|period| every(layers, period, Kind::Full, Kind::Sliding(window))).transpose();
             }
         }
     }

@@ -19,7 +19,7 @@ pub(super) fn of_full_layers(text: &Keys, kv: Kv, assumed: &mut Assumed) -> Resu
     let Kv::Heads { kv_heads, .. } = kv else { return Ok(kv) };
     let head_dim = match text.number(&["global_head_dim"], u32::MAX)? {
         Some(head_dim) => head_dim,
-        None => match assumed.default(&text.path("global_head_dim"), |d| d.global_head_dim) {
+        None => match assumed.default(text.path("global_head_dim"), |d| d.global_head_dim)? {
             Some(head_dim) => head_dim,
             None => return Ok(kv),
         },
@@ -38,14 +38,14 @@ fn latent(text: &Keys, assumed: &mut Assumed) -> Result<Option<Kv>> {
         Some(rank) => rank,
         // An explicit null is how a model of this type says that it has heads.
         None if text.has("kv_lora_rank") => return Ok(None),
-        None => match assumed.default(&text.path("kv_lora_rank"), |d| d.kv_lora_rank) {
+        None => match assumed.default(text.path("kv_lora_rank"), |d| d.kv_lora_rank)? {
             Some(rank) => rank,
             None => return Ok(None),
         },
     };
     let rope = match text.count("qk_rope_head_dim")? {
         Some(rope) => rope,
-        None => match assumed.default(&text.path("qk_rope_head_dim"), |d| d.kv_lora_rank.map(|_| 64)) {
+        None => match assumed.default(text.path("qk_rope_head_dim"), |d| d.kv_lora_rank.map(|_| 64))? {
             Some(rope) => rope,
             None => bail!(
                 InvalidArgument,
@@ -66,7 +66,7 @@ fn heads(text: &Keys, assumed: &mut Assumed) -> Result<Kv> {
     let heads = assumed.required(text, &HEADS, u32::MAX, |d| d.heads)?;
     let head_dim = match text.number(&["head_dim", "kv_channels"], u32::MAX)? {
         Some(head_dim) => head_dim,
-        None => match assumed.default(&text.path("head_dim"), |d| d.head_dim) {
+        None => match assumed.default(text.path("head_dim"), |d| d.head_dim)? {
             Some(head_dim) => head_dim,
             None => {
                 let width = assumed.required(text, &WIDTH, u32::MAX, |d| d.width)?;
@@ -103,7 +103,9 @@ fn kv_heads(text: &Keys, heads: u32, assumed: &mut Assumed) -> Result<u32> {
     if multi_query == Some(true) && !newer_falcon {
         if text.flag("multi_query")?.is_none() {
             let family = assumed.family;
-            assumed.notes.push(format!("multi_query is not given: true is assumed, as model type {family} has it"));
+            assumed
+                .notes
+                .add(format_args!("multi_query is not given: true is assumed, as model type {family} has it"))?;
         }
         return Ok(1);
     }
@@ -125,10 +127,11 @@ fn kv_heads(text: &Keys, heads: u32, assumed: &mut Assumed) -> Result<u32> {
     }
     let key = text.path(KV_HEADS[0]);
     if !text.has(KV_HEADS[0])
-        && let Some(kv_heads) = assumed.default(&key, |d| d.kv_heads)
+        && let Some(kv_heads) = assumed.default(key, |d| d.kv_heads)?
     {
         return Ok(kv_heads);
     }
-    assumed.notes.push(format!("{key} is not given: each of the {heads} attention heads has its own K and V (MHA)"));
+    let text = format_args!("{key} is not given: each of the {heads} attention heads has its own K and V (MHA)");
+    assumed.notes.add(text)?;
     Ok(heads)
 }

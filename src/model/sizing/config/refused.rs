@@ -1,8 +1,8 @@
 //! What changes the cache in ways that this version does not know: refused by name, never guessed.
 
-use super::keys::{self, Keys};
+use super::keys::Keys;
+use crate::json::Json;
 use crate::status::{Result, bail};
-use serde_json::Value;
 
 /// Model types whose caches follow other rules, and which.
 const MODEL_TYPES: [(&str, &str); 12] = [
@@ -46,18 +46,17 @@ pub(super) fn check(config: &Keys) -> Result<()> {
         bail!(Unsupported, "{} is \"{model_type}\": {why}, which this version cannot size", config.path("model_type"));
     }
     for (key, why) in KEYS.into_iter().filter(|(key, _)| !(gemma_4 && GEMMA_4.contains(key))) {
-        if let Some(value) = config.get(key).filter(|value| says_something(value)) {
-            let found = keys::describe(value);
+        if let Some(found) = config.get(key).filter(|value| says_something(value)) {
             bail!(Unsupported, "{} is {found}: {why}, which this version cannot size", config.path(key));
         }
     }
     Ok(())
 }
 
-fn says_something(value: &Value) -> bool {
+fn says_something(value: &Json) -> bool {
     match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::Array(values) => !values.is_empty(),
+        Json::Null | Json::Bool(false) => false,
+        Json::List(values) => !values.is_empty(),
         _ => true,
     }
 }
