@@ -1,0 +1,13 @@
+//! Every allocation of the library is refused once, at the allocator. Each call must answer OUT_OF_MEMORY, without an
+//! abort, and leave everything as it was. `cargo test --test out_of_memory -- --nocapture` shows the allocations.
+
+#[path = "msmodelslim/directory.rs"]
+#[allow(dead_code)]
+mod directory;
+#[path = "common/failing_allocator.rs"]
+mod failing_allocator;
+#[path = "out_of_memory/model.rs"]
+mod model;
+
+#[global_allocator]
+static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;
