@@ -18,11 +18,11 @@ pub enum Dtype {
 
 #[cold]
 #[inline(never)]
-fn unknown(code: u32, what: &str) -> Error {
-    const EXPECTED: &str = "F16 (1), BF16 (2), F32 (3) or INT8 (4) expected";
-    match code {
-        5 | 6 => error!(Unsupported, "{what} is {code} (TurboQuant); {EXPECTED}"),
-        _ => error!(InvalidArgument, "{what} is {code}; {EXPECTED}"),
+fn unknown(code: u32, what: &str, expected: &str) -> Error {
+    match Dtype::named(code) {
+        Some(dtype) => error!(Unsupported, "{what} is {}; {expected} expected", dtype.name()),
+        None if matches!(code, 5 | 6) => error!(Unsupported, "{what} is {code} (TurboQuant); {expected} expected"),
+        None => error!(InvalidArgument, "{what} is {code}; {expected} expected"),
     }
 }
 
@@ -33,7 +33,16 @@ impl Dtype {
     /// The type that `code` names in the C ABI. `what` names the argument in the error.
     #[inline]
     pub fn from_code(code: u32, what: &str) -> Result<Self> {
-        Dtype::named(code).ok_or_else(|| unknown(code, what))
+        Dtype::named(code).ok_or_else(|| unknown(code, what, "F16 (1), BF16 (2), F32 (3) or INT8 (4)"))
+    }
+
+    /// As [`Dtype::from_code`], where only numbers with a fraction are allowed.
+    #[inline]
+    pub fn float_from_code(code: u32, what: &str) -> Result<Self> {
+        match Dtype::named(code) {
+            Some(dtype) if dtype != Dtype::Int8 => Ok(dtype),
+            _ => Err(unknown(code, what, "F16 (1), BF16 (2) or F32 (3)")),
+        }
     }
 
     /// As [`Dtype::from_code`], where nobody asks why not.

@@ -152,7 +152,7 @@ TEST(OptionStruct, SessionStructsKeepTheirPlaces) {
     EXPECT_EQ(offsetof(mnnkv_score_tile, tokens), 16u);
     EXPECT_EQ(offsetof(mnnkv_score_tile, token_begin), 20u);
     EXPECT_EQ(offsetof(mnnkv_score_tile, flags), 24u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, reserved), 28u);
+    EXPECT_EQ(offsetof(mnnkv_score_tile, heads), 28u) << "was reserved";
     EXPECT_EQ(offsetof(mnnkv_score_tile, data), 32u);
     EXPECT_EQ(offsetof(mnnkv_score_tile, update_scale), 32u + pointer);
     EXPECT_EQ(offsetof(mnnkv_score_tile, row_sum), 32u + 2 * pointer);

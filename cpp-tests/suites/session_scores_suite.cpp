@@ -87,6 +87,31 @@ TEST_F(SessionScores, CountAllRowsOfAStepOfSeveral) {
     EXPECT_EQ(left(1, all, 5), left(2, all, 5));
 }
 
+TEST_F(SessionScores, OfManyHeadsAsRowsOfOneTileAreNoPrompt) {
+    // 16 heads of 5 drafts, and 65 heads of one row: more than 64 rows in a tile, few in a step.
+    const std::pair<std::uint32_t, std::uint32_t> steps[] = {{16, 4}, {16, 5}, {65, 1}, {130, 64}};
+    for (const std::pair<std::uint32_t, std::uint32_t>& step : steps) {
+        for (const bool said : {false, true}) {
+            SCOPED_TRACE(testing::Message() << step.first << " heads of " << step.second << " rows, said " << said);
+            SEEDED_DICE(random, 1107);
+            mnnkv::session session = made_session(object(evicting()), 1);
+            session_layer layer(session, 0, layout(), random);
+            ASSERT_NO_FATAL_FAILURE(layer.step(160));
+            ASSERT_TRUE(ok(layer.begin()));
+            layer.append(step.second);
+            const std::vector<float> row(layer.length(), 1.0f);
+            ASSERT_TRUE(ok(each_tile(row, step.first * step.second, tiling(), [&](mnnkv_score_tile tile) {
+                tile.heads = said ? step.first : 0;
+                return session.scores(0, 0, tile).code();
+            })));
+            EXPECT_TRUE(answers(layer.end(step.first + 1, step.second), bad));
+            EXPECT_TRUE(answers(layer.end(step.first, step.second + 1), bad));
+            EXPECT_TRUE(ok(layer.end(step.first, step.second)));
+            EXPECT_TRUE(mnnkv::measured(metrics_of(session, 0).h2o_score_us)) << "they count";
+        }
+    }
+}
+
 TEST_F(SessionScores, OfAPromptCountOnlyWhenTheConfigSaysSo) {
     SEEDED_DICE(random, 1102);
     for (const int rows : {0, 16, -1}) {

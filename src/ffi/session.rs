@@ -91,9 +91,9 @@ pub struct mnnkv_score_tile {
     /// Order of data: [UP(tokens, pack)][queries][pack], with anything in the lanes past the last token; 0 = rows
     /// [queries][tokens]. MNN's tiles have 4, 8 or 16.
     pub pack: u32,
-    /// Query rows, at least 1: all rows of the step, the same in every tile of a head. Outside prompts a host that computes
-    /// several query heads together may give them as rows of one tile (heads times rows), which saves calls; pack then
-    /// says how far rows are apart, when it is not less than tokens.
+    /// Query rows, at least 1: all rows of the step, the same in every tile of a head. A host that computes several query
+    /// heads together may give them as rows of one tile, which saves calls; see heads. pack then says how far rows are
+    /// apart, when it is not less than tokens.
     pub queries: u32,
     /// Tokens, at least 1.
     pub tokens: u32,
@@ -101,8 +101,11 @@ pub struct mnnkv_score_tile {
     pub token_begin: u32,
     /// MNNKV_TILE_FIRST, MNNKV_TILE_LAST, both or 0.
     pub flags: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// Query heads that the rows belong to: [heads][queries / heads]. Read in the first tile of a head. queries is a multiple
+    /// of it. 0 = not said: one head, or outside prompts any number. A step's rows say what a prompt is, so tiles of more
+    /// than 64 rows that do not say are added up either way, which takes longer; and in a prompt of which only some rows
+    /// count such a tile is one head.
+    pub heads: u32,
     /// The values, 0 or more; no alignment needed. NaN, infinity and negative sums are found with the last tile.
     pub data: *const c_void,
     /// [queries] or NULL (all 1): multiplies what this head gathered so far, before this tile (exp(old maximum - new
@@ -124,13 +127,10 @@ impl mnnkv_score_tile {
     /// Non-NULL pointers are readable as the fields say.
     #[inline(always)]
     unsafe fn check(&self) -> Result<()> {
-        if self.reserved != 0 {
-            bail!(InvalidArgument, "tile->reserved is {}; 0 expected", self.reserved);
-        }
         if self.flags & !(MNNKV_TILE_FIRST | MNNKV_TILE_LAST) != 0 {
             bail!(InvalidArgument, "tile->flags is {:#x}; FIRST (1) and LAST (2) are known", self.flags);
         }
-        let dtype = Dtype::from_code(self.dtype, "tile->dtype")?;
+        let dtype = Dtype::float_from_code(self.dtype, "tile->dtype")?;
         let (pack, queries, tokens) = (self.pack as usize, self.queries as usize, self.tokens as usize);
         let Some(bytes) = Tile::data_bytes(dtype, pack, queries, tokens) else {
             bail!(InvalidArgument, "a tile of {queries} queries and {tokens} tokens overflows memory");
@@ -169,6 +169,7 @@ impl mnnkv_score_tile {
             dtype,
             pack,
             queries,
+            heads: self.heads as usize,
             tokens,
             token_begin: self.token_begin as usize,
             first: self.flags & MNNKV_TILE_FIRST != 0,
@@ -318,19 +319,19 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     unsafe { with_cache(session, cache, |session, lanes, cache, kv_len| session.begin(lanes, layer, cache, kv_len)) }
 }
 
-/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. Nobody is
-/// waited for.
+/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. Never blocks.
 ///
 /// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs. Tiles
-/// of one head come in order in one lane; which lane has which heads makes no difference to any result. Nothing is kept of
-/// the pointers. In a prompt (the first
-/// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
-/// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
-/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, reaches past token 16,777,215
-/// (whether it fits the cache is for end to say), or has a row_sum or update_scale that cannot be; another thread is in
-/// this lane. The tile is not taken then, and the right one may follow: look at every answer, since end does not know of
-/// a tile that is missing in the middle of a head. Of a layer that is not scored only the struct is checked. A head whose
-/// last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED: INT8 tiles.
+/// of one head come in order in one lane: the first begins at any token, each later one where the one before ends. Which
+/// lane has which heads makes no difference to any result. No pointer is retained.
+/// A prompt is a step whose layer was empty at begin, or of more than 64 queries per head (the queries of end). In a
+/// prompt only the last kv_h2o_prefill_queries rows of each head count; any other step counts all its rows. Memory: two
+/// numbers per row and tile in each lane, never rows times tokens.
+/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, leaves a gap or overlaps the
+/// one before, reaches past token 16,777,215 (whether it fits the cache is for end to say), or has a row_sum or
+/// update_scale that cannot be; another thread is in this lane. The tile is not taken then, and the right one may follow.
+/// Of a layer that is not scored only the struct is checked. A head whose last tile shows that its attention is no number
+/// is dropped, and end will miss it. UNSUPPORTED: INT8 tiles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_scores(
     session: *mut mnnkv_session,

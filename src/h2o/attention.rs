@@ -15,11 +15,12 @@ mod tile;
 
 #[cfg(test)]
 pub(crate) use owned::OwnedTile;
+use tile::Rows;
 pub use tile::Tile;
 
 use crate::arch::{PackedRows, Sum, kernels};
 use crate::dtype::Dtype;
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Error, Result, bail, error};
 use crate::sys::memory;
 
 /// Fraction bits of a mass.
@@ -68,20 +69,20 @@ impl Near {
     /// Ends the run and begins one with these scales, where the last tile ended.
     fn begin_run(&mut self, scales: &[f32]) {
         let [a, b] = self.mark().words();
-        self.push(a);
-        self.push(b);
-        scales.iter().for_each(|scale| self.push(*scale));
+        self.note(a);
+        self.note(b);
+        scales.iter().for_each(|scale| self.note(*scale));
         (self.first_block, self.pieces, self.scaled) = (self.next / self.block_tokens, 0, true);
     }
 
-    fn push(&mut self, word: f32) {
+    fn note(&mut self, word: f32) {
         self.words[self.waiting as usize] = word;
         self.waiting += 1;
     }
 
     /// Moves the words that wait to the log, where there is room for them.
     fn flush(&mut self, log: &mut Vec<f32>) {
-        log.extend_from_slice(&self.words[..std::mem::take(&mut self.waiting) as usize]);
+        put(log, &self.words[..std::mem::take(&mut self.waiting) as usize]);
     }
 }
 
@@ -108,9 +109,12 @@ impl Default for Near {
 #[derive(Default)]
 struct Head {
     open: bool,
-    queries: usize,
-    /// The highest token so far, plus 1.
-    end: usize,
+    /// As its first tile has it.
+    rows: Rows,
+    /// What its tiles said of heads; 0 = nothing.
+    heads: usize,
+    /// Whether its rows are those of a prompt or of several heads is not known before the step ends.
+    unsure: bool,
     /// For each run of tiles the scales of its first tile, `[row]`, if it has any, then the sums of their values,
     /// `[piece][row]`, then its mark. The run under way has no mark yet.
     log: Vec<f32>,
@@ -137,6 +141,41 @@ impl Mark {
     }
 }
 
+/// What finished heads add up to.
+#[derive(Debug, Default)]
+pub struct Sums {
+    /// Heads finished since the start.
+    pub heads: u64,
+    /// Those of them that came in tiles which did not say how many heads they have: each may be several.
+    pub unsaid: u64,
+    /// Query rows that were counted.
+    pub rows: u64,
+    /// `[block]`: attention that the counted rows gave, as long as the highest block seen; numbers of 80 fraction bits
+    /// ([`mass_to_f64`]).
+    pub masses: Vec<u128>,
+}
+
+impl Sums {
+    fn clear(&mut self) {
+        (self.heads, self.unsaid, self.rows) = (0, 0, 0);
+        self.masses.clear();
+    }
+
+    /// Makes room for `blocks` blocks.
+    fn fit(&mut self, blocks: usize) -> Result<()> {
+        if self.masses.len() < blocks { memory::resize(&mut self.masses, blocks) } else { Ok(()) }
+    }
+
+    /// Adds what came as one head. There is room for its blocks. A sum that stays at the end of the range is still the
+    /// same in any order.
+    fn add(&mut self, heads: usize, rows: usize, masses: &[f64]) {
+        self.heads += heads.max(1) as u64;
+        self.unsaid += u64::from(heads == 0);
+        self.rows += rows as u64;
+        self.masses.iter_mut().zip(masses).for_each(|(sum, mass)| *sum = sum.saturating_add(fixed(*mass)));
+    }
+}
+
 /// What one lane (thread) gathers during one step of one layer.
 ///
 /// Masses are integers, so the sum over lanes is the same to the bit whichever lane got which head.
@@ -147,15 +186,17 @@ pub struct Accumulator {
     head: Head,
 
     last_rows: usize,
-    heads: u64,
-    rows: u64,
+    most_decode_rows: usize,
     token_end: usize,
-    masses: Vec<u128>,
+    sure: Sums,
+    /// Heads whose rows are a prompt's or several heads', read as the one and as the other.
+    as_prompt: Sums,
+    as_group: Sums,
 
     // Working memory of the walk backwards.
     /// `[row]`: what the sums of the tile at hand are to be multiplied with.
     factors: Vec<f64>,
-    /// `[block]`: the masses of one head.
+    /// `[block]`: the masses of one head; then the same for all its rows, where only some count in a prompt.
     blocks: Vec<f64>,
 }
 
@@ -163,18 +204,22 @@ impl Accumulator {
     /// Forgets everything and keeps its memory.
     ///
     /// `block_tokens` are the tokens of a block (0 counts as 1), `max_tokens` the tokens a tile may reach to (at most
-    /// 2^29). Only the last `last_rows` query rows of each tile count: `usize::MAX` for all, 0 for none, when tiles are
+    /// 2^29). Only the last `last_rows` query rows of each head count: `usize::MAX` for all, 0 for none, when tiles are
     /// only checked and heads counted.
     pub fn start(&mut self, block_tokens: usize, max_tokens: usize, last_rows: usize) {
+        self.start_step(block_tokens, max_tokens, last_rows, 0);
+    }
+
+    /// As [`Accumulator::start`], where all rows of a step of up to `most_decode_rows` rows per head count. Tiles of more
+    /// rows that do not say how many heads they have are added up in both ways, since a step's rows are known at its end.
+    pub fn start_step(&mut self, block_tokens: usize, max_tokens: usize, last_rows: usize, most_decode_rows: usize) {
         self.near.block_tokens = block_tokens.clamp(1, MOST_TOKENS) as u32;
         self.near.max_tokens = max_tokens.min(MOST_TOKENS) as u32;
         self.near.sum = None;
         self.head.open = false;
-        self.last_rows = last_rows;
-        self.heads = 0;
-        self.rows = 0;
+        (self.last_rows, self.most_decode_rows) = (last_rows, most_decode_rows);
         self.token_end = 0;
-        self.masses.clear();
+        [&mut self.sure, &mut self.as_prompt, &mut self.as_group].into_iter().for_each(Sums::clear);
     }
 
     /// As [`Accumulator::add`], of a plain tile: neither the first nor the last of its head, beginning where the tile before
@@ -238,31 +283,31 @@ impl Accumulator {
 
     #[inline(never)]
     fn add_any(&mut self, tile: &Tile<'_>) -> Result<()> {
-        let first_row = tile.queries.saturating_sub(self.last_rows);
-        let in_order = if self.head.open { !tile.first && tile.queries == self.head.queries } else { tile.first };
-        if !(in_order && tile.is_sound(self.near.max_tokens as usize, first_row)) {
-            return Err(self.refusal(tile, first_row));
+        let (rows, unsure) = if tile.first { self.rows_of(tile) } else { (self.head.rows, self.head.unsure) };
+        let in_order = if self.head.open {
+            !tile.first && tile.queries == rows.queries && tile.token_begin == self.near.next as usize
+        } else {
+            tile.first
+        };
+        if !(in_order && tile.is_sound(self.near.max_tokens as usize, &rows)) {
+            return Err(self.refusal(tile, &rows));
         }
-        if first_row < tile.queries {
-            self.gather(tile, first_row)?;
+        let kept = if unsure { Rows::all(tile.queries) } else { rows };
+        if kept.counted() > 0 {
+            self.gather(tile, &kept)?;
         }
         let (end, block_tokens) = ((tile.token_begin + tile.tokens) as u32, self.near.block_tokens);
-        let Head { open, queries, end: head_end, .. } = &mut self.head;
         if tile.first {
-            (*open, *queries, *head_end) = (true, tile.queries, 0);
-        } else {
-            // Plain tiles before this one have got as far.
-            *head_end = (*head_end).max(self.near.next as usize);
+            let Head { open, rows: head_rows, heads, unsure: head_unsure, .. } = &mut self.head;
+            (*open, *head_rows, *heads, *head_unsure) = (true, rows, tile.heads, unsure);
         }
-        *head_end = (*head_end).max(end as usize);
         (self.near.next, self.near.left) = (end, block_tokens - end % block_tokens);
-        if tile.last {
-            *open = false;
-            self.near.sum = None;
-            return self.finish(tile.row_sum, first_row);
-        }
         self.near.sum = None;
-        if first_row == 0 && tile.queries <= MOST_PLAIN_ROWS {
+        if tile.last {
+            self.head.open = false;
+            return self.finish(tile.row_sum, &kept);
+        }
+        if kept.counted() == tile.queries && tile.queries <= MOST_PLAIN_ROWS {
             let (near, log) = (&mut self.near, &mut self.head.log);
             (near.sum, near.dtype, near.rows) = (Some(sum_of(tile.dtype)), tile.dtype, tile.queries as u32);
             // A plain tile may go on with the last piece.
@@ -274,14 +319,24 @@ impl Accumulator {
         Ok(())
     }
 
-    /// Heads finished since the start.
-    pub fn heads(&self) -> u64 {
-        self.heads
+    /// Which rows of a head count, by its first tile, and whether all of them may, should they be several heads'.
+    fn rows_of(&self, tile: &Tile<'_>) -> (Rows, bool) {
+        let rows = Rows::last(tile.queries, tile.heads.max(1), self.last_rows);
+        if tile.queries / tile.heads.max(1) <= self.most_decode_rows {
+            (Rows::all(tile.queries), false)
+        } else {
+            (rows, self.most_decode_rows > 0 && tile.heads == 0 && rows.counted() < tile.queries)
+        }
     }
 
-    /// Query rows that were counted, over all finished heads.
+    /// Heads finished since the start, as far as [`Accumulator::unsure`] has none.
+    pub fn heads(&self) -> u64 {
+        self.sure.heads
+    }
+
+    /// Query rows that were counted, over those heads.
     pub fn rows(&self) -> u64 {
-        self.rows
+        self.sure.rows
     }
 
     /// A head has begun and not ended.
@@ -289,11 +344,20 @@ impl Accumulator {
         self.head.open
     }
 
-    /// Attention that the counted rows of all finished heads gave to each block: `[block]`, as long as the highest
-    /// block seen, numbers of 80 fraction bits ([`mass_to_f64`]). Summed over blocks it is [`Accumulator::rows`],
-    /// where rows sum to 1.
+    /// Attention that the counted rows of those heads gave to each block: `[block]`, as long as the highest block seen,
+    /// numbers of 80 fraction bits ([`mass_to_f64`]). Summed over blocks it is [`Accumulator::rows`], where rows sum to 1.
     pub fn masses(&self) -> &[u128] {
-        &self.masses
+        &self.sure.masses
+    }
+
+    /// What heads add up to whose rows are clear.
+    pub fn sure(&self) -> &Sums {
+        &self.sure
+    }
+
+    /// What heads add up to whose rows a prompt would have but for the last few, and several heads all of.
+    pub fn unsure(&self, prompt: bool) -> &Sums {
+        if prompt { &self.as_prompt } else { &self.as_group }
     }
 
     /// The highest token of all finished heads, plus 1.
@@ -303,23 +367,38 @@ impl Accumulator {
 
     /// Why a tile that is not sound, or does not belong here, is not added.
     #[cold]
-    fn refusal(&self, tile: &Tile<'_>, first_row: usize) -> Error {
-        let Head { open, queries, .. } = self.head;
-        let text = if let Err(error) = tile.check(self.near.max_tokens as usize, first_row) {
-            return error;
+    fn refusal(&self, tile: &Tile<'_>, rows: &Rows) -> Error {
+        let Head { open, rows: Rows { queries, .. }, .. } = self.head;
+        if let Err(error) = tile.check(self.near.max_tokens as usize, rows) {
+            error
         } else if !open {
-            "tile->first is false, but no head has begun".into()
+            error!(
+                InvalidArgument,
+                "tile->flags has no FIRST (1), and no head has begun; the first tile of one expected"
+            )
         } else if tile.first {
-            "tile->first is true, but the last tile of a head is yet to come".into()
+            error!(
+                InvalidArgument,
+                "tile->flags has FIRST (1), and the head before has not ended; a later tile expected"
+            )
+        } else if tile.queries != queries {
+            error!(
+                InvalidArgument,
+                "tile->queries is {}; {queries} expected, as in the head's first tile", tile.queries
+            )
         } else {
-            format!("tile->queries is {}; {queries} expected, as in the head's first tile", tile.queries)
-        };
-        Error::new(Status::InvalidArgument, text)
+            error!(
+                InvalidArgument,
+                "tile->token_begin is {}; {} expected, where the head's tile before ends",
+                tile.token_begin,
+                self.near.next
+            )
+        }
     }
 
-    /// Begins a run with a tile: keeps the sums of the rows from `first_row` on, and their scales.
-    fn gather(&mut self, tile: &Tile<'_>, first_row: usize) -> Result<()> {
-        let rows = tile.queries - first_row;
+    /// Begins a run with a tile: keeps the sums of these rows, and their scales.
+    fn gather(&mut self, tile: &Tile<'_>, rows: &Rows) -> Result<()> {
+        let counted = rows.counted();
         let block_tokens = self.near.block_tokens as usize;
         let offset = tile.token_begin % block_tokens;
         let pieces = (offset + tile.tokens).div_ceil(block_tokens);
@@ -329,61 +408,85 @@ impl Accumulator {
             near.waiting = 0;
         }
         // For the end of the run before, this tile, and the end of its own run.
-        let more = near.waiting as usize + Mark::WORDS + rows + Mark::WORDS;
-        memory::reserve_amortized(log, pieces.saturating_mul(rows).saturating_add(more))?;
+        let more = near.waiting as usize + Mark::WORDS + counted + Mark::WORDS;
+        memory::reserve_amortized(log, pieces.saturating_mul(counted).saturating_add(more))?;
         if !tile.first {
             near.flush(log);
-            log.extend_from_slice(&near.mark().words());
+            put(log, &near.mark().words());
         }
         // What the first tile scales does not exist.
-        let scales = tile.update_scale.filter(|_| !tile.first).map_or(&[][..], |scales| &scales[first_row..]);
-        log.extend_from_slice(scales);
+        let scales = tile.update_scale.filter(|_| !tile.first);
+        if let Some(scales) = scales {
+            rows.ranges().for_each(|range| put(log, &scales[range]));
+        }
         (near.first_block, near.pieces) = ((tile.token_begin / block_tokens) as u32, pieces as u32);
-        near.scaled = !scales.is_empty();
+        near.scaled = scales.is_some();
         let begin = log.len();
-        log.resize(begin + pieces * rows, 0.0);
-        sum_pieces(tile, first_row, block_tokens, offset, &mut log[begin..]);
+        memory::resize(log, begin + pieces * counted)?;
+        sum_pieces(tile, rows, block_tokens, offset, &mut log[begin..]);
         Ok(())
     }
 
-    /// Walks over the head's tiles, last one first, and adds its masses to those of all heads.
+    /// Walks over the head's tiles, last one first, and adds its masses to those of all heads. `kept`: the rows whose
+    /// sums the log has.
     #[inline(never)]
-    fn finish(&mut self, row_sum: Option<&[f32]>, first_row: usize) -> Result<()> {
-        let rows = self.head.queries - first_row;
+    fn finish(&mut self, row_sum: Option<&[f32]>, kept: &Rows) -> Result<()> {
+        let (rows, counted) = (kept.counted(), self.head.rows.counted());
         if rows > 0 {
             // There is room for it since the last tile came.
-            self.head.log.extend_from_slice(&self.near.mark().words());
+            put(&mut self.head.log, &self.near.mark().words());
         }
-        let token_end = self.token_end.max(self.head.end);
+        let token_end = self.token_end.max(self.near.next as usize);
         let blocks = token_end.div_ceil(self.near.block_tokens as usize);
+        let unsure = self.head.unsure;
         self.blocks.clear();
-        memory::resize(&mut self.blocks, blocks)?;
+        memory::resize(&mut self.blocks, if unsure { 2 * blocks } else { blocks })?;
+        let (ours, group) = self.blocks.split_at_mut(blocks);
         self.factors.clear();
-        memory::reserve(&mut self.factors, rows)?;
-        match row_sum {
-            Some(sums) => self.factors.extend(sums[first_row..].iter().map(|sum| 1.0 / f64::from(*sum))),
-            None => self.factors.resize(rows, 1.0),
+        memory::resize(&mut self.factors, rows)?;
+        let factors = &mut self.factors[..];
+        if counted > 0 {
+            set_factors(factors, row_sum, kept);
+            walk_back(&self.head.log, rows, &mut factors[rows - counted..], ours);
         }
-        if rows > 0 {
-            walk_back(&self.head.log, &mut self.factors, &mut self.blocks);
-        }
-        if let Some(block) = self.blocks.iter().position(|mass| !(0.0..HEAD_LIMIT).contains(mass)) {
+        if let Some(block) = ours.iter().position(|mass| !(0.0..HEAD_LIMIT).contains(mass)) {
             bail!(
                 InvalidArgument,
                 "attention to block {block} is {}; a number of 0 or more expected, about 1 per query row at most",
-                self.blocks[block]
+                ours[block]
             );
         }
-        memory::resize(&mut self.masses, blocks)?;
-        for (mass, head) in self.masses.iter_mut().zip(&self.blocks) {
-            // A sum that stays at the end of the range is still the same in any order.
-            *mass = mass.saturating_add(fixed(*head));
+        if unsure {
+            self.as_prompt.fit(blocks)?;
+            self.as_group.fit(blocks)?;
+            set_factors(factors, row_sum, kept);
+            walk_back(&self.head.log, rows, factors, group);
+            self.as_prompt.add(0, counted, ours);
+            // Rows of a prompt that do not count may hold anything; then the head is no group.
+            if group.iter().all(|mass| (0.0..HEAD_LIMIT).contains(mass)) {
+                self.as_group.add(0, rows, group);
+            }
+        } else {
+            self.sure.fit(blocks)?;
+            self.sure.add(self.head.heads, counted, ours);
         }
-        self.heads += 1;
-        self.rows += rows as u64;
         self.token_end = token_end;
         Ok(())
     }
+}
+
+/// Appends words that there is room for.
+fn put(log: &mut Vec<f32>, words: &[f32]) {
+    #[expect(clippy::disallowed_methods, reason = "room is reserved when the tile comes")]
+    log.extend_from_slice(words);
+}
+
+/// Makes `factors` what a head's last tile is multiplied with, for each row that is kept.
+fn set_factors(factors: &mut [f64], row_sum: Option<&[f32]>, kept: &Rows) {
+    factors.fill(1.0);
+    let Some(sums) = row_sum else { return };
+    let sums = kept.ranges().flat_map(|range| &sums[range]);
+    factors.iter_mut().zip(sums).for_each(|(factor, sum)| *factor = 1.0 / f64::from(*sum));
 }
 
 /// Sums values side by side.
@@ -397,12 +500,12 @@ fn sum_of(dtype: Dtype) -> Sum {
     }
 }
 
-/// Writes to `sums` (`[piece][row]`) what the tile's rows from `first_row` on sum to in each piece. The tile begins
-/// `offset` tokens into a block.
-fn sum_pieces(tile: &Tile<'_>, first_row: usize, block_tokens: usize, offset: usize, mut sums: &mut [f32]) {
-    let Tile { dtype, pack, queries: rows, tokens: columns, data, .. } = *tile;
+/// Writes to `sums` (`[piece][row]`) what those rows of the tile sum to in each piece. The tile begins `offset` tokens
+/// into a block.
+fn sum_pieces(tile: &Tile<'_>, rows: &Rows, block_tokens: usize, offset: usize, mut sums: &mut [f32]) {
+    let Tile { dtype, pack, queries, tokens: columns, data, .. } = *tile;
     let first_piece = 0..columns.min(block_tokens - offset);
-    let mut shape = PackedRows { pack, rows, columns, first_row, range: first_piece };
+    let mut shape = PackedRows { pack, rows: queries, columns, first_row: 0, range: first_piece };
     let kernels = kernels();
     let row_sums = match dtype {
         Dtype::F32 => kernels.row_sums_f32,
@@ -411,17 +514,21 @@ fn sum_pieces(tile: &Tile<'_>, first_row: usize, block_tokens: usize, offset: us
         Dtype::Int8 => unreachable!("refused by Tile::check"),
     };
     while !shape.range.is_empty() {
-        let piece;
-        (piece, sums) = sums.split_at_mut(rows - first_row);
-        row_sums(&shape, data, piece);
+        for rows in rows.ranges() {
+            let piece;
+            (piece, sums) = sums.split_at_mut(rows.len());
+            shape.first_row = rows.start;
+            // As many rows as there are sums for.
+            row_sums(&shape, data, piece);
+        }
         shape.range = shape.range.end..columns.min(shape.range.end.saturating_add(block_tokens));
     }
 }
 
-/// Adds to `head` (`[block]`) the masses of a head's tiles. `factors` (`[row]`) are those of the last tile and become
-/// those of the first.
-fn walk_back(mut log: &[f32], factors: &mut [f64], head: &mut [f64]) {
-    let rows = factors.len();
+/// Adds to `head` (`[block]`) the masses of a head's tiles, by the last of its `rows` rows: as many as there are
+/// `factors` (`[row]`), which are those of the last tile and become those of the first.
+fn walk_back(mut log: &[f32], rows: usize, factors: &mut [f64], head: &mut [f64]) {
+    let first = rows - factors.len();
     while let Some((rest, words)) = log.split_last_chunk() {
         let Mark { first_block, pieces, scaled } = Mark::from_words(words);
         let (mut sums, scales);
@@ -430,9 +537,9 @@ fn walk_back(mut log: &[f32], factors: &mut [f64], head: &mut [f64]) {
         for mass in &mut head[first_block..][..pieces] {
             let piece;
             (piece, sums) = sums.split_at(rows);
-            *mass += weighted(piece, factors);
+            *mass += weighted(&piece[first..], factors);
         }
-        for (factor, scale) in factors.iter_mut().zip(scales) {
+        for (factor, scale) in factors.iter_mut().zip(scales.iter().skip(first)) {
             *factor *= f64::from(*scale);
         }
     }

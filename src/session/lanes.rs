@@ -8,7 +8,8 @@ use crate::status::{Result, bail};
 use crate::sys::memory;
 use std::mem;
 
-/// A step of more rows than this is a prompt. Drafts of speculative decoding have fewer, prompts' chunks usually more.
+/// A step of more rows per head than this is a prompt. Drafts of speculative decoding have fewer, prompts' chunks usually
+/// more.
 pub(super) const MOST_DECODE_ROWS: usize = 64;
 
 /// No token lies behind this one; a wild number must not become a large allocation.
@@ -25,13 +26,17 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Of `queries` rows, how many count.
+    /// Of a step's `queries` rows, how many count.
     pub(super) fn rows(&self, queries: usize) -> usize {
-        if self.empty || queries > MOST_DECODE_ROWS { self.prompt_rows.min(queries) } else { queries }
+        if self.is_prompt(queries) { self.prompt_rows.min(queries) } else { queries }
     }
 
     pub(super) fn is_prompt(&self, queries: usize) -> bool {
-        self.empty || queries > MOST_DECODE_ROWS
+        queries > self.most_decode_rows()
+    }
+
+    fn most_decode_rows(&self) -> usize {
+        if self.empty { 0 } else { MOST_DECODE_ROWS }
     }
 }
 
@@ -41,9 +46,8 @@ impl Wanted {
 struct Slot {
     layer: Option<u32>,
     sums: Accumulator,
-    /// `None`: the layer is not scored.
-    wanted: Option<Wanted>,
-    started: bool,
+    /// The layer is scored.
+    is_scored: bool,
 }
 
 /// What one attention thread gathers of the layers that are open.
@@ -54,7 +58,7 @@ pub struct Lane {
     slot: Slot,
     /// Further open layers.
     others: Vec<Slot>,
-    /// Slots without a layer.
+    /// Slots without a layer. There is room for those of all open layers.
     spare: Vec<Slot>,
 }
 
@@ -62,6 +66,8 @@ pub struct Lane {
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) heads: u64,
+    /// Tiles did not say of all heads how many they are: there may be more.
+    pub(super) may_be_more: bool,
     pub(super) rows: u64,
     /// Mass per block.
     pub(super) masses: Vec<f64>,
@@ -88,25 +94,33 @@ impl Lane {
             };
             mem::swap(slot, &mut self.slot);
         }
-        let Slot { sums, wanted: Some(wanted), started, .. } = &mut self.slot else { return Ok(()) };
-        // A tile that is refused must not say how many rows count: until one is accepted each starts anew.
-        if !*started {
-            sums.start(wanted.block_tokens, MOST_TOKENS, wanted.rows(tile.queries));
+        if self.slot.is_scored { self.slot.sums.add(tile) } else { Ok(()) }
+    }
+
+    /// Makes room for one more open layer.
+    fn reserve(&mut self) -> Result<()> {
+        if self.slot.layer.is_some() {
+            memory::reserve_amortized(&mut self.others, 1)?;
+            memory::reserve_amortized(&mut self.spare, self.others.len() + 1)?;
         }
-        sums.add(tile)?;
-        *started = true;
         Ok(())
     }
 
+    /// There is room for it.
     fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
         if self.slot.layer.is_some() {
             let free = self.spare.pop().unwrap_or_default();
+            #[expect(clippy::disallowed_methods, reason = "room is reserved before the step opens")]
             self.others.push(mem::replace(&mut self.slot, free));
         }
-        let Slot { layer: slot_layer, sums, wanted: slot_wanted, started } = &mut self.slot;
-        (*slot_layer, *slot_wanted, *started) = (Some(layer), wanted, false);
-        // Until the first tile says how many rows count, none is plain.
-        sums.start(1, 0, 0);
+        (self.slot.layer, self.slot.is_scored) = (Some(layer), wanted.is_some());
+        match wanted {
+            Some(wanted) => {
+                let (prompt_rows, most_decode_rows) = (wanted.prompt_rows, wanted.most_decode_rows());
+                self.slot.sums.start_step(wanted.block_tokens, MOST_TOKENS, prompt_rows, most_decode_rows);
+            }
+            None => self.slot.sums.start(1, 0, 0),
+        }
     }
 
     fn close(&mut self, layer: u32) {
@@ -114,17 +128,23 @@ impl Lane {
             self.slot.layer = None;
         } else if let Some(at) = self.others.iter().position(|slot| slot.layer == Some(layer)) {
             let slot = self.others.swap_remove(at);
+            #[expect(clippy::disallowed_methods, reason = "room is reserved before the step opens")]
             self.spare.push(Slot { layer: None, ..slot });
         }
     }
 
-    fn started(&self, layer: u32) -> Option<&Accumulator> {
+    fn sums(&self, layer: u32) -> Option<&Accumulator> {
         let mut slots = std::iter::once(&self.slot).chain(&self.others);
-        slots.find(|slot| slot.layer == Some(layer) && slot.started).map(|slot| &slot.sums)
+        slots.find(|slot| slot.layer == Some(layer) && slot.is_scored).map(|slot| &slot.sums)
     }
 }
 
-/// Takes tiles of this layer from now on.
+/// Makes room in all lanes for one more open layer.
+pub(super) fn reserve(lanes: &mut [&mut Lane]) -> Result<()> {
+    lanes.iter_mut().try_for_each(|lane| lane.reserve())
+}
+
+/// Takes tiles of this layer from now on. There is room for it by [`reserve`].
 pub(super) fn open(lanes: &mut [&mut Lane], layer: u32, wanted: Option<Wanted>) {
     lanes.iter_mut().for_each(|lane| lane.open(layer, wanted));
 }
@@ -134,25 +154,26 @@ pub(super) fn close(lanes: &mut [&mut Lane], layer: u32) {
     lanes.iter_mut().for_each(|lane| lane.close(layer));
 }
 
-/// Adds up what all lanes have of a layer, which stays as it is.
-pub(super) fn gather(lanes: &[&mut Lane], layer: u32) -> Result<Gathered> {
+/// Adds up what all lanes have of a layer, which stays as it is. `prompt`: the step is one.
+pub(super) fn gather(lanes: &[&mut Lane], layer: u32, prompt: bool) -> Result<Gathered> {
     let mut gathered = Gathered::default();
     let mut masses: Vec<u128> = Vec::new();
     for (number, lane) in lanes.iter().enumerate() {
-        let Some(sums) = lane.started(layer) else { continue };
+        let Some(sums) = lane.sums(layer) else { continue };
         if sums.in_head() {
             bail!(InvalidArgument, "lane {number} has a head of layer {layer} without its last tile");
         }
-        gathered.heads += sums.heads();
-        gathered.rows += sums.rows();
         gathered.token_end = gathered.token_end.max(sums.token_end());
-        let more = sums.masses();
-        if masses.len() < more.len() {
-            memory::resize(&mut masses, more.len())?;
+        for sums in [sums.sure(), sums.unsure(prompt)] {
+            gathered.heads += sums.heads;
+            gathered.may_be_more |= sums.unsaid > 0;
+            gathered.rows += sums.rows;
+            if masses.len() < sums.masses.len() {
+                memory::resize(&mut masses, sums.masses.len())?;
+            }
+            masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = sum.saturating_add(*mass));
         }
-        masses.iter_mut().zip(more).for_each(|(sum, mass)| *sum += mass);
     }
-    memory::reserve(&mut gathered.masses, masses.len())?;
-    gathered.masses.extend(masses.into_iter().map(h2o::mass_to_f64));
+    gathered.masses = memory::collect(masses.into_iter().map(h2o::mass_to_f64))?;
     Ok(gathered)
 }

@@ -114,6 +114,7 @@ impl Session {
         let mine = find(layers, layer)?;
         mine.check_between(cache.layout, kv_len)?;
         let edit = mine.plan().map(|pairs| mine.after_eviction(pairs)).transpose()?;
+        lanes::reserve(lanes)?;
         if let Some(store) = store {
             restore(mine, store, &mut cache)?;
         }
@@ -255,18 +256,20 @@ fn scored(
     queries: u32,
     kv_len: u32,
 ) -> Result<Option<(Vec<f64>, u32)>> {
-    let gathered = lanes::gather(lanes, layer)?;
+    let prompt = wanted.is_prompt(queries as usize);
+    let gathered = lanes::gather(lanes, layer, prompt)?;
     let rows = wanted.rows(queries as usize) as u32;
     if gathered.heads == 0 {
         return Ok(None);
     }
     let expected = u64::from(heads) * u64::from(rows);
-    // Heads of a group may have come as rows of one tile, but not where some rows do not count.
-    let is_grouped = gathered.heads < u64::from(heads) && !wanted.is_prompt(queries as usize);
+    // Heads of a group may have come as rows of one tile that does not say so, but not where some rows do not count.
+    let is_grouped = gathered.may_be_more && gathered.heads < u64::from(heads) && rows == queries;
     if !(gathered.heads == u64::from(heads) || is_grouped) || gathered.rows != expected {
+        let hint = if prompt { "; in a prompt tile->heads says how many heads a tile's rows are" } else { "" };
         bail!(
             InvalidArgument,
-            "{} heads and {} rows of layer {layer} came with tiles; {heads} heads of {rows} rows expected",
+            "{} heads and {} rows of layer {layer} came with tiles; {heads} heads of {rows} rows expected{hint}",
             gathered.heads,
             gathered.rows
         );

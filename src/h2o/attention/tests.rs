@@ -22,12 +22,6 @@ impl Random {
     fn real(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i + 1));
-        }
-    }
 }
 
 /// A whole head of plain f32 rows, `[queries][tokens]`, whose values are final.
@@ -62,7 +56,19 @@ impl Shape {
             _ => values.iter().flat_map(|v| v.to_ne_bytes()).collect(),
         };
         let (first, last) = (true, true);
-        OwnedTile { dtype, pack, queries, tokens, token_begin, first, last, data, update_scale: None, row_sum: None }
+        OwnedTile {
+            dtype,
+            pack,
+            queries,
+            heads: 0,
+            tokens,
+            token_begin,
+            first,
+            last,
+            data,
+            update_scale: None,
+            row_sum: None,
+        }
     }
 }
 
@@ -73,8 +79,8 @@ struct Head {
     exact: Vec<Vec<f64>>,
 }
 
-/// A head over `tokens` tokens in tiles of 1 to 149, in the order of tokens or any. With `flash` tiles are scaled by the running maximum
-/// and sums come last, else they are normalised.
+/// A head over `tokens` tokens in tiles of 1 to 149. With `flash` tiles are scaled by the running maximum and sums come
+/// last, else they are normalised.
 fn head(random: &mut Random, shape: Shape, tokens: usize, flash: bool) -> Head {
     let logits: Vec<Vec<f32>> =
         (0..shape.queries).map(|_| (0..tokens).map(|_| 4.0 * random.real()).collect()).collect();
@@ -93,9 +99,6 @@ fn head(random: &mut Random, shape: Shape, tokens: usize, flash: bool) -> Head {
         let end = tokens.min(begin + 1 + random.below(149));
         parts.push(begin..end);
         begin = end;
-    }
-    if random.below(2) == 0 {
-        random.shuffle(&mut parts);
     }
     let mut max = vec![f32::NEG_INFINITY; shape.queries];
     let mut sum = vec![0.0; shape.queries];
@@ -201,17 +204,17 @@ fn a_worked_example_of_one_normalised_tile() {
 fn a_worked_example_of_a_flash_attention() {
     // Two tiles of one row; the maximum grows by ln 4 with the second, so the first counts a quarter.
     let mut scores = started(2, 4);
-    let first = OwnedTile { last: false, ..rows(1, 2, &[1.0, 0.5]) };
+    let first = OwnedTile { last: false, ..rows(1, 0, &[1.0, 0.5]) };
     scores.add(&first.tile()).unwrap();
     assert!(scores.in_head() && scores.heads() == 0 && scores.masses().is_empty());
     let last = OwnedTile {
         first: false,
         update_scale: Some(vec![0.25]),
         row_sum: Some(vec![1.5]),
-        ..rows(1, 0, &[1.0, 0.125])
+        ..rows(1, 2, &[1.0, 0.125])
     };
     scores.add(&last.tile()).unwrap();
-    assert_eq!(numbers(&scores).iter().map(|mass| (mass * 1e9).round() / 1e9).collect::<Vec<_>>(), [0.75, 0.25]);
+    assert_eq!(numbers(&scores).iter().map(|mass| (mass * 1e9).round() / 1e9).collect::<Vec<_>>(), [0.25, 0.75]);
 }
 
 #[test]
@@ -281,6 +284,73 @@ fn only_the_last_rows_count() {
         assert_eq!(numbers(&scores), [expected]);
         assert_eq!((scores.heads(), scores.rows()), (1, last_rows.min(3) as u64));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Heads as rows of one tile are what they are one by one; where tiles do not say so, both readings are there.
+    #[test]
+    fn heads_may_come_as_rows_of_one_tile(
+        pack in prop::sample::select(vec![0usize, 4, 8, 16, 5]),
+        heads in 1usize..9,
+        queries in 1usize..9,
+        most_decode_rows in 0usize..9,
+        last_rows in prop_oneof![Just(usize::MAX), 0usize..9],
+        flash: bool,
+        seed: u64,
+    ) {
+        let random = &mut Random(seed);
+        let (dtype, tokens) = (Dtype::F32, 1 + random.below(300));
+        let all = head(random, Shape { dtype, pack, queries: heads * queries }, tokens, flash);
+        let group = |said: usize| {
+            let mut scores = Accumulator::default();
+            scores.start_step(16, tokens, last_rows, most_decode_rows);
+            for tile in &all.tiles {
+                let tile = OwnedTile { heads: said, ..tile.clone() };
+                scores.add(&tile.tile()).unwrap();
+            }
+            scores
+        };
+        let exact = |counts: &dyn Fn(usize) -> bool| -> Vec<f64> {
+            let rows: Vec<&Vec<f64>> = (0..heads * queries).filter(|r| counts(*r)).map(|r| &all.exact[r]).collect();
+            let block = |begin: usize| rows.iter().flat_map(|row| &row[begin..tokens.min(begin + 16)]).sum();
+            (0..tokens).step_by(16).map(block).collect()
+        };
+        let check = |sums: &Sums, exact: Vec<f64>, rows: usize| {
+            assert_eq!(sums.rows as usize, rows);
+            let near = |(ours, exact): (&u128, &f64)| (mass_to_f64(*ours) - exact).abs() <= 1e-5 * exact;
+            assert!(sums.masses.len() == exact.len() && sums.masses.iter().zip(&exact).all(near), "{sums:?} {exact:?}");
+        };
+
+        let said = group(heads);
+        let counted = if queries <= most_decode_rows { queries } else { last_rows.min(queries) };
+        check(said.sure(), exact(&|row| row % queries >= queries - counted), heads * counted);
+        prop_assert_eq!((said.heads(), said.sure().unsaid), (heads as u64, 0));
+
+        let unsaid = group(0);
+        let rows = heads * queries;
+        let last = last_rows.min(rows);
+        if rows <= most_decode_rows || most_decode_rows == 0 || last == rows {
+            let last = if rows <= most_decode_rows { rows } else { last };
+            check(unsaid.sure(), exact(&|row| row >= rows - last), last);
+            prop_assert_eq!((unsaid.heads(), unsaid.sure().unsaid), (1, 1));
+        } else {
+            check(unsaid.unsure(true), exact(&|row| row >= rows - last), last);
+            check(unsaid.unsure(false), exact(&|_| true), rows);
+            prop_assert_eq!(unsaid.heads(), 0);
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_prompt_may_hold_anything_where_they_do_not_count_whoever_may_have_them() {
+    let mut scores = Accumulator::default();
+    scores.start_step(8, 8, 1, 2);
+    scores.add(&rows(4, 0, &[f32::NAN, f32::NAN, f32::NAN, 2.0]).tile()).unwrap();
+    assert_eq!((scores.unsure(true).heads, scores.unsure(true).rows, scores.unsure(false).heads), (1, 1, 0));
+    scores.add(&OwnedTile { heads: 1, ..rows(4, 0, &[f32::NAN, f32::NAN, f32::NAN, 2.0]) }.tile()).unwrap();
+    assert_eq!(numbers(&scores), [2.0]);
 }
 
 #[test]
@@ -377,7 +447,7 @@ fn refused(before: &[OwnedTile], tile: &OwnedTile, status: Status, text: &str) {
 fn a_bad_tile_is_refused_and_changes_nothing() {
     let good = || rows(2, 0, &[0.5; 16]);
     let open = || vec![good(), OwnedTile { last: false, ..good() }];
-    let later = || OwnedTile { first: false, ..good() };
+    let later = || OwnedTile { first: false, token_begin: 8, ..good() };
     let invalid =
         |before: &[OwnedTile], tile: OwnedTile, text: &str| refused(before, &tile, Status::InvalidArgument, text);
     let int8 = OwnedTile { dtype: Dtype::Int8, data: vec![0; 16], ..good() };
@@ -398,9 +468,15 @@ fn a_bad_tile_is_refused_and_changes_nothing() {
     invalid(&[], OwnedTile { pack: 5, ..good() }, "64 bytes; 80 expected");
     invalid(&[], OwnedTile { pack: usize::MAX, ..good() }, "tile->data cannot hold");
     invalid(&[], OwnedTile { queries: usize::MAX, ..good() }, "tile->data cannot hold");
-    invalid(&[], later(), "tile->first is false, but no head has begun");
-    invalid(&open(), good(), "tile->first is true");
-    invalid(&open(), OwnedTile { first: false, ..rows(1, 0, &[0.5; 8]) }, "tile->queries is 1; 2 expected");
+    invalid(&[], later(), "tile->flags has no FIRST (1), and no head has begun");
+    invalid(&open(), good(), "tile->flags has FIRST (1), and the head before has not ended");
+    invalid(&open(), OwnedTile { first: false, ..rows(1, 8, &[0.5; 8]) }, "tile->queries is 1; 2 expected");
+    for token_begin in [7, 9, 0] {
+        let tile = OwnedTile { token_begin, ..later() };
+        invalid(&open(), tile, &format!("tile->token_begin is {token_begin}; 8 expected"));
+    }
+    invalid(&[], OwnedTile { heads: 4, ..rows(6, 0, &[0.5; 6]) }, "tile->queries is 6; a multiple of tile->heads, 4");
+    invalid(&[], OwnedTile { heads: 3, ..good() }, "tile->queries is 2; a multiple of tile->heads, 3");
     invalid(
         &open(),
         OwnedTile { update_scale: Some(vec![1.0]), ..later() },
@@ -413,7 +489,7 @@ fn a_bad_tile_is_refused_and_changes_nothing() {
     );
     invalid(&[], OwnedTile { row_sum: Some(vec![1.0; 3]), ..good() }, "tile->row_sum holds 3 values; 2 expected");
     let early = OwnedTile { last: false, row_sum: Some(vec![1.0; 2]), ..later() };
-    invalid(&open(), early, "tile->row_sum is given and tile->last is false");
+    invalid(&open(), early, "tile->row_sum is given and tile->flags has no LAST (2)");
     for bad in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY] {
         invalid(&[], OwnedTile { row_sum: Some(vec![1.0, bad]), ..good() }, &format!("tile->row_sum[1] is {bad}"));
     }

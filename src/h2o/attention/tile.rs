@@ -2,14 +2,15 @@
 
 use crate::dtype::Dtype;
 use crate::status::{Result, bail};
+use std::ops::Range;
 
 /// One softmax tile of one query head.
 ///
 /// A row's attention to a token is its value, times the row's `update_scale` of every later tile of the head, divided
 /// by the row's `row_sum`. Values that are normalised already have neither.
 ///
-/// Tiles of a head come one after another, in any order of tokens and of any size; they need not begin or end where
-/// blocks or packs do.
+/// Tiles of a head come one after another, each beginning where the one before ends, and of any size; they need not begin
+/// or end where blocks or packs do.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile<'a> {
     /// Type of the values: F16, BF16 or F32.
@@ -19,6 +20,8 @@ pub struct Tile<'a> {
     pub pack: usize,
     /// Query rows, at least 1 and the same in all tiles of a head.
     pub queries: usize,
+    /// Heads that the rows belong to, `[heads][queries / heads]`; 0 = not said. Only that of a first tile is read.
+    pub heads: usize,
     /// Tokens, at least 1.
     pub tokens: usize,
     /// Where the first of them is in the cache (in tokens).
@@ -33,6 +36,36 @@ pub struct Tile<'a> {
     pub update_scale: Option<&'a [f32]>,
     /// `[queries]`: divides the attention of the whole head. With the last tile only.
     pub row_sum: Option<&'a [f32]>,
+}
+
+/// The rows of a head that count: the last few, or the last few of each of several heads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rows {
+    /// Rows of its tiles.
+    pub(super) queries: usize,
+    per_head: usize,
+    last: usize,
+}
+
+impl Rows {
+    pub(super) fn all(queries: usize) -> Self {
+        Rows { queries, per_head: queries.max(1), last: queries }
+    }
+
+    /// The last of each of `heads` heads, which is at least 1.
+    pub(super) fn last(queries: usize, heads: usize, last: usize) -> Self {
+        let per_head = (queries / heads).max(1);
+        if last >= per_head { Rows::all(queries) } else { Rows { queries, per_head, last } }
+    }
+
+    pub(super) fn counted(&self) -> usize {
+        self.queries / self.per_head * self.last
+    }
+
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Rows { queries, per_head, last } = *self;
+        (1..=queries / per_head).map(move |head| head * per_head - last..head * per_head)
+    }
 }
 
 impl Tile<'_> {
@@ -50,24 +83,22 @@ impl Tile<'_> {
 
     /// Whether [`Tile::check`] finds nothing: the same questions, asked quickly.
     #[inline]
-    pub(super) fn is_sound(&self, max_tokens: usize, first_row: usize) -> bool {
+    pub(super) fn is_sound(&self, max_tokens: usize, rows: &Rows) -> bool {
+        let all = |values: &[f32], good: fn(f32) -> bool| rows.ranges().all(|range| all(&values[range], good));
         self.dtype != Dtype::Int8
             && self.queries > 0
             && self.tokens > 0
+            && (self.heads <= 1 || self.queries.is_multiple_of(self.heads))
             && self.token_begin.checked_add(self.tokens).is_some_and(|end| end <= max_tokens)
             && Tile::data_bytes(self.dtype, self.pack, self.queries, self.tokens) == Some(self.data.len())
-            && self
-                .update_scale
-                .is_none_or(|scale| scale.len() == self.queries && (self.first || all(&scale[first_row..], is_scale)))
-            && self
-                .row_sum
-                .is_none_or(|sums| self.last && sums.len() == self.queries && all(&sums[first_row..], is_sum))
+            && self.update_scale.is_none_or(|scale| scale.len() == self.queries && (self.first || all(scale, is_scale)))
+            && self.row_sum.is_none_or(|sums| self.last && sums.len() == self.queries && all(sums, is_sum))
     }
 
-    /// Checks what can be said of a tile by itself. Rows below `first_row` do not count and may hold anything.
+    /// Checks what can be said of a tile by itself. Rows that do not count may hold anything.
     #[cold]
-    pub(super) fn check(&self, max_tokens: usize, first_row: usize) -> Result<()> {
-        let Tile { dtype, pack, queries, tokens, token_begin, .. } = *self;
+    pub(super) fn check(&self, max_tokens: usize, rows: &Rows) -> Result<()> {
+        let Tile { dtype, pack, queries, heads, tokens, token_begin, .. } = *self;
         if dtype == Dtype::Int8 {
             bail!(Unsupported, "tile->dtype is {}; F16, BF16 or F32 expected", dtype.name());
         }
@@ -83,12 +114,18 @@ impl Tile<'_> {
                 "tile->token_begin is {token_begin} and tile->tokens {tokens}; an end of {max_tokens} or less expected"
             );
         }
-        let shape = format!("{queries} rows of {tokens} tokens, {}, pack {pack}", dtype.name());
+        if heads > 1 && !queries.is_multiple_of(heads) {
+            bail!(InvalidArgument, "tile->queries is {queries}; a multiple of tile->heads, {heads}, expected");
+        }
+        let (name, given) = (dtype.name(), self.data.len());
         match Tile::data_bytes(dtype, pack, queries, tokens) {
-            None => bail!(InvalidArgument, "tile->data cannot hold {shape}"),
-            Some(bytes) if bytes != self.data.len() => {
-                bail!(InvalidArgument, "tile->data holds {} bytes; {bytes} expected ({shape})", self.data.len())
+            None => {
+                bail!(InvalidArgument, "tile->data cannot hold {queries} rows of {tokens} tokens, {name}, pack {pack}")
             }
+            Some(bytes) if bytes != given => bail!(
+                InvalidArgument,
+                "tile->data holds {given} bytes; {bytes} expected ({queries} rows of {tokens} tokens, {name}, pack {pack})"
+            ),
             _ => {}
         }
         for (name, given) in [("update_scale", self.update_scale), ("row_sum", self.row_sum)] {
@@ -103,12 +140,12 @@ impl Tile<'_> {
         if self.row_sum.is_some() && !self.last {
             bail!(
                 InvalidArgument,
-                "tile->row_sum is given and tile->last is false; only a head's last tile may have it"
+                "tile->row_sum is given and tile->flags has no LAST (2); only a head's last tile may have it"
             );
         }
         let first_bad = |values: Option<&[f32]>, good: fn(f32) -> bool| {
             let values = values?;
-            (first_row..queries).map(|row| (row, values[row])).find(|(_, value)| !good(*value))
+            rows.ranges().flatten().map(|row| (row, values[row])).find(|(_, value)| !good(*value))
         };
         if let Some((row, sum)) = first_bad(self.row_sum, is_sum) {
             bail!(InvalidArgument, "tile->row_sum[{row}] is {sum}; a finite number above 0 expected");

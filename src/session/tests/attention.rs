@@ -22,8 +22,6 @@ struct Style {
     pack: usize,
     /// Rescaled from tile to tile, as flash attention does; else finished probabilities.
     flash: bool,
-    /// Tiles come in the order of tokens.
-    ordered: bool,
     /// Rows that do not count, and the first tile's scales, hold anything.
     junk: bool,
 }
@@ -36,7 +34,6 @@ impl Attention {
             dtype: random.pick(&[Dtype::F32, Dtype::F32, Dtype::F16, Dtype::Bf16]),
             pack: random.pick(&[0, 4, 8, 16]),
             flash: !random.once_in(4),
-            ordered: !random.once_in(4),
             junk: random.once_in(2),
         };
         let mut attention = Attention { heads: Vec::new(), queries, counted, masses: vec![0.0; worth.len()] };
@@ -58,7 +55,7 @@ impl Attention {
             .collect();
         let top = |row: usize, of: &[usize]| of.iter().map(|t| logit[row][*t]).fold(f64::NEG_INFINITY, f64::max);
 
-        let cuts = cuts(len, style.ordered, random);
+        let cuts = cuts(len, random);
         let all: Vec<usize> = (0..len).collect();
         let mut highest = vec![f64::NEG_INFINITY; queries];
         let mut sums = vec![0.0; queries];
@@ -97,6 +94,7 @@ impl Attention {
                 dtype: style.dtype,
                 pack: style.pack,
                 queries,
+                heads: 1,
                 tokens: count,
                 token_begin: begin,
                 first,
@@ -119,7 +117,7 @@ impl Attention {
 }
 
 /// Ranges of tokens that cover all of them once.
-fn cuts(len: usize, ordered: bool, random: &mut Random) -> Vec<(usize, usize)> {
+fn cuts(len: usize, random: &mut Random) -> Vec<(usize, usize)> {
     let most = if random.once_in(3) { len } else { random.from(1, 24) };
     let mut cuts = Vec::new();
     let mut at = 0;
@@ -127,11 +125,6 @@ fn cuts(len: usize, ordered: bool, random: &mut Random) -> Vec<(usize, usize)> {
         let count = random.from(1, most).min(len - at);
         cuts.push((at, count));
         at += count;
-    }
-    if !ordered {
-        for i in (1..cuts.len()).rev() {
-            cuts.swap(i, random.below(i + 1));
-        }
     }
     cuts
 }

@@ -47,6 +47,7 @@ impl Chat {
             dtype: Dtype::F32,
             pack: 0,
             queries: rows as usize,
+            heads: 1,
             tokens: held.len(),
             token_begin: 0,
             first: true,

@@ -97,6 +97,7 @@ fn a_real_chat_shrinks_as_the_ratio_says_and_every_token_that_stays_is_the_recor
                         dtype: Dtype::F16,
                         pack: 0,
                         queries: 1,
+                        heads: 1,
                         tokens: held.len(),
                         token_begin: 0,
                         first: true,

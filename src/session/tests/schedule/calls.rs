@@ -204,6 +204,7 @@ fn one_token(data: &[u8]) -> Tile<'_> {
         dtype: crate::dtype::Dtype::F32,
         pack: 0,
         queries: 1,
+        heads: 1,
         tokens: 1,
         token_begin: 0,
         first: true,
