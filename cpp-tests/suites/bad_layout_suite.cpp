@@ -84,6 +84,7 @@ TEST_F(BadLayoutInput, NullPointersAreRefused) {
     expect_layout_refused(bad, "layout", nullptr);
     expect_all_refused(calls_with(bad, "key", &layout_, nullptr, value()));
     expect_all_refused(calls_with(bad, "value", &layout_, key(), nullptr));
+    expect_all_refused(calls_with(bad, "key is NULL", &layout_, nullptr, nullptr));
     expect_all_refused({
         {bad, "key_bytes", [&] { return mnnkv_layout_check(&layout_, nullptr, second_.get()); }},
         {bad, "value_bytes", [&] { return mnnkv_layout_check(&layout_, first_.get(), nullptr); }},

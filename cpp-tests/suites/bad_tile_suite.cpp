@@ -61,7 +61,7 @@ TEST_F(BadTile, FieldsOutOfRangeAreRefused) {
     EXPECT_REFUSED_TILE(bad, "struct_size", t.struct_size = 0);
     EXPECT_REFUSED_TILE(bad, "struct_size", t.struct_size -= 4);
     EXPECT_REFUSED_TILE(bad, "struct_size", t.struct_size = 4097);
-    EXPECT_REFUSED_TILE(bad, "dtype", t.dtype = 0);
+    EXPECT_REFUSED_TILE(bad, "tile->dtype is 0; F16 (1), BF16 (2) or F32 (3) expected", t.dtype = 0);
     EXPECT_REFUSED_TILE(bad, "dtype", t.dtype = 7);
     EXPECT_REFUSED_TILE(bad, "dtype", t.dtype = UINT32_MAX);
     EXPECT_REFUSED_TILE(MNNKV_UNSUPPORTED, "dtype", t.dtype = MNNKV_DTYPE_INT8);
@@ -71,7 +71,8 @@ TEST_F(BadTile, FieldsOutOfRangeAreRefused) {
     EXPECT_REFUSED_TILE(bad, "token_begin", t.token_begin = UINT32_MAX);
     EXPECT_REFUSED_TILE(bad, "flags", t.flags = 4);
     EXPECT_REFUSED_TILE(bad, "flags", t.flags = UINT32_MAX);
-    EXPECT_REFUSED_TILE(bad, "reserved", t.reserved = 1);
+    EXPECT_REFUSED_TILE(bad, "tile->heads, 3,", t.heads = 3);
+    EXPECT_REFUSED_TILE(bad, "tile->heads", t.heads = UINT32_MAX);
     EXPECT_REFUSED_TILE(bad, "data", t.data = nullptr);
     EXPECT_REFUSED_TILE(bad, "tile", (t.queries = UINT32_MAX, t.tokens = UINT32_MAX));
     ASSERT_TRUE(ok(layer_.score(0, 0, 2, favouring(0, 9))));
@@ -85,7 +86,7 @@ TEST_F(BadTile, SumsAndScalesThatCannotBeAreRefused) {
         EXPECT_REFUSED_TILE(bad, "row_sum", t.row_sum = sums);
     }
     const float fine[2] = {1, 1};
-    EXPECT_REFUSED_TILE(bad, "row_sum", (t.row_sum = fine, t.flags = MNNKV_TILE_FIRST));
+    EXPECT_REFUSED_TILE(bad, "tile->flags has no LAST", (t.row_sum = fine, t.flags = MNNKV_TILE_FIRST));
     EXPECT_REFUSED_TILE(bad, "row_sum", t.row_sum = misaligned(fine));
     EXPECT_REFUSED_TILE(bad, "update_scale", t.update_scale = misaligned(fine));
     EXPECT_TRUE(ok(layer_.end(0, 2))) << "no head has come";
@@ -102,19 +103,43 @@ TEST_F(BadTile, DataThatIsNoAttentionIsRefused) {
 }
 
 TEST_F(BadTile, TilesOutOfOrderAreRefused) {
-    EXPECT_REFUSED_TILE(bad, "first", t.flags = MNNKV_TILE_LAST);
-    EXPECT_REFUSED_TILE(bad, "first", t.flags = 0);
+    EXPECT_REFUSED_TILE(bad, "tile->flags has no FIRST", t.flags = MNNKV_TILE_LAST);
+    EXPECT_REFUSED_TILE(bad, "tile->flags has no FIRST", t.flags = 0);
     mnnkv_score_tile first = good();
     first.flags = MNNKV_TILE_FIRST;
     ASSERT_TRUE(ok(hand_in(first)));
-    EXPECT_REFUSED_TILE(bad, "first", t.flags = MNNKV_TILE_FIRST);
+    EXPECT_REFUSED_TILE(bad, "tile->flags has FIRST", t.flags = MNNKV_TILE_FIRST);
+}
+
+TEST_F(BadTile, TilesThatOverlapOrLeaveGapsAreRefused) {
+    mnnkv_score_tile first = good();
+    first.flags = MNNKV_TILE_FIRST;
+    ASSERT_TRUE(ok(hand_in(first)));
+    static const float scales[2] = {1, 1};
+    for (const std::uint32_t begin : {0u, 16u, 23u, 25u, 32u}) {
+        EXPECT_REFUSED_TILE(bad, "24 expected", (t.flags = 0, t.token_begin = begin, t.update_scale = scales));
+        EXPECT_REFUSED_TILE(bad, "24 expected", (t.flags = MNNKV_TILE_LAST, t.token_begin = begin));
+    }
+    mnnkv_score_tile middle = good();
+    middle.flags = 0;
+    middle.token_begin = 24;
+    middle.update_scale = scales;
+    ASSERT_TRUE(ok(hand_in(middle)));
+    for (const std::uint32_t begin : {24u, 31u, 33u}) {
+        EXPECT_REFUSED_TILE(bad, "32 expected", (t.flags = 0, t.token_begin = begin, t.update_scale = scales));
+    }
+    mnnkv_score_tile last = good();
+    last.flags = MNNKV_TILE_LAST;
+    last.token_begin = 32;
+    ASSERT_TRUE(ok(hand_in(last)));
+    EXPECT_TRUE(ok(layer_.end(1, 2)));
 }
 
 TEST_F(BadTile, MayBeFollowedByTheRightOne) {
     static const float scales[2] = {1, not_a_number};
     void (*const breaks[])(mnnkv_score_tile&) = {
         [](mnnkv_score_tile& t) { t.update_scale = scales; },
-        [](mnnkv_score_tile& t) { t.reserved = 1; },
+        [](mnnkv_score_tile& t) { t.tokens = 0; },
         [](mnnkv_score_tile& t) { t.queries = 1; },
         [](mnnkv_score_tile& t) { t.data = nullptr; },
         [](mnnkv_score_tile& t) { t.flags = MNNKV_TILE_FIRST; },

@@ -104,7 +104,7 @@ fn float(code: u32, what: &str) -> Result<Dtype> {
         4..=6 => {
             bail!(Unsupported, "{what} is {code} (a quantised cache); this version takes F16 (1), BF16 (2) and F32 (3)")
         }
-        _ => Dtype::from_code(code, what),
+        _ => Dtype::float_from_code(code, what),
     }
 }
 

@@ -146,10 +146,14 @@ pub(super) unsafe fn reference<'a, T>(ptr: *const T, name: &str) -> Result<&'a T
     Ok(unsafe { &*ptr })
 }
 
-/// Fails when two buffers share a byte: one call must not read what it writes. Comes before any slice of them.
+/// Fails when two buffers share a byte: one call must not read what it writes. Comes before any slice of them, so where
+/// they seem to overlap since one is NULL or longer than any object, the error says that.
 pub(super) fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize, &str)) -> Result<()> {
     let (x, y) = (a.0 as usize, b.0 as usize);
     if a.1 > 0 && b.1 > 0 && x < y.saturating_add(b.1) && y < x.saturating_add(a.1) {
+        for (ptr, len, name) in [a, b] {
+            check(ptr.cast::<u8>(), Some(len), name)?;
+        }
         bail!(InvalidArgument, "{} and {} overlap", a.2, b.2);
     }
     Ok(())
@@ -279,5 +283,27 @@ pub(super) fn reserved(fields: &[u32], name: &str) -> Result<()> {
     match fields.iter().position(|f| *f != 0) {
         None => Ok(()),
         Some(i) => bail!(InvalidArgument, "{name}->reserved[{i}] is {}; 0 expected", fields[i]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::null;
+
+    #[test]
+    fn buffers_that_are_null_or_longer_than_any_object_do_not_overlap_but_are_named() {
+        let memory = [0u8; 64];
+        let at = |offset: usize| memory[offset..].as_ptr().cast::<c_void>();
+        let said = |a, b| disjoint(a, b).map_err(|error| error.message().to_string());
+        let error = |text: &str| Err(text.to_string());
+        let too_long = "the length given for dst is larger than any object can be";
+        assert_eq!(said((null(), 8, "key"), (null(), 8, "value")), error("key is NULL"));
+        assert_eq!(said((at(0), 8, "src"), (at(8), usize::MAX, "dst")), Ok(()), "its slice is refused");
+        assert_eq!(said((at(8), 8, "src"), (at(0), usize::MAX, "dst")), error(too_long));
+        assert_eq!(said((at(0), usize::MAX, "dst"), (at(8), 8, "src")), error(too_long));
+        assert_eq!(said((at(0), 9, "src"), (at(8), 8, "dst")), error("src and dst overlap"));
+        assert_eq!(said((at(0), 8, "src"), (at(8), 8, "dst")), Ok(()));
+        assert_eq!(said((null(), 0, "src"), (null(), 0, "dst")), Ok(()));
     }
 }
