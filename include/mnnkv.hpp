@@ -193,6 +193,15 @@ public:
         return mnnkv_session_scores(handle_, layer, lane, &tile);
     }
 
+    status wants_scores(std::uint32_t layer, std::uint32_t queries, bool& wanted) const noexcept {
+        std::uint32_t given = 0;
+        const status result = mnnkv_session_wants_scores(handle_, layer, queries, &given);
+        if (result) {
+            wanted = given != 0;
+        }
+        return result;
+    }
+
     status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {
         return mnnkv_session_end(handle_, layer, heads, queries, &cache);
     }

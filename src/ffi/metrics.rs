@@ -96,13 +96,18 @@ pub struct mnnkv_metrics {
     pub h2o_host_wait_us_p95: f64,
     /// Microseconds: as above, the longest.
     pub h2o_host_wait_us_max: f64,
+    /// Count: plans that were not made, or left more tokens than the config says, since no scored row has seen them;
+    /// see kv_h2o_evict_unscored.
+    pub h2o_unscored_plan_count: f64,
+    /// Count: steps that left more tokens in a cache than kv_h2o_max_tokens, where there is such a limit.
+    pub h2o_over_limit_count: f64,
 }
 
 // SAFETY: repr(C), begins with a u32, integers and floats only.
 unsafe impl Sized32 for mnnkv_metrics {
     const MIN: usize = 328;
 }
-const _: () = assert!(size_of::<mnnkv_metrics>() == 328);
+const _: () = assert!(size_of::<mnnkv_metrics>() == 344);
 
 impl From<Metrics> for mnnkv_metrics {
     fn from(m: Metrics) -> Self {
@@ -149,6 +154,8 @@ impl From<Metrics> for mnnkv_metrics {
             h2o_host_wait_us_p50: m.h2o_host_wait_us_p50,
             h2o_host_wait_us_p95: m.h2o_host_wait_us_p95,
             h2o_host_wait_us_max: m.h2o_host_wait_us_max,
+            h2o_unscored_plan_count: m.h2o_unscored_plan_count,
+            h2o_over_limit_count: m.h2o_over_limit_count,
         }
     }
 }

@@ -265,10 +265,11 @@ pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     });
 }
 
-/// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect.
+/// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect, the length
+/// from which on tokens are evicted. A line is added when tokens that were due for eviction stay for want of scores.
 ///
 /// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when nothing was odd.
-/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+/// BUFFER_TOO_SMALL: *len is what is needed now. Threads as mnnkv_session_metrics.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,
@@ -280,7 +281,7 @@ pub unsafe extern "C" fn mnnkv_session_warnings(
     unsafe {
         with(session, |session| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            pointer::put_text(&session.warnings().join("\n"), out, &len)
+            pointer::put_text(&session.warnings()?, out, &len)
         })
     }
 }
@@ -350,6 +351,27 @@ pub unsafe extern "C" fn mnnkv_session_scores(
             session.lanes.one(lane, |lane| lane.scores(layer, &tile))
         }
     })
+}
+
+/// Whether mnnkv_session_scores has any use for the tiles of a layer's step of so many queries (the queries of end): in the
+/// open step, or in the next while the layer is closed. *wanted is 1, or 0 where they may be left out: of layers that
+/// tokens are not evicted from, and of prompts while kv_h2o_prefill_queries is 0. Any thread; blocks while another call is
+/// under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_wants_scores(
+    session: *const mnnkv_session,
+    layer: u32,
+    queries: u32,
+    wanted: *mut u32,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let wanted = Out::new(wanted, "wanted")?;
+            wanted.set(session.wants_scores(layer, queries)?.into());
+            Ok(())
+        })
+    }
 }
 
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.

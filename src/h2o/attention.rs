@@ -283,12 +283,10 @@ impl Accumulator {
 
     #[inline(never)]
     fn add_any(&mut self, tile: &Tile<'_>) -> Result<()> {
-        let (rows, unsure) = if tile.first { self.rows_of(tile) } else { (self.head.rows, self.head.unsure) };
-        let in_order = if self.head.open {
-            !tile.first && tile.queries == rows.queries && tile.token_begin == self.near.next as usize
-        } else {
-            tile.first
-        };
+        let is_later = self.head.open && !tile.first && tile.queries == self.head.rows.queries;
+        let (rows, unsure) = if is_later { (self.head.rows, self.head.unsure) } else { self.rows_of(tile) };
+        let in_order =
+            if is_later { tile.token_begin == self.near.next as usize } else { tile.first && !self.head.open };
         if !(in_order && tile.is_sound(self.near.max_tokens as usize, &rows)) {
             return Err(self.refusal(tile, &rows));
         }

@@ -13,5 +13,5 @@ mod scores;
 pub(crate) use attention::OwnedTile;
 pub use attention::{Accumulator, Tile, mass_to_f64};
 pub use config::{Config, Target};
-pub use plan::{Plan, plan};
+pub use plan::{Amounts, Plan, plan};
 pub use scores::update_scores;

@@ -50,19 +50,10 @@ pub fn plan(scores: &[f32], kv_len: u32, config: &Config) -> Result<Plan> {
         });
     }
     let blocks = Blocks { kv_len, size: config.block_tokens };
-    let target = config.target.tokens(kv_len)?;
-
-    // Blocks below `sink_end` and from `recent_start` on are protected.
-    let sink_end = config.sink_tokens.min(kv_len).div_ceil(blocks.size);
-    let recent_start = (kv_len.saturating_sub(config.recent_tokens) / blocks.size).max(sink_end);
-    let floor = blocks.start(sink_end) + (kv_len - blocks.start(recent_start));
-    let floor_dominates = floor >= target;
-    let target = target.max(floor);
-    let quantized =
-        (target - floor).div_ceil(blocks.size).saturating_mul(blocks.size).saturating_add(floor).min(kv_len);
-
-    let pairs = if floor_dominates {
-        vec![[0, kv_len as i32]]
+    let amounts = config.amounts(kv_len)?;
+    let Amounts { sink_end, recent_start, floor, quantized, .. } = amounts;
+    let pairs = if amounts.floor_dominates() {
+        memory::filled([0, kv_len as i32], 1)?
     } else {
         let chosen = best_blocks(scores, &blocks, sink_end..recent_start, quantized - floor)?;
         merge(&blocks, sink_end, recent_start, &chosen)?
@@ -73,12 +64,52 @@ pub fn plan(scores: &[f32], kv_len: u32, config: &Config) -> Result<Plan> {
         pairs,
         kept_tokens,
         evicted_tokens: kv_len - kept_tokens,
-        floor_dominates,
+        floor_dominates: amounts.floor_dominates(),
         floor_keep: share(floor),
-        target_keep_effective: share(target),
+        target_keep_effective: share(amounts.target.max(floor)),
         block_quantized_keep: share(quantized),
         lossy_ratio: kv_len as f32 / kept_tokens as f32,
     })
+}
+
+/// How much of a cache stays, whichever blocks that are.
+#[derive(Clone, Copy, Debug)]
+pub struct Amounts {
+    /// Blocks below this one are protected.
+    sink_end: u32,
+    /// So are those from this one on.
+    recent_start: u32,
+    /// Tokens in protected blocks.
+    floor: u32,
+    /// Tokens to keep.
+    target: u32,
+    /// That, or the floor where that is more, rounded up to whole blocks.
+    quantized: u32,
+}
+
+impl Amounts {
+    /// The protected tokens alone reach the target.
+    pub fn floor_dominates(&self) -> bool {
+        self.floor >= self.target
+    }
+
+    /// Whether tokens of a cache of `kv_len` go.
+    pub fn evicts(&self, kv_len: u32) -> bool {
+        !self.floor_dominates() && self.quantized < kv_len
+    }
+}
+
+impl Config {
+    /// How much of a cache of `kv_len` tokens (at least 1) stays.
+    pub fn amounts(&self, kv_len: u32) -> Result<Amounts> {
+        let blocks = Blocks { kv_len, size: self.block_tokens };
+        let target = self.target.tokens(kv_len)?;
+        let sink_end = self.sink_tokens.min(kv_len).div_ceil(blocks.size);
+        let recent_start = (kv_len.saturating_sub(self.recent_tokens) / blocks.size).max(sink_end);
+        let floor = blocks.start(sink_end) + (kv_len - blocks.start(recent_start));
+        let more = target.saturating_sub(floor).div_ceil(blocks.size).saturating_mul(blocks.size);
+        Ok(Amounts { sink_end, recent_start, floor, target, quantized: more.saturating_add(floor).min(kv_len) })
+    }
 }
 
 struct Blocks {
@@ -109,9 +140,7 @@ fn rank(score: f32, block: u32) -> u64 {
 
 /// The candidates that a greedy choice by rank takes until they hold `wanted` tokens, in ascending block order.
 fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>, wanted: u32) -> Result<Vec<u32>> {
-    let mut ranked = Vec::new();
-    memory::reserve(&mut ranked, candidates.len())?;
-    ranked.extend(candidates.map(|b| rank(scores.get(b as usize).copied().unwrap_or(0.0), b)));
+    let mut ranked = memory::collect(candidates.map(|b| rank(scores.get(b as usize).copied().unwrap_or(0.0), b)))?;
 
     // All blocks but the cache's last are whole, and the last is protected or whole too (a partial block holds the
     // last token, and `recent_start` never lies beyond it). So the number of blocks is known before any is chosen.
@@ -120,7 +149,7 @@ fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>
         ranked.select_nth_unstable(count);
         ranked.truncate(count);
     }
-    let mut chosen: Vec<u32> = ranked.into_iter().map(|key| key as u32).collect();
+    let mut chosen = memory::collect(ranked.into_iter().map(|key| key as u32))?;
     chosen.sort_unstable();
     Ok(chosen)
 }
@@ -128,14 +157,13 @@ fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>
 /// Protected and chosen blocks as runs of tokens.
 fn merge(blocks: &Blocks, sink_end: u32, recent_start: u32, chosen: &[u32]) -> Result<Vec<[i32; 2]>> {
     let mut pairs: Vec<[i32; 2]> = Vec::new();
-    memory::reserve(&mut pairs, chosen.len() + 2)?;
     let sink = std::iter::once((0, blocks.start(sink_end)));
     let middle = chosen.iter().map(|b| (blocks.start(*b), blocks.start(b + 1)));
     let recent = std::iter::once((blocks.start(recent_start), blocks.kv_len));
     for (start, end) in sink.chain(middle).chain(recent).filter(|(start, end)| start < end) {
         match pairs.last_mut() {
             Some([offset, len]) if *offset + *len == start as i32 => *len += (end - start) as i32,
-            _ => pairs.push([start as i32, (end - start) as i32]),
+            _ => memory::push(&mut pairs, [start as i32, (end - start) as i32])?,
         }
     }
     Ok(pairs)

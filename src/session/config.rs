@@ -47,6 +47,8 @@ pub struct H2o {
     pub aggregation: Aggregation,
     /// The last queries of a prompt that are scored; `usize::MAX` is all.
     pub prefill_queries: usize,
+    /// Tokens that no scored row has seen go like any other.
+    pub evict_unscored: bool,
     /// The host may print metrics after each eviction.
     pub log_stats: bool,
 }
@@ -232,6 +234,7 @@ fn h2o(values: &Values, layers: u32, warnings: &mut Warnings) -> H2o {
         update_interval: values.kv_h2o_update_interval,
         aggregation: (values.kv_h2o_aggregation)(values.kv_h2o_ema_alpha),
         prefill_queries: usize::try_from(values.kv_h2o_prefill_queries).unwrap_or(usize::MAX),
+        evict_unscored: values.kv_h2o_evict_unscored,
         log_stats: values.kv_h2o_log_stats,
     }
 }

@@ -13,7 +13,7 @@ use std::mem;
 pub(super) const MOST_DECODE_ROWS: usize = 64;
 
 /// No token lies behind this one; a wild number must not become a large allocation.
-const MOST_TOKENS: usize = 1 << 24;
+pub(super) const MOST_TOKENS: usize = 1 << 24;
 
 /// How an open layer wants its tiles summed.
 #[derive(Clone, Copy, Debug)]

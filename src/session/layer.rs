@@ -1,11 +1,12 @@
 //! One layer: its clock, its lengths, its scores, the plan that waits, and what it has counted.
 
-use super::config::{Basis, H2o, Ratio};
+use super::config::{Basis, H2o};
+use super::eviction::Due;
 use super::lanes::{MOST_DECODE_ROWS, Wanted};
 use super::metrics::WaitTimes;
 use super::positions::Positions;
 use super::scores::{Attention, Scores};
-use crate::h2o::{self, Plan, Target};
+use crate::h2o::{self, Plan};
 use crate::layout::{Layout, Pair, Rows};
 use crate::status::{Result, bail};
 use std::time::Instant;
@@ -43,6 +44,10 @@ pub(super) struct Counts {
     pub(super) stale_plans: u64,
     /// Given back to the system behind evicted tokens.
     pub(super) released_bytes: u64,
+    /// Plans that were not made, or left more than the config says, for want of scores.
+    pub(super) unscored_plans: u64,
+    /// Steps that left more tokens than the limit.
+    pub(super) over_steps: u64,
     /// Blocks that could not be submitted or committed for lack of memory.
     pub(super) fallbacks: u64,
 }
@@ -146,6 +151,18 @@ impl Layer {
 
     pub(super) fn evicts(&self) -> bool {
         self.scores.is_some()
+    }
+
+    /// How a step's tiles are summed; `None` where nothing is scored.
+    pub(super) fn wanted(&self, h2o: Option<&H2o>) -> Option<Wanted> {
+        let now = || {
+            h2o.filter(|_| self.evicts()).map(|h2o| Wanted {
+                block_tokens: h2o.block_tokens as usize,
+                prompt_rows: h2o.prefill_queries,
+                empty: self.lengths.logical == 0,
+            })
+        };
+        self.step.map_or_else(now, |step| step.wanted)
     }
 
     /// Whether a host has ever named it.
@@ -318,6 +335,7 @@ impl Layer {
             self.since_plan = self.since_plan.saturating_add(1);
             self.since_plan >= h2o.update_interval
         };
+        self.counts.over_steps += u64::from(h2o.is_over(self.lengths.physical, 0));
         if (due && self.basis(h2o) >= h2o.trigger_min_tokens) || self.is_over_cap(h2o) {
             self.make_plan(h2o)?;
         }
@@ -326,38 +344,21 @@ impl Layer {
 
     /// Whether the next step might be one too many for what the cache may hold.
     fn is_over_cap(&self, h2o: &H2o) -> bool {
-        h2o.max_tokens.is_some_and(|cap| self.lengths.physical.saturating_add(self.growth.next()) > cap)
-    }
-
-    /// What a plan leaves so that rounding up to blocks and the steps until the next plan fit below the limit. It is
-    /// more than the protected tokens can be, or nothing would go at all.
-    fn room(&self, h2o: &H2o) -> Option<u32> {
-        let most_protected = (h2o.sink_tokens).saturating_add(h2o.recent_tokens).saturating_add(2 * h2o.block_tokens);
-        let ahead = h2o.update_interval.max(self.growth.usual()).saturating_add(h2o.block_tokens);
-        h2o.max_tokens.map(|cap| cap.saturating_sub(ahead).max(most_protected))
+        h2o.is_over(self.lengths.physical, self.growth.next())
     }
 
     fn make_plan(&mut self, h2o: &H2o) -> Result<()> {
         let Some(scores) = &self.scores else { return Ok(()) };
         let start = Instant::now();
         let (length, physical) = (self.basis(h2o), self.lengths.physical);
-        let ratio = match h2o.ratio {
-            Ratio::Keep(ratio) => Target::KeepRatio(ratio),
-            Ratio::Lossy(ratio) => Target::LossyRatio(ratio),
-        };
-        let room = self.room(h2o);
-        let target = ratio.tokens(length.max(1))?.min(room.unwrap_or(u32::MAX));
-        let ranking = scores.ranking()?;
-        let plan_for = |target| {
-            let (block_tokens, sink_tokens, recent_tokens) = (h2o.block_tokens, h2o.sink_tokens, h2o.recent_tokens);
-            let target = Target::Tokens(target);
-            h2o::plan(&ranking, physical, &h2o::Config { block_tokens, sink_tokens, recent_tokens, target })
-        };
-        let mut plan = plan_for(target)?;
-        if let Some(room) = room.filter(|_| plan.floor_dominates && self.is_over_cap(h2o)) {
-            // The floor may be more than the ratio asks for, but what may go has to go before the cap is broken.
-            plan = plan_for(room)?;
+        let unscored = if h2o.evict_unscored { 0 } else { scores.unscored() };
+        if physical > 0 && unscored == physical {
+            self.since_plan = 0;
+            self.counts.unscored_plans += 1;
+            return Ok(());
         }
+        let due = Due { length, physical, unscored, over: self.is_over_cap(h2o), usual: self.growth.usual() };
+        let plan = h2o::plan(&scores.ranking()?, physical, &h2o.plan_config(&due)?)?;
         let share = physical as f32 / length.max(1) as f32;
         self.shares = Some(Shares {
             target: plan.target_keep_effective * share,
@@ -366,6 +367,7 @@ impl Layer {
         });
         self.since_plan = 0;
         self.counts.plans += 1;
+        self.counts.unscored_plans += u64::from(unscored > h2o.recent_tokens);
         self.plan = (plan.evicted_tokens > 0).then_some(plan);
         self.counts.plan_ns += start.elapsed().as_nanos() as u64;
         Ok(())

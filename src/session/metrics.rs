@@ -110,6 +110,11 @@ metrics! {
     h2o_host_wait_us_p95,
     /// Microseconds: as above, the longest.
     h2o_host_wait_us_max,
+    /// Count: plans that were not made, or left more tokens than the config says, since no scored row has seen them;
+    /// see kv_h2o_evict_unscored.
+    h2o_unscored_plan_count,
+    /// Count: steps that left more tokens in a cache than kv_h2o_max_tokens, where there is such a limit.
+    h2o_over_limit_count,
 }
 
 impl Metrics {

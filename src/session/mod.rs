@@ -9,6 +9,7 @@
 //! store's queue. Attention threads take no lock.
 
 pub mod config;
+mod eviction;
 mod lanes;
 mod layer;
 pub mod metrics;
@@ -23,7 +24,7 @@ pub use layer::Lengths;
 use crate::layout::{self, Pair};
 use crate::status::{Error, Result, Status, bail};
 use crate::store::{self, Cache, Store, Writes};
-use crate::sys::pages;
+use crate::sys::{memory, pages};
 use config::{Config, Lossless, Mode};
 use lanes::Wanted;
 use layer::{Layer, Step};
@@ -72,9 +73,35 @@ impl Session {
         Ok((0..count).map(|_| Lane::default()).collect())
     }
 
-    /// What was odd about the config.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
+    /// What was odd about the config, and what has been since, one sentence per line.
+    pub fn warnings(&self) -> Result<String> {
+        let state = self.state()?;
+        let mut text = String::new();
+        for warning in &self.warnings {
+            let end = if text.is_empty() { "" } else { "\n" };
+            memory::append(&mut text, format_args!("{end}{warning}"))?;
+        }
+        let unscored = || state.layers.iter().filter(|layer| layer.counts.unscored_plans > 0);
+        if let Some(first) = unscored().next() {
+            let (end, number, count) = (if text.is_empty() { "" } else { "\n" }, first.number, unscored().count());
+            memory::append(
+                &mut text,
+                format_args!(
+                    "{end}layer {number} ({count} in all) kept tokens that were due for eviction, since no scored row has seen \
+                     them: mnnkv_session_scores must get the layer's tiles (in prompts: kv_h2o_prefill_queries), or \
+                     kv_h2o_evict_unscored must be true"
+                ),
+            )?;
+        }
+        Ok(text)
+    }
+
+    /// Whether tiles of a step of `queries` rows per head are used, of an open layer's step or of its next.
+    pub fn wants_scores(&self, layer: u32, queries: u32) -> Result<bool> {
+        let mut state = self.state()?;
+        let State { config, layers, .. } = &mut *state;
+        let wanted = find(layers, layer)?.wanted(config.h2o.as_ref());
+        Ok(wanted.is_some_and(|wanted| wanted.rows(queries as usize) > 0))
     }
 
     fn state(&self) -> Result<MutexGuard<'_, State>> {
@@ -118,11 +145,7 @@ impl Session {
         if let Some(store) = store {
             restore(mine, store, &mut cache)?;
         }
-        let wanted = config.h2o.as_ref().filter(|_| mine.evicts()).map(|h2o| Wanted {
-            block_tokens: h2o.block_tokens as usize,
-            prompt_rows: h2o.prefill_queries,
-            empty: mine.lengths.logical == 0,
-        });
+        let wanted = mine.wanted(config.h2o.as_ref());
         if let (Some(edit), Some(plan)) = (edit, mine.take_plan()) {
             let start = Instant::now();
             if let Err(error) = move_together(mine, store.as_mut(), &mut cache, &plan.pairs) {

@@ -46,7 +46,8 @@ impl State {
             return metrics;
         }
         lengths(&mut metrics, &layers);
-        eviction(&mut metrics, &layers);
+        let limited = self.config.h2o.as_ref().is_some_and(|h2o| h2o.max_tokens.is_some());
+        eviction(&mut metrics, &layers, limited);
         let Some(store) = &mut self.store else { return metrics };
         let compressed = layers.iter().any(|l| zones::zone(&self.config, l.number).is_some());
         if compressed {
@@ -77,7 +78,7 @@ fn lengths(metrics: &mut Metrics, layers: &[&Layer]) {
     metrics.h2o_released_bytes = total(layers, |l| l.counts.released_bytes);
 }
 
-fn eviction(metrics: &mut Metrics, layers: &[&Layer]) {
+fn eviction(metrics: &mut Metrics, layers: &[&Layer], limited: bool) {
     let layers: Vec<&Layer> = layers.iter().copied().filter(|l| l.evicts()).collect();
     if layers.is_empty() {
         return;
@@ -99,6 +100,10 @@ fn eviction(metrics: &mut Metrics, layers: &[&Layer]) {
     metrics.h2o_plan_count = total(&layers, |l| l.counts.plans);
     metrics.h2o_stale_plan_count = total(&layers, |l| l.counts.stale_plans);
     metrics.h2o_total_evict_tokens = total(&layers, |l| l.counts.evicted);
+    metrics.h2o_unscored_plan_count = total(&layers, |l| l.counts.unscored_plans);
+    if limited {
+        metrics.h2o_over_limit_count = total(&layers, |l| l.counts.over_steps);
+    }
     // Plans; blocks are added where tokens are compressed.
     metrics.h2o_lossless_fallback_count = total(&layers, |l| l.counts.fallbacks);
     if total(&layers, |l| l.counts.evictions) > 0.0 {

@@ -22,6 +22,8 @@ pub(super) struct Scores {
     blocks: Vec<Score>,
     /// Tokens the blocks cover.
     len: u32,
+    /// The first of them, which a scored row has seen. What came since has no score to be judged by.
+    scored: u32,
 }
 
 /// The scored rows of one step.
@@ -35,20 +37,23 @@ pub(super) struct Attention<'a> {
 
 impl Scores {
     pub(super) fn new(aggregation: Aggregation, block_tokens: u32) -> Self {
-        Scores { aggregation, block_tokens, blocks: Vec::new(), len: 0 }
+        Scores { aggregation, block_tokens, blocks: Vec::new(), len: 0, scored: 0 }
     }
 
     pub(super) fn clear(&mut self) {
         self.blocks.clear();
-        self.len = 0;
+        (self.len, self.scored) = (0, 0);
+    }
+
+    /// How many of the last tokens no scored row has seen.
+    pub(super) fn unscored(&self) -> u32 {
+        self.len - self.scored
     }
 
     /// Follows the cache to `kv_len` tokens: new ones have no score yet.
     pub(super) fn grow(&mut self, kv_len: u32) -> Result<()> {
         let count = kv_len.div_ceil(self.block_tokens) as usize;
-        let more = count.saturating_sub(self.blocks.len());
-        memory::reserve_amortized(&mut self.blocks, more)?;
-        self.blocks.resize(count, Score::default());
+        memory::resize_amortized(&mut self.blocks, count)?;
         self.len = kv_len;
         Ok(())
     }
@@ -59,6 +64,8 @@ impl Scores {
         let (heads, rows_f) = (f64::from(heads), f64::from(rows));
         let mass = |i: usize| masses.get(i).copied().unwrap_or(0.0);
         let (size, len) = (self.block_tokens, self.len);
+        // The last row sees all tokens.
+        self.scored = len;
         for (i, block) in self.blocks.iter_mut().enumerate() {
             match self.aggregation {
                 Aggregation::Ema { alpha } => {
@@ -85,6 +92,7 @@ impl Scores {
         let mut to = 0;
         for [offset, count] in pairs {
             let (mut at, end) = (*offset as u32, (offset + count) as u32);
+            kept.scored += end.min(self.scored).saturating_sub(at);
             while at < end {
                 let step = (size - at % size).min(size - to % size).min(end - at);
                 let from = self.blocks[(at / size) as usize];
@@ -101,17 +109,14 @@ impl Scores {
 
     /// The numbers that a plan ranks blocks by.
     pub(super) fn ranking(&self) -> Result<Vec<f32>> {
-        let mut ranking = Vec::new();
-        memory::reserve(&mut ranking, self.blocks.len())?;
-        ranking.extend(self.blocks.iter().enumerate().map(|(i, block)| match self.aggregation {
+        memory::collect(self.blocks.iter().enumerate().map(|(i, block)| match self.aggregation {
             Aggregation::Ema { .. } | Aggregation::Sum => block.value as f32,
             Aggregation::NormSum if block.seen == 0.0 => 0.0,
             Aggregation::NormSum => {
                 let tokens = self.block_tokens.min(self.len - i as u32 * self.block_tokens);
                 (block.value * f64::from(tokens) / block.seen) as f32
             }
-        }));
-        Ok(ranking)
+        }))
     }
 }
 

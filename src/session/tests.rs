@@ -97,6 +97,8 @@ fn run(part: u64, kind: &Kind) {
         ("scored steps", 20 * count),
         ("plans", 10 * count),
         ("stale plans", count / 2),
+        ("plans without scores", count / 20),
+        ("steps above a cap", count / 20),
         ("evictions", 3 * count),
         ("encoded blocks", if workers { count / 10 } else { 2 * count }),
         ("restored blocks", if workers { count / 10 } else { 2 * count }),

@@ -53,6 +53,12 @@ pub(crate) fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Resu
     Ok(())
 }
 
+/// As [`resize`], doubling the capacity when it must grow.
+pub(crate) fn resize_amortized<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
+    reserve_amortized(buffer, len.saturating_sub(buffer.len()))?;
+    resize(buffer, len)
+}
+
 /// Returns the first `len` elements of `buffer`, which grows when it is shorter. Callers must overwrite them.
 pub(crate) fn at_least<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<&mut [T]> {
     if len > buffer.len() {

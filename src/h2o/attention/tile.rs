@@ -39,12 +39,18 @@ pub struct Tile<'a> {
 }
 
 /// The rows of a head that count: the last few, or the last few of each of several heads.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
     /// Rows of its tiles.
     pub(super) queries: usize,
     per_head: usize,
     last: usize,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Rows::all(0)
+    }
 }
 
 impl Rows {

@@ -216,6 +216,7 @@ keys! {
     ]);
     kv_h2o_ema_alpha: Real(0.9, 0.0..=1.0);
     kv_h2o_prefill_queries: Whole<i32>(0, -1..=i32::MAX);
+    kv_h2o_evict_unscored: Switch(false);
     kv_h2o_log_stats: Switch(false);
 
     kv_lossless_enable: Switch(false);

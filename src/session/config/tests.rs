@@ -248,6 +248,7 @@ fn the_defaults_when_switched_on() {
         update_interval: 16,
         aggregation: Aggregation::Ema { alpha: 0.9 },
         prefill_queries: 0,
+        evict_unscored: false,
         log_stats: false,
     };
     let lossless = Lossless {
@@ -284,7 +285,8 @@ fn every_key_reaches_its_field() {
         "kv_h2o_recent_tokens": 100, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25,
         "kv_h2o_target_lossy_ratio": 9, "kv_h2o_target_basis": "physical", "kv_h2o_max_tokens": 2000,
         "kv_h2o_trigger_min_tokens": 700, "kv_h2o_update_interval": 8, "kv_h2o_aggregation": "norm_sum",
-        "kv_h2o_ema_alpha": 0.5, "kv_h2o_prefill_queries": 64, "kv_h2o_log_stats": true,
+        "kv_h2o_ema_alpha": 0.5, "kv_h2o_prefill_queries": 64, "kv_h2o_evict_unscored": true,
+        "kv_h2o_log_stats": true,
         "kv_lossless_scope": "front_n_and_h2o_kept", "kv_lossless_front_n": 3, "kv_lossless_codec": "gear_delta",
         "kv_lossless_codec_runtime": "gear_v1", "kv_lossless_predictors_k": "raw, delta_seq",
         "kv_lossless_predictors_v": "xor_seq", "kv_lossless_effort": 9, "kv_lossless_runtime_mode": "store",
@@ -309,6 +311,7 @@ fn every_key_reaches_its_field() {
         update_interval: 8,
         aggregation: Aggregation::NormSum,
         prefill_queries: 64,
+        evict_unscored: true,
         log_stats: true,
     };
     let lossless = Lossless {

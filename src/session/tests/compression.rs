@@ -260,6 +260,7 @@ fn with_the_strict_check_even_tokens_that_a_host_writes_anew_are_not_lost() {
 fn pages_behind_evicted_tokens_go_back() {
     let mut chat = Chat::new(json!({
         "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 600, "kv_h2o_recent_tokens": 64,
+        "kv_h2o_evict_unscored": true,
     }));
     chat.step(1500);
     let len = chat.host.len();

@@ -321,3 +321,92 @@ fn what_was_not_measured_is_absent() {
     assert_eq!((&json["h2o_logical_tokens"], &json["layers"][0]["layer"]), (&json!(3), &json!(1)));
     assert!(json.get("h2o_lossless_ratio").is_none() && json["layers"].as_array().unwrap().len() == 1);
 }
+
+/// Decode steps after a prompt, of which `scored` says which are scored.
+fn decode(chat: &mut Chat, steps: u32, scored: impl Fn(u32) -> bool) {
+    for step in 0..steps {
+        if scored(step) {
+            chat.step(0, 1, |_, at| if at < 6 { 9.0 } else { 1.0 });
+        } else {
+            unscored(chat, 1);
+        }
+    }
+}
+
+fn unscored(chat: &mut Chat, rows: u32) {
+    chat.begin(0);
+    chat.lengths[0] += rows;
+    let (key, value) = &mut chat.buffers[0];
+    let cache = Cache { layout: &chat.layout, key, value };
+    chat.session.end(0, 1, rows, cache, chat.lengths[0]).unwrap();
+}
+
+#[test]
+fn without_scores_nothing_is_evicted_unless_the_config_says_so() {
+    for (evict, cap) in [(false, 0), (true, 0), (false, 40), (true, 40)] {
+        let mut config = six_of_ten();
+        config["kv_h2o_update_interval"] = json!(4);
+        config["kv_h2o_max_tokens"] = json!(cap);
+        config["kv_h2o_evict_unscored"] = json!(evict);
+        let mut chat = Chat::new(config, 1, 128);
+        let before = chat.session.warnings().unwrap();
+        unscored(&mut chat, 20);
+        decode(&mut chat, 40, |_| false);
+        let metrics = chat.session.metrics(None).unwrap();
+        assert_eq!(chat.lengths(0).1 < 60, evict, "{cap}");
+        assert_eq!(metrics.h2o_unscored_plan_count > 0.0, !evict);
+        assert_eq!((metrics.h2o_plan_count > 0.0, metrics.h2o_over_limit_count > 0.0), (evict, !evict && cap > 0));
+        let warnings = chat.session.warnings().unwrap();
+        let told =
+            warnings.strip_prefix(&before).unwrap().lines().filter(|l| l.contains("kv_h2o_evict_unscored")).count();
+        assert_eq!(told, usize::from(!evict), "{warnings}");
+        assert!(before.is_empty() || warnings[before.len()..].starts_with('\n') || evict, "{warnings}");
+    }
+}
+
+#[test]
+fn tokens_stay_until_a_scored_row_has_seen_them() {
+    let mut config = six_of_ten();
+    config["kv_h2o_update_interval"] = json!(1);
+    let mut chat = Chat::new(config, 1, 128);
+    decode(&mut chat, 1, |_| true);
+    // 20 more come without scores: a plan has none to choose from but the first, which stays.
+    unscored(&mut chat, 20);
+    decode(&mut chat, 3, |_| false);
+    chat.begin(0);
+    assert_eq!(chat.lengths(0), (24, 24));
+    let (key, value) = &mut chat.buffers[0];
+    chat.session.end(0, 0, 0, Cache { layout: &chat.layout, key, value }, 24).unwrap();
+    decode(&mut chat, 1, |_| true);
+    chat.begin(0);
+    assert_eq!(chat.lengths(0).0, 25);
+    assert!(chat.lengths(0).1 < 20, "{:?}", chat.positions(0));
+}
+
+#[test]
+fn a_host_hears_which_layers_and_steps_want_scores() {
+    let mut config = six_of_ten();
+    config["kv_h2o_layer_start"] = json!(1);
+    for (rows, prompts) in [(0, false), (3, true), (-1, true)] {
+        config["kv_h2o_prefill_queries"] = json!(rows);
+        let mut chat = Chat::new(config.clone(), 2, 256);
+        let wants = |chat: &Chat, layer, queries| chat.session.wants_scores(layer, queries).unwrap();
+        for queries in [0, 1, 64, 65, 4000] {
+            assert!(!wants(&chat, 0, queries), "no token of layer 0 goes");
+            assert_eq!(wants(&chat, 1, queries), prompts && queries > 0, "an empty layer's step is a prompt");
+        }
+        chat.begin(1);
+        assert_eq!(wants(&chat, 1, 1), prompts);
+        let (key, value) = &mut chat.buffers[1];
+        chat.session.end(1, 0, 8, Cache { layout: &chat.layout, key, value }, 8).unwrap();
+        chat.lengths[1] = 8;
+        for open in [false, true] {
+            if open {
+                chat.begin(1);
+            }
+            assert_eq!([0, 1, 64, 65, 4000].map(|n| wants(&chat, 1, n)), [false, true, true, prompts, prompts]);
+        }
+        assert!(chat.session.wants_scores(2, 1).is_err());
+    }
+    assert!(!Chat::new(json!({}), 1, 32).session.wants_scores(0, 1).unwrap());
+}

@@ -18,6 +18,8 @@ struct Token {
     value: f64,
     /// Rows that could have looked at it.
     seen: f64,
+    /// It was in the cache when a step was scored.
+    scored: bool,
 }
 
 /// What a layer is going to lose.
@@ -41,6 +43,10 @@ pub(super) struct Counts {
     pub(super) scored: u64,
     /// Plans that there was no memory for.
     pub(super) unplanned: u64,
+    /// Plans that tokens without a score prevented or changed.
+    pub(super) unscored: u64,
+    /// Steps that left more tokens than the cap.
+    pub(super) over: u64,
 }
 
 pub(super) struct Model {
@@ -133,6 +139,7 @@ impl Model {
         if let Some((masses, heads)) = masses {
             self.counts.scored += 1;
             self.fold(&rules, masses, heads, counted, before);
+            self.tokens.iter_mut().for_each(|token| token.scored = true);
         }
         let due = if queries == 0 {
             false
@@ -142,11 +149,15 @@ impl Model {
             self.clock += 1;
             self.clock >= rules.interval
         };
+        self.counts.over += u64::from(rules.cap.is_some_and(|cap| self.len() > cap));
         let wanted = due && self.basis(&rules) >= rules.trigger || self.is_over(&rules);
-        if wanted {
-            self.plan_if(planned, &rules);
-        }
-        wanted
+        wanted && self.plan_if(planned, &rules)
+    }
+
+    /// The last tokens that must stay since they have no score.
+    fn unscored(&self, rules: &Rules) -> usize {
+        let unscored = self.tokens.iter().rev().take_while(|token| !token.scored).count();
+        if rules.evict_unscored { 0 } else { unscored }
     }
 
     /// The most that a step appended that was no prompt.
@@ -205,13 +216,19 @@ impl Model {
         if rules.logical { self.logical as usize } else { self.len() }
     }
 
-    /// It is time for a plan; `planned`: and there was memory for it.
-    fn plan_if(&mut self, planned: bool, rules: &Rules) {
+    /// It is time for a plan; `planned`: and there was memory for it. Answers whether there was something to plan with.
+    fn plan_if(&mut self, planned: bool, rules: &Rules) -> bool {
+        if self.len() > 0 && self.unscored(rules) == self.len() {
+            self.counts.unscored += 1;
+            self.clock = 0;
+            return false;
+        }
         if planned {
             self.make_plan(rules);
         } else {
             self.counts.unplanned += 1;
         }
+        true
     }
 
     fn make_plan(&mut self, rules: &Rules) {
@@ -224,7 +241,9 @@ impl Model {
         }
         let tokens = |b: usize| b * size..len.min((b + 1) * size);
         let blocks = len.div_ceil(size);
-        let first_recent = len.saturating_sub(rules.recent) / size;
+        let recent = rules.recent.max(self.unscored(rules));
+        self.counts.unscored += u64::from(recent > rules.recent);
+        let first_recent = len.saturating_sub(recent) / size;
         let mut keep: Vec<bool> = (0..blocks).map(|b| b * size < rules.sink || b >= first_recent).collect();
         let held = |keep: &[bool]| (0..blocks).filter(|b| keep[*b]).map(|b| tokens(b).len()).sum::<usize>();
         let floor = held(&keep);

@@ -60,7 +60,7 @@ impl Run {
         });
         let session = Rc::new(made.flatten().next().expect("the shortage ends by chance"));
         shortage::set(0, 0);
-        assert_eq!(session.warnings().iter().find(|w| w.contains("not a key")), None);
+        assert!(!session.warnings().unwrap().contains("not a key"));
         let layer = |number| Layer {
             host: Host::new(&mut random),
             model: Model::new(settings.rules_of(number)),
@@ -347,7 +347,7 @@ impl Run {
         self.each(Self::begin);
         self.check_measures();
         for layer in &self.layers {
-            let Counts { plans, stale, evictions, ties, scored, unplanned, .. } = layer.model.counts;
+            let Counts { plans, stale, evictions, ties, scored, unplanned, unscored, over, .. } = layer.model.counts;
             for (what, times) in [
                 ("plans", plans),
                 ("stale plans", stale),
@@ -355,6 +355,8 @@ impl Run {
                 ("ties", ties),
                 ("scored steps", scored),
                 ("no memory to plan", unplanned),
+                ("plans without scores", unscored),
+                ("steps above a cap", over),
             ] {
                 self.coverage.count(what, times);
             }

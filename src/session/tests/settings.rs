@@ -18,6 +18,8 @@ pub(super) struct Rules {
     pub(super) aggregation: Aggregation,
     /// The last rows of a prompt that count.
     pub(super) prompt_rows: usize,
+    /// Tokens that no scored row has seen go like others.
+    pub(super) evict_unscored: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +81,7 @@ impl Settings {
         };
         let rules = rules(random);
         key("h2o_enable", evict.to_string());
+        key("h2o_evict_unscored", rules.evict_unscored.to_string());
         key("h2o_layer_start", start.to_string());
         key("h2o_layer_end", end.to_string());
         for (name, number) in [
@@ -209,5 +212,6 @@ fn rules(random: &mut Random) -> Rules {
             _ => Aggregation::Ema(random.pick(&[0.0, 0.5, 0.75, 0.9375])),
         },
         prompt_rows: random.pick(&[0, 0, 1, 4, 30, usize::MAX]),
+        evict_unscored: random.once_in(4),
     }
 }

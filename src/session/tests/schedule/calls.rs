@@ -150,7 +150,7 @@ impl Run {
         let begun = Tile { queries: scored.queries, last: false, ..one_token(&values) };
         self.session.scores(number, 0, &begun).unwrap();
         self.refused(layer, |session, run| session.end(number, heads, queries, run.cache(layer), len));
-        self.session.scores(number, 0, &Tile { first: false, last: true, ..begun }).unwrap();
+        self.session.scores(number, 0, &Tile { first: false, last: true, token_begin: 1, ..begun }).unwrap();
         self.refused(layer, |session, run| session.end(number, heads, queries, run.cache(layer), len));
         true
     }

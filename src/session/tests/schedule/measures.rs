@@ -12,6 +12,8 @@ const SUMS: &[&str] = &[
     "h2o_last_evict_tokens",
     "h2o_plan_count",
     "h2o_stale_plan_count",
+    "h2o_unscored_plan_count",
+    "h2o_over_limit_count",
     "h2o_released_bytes",
     "h2o_resident_saved_bytes",
     "h2o_reclaimable_bytes",
@@ -45,6 +47,8 @@ impl Run {
                 assert_eq!(metrics.h2o_plan_count, model.counts.plans as f64);
                 assert_eq!(metrics.h2o_stale_plan_count, model.counts.stale as f64);
                 assert_eq!(metrics.h2o_total_evict_tokens, model.counts.evicted as f64);
+                assert_eq!(metrics.h2o_unscored_plan_count, model.counts.unscored as f64);
+                assert_eq!(measured(&metrics, "h2o_over_limit_count"), model.counts.over as f64);
                 assert_eq!(metrics.h2o_score_us.is_nan(), model.counts.scored == 0);
                 let last = Some(metrics.h2o_last_evict_tokens).filter(|tokens| !tokens.is_nan());
                 assert_eq!(last, (model.counts.evictions > 0).then_some(model.counts.last_evicted as f64));
