@@ -30,7 +30,6 @@ pub mod arch;
 pub mod dtype;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod ffi;
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod gear;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod h2o;

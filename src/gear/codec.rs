@@ -1,5 +1,6 @@
 //! The two objects that callers hold: an encoder and a decoder for every format and type.
 
+use super::budget::{Budget, held};
 use super::options::{Format, Options};
 use super::v1::{self, Width};
 use super::v2;
@@ -7,11 +8,37 @@ use super::zstd;
 use crate::dtype::Dtype;
 use crate::status::{Result, bail};
 
+/// Working memory that encoders of both formats share, each part up to a little over the length of the words.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub(super) blob: Vec<u8>,
+    /// A blob that may prove shorter.
+    pub(super) other: Vec<u8>,
+    pub(super) planes: Vec<u8>,
+    pub(super) grouped: Vec<u8>,
+}
+
+impl Buffers {
+    /// Frees all but the blob.
+    pub(super) fn release(&mut self) {
+        *self = Buffers { blob: std::mem::take(&mut self.blob), ..Buffers::default() };
+    }
+
+    pub(super) fn swap_blobs(&mut self) {
+        std::mem::swap(&mut self.blob, &mut self.other);
+    }
+
+    /// The bytes that are held.
+    pub(super) fn held(&self) -> usize {
+        [&self.blob, &self.other, &self.planes, &self.grouped].map(held).iter().sum()
+    }
+}
+
 /// Encodes words. Holds the working memory of its calls, which [`Encoder::encode`] says, from one call to the next.
 #[derive(Default)]
 pub struct Encoder {
     zstd: zstd::Compressor,
-    v1: v1::Encoder,
+    buffers: Buffers,
     v2: v2::Encoder,
 }
 
@@ -22,22 +49,21 @@ impl Encoder {
     }
 
     /// Encodes `words`, a whole number of words of `dtype` and at least one. The blob lives in the encoder until the
-    /// next call. Format v1 keeps about three times the largest input as working memory, v2 four times, with a
-    /// rotation hint eight.
+    /// next call. Holds at most six times the largest input and 2 MiB.
     pub fn encode(&mut self, words: &[u8], dtype: Dtype, options: &Options<'_>) -> Result<&[u8]> {
         match options.format {
-            Format::V1 => self.v1.encode(words, Width::of(dtype)?, options, &mut self.zstd),
-            Format::V2 => self.v2.encode(words, dtype, options, &mut self.zstd),
+            Format::V1 => v1::encode(words, Width::of(dtype)?, options, &mut self.zstd, &mut self.buffers),
+            Format::V2 => self.v2.encode(words, dtype, options, &mut self.zstd, &mut self.buffers),
         }
     }
 }
 
-/// Decodes blobs of every format. Holds about three times the largest output as working memory.
+/// Decodes blobs of every format. Holds the working memory of its calls, which [`Decoder::decode`] says, from one call
+/// to the next.
 #[derive(Default)]
 pub struct Decoder {
     zstd: zstd::Decompressor,
-    lanes: Vec<u8>,
-    v2: v2::Decoder,
+    buffers: v2::DecodeBuffers,
 }
 
 impl Decoder {
@@ -46,13 +72,52 @@ impl Decoder {
         Self::default()
     }
 
-    /// Decodes `blob` to the start of `words` and returns the length in bytes. Reads nothing past `blob`, allocates
-    /// no more than a few times what `words` is long, and writes to `words` only after the whole blob proved sound.
+    /// Decodes `blob` to the start of `words` and returns the length in bytes. Reads nothing past `blob`, and writes to
+    /// `words` only after the whole blob proved sound. Holds at most three times the lengths of the blob and the words,
+    /// and 256 KiB: a blob that takes more is refused with OUT_OF_MEMORY. No encoder of this library wrote such a one.
     pub fn decode(&mut self, blob: &[u8], dtype: Dtype, words: &mut [u8]) -> Result<usize> {
-        if v2::is_v2(blob) {
-            return self.v2.decode(blob, dtype, words, &mut self.zstd);
+        self.decode_within(blob, dtype, words, None)
+    }
+
+    /// As [`Decoder::decode`], holding at most `max_working_bytes`, which may be more or less.
+    pub fn decode_within(
+        &mut self,
+        blob: &[u8],
+        dtype: Dtype,
+        words: &mut [u8],
+        max_working_bytes: Option<usize>,
+    ) -> Result<usize> {
+        let held = self.zstd.held() + self.buffers.held();
+        let mut budget = Budget::new(max_working_bytes, held);
+        match self.run(blob, dtype, words, &mut budget) {
+            // What other blobs left may be all that is in the way.
+            Err(_) if budget.was_exceeded() && held > 0 => {
+                *self = Decoder::default();
+                self.run(blob, dtype, words, &mut Budget::new(max_working_bytes, 0))
+            }
+            result => result,
         }
-        v1::decode(blob, v1_width(dtype)?, words, &mut self.zstd, &mut self.lanes)
+    }
+
+    fn run(&mut self, blob: &[u8], dtype: Dtype, words: &mut [u8], budget: &mut Budget) -> Result<usize> {
+        let Decoder { zstd, buffers } = self;
+        if v2::is_v2(blob) {
+            return v2::decode(blob, dtype, words, &mut Context { zstd, budget }, buffers);
+        }
+        v1::decode(blob, v1_width(dtype)?, words, &mut Context { zstd, budget }, &mut buffers.words)
+    }
+}
+
+/// What every part of a decoder works with.
+pub(super) struct Context<'a> {
+    pub(super) zstd: &'a mut zstd::Decompressor,
+    pub(super) budget: &'a mut Budget,
+}
+
+impl Context<'_> {
+    /// Decompresses `src`, which must be exactly one ZSTD frame, into exactly `out`.
+    pub(super) fn unzstd(&mut self, src: &[u8], out: &mut [u8]) -> Result<()> {
+        self.zstd.decode(src, out, self.budget)
     }
 }
 

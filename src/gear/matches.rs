@@ -10,7 +10,7 @@ pub(super) const PIECE: usize = 24 << 10;
 const COST: f64 = 22.0;
 
 /// What coding promises for some bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Survey {
     /// Codes for single bytes save nothing.
     pub(super) is_noise: bool,

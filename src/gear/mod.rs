@@ -7,6 +7,7 @@
 //! Stages are pure functions over slices. [`Encoder`] and [`Decoder`] only own the working memory the stages share,
 //! so that a steady stream of calls allocates nothing.
 
+mod budget;
 mod codec;
 mod entropy;
 mod histogram;

@@ -1,17 +1,31 @@
 //! The ZSTD library: whole slices through contexts that are made on first use and kept.
 
-use crate::status::{Error, Result, Status, bail};
+use super::budget::Budget;
+use crate::status::{Error, Result, bail, error};
 use zstd_safe::{CCtx, CParameter, DCtx, ResetDirective, Strategy};
 
 /// The first four bytes of a ZSTD frame, as a little-endian number.
 const MAGIC: u32 = 0xFD2F_B528;
 
+/// What ZSTD returns where it had no memory: the negative of ZSTD_error_memory_allocation.
+const NO_MEMORY: usize = 64usize.wrapping_neg();
+
 fn no_memory(what: &str) -> Error {
-    Error::new(Status::OutOfMemory, format!("no memory for a ZSTD {what} context"))
+    error!(OutOfMemory, "no memory for a ZSTD {what} context")
 }
 
-fn internal(code: usize) -> Error {
-    Error::new(Status::Internal, format!("ZSTD could not compress: {}", zstd_safe::get_error_name(code)))
+fn not_compressed(code: usize) -> Error {
+    match code {
+        NO_MEMORY => no_memory("compression"),
+        _ => error!(Internal, "ZSTD could not compress: {}", zstd_safe::get_error_name(code)),
+    }
+}
+
+fn not_decompressed(code: usize) -> Error {
+    match code {
+        NO_MEMORY => no_memory("decompression"),
+        _ => error!(Corrupt, "ZSTD payload: {}", zstd_safe::get_error_name(code)),
+    }
 }
 
 /// The largest output for `len` input bytes.
@@ -25,7 +39,7 @@ pub(super) enum Search {
     /// For byte lanes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
     /// as larger ones. Sizes of level 3 or better in less time; `cargo bench --bench zstd` has the comparison.
     Lanes { min_match: u32, hash_log: u32 },
-    /// The library's own choice for a level.
+    /// The library's own choice for a level, with tables of at most [`TABLE_LOG`].
     Level(i32),
 }
 
@@ -44,6 +58,17 @@ impl Search {
     }
 }
 
+/// The largest tables have this many entries, as a power of two, so that a context is bounded whatever it
+/// compresses. What a search of a level would find with more is less than 0.1% of a lane of a cache.
+const TABLE_LOG: u32 = 16;
+
+/// No compression context holds more bytes.
+#[cfg(test)]
+const COMPRESSION_CONTEXT: usize = 5 << 18;
+
+/// The bytes of a decompression context, rounded up.
+pub(super) const DECOMPRESSION_CONTEXT: usize = 128 << 10;
+
 #[derive(Default)]
 pub(super) struct Compressor {
     cctx: Option<CCtx<'static>>,
@@ -58,9 +83,14 @@ impl Compressor {
             none => none.insert(CCtx::try_create().ok_or_else(|| no_memory("compression"))?),
         };
         if self.search != Some(search) {
-            cctx.reset(ResetDirective::Parameters).map_err(internal)?;
+            self.search = None;
+            cctx.reset(ResetDirective::Parameters).map_err(not_compressed)?;
             let parameters: &[CParameter] = match search {
-                Search::Level(level) => &[CParameter::CompressionLevel(level)],
+                Search::Level(level) => &[
+                    CParameter::CompressionLevel(level),
+                    CParameter::HashLog(TABLE_LOG),
+                    CParameter::ChainLog(TABLE_LOG),
+                ],
                 Search::Lanes { min_match, hash_log } => &[
                     CParameter::CompressionLevel(3),
                     CParameter::Strategy(Strategy::ZSTD_dfast),
@@ -70,11 +100,11 @@ impl Compressor {
                 ],
             };
             for parameter in parameters {
-                cctx.set_parameter(*parameter).map_err(internal)?;
+                cctx.set_parameter(*parameter).map_err(not_compressed)?;
             }
             self.search = Some(search);
         }
-        cctx.compress2(out, src).map_err(internal)
+        cctx.compress2(out, src).map_err(not_compressed)
     }
 }
 
@@ -83,23 +113,50 @@ pub(super) struct Decompressor(Option<DCtx<'static>>);
 
 impl Decompressor {
     /// Decompresses `src`, which must be exactly one frame, into exactly `out`.
-    pub(super) fn decode(&mut self, src: &[u8], out: &mut [u8]) -> Result<()> {
+    pub(super) fn decode(&mut self, src: &[u8], out: &mut [u8], budget: &mut Budget) -> Result<()> {
         let dctx = match &mut self.0 {
             Some(dctx) => dctx,
-            none => none.insert(DCtx::try_create().ok_or_else(|| no_memory("decompression"))?),
+            none => {
+                budget.take(DECOMPRESSION_CONTEXT)?;
+                none.insert(DCtx::try_create().ok_or_else(|| no_memory("decompression"))?)
+            }
         };
-        let corrupt = |code| Error::new(Status::Corrupt, format!("ZSTD payload: {}", zstd_safe::get_error_name(code)));
         if src.first_chunk() != Some(&MAGIC.to_le_bytes()) {
             bail!(Corrupt, "ZSTD payload does not begin with a frame");
         }
-        let frame_len = zstd_safe::find_frame_compressed_size(src).map_err(corrupt)?;
+        let frame_len = zstd_safe::find_frame_compressed_size(src).map_err(not_decompressed)?;
         if frame_len != src.len() {
             bail!(Corrupt, "ZSTD payload has {} bytes after its frame", src.len() - frame_len);
         }
-        let len = dctx.decompress(out, src).map_err(corrupt)?;
+        let len = dctx.decompress(out, src).map_err(not_decompressed)?;
         if len != out.len() {
             bail!(Corrupt, "ZSTD payload yields {len} bytes; its frame announces {}", out.len());
         }
         Ok(())
+    }
+
+    /// The bytes of the context that is held.
+    pub(super) fn held(&self) -> usize {
+        if self.0.is_some() { DECOMPRESSION_CONTEXT } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_are_no_larger_than_what_is_counted_for_them() {
+        let dctx = DCtx::try_create().unwrap();
+        assert!(dctx.sizeof() <= DECOMPRESSION_CONTEXT, "{}", dctx.sizeof());
+        let src: Vec<u8> = (0..4_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as u8).collect();
+        let mut out = vec![0; bound(src.len())];
+        for search in [Search::lanes(4), Search::lanes(7).wider(), Search::Level(1), Search::Level(3), Search::Level(9)]
+        {
+            let mut compressor = Compressor::default();
+            compressor.encode(&src, search, &mut out).unwrap();
+            let size = compressor.cctx.unwrap().sizeof();
+            assert!(size <= COMPRESSION_CONTEXT, "{search:?}: {size}");
+        }
     }
 }

@@ -61,10 +61,23 @@ pub(crate) fn resize_amortized<T: Copy + Default>(buffer: &mut Vec<T>, len: usiz
 
 /// Returns the first `len` elements of `buffer`, which grows when it is shorter. Callers must overwrite them.
 pub(crate) fn at_least<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<&mut [T]> {
+    if len > buffer.capacity() {
+        cleared(buffer, len)?;
+    }
     if len > buffer.len() {
         resize(buffer, len)?;
     }
     Ok(&mut buffer[..len])
+}
+
+/// Empties `buffer` and makes room for `room` elements. Never holds the old room and the new one at once.
+pub(crate) fn cleared<T>(buffer: &mut Vec<T>, room: usize) -> Result<()> {
+    buffer.clear();
+    if room > buffer.capacity() {
+        *buffer = Vec::new();
+        reserve(buffer, room)?;
+    }
+    Ok(())
 }
 
 /// Returns `len` copies of `value`: `vec![value; len]`.

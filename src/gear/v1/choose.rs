@@ -10,13 +10,6 @@ use crate::gear::{entropy, histogram, matches};
 use crate::status::Result;
 use crate::sys::memory;
 
-/// Working memory for one lane.
-#[derive(Default)]
-pub(super) struct Scratch {
-    residual: Vec<u8>,
-    trial: Vec<u8>,
-}
-
 /// What a lane got.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
@@ -76,15 +69,15 @@ impl Coder {
 }
 
 /// Writes a payload for `lane` to `out`, which holds at least [`bound`] bytes: as small as the effort makes it. Equal
-/// input gives equal output.
+/// input gives equal output. `residual` and `trial` are working memory.
 pub(super) fn encode(
     lane: &[u8],
     options: &Options<'_>,
     zstd: &mut zstd::Compressor,
-    scratch: &mut Scratch,
+    residual: &mut Vec<u8>,
+    trial: &mut Vec<u8>,
     out: &mut [u8],
 ) -> Result<Choice> {
-    let Scratch { residual, trial } = scratch;
     let residual = memory::at_least(residual, lane.len())?;
     let effort = options.effort.get();
     let mut predictors = [(0, Predictor::Raw); Predictor::ALL.len()];

@@ -12,42 +12,33 @@ pub(super) use frame::{bound, decoded_len};
 pub(super) use predict::Predictor;
 pub(super) use split::Width;
 
+use super::codec::{Buffers, Context};
 use super::options::Options;
 use super::zstd;
 use crate::status::{Error, Result};
 use crate::sys::memory;
-use choose::Scratch;
 use frame::{Backend, Blob};
 
-/// Holds working memory of about three times the largest input, and the blob.
-#[derive(Default)]
-pub(super) struct Encoder {
-    lanes: Vec<u8>,
-    scratch: Scratch,
-    blob: Vec<u8>,
-}
-
-impl Encoder {
-    /// Encodes `words`, a whole number of words and at least one.
-    pub(super) fn encode(
-        &mut self,
-        words: &[u8],
-        width: Width,
-        options: &Options<'_>,
-        zstd: &mut zstd::Compressor,
-    ) -> Result<&[u8]> {
-        let count = frame::word_count(words.len(), width)?;
-        let lanes = memory::at_least(&mut self.lanes, words.len())?;
-        let blob = memory::at_least(&mut self.blob, frame::room(count, choose::bound(count as usize), width))?;
-        split::split(width, words, lanes);
-        let mut len = frame::begin(blob, count);
-        for lane in lanes.chunks_exact(count as usize) {
-            let (header, payload) = frame::split_header(&mut blob[len..]);
-            let choice = choose::encode(lane, options, zstd, &mut self.scratch, payload)?;
-            len += frame::put_header(header, count, &choice);
-        }
-        Ok(&blob[..len])
+/// Encodes `words`, a whole number of words and at least one, to `buffers.blob`.
+pub(super) fn encode<'a>(
+    words: &[u8],
+    width: Width,
+    options: &Options<'_>,
+    zstd: &mut zstd::Compressor,
+    buffers: &'a mut Buffers,
+) -> Result<&'a [u8]> {
+    let count = frame::word_count(words.len(), width)?;
+    let Buffers { blob, other: trial, planes: lanes, grouped: residual } = buffers;
+    let lanes = memory::at_least(lanes, words.len())?;
+    let blob = memory::at_least(blob, frame::room(count, choose::bound(count as usize), width))?;
+    split::split(width, words, lanes);
+    let mut len = frame::begin(blob, count);
+    for lane in lanes.chunks_exact(count as usize) {
+        let (header, payload) = frame::split_header(&mut blob[len..]);
+        let choice = choose::encode(lane, options, zstd, residual, trial, payload)?;
+        len += frame::put_header(header, count, &choice);
     }
+    Ok(&blob[..len])
 }
 
 /// Decodes `blob` to the start of `words` and returns the length in bytes. `lanes` is working memory. Writes to
@@ -56,18 +47,19 @@ pub(super) fn decode(
     blob: &[u8],
     width: Width,
     words: &mut [u8],
-    zstd: &mut zstd::Decompressor,
+    context: &mut Context<'_>,
     lanes: &mut Vec<u8>,
 ) -> Result<usize> {
     let Blob { words: count, decoded_len: len, frames } = frame::parse(blob, width)?;
     if words.len() < len {
         return Err(Error::too_small("dst_cap (bytes)", words.len(), len));
     }
-    memory::resize(lanes, len)?;
+    context.budget.allow(blob.len(), len);
+    let lanes = context.budget.at_least(lanes, len)?;
     for (lane, frame) in lanes.chunks_exact_mut(count).zip(&frames) {
         match frame.backend {
             Backend::Rle => rle::decode(frame.payload, lane)?,
-            Backend::Zstd => zstd.decode(frame.payload, lane)?,
+            Backend::Zstd => context.unzstd(frame.payload, lane)?,
         }
         predict::restore(frame.predictor, lane);
     }

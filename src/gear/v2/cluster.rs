@@ -106,23 +106,32 @@ const SAMPLE: usize = 192;
 /// Symbols for which one more group is thought of.
 const SYMBOLS_PER_GROUP: usize = 2048;
 
-/// Puts every unit into one of at most `limit` groups; returns each unit's group, numbered from 0 without gaps, and
-/// how many there are. A group is worth having when it saves `group_bytes`.
+/// Puts each of `count` units into one of at most `limit` groups: hands its number and that of its group, numbered from
+/// 0 without gaps, to `assign`, and returns how many groups there are. A group is worth having when it saves
+/// `group_bytes`. `histogram` returns the histogram of a unit; only those of a sample are kept.
 ///
 /// Starts with one group and adds the unit that fits worst as the seed of the next, then lets groups and units settle
 /// (Lloyd), gives up groups that do not pay, and lets them settle once more.
-pub(super) fn cluster(units: &[Histogram], limit: usize, group_bytes: usize) -> Result<(Vec<u8>, usize)> {
-    let step = units.len().div_ceil(SAMPLE).max(1);
-    let sample: Vec<&Histogram> = units.iter().step_by(step).collect();
+pub(super) fn cluster(
+    count: usize,
+    mut histogram: impl FnMut(usize) -> Histogram,
+    limit: usize,
+    group_bytes: usize,
+    mut assign: impl FnMut(usize, usize),
+) -> Result<usize> {
+    let step = count.div_ceil(SAMPLE).max(1);
+    let sample: Vec<Histogram> = memory::collect((0..count).step_by(step).map(&mut histogram))?;
     let mut whole = [0u64; BINS];
     for unit in &sample {
         add(&mut whole, unit);
     }
     let symbols: u64 = whole.iter().sum::<u64>().max(1);
     let limit = limit.min(symbols as usize * step / SYMBOLS_PER_GROUP).max(1);
-    let mut groups = vec![costs(&whole)];
-    let mut cheapest: Vec<i32> = sample.iter().map(|unit| cost(unit, &groups[0])).collect();
-    let mut excess: Vec<i32> = sample.iter().zip(&cheapest).map(|(unit, cost)| cost - own_cost(unit)).collect();
+    let mut groups = Vec::new();
+    memory::reserve(&mut groups, limit)?;
+    memory::push(&mut groups, costs(&whole))?;
+    let mut cheapest: Vec<i32> = memory::collect(sample.iter().map(|unit| cost(unit, &groups[0])))?;
+    let mut excess: Vec<i32> = memory::collect(sample.iter().zip(&cheapest).map(|(unit, cost)| cost - own_cost(unit)))?;
     while groups.len() < limit {
         let Some((worst, _)) = excess.iter().enumerate().max_by_key(|(i, e)| (**e, std::cmp::Reverse(*i))) else {
             break;
@@ -138,31 +147,31 @@ pub(super) fn cluster(units: &[Histogram], limit: usize, group_bytes: usize) -> 
         }
         // Never the seed again, even if the group does not suit its own seed.
         excess[worst] = 0;
-        groups.push(group);
+        memory::push(&mut groups, group)?;
     }
 
-    settle(&sample, &mut groups);
-    let losses = settle(&sample, &mut groups);
+    settle(&sample, &mut groups)?;
+    let losses = settle(&sample, &mut groups)?;
     let worth = group_bytes as i64 * 8 * 256 / step as i64;
     let mut pays = losses.iter().map(|loss| *loss >= worth);
     groups.retain(|_| pays.next() == Some(true));
     if groups.is_empty() {
-        groups.push(costs(&whole));
+        memory::push(&mut groups, costs(&whole))?;
     }
-    settle(&sample, &mut groups);
+    settle(&sample, &mut groups)?;
 
     let mut number = [None; 256];
-    let mut count = 0;
-    let mut assignment = Vec::new();
-    memory::reserve(&mut assignment, units.len())?;
-    for unit in units {
-        let (group, _) = choose(unit, &groups);
-        assignment.push(*number[group].get_or_insert_with(|| {
-            count += 1;
-            (count - 1) as u8
-        }));
+    let mut used = 0;
+    for unit in 0..count {
+        let counts = if unit % step == 0 { sample[unit / step] } else { histogram(unit) };
+        let (group, _) = choose(&counts, &groups);
+        let group = *number[group].get_or_insert_with(|| {
+            used += 1;
+            used - 1
+        });
+        assign(unit, group);
     }
-    Ok((assignment, count))
+    Ok(used)
 }
 
 fn add(counts: &mut [u64; BINS], unit: &Histogram) {
@@ -187,8 +196,8 @@ fn choose(unit: &Histogram, groups: &[Costs]) -> (usize, i32) {
 
 /// Moves every unit to its cheapest group, then makes every group's costs those of its members. Returns what giving
 /// up each group would have cost.
-fn settle(units: &[&Histogram], groups: &mut Vec<Costs>) -> Vec<i64> {
-    let mut sums = vec![([0u64; BINS], 0i64); groups.len()];
+fn settle(units: &[Histogram], groups: &mut Vec<Costs>) -> Result<Vec<i64>> {
+    let mut sums = memory::filled(([0u64; BINS], 0i64), groups.len())?;
     for unit in units {
         let (group, loss) = choose(unit, groups);
         add(&mut sums[group].0, unit);
@@ -196,6 +205,7 @@ fn settle(units: &[&Histogram], groups: &mut Vec<Costs>) -> Vec<i64> {
     }
     // Of a group that nobody chose, nothing is left.
     sums.retain(|(sum, _)| sum.iter().any(|n| *n > 0));
-    *groups = sums.iter().map(|(sum, _)| costs(sum)).collect();
-    sums.iter().map(|(_, loss)| *loss).collect()
+    groups.truncate(sums.len());
+    groups.iter_mut().zip(&sums).for_each(|(group, (sum, _))| *group = costs(sum));
+    memory::collect(sums.iter().map(|(_, loss)| *loss))
 }

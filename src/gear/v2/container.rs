@@ -57,19 +57,20 @@ pub(in crate::gear) fn is_v2(blob: &[u8]) -> bool {
     blob.starts_with(&START)
 }
 
-/// Appends a header to an empty blob.
-pub(super) fn begin(blob: &mut Vec<u8>, header: &Header) {
-    blob.extend_from_slice(&START);
-    blob.extend_from_slice(&[VERSION, REVISION, header.dtype as u32 as u8, header.mode as u8]);
-    blob.extend_from_slice(&(header.row_len as u32).to_le_bytes());
-    blob.extend_from_slice(&(header.decoded_len as u64).to_le_bytes());
-    blob.extend_from_slice(&header.checksum.to_le_bytes());
+/// Replaces `blob` by a header, with room for a stored blob.
+pub(super) fn begin(blob: &mut Vec<u8>, header: &Header) -> Result<()> {
+    memory::cleared(blob, header.decoded_len + OVERHEAD)?;
+    memory::extend(blob, &START)?;
+    memory::extend(blob, &[VERSION, REVISION, header.dtype as u32 as u8, header.mode as u8])?;
+    memory::extend(blob, &(header.row_len as u32).to_le_bytes())?;
+    memory::extend(blob, &(header.decoded_len as u64).to_le_bytes())?;
+    memory::extend(blob, &header.checksum.to_le_bytes())
 }
 
 /// Appends the checksum of the blob.
-pub(super) fn end(blob: &mut Vec<u8>) {
+pub(super) fn end(blob: &mut Vec<u8>) -> Result<()> {
     let checksum = xxh3_64(blob) as u32;
-    blob.extend_from_slice(&checksum.to_le_bytes());
+    memory::extend(blob, &checksum.to_le_bytes())
 }
 
 /// The header and the body of a blob that is whole and undamaged.
@@ -109,21 +110,21 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
 }
 
 /// Appends `value` in LEB128: seven bits a byte, low ones first, the high bit set on all bytes but the last.
-pub(super) fn push_number(out: &mut Vec<u8>, value: usize) {
+pub(super) fn push_number(out: &mut Vec<u8>, value: usize) -> Result<()> {
+    memory::reserve(out, 10)?;
     let mut rest = value as u64;
     while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
+        memory::push(out, rest as u8 | 0x80)?;
         rest >>= 7;
     }
-    out.push(rest as u8);
+    memory::push(out, rest as u8)
 }
 
 /// Appends `payload` after its length.
 pub(super) fn push_bytes(out: &mut Vec<u8>, payload: &[u8]) -> Result<()> {
     memory::reserve(out, payload.len() + 10)?;
-    push_number(out, payload.len());
-    out.extend_from_slice(payload);
-    Ok(())
+    push_number(out, payload.len())?;
+    memory::extend(out, payload)
 }
 
 /// Reads a body from its start.

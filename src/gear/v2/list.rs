@@ -1,41 +1,49 @@
 //! Lists of 32-bit numbers: byte plane by byte plane in one ZSTD frame, so that stretches that repeat are matches.
 
 use super::container::{Reader, push_bytes};
+use crate::gear::codec::Context;
 use crate::gear::zstd::{self, Search};
 use crate::status::Result;
 use crate::sys::memory;
 
-/// Appends `list`.
+/// Appends the numbers of `list`. `scratch` is working memory.
 pub(super) fn push(
-    list: &[u32],
+    list: impl ExactSizeIterator<Item = u32> + Clone,
     zstd: &mut zstd::Compressor,
-    scratch: &mut (Vec<u8>, Vec<u8>),
+    scratch: (&mut Vec<u8>, &mut Vec<u8>),
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    let planes = memory::at_least(&mut scratch.0, 4 * list.len())?;
+    let planes = memory::at_least(scratch.0, 4 * list.len())?;
     for (i, plane) in planes.chunks_exact_mut(list.len().max(1)).enumerate() {
-        for (byte, number) in plane.iter_mut().zip(list) {
+        for (byte, number) in plane.iter_mut().zip(list.clone()) {
             *byte = number.to_le_bytes()[i];
         }
     }
-    let frame = memory::at_least(&mut scratch.1, zstd::bound(planes.len()))?;
+    let frame = memory::at_least(scratch.1, zstd::bound(planes.len()))?;
     let len = zstd.encode(planes, Search::Level(3), frame)?;
     push_bytes(out, &frame[..len])
 }
 
-/// Reads what [`push`] wrote for a list as long as this.
+/// Reads what [`push`] wrote for a list as long as this. `spare` is working memory that
+/// serves when it is four times as long.
 pub(super) fn read(
     body: &mut Reader<'_>,
     what: &str,
-    zstd: &mut zstd::Decompressor,
-    scratch: &mut Vec<u8>,
+    context: &mut Context<'_>,
+    spare: &mut [u8],
     list: &mut [u32],
 ) -> Result<()> {
-    let planes = memory::at_least(scratch, 4 * list.len())?;
-    zstd.decode(body.bytes(what)?, planes)?;
     let len = list.len();
+    let mut own = Vec::new();
+    let planes = match spare.get_mut(..4 * len) {
+        Some(planes) => planes,
+        // Rows shorter than four bytes.
+        None => context.budget.at_least(&mut own, 4 * len)?,
+    };
+    context.unzstd(body.bytes(what)?, planes)?;
     for (i, number) in list.iter_mut().enumerate() {
         *number = u32::from_le_bytes(std::array::from_fn(|plane| planes[plane * len + i]));
     }
+    context.budget.release(&mut own);
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::sys::memory;
 /// Rows that are remembered. More find more, and every row costs a look at each sketch.
 pub(super) const WINDOW: usize = 1024;
 /// Rows whose average and spread scale the sketches of all.
-pub(super) const CALIBRATION: usize = 64;
+const CALIBRATION: usize = 64;
 /// Numbers of a sketch, below 32 each, so that the sum of their differences fits a byte. Each is a signed sum over an
 /// eighth of the channels.
 const SKETCH: usize = 8;
@@ -59,28 +59,43 @@ fn sums<R: Real>(row: &[R]) -> [f32; SKETCH] {
 }
 
 impl<R: Real> Window<R> {
-    /// A window of `capacity` rows, a multiple of [`LANES`], whose sketches suit rows like these.
-    pub(super) fn new(row_len: usize, capacity: usize, sample: &[R]) -> Result<Self> {
-        let sums: Vec<_> = sample.chunks_exact(row_len).map(sums).collect();
-        let n = sums.len().max(1) as f32;
-        let centre: [f32; SKETCH] = std::array::from_fn(|i| sums.iter().map(|s| s[i]).sum::<f32>() / n);
+    /// A window of at most `capacity` rows and about `bytes`, for `count` rows like these, which are given by number.
+    pub(super) fn new(
+        row_len: usize,
+        (capacity, bytes): (usize, usize),
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [R]) -> Result<()>,
+    ) -> Result<Self> {
+        let capacity = capacity.min(bytes / size_of::<R>() / row_len).min(count).next_multiple_of(LANES);
+        let mut all = [[0.0; SKETCH]; CALIBRATION];
+        let all = &mut all[..count.min(CALIBRATION)];
+        let mut row = memory::filled(R::default(), row_len)?;
+        for (number, s) in all.iter_mut().enumerate() {
+            fill(number, &mut row)?;
+            *s = sums(&row);
+        }
+        let n = all.len().max(1) as f32;
+        let centre: [f32; SKETCH] = std::array::from_fn(|i| all.iter().map(|s| s[i]).sum::<f32>() / n);
         let spread = |s: &[f32; SKETCH]| (0..SKETCH).map(|i| (s[i] - centre[i]).abs()).sum::<f32>();
-        let spread = sums.iter().map(spread).sum::<f32>() / (n * SKETCH as f32);
+        let spread = all.iter().map(spread).sum::<f32>() / (n * SKETCH as f32);
         // A mean deviation is 5 steps, so that 3 of them fit on either side.
         let scale = if spread > 1e-30 { 5.0 / spread } else { 0.0 };
-        let mut rows = Vec::new();
-        memory::reserve(&mut rows, capacity * row_len)?;
-        Ok(Window {
+        let mut window = Window {
             row_len,
             capacity,
             centre,
             scale,
-            sketches: Vec::with_capacity(capacity / LANES),
-            rows,
-            owners: Vec::with_capacity(capacity),
-            used: Vec::with_capacity(capacity),
+            sketches: Vec::new(),
+            rows: Vec::new(),
+            owners: Vec::new(),
+            used: Vec::new(),
             hand: 0,
-        })
+        };
+        memory::reserve(&mut window.sketches, capacity / LANES)?;
+        memory::reserve(&mut window.rows, capacity * row_len)?;
+        memory::reserve(&mut window.owners, capacity)?;
+        memory::reserve(&mut window.used, capacity)?;
+        Ok(window)
     }
 
     /// What rows are compared by, for [`Window::find`] and [`Window::insert`].
@@ -116,15 +131,15 @@ impl<R: Real> Window<R> {
     }
 
     /// Adds a row.
-    pub(super) fn insert(&mut self, row: &[R], sketch: &Sketch, owner: u32) {
+    pub(super) fn insert(&mut self, row: &[R], sketch: &Sketch, owner: u32) -> Result<()> {
         let mut slot = self.owners.len();
         if slot < self.capacity {
             if slot.is_multiple_of(LANES) {
-                self.sketches.push([[u8::MAX; LANES]; SKETCH]);
+                memory::push(&mut self.sketches, [[u8::MAX; LANES]; SKETCH])?;
             }
-            self.rows.extend_from_slice(row);
-            self.owners.push(owner);
-            self.used.push(false);
+            memory::extend(&mut self.rows, row)?;
+            memory::push(&mut self.owners, owner)?;
+            memory::push(&mut self.used, false)?;
         } else {
             while std::mem::take(&mut self.used[self.hand]) {
                 self.hand = (self.hand + 1) % self.capacity;
@@ -136,6 +151,7 @@ impl<R: Real> Window<R> {
         }
         let block = &mut self.sketches[slot / LANES];
         block.iter_mut().zip(sketch).for_each(|(numbers, number)| numbers[slot % LANES] = *number);
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@ use super::form::RowForm;
 use super::list;
 use super::planes::{self, Options};
 use super::steps;
+use crate::gear::budget::held;
+use crate::gear::codec::Context;
 use crate::gear::zstd::{self, Search};
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -29,127 +31,222 @@ const SMALL: u8 = 2;
 /// No kind is above this: 32 bits of steps.
 const MAX_KIND: u8 = 33;
 
+/// Rows of a kind above 0 are coded by kind, so that rows of like size lie together; those of one kind in order.
+struct Order {
+    /// The place of the first row of each kind, and at last the number of rows.
+    starts: [u32; MAX_KIND as usize + 2],
+}
+
+impl Order {
+    fn new(kinds: &[u8]) -> Self {
+        let mut starts = [0; MAX_KIND as usize + 2];
+        for kind in kinds.iter().map(|kind| kind & !JOINS).filter(|kind| *kind > 0) {
+            starts[kind as usize + 1] += 1;
+        }
+        for kind in 1..starts.len() {
+            starts[kind] += starts[kind - 1];
+        }
+        Order { starts }
+    }
+
+    /// How many rows have steps.
+    fn count(&self) -> usize {
+        self.starts[MAX_KIND as usize + 1] as usize
+    }
+
+    /// How many rows have small steps; they come first.
+    fn small(&self) -> usize {
+        self.starts[SMALL as usize + 1] as usize
+    }
+}
+
 /// The size of a row's steps: 0 when all are 0, else one more than the bits of their mean.
 pub(super) fn kind(sum: u64, row_len: usize) -> u8 {
     if sum == 0 { 0 } else { 65 - (sum / row_len as u64).leading_zeros() as u8 }
 }
 
 impl Repeats {
-    /// Makes room for what is found out about other rows.
-    pub(super) fn start(&mut self, is_rotated: bool) {
+    /// Makes room for what is found out about `count` rows.
+    pub(super) fn start(&mut self, is_rotated: bool, count: usize) -> Result<()> {
         self.is_rotated = is_rotated;
-        self.distances.clear();
-        self.kinds.clear();
+        memory::cleared(&mut self.distances, count)?;
+        memory::cleared(&mut self.kinds, count)?;
         self.steps.clear();
+        Ok(())
     }
 
-    /// Where each row of `steps` goes when they are coded: by kind, so that rows of like size lie together. Returns
-    /// how many of them are small, too.
-    fn order(&self) -> Result<(Vec<u32>, usize)> {
-        let mut starts = [0u32; MAX_KIND as usize + 2];
-        let coded = || self.kinds.iter().map(|kind| (kind & !JOINS) as usize).filter(|kind| *kind > 0);
-        for kind in coded() {
-            starts[kind + 1] += 1;
+    /// Adds room for the steps of a row, of which there are at most `most` bytes in all.
+    pub(super) fn add_steps(&mut self, row_bytes: usize, most: usize) -> Result<&mut [u8]> {
+        let len = self.steps.len();
+        if self.steps.capacity() < len + row_bytes {
+            memory::reserve(&mut self.steps, most.max(len + row_bytes) - len)?;
         }
-        for kind in 1..starts.len() {
-            starts[kind] += starts[kind - 1];
+        memory::resize(&mut self.steps, len + row_bytes)?;
+        Ok(&mut self.steps[len..])
+    }
+
+    /// The bytes that are held.
+    pub(super) fn held(&self) -> usize {
+        held(&self.distances) + held(&self.kinds) + held(&self.steps)
+    }
+
+    /// Copies the rows of `steps` whose places are `from` up to `to` to `out`, in the order that they are coded in.
+    fn put_in_order(&self, order: &Order, row_bytes: usize, from: usize, to: usize, out: &mut [u8]) {
+        let mut next = order.starts;
+        let kinds = self.kinds.iter().map(|kind| (kind & !JOINS) as usize).filter(|kind| *kind > 0);
+        for (row, kind) in self.steps.chunks_exact(row_bytes).zip(kinds) {
+            let place = next[kind] as usize;
+            next[kind] += 1;
+            if (from..to).contains(&place) {
+                out[(place - from) * row_bytes..][..row_bytes].copy_from_slice(row);
+            }
         }
-        let small = starts[SMALL as usize + 1] as usize;
-        let mut order = Vec::new();
-        memory::reserve(&mut order, coded().count())?;
-        order.extend(coded().map(|kind| {
-            starts[kind] += 1;
-            starts[kind] - 1
-        }));
-        Ok((order, small))
     }
 }
 
-/// Working memory of [`push`] and [`read`].
-#[derive(Default)]
-pub(super) struct Scratch {
-    rows: Vec<u8>,
-    planes: Vec<u8>,
-    small: (Vec<u8>, Vec<u8>),
-}
-
-/// Appends `repeats`.
+/// Appends `repeats`. `planes`, `packed` and `grouped` are working memory.
+#[expect(clippy::too_many_arguments, reason = "what planes take, and one buffer more")]
 pub(super) fn push(
     repeats: &Repeats,
     form: RowForm,
     options: &Options,
     zstd: &mut zstd::Compressor,
-    planes_scratch: &mut planes::Scratch,
-    scratch: &mut Scratch,
+    scratch: &mut planes::Scratch,
+    planes: &mut Vec<u8>,
+    packed: &mut Vec<u8>,
+    grouped: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    list::push(&repeats.distances, zstd, &mut scratch.small, out)?;
-    let kinds = memory::at_least(&mut scratch.small.1, zstd::bound(repeats.kinds.len()))?;
-    let len = zstd.encode(&repeats.kinds, Search::Level(3), kinds)?;
-    push_bytes(out, &kinds[..len])?;
+    list::push(repeats.distances.iter().copied(), zstd, (&mut *grouped, &mut *planes), out)?;
+    let frame = memory::at_least(planes, zstd::bound(repeats.kinds.len()))?;
+    let len = zstd.encode(&repeats.kinds, Search::Level(3), frame)?;
+    push_bytes(out, &frame[..len])?;
 
     let row_bytes = form.bytes();
-    let (order, small) = repeats.order()?;
-    let rows = memory::at_least(&mut scratch.rows, repeats.steps.len())?;
-    for (row, place) in repeats.steps.chunks_exact(row_bytes).zip(&order) {
-        rows[*place as usize * row_bytes..][..row_bytes].copy_from_slice(row);
-    }
-    let (small_shape, large_shape) = (form.shape(small), form.shape(order.len() - small));
-    let (small_rows, large_rows) = rows.split_at(small * row_bytes);
-    let planes = memory::at_least(&mut scratch.planes, rows.len())?;
-    let (small_planes, large_planes) = planes.split_at_mut(small * row_bytes);
-    if small > 0 {
-        form.to_planes(small_rows, small_planes);
-        steps::encode(small_planes, &small_shape, options, zstd, planes_scratch, out)?;
-    }
-    if large_shape.rows > 0 {
-        form.to_planes(large_rows, large_planes);
-        planes::encode(large_planes, &large_shape, options, zstd, planes_scratch, out)?;
+    let order = Order::new(&repeats.kinds);
+    let (small, count) = (order.small(), order.count());
+    for (from, to) in [(0, small), (small, count)] {
+        if from == to {
+            continue;
+        }
+        let len = (to - from) * row_bytes;
+        let shape = form.shape(to - from);
+        let rows = memory::at_least(grouped, len)?;
+        repeats.put_in_order(&order, row_bytes, from, to, rows);
+        let planes = memory::at_least(planes, planes::room(len))?;
+        form.to_planes(rows, &mut planes[..len]);
+        if from == 0 && small > 0 {
+            steps::encode(&planes[..len], &shape, options, zstd, scratch, packed, grouped, out)?;
+        } else {
+            planes::encode(planes, &shape, options, zstd, scratch, grouped, out)?;
+        }
     }
     Ok(())
 }
 
-/// Replaces `repeats` by what [`push`] wrote for `count` rows; returns how many of them are new.
-pub(super) fn read(
-    body: &mut Reader<'_>,
-    form: RowForm,
-    count: usize,
-    zstd: &mut zstd::Decompressor,
-    planes_scratch: &mut planes::DecodeScratch,
-    scratch: &mut Scratch,
-    repeats: &mut Repeats,
-) -> Result<usize> {
-    memory::resize(&mut repeats.distances, count)?;
-    list::read(body, "distances of rows", zstd, &mut scratch.small.0, &mut repeats.distances)?;
-    if let Some(number) = (0..count).find(|number| repeats.distances[*number] as usize > *number) {
-        bail!(Corrupt, "row {number} refers to one {} rows before it", repeats.distances[number]);
-    }
-    let new = repeats.distances.iter().filter(|distance| **distance == 0).count();
-    memory::resize(&mut repeats.kinds, count - new)?;
-    zstd.decode(body.bytes("kinds of rows")?, &mut repeats.kinds)?;
-    let flags = if repeats.is_rotated { JOINS } else { 0 };
-    if let Some(kind) = repeats.kinds.iter().find(|kind| **kind & !flags > MAX_KIND) {
-        bail!(Corrupt, "a row of kind {kind}; at most {MAX_KIND} expected");
+/// What a blob says about its rows.
+#[derive(Default)]
+pub(super) struct References {
+    rows: usize,
+    referring: usize,
+    distances: Vec<u32>,
+    kinds: Vec<u8>,
+}
+
+/// Working memory of a decoder of rows: as much of each as the rows take.
+pub(super) struct Spare<'a> {
+    /// Of the whole matrix. Nothing is kept in it.
+    pub(super) matrix: &'a mut [u8],
+    pub(super) unit_groups: &'a mut Vec<u8>,
+    pub(super) large: &'a mut Vec<u8>,
+}
+
+impl References {
+    /// For every row: 0 when it is new, else how many rows before it the one lies that it refers to.
+    pub(super) fn distances(&self) -> &[u32] {
+        &self.distances[..self.rows]
     }
 
-    let row_bytes = form.bytes();
-    let (order, small) = repeats.order()?;
-    let (small_shape, large_shape) = (form.shape(small), form.shape(order.len() - small));
-    let len = order.len() * row_bytes;
-    let (small_planes, large_planes) = memory::at_least(&mut scratch.planes, len)?.split_at_mut(small * row_bytes);
-    let rows = memory::at_least(&mut scratch.rows, len)?;
-    let (small_rows, large_rows) = rows.split_at_mut(small * row_bytes);
-    if small > 0 {
-        steps::decode(body, &small_shape, zstd, planes_scratch, small_planes)?;
-        form.to_rows(small_planes, small_rows);
+    /// For every row that refers to another: [`kind`], and [`JOINS`] if so.
+    pub(super) fn kinds(&self) -> &[u8] {
+        &self.kinds[..self.referring]
     }
-    if large_shape.rows > 0 {
-        planes::decode(body, &large_shape, zstd, planes_scratch, large_planes)?;
-        form.to_rows(large_planes, large_rows);
+
+    /// The distances, to be overwritten, and the kinds.
+    pub(super) fn parts_mut(&mut self) -> (&mut [u32], &[u8]) {
+        (&mut self.distances[..self.rows], &self.kinds[..self.referring])
     }
-    memory::resize(&mut repeats.steps, len)?;
-    for (row, place) in repeats.steps.chunks_exact_mut(row_bytes).zip(&order) {
-        row.copy_from_slice(&rows[*place as usize * row_bytes..][..row_bytes]);
+
+    /// How many rows are new.
+    pub(super) fn new_rows(&self) -> usize {
+        self.rows - self.referring
     }
-    Ok(new)
+
+    /// The bytes that are held.
+    pub(super) fn held(&self) -> usize {
+        held(&self.distances) + held(&self.kinds)
+    }
+
+    /// Reads what [`push`] wrote for `count` rows, and the steps to the start of `rows`; returns the length of these.
+    pub(super) fn read(
+        &mut self,
+        body: &mut Reader<'_>,
+        form: RowForm,
+        (count, is_rotated): (usize, bool),
+        context: &mut Context<'_>,
+        spare: &mut Spare<'_>,
+        rows: &mut [u8],
+    ) -> Result<usize> {
+        let distances = context.budget.at_least(&mut self.distances, count)?;
+        list::read(body, "distances of rows", context, spare.matrix, distances)?;
+        if let Some(number) = (0..count).find(|number| distances[*number] as usize > *number) {
+            bail!(Corrupt, "row {number} refers to one {} rows before it", distances[number]);
+        }
+        let referring = distances.iter().filter(|distance| **distance > 0).count();
+        (self.rows, self.referring) = (count, referring);
+        let kinds = context.budget.at_least(&mut self.kinds, referring)?;
+        context.unzstd(body.bytes("kinds of rows")?, kinds)?;
+        let flags = if is_rotated { JOINS } else { 0 };
+        if let Some(kind) = kinds.iter().find(|kind| **kind & !flags > MAX_KIND) {
+            bail!(Corrupt, "a row of kind {kind}; at most {MAX_KIND} expected");
+        }
+
+        let order = Order::new(kinds);
+        let len = order.count() * form.bytes();
+        let (small_rows, wide_rows) = rows[..len].split_at_mut(order.small() * form.bytes());
+        if !small_rows.is_empty() {
+            let planes = &mut spare.matrix[..small_rows.len()];
+            let shape = form.shape(order.small());
+            steps::decode(body, &shape, context, spare.unit_groups, spare.large, small_rows, planes)?;
+            form.to_rows(planes, small_rows);
+        }
+        if !wide_rows.is_empty() {
+            let shape = form.shape(order.count() - order.small());
+            planes::decode(body, &shape, context, spare.unit_groups, wide_rows, spare.matrix)?;
+            let matrix = &mut spare.matrix[..wide_rows.len()];
+            form.to_rows(wide_rows, matrix);
+            wide_rows.copy_from_slice(matrix);
+        }
+        Ok(len)
+    }
+
+    /// Moves rows to their places in `matrix`, which begins with the new ones. `steps` are as [`References::read`] left
+    /// them; rows without steps have undefined contents.
+    pub(super) fn spread(&self, steps: &[u8], row_bytes: usize, matrix: &mut [u8]) {
+        let mut ends = Order::new(self.kinds()).starts;
+        let mut kinds = self.kinds().iter().rev();
+        let mut new = self.new_rows();
+        // From the last row on, so that no new row is overwritten before it was moved.
+        for (number, distance) in self.distances().iter().enumerate().rev() {
+            let at = number * row_bytes;
+            if *distance == 0 {
+                new -= 1;
+                matrix.copy_within(new * row_bytes..(new + 1) * row_bytes, at);
+            } else if let Some(kind @ 1..) = kinds.next().map(|kind| (kind & !JOINS) as usize) {
+                ends[kind + 1] -= 1;
+                let place = ends[kind + 1] as usize * row_bytes;
+                matrix[at..at + row_bytes].copy_from_slice(&steps[place..place + row_bytes]);
+            }
+        }
+    }
 }

@@ -2,7 +2,8 @@
 //! for each, and the few large ones apart.
 
 use super::container::{Reader, push_number};
-use super::planes::{self, DecodeScratch, Options, Scratch, Shape};
+use super::planes::{self, Options, Scratch, Shape};
+use crate::gear::codec::Context;
 use crate::gear::zstd;
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -25,67 +26,65 @@ fn is_small(planes: &[u8], lane: usize, at: usize) -> bool {
     planes[at] < ESCAPE && planes[at..].iter().step_by(lane).skip(1).all(|byte| *byte == 0)
 }
 
-/// Appends the numbers whose bytes are in `planes`, lowest plane first.
+/// Appends the numbers whose bytes are in `planes`, lowest plane first. `packed` and `grouped` are working memory.
+#[expect(clippy::too_many_arguments, reason = "what planes take, and one buffer more")]
 pub(super) fn encode(
     planes: &[u8],
     shape: &Shape,
     options: &Options,
     zstd: &mut zstd::Compressor,
     scratch: &mut Scratch,
+    packed: &mut Vec<u8>,
+    grouped: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Result<()> {
     let lane = shape.channels * shape.rows;
     let packed_shape = packed_shape(shape);
-    let mut packed = Vec::new();
-    memory::reserve(&mut packed, packed_shape.len())?;
-    let mut large = Vec::new();
-    for start in (0..lane).step_by(shape.rows) {
-        for row in (0..shape.rows).step_by(2) {
-            let mut byte = 0;
-            for (half, at) in (start + row..start + shape.rows).take(2).enumerate() {
-                let nibble = if is_small(planes, lane, at) {
-                    planes[at]
-                } else {
-                    memory::reserve_amortized(&mut large, 1)?;
-                    large.push(at);
-                    ESCAPE
-                };
-                byte |= nibble << (4 * half);
-            }
-            packed.push(byte);
+    let nibbles = memory::at_least(packed, planes::room(packed_shape.len()))?;
+    let mut count = 0;
+    for (number, byte) in nibbles[..packed_shape.len()].iter_mut().enumerate() {
+        let (channel, row) = (number / packed_shape.rows, 2 * (number % packed_shape.rows));
+        *byte = 0;
+        for half in 0..2.min(shape.rows - row) {
+            let at = channel * shape.rows + row + half;
+            let nibble = if is_small(planes, lane, at) { planes[at] } else { ESCAPE };
+            count += (nibble == ESCAPE) as usize;
+            *byte |= nibble << (4 * half);
         }
     }
-    planes::encode(&packed, &packed_shape, options, zstd, scratch, out)?;
+    planes::encode(nibbles, &packed_shape, options, zstd, scratch, grouped, out)?;
 
-    let mut bytes = packed;
-    bytes.clear();
-    memory::reserve(&mut bytes, large.len() * shape.planes)?;
-    for plane in 0..shape.planes {
-        bytes.extend(large.iter().map(|at| planes[plane * lane + at]));
+    push_number(out, count)?;
+    let bytes = memory::at_least(packed, planes::room(count * shape.planes))?;
+    let large = (0..lane).filter(|at| !is_small(planes, lane, *at));
+    for (number, at) in large.enumerate() {
+        for plane in 0..shape.planes {
+            bytes[plane * count + number] = planes[plane * lane + at];
+        }
     }
-    push_number(out, large.len());
-    planes::encode(&bytes, &large_shape(shape, large.len()), options, zstd, scratch, out)
+    planes::encode(bytes, &large_shape(shape, count), options, zstd, scratch, grouped, out)
 }
 
-/// The inverse of [`encode`].
+/// The inverse of [`encode`]: writes to `planes`. `packed` is working memory as long as they are, `large` grows with the
+/// large numbers.
 pub(super) fn decode(
     body: &mut Reader<'_>,
     shape: &Shape,
-    zstd: &mut zstd::Decompressor,
-    scratch: &mut DecodeScratch,
+    context: &mut Context<'_>,
+    unit_groups: &mut Vec<u8>,
+    large: &mut Vec<u8>,
+    packed: &mut [u8],
     planes: &mut [u8],
 ) -> Result<()> {
     let lane = shape.channels * shape.rows;
     let packed_shape = packed_shape(shape);
-    let mut packed = Vec::new();
-    memory::resize(&mut packed, packed_shape.len())?;
-    planes::decode(body, &packed_shape, zstd, scratch, &mut packed)?;
+    let packed = &mut packed[..packed_shape.len()];
+    planes::decode(body, &packed_shape, context, unit_groups, packed, planes)?;
     let count = body.number(lane, "number of large steps")?;
-    let mut large = Vec::new();
-    memory::resize(&mut large, count * shape.planes)?;
-    planes::decode(body, &large_shape(shape, count), zstd, scratch, &mut large)?;
+    let large = context.budget.at_least(large, count * shape.planes)?;
+    planes::decode(body, &large_shape(shape, count), context, unit_groups, large, planes)?;
 
-    planes[lane..].fill(0);
+    planes[lane..shape.len()].fill(0);
     let mut taken = 0;
     for (channel, packed) in packed.chunks_exact(packed_shape.rows.max(1)).enumerate() {
         for row in 0..shape.rows {

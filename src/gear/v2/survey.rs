@@ -6,6 +6,8 @@ use super::predict::{self, Predictor, Unit};
 use crate::arch;
 use crate::gear::histogram;
 use crate::gear::options::{Effort, Predictors};
+use crate::status::Result;
+use crate::sys::memory;
 
 /// What to do with a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +25,10 @@ pub(super) struct Survey {
 
 impl Survey {
     /// The verdicts that there are.
-    pub(super) fn kinds(&self) -> Vec<Verdict> {
+    pub(super) fn kinds(&self) -> impl Iterator<Item = Verdict> {
         let noise = Verdict { noise: true, predictor: Predictor::Raw };
         let coded = Predictor::ALL.map(|predictor| Verdict { noise: false, predictor });
-        std::iter::once(noise).chain(coded).filter(|kind| self.verdicts.contains(kind)).collect()
+        std::iter::once(noise).chain(coded).filter(|kind| self.verdicts.contains(kind))
     }
 }
 
@@ -34,7 +36,13 @@ impl Survey {
 const PIECES: usize = 4;
 
 /// Surveys plane number `plane` of `planes`. `allowed` are the predictors to choose from.
-pub(super) fn survey(planes: &[u8], shape: &Shape, plane: usize, allowed: Predictors, effort: Effort) -> Survey {
+pub(super) fn survey(
+    planes: &[u8],
+    shape: &Shape,
+    plane: usize,
+    allowed: Predictors,
+    effort: Effort,
+) -> Result<Survey> {
     let Shape { channels, rows, .. } = *shape;
     let sampled = if effort == Effort::MAX { rows } else { (rows / 8).clamp(64, 256).min(rows) };
     let piece = sampled.div_ceil(PIECES);
@@ -47,16 +55,16 @@ pub(super) fn survey(planes: &[u8], shape: &Shape, plane: usize, allowed: Predic
     let add_histogram = arch::kernels().histogram;
 
     let mut whole = [0; 256];
-    let mut uneven = Vec::with_capacity(channels);
+    let mut uneven = memory::filled(false, channels)?;
     let (mut equal, mut expected) = (0, 0.0f64);
-    for channel in 0..channels {
+    for (channel, uneven) in uneven.iter_mut().enumerate() {
         let mut counts = [0; 256];
         for unit in units(channel) {
             let bytes = &planes[unit.at..unit.at + unit.len];
             add_histogram(bytes, &mut counts);
             equal += (arch::kernels().repeats)(bytes);
         }
-        uneven.push(histogram::is_uneven(&counts));
+        *uneven = histogram::is_uneven(&counts);
         expected += (histogram::unevenness(&counts) + 1.0) / 256.0 * (n - PIECES as f64);
         for (sum, count) in whole.iter_mut().zip(counts) {
             *sum += count;
@@ -67,32 +75,29 @@ pub(super) fn survey(planes: &[u8], shape: &Shape, plane: usize, allowed: Predic
     // Where rows are independent, neighbours are equal as often as any two.
     // Keys that turn slowly are equal somewhat more often, and no predictor gains anything on them.
     let correlated = equal as f64 > 2.0 * expected + 4.0 * expected.sqrt();
-    let candidates: Vec<Predictor> = Predictor::ALL.into_iter().filter(|p| allowed.has(p.bit())).collect();
-    let try_predictors = candidates.len() > 1 && effort.get() > 3 && (correlated || effort == Effort::MAX);
-    let mut residual = vec![0; piece];
-    let verdicts = (0..channels)
-        .map(|channel| {
-            if effort < Effort::MAX && !all_uneven && !uneven[channel] {
-                return Verdict { noise: true, predictor: Predictor::Raw };
+    let candidates = || Predictor::ALL.into_iter().filter(|p| allowed.has(p.bit()));
+    let first = candidates().next().unwrap_or(Predictor::Raw);
+    let try_predictors = candidates().count() > 1 && effort.get() > 3 && (correlated || effort == Effort::MAX);
+    let mut residual = memory::filled(0, piece)?;
+    let verdicts = (0..channels).map(|channel| {
+        if effort < Effort::MAX && !all_uneven && !uneven[channel] {
+            return Verdict { noise: true, predictor: Predictor::Raw };
+        }
+        let mut best = (first, u32::MAX);
+        for predictor in candidates().filter(|_| try_predictors) {
+            let mut counts = [0; 256];
+            for unit in units(channel) {
+                predict::residual(predictor, planes, &unit, rows, &mut residual);
+                add_histogram(&residual, &mut counts);
             }
-            let mut best = (candidates[0], u32::MAX);
-            if try_predictors {
-                for predictor in &candidates {
-                    let mut counts = [0; 256];
-                    for unit in units(channel) {
-                        predict::residual(*predictor, planes, &unit, rows, &mut residual);
-                        add_histogram(&residual, &mut counts);
-                    }
-                    // A prediction must pay for the time it takes to undo.
-                    let margin = if *predictor == Predictor::Raw { 0 } else { (n * 256.0 * 0.1) as u32 };
-                    let cost = cluster::entropy(&counts) + margin;
-                    if cost < best.1 {
-                        best = (*predictor, cost);
-                    }
-                }
+            // A prediction must pay for the time it takes to undo.
+            let margin = if predictor == Predictor::Raw { 0 } else { (n * 256.0 * 0.1) as u32 };
+            let cost = cluster::entropy(&counts) + margin;
+            if cost < best.1 {
+                best = (predictor, cost);
             }
-            Verdict { noise: false, predictor: best.0 }
-        })
-        .collect();
-    Survey { counts: whole, verdicts }
+        }
+        Verdict { noise: false, predictor: best.0 }
+    });
+    Ok(Survey { counts: whole, verdicts: memory::collect(verdicts)? })
 }

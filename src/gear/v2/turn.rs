@@ -9,16 +9,14 @@ pub(super) struct Turn {
 }
 
 /// `theta^(-2 i / dims)` for each of `dims / 2` pairs, rounded to f32 as hosts do: first the power, then its inverse.
-pub(super) fn frequencies(theta: f32, pairs: usize) -> Vec<f32> {
+pub(super) fn frequencies(theta: f32, pairs: usize) -> impl ExactSizeIterator<Item = f32> {
     let root = root(theta as f64, pairs);
     let mut power = 1.0;
-    (0..pairs)
-        .map(|_| {
-            let inverse = 1.0 / power as f32;
-            power *= root;
-            inverse
-        })
-        .collect()
+    (0..pairs).map(move |_| {
+        let inverse = 1.0 / power as f32;
+        power *= root;
+        inverse
+    })
 }
 
 /// The `n`-th root of `x` >= 1, by Newton's method.
@@ -87,7 +85,7 @@ mod tests {
     #[test]
     fn frequencies_are_the_powers_of_theta() {
         for (theta, pairs) in [(10_000.0f32, 32), (10_000.0, 64), (500_000.0, 64), (1e6, 128), (2.0, 1), (1.0, 4)] {
-            for (i, f) in frequencies(theta, pairs).into_iter().enumerate() {
+            for (i, f) in frequencies(theta, pairs).enumerate() {
                 let exact = (theta as f64).powf(-(i as f64) / pairs as f64);
                 assert!((f as f64 / exact - 1.0).abs() < 2e-7, "{theta} {i}: {f} {exact}");
             }
