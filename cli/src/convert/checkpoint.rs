@@ -1,63 +1,70 @@
-//! PyTorch checkpoints: a zip archive of a pickle and one file for each storage.
+//! PyTorch checkpoints: a pickle that names tensors, and the storages with their numbers. Since PyTorch 1.6 they are
+//! entries of a zip archive; before, they followed each other.
 
+use super::pickle::{Pickle, Value};
+use super::tensors::{self, Storage, Tensor};
 use crate::failure::Failure;
-use candle_core::DType;
-use candle_core::pickle::{Object, Stack, TensorInfo};
-use half::{bf16, f16};
 use mnnkv::model::file::ModelFile;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use zip::ZipArchive;
 
 /// A pickle of tensor names and shapes is small; one of 64 MiB is none.
 const MAX_PICKLE: u64 = 64 << 20;
 
+/// The integer that a file from before PyTorch 1.6 begins with, the lowest byte first.
+const MAGIC: [u8; 10] = 0x1950_a86a_20f9_469c_fc6c_u128.to_le_bytes().first_chunk().copied().unwrap();
+
+/// Tensors may share storages: two MLPs with the same weights are legal. More than this many times the file is made up.
+const MAX_SHARED: u64 = 4;
+
 /// Named tensors of a checkpoint. Their numbers are read when they are asked for.
 pub struct Checkpoint {
-    archive: ZipArchive<BufReader<File>>,
+    storages: Storages,
     path: String,
-    tensors: BTreeMap<String, TensorInfo>,
+    tensors: BTreeMap<String, Tensor>,
     others: Vec<String>,
+    /// How many bytes of numbers may still be read.
+    left: u64,
+}
+
+/// Where the storages are.
+enum Storages {
+    /// In entries of this folder.
+    Archive(ZipArchive<BufReader<File>>, String),
+    /// In the file itself: where each begins, and its bytes.
+    Plain(File, BTreeMap<String, (u64, u64)>),
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint and finds the compressor in it: under `model_state_dict.compressor`, `compressor`, or as the
-    /// whole of it.
+    /// Opens a checkpoint and finds the compressor in it.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         // Says what is wrong with a name that is no regular file.
         ModelFile::open(path)?;
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|e| Failure(format!("cannot open {name}: {e}")))?;
-        let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| {
-            Failure(format!(
-                "{name} is no checkpoint of PyTorch 1.6 or later, which is a zip archive ({e}); one saved by an older \
-                 version can be loaded and saved again"
-            ))
-        })?;
-        let (folder, pickle) = read_pickle(&mut archive, &name)?;
-        let byte_order = format!("{folder}/byteorder");
-        if archive.index_for_name(&byte_order).is_some() {
-            let order = read_entry(&mut archive, &name, &byte_order, 16)?;
-            if order != b"little" {
-                return Err(Failure(format!("{name}: the byte order is {:?}", String::from_utf8_lossy(&order))));
-            }
-        }
-        let data = Path::new(&folder).join("data");
+        let opened = File::open(path).and_then(|file| {
+            let len = file.metadata()?.len();
+            let mut head = Vec::new();
+            (&file).take(1).read_to_end(&mut head)?;
+            Ok((file, len, head))
+        });
+        let (file, len, head) = opened.map_err(|e| Failure(format!("cannot open {name}: {e}")))?;
+        let read = match &head[..] {
+            b"P" => archive(file),
+            [0x80] => plain(file, len),
+            _ => Err("no checkpoint of PyTorch, which is a zip archive or begins with a pickle".to_owned()),
+        };
+        let (storages, found) = read.map_err(|problem| Failure(format!("{name}: {problem}")))?;
         let (mut tensors, mut others) = (BTreeMap::new(), Vec::new());
-        for (key, value) in compressor_of(&pickle, &name)? {
-            let info = guarded(|| value.into_tensor_info(Object::Unicode(key.clone()), &data));
-            match info.map_err(|e| Failure(format!("{name}: {key}: {e}")))? {
-                Some(info) if tensors.contains_key(&info.name) => {
-                    return Err(Failure(format!("{name}: {key} is there twice")));
-                }
-                Some(info) => drop(tensors.insert(key, info)),
+        for (key, tensor) in found {
+            match tensor {
+                Some(tensor) => drop(tensors.insert(key, tensor)),
                 None => others.push(key),
             }
         }
-        Ok(Checkpoint { archive, path: name, tensors, others })
+        Ok(Checkpoint { storages, path: name, tensors, others, left: len.saturating_mul(MAX_SHARED) })
     }
 
     /// Where it was opened.
@@ -77,110 +84,71 @@ impl Checkpoint {
 
     /// The shape of a tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.tensors.get(name).map(|info| info.layout.dims())
+        self.tensors.get(name).map(|tensor| &tensor.dims[..])
     }
 
     /// The numbers of a tensor that is there, row by row.
     pub fn values(&mut self, name: &str) -> Result<Vec<f32>, Failure> {
-        let Some(info) = self.tensors.get(name).cloned() else {
-            return Err(Failure(format!("{}: there is no {name}", self.path)));
+        let failed = |problem: String| Failure(format!("{}: {name} {problem}", self.path));
+        let tensor = self.tensors.get(name).ok_or_else(|| failed("is not there".to_owned()))?;
+        let storage = self.storages.read(tensor).map_err(failed)?;
+        let values = tensor.numbers(&storage).map_err(failed)?;
+        let Some(left) = self.left.checked_sub(tensor.bytes().map_err(failed)?) else {
+            return Err(failed(format!(
+                "and the tensors before it have more than {MAX_SHARED} times the file's bytes"
+            )));
         };
-        let size = match info.dtype {
-            DType::F32 => 4,
-            DType::F16 | DType::BF16 => 2,
-            other => {
-                return Err(Failure(format!(
-                    "{}: {name} has numbers of type {other:?}; F32, F16 or BF16 expected",
-                    self.path
-                )));
+        self.left = left;
+        Ok(values)
+    }
+}
+
+impl Storages {
+    /// The bytes of a tensor's storage: as many as the pickle says, or fewer when the file has fewer.
+    fn read(&mut self, tensor: &Tensor) -> Result<Vec<u8>, String> {
+        let limit = tensor.storage_bytes()? as u64;
+        match self {
+            Storages::Archive(archive, folder) => entry(archive, &format!("{folder}/data/{}", tensor.storage), limit),
+            Storages::Plain(file, places) => {
+                let key = &tensor.storage;
+                let &(start, len) = places.get(key).ok_or_else(|| format!("has no storage {key} in the file"))?;
+                let mut bytes = Vec::new();
+                let read = file.seek(SeekFrom::Start(start));
+                let read = read.and_then(|_| file.take(len.min(limit)).read_to_end(&mut bytes));
+                read.map_err(|e| format!("cannot be read: {e}"))?;
+                Ok(bytes)
             }
-        };
-        let limit = info.storage_size.saturating_mul(size);
-        let bytes = read_entry(&mut self.archive, &self.path, &info.path, limit as u64)?;
-        let places = places(&info, size, bytes.len()).ok_or_else(|| {
-            Failure(format!(
-                "{}: {name} reaches beyond its storage {}, which has {} bytes",
-                self.path,
-                info.path,
-                bytes.len()
-            ))
-        })?;
-        Ok(match info.dtype {
-            DType::F32 => numbers(&bytes, &places, f32::from_le_bytes),
-            DType::F16 => numbers(&bytes, &places, |b| f16::from_le_bytes(b).to_f32()),
-            _ => numbers(&bytes, &places, |b| bf16::from_le_bytes(b).to_f32()),
-        })
+        }
     }
 }
 
-/// Where in its storage each element of a tensor begins, in bytes; `None` when one lies outside.
-fn places(info: &TensorInfo, size: usize, bytes: usize) -> Option<Vec<usize>> {
-    let (dims, strides) = (info.layout.dims(), info.layout.stride());
-    let elements = dims.iter().try_fold(1_usize, |n, d| n.checked_mul(*d))?;
-    if elements == 0 {
-        return Some(Vec::new());
-    }
-    if dims.len() != strides.len() {
-        return None;
-    }
-    // The library gives the start in bytes, and strides in elements.
-    let start = info.layout.start_offset();
-    let reach = dims.iter().zip(strides).try_fold(0_usize, |sum, (d, s)| sum.checked_add((d - 1).checked_mul(*s)?))?;
-    if reach.checked_mul(size)?.checked_add(start)?.checked_add(size)? > bytes || elements > bytes / size {
-        return None;
-    }
-    let mut places = vec![start];
-    for (dim, stride) in dims.iter().zip(strides) {
-        places = places.iter().flat_map(|at| (0..*dim).map(move |i| at + i * stride * size)).collect();
-    }
-    Some(places)
-}
+type Found = (Storages, BTreeMap<String, Option<Tensor>>);
 
-fn numbers<const N: usize>(bytes: &[u8], places: &[usize], number: impl Fn([u8; N]) -> f32) -> Vec<f32> {
-    places.iter().filter_map(|at| bytes[*at..].first_chunk().copied()).map(number).collect()
-}
-
-/// The object in `<folder>/data.pkl`, and the name of the folder.
-fn read_pickle(archive: &mut ZipArchive<BufReader<File>>, path: &str) -> Result<(String, Object), Failure> {
-    let pickles: Vec<String> =
-        archive.file_names().filter(|name| name.ends_with("/data.pkl")).map(str::to_owned).collect();
-    let [pickle] = &pickles[..] else {
-        return Err(Failure(format!(
-            "{path} has {} entries named data.pkl; a checkpoint of PyTorch has one",
-            pickles.len()
-        )));
+/// A checkpoint of PyTorch 1.6 or later.
+fn archive(file: File) -> Result<Found, String> {
+    let opened = ZipArchive::new(BufReader::new(file));
+    let mut archive = opened.map_err(|e| format!("no checkpoint of PyTorch, but a damaged zip archive: {e}"))?;
+    let pickles: Vec<&str> = archive.file_names().filter(|name| name.ends_with("/data.pkl")).collect();
+    let &[pickle] = &pickles[..] else {
+        return Err(format!("{} entries are named data.pkl; a checkpoint of PyTorch has one", pickles.len()));
     };
-    let bytes = read_entry(archive, path, pickle, MAX_PICKLE)?;
-    let read = guarded(|| {
-        let mut stack = Stack::empty();
-        stack.read_loop(&mut &bytes[..])?;
-        stack.finalize()
-    });
-    match read {
-        Ok(object) => Ok((pickle.trim_end_matches("/data.pkl").to_owned(), object)),
-        Err(e) => Err(Failure(format!("{path}: {pickle} is no pickle of a checkpoint: {e}"))),
+    let (pickle, folder) = (pickle.to_owned(), pickle.trim_end_matches("/data.pkl").to_owned());
+    let bytes = entry(&mut archive, &pickle, MAX_PICKLE)?;
+    let found = tensors_of(&bytes).map_err(|problem| format!("{pickle}: {problem}"))?;
+    let byte_order = format!("{folder}/byteorder");
+    if archive.index_for_name(&byte_order).is_some() {
+        let order = entry(&mut archive, &byte_order, 16)?;
+        if order != b"little" {
+            return Err(format!("the byte order is {:?}; \"little\" expected", String::from_utf8_lossy(&order)));
+        }
     }
-}
-
-/// What the library for pickles answers. It computes with what it finds, and a damaged pickle may make it panic.
-fn guarded<T>(read: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(Ok(found)) => Ok(found),
-        // Behind the first line its errors may have a backtrace.
-        Ok(Err(e)) => Err(e.to_string().lines().next().unwrap_or_default().to_owned()),
-        Err(_) => Err("a number in it is out of range".to_owned()),
-    }
+    Ok((Storages::Archive(archive, folder), found))
 }
 
 /// An entry of at most `limit` bytes.
-fn read_entry(
-    archive: &mut ZipArchive<BufReader<File>>,
-    path: &str,
-    entry: &str,
-    limit: u64,
-) -> Result<Vec<u8>, Failure> {
-    let failed = |e: &dyn std::fmt::Display| Failure(format!("{path}: cannot read {entry}: {e}"));
-    let reader = archive.by_name(entry).map_err(|e| failed(&e))?;
+fn entry(archive: &mut ZipArchive<BufReader<File>>, name: &str, limit: u64) -> Result<Vec<u8>, String> {
+    let failed = |e: &dyn std::fmt::Display| format!("cannot read {name}: {e}");
+    let reader = archive.by_name(name).map_err(|e| failed(&e))?;
     let mut bytes = Vec::new();
     reader.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
     if bytes.len() as u64 > limit {
@@ -189,32 +157,63 @@ fn read_entry(
     Ok(bytes)
 }
 
-/// The entries of the dictionary that has the compressor's tensors.
-fn compressor_of(object: &Object, path: &str) -> Result<Vec<(String, Object)>, Failure> {
-    let state = entry(object, "model_state_dict").and_then(|state| entry(state, "compressor"));
-    let compressor = state.or_else(|| entry(object, "compressor")).unwrap_or(object);
-    let entries = entries(compressor).and_then(|entries| {
-        let named = |(key, value): &(Object, Object)| Some((key.clone().unicode().ok()?, value.clone()));
-        entries.iter().map(named).collect::<Option<Vec<_>>>()
-    });
-    entries.ok_or_else(|| {
-        let what = if std::ptr::eq(compressor, object) { "the checkpoint" } else { "the compressor in it" };
-        Failure(format!("{path}: {what} is no dictionary of tensors by name"))
-    })
+fn tensors_of(bytes: &[u8]) -> Result<BTreeMap<String, Option<Tensor>>, String> {
+    tensors::compressor(&Pickle::read(bytes)?)
 }
 
-/// What a dictionary has under a key.
-fn entry<'a>(object: &'a Object, key: &str) -> Option<&'a Object> {
-    let (_, value) = entries(object)?.iter().find(|(name, _)| matches!(name, Object::Unicode(name) if name == key))?;
-    Some(value)
-}
-
-/// What a dictionary has.
-fn entries(object: &Object) -> Option<&[(Object, Object)]> {
-    match object {
-        Object::Dict(entries) => Some(entries),
-        // With attributes, as the state of a module has them.
-        Object::Build { callable, .. } => entries(callable),
-        _ => None,
+/// A checkpoint from before PyTorch 1.6: pickles of a magic number, a version, facts about the machine, the checkpoint
+/// and the names of its storages; then these, each a number of elements in eight bytes and the elements.
+fn plain(mut file: File, len: u64) -> Result<Found, String> {
+    let mut head = Vec::new();
+    let read = file.seek(SeekFrom::Start(0)).and_then(|_| (&file).take(MAX_PICKLE).read_to_end(&mut head));
+    read.map_err(|e| format!("cannot be read: {e}"))?;
+    let mut at = 0;
+    let mut next = |what: &str| {
+        let pickle = Pickle::read(&head[at..]).map_err(|problem| format!("{what}, from byte {at}: {problem}"))?;
+        at += pickle.len();
+        Ok::<_, String>(pickle)
+    };
+    let magic = next("the magic number")?;
+    if !matches!(magic.value(magic.root()), Value::Long(digits) if *digits == MAGIC) {
+        return Err("a pickle, but no checkpoint of PyTorch".to_owned());
     }
+    let version = next("the version")?;
+    if version.size(version.root()) != Some(1001) {
+        return Err("the version of the file is not 1001".to_owned());
+    }
+    let machine = next("the facts about the machine")?;
+    let little = machine.entry(machine.root(), "little_endian");
+    if !matches!(little.map(|id| machine.value(id)), Some(Value::Bool(true))) {
+        return Err("the byte order is not little".to_owned());
+    }
+    let pickle = next("the checkpoint")?;
+    let keys = next("the names of the storages")?;
+    let Value::List(keys_in_order) = keys.value(keys.root()) else {
+        return Err("the names of the storages are no list".to_owned());
+    };
+
+    let mut element_bytes = BTreeMap::new();
+    for value in pickle.values() {
+        if let Some(storage) = Storage::read(&pickle, value)? {
+            element_bytes.entry(storage.key).or_insert(storage.element_bytes()?);
+        }
+    }
+    let mut places = BTreeMap::new();
+    let mut start = at as u64;
+    for key in keys_in_order {
+        let key = keys.name(*key).ok_or("a storage whose name is no text")?;
+        let size = element_bytes.get(key).ok_or_else(|| format!("no tensor has the storage {key}"))?;
+        let mut elements = [0; 8];
+        let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_exact(&mut elements));
+        read.map_err(|e| format!("the storage {key}, from byte {start}: {e}"))?;
+        start += 8;
+        let bytes = u64::from_le_bytes(elements).checked_mul(*size as u64).filter(|bytes| *bytes <= len - start);
+        let bytes = bytes.ok_or_else(|| format!("the storage {key}, from byte {start}, is longer than the file"))?;
+        if places.insert(key.to_owned(), (start, bytes)).is_some() {
+            return Err(format!("the storage {key} is there twice"));
+        }
+        start += bytes;
+    }
+    let found = tensors::compressor(&pickle)?;
+    Ok((Storages::Plain(file, places), found))
 }

@@ -1,7 +1,9 @@
 //! `mnnkv convert-compressor`: a PyTorch checkpoint to the `.bin` file that runtimes read.
 
 mod checkpoint;
+mod pickle;
 mod select;
+mod tensors;
 
 #[cfg(test)]
 mod tests;

@@ -76,7 +76,9 @@ fn refused(result: Result<Vec<u8>, String>, words: &[&str]) {
 #[test]
 fn every_nesting_gives_the_file_of_the_original_converter() {
     let folder = Folder::new("goldens");
-    for checkpoint in ["flat", "compressor", "training"] {
+    let zipped = ["flat", "compressor", "training"];
+    let plain = ["legacy_flat", "legacy_compressor", "legacy_training", "legacy_python2", "legacy_protocol5"];
+    for checkpoint in zipped.into_iter().chain(plain) {
         for (flags, file) in [
             ("", "std_fp16_12.bin"),
             ("--dtype fp32", "std_fp32_12.bin"),
@@ -132,8 +134,10 @@ fn what_is_no_checkpoint_is_refused() {
     let folder = Folder::new("none");
     refused(folder.convert(&folder.0.join("absent.pth"), ""), &["cannot open", "absent.pth"]);
     refused(folder.convert(&folder.0, ""), &["is a directory"]);
-    refused(folder.convert_bytes(b"", ""), &["no checkpoint of PyTorch 1.6"]);
-    refused(folder.convert_bytes(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", ""), &["loaded and saved again"]);
+    refused(folder.convert_bytes(b"", ""), &["no checkpoint of PyTorch"]);
+    refused(folder.convert_bytes(b"PK", ""), &["damaged zip archive"]);
+    refused(folder.convert_bytes(b"\x80\x02K\x01.", ""), &["a pickle, but no checkpoint"]);
+    refused(folder.convert_bytes(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", ""), &["the version, from byte 15"]);
     refused(folder.convert_bytes(&archive(b"\x80\x02}.", &[]), ""), &["this is no compressor"]);
     // A number of 255 bytes, and an operation that there is not.
     for pickle in [&b"\x80\x02\x8a\xff"[..], b"\x80\x02\xff.", b"", b"\x80\x02R."] {
@@ -264,14 +268,14 @@ fn weights_that_the_file_cannot_hold_are_refused() {
     tensors.set("compress_tv.0.3.weight", 5, 1e6);
     folder.convert_bytes(&tensors.checkpoint(), &TEXT.replace("fp16", "bf16")).unwrap();
     tensors.storage = "LongStorage";
-    refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), &["type I64"]);
+    refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), &["LongStorage; a FloatStorage"]);
 }
 
 #[test]
 fn damaged_tensors_are_refused() {
     let folder = Folder::new("damaged");
     type Damage = fn(&mut Tensors);
-    let cases: [(Damage, &[&str]); 8] = [
+    let cases: [(Damage, &[&str]); 9] = [
         (|t| t.find("compress_tk.0.3.weight").1 = 1 << 20, &["compress_tk.0.3.weight reaches beyond its storage"]),
         // As the pickle has it: -1.
         (|t| t.find("compress_tk.0.3.weight").1 = u32::MAX as usize, &["compress_tk.0.3.weight"]),
@@ -284,7 +288,14 @@ fn damaged_tensors_are_refused() {
             },
             &["reaches beyond"],
         ),
-        (|t| t.find("compress_tk.0.3.weight").2 = vec![4, 4, 1], &["[4, 4, 1]; [out, in] expected"]),
+        (|t| t.find("compress_tk.0.3.weight").2 = vec![4, 4, 1], &["a tensor of 3 dimensions with 2 strides"]),
+        (
+            |t| {
+                (t.find("compress_tk.0.3.weight").2, t.find("compress_tk.0.3.weight").3) =
+                    (vec![4, 4, 1], vec![4, 1, 1])
+            },
+            &["[4, 4, 1]; [out, in] expected"],
+        ),
         (|t| t.find("compress_tk.0.3.weight").2 = vec![4, 3], &["cols"]),
         (|t| t.bytes.truncate(100), &["reaches beyond"]),
         (|t| t.push("compress_tk.4000000000.0.weight", &[1], &[1]), &["a layer 4000000000"]),
@@ -309,4 +320,82 @@ fn what_no_runtime_reads_is_left_out_and_said() {
     let answer = run(&command.arguments).unwrap_or_else(|failure| panic!("{}", failure.0));
     assert_eq!(answer.json["left_out"], serde_json::json!(["attention.*"]));
     assert!(answer.text.contains("attention.*"));
+}
+
+/// A value in itself, `depth` times.
+fn nested(depth: usize, wrap: &[u8]) -> Vec<u8> {
+    [&b"\x80\x02N"[..], &wrap.repeat(depth), b"."].concat()
+}
+
+#[test]
+fn no_pickle_takes_more_memory_or_stack_than_its_length_earns() {
+    let folder = Folder::new("bombs");
+    // Each value is the pair of the one before: 2^60 values in 300 bytes, once as tuples and once as lists of lists.
+    let pairs = nested(60, b"q\x00h\x00\x86");
+    let lists = nested(60, b"q\x00](h\x00h\x00e");
+    // The stack of whoever recurses ends before 200,000.
+    let deep = nested(200_000, b"\x85");
+    for pickle in [pairs, lists, deep] {
+        refused(folder.convert_bytes(&archive(&pickle, &[]), ""), &["the checkpoint is no dictionary"]);
+    }
+    refused(folder.convert_bytes(&archive(&nested(5 << 20, b"0N"), &[]), ""), &["more than 4194304 operations"]);
+    // A list of 100,000 pairs, in a thousand dictionaries.
+    let list = [&b"]q\x00("[..], &b"]".repeat(100_000), b"e0"].concat();
+    let dicts = [&b"\x80\x02"[..], &list, &b"ccollections\nOrderedDict\nh\x00\x85R".repeat(1000), b"."].concat();
+    refused(folder.convert_bytes(&archive(&dicts, &[]), ""), &["more than 4194304 operations"]);
+    // A storage of 32 KiB for 60 tensors that are as long.
+    let mut tensors = Tensors::mlps(64, 64);
+    tensors.tensors.clear();
+    tensors.bytes.truncate(64 * 128 * 4);
+    for layer in 0..10 {
+        for (slot, cols) in [(0, 128), (3, 64), (6, 64)] {
+            for prefix in ["compress_tk", "compress_tv"] {
+                tensors.tensors.push((format!("{prefix}.{layer}.{slot}.weight"), 0, vec![64, cols], vec![cols, 1]));
+            }
+        }
+    }
+    refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), &["more than 4 times the file's bytes"]);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_read_or_refused() {
+    let folder = Folder::new("fuzzed");
+    let (mut read, mut seed) = (0, 1_u64);
+    let mut random = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    for file in ["flat", "legacy_training", "legacy_python2", "legacy_protocol5"] {
+        let whole = fs::read(golden("pth").join(format!("{file}.pth"))).unwrap();
+        for _ in 0..400 {
+            let mut bytes = whole.clone();
+            match random(4) {
+                0 => bytes.truncate(random(whole.len())),
+                _ => (0..=random(4)).for_each(|_| bytes[random(whole.len())] = random(256) as u8),
+            }
+            match folder.convert_bytes(&bytes, "") {
+                Ok(_) => read += 1,
+                Err(failure) => assert!(!failure.is_empty() && failure.len() < 5000, "{failure}"),
+            }
+        }
+    }
+    assert!(read > 100, "most damage is in the numbers, and only {read} files were read");
+}
+
+#[test]
+fn storages_that_a_file_without_an_archive_does_not_have_are_refused() {
+    let folder = Folder::new("storages");
+    let whole = fs::read(golden("pth/legacy_flat.pth")).unwrap();
+    let (short, mut long) = (whole[..whole.len() - 1].to_vec(), whole.clone());
+    refused(folder.convert_bytes(&short, ""), &["is longer than the file"]);
+    // The bias of one element at the end, and its number.
+    let count = whole.len() - 4 - 8;
+    assert_eq!(whole[count..count + 8], 1_u64.to_le_bytes());
+    long[count..count + 8].fill(0xff);
+    refused(folder.convert_bytes(&long, ""), &["is longer than the file"]);
+    let little = whole.windows(13).position(|text| text == b"little_endian").unwrap();
+    let mut big = whole.clone();
+    let flag = little + big[little..].iter().position(|byte| *byte == 0x88).unwrap();
+    big[flag] = 0x89;
+    refused(folder.convert_bytes(&big, ""), &["the byte order is not little"]);
 }

@@ -1,0 +1,215 @@
+//! The tensors of a compressor in a pickle of PyTorch.
+
+use super::pickle::{Id, Pickle, Value};
+use half::{bf16, f16};
+use std::collections::BTreeMap;
+
+/// As PyTorch has it, and more than a weight needs.
+const MAX_RANK: usize = 64;
+
+/// A parameter in a parameter of another type, and so on, is found so deep.
+const MAX_WRAPPED: usize = 8;
+
+/// What PyTorch calls the type of a storage, and the bytes of an element.
+const ELEMENTS: [(&str, usize); 14] = [
+    ("FloatStorage", 4),
+    ("HalfStorage", 2),
+    ("BFloat16Storage", 2),
+    ("DoubleStorage", 8),
+    ("LongStorage", 8),
+    ("IntStorage", 4),
+    ("ShortStorage", 2),
+    ("CharStorage", 1),
+    ("ByteStorage", 1),
+    ("BoolStorage", 1),
+    ("QInt8Storage", 1),
+    ("QUInt8Storage", 1),
+    ("ComplexFloatStorage", 8),
+    ("ComplexDoubleStorage", 16),
+];
+
+/// Where the numbers of a tensor are.
+#[derive(Debug)]
+pub struct Storage<'a> {
+    /// Its name in the file.
+    pub key: &'a str,
+    /// Such as FloatStorage.
+    pub kind: &'a str,
+    pub elements: usize,
+}
+
+impl<'a> Storage<'a> {
+    /// What a pickle says in place of a storage. `None`: it is something else.
+    pub fn read(pickle: &Pickle<'a>, persistent: &Value<'a>) -> Result<Option<Self>, String> {
+        let Value::Persistent(id) = persistent else { return Ok(None) };
+        let Some(fields) = pickle.tuple(*id) else { return Ok(None) };
+        let (Some("storage"), &[_, kind, key, _, elements, ..]) =
+            (fields.first().and_then(|id| pickle.name(*id)), fields)
+        else {
+            return Ok(None);
+        };
+        let Value::Global(_, kind) = pickle.value(kind) else { return Ok(None) };
+        let (Some(key), Some(elements)) = (pickle.name(key), pickle.size(elements)) else {
+            return Err("a storage without a name or a number of elements".to_owned());
+        };
+        // A part of another storage, which PyTorch wrote before 0.4.
+        if let Some(view) = fields.get(5)
+            && !matches!(pickle.value(*view), Value::Other)
+        {
+            return Err(format!("the storage {key} is part of another"));
+        }
+        Ok(Some(Storage { key, kind, elements }))
+    }
+
+    /// The bytes of an element.
+    pub fn element_bytes(&self) -> Result<usize, String> {
+        let known = ELEMENTS.iter().find(|(name, _)| *name == self.kind);
+        known.map(|(_, bytes)| *bytes).ok_or_else(|| format!("the storage {} is of an unknown type", self.key))
+    }
+}
+
+/// A number type that the converter reads.
+#[derive(Clone, Copy)]
+enum Number {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// A tensor without its numbers.
+pub struct Tensor {
+    /// The name of its storage.
+    pub storage: String,
+    kind: String,
+    elements: usize,
+    offset: usize,
+    pub dims: Vec<usize>,
+    strides: Vec<usize>,
+}
+
+impl Tensor {
+    /// A value of a state dictionary. `None`: it is no tensor.
+    fn read(pickle: &Pickle, mut id: Id) -> Result<Option<Self>, String> {
+        let mut arguments = None;
+        for _ in 0..MAX_WRAPPED {
+            let (callable, given) = match (arguments.take(), pickle.value(id)) {
+                (Some(given), _) => (id, given),
+                (None, Value::Call(callable, given)) => (*callable, *given),
+                _ => return Ok(None),
+            };
+            let (&Value::Global(module, name), Some(given)) = (pickle.value(callable), pickle.tuple(given)) else {
+                return Ok(None);
+            };
+            match (module, name, given) {
+                ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor", given) => {
+                    return Self::rebuilt(pickle, given);
+                }
+                ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state", [data, ..]) => id = *data,
+                // A callable, a type, and the callable's arguments.
+                ("torch._tensor" | "torch.tensor", "_rebuild_from_type_v2", [callable, _, given, ..]) => {
+                    (id, arguments) = (*callable, Some(*given));
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    fn rebuilt(pickle: &Pickle, given: &[Id]) -> Result<Option<Self>, String> {
+        let &[storage, offset, dims, strides, ..] = given else {
+            return Err(format!("{} arguments of a tensor; at least 4 expected", given.len()));
+        };
+        let Some(storage) = Storage::read(pickle, pickle.value(storage))? else { return Ok(None) };
+        let sizes = |id: Id| {
+            let items = pickle.tuple(id).filter(|items| items.len() <= MAX_RANK)?;
+            items.iter().map(|id| pickle.size(*id)).collect::<Option<Vec<_>>>()
+        };
+        let (Some(offset), Some(dims), Some(strides)) = (pickle.size(offset), sizes(dims), sizes(strides)) else {
+            return Err("an offset, a shape or a stride that no tensor has".to_owned());
+        };
+        if dims.len() != strides.len() {
+            return Err(format!("a tensor of {} dimensions with {} strides", dims.len(), strides.len()));
+        }
+        let (key, kind) = (storage.key.to_owned(), storage.kind.to_owned());
+        Ok(Some(Tensor { storage: key, kind, elements: storage.elements, offset, dims, strides }))
+    }
+
+    /// Its numbers, row by row, from the bytes of its storage.
+    pub fn numbers(&self, storage: &[u8]) -> Result<Vec<f32>, String> {
+        let (number, size) = self.number()?;
+        let starts = self
+            .starts(size, storage.len())
+            .ok_or_else(|| format!("reaches beyond its storage {}, which has {} bytes", self.storage, storage.len()))?;
+        Ok(match number {
+            Number::F32 => convert(storage, &starts, f32::from_le_bytes),
+            Number::F16 => convert(storage, &starts, |b| f16::from_le_bytes(b).to_f32()),
+            Number::Bf16 => convert(storage, &starts, |b| bf16::from_le_bytes(b).to_f32()),
+        })
+    }
+
+    /// The bytes of its storage.
+    pub fn storage_bytes(&self) -> Result<usize, String> {
+        Ok(self.elements.saturating_mul(self.number()?.1))
+    }
+
+    /// The bytes of its numbers, if each is in the storage once.
+    pub fn bytes(&self) -> Result<u64, String> {
+        let size = self.number()?.1 as u64;
+        Ok(self.dims.iter().fold(size, |n, d| n.saturating_mul(*d as u64)))
+    }
+
+    fn number(&self) -> Result<(Number, usize), String> {
+        match self.kind.as_str() {
+            "FloatStorage" => Ok((Number::F32, 4)),
+            "HalfStorage" => Ok((Number::F16, 2)),
+            "BFloat16Storage" => Ok((Number::Bf16, 2)),
+            other => {
+                Err(format!("has its numbers in a {other}; a FloatStorage, HalfStorage or BFloat16Storage expected"))
+            }
+        }
+    }
+
+    /// Where in its storage each element begins, in bytes; `None` when one lies outside.
+    fn starts(&self, size: usize, bytes: usize) -> Option<Vec<usize>> {
+        let elements = self.dims.iter().try_fold(1_usize, |n, d| n.checked_mul(*d))?;
+        if elements == 0 {
+            return Some(Vec::new());
+        }
+        let places = self.dims.iter().zip(&self.strides);
+        let last = places.clone().try_fold(self.offset, |sum, (d, s)| sum.checked_add((d - 1).checked_mul(*s)?))?;
+        if last.checked_add(1)?.checked_mul(size)? > bytes || elements > bytes / size {
+            return None;
+        }
+        let mut starts = vec![self.offset * size];
+        for (dim, stride) in places {
+            starts = starts.iter().flat_map(|at| (0..*dim).map(move |i| at + i * stride * size)).collect();
+        }
+        Some(starts)
+    }
+}
+
+fn convert<const N: usize>(bytes: &[u8], starts: &[usize], number: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    starts.iter().filter_map(|at| bytes[*at..].first_chunk().copied()).map(number).collect()
+}
+
+/// What the compressor's dictionary has by name: under `model_state_dict.compressor`, `compressor`, or as the whole.
+/// `None` is a value that is no tensor.
+pub fn compressor(pickle: &Pickle) -> Result<BTreeMap<String, Option<Tensor>>, String> {
+    let entry = |dict, key| pickle.entry(dict, key);
+    let root = pickle.root();
+    let state = entry(root, "model_state_dict").and_then(|state| entry(state, "compressor"));
+    let found = state.or_else(|| entry(root, "compressor"));
+    let unnamed = || {
+        let what = if found.is_some() { "the compressor in it" } else { "the checkpoint" };
+        format!("{what} is no dictionary of tensors by name")
+    };
+    let mut tensors = BTreeMap::new();
+    for (key, value) in pickle.dict(found.unwrap_or(root)).ok_or_else(unnamed)? {
+        let key = pickle.name(*key).ok_or_else(unnamed)?;
+        let tensor = Tensor::read(pickle, *value).map_err(|problem| format!("{key}: {problem}"))?;
+        if tensors.insert(key.to_owned(), tensor).is_some() {
+            return Err(format!("{key} is there twice"));
+        }
+    }
+    Ok(tensors)
+}
