@@ -2,6 +2,7 @@
 
 use crate::output;
 use mnnkv::status::Error;
+use std::any::Any;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -10,11 +11,17 @@ use std::process::ExitCode;
 pub struct Failure(pub String);
 
 impl Failure {
+    /// What a panic leaves.
+    pub fn bug(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Failure(format!("a bug in mnnkv, please report it: {}", text.unwrap_or("no text")))
+    }
+
     /// Says it, on standard error as text or on standard output as JSON, where a program looks for the answer.
     pub fn print(&self, json: bool) -> ExitCode {
         if json {
             // Where this cannot be written nobody can be told why.
-            let _ = output::print(&format!("{:#}\n", serde_json::json!({ "error": self.0 })));
+            let _ = output::print(&output::object(&serde_json::json!({ "error": self.0 })));
         } else {
             let _ = writeln!(io::stderr(), "mnnkv: {}", output::visible(&self.0));
         }

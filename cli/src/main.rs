@@ -12,7 +12,10 @@ mod progress;
 mod size;
 
 use clap::{CommandFactory, Parser, Subcommand};
-
+use failure::Failure;
+use output::Answer;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 /// Looks after the files that come with a model, and tells how large its KV cache gets.
@@ -51,21 +54,23 @@ enum Command {
 
 /// Says what is wrong with the command line, or helps, in the form that was asked for.
 fn misused(e: &clap::Error) -> ExitCode {
-    if e.use_stderr() && std::env::args_os().any(|word| word == "--json") {
-        let text = e.to_string();
-        let _ = output::print(&format!("{:#}\n", serde_json::json!({ "error": text.trim_end() })));
-    } else {
+    if !e.use_stderr() {
         let _ = e.print();
+        return ExitCode::SUCCESS;
     }
-    ExitCode::from(if e.use_stderr() { 2 } else { 0 })
+    let text = e.to_string();
+    if std::env::args_os().any(|word| word == "--json") {
+        let _ = output::print(&output::object(&serde_json::json!({ "error": text.trim_end() })));
+    } else {
+        // A word that is wrong is repeated there.
+        let lines: String = text.lines().map(|line| output::visible(line) + "\n").collect();
+        let _ = io::stderr().write_all(lines.as_bytes());
+    }
+    ExitCode::from(2)
 }
 
-fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(e) => return misused(&e),
-    };
-    let outcome = match &cli.command {
+fn run(command: &Command) -> Result<Answer, Failure> {
+    match command {
         Command::ConvertCompressor(arguments) => convert::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Check(arguments) => check::run(arguments),
@@ -73,8 +78,18 @@ fn main() -> ExitCode {
         Command::Size(arguments) => size::run(arguments),
         Command::Completions(arguments) => pages::completions(arguments, Cli::command()),
         Command::Man(arguments) => pages::man(arguments, Cli::command()),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return misused(&e),
     };
-    match outcome {
+    // A panic is a failure like others. Without this its message would go to standard error as it is.
+    std::panic::set_hook(Box::new(|_| ()));
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(&cli.command)));
+    match outcome.unwrap_or_else(|panic| Err(Failure::bug(&*panic))) {
         Ok(answer) => answer.print(cli.json),
         Err(failure) => failure.print(cli.json),
     }

@@ -24,7 +24,7 @@ impl Answer {
     /// Writes it to standard output.
     pub fn print(&self, json: bool) -> ExitCode {
         let printed = if json {
-            print(&format!("{:#}\n", self.json))
+            print(&object(&self.json))
         } else {
             print(&self.text.lines().map(|line| visible(line) + "\n").collect::<String>())
         };
@@ -45,18 +45,60 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// A text from a file or the command line in one line that a terminal only shows: control characters but tabs, and those
-/// that turn the direction of writing, are escaped.
+/// Whether a character steers instead of showing something: controls, and the format characters and line separators of
+/// Unicode (categories Cc, Cf, Zl and Zp), among them all that turn the direction of writing.
+fn steers(c: char) -> bool {
+    const FORMAT: [(char, char); 20] = [
+        ('\u{ad}', '\u{ad}'),
+        ('\u{600}', '\u{605}'),
+        ('\u{61c}', '\u{61c}'),
+        ('\u{6dd}', '\u{6dd}'),
+        ('\u{70f}', '\u{70f}'),
+        ('\u{890}', '\u{891}'),
+        ('\u{8e2}', '\u{8e2}'),
+        ('\u{180e}', '\u{180e}'),
+        ('\u{200b}', '\u{200f}'),
+        ('\u{2028}', '\u{202e}'),
+        ('\u{2060}', '\u{206f}'),
+        ('\u{feff}', '\u{feff}'),
+        ('\u{fff9}', '\u{fffb}'),
+        ('\u{110bd}', '\u{110bd}'),
+        ('\u{110cd}', '\u{110cd}'),
+        ('\u{13430}', '\u{1343f}'),
+        ('\u{1bca0}', '\u{1bca3}'),
+        ('\u{1d173}', '\u{1d17a}'),
+        ('\u{e0001}', '\u{e0001}'),
+        ('\u{e0020}', '\u{e007f}'),
+    ];
+    c.is_control() || FORMAT.iter().any(|(first, last)| (*first..=*last).contains(&c))
+}
+
+/// A text from a file or the command line in one line that a terminal only shows: characters that steer are escaped,
+/// but tabs.
 pub fn visible(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            c if (c.is_control() && c != '\t') || turns(c) => line.extend(c.escape_default()),
+            c if c != '\t' && steers(c) => line.extend(c.escape_default()),
             c => line.push(c),
         }
     }
     line
+}
+
+/// An object as text that a terminal only shows, and that means the same: characters that steer can only be in strings.
+pub fn object(object: &Value) -> String {
+    let mut text = String::new();
+    for c in format!("{object:#}").chars() {
+        match c {
+            c if c != '\n' && steers(c) => {
+                c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
+            }
+            c => text.push(c),
+        }
+    }
+    text.push('\n');
+    text
 }
 
 /// Columns as wide as their longest entry, two spaces apart. Columns of numbers are set to the right, under a heading if
@@ -105,5 +147,17 @@ mod tests {
         let name = "a\u{1b}[31m\nb\u{7}\u{9b}c\u{202e}d é";
         assert_eq!(visible(name), "a\\u{1b}[31m\\nb\\u{7}\\u{9b}c\\u{202e}d é");
         assert_eq!(table(&rows(&[&[name]])), format!("  {}\n", visible(name)));
+    }
+
+    #[test]
+    fn json_shows_no_character_that_steers_and_means_the_same() {
+        let steering =
+            "\u{7f}\u{80}\u{85}\u{9b}\u{ad}\u{61c}\u{200b}\u{200e}\u{2028}\u{202e}\u{2066}\u{2069}\u{feff}\u{e0041}";
+        let object = serde_json::json!({ steering: [steering, "tab\tline\n\u{1b}[31m é 鍵 \u{1f511}"] });
+        let text = super::object(&object);
+        assert!(text.chars().all(|c| c == '\n' || !steers(c)), "{text}");
+        assert!(steering.chars().all(steers) && text.contains("\\u009b") && text.contains("\\udb40\\udc41"), "{text}");
+        assert!(text.contains("é 鍵 \u{1f511}") && text.lines().count() > 3, "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), object);
     }
 }

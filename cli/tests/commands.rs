@@ -186,7 +186,9 @@ fn names_in_files_reach_no_terminal_as_they_are() {
     let harmless = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
     let text = says(0, &["inspect", folder.to_str().unwrap()]);
     assert!(harmless(&text) && text.contains("\\u{1b}[31m\\nW8A16"), "{text}");
+    let steers = |c: char| (c.is_control() && c != '\n') || "\u{200f}\u{202e}\u{2066}\u{feff}".contains(c);
     description["evil\u{1b}[2J\n\u{9b}.weight"] = "W\u{7}".into();
+    description["turned\u{7f}\u{200f}\u{202e}\u{2066}\u{feff}.weight"] = "W".into();
     std::fs::write(&file, description.to_string()).unwrap();
     for words in [&["check"][..], &["check", "--all"]] {
         let text = says(1, &[words, &[folder.to_str().unwrap()]].concat());
@@ -194,7 +196,20 @@ fn names_in_files_reach_no_terminal_as_they_are() {
     }
     let object = json(1, &["check", folder.to_str().unwrap()]);
     assert!(object["findings"].as_array().unwrap().iter().any(|f| f["tensor"] == "evil\u{1b}[2J\n\u{9b}.weight"));
+    for words in [&["check", folder.to_str().unwrap()][..], &["--json", "check", folder.to_str().unwrap()]] {
+        let text = says(1, words);
+        assert!(text.contains("turned") && !text.contains(steers), "{text}");
+    }
+    assert!(
+        object["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|f| f["tensor"] == "turned\u{7f}\u{200f}\u{202e}\u{2066}\u{feff}.weight")
+    );
     assert!(harmless(&complains(3, &["inspect", "no\u{1b}[31m\nfile"])[..]));
+    assert!(!complains(2, &["no\u{1b}[31m\u{9b}command\u{202e}"]).contains(steers));
+    assert!(!says(2, &["--json", "no\u{9b}command\u{202e}"]).contains(steers));
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -221,4 +236,25 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
     }
     let run = program().args(["check", "no-such-directory"]).stderr(full()).status().unwrap();
     assert_eq!(run.code(), Some(3));
+    let run = program().arg("no-such-command").stderr(full()).status().unwrap();
+    assert_eq!(run.code(), Some(2));
+}
+
+/// A pipe whose reader is gone, and no pipe at all.
+#[cfg(unix)]
+#[test]
+fn a_reader_that_has_seen_enough_gets_no_panic() {
+    let healthy = path("msmodelslim/w8a16_per_channel");
+    for words in [&["--help"][..], &["check", &healthy], &["--json", "inspect", &healthy], &["completions", "zsh"]] {
+        for closing in ["| true", ">&-"] {
+            // 2>&3: standard error of the program alone. The sleep lets the reader end first.
+            let script = format!("exec 3>&2; {{ sleep 0.2; \"$@\" 2>&3; echo $? >&3; }} {closing}");
+            let program = env!("CARGO_BIN_EXE_mnnkv");
+            let run = Command::new("sh").args(["-c", &script, "sh", program]).args(words).output().unwrap();
+            let said = String::from_utf8_lossy(&run.stderr);
+            let (message, code) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
+            assert!(["0", "3"].contains(&code) && !said.contains("panicked"), "{words:?} {closing}: {said}");
+            assert!(message.is_empty() == (code == "0") && message.lines().count() <= 1, "{words:?} {closing}: {said}");
+        }
+    }
 }
