@@ -5,6 +5,9 @@ if(NOT MNNKV_CARGO)
   message(FATAL_ERROR "mnnkv: cargo not found. Install Rust, or set MNNKV_CARGO to the path of cargo.")
 endif()
 
+get_filename_component(cargo_folder "${MNNKV_CARGO}" DIRECTORY)
+find_program(MNNKV_RUSTC rustc HINTS "${cargo_folder}")
+
 set(cargo_target_dir "${CMAKE_CURRENT_BINARY_DIR}/cargo")
 if(NOT "$ENV{MNNKV_CARGO_TARGET_DIR}" STREQUAL "")
   file(TO_CMAKE_PATH "$ENV{MNNKV_CARGO_TARGET_DIR}" cargo_target_dir)
@@ -75,10 +78,14 @@ if(CMAKE_C_COMPILER_TARGET)
   set(target_flags "--target=${CMAKE_C_COMPILER_TARGET}")
 endif()
 
+include(CheckCCompilerFlag)
+check_c_compiler_flag(-ffile-prefix-map=here=there MNNKV_C_PREFIX_MAP)
+
 # Only the two libraries that C programs link are asked for: beside an rlib cargo drops the link-time optimisation of
 # the release profile.
 set(cargo_out "${MNNKV_CARGO_TARGET_DIR}/release")
 set(cargo_target_args "")
+set(cargo_flags "")
 set(cargo_env "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}")
 if(NOT MNNKV_RUST_TARGET STREQUAL "")
   set(cargo_out "${MNNKV_CARGO_TARGET_DIR}/${MNNKV_RUST_TARGET}/release")
@@ -87,7 +94,7 @@ if(NOT MNNKV_RUST_TARGET STREQUAL "")
   string(REPLACE "-" "_" triple "${MNNKV_RUST_TARGET}")
   string(TOUPPER "${triple}" triple_upper)
   if(CMAKE_C_COMPILER_TARGET)
-    list(APPEND cargo_env "CARGO_TARGET_${triple_upper}_RUSTFLAGS=-Clink-arg=${target_flags}")
+    set(cargo_flags "-Clink-arg=${target_flags}")
   endif()
   list(APPEND cargo_env "CARGO_TARGET_${triple_upper}_LINKER=${CMAKE_C_COMPILER}" "CC_${triple}=${CMAKE_C_COMPILER}"
        "AR_${triple}=${CMAKE_AR}" "CFLAGS_${triple}=${target_flags}")
@@ -124,7 +131,10 @@ endif()
 # environment, one variable would move what cargo makes to another folder, and one would replace the bundled zstd.
 add_custom_target(mnnkv_cargo ${build_by_default}
   COMMAND "${CMAKE_COMMAND}" -E env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG ${cargo_env}
-          "${MNNKV_CARGO}" rustc --release --locked --lib --crate-type cdylib,staticlib ${cargo_target_args}
+          "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+          "-DTARGET_DIR=${MNNKV_CARGO_TARGET_DIR}" "-DTARGET=${MNNKV_RUST_TARGET}" "-DRUSTFLAGS=${cargo_flags}"
+          "-DC_PREFIX_MAP=${MNNKV_C_PREFIX_MAP}" -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
+          rustc --release --locked --lib --crate-type cdylib,staticlib ${cargo_target_args}
           --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
           -- "--print=native-static-libs=${MNNKV_NATIVE_LIBS_FILE}"
   ${collect_commands}
