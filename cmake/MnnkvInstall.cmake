@@ -10,6 +10,15 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_
 install(FILES "${PROJECT_SOURCE_DIR}/integrations/mnn/mnnkv_mnn.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
 install(FILES "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+# Beside the shared library a linker takes that; in a folder of its own it takes the archive (see mnnkv.pc.in).
+if(WIN32)
+  install(FILES "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/mnnkv")
+else()
+  set(alone "${CMAKE_CURRENT_BINARY_DIR}/alone/${MNNKV_STATIC_NAME}")
+  file(MAKE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/alone")
+  execute_process(COMMAND "${CMAKE_COMMAND}" -E create_symlink "../${MNNKV_STATIC_NAME}" "${alone}")
+  install(FILES "${alone}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/mnnkv")
+endif()
 set(MNNKV_SHARED_DIR "${CMAKE_INSTALL_LIBDIR}")
 if(WIN32)
   set(MNNKV_SHARED_DIR "${CMAKE_INSTALL_BINDIR}")
@@ -49,5 +58,10 @@ foreach(kind INCLUDE LIB)
   endif()
 endforeach()
 string(REPLACE ";" " -l" PC_STATIC_LIBS "-l${MNNKV_STATIC_LIBS}")
-configure_file("${PROJECT_SOURCE_DIR}/cmake/mnnkv.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/mnnkv.pc" @ONLY)
-install(FILES "${CMAKE_CURRENT_BINARY_DIR}/mnnkv.pc" DESTINATION "${pc_dir}")
+foreach(name mnnkv mnnkv-library)
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" @ONLY)
+  install(FILES "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" DESTINATION "${pc_dir}")
+endforeach()
+
+# Whoever passes the library on passes these on.
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD-PARTY.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")

