@@ -155,10 +155,19 @@ impl Config {
         check(&values)?;
         // Unknown keys come last: of too many warnings these are the ones to leave out.
         let mut warnings = Warnings::default();
-        let h2o = values.kv_h2o_enable.then(|| h2o(&values, layers, &mut warnings));
+        let h2o = if values.kv_h2o_enable { Some(h2o(&values, layers, &mut warnings)?) } else { None };
         let lossless = lossless(&values, layers, h2o.is_some(), &mut warnings)?;
-        warnings.unknown_keys(&given.keys()?);
-        Ok((Config { h2o, lossless }, warnings.into_texts()))
+        let given = given.keys()?;
+        let has = |key: &str| given.contains(&key);
+        if lossless.as_ref().is_some_and(|l| l.mode == Mode::Probe) && !has(name::kv_lossless_runtime_mode) {
+            let key = name::kv_lossless_runtime_mode;
+            warnings.push(format_args!(
+                "{key} is not given, and \"probe\" only measures and keeps nothing: it must be \"store\" to save memory"
+            ))?;
+        }
+        warnings.idle_keys(&values, &has)?;
+        warnings.unknown_keys(&given)?;
+        Ok((Config { h2o, lossless }, warnings.into_texts()?))
     }
 }
 
@@ -210,18 +219,19 @@ fn check(values: &Values) -> Result<()> {
     Ok(())
 }
 
-fn h2o(values: &Values, layers: u32, warnings: &mut Warnings) -> H2o {
+fn h2o(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<H2o> {
     let start = values.kv_h2o_layer_start;
     if start >= layers {
         let key = name::kv_h2o_layer_start;
-        warnings.push(|| format!("{key} is {start} and the model has {layers} layers: none is evicted from"));
+        warnings.push(format_args!("{key} is {start} and the model has {layers} layers: none is evicted from"))?;
     }
     let end = u32::try_from(values.kv_h2o_layer_end).ok();
     if let Some(end) = end.filter(|end| *end >= layers) {
         let key = name::kv_h2o_layer_end;
-        warnings.push(|| format!("{key} is {end} and the model has {layers} layers: it is taken as the last of them"));
+        warnings
+            .push(format_args!("{key} is {end} and the model has {layers} layers: it is taken as the last of them"))?;
     }
-    H2o {
+    let h2o = H2o {
         first_layer: start.min(layers),
         end_layer: end.map_or(layers, |end| (end + 1).min(layers)),
         block_tokens: values.kv_h2o_block_tokens,
@@ -236,14 +246,16 @@ fn h2o(values: &Values, layers: u32, warnings: &mut Warnings) -> H2o {
         prefill_queries: usize::try_from(values.kv_h2o_prefill_queries).unwrap_or(usize::MAX),
         evict_unscored: values.kv_h2o_evict_unscored,
         log_stats: values.kv_h2o_log_stats,
-    }
+    };
+    warnings.outlook(&h2o)?;
+    Ok(h2o)
 }
 
 fn lossless(values: &Values, layers: u32, h2o: bool, warnings: &mut Warnings) -> Result<Option<Lossless>> {
     let format = values.kv_lossless_codec_runtime;
     let mut predictors = |key, list| predictors(key, list, format, warnings);
-    let key_predictors = predictors(name::kv_lossless_predictors_k, &values.kv_lossless_predictors_k);
-    let value_predictors = predictors(name::kv_lossless_predictors_v, &values.kv_lossless_predictors_v);
+    let key_predictors = predictors(name::kv_lossless_predictors_k, &values.kv_lossless_predictors_k)?;
+    let value_predictors = predictors(name::kv_lossless_predictors_v, &values.kv_lossless_predictors_v)?;
     let effort = Effort::new(values.kv_lossless_effort, name::kv_lossless_effort)?;
 
     let scope = values.kv_lossless_scope;
@@ -252,16 +264,17 @@ fn lossless(values: &Values, layers: u32, h2o: bool, warnings: &mut Warnings) ->
     }
     if !values.kv_lossless_runtime_enable {
         let (on, off) = (name::kv_lossless_enable, name::kv_lossless_runtime_enable);
-        warnings.push(|| format!("{on} is true and {off} is not: nothing will be compressed"));
+        warnings.push(format_args!("{on} is true and {off} is not: nothing will be compressed"))?;
         return Ok(None);
     }
     if scope.front && values.kv_lossless_front_n == 0 {
         let (scope, front) = (name::kv_lossless_scope, name::kv_lossless_front_n);
-        warnings.push(|| format!("{scope} has the first layers and {front} is 0: none of them is compressed"));
+        warnings.push(format_args!("{scope} has the first layers and {front} is 0: none of them is compressed"))?;
     }
     if scope.kept && !h2o {
         let (scope, enable) = (name::kv_lossless_scope, name::kv_h2o_enable);
-        warnings.push(|| format!("{scope} has the layers of h2o and {enable} is not true: none of them is compressed"));
+        warnings
+            .push(format_args!("{scope} has the layers of h2o and {enable} is not true: none of them is compressed"))?;
     }
     Ok(Some(Lossless {
         front_layers: if scope.front { values.kv_lossless_front_n.min(layers) } else { 0 },
@@ -290,22 +303,23 @@ fn lossless(values: &Values, layers: u32, h2o: bool, warnings: &mut Warnings) ->
 }
 
 /// The predictors of a list. Its names are v1's: v2 tries all it has, whatever the list says.
-fn predictors(key: &str, list: &str, format: Format, warnings: &mut Warnings) -> Predictors {
+fn predictors(key: &str, list: &str, format: Format, warnings: &mut Warnings) -> Result<Predictors> {
     /// What hosts name for an offline codec of the reference system.
     const ELSEWHERE: &str = "pair_delta";
     // The parser reads what it does not know as raw.
     let known = |name: &&str| *name == "raw" || Predictors::parse(name) != Predictors::raw();
     let names = || list.split(',').map(str::trim).filter(|name| !name.is_empty());
     for unknown in names().filter(|name| !known(name) && *name != ELSEWHERE) {
-        warnings.push(|| format!("{key} has \"{}\", which is no predictor of this version", keys::shorten(unknown)));
+        warnings
+            .push(format_args!("{key} has \"{}\", which is no predictor of this version", keys::shorten(unknown)))?;
     }
     if format == Format::V2 {
-        return Predictors::all(Format::V2);
+        return Ok(Predictors::all(Format::V2));
     }
     if !names().any(|name| known(&name)) {
-        warnings.push(|| format!("{key} has no predictor of this version: raw alone is tried"));
+        warnings.push(format_args!("{key} has no predictor of this version: raw alone is tried"))?;
     }
-    Predictors::parse(list)
+    Ok(Predictors::parse(list))
 }
 
 #[cfg(test)]

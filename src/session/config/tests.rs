@@ -98,16 +98,24 @@ fn parse(config: Value) -> Result<(Config, Vec<String>)> {
     Config::parse(config.to_string().as_bytes(), LAYERS)
 }
 
-/// Of a config without warnings.
+/// Drops what is said of every config that leaves the trigger and the mode as they are.
+fn without_outlook(mut warnings: Vec<String>) -> Vec<String> {
+    warnings.retain(|w| !w.contains("the first eviction can come") && !w.contains("\"probe\" only measures"));
+    warnings
+}
+
+/// Of a config without other warnings.
 fn clean(config: Value) -> Config {
     let (parsed, warnings) = parse(config.clone()).unwrap();
+    let warnings = without_outlook(warnings);
     assert_eq!(warnings, [""; 0], "{config}");
     parsed
 }
 
 /// The only warning of a config.
 fn warned(config: Value) -> (Config, String) {
-    let (parsed, mut warnings) = parse(config.clone()).unwrap();
+    let (parsed, warnings) = parse(config.clone()).unwrap();
+    let mut warnings = without_outlook(warnings);
     assert_eq!(warnings.len(), 1, "{config}: {warnings:?}");
     (parsed, warnings.remove(0))
 }
@@ -129,6 +137,11 @@ fn on(mut config: Value) -> Value {
 
 fn h2o(config: Value) -> H2o {
     clean(on(config)).h2o.unwrap()
+}
+
+/// Whatever the warnings.
+fn warned_h2o(config: Value) -> H2o {
+    parse(on(config)).unwrap().0.h2o.unwrap()
 }
 
 fn lossless(config: Value) -> Lossless {
@@ -158,7 +171,10 @@ fn each_default_may_be_written_out() {
         let mut written = json!({});
         each(|name, declared| written[name] = declared.usual());
         written.as_object_mut().unwrap().extend(switches.as_object().unwrap().clone());
-        assert_eq!(clean(switches), clean(written));
+        let (given, warnings) = parse(written).unwrap();
+        assert_eq!(clean(switches.clone()), given);
+        let idle = warnings.iter().filter(|warning| warning.contains("has no effect")).count();
+        assert_eq!(idle, usize::from(switches != json!({})), "the ratio that the mode does not use: {warnings:?}");
     }
 }
 
@@ -217,7 +233,7 @@ fn text_that_is_no_json_is_refused_with_its_place() {
 #[test]
 fn a_byte_order_mark_before_the_text_is_no_matter() {
     let (marked, warnings) = Config::parse("\u{feff}{\"kv_h2o_enable\": true}".as_bytes(), LAYERS).unwrap();
-    assert_eq!((marked, warnings), (clean(json!({"kv_h2o_enable": true})), Vec::new()));
+    assert_eq!((marked, without_outlook(warnings)), (clean(json!({"kv_h2o_enable": true})), Vec::new()));
     refused("\u{feff}\u{feff}{}".as_bytes());
     refused("{}\u{feff}".as_bytes());
     refused("\u{feff}".as_bytes());
@@ -280,7 +296,7 @@ fn the_defaults_when_switched_on() {
 
 #[test]
 fn every_key_reaches_its_field() {
-    let config = clean(on(json!({
+    let (config, warnings) = parse(on(json!({
         "kv_h2o_layer_start": 3, "kv_h2o_layer_end": 30, "kv_h2o_block_tokens": 32, "kv_h2o_sink_tokens": 5,
         "kv_h2o_recent_tokens": 100, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25,
         "kv_h2o_target_lossy_ratio": 9, "kv_h2o_target_basis": "physical", "kv_h2o_max_tokens": 2000,
@@ -297,7 +313,9 @@ fn every_key_reaches_its_field() {
         "kv_lossless_async_threads": 2, "kv_lossless_max_queue": 128, "kv_lossless_decode_cache_blocks": 7,
         "kv_lossless_decode_cache_bytes": 1_u64 << 33, "kv_lossless_pending_bytes": 1_u64 << 34,
         "kv_lossless_strict_roundtrip_check": true,
-    })));
+    })))
+    .unwrap();
+    assert_eq!(warnings.len(), 2, "a ratio and a weight are not used: {warnings:?}");
     let h2o = H2o {
         first_layer: 3,
         end_layer: 31,
@@ -374,12 +392,12 @@ fn names_and_what_they_stand_for() {
     for (name, ratio) in [("adaptive", Ratio::Lossy(4.0)), ("static", Ratio::Keep(0.75))] {
         let keys =
             json!({"kv_h2o_target_mode": name, "kv_h2o_target_keep_ratio": 0.75, "kv_h2o_target_lossy_ratio": 4});
-        assert_eq!(h2o(keys).ratio, ratio);
+        assert_eq!(warned_h2o(keys).ratio, ratio);
     }
     for (name, aggregation) in
         [("ema", Aggregation::Ema { alpha: 0.5 }), ("sum", Aggregation::Sum), ("norm_sum", Aggregation::NormSum)]
     {
-        assert_eq!(h2o(json!({"kv_h2o_aggregation": name, "kv_h2o_ema_alpha": 0.5})).aggregation, aggregation);
+        assert_eq!(warned_h2o(json!({"kv_h2o_aggregation": name, "kv_h2o_ema_alpha": 0.5})).aggregation, aggregation);
     }
     for (name, format) in [
         ("fp16_gear_predictive_v3", Format::V1),
@@ -424,7 +442,7 @@ fn compression_needs_both_switches() {
     let (config, warning) = warned(json!({"kv_lossless_enable": true}));
     assert_eq!(config.lossless, None);
     assert!(warning.contains("kv_lossless_runtime_enable") && warning.contains("nothing"), "{warning}");
-    assert_eq!(clean(json!({"kv_lossless_runtime_enable": true})).lossless, None);
+    assert_eq!(warned(json!({"kv_lossless_runtime_enable": true})).0.lossless, None);
     assert!(clean(json!({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true})).lossless.is_some());
 }
 
@@ -440,7 +458,7 @@ fn layers_that_the_model_does_not_have() {
     assert_eq!((h2o.first_layer, h2o.end_layer), (2, LAYERS));
     assert!(warning.contains("kv_h2o_layer_end is 32"), "{warning}");
 
-    clean(json!({"kv_h2o_layer_start": 40}));
+    clean(json!({"kv_h2o_enable": false, "kv_h2o_layer_start": 40}));
     let (config, warnings) = Config::parse(br#"{"kv_h2o_enable": true, "kv_h2o_layer_end": 65535}"#, 0).unwrap();
     let h2o = config.h2o.unwrap();
     assert_eq!((h2o.first_layer, h2o.end_layer, warnings.len()), (0, 0, 2));
@@ -474,6 +492,94 @@ fn a_limit_has_room_for_what_is_protected() {
 }
 
 #[test]
+fn keys_that_have_no_effect_are_named_with_what_would_make_them_count() {
+    for (config, key, needs) in [
+        (json!({"kv_h2o_sink_tokens": 4}), "kv_h2o_sink_tokens has", "kv_h2o_enable must be true"),
+        (
+            json!({"kv_h2o_sink_tokens": 4, "kv_h2o_ema_alpha": 0.5, "kv_h2o_max_tokens": 0}),
+            "kv_h2o_sink_tokens and 2 more",
+            "kv_h2o_enable must be true",
+        ),
+        (json!({"kv_lossless_front_n": 4}), "kv_lossless_front_n has", "kv_lossless_enable must be true"),
+        (
+            json!({"kv_h2o_enable": true, "kv_h2o_target_keep_ratio": 0.5}),
+            "kv_h2o_target_keep_ratio has",
+            "kv_h2o_target_mode must be \"static\"",
+        ),
+        (
+            json!({"kv_h2o_enable": true, "kv_h2o_target_mode": "static", "kv_h2o_target_lossy_ratio": 2}),
+            "kv_h2o_target_lossy_ratio has",
+            "kv_h2o_target_mode must be \"adaptive\"",
+        ),
+        (
+            json!({"kv_h2o_enable": true, "kv_h2o_aggregation": "sum", "kv_h2o_ema_alpha": 0.5}),
+            "kv_h2o_ema_alpha has",
+            "kv_h2o_aggregation must be \"ema\"",
+        ),
+        (
+            on(json!({"kv_lossless_store_disable_front": true})),
+            "kv_lossless_store_disable_front has",
+            "kv_lossless_runtime_mode must be \"store\"",
+        ),
+    ] {
+        let (_, warning) = warned(config);
+        assert!(warning.starts_with(key) && warning.ends_with(needs) || warning.contains(needs), "{warning}");
+    }
+    for off in ["kv_h2o_enable", "kv_lossless_enable"] {
+        clean(json!({ off: false, "kv_h2o_enable": false, "kv_h2o_sink_tokens": 4, "host": 1 }));
+    }
+    clean(json!({"kv_lossless_enable": false, "kv_lossless_front_n": 4}));
+}
+
+#[test]
+fn both_switches_of_compression_with_the_mode_left_alone_save_nothing_and_say_so() {
+    let both = json!({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true});
+    let (_, warnings) = parse(both.clone()).unwrap();
+    assert!(warnings.len() == 1 && warnings[0].contains("must be \"store\""), "{warnings:?}");
+    for mode in ["probe", "full", "store"] {
+        let mut config = both.clone();
+        config["kv_lossless_runtime_mode"] = json!(mode);
+        assert_eq!(parse(config).unwrap().1, [""; 0], "{mode} is what the host wants");
+    }
+}
+
+#[test]
+fn the_length_of_the_first_eviction_is_said_where_the_trigger_is_another() {
+    for (keys, said) in [
+        (json!({}), Some("kv_h2o_trigger_min_tokens is 512 and the first eviction can come at 1152 tokens")),
+        (json!({"kv_h2o_trigger_min_tokens": 1152}), None),
+        (json!({"kv_h2o_trigger_min_tokens": 1151}), None),
+        (json!({"kv_h2o_trigger_min_tokens": 4000}), None),
+        (
+            json!({"kv_h2o_target_lossy_ratio": 1}),
+            Some("no token is ever evicted: kv_h2o_target_lossy_ratio must be above 1"),
+        ),
+        (json!({"kv_h2o_target_lossy_ratio": 1, "kv_h2o_max_tokens": 600}), Some("can come at 584 tokens")),
+        (
+            json!({"kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 1}),
+            Some("no token is ever evicted: kv_h2o_target_keep_ratio must be below 1"),
+        ),
+        (
+            json!({"kv_h2o_trigger_min_tokens": 100, "kv_h2o_target_lossy_ratio": 1000}),
+            Some("kv_h2o_trigger_min_tokens is 100"),
+        ),
+    ] {
+        let (_, warnings) = parse({
+            let mut keys = keys.clone();
+            keys["kv_h2o_enable"] = json!(true);
+            keys
+        })
+        .unwrap();
+        let found = warnings.iter().any(|warning| said.is_some_and(|said| warning.contains(said)));
+        assert_eq!(
+            (warnings.len(), found),
+            if said.is_some() { (1, true) } else { (0, false) },
+            "{keys}: {warnings:?}"
+        );
+    }
+}
+
+#[test]
 fn predictors_of_this_version_and_of_others() {
     let (config, warning) = warned(on(json!({"kv_lossless_predictors_k": "raw, dleta_seq ,,xor_seq,"})));
     let xor = Predictors::from_bits(Predictors::RAW | Predictors::XOR_SEQ, Format::V1).unwrap();
@@ -486,7 +592,7 @@ fn predictors_of_this_version_and_of_others() {
         assert!(warning.contains("kv_lossless_predictors_v has no predictor"), "{warning}");
     }
     let (_, warnings) = parse(json!({"kv_lossless_predictors_v": "a,b"})).unwrap();
-    assert_eq!(warnings.len(), 3, "one for each name, one for the list, though compression is off: {warnings:?}");
+    assert_eq!(warnings.len(), 4, "one for each name, one for the list, and that compression is off: {warnings:?}");
 
     let v2 = lossless(json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"}));
     assert_eq!(v2.key_predictors, Predictors::all(Format::V2));

@@ -1,6 +1,62 @@
 //! What the host should hear about a config that is used all the same.
 
-use super::keys::{NAMES, shorten};
+use super::keys::{NAMES, Values, name, shorten};
+use super::{Aggregation, H2o, Mode, Ratio};
+use crate::status::Result;
+use crate::sys::memory;
+use std::fmt;
+
+/// Keys that have no effect while something else is as it is.
+struct Idle {
+    keys: fn(&str) -> bool,
+    idle: fn(&Values, has: &dyn Fn(&str) -> bool) -> bool,
+    /// What must be so for the keys to count.
+    needs: &'static str,
+}
+
+/// An explicit `false` says that all others are to wait; a missing switch is a mistake.
+const IDLE: &[Idle] = &[
+    Idle {
+        keys: |key| key.starts_with(H2O) && key != name::kv_h2o_enable,
+        idle: |_, has| !has(name::kv_h2o_enable),
+        needs: "kv_h2o_enable must be true",
+    },
+    Idle {
+        keys: |key| key.starts_with(LOSSLESS) && key != name::kv_lossless_enable,
+        idle: |_, has| !has(name::kv_lossless_enable),
+        needs: "kv_lossless_enable must be true, and kv_lossless_runtime_enable, too",
+    },
+    Idle {
+        keys: |key| key == name::kv_h2o_target_keep_ratio,
+        idle: |values, _| values.kv_h2o_enable && is_adaptive(values),
+        needs: "kv_h2o_target_mode must be \"static\"",
+    },
+    Idle {
+        keys: |key| key == name::kv_h2o_target_lossy_ratio,
+        idle: |values, _| values.kv_h2o_enable && !is_adaptive(values),
+        needs: "kv_h2o_target_mode must be \"adaptive\"",
+    },
+    Idle {
+        keys: |key| key == name::kv_h2o_ema_alpha,
+        idle: |values, _| values.kv_h2o_enable && !matches!((values.kv_h2o_aggregation)(0.0), Aggregation::Ema { .. }),
+        needs: "kv_h2o_aggregation must be \"ema\"",
+    },
+    Idle {
+        keys: |key| key == name::kv_lossless_store_disable_front,
+        idle: |values, _| {
+            let Values { kv_lossless_enable, kv_lossless_store_disable_front, .. } = *values;
+            kv_lossless_enable && kv_lossless_store_disable_front && values.kv_lossless_runtime_mode != Mode::Store
+        },
+        needs: "kv_lossless_runtime_mode must be \"store\"",
+    },
+];
+
+const H2O: &str = "kv_h2o_";
+const LOSSLESS: &str = "kv_lossless_";
+
+fn is_adaptive(values: &Values) -> bool {
+    matches!((values.kv_h2o_target_mode)(0.5, 2.0), Ratio::Lossy(_))
+}
 
 /// Warnings, at most [`Warnings::MOST`] of them; further ones are only counted.
 #[derive(Default)]
@@ -13,31 +69,77 @@ impl Warnings {
     pub const MOST: usize = 32;
 
     /// Adds a warning. The text is only made when there is room: a config may be wrong in very many ways.
-    pub fn push(&mut self, text: impl FnOnce() -> String) {
+    pub fn push(&mut self, text: fmt::Arguments<'_>) -> Result<()> {
         if self.texts.len() < Self::MOST {
-            self.texts.push(text());
+            let text = memory::format(text)?;
+            memory::push(&mut self.texts, text)
         } else {
             self.more += 1;
+            Ok(())
+        }
+    }
+
+    /// One warning for all keys that have no effect for the same reason. `has`: the host gave the key.
+    pub fn idle_keys(&mut self, values: &Values, has: &dyn Fn(&str) -> bool) -> Result<()> {
+        for rule in IDLE.iter().filter(|rule| (rule.idle)(values, has)) {
+            let keys = || NAMES.iter().filter(|key| (rule.keys)(key) && has(key));
+            let Some(first) = keys().next() else { continue };
+            match keys().count() - 1 {
+                0 => self.push(format_args!("{first} has no effect: {}", rule.needs))?,
+                more => self.push(format_args!("{first} and {more} more have no effect: {}", rule.needs))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// When tokens will go first, where that is not what the trigger says.
+    pub fn outlook(&mut self, h2o: &H2o) -> Result<()> {
+        let (trigger, key) = (h2o.trigger_min_tokens, name::kv_h2o_trigger_min_tokens);
+        let protected = h2o.sink_tokens.saturating_add(h2o.recent_tokens);
+        match h2o.first_eviction() {
+            _ if h2o.first_layer >= h2o.end_layer => Ok(()),
+            None => self.push(format_args!(
+                "no token is ever evicted: {} must be {}, or kv_h2o_max_tokens above 0",
+                if matches!(h2o.ratio, Ratio::Keep(_)) {
+                    name::kv_h2o_target_keep_ratio
+                } else {
+                    name::kv_h2o_target_lossy_ratio
+                },
+                if matches!(h2o.ratio, Ratio::Keep(_)) { "below 1" } else { "above 1" }
+            )),
+            // Up to a block later is what whole blocks bring along.
+            Some(first) if trigger < protected || first > trigger.saturating_add(h2o.block_tokens) => {
+                self.push(format_args!(
+                    "{key} is {trigger} and the first eviction can come at {first} tokens: below, the protected ones \
+                     (sink, recent) are all that the ratio keeps; {key} counts from {first} on"
+                ))
+            }
+            Some(_) => Ok(()),
         }
     }
 
     /// One warning for each key of ours that this version does not know.
-    pub fn unknown_keys(&mut self, given: &[&str]) {
-        let ours = |key: &&&str| key.starts_with("kv_h2o_") || key.starts_with("kv_lossless_");
+    pub fn unknown_keys(&mut self, given: &[&str]) -> Result<()> {
+        let ours = |key: &&&str| key.starts_with(H2O) || key.starts_with(LOSSLESS);
         for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key)) {
-            self.push(|| {
-                let hint = similar(key).map_or(String::new(), |name| format!("; did you mean {name}?"));
-                format!("{} is not a key of this version{hint}", shorten(key))
-            });
+            match similar(key) {
+                Some(name) => {
+                    let key = shorten(key);
+                    self.push(format_args!("{key} is not a key of this version; did you mean {name}?"))?;
+                }
+                None => self.push(format_args!("{} is not a key of this version", shorten(key)))?,
+            }
         }
+        Ok(())
     }
 
     /// The texts, the last one saying how many were left out.
-    pub fn into_texts(mut self) -> Vec<String> {
+    pub fn into_texts(mut self) -> Result<Vec<String>> {
         if self.more > 0 {
-            self.texts.push(format!("and {} more", self.more));
+            let text = memory::format(format_args!("and {} more", self.more))?;
+            memory::push(&mut self.texts, text)?;
         }
-        self.texts
+        Ok(self.texts)
     }
 }
 
@@ -52,10 +154,21 @@ fn similar(key: &str) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-/// Levenshtein's distance: bytes to insert, delete or replace.
+/// No key is longer.
+const LONGEST: usize = 63;
+const _: () = {
+    let mut at = 0;
+    while at < NAMES.len() {
+        assert!(NAMES[at].len() <= LONGEST);
+        at += 1;
+    }
+};
+
+/// Levenshtein's distance: bytes to insert, delete or replace. `b` is a key of ours.
 fn distance(a: &[u8], b: &[u8]) -> usize {
-    // row[j] is the distance of what was read of `a` to the first j bytes of `b`.
-    let mut row: Vec<usize> = (0..=b.len()).collect();
+    // row[j] is the distance of what was read of `a` to the first j bytes of `b`, which is shorter than any key.
+    let mut row: [usize; LONGEST + 1] = std::array::from_fn(|j| j);
+    let row = &mut row[..=b.len()];
     for (i, from) in a.iter().enumerate() {
         let mut diagonal = row[0];
         row[0] = i + 1;
