@@ -1,6 +1,8 @@
 //! Every allocation of the library is refused once, at the allocator. Each call must answer OUT_OF_MEMORY, without an
 //! abort, and leave everything as it was. `cargo test --test out_of_memory -- --nocapture` shows the allocations.
 
+#[path = "out_of_memory/chat.rs"]
+mod chat;
 #[path = "msmodelslim/directory.rs"]
 #[allow(dead_code)]
 mod directory;
@@ -8,6 +10,8 @@ mod directory;
 mod failing_allocator;
 #[path = "out_of_memory/model.rs"]
 mod model;
+#[path = "out_of_memory/runtime.rs"]
+mod runtime;
 
 #[global_allocator]
 static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;
