@@ -12,10 +12,20 @@
 #include <cstdint>
 #include <cstring>
 
+// Asks the compiler to warn where a result is dropped. Clang takes the standard attribute for an extension before C++17.
+#if defined(__clang__)
+#define MNNKV_NODISCARD [[clang::warn_unused_result]]
+#elif (defined(__GNUC__) && __GNUC__ >= 7) || __cplusplus >= 201703L || (defined(_MSVC_LANG) && _MSVC_LANG >= 201703L)
+#define MNNKV_NODISCARD [[nodiscard]]
+#else
+#define MNNKV_NODISCARD
+#endif
+
 namespace mnnkv {
 
-/// The outcome of a call. True in an `if` when it succeeded.
-class status {
+/// The outcome of a call. True in an `if` when it succeeded. A call whose status is dropped is a warning where the
+/// compiler can; `(void)` in front of the call drops it on purpose.
+class MNNKV_NODISCARD status {
 public:
     status(mnnkv_status code = MNNKV_OK) noexcept : code_(code) {}
 
@@ -490,5 +500,7 @@ public:
 };
 
 }  // namespace mnnkv
+
+#undef MNNKV_NODISCARD
 
 #endif  // MNNKV_HPP

@@ -42,7 +42,7 @@ protected:
     /// The open layer's tokens are in the cache; its books do not know the two new ones yet.
     testing::AssertionResult books_of_open() {
         std::uint32_t logical = 0, physical = 0;
-        session_.lengths(1, logical, physical);
+        EXPECT_TRUE(ok(session_.lengths(1, logical, physical).code()));
         if (logical + 2 != open().logical_length() || physical + 2 != open().length()) {
             return testing::AssertionFailure() << "the open layer has " << physical << " of " << logical;
         }

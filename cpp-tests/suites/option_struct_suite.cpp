@@ -178,14 +178,14 @@ TEST(OptionStruct, SessionStructsComeInAllSizes) {
     const auto changing = [](const mnnkv_cache* c) { return const_cast<mnnkv_cache*>(c); };
     check_sizes(cache, [&](const mnnkv_cache* c) {
         const mnnkv_status status = mnnkv_session_begin(session.get(), 0, changing(c));
-        session.reset_all();
+        EXPECT_TRUE(ok(session.reset_all().code()));
         return status;
     });
     check_sizes(cache, [&](const mnnkv_cache* c) {
         mnnkv_cache good = cache;
         EXPECT_TRUE(ok(session.begin(0, good).code()));
         const mnnkv_status status = mnnkv_session_end(session.get(), 0, 0, 0, changing(c));
-        session.reset_all();
+        EXPECT_TRUE(ok(session.reset_all().code()));
         return status;
     });
     check_sizes(cache, [&](const mnnkv_cache* c) {

@@ -91,7 +91,7 @@ public:
         }
         std::string warnings;
         if (refusal.empty()) {
-            session.warnings(warnings);
+            (void)session.warnings(warnings);
         }
         std::istringstream lines(warnings);
         for (std::string line; std::getline(lines, line);) {
@@ -115,7 +115,7 @@ public:
         return number;
     }
     void give_number(std::uint32_t number) {
-        session.reset_layer(number);
+        (void)session.reset_layer(number);
         taken_.erase(number);
     }
 
@@ -193,7 +193,7 @@ public:
         model_->enter(number_);
         if (meta->previous == meta->remove) {
             // MNN clears the cache and allocates a new one, whatever is reserved.
-            model_->session.reset_layer(number_);
+            (void)model_->session.reset_layer(number_);
             remember(*meta, 0);
             const std::string why = objection(*meta, cache);
             on_ = pending_ = why.empty();
@@ -211,15 +211,15 @@ public:
         if (was_open) {
             // The last step left early.
             mnnkv_cache now = describe(cache);
-            model_->session.end(number_, 0, 0, now);
+            (void)model_->session.end(number_, 0, 0, now);
         }
         mnnkv_cache given = describe(cache);
         std::uint32_t logical = 0, physical = 0;
-        model_->session.lengths(number_, logical, physical);
+        (void)model_->session.lengths(number_, logical, physical);
         mnnkv::status done = edit(*meta, logical, given);
         const std::uint32_t edited = given.kv_len;
         if (done) {
-            model_->session.lengths(number_, logical, physical);
+            (void)model_->session.lengths(number_, logical, physical);
             remember(*meta, logical);
             done = model_->session.begin(number_, given);
         }
@@ -304,7 +304,7 @@ public:
         }
         // The tokens are kept; what the step's attention would have said of them is not known.
         model_->say_once("a step goes without scores: " + why);
-        model_->session.end(number_, 0, 0, now);
+        (void)model_->session.end(number_, 0, 0, now);
     }
 
 private:
@@ -318,7 +318,7 @@ private:
             if (made->session) {
                 host_->metrics = [made] {
                     std::string text;
-                    made->session.metrics_json(text);
+                    (void)made->session.metrics_json(text);
                     return text;
                 };
             }
