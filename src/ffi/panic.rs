@@ -2,6 +2,7 @@
 
 use super::status::{self, MNNKV_OK, mnnkv_status};
 use crate::status::{Error, Result, error};
+use crate::sys::quietly;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -15,9 +16,9 @@ fn internal(payload: &(dyn Any + Send)) -> Error {
     error!(Internal, "a bug in mnn-kv, please report it: {text}")
 }
 
-/// Runs an export's body. An error or a panic becomes a status and this thread's last error.
+/// Runs an export's body. An error or a panic becomes a status and this thread's last error; a panic prints nothing.
 pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> mnnkv_status {
-    let error = match catch_unwind(AssertUnwindSafe(body)) {
+    let error = match quietly(|| catch_unwind(AssertUnwindSafe(body))) {
         Ok(Ok(())) => return MNNKV_OK,
         Ok(Err(error)) => error,
         Err(payload) => internal(&*payload),

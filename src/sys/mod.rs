@@ -1,13 +1,15 @@
-//! The ground floor: memory that can be refused, files, pages, threads. Nothing else calls the system, and nothing above
-//! it grows a container in any other way.
+//! The ground floor: memory that can be refused, files, pages, threads, panics without a message. Nothing else calls the
+//! system, and nothing above it grows a container in any other way.
 
 mod environment;
 pub(crate) mod files;
 pub(crate) mod memory;
 pub mod pages;
+mod quiet;
 mod shared;
 mod threads;
 
 pub(crate) use environment::with_variable;
+pub(crate) use quiet::quietly;
 pub(crate) use shared::Shared;
 pub(crate) use threads::{Thread, process};

@@ -22,7 +22,7 @@ impl Thread {
 #[cfg(unix)]
 mod system {
     use crate::status::{Result, bail};
-    use crate::sys::memory;
+    use crate::sys::{memory, quietly};
     use std::ffi::{CStr, c_void};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::ptr;
@@ -66,7 +66,7 @@ mod system {
         // SAFETY: `start` boxed it and gave it away.
         let body = unsafe { Box::from_raw(body.cast::<F>()) };
         // A panic must not unwind into C. There is nobody to tell.
-        let _ = catch_unwind(AssertUnwindSafe(body));
+        let _ = quietly(|| catch_unwind(AssertUnwindSafe(body)));
         ptr::null_mut()
     }
 

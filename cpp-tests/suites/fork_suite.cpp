@@ -1,0 +1,89 @@
+// A process that forks: the child may destroy what it inherited, although the threads stay behind, and says nothing.
+
+#include "session_host.hpp"
+#include "store_host.hpp"
+
+#if defined(__unix__) || defined(__APPLE__)
+
+#include <csignal>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+using namespace support;
+
+/// What a child process wrote to standard error, and how it ended: its exit code, or minus the signal.
+struct ending {
+    std::string said;
+    int code;
+};
+
+/// Runs `body` in a child, and lets it end without the parent's destructors.
+template <class Body>
+ending in_child(Body body) {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(20);  // A child that waits for a thread which is not there is killed.
+        dup2(ends[1], STDERR_FILENO);
+        body();
+        _exit(0);
+    }
+    close(ends[1]);
+    ending result = {"", 0};
+    char buffer[4096];
+    for (ssize_t n = 1; n > 0;) {
+        n = read(ends[0], buffer, sizeof buffer);
+        result.said.append(buffer, n > 0 ? static_cast<std::size_t>(n) : 0);
+    }
+    close(ends[0]);
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return result;
+}
+
+void expect_silent_end(const ending& child) {
+    EXPECT_EQ(child.said, "");
+    EXPECT_EQ(child.code, 0);
+}
+
+class fork_suite : public testing::TestWithParam<unsigned> {};
+
+TEST_P(fork_suite, a_child_destroys_a_session_of_its_parent) {
+    SEEDED_DICE(random, 1701);
+    mnnkv::session session = made_session(object(evicting(), storing(GetParam())), 2);
+    const mnnkv_layout layout = make_layout(pack_modes[7], 2, 24, 1024, 64);
+    session_layer layer(session, 0, layout, random);
+    layer.step(300);
+    layer.step(1);
+    expect_silent_end(in_child([&] { session.reset(); }));
+    // The parent goes on as if nothing had been.
+    for (int i = 0; i < 20; ++i) {
+        layer.step(1);
+    }
+}
+
+TEST_P(fork_suite, a_child_destroys_a_store_of_its_parent) {
+    mnnkv_store_config config = mnnkv::make<mnnkv_store_config>();
+    config.workers = GetParam();
+    mnnkv::store store;
+    ASSERT_TRUE(ok(store.create(&config).code()));
+    const mnnkv_layout layout = make_layout(pack_modes[7], 2, 24, 1024, 64);
+    const packed_model model(layout);
+    bytes key(model.key_bytes(), 1), value(model.value_bytes(), 1);
+    ASSERT_TRUE(ok(store.submit(0, layout, key.data(), value.data(), 0, 512).code()));
+    expect_silent_end(in_child([&] { store.reset(); }));
+    const bytes key_before = key, value_before = value;
+    ASSERT_TRUE(ok(store.commit(0, layout, key.data(), value.data()).code()));
+    ASSERT_TRUE(ok(store.restore(0, layout, key.data(), value.data()).code()));
+    EXPECT_TRUE(key == key_before && value == value_before);
+}
+
+INSTANTIATE_TEST_SUITE_P(workers, fork_suite, testing::Values(0u, 2u));
+
+}  // namespace
+
+#endif
