@@ -34,10 +34,14 @@ fn release_lowers_the_resident_size_by_what_it_reports() {
     assert_eq!(key.len() + value.len(), 64 << 20);
     for (begin, count) in [(16, 12_000), (12_100, 4_000), (0, 16_384)] {
         let range = layout.range(begin, count).unwrap();
+        let pages =
+            layout::whole_pages(&layout, range, (key.as_ptr().addr(), value.as_ptr().addr()), pages::page_size());
         let before = resident();
         let reported = layout::release(&layout, &mut key, &mut value, range, &mut pages::give_back).unwrap() as i64;
         let fell = before - resident();
         assert!((fell - reported).abs() <= reported / 10 + (64 << 10), "reported {reported}, fell by {fell}");
+        assert!(reported <= pages as i64, "reported {reported} of {pages}");
+        assert!(begin == 0 || reported == pages as i64, "all of it was in memory");
     }
     assert!(key.iter().chain(&value).all(|b| *b == 0));
 }

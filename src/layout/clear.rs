@@ -3,6 +3,7 @@
 use super::plane::{Plane, Span};
 use super::{Layout, TokenRange};
 use crate::status::Result;
+use std::ops::Range;
 
 /// Whether a walk leaves padding dims out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,17 +43,31 @@ pub fn for_each_run(
     visit: &mut dyn FnMut(&mut [u8]),
 ) -> Result<()> {
     layout.check_buffers(key, value)?;
-    walk(&layout.key, key, range, padding, visit);
-    walk(&layout.value, value, range, padding, visit);
+    walk(&layout.key, range, padding, &mut |run| visit(&mut key[run]));
+    walk(&layout.value, range, padding, &mut |run| visit(&mut value[run]));
     Ok(())
 }
 
-fn walk(plane: &Plane, packed: &mut [u8], range: TokenRange, padding: Padding, visit: &mut dyn FnMut(&mut [u8])) {
+/// Bytes of the whole pages that a release of the range can give back from buffers at these addresses.
+pub fn whole_pages(layout: &Layout, range: TokenRange, addresses: (usize, usize), page: usize) -> u64 {
+    let mut bytes = 0;
+    for (plane, address) in [(&layout.key, addresses.0), (&layout.value, addresses.1)] {
+        let first = address % page;
+        walk(plane, range, Padding::Dropped, &mut |run| {
+            let (start, end) = ((first + run.start).next_multiple_of(page), (first + run.end) / page * page);
+            bytes += end.saturating_sub(start) as u64;
+        });
+    }
+    bytes
+}
+
+/// Calls `visit` with the bytes of every longest run of a plane.
+fn walk(plane: &Plane, range: TokenRange, padding: Padding, visit: &mut dyn FnMut(Range<usize>)) {
     let bytes = plane.element_bytes();
     let mut pending = 0..0;
-    let mut flush = |run: std::ops::Range<usize>| {
+    let mut flush = |run: Range<usize>| {
         if !run.is_empty() {
-            visit(&mut packed[run.start * bytes..run.end * bytes]);
+            visit(run.start * bytes..run.end * bytes);
         }
     };
     let mut join = |start: usize, len: usize| {

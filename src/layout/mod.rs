@@ -13,7 +13,7 @@ mod dense;
 mod plane;
 mod rows;
 
-pub use clear::{Padding, for_each_run, release, zero};
+pub use clear::{Padding, for_each_run, release, whole_pages, zero};
 pub use compact::{Pair, check_pairs, compact, move_tokens};
 pub use dense::{gather, scatter};
 
