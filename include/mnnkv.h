@@ -267,8 +267,8 @@ typedef struct mnnkv_msmodelslim mnnkv_msmodelslim;
 /// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json, which
 /// is written last: a directory that has one is whole. Tensors lie in the order of the announcements without gaps:
 /// behind an int8 weight whose size is no multiple of 4 they are not aligned, which some readers refuse; announce such
-/// a weight last. What answers INVALID_ARGUMENT before finish has changed nothing and may be called again. One thread
-/// at a time.
+/// a weight last. What answers INVALID_ARGUMENT before finish, or OUT_OF_MEMORY, has changed nothing and may be called
+/// again. One thread at a time.
 typedef struct mnnkv_msmodelslim_writer mnnkv_msmodelslim_writer;
 
 /// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
@@ -1899,8 +1899,9 @@ mnnkv_status mnnkv_msmodelslim_writer_append_kv(struct mnnkv_msmodelslim_writer 
                                                 const float *value_offset,
                                                 size_t channels);
 
-/// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. On failure what was
-/// written is removed. IO: the directory cannot be written. Only destroy is left afterwards, whatever the answer.
+/// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. IO: the directory cannot
+/// be written. What was written is removed then, and only destroy is left, as it is on success. OUT_OF_MEMORY: nothing
+/// was changed; call again.
 mnnkv_status mnnkv_msmodelslim_writer_finish(struct mnnkv_msmodelslim_writer *writer);
 
 /// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the

@@ -8,7 +8,7 @@ use super::status::mnnkv_status;
 use super::version;
 use crate::model::msmodelslim::{Tag, WriteOptions, Writer};
 use crate::model::safetensors::Dtype;
-use crate::status::{Result, bail, error};
+use crate::status::{Result, Status, bail, error};
 use crate::sys::memory;
 use std::ffi::{c_char, c_void};
 
@@ -23,8 +23,8 @@ use std::ffi::{c_char, c_void};
 /// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json, which
 /// is written last: a directory that has one is whole. Tensors lie in the order of the announcements without gaps:
 /// behind an int8 weight whose size is no multiple of 4 they are not aligned, which some readers refuse; announce such
-/// a weight last. What answers INVALID_ARGUMENT before finish has changed nothing and may be called again. One thread
-/// at a time.
+/// a weight last. What answers INVALID_ARGUMENT before finish, or OUT_OF_MEMORY, has changed nothing and may be called
+/// again. One thread at a time.
 pub struct mnnkv_msmodelslim_writer(Handle<Option<Writer>>);
 
 /// How a directory is written. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
@@ -232,16 +232,21 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
     }
 }
 
-/// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. On failure what was
-/// written is removed. IO: the directory cannot be written. Only destroy is left afterwards, whatever the answer.
+/// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. IO: the directory cannot
+/// be written. What was written is removed then, and only destroy is left, as it is on success. OUT_OF_MEMORY: nothing
+/// was changed; call again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_finish(writer: *mut mnnkv_msmodelslim_writer) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
         let writer = unsafe { pointer::reference(writer, "writer") }?;
-        writer.0.with("writer", |writer| match writer.take() {
-            Some(writer) => writer.finish(),
-            None => bail!(InvalidArgument, "the writer has finished"),
+        writer.0.with("writer", |place| {
+            let Some(writer) = place else { bail!(InvalidArgument, "the writer has finished") };
+            let result = writer.finish();
+            if !matches!(&result, Err(e) if e.status() == Status::OutOfMemory) {
+                *place = None;
+            }
+            result
         })
     })
 }

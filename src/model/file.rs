@@ -139,22 +139,29 @@ pub struct NewFile {
     waiting: Vec<u8>,
 }
 
-impl NewFile {
-    /// Bytes that are written at once.
-    const RUN: usize = 1 << 16;
+/// The names of a file that is to be written, and those it has on the way.
+#[derive(Debug)]
+pub(crate) struct NewName {
+    path: PathBuf,
+    unfinished: PathBuf,
+}
 
-    /// Begins a file beside `path`, in a folder that exists. IO: another writer has begun a file of this name.
-    pub fn create(path: &Path) -> Result<Self> {
+impl NewName {
+    pub(crate) fn new(path: &Path) -> Result<Self> {
         let Some(name) = path.file_name() else {
             bail!(InvalidArgument, "{} names no file", path.display());
         };
-        if matches!(files::kind(path), Ok(Kind::Folder)) {
-            bail!(InvalidArgument, "{} is a directory; a file expected", path.display());
-        }
         let hidden = files::text(&[".".as_ref(), name, ".part".as_ref()], 0)?;
         let unfinished = files::join(path.parent().unwrap_or(Path::new("")), &hidden)?;
-        let (path, mut waiting) = (files::copied(path)?, Vec::new());
-        memory::reserve(&mut waiting, Self::RUN)?;
+        Ok(NewName { path: files::copied(path)?, unfinished })
+    }
+
+    /// Begins the file. `waiting` is from [`NewFile::room`] or from a file before; no memory is taken.
+    pub(crate) fn begin(self, waiting: Vec<u8>) -> Result<NewFile> {
+        let NewName { path, unfinished } = self;
+        if matches!(files::kind(&path), Ok(Kind::Folder)) {
+            bail!(InvalidArgument, "{} is a directory; a file expected", path.display());
+        }
         let beside = |e: io::Error| failed("create a file beside", &path, &e);
         let Some(file) = files::open_alone(&unfinished).map_err(beside)? else {
             bail!(Io, "cannot create {}: another writer has begun {}", path.display(), unfinished.display());
@@ -162,6 +169,23 @@ impl NewFile {
         let new = NewFile { file, path, unfinished: Some(unfinished), waiting };
         new.file.set_len(0).map_err(|e| failed("write", &new.path, &e))?;
         Ok(new)
+    }
+}
+
+impl NewFile {
+    /// Bytes that are written at once.
+    const RUN: usize = 1 << 16;
+
+    /// Begins a file beside `path`, in a folder that exists. IO: another writer has begun a file of this name.
+    pub fn create(path: &Path) -> Result<Self> {
+        NewName::new(path)?.begin(Self::room()?)
+    }
+
+    /// Room for bytes that wait to be written.
+    pub(crate) fn room() -> Result<Vec<u8>> {
+        let mut room = Vec::new();
+        memory::reserve(&mut room, Self::RUN)?;
+        Ok(room)
     }
 
     /// Appends bytes.
@@ -182,14 +206,20 @@ impl NewFile {
     }
 
     /// Gives the file its name, once all of it is on the disk, and waits until the name is, too.
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
+        self.complete().map(drop)
+    }
+
+    /// As [`NewFile::finish`]; returns the room for the next file.
+    pub(crate) fn complete(mut self) -> Result<Vec<u8>> {
         self.flush()?;
         self.file.sync_all().map_err(|e| failed("write", &self.path, &e))?;
         if let Some(unfinished) = &self.unfinished {
             files::rename(unfinished, &self.path).map_err(|e| failed("write", &self.path, &e))?;
             self.unfinished = None;
         }
-        files::sync_folder_of(&self.path).map_err(|e| failed("sync the folder of", &self.path, &e))
+        files::sync_folder_of(&self.path).map_err(|e| failed("sync the folder of", &self.path, &e))?;
+        Ok(std::mem::take(&mut self.waiting))
     }
 }
 

@@ -103,7 +103,7 @@ impl Writer {
     /// What the step that is due has, when it is the one of this name.
     fn due(&mut self, name: &str, what: &str) -> Result<Contents> {
         if self.failed {
-            bail!(InvalidArgument, "writing failed before; nothing more can be written");
+            bail!(InvalidArgument, "writing failed or finished before; nothing more can be written");
         }
         self.skip_empty(Some(name));
         let Some(step) = self.plan.steps.get(self.step) else {
@@ -127,13 +127,12 @@ impl Writer {
 
     /// Writes, and begins with the files where nothing was written before.
     ///
-    /// A failure is the end of the writer, unless memory ran out before anything of these contents was written.
+    /// Beginning takes all memory that writing needs: when it runs out nothing was changed. Any other failure is the
+    /// end of the writer.
     fn put(&mut self, contents: &[&[u8]]) -> Result<()> {
-        let before = self.output.as_ref().map_or(0, Output::written);
         let result = self.try_put(contents);
         if let Err(e) = &result {
-            let written = self.output.as_ref().map_or(0, Output::written);
-            self.failed = e.status() != Status::OutOfMemory || written != before;
+            self.failed = self.output.is_some() || e.status() != Status::OutOfMemory;
         }
         result
     }
@@ -249,9 +248,21 @@ impl Writer {
         Ok(())
     }
 
-    /// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced; what was written is
-    /// removed then.
-    pub fn finish(mut self) -> Result<()> {
+    /// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. OUT_OF_MEMORY: nothing
+    /// was changed, and the call may be repeated; after any other failure what was written is removed.
+    pub fn finish(&mut self) -> Result<()> {
+        let result = self.try_finish();
+        if !matches!(&result, Err(e) if e.status() == Status::OutOfMemory) {
+            self.failed = true;
+            self.output = None;
+        }
+        result
+    }
+
+    fn try_finish(&mut self) -> Result<()> {
+        if self.failed {
+            bail!(InvalidArgument, "writing failed or finished before; nothing more can be written");
+        }
         self.skip_empty(None);
         if let Some(step) = self.plan.steps.get(self.step) {
             bail!(InvalidArgument, "{} is not complete: {} of it have come", step.name, self.done);
@@ -259,12 +270,13 @@ impl Writer {
         if self.plan.steps.is_empty() {
             bail!(InvalidArgument, "nothing was announced");
         }
-        let description = self.plan.description(self.options.group_size)?;
         self.put(&[])?;
-        let Some(output) = self.output.take() else {
-            return Err(Error::new(Status::Internal, "no output after writing"));
-        };
-        output.finish(&self.plan, &description)
+        let description = self.plan.description(self.options.group_size)?;
+        let index = self.output.as_ref().map(|output| output.index(&self.plan)).transpose()?;
+        match (self.output.take(), index) {
+            (Some(output), Some(index)) => output.finish(&self.plan, &index, &description),
+            _ => Err(Error::new(Status::Internal, "no output after writing")),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use crate::json::Writer;
-use crate::model::file::NewFile;
+use crate::model::file::{NewFile, NewName};
 use crate::model::safetensors::{NewTensor, header};
 use crate::status::{Result, bail};
 use crate::sys::files::{self, Kind, failed};
@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const STEM: &str = "quant_model_weights";
+const INDEX: &str = "quant_model_weights.safetensors.index.json";
 const DESCRIPTION: &str = "quant_model_description.json";
 
 /// A directory that is being written. What is in it goes when this is dropped before it is kept.
@@ -51,19 +52,6 @@ impl Folder {
         }
         Ok(folder)
     }
-
-    /// Gives `file` its name. An error of memory changes nothing.
-    fn put(&mut self, name: &str, file: &mut Option<NewFile>) -> Result<()> {
-        // Known before it is there, so that it goes whatever happens.
-        memory::push(&mut self.files, files::join(&self.path, name)?)?;
-        file.take().map_or(Ok(()), NewFile::finish)
-    }
-
-    fn put_text(&mut self, name: &str, text: &str) -> Result<()> {
-        let mut file = NewFile::create(&files::join(&self.path, name)?)?;
-        file.write(text.as_bytes())?;
-        self.put(name, &mut Some(file))
-    }
 }
 
 impl Drop for Folder {
@@ -80,81 +68,94 @@ impl Drop for Folder {
     }
 }
 
-/// All files with weights, as one stream of the tensors' bytes.
+/// A file that is due: its names, and another copy of its path for [`Folder::files`].
+type Due = Option<(NewName, PathBuf)>;
+
+/// A file with weights.
+#[derive(Debug)]
+struct Part {
+    name: String,
+    tensors: Range<usize>,
+    header: Vec<u8>,
+    file: Due,
+}
+
+/// All files with weights, as one stream of the tensors' bytes. All memory is taken before the first file is there.
 #[derive(Debug)]
 pub(super) struct Output {
     // Before the folder, since it is dropped before: a folder that is not empty stays.
     file: Option<NewFile>,
     folder: Folder,
-    /// Names and tensors of the parts.
-    parts: Vec<(String, Range<usize>)>,
-    part: usize,
-    /// Bytes of this part that have not come.
+    parts: Vec<Part>,
+    /// Parts that have been begun.
+    begun: usize,
+    /// Bytes of the last one of them that have not come.
     left: u64,
-    indexed: bool,
-    written: u64,
+    index: Due,
+    description: Due,
+    /// For the file that comes next.
+    room: Vec<u8>,
 }
 
 impl Output {
     pub(super) fn create(path: &Path, plan: &Plan, part_bytes: u64) -> Result<Output> {
+        let due = |name: &str| {
+            let path = files::join(path, name)?;
+            Ok((NewName::new(&path)?, path))
+        };
         let begins = plan.parts(part_bytes)?;
         let ends = begins.iter().skip(1).copied().chain([plan.tensors.len()]);
         let of = begins.len();
-        let name = |i: usize| match part_bytes {
-            0 => memory::format(format_args!("{STEM}.safetensors")),
-            _ => memory::format(format_args!("{STEM}-{:05}-of-{of:05}.safetensors", i + 1)),
-        };
-        let parts = begins.iter().zip(ends).enumerate().map(|(i, (begin, end))| Ok((name(i)?, *begin..end)));
+        let parts = begins.iter().zip(ends).enumerate().map(|(i, (begin, end))| {
+            let name = match part_bytes {
+                0 => memory::format(format_args!("{STEM}.safetensors"))?,
+                _ => memory::format(format_args!("{STEM}-{:05}-of-{of:05}.safetensors", i + 1))?,
+            };
+            let header = header(plan.tensors[*begin..end].iter().map(|tensor| NewTensor {
+                name: &tensor.name,
+                dtype: tensor.dtype,
+                shape: &tensor.shape,
+                bytes: tensor.bytes,
+            }))?;
+            Ok(Part { file: Some(due(&name)?), name, tensors: *begin..end, header })
+        });
         let parts = memory::try_collect(parts)?;
-        let folder = Folder::create(path)?;
-        let mut output = Output { file: None, folder, parts, part: 0, left: 0, indexed: part_bytes > 0, written: 0 };
-        output.begin(plan)?;
+        let index = if part_bytes > 0 { Some(due(INDEX)?) } else { None };
+        let (description, room) = (Some(due(DESCRIPTION)?), NewFile::room()?);
+        let mut folder = Folder::create(path)?;
+        memory::reserve(&mut folder.files, parts.len() + 2)?;
+        let mut output = Output { file: None, folder, parts, begun: 0, left: 0, index, description, room };
+        output.advance(plan)?;
         Ok(output)
     }
 
-    /// Opens the part that is due and writes its header.
-    fn begin(&mut self, plan: &Plan) -> Result<()> {
-        let (name, range) = &self.parts[self.part];
-        let tensors = &plan.tensors[range.clone()];
-        let header = header(tensors.iter().map(|tensor| NewTensor {
-            name: &tensor.name,
-            dtype: tensor.dtype,
-            shape: &tensor.shape,
-            bytes: tensor.bytes,
-        }))?;
-        let mut file = NewFile::create(&files::join(&self.folder.path, name)?)?;
-        file.write(&header)?;
-        self.file = Some(file);
-        self.left = tensors.iter().map(|tensor| tensor.bytes).sum();
-        Ok(())
+    /// Begins a file. It goes with the folder, whatever happens.
+    fn begin(&mut self, due: Due) -> Result<NewFile> {
+        let Some((name, path)) = due else { bail!(Internal, "a file was begun before") };
+        memory::push(&mut self.folder.files, path)?;
+        name.begin(std::mem::take(&mut self.room))
     }
 
-    /// Closes the parts that are complete and opens the next one. An error of memory changes nothing.
+    /// Closes the parts that are complete and opens the next one.
     fn advance(&mut self, plan: &Plan) -> Result<()> {
         while self.left == 0 {
             self.close()?;
-            if self.part + 1 == self.parts.len() {
-                break;
-            }
-            self.part += 1;
-            if let Err(e) = self.begin(plan) {
-                self.part -= 1;
-                return Err(e);
-            }
+            let Some(part) = self.parts.get_mut(self.begun) else { break };
+            let (due, header) = (part.file.take(), std::mem::take(&mut part.header));
+            self.left = plan.tensors[part.tensors.clone()].iter().map(|tensor| tensor.bytes).sum();
+            self.begun += 1;
+            let mut file = self.begin(due)?;
+            file.write(&header)?;
+            self.file = Some(file);
         }
         Ok(())
     }
 
     fn close(&mut self) -> Result<()> {
-        match self.file.is_some() {
-            true => self.folder.put(&self.parts[self.part].0, &mut self.file),
-            false => Ok(()),
+        if let Some(file) = self.file.take() {
+            self.room = file.complete()?;
         }
-    }
-
-    /// Bytes of contents that have come.
-    pub(super) fn written(&self) -> u64 {
-        self.written
+        Ok(())
     }
 
     pub(super) fn write(&mut self, plan: &Plan, mut bytes: &[u8]) -> Result<()> {
@@ -166,34 +167,40 @@ impl Output {
             };
             file.write(&bytes[..len])?;
             self.left -= len as u64;
-            self.written += len as u64;
             bytes = &bytes[len..];
         }
         Ok(())
     }
 
-    /// Index, then description.
-    pub(super) fn finish(mut self, plan: &Plan, description: &str) -> Result<()> {
-        self.advance(plan)?;
-        if self.file.is_some() || self.part + 1 < self.parts.len() {
-            bail!(Internal, "fewer bytes than were announced");
-        }
-        if self.indexed {
-            let total: u64 = plan.tensors.iter().map(|tensor| tensor.bytes).sum();
-            let index = Writer::indented(|to| {
-                to.object(|to| {
-                    to.key("metadata")?.object(|to| to.field("total_size", total))?;
-                    to.key("weight_map")?.object(|to| {
-                        self.parts.iter().try_for_each(|(name, range)| {
-                            plan.tensors[range.clone()].iter().try_for_each(|tensor| to.field(&tensor.name, name))
-                        })
+    /// The text of the index.
+    pub(super) fn index(&self, plan: &Plan) -> Result<String> {
+        let total: u64 = plan.tensors.iter().map(|tensor| tensor.bytes).sum();
+        Writer::indented(|to| {
+            to.object(|to| {
+                to.key("metadata")?.object(|to| to.field("total_size", total))?;
+                to.key("weight_map")?.object(|to| {
+                    self.parts.iter().try_for_each(|part| {
+                        let tensors = &plan.tensors[part.tensors.clone()];
+                        tensors.iter().try_for_each(|tensor| to.field(&tensor.name, &part.name))
                     })
                 })
-            })?;
-            let name = memory::format(format_args!("{STEM}.safetensors.index.json"))?;
-            self.folder.put_text(&name, &index)?;
+            })
+        })
+    }
+
+    /// Writes the index where there is one, then the description.
+    pub(super) fn finish(mut self, plan: &Plan, index: &str, description: &str) -> Result<()> {
+        self.advance(plan)?;
+        if self.left > 0 {
+            bail!(Internal, "fewer bytes than were announced");
         }
-        self.folder.put_text(DESCRIPTION, description)?;
+        for (due, text) in [(self.index.take(), index), (self.description.take(), description)] {
+            if due.is_some() {
+                let mut file = self.begin(due)?;
+                file.write(text.as_bytes())?;
+                self.room = file.complete()?;
+            }
+        }
         self.folder.kept = true;
         Ok(())
     }
