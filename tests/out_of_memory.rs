@@ -12,6 +12,8 @@ mod failing_allocator;
 mod model;
 #[path = "out_of_memory/runtime.rs"]
 mod runtime;
+#[path = "out_of_memory/model_abi.rs"]
+mod model_abi;
 
 #[global_allocator]
 static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;

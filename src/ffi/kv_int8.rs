@@ -142,6 +142,12 @@ unsafe fn shape(ptr: *const mnnkv_kv_int8_shape) -> Result<Shape> {
     unsafe { pointer::required(ptr, "shape") }?.check()
 }
 
+/// What errors name a struct of scales and its two arrays.
+type Names = [&'static str; 3];
+const SCALES: Names = ["scales", "scales->scale", "scales->offset"];
+const KEY_SCALES: Names = ["key_scales", "key_scales->scale", "key_scales->offset"];
+const VALUE_SCALES: Names = ["value_scales", "value_scales->scale", "value_scales->offset"];
+
 /// Scales that C handed over, and where they lie.
 struct Given<'a> {
     scales: Scales<'a>,
@@ -157,7 +163,11 @@ impl Given<'_> {
 
 /// # Safety
 /// As [`pointer::required`], and both arrays are as long as it says.
-unsafe fn scales<'a>(ptr: *const mnnkv_kv_int8_scales, name: &str, channels: usize) -> Result<Given<'a>> {
+unsafe fn scales<'a>(
+    ptr: *const mnnkv_kv_int8_scales,
+    [name, scale_name, offset_name]: Names,
+    channels: usize,
+) -> Result<Given<'a>> {
     // SAFETY: passed on.
     let given = unsafe { pointer::required(ptr, name) }?;
     pointer::reserved(&given.reserved, name)?;
@@ -166,10 +176,7 @@ unsafe fn scales<'a>(ptr: *const mnnkv_kv_int8_scales, name: &str, channels: usi
     }
     // SAFETY: passed on.
     let (scale, offset) = unsafe {
-        (
-            pointer::input(given.scale, channels, "scale").map_err(|e| e.within(name))?,
-            pointer::input(given.offset, channels, "offset").map_err(|e| e.within(name))?,
-        )
+        (pointer::input(given.scale, channels, scale_name)?, pointer::input(given.offset, channels, offset_name)?)
     };
     let scales = Scales::new(scale, offset).map_err(|e| e.within(name))?;
     let bytes = size_of_val(scale);
@@ -288,7 +295,7 @@ pub unsafe extern "C" fn mnnkv_kv_int8_quantize(
         // SAFETY: the caller vouches for its pointers.
         let shape = unsafe { self::shape(shape) }?;
         // SAFETY: as above.
-        let given = unsafe { self::scales(scales, "scales", shape.channels()) }?;
+        let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
         if codes_cap < shape.elements() {
             return Err(Error::too_small("codes_cap (codes)", codes_cap, shape.elements()));
         }
@@ -323,7 +330,7 @@ pub unsafe extern "C" fn mnnkv_kv_int8_dequantize(
         // SAFETY: the caller vouches for its pointers.
         let shape = unsafe { self::shape(shape) }?;
         // SAFETY: as above.
-        let given = unsafe { self::scales(scales, "scales", shape.channels()) }?;
+        let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
         if values_cap < shape.bytes() {
             return Err(Error::too_small("values_cap (bytes)", values_cap, shape.bytes()));
         }
@@ -354,7 +361,7 @@ pub unsafe extern "C" fn mnnkv_kv_int8_measure(
         // SAFETY: the caller vouches for its pointers.
         let shape = unsafe { self::shape(shape) }?;
         // SAFETY: as above.
-        let given = unsafe { self::scales(scales, "scales", shape.channels()) }?;
+        let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
         let (values, figures) =
             // SAFETY: as above.
             unsafe { (pointer::input_bytes(values, values_len, "values")?, SizedOut::new(figures, "figures")?) };
@@ -423,7 +430,7 @@ pub unsafe extern "C" fn mnnkv_kv_int8_gather(
         let channels = layout.rows().heads * layout.rows().dims;
         let (of_key, of_value) =
             // SAFETY: as above.
-            unsafe { (scales(key_scales, "key_scales", channels)?, scales(value_scales, "value_scales", channels)?) };
+            unsafe { (scales(key_scales, KEY_SCALES, channels)?, scales(value_scales, VALUE_SCALES, channels)?) };
         let len = channels * range.count();
         if cap_each < len {
             return Err(Error::too_small("cap_each (codes)", cap_each, len));
@@ -480,7 +487,7 @@ pub unsafe extern "C" fn mnnkv_kv_int8_scatter(
         let channels = layout.rows().heads * layout.rows().dims;
         let (of_key, of_value) =
             // SAFETY: as above.
-            unsafe { (scales(key_scales, "key_scales", channels)?, scales(value_scales, "value_scales", channels)?) };
+            unsafe { (scales(key_scales, KEY_SCALES, channels)?, scales(value_scales, VALUE_SCALES, channels)?) };
         let len = channels * range.count();
         if len_each != len {
             bail!(InvalidArgument, "len_each is {len_each}; {len} expected for {count} tokens");

@@ -79,6 +79,11 @@ impl<'a> Json<'a> {
         }
     }
 
+    /// Whether an object has a key.
+    pub(crate) fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
     /// The keys of an object, sorted, each once.
     pub(crate) fn keys(&self) -> Result<Vec<&str>> {
         let Json::Object(fields) = self else { return Ok(Vec::new()) };

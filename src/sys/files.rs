@@ -345,22 +345,23 @@ mod portable {
     }
 
     /// Shares the file with no other; the system closes it when its process ends.
+    #[cfg(windows)]
     pub(super) fn open_alone(path: &Path) -> io::Result<Option<File>> {
+        use std::os::windows::fs::OpenOptionsExt;
+
+        /// Others may still remove and rename it.
+        const FILE_SHARE_DELETE: u32 = 4;
+        const ERROR_SHARING_VIOLATION: i32 = 32;
         let mut options = File::options();
-        options.write(true).create(true).truncate(false);
-        #[cfg(windows)]
-        {
-            /// Others may still remove and rename it.
-            const FILE_SHARE_DELETE: u32 = 4;
-            const ERROR_SHARING_VIOLATION: i32 = 32;
-            std::os::windows::fs::OpenOptionsExt::share_mode(&mut options, FILE_SHARE_DELETE);
-            match options.open(path) {
-                Err(e) if e.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => return Ok(None),
-                result => return result.map(Some),
-            }
+        match options.write(true).create(true).truncate(false).share_mode(FILE_SHARE_DELETE).open(path) {
+            Err(e) if e.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => Ok(None),
+            result => result.map(Some),
         }
-        #[cfg(not(windows))]
-        options.open(path).map(Some)
+    }
+
+    #[cfg(not(windows))]
+    pub(super) fn open_alone(path: &Path) -> io::Result<Option<File>> {
+        File::options().write(true).create(true).truncate(false).open(path).map(Some)
     }
 
     pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {

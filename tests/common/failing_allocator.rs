@@ -86,10 +86,19 @@ pub fn refusing<T>(refused: Refused, call: impl FnOnce() -> T) -> (T, u64) {
 /// allocations.
 ///
 /// A call that fails anyway may fail as ever, without its sentence.
-pub fn each_allocation<T: Debug + PartialEq>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> u64 {
+pub fn each_allocation<T: Debug + PartialEq>(what: &str, call: impl FnMut() -> Result<T, Error>) -> u64 {
+    each_of(&[Refused::Nth, Refused::From], what, call)
+}
+
+/// As [`each_allocation`], with these kinds of refusals.
+pub fn each_of<T: Debug + PartialEq>(
+    kinds: &[fn(u64) -> Refused],
+    what: &str,
+    mut call: impl FnMut() -> Result<T, Error>,
+) -> u64 {
     let expected = call();
     let mut allocations = 0;
-    for refused in [Refused::Nth, Refused::From] {
+    for refused in kinds {
         for n in 0.. {
             let (result, refusals) = refusing(refused(n), &mut call);
             let shown = refused(n);

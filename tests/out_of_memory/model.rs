@@ -180,7 +180,7 @@ fn write(path: &Path) -> Result<()> {
     again(|| writer.append_rows("m.a", &[1.0, 2.0, -3.0, 4.0]))?;
     again(|| writer.append_rows("m.a", &[1.0, 2.0, -3.0, 4.0]))?;
     again(|| writer.append_kv("m.3", (&[1.0, 2.0], None), (&[1.0, 2.0], Some(&[0.0, 1.0]))))?;
-    writer.finish()
+    again(|| writer.finish())
 }
 
 #[test]
@@ -196,10 +196,8 @@ fn directories_are_written_whole_or_not_at_all() {
         for n in 0.. {
             let (result, refusals) = refusing(refused(n), || write(&path));
             if let Err(e) = &result {
-                // A writer that has lost its place says so, where there is memory to say it.
-                let poisoned =
-                    ["failed before", "no memory for the details"].iter().any(|text| e.message().contains(text));
-                assert!(e.status() == Status::OutOfMemory || poisoned, "{:?}: {e}", refused(n));
+                // Memory that was refused for a moment is there when the host calls again.
+                assert_eq!((e.status(), refused(n)), (Status::OutOfMemory, Refused::From(n)), "{e}");
                 assert!(scratch.is_empty(), "{:?}", refused(n));
                 continue;
             }
@@ -213,7 +211,7 @@ fn directories_are_written_whole_or_not_at_all() {
             }
         }
     }
-    assert!(rescued > 30);
+    assert!(rescued > 100);
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl<'a> Keys<'a> {
 
     /// Whether the key is there, null included.
     pub fn has(&self, key: &str) -> bool {
-        self.object.get(key).is_some()
+        self.object.contains_key(key)
     }
 
     /// The value, where it says something: null is as good as absent.
