@@ -1,7 +1,9 @@
-//! A steady stream of codec calls allocates nothing. A program of its own, since it counts every allocation of its thread
-//! (the test program's main thread has its own, now and then).
+//! A steady stream of codec calls allocates nothing, and no call holds more than it may. A program of its own, since it
+//! counts every allocation of its thread (the test program's main thread has its own, now and then).
 
 mod common;
+#[path = "allocation/working_memory.rs"]
+mod working_memory;
 
 use mnnkv::ffi::gear::{mnnkv_decode_fp16_gear, mnnkv_encode_fp16_gear, mnnkv_gear_bound};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,17 +13,30 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+/// The most bytes that `body` held at once, beyond those that were held before.
+fn peak(body: impl FnOnce()) -> usize {
+    let before = HELD.get();
+    PEAK.set(before);
+    body();
+    (PEAK.get() - before) as usize
 }
 
 // SAFETY: every call is passed on to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        HELD.set(HELD.get() + layout.size() as isize);
+        PEAK.set(PEAK.get().max(HELD.get()));
         // SAFETY: passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        HELD.set(HELD.get() - layout.size() as isize);
         // SAFETY: passed on.
         unsafe { System.dealloc(ptr, layout) }
     }

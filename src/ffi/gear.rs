@@ -8,7 +8,8 @@ use crate::gear::{
     self, Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation,
 };
 use crate::status::{Error, Result, bail};
-use std::cell::Cell;
+use crate::sys::memory;
+use crate::sys::thread_slot::ThreadSlot;
 use std::ffi::{c_char, c_void};
 
 /// Format v1 of gear blobs, of the reference system: F16 and F32.
@@ -48,7 +49,7 @@ const _: () = assert!(
 );
 
 /// How to encode. Zero every field, then set struct_size; a NULL pointer means the same as all zeros. Decoding needs
-/// none of this.
+/// none of this. Working memory and time are bounded whatever is asked for.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_gear_options {
@@ -59,11 +60,12 @@ pub struct mnnkv_gear_options {
     /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them. Bits of the other format
     /// are INVALID_ARGUMENT.
     pub predictors: u32,
-    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, a look at the words chooses what is tried; at 9 everything is. Now
-    /// and then a lower one is a little smaller. Every decoder reads the blobs of all.
+    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, a look at the words chooses what is tried; at 9 everything is. A
+    /// higher one is never larger than a lower one by more than 0.1%. Every decoder reads the blobs of all.
     pub effort: i32,
-    /// V2: elements per row (one token of one head). 0 = unknown, or more than src holds: compresses worse. src need
-    /// not be whole rows, except with a rotation hint.
+    /// V2: elements per row (one token of one head). 0 = unknown, or more than src holds: compresses worse. So do fewer
+    /// than 64 rows of more than 4,096 bytes: they are taken for unknown. src need not be whole rows, except with a
+    /// rotation hint.
     pub head_dim: u32,
     /// Must be 0.
     pub reserved: [u32; 3],
@@ -162,19 +164,17 @@ unsafe fn rotation<'a>(given: &mnnkv_gear_options) -> Result<Option<Rotation<'a>
     Ok(Some(Rotation { pairing, dims, frequencies, tokens, positions }))
 }
 
-thread_local! {
-    static ENCODER: Cell<Option<Encoder>> = const { Cell::new(None) };
-    static DECODER: Cell<Option<Decoder>> = const { Cell::new(None) };
-}
+static ENCODER: ThreadSlot<Encoder> = ThreadSlot::new(0);
+static DECODER: ThreadSlot<Decoder> = ThreadSlot::new(1);
 
 /// Lends the calling thread's `T` to `body`. After a panic the thread starts over with a fresh one.
-fn with_local<T: Default, R>(
-    local: &'static std::thread::LocalKey<Cell<Option<T>>>,
-    body: impl FnOnce(&mut T) -> R,
-) -> R {
-    let mut value = local.try_with(Cell::take).ok().flatten().unwrap_or_default();
+fn with_local<T: Default + 'static, R>(local: &ThreadSlot<T>, body: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+    let mut value = match local.take() {
+        Some(value) => value,
+        None => memory::boxed(T::default())?,
+    };
     let result = body(&mut value);
-    let _ = local.try_with(|cell| cell.set(Some(value)));
+    local.put(value);
     result
 }
 
@@ -232,17 +232,28 @@ unsafe fn decode(
     dst: (*mut c_void, usize),
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: the caller vouches for its pointers.
-        let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
-        match with_local(&DECODER, |decoder| decoder.decode(src, dtype, dst)) {
-            Ok(len) => {
-                dst_len.set(len);
-                Ok(())
-            }
-            Err(error) => report_needed(&dst_len, error),
+    // SAFETY: passed on.
+    guard(|| unsafe { decode_within(dtype, None, src, dst, dst_len) })
+}
+
+/// # Safety
+/// As the exports below.
+unsafe fn decode_within(
+    dtype: Dtype,
+    max_working_bytes: Option<usize>,
+    src: (*const c_void, usize),
+    dst: (*mut c_void, usize),
+    dst_len: *mut usize,
+) -> Result<()> {
+    // SAFETY: the caller vouches for its pointers.
+    let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
+    match with_local(&DECODER, |decoder| decoder.decode_within(src, dtype, dst, max_working_bytes)) {
+        Ok(len) => {
+            dst_len.set(len);
+            Ok(())
         }
-    })
+        Err(error) => report_needed(&dst_len, error),
+    }
 }
 
 /// BUFFER_TOO_SMALL is the one failure that writes an output: the length that is needed.
@@ -269,8 +280,9 @@ pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
 /// 4,261,672,974 words (it counts in 32 bits, overhead included); an option is out of range or does not fit src_len.
 /// UNSUPPORTED: format V1 with BF16 or INT8 words.
 /// BUFFER_TOO_SMALL: *dst_len is what this input needs; dst is untouched.
-/// The calling thread keeps up to five times src_len of working memory for its next call, eight with a rotation hint
-/// or from effort 7 on (mnnkv_thread_trim gives it back). Any thread.
+/// OUT_OF_MEMORY: dst is untouched.
+/// Working memory is at most six times src_len and 2 MiB, whatever the options. The calling thread keeps it for its next
+/// call (mnnkv_thread_trim gives it back): at most as much as its largest call may take. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
     src: *const c_void,
@@ -294,7 +306,10 @@ pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
 /// has none: with flipped bits it may decode to other words of the right number.
 /// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob of a later version of the library
 /// that this one cannot read, or one whose damage looks like that.
-/// The calling thread keeps about four times the output as working memory for its next call. Any thread.
+/// OUT_OF_MEMORY: dst is untouched.
+/// Working memory is at most three times src_len and the decoded length together and 256 KiB, whatever the blob: one
+/// that takes more is OUT_OF_MEMORY, which no encoder of this library wrote (mnnkv_decode_gear has another limit). The
+/// calling thread keeps it for its next call (mnnkv_thread_trim gives it back). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
     src: *const c_void,
@@ -389,6 +404,56 @@ pub unsafe extern "C" fn mnnkv_decode_int8_gear(
     unsafe { decode(Dtype::Int8, (src, src_len), (dst, dst_cap), dst_len) }
 }
 
+/// How to decode. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_decode_options {
+    /// sizeof(mnnkv_decode_options)
+    pub struct_size: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// The working memory that the call may take, with what the calling thread keeps; more and less than the default
+    /// are allowed. 0 = three times src_len and the decoded length together, and 256 KiB.
+    pub max_working_bytes: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_decode_options {
+    const MIN: usize = 16;
+}
+
+/// As mnnkv_decode_fp16_gear, for words of dtype (MNNKV_DTYPE_F16, BF16, F32 or INT8) and with options, which may be
+/// NULL.
+///
+/// OUT_OF_MEMORY: also when the blob takes more working memory than options->max_working_bytes; mnnkv_last_error has
+/// both numbers. dst is untouched. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_decode_gear(
+    src: *const c_void,
+    src_len: usize,
+    dtype: u32,
+    options: *const mnnkv_decode_options,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    guard(|| {
+        let dtype = Dtype::from_code(dtype, "dtype")?;
+        let mut max_working_bytes = None;
+        // SAFETY: the caller vouches for its pointers.
+        if let Some(given) = unsafe { pointer::options(options, "options") }? {
+            if given.reserved != 0 {
+                bail!(InvalidArgument, "options->reserved is {}; 0 expected", given.reserved);
+            }
+            if given.max_working_bytes > 0 {
+                max_working_bytes = Some(usize::try_from(given.max_working_bytes).unwrap_or(usize::MAX));
+            }
+        }
+        // SAFETY: as above.
+        unsafe { decode_within(dtype, max_working_bytes, (src, src_len), (dst, dst_cap), dst_len) }
+    })
+}
+
 /// Reads a list of V1's predictors as hosts' configs have it, such as "raw,delta_seq,xor_seq", into the bits of
 /// mnnkv_gear_options::predictors.
 ///
@@ -414,8 +479,8 @@ pub unsafe extern "C" fn mnnkv_predictors_parse(list: *const c_char, len: usize,
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_thread_trim() {
     guard_or((), || {
-        let _ = ENCODER.try_with(Cell::take);
-        let _ = DECODER.try_with(Cell::take);
+        drop(ENCODER.take());
+        drop(DECODER.take());
         Ok(())
     });
 }

@@ -109,6 +109,8 @@ impl Effort {
     pub const MAX: Effort = Effort(9);
     /// The first that tries the ways of the default, too.
     pub(super) const THOROUGH: Effort = Effort(7);
+    /// The least time.
+    pub(super) const FASTEST: Effort = Effort(1);
 
     /// From 1 to 9; 0 is the default. `what` names the argument in the error.
     pub fn new(effort: i32, what: &str) -> Result<Self> {

@@ -7,6 +7,7 @@ pub(crate) mod memory;
 pub mod pages;
 mod quiet;
 mod shared;
+pub(crate) mod thread_slot;
 mod threads;
 
 pub(crate) use environment::with_variable;

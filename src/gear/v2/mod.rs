@@ -120,8 +120,8 @@ impl Encoder {
         Ok(blob)
     }
 
-    /// Encodes the words as rows to `buffers.blob`, in the shortest of the ways that the effort has. An effort above 6
-    /// also has those of the lower ones: it finds more, but what is found does not always pay. Returns whether the last
+    /// Encodes the words as rows to `buffers.blob`, in the shortest of the ways that the effort has. Most efforts also
+    /// have those of lower ones: a higher one finds more, but what is found does not always pay. Returns whether the last
     /// way leaves rows out.
     fn push_best(
         &mut self,
@@ -142,6 +142,10 @@ impl Encoder {
         if options.effort == Effort::MAX {
             let sampled = Options { effort: Effort::THOROUGH, ..*options };
             self.push_shorter(words, header, found, &sampled, zstd, buffers)?;
+        }
+        if matches!(options.effort.get(), 2 | 3) {
+            let fastest = Options { effort: Effort::FASTEST, ..*options };
+            self.push_shorter(words, header, found, &fastest, zstd, buffers)?;
         }
         if options.effort >= Effort::THOROUGH {
             let default = Options { effort: Effort::DEFAULT, ..*options };
