@@ -216,6 +216,14 @@ public:
         return mnnkv_session_end(handle_, layer, heads, queries, &cache);
     }
 
+    status abort(std::uint32_t layer, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_abort(handle_, layer, &cache);
+    }
+
+    status rewritten(std::uint32_t layer, std::uint32_t begin, std::uint32_t count) noexcept {
+        return mnnkv_session_rewritten(handle_, layer, begin, count);
+    }
+
     status keep(std::uint32_t layer, const std::int32_t* logical_pairs, std::size_t n_pairs,
                 mnnkv_cache& cache) noexcept {
         return mnnkv_session_keep(handle_, layer, logical_pairs, n_pairs, &cache);

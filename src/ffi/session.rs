@@ -32,14 +32,16 @@ pub const MNNKV_TILE_LAST: u32 = 2;
 ///   mnnkv_session_end       after attention: scores are folded in, the next eviction is planned, cold tokens are
 ///                           handed to the workers, and those that are compressed leave memory again
 ///
-/// and mnnkv_session_keep when it edits the chat's history, mnnkv_session_reset when it clears a cache.
+/// mnnkv_session_abort in place of end when a step failed, mnnkv_session_keep when it edits the chat's history,
+/// mnnkv_session_reset when it clears a cache, and mnnkv_session_rewritten when it has written to tokens in place.
 ///
 /// Logical positions are the chat's: a token's number since the layer was reset, which positional encodings need.
 /// Physical positions are the cache's: where the token lies now. They part when tokens are evicted, per layer. The
 /// session knows both; the host keeps its own count of logical tokens as ever, and takes physical lengths from
 /// mnnkv_cache::kv_len.
 ///
-/// Between begin and end the host may read every token below kv_len and append behind it; it must not write older ones.
+/// Between begin and end the host may read every token below kv_len and append behind it; when it writes older ones, it
+/// says so by mnnkv_session_rewritten before end.
 /// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It
 /// may copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a
 /// copy takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read
@@ -194,14 +196,36 @@ unsafe fn with_cache(
     cache: *mut mnnkv_cache,
     body: impl FnOnce(&Session, &mut [&mut Lane], Cache<'_>, u32) -> Result<u32>,
 ) -> mnnkv_status {
+    let body = |session: &Session, lanes: &mut [&mut Lane], cache: Option<Cache<'_>>, kv_len| match cache {
+        Some(cache) => body(session, lanes, cache, kv_len),
+        None => bail!(Internal, "no cache is given"),
+    };
+    // SAFETY: passed on.
+    unsafe { with_cache_or_none(session, cache, false, body) }
+}
+
+/// As [`with_cache`]. `lazily`: a cache without tokens may have no layout and no buffers.
+///
+/// # Safety
+/// As [`with_cache`].
+unsafe fn with_cache_or_none(
+    session: *const mnnkv_session,
+    cache: *mut mnnkv_cache,
+    lazily: bool,
+    body: impl FnOnce(&Session, &mut [&mut Lane], Option<Cache<'_>>, u32) -> Result<u32>,
+) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
         unsafe {
             let mnnkv_session { session, lanes } = pointer::reference(session, "session")?;
             let given = pointer::required(cache, "cache")?;
-            let (layout, key, value) = layout::checked_cache(given.layout, given.key, given.value)?;
-            let cache_now = Cache { layout: &layout, key, value };
-            let kv_len = lanes.all(|lanes| body(session, lanes, cache_now, given.kv_len))?;
+            let is_missing = given.layout.is_null() || given.key.is_null() || given.value.is_null();
+            let kv_len = if lazily && given.kv_len == 0 && is_missing {
+                lanes.all(|lanes| body(session, lanes, None, 0))?
+            } else {
+                let (layout, key, value) = layout::checked_cache(given.layout, given.key, given.value)?;
+                lanes.all(|lanes| body(session, lanes, Some(Cache { layout: &layout, key, value }), given.kv_len))?
+            };
             // Read above through the same pointer, which is not const.
             (&raw mut (*cache).kv_len).write(kv_len);
         }
@@ -301,7 +325,8 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
 }
 
 /// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has, as the last
-/// end or keep left it; 0 at first and after a reset. Tokens that a cache has from elsewhere (a prefix from a file) are
+/// end or keep left it; 0 at first and after a reset. With kv_len 0 the cache need not exist yet: layout, key and value may
+/// be NULL, and end is the first call that needs them. Tokens that a cache has from elsewhere (a prefix from a file) are
 /// told as a step: begin with kv_len 0, which touches no byte then, and end with their number.
 ///
 /// Compressed tokens are back afterwards, bit for bit; the eviction planned at the last end is applied, which moves
@@ -317,7 +342,11 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
-    unsafe { with_cache(session, cache, |session, lanes, cache, kv_len| session.begin(lanes, layer, cache, kv_len)) }
+    unsafe {
+        with_cache_or_none(session, cache, true, |session, lanes, cache, kv_len| {
+            session.begin(lanes, layer, cache, kv_len)
+        })
+    }
 }
 
 /// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. Never blocks.
@@ -378,8 +407,8 @@ pub unsafe extern "C" fn mnnkv_session_wants_scores(
 ///
 /// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
 /// tiles. Either every head came in whole or none did, which leaves the scores as they were, whatever heads says. queries
-/// 0 closes a step whose attention failed: scores that came in are dropped, the layer's clock stands still, and kv_len
-/// says how many of the new tokens stay.
+/// 0 closes a step without attention: scores that came in are dropped, the layer's clock stands still, and the new tokens
+/// up to kv_len stay. For a step that failed as a whole there is mnnkv_session_abort.
 /// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
 /// error: the tokens stay raw and a metric counts it.
 /// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
@@ -399,6 +428,46 @@ pub unsafe extern "C" fn mnnkv_session_end(
             Ok(kv_len)
         })
     }
+}
+
+/// Closes a layer's step that failed. cache->kv_len must be what begin left; what the host appended since is no part of the
+/// cache, and may be overwritten by the next step. What begin did stays: evicted tokens are gone. Scores that came in are
+/// dropped, and the step is not counted, neither by the layer's clock nor by its intervals. Tokens that are compressed
+/// leave memory again, as at end. With kv_len 0 the cache need not exist, as for begin.
+/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is another; heads, head_dim or an element type differ from
+/// before. The layer is then still open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_abort(
+    session: *mut mnnkv_session,
+    layer: u32,
+    cache: *mut mnnkv_cache,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with_cache_or_none(session, cache, true, |session, lanes, cache, kv_len| {
+            session.abort(lanes, layer, cache, kv_len)?;
+            Ok(kv_len)
+        })
+    }
+}
+
+/// The host has written other contents to count tokens from begin on, by physical position, such as keys that it rotated
+/// in place to shift positions (K-shift). Blobs of these tokens are void: what the cache has of them counts from now on,
+/// and they may be compressed again. Tokens that share a blob with them stay as they are. Scores stay, too.
+///
+/// Call it right after writing, in an open step for preference: between begin and end every token is there. Between end
+/// and the next begin tokens that are compressed read as zero, in K and in V, so a host must have written both in whole.
+/// INVALID_ARGUMENT: no such layer; a token past the length that begin, end or keep left. OUT_OF_MEMORY: nothing has
+/// changed; call again before anything else of the layer. Threads as begin.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_rewritten(
+    session: *mut mnnkv_session,
+    layer: u32,
+    begin: u32,
+    count: u32,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe { with(session, |session| session.rewritten(layer, begin, count)) }
 }
 
 /// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted

@@ -215,11 +215,20 @@ impl Layer {
         Ok(())
     }
 
-    /// As [`Layer::check`], where the length is known.
-    pub(super) fn check_between(&self, layout: &Layout, kv_len: u32) -> Result<()> {
+    /// Fails while a step is open, or when the host has another length in mind.
+    pub(super) fn check_closed(&self, kv_len: u32) -> Result<()> {
         if self.step.is_some() {
-            bail!(InvalidArgument, "layer {} is open already; end it first (queries 0 when it failed)", self.number);
+            bail!(
+                InvalidArgument,
+                "layer {} is open already; end comes first (abort when the step failed)",
+                self.number
+            );
         }
+        self.check_length(kv_len)
+    }
+
+    /// Fails when the host has another length in mind.
+    pub(super) fn check_length(&self, kv_len: u32) -> Result<()> {
         if kv_len != self.lengths.physical {
             bail!(
                 InvalidArgument,
@@ -228,7 +237,7 @@ impl Layer {
                 self.lengths.physical
             );
         }
-        self.check(layout, kv_len)
+        Ok(())
     }
 
     /// Remembers what its cache looks like.

@@ -2,7 +2,7 @@
 //!
 //! Per layer and step a host calls [`Session::begin`], appends, scores tiles from its threads with [`Lane::scores`], and
 //! calls [`Session::end`]. A plan made at the end of a step is applied at the beginning of the layer's next, and
-//! nothing else moves tokens but [`Session::keep`]. Cold tokens are handed to the store when a step begins (without
+//! nothing else moves tokens but [`Session::keep`]. [`Session::abort`] closes a step that failed. Cold tokens are handed to the store when a step begins (without
 //! workers: when it ends), leave the cache when it ends, and are back after the beginning of the next.
 //!
 //! [`State`] owns everything but what attention threads gather, which is in their lanes. Lock order: the state, then the
@@ -134,21 +134,26 @@ impl Session {
     }
 
     /// Opens a step of a layer whose cache has `kv_len` tokens, and answers how many it has now: compressed tokens are
-    /// back, and the plan that waited is applied.
-    pub fn begin(&self, lanes: &mut [&mut Lane], layer: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
+    /// back, and the plan that waited is applied. An empty cache need not be there yet.
+    pub fn begin(&self, lanes: &mut [&mut Lane], layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
         let State { config, layers, store } = &mut *state;
         let mine = find(layers, layer)?;
-        mine.check_between(cache.layout, kv_len)?;
+        mine.check_closed(kv_len)?;
+        match &cache {
+            Some(cache) => mine.check(cache.layout, kv_len)?,
+            None if kv_len > 0 => bail!(InvalidArgument, "layer {layer} has {kv_len} tokens and no cache is given"),
+            None => {}
+        }
         let edit = mine.plan().map(|pairs| mine.after_eviction(pairs)).transpose()?;
         lanes::reserve(lanes)?;
-        if let Some(store) = store {
-            restore(mine, store, &mut cache)?;
+        if let (Some(store), Some(cache)) = (&mut *store, &mut cache) {
+            restore(mine, store, cache)?;
         }
         let wanted = mine.wanted(config.h2o.as_ref());
-        if let (Some(edit), Some(plan)) = (edit, mine.take_plan()) {
+        if let (Some(cache), Some(edit), Some(plan)) = (&mut cache, edit, mine.take_plan()) {
             let start = Instant::now();
-            if let Err(error) = move_together(mine, store.as_mut(), &mut cache, &plan.pairs) {
+            if let Err(error) = move_together(mine, store.as_mut(), cache, &plan.pairs) {
                 mine.put_back(plan);
                 return Err(error);
             }
@@ -157,8 +162,8 @@ impl Session {
             mine.counts.evict_ns += start.elapsed().as_nanos() as u64;
         }
         if let (Some(lossless), Some(store)) = (&config.lossless, store) {
-            if zones::at_begin(lossless) {
-                submit(config, lossless, mine, store, &cache);
+            if let Some(cache) = cache.as_ref().filter(|_| zones::at_begin(lossless)) {
+                submit(config, lossless, mine, store, cache);
             }
             match zones::next(config, layer) {
                 Some(next) => store.prefetch(next),
@@ -166,7 +171,10 @@ impl Session {
                 None => store.drop_spares(),
             }
         }
-        mine.see(cache.layout);
+        match &cache {
+            Some(cache) => mine.see(cache.layout),
+            None => mine.buffer_tokens = 0,
+        }
         mine.step = Some(Step { wanted });
         lanes::open(lanes, layer, wanted);
         Ok(mine.lengths.physical)
@@ -230,12 +238,52 @@ impl Session {
         Ok(())
     }
 
+    /// Closes a step that failed: the cache has the `kv_len` tokens that begin left, and nothing is counted.
+    pub fn abort(&self, lanes: &mut [&mut Lane], layer: u32, cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
+        let mut state = self.state()?;
+        let State { config, layers, store } = &mut *state;
+        let mine = find(layers, layer)?;
+        if mine.step.is_none() {
+            bail!(InvalidArgument, "layer {layer} is not open; begin comes before abort");
+        }
+        mine.check_length(kv_len)?;
+        match &cache {
+            Some(cache) => mine.check(cache.layout, kv_len)?,
+            None if kv_len > 0 => bail!(InvalidArgument, "layer {layer} has {kv_len} tokens and no cache is given"),
+            None => {}
+        }
+        lanes::close(lanes, layer);
+        mine.step = None;
+        if let Some(cache) = cache {
+            mine.see(cache.layout);
+            if let (Some(lossless), Some(store)) = (&config.lossless, store) {
+                commit(config, lossless, mine, store, cache);
+            }
+        }
+        Ok(())
+    }
+
+    /// The host has written other contents to these tokens of a layer's cache.
+    pub fn rewritten(&self, layer: u32, begin: u32, count: u32) -> Result<()> {
+        let mut state = self.state()?;
+        let State { layers, store, .. } = &mut *state;
+        let len = find(layers, layer)?.lengths.physical;
+        if begin.checked_add(count).is_none_or(|end| end > len) {
+            bail!(InvalidArgument, "begin is {begin} and count {count}; layer {layer} has {len} tokens in its cache");
+        }
+        match store {
+            Some(store) if count > 0 => store.rewritten(layer, begin..begin + count),
+            _ => Ok(()),
+        }
+    }
+
     /// Edits a layer's history: only these logical ranges stay. Answers the new physical length.
     pub fn keep(&self, layer: u32, logical: &[Pair], mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
         let State { config, layers, store } = &mut *state;
         let mine = find(layers, layer)?;
-        mine.check_between(cache.layout, kv_len)?;
+        mine.check_closed(kv_len)?;
+        mine.check(cache.layout, kv_len)?;
         if layout::check_pairs(logical, mine.lengths.logical)? == mine.lengths.logical {
             mine.see(cache.layout);
             return Ok(kv_len);

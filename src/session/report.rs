@@ -73,7 +73,7 @@ fn lengths(metrics: &mut Metrics, layers: &[&Layer]) {
     metrics.h2o_physical_tokens = total(layers, |l| l.lengths.physical.into());
     let gone = |l: &Layer| u64::from(l.lengths.logical - l.lengths.physical) * l.token_bytes() as u64;
     metrics.h2o_resident_saved_bytes = total(layers, gone);
-    let tail = |l: &Layer| (l.buffer_tokens - l.lengths.physical as usize) as u64 * l.token_bytes() as u64;
+    let tail = |l: &Layer| l.buffer_tokens.saturating_sub(l.lengths.physical as usize) as u64 * l.token_bytes() as u64;
     metrics.h2o_reclaimable_bytes = total(layers, tail);
     metrics.h2o_released_bytes = total(layers, |l| l.counts.released_bytes);
 }

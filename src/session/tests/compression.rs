@@ -286,3 +286,37 @@ fn waits_are_told_apart_and_summed() {
     assert!((47.0..53.0).contains(&p50) && (90.0..100.0).contains(&p95), "{p50} {p95}");
     assert_eq!(metrics.h2o_host_wait_us_max, 100.0);
 }
+
+#[test]
+fn tokens_that_were_rewritten_are_not_restored_from_their_blobs() {
+    for workers in [0, 1] {
+        for open in [false, true] {
+            let mut chat = Chat::new(config("store", workers));
+            chat.step(1500);
+            for _ in 0..200 {
+                chat.step(1);
+            }
+            let len = chat.host.len();
+            if open {
+                chat.session.begin(0, chat.host.cache(), len).unwrap();
+            }
+            // A part of a block, and more than one whole.
+            for (begin, count) in [(300, 7), (500, 600)] {
+                (begin..begin + count).for_each(|at| chat.host.rewrite(at, &mut chat.random));
+                chat.session.rewritten(0, begin as u32, count as u32).unwrap();
+            }
+            if !open {
+                chat.session.begin(0, chat.host.cache(), len).unwrap();
+            }
+            chat.check(false);
+            chat.session.end(0, 0, 1, chat.host.cache(), len).unwrap();
+            for _ in 0..50 {
+                chat.step(1);
+            }
+            let len = chat.host.len();
+            chat.session.begin(0, chat.host.cache(), len).unwrap();
+            chat.check(false);
+            assert_eq!(chat.metrics().h2o_lossless_stale_count, 0.0);
+        }
+    }
+}

@@ -410,3 +410,66 @@ fn a_host_hears_which_layers_and_steps_want_scores() {
     }
     assert!(!Chat::new(json!({}), 1, 32).session.wants_scores(0, 1).unwrap());
 }
+
+#[test]
+fn an_aborted_step_counts_for_nothing_and_what_begin_did_stays() {
+    let mut config = six_of_ten();
+    config["kv_h2o_update_interval"] = json!(3);
+    let mut chat = Chat::new(config, 1, 64);
+    chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    for _ in 0..20 {
+        chat.begin(0);
+        assert_eq!(
+            (chat.lengths(0), chat.positions(0)),
+            ((10, 6), vec![[0, 2], [4, 2], [8, 2]]),
+            "evicted by the first"
+        );
+        let (key, value) = &mut chat.buffers[0];
+        let cache = Cache { layout: &chat.layout, key, value };
+        chat.session.abort(0, Some(cache), 6).unwrap();
+    }
+    assert_eq!(chat.plans(0), 1.0, "no clock has moved");
+    for plans in [1.0, 1.0, 2.0] {
+        chat.step(0, 1, |_, _| 1.0);
+        assert_eq!(chat.plans(0), plans);
+    }
+}
+
+#[test]
+fn scores_of_an_aborted_step_are_forgotten() {
+    let mut chat = Chat::new(six_of_ten(), 1, 64);
+    chat.begin(0);
+    let tile = Tile {
+        dtype: Dtype::F32,
+        pack: 0,
+        queries: 1,
+        heads: 1,
+        tokens: 1,
+        token_begin: 0,
+        first: true,
+        last: true,
+        data: &1f32.to_ne_bytes(),
+        update_scale: None,
+        row_sum: None,
+    };
+    chat.session.scores(0, 0, &tile).unwrap();
+    chat.session.abort(0, None, 0).unwrap();
+    chat.step(0, 3, |_, _| 1.0);
+    assert_eq!(chat.lengths(0), (3, 3));
+}
+
+#[test]
+fn an_engine_that_allocates_late_begins_without_a_cache() {
+    let mut chat = Chat::new(
+        json!({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
+        "kv_lossless_runtime_mode": "store"}),
+        1,
+        64,
+    );
+    assert_eq!(chat.session.begin_without(0, 0).unwrap(), 0);
+    let (key, value) = &mut chat.buffers[0];
+    chat.session.end(0, 0, 3, Cache { layout: &chat.layout, key, value }, 3).unwrap();
+    let error = chat.session.begin_without(0, 0).unwrap_err();
+    assert!(error.message().contains("kv_len of layer 0 is 0; 3 expected"), "{error}");
+    assert!(chat.session.begin_without(0, 3).is_err(), "there are tokens now");
+}

@@ -121,6 +121,10 @@ impl Run {
                 let layer = random.below(self.layers.len());
                 self.wrong_calls(layer);
             }
+            9 => {
+                let layer = random.below(self.layers.len());
+                self.rewrite(layer);
+            }
             _ => self.forward(1),
         }
     }
@@ -213,7 +217,12 @@ impl Run {
         let old = self.layers[layer].host.len();
         let evicts = self.session.state().unwrap().layers[layer].plan().is_some();
         let short = if evicts { "no memory to evict" } else { "no memory to restore" };
-        let len = self.call(layer, short, |session, cache, len| session.begin(layer as u32, cache, len));
+        let lazily = self.layers[layer].model.logical == 0 && self.random.once_in(2);
+        self.coverage.count("begins without a cache", u64::from(lazily));
+        let len = self.call(layer, short, |session, cache, len| match lazily {
+            true => session.begin_without(layer as u32, len),
+            false => session.begin(layer as u32, cache, len),
+        });
         let kept: Vec<u32> = expand(&self.session.positions(layer as u32).unwrap()).collect();
         let mine = &mut self.layers[layer];
         let mask = mine.model.begin(&kept);
@@ -227,9 +236,14 @@ impl Run {
     /// Appends, attends and closes an open step.
     fn compute(&mut self, layer: usize, rows: usize) {
         trace!("compute {layer}: {rows} rows, {} tokens", self.layers[layer].host.len());
-        if self.random.once_in(40) {
+        if self.random.once_in(12) {
+            self.rewrite(layer);
+        }
+        match self.random.below(80) {
             // It failed before it began.
-            return self.end(layer, 0, 0, None);
+            0 => return self.end(layer, 0, 0, None),
+            1 => return self.abort(layer),
+            _ => {}
         }
         if self.layers[layer].host.room() < rows || self.random.once_in(20) {
             let room = self.layers[layer].host.tokens.len() + rows + self.random.below(30);
@@ -248,8 +262,50 @@ impl Run {
         let counted = if mine.model.evicts() { mine.model.counted(rows) } else { 0 };
         let scored = (!random.once_in(12)).then(|| Attention::new(&worth, mine.query_heads, rows, counted, random));
         let whole = scored.as_ref().is_none_or(|attention| self.send(layer, attention));
+        if self.random.once_in(40) {
+            let begin = self.layers[layer].step.unwrap().begin;
+            self.layers[layer].host.tokens.truncate(begin as usize);
+            return self.abort(layer);
+        }
         let failed = !whole || self.random.once_in(25);
         self.end(layer, rows as u32, if failed { 0 } else { rows }, scored.as_ref());
+    }
+
+    /// Writes other contents to some tokens, as a shift of positions does.
+    fn rewrite(&mut self, layer: usize) {
+        let len = self.layers[layer].host.tokens.len();
+        let len = self.layers[layer].step.map_or(len, |step| step.begin as usize);
+        let begin = self.random.below(len + 1);
+        let count = self.random.below(len - begin + 1);
+        trace!("rewrite {layer}: {count} from {begin} of {len}");
+        let Run { layers, random, .. } = self;
+        (begin..begin + count).for_each(|at| layers[layer].host.rewrite(at, random));
+        let before = self.layers[layer].host.dense();
+        self.call(layer, "no memory to rewrite", |session, _, _| {
+            session.rewritten(layer as u32, begin as u32, count as u32)
+        });
+        self.coverage.count("tokens rewritten", count as u64);
+        let open = self.layers[layer].step.is_some();
+        self.check(layer, &before, len, if open { Bytes::All } else { Bytes::MayBeGone });
+    }
+
+    /// Closes a step that failed.
+    fn abort(&mut self, layer: usize) {
+        trace!("abort {layer}");
+        let before = self.layers[layer].host.dense();
+        let lazily = self.layers[layer].model.logical == 0 && self.random.once_in(2);
+        self.call(layer, "no memory to abort", |session, cache, len| {
+            session.abort(layer as u32, (!lazily).then_some(cache), len)
+        });
+        self.coverage.count("aborted steps", 1);
+        let mine = &mut self.layers[layer];
+        mine.step = None;
+        let len = mine.host.tokens.len();
+        for (at, token) in mine.host.tokens.iter_mut().enumerate() {
+            token.cold |= self.settings.is_cold(at, len);
+        }
+        self.check_lengths(layer);
+        self.check(layer, &before, len, Bytes::MayBeGone);
     }
 
     /// Closes a step of which `rows` tokens were appended.

@@ -24,7 +24,16 @@ impl Session {
     }
 
     pub(super) fn begin(&self, layer: u32, cache: Cache<'_>, kv_len: u32) -> Result<u32> {
-        self.with_lanes(|lanes| self.session.begin(lanes, layer, cache, kv_len))
+        self.with_lanes(|lanes| self.session.begin(lanes, layer, Some(cache), kv_len))
+    }
+
+    /// Of a cache that is not there yet.
+    pub(super) fn begin_without(&self, layer: u32, kv_len: u32) -> Result<u32> {
+        self.with_lanes(|lanes| self.session.begin(lanes, layer, None, kv_len))
+    }
+
+    pub(super) fn abort(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
+        self.with_lanes(|lanes| self.session.abort(lanes, layer, cache, kv_len))
     }
 
     pub(super) fn scores(&self, layer: u32, lane: u32, tile: &Tile<'_>) -> Result<()> {

@@ -59,6 +59,9 @@ impl Run {
         self.refused(layer, |session, run| session.end(none, 1, 1, run.cache(layer), 0));
         self.refused(layer, |session, run| session.keep(none, &[], run.cache(layer), 0).map(drop));
         self.refused(layer, |session, _| session.reset(Some(none)));
+        self.refused(layer, |session, _| session.abort(none, None, 0));
+        self.refused(layer, |session, _| session.rewritten(none, 0, 0));
+        self.refused(layer, |session, _| session.wants_scores(none, 1).map(drop));
         self.refused(layer, |session, _| session.lengths(none).map(drop));
         self.refused(layer, |session, _| session.positions(none).map(drop));
         self.refused(layer, |session, _| session.metrics(Some(none)).map(drop));
@@ -72,16 +75,29 @@ impl Run {
             let begin = self.layers[layer].step.unwrap().begin;
             if begin > 0 {
                 self.refused(layer, |session, run| session.end(number, 1, 0, run.cache(layer), begin - 1));
+                self.refused(layer, |session, run| session.abort(number, Some(run.cache(layer)), begin - 1));
+                self.refused(layer, |session, _| session.abort(number, None, begin));
             }
-            self.refused(layer, |session, run| {
-                let mut other = run.impostor(layer);
-                session.end(number, 1, 0, other.cache(), len)
-            });
+            self.refused(layer, |session, run| session.abort(number, Some(run.cache(layer)), begin + 1));
+            self.refused(layer, |session, _| session.rewritten(number, 0, begin + 1));
+            // A layer that began without a cache is yet to show one.
+            if self.session.state().unwrap().layers[layer].token_bytes() > 0 {
+                self.refused(layer, |session, run| {
+                    let mut other = run.impostor(layer);
+                    session.end(number, 1, 0, other.cache(), len)
+                });
+            }
             if self.layers[layer].model.evicts() {
                 self.wrong_tiles(layer);
             }
         } else {
             self.refused(layer, |session, run| session.end(number, 1, 1, run.cache(layer), len));
+            self.refused(layer, |session, run| session.abort(number, Some(run.cache(layer)), len));
+            self.refused(layer, |session, _| session.rewritten(number, len, 1));
+            self.refused(layer, |session, _| session.rewritten(number, 1, u32::MAX));
+            if len > 0 {
+                self.refused(layer, |session, _| session.begin_without(number, len).map(drop));
+            }
             self.refused(layer, |session, _| session.scores(number, 0, &one_token(&[0; 4])));
             for pairs in &pairs {
                 self.refused(layer, |session, run| session.keep(number, pairs, run.cache(layer), len).map(drop));

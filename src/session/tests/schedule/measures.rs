@@ -56,6 +56,9 @@ impl Run {
                 assert!(metrics.h2o_plan_count.is_nan() && metrics.h2o_keep_ratio.is_nan());
             }
             let token_bytes = self.session.state().unwrap().layers[number].token_bytes();
+            let is_missing = self.session.state().unwrap().layers[number].buffer_tokens == 0;
+            assert!(!is_missing || model.logical == 0);
+            let token_bytes = if is_missing { 0 } else { token_bytes };
             let tail = (layer.host.layout.max_tokens() - layer.host.tokens.len()) * token_bytes;
             assert_eq!(metrics.h2o_reclaimable_bytes, tail as f64);
             let failures = measured(&metrics, "h2o_lossless_fallback_count");
