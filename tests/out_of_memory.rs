@@ -10,10 +10,10 @@ mod directory;
 mod failing_allocator;
 #[path = "out_of_memory/model.rs"]
 mod model;
-#[path = "out_of_memory/runtime.rs"]
-mod runtime;
 #[path = "out_of_memory/model_abi.rs"]
 mod model_abi;
+#[path = "out_of_memory/runtime.rs"]
+mod runtime;
 
 #[global_allocator]
 static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;

@@ -199,12 +199,17 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         if step == 6 {
             edit(session, &mut cache, &mut calls);
         }
+        if step == 8 {
+            cache.rewrite(30, 5);
+            calls.run("rewritten", || unsafe { mnnkv_session_rewritten(session, 0, 30, 5) });
+        }
         ask(session, &mut calls);
     }
     calls.run("reset", || unsafe { mnnkv_session_reset(session, MNNKV_ALL_LAYERS) });
     cache.tokens.clear();
     let mut c = with_cache(&mut cache);
     calls.run("begin", || unsafe { mnnkv_session_begin(session, 0, &mut c) });
+    calls.run("abort", || unsafe { mnnkv_session_abort(session, 0, &mut c) });
     unsafe { mnnkv_session_destroy(session) };
     calls
 }
