@@ -281,14 +281,16 @@ typedef struct mnnkv_msmodelslim_writer mnnkv_msmodelslim_writer;
 ///   mnnkv_session_end       after attention: scores are folded in, the next eviction is planned, cold tokens are
 ///                           handed to the workers, and those that are compressed leave memory again
 ///
-/// and mnnkv_session_keep when it edits the chat's history, mnnkv_session_reset when it clears a cache.
+/// mnnkv_session_abort in place of end when a step failed, mnnkv_session_keep when it edits the chat's history,
+/// mnnkv_session_reset when it clears a cache, and mnnkv_session_rewritten when it has written to tokens in place.
 ///
 /// Logical positions are the chat's: a token's number since the layer was reset, which positional encodings need.
 /// Physical positions are the cache's: where the token lies now. They part when tokens are evicted, per layer. The
 /// session knows both; the host keeps its own count of logical tokens as ever, and takes physical lengths from
 /// mnnkv_cache::kv_len.
 ///
-/// Between begin and end the host may read every token below kv_len and append behind it; it must not write older ones.
+/// Between begin and end the host may read every token below kv_len and append behind it; when it writes older ones, it
+/// says so by mnnkv_session_rewritten before end.
 /// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It
 /// may copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a
 /// copy takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read
@@ -344,7 +346,7 @@ typedef struct mnnkv_store mnnkv_store;
 typedef int32_t mnnkv_status;
 
 /// How to encode. Zero every field, then set struct_size; a NULL pointer means the same as all zeros. Decoding needs
-/// none of this.
+/// none of this. Working memory and time are bounded whatever is asked for.
 typedef struct mnnkv_gear_options {
     /// sizeof(mnnkv_gear_options)
     uint32_t struct_size;
@@ -353,11 +355,12 @@ typedef struct mnnkv_gear_options {
     /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them. Bits of the other format
     /// are INVALID_ARGUMENT.
     uint32_t predictors;
-    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, a look at the words chooses what is tried; at 9 everything is. Now
-    /// and then a lower one is a little smaller. Every decoder reads the blobs of all.
+    /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, a look at the words chooses what is tried; at 9 everything is. A
+    /// higher one is never larger than a lower one by more than 0.1%. Every decoder reads the blobs of all.
     int32_t effort;
-    /// V2: elements per row (one token of one head). 0 = unknown, or more than src holds: compresses worse. src need
-    /// not be whole rows, except with a rotation hint.
+    /// V2: elements per row (one token of one head). 0 = unknown, or more than src holds: compresses worse. So do fewer
+    /// than 64 rows of more than 4,096 bytes: they are taken for unknown. src need not be whole rows, except with a
+    /// rotation hint.
     uint32_t head_dim;
     /// Must be 0.
     uint32_t reserved[3];
@@ -384,6 +387,17 @@ typedef struct mnnkv_gear_options {
     /// The position of each of the rope_tokens tokens; NULL = counting from rope_first_position.
     const uint32_t *rope_positions;
 } mnnkv_gear_options;
+
+/// How to decode. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+typedef struct mnnkv_decode_options {
+    /// sizeof(mnnkv_decode_options)
+    uint32_t struct_size;
+    /// Must be 0.
+    uint32_t reserved;
+    /// The working memory that the call may take, with what the calling thread keeps; more and less than the default
+    /// are allowed. 0 = three times src_len and the decoded length together, and 256 KiB.
+    uint64_t max_working_bytes;
+} mnnkv_decode_options;
 
 /// A layer's packed KV cache: one buffer for K, one for V, in each one region per KV head. With D = head_dim,
 /// lP = l_pack, hP = h_pack, F = flash_block and UP(a, b) = a / b rounded up, an element lies within its head at
@@ -610,9 +624,9 @@ typedef struct mnnkv_score_tile {
     /// Order of data: [UP(tokens, pack)][queries][pack], with anything in the lanes past the last token; 0 = rows
     /// [queries][tokens]. MNN's tiles have 4, 8 or 16.
     uint32_t pack;
-    /// Query rows, at least 1: all rows of the step, the same in every tile of a head. Outside prompts a host that computes
-    /// several query heads together may give them as rows of one tile (heads times rows), which saves calls; pack then
-    /// says how far rows are apart, when it is not less than tokens.
+    /// Query rows, at least 1: all rows of the step, the same in every tile of a head. A host that computes several query
+    /// heads together may give them as rows of one tile, which saves calls; see heads. pack then says how far rows are
+    /// apart, when it is not less than tokens.
     uint32_t queries;
     /// Tokens, at least 1.
     uint32_t tokens;
@@ -620,8 +634,11 @@ typedef struct mnnkv_score_tile {
     uint32_t token_begin;
     /// MNNKV_TILE_FIRST, MNNKV_TILE_LAST, both or 0.
     uint32_t flags;
-    /// Must be 0.
-    uint32_t reserved;
+    /// Query heads that the rows belong to: [heads][queries / heads]. Read in the first tile of a head. queries is a multiple
+    /// of it. 0 = not said: one head, or outside prompts any number. A step's rows say what a prompt is, so tiles of more
+    /// than 64 rows that do not say are added up either way, which takes longer; and in a prompt of which only some rows
+    /// count such a tile is one head.
+    uint32_t heads;
     /// The values, 0 or more; no alignment needed. NaN, infinity and negative sums are found with the last tile.
     const void *data;
     /// [queries] or NULL (all 1): multiplies what this head gathered so far, before this tile (exp(old maximum - new
@@ -722,6 +739,11 @@ typedef struct mnnkv_metrics {
     double h2o_host_wait_us_p95;
     /// Microseconds: as above, the longest.
     double h2o_host_wait_us_max;
+    /// Count: plans that were not made, or left more tokens than the config says, since no scored row has seen them;
+    /// see kv_h2o_evict_unscored.
+    double h2o_unscored_plan_count;
+    /// Count: steps that left more tokens in a cache than kv_h2o_max_tokens, where there is such a limit.
+    double h2o_over_limit_count;
 } mnnkv_metrics;
 
 /// What a weights file says of itself. Set struct_size before the call; the fields it covers are written.
@@ -1117,8 +1139,9 @@ size_t mnnkv_gear_bound(size_t src_len,
 /// 4,261,672,974 words (it counts in 32 bits, overhead included); an option is out of range or does not fit src_len.
 /// UNSUPPORTED: format V1 with BF16 or INT8 words.
 /// BUFFER_TOO_SMALL: *dst_len is what this input needs; dst is untouched.
-/// The calling thread keeps up to five times src_len of working memory for its next call, eight with a rotation hint
-/// or from effort 7 on (mnnkv_thread_trim gives it back). Any thread.
+/// OUT_OF_MEMORY: dst is untouched.
+/// Working memory is at most six times src_len and 2 MiB, whatever the options. The calling thread keeps it for its next
+/// call (mnnkv_thread_trim gives it back): at most as much as its largest call may take. Any thread.
 mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t src_len,
                                     const struct mnnkv_gear_options *options,
@@ -1136,7 +1159,10 @@ mnnkv_status mnnkv_encode_fp16_gear(const void *src,
 /// has none: with flipped bits it may decode to other words of the right number.
 /// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob of a later version of the library
 /// that this one cannot read, or one whose damage looks like that.
-/// The calling thread keeps about four times the output as working memory for its next call. Any thread.
+/// OUT_OF_MEMORY: dst is untouched.
+/// Working memory is at most three times src_len and the decoded length together and 256 KiB, whatever the blob: one
+/// that takes more is OUT_OF_MEMORY, which no encoder of this library wrote (mnnkv_decode_gear has another limit). The
+/// calling thread keeps it for its next call (mnnkv_thread_trim gives it back). Any thread.
 mnnkv_status mnnkv_decode_fp16_gear(const void *src,
                                     size_t src_len,
                                     void *dst,
@@ -1188,6 +1214,19 @@ mnnkv_status mnnkv_decode_int8_gear(const void *src,
                                     void *dst,
                                     size_t dst_cap,
                                     size_t *dst_len);
+
+/// As mnnkv_decode_fp16_gear, for words of dtype (MNNKV_DTYPE_F16, BF16, F32 or INT8) and with options, which may be
+/// NULL.
+///
+/// OUT_OF_MEMORY: also when the blob takes more working memory than options->max_working_bytes; mnnkv_last_error has
+/// both numbers. dst is untouched. Any thread.
+mnnkv_status mnnkv_decode_gear(const void *src,
+                               size_t src_len,
+                               uint32_t dtype,
+                               const struct mnnkv_decode_options *options,
+                               void *dst,
+                               size_t dst_cap,
+                               size_t *dst_len);
 
 /// Reads a list of V1's predictors as hosts' configs have it, such as "raw,delta_seq,xor_seq", into the bits of
 /// mnnkv_gear_options::predictors.
@@ -1464,10 +1503,11 @@ mnnkv_status mnnkv_session_create(const char *config_json,
 /// answers INTERNAL. No other call may be under way.
 void mnnkv_session_destroy(struct mnnkv_session *session);
 
-/// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect.
+/// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect, the length
+/// from which on tokens are evicted. A line is added when tokens that were due for eviction stay for want of scores.
 ///
 /// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when nothing was odd.
-/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+/// BUFFER_TOO_SMALL: *len is what is needed now. Threads as mnnkv_session_metrics.
 mnnkv_status mnnkv_session_warnings(const struct mnnkv_session *session,
                                     char *text,
                                     size_t cap,
@@ -1480,7 +1520,8 @@ mnnkv_status mnnkv_session_reset(struct mnnkv_session *session,
                                  uint32_t layer);
 
 /// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has, as the last
-/// end or keep left it; 0 at first and after a reset. Tokens that a cache has from elsewhere (a prefix from a file) are
+/// end or keep left it; 0 at first and after a reset. With kv_len 0 the cache need not exist yet: layout, key and value may
+/// be NULL, and end is the first call that needs them. Tokens that a cache has from elsewhere (a prefix from a file) are
 /// told as a step: begin with kv_len 0, which touches no byte then, and end with their number.
 ///
 /// Compressed tokens are back afterwards, bit for bit; the eviction planned at the last end is applied, which moves
@@ -1493,30 +1534,39 @@ mnnkv_status mnnkv_session_begin(struct mnnkv_session *session,
                                  uint32_t layer,
                                  struct mnnkv_cache *cache);
 
-/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. Nobody is
-/// waited for.
+/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. Never blocks.
 ///
 /// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs. Tiles
-/// of one head come in order in one lane; which lane has which heads makes no difference to any result. Nothing is kept of
-/// the pointers. In a prompt (the first
-/// rows of an empty layer, or a step of more than 64 rows) only the last kv_h2o_prefill_queries rows count; any other
-/// step counts all its rows. Memory: two numbers per row and tile in each lane, never rows times tokens.
-/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, reaches past token 16,777,215
-/// (whether it fits the cache is for end to say), or has a row_sum or update_scale that cannot be; another thread is in
-/// this lane. The tile is not taken then, and the right one may follow: look at every answer, since end does not know of
-/// a tile that is missing in the middle of a head. Of a layer that is not scored only the struct is checked. A head whose
-/// last tile shows that its attention is no number is dropped, and end will miss it. UNSUPPORTED: INT8 tiles.
+/// of one head come in order in one lane: the first begins at any token, each later one where the one before ends. Which
+/// lane has which heads makes no difference to any result. No pointer is retained.
+/// A prompt is a step whose layer was empty at begin, or of more than 64 queries per head (the queries of end). In a
+/// prompt only the last kv_h2o_prefill_queries rows of each head count; any other step counts all its rows. Memory: two
+/// numbers per row and tile in each lane, never rows times tokens.
+/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, leaves a gap or overlaps the
+/// one before, reaches past token 16,777,215 (whether it fits the cache is for end to say), or has a row_sum or
+/// update_scale that cannot be; another thread is in this lane. The tile is not taken then, and the right one may follow.
+/// Of a layer that is not scored only the struct is checked. A head whose last tile shows that its attention is no number
+/// is dropped, and end will miss it. UNSUPPORTED: INT8 tiles.
 mnnkv_status mnnkv_session_scores(struct mnnkv_session *session,
                                   uint32_t layer,
                                   uint32_t lane,
                                   const struct mnnkv_score_tile *tile);
 
+/// Whether mnnkv_session_scores has any use for the tiles of a layer's step of so many queries (the queries of end): in the
+/// open step, or in the next while the layer is closed. *wanted is 1, or 0 where they may be left out: of layers that
+/// tokens are not evicted from, and of prompts while kv_h2o_prefill_queries is 0. Any thread; blocks while another call is
+/// under way.
+mnnkv_status mnnkv_session_wants_scores(const struct mnnkv_session *session,
+                                        uint32_t layer,
+                                        uint32_t queries,
+                                        uint32_t *wanted);
+
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
 ///
 /// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
 /// tiles. Either every head came in whole or none did, which leaves the scores as they were, whatever heads says. queries
-/// 0 closes a step whose attention failed: scores that came in are dropped, the layer's clock stands still, and kv_len
-/// says how many of the new tokens stay.
+/// 0 closes a step without attention: scores that came in are dropped, the layer's clock stands still, and the new tokens
+/// up to kv_len stay. For a step that failed as a whole there is mnnkv_session_abort.
 /// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
 /// error: the tokens stay raw and a metric counts it.
 /// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
@@ -1526,6 +1576,29 @@ mnnkv_status mnnkv_session_end(struct mnnkv_session *session,
                                uint32_t heads,
                                uint32_t queries,
                                struct mnnkv_cache *cache);
+
+/// Closes a layer's step that failed. cache->kv_len must be what begin left; what the host appended since is no part of the
+/// cache, and may be overwritten by the next step. What begin did stays: evicted tokens are gone. Scores that came in are
+/// dropped, and the step is not counted, neither by the layer's clock nor by its intervals. Tokens that are compressed
+/// leave memory again, as at end. With kv_len 0 the cache need not exist, as for begin.
+/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is another; heads, head_dim or an element type differ from
+/// before. The layer is then still open.
+mnnkv_status mnnkv_session_abort(struct mnnkv_session *session,
+                                 uint32_t layer,
+                                 struct mnnkv_cache *cache);
+
+/// The host has written other contents to count tokens from begin on, by physical position, such as keys that it rotated
+/// in place to shift positions (K-shift). Blobs of these tokens are void: what the cache has of them counts from now on,
+/// and they may be compressed again. Tokens that share a blob with them stay as they are. Scores stay, too.
+///
+/// Call it right after writing, in an open step for preference: between begin and end every token is there. Between end
+/// and the next begin tokens that are compressed read as zero, in K and in V, so a host must have written both in whole.
+/// INVALID_ARGUMENT: no such layer; a token past the length that begin, end or keep left. OUT_OF_MEMORY: nothing has
+/// changed; call again before anything else of the layer. Threads as begin.
+mnnkv_status mnnkv_session_rewritten(struct mnnkv_session *session,
+                                     uint32_t layer,
+                                     uint32_t begin,
+                                     uint32_t count);
 
 /// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
 /// before are gone already; the others move together, and cache->kv_len is the new physical length.
