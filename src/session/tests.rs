@@ -4,6 +4,7 @@
 //! with that in `MNNKV_SCHEDULE` it runs alone and tells what it does (workers keep their own time).
 
 mod attention;
+mod buffer;
 mod compression;
 mod examples;
 mod groups;
@@ -20,6 +21,7 @@ use schedule::Run;
 use settings::Kind;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
 const SCHEDULES: u64 = 10_000;
 /// Tests that share them.
@@ -58,8 +60,27 @@ impl Coverage {
     }
 }
 
-/// Runs this test's share of the schedules; `part` sets their numbers apart from those of other tests.
-fn run(part: u64, kind: &Kind) {
+/// Runs one schedule.
+fn chat(kind: &Kind, number: u64) -> Coverage {
+    catch_unwind(AssertUnwindSafe(|| Run::new(kind, number).chat())).unwrap_or_else(|panic| {
+        crate::sys::memory::shortage::set(0, 0);
+        eprintln!("schedule {number} failed: MNNKV_SCHEDULE={number} runs it alone");
+        resume_unwind(panic);
+    })
+}
+
+/// Schedules by their part, from 1 on, which sets their numbers apart.
+const KINDS: [Kind; TESTS as usize] = [
+    Kind { workers: &[0], shortage: false },
+    Kind { workers: &[1], shortage: false },
+    Kind { workers: &[3], shortage: false },
+    Kind { workers: &[0], shortage: true },
+    Kind { workers: &[1, 3], shortage: true },
+];
+
+/// Runs the share of the schedules that one part has.
+fn run(part: u64) {
+    let kind = &KINDS[part as usize - 1];
     let count = number("MNNKV_SCHEDULES").unwrap_or(SCHEDULES).div_ceil(TESTS);
     let numbers = match alone() {
         Some(number) if number >> 32 == part => number..number + 1,
@@ -68,14 +89,8 @@ fn run(part: u64, kind: &Kind) {
     };
     let mut coverage = Coverage::default();
     for number in numbers {
-        match catch_unwind(AssertUnwindSafe(|| Run::new(kind, number).chat())) {
-            Ok(Coverage(of_one)) => of_one.into_iter().for_each(|(what, times)| coverage.count(what, times)),
-            Err(panic) => {
-                crate::sys::memory::shortage::set(0, 0);
-                eprintln!("schedule {number} failed: MNNKV_SCHEDULE={number} runs it alone");
-                resume_unwind(panic);
-            }
-        }
+        let Coverage(of_one) = chat(kind, number);
+        of_one.into_iter().for_each(|(what, times)| coverage.count(what, times));
     }
     println!("{coverage:#?}");
     if alone().is_some() || count < 500 {
@@ -152,27 +167,55 @@ fn run(part: u64, kind: &Kind) {
     }
 }
 
+/// Schedules of every kind, one after the other, for MNNKV_SOAK_SECONDS: `make soak`.
+#[test]
+#[ignore = "takes as long as it is told"]
+fn hours_of_schedules_lose_no_token_and_take_no_memory() {
+    let seconds = number("MNNKV_SOAK_SECONDS").unwrap_or(10);
+    let start = Instant::now();
+    let (mut schedules, mut most) = (0u64, [0u64; 4]);
+    while start.elapsed().as_secs() < seconds {
+        for (part, kind) in (1..).zip(&KINDS) {
+            // Tells itself how to run it alone.
+            chat(kind, part << 32 | schedules);
+            schedules += 1;
+        }
+        let quarter = (start.elapsed().as_secs() * 4 / seconds.max(1)).min(3) as usize;
+        most[quarter] = most[quarter].max(resident_bytes());
+    }
+    println!("{schedules} schedules in {seconds} s; most resident bytes in each quarter: {most:?}");
+    // The first quarter warms up: one thread's codecs keep their memory.
+    assert!(most[3] <= most[1] + (most[1] / 20).max(1 << 20), "{most:?}");
+}
+
+/// Anonymous memory of this process, where the system tells.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    line.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
 #[test]
 fn no_schedule_without_workers_loses_a_token_or_keeps_a_wrong_one() {
-    run(1, &Kind { workers: &[0], shortage: false });
+    run(1);
 }
 
 #[test]
 fn no_schedule_with_a_worker_loses_a_token_or_keeps_a_wrong_one() {
-    run(2, &Kind { workers: &[1], shortage: false });
+    run(2);
 }
 
 #[test]
 fn no_schedule_with_three_workers_loses_a_token_or_keeps_a_wrong_one() {
-    run(3, &Kind { workers: &[3], shortage: false });
+    run(3);
 }
 
 #[test]
 fn no_schedule_short_of_memory_loses_a_token_or_keeps_a_wrong_one() {
-    run(4, &Kind { workers: &[0], shortage: true });
+    run(4);
 }
 
 #[test]
 fn no_schedule_short_of_memory_with_workers_loses_a_token_or_keeps_a_wrong_one() {
-    run(5, &Kind { workers: &[1, 3], shortage: true });
+    run(5);
 }

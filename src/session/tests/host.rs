@@ -1,5 +1,6 @@
 //! One layer of a host: its packed buffers, and what each of their tokens should read as.
 
+use super::buffer::Buffer;
 use super::random::Random;
 use crate::dtype::Dtype;
 use crate::layout::{self, Layout, Padding, Pair, Spec};
@@ -18,8 +19,8 @@ pub(super) struct Token {
 pub(super) struct Host {
     pub(super) spec: Spec,
     pub(super) layout: Layout,
-    pub(super) key: Vec<u8>,
-    pub(super) value: Vec<u8>,
+    pub(super) key: Buffer,
+    pub(super) value: Buffer,
     /// All bits of the tokens' elements, in the order of the buffers.
     real: (Vec<u8>, Vec<u8>),
     /// The same with their padding, which a release may set to zero. The rest is gaps.
@@ -68,8 +69,8 @@ impl Host {
         let mut host = Host {
             spec,
             layout: Layout::new(&spec).unwrap(),
-            key: Vec::new(),
-            value: Vec::new(),
+            key: Buffer::default(),
+            value: Buffer::default(),
             real: Default::default(),
             padded: Default::default(),
             filling: Vec::new(),
@@ -86,7 +87,7 @@ impl Host {
         let (key, value) = (layout.key_bytes(), layout.value_bytes());
         let known = self.filling.len();
         self.filling.extend((known..key.max(value)).map(|at| (at % 251) as u8 ^ 0xA5));
-        (self.key, self.value) = (self.filling[..key].to_vec(), self.filling[..value].to_vec());
+        (self.key, self.value) = (Buffer::new(&self.filling[..key]), Buffer::new(&self.filling[..value]));
 
         let max = layout.max_tokens();
         let ones = (vec![0xFF; layout.dense_key_bytes(max)], vec![0xFF; layout.dense_value_bytes(max)]);
@@ -111,7 +112,10 @@ impl Host {
         Host::exactly(spec)
     }
 
+    /// The cache for a call. It may lie elsewhere than in the call before.
     pub(super) fn cache(&mut self) -> Cache<'_> {
+        self.key.maybe_move();
+        self.value.maybe_move();
         Cache { layout: &self.layout, key: &mut self.key, value: &mut self.value }
     }
 

@@ -180,7 +180,7 @@ impl Run {
     }
 
     fn refused(&mut self, layer: usize, call: impl FnOnce(&Session, &mut Run) -> Result<()>) {
-        let bytes = |run: &Run| (run.layers[layer].host.key.clone(), run.layers[layer].host.value.clone());
+        let bytes = |run: &Run| (run.layers[layer].host.key.to_vec(), run.layers[layer].host.value.to_vec());
         let (view, before) = (self.view(), bytes(self));
         let session = self.session.clone();
         let error = call(&session, self).expect_err("a wrong call was accepted");
