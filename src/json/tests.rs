@@ -208,6 +208,16 @@ fn write(value: &Value, to: &mut Writer) -> crate::status::Result<()> {
     }
 }
 
+/// The value with floats for integers below 0, which the library never writes.
+fn written(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.as_u64().is_none() => number.as_f64().into(),
+        Value::Array(values) => values.into_iter().map(written).collect(),
+        Value::Object(map) => map.into_iter().map(|(key, value)| (key, written(value))).collect(),
+        other => other,
+    }
+}
+
 /// Bytes that mean something.
 const MARKS: &[u8] = b"{}[]\",:\\/untrfalse0123456789+-.eE \n\t\xc3\xa9\xff\0";
 
@@ -243,13 +253,12 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_what_the_other_reader_reads(value in values()) {
-        // Below 0 there are no integers to write.
-        prop_assume!(!value.to_string().contains('-'));
-        for text in [Writer::compact(|to| write(&value, to)), Writer::indented(|to| write(&value, to))] {
-            let text = text.unwrap();
-            prop_assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value.clone(), "{}", text);
+    fn what_is_written_is_what_the_other_reader_reads(value in values().prop_map(written)) {
+        let compact = Writer::compact(|to| write(&value, to)).unwrap();
+        let indented = Writer::indented(|to| write(&value, to)).unwrap();
+        for text in [&compact, &indented] {
+            prop_assert_eq!(serde_json::from_str::<Value>(text).unwrap(), value.clone(), "{}", text);
         }
-        prop_assert_eq!(Writer::indented(|to| write(&value, to)).unwrap().lines().count(), format!("{value:#}").lines().count());
+        prop_assert_eq!(indented.lines().count(), format!("{value:#}").lines().count());
     }
 }

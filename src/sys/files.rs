@@ -36,7 +36,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 
 /// Opens the file at `path` for writing alone, or makes it. Contents that it has stay.
 ///
-/// `None`: another open file has it; see [`system::open_alone`]. The file is the caller's until it is closed.
+/// `None`: another writer has it open. The file is the caller's until it is closed.
 pub(crate) fn open_alone(path: &Path) -> io::Result<Option<File>> {
     system::open_alone(path)
 }
@@ -137,9 +137,9 @@ mod unix {
     use std::os::unix::fs::MetadataExt;
 
     // Where a word has 32 bits the other ones refuse large files.
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    #[cfg(not(all(target_os = "linux", not(target_env = "musl"))))]
     use libc::{lstat, open as open_file, readdir, stat};
-    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[cfg(all(target_os = "linux", not(target_env = "musl")))]
     use libc::{lstat64 as lstat, open64 as open_file, readdir64 as readdir, stat64 as stat};
 
     /// The longest path that a system takes, with its zero.
