@@ -2,8 +2,11 @@
 
 use crate::failing_allocator::{Refused, each_of};
 use mnnkv::ffi::compressor::*;
+use mnnkv::ffi::compressor_caches::*;
 use mnnkv::ffi::kv_int8::*;
+use mnnkv::ffi::layout::mnnkv_layout;
 use mnnkv::ffi::msmodelslim::*;
+use mnnkv::ffi::session::mnnkv_cache;
 use mnnkv::ffi::sizing::*;
 use mnnkv::ffi::status::{MNNKV_OK, mnnkv_status};
 use mnnkv::ffi::version::MNNKV_ABI_VERSION;
@@ -152,5 +155,51 @@ fn int8_caches_are_measured() {
         each("mnnkv_kv_int8_measure", || {
             mnnkv_kv_int8_measure(&shape, values.as_ptr().cast(), 96, &scales, &mut figures)
         });
+    }
+}
+
+/// On failure no byte of any cache and no kv_len has changed.
+#[test]
+fn caches_are_compressed_or_left() {
+    let file_path = path("compressor/std_fp16_12.bin");
+    let mut file = null_mut();
+    // SAFETY: all pointers are live for the calls; structs of integers and pointers may be zeros.
+    unsafe {
+        assert_eq!(mnnkv_compressor_open(file_path.as_ptr(), MNNKV_ABI_VERSION, &mut file), MNNKV_OK);
+        let mut info: mnnkv_compressor_info = std::mem::zeroed();
+        info.struct_size = size_of::<mnnkv_compressor_info>() as u32;
+        assert_eq!(mnnkv_compressor_get_info(file, &mut info), MNNKV_OK);
+        let mut layout: mnnkv_layout = std::mem::zeroed();
+        layout.struct_size = size_of::<mnnkv_layout>() as u32;
+        (layout.key_dtype, layout.value_dtype, layout.kv_heads, layout.head_dim) = (1, 1, 2, info.head_dim);
+        (layout.e_pack, layout.l_pack, layout.h_pack, layout.flash_block, layout.max_tokens) = (4, 1, 4, 64, 64);
+        let elements = 2 * info.head_dim as usize * 64;
+        let mut buffers = [(); 4].map(|()| vec![7u16; elements]);
+        let [first_key, first_value, second_key, second_value] = &mut buffers;
+        let places = [(first_key, first_value), (second_key, second_value)];
+        let places = places.map(|(key, value)| (key.as_mut_ptr(), value.as_mut_ptr()));
+        let cache = |(key, value): (*mut u16, *mut u16)| mnnkv_cache {
+            struct_size: size_of::<mnnkv_cache>() as u32,
+            layout: &layout,
+            key: key.cast(),
+            value: value.cast(),
+            kv_len: 40,
+        };
+        let made = each("mnnkv_compressor_run_caches", || {
+            let mut caches = places.map(cache);
+            for place in places.iter().flat_map(|(key, value)| [key, value]) {
+                std::slice::from_raw_parts_mut(*place, elements).fill(7);
+            }
+            let (mut old, mut new) = (0, 0);
+            let status = mnnkv_compressor_run_caches(file, 0, null(), caches.as_mut_ptr(), 2, &mut old, &mut new);
+            let left = |place: *mut u16| std::slice::from_raw_parts(place, elements).iter().all(|x| *x == 7);
+            for ((key, value), cache) in places.iter().zip(&caches) {
+                assert_eq!(cache.kv_len == 40, status != MNNKV_OK);
+                assert_eq!(left(*key) && left(*value), status != MNNKV_OK);
+            }
+            status
+        });
+        assert!(made > 10);
+        mnnkv_compressor_destroy(file);
     }
 }
