@@ -178,10 +178,11 @@ TEST_F(BadLayoutInput, ElementTypesAreChecked) {
     }
 }
 
-TEST_F(BadLayoutInput, ReservedFieldsMustBeZero) {
-    for (std::size_t i = 0; i < 4; ++i) {
-        expect_change_refused(bad, "reserved", [i](mnnkv_layout& l) { l.reserved[i] = 1; });
-    }
+TEST_F(BadLayoutInput, TokenStridesNeedTokensThatAreRows) {
+    expect_change_refused(bad, "key_token_stride", [](mnnkv_layout& l) { l.key_token_stride = 1 << 20; });
+    expect_change_refused(bad, "value_token_stride", [](mnnkv_layout& l) { l.value_token_stride = 1 << 20; });
+    expect_change_refused(bad, "key_token_stride", [](mnnkv_layout& l) { l.h_pack = 1, l.key_token_stride = 2; });
+    expect_change_refused(bad, "value_token_stride", [](mnnkv_layout& l) { l.flash_block = 1, l.value_token_stride = 2; });
 }
 
 TEST_F(BadLayoutInput, RangesOutsideTheCacheAreRefused) {

@@ -202,13 +202,13 @@ TEST_F(BadSession, CachesThatCannotBeAreRefused) {
     }
     mnnkv_layout layouts[6];
     std::fill(std::begin(layouts), std::end(layouts), layout_);
-    layouts[0].reserved[1] = 1;
+    layouts[0].value_token_stride = 7;
     layouts[1].head_dim = 0;
     layouts[2].kv_heads = layouts[2].head_dim = layouts[2].max_tokens = UINT32_MAX;
     layouts[3].struct_size = 0;
     layouts[4].key_dtype = 77;
     layouts[5].key_head_stride = 2;
-    const char* const words[] = {"reserved", "head_dim", "key", "struct_size", "key_dtype", "key_head_stride"};
+    const char* const words[] = {"value_token_stride", "head_dim", "key", "struct_size", "key_dtype", "key_head_stride"};
     for (std::size_t i = 0; i < 6; ++i) {
         expect_all_refused(calls_with(bad, words[i], [&](mnnkv_cache& c) { c.layout = &layouts[i]; }));
     }

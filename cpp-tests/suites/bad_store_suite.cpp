@@ -264,7 +264,7 @@ TEST_F(BadStoreInput, LayoutsThatCannotBeAreRefused) {
     mnnkv_layout layouts[4] = {layout_, layout_, layout_, layout_};
     layouts[0].head_dim = 0;
     layouts[1].kv_heads = layouts[1].head_dim = layouts[1].max_tokens = UINT32_MAX;
-    layouts[2].reserved[3] = 1;
+    layouts[2].value_token_stride = 7;
     layouts[3].key_head_stride = 2;
     const char* const words[4] = {"head_dim", "key", "reserved", "key_head_stride"};
     for (std::size_t i = 0; i < 4; ++i) {
