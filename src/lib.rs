@@ -31,12 +31,10 @@ pub mod dtype;
 #[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod ffi;
 pub mod gear;
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod h2o;
 mod json;
 pub mod layout;
 pub mod model;
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod session;
 pub mod status;
 pub mod store;

@@ -266,7 +266,7 @@ TEST_F(BadStoreInput, LayoutsThatCannotBeAreRefused) {
     layouts[1].kv_heads = layouts[1].head_dim = layouts[1].max_tokens = UINT32_MAX;
     layouts[2].value_token_stride = 7;
     layouts[3].key_head_stride = 2;
-    const char* const words[4] = {"head_dim", "key", "reserved", "key_head_stride"};
+    const char* const words[4] = {"head_dim", "key", "value_token_stride", "key_head_stride"};
     for (std::size_t i = 0; i < 4; ++i) {
         expect_all_refused(
             calls_with(bad, words[i], store_.get(), &layouts[i], host_->key(), host_->value()));

@@ -3,7 +3,8 @@
 //! never waited for: who finds it set has broken the header's rules and is refused.
 
 use crate::session::Lane;
-use crate::status::{Error, Result, Status, bail};
+use crate::status::{Error, Result, bail, error};
+use crate::sys::memory;
 use std::cell::UnsafeCell;
 use std::mem;
 use std::sync::Mutex;
@@ -22,7 +23,7 @@ struct Cell {
 }
 
 pub(super) struct Lanes {
-    cells: Box<[Cell]>,
+    cells: Vec<Cell>,
     /// Held by whoever has all lanes, since a host may begin and end steps from several threads.
     all: Mutex<()>,
 }
@@ -31,9 +32,9 @@ pub(super) struct Lanes {
 unsafe impl Sync for Lanes {}
 
 impl Lanes {
-    pub(super) fn new(lanes: Vec<Lane>) -> Self {
+    pub(super) fn new(lanes: Vec<Lane>) -> Result<Self> {
         let cell = |lane| Cell { mark: AtomicU8::new(FREE), lane: UnsafeCell::new(lane) };
-        Lanes { cells: lanes.into_iter().map(cell).collect(), all: Mutex::new(()) }
+        Ok(Lanes { cells: memory::collect(lanes.into_iter().map(cell))?, all: Mutex::new(()) })
     }
 
     /// Runs `body` on one lane.
@@ -54,8 +55,8 @@ impl Lanes {
         let _only = self.all.lock().map_err(|_| Error::out_of_service("the session"))?;
         let Some(marked) = Marked::new(&self.cells) else { return Err(self.refusal()) };
         // SAFETY: the marks are set, by this call.
-        let mut lanes: Vec<&mut Lane> = self.cells.iter().map(|cell| unsafe { &mut *cell.lane.get() }).collect();
-        let result = body(&mut lanes);
+        let lanes = memory::collect(self.cells.iter().map(|cell| unsafe { &mut *cell.lane.get() }));
+        let result = lanes.and_then(|mut lanes| body(&mut lanes));
         marked.free();
         result
     }
@@ -65,8 +66,8 @@ impl Lanes {
         let marks = || self.cells.iter().map(|cell| cell.mark.load(Ordering::Relaxed));
         match marks().position(|mark| mark == IN_USE) {
             _ if marks().any(|mark| mark == POISONED) => Error::out_of_service("the session"),
-            Some(lane) => Error::new(Status::InvalidArgument, format!("lane {lane} is in use by another thread")),
-            None => Error::new(Status::InvalidArgument, "a lane was in use by another thread"),
+            Some(lane) => error!(InvalidArgument, "lane {lane} is in use by another thread"),
+            None => error!(InvalidArgument, "a lane was in use by another thread"),
         }
     }
 }
@@ -104,11 +105,12 @@ impl Drop for Marked<'_> {
 mod tests {
     use super::*;
     use crate::session::Session;
+    use crate::status::Status;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::AtomicU32;
 
     fn lanes(count: u32) -> Lanes {
-        Lanes::new(Session::lanes(count).unwrap())
+        Lanes::new(Session::lanes(count).unwrap()).unwrap()
     }
 
     fn status(result: Result<()>) -> Option<Status> {

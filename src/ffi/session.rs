@@ -12,6 +12,7 @@ use crate::h2o::Tile;
 use crate::session::{Lane, Session};
 use crate::status::{Error, Result, bail};
 use crate::store::Cache;
+use crate::sys::memory;
 use std::ffi::{c_char, c_void};
 
 /// Names every layer at once in mnnkv_session_reset.
@@ -266,10 +267,8 @@ pub unsafe extern "C" fn mnnkv_session_create(
         let config = unsafe { pointer::input_bytes(config_json.cast(), len, "config_json") }?;
         // SAFETY: as above.
         let out = unsafe { Out::new(out, "out") }?;
-        out.set(Box::into_raw(Box::new(mnnkv_session {
-            session: Session::new(config, layers)?,
-            lanes: Lanes::new(Session::lanes(lanes)?),
-        })));
+        let made = mnnkv_session { session: Session::new(config, layers)?, lanes: Lanes::new(Session::lanes(lanes)?)? };
+        out.set(Box::into_raw(memory::boxed(made)?));
         Ok(())
     })
 }

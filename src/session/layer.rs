@@ -57,7 +57,7 @@ pub(super) struct Edit {
     positions: Positions,
     scores: Option<Scores>,
     logical: u32,
-    pub(super) physical: u32,
+    physical: u32,
 }
 
 fn sum(pairs: &[Pair]) -> u32 {
@@ -252,14 +252,14 @@ impl Layer {
         self.plan.as_ref().map(|plan| &plan.pairs[..])
     }
 
-    /// The plan is carried out.
-    pub(super) fn take_plan(&mut self) -> Option<Plan> {
-        self.plan.take()
-    }
-
-    /// The plan could not be carried out yet.
-    pub(super) fn put_back(&mut self, plan: Plan) {
-        self.plan = Some(plan);
+    /// The plan is carried out: `edit` is what became of the layer.
+    pub(super) fn apply_plan(&mut self, edit: Edit) {
+        self.plan = None;
+        let gone = u64::from(self.lengths.physical - edit.physical);
+        self.counts.evictions += 1;
+        self.counts.last_evicted = gone;
+        self.counts.evicted += gone;
+        self.apply(edit);
     }
 
     /// What becomes of the layer when only these physical ranges are left and logical positions stay.
@@ -285,13 +285,6 @@ impl Layer {
         self.lengths = Lengths { logical: edit.logical, physical: edit.physical };
     }
 
-    /// Counts an eviction that leaves `physical` tokens.
-    pub(super) fn count_eviction(&mut self, gone: u32) {
-        self.counts.evictions += 1;
-        self.counts.last_evicted = u64::from(gone);
-        self.counts.evicted += u64::from(gone);
-    }
-
     /// A plan for another length is never applied; one for this length is made in its place.
     pub(super) fn replan(&mut self, h2o: &H2o) -> Result<()> {
         if self.plan.take().is_none() {
@@ -304,8 +297,9 @@ impl Layer {
         self.make_plan(h2o)
     }
 
-    /// Tokens were appended.
+    /// Tokens were appended. Without memory nothing changes.
     pub(super) fn append(&mut self, added: u32) -> Result<()> {
+        self.positions.reserve()?;
         if let Some(scores) = &mut self.scores {
             scores.grow(self.lengths.physical + added)?;
         }

@@ -1,6 +1,7 @@
 //! What a session measured, under the names that hosts print.
 
-use std::fmt::Write;
+use crate::status::Result;
+use crate::sys::memory;
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -120,19 +121,21 @@ metrics! {
 impl Metrics {
     /// Appends what was measured as members of a JSON object, in order, without its braces. Whole numbers below 2^53 have
     /// no fraction.
-    pub fn write_json(&self, out: &mut String) {
+    pub fn write_json(&self, out: &mut String) -> Result<()> {
         // JSON has no infinity. None occurs, and one would be no measurement either.
         for (i, (name, value)) in self.fields().filter(|(_, value)| value.is_finite()).enumerate() {
             let comma = if i > 0 { "," } else { "" };
-            // Writing to a string cannot fail.
-            let _ = write!(out, "{comma}\"{name}\":");
-            let _ = match value {
-                v if v.fract() == 0.0 && v.abs() < (1u64 << 53) as f64 => write!(out, "{}", v as i64),
+            memory::append(out, format_args!("{comma}\"{name}\":"))?;
+            match value {
+                v if v.fract() == 0.0 && v.abs() < (1u64 << 53) as f64 => {
+                    memory::append(out, format_args!("{}", v as i64))?;
+                }
                 // Plain digits would fill a line.
-                v if v.abs() >= 1e16 || v.abs() < 1e-5 => write!(out, "{v:e}"),
-                v => write!(out, "{v}"),
-            };
+                v if v.abs() >= 1e16 || v.abs() < 1e-5 => memory::append(out, format_args!("{v:e}"))?,
+                v => memory::append(out, format_args!("{v}"))?,
+            }
         }
+        Ok(())
     }
 }
 

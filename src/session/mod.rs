@@ -60,7 +60,7 @@ impl Session {
             Some(lossless) => Some(Store::new(store_config(lossless))?),
             None => None,
         };
-        let layers = (0..layers).map(|number| Layer::new(number, config.h2o.as_ref())).collect();
+        let layers = memory::collect((0..layers).map(|number| Layer::new(number, config.h2o.as_ref())))?;
         Ok(Session { warnings, state: Mutex::new(State { config, layers, store }) })
     }
 
@@ -70,7 +70,7 @@ impl Session {
         if !(1..=MOST_LANES).contains(&count) {
             bail!(InvalidArgument, "lanes is {count}; 1 to {MOST_LANES} expected");
         }
-        Ok((0..count).map(|_| Lane::default()).collect())
+        memory::collect((0..count).map(|_| Lane::default()))
     }
 
     /// What was odd about the config, and what has been since, one sentence per line.
@@ -151,14 +151,10 @@ impl Session {
             restore(mine, store, cache)?;
         }
         let wanted = mine.wanted(config.h2o.as_ref());
-        if let (Some(cache), Some(edit), Some(plan)) = (&mut cache, edit, mine.take_plan()) {
+        if let (Some(cache), Some(edit), Some(pairs)) = (&mut cache, edit, mine.plan()) {
             let start = Instant::now();
-            if let Err(error) = move_together(mine, store.as_mut(), cache, &plan.pairs) {
-                mine.put_back(plan);
-                return Err(error);
-            }
-            mine.count_eviction(mine.lengths.physical - edit.physical);
-            mine.apply(edit);
+            mine.counts.released_bytes += move_together(mine, store.as_mut(), cache, pairs)?;
+            mine.apply_plan(edit);
             mine.counts.evict_ns += start.elapsed().as_nanos() as u64;
         }
         if let (Some(lossless), Some(store)) = (&config.lossless, store) {
@@ -290,7 +286,7 @@ impl Session {
         }
         let physical = mine.positions.find(logical)?;
         let edit = mine.after_keep(logical, &physical)?;
-        move_together(mine, store.as_mut(), &mut cache, &physical)?;
+        mine.counts.released_bytes += move_together(mine, store.as_mut(), &mut cache, &physical)?;
         mine.apply(edit);
         mine.see(cache.layout);
         if config.h2o.as_ref().is_some_and(|h2o| mine.replan(h2o).is_err()) {
@@ -306,7 +302,7 @@ impl Session {
 
     /// Which logical positions a layer's cache holds, in physical order: runs of (offset, length), never touching.
     pub fn positions(&self, layer: u32) -> Result<Vec<Pair>> {
-        Ok(find(&mut self.state()?.layers, layer)?.positions.runs().to_vec())
+        memory::copied(find(&mut self.state()?.layers, layer)?.positions.runs())
     }
 }
 
@@ -365,17 +361,19 @@ fn restore(layer: &mut Layer, store: &mut Store, cache: &mut Cache<'_>) -> Resul
     Ok(())
 }
 
-/// Leaves only the tokens at these physical ranges, side by side, and gives the pages behind them back.
-fn move_together(layer: &mut Layer, store: Option<&mut Store>, cache: &mut Cache<'_>, pairs: &[Pair]) -> Result<()> {
+/// Leaves only the tokens at these physical ranges, side by side, and gives the pages behind them back; answers how many
+/// bytes these were. On an error nothing has changed.
+fn move_together(layer: &Layer, store: Option<&mut Store>, cache: &mut Cache<'_>, pairs: &[Pair]) -> Result<u64> {
     let (layout, before) = (cache.layout, layer.lengths.physical);
-    // What can fail comes before the first byte moves.
+    // Whatever can fail comes before the first byte moves: to move none checks the buffers.
+    let after = layout::check_pairs(pairs, before)?;
+    layout::compact(layout, cache.key, cache.value, before, &[], before)?;
+    let behind = layout.range(after, before - after)?;
     if let Some(store) = store {
         store.compacted(layer.number, pairs)?;
     }
-    let after = layout::compact(layout, cache.key, cache.value, 0, pairs, before)?;
-    let behind = layout.range(after, before - after)?;
-    layer.counts.released_bytes += layout::release(layout, cache.key, cache.value, behind, &mut pages::give_back)?;
-    Ok(())
+    layout::compact(layout, cache.key, cache.value, 0, pairs, before)?;
+    layout::release(layout, cache.key, cache.value, behind, &mut pages::give_back)
 }
 
 fn store_config(lossless: &Lossless) -> store::Config {
@@ -403,7 +401,11 @@ fn submit(config: &Config, lossless: &Lossless, layer: &mut Layer, store: &mut S
     }
     let layout = cache.layout;
     let unit = layout.tokens_sharing(pages::page_size()) as u32;
-    for range in zones::cold_blocks(lossless, layer, store, unit) {
+    let Ok(ranges) = zones::cold_blocks(lossless, layer, store, unit) else {
+        layer.counts.fallbacks += 1;
+        return;
+    };
+    for range in ranges {
         let Ok(range) = layout.range(range.0, range.1) else { break };
         let failed = store.failed_blocks(layer.number);
         match store.submit(layer.number, layout, cache.key, cache.value, range, zones::purpose(lossless.mode)) {

@@ -24,6 +24,11 @@ impl Positions {
         push(&mut self.runs, [logical as i32, count as i32])
     }
 
+    /// Makes room for tokens to come behind the others.
+    pub(super) fn reserve(&mut self) -> Result<()> {
+        memory::reserve_amortized(&mut self.runs, 1)
+    }
+
     /// When only the tokens at these physical ranges are left; they keep their logical positions.
     pub(super) fn evicted(&self, pairs: &[Pair]) -> Result<Self> {
         let mut runs = Vec::new();
@@ -101,10 +106,7 @@ fn push(runs: &mut Vec<Pair>, [begin, count]: Pair) -> Result<()> {
     match runs.last_mut() {
         _ if count == 0 => {}
         Some(last) if last[0] + last[1] == begin => last[1] += count,
-        _ => {
-            memory::reserve_amortized(runs, 1)?;
-            runs.push([begin, count]);
-        }
+        _ => memory::push(runs, [begin, count])?,
     }
     Ok(())
 }

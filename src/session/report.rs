@@ -5,6 +5,7 @@ use super::metrics::{Metrics, WaitTimes};
 use super::{Session, State, find, zones};
 use crate::status::Result;
 use crate::store::Statistics;
+use crate::sys::memory;
 
 impl Session {
     /// The metrics of one layer, or of all together.
@@ -13,49 +14,53 @@ impl Session {
         if let Some(layer) = layer {
             find(&mut state.layers, layer)?;
         }
-        Ok(state.measure(layer))
+        state.measure(layer)
     }
 
     /// All of them as a JSON object: the totals, and a list "layers" of those that were ever named.
     pub fn metrics_json(&self) -> Result<String> {
         let mut state = self.state()?;
-        let mut text = String::from("{");
-        state.measure(None).write_json(&mut text);
-        text.push_str(if text.len() > 1 { ",\"layers\":[" } else { "\"layers\":[" });
-        let used: Vec<u32> = state.layers.iter().filter(|l| l.is_used()).map(|l| l.number).collect();
-        for (i, layer) in used.into_iter().enumerate() {
-            text.push_str(if i > 0 { ",{" } else { "{" });
-            text.push_str(&format!("\"layer\":{layer},"));
-            state.measure(Some(layer)).write_json(&mut text);
+        let mut text = memory::text("{")?;
+        state.measure(None)?.write_json(&mut text)?;
+        let mut comma = if text.len() > 1 { "," } else { "" };
+        memory::append(&mut text, format_args!("{comma}\"layers\":["))?;
+        comma = "";
+        for number in 0..state.layers.len() as u32 {
+            if !state.layers[number as usize].is_used() {
+                continue;
+            }
+            memory::append(&mut text, format_args!("{comma}{{\"layer\":{number},"))?;
+            state.measure(Some(number))?.write_json(&mut text)?;
             if text.ends_with(',') {
                 text.pop();
             }
-            text.push('}');
+            memory::append(&mut text, format_args!("}}"))?;
+            comma = ",";
         }
-        text.push_str("]}");
+        memory::append(&mut text, format_args!("]}}"))?;
         Ok(text)
     }
 }
 
 impl State {
-    fn measure(&mut self, layer: Option<u32>) -> Metrics {
+    fn measure(&mut self, layer: Option<u32>) -> Result<Metrics> {
         let mut metrics = Metrics::default();
         let wanted = |l: &&Layer| l.is_used() && layer.is_none_or(|wanted| wanted == l.number);
-        let layers: Vec<&Layer> = self.layers.iter().filter(wanted).collect();
+        let layers = memory::collect(self.layers.iter().filter(wanted))?;
         if layers.is_empty() {
-            return metrics;
+            return Ok(metrics);
         }
         lengths(&mut metrics, &layers);
         let limited = self.config.h2o.as_ref().is_some_and(|h2o| h2o.max_tokens.is_some());
-        eviction(&mut metrics, &layers, limited);
-        let Some(store) = &mut self.store else { return metrics };
+        eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.evicts()))?, limited);
+        let Some(store) = &mut self.store else { return Ok(metrics) };
         let compressed = layers.iter().any(|l| zones::zone(&self.config, l.number).is_some());
         if compressed {
             let stats = store.statistics(layer);
             let workers = self.config.lossless.as_ref().is_some_and(|l| l.workers > 0);
             compression(&mut metrics, &layers, &stats, workers);
         }
-        metrics
+        Ok(metrics)
     }
 }
 
@@ -78,8 +83,7 @@ fn lengths(metrics: &mut Metrics, layers: &[&Layer]) {
     metrics.h2o_released_bytes = total(layers, |l| l.counts.released_bytes);
 }
 
-fn eviction(metrics: &mut Metrics, layers: &[&Layer], limited: bool) {
-    let layers: Vec<&Layer> = layers.iter().copied().filter(|l| l.evicts()).collect();
+fn eviction(metrics: &mut Metrics, layers: Vec<&Layer>, limited: bool) {
     if layers.is_empty() {
         return;
     }
@@ -89,9 +93,9 @@ fn eviction(metrics: &mut Metrics, layers: &[&Layer], limited: bool) {
         metrics.h2o_keep_ratio = physical / logical;
         metrics.h2o_lossy_ratio = logical / physical;
     }
-    let shares: Vec<Shares> = layers.iter().filter_map(|l| l.shares).collect();
-    if !shares.is_empty() {
-        let mean = |of: fn(&Shares) -> f32| shares.iter().map(|s| f64::from(of(s))).sum::<f64>() / shares.len() as f64;
+    let shares = || layers.iter().filter_map(|l| l.shares);
+    if shares().next().is_some() {
+        let mean = |of: fn(&Shares) -> f32| shares().map(|s| f64::from(of(&s))).sum::<f64>() / shares().count() as f64;
         metrics.h2o_target_keep_effective = mean(|s| s.target);
         metrics.h2o_floor_keep_by_recent_sink = mean(|s| s.floor);
         metrics.h2o_block_quantized_keep = mean(|s| s.quantized);

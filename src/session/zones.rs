@@ -2,7 +2,9 @@
 
 use super::config::{Config, Lossless, Mode};
 use super::layer::Layer;
+use crate::status::Result;
 use crate::store::{Purpose, Store};
+use crate::sys::memory;
 
 /// A hole between blocks is filled from this many tokens on; smaller ones stay raw.
 const LEAST_HOLE: u32 = 32;
@@ -87,7 +89,7 @@ pub(super) fn at_begin(lossless: &Lossless) -> bool {
 /// blocks from the front; the end waits until there are enough for a block, and holes that eviction tore are filled.
 /// `unit` tokens share their pages, so blocks begin and end at multiples of it where they can: the pages of a part
 /// would stay in memory beside its blob.
-pub(super) fn cold_blocks(lossless: &Lossless, layer: &Layer, store: &Store, unit: u32) -> Vec<(u32, u32)> {
+pub(super) fn cold_blocks(lossless: &Lossless, layer: &Layer, store: &Store, unit: u32) -> Result<Vec<(u32, u32)>> {
     let len = layer.lengths.physical;
     // Short blocks are cut through anyhow, and would have too much left out at either end.
     let unit = if unit <= lossless.block_tokens / 2 { unit } else { 1 };
@@ -112,12 +114,12 @@ pub(super) fn cold_blocks(lossless: &Lossless, layer: &Layer, store: &Store, uni
                 break;
             }
             let count = full.min(gap_end - at);
-            ranges.push((at, count));
+            memory::push(&mut ranges, (at, count))?;
             at += count;
             left = left.saturating_sub(count);
         }
     }
-    ranges
+    Ok(ranges)
 }
 
 /// Fits the store's memory beside the caches to their size, unless the config says how much it may be.

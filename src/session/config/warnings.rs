@@ -6,10 +6,13 @@ use crate::status::Result;
 use crate::sys::memory;
 use std::fmt;
 
+/// Whether the host gave a key.
+type Has<'a> = &'a dyn Fn(&str) -> bool;
+
 /// Keys that have no effect while something else is as it is.
 struct Idle {
     keys: fn(&str) -> bool,
-    idle: fn(&Values, has: &dyn Fn(&str) -> bool) -> bool,
+    idle: fn(&Values, Has<'_>) -> bool,
     /// What must be so for the keys to count.
     needs: &'static str,
 }
@@ -79,8 +82,8 @@ impl Warnings {
         }
     }
 
-    /// One warning for all keys that have no effect for the same reason. `has`: the host gave the key.
-    pub fn idle_keys(&mut self, values: &Values, has: &dyn Fn(&str) -> bool) -> Result<()> {
+    /// One warning for all keys that have no effect for the same reason.
+    pub fn idle_keys(&mut self, values: &Values, has: Has<'_>) -> Result<()> {
         for rule in IDLE.iter().filter(|rule| (rule.idle)(values, has)) {
             let keys = || NAMES.iter().filter(|key| (rule.keys)(key) && has(key));
             let Some(first) = keys().next() else { continue };

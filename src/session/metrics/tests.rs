@@ -4,7 +4,7 @@ use serde_json::Value;
 
 fn json(metrics: &Metrics) -> String {
     let mut out = String::from("{");
-    metrics.write_json(&mut out);
+    metrics.write_json(&mut out).unwrap();
     out + "}"
 }
 
