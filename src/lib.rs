@@ -18,7 +18,7 @@
 //!
 //! gear, layout, h2o and model know nothing of each other. A byte flows one way: packed cache, gathered by layout,
 //! encoded by gear, kept by the store; and back. Everything below the C ABI is safe Rust over slices, except `arch` and
-//! `store::pages`.
+//! `sys`.
 
 // Memory that is refused is OUT_OF_MEMORY for the host; see clippy.toml.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_macros))]
@@ -28,7 +28,6 @@ compile_error!("mnn-kv turns panics into a status; build it with panic = \"unwin
 
 pub mod arch;
 pub mod dtype;
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 pub mod ffi;
 pub mod gear;
 pub mod h2o;

@@ -1,7 +1,5 @@
 //! Exports of the learned compressor: packed caches in place.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
-
 use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
 use super::layout;
 use super::pointer::{self, Out};

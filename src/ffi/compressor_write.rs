@@ -1,7 +1,5 @@
 //! Exports of the learned compressor: writing a file.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
-
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;

@@ -1,7 +1,5 @@
 //! Exports of KV caches as int8: model quantises, and layout gathers and scatters for it.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
-
 use super::layout::{buffers, buffers_mut, checked, mnnkv_layout};
 use super::panic::guard;
 use super::pointer::{self, Sized32, SizedOut};

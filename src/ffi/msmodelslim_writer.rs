@@ -1,7 +1,5 @@
 //! Exports of the writer of model::msmodelslim.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
-
 use super::panic::{Handle, guard};
 use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;

@@ -1,7 +1,5 @@
 //! Exports of KV-cache sizing.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_macros)]
-
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;

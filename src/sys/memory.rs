@@ -4,8 +4,6 @@
 //! A container that has been given its room by [`reserve`] may be filled by methods that never grow it further; such a
 //! line carries `#[expect(clippy::disallowed_methods, reason = "...")]`.
 
-#![allow(dead_code)]
-
 use crate::status::{Error, Result, Status};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write};
