@@ -199,7 +199,7 @@ static void run_a_session(const mnnkv_layout* layout) {
     mnnkv_metrics metrics;
     int32_t pairs[32];
     const int32_t rollback[2] = {0, 120};
-    uint32_t logical = 0, physical = 0;
+    uint32_t logical = 0, physical = 0, wanted = 0;
     size_t n_pairs = 0, len = 0;
     static char text[1 << 14];
 
@@ -230,7 +230,12 @@ static void run_a_session(const mnnkv_layout* layout) {
     check("begin", mnnkv_session_begin(session, 0, &cache));
     check("gather", mnnkv_kv_gather(layout, key, value, 0, 16, key_back, value_back, sizeof key_back));
     expect("the first token", memcmp(key_back, key_rows, dims * sizeof *key_rows) == 0);
-    check("a step that failed", mnnkv_session_end(session, 0, 0, 0, &cache));
+    check("rewritten", mnnkv_session_rewritten(session, 0, 0, 16));
+    check("abort", mnnkv_session_abort(session, 0, &cache));
+    check("begin", mnnkv_session_begin(session, 0, &cache));
+    check("a step without attention", mnnkv_session_end(session, 0, 0, 0, &cache));
+    check("wants scores", mnnkv_session_wants_scores(session, 0, 1, &wanted));
+    expect("of a decode step", wanted == 1);
 
     check("metrics", mnnkv_session_metrics(session, &metrics));
     expect("what was measured", metrics.h2o_total_evict_tokens > 0 && metrics.h2o_lossless_ratio > 1);

@@ -162,7 +162,8 @@ TEST(OptionStruct, SessionStructsKeepTheirPlaces) {
     EXPECT_EQ(offsetof(mnnkv_metrics, h2o_keep_ratio), 8u);
     EXPECT_EQ(offsetof(mnnkv_metrics, h2o_total_evict_tokens), 8u + 8 * 21);
     EXPECT_EQ(offsetof(mnnkv_metrics, h2o_host_wait_us_max), 320u);
-    EXPECT_EQ(sizeof(mnnkv_metrics), 328u);
+    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_unscored_plan_count), 328u);
+    EXPECT_EQ(sizeof(mnnkv_metrics), 344u);
 }
 
 TEST(OptionStruct, SessionStructsComeInAllSizes) {
@@ -212,9 +213,11 @@ TEST(OptionStruct, StatisticsAreWrittenAsFarAsTheCallerHasRoom) {
 TEST(OptionStruct, MetricsAreWrittenAsFarAsTheCallerHasRoom) {
     mnnkv::session session;
     ASSERT_TRUE(ok(session.create(nullptr, 0, 2, 1).code()));
-    check_output_sizes<mnnkv_metrics>([&](mnnkv_metrics* out) { return mnnkv_session_metrics(session.get(), out); });
+    const std::size_t first_size = offsetof(mnnkv_metrics, h2o_unscored_plan_count);
+    check_output_sizes<mnnkv_metrics>([&](mnnkv_metrics* out) { return mnnkv_session_metrics(session.get(), out); },
+                                      first_size);
     check_output_sizes<mnnkv_metrics>(
-        [&](mnnkv_metrics* out) { return mnnkv_session_layer_metrics(session.get(), 1, out); });
+        [&](mnnkv_metrics* out) { return mnnkv_session_layer_metrics(session.get(), 1, out); }, first_size);
 }
 
 TEST(OptionStruct, PlansAreWrittenAsFarAsTheCallerHasRoom) {

@@ -109,6 +109,15 @@ public:
         logical_ += count;
     }
 
+    /// The host writes other contents to tokens, as a K-shift does, and says so.
+    mnnkv_status rewrite(std::uint32_t begin, std::uint32_t count) {
+        for (std::uint32_t at = begin; at < begin + count; ++at) {
+            tokens_[at].bits = {made_up(model_.key_row_bytes(1)), made_up(model_.value_row_bytes(1))};
+            model_.put(key_.data(), value_.data(), {at}, tokens_[at].bits);
+        }
+        return session_.rewritten(number_, begin, count).code();
+    }
+
     /// A host that takes new tokens back before it closes the step.
     void forget_last(std::uint32_t count) {
         tokens_.resize(tokens_.size() - count);

@@ -67,6 +67,8 @@ const struct {
     METRIC(h2o_host_wait_us_p50),
     METRIC(h2o_host_wait_us_p95),
     METRIC(h2o_host_wait_us_max),
+    METRIC(h2o_unscored_plan_count),
+    METRIC(h2o_over_limit_count),
 };
 #undef METRIC
 
@@ -99,16 +101,18 @@ TEST(Measured, IsAnythingButNaN) {
 }
 
 TEST(SessionConfig, TakesAHostsOwnConfig) {
-    // Foreign keys of every type are the host's; every key of ours at its default is no news.
+    // Foreign keys of every type are the host's; a switch that is off says that keys of ours are to wait.
     EXPECT_EQ(warnings_of(R"({"llm_model": "x", "backend_type": "cpu", "thread_num": 4, "nested": {"a": [1, {}]},
                               "kv_h20_enable": 1, "kvcache": null, "precision": false, "kv_h2o": 3})"),
               "");
     EXPECT_EQ(warnings_of(""), "");
     EXPECT_EQ(warnings_of("{}"), "");
     EXPECT_EQ(warnings_of(" \r\n\t{ } \n"), "");
-    EXPECT_EQ(warnings_of(R"({"kv_h2o_block_tokens": 64.0, "kv_h2o_block_tokens": 32, "kv_h2o_sink_tokens": 1e2})"),
+    EXPECT_EQ(warnings_of(R"({"kv_h2o_enable": false, "kv_h2o_block_tokens": 64.0, "kv_h2o_block_tokens": 32,
+                              "kv_h2o_sink_tokens": 1e2})"),
               "");
-    EXPECT_EQ(warnings_of(R"({"kv_lossless_predictors_k": "raw, delta_seq,xor_seq,pair_delta", "kv_h2o_layer_end": -1,
+    EXPECT_EQ(warnings_of(R"({"kv_h2o_enable": false, "kv_lossless_enable": false,
+                              "kv_lossless_predictors_k": "raw, delta_seq,xor_seq,pair_delta", "kv_h2o_layer_end": -1,
                               "kv_lossless_codec_runtime": "fp16_gear_predictive_v3", "kv_h2o_log_stats": true,
                               "kv_lossless_kept_sample_layers": -1, "kv_h2o_ema_alpha": 0})"),
               "");
@@ -121,13 +125,28 @@ TEST(SessionConfig, WarnsOfWhatHasNoEffect) {
         {R"({"kv_h2o_recnt_tokens": 5})", "kv_h2o_recnt_tokens", "kv_h2o_recent_tokens"},
         {R"({"kv_lossless_": 5})", "kv_lossless_", ""},
         {R"({"kv_h2o_enable": true, "kv_h2o_layer_start": 4})", "kv_h2o_layer_start", "4 layers"},
-        {R"({"kv_h2o_enable": true, "kv_h2o_layer_end": 9})", "kv_h2o_layer_end", "4 layers"},
+        {R"({"kv_h2o_enable": true, "kv_h2o_trigger_min_tokens": 4000, "kv_h2o_layer_end": 9})", "kv_h2o_layer_end",
+         "4 layers"},
+        {R"({"kv_h2o_sink_tokens": 4})", "kv_h2o_sink_tokens has no effect", "kv_h2o_enable must be true"},
+        {R"({"kv_h2o_sink_tokens": 4, "kv_h2o_layer_end": 3})", "and 1 more have no effect", "kv_h2o_enable must be true"},
+        {R"({"kv_h2o_enable": true, "kv_h2o_trigger_min_tokens": 4000, "kv_h2o_target_keep_ratio": 0.3})",
+         "kv_h2o_target_keep_ratio has no effect", "static"},
+        {R"({"kv_h2o_enable": true, "kv_h2o_trigger_min_tokens": 4000, "kv_h2o_target_mode": "static",
+             "kv_h2o_target_lossy_ratio": 2})",
+         "kv_h2o_target_lossy_ratio has no effect", "adaptive"},
+        {R"({"kv_h2o_enable": true, "kv_h2o_target_lossy_ratio": 1})", "no token is ever evicted", "above 1"},
+        {R"({"kv_h2o_enable": true})", "kv_h2o_trigger_min_tokens is 512", "1152 tokens"},
+        {R"({"kv_h2o_enable": true, "kv_h2o_trigger_min_tokens": 100})", "kv_h2o_trigger_min_tokens is 100",
+         "1152 tokens"},
+        {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true})", "kv_lossless_runtime_mode", "store"},
         {R"({"kv_lossless_enable": true})", "kv_lossless_runtime_enable", "kv_lossless_enable"},
-        {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_front_n": 0})",
+        {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+             "kv_lossless_front_n": 0})",
          "kv_lossless_front_n", "kv_lossless_scope"},
-        {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_scope": "h2o_kept"})",
+        {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+             "kv_lossless_scope": "h2o_kept"})",
          "kv_h2o_enable", "kv_lossless_scope"},
-        {R"({"kv_lossless_predictors_v": "raw,huffman"})", "kv_lossless_predictors_v", "huffman"},
+        {R"({"kv_lossless_enable": false, "kv_lossless_predictors_v": "raw,huffman"})", "kv_lossless_predictors_v", "huffman"},
     };
     for (const auto& o : odd) {
         const std::string text = warnings_of(o.config);

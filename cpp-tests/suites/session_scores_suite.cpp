@@ -1,5 +1,6 @@
 // Scores: from any number of threads, in any kind of tile, the same plan.
 
+#include "refusal.hpp"
 #include "session_host.hpp"
 
 #include <atomic>

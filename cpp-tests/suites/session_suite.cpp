@@ -295,7 +295,7 @@ TEST(Session, HoldsACacheBelowItsCapThroughChunksOfAPrompt) {
     for (const std::uint32_t chunk : {5u, 20u, 40u}) {
         SCOPED_TRACE(chunk);
         // Sink, recent and three blocks are 96 tokens: 40 more fit.
-        mnnkv::session session = made_session(object(evicting(R"("kv_h2o_max_tokens": 136)"), storing(1)), 1);
+        mnnkv::session session = made_session(object(evicting(R"("kv_h2o_evict_unscored": true, "kv_h2o_max_tokens": 136)"), storing(1)), 1);
         session_layer layer(session, 0, half_layout(300), random);
         for (int i = 0; i < 60; ++i) {
             ASSERT_NO_FATAL_FAILURE(layer.step(chunk));
@@ -307,7 +307,8 @@ TEST(Session, HoldsACacheBelowItsCapThroughChunksOfAPrompt) {
 
 TEST(Session, HoldsACacheBelowItsCapThroughDraftsOfAnyLength) {
     SEEDED_DICE(random, 1022);
-    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_max_tokens": 120)")), 1);
+    mnnkv::session session =
+        made_session(object(evicting(R"("kv_h2o_evict_unscored": true, "kv_h2o_max_tokens": 120)")), 1);
     session_layer layer(session, 0, half_layout(300), random);
     ASSERT_NO_FATAL_FAILURE(layer.step(30));
     ASSERT_NO_FATAL_FAILURE(layer.step(8));
@@ -322,7 +323,8 @@ TEST(Session, HoldsACacheBelowItsCapThroughDraftsOfAnyLength) {
 
 TEST(Session, HoldsACacheBelowItsCapWhenAttentionFails) {
     SEEDED_DICE(random, 1023);
-    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_max_tokens": 120)")), 1);
+    mnnkv::session session =
+        made_session(object(evicting(R"("kv_h2o_evict_unscored": true, "kv_h2o_max_tokens": 120)")), 1);
     session_layer layer(session, 0, half_layout(300), random);
     for (int i = 0; i < 300; ++i) {
         ASSERT_TRUE(ok(layer.begin()));
@@ -330,6 +332,128 @@ TEST(Session, HoldsACacheBelowItsCapWhenAttentionFails) {
         ASSERT_TRUE(ok(layer.end(0, 0)));
         ASSERT_LE(layer.length(), 120u) << "after step " << i;
     }
+}
+
+TEST(Session, EvictsNothingWithoutScoresAndSaysSo) {
+    SEEDED_DICE(random, 1025);
+    for (const bool capped : {false, true}) {
+        mnnkv::session session = made_session(object(evicting(capped ? R"("kv_h2o_max_tokens": 120)" : "")), 1);
+        session_layer layer(session, 0, half_layout(300), random);
+        for (int i = 0; i < 200; ++i) {
+            ASSERT_NO_FATAL_FAILURE(layer.step());
+        }
+        EXPECT_EQ(layer.length(), 200u);
+        const mnnkv_metrics metrics = metrics_of(session);
+        EXPECT_GT(metrics.h2o_unscored_plan_count, 0.0);
+        EXPECT_EQ(metrics.h2o_total_evict_tokens, 0.0);
+        EXPECT_EQ(mnnkv::measured(metrics.h2o_over_limit_count), capped);
+        std::string warnings;
+        ASSERT_TRUE(ok(session.warnings(warnings).code()));
+        EXPECT_NE(warnings.find("kv_h2o_evict_unscored"), std::string::npos) << warnings;
+        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(64, 80)));
+        for (int i = 0; i < 4; ++i) {
+            ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(64, 80)));
+        }
+        EXPECT_LT(layer.length(), 130u) << "the scores of one step are enough";
+    }
+}
+
+TEST(Session, SaysWhichTilesItWants) {
+    SEEDED_DICE(random, 1026);
+    for (const int rows : {0, 4}) {
+        const std::string config =
+            evicting(R"("kv_h2o_layer_end": 0, "kv_h2o_prefill_queries": )" + std::to_string(rows));
+        mnnkv::session session = made_session(object(config), 2);
+        session_layer layer(session, 0, half_layout(300), random);
+        const auto wants = [&](std::uint32_t number, std::uint32_t queries) {
+            bool wanted = false;
+            EXPECT_TRUE(ok(session.wants_scores(number, queries, wanted).code()));
+            return wanted;
+        };
+        EXPECT_EQ(wants(0, 1), rows > 0) << "the first step is a prompt";
+        ASSERT_NO_FATAL_FAILURE(layer.step(100));
+        for (const bool open : {false, true}) {
+            EXPECT_FALSE(wants(0, 0));
+            EXPECT_TRUE(wants(0, 1) && wants(0, 64));
+            EXPECT_EQ(wants(0, 65), rows > 0);
+            EXPECT_FALSE(wants(1, 1)) << "no token of this layer goes";
+            if (!open) {
+                ASSERT_TRUE(ok(layer.begin()));
+            }
+        }
+        std::uint32_t untouched = 7;
+        EXPECT_TRUE(answers(mnnkv_session_wants_scores(session.get(), 2, 1, &untouched), MNNKV_INVALID_ARGUMENT));
+        EXPECT_TRUE(answers(mnnkv_session_wants_scores(session.get(), 0, 1, nullptr), MNNKV_INVALID_ARGUMENT));
+        EXPECT_EQ(untouched, 7u);
+    }
+}
+
+TEST(Session, BeginsWithoutACacheWhereThereAreNoTokens) {
+    SEEDED_DICE(random, 1027);
+    mnnkv::session session = made_session(object(evicting(), storing(1)), 1);
+    session_layer layer(session, 0, half_layout(300), random);
+    mnnkv_cache none = mnnkv::make<mnnkv_cache>();
+    ASSERT_TRUE(ok(session.begin(0, none).code()));
+    EXPECT_TRUE(answers(session.begin(0, none).code(), MNNKV_INVALID_ARGUMENT)) << "it is open";
+    EXPECT_TRUE(answers(session.end(0, 0, 1, none).code(), MNNKV_INVALID_ARGUMENT)) << "end needs the cache";
+    ASSERT_TRUE(ok(session.abort(0, none).code()));
+    ASSERT_TRUE(ok(session.begin(0, none).code()));
+    layer.append(100);
+    ASSERT_TRUE(ok(layer.end(0, 100)));
+    EXPECT_TRUE(answers(session.begin(0, none).code(), MNNKV_INVALID_ARGUMENT)) << "it has tokens now";
+    none.kv_len = 100;
+    EXPECT_TRUE(answers(session.begin(0, none).code(), MNNKV_INVALID_ARGUMENT));
+    ASSERT_TRUE(ok(layer.begin()));
+}
+
+TEST(Session, RestoresNothingOverTokensThatWereRewritten) {
+    SEEDED_DICE(random, 1029);
+    for (const unsigned workers : {0u, 1u}) {
+        for (const bool open : {false, true}) {
+            SCOPED_TRACE(testing::Message() << workers << " workers, open " << open);
+            mnnkv::session session = made_session(object(storing(workers)), 1);
+            session_layer layer(session, 0, half_layout(500), random);
+            ASSERT_NO_FATAL_FAILURE(layer.step(300));
+            for (int i = 0; i < 60; ++i) {
+                ASSERT_NO_FATAL_FAILURE(layer.step());
+                if (open) {
+                    ASSERT_TRUE(ok(layer.begin()));
+                }
+                const std::uint32_t begin = random.between(0, layer.length());
+                EXPECT_TRUE(ok(layer.rewrite(begin, random.between(0, layer.length() - begin))));
+                if (open) {
+                    ASSERT_TRUE(ok(layer.end(0, 1)));
+                }
+                EXPECT_TRUE(layer.sound());
+            }
+            EXPECT_TRUE(answers(session.rewritten(0, layer.length(), 1).code(), MNNKV_INVALID_ARGUMENT));
+            EXPECT_TRUE(answers(session.rewritten(0, UINT32_MAX, UINT32_MAX).code(), MNNKV_INVALID_ARGUMENT));
+            EXPECT_TRUE(answers(session.rewritten(1, 0, 0).code(), MNNKV_INVALID_ARGUMENT));
+            ASSERT_TRUE(ok(layer.begin()));
+        }
+    }
+}
+
+TEST(Session, ForgetsAnAbortedStep) {
+    SEEDED_DICE(random, 1028);
+    mnnkv::session session = made_session(object(evicting(), storing(0)), 1);
+    session_layer layer(session, 0, half_layout(400), random);
+    ASSERT_NO_FATAL_FAILURE(layer.step(200));
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_TRUE(ok(layer.begin()));
+        layer.append(3);
+        ASSERT_TRUE(ok(layer.score(0, 0, 3, favouring(0, 16))));
+        mnnkv_cache cache = layer.cache();
+        EXPECT_TRUE(answers(session.abort(0, cache).code(), MNNKV_INVALID_ARGUMENT)) << "appended tokens are none";
+        layer.forget_last(3);
+        cache = layer.cache();
+        ASSERT_TRUE(ok(session.abort(0, cache).code()));
+        EXPECT_TRUE(answers(session.abort(0, cache).code(), MNNKV_INVALID_ARGUMENT)) << "it is closed";
+        EXPECT_TRUE(layer.sound() && layer.booked());
+        EXPECT_GT(layer.compressed_tokens(), 0u) << "memory goes as at end";
+    }
+    EXPECT_EQ(metrics_of(session).h2o_plan_count, 0.0) << "no clock has moved";
+    ASSERT_TRUE(ok(layer.begin()));
 }
 
 TEST(Session, TakesTokensFromElsewhereAsAStep) {
@@ -387,6 +511,7 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
     std::uint32_t logical = 7, physical = 7;
     std::size_t n = 7;
     std::string text = "left over";
+    bool wanted = false;
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
     const mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
@@ -395,6 +520,9 @@ TEST(Session, LeavesTheHostWithoutAHandleWhenMoved) {
                                  third.begin(0, cache),
                                  third.scores(0, 0, tile),
                                  third.end(0, 0, 0, cache),
+                                 third.abort(0, cache),
+                                 third.rewritten(0, 0, 0),
+                                 third.wants_scores(0, 1, wanted),
                                  third.keep(0, nullptr, 0, cache),
                                  third.lengths(0, logical, physical),
                                  third.positions(0, nullptr, 0, n),
