@@ -82,7 +82,9 @@ public:
             // The first eviction shall know something of the prompt, and run between its chunks. Of equal keys the last
             // counts, so the model's own config has its way.
             std::string config = said.config;
-            config.insert(config.find('{') + 1, "\"kv_h2o_prefill_queries\": 8,");
+            if (evicts) {
+                config.insert(config.find('{') + 1, "\"kv_h2o_prefill_queries\": 8,");
+            }
             const std::uint32_t lanes = std::max<std::uint32_t>(threads, 8);
             const mnnkv::status made = session.create(config.data(), config.size(), layers, lanes);
             if (!made) {
