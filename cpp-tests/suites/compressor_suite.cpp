@@ -509,7 +509,7 @@ TEST(Compressor, NetworksThatNoReaderTakesAreNotWritten) {
             {bad, "cols is 4; 6 expected", [&] { return write([](toy_networks& t) { t.header.head_dim = 3; }); }},
             {bad, "reserved[3]", [&] { return write([](toy_networks& t) { t.header.reserved[3] = 9; }); }},
             {bad, "struct_size", [&] { return write([](toy_networks& t) { t.header.struct_size = 12; }); }},
-            {bad, "weight of linears[4] is NULL",
+            {bad, "linears[4]: weight is NULL",
              [&] { return write([](toy_networks& t) { t.linears[4].weight = nullptr; }); }},
             {bad, "block 1 (tk slot 1): cols is 2; 3 expected",
              [&] { return write([](toy_networks& t) { t.linears[1] = t.linears[2]; }); }},

@@ -84,6 +84,7 @@ inline void check_clearing(const mnnkv_layout& layout, const token_range& r, boo
         EXPECT_TRUE(cache.holds(key, value));
         return;
     }
+    model.release(key.data(), value.data(), r.begin, r.count);
     std::uint64_t released = ~0ull;
     ASSERT_TRUE(ok(mnnkv_kv_release(&layout, cache.key.data(), cache.value.data(), r.begin, r.count, &released)));
     EXPECT_TRUE(cache.holds(key, value));

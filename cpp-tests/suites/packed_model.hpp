@@ -108,6 +108,25 @@ public:
         put(key, value, tokens, {bytes(key_row_bytes(tokens.size())), bytes(value_row_bytes(tokens.size()))});
     }
 
+    /// As zero(), and the padding that belongs to the tokens with them: their padding dims, and the padding lanes of value
+    /// blocks that are all in the range.
+    void release(std::uint8_t* key, std::uint8_t* value, std::uint32_t begin, std::uint32_t count) const {
+        const std::size_t end = std::size_t{begin} + count, block = RU(F, lP) * RU(D, hP) * value_element();
+        for (std::size_t head = 0; head < layout_.kv_heads; ++head, key += key_stride_, value += value_stride_) {
+            for (std::size_t t = begin; t < end; ++t) {
+                for (std::size_t d = 0; d < RU(D, lP); ++d) {
+                    std::memset(key + key_index(t, d) * key_element(), 0, key_element());
+                }
+                for (std::size_t d = 0; d < RU(D, hP); ++d) {
+                    std::memset(value + value_index(t, d) * value_element(), 0, value_element());
+                }
+            }
+            for (std::size_t whole = UP(begin, F); whole < end / F; ++whole) {
+                std::memset(value + whole * block, 0, block);
+            }
+        }
+    }
+
 private:
     static std::size_t UP(std::size_t a, std::size_t b) { return a / b + (a % b != 0 ? 1 : 0); }
     static std::size_t RU(std::size_t a, std::size_t b) { return UP(a, b) * b; }
@@ -132,6 +151,35 @@ private:
     mnnkv_layout layout_;
     std::size_t D, lP, hP, F;
     std::size_t key_stride_, value_stride_;
+};
+
+/// What belongs to no token in a cache of noise: gaps, which never change, and padding, which a release may drop.
+class foreign_bytes {
+public:
+    foreign_bytes() = default;
+    foreign_bytes(const packed_model& model, bytes key, bytes value) : kept_{std::move(key), std::move(value)} {
+        const std::uint32_t max = model.layout().max_tokens;
+        model.zero(kept_.key.data(), kept_.value.data(), tokens_from(0, max));
+        dropped_ = kept_;
+        model.release(dropped_.key.data(), dropped_.value.data(), 0, max);
+    }
+
+    /// Whether a cache whose tokens were set to zero has these bytes.
+    bool are_in(const bytes& key, const bytes& value) const {
+        return either(key, kept_.key, dropped_.key) && either(value, kept_.value, dropped_.value);
+    }
+
+private:
+    static bool either(const bytes& now, const bytes& kept, const bytes& dropped) {
+        for (std::size_t i = 0; i < now.size(); ++i) {
+            if (now[i] != kept[i] && now[i] != dropped[i]) {
+                return false;
+            }
+        }
+        return now.size() == kept.size();
+    }
+
+    rows kept_, dropped_;
 };
 
 /// A layout, its model, and buffers of noise: every padding lane, gap and foreign token in them is a canary.
