@@ -2,6 +2,8 @@
 //! counts every allocation of its thread (the test program's main thread has its own, now and then).
 
 mod common;
+#[path = "allocation/mutations.rs"]
+mod mutations;
 #[path = "allocation/working_memory.rs"]
 mod working_memory;
 

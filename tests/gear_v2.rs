@@ -157,6 +157,46 @@ fn the_real_sample_shrinks_as_promised() {
     }
 }
 
+/// The sample in 8 bits: a scale for every channel, every token, or all.
+fn quantised(f16: &[u8], group: &str) -> Vec<u8> {
+    let values: Vec<f32> = f16.as_chunks::<2>().0.iter().map(|word| half::f16::from_le_bytes(*word).to_f32()).collect();
+    let of = |i: usize| match group {
+        "channel" => i % 64,
+        "token" => i / 64,
+        _ => 0,
+    };
+    let mut largest = vec![1e-9f32; values.len()];
+    values.iter().enumerate().for_each(|(i, x)| largest[of(i)] = largest[of(i)].max(x.abs()));
+    values.iter().enumerate().map(|(i, x)| (x * 127.0 / largest[of(i)]).round() as i8 as u8).collect()
+}
+
+#[test]
+fn a_higher_effort_is_never_larger_than_a_lower_one() {
+    let mut sets = vec![];
+    for name in KV {
+        let words = kv(name);
+        sets.extend(["channel", "token", "all"].map(|group| (Dtype::Int8, quantised(&words, group), None)));
+        sets.push((Dtype::Bf16, kv_as(Dtype::Bf16, &words), None));
+        sets.push((Dtype::F16, words.clone(), None));
+        if name.ends_with('k') {
+            sets.push((Dtype::F16, words, Some(ROPE)));
+        }
+    }
+    let mut random = Random(12);
+    sets.push((Dtype::Int8, random.bytes(100_000), None));
+    sets.push((Dtype::Int8, vec![0; 100_000], None));
+    sets.push((Dtype::Int8, (0..200_000).map(|_| (random.below(30) + random.below(30)) as u8).collect(), None));
+    for (number, (dtype, words, rotation)) in sets.into_iter().enumerate() {
+        let mut least = usize::MAX;
+        for e in [1, 2, 3, 5, 7, 9] {
+            let options = Options { effort: effort(e), head_dim: 64, rotation, ..Options::new(Format::V2) };
+            let len = encode(&words, dtype, &options).len();
+            assert!(len <= least.saturating_add(least / 1000), "set {number}, effort {e}: {len} bytes, {least} before");
+            least = least.min(len);
+        }
+    }
+}
+
 #[test]
 fn told_what_the_words_are_v2_is_no_larger_than_v1_on_the_real_sample() {
     for name in KV {

@@ -458,6 +458,62 @@ TEST(GearThreads, GiveEqualBytesAllAtOnce) {
     EXPECT_EQ(wrong, 0);
 }
 
+TEST(GearLimit, DecodeGearReadsWhatEveryDecoderReads) {
+    SEEDED_DICE(random, 920);
+    for (const work_item& item : work_of_all_kinds(random)) {
+        const bytes blob = round_trip(item.codec, item.words, &item.options);
+        bytes back(item.words.size());
+        std::size_t length = 0;
+        EXPECT_TRUE(ok(mnnkv_decode_gear(blob.data(), blob.size(), item.codec.dtype, nullptr, back.data(), back.size(),
+                                         &length)));
+        EXPECT_EQ(length, back.size());
+        EXPECT_TRUE(same(back, item.words));
+    }
+}
+
+TEST(GearLimit, ABlobThatTakesMoreIsRefusedWithBothNumbersAndReadWithMore) {
+    SEEDED_DICE(random, 921);
+    bytes words(64 * 1024);
+    for (std::uint8_t& byte : words) {
+        byte = static_cast<std::uint8_t>(random.below(20));
+    }
+    mnnkv_gear_options coded = in_v2(64);
+    const bytes blob = encoded(int8, words, &coded);
+    ASSERT_LT(blob.size(), words.size());
+    bytes back(words.size(), 0x5A);
+    const bytes untouched = back;
+    std::size_t length = 77;
+    mnnkv_decode_options options = mnnkv::make<mnnkv_decode_options>();
+    const auto decode = [&] {
+        return mnnkv_decode_gear(blob.data(), blob.size(), MNNKV_DTYPE_INT8, &options, back.data(), back.size(), &length);
+    };
+    mnnkv_thread_trim();
+    options.max_working_bytes = 12345;
+    EXPECT_TRUE(refuses(MNNKV_OUT_OF_MEMORY, "12345", decode));
+    EXPECT_TRUE(refuses(MNNKV_OUT_OF_MEMORY, "65536", decode));
+    EXPECT_TRUE(same(back, untouched));
+    EXPECT_EQ(length, 77u);
+    options.max_working_bytes = 3 * words.size() + (256u << 10);
+    EXPECT_TRUE(ok(decode()));
+    EXPECT_TRUE(same(back, words));
+    // What a larger call left with the thread counts, and is given back where it is in the way.
+    back = untouched;
+    options.max_working_bytes = 12345;
+    EXPECT_TRUE(refuses(MNNKV_OUT_OF_MEMORY, "12345", decode));
+    options.max_working_bytes = UINT64_MAX;
+    EXPECT_TRUE(ok(decode()));
+    EXPECT_TRUE(same(back, words));
+
+    options.reserved = 1;
+    EXPECT_TRUE(refuses(MNNKV_INVALID_ARGUMENT, "options->reserved", decode));
+    options.reserved = 0;
+    options.struct_size = 15;
+    EXPECT_TRUE(refuses(MNNKV_INVALID_ARGUMENT, "options->struct_size", decode));
+    EXPECT_TRUE(refuses(MNNKV_INVALID_ARGUMENT, "dtype", [&] {
+        return mnnkv_decode_gear(blob.data(), blob.size(), 0, nullptr, back.data(), back.size(), &length);
+    }));
+}
+
 TEST(GearLevels, PrintADigestOfTheirBlobs) {
     // A process has one SIMD level; the test "levels" compares what this prints at each.
     SEEDED_DICE(random, 919);

@@ -109,6 +109,8 @@ impl Effort {
     pub const MAX: Effort = Effort(9);
     /// The first that tries the ways of the default, too.
     pub(super) const THOROUGH: Effort = Effort(7);
+    /// The last that only looks for equal rows.
+    pub(super) const QUICK: Effort = Effort(3);
     /// The least time.
     pub(super) const FASTEST: Effort = Effort(1);
 

@@ -14,7 +14,7 @@ const DECODER: usize = 256 << 10;
 
 /// Words that lead an encoder into all of its parts.
 #[derive(Clone, Copy, Debug)]
-enum Content {
+pub enum Content {
     Noise,
     Zeros,
     /// Small numbers.
@@ -27,7 +27,7 @@ enum Content {
 }
 
 impl Content {
-    fn words(self, dtype: Dtype, count: usize, row_len: usize, seed: u64) -> Vec<u8> {
+    pub fn words(self, dtype: Dtype, count: usize, row_len: usize, seed: u64) -> Vec<u8> {
         let mut random = Random(seed | 1);
         let len = count * dtype.bytes();
         let moderate = |words: &mut [u8]| {
@@ -210,8 +210,8 @@ fn freed(body: impl FnOnce()) -> usize {
 
 /// A blob of few bytes that asks for as much work as it can: every list and plane is one value.
 #[derive(Clone, Debug)]
-struct Hostile {
-    dtype: Dtype,
+pub struct Hostile {
+    pub dtype: Dtype,
     row_len: usize,
     rows: usize,
     is_rotated: bool,
@@ -225,7 +225,7 @@ struct Hostile {
     pairs: usize,
 }
 
-fn hostile() -> impl Strategy<Value = Hostile> {
+pub fn hostile() -> impl Strategy<Value = Hostile> {
     let row_len = prop::sample::select(vec![1usize, 2, 4, 8, 16, 64, 5000]);
     let bytes = prop_oneof![1usize..10_000, 200_000usize..2_000_000];
     let kind = prop::sample::select(vec![0u8, 1, 2, 3, 33, 0x80, 0x81, 0x83]);
@@ -265,7 +265,7 @@ fn frame(content: &[u8], out: &mut Vec<u8>) {
 }
 
 impl Hostile {
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.rows * self.row_len * self.dtype.bytes()
     }
 
@@ -284,7 +284,7 @@ impl Hostile {
         }
     }
 
-    fn blob(&self) -> Vec<u8> {
+    pub fn blob(&self) -> Vec<u8> {
         let (width, rows) = (self.dtype.bytes(), self.rows);
         let mut out = b"\0\0\0\0MNKV\x02\0".to_vec();
         out.extend_from_slice(&[self.dtype as u32 as u8, 1]);
@@ -292,7 +292,7 @@ impl Hostile {
         out.extend_from_slice(&(self.len() as u64).to_le_bytes());
         out.extend_from_slice(&0u64.to_le_bytes());
         out.push(if self.is_rotated { 3 } else { 1 });
-        let refers = |row: usize| row % self.new_every != 0;
+        let refers = |row: usize| !row.is_multiple_of(self.new_every);
         let mut distances = vec![0; 4 * rows];
         (0..rows).filter(|row| refers(*row)).for_each(|row| distances[row] = 1);
         frame(&distances, &mut out);

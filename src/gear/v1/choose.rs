@@ -113,7 +113,7 @@ pub(super) fn encode(
     Ok(best.expect("a set of predictors is never empty"))
 }
 
-/// The predictors whose residuals promise the shortest codes: one, or at efforts above 6 two. Ranks them in place, by
+/// The predictors whose residuals promise the shortest codes: one, or at efforts above 6 two, and raw at 2 and 3. Ranks them in place, by
 /// an estimate of the bytes of a piece.
 fn promising<'a>(
     lane: &[u8],
@@ -133,7 +133,12 @@ fn promising<'a>(
         }
         all.sort_unstable_by_key(|(estimate, predictor)| (*estimate, *predictor as u8));
     }
-    let count = all.len().min(if effort > 6 { 2 } else { 1 });
+    let mut count = all.len().min(if effort > 6 { 2 } else { 1 });
+    if let (2 | 3, Some(raw @ 1..)) = (effort, all.iter().position(|(_, predictor)| *predictor == Predictor::Raw)) {
+        // The way of effort 1 costs little.
+        all.swap(1, raw);
+        count = 2;
+    }
     &mut all[..count]
 }
 

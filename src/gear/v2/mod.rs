@@ -121,8 +121,8 @@ impl Encoder {
     }
 
     /// Encodes the words as rows to `buffers.blob`, in the shortest of the ways that the effort has. Most efforts also
-    /// have those of lower ones: a higher one finds more, but what is found does not always pay. Returns whether the last
-    /// way leaves rows out.
+    /// have those of lower ones: a higher one finds more, but what is found does not always pay. Returns whether rows
+    /// are left out as the default does it, or a lower effort.
     fn push_best(
         &mut self,
         words: Words<'_>,
@@ -132,6 +132,7 @@ impl Encoder {
         zstd: &mut zstd::Compressor,
         buffers: &mut Buffers,
     ) -> Result<bool> {
+        let with = |effort| Options { effort, ..*options };
         let mut found = self.find_repeats(words, angles, options.effort, buffers)?;
         self.push_rows(words, header, found, options, zstd, buffers)?;
         if options.effort == Effort::MAX && options.predictors.has(Predictors::RAW) {
@@ -140,19 +141,24 @@ impl Encoder {
             self.push_shorter(words, header, found, &raw, zstd, buffers)?;
         }
         if options.effort == Effort::MAX {
-            let sampled = Options { effort: Effort::THOROUGH, ..*options };
-            self.push_shorter(words, header, found, &sampled, zstd, buffers)?;
-        }
-        if matches!(options.effort.get(), 2 | 3) {
-            let fastest = Options { effort: Effort::FASTEST, ..*options };
-            self.push_shorter(words, header, found, &fastest, zstd, buffers)?;
+            self.push_shorter(words, header, found, &with(Effort::THOROUGH), zstd, buffers)?;
         }
         if options.effort >= Effort::THOROUGH {
-            let default = Options { effort: Effort::DEFAULT, ..*options };
-            found = self.find_repeats(words, angles, default.effort, buffers)?;
-            self.push_shorter(words, header, found, &default, zstd, buffers)?;
+            found = self.find_repeats(words, angles, Effort::DEFAULT, buffers)?;
+            self.push_shorter(words, header, found, &with(Effort::DEFAULT), zstd, buffers)?;
         }
-        Ok(found.has_repeats)
+        let has_repeats = found.has_repeats;
+        // More groups seldom cost more than they save, except in one plane or in steps.
+        if options.effort > Effort::QUICK && (has_repeats || words.form.dtype == Dtype::Int8) {
+            if found.angles.is_none() {
+                found = self.find_repeats(words, angles, Effort::QUICK, buffers)?;
+            }
+            self.push_shorter(words, header, found, &with(Effort::QUICK), zstd, buffers)?;
+        }
+        if options.effort > Effort::FASTEST && (options.effort <= Effort::QUICK || has_repeats) {
+            self.push_shorter(words, header, found, &with(Effort::FASTEST), zstd, buffers)?;
+        }
+        Ok(has_repeats)
     }
 
     /// As [`Encoder::push_rows`], but leaves the blob that is there when that is no longer.

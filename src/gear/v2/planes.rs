@@ -247,13 +247,13 @@ fn push_group(predictor: Predictor, bytes: &[u8], payload: &[u8], out: &mut Vec<
 
 /// Codes a group's bytes as one ZSTD frame in `out`, which has [`room`]; returns the length.
 fn code(bytes: &[u8], effort: Effort, zstd: &mut zstd::Compressor, out: &mut [u8]) -> Result<usize> {
-    // Where neighbours are often equal, ZSTD's matches find more than a code for single bytes does.
+    // Where neighbours are often equal, ZSTD's matches may find more than a code for single bytes does.
     let repeats = (arch::kernels().repeats)(bytes);
-    if effort.get() < 7 && 2 * repeats < bytes.len() {
+    if effort.get() < 7 && 3 * repeats < bytes.len() {
         return Ok(entropy::literals(bytes, out));
     }
     let search = if effort.get() < 7 { Search::lanes(4) } else { Search::Level(9) };
-    let literals = if effort.get() < 7 { usize::MAX } else { entropy::literals(bytes, out) };
+    let literals = entropy::literals(bytes, out);
     let len = zstd.encode(bytes, search, out)?;
     if len <= literals { Ok(len) } else { Ok(entropy::literals(bytes, out)) }
 }
