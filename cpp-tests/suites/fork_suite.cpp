@@ -71,7 +71,7 @@ TEST_P(fork_suite, a_child_destroys_a_store_of_its_parent) {
     config.workers = GetParam();
     mnnkv::store store;
     ASSERT_TRUE(ok(store.create(&config).code()));
-    const mnnkv_layout layout = make_layout(pack_modes[7], 2, 24, 1024, 64);
+    const mnnkv_layout layout = make_layout(pack_modes[7], 2, 32, 1024, 64);
     const packed_model model(layout);
     bytes key(model.key_bytes(), 1), value(model.value_bytes(), 1);
     ASSERT_TRUE(ok(store.submit(0, layout, key.data(), value.data(), 0, 512).code()));

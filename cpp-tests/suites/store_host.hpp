@@ -94,6 +94,12 @@ public:
         return all_zero(now.key) && all_zero(now.value);
     }
 
+    /// Whether the store may have something for these tokens.
+    bool any_submitted(std::uint32_t begin, std::uint32_t count) const {
+        return std::any_of(tokens_.begin() + begin, tokens_.begin() + begin + count,
+                           [](const token& t) { return t.submitted; });
+    }
+
     bool any_released(std::uint32_t begin, std::uint32_t count) const {
         bool any = false;
         for (std::uint32_t t = begin; t < begin + count; ++t) {

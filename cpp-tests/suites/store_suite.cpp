@@ -161,14 +161,20 @@ TEST_F(Store, ReplacesABlockByNewContent) {
     ASSERT_TRUE(ok(host_.submit(0, 64, &after)));
     EXPECT_NE(before, after);
     EXPECT_EQ(stats().resident_blocks, 1u);
+    EXPECT_EQ(stats().stale_blocks, 1u);
     ASSERT_TRUE(ok(host_.commit()));
-    EXPECT_EQ(stats().stale_blocks, 0u);
+    EXPECT_EQ(stats().stale_blocks, 1u);
     expect_whole_after_restore(64);
 }
 
-TEST_F(Store, ReplacesBlocksThatOverlapAnother) {
+TEST_F(Store, DropsNoBlockForAPartOfIt) {
     ASSERT_TRUE(ok(host_.submit(0, 64)));
-    ASSERT_TRUE(ok(host_.submit(32, 64)));
+    EXPECT_TRUE(refuses(MNNKV_INVALID_ARGUMENT, "still equals the cache", [&] { return host_.submit(32, 64); }));
+    EXPECT_TRUE(refuses(MNNKV_INVALID_ARGUMENT, "(tokens 0 to 63)", [&] { return host_.submit(10, 1); }));
+    EXPECT_EQ(stats().resident_blocks, 1u);
+    host_.write(40, 1);
+    ASSERT_TRUE(ok(host_.submit(32, 64))) << "a block whose tokens were rewritten makes way";
+    EXPECT_EQ(stats().stale_blocks, 1u);
     ASSERT_TRUE(ok(host_.commit()));
     EXPECT_FALSE(host_.any_released(0, 32));
     EXPECT_EQ(host_.released_raw_bytes(), 64 * host_.model().token_bytes());
@@ -201,7 +207,7 @@ TEST_F(Store, RefusesTokensThatAreReleased) {
     EXPECT_TRUE(ok(host_.submit(0, 64))) << "up to the released tokens";
     EXPECT_TRUE(ok(host_.submit(128, 64))) << "and from them on";
     expect_whole_after_restore(64);
-    EXPECT_TRUE(ok(host_.submit(60, 20))) << "restored tokens may be submitted";
+    EXPECT_TRUE(ok(host_.submit(64, 64))) << "restored tokens may be submitted";
 }
 
 TEST_F(Store, RestoresIntoACacheThatHasGrownAndIsPackedOtherwise) {
