@@ -87,7 +87,11 @@ impl Decoder {
         words: &mut [u8],
         max_working_bytes: Option<usize>,
     ) -> Result<usize> {
-        let held = self.zstd.held() + self.buffers.held();
+        let mut held = self.zstd.held() + self.buffers.held();
+        if max_working_bytes.is_some_and(|max| max < held) {
+            *self = Decoder::default();
+            held = 0;
+        }
         let mut budget = Budget::new(max_working_bytes, held);
         match self.run(blob, dtype, words, &mut budget) {
             // What other blobs left may be all that is in the way.

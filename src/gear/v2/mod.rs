@@ -148,8 +148,12 @@ impl Encoder {
             self.push_shorter(words, header, found, &with(Effort::DEFAULT), zstd, buffers)?;
         }
         let has_repeats = found.has_repeats;
-        // More groups seldom cost more than they save, except in one plane or in steps.
-        if options.effort > Effort::QUICK && (has_repeats || words.form.dtype == Dtype::Int8) {
+        // More groups seldom cost more than they save, except in steps, or in one plane that they save little of.
+        let saves_little = || {
+            let bits = matches::bits(words.matrix) * words.matrix.len() as f64;
+            words.form.dtype == Dtype::Int8 && buffers.blob.len() as f64 * 8.0 > bits * 0.975
+        };
+        if options.effort > Effort::QUICK && (has_repeats || saves_little()) {
             if found.angles.is_none() {
                 found = self.find_repeats(words, angles, Effort::QUICK, buffers)?;
             }

@@ -249,7 +249,7 @@ fn push_group(predictor: Predictor, bytes: &[u8], payload: &[u8], out: &mut Vec<
 fn code(bytes: &[u8], effort: Effort, zstd: &mut zstd::Compressor, out: &mut [u8]) -> Result<usize> {
     // Where neighbours are often equal, ZSTD's matches may find more than a code for single bytes does.
     let repeats = (arch::kernels().repeats)(bytes);
-    if effort.get() < 7 && 3 * repeats < bytes.len() {
+    if effort.get() < 7 && 2 * repeats < bytes.len() {
         return Ok(entropy::literals(bytes, out));
     }
     let search = if effort.get() < 7 { Search::lanes(4) } else { Search::Level(9) };
