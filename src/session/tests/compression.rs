@@ -179,7 +179,7 @@ fn what_fails_is_counted_once_and_stays_raw() {
             let mut chat = Chat::new(config(mode, 0));
             chat.step(20);
             chat.begin();
-            shortage::set(3, seed);
+            shortage::set(8, seed);
             chat.end(340);
             shortage::set(0, 0);
             let count = chat.metrics().h2o_lossless_fallback_count;
