@@ -92,15 +92,18 @@ TEST_P(StoreWorkers, ReleaseNothingThatIsNotEncodedYet) {
     host.append(256);
     for (int i = 0; i < 200; ++i) {
         const std::uint32_t begin = random.below(192);
-        if (!host.any_submitted(begin, 64)) {
-            ASSERT_TRUE(ok(host.submit(begin, 64)));
+        if (!host.any_released(begin, 64)) {
+            const bool submitted = host.any_submitted(begin, 64);
+            const mnnkv_status status = host.submit(begin, 64);
+            // A block of other tokens that still equals the cache does not make way.
+            ASSERT_TRUE(status == MNNKV_OK || (submitted && status == MNNKV_INVALID_ARGUMENT)) << mnnkv_last_error();
         }
         ASSERT_TRUE(ok(host.commit()));
         ASSERT_TRUE(host.sound());
         if (random.one_in(3)) {
             ASSERT_TRUE(ok(host.restore()));
             ASSERT_TRUE(host.whole());
-            host.write(random.below(256), 1);
+            host.write(random.below(216), 40);
         }
     }
     ASSERT_TRUE(ok(host.restore()));
