@@ -90,7 +90,8 @@ impl Run {
         let stats = store.statistics(None);
         assert_eq!((stats.released_blocks, stats.released_raw_bytes), (0, 0));
         assert_eq!(stats.restored_blocks, stats.prefetch_hits + stats.cache_hits + stats.cache_misses);
-        assert_eq!(stats.stale_blocks, 0, "this host writes to no token twice");
+        let told = self.coverage.of("tokens rewritten") > 0;
+        assert!(stats.stale_blocks == 0 || told, "this host writes to no token twice without a word");
         for (what, times) in [
             ("encoded blocks", stats.submitted_blocks),
             (&format!("encoded blocks of {}", self.settings.compression), stats.submitted_blocks),
