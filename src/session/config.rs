@@ -2,8 +2,6 @@
 //!
 #![doc = include_str!("../../docs/config.md")]
 
-// The JSON parser that it is made for allocates as it likes.
-#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 mod keys;
 mod warnings;
 

@@ -4,6 +4,9 @@ use super::{Aggregation, Basis, Mode, Ratio};
 use crate::gear::Format;
 use crate::json::Json as Value;
 use crate::status::{Result, bail};
+use crate::sys::memory;
+use std::borrow::Cow;
+use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 
 /// Key and value as the host wrote them, in an object.
@@ -18,10 +21,10 @@ pub(super) trait Kind {
     fn default(&self) -> Self::Value;
 
     /// The value in `given`, or nothing when its type or range is wrong.
-    fn accept(&self, given: &Value) -> Option<Self::Value>;
+    fn accept(&self, given: &Value) -> Result<Option<Self::Value>>;
 
-    /// What would have been accepted, to go before "expected".
-    fn allowed(&self) -> String;
+    /// The values that are accepted, to go before "expected".
+    fn allowed(&self) -> impl Display;
 }
 
 /// `true` or `false`; the default.
@@ -46,28 +49,29 @@ impl Kind for Switch {
         self.0
     }
 
-    fn accept(&self, given: &Value) -> Option<bool> {
-        given.flag()
+    fn accept(&self, given: &Value) -> Result<Option<bool>> {
+        Ok(given.flag())
     }
 
-    fn allowed(&self) -> String {
-        "true or false".into()
+    fn allowed(&self) -> impl Display {
+        "true or false"
     }
 }
 
-impl<T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display> Kind for Whole<T> {
+impl<T: Copy + PartialOrd + TryFrom<i128> + Display> Kind for Whole<T> {
     type Value = T;
 
     fn default(&self) -> T {
         self.0
     }
 
-    fn accept(&self, given: &Value) -> Option<T> {
-        T::try_from(given.number()?.whole()?).ok().filter(|number| self.1.contains(number))
+    fn accept(&self, given: &Value) -> Result<Option<T>> {
+        let whole = given.number().and_then(|number| number.whole());
+        Ok(whole.and_then(|whole| T::try_from(whole).ok()).filter(|number| self.1.contains(number)))
     }
 
-    fn allowed(&self) -> String {
-        format!("a whole number from {} to {}", self.1.start(), self.1.end())
+    fn allowed(&self) -> impl Display {
+        display(|f| write!(f, "a whole number from {} to {}", self.1.start(), self.1.end()))
     }
 }
 
@@ -78,12 +82,12 @@ impl Kind for Real {
         self.0
     }
 
-    fn accept(&self, given: &Value) -> Option<f32> {
-        given.number().map(|number| number.float() as f32).filter(|number| self.1.contains(number))
+    fn accept(&self, given: &Value) -> Result<Option<f32>> {
+        Ok(given.number().map(|number| number.float() as f32).filter(|number| self.1.contains(number)))
     }
 
-    fn allowed(&self) -> String {
-        format!("a number from {} to {}", self.1.start(), self.1.end())
+    fn allowed(&self) -> impl Display {
+        display(|f| write!(f, "a number from {} to {}", self.1.start(), self.1.end()))
     }
 }
 
@@ -94,57 +98,70 @@ impl<T: Copy> Kind for Choice<T> {
         self.0[0].1
     }
 
-    fn accept(&self, given: &Value) -> Option<T> {
-        let given = given.text()?;
-        self.0.iter().find(|(name, _)| *name == given).map(|(_, value)| *value)
+    fn accept(&self, given: &Value) -> Result<Option<T>> {
+        let named = |given: &str| self.0.iter().find(|(name, _)| *name == given).map(|(_, value)| *value);
+        Ok(given.text().and_then(named))
     }
 
-    fn allowed(&self) -> String {
-        let names: Vec<_> = self.0.iter().map(|(name, _)| format!("{name:?}")).collect();
-        names.join(" or ")
+    fn allowed(&self) -> impl Display {
+        display(|f| {
+            let or = |i: usize| if i > 0 { " or " } else { "" };
+            self.0.iter().enumerate().try_for_each(|(i, (name, _))| write!(f, "{}{name:?}", or(i)))
+        })
     }
 }
 
 impl Kind for List {
-    type Value = String;
+    type Value = Cow<'static, str>;
 
-    fn default(&self) -> String {
-        self.0.into()
+    fn default(&self) -> Cow<'static, str> {
+        Cow::Borrowed(self.0)
     }
 
-    fn accept(&self, given: &Value) -> Option<String> {
-        given.text().map(String::from)
+    fn accept(&self, given: &Value) -> Result<Option<Cow<'static, str>>> {
+        given.text().map(|text| memory::text(text).map(Cow::Owned)).transpose()
     }
 
-    fn allowed(&self) -> String {
-        "a string of names between commas".into()
+    fn allowed(&self) -> impl Display {
+        "a string of names between commas"
     }
+}
+
+/// A part of a message that is written where it stands.
+fn display(write: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result) -> impl Display {
+    struct Written<F>(F);
+    impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> Display for Written<F> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            (self.0)(f)
+        }
+    }
+    Written(write)
 }
 
 fn read<K: Kind>(kind: K, name: &str, given: &Object) -> Result<K::Value> {
     let Some(value) = given.get(name) else { return Ok(kind.default()) };
-    match kind.accept(value) {
+    match kind.accept(value)? {
         Some(value) => Ok(value),
         None => bail!(InvalidArgument, "{name} is {}; {} expected", describe(value), kind.allowed()),
     }
 }
 
 /// A value for a message: short, and without control characters.
-pub(super) fn describe(value: &Value) -> String {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::Text(text) => format!("\"{}\"", shorten(text)),
-        Value::List(values) => format!("an array of {}", values.len()),
-        Value::Object(values) => format!("an object of {}", values.len()),
-    }
+pub(super) fn describe(value: &Value) -> impl Display {
+    display(move |f| match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => write!(f, "{value}"),
+        Value::Text(text) => write!(f, "\"{}\"", shorten(text)),
+        Value::List(values) => write!(f, "an array of {}", values.len()),
+        Value::Object(values) => write!(f, "an object of {}", values.len()),
+    })
 }
 
 /// The beginning of a host's text for a message, without control characters.
-pub(super) fn shorten(text: &str) -> String {
+pub(super) fn shorten(text: &str) -> impl Display {
     const CHARS: usize = 60;
     let end = text.char_indices().nth(CHARS).map_or(text.len(), |(at, _)| at);
     let more = if end < text.len() { "..." } else { "" };
-    format!("{}{more}", text[..end].escape_debug())
+    display(move |f| write!(f, "{}{more}", text[..end].escape_debug()))
 }
 
 /// Which layers a scope names.

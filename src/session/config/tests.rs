@@ -19,7 +19,7 @@ pub(super) trait Declared {
 
 impl Declared for Switch {
     fn row(&self) -> [String; 3] {
-        ["switch".into(), self.0.to_string(), self.allowed()]
+        ["switch".into(), self.0.to_string(), self.allowed().to_string()]
     }
 
     fn usual(&self) -> Value {
@@ -65,7 +65,7 @@ impl Declared for Real {
 
 impl<T: Copy> Declared for Choice<T> {
     fn row(&self) -> [String; 3] {
-        ["name".into(), format!("{:?}", self.0[0].0), self.allowed()]
+        ["name".into(), format!("{:?}", self.0[0].0), self.allowed().to_string()]
     }
 
     fn usual(&self) -> Value {
