@@ -26,7 +26,7 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize bench header setup lint clean
+.PHONY: help demo test test-aarch64 sanitize soak bench header setup lint clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -34,6 +34,7 @@ help:
 	@echo "make test-aarch64"
 	@echo "              the same for aarch64 under qemu, on Debian machines of another kind"
 	@echo "make sanitize random schedules of session and store under ThreadSanitizer (nightly Rust)"
+	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make bench    benchmarks: Rust and the C++ host path"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   write include/mnnkv.h again after a change in src/ffi"
@@ -62,6 +63,12 @@ test-aarch64:
 sanitize:
 	$(TSAN) cargo +nightly test --locked --lib --target "$$(rustc -vV | sed -n 's/^host: //p')" \
 	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store:: ffi::lanes
+
+# Every kind of schedule, one after the other; fails when a byte is lost, freed cache memory is touched, or memory grows.
+soak:
+	MNNKV_SOAK_SECONDS=$${MNNKV_SOAK_SECONDS:-1800} cargo test --locked --lib -- --ignored --nocapture --exact \
+	    session::tests::hours_of_schedules_lose_no_token_and_take_no_memory
+	cargo test --locked --release --test allocation -- --ignored --nocapture many_changed_blobs
 
 bench:
 	@$(call need-sources,bench)

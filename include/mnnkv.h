@@ -39,7 +39,7 @@
  *     needs its handle to itself, except mnnkv_session_scores: one thread per lane. Functions without a handle run on
  *     any thread.
  *   - Nothing throws, and no function calls back. A panic inside the library is caught: the call answers INTERNAL.
- *   - After fork, the child must not use handles made before it.
+ *   - After fork, the child must not use handles made before it, except to destroy them.
  */
 
 
@@ -716,8 +716,10 @@ typedef struct mnnkv_metrics {
     double h2o_stale_plan_count;
     /// Bytes: memory given back to the system, ever.
     double h2o_released_bytes;
-    /// Bytes: raw size of the tokens that are not in the caches now, less the blobs and decoded rows kept for them.
-    /// Rounding to pages and the threads' working memory are not in it.
+    /// Bytes: memory that the caches do not take now, since tokens were evicted (whole pages behind those that are left, and
+    /// tokens that the buffers have no room for) or are only in the store (whole pages that they have left), less the
+    /// blobs and decoded rows kept for them. Memory that the system does not drop is not in it, nor the threads' working
+    /// memory. Below 0 where blobs take more than went back.
     double h2o_resident_saved_bytes;
     /// Bytes: tails of the caches behind their tokens; a host could move to buffers this much smaller.
     double h2o_reclaimable_bytes;

@@ -73,8 +73,10 @@ pub struct mnnkv_metrics {
     pub h2o_stale_plan_count: f64,
     /// Bytes: memory given back to the system, ever.
     pub h2o_released_bytes: f64,
-    /// Bytes: raw size of the tokens that are not in the caches now, less the blobs and decoded rows kept for them.
-    /// Rounding to pages and the threads' working memory are not in it.
+    /// Bytes: memory that the caches do not take now, since tokens were evicted (whole pages behind those that are left, and
+    /// tokens that the buffers have no room for) or are only in the store (whole pages that they have left), less the
+    /// blobs and decoded rows kept for them. Memory that the system does not drop is not in it, nor the threads' working
+    /// memory. Below 0 where blobs take more than went back.
     pub h2o_resident_saved_bytes: f64,
     /// Bytes: tails of the caches behind their tokens; a host could move to buffers this much smaller.
     pub h2o_reclaimable_bytes: f64,

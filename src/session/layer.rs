@@ -7,8 +7,10 @@ use super::metrics::WaitTimes;
 use super::positions::Positions;
 use super::scores::{Attention, Scores};
 use crate::h2o::{self, Plan};
-use crate::layout::{Layout, Pair, Rows};
+use crate::layout::{self, Layout, Pair, Rows, TokenRange};
 use crate::status::{Result, bail};
+use crate::store::Cache;
+use crate::sys::pages;
 use std::time::Instant;
 
 /// Tokens of a layer since its reset, and those in its cache.
@@ -101,6 +103,19 @@ impl Growth {
     }
 }
 
+/// A cache as a call handed it over. Of its addresses only the places within a page are kept.
+pub(super) struct Seen {
+    pub(super) layout: Layout,
+    offsets: (usize, usize),
+}
+
+impl Seen {
+    /// Bytes of the whole pages that a release of these tokens gives back.
+    pub(super) fn pages_of(&self, range: TokenRange) -> u64 {
+        layout::whole_pages(&self.layout, range, self.offsets, pages::page_size())
+    }
+}
+
 /// The state of one layer.
 pub(super) struct Layer {
     pub(super) number: u32,
@@ -110,8 +125,10 @@ pub(super) struct Layer {
     rows: Option<Rows>,
     /// A host has named it, before a reset perhaps.
     used: bool,
-    /// Bytes of its two buffers' tokens, at the last call.
+    /// Tokens that its buffers had room for at the last call.
     pub(super) buffer_tokens: usize,
+    /// What its cache looked like then.
+    pub(super) seen: Option<Seen>,
     pub(super) step: Option<Step>,
     /// Where tokens are evicted.
     scores: Option<Scores>,
@@ -137,6 +154,7 @@ impl Layer {
             rows: None,
             used: false,
             buffer_tokens: 0,
+            seen: None,
             step: None,
             scores: evicts.map(|h| Scores::new(h.aggregation, h.block_tokens)),
             plan: None,
@@ -241,10 +259,29 @@ impl Layer {
     }
 
     /// Remembers what its cache looks like.
-    pub(super) fn see(&mut self, layout: &Layout) {
-        self.rows = Some(layout.rows());
+    pub(super) fn see(&mut self, cache: &Cache<'_>) {
+        self.rows = Some(cache.layout.rows());
         self.used = true;
-        self.buffer_tokens = layout.max_tokens();
+        self.buffer_tokens = cache.layout.max_tokens();
+        let page = pages::page_size();
+        let offsets = (cache.key.as_ptr().addr() % page, cache.value.as_ptr().addr() % page);
+        self.seen = Some(Seen { layout: cache.layout.clone(), offsets });
+    }
+
+    /// Bytes that the buffers do not take since tokens were evicted: the whole pages behind the tokens that are left, as
+    /// far as the chat's tokens reach, and the tokens that the buffers have no room for.
+    pub(super) fn evicted_bytes(&self) -> u64 {
+        let (max, Lengths { logical, physical }) = (self.buffer_tokens as u32, self.lengths);
+        let beyond = logical.saturating_sub(max.max(physical));
+        let behind = logical.min(max).saturating_sub(physical);
+        let pages = match &self.seen {
+            // Memory that the system does not drop stays.
+            Some(seen) if self.counts.released_bytes > 0 => {
+                seen.layout.range(physical, behind).map_or(0, |range| seen.pages_of(range))
+            }
+            _ => 0,
+        };
+        pages + u64::from(beyond) * self.token_bytes() as u64
     }
 
     /// The plan that waits. It is for the layer's length: nothing changes that without dropping it.

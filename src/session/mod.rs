@@ -168,7 +168,7 @@ impl Session {
             }
         }
         match &cache {
-            Some(cache) => mine.see(cache.layout),
+            Some(cache) => mine.see(cache),
             None => mine.buffer_tokens = 0,
         }
         mine.step = Some(Step { wanted });
@@ -208,7 +208,7 @@ impl Session {
         mine.append(added)?;
         // From here on nothing fails.
         lanes::close(lanes, layer);
-        mine.see(cache.layout);
+        mine.see(&cache);
         mine.step = None;
         mine.steps += 1;
         if let (Some(h2o), Some(wanted)) = (&config.h2o, step.wanted) {
@@ -251,7 +251,7 @@ impl Session {
         lanes::close(lanes, layer);
         mine.step = None;
         if let Some(cache) = cache {
-            mine.see(cache.layout);
+            mine.see(&cache);
             if let (Some(lossless), Some(store)) = (&config.lossless, store) {
                 commit(config, lossless, mine, store, cache);
             }
@@ -281,14 +281,14 @@ impl Session {
         mine.check_closed(kv_len)?;
         mine.check(cache.layout, kv_len)?;
         if layout::check_pairs(logical, mine.lengths.logical)? == mine.lengths.logical {
-            mine.see(cache.layout);
+            mine.see(&cache);
             return Ok(kv_len);
         }
         let physical = mine.positions.find(logical)?;
         let edit = mine.after_keep(logical, &physical)?;
         mine.counts.released_bytes += move_together(mine, store.as_mut(), &mut cache, &physical)?;
         mine.apply(edit);
-        mine.see(cache.layout);
+        mine.see(&cache);
         if config.h2o.as_ref().is_some_and(|h2o| mine.replan(h2o).is_err()) {
             mine.counts.fallbacks += 1;
         }

@@ -1,10 +1,10 @@
 //! What a session has measured, per layer and in total.
 
-use super::layer::{Layer, Shares};
+use super::layer::{Layer, Seen, Shares};
 use super::metrics::{Metrics, WaitTimes};
 use super::{Session, State, find, zones};
 use crate::status::Result;
-use crate::store::Statistics;
+use crate::store::{Statistics, Store};
 use crate::sys::memory;
 
 impl Session {
@@ -58,10 +58,18 @@ impl State {
         if compressed {
             let stats = store.statistics(layer);
             let workers = self.config.lossless.as_ref().is_some_and(|l| l.workers > 0);
-            compression(&mut metrics, &layers, &stats, workers);
+            // Memory that the system does not drop stays.
+            let dropped = layers.iter().filter(|_| stats.released_bytes > 0);
+            let pages = dropped.filter_map(|l| Some(released_pages(store, l.number, l.seen.as_ref()?))).sum();
+            compression(&mut metrics, &layers, &stats, pages, workers);
         }
         Ok(metrics)
     }
+}
+
+/// Bytes of the whole pages that a layer's released tokens have left.
+fn released_pages(store: &Store, layer: u32, seen: &Seen) -> u64 {
+    store.released_runs(layer, &seen.layout).into_iter().map(|range| seen.pages_of(range)).sum()
 }
 
 /// Sums over layers.
@@ -76,8 +84,7 @@ fn us(ns: f64) -> f64 {
 fn lengths(metrics: &mut Metrics, layers: &[&Layer]) {
     metrics.h2o_logical_tokens = total(layers, |l| l.lengths.logical.into());
     metrics.h2o_physical_tokens = total(layers, |l| l.lengths.physical.into());
-    let gone = |l: &Layer| u64::from(l.lengths.logical - l.lengths.physical) * l.token_bytes() as u64;
-    metrics.h2o_resident_saved_bytes = total(layers, gone);
+    metrics.h2o_resident_saved_bytes = total(layers, Layer::evicted_bytes);
     let tail = |l: &Layer| l.buffer_tokens.saturating_sub(l.lengths.physical as usize) as u64 * l.token_bytes() as u64;
     metrics.h2o_reclaimable_bytes = total(layers, tail);
     metrics.h2o_released_bytes = total(layers, |l| l.counts.released_bytes);
@@ -119,11 +126,10 @@ fn eviction(metrics: &mut Metrics, layers: Vec<&Layer>, limited: bool) {
     }
 }
 
-fn compression(metrics: &mut Metrics, layers: &[&Layer], stats: &Statistics, workers: bool) {
+fn compression(metrics: &mut Metrics, layers: &[&Layer], stats: &Statistics, pages: u64, workers: bool) {
     metrics.h2o_lossless_fallback_count = stats.failed_blocks as f64 + total(layers, |l| l.counts.fallbacks);
     metrics.h2o_lossless_stale_count = stats.stale_blocks as f64;
-    metrics.h2o_resident_saved_bytes +=
-        stats.released_raw_bytes as f64 - stats.compressed_bytes as f64 - stats.decoded_cache_bytes as f64;
+    metrics.h2o_resident_saved_bytes += pages as f64 - stats.compressed_bytes as f64 - stats.decoded_cache_bytes as f64;
     metrics.h2o_released_bytes += stats.released_bytes as f64;
     metrics.h2o_lossless_backpressure_skip_count = stats.busy_blocks as f64;
     if workers {

@@ -532,6 +532,12 @@ impl Store {
         }
     }
 
+    /// Runs of tokens of a layer that are only in the store, as far as there is memory for the list.
+    pub fn released_runs(&self, layer: u32, layout: &Layout) -> Vec<TokenRange> {
+        let runs = self.layer(layer).and_then(|entry| entry.runs(layout, Block::is_released).ok());
+        runs.unwrap_or_default()
+    }
+
     /// Blocks of a layer that could not be encoded, as far as is known now.
     pub fn failed_blocks(&self, layer: u32) -> u64 {
         self.layer(layer).map_or(0, |entry| entry.stats.failed_blocks)
