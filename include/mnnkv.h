@@ -454,7 +454,8 @@ typedef struct mnnkv_layout {
     uint64_t value_head_stride;
     /// Bytes from one token's K to the next of the same head, a multiple of the element size, where h_pack is 1: a
     /// row-major cache. 0 = tokens lie side by side. With a token stride, key_head_stride 0 means that the heads of a
-    /// token lie side by side, and any stride that keeps them inside the token stride is accepted.
+    /// token lie side by side inside it (INVALID_ARGUMENT where they do not fit), and any head stride that keeps them
+    /// inside the token stride, or apart by whole heads, is accepted.
     uint64_t key_token_stride;
     /// As key_token_stride, for V, where flash_block is 1.
     uint64_t value_token_stride;

@@ -340,6 +340,7 @@ fn impossible_layouts_are_refused_by_name() {
             Spec { h_pack: 1, key_token_stride: 24, key_head_stride: 20, ..SMALL },
         ),
         ("value", Spec { flash_block: 1, value_token_stride: u64::MAX - 7, ..SMALL }),
+        ("key_token_stride is 20; at least 2 heads of 12 bytes", Spec { h_pack: 1, key_token_stride: 20, ..SMALL }),
     ] {
         let error = Layout::new(&spec).unwrap_err();
         assert_eq!(error.status(), Status::InvalidArgument, "{field}");

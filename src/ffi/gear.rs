@@ -164,7 +164,14 @@ unsafe fn rotation<'a>(given: &mnnkv_gear_options) -> Result<Option<Rotation<'a>
     Ok(Some(Rotation { pairing, dims, frequencies, tokens, positions }))
 }
 
-static ENCODER: ThreadSlot<Encoder> = ThreadSlot::new(0);
+/// An encoder, and the kind of call whose memory it holds.
+#[derive(Default)]
+struct Kept {
+    kind: Option<(Dtype, Format, bool)>,
+    encoder: Encoder,
+}
+
+static ENCODER: ThreadSlot<Kept> = ThreadSlot::new(0);
 static DECODER: ThreadSlot<Decoder> = ThreadSlot::new(1);
 
 /// Lends the calling thread's `T` to `body`. After a panic the thread starts over with a fresh one.
@@ -212,8 +219,13 @@ unsafe fn encode(
         let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
         // SAFETY: as above.
         let options = unsafe { read_options(options, dtype) }?;
-        with_local(&ENCODER, |encoder| {
-            let blob = encoder.encode(src, dtype, &options)?;
+        with_local(&ENCODER, |kept| {
+            // What another kind of call left would come on top of what this one takes.
+            let kind = Some((dtype, options.format, options.rotation.is_some()));
+            if kept.kind != kind {
+                *kept = Kept { kind, encoder: Encoder::default() };
+            }
+            let blob = kept.encoder.encode(src, dtype, &options)?;
             match dst.get_mut(..blob.len()) {
                 Some(target) => target.copy_from_slice(blob),
                 None => return report_needed(&dst_len, Error::too_small("dst_cap (bytes)", dst.len(), blob.len())),

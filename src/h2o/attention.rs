@@ -161,7 +161,13 @@ impl Sums {
         self.masses.clear();
     }
 
-    /// Makes room for `blocks` blocks.
+    /// Makes room for `blocks` blocks, so that [`Sums::fit`] cannot fail.
+    fn reserve(&mut self, blocks: usize) -> Result<()> {
+        let more = blocks.saturating_sub(self.masses.len());
+        memory::reserve(&mut self.masses, more)
+    }
+
+    /// Has `blocks` blocks.
     fn fit(&mut self, blocks: usize) -> Result<()> {
         if self.masses.len() < blocks { memory::resize(&mut self.masses, blocks) } else { Ok(()) }
     }
@@ -291,6 +297,9 @@ impl Accumulator {
             return Err(self.refusal(tile, &rows));
         }
         let kept = if unsure { Rows::all(tile.queries) } else { rows };
+        if tile.last {
+            self.reserve_finish(tile.token_begin + tile.tokens, kept.counted(), unsure)?;
+        }
         if kept.counted() > 0 {
             self.gather(tile, &kept)?;
         }
@@ -423,6 +432,20 @@ impl Accumulator {
         memory::resize(log, begin + pieces * counted)?;
         sum_pieces(tile, rows, block_tokens, offset, &mut log[begin..]);
         Ok(())
+    }
+
+    /// Makes room for what [`Accumulator::finish`] writes: a last tile that is refused for want of memory may come again.
+    fn reserve_finish(&mut self, end: usize, rows: usize, unsure: bool) -> Result<()> {
+        let blocks = self.token_end.max(end).div_ceil(self.near.block_tokens as usize);
+        self.blocks.clear();
+        memory::reserve(&mut self.blocks, if unsure { 2 * blocks } else { blocks })?;
+        self.factors.clear();
+        memory::reserve(&mut self.factors, rows)?;
+        if unsure {
+            self.as_prompt.reserve(blocks)?;
+            return self.as_group.reserve(blocks);
+        }
+        self.sure.reserve(blocks)
     }
 
     /// Walks over the head's tiles, last one first, and adds its masses to those of all heads. `kept`: the rows whose

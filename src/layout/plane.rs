@@ -126,10 +126,17 @@ impl Plane {
             strides.token > 0 && stride >= block_bytes && end.is_some_and(|end| end <= token_bytes)
         };
         let head_stride = match strides.head {
-            0 if inside(block_bytes) => block_bytes,
+            0 if strides.token > 0 => block_bytes,
             0 => head_bytes,
             given => given,
         };
+        if strides.head == 0 && strides.token > 0 && !inside(block_bytes) {
+            bail!(
+                InvalidArgument,
+                "layout->{name}_token_stride is {token_bytes}; at least {heads} heads of {block_bytes} bytes expected, or \
+                 a {name}_head_stride"
+            );
+        }
         if head_stride < head_bytes && !inside(head_stride) {
             let between = if strides.token > 0 { ", or heads that fit between a token and the next" } else { "" };
             bail!(

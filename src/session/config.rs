@@ -271,6 +271,16 @@ fn lossless(values: &Values, layers: u32, h2o: bool, warnings: &mut Warnings) ->
         let (scope, front) = (name::kv_lossless_scope, name::kv_lossless_front_n);
         warnings.push(format_args!("{scope} has the first layers and {front} is 0: none of them is compressed"))?;
     }
+    if scope.front
+        && !scope.kept
+        && values.kv_lossless_store_disable_front
+        && values.kv_lossless_runtime_mode == Mode::Store
+    {
+        let (scope, disable) = (name::kv_lossless_scope, name::kv_lossless_store_disable_front);
+        warnings.push(format_args!(
+            "{scope} has the first layers alone and {disable} is true: none of them is compressed"
+        ))?;
+    }
     if scope.kept && !h2o {
         let (scope, enable) = (name::kv_lossless_scope, name::kv_h2o_enable);
         warnings

@@ -5,7 +5,7 @@ use crate::status::Result;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `Arc`, whose allocation can be refused.
 pub(crate) struct Shared<T>(NonNull<Counted<T>>);
@@ -67,8 +67,7 @@ impl<T> Deref for Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         // Release and acquire: everything that other owners did with the value happens before it is dropped.
-        if self.counted().owners.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire);
+        if self.counted().owners.fetch_sub(1, Ordering::AcqRel) == 1 {
             // SAFETY: it was leaked from a box in `new`, and this was its last owner.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
         }

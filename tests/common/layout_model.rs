@@ -73,9 +73,9 @@ impl Model {
     fn strides(&self) -> (usize, usize) {
         let (k, v) = self.head_bytes();
         let (row_k, row_v) = self.row_bytes();
-        // The heads of a token lie between it and the next where they fit.
+        // With a token stride the heads of a token lie between it and the next.
         let pick = |given: u64, head: usize, apart: u64, row: usize| match given as usize {
-            0 if apart as usize >= self.heads() * row => row,
+            0 if apart > 0 => row,
             0 => head,
             given => given,
         };

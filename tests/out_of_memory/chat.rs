@@ -172,44 +172,56 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
     for step in 0..12 {
         let count = if step == 0 { 100 } else { 1 + step % 3 };
         let heads = 4u32;
+        let before = positions(session);
         let mut c = with_cache(&mut cache);
+        // SAFETY: pointers are of live values and as long as they are said to be.
         calls.run("begin", || unsafe { mnnkv_session_begin(session, 0, &mut c) });
-        follow(session, &mut cache, c.kv_len);
+        follow(session, &mut cache, &before);
+        assert_eq!(cache.len(), c.kv_len);
         cache.check(&format!("after begin of step {step}, {shortage:?}"));
         cache.append(count);
         let weights: Vec<f32> = (0..count * cache.len()).map(|i| 1.0 / (1 + i % 97) as f32).collect();
-        for head in 0..heads {
+        // Two tiles a head.
+        let half = cache.len() / 2;
+        for (head, (begin, end)) in (0..heads).flat_map(|head| [(head, (0, half)), (head, (half, cache.len()))]) {
             let tile = mnnkv_score_tile {
                 struct_size: size_of::<mnnkv_score_tile>() as u32,
                 dtype: Dtype::F32 as u32,
                 pack: 0,
                 queries: count,
-                tokens: cache.len(),
-                token_begin: 0,
-                flags: MNNKV_TILE_FIRST | MNNKV_TILE_LAST,
+                tokens: end - begin,
+                token_begin: begin,
+                flags: if begin == 0 { MNNKV_TILE_FIRST } else { MNNKV_TILE_LAST },
                 heads: 0,
                 data: weights.as_ptr().cast(),
                 update_scale: null(),
                 row_sum: null(),
             };
+            // SAFETY: pointers are of live values and as long as they are said to be.
             calls.run("scores", || unsafe { mnnkv_session_scores(session, 0, head % 2, &tile) });
         }
         let mut c = with_cache(&mut cache);
+        // SAFETY: pointers are of live values and as long as they are said to be.
         calls.run("end", || unsafe { mnnkv_session_end(session, 0, heads, count, &mut c) });
         if step == 6 {
             edit(session, &mut cache, &mut calls);
         }
         if step == 8 {
             cache.rewrite(30, 5);
+            // SAFETY: pointers are of live values and as long as they are said to be.
             calls.run("rewritten", || unsafe { mnnkv_session_rewritten(session, 0, 30, 5) });
         }
         ask(session, &mut calls);
     }
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("reset", || unsafe { mnnkv_session_reset(session, MNNKV_ALL_LAYERS) });
     cache.tokens.clear();
     let mut c = with_cache(&mut cache);
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("begin", || unsafe { mnnkv_session_begin(session, 0, &mut c) });
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("abort", || unsafe { mnnkv_session_abort(session, 0, &mut c) });
+    // SAFETY: pointers are of live values and as long as they are said to be.
     unsafe { mnnkv_session_destroy(session) };
     calls
 }
@@ -224,37 +236,37 @@ fn with_cache(cache: &mut Cache) -> mnnkv_cache {
     }
 }
 
-/// What is left of the tokens after begin, by the positions that the session says.
-fn follow(session: *mut mnnkv_session, cache: &mut Cache, kv_len: u32) {
-    if kv_len == cache.len() {
-        return;
-    }
-    // A chat of this length loses no token twice: physical runs are found by the metrics' pairs before and after.
+/// The logical positions of the tokens in the cache.
+fn positions(session: *mut mnnkv_session) -> Vec<u32> {
     let (mut pairs, mut n) = ([[0i32; 2]; 64], 0);
+    // SAFETY: pointers are of live values and as long as they are said to be.
     let status = unsafe { mnnkv_session_positions(session, 0, pairs.as_mut_ptr().cast(), pairs.len(), &mut n) };
     assert_eq!(status, MNNKV_OK);
-    let logical: Vec<u32> = pairs[..n].iter().flat_map(|p| p[0] as u32..(p[0] + p[1]) as u32).collect();
-    assert_eq!(logical.len(), kv_len as usize);
-    // Logical positions are the numbers of tokens until the history was edited, after which nothing is evicted.
-    cache.tokens.retain(|token| logical.contains(token));
-    assert_eq!(cache.len(), kv_len);
+    pairs[..n].iter().flat_map(|p| p[0] as u32..(p[0] + p[1]) as u32).collect()
+}
+
+/// Drops the tokens that begin has evicted: `before` are the positions that there were.
+fn follow(session: *mut mnnkv_session, cache: &mut Cache, before: &[u32]) {
+    let now = positions(session);
+    let mut at = before.iter();
+    cache.tokens.retain(|_| at.next().is_some_and(|position| now.contains(position)));
+    assert_eq!(cache.tokens.len(), now.len());
 }
 
 /// Erases a part of the history.
 fn edit(session: *mut mnnkv_session, cache: &mut Cache, calls: &mut Calls) {
     let (mut logical, mut physical) = (0, 0);
+    // SAFETY: pointers are of live values and as long as they are said to be.
     let status = unsafe { mnnkv_session_lengths(session, 0, &mut logical, &mut physical) };
     assert_eq!((status, physical), (MNNKV_OK, cache.len()));
-    let (mut before, mut n) = ([[0i32; 2]; 64], 0);
-    let status = unsafe { mnnkv_session_positions(session, 0, before.as_mut_ptr().cast(), before.len(), &mut n) };
-    assert_eq!(status, MNNKV_OK);
-    let positions: Vec<i32> = before[..n].iter().flat_map(|p| p[0]..p[0] + p[1]).collect();
+    let before = positions(session);
     let keep = [[0, 20], [40, logical as i32 - 40]];
     let mut c = with_cache(cache);
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("keep", || unsafe { mnnkv_session_keep(session, 0, keep.as_ptr().cast(), keep.len(), &mut c) });
-    let stays = |at: &i32| keep.iter().any(|p| (p[0]..p[0] + p[1]).contains(at));
-    let kept = cache.tokens.iter().zip(&positions).filter(|(_, at)| stays(at)).map(|(token, _)| *token);
-    cache.tokens = kept.collect();
+    let stays = |at: u32| keep.iter().any(|p| (p[0]..p[0] + p[1]).contains(&(at as i32)));
+    let mut at = before.iter();
+    cache.tokens.retain(|_| at.next().is_some_and(|position| stays(*position)));
     assert_eq!(cache.len(), c.kv_len);
 }
 
@@ -263,10 +275,14 @@ fn ask(session: *mut mnnkv_session, calls: &mut Calls) {
     let mut text = vec![0u8; 16 << 10];
     let (mut len, mut wanted) = (0, 0);
     let (to, cap) = (text.as_mut_ptr(), text.len());
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("metrics_json", || unsafe { mnnkv_session_metrics_json(session, to.cast(), cap, &mut len) });
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("warnings", || unsafe { mnnkv_session_warnings(session, to.cast(), cap, &mut len) });
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("wants_scores", || unsafe { mnnkv_session_wants_scores(session, 0, 1, &mut wanted) });
     let (mut pairs, mut n) = ([[0i32; 2]; 64], 0);
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("positions", || unsafe {
         mnnkv_session_positions(session, 0, pairs.as_mut_ptr().cast(), pairs.len(), &mut n)
     });
@@ -285,40 +301,50 @@ pub fn blocks(format: u32, shortage: Shortage) -> Calls {
         ..Default::default()
     };
     let (mut store, mut ticket, mut bytes) = (null_mut(), 0, 0);
+    // SAFETY: pointers are of live values and as long as they are said to be.
     calls.run("create", || unsafe { mnnkv_store_create(&config, MNNKV_ABI_VERSION, &mut store) });
     for round in 0..3u32 {
         for (begin, count) in [(8 + round, 32), (60, 16), (80, 30)] {
             let c = with_cache(&mut cache);
+            // SAFETY: pointers are of live values and as long as they are said to be.
             calls.run("submit", || unsafe {
                 mnnkv_store_submit(store, 3, c.layout, c.key, c.value, begin, count, &mut ticket)
             });
         }
         let c = with_cache(&mut cache);
+        // SAFETY: pointers are of live values and as long as they are said to be.
         calls.run("commit", || unsafe { mnnkv_store_commit(store, 3, c.layout, c.key, c.value, &mut bytes) });
         match round {
             0 => {
                 // Cuts a block in three while it is only in the store.
                 let pairs = [[0, 12], [14, 10], [30, 80]];
                 cache.compact(&pairs);
+                // SAFETY: pointers are of live values and as long as they are said to be.
                 calls.run("compacted", || unsafe { mnnkv_store_compacted(store, 3, pairs.as_ptr().cast(), 3) });
             }
             1 => {
                 cache.rewrite(62, 3);
+                // SAFETY: pointers are of live values and as long as they are said to be.
                 calls.run("rewritten", || unsafe { mnnkv_store_rewritten(store, 3, 62, 3) });
             }
             _ => {
                 cache.tokens.truncate(90);
+                // SAFETY: pointers are of live values and as long as they are said to be.
                 calls.run("truncated", || unsafe { mnnkv_store_truncated(store, 3, 90) });
             }
         }
+        // SAFETY: pointers are of live values and as long as they are said to be.
         calls.run("prefetch", || unsafe { mnnkv_store_prefetch(store, 3) });
         let c = with_cache(&mut cache);
+        // SAFETY: pointers are of live values and as long as they are said to be.
         calls.run("restore", || unsafe { mnnkv_store_restore(store, 3, c.layout, c.key, c.value, &mut bytes) });
         cache.check(&format!("after restore {round}, {shortage:?}"));
         cache.append(20);
         // What was cut is another block from here on.
+        // SAFETY: pointers are of live values and as long as they are said to be.
         calls.run("truncated", || unsafe { mnnkv_store_truncated(store, 3, 0) });
     }
+    // SAFETY: pointers are of live values and as long as they are said to be.
     unsafe { mnnkv_store_destroy(store) };
     calls
 }

@@ -521,6 +521,26 @@ fn keys_that_have_no_effect_are_named_with_what_would_make_them_count() {
             "kv_lossless_store_disable_front has",
             "kv_lossless_runtime_mode must be \"store\"",
         ),
+        (
+            on(json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"})),
+            "kv_lossless_predictors_k has",
+            "kv_lossless_codec_runtime must be \"gear_v1\"",
+        ),
+        (
+            on(json!({"kv_lossless_async_threads": 0, "kv_lossless_pending_bytes": 9, "kv_lossless_max_queue": 5})),
+            "kv_lossless_max_queue and 1 more",
+            "kv_lossless_async_threads must be above 0",
+        ),
+        (
+            on(json!({"kv_lossless_decode_cache_blocks": 0, "kv_lossless_decode_cache_bytes": 9})),
+            "kv_lossless_decode_cache_bytes has",
+            "kv_lossless_decode_cache_blocks must be above 0",
+        ),
+        (
+            on(json!({"kv_lossless_runtime_mode": "store", "kv_lossless_store_disable_front": true})),
+            "kv_lossless_scope has the first layers alone",
+            "none of them is compressed",
+        ),
     ] {
         let (_, warning) = warned(config);
         assert!(warning.starts_with(key) && warning.ends_with(needs) || warning.contains(needs), "{warning}");
@@ -594,9 +614,10 @@ fn predictors_of_this_version_and_of_others() {
     let (_, warnings) = parse(json!({"kv_lossless_predictors_v": "a,b"})).unwrap();
     assert_eq!(warnings.len(), 4, "one for each name, one for the list, and that compression is off: {warnings:?}");
 
-    let v2 = lossless(json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"}));
-    assert_eq!(v2.key_predictors, Predictors::all(Format::V2));
-    warned(on(json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "rwa"})));
+    let v2 = json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"});
+    let (config, warning) = warned(on(v2));
+    assert_eq!(config.lossless.unwrap().key_predictors, Predictors::all(Format::V2));
+    assert!(warning.contains("kv_lossless_predictors_k has no effect"), "{warning}");
 }
 
 #[test]

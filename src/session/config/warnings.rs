@@ -2,6 +2,7 @@
 
 use super::keys::{NAMES, Values, name, shorten};
 use super::{Aggregation, H2o, Mode, Ratio};
+use crate::gear::Format;
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt;
@@ -52,10 +53,29 @@ const IDLE: &[Idle] = &[
         },
         needs: "kv_lossless_runtime_mode must be \"store\"",
     },
+    Idle {
+        keys: |key| [name::kv_lossless_predictors_k, name::kv_lossless_predictors_v].contains(&key),
+        idle: |values, _| compresses(values) && values.kv_lossless_codec_runtime == Format::V2,
+        needs: "kv_lossless_codec_runtime must be \"gear_v1\"",
+    },
+    Idle {
+        keys: |key| [name::kv_lossless_pending_bytes, name::kv_lossless_max_queue].contains(&key),
+        idle: |values, _| compresses(values) && values.kv_lossless_async_threads == 0,
+        needs: "kv_lossless_async_threads must be above 0",
+    },
+    Idle {
+        keys: |key| key == name::kv_lossless_decode_cache_bytes,
+        idle: |values, _| compresses(values) && values.kv_lossless_decode_cache_blocks == 0,
+        needs: "kv_lossless_decode_cache_blocks must be above 0",
+    },
 ];
 
 const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
+
+fn compresses(values: &Values) -> bool {
+    values.kv_lossless_enable && values.kv_lossless_runtime_enable
+}
 
 fn is_adaptive(values: &Values) -> bool {
     matches!((values.kv_h2o_target_mode)(0.5, 2.0), Ratio::Lossy(_))

@@ -61,7 +61,7 @@ impl Buffer {
     /// As a host's allocator might: every so often the buffer is somewhere else afterwards.
     pub(super) fn maybe_move(&mut self) {
         self.moves += 1;
-        if self.moves % MOVE_EVERY != 0 || self.memory.is_none() {
+        if !self.moves.is_multiple_of(MOVE_EVERY) || self.memory.is_none() {
             return;
         }
         let moved = Buffer::new(self);
