@@ -1144,7 +1144,8 @@ size_t mnnkv_gear_bound(size_t src_len,
 /// BUFFER_TOO_SMALL: *dst_len is what this input needs; dst is untouched.
 /// OUT_OF_MEMORY: dst is untouched.
 /// Working memory is at most six times src_len and 2 MiB, whatever the options. The calling thread keeps it for its next
-/// call (mnnkv_thread_trim gives it back): at most as much as its largest call may take. Any thread.
+/// call of this kind (mnnkv_thread_trim gives it back), at most as much as its largest call may take, beside what decoding
+/// keeps. Any thread.
 mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t src_len,
                                     const struct mnnkv_gear_options *options,
@@ -1165,7 +1166,7 @@ mnnkv_status mnnkv_encode_fp16_gear(const void *src,
 /// OUT_OF_MEMORY: dst is untouched.
 /// Working memory is at most three times src_len and the decoded length together and 256 KiB, whatever the blob: one
 /// that takes more is OUT_OF_MEMORY, which no encoder of this library wrote (mnnkv_decode_gear has another limit). The
-/// calling thread keeps it for its next call (mnnkv_thread_trim gives it back). Any thread.
+/// calling thread keeps it for its next call (mnnkv_thread_trim gives it back), beside what encoding keeps. Any thread.
 mnnkv_status mnnkv_decode_fp16_gear(const void *src,
                                     size_t src_len,
                                     void *dst,

@@ -239,7 +239,8 @@ TEST(SessionMetrics, CountWhatHappened) {
     EXPECT_LE(m.h2o_host_wait_us_p95, m.h2o_host_wait_us_max);
     EXPECT_LE(m.h2o_host_wait_us_max, m.h2o_lossless_async_wait_us);
     EXPECT_NEAR(m.h2o_lossless_raw_bytes / m.h2o_lossless_compressed_bytes, m.h2o_lossless_ratio, 1e-9);
-    EXPECT_GT(m.h2o_resident_saved_bytes, 0.0);
+    // Whole pages less the blobs: of so small a cache a few pages at most.
+    EXPECT_GE(m.h2o_resident_saved_bytes, -m.h2o_lossless_compressed_bytes);
     EXPECT_LT(m.h2o_resident_saved_bytes, layer.compressed_tokens() * token);
     // Nothing of the kind: no eviction, no workers.
     for (const double absent : {m.h2o_keep_ratio, m.h2o_lossy_ratio, m.h2o_plan_count, m.h2o_evict_us, m.h2o_score_us,
