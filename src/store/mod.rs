@@ -202,10 +202,10 @@ impl Store {
         };
 
         // From here on nothing fails but the encoder.
+        self.drop_overlapping(layer, &tokens(range));
         self.next_ticket += 1;
         self.encoding += 1;
         self.staged_bytes += bytes;
-        self.drop_overlapping(layer, &tokens(range));
         let queued = self.encoding as u64;
         if let Some(entry) = self.layer_mut(layer) {
             entry.push(block);
@@ -331,7 +331,10 @@ impl Store {
             kept
         });
         let Some(crew) = self.crew.as_ref().filter(|_| encoding) else { return };
-        let is_orphan = |job: &Job| job.encodes(layer).is_some_and(|(ticket, _)| entry.find(ticket).is_none());
+        // The job of a submit under way has no block yet, and a ticket that is not given out yet.
+        let next = self.next_ticket;
+        let is_orphan =
+            |job: &Job| job.encodes(layer).is_some_and(|(ticket, _)| ticket < next && entry.find(ticket).is_none());
         while let Some((_, bytes)) = crew.queue().take_back(is_orphan).and_then(|job| job.encodes(layer)) {
             self.encoding -= 1;
             self.staged_bytes -= bytes;

@@ -581,6 +581,23 @@ fn nothing_that_equals_the_cache_makes_way_for_a_part_of_it() {
 }
 
 #[test]
+fn a_block_that_replaces_one_on_its_way_is_encoded() {
+    let mut host = Host::new(100, 8);
+    host.append(100);
+    let mut store = Store::new(Config { workers: 1, ..Config::default() }).unwrap();
+    for round in 0..50 {
+        host.write(5);
+        store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 100), Purpose::Keep).unwrap();
+        // The worker is at the block before, or it waits.
+        if round % 10 == 9 {
+            store.settle();
+            let stats = store.statistics(None);
+            assert_eq!((stats.queued_blocks, stats.resident_blocks), (0, 1), "round {round}");
+        }
+    }
+}
+
+#[test]
 fn blobs_of_rewritten_tokens_are_never_restored_over_them() {
     let (mut store, mut host) = released();
     // 8 to 39 are released, one after the other is rewritten where it lies, and those around it come back.
