@@ -45,9 +45,6 @@ impl Segment {
     }
 }
 
-/// A segment as an edit leaves it.
-pub(super) type Piece = Segment;
-
 /// Tokens `begin .. end` that an edit keeps, the first of them at `now` afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
@@ -166,13 +163,13 @@ impl Block {
     }
 
     /// Appends what an edit leaves of the block's tokens: those in `kept`, which ascends.
-    pub(super) fn cut(&self, kept: &[Kept], pieces: &mut Vec<Piece>) -> Result<()> {
+    pub(super) fn cut(&self, kept: &[Kept], pieces: &mut Vec<Segment>) -> Result<()> {
         for s in &self.segments {
             let first = kept.partition_point(|range| range.end <= s.begin);
             for range in kept[first..].iter().take_while(|range| range.begin < s.end()) {
                 let (first, end) = (s.begin.max(range.begin), s.end().min(range.end));
                 let begin = range.now + (first - range.begin);
-                let piece = Piece { offset: s.offset + (first - s.begin), begin, count: end - first };
+                let piece = Segment { offset: s.offset + (first - s.begin), begin, count: end - first };
                 match pieces.last_mut() {
                     Some(last) if last.end() == piece.begin && last.offset + last.count == piece.offset => {
                         last.count += piece.count;
@@ -186,7 +183,7 @@ impl Block {
 
     /// Takes what an edit left; a block of which nothing worth keeping is left has no segments afterwards. A released
     /// block lives while any of its tokens does, any other only while it is whole.
-    pub(super) fn set_segments(&mut self, pieces: Vec<Piece>) {
+    pub(super) fn set_segments(&mut self, pieces: Vec<Segment>) {
         self.segments = pieces;
         self.drop_unless_worth_keeping();
     }

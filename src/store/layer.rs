@@ -1,6 +1,6 @@
 //! The blocks of one layer, found by ticket or by token.
 
-use super::block::{Block, Kept, Piece};
+use super::block::{Block, Kept, Segment};
 use super::stats::Statistics;
 use crate::layout::{Layout, TokenRange};
 use crate::status::Result;
@@ -28,7 +28,7 @@ struct Entry {
 /// What is left of every block of a layer after an edit. Nothing has changed yet.
 pub(super) struct Edit {
     /// In the order of the blocks.
-    pieces: Vec<Vec<Piece>>,
+    pieces: Vec<Vec<Segment>>,
 }
 
 impl Layer {
