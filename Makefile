@@ -37,7 +37,7 @@ help:
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make bench    benchmarks: Rust and the C++ host path"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
-	@echo "make header   write include/mnnkv.h again after a change in src/ffi"
+	@echo "make header   write the headers in include/ again after a change in src/ffi or model/src/ffi"
 	@echo "make setup    install what the tests need and is missing"
 	@echo "make clean    remove what was built"
 
@@ -73,7 +73,7 @@ soak:
 bench:
 	@$(call need-sources,bench)
 	@"$(SETUP)" demo
-	cargo bench --locked
+	cargo bench --locked --workspace --exclude mnn-kv-capi --exclude mnnkv-cli
 	@$(CONFIGURE)
 	@$(COMPILE) --target mnnkv_bench_host mnnkv_bench_session
 	@"$(BUILD)/bin/mnnkv_bench_host"

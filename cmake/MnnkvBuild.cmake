@@ -25,7 +25,7 @@ if(UNIX AND NOT APPLE AND NOT CYGWIN)
 endif()
 
 # File names: what cargo makes, what users get, and the names that lead to the latter. SONAME and install name come
-# from build.rs.
+# from capi/build.rs.
 set(shared_links "")
 if(WIN32 AND NOT MSVC)
   message(FATAL_ERROR "mnnkv: on Windows only the MSVC toolchain is supported.")
@@ -81,10 +81,12 @@ endif()
 include(CheckCCompilerFlag)
 check_c_compiler_flag(-ffile-prefix-map=here=there MNNKV_C_PREFIX_MAP)
 
-# Only the two libraries that C programs link are asked for: beside an rlib cargo drops the link-time optimisation of
-# the release profile.
 set(cargo_out "${MNNKV_CARGO_TARGET_DIR}/release")
 set(cargo_target_args "")
+set(cargo_features "")
+if(NOT MNNKV_MODEL)
+  set(cargo_features --no-default-features)
+endif()
 set(cargo_flags "")
 set(cargo_env "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}")
 if(NOT MNNKV_RUST_TARGET STREQUAL "")
@@ -134,8 +136,8 @@ add_custom_target(mnnkv_cargo ${build_by_default}
           "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
           "-DTARGET_DIR=${MNNKV_CARGO_TARGET_DIR}" "-DTARGET=${MNNKV_RUST_TARGET}" "-DRUSTFLAGS=${cargo_flags}"
           "-DC_PREFIX_MAP=${MNNKV_C_PREFIX_MAP}" -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
-          rustc --release --locked --lib --crate-type cdylib,staticlib ${cargo_target_args}
-          --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
+          rustc --release --locked --lib ${cargo_features} ${cargo_target_args}
+          --manifest-path "${PROJECT_SOURCE_DIR}/capi/Cargo.toml"
           -- "--print=native-static-libs=${MNNKV_NATIVE_LIBS_FILE}"
   ${collect_commands}
   BYPRODUCTS ${byproducts}

@@ -4,8 +4,12 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+set(without "")
+if(NOT MNNKV_MODEL)
+  set(without PATTERN "model.h*" EXCLUDE)
+endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-        FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" ${without})
 # For MNN builds that are pointed at an installation.
 install(FILES "${PROJECT_SOURCE_DIR}/integrations/mnn/mnnkv_mnn.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 

@@ -47,7 +47,7 @@ impl Dtype {
 
     /// As [`Dtype::from_code`], where nobody asks why not.
     #[inline]
-    pub(crate) fn named(code: u32) -> Option<Self> {
+    pub fn named(code: u32) -> Option<Self> {
         Some(match code {
             1 => Dtype::F16,
             2 => Dtype::Bf16,

@@ -10,13 +10,12 @@
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory given back |
 //! | [`session`] | all of it together, as a JSON config says |
-//! | [`model`] | files that come with a model |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | `json` | JSON in and out |
 //! | `sys` | memory that can be refused; every other room grows its containers through it |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
-//! gear, layout, h2o and model know nothing of each other. A byte flows one way: packed cache, gathered by layout,
+//! gear, layout and h2o know nothing of each other. A byte flows one way: packed cache, gathered by layout,
 //! encoded by gear, kept by the store; and back. Everything below the C ABI is safe Rust over slices, except `arch` and
 //! `sys`.
 
@@ -31,9 +30,9 @@ pub mod dtype;
 pub mod ffi;
 pub mod gear;
 pub mod h2o;
-mod json;
+#[doc(hidden)]
+pub mod json;
 pub mod layout;
-pub mod model;
 pub mod session;
 pub mod status;
 pub mod store;

@@ -110,19 +110,19 @@ impl Error {
     }
 
     /// As [`Error::formatted`], of an error that is part of a result: OUT_OF_MEMORY where there is no memory for it.
-    pub(crate) fn kept(status: Status, text: fmt::Arguments<'_>) -> Result<Self> {
+    pub fn kept(status: Status, text: fmt::Arguments<'_>) -> Result<Self> {
         let message = Cow::Owned(memory::format(text)?);
         Ok(Error(Inner::Told(memory::boxed(Failure { status, message, needed: None })?)))
     }
 
     /// The same error with words before its sentence.
-    pub(crate) fn within(&self, place: impl fmt::Display) -> Self {
+    pub fn within(&self, place: impl fmt::Display) -> Self {
         Error::formatted(self.status(), format_args!("{place}: {}", self.message()))
     }
 
     /// Hands on that memory ran out, if only for the sentence, and returns any other error as a value: for callers that
     /// go on without what failed.
-    pub(crate) fn unless_out_of_memory(self) -> Result<Self> {
+    pub fn unless_out_of_memory(self) -> Result<Self> {
         match self.0 {
             Inner::Untold(_) => Err(Error(Inner::Untold(Status::OutOfMemory))),
             _ if self.status() == Status::OutOfMemory => Err(self),
@@ -131,7 +131,7 @@ impl Error {
     }
 
     /// The error of every call on `what` after a panic passed through it.
-    pub(crate) fn out_of_service(what: &str) -> Self {
+    pub fn out_of_service(what: &str) -> Self {
         error!(Internal, "{what} is out of service since a bug in mnn-kv; destroy it")
     }
 
@@ -189,17 +189,23 @@ impl std::error::Error for Error {}
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error of the named status with a formatted sentence.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! error {
     ($status:ident, $($text:tt)+) => {
         $crate::status::Error::formatted($crate::status::Status::$status, format_args!($($text)+))
     };
 }
-pub(crate) use error;
+#[doc(hidden)]
+pub use error;
 
 /// Returns early with an [`error!`].
+#[doc(hidden)]
+#[macro_export]
 macro_rules! bail {
     ($status:ident, $($text:tt)+) => {
         return Err($crate::status::error!($status, $($text)+))
     };
 }
-pub(crate) use bail;
+#[doc(hidden)]
+pub use bail;

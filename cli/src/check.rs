@@ -5,9 +5,9 @@ use crate::output::{Answer, visible};
 use crate::progress;
 use clap::Args;
 use indicatif::ProgressBar;
-use mnnkv::model::file::Source;
-use mnnkv::model::msmodelslim::{DiskFolder, Finding, Folder, OpenFile, Severity, check_folder};
 use mnnkv::status::Result as LibraryResult;
+use mnnkv_model::file::Source;
+use mnnkv_model::msmodelslim::{DiskFolder, Finding, Folder, OpenFile, Severity, check_folder};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

@@ -4,10 +4,10 @@ use crate::bytes;
 use crate::failure::Failure;
 use crate::output::{Answer, table, visible};
 use clap::Args;
-use mnnkv::model::compressor::{self, Compressor};
-use mnnkv::model::file::{ModelFile, Source};
-use mnnkv::model::msmodelslim::Model;
-use mnnkv::model::safetensors;
+use mnnkv_model::compressor::{self, Compressor};
+use mnnkv_model::file::{ModelFile, Source};
+use mnnkv_model::msmodelslim::Model;
+use mnnkv_model::safetensors;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -126,7 +126,7 @@ fn directory(path: &Path) -> Result<Answer, Failure> {
         if model.weight_files() == 1 { "" } else { "s" },
     );
     text += "\nLinears\n";
-    let linear = |l: &mnnkv::model::msmodelslim::Linear| {
+    let linear = |l: &mnnkv_model::msmodelslim::Linear| {
         let size = match l.granularity.group_size() {
             0 => String::new(),
             size => format!(" of {size}"),
@@ -143,7 +143,7 @@ fn directory(path: &Path) -> Result<Answer, Failure> {
     text += &table(&model.linears().iter().map(linear).collect::<Vec<_>>());
     if !model.norms().is_empty() {
         text += "\nNorms\n";
-        let norm = |n: &mnnkv::model::msmodelslim::Norm| {
+        let norm = |n: &mnnkv_model::msmodelslim::Norm| {
             vec![
                 n.name.clone(),
                 n.len.to_string(),
@@ -155,7 +155,7 @@ fn directory(path: &Path) -> Result<Answer, Failure> {
     }
     if !model.kv_layers().is_empty() {
         text += "\nScales of an int8 KV cache (C8)\n";
-        let kv = |l: &mnnkv::model::msmodelslim::KvLayer| {
+        let kv = |l: &mnnkv_model::msmodelslim::KvLayer| {
             vec![
                 l.prefix.clone(),
                 format!("keys: {} channels", l.key.channels),

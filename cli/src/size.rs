@@ -4,8 +4,8 @@ use crate::bytes;
 use crate::failure::Failure;
 use crate::output::{Answer, table};
 use clap::{Args, ValueEnum};
-use mnnkv::model::file::{ModelFile, Source};
-use mnnkv::model::sizing::{
+use mnnkv_model::file::{ModelFile, Source};
+use mnnkv_model::sizing::{
     Attention, Element, Group, H2o, Kv, Layer, Longest, Lossless, MAX_CONFIG_BYTES, MAX_LAYERS, Model, Report, Request,
     Savings, Setup, Span,
 };

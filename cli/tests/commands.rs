@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata").join(name)
 }
 
 fn mnnkv(words: &[&str]) -> Output {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/msmodelslim").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/msmodelslim").join(name)
 }
 
 /// A folder of a test's own, removed at the end.

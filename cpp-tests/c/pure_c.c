@@ -1,6 +1,9 @@
 /* The header is C, and so may a host be: every group of functions once, without a line of C++. */
 
 #include <mnnkv.h>
+#ifdef MNNKV_MODEL
+#include <mnnkv/model.h>
+#endif
 
 #include <stdio.h>
 #include <string.h>
@@ -262,6 +265,7 @@ static void clear(const mnnkv_layout* layout) {
     expect("all tokens are zero", all_zero);
 }
 
+#ifdef MNNKV_MODEL
 static void size_a_model(void) {
     static const char config[] =
         "{\"num_hidden_layers\": 4, \"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 16}";
@@ -278,6 +282,7 @@ static void size_a_model(void) {
     expect("one token more would not fit", longest == 100 && bytes == total.peak);
     mnnkv_sizing_destroy(model);
 }
+#endif
 
 int main(void) {
     mnnkv_layout layout;
@@ -294,7 +299,9 @@ int main(void) {
     store_and_restore(&layout);
     run_a_session(&layout);
     clear(&layout);
+#ifdef MNNKV_MODEL
     size_a_model();
+#endif
     expect("a refusal", mnnkv_layout_check(NULL, NULL, NULL) == MNNKV_INVALID_ARGUMENT);
     expect("its text", strstr(mnnkv_last_error(), "layout") != NULL);
     printf("pure C: %s (version %u, %s)\n", failures == 0 ? "every group works" : "FAILED", (unsigned)mnnkv_version(),

@@ -2,12 +2,12 @@
 
 #include <cstdio>
 #include <fstream>
-#include <mnnkv.hpp>
+#include <mnnkv/model.hpp>
 #include <string>
 #include <vector>
 
 std::string contents(const std::string& name) {
-    std::ifstream file(MNNKV_TESTDATA_DIR "/" + name, std::ios::binary);
+    std::ifstream file(MNNKV_MODEL_TESTDATA_DIR "/" + name, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
 }
 
@@ -23,7 +23,7 @@ mnnkv::status compress(std::uint32_t& kv_len) {
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     cache.layout = &layout, cache.key = key.data(), cache.value = value.data(), cache.kv_len = 14;
     mnnkv::compressor compressor;
-    if (s) s = compressor.open(MNNKV_TESTDATA_DIR "/compressor/std_fp32_12.bin");
+    if (s) s = compressor.open(MNNKV_MODEL_TESTDATA_DIR "/compressor/std_fp32_12.bin");
     if (s) s = compressor.run_caches(0, &cache, 1);
     kv_len = cache.kv_len;
     return s;
@@ -78,7 +78,7 @@ int main() {
     std::uint64_t tokens = 0;
     mnnkv_kv_int8_figures cost = mnnkv::make<mnnkv_kv_int8_figures>();
     mnnkv::status s = compress(kv_len);
-    if (s) s = weights_of(MNNKV_TESTDATA_DIR "/" + directory, linear.c_str(), report, weights);
+    if (s) s = weights_of(MNNKV_MODEL_TESTDATA_DIR "/" + directory, linear.c_str(), report, weights);
     if (s) s = longest_chat(contents("configs/llama-3-8b.json"), tokens);
     if (s) s = through_int8(k, 2, 64, cost);
     std::printf("%s%u tokens after the prompt\n%s\n%llu tokens in 4 GiB\nint8 changes K by %.2f %%\n", s.message(),

@@ -8,7 +8,7 @@ if(KIND STREQUAL "static")
 endif()
 # The outer build's cargo folder, so that nothing is compiled again.
 build_project("${CMAKE_CURRENT_LIST_DIR}/consumer/add_subdirectory" "-DSOURCE=${SOURCE}" "-DKIND=${KIND}"
-              "-DBUILD_SHARED_LIBS=${shared}" "-DMNNKV_CARGO_TARGET_DIR=${CARGO_DIR}")
+              "-DBUILD_SHARED_LIBS=${shared}" "-DMNNKV_CARGO_TARGET_DIR=${CARGO_DIR}" "-DMNNKV_MODEL=${MODEL}")
 foreach(program consumer named)
   expect_needs_library("${SCRATCH}/bin/${program}")
   run_consumer("${SCRATCH}/bin/${program}")

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mnnkv::dtype::Dtype;
-use mnnkv::model::compressor::{Compressor, MAGIC, Options, Tokens, VERSION, Workspace};
+use mnnkv_model::compressor::{Compressor, MAGIC, Options, Tokens, VERSION, Workspace};
 
 fuzz_target!(|data: &[u8]| {
     let mut bytes = data.to_vec();

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mnnkv::dtype::Dtype;
-use mnnkv::model::msmodelslim::{MemoryFolder, Model, NormUse, check_folder};
+use mnnkv_model::msmodelslim::{MemoryFolder, Model, NormUse, check_folder};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -132,7 +132,7 @@ impl mnnkv_layout {
 ///
 /// # Safety
 /// As [`pointer::options`].
-pub(super) unsafe fn checked(ptr: *const mnnkv_layout) -> Result<Layout> {
+pub unsafe fn checked(ptr: *const mnnkv_layout) -> Result<Layout> {
     // SAFETY: passed on.
     unsafe { pointer::required(ptr, "layout") }?.check()
 }
@@ -141,11 +141,7 @@ pub(super) unsafe fn checked(ptr: *const mnnkv_layout) -> Result<Layout> {
 ///
 /// # Safety
 /// Both buffers are as long as the layout says.
-pub(super) unsafe fn buffers<'a>(
-    layout: &Layout,
-    key: *const c_void,
-    value: *const c_void,
-) -> Result<(&'a [u8], &'a [u8])> {
+pub unsafe fn buffers<'a>(layout: &Layout, key: *const c_void, value: *const c_void) -> Result<(&'a [u8], &'a [u8])> {
     // SAFETY: passed on.
     unsafe {
         Ok((
@@ -159,7 +155,7 @@ pub(super) unsafe fn buffers<'a>(
 ///
 /// # Safety
 /// Both buffers are as long as the layout says, and nobody else touches them during the call.
-pub(super) unsafe fn buffers_mut<'a>(
+pub unsafe fn buffers_mut<'a>(
     layout: &Layout,
     key: *mut c_void,
     value: *mut c_void,
@@ -178,7 +174,7 @@ pub(super) unsafe fn buffers_mut<'a>(
 ///
 /// # Safety
 /// As [`checked`] and [`buffers_mut`].
-pub(super) unsafe fn checked_cache<'a>(
+pub unsafe fn checked_cache<'a>(
     layout: *const mnnkv_layout,
     key: *mut c_void,
     value: *mut c_void,

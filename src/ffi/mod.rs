@@ -10,21 +10,16 @@
 #![allow(clippy::missing_safety_doc)] // the header states what a caller owes, once for all functions
 
 mod lanes;
-mod panic;
-mod pointer;
+#[doc(hidden)]
+pub mod panic;
+#[doc(hidden)]
+pub mod pointer;
 
-pub mod compressor;
-pub mod compressor_caches;
-pub mod compressor_write;
 pub mod gear;
 pub mod h2o;
-pub mod kv_int8;
 pub mod layout;
 pub mod metrics;
-pub mod msmodelslim;
-pub mod msmodelslim_writer;
 pub mod session;
-pub mod sizing;
 pub mod status;
 pub mod store;
 pub mod version;

@@ -17,7 +17,7 @@ fn internal(payload: &(dyn Any + Send)) -> Error {
 }
 
 /// Runs an export's body. An error or a panic becomes a status and this thread's last error; a panic prints nothing.
-pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> mnnkv_status {
+pub fn guard(body: impl FnOnce() -> Result<()>) -> mnnkv_status {
     let error = match quietly(|| catch_unwind(AssertUnwindSafe(body))) {
         Ok(Ok(())) => return MNNKV_OK,
         Ok(Err(error)) => error,
@@ -28,7 +28,7 @@ pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> mnnkv_status {
 }
 
 /// Runs the body of an export that has no status; `fallback` is its answer to an error or a panic.
-pub(super) fn guard_or<T>(fallback: T, body: impl FnOnce() -> Result<T>) -> T {
+pub fn guard_or<T>(fallback: T, body: impl FnOnce() -> Result<T>) -> T {
     let mut answer = fallback;
     let _ = guard(|| {
         answer = body()?;
@@ -39,15 +39,15 @@ pub(super) fn guard_or<T>(fallback: T, body: impl FnOnce() -> Result<T>) -> T {
 
 /// What an opaque pointer points to. The mutex orders calls and is poisoned by the standard library when a panic
 /// passes through it: from then on every call answers INTERNAL, and only destroy works.
-pub(super) struct Handle<T>(Mutex<T>);
+pub struct Handle<T>(Mutex<T>);
 
 impl<T> Handle<T> {
-    pub(super) fn new(inner: T) -> Self {
+    pub fn new(inner: T) -> Self {
         Handle(Mutex::new(inner))
     }
 
     /// Runs `body` on what the handle holds; `name` is for the error.
-    pub(super) fn with(&self, name: &str, body: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
+    pub fn with(&self, name: &str, body: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
         let mut inner = self.0.lock().map_err(|_| Error::out_of_service(name))?;
         body(&mut inner)
     }

@@ -39,7 +39,7 @@ fn refusal(ptr: *const c_void, align: usize, bytes: Option<usize>, name: &str) -
 /// # Safety
 /// A non-NULL `ptr` is readable for `len` elements, and nobody writes them during the call.
 #[inline]
-pub(super) unsafe fn input<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a [T]> {
+pub unsafe fn input<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
     }
@@ -53,7 +53,7 @@ pub(super) unsafe fn input<'a, T>(ptr: *const T, len: usize, name: &str) -> Resu
 /// # Safety
 /// As [`input`].
 #[inline]
-pub(super) unsafe fn input_bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
+pub unsafe fn input_bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
     // SAFETY: passed on.
     unsafe { input(ptr.cast(), len, name) }
 }
@@ -62,7 +62,7 @@ pub(super) unsafe fn input_bytes<'a>(ptr: *const c_void, len: usize, name: &str)
 ///
 /// # Safety
 /// A non-NULL `ptr` is readable up to a zero byte, and nobody writes there during the call.
-pub(super) unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str> {
+pub unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str> {
     check(ptr, Some(1), name)?;
     // SAFETY: not NULL; the caller vouches for the rest.
     match unsafe { CStr::from_ptr(ptr) }.to_str() {
@@ -75,7 +75,7 @@ pub(super) unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str>
 ///
 /// # Safety
 /// As [`text`].
-pub(super) unsafe fn path<'a>(ptr: *const c_char, name: &str) -> Result<&'a Path> {
+pub unsafe fn path<'a>(ptr: *const c_char, name: &str) -> Result<&'a Path> {
     // SAFETY: passed on.
     match unsafe { text(ptr, name) }? {
         "" => bail!(InvalidArgument, "{name} is empty"),
@@ -87,7 +87,7 @@ pub(super) unsafe fn path<'a>(ptr: *const c_char, name: &str) -> Result<&'a Path
 ///
 /// # Safety
 /// A non-NULL `ptr` is writable for `len` elements, and nobody else touches them during the call.
-pub(super) unsafe fn output<'a, T>(ptr: *mut T, len: usize, name: &str) -> Result<&'a mut [T]> {
+pub unsafe fn output<'a, T>(ptr: *mut T, len: usize, name: &str) -> Result<&'a mut [T]> {
     if len == 0 {
         return Ok(&mut []);
     }
@@ -100,32 +100,32 @@ pub(super) unsafe fn output<'a, T>(ptr: *mut T, len: usize, name: &str) -> Resul
 ///
 /// # Safety
 /// As [`output`].
-pub(super) unsafe fn output_bytes<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<&'a mut [u8]> {
+pub unsafe fn output_bytes<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<&'a mut [u8]> {
     // SAFETY: passed on.
     unsafe { output(ptr.cast(), len, name) }
 }
 
 /// One value to write, which the caller need not have initialised.
-pub(super) struct Out<T>(*mut T);
+pub struct Out<T>(*mut T);
 
 impl<T: Copy> Out<T> {
     /// Checks the pointer now, so that a NULL is found before any work is done.
     ///
     /// # Safety
     /// A non-NULL `ptr` is writable until the last [`Out::set`].
-    pub(super) unsafe fn new(ptr: *mut T, name: &str) -> Result<Self> {
+    pub unsafe fn new(ptr: *mut T, name: &str) -> Result<Self> {
         check(ptr, Some(size_of::<T>()), name)?;
         Ok(Out(ptr))
     }
 
-    pub(super) fn set(&self, value: T) {
+    pub fn set(&self, value: T) {
         // SAFETY: checked in `new`, whose caller vouched for it.
         unsafe { self.0.write(value) };
     }
 }
 
 /// Copies text to a buffer of C's, with a zero behind it.
-pub(super) fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
+pub fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
     let Some(target) = out.get_mut(..text.len() + 1) else {
         len.set(text.len() + 1);
         return Err(Error::too_small("cap", out.len(), text.len() + 1));
@@ -140,7 +140,7 @@ pub(super) fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<(
 ///
 /// # Safety
 /// A non-NULL `ptr` is live for `'a`.
-pub(super) unsafe fn reference<'a, T>(ptr: *const T, name: &str) -> Result<&'a T> {
+pub unsafe fn reference<'a, T>(ptr: *const T, name: &str) -> Result<&'a T> {
     check(ptr, Some(size_of::<T>()), name)?;
     // SAFETY: not NULL, aligned; the caller vouches for the rest.
     Ok(unsafe { &*ptr })
@@ -148,7 +148,7 @@ pub(super) unsafe fn reference<'a, T>(ptr: *const T, name: &str) -> Result<&'a T
 
 /// Fails when two buffers share a byte: one call must not read what it writes. Comes before any slice of them, so where
 /// they seem to overlap since one is NULL or longer than any object, the error says that.
-pub(super) fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize, &str)) -> Result<()> {
+pub fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize, &str)) -> Result<()> {
     let (x, y) = (a.0 as usize, b.0 as usize);
     if a.1 > 0 && b.1 > 0 && x < y.saturating_add(b.1) && y < x.saturating_add(a.1) {
         for (ptr, len, name) in [a, b] {
@@ -163,7 +163,7 @@ pub(super) fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize
 ///
 /// # Safety
 /// `repr(C)`, begins with a u32, and every bit pattern is a value (integers, floats and raw pointers only).
-pub(super) unsafe trait Sized32: Copy {
+pub unsafe trait Sized32: Copy {
     /// The size in the first version that had this struct.
     const MIN: usize;
 }
@@ -174,7 +174,7 @@ pub(super) unsafe trait Sized32: Copy {
 /// # Safety
 /// A non-NULL `ptr` is readable for as many bytes as its `struct_size` says.
 #[inline]
-pub(super) unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Option<T>> {
+pub unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Option<T>> {
     if ptr.is_null() {
         return Ok(None);
     }
@@ -199,7 +199,7 @@ pub(super) unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Op
 /// # Safety
 /// As [`options`].
 #[inline]
-pub(super) unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
+pub unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
     // SAFETY: passed on.
     match unsafe { options(ptr, name) }? {
         Some(value) => Ok(value),
@@ -213,7 +213,7 @@ pub(super) unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T
 /// # Safety
 /// As [`options`], and the struct does not change for `'a`.
 #[inline]
-pub(super) unsafe fn in_place<'a, T: Sized32>(ptr: *const T, name: &str, room: &'a mut Option<T>) -> Result<&'a T> {
+pub unsafe fn in_place<'a, T: Sized32>(ptr: *const T, name: &str, room: &'a mut Option<T>) -> Result<&'a T> {
     // SAFETY: aligned, and the caller says that at least the first field is readable.
     if !ptr.is_null() && ptr.is_aligned() && unsafe { ptr.cast::<u32>().read() } as usize == size_of::<T>() {
         // SAFETY: aligned, and the caller says struct_size bytes are readable.
@@ -235,7 +235,7 @@ unsafe fn other_size<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
 }
 
 /// A struct to write, of which the caller says by `struct_size` how much it knows.
-pub(super) struct SizedOut<T> {
+pub struct SizedOut<T> {
     ptr: *mut T,
     len: usize,
 }
@@ -245,14 +245,14 @@ impl<T: Sized32> SizedOut<T> {
     ///
     /// # Safety
     /// A non-NULL `ptr` is writable for as many bytes as its `struct_size` says until the last [`SizedOut::set`].
-    pub(super) unsafe fn new(ptr: *mut T, name: &str) -> Result<Self> {
+    pub unsafe fn new(ptr: *mut T, name: &str) -> Result<Self> {
         // SAFETY: passed on.
         let given = unsafe { struct_size(ptr, name) }?;
         Ok(SizedOut { ptr, len: given.min(size_of::<T>()) })
     }
 
     /// Writes as much as there is room for; `struct_size` keeps what the caller set.
-    pub(super) fn set(&self, value: &T) {
+    pub fn set(&self, value: &T) {
         let field = size_of::<u32>();
         // SAFETY: both sides have `len` bytes, checked in `new`; the first field is left out.
         unsafe {
@@ -279,7 +279,7 @@ unsafe fn struct_size<T: Sized32>(ptr: *const T, name: &str) -> Result<usize> {
 }
 
 /// Fails when a reserved field is set: a later version may give it a meaning.
-pub(super) fn reserved(fields: &[u32], name: &str) -> Result<()> {
+pub fn reserved(fields: &[u32], name: &str) -> Result<()> {
     match fields.iter().position(|f| *f != 0) {
         None => Ok(()),
         Some(i) => bail!(InvalidArgument, "{name}->reserved[{i}] is {}; 0 expected", fields[i]),

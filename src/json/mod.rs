@@ -7,9 +7,9 @@ mod reader;
 mod value;
 mod writer;
 
-pub(crate) use reader::Reader;
-pub(crate) use value::{Json, Number, Quoted, Short};
-pub(crate) use writer::{ToJson, Writer};
+pub use reader::Reader;
+pub use value::{Json, Number, Quoted, Short};
+pub use writer::{ToJson, Writer};
 
 #[cfg(test)]
 mod tests;

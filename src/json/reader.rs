@@ -13,19 +13,19 @@ pub(super) const MAX_DEPTH: u32 = 127;
 ///
 /// Errors are CORRUPT with line and column, or OUT_OF_MEMORY; after one the reader is of no further use. Columns count
 /// bytes, from 1.
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     text: &'a [u8],
     at: usize,
     depth: u32,
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(text: &'a [u8]) -> Self {
+    pub fn new(text: &'a [u8]) -> Self {
         Reader { text, at: 0, depth: 0 }
     }
 
     /// The first byte of the next value, which tells its type.
-    pub(crate) fn peek(&mut self) -> Result<u8> {
+    pub fn peek(&mut self) -> Result<u8> {
         match self.next_mark() {
             Some(byte) => Ok(byte),
             None => Err(self.fault_ahead("the text ends where a value is expected")),
@@ -33,7 +33,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Fails unless nothing but blanks is left.
-    pub(crate) fn end(&mut self) -> Result<()> {
+    pub fn end(&mut self) -> Result<()> {
         match self.next_mark() {
             None => Ok(()),
             Some(_) => Err(self.fault_ahead("something follows the value")),
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an object: `each` reads the value of every key.
-    pub(crate) fn object(&mut self, mut each: impl FnMut(&mut Self, Cow<'a, str>) -> Result<()>) -> Result<()> {
+    pub fn object(&mut self, mut each: impl FnMut(&mut Self, Cow<'a, str>) -> Result<()>) -> Result<()> {
         const END: &str = "the text ends within an object";
         self.open(b'{', "an object is expected")?;
         let mut first = true;
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a list: `each` reads every entry.
-    pub(crate) fn list(&mut self, mut each: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+    pub fn list(&mut self, mut each: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         const END: &str = "the text ends within a list";
         self.open(b'[', "a list is expected")?;
         let mut first = true;
@@ -102,12 +102,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a string, which is borrowed from the document where it has no escapes.
-    pub(crate) fn text(&mut self) -> Result<Cow<'a, str>> {
+    pub fn text(&mut self) -> Result<Cow<'a, str>> {
         self.string(true)
     }
 
     /// Reads a number: integers as such where 64 bits hold them, others to the nearest f64.
-    pub(crate) fn number(&mut self) -> Result<Number> {
+    pub fn number(&mut self) -> Result<Number> {
         self.next_mark();
         let begin = self.at;
         let negative = self.eat(b'-');
@@ -161,20 +161,20 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads `true` or `false`.
-    pub(crate) fn flag(&mut self) -> Result<bool> {
+    pub fn flag(&mut self) -> Result<bool> {
         let flag = self.peek()? == b't';
         self.word(if flag { b"true" } else { b"false" })?;
         Ok(flag)
     }
 
     /// Reads `null`.
-    pub(crate) fn null(&mut self) -> Result<()> {
+    pub fn null(&mut self) -> Result<()> {
         self.next_mark();
         self.word(b"null")
     }
 
     /// Reads any value and keeps nothing of it.
-    pub(crate) fn skip(&mut self) -> Result<()> {
+    pub fn skip(&mut self) -> Result<()> {
         match self.peek()? {
             b'{' => self.object(|reader, _| reader.skip()),
             b'[' => self.list(Self::skip),
@@ -187,12 +187,12 @@ impl<'a> Reader<'a> {
     }
 
     /// The error of a byte that begins no value.
-    pub(crate) fn no_value(&self) -> crate::status::Error {
+    pub fn no_value(&self) -> crate::status::Error {
         self.fault_ahead("a value is expected")
     }
 
     /// An error at what was read last.
-    pub(crate) fn fault(&self, what: impl fmt::Display) -> crate::status::Error {
+    pub fn fault(&self, what: impl fmt::Display) -> crate::status::Error {
         self.fault_at(self.at, &what)
     }
 

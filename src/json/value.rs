@@ -8,7 +8,7 @@ use std::fmt;
 
 /// A JSON value. Objects keep every key in the order of the text, also those that come twice.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Json<'a> {
+pub enum Json<'a> {
     Null,
     Bool(bool),
     Number(Number),
@@ -19,7 +19,7 @@ pub(crate) enum Json<'a> {
 
 /// A number of a document.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Number {
+pub enum Number {
     Unsigned(u64),
     /// Below 0.
     Negative(i64),
@@ -29,12 +29,12 @@ pub(crate) enum Number {
 
 impl<'a> Json<'a> {
     /// Reads a whole document. CORRUPT: a sentence with line and column.
-    pub(crate) fn parse(text: &'a [u8]) -> Result<Json<'a>> {
+    pub fn parse(text: &'a [u8]) -> Result<Json<'a>> {
         Json::document(text, true)
     }
 
     /// As [`Json::parse`]; lists are checked, and empty.
-    pub(crate) fn without_lists(text: &'a [u8]) -> Result<Json<'a>> {
+    pub fn without_lists(text: &'a [u8]) -> Result<Json<'a>> {
         Json::document(text, false)
     }
 
@@ -72,7 +72,7 @@ impl<'a> Json<'a> {
     }
 
     /// The value of a key of an object; the last one where there are several, as JSON parsers in use have it.
-    pub(crate) fn get(&self, key: &str) -> Option<&Json<'a>> {
+    pub fn get(&self, key: &str) -> Option<&Json<'a>> {
         match self {
             Json::Object(fields) => fields.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value),
             _ => None,
@@ -80,12 +80,12 @@ impl<'a> Json<'a> {
     }
 
     /// Whether an object has a key.
-    pub(crate) fn contains_key(&self, key: &str) -> bool {
+    pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
     /// The keys of an object, sorted, each once.
-    pub(crate) fn keys(&self) -> Result<Vec<&str>> {
+    pub fn keys(&self) -> Result<Vec<&str>> {
         let Json::Object(fields) = self else { return Ok(Vec::new()) };
         let mut keys = memory::collect(fields.iter().map(|(key, _)| key.as_ref()))?;
         keys.sort_unstable();
@@ -93,21 +93,21 @@ impl<'a> Json<'a> {
         Ok(keys)
     }
 
-    pub(crate) fn flag(&self) -> Option<bool> {
+    pub fn flag(&self) -> Option<bool> {
         match self {
             Json::Bool(value) => Some(*value),
             _ => None,
         }
     }
 
-    pub(crate) fn number(&self) -> Option<Number> {
+    pub fn number(&self) -> Option<Number> {
         match self {
             Json::Number(number) => Some(*number),
             _ => None,
         }
     }
 
-    pub(crate) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match self {
             Json::Text(text) => Some(text),
             _ => None,
@@ -115,19 +115,19 @@ impl<'a> Json<'a> {
     }
 
     /// A number that counts something.
-    pub(crate) fn count(&self) -> Option<u64> {
+    pub fn count(&self) -> Option<u64> {
         match self {
             Json::Number(Number::Unsigned(value)) => Some(*value),
             _ => None,
         }
     }
 
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         matches!(self, Json::Null)
     }
 
     /// What it is, for error texts.
-    pub(crate) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Json::Null => "null",
             Json::Bool(_) => "a truth value",
@@ -141,7 +141,7 @@ impl<'a> Json<'a> {
 
 impl Number {
     /// The number to the nearest f64.
-    pub(crate) fn float(self) -> f64 {
+    pub fn float(self) -> f64 {
         match self {
             Number::Unsigned(value) => value as f64,
             Number::Negative(value) => value as f64,
@@ -150,7 +150,7 @@ impl Number {
     }
 
     /// The number, where it is whole; beyond 127 bits the nearest that fits.
-    pub(crate) fn whole(self) -> Option<i128> {
+    pub fn whole(self) -> Option<i128> {
         match self {
             Number::Unsigned(value) => Some(value.into()),
             Number::Negative(value) => Some(value.into()),
@@ -185,7 +185,7 @@ impl fmt::Display for Json<'_> {
 }
 
 /// Text of a document in quotes, as [`Short`].
-pub(crate) struct Quoted<'a>(pub(crate) &'a str);
+pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -194,7 +194,7 @@ impl fmt::Display for Quoted<'_> {
 }
 
 /// The beginning of a document's text for a message, without control characters.
-pub(crate) struct Short<'a>(pub(crate) &'a str);
+pub struct Short<'a>(pub &'a str);
 
 impl fmt::Display for Short<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use crate::sys::memory;
 use std::fmt;
 
 /// Writes one value as text.
-pub(crate) struct Writer {
+pub struct Writer {
     text: String,
     /// Two blanks a level, a line for each field and entry.
     indented: bool,
@@ -15,18 +15,18 @@ pub(crate) struct Writer {
 }
 
 /// What can be written.
-pub(crate) trait ToJson {
+pub trait ToJson {
     fn write(&self, to: &mut Writer) -> Result<()>;
 }
 
 impl Writer {
     /// The text of what `body` writes, without blanks.
-    pub(crate) fn compact(body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
+    pub fn compact(body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
         Writer::text(false, body)
     }
 
     /// The text of what `body` writes, in lines.
-    pub(crate) fn indented(body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
+    pub fn indented(body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
         Writer::text(true, body)
     }
 
@@ -37,12 +37,12 @@ impl Writer {
     }
 
     /// Writes an object, whose fields `body` writes.
-    pub(crate) fn object(&mut self, body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<()> {
+    pub fn object(&mut self, body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<()> {
         self.between('{', '}', body)
     }
 
     /// Writes a list of what `each` makes of the items.
-    pub(crate) fn list<T>(
+    pub fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
         mut each: impl FnMut(&mut Writer, T) -> Result<()>,
@@ -56,7 +56,7 @@ impl Writer {
     }
 
     /// Writes the key of a field; its value comes next.
-    pub(crate) fn key(&mut self, key: &str) -> Result<&mut Writer> {
+    pub fn key(&mut self, key: &str) -> Result<&mut Writer> {
         self.item()?;
         key.write(self)?;
         self.put(format_args!("{}", if self.indented { ": " } else { ":" }))?;
@@ -64,7 +64,7 @@ impl Writer {
     }
 
     /// Writes a field.
-    pub(crate) fn field(&mut self, key: &str, value: impl ToJson) -> Result<()> {
+    pub fn field(&mut self, key: &str, value: impl ToJson) -> Result<()> {
         value.write(self.key(key)?)
     }
 

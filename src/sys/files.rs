@@ -18,67 +18,67 @@ use unix as system;
 
 /// The type of a file, links followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     File,
     Folder,
     Other,
 }
 
 /// Returns the type of the file at `path`.
-pub(crate) fn kind(path: &Path) -> io::Result<Kind> {
+pub fn kind(path: &Path) -> io::Result<Kind> {
     system::kind(path)
 }
 
 /// Opens a file for reading.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     system::open(path)
 }
 
 /// Opens the file at `path` for writing alone, or makes it. Contents that it has stay.
 ///
 /// `None`: another writer has it open. The file is the caller's until it is closed.
-pub(crate) fn open_alone(path: &Path) -> io::Result<Option<File>> {
+pub fn open_alone(path: &Path) -> io::Result<Option<File>> {
     system::open_alone(path)
 }
 
 /// Gives a file another name, in place of a file that has it.
-pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     system::rename(from, to)
 }
 
 /// Removes a file.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
+pub fn remove(path: &Path) -> io::Result<()> {
     system::remove(path)
 }
 
 /// Makes a folder.
-pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+pub fn create_folder(path: &Path) -> io::Result<()> {
     system::create_folder(path)
 }
 
 /// Removes an empty folder.
-pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
+pub fn remove_folder(path: &Path) -> io::Result<()> {
     system::remove_folder(path)
 }
 
 /// Calls `visit` with the names of what is in a folder, in no order. Names that are not UTF-8 are left out.
-pub(crate) fn names(path: &Path, mut visit: impl FnMut(&str) -> Result<()>) -> Result<()> {
+pub fn names(path: &Path, mut visit: impl FnMut(&str) -> Result<()>) -> Result<()> {
     system::names(path, &mut visit)
 }
 
 /// Waits until the names in the folder of `path` are on the disk, where the system can tell.
-pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+pub fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-hooks"))]
     synced::note(folder);
     system::sync_folder(folder)
 }
 
 /// Returns the path of `name` in `folder`: `folder.join(name)`.
-pub(crate) fn join(folder: &Path, name: impl AsRef<OsStr>) -> Result<PathBuf> {
+pub fn join(folder: &Path, name: impl AsRef<OsStr>) -> Result<PathBuf> {
     let name = name.as_ref();
     let mut path = PathBuf::from(text(&[folder.as_os_str()], 1 + name.len())?);
     #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
@@ -87,12 +87,12 @@ pub(crate) fn join(folder: &Path, name: impl AsRef<OsStr>) -> Result<PathBuf> {
 }
 
 /// Returns a copy of a path.
-pub(crate) fn copied(path: &Path) -> Result<PathBuf> {
+pub fn copied(path: &Path) -> Result<PathBuf> {
     Ok(text(&[path.as_os_str()], 0)?.into())
 }
 
 /// Returns the parts one after the other, with room for `more` bytes behind them.
-pub(crate) fn text(parts: &[&OsStr], more: usize) -> Result<OsString> {
+pub fn text(parts: &[&OsStr], more: usize) -> Result<OsString> {
     let mut text = OsString::new();
     let len = parts.iter().map(|part| part.len()).sum::<usize>() + more;
     text.try_reserve_exact(len).map_err(|_| memory::out_of_memory(len))?;
@@ -101,7 +101,7 @@ pub(crate) fn text(parts: &[&OsStr], more: usize) -> Result<OsString> {
 }
 
 /// The error of a call that failed: what was tried, where, and what the system said.
-pub(crate) fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
+pub fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
     let status = match error.kind() {
         io::ErrorKind::NotFound => Status::NotFound,
         io::ErrorKind::OutOfMemory => Status::OutOfMemory,
@@ -401,8 +401,8 @@ mod portable {
 }
 
 /// The folders that this thread synced, for tests.
-#[cfg(test)]
-pub(crate) mod synced {
+#[cfg(any(test, feature = "test-hooks"))]
+pub mod synced {
     use std::cell::RefCell;
     use std::path::{Path, PathBuf};
 
@@ -414,7 +414,7 @@ pub(crate) mod synced {
         FOLDERS.with_borrow_mut(|folders| folders.push(folder.to_owned()));
     }
 
-    pub(crate) fn take() -> Vec<PathBuf> {
+    pub fn take() -> Vec<PathBuf> {
         FOLDERS.take()
     }
 }

@@ -10,14 +10,14 @@ use std::fmt::{self, Write};
 use std::hash::Hash;
 
 /// Reserves room for exactly `additional` more elements.
-pub(crate) fn reserve<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
+pub fn reserve<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
     #[cfg(test)]
     shortage::check(additional.saturating_mul(size_of::<T>()))?;
     buffer.try_reserve_exact(additional).map_err(|_| out_of_memory(additional.saturating_mul(size_of::<T>())))
 }
 
 /// Reserves room for `additional` more elements and doubles the capacity when it must grow.
-pub(crate) fn reserve_amortized<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
+pub fn reserve_amortized<T>(buffer: &mut Vec<T>, additional: usize) -> Result<()> {
     if buffer.capacity() - buffer.len() < additional {
         reserve(buffer, additional.max(buffer.len()))?;
     }
@@ -25,7 +25,7 @@ pub(crate) fn reserve_amortized<T>(buffer: &mut Vec<T>, additional: usize) -> Re
 }
 
 /// As [`reserve_amortized`], for a queue.
-pub(crate) fn reserve_deque<T>(queue: &mut VecDeque<T>, additional: usize) -> Result<()> {
+pub fn reserve_deque<T>(queue: &mut VecDeque<T>, additional: usize) -> Result<()> {
     if queue.capacity() - queue.len() < additional {
         #[cfg(test)]
         shortage::check(additional.saturating_mul(size_of::<T>()))?;
@@ -35,14 +35,14 @@ pub(crate) fn reserve_deque<T>(queue: &mut VecDeque<T>, additional: usize) -> Re
 }
 
 /// As [`reserve_amortized`], for a map.
-pub(crate) fn reserve_map<K: Eq + Hash, V>(map: &mut HashMap<K, V>, additional: usize) -> Result<()> {
+pub fn reserve_map<K: Eq + Hash, V>(map: &mut HashMap<K, V>, additional: usize) -> Result<()> {
     #[cfg(test)]
     shortage::check(additional.saturating_mul(size_of::<(K, V)>()))?;
     map.try_reserve(additional).map_err(|_| out_of_memory(additional.saturating_mul(size_of::<(K, V)>())))
 }
 
 /// Makes `buffer` exactly `len` long. New elements are the default; old ones are kept up to `len`.
-pub(crate) fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
+pub fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
     if len > buffer.len() {
         reserve(buffer, len - buffer.len())?;
     }
@@ -52,13 +52,13 @@ pub(crate) fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Resu
 }
 
 /// As [`resize`], doubling the capacity when it must grow.
-pub(crate) fn resize_amortized<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
+pub fn resize_amortized<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<()> {
     reserve_amortized(buffer, len.saturating_sub(buffer.len()))?;
     resize(buffer, len)
 }
 
 /// Returns the first `len` elements of `buffer`, which grows when it is shorter. Callers must overwrite them.
-pub(crate) fn at_least<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<&mut [T]> {
+pub fn at_least<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<&mut [T]> {
     if len > buffer.capacity() {
         cleared(buffer, len)?;
     }
@@ -69,7 +69,7 @@ pub(crate) fn at_least<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Re
 }
 
 /// Empties `buffer` and makes room for `room` elements. Never holds the old room and the new one at once.
-pub(crate) fn cleared<T>(buffer: &mut Vec<T>, room: usize) -> Result<()> {
+pub fn cleared<T>(buffer: &mut Vec<T>, room: usize) -> Result<()> {
     buffer.clear();
     if room > buffer.capacity() {
         *buffer = Vec::new();
@@ -79,7 +79,7 @@ pub(crate) fn cleared<T>(buffer: &mut Vec<T>, room: usize) -> Result<()> {
 }
 
 /// Returns `len` copies of `value`: `vec![value; len]`.
-pub(crate) fn filled<T: Copy>(value: T, len: usize) -> Result<Vec<T>> {
+pub fn filled<T: Copy>(value: T, len: usize) -> Result<Vec<T>> {
     let mut buffer = Vec::new();
     reserve(&mut buffer, len)?;
     #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
@@ -88,14 +88,14 @@ pub(crate) fn filled<T: Copy>(value: T, len: usize) -> Result<Vec<T>> {
 }
 
 /// Returns a copy of a slice: `slice.to_vec()`.
-pub(crate) fn copied<T: Copy>(slice: &[T]) -> Result<Vec<T>> {
+pub fn copied<T: Copy>(slice: &[T]) -> Result<Vec<T>> {
     let mut buffer = Vec::new();
     extend(&mut buffer, slice)?;
     Ok(buffer)
 }
 
 /// Appends a slice: `buffer.extend_from_slice(slice)`.
-pub(crate) fn extend<T: Copy>(buffer: &mut Vec<T>, slice: &[T]) -> Result<()> {
+pub fn extend<T: Copy>(buffer: &mut Vec<T>, slice: &[T]) -> Result<()> {
     reserve_amortized(buffer, slice.len())?;
     #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
     buffer.extend_from_slice(slice);
@@ -104,7 +104,7 @@ pub(crate) fn extend<T: Copy>(buffer: &mut Vec<T>, slice: &[T]) -> Result<()> {
 
 /// Appends one element: `buffer.push(value)`.
 #[inline]
-pub(crate) fn push<T>(buffer: &mut Vec<T>, value: T) -> Result<()> {
+pub fn push<T>(buffer: &mut Vec<T>, value: T) -> Result<()> {
     if buffer.len() == buffer.capacity() {
         reserve_amortized(buffer, 1.max(32 / size_of::<T>().max(1)))?;
     }
@@ -114,7 +114,7 @@ pub(crate) fn push<T>(buffer: &mut Vec<T>, value: T) -> Result<()> {
 }
 
 /// Collects an iterator: `iter.collect::<Vec<_>>()`.
-pub(crate) fn collect<T>(iter: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
+pub fn collect<T>(iter: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
     let iter = iter.into_iter();
     let mut buffer = Vec::new();
     reserve(&mut buffer, iter.size_hint().0)?;
@@ -125,7 +125,7 @@ pub(crate) fn collect<T>(iter: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
 }
 
 /// Collects an iterator of results up to its first error.
-pub(crate) fn try_collect<T>(iter: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
+pub fn try_collect<T>(iter: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
     let mut buffer = Vec::new();
     for value in iter {
         push(&mut buffer, value?)?;
@@ -134,14 +134,14 @@ pub(crate) fn try_collect<T>(iter: impl IntoIterator<Item = Result<T>>) -> Resul
 }
 
 /// Allocates a box: `Box::new(value)`.
-pub(crate) fn boxed<T>(value: T) -> Result<Box<T>> {
+pub fn boxed<T>(value: T) -> Result<Box<T>> {
     #[cfg(test)]
     shortage::check(size_of::<T>())?;
     try_boxed(value).ok_or_else(|| out_of_memory(size_of::<T>()))
 }
 
 /// As [`boxed`], for errors, which cannot report an error.
-pub(crate) fn try_boxed<T>(value: T) -> Option<Box<T>> {
+pub fn try_boxed<T>(value: T) -> Option<Box<T>> {
     let mut one = Vec::new();
     one.try_reserve_exact(1).ok()?;
     #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
@@ -152,24 +152,24 @@ pub(crate) fn try_boxed<T>(value: T) -> Option<Box<T>> {
 }
 
 /// Copies text: `text.to_owned()`.
-pub(crate) fn text(text: &str) -> Result<String> {
+pub fn text(text: &str) -> Result<String> {
     format(format_args!("{text}"))
 }
 
 /// Formats text: `format!`. The arguments must not allocate by themselves.
-pub(crate) fn format(arguments: fmt::Arguments<'_>) -> Result<String> {
+pub fn format(arguments: fmt::Arguments<'_>) -> Result<String> {
     try_format(arguments).ok_or_else(|| out_of_memory(1))
 }
 
 /// As [`format()`], for errors, which cannot report an error.
-pub(crate) fn try_format(arguments: fmt::Arguments<'_>) -> Option<String> {
+pub fn try_format(arguments: fmt::Arguments<'_>) -> Option<String> {
     let mut text = Text::default();
     text.write_fmt(arguments).ok()?;
     Some(text.0)
 }
 
 /// Appends formatted text: `write!(string, ...)`.
-pub(crate) fn append(string: &mut String, arguments: fmt::Arguments<'_>) -> Result<()> {
+pub fn append(string: &mut String, arguments: fmt::Arguments<'_>) -> Result<()> {
     let mut text = Text(std::mem::take(string));
     let done = text.write_fmt(arguments);
     *string = text.0;
@@ -192,7 +192,7 @@ impl Write for Text {
 /// The error of an allocation of `bytes` that was refused.
 #[cold]
 #[inline(never)]
-pub(crate) fn out_of_memory(bytes: usize) -> Error {
+pub fn out_of_memory(bytes: usize) -> Error {
     Error::formatted(Status::OutOfMemory, format_args!("no memory for {bytes} more bytes"))
 }
 
@@ -208,21 +208,21 @@ pub(crate) mod shortage {
     }
 
     /// From now on this thread's allocations of 1,024 bytes and more fail, one in `odds` by chance; 0 = none.
-    pub(crate) fn set(odds: u32, seed: u64) {
+    pub fn set(odds: u32, seed: u64) {
         ODDS.set((odds, seed | 1));
     }
 
     /// From now on only allocations of at least so many bytes fail.
-    pub(crate) fn set_least(bytes: usize) {
+    pub fn set_least(bytes: usize) {
         LEAST.set(bytes);
     }
 
     /// The odds, and the bytes that an allocation must have to fail.
-    pub(crate) fn get() -> (u32, usize) {
+    pub fn get() -> (u32, usize) {
         (ODDS.get().0, LEAST.get())
     }
 
-    pub(crate) fn check(bytes: usize) -> Result<()> {
+    pub fn check(bytes: usize) -> Result<()> {
         let (odds, mut state) = ODDS.get();
         if odds == 0 || bytes < LEAST.get() {
             return Ok(());

@@ -2,8 +2,10 @@
 //! system, and nothing above it grows a container in any other way.
 
 mod environment;
-pub(crate) mod files;
-pub(crate) mod memory;
+#[doc(hidden)]
+pub mod files;
+#[doc(hidden)]
+pub mod memory;
 pub mod pages;
 mod quiet;
 mod shared;

@@ -4,7 +4,7 @@
 use super::pickle::{Pickle, Value};
 use super::tensors::{self, Storage, Tensor};
 use crate::failure::Failure;
-use mnnkv::model::file::ModelFile;
+use mnnkv_model::file::ModelFile;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};

@@ -14,7 +14,7 @@ use crate::output::Answer;
 use checkpoint::Checkpoint;
 use clap::{Args, ValueEnum};
 use mnnkv::dtype::Dtype;
-use mnnkv::model::compressor::Weights;
+use mnnkv_model::compressor::Weights;
 use serde_json::json;
 use std::path::PathBuf;
 

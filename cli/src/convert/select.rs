@@ -3,7 +3,7 @@
 use super::Arguments;
 use super::checkpoint::Checkpoint;
 use crate::failure::Failure;
-use mnnkv::model::compressor::{Linear, Weights};
+use mnnkv_model::compressor::{Linear, Weights};
 use std::collections::BTreeSet;
 
 /// What the places of MLPs in a file mean, by the ends of the usual names.

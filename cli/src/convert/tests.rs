@@ -16,7 +16,7 @@ struct Command {
 }
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/compressor").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/compressor").join(name)
 }
 
 /// A folder of a test's own.

@@ -1,0 +1,567 @@
+// The learned compressor: files read and written, dense rows, and packed caches in place.
+
+#include "model_files.hpp"
+#include "packed_model.hpp"
+#include "refusal.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <thread>
+
+namespace {
+
+using namespace support;
+
+struct destroyer {
+    void operator()(mnnkv_compressor* compressor) const { mnnkv_compressor_destroy(compressor); }
+};
+using compressor = std::unique_ptr<mnnkv_compressor, destroyer>;
+
+compressor open_bytes(const bytes& file) {
+    mnnkv_compressor* handle = nullptr;
+    EXPECT_TRUE(ok(mnnkv_compressor_create(file.data(), file.size(), MNNKV_ABI_VERSION, &handle)));
+    return compressor(handle);
+}
+
+compressor open_golden(const char* name) { return open_bytes(read_model_file(std::string("compressor/") + name)); }
+
+mnnkv_compressor_info describe(const compressor& file) {
+    mnnkv_compressor_info info = mnnkv::make<mnnkv_compressor_info>();
+    EXPECT_TRUE(ok(mnnkv_compressor_get_info(file.get(), &info)));
+    return info;
+}
+
+std::string notes(const compressor& file) {
+    std::size_t length = 0;
+    EXPECT_TRUE(answers(mnnkv_compressor_notes(file.get(), nullptr, 0, &length), MNNKV_BUFFER_TOO_SMALL));
+    std::vector<char> text(length);
+    EXPECT_TRUE(ok(mnnkv_compressor_notes(file.get(), text.data(), text.size(), &length)));
+    EXPECT_EQ(length, text.size());
+    return text.data();
+}
+
+mnnkv_compressor_options with_image(std::uint32_t tokens) {
+    mnnkv_compressor_options config = mnnkv::make<mnnkv_compressor_options>();
+    config.image_kv_len = tokens;
+    return config;
+}
+
+/// Numbers that F16, BF16 and F32 all have.
+bytes elements(std::uint32_t dtype, const std::vector<float>& values) {
+    bytes out;
+    for (const float value : values) {
+        std::uint32_t bits = 0;
+        std::memcpy(&bits, &value, 4);
+        std::uint16_t half = static_cast<std::uint16_t>(bits >> 16);
+        if (dtype == MNNKV_DTYPE_F16) {
+            const std::uint32_t rest = bits & 0x7fffffff;
+            const std::uint32_t rebased = rest == 0 ? 0 : (rest - ((127u - 15u) << 23)) >> 13;
+            half = static_cast<std::uint16_t>(rebased | (bits >> 31 << 15));
+        }
+        const std::uint8_t* const from = dtype == MNNKV_DTYPE_F32 ? reinterpret_cast<const std::uint8_t*>(&bits)
+                                                                  : reinterpret_cast<const std::uint8_t*>(&half);
+        out.insert(out.end(), from, from + (dtype == MNNKV_DTYPE_F32 ? 4 : 2));
+    }
+    return out;
+}
+
+const std::vector<float> toy_key = {1, 2, 3, 4, -1, 0, 2, -2, 9, 9, 0, 1, 1, 0, 2, 2, -1, 1, 7, -7};
+const std::vector<float> toy_value = {1, 1, 2, 2, 0, 4, -4, 0, 5, 6, 1, -1, 3, -3, .5f, .25f, .25f, .5f, 8, 8};
+const std::vector<float> toy_key_after = {29.75f, -3.25f, 1, 1.5f, 9, 9, 4.25f, 1.25f, 8.75f, -6.25f, 7, -7};
+const std::vector<float> toy_value_after = {6, -.125f, 4, -.125f, 5, 6, 0, -8.125f, 1.5f, -.125f, 8, 8};
+
+constexpr std::uint32_t float_types[] = {MNNKV_DTYPE_F16, MNNKV_DTYPE_BF16, MNNKV_DTYPE_F32};
+
+TEST(Compressor, WorkedExampleInEveryType) {
+    for (const char* name : {"toy_fp16.bin", "toy_bf16.bin", "toy_fp32.bin"}) {
+        const compressor file = open_golden(name);
+        for (const std::uint32_t dtype : float_types) {
+            const bytes key = elements(dtype, toy_key), value = elements(dtype, toy_value);
+            guarded key_out(elements(dtype, toy_key_after).size(), 1), value_out(key_out.size(), 3);
+            std::uint32_t new_len = 0;
+            ASSERT_TRUE(ok(mnnkv_compressor_run(file.get(), 0, nullptr, dtype, 2, 5, key.data(), value.data(),
+                                                key_out.data(), value_out.data(), key_out.size(), &new_len)));
+            EXPECT_EQ(new_len, 3u);
+            EXPECT_TRUE(key_out.holds(elements(dtype, toy_key_after)));
+            EXPECT_TRUE(value_out.holds(elements(dtype, toy_value_after)));
+        }
+    }
+}
+
+TEST(Compressor, FilesSayWhatTheyAre) {
+    const compressor file = open_golden("std_fp16_12.bin");
+    const mnnkv_compressor_info info = describe(file);
+    EXPECT_EQ(info.dtype, std::uint32_t{MNNKV_DTYPE_F16});
+    EXPECT_EQ(info.layers, 2u);
+    EXPECT_EQ(info.blocks_per_layer, 12u);
+    EXPECT_EQ(info.head_dim, 4u);
+    EXPECT_EQ(info.header_head_dim, 4u);
+    EXPECT_EQ(info.hidden_size, 12u);
+    EXPECT_EQ(info.compression_factor, 3u);
+    EXPECT_EQ(info.min_seq_len, 2u);
+    EXPECT_EQ(info.num_heads, 2u);
+    EXPECT_EQ(info.file_bytes, 1804u);
+    EXPECT_EQ(info.notes, 0u);
+    EXPECT_EQ(notes(file), "");
+    mnnkv_compressor_block_info block = mnnkv::make<mnnkv_compressor_block_info>();
+    ASSERT_TRUE(ok(mnnkv_compressor_get_block_info(file.get(), 1, 9, &block)));
+    EXPECT_EQ(block.offset, 1584u);
+    EXPECT_EQ(block.rows, 4u);
+    EXPECT_EQ(block.cols, 12u);
+    EXPECT_EQ(block.has_bias, 1u);
+
+    const compressor odd = open_golden("trailing5_fp16_6.bin");
+    EXPECT_EQ(describe(odd).notes, 1u);
+    EXPECT_EQ(describe(odd).trailing_bytes, 5u);
+    EXPECT_NE(notes(odd).find("offset 924: 5 bytes"), std::string::npos) << notes(odd);
+    EXPECT_NE(notes(open_golden("reserved_fp16_6.bin")).find("reserved is 0xbeef"), std::string::npos);
+}
+
+TEST(Compressor, NewLengthsFollowImageAndText) {
+    struct {
+        std::uint32_t len, image, with_12, with_6;
+    } const cases[] = {{11, 0, 5, 5}, {11, 7, 7, 11}, {11, 5, 7, 7},  {14, 7, 6, 10},
+                       {5, 0, 5, 5},  {14, 14, 6, 14}, {14, 20, 6, 14}, {6, 0, 2, 2}, {0, 3, 0, 0}};
+    const compressor both = open_golden("std_fp32_12.bin"), text = open_golden("std_fp32_6.bin");
+    for (const auto& one : cases) {
+        const mnnkv_compressor_options config = with_image(one.image);
+        std::uint32_t with_12 = 77, with_6 = 77;
+        EXPECT_TRUE(ok(mnnkv_compressor_new_len(both.get(), &config, one.len, &with_12)));
+        EXPECT_TRUE(ok(mnnkv_compressor_new_len(text.get(), &config, one.len, &with_6)));
+        EXPECT_EQ(with_12, one.with_12) << one.len << " " << one.image;
+        EXPECT_EQ(with_6, one.with_6) << one.len << " " << one.image;
+    }
+    mnnkv_compressor_options config = with_image(7);
+    std::uint32_t length = 0;
+    config.segments = MNNKV_SEGMENT_IMAGE;
+    EXPECT_TRUE(ok(mnnkv_compressor_new_len(both.get(), &config, 14, &length)));
+    EXPECT_EQ(length, 10u);
+    config.segments = MNNKV_SEGMENT_IMAGE | MNNKV_SEGMENT_TEXT;
+    config.min_seq_len = 3;
+    EXPECT_TRUE(ok(mnnkv_compressor_new_len(both.get(), &config, 14, &length)));
+    EXPECT_EQ(length, 14u);
+}
+
+/// A cache of a layer with tokens of small numbers in it, and noise everywhere else.
+struct cache {
+    cache(const mnnkv_layout& layout, std::uint32_t len, dice& random) : packed(layout, random) {
+        for (bytes* rows : {&dense.key, &dense.value}) {
+            std::vector<float> numbers(layout.kv_heads * len * layout.head_dim);
+            for (float& x : numbers) {
+                x = (static_cast<float>(random.below(257)) - 128) / 64;
+            }
+            *rows = elements(layout.key_dtype, numbers);
+        }
+        put(len, dense);
+        edge = mnnkv::make<mnnkv_cache>();
+        edge.layout = packed.layout();
+        edge.key = packed.key.data();
+        edge.value = packed.value.data();
+        edge.kv_len = len;
+    }
+
+    void put(std::uint32_t len, const rows& in) {
+        packed.model.put(packed.key.data(), packed.value.data(), tokens_from(0, len), in);
+    }
+
+    noisy_cache packed;
+    rows dense;
+    mnnkv_cache edge;
+};
+
+TEST(Compressor, PackedCachesBecomeTheDenseResultInPlace) {
+    SEEDED_DICE(random, 901);
+    const compressor file = open_golden("std_fp32_12.bin");
+    for (const pack_mode& mode : pack_modes) {
+        SCOPED_TRACE(mode.name);
+        for (const std::uint32_t image : {0u, 7u, 14u}) {
+            const std::uint32_t heads = random.between(1, 5);
+            mnnkv_layout layout = make_layout(mode, heads, 4, 40, random.one_in(2) ? 64 : 8);
+            cache first(layout, 14, random), second(layout, 14, random);
+            cache* const caches[] = {&first, &second};
+            mnnkv_cache array[] = {first.edge, second.edge};
+            const mnnkv_compressor_options config = with_image(image);
+            bytes expected[2][2];
+            std::uint32_t expected_len = 0;
+            for (std::uint32_t layer = 0; layer < 2; ++layer) {
+                cache& one = *caches[layer];
+                rows after{bytes(one.dense.key.size()), bytes(one.dense.value.size())};
+                ASSERT_TRUE(ok(mnnkv_compressor_run(file.get(), layer, &config, mode.dtype, heads, 14,
+                                                    one.dense.key.data(), one.dense.value.data(), after.key.data(),
+                                                    after.value.data(), after.key.size(), &expected_len)));
+                after.key.resize(one.packed.model.key_row_bytes(expected_len));
+                after.value.resize(one.packed.model.value_row_bytes(expected_len));
+                bytes key = one.packed.key.contents(), value = one.packed.value.contents();
+                one.packed.model.put(key.data(), value.data(), tokens_from(0, expected_len), after);
+                expected[layer][0] = key;
+                expected[layer][1] = value;
+            }
+            std::uint32_t old_len = 0, new_len = 0;
+            ASSERT_TRUE(ok(
+                mnnkv_compressor_run_caches(file.get(), 0, &config, array, 2, &old_len, &new_len)));
+            EXPECT_EQ(old_len, 14u);
+            EXPECT_EQ(new_len, expected_len);
+            for (std::uint32_t layer = 0; layer < 2; ++layer) {
+                EXPECT_EQ(array[layer].kv_len, expected_len);
+                // Padding, and tokens behind the new length, are as they were.
+                EXPECT_TRUE(caches[layer]->packed.holds(expected[layer][0], expected[layer][1])) << layer;
+            }
+        }
+    }
+}
+
+TEST(Compressor, AFailureInTheLastLayerLeavesEveryCacheAsItWas) {
+    SEEDED_DICE(random, 902);
+    const compressor file = open_golden("std_fp32_12.bin");
+    const mnnkv_layout layout = make_layout(pack_modes[0], 2, 4, 20, 8);
+    cache first(layout, 14, random), second(layout, 14, random);
+    const float infinity = std::numeric_limits<float>::infinity();
+    std::memcpy(&second.dense.value[40], &infinity, 4);
+    second.put(14, second.dense);
+    const bytes before[] = {first.packed.key.contents(), first.packed.value.contents(),
+                            second.packed.key.contents(), second.packed.value.contents()};
+    mnnkv_cache array[] = {first.edge, second.edge};
+    slot<std::uint32_t> old_len, new_len;
+    EXPECT_TRUE(refuses(bad, "caches[1]: layer 1, block 3 (tv slot 0): head 0: what becomes of the tokens from 0", [&] {
+        return mnnkv_compressor_run_caches(file.get(), 0, nullptr, array, 2, old_len.get(), new_len.get());
+    }));
+    EXPECT_TRUE(old_len.untouched() && new_len.untouched());
+    EXPECT_TRUE(first.packed.holds(before[0], before[1]) && second.packed.holds(before[2], before[3]));
+    EXPECT_EQ(array[0].kv_len, 14u);
+    EXPECT_EQ(array[1].kv_len, 14u);
+}
+
+TEST(Compressor, ACacheThatStaysAsItIsIsNotWritten) {
+    SEEDED_DICE(random, 903);
+    const compressor file = open_golden("std_fp32_6.bin");
+    cache only(make_layout(pack_modes[0], 1, 4, 8, 8), 5, random);
+    const bytes key = only.packed.key.contents(), value = only.packed.value.contents();
+    std::uint32_t old_len = 0, new_len = 0;
+    ASSERT_TRUE(ok(mnnkv_compressor_run_caches(file.get(), 1, nullptr, &only.edge, 1, &old_len, &new_len)));
+    EXPECT_TRUE(old_len == 5 && new_len == 5 && only.edge.kv_len == 5);
+    EXPECT_TRUE(only.packed.holds(key, value));
+}
+
+TEST(Compressor, CachesOfANewerHeaderLieFurtherApart) {
+    SEEDED_DICE(random, 905);
+    const compressor file = open_golden("std_fp32_12.bin");
+    cache first(make_layout(pack_modes[0], 1, 4, 16, 8), 14, random), second(first);
+    struct newer {
+        mnnkv_cache known;
+        std::uint64_t unknown[3];
+    } array[] = {{first.edge, {}}, {first.edge, {}}};
+    array[1].known.key = second.packed.key.data();
+    array[1].known.value = second.packed.value.data();
+    array[0].known.struct_size = array[1].known.struct_size = sizeof(newer);
+    std::uint32_t old_len = 0, new_len = 0;
+    ASSERT_TRUE(ok(mnnkv_compressor_run_caches(file.get(), 0, nullptr, &array[0].known, 2, &old_len, &new_len)));
+    EXPECT_TRUE(new_len == 6 && array[0].known.kv_len == 6 && array[1].known.kv_len == 6);
+    EXPECT_FALSE(second.packed.untouched());
+}
+
+TEST(Compressor, CachesThatDoNotFitAreRefused) {
+    SEEDED_DICE(random, 904);
+    const compressor file = open_golden("std_fp32_12.bin");
+    const mnnkv_layout layout = make_layout(pack_modes[0], 2, 4, 20, 8);
+    cache first(layout, 14, random), second(layout, 14, random);
+    const bytes before[] = {first.packed.key.contents(), first.packed.value.contents(),
+                            second.packed.key.contents(), second.packed.value.contents()};
+    slot<std::uint32_t> old_len, new_len;
+    const mnnkv_cache good[] = {first.edge, second.edge};
+    mnnkv_layout other = layout;
+    const auto run = [&](std::uint32_t first_layer, std::uint32_t n, const std::function<void(mnnkv_cache*)>& change) {
+        mnnkv_cache array[] = {good[0], good[1], good[1]};
+        change(array);
+        return mnnkv_compressor_run_caches(file.get(), first_layer, nullptr, array, n, old_len.get(), new_len.get());
+    };
+    const auto nothing = [](mnnkv_cache*) {};
+    const auto with_layout = [&](const std::function<void(mnnkv_layout&)>& change) {
+        return run(0, 2, [&](mnnkv_cache* array) {
+            other = layout;
+            change(other);
+            array[1].layout = &other;
+        });
+    };
+    expect_refused(
+        {
+            {bad, "layers 0 .. 3; the weights file has 2 layers", [&] { return run(0, 3, nothing); }},
+            {bad, "layers 1 .. 3", [&] { return run(1, 2, nothing); }},
+            {bad, "layers 4294967295 .. 4294967296", [&] { return run(UINT32_MAX, 1, nothing); }},
+            {bad, "layers 0 .. 0", [&] { return run(0, 0, nothing); }},
+            {bad, "caches[1]: kv_len is 13", [&] { return run(0, 2, [](mnnkv_cache* a) { a[1].kv_len = 13; }); }},
+            {bad, "max_tokens", [&] { return run(0, 1, [](mnnkv_cache* a) { a[0].kv_len = 21; }); }},
+            {bad, "caches[1]: layout is NULL",
+             [&] { return run(0, 2, [](mnnkv_cache* a) { a[1].layout = nullptr; }); }},
+            {bad, "caches[1]: key is NULL", [&] { return run(0, 2, [](mnnkv_cache* a) { a[1].key = nullptr; }); }},
+            {bad, "caches[0]: value is NULL", [&] { return run(0, 2, [](mnnkv_cache* a) { a[0].value = nullptr; }); }},
+            {bad, "overlap", [&] { return run(0, 2, [](mnnkv_cache* a) { a[1].key = a[0].key; }); }},
+            {bad, "overlap", [&] { return run(0, 2, [](mnnkv_cache* a) { a[1].value = a[0].key; }); }},
+            {bad, "caches[1].struct_size is 48; 40 expected, as the first", [&] {
+                 return run(0, 2, [](mnnkv_cache* a) {
+                     a[1].struct_size += 8;
+                     std::memset(&a[2], 0, sizeof a[2]);
+                 });
+             }},
+            {bad, "struct_size", [&] { return run(0, 2, [](mnnkv_cache* a) { a[0].struct_size = 0; }); }},
+            {bad, "caches[1]: layout->head_dim is 8; 4 expected",
+             [&] { return with_layout([](mnnkv_layout& l) { l.head_dim = 8, l.kv_heads = 1; }); }},
+            {MNNKV_UNSUPPORTED, "layout->key_dtype is F32, value_dtype is F16",
+             [&] { return with_layout([](mnnkv_layout& l) { l.value_dtype = MNNKV_DTYPE_F16; }); }},
+            {MNNKV_UNSUPPORTED, "caches[1]: layout->key_dtype is 4",
+             [&] { return with_layout([](mnnkv_layout& l) { l.key_dtype = MNNKV_DTYPE_INT8; }); }},
+            {bad, "cache is NULL",
+             [&] {
+                 return mnnkv_compressor_run_caches(file.get(), 0, nullptr, nullptr, 2, old_len.get(), new_len.get());
+             }},
+            {bad, "old_len is NULL", [&] {
+                 mnnkv_cache array[] = {good[0], good[1]};
+                 return mnnkv_compressor_run_caches(file.get(), 0, nullptr, array, 2, nullptr, new_len.get());
+             }},
+            {bad, "new_len is NULL", [&] {
+                 mnnkv_cache array[] = {good[0], good[1]};
+                 return mnnkv_compressor_run_caches(file.get(), 0, nullptr, array, 2, old_len.get(), nullptr);
+             }},
+        },
+        old_len, new_len);
+    EXPECT_TRUE(first.packed.holds(before[0], before[1]) && second.packed.holds(before[2], before[3]));
+}
+
+TEST(Compressor, DenseRowsThatDoNotFitAreRefused) {
+    const compressor file = open_golden("toy_fp32.bin");
+    const bytes key = elements(MNNKV_DTYPE_F32, toy_key), value = elements(MNNKV_DTYPE_F32, toy_value);
+    guarded key_out(48), value_out(48);
+    slot<std::uint32_t> new_len;
+    mnnkv_compressor_options config = mnnkv::make<mnnkv_compressor_options>();
+    struct call {
+        std::uint32_t layer = 0, dtype = MNNKV_DTYPE_F32, heads = 2, len = 5;
+        const void *key, *value;
+        void *key_out, *value_out;
+        std::size_t cap = 48;
+        std::uint32_t* new_len;
+        const mnnkv_compressor* file;
+    };
+    const auto run = [&](const std::function<void(call&)>& change) {
+        call c;
+        c.key = key.data(), c.value = value.data();
+        c.key_out = key_out.data(), c.value_out = value_out.data();
+        c.new_len = new_len.get();
+        c.file = file.get();
+        config = mnnkv::make<mnnkv_compressor_options>();
+        change(c);
+        return mnnkv_compressor_run(c.file, c.layer, &config, c.dtype, c.heads, c.len, c.key, c.value, c.key_out,
+                                    c.value_out, c.cap, c.new_len);
+    };
+    expect_refused(
+        {
+            {bad, "compressor is NULL", [&] { return run([](call& c) { c.file = nullptr; }); }},
+            {bad, "layer is 1; the weights file has 1 layers", [&] { return run([](call& c) { c.layer = 1; }); }},
+            {bad, "dtype is 0", [&] { return run([](call& c) { c.dtype = 0; }); }},
+            {MNNKV_UNSUPPORTED, "INT8", [&] { return run([](call& c) { c.dtype = MNNKV_DTYPE_INT8; }); }},
+            {bad, "key is NULL", [&] { return run([](call& c) { c.key = nullptr; }); }},
+            {bad, "value is NULL", [&] { return run([](call& c) { c.value = nullptr; }); }},
+            {bad, "key_out is NULL", [&] { return run([](call& c) { c.key_out = nullptr; }); }},
+            {bad, "value_out is NULL", [&] { return run([](call& c) { c.value_out = nullptr; }); }},
+            {bad, "new_len is NULL", [&] { return run([](call& c) { c.new_len = nullptr; }); }},
+            {bad, "key_out and value_out overlap", [&] { return run([](call& c) { c.value_out = c.key_out; }); }},
+            {bad, "key_out and value overlap", [&] { return run([](call& c) { c.value = c.key_out; }); }},
+            {bad, "factor is 3", [&] { return run([&](call&) { config.factor = 3; }); }},
+            {bad, "segments is 0x4", [&] { return run([&](call&) { config.segments = 4; }); }},
+            {bad, "reserved[2]", [&] { return run([&](call&) { config.reserved[2] = 1; }); }},
+            {bad, "struct_size", [&] { return run([&](call&) { config.struct_size = 16; }); }},
+            {bad, "overflows",
+             [&] { return run([](call& c) { c.heads = c.len = UINT32_MAX, c.cap = SIZE_MAX; }); }},
+        },
+        key_out, value_out, new_len);
+    // Only the length that is needed is written.
+    EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "48 needed", [&] { return run([](call& c) { c.cap = 47; }); }));
+    EXPECT_EQ(new_len.value(), 3u);
+    EXPECT_TRUE(key_out.untouched() && value_out.untouched());
+}
+
+TEST(Compressor, BadFilesGiveNoHandle) {
+    slot<mnnkv_compressor*> out;
+    const bytes good = read_model_file("compressor/toy_fp32.bin");
+    const std::string folder = std::string(MNNKV_MODEL_TESTDATA_DIR) + "/compressor/";
+    const auto open = [&](const std::string& path) {
+        return mnnkv_compressor_open(path.c_str(), MNNKV_ABI_VERSION, out.get());
+    };
+    const auto create = [&](const bytes& file, std::size_t size) {
+        return mnnkv_compressor_create(file.data(), size, MNNKV_ABI_VERSION, out.get());
+    };
+    expect_refused(
+        {
+            {bad, "path is NULL", [&] { return mnnkv_compressor_open(nullptr, MNNKV_ABI_VERSION, out.get()); }},
+            {bad, "path is empty", [&] { return open(""); }},
+            {bad, "path is no UTF-8: invalid utf-8 sequence of 1 bytes from index 2", [&] { return open("ab\xff"); }},
+            {MNNKV_NOT_FOUND, "no_such_file", [&] { return open(folder + "no_such_file"); }},
+            {bad, "a directory", [&] { return open(folder); }},
+            {MNNKV_CORRUPT, "bad_bias_flag_2.bin: offset 52:", [&] { return open(folder + "bad_bias_flag_2.bin"); }},
+            {MNNKV_UNSUPPORTED, "offset 4: version is 2", [&] { return open(folder + "bad_version_2.bin"); }},
+            {MNNKV_CORRUPT, "offset ", [&] { return create(good, good.size() - 1); }},
+            {MNNKV_CORRUPT, "offset 0", [&] { return create(good, 0); }},
+            {bad, "bytes is NULL", [&] { return mnnkv_compressor_create(nullptr, 9, MNNKV_ABI_VERSION, out.get()); }},
+            {bad, "out is NULL",
+             [&] { return mnnkv_compressor_create(good.data(), good.size(), MNNKV_ABI_VERSION, nullptr); }},
+            {MNNKV_UNSUPPORTED, "abi_version",
+             [&] { return mnnkv_compressor_create(good.data(), good.size(), MNNKV_ABI_VERSION + 1, out.get()); }},
+        },
+        out);
+    mnnkv_compressor_destroy(nullptr);
+}
+
+TEST(Compressor, QuestionsThatHaveNoAnswer) {
+    const compressor file = open_golden("toy_fp32.bin");
+    slot<mnnkv_compressor_info> info, small;
+    slot<mnnkv_compressor_block_info> block;
+    slot<std::uint32_t> new_len;
+    slot<std::size_t> length;
+    char text[4] = {7, 7, 7, 7};
+    expect_refused(
+        {
+            {bad, "compressor is NULL", [&] { return mnnkv_compressor_get_info(nullptr, info.get()); }},
+            {bad, "info is NULL", [&] { return mnnkv_compressor_get_info(file.get(), nullptr); }},
+            {bad, "layer is 1", [&] { return mnnkv_compressor_get_block_info(file.get(), 1, 0, block.get()); }},
+            {bad, "block is 6", [&] { return mnnkv_compressor_get_block_info(file.get(), 0, 6, block.get()); }},
+            {bad, "info is NULL", [&] { return mnnkv_compressor_get_block_info(file.get(), 0, 0, nullptr); }},
+            {bad, "len is NULL", [&] { return mnnkv_compressor_notes(file.get(), text, 4, nullptr); }},
+            {bad, "new_len is NULL", [&] { return mnnkv_compressor_new_len(file.get(), nullptr, 5, nullptr); }},
+            {bad, "compressor is NULL", [&] { return mnnkv_compressor_new_len(nullptr, nullptr, 5, new_len.get()); }},
+        },
+        info, block, new_len, length);
+    // An older header's struct is written as far as it goes.
+    mnnkv_compressor_info older;
+    std::memset(&older, 0x5A, sizeof older);
+    older.struct_size = 4;
+    EXPECT_TRUE(refuses(bad, "struct_size", [&] { return mnnkv_compressor_get_info(file.get(), &older); }));
+    EXPECT_EQ(older.layers, 0x5A5A5A5Au);
+}
+
+/// The worked example's networks.
+struct toy_networks {
+    toy_networks(const toy_networks&) = delete;
+    toy_networks() {
+        header = mnnkv::make<mnnkv_compressor_header>();
+        header.dtype = MNNKV_DTYPE_F32;
+        header.layers = 1;
+        header.blocks_per_layer = 6;
+        header.head_dim = 2;
+        header.compression_factor = 2;
+        header.min_seq_len = 2;
+        header.num_heads = 2;
+    }
+
+    float tk0[12] = {1, 0, -1, 2, 0, 1, 1, 0, -1, 1, 0, 1}, tk0_bias[3] = {.5f, -1, 0};
+    float tk1[6] = {1, -1, 2, 0, 1, 1}, tk1_bias[2] = {.25f, -.5f};
+    float tk2[4] = {1, 2, -1, 1}, tk2_bias[2] = {0, 1};
+    float tv0[12] = {.5f, .5f, 0, 0, 0, 0, .5f, .5f, 1, -1, 1, -1};
+    float tv1[6] = {1, 1, 0, 0, 0, 1}, tv1_bias[2] = {0, .125f};
+    float tv2[4] = {2, 0, 0, -1};
+    mnnkv_compressor_linear linears[6] = {{3, 4, tk0, tk0_bias}, {2, 3, tk1, tk1_bias}, {2, 2, tk2, tk2_bias},
+                               {3, 4, tv0, nullptr},  {2, 3, tv1, tv1_bias}, {2, 2, tv2, nullptr}};
+    mnnkv_compressor_header header;
+};
+
+TEST(Compressor, WrittenFilesAreThoseOfTheConverter) {
+    toy_networks toy;
+    const char* const names[] = {"toy_fp16.bin", "toy_bf16.bin", "toy_fp32.bin"};
+    for (std::size_t i = 0; i < 3; ++i) {
+        toy.header.dtype = float_types[i];
+        const bytes golden = read_model_file(std::string("compressor/") + names[i]);
+        std::size_t length = 0;
+        EXPECT_TRUE(answers(mnnkv_compressor_write(&toy.header, toy.linears, 6, nullptr, 0, &length),
+                            MNNKV_BUFFER_TOO_SMALL));
+        guarded file(length, 1);
+        ASSERT_TRUE(ok(mnnkv_compressor_write(&toy.header, toy.linears, 6, file.data(), file.size(), &length)));
+        EXPECT_TRUE(file.holds(golden)) << names[i];
+
+        const std::string path = testing::TempDir() + "mnnkv_compressor_suite.bin";
+        ASSERT_TRUE(ok(mnnkv_compressor_write_file(&toy.header, toy.linears, 6, path.c_str())));
+        mnnkv_compressor* handle = nullptr;
+        ASSERT_TRUE(ok(mnnkv_compressor_open(path.c_str(), MNNKV_ABI_VERSION, &handle)));
+        const compressor opened(handle);
+        EXPECT_EQ(describe(opened).file_bytes, golden.size());
+        EXPECT_EQ(std::remove(path.c_str()), 0);
+    }
+}
+
+TEST(Compressor, NetworksThatNoReaderTakesAreNotWritten) {
+    toy_networks toy;
+    guarded file(400);
+    slot<std::size_t> length;
+    const auto write = [&](const std::function<void(toy_networks&)>& change, std::size_t n = 6) {
+        toy_networks fresh;
+        change(fresh);
+        return mnnkv_compressor_write(&fresh.header, fresh.linears, n, file.data(), file.size(), length.get());
+    };
+    const std::string nowhere = testing::TempDir() + "no_such_folder/file.bin";
+    expect_refused(
+        {
+            {bad, "header->dtype is 0", [&] { return write([](toy_networks& t) { t.header.dtype = 0; }); }},
+            {bad, "dtype is INT8", [&] { return write([](toy_networks& t) { t.header.dtype = MNNKV_DTYPE_INT8; }); }},
+            {bad, "n_linears is 5; 1 layers of 6 blocks", [&] { return write([](toy_networks&) {}, 5); }},
+            {bad, "n_linears is 6; 0 layers", [&] { return write([](toy_networks& t) { t.header.layers = 0; }); }},
+            {bad, "6 or 12", [&] {
+                 return write([](toy_networks& t) { t.header.blocks_per_layer = 3, t.header.layers = 2; });
+             }},
+            {bad, "compression_factor is 1",
+             [&] { return write([](toy_networks& t) { t.header.compression_factor = 1; }); }},
+            {bad, "cols is 4; 6 expected", [&] { return write([](toy_networks& t) { t.header.head_dim = 3; }); }},
+            {bad, "reserved[3]", [&] { return write([](toy_networks& t) { t.header.reserved[3] = 9; }); }},
+            {bad, "struct_size", [&] { return write([](toy_networks& t) { t.header.struct_size = 12; }); }},
+            {bad, "linears[4]: weight is NULL",
+             [&] { return write([](toy_networks& t) { t.linears[4].weight = nullptr; }); }},
+            {bad, "block 1 (tk slot 1): cols is 2; 3 expected",
+             [&] { return write([](toy_networks& t) { t.linears[1] = t.linears[2]; }); }},
+            {bad, "block 2 (tk slot 2): rows is 0",
+             [&] { return write([](toy_networks& t) { t.linears[2].rows = 0; }); }},
+            {bad, "block 0 (tk slot 0): weight[2][3] is 70000, no finite number in F16", [&] {
+                 return write([](toy_networks& t) { t.header.dtype = MNNKV_DTYPE_F16, t.tk0[11] = 70000; });
+             }},
+            {bad, "bias[1] is NaN", [&] { return write([](toy_networks& t) { t.tv1_bias[1] = std::nanf(""); }); }},
+            {bad, "header is NULL",
+             [&] { return mnnkv_compressor_write(nullptr, toy.linears, 6, file.data(), 400, length.get()); }},
+            {bad, "linears is NULL",
+             [&] { return mnnkv_compressor_write(&toy.header, nullptr, 6, file.data(), 400, length.get()); }},
+        },
+        file, length);
+    toy_networks good;
+    EXPECT_TRUE(refuses(bad, "len is NULL", [&] {
+        return mnnkv_compressor_write(&good.header, good.linears, 6, file.data(), 400, nullptr);
+    }));
+    EXPECT_TRUE(refuses(bad, "path is NULL", [&] {
+        return mnnkv_compressor_write_file(&good.header, good.linears, 6, nullptr);
+    }));
+    EXPECT_TRUE(refuses(MNNKV_NOT_FOUND, "no_such_folder", [&] {
+        return mnnkv_compressor_write_file(&good.header, good.linears, 6, nowhere.c_str());
+    }));
+    EXPECT_TRUE(file.untouched());
+}
+
+TEST(Compressor, OneHandleServesSeveralThreads) {
+    const compressor file = open_golden("toy_fp32.bin");
+    const bytes key = elements(MNNKV_DTYPE_F32, toy_key), value = elements(MNNKV_DTYPE_F32, toy_value);
+    const bytes expected = elements(MNNKV_DTYPE_F32, toy_key_after);
+    std::vector<std::thread> threads;
+    bool same_everywhere[4] = {};
+    for (bool& all_same : same_everywhere) {
+        threads.emplace_back([&] {
+            all_same = true;
+            for (int i = 0; i < 200; ++i) {
+                bytes key_out(48), value_out(48);
+                std::uint32_t new_len = 0;
+                const mnnkv_status status =
+                    mnnkv_compressor_run(file.get(), 0, nullptr, MNNKV_DTYPE_F32, 2, 5, key.data(), value.data(),
+                                         key_out.data(), value_out.data(), 48, &new_len);
+                all_same = all_same && status == MNNKV_OK && key_out == expected;
+            }
+        });
+    }
+    for (std::size_t i = 0; i < threads.size(); ++i) {
+        threads[i].join();
+        EXPECT_TRUE(same_everywhere[i]) << "thread " << i;
+    }
+}
+
+}  // namespace

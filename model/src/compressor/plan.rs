@@ -1,0 +1,106 @@
+//! How long a cache becomes, and which tokens stay as they are.
+
+use super::Compressor;
+use mnnkv::status::{Result, bail};
+use std::ops::Range;
+
+/// Which segments of a prompt are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Segments {
+    /// Text, and images where the file has networks for them.
+    #[default]
+    All,
+    /// Text only.
+    Text,
+    /// Images only.
+    Image,
+}
+
+/// What a host may choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Tokens that become one. Only what the weights were made for will do; 0 and 1 are that, too.
+    pub factor: u32,
+    /// Groups that a segment must have to be compressed; 0 = as the file says.
+    pub min_seq_len: u32,
+    /// Tokens at the start of the cache that are an image's. More than there are tokens means all.
+    pub image_len: u32,
+    /// Which of the two are compressed.
+    pub segments: Segments,
+}
+
+/// Neighbouring tokens of one kind: `groups * factor` that are compressed, and then `rest` that are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// First token.
+    pub begin: usize,
+    /// Tokens that come out of the networks.
+    pub groups: usize,
+    /// Tokens behind the groups, which stay what they are.
+    pub rest: usize,
+}
+
+impl Segment {
+    fn new(range: Range<usize>, factor: usize, least: usize, compressed: bool) -> Self {
+        let groups = range.len() / factor;
+        let groups = if compressed && groups >= least { groups } else { 0 };
+        Segment { begin: range.start, groups, rest: range.len() - groups * factor }
+    }
+
+    /// Tokens after compression.
+    pub fn new_len(&self) -> usize {
+        self.groups + self.rest
+    }
+}
+
+/// What becomes of the tokens of a cache: the image's at its start, then the text's. It is the same for all layers and
+/// heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub(super) factor: usize,
+    /// The image at the start.
+    pub image: Segment,
+    /// What follows it.
+    pub text: Segment,
+}
+
+impl Plan {
+    /// Tokens before.
+    pub fn len(&self) -> usize {
+        [self.image, self.text].iter().map(|s| s.groups * self.factor + s.rest).sum()
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tokens after.
+    pub fn new_len(&self) -> usize {
+        self.image.new_len() + self.text.new_len()
+    }
+}
+
+impl Compressor {
+    /// What becomes of a cache of `len` tokens. INVALID_ARGUMENT: a factor that is not that of the weights.
+    ///
+    /// A file without networks for images leaves the image as it is.
+    pub fn plan(&self, len: usize, options: &Options) -> Result<Plan> {
+        let Options { factor, min_seq_len, image_len, segments } = *options;
+        if factor > 1 && factor != self.header.factor {
+            bail!(
+                InvalidArgument,
+                "factor is {factor}; the weights take {} tokens at once (0 means that)",
+                self.header.factor
+            );
+        }
+        let factor = self.header.factor as usize;
+        let least = if min_seq_len == 0 { self.header.min_seq_len } else { min_seq_len } as usize;
+        let border = len.min(image_len as usize);
+        Ok(Plan {
+            factor,
+            image: Segment::new(0..border, factor, least, self.has_image() && segments != Segments::Text),
+            text: Segment::new(border..len, factor, least, segments != Segments::Image),
+        })
+    }
+}

@@ -1,0 +1,403 @@
+//! Exports of the learned compressor: reading a file and running it.
+
+use crate::compressor::{Compressor, Options, Segments, Tokens, Workspace};
+use crate::file::ModelFile;
+use crate::names::Joined;
+use mnnkv::dtype::Dtype;
+use mnnkv::ffi::panic::guard;
+use mnnkv::ffi::pointer::{self, Out, Sized32, SizedOut};
+use mnnkv::ffi::status::mnnkv_status;
+use mnnkv::ffi::version;
+use mnnkv::status::{Error, Result, bail, error};
+use mnnkv::sys::memory;
+use std::ffi::{c_char, c_void};
+
+/// mnnkv_compressor_options::segments: the tokens behind the image.
+pub const MNNKV_SEGMENT_TEXT: u32 = 1;
+/// mnnkv_compressor_options::segments: the image at the start.
+pub const MNNKV_SEGMENT_IMAGE: u32 = 2;
+
+/// A learned compressor of KV caches (FastCache, arXiv 2503.08461): a handle from mnnkv_compressor_open or _create.
+///
+/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model, which turn the K, and
+/// the V, of compression_factor neighbouring tokens of a head into that of one. It is run once, after the prompt: the
+/// cache becomes shorter, and stays lossy. Tokens that are generated then are appended as ever.
+///
+///   mnnkv_compressor* file = NULL;
+///   uint32_t old_len = 0, new_len = 0;
+///   if (mnnkv_compressor_open("compressor.bin", MNNKV_ABI_VERSION, &file) == MNNKV_OK &&
+///       mnnkv_compressor_run_caches(file, 0, NULL, caches, layers, &old_len, &new_len) == MNNKV_OK) { ... }
+///   mnnkv_compressor_destroy(file);
+///
+/// The prompt may begin with an image (image_kv_len tokens), which has networks of its own where the file has 12 blocks
+/// per layer; with 6 it stays as it is. Image and text are compressed apart: floor(length / factor) groups become as
+/// many tokens, and the tokens that are left over follow them unchanged. A segment of fewer groups than min_seq_len
+/// stays as it is. So the new length is the same for all layers: mnnkv_compressor_new_len.
+///
+/// Positions: compressed keys have no positions of their own, they are made of keys after RoPE. Which position the next
+/// token has, the caller decides, as the model was trained: LLaVA's compressor for positions that go on at the new
+/// length, MiniCPM-V's for those that go on at the original length. Attention sees the new length in both.
+///
+/// A handle never changes: its functions may run on several threads at once, on different caches.
+pub struct mnnkv_compressor(Compressor);
+
+/// What a weights file says of itself. Set struct_size before the call; the fields it covers are written.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_compressor_info {
+    /// sizeof(mnnkv_compressor_info)
+    pub struct_size: u32,
+    /// MNNKV_DTYPE_F16, BF16 or F32: of the weights in the file. Caches may have another type.
+    pub dtype: u32,
+    /// Layers of the model.
+    pub layers: u32,
+    /// 12, or 6 when there are no networks for images.
+    pub blocks_per_layer: u32,
+    /// Elements per head and token of the caches that it compresses.
+    pub head_dim: u32,
+    /// Tokens that become one.
+    pub compression_factor: u32,
+    /// Groups that a segment must have to be compressed.
+    pub min_seq_len: u32,
+    /// KV heads as the converter was told, mostly 0: the networks serve any number.
+    pub num_heads: u32,
+    /// head_dim as the file's header has it; another one than head_dim where a converter guessed it.
+    pub header_head_dim: u32,
+    /// Elements that enter a network, compression_factor * head_dim.
+    pub hidden_size: u32,
+    /// Bytes of metadata in the file, which the library ignores.
+    pub metadata_bytes: u32,
+    /// Sentences in mnnkv_compressor_notes.
+    pub notes: u32,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Bytes behind the last block, which the library ignores.
+    pub trailing_bytes: u64,
+    /// 0.
+    pub reserved: [u32; 4],
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_compressor_info {
+    const MIN: usize = 80;
+}
+const _: () = assert!(size_of::<mnnkv_compressor_info>() == 80);
+
+/// A block of a weights file: one linear layer. Set struct_size before the call; the fields it covers are written.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_compressor_block_info {
+    /// sizeof(mnnkv_compressor_block_info)
+    pub struct_size: u32,
+    /// Elements that leave it.
+    pub rows: u32,
+    /// Elements that enter it.
+    pub cols: u32,
+    /// 1 when it has a bias.
+    pub has_bias: u32,
+    /// Where its header begins, in bytes from the start of the file.
+    pub offset: u64,
+    /// 0.
+    pub reserved: [u32; 2],
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_compressor_block_info {
+    const MIN: usize = 32;
+}
+const _: () = assert!(size_of::<mnnkv_compressor_block_info>() == 32);
+
+/// How caches are compressed. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct mnnkv_compressor_options {
+    /// sizeof(mnnkv_compressor_options)
+    pub struct_size: u32,
+    /// Tokens that become one; 0 or 1 = as the file says. A file has one factor: any other is INVALID_ARGUMENT.
+    pub factor: u32,
+    /// Groups that a segment must have to be compressed; 0 = as the file says.
+    pub min_seq_len: u32,
+    /// Tokens at the start of the cache that are an image's; more than there are means all.
+    pub image_kv_len: u32,
+    /// MNNKV_SEGMENT_TEXT, MNNKV_SEGMENT_IMAGE or both: the segments that are compressed; 0 = both.
+    pub segments: u32,
+    /// Must be 0.
+    pub reserved: [u32; 3],
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_compressor_options {
+    const MIN: usize = 32;
+}
+const _: () = assert!(size_of::<mnnkv_compressor_options>() == 32);
+
+impl mnnkv_compressor_options {
+    /// What options that C handed over say.
+    ///
+    /// # Safety
+    /// As [`pointer::options`].
+    pub(super) unsafe fn given(options: *const Self) -> Result<Options> {
+        // SAFETY: passed on.
+        unsafe { pointer::options(options, "options") }?.unwrap_or_default().check()
+    }
+
+    fn check(&self) -> Result<Options> {
+        pointer::reserved(&self.reserved, "options")?;
+        let both = MNNKV_SEGMENT_TEXT | MNNKV_SEGMENT_IMAGE;
+        let segments = match self.segments {
+            MNNKV_SEGMENT_TEXT => Segments::Text,
+            MNNKV_SEGMENT_IMAGE => Segments::Image,
+            other if other == 0 || other == both => Segments::All,
+            other => bail!(InvalidArgument, "options->segments is {other:#x}; TEXT (1) and IMAGE (2) are known"),
+        };
+        let mnnkv_compressor_options { factor, min_seq_len, image_kv_len: image_len, .. } = *self;
+        Ok(Options { factor, min_seq_len, image_len, segments })
+    }
+}
+
+/// # Safety
+/// `out` is NULL or writable.
+unsafe fn create(
+    abi_version: u32,
+    out: *mut *mut mnnkv_compressor,
+    read: impl FnOnce() -> Result<Compressor>,
+) -> mnnkv_status {
+    guard(|| {
+        version::check_abi(abi_version)?;
+        // SAFETY: passed on.
+        let out = unsafe { Out::new(out, "out") }?;
+        out.set(Box::into_raw(memory::boxed(mnnkv_compressor(read()?))?));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `compressor` is NULL or live.
+pub(super) unsafe fn with(
+    compressor: *const mnnkv_compressor,
+    body: impl FnOnce(&Compressor) -> Result<()>,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: passed on.
+        body(unsafe { &pointer::reference(compressor, "compressor")?.0 })
+    })
+}
+
+/// Reads a weights file. path: UTF-8, terminated by a zero; links are followed. The file is read through, its weights
+/// are kept in memory in the file's type, and it is closed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
+/// given to mnnkv_compressor_destroy.
+///
+/// The reader is strict: what it takes, mnnkv_compressor_run can compute. CORRUPT: the file is of another
+/// kind, or cut off; counts, shapes or flags do not fit together; a weight is not finite. UNSUPPORTED: another version
+/// or element type of the format; another ABI. The message has the offset and the field, and names blocks by layer,
+/// number and what they are for (tk, tv, ik, iv: text or image, K or V). NOT_FOUND: there is no file of this name. IO:
+/// it cannot be read. INVALID_ARGUMENT: path is no file. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_open(
+    path: *const c_char,
+    abi_version: u32,
+    out: *mut *mut mnnkv_compressor,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        create(abi_version, out, || {
+            let path = pointer::path(path, "path")?;
+            Compressor::read(&ModelFile::open(path)?).map_err(|e| e.within(path.display()))
+        })
+    }
+}
+
+/// As mnnkv_compressor_open, of a file of len bytes in memory. Its weights are copied: bytes may go after the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_create(
+    bytes: *const c_void,
+    len: usize,
+    abi_version: u32,
+    out: *mut *mut mnnkv_compressor,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe { create(abi_version, out, || Compressor::read(pointer::input_bytes(bytes, len, "bytes")?)) }
+}
+
+/// Frees a compressor. NULL is ignored. No other call may be under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_destroy(compressor: *mut mnnkv_compressor) {
+    if compressor.is_null() {
+        return;
+    }
+    guard(|| {
+        // SAFETY: the caller says the handle is from open or create and not destroyed yet.
+        drop(unsafe { Box::from_raw(compressor) });
+        Ok(())
+    });
+}
+
+/// What the file says of itself. Set info->struct_size first. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_get_info(
+    compressor: *const mnnkv_compressor,
+    info: *mut mnnkv_compressor_info,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(compressor, |file| {
+            let info = SizedOut::new(info, "info")?;
+            let header = file.header();
+            info.set(&mnnkv_compressor_info {
+                struct_size: 0,
+                dtype: header.dtype as u32,
+                layers: header.layers,
+                blocks_per_layer: header.blocks_per_layer,
+                head_dim: file.head_dim() as u32,
+                compression_factor: header.factor,
+                min_seq_len: header.min_seq_len,
+                num_heads: header.num_heads,
+                header_head_dim: header.head_dim,
+                hidden_size: header.hidden_size,
+                metadata_bytes: header.metadata_bytes,
+                notes: file.notes().len() as u32,
+                file_bytes: file.file_bytes(),
+                trailing_bytes: file.trailing_bytes(),
+                reserved: [0; 4],
+            });
+            Ok(())
+        })
+    }
+}
+
+/// What is odd about the file but no error, one sentence per line: reserved bytes that are not 0, metadata, bytes
+/// behind the last block, a head_dim that a converter guessed.
+///
+/// text: room for cap bytes. len: the length of the text with the zero at its end; 1 when there is nothing to say.
+/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_notes(
+    compressor: *const mnnkv_compressor,
+    text: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(compressor, |file| {
+            let len = Out::new(len, "len")?;
+            let notes = memory::format(format_args!("{}", Joined(file.notes(), "\n")))?;
+            pointer::put_text(&notes, pointer::output_bytes(text.cast(), cap, "text")?, &len)
+        })
+    }
+}
+
+/// What one block of the file is. block: 0 to blocks_per_layer - 1; 3 each for tk, tv, ik and iv. Set info->struct_size
+/// first. INVALID_ARGUMENT: there is no such layer or block. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_get_block_info(
+    compressor: *const mnnkv_compressor,
+    layer: u32,
+    block: u32,
+    info: *mut mnnkv_compressor_block_info,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(compressor, |file| {
+            let info = SizedOut::new(info, "info")?;
+            let blocks = file.blocks(layer as usize)?;
+            let Some(found) = blocks.get(block as usize) else {
+                bail!(InvalidArgument, "block is {block}; a layer of the weights file has {}", blocks.len());
+            };
+            info.set(&mnnkv_compressor_block_info {
+                struct_size: 0,
+                rows: found.rows as u32,
+                cols: found.cols as u32,
+                has_bias: found.has_bias.into(),
+                offset: found.offset,
+                reserved: [0; 2],
+            });
+            Ok(())
+        })
+    }
+}
+
+/// How long a cache of kv_len tokens becomes: kv_len itself when nothing would be compressed. options: NULL = as the
+/// file says. INVALID_ARGUMENT: a factor that is not that of the file, unknown segments. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_new_len(
+    compressor: *const mnnkv_compressor,
+    options: *const mnnkv_compressor_options,
+    kv_len: u32,
+    new_len: *mut u32,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(compressor, |file| {
+            let options = mnnkv_compressor_options::given(options)?;
+            let new_len = Out::new(new_len, "new_len")?;
+            new_len.set(file.plan(kv_len as usize, &options)?.new_len() as u32);
+            Ok(())
+        })
+    }
+}
+
+/// Compresses one layer of dense rows [head][token][dim].
+///
+/// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in the byte order of the machine. key, value: kv_heads *
+/// kv_len * head_dim elements each. key_out, value_out: kv_heads * new_len * head_dim elements each (new_len:
+/// mnnkv_compressor_new_len says it beforehand); cap_each is the capacity of each in bytes. Rows that are not
+/// compressed are copied. Weights are rounded to dtype, sums are f32, and each linear layer's result is rounded to
+/// dtype once: the same bytes on every machine. options: NULL = as the file says. INVALID_ARGUMENT: no such layer, or a
+/// result that is not finite in dtype (the message names head and tokens). BUFFER_TOO_SMALL: cap_each; *new_len is
+/// written, mnnkv_last_error says how many bytes are needed. UNSUPPORTED: another dtype, or one too small for a weight.
+/// Otherwise nothing is written on failure. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_run(
+    compressor: *const mnnkv_compressor,
+    layer: u32,
+    options: *const mnnkv_compressor_options,
+    dtype: u32,
+    kv_heads: u32,
+    kv_len: u32,
+    key: *const c_void,
+    value: *const c_void,
+    key_out: *mut c_void,
+    value_out: *mut c_void,
+    cap_each: usize,
+    new_len: *mut u32,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(compressor, |file| {
+            let options = mnnkv_compressor_options::given(options)?;
+            let length = Out::new(new_len, "new_len")?;
+            let tokens = Tokens { dtype: Dtype::from_code(dtype, "dtype")?, heads: kv_heads as usize };
+            file.check_dtype(layer as usize, tokens.dtype)?;
+            let plan = file.plan(kv_len as usize, &options)?;
+            let bytes = |count: usize| {
+                let row = file.head_dim() * tokens.dtype.bytes();
+                let bytes = tokens.heads.checked_mul(row).and_then(|token| token.checked_mul(count));
+                bytes.ok_or_else(|| error!(InvalidArgument, "kv_heads * kv_len * head_dim overflows memory"))
+            };
+            let (old, new) = (bytes(plan.len())?, bytes(plan.new_len())?);
+            if cap_each < new {
+                length.set(plan.new_len() as u32);
+                return Err(Error::too_small("cap_each (bytes)", cap_each, new));
+            }
+            pointer::disjoint((key_out, new, "key_out"), (value_out, new, "value_out"))?;
+            for (out, name) in [(key_out, "key_out"), (value_out, "value_out")] {
+                pointer::disjoint((out, new, name), (key, old, "key"))?;
+                pointer::disjoint((out, new, name), (value, old, "value"))?;
+            }
+            let key = pointer::input_bytes(key, old, "key")?;
+            let value = pointer::input_bytes(value, old, "value")?;
+            let key_out = pointer::output_bytes(key_out, new, "key_out")?;
+            let value_out = pointer::output_bytes(value_out, new, "value_out")?;
+            let (mut keys, mut values) = (Vec::new(), Vec::new());
+            memory::resize(&mut keys, new)?;
+            memory::resize(&mut values, new)?;
+            let mut work = Workspace::default();
+            file.run(layer as usize, &plan, tokens, key, value, &mut keys, &mut values, &mut work)?;
+            key_out.copy_from_slice(&keys);
+            value_out.copy_from_slice(&values);
+            length.set(plan.new_len() as u32);
+            Ok(())
+        })
+    }
+}

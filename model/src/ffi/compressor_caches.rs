@@ -1,0 +1,165 @@
+//! Exports of the learned compressor: packed caches in place.
+
+use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
+use crate::compressor::{Compressor, Plan, Tokens, Workspace};
+use mnnkv::ffi::layout;
+use mnnkv::ffi::pointer::{self, Out};
+use mnnkv::ffi::session::mnnkv_cache;
+use mnnkv::ffi::status::mnnkv_status;
+use mnnkv::layout::Layout;
+use mnnkv::status::{Error, Result, bail};
+use mnnkv::sys::memory;
+
+/// Compresses the packed caches of n_layers neighbouring layers in place: all of a model's, or those of one device.
+///
+/// caches: the cache of layer first_layer + i is caches[i]; all have the same struct_size (they lie so many bytes
+/// apart) and kv_len. Layouts may differ in packing, but have the head_dim of the file; K and V of a cache have one
+/// type, F16, BF16 or F32. options: NULL = as the file says. old_len, new_len: tokens before and after; kv_len of
+/// every cache becomes new_len. What lies behind it in the buffers is not cleared: mnnkv_kv_release gives that memory
+/// back.
+///
+/// All layers are computed, into memory of the call (the compressed rows of all layers), before the first one is
+/// written: on any failure no byte of any cache and no kv_len has changed.
+/// INVALID_ARGUMENT: layers that the file does not have, caches of different kv_len, buffers that overlap, a layout
+/// that does not fit, or a result that is not finite. UNSUPPORTED: a quantised cache, K and V of different types, a
+/// type too small for a weight. One thread per cache; a session's or store's compressed tokens must be restored first,
+/// and their blocks are no longer the cache's afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_compressor_run_caches(
+    compressor: *const mnnkv_compressor,
+    first_layer: u32,
+    options: *const mnnkv_compressor_options,
+    caches: *mut mnnkv_cache,
+    n_layers: u32,
+    old_len: *mut u32,
+    new_len: *mut u32,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(compressor, |file| {
+            let options = mnnkv_compressor_options::given(options)?;
+            let (old_len, new_len) = (Out::new(old_len, "old_len")?, Out::new(new_len, "new_len")?);
+            let end = u64::from(first_layer) + u64::from(n_layers);
+            if n_layers == 0 || end > file.layers() as u64 {
+                let layers = file.layers();
+                bail!(InvalidArgument, "layers {first_layer} .. {end}; the weights file has {layers} layers");
+            }
+            let given = given_caches(caches, n_layers as usize)?;
+            let kv_len = given[0].1.kv_len;
+            let layers = given.iter().enumerate();
+            let layers = layers.map(|(i, (_, cache))| PackedLayer::new(file, cache, kv_len).map_err(|e| named(i, &e)));
+            let mut layers = memory::try_collect(layers)?;
+            let plan = file.plan(kv_len as usize, &options)?;
+            if plan.new_len() < plan.len() {
+                let results = compress_all(file, first_layer as usize, &plan, &layers)?;
+                for (layer, (key, value)) in layers.iter_mut().zip(&results) {
+                    let range = layer.layout.range(0, plan.new_len() as u32)?;
+                    mnnkv::layout::scatter(&layer.layout, key, value, range, layer.key, layer.value)?;
+                }
+                for (place, _) in given {
+                    // Read through the same pointer, which is not const.
+                    (&raw mut (*place).kv_len).write(plan.new_len() as u32);
+                }
+            }
+            old_len.set(kv_len);
+            new_len.set(plan.new_len() as u32);
+            Ok(())
+        })
+    }
+}
+
+/// An error of one of several caches.
+fn named(index: usize, error: &Error) -> Error {
+    error.within(format_args!("caches[{index}]"))
+}
+
+/// Every cache and where it is; none of their buffers overlap.
+///
+/// # Safety
+/// A non-NULL `caches` is readable for `count` structs of the size that the first one says; so are their layouts.
+unsafe fn given_caches(caches: *mut mnnkv_cache, count: usize) -> Result<Vec<(*mut mnnkv_cache, mnnkv_cache)>> {
+    let mut all = Vec::new();
+    let mut buffers = Vec::new();
+    memory::reserve(&mut all, count)?;
+    memory::reserve(&mut buffers, 2 * count)?;
+    let mut place = caches;
+    for i in 0..count {
+        // SAFETY: passed on.
+        let cache = unsafe { pointer::required(place, "cache") }.map_err(|e| named(i, &e))?;
+        let size = all.first().map_or(cache.struct_size, |(_, first): &(_, mnnkv_cache)| first.struct_size);
+        if cache.struct_size != size {
+            bail!(InvalidArgument, "caches[{i}].struct_size is {}; {size} expected, as the first", cache.struct_size);
+        }
+        // SAFETY: passed on.
+        let layout = unsafe { layout::checked(cache.layout) }.map_err(|e| named(i, &e))?;
+        memory::push(&mut buffers, (cache.key, layout.key_bytes(), i, "key"))?;
+        memory::push(&mut buffers, (cache.value, layout.value_bytes(), i, "value"))?;
+        memory::push(&mut all, (place, cache))?;
+        place = place.wrapping_byte_add(size as usize);
+    }
+    buffers.sort_unstable_by_key(|buffer| buffer.0.addr());
+    for pair in buffers.windows(2) {
+        let [(a, a_len, i, a_name), (b, _, j, b_name)] = [pair[0], pair[1]];
+        if a.addr().saturating_add(a_len) > b.addr() && !a.is_null() {
+            bail!(InvalidArgument, "{a_name} of caches[{i}] and {b_name} of caches[{j}] overlap");
+        }
+    }
+    Ok(all)
+}
+
+/// A cache that the compressor can work on.
+struct PackedLayer<'a> {
+    layout: Layout,
+    key: &'a mut [u8],
+    value: &'a mut [u8],
+}
+
+impl PackedLayer<'_> {
+    /// # Safety
+    /// As [`layout::checked_cache`].
+    unsafe fn new(file: &Compressor, cache: &mnnkv_cache, kv_len: u32) -> Result<Self> {
+        // SAFETY: passed on.
+        let (layout, key, value) = unsafe { layout::checked_cache(cache.layout, cache.key, cache.value) }?;
+        let rows = layout.rows();
+        if rows.key_dtype != rows.value_dtype {
+            let (k, v) = (rows.key_dtype.name(), rows.value_dtype.name());
+            bail!(Unsupported, "layout->key_dtype is {k}, value_dtype is {v}; one type for both expected");
+        }
+        if rows.dims != file.head_dim() {
+            let (given, expected) = (rows.dims, file.head_dim());
+            bail!(InvalidArgument, "layout->head_dim is {given}; {expected} expected, as in the weights file");
+        }
+        if cache.kv_len != kv_len {
+            bail!(InvalidArgument, "kv_len is {}; {kv_len} expected, as in caches[0]", cache.kv_len);
+        }
+        layout.range(0, kv_len)?;
+        Ok(PackedLayer { layout, key, value })
+    }
+}
+
+/// The compressed rows of K and V of every layer.
+fn compress_all(
+    file: &Compressor,
+    first_layer: usize,
+    plan: &Plan,
+    layers: &[PackedLayer],
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let (mut work, mut keys, mut values) = (Workspace::default(), Vec::new(), Vec::new());
+    let mut results = Vec::new();
+    memory::reserve(&mut results, layers.len())?;
+    for (i, layer) in layers.iter().enumerate() {
+        let rows = layer.layout.rows();
+        let range = layer.layout.range(0, plan.len() as u32)?;
+        memory::resize(&mut keys, rows.key_bytes(plan.len()))?;
+        memory::resize(&mut values, rows.value_bytes(plan.len()))?;
+        mnnkv::layout::gather(&layer.layout, layer.key, layer.value, range, &mut keys, &mut values)?;
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        memory::resize(&mut key, rows.key_bytes(plan.new_len()))?;
+        memory::resize(&mut value, rows.value_bytes(plan.new_len()))?;
+        let tokens = Tokens { dtype: rows.key_dtype, heads: rows.heads };
+        file.run(first_layer + i, plan, tokens, &keys, &values, &mut key, &mut value, &mut work)
+            .map_err(|e| named(i, &e))?;
+        memory::push(&mut results, (key, value))?;
+    }
+    Ok(results)
+}

@@ -1,0 +1,514 @@
+//! Exports of KV caches as int8: model quantises, and layout gathers and scatters for it.
+
+use crate::kv_int8::{self, Order, Scales, Shape, Symmetry, ranges};
+use mnnkv::dtype::Dtype;
+use mnnkv::ffi::layout::{buffers, buffers_mut, checked, mnnkv_layout};
+use mnnkv::ffi::panic::guard;
+use mnnkv::ffi::pointer::{self, Sized32, SizedOut};
+use mnnkv::ffi::status::mnnkv_status;
+use mnnkv::layout::{self, Layout, TokenRange};
+use mnnkv::status::{Error, Result, bail};
+use mnnkv::sys::memory;
+use std::ffi::c_void;
+
+/// mnnkv_kv_int8_shape::order: [token][head][dim], what a projection writes.
+pub const MNNKV_ORDER_TOKEN_HEAD_DIM: u32 = 1;
+/// mnnkv_kv_int8_shape::order: [head][token][dim], what mnnkv_kv_gather writes.
+pub const MNNKV_ORDER_HEAD_TOKEN_DIM: u32 = 2;
+
+/// mnnkv_kv_int8_parameters: as many steps below 0 as above, and every offset 0. What exporters do unless told
+/// otherwise; some runtimes ignore offsets, so this is what all of them read right.
+pub const MNNKV_KV_INT8_SYMMETRIC: u32 = 1;
+/// mnnkv_kv_int8_parameters: 255 steps from the least to the greatest number (or 0).
+pub const MNNKV_KV_INT8_ASYMMETRIC: u32 = 2;
+
+const _: () = assert!(
+    MNNKV_ORDER_TOKEN_HEAD_DIM == Order::TokenHeadDim as u32
+        && MNNKV_ORDER_HEAD_TOKEN_DIM == Order::HeadTokenDim as u32
+        && MNNKV_KV_INT8_SYMMETRIC == Symmetry::Symmetric as u32
+        && MNNKV_KV_INT8_ASYMMETRIC == Symmetry::Asymmetric as u32
+);
+
+/// The values of K or of V: element type, order and lengths. There are kv_heads * head_dim * tokens of them, dense, in
+/// the byte order of the machine, without need for alignment; their codes are int8, one for each, in the same order.
+/// Functions take lengths besides, which must be those of the shape: of values in bytes, of codes in codes.
+///
+/// A channel is a dim of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_kv_int8_shape {
+    /// sizeof(mnnkv_kv_int8_shape)
+    pub struct_size: u32,
+    /// MNNKV_DTYPE_F16, _BF16 or _F32.
+    pub dtype: u32,
+    /// MNNKV_ORDER_*.
+    pub order: u32,
+    /// KV heads (not query heads), at least 1.
+    pub kv_heads: u32,
+    /// Elements per head and token, at least 1.
+    pub head_dim: u32,
+    /// Any number; 0 is legal.
+    pub tokens: u32,
+    /// Must be 0.
+    pub reserved: [u32; 2],
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_kv_int8_shape {
+    const MIN: usize = 32;
+}
+const _: () = assert!(size_of::<mnnkv_kv_int8_shape>() == 32);
+
+/// A scale and an offset for each channel of K or of V.
+///
+///   code  = clamp(rint(value / scale + offset), -128, 127)
+///   value = (code - offset) * scale
+///
+/// in f32, rounded to nearest with ties to even. Scales are finite and at least 2^-100, offsets are integers from -128
+/// to 127 (0 in symmetric files); anything else is INVALID_ARGUMENT and the message names the channel. Where a file has
+/// one scale for all channels, repeat it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_kv_int8_scales {
+    /// sizeof(mnnkv_kv_int8_scales)
+    pub struct_size: u32,
+    /// Length of both arrays: kv_heads * head_dim.
+    pub channels: u32,
+    /// A scale for each channel.
+    pub scale: *const f32,
+    /// An offset for each channel.
+    pub offset: *const f32,
+    /// Must be 0.
+    pub reserved: [u32; 2],
+}
+
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
+unsafe impl Sized32 for mnnkv_kv_int8_scales {
+    const MIN: usize = size_of::<mnnkv_kv_int8_scales>();
+}
+
+/// What values lose on the way to int8 and back. Set struct_size before the call; the fields it covers are written.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_kv_int8_figures {
+    /// sizeof(mnnkv_kv_int8_figures)
+    pub struct_size: u32,
+    /// The channel whose root mean square difference is the largest; the first of equals.
+    pub worst_channel: u32,
+    /// Values compared.
+    pub elements: u64,
+    /// Values beyond the range of codes. Their error has no bound; all others are off by half a scale at most, and
+    /// by their rounding to the element type.
+    pub saturated: u64,
+    /// The largest absolute difference.
+    pub max_abs_error: f64,
+    /// The root of the mean square difference.
+    pub rms_error: f64,
+    /// That over the root of the mean square value; 0 where nothing differs, infinite where all values are 0 and some
+    /// restored one is not.
+    pub relative_rms_error: f64,
+    /// The cosine of the angle between values and restored values; 1 where nothing differs, 0 where one side is all
+    /// zeros or infinite.
+    pub cosine_similarity: f64,
+    /// Written as 0.
+    pub reserved: [u32; 2],
+}
+
+// SAFETY: repr(C), begins with a u32, integers and floats only.
+unsafe impl Sized32 for mnnkv_kv_int8_figures {
+    const MIN: usize = 64;
+}
+const _: () = assert!(size_of::<mnnkv_kv_int8_figures>() == 64);
+
+impl mnnkv_kv_int8_shape {
+    fn check(&self) -> Result<Shape> {
+        pointer::reserved(&self.reserved, "shape")?;
+        Shape::new(
+            Dtype::from_code(self.dtype, "shape->dtype")?,
+            Order::from_code(self.order, "shape->order")?,
+            self.kv_heads as usize,
+            self.head_dim as usize,
+            self.tokens as usize,
+        )
+    }
+}
+
+/// # Safety
+/// As [`pointer::required`].
+unsafe fn shape(ptr: *const mnnkv_kv_int8_shape) -> Result<Shape> {
+    // SAFETY: passed on.
+    unsafe { pointer::required(ptr, "shape") }?.check()
+}
+
+/// What errors name a struct of scales and its two arrays.
+type Names = [&'static str; 3];
+const SCALES: Names = ["scales", "scales->scale", "scales->offset"];
+const KEY_SCALES: Names = ["key_scales", "key_scales->scale", "key_scales->offset"];
+const VALUE_SCALES: Names = ["value_scales", "value_scales->scale", "value_scales->offset"];
+
+/// Scales that C handed over, and where they lie.
+struct Given<'a> {
+    scales: Scales<'a>,
+    places: [(*const c_void, usize, &'static str); 2],
+}
+
+impl Given<'_> {
+    /// Fails when an output overlaps the scales.
+    fn apart_from(&self, output: (*const c_void, usize, &str)) -> Result<()> {
+        self.places.iter().try_for_each(|place| pointer::disjoint(output, *place))
+    }
+}
+
+/// # Safety
+/// As [`pointer::required`], and both arrays are as long as it says.
+unsafe fn scales<'a>(
+    ptr: *const mnnkv_kv_int8_scales,
+    [name, scale_name, offset_name]: Names,
+    channels: usize,
+) -> Result<Given<'a>> {
+    // SAFETY: passed on.
+    let given = unsafe { pointer::required(ptr, name) }?;
+    pointer::reserved(&given.reserved, name)?;
+    if given.channels as usize != channels {
+        bail!(InvalidArgument, "{name}->channels is {}; kv_heads * head_dim is {channels}", given.channels);
+    }
+    // SAFETY: passed on.
+    let (scale, offset) = unsafe {
+        (pointer::input(given.scale, channels, scale_name)?, pointer::input(given.offset, channels, offset_name)?)
+    };
+    let scales = Scales::new(scale, offset).map_err(|e| e.within(name))?;
+    let bytes = size_of_val(scale);
+    Ok(Given { scales, places: [(given.scale.cast(), bytes, "scale"), (given.offset.cast(), bytes, "offset")] })
+}
+
+/// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the
+/// ranges of nothing). Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_int8_ranges_clear(channels: usize, min: *mut f32, max: *mut f32) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let (min, max) = unsafe { ranges_mut(channels, min, max) }?;
+        ranges::clear(min, max);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// Both arrays are writable for `channels` numbers.
+unsafe fn ranges_mut<'a>(channels: usize, min: *mut f32, max: *mut f32) -> Result<(&'a mut [f32], &'a mut [f32])> {
+    let bytes = channels.saturating_mul(size_of::<f32>());
+    pointer::disjoint((min.cast(), bytes, "min"), (max.cast(), bytes, "max"))?;
+    // SAFETY: passed on; they do not overlap.
+    unsafe { Ok((pointer::output(min, channels, "min")?, pointer::output(max, channels, "max")?)) }
+}
+
+/// Widens the ranges of channels by a batch of K or of V, as it goes into the cache (K after RoPE).
+///
+/// values: values_len bytes, those of the shape. min, max: kv_heads * head_dim numbers each, changed in place. Call it
+/// with every batch: in any order and any split the ranges come out the same, and those of several threads are merged
+/// by taking the lesser min and the greater max of each channel.
+/// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
+/// that of the shape, a range that is neither cleared nor finite; no range has changed then. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_int8_ranges_update(
+    shape: *const mnnkv_kv_int8_shape,
+    values: *const c_void,
+    values_len: usize,
+    min: *mut f32,
+    max: *mut f32,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let shape = unsafe { self::shape(shape) }?;
+        let bytes = shape.channels().saturating_mul(size_of::<f32>());
+        for (array, name) in [(min, "min"), (max, "max")] {
+            pointer::disjoint((array.cast(), bytes, name), (values, values_len, "values"))?;
+        }
+        let (values, (min, max)) =
+            // SAFETY: as above; ranges overlap nothing.
+            unsafe { (pointer::input_bytes(values, values_len, "values")?, ranges_mut(shape.channels(), min, max)?) };
+        ranges::update(&shape, values, min, max)
+    })
+}
+
+/// Makes scales and offsets of what calibration saw.
+///
+///   lo = min(min, 0), hi = max(max, 0), in f32
+///   MNNKV_KV_INT8_SYMMETRIC    scale = max(-lo, hi) / 127      offset = 0
+///   MNNKV_KV_INT8_ASYMMETRIC   scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
+///
+/// and no scale below 2^-23. dtype: the element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32; scales are
+/// rounded to it, as files in that type hold them, and written as f32. min, max, scale, offset: channels numbers each.
+/// INVALID_ARGUMENT: another symmetry or dtype, a channel of which nothing was observed, or one whose scale overflows
+/// dtype (the message names it); nothing is written then. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_int8_parameters(
+    min: *const f32,
+    max: *const f32,
+    channels: usize,
+    symmetry: u32,
+    dtype: u32,
+    scale: *mut f32,
+    offset: *mut f32,
+) -> mnnkv_status {
+    guard(|| {
+        let bytes = channels.saturating_mul(size_of::<f32>());
+        let outputs = [(scale.cast_const().cast(), bytes, "scale"), (offset.cast_const().cast(), bytes, "offset")];
+        for output in outputs {
+            pointer::disjoint(output, (min.cast(), bytes, "min"))?;
+            pointer::disjoint(output, (max.cast(), bytes, "max"))?;
+        }
+        pointer::disjoint(outputs[0], outputs[1])?;
+        let (symmetry, dtype) = (Symmetry::from_code(symmetry, "symmetry")?, Dtype::from_code(dtype, "dtype")?);
+        // SAFETY: the caller vouches for its pointers; outputs overlap nothing.
+        let (min, max, scale, offset) = unsafe {
+            (
+                pointer::input(min, channels, "min")?,
+                pointer::input(max, channels, "max")?,
+                pointer::output(scale, channels, "scale")?,
+                pointer::output(offset, channels, "offset")?,
+            )
+        };
+        kv_int8::parameters(min, max, symmetry, dtype, scale, offset)
+    })
+}
+
+/// Turns values into codes.
+///
+/// values: values_len bytes, those of the shape. codes: room for codes_cap codes; kv_heads * head_dim * tokens are
+/// written. Values beyond the range of codes saturate, infinities too; NaN gets the code of 0. Codes do not depend on
+/// the CPU.
+/// INVALID_ARGUMENT: values_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: codes_cap;
+/// mnnkv_last_error says what is needed. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_int8_quantize(
+    shape: *const mnnkv_kv_int8_shape,
+    values: *const c_void,
+    values_len: usize,
+    scales: *const mnnkv_kv_int8_scales,
+    codes: *mut i8,
+    codes_cap: usize,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let shape = unsafe { self::shape(shape) }?;
+        // SAFETY: as above.
+        let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
+        if codes_cap < shape.elements() {
+            return Err(Error::too_small("codes_cap (codes)", codes_cap, shape.elements()));
+        }
+        let output = (codes.cast_const().cast(), shape.elements(), "codes");
+        pointer::disjoint(output, (values, values_len, "values"))?;
+        given.apart_from(output)?;
+        // SAFETY: as above; codes overlap nothing.
+        let (values, codes) = unsafe {
+            (pointer::input_bytes(values, values_len, "values")?, pointer::output(codes, shape.elements(), "codes")?)
+        };
+        kv_int8::quantize(&shape, values, &given.scales, codes)
+    })
+}
+
+/// Turns codes into values.
+///
+/// codes: codes_len codes, those of the shape. values: room for values_cap bytes, of which the shape's are written,
+/// rounded to its dtype. A product beyond the largest number of the dtype becomes infinite (F16: with scales over 256).
+/// Values do not depend on the CPU.
+/// INVALID_ARGUMENT: codes_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: values_cap; mnnkv_last_error
+/// says what is needed. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_int8_dequantize(
+    shape: *const mnnkv_kv_int8_shape,
+    codes: *const i8,
+    codes_len: usize,
+    scales: *const mnnkv_kv_int8_scales,
+    values: *mut c_void,
+    values_cap: usize,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let shape = unsafe { self::shape(shape) }?;
+        // SAFETY: as above.
+        let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
+        if values_cap < shape.bytes() {
+            return Err(Error::too_small("values_cap (bytes)", values_cap, shape.bytes()));
+        }
+        let output = (values.cast_const(), shape.bytes(), "values");
+        pointer::disjoint(output, (codes.cast(), codes_len, "codes"))?;
+        given.apart_from(output)?;
+        // SAFETY: as above; values overlap nothing.
+        let (codes, values) = unsafe {
+            (pointer::input(codes, codes_len, "codes")?, pointer::output_bytes(values, shape.bytes(), "values")?)
+        };
+        kv_int8::dequantize(&shape, codes, &given.scales, values)
+    })
+}
+
+/// Turns values into codes and back and says what that costs. values: values_len bytes, those of the shape. Set
+/// figures->struct_size first.
+/// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
+/// that of the shape, or bad scales. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_int8_measure(
+    shape: *const mnnkv_kv_int8_shape,
+    values: *const c_void,
+    values_len: usize,
+    scales: *const mnnkv_kv_int8_scales,
+    figures: *mut mnnkv_kv_int8_figures,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let shape = unsafe { self::shape(shape) }?;
+        // SAFETY: as above.
+        let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
+        let (values, figures) =
+            // SAFETY: as above.
+            unsafe { (pointer::input_bytes(values, values_len, "values")?, SizedOut::new(figures, "figures")?) };
+        let errors = kv_int8::errors(&shape, values, &given.scales)?;
+        let total = errors.total;
+        figures.set(&mnnkv_kv_int8_figures {
+            struct_size: size_of::<mnnkv_kv_int8_figures>() as u32,
+            worst_channel: errors.worst_channel() as u32,
+            elements: total.elements,
+            saturated: total.saturated,
+            max_abs_error: total.max_abs_error,
+            rms_error: total.rms_error,
+            relative_rms_error: total.relative_rms_error,
+            cosine_similarity: total.cosine_similarity,
+            reserved: [0; 2],
+        });
+        Ok(())
+    })
+}
+
+/// Dense rows of a cache on their way between layout and model.
+struct Rows {
+    key_shape: Shape,
+    value_shape: Shape,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Rows {
+    fn new(layout: &Layout, range: TokenRange) -> Result<Self> {
+        let layout::Rows { key_dtype, value_dtype, heads, dims } = layout.rows();
+        let shape = |dtype| Shape::new(dtype, Order::HeadTokenDim, heads, dims, range.count());
+        let (key_shape, value_shape) = (shape(key_dtype)?, shape(value_dtype)?);
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        memory::resize(&mut key, key_shape.bytes())?;
+        memory::resize(&mut value, value_shape.bytes())?;
+        Ok(Rows { key_shape, value_shape, key, value })
+    }
+}
+
+/// Copies tokens begin .. begin + count out of a packed cache as codes, as mnnkv_kv_gather and mnnkv_kv_int8_quantize
+/// would together.
+///
+/// key, value: the buffers of the layout. key_scales, value_scales: of kv_heads * head_dim channels each. key_codes,
+/// value_codes: [head][token][dim], kv_heads * count * head_dim codes each; cap_each is the capacity of each. Takes
+/// memory for the values of the range while it works.
+/// INVALID_ARGUMENT: the range is not inside max_tokens, or bad scales. BUFFER_TOO_SMALL: cap_each; mnnkv_last_error
+/// says what is needed. OUT_OF_MEMORY. Any thread, also on the same cache as long as nobody writes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_int8_gather(
+    layout: *const mnnkv_layout,
+    key: *const c_void,
+    value: *const c_void,
+    begin: u32,
+    count: u32,
+    key_scales: *const mnnkv_kv_int8_scales,
+    value_scales: *const mnnkv_kv_int8_scales,
+    key_codes: *mut i8,
+    value_codes: *mut i8,
+    cap_each: usize,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let layout = unsafe { checked(layout) }?;
+        let range = layout.range(begin, count)?;
+        let channels = layout.rows().heads * layout.rows().dims;
+        let (of_key, of_value) =
+            // SAFETY: as above.
+            unsafe { (scales(key_scales, KEY_SCALES, channels)?, scales(value_scales, VALUE_SCALES, channels)?) };
+        let len = channels * range.count();
+        if cap_each < len {
+            return Err(Error::too_small("cap_each (codes)", cap_each, len));
+        }
+        let outputs =
+            [(key_codes.cast_const().cast(), len, "key_codes"), (value_codes.cast_const().cast(), len, "value_codes")];
+        pointer::disjoint(outputs[0], outputs[1])?;
+        for output in outputs {
+            pointer::disjoint(output, (key, layout.key_bytes(), "key"))?;
+            pointer::disjoint(output, (value, layout.value_bytes(), "value"))?;
+            of_key.apart_from(output)?;
+            of_value.apart_from(output)?;
+        }
+        // SAFETY: as above; codes overlap nothing.
+        let ((key, value), key_codes, value_codes) = unsafe {
+            (
+                buffers(&layout, key, value)?,
+                pointer::output(key_codes, len, "key_codes")?,
+                pointer::output(value_codes, len, "value_codes")?,
+            )
+        };
+        let mut rows = Rows::new(&layout, range)?;
+        layout::gather(&layout, key, value, range, &mut rows.key, &mut rows.value)?;
+        kv_int8::quantize(&rows.key_shape, &rows.key, &of_key.scales, key_codes)?;
+        kv_int8::quantize(&rows.value_shape, &rows.value, &of_value.scales, value_codes)
+    })
+}
+
+/// Writes codes as values into tokens begin .. begin + count of a packed cache, as mnnkv_kv_int8_dequantize and
+/// mnnkv_kv_scatter would together.
+///
+/// key_codes, value_codes: [head][token][dim], len_each codes in each, exactly those of the range. key_scales,
+/// value_scales: of kv_heads * head_dim channels each. Padding and other tokens are untouched. Takes memory for the
+/// values of the range while it works.
+/// INVALID_ARGUMENT: the range is not inside max_tokens, len_each, or bad scales; OUT_OF_MEMORY. The cache has not
+/// changed then. One thread per cache.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_int8_scatter(
+    layout: *const mnnkv_layout,
+    key_codes: *const i8,
+    value_codes: *const i8,
+    len_each: usize,
+    key_scales: *const mnnkv_kv_int8_scales,
+    value_scales: *const mnnkv_kv_int8_scales,
+    begin: u32,
+    count: u32,
+    key: *mut c_void,
+    value: *mut c_void,
+) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let layout = unsafe { checked(layout) }?;
+        let range = layout.range(begin, count)?;
+        let channels = layout.rows().heads * layout.rows().dims;
+        let (of_key, of_value) =
+            // SAFETY: as above.
+            unsafe { (scales(key_scales, KEY_SCALES, channels)?, scales(value_scales, VALUE_SCALES, channels)?) };
+        let len = channels * range.count();
+        if len_each != len {
+            bail!(InvalidArgument, "len_each is {len_each}; {len} expected for {count} tokens");
+        }
+        let caches =
+            [(key.cast_const(), layout.key_bytes(), "key"), (value.cast_const(), layout.value_bytes(), "value")];
+        for cache in caches {
+            pointer::disjoint(cache, (key_codes.cast(), len, "key_codes"))?;
+            pointer::disjoint(cache, (value_codes.cast(), len, "value_codes"))?;
+            of_key.apart_from(cache)?;
+            of_value.apart_from(cache)?;
+        }
+        // SAFETY: as above; the cache overlaps no input.
+        let (key_codes, value_codes, (key, value)) = unsafe {
+            (
+                pointer::input(key_codes, len, "key_codes")?,
+                pointer::input(value_codes, len, "value_codes")?,
+                buffers_mut(&layout, key, value)?,
+            )
+        };
+        let mut rows = Rows::new(&layout, range)?;
+        kv_int8::dequantize(&rows.key_shape, key_codes, &of_key.scales, &mut rows.key)?;
+        kv_int8::dequantize(&rows.value_shape, value_codes, &of_value.scales, &mut rows.value)?;
+        layout::scatter(&layout, &rows.key, &rows.value, range, key, value)
+    })
+}

@@ -1,0 +1,13 @@
+//! The C exports of the crate. Each file holds those of one room and only converts; the helpers are those of
+//! [`mnnkv::ffi`]. The doc comments become `include/mnnkv/model.h`.
+
+#![allow(non_camel_case_types)]
+#![allow(clippy::missing_safety_doc)] // mnnkv.h states the duties of a caller once, for all functions
+
+pub mod compressor;
+pub mod compressor_caches;
+pub mod compressor_write;
+pub mod kv_int8;
+pub mod msmodelslim;
+pub mod msmodelslim_writer;
+pub mod sizing;

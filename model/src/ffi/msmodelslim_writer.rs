@@ -1,0 +1,250 @@
+//! Exports of the writer of model::msmodelslim.
+
+use crate::msmodelslim::{Tag, WriteOptions, Writer};
+use crate::safetensors::Dtype;
+use mnnkv::ffi::panic::{Handle, guard};
+use mnnkv::ffi::pointer::{self, Out, Sized32};
+use mnnkv::ffi::status::mnnkv_status;
+use mnnkv::ffi::version;
+use mnnkv::status::{Result, Status, bail, error};
+use mnnkv::sys::memory;
+use std::ffi::{c_char, c_void};
+
+/// A directory of quantised weights that is being written: a handle from mnnkv_msmodelslim_writer_create.
+///
+/// First everything is announced, with its shape, then its contents come in the same order:
+///
+///   mnnkv_msmodelslim_writer_tensor, _linear, _kv              once for each
+///   mnnkv_msmodelslim_writer_append, _append_rows, _append_kv  the same one by one; a tensor or linear in pieces
+///   mnnkv_msmodelslim_writer_finish                            the directory is complete
+///
+/// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json, which
+/// is written last: a directory that has one is whole. Tensors lie in the order of the announcements without gaps:
+/// behind an int8 weight whose size is no multiple of 4 they are not aligned, which some readers refuse; announce such
+/// a weight last. What answers INVALID_ARGUMENT before finish, or OUT_OF_MEMORY, has changed nothing and may be called
+/// again. One thread at a time.
+pub struct mnnkv_msmodelslim_writer(Handle<Option<Writer>>);
+
+/// How a directory is written. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct mnnkv_msmodelslim_writer_options {
+    /// sizeof(mnnkv_msmodelslim_writer_options)
+    pub struct_size: u32,
+    /// 1 = weights have offsets, which not every runtime reads alike. 0 = offsets are zero.
+    pub asymmetric: u32,
+    /// Columns with one scale, a divisor of every linear's k; 0 = one scale for each row.
+    pub group_size: u64,
+    /// Bytes of tensors at which a part ends; 0 = one file without an index.
+    pub part_bytes: u64,
+    /// Must be 0.
+    pub reserved: [u32; 2],
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_msmodelslim_writer_options {
+    const MIN: usize = 32;
+}
+const _: () = assert!(size_of::<mnnkv_msmodelslim_writer_options>() == 32);
+
+/// # Safety
+/// `writer` is NULL or live.
+unsafe fn with(writer: *mut mnnkv_msmodelslim_writer, body: impl FnOnce(&mut Writer) -> Result<()>) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: passed on.
+        let writer = unsafe { pointer::reference(writer, "writer") }?;
+        writer.0.with("writer", |writer| match writer {
+            Some(writer) => body(writer),
+            None => bail!(InvalidArgument, "the writer has finished"),
+        })
+    })
+}
+
+/// Prepares a directory at path (UTF-8, zero-terminated). It may exist, and must have no quantised weights or
+/// description; else its parent must exist. Nothing is written before the first contents. abi_version:
+/// MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_msmodelslim_writer_destroy.
+/// options: NULL = one file, scales for rows, no offsets. INVALID_ARGUMENT: path is no directory, or one with weights;
+/// an option out of range. IO: path cannot be looked at. UNSUPPORTED: another ABI. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
+    path: *const c_char,
+    options: *const mnnkv_msmodelslim_writer_options,
+    abi_version: u32,
+    out: *mut *mut mnnkv_msmodelslim_writer,
+) -> mnnkv_status {
+    guard(|| {
+        version::check_abi(abi_version)?;
+        // SAFETY: the caller vouches for its pointers.
+        let (path, options, out) = unsafe {
+            let options = pointer::options(options, "options")?.unwrap_or_default();
+            (pointer::path(path, "path")?, options, Out::new(out, "out")?)
+        };
+        pointer::reserved(&options.reserved, "options")?;
+        if options.asymmetric > 1 {
+            bail!(InvalidArgument, "options->asymmetric is {}; 0 or 1 expected", options.asymmetric);
+        }
+        let Ok(group_size) = usize::try_from(options.group_size) else {
+            bail!(InvalidArgument, "options->group_size is {}; at most {} expected", options.group_size, usize::MAX);
+        };
+        let options = WriteOptions { part_bytes: options.part_bytes, group_size, symmetric: options.asymmetric == 0 };
+        let writer = Writer::new(path, options)?;
+        out.set(Box::into_raw(memory::boxed(mnnkv_msmodelslim_writer(Handle::new(Some(writer))))?));
+        Ok(())
+    })
+}
+
+/// Frees a writer. What it wrote is removed unless it has finished. NULL is ignored. Works on a handle that answers
+/// INTERNAL. No other call may be under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_destroy(writer: *mut mnnkv_msmodelslim_writer) {
+    if writer.is_null() {
+        return;
+    }
+    guard(|| {
+        // SAFETY: the caller says the handle is from create and not destroyed yet.
+        drop(unsafe { Box::from_raw(writer) });
+        Ok(())
+    });
+}
+
+/// Announces a tensor that is copied as it is. tag: the word for the description, such as "FLOAT", or of the layer that
+/// it is of. dtype: as safetensors has it, such as "F16", "BF16", "F32", "I8". Texts are zero-terminated. shape: rank
+/// dimensions, outermost first; 0 for a single number.
+/// INVALID_ARGUMENT: a name that was announced or has no dot, an unknown word, a shape of no possible size, or contents
+/// have begun.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
+    writer: *mut mnnkv_msmodelslim_writer,
+    name: *const c_char,
+    tag: *const c_char,
+    dtype: *const c_char,
+    shape: *const u64,
+    rank: usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(writer, |writer| {
+            let name = pointer::text(name, "name")?;
+            let (tag, dtype) = (pointer::text(tag, "tag")?, pointer::text(dtype, "dtype")?);
+            let shape = pointer::input(shape, rank, "shape")?;
+            let unknown = |what, word| error!(InvalidArgument, "{what} is {word:?}, which is unknown");
+            let tag = Tag::from_word(tag).ok_or_else(|| unknown("tag", tag))?;
+            let dtype = Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?;
+            writer.tensor(name, tag, dtype, shape)
+        })
+    }
+}
+
+/// Announces a linear's weight, n rows by k columns, that comes as floats and is quantised to W8A16: name.weight,
+/// name.weight_scale and name.weight_offset. name: zero-terminated. Its bias, if any, is a tensor of its own.
+/// INVALID_ARGUMENT: a name that was announced, no rows or columns, group_size does not divide k, or contents have
+/// begun.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_linear(
+    writer: *mut mnnkv_msmodelslim_writer,
+    name: *const c_char,
+    n: usize,
+    k: usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe { with(writer, |writer| writer.linear(pointer::text(name, "name")?, n, k)) }
+}
+
+/// Announces the KV scales of a layer (C8). prefix: the name of its attention module, zero-terminated. channels: KV
+/// heads times head_dim. INVALID_ARGUMENT: as mnnkv_msmodelslim_writer_linear.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
+    writer: *mut mnnkv_msmodelslim_writer,
+    prefix: *const c_char,
+    channels: usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe { with(writer, |writer| writer.kv(pointer::text(prefix, "prefix")?, channels)) }
+}
+
+/// The next len bytes of an announced tensor, little endian. INVALID_ARGUMENT: another one is due, or more bytes than
+/// are left. NOT_FOUND, IO: the directory cannot be written, such as where its parent is missing; then only destroy is
+/// left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
+    writer: *mut mnnkv_msmodelslim_writer,
+    name: *const c_char,
+    data: *const c_void,
+    len: usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(writer, |writer| {
+            let (name, data) = (pointer::text(name, "name")?, pointer::input_bytes(data, len, "data")?);
+            writer.append(name, data)
+        })
+    }
+}
+
+/// The next count floats of an announced linear: whole rows. INVALID_ARGUMENT: another one is due, no whole rows, more
+/// than are left, a number that is not finite, or, with asymmetric, numbers that are further apart than f32 reaches;
+/// nothing is written then. NOT_FOUND, IO: as mnnkv_msmodelslim_writer_append.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
+    writer: *mut mnnkv_msmodelslim_writer,
+    name: *const c_char,
+    weights: *const f32,
+    count: usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(writer, |writer| {
+            let (name, weights) = (pointer::text(name, "name")?, pointer::input(weights, count, "weights")?);
+            writer.append_rows(name, weights)
+        })
+    }
+}
+
+/// The KV scales of an announced layer: channels floats each. key_offset, value_offset: whole numbers from -128 to 127,
+/// or NULL for zeros, which every runtime reads alike. INVALID_ARGUMENT: another one is due, another number of
+/// channels, a scale that is not positive, or an offset that is no code. NOT_FOUND, IO: as
+/// mnnkv_msmodelslim_writer_append.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
+    writer: *mut mnnkv_msmodelslim_writer,
+    prefix: *const c_char,
+    key_scale: *const f32,
+    key_offset: *const f32,
+    value_scale: *const f32,
+    value_offset: *const f32,
+    channels: usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(writer, |writer| {
+            let prefix = pointer::text(prefix, "prefix")?;
+            let optional = |offset: *const f32, name| match offset.is_null() {
+                true => Ok(None),
+                false => pointer::input(offset, channels, name).map(Some),
+            };
+            let key = (pointer::input(key_scale, channels, "key_scale")?, optional(key_offset, "key_offset")?);
+            let value =
+                (pointer::input(value_scale, channels, "value_scale")?, optional(value_offset, "value_offset")?);
+            writer.append_kv(prefix, key, value)
+        })
+    }
+}
+
+/// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. IO: the directory cannot
+/// be written. What was written is removed then, and only destroy is left, as it is on success. OUT_OF_MEMORY: nothing
+/// was changed; call again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_msmodelslim_writer_finish(writer: *mut mnnkv_msmodelslim_writer) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: the caller vouches for its pointers.
+        let writer = unsafe { pointer::reference(writer, "writer") }?;
+        writer.0.with("writer", |place| {
+            let Some(writer) = place else { bail!(InvalidArgument, "the writer has finished") };
+            let result = writer.finish();
+            if !matches!(&result, Err(e) if e.status() == Status::OutOfMemory) {
+                *place = None;
+            }
+            result
+        })
+    })
+}

@@ -1,0 +1,546 @@
+//! Exports of KV-cache sizing.
+
+use crate::names::Joined;
+use crate::sizing::{Element, H2o, Kv, Layer, Lossless, Model, Report, Request, Savings, Setup, Sizer, Span};
+use mnnkv::ffi::panic::guard;
+use mnnkv::ffi::pointer::{self, Out, Sized32, SizedOut};
+use mnnkv::ffi::status::mnnkv_status;
+use mnnkv::ffi::version;
+use mnnkv::status::{Result, bail, error};
+use mnnkv::sys::memory;
+use std::ffi::c_char;
+
+/// 8-bit floating point (E4M3, E5M2): mnnkv_sizing_options::element alone takes it.
+pub const MNNKV_DTYPE_FP8: u32 = 7;
+/// 4-bit integers, two in a byte: mnnkv_sizing_options::element alone takes it.
+pub const MNNKV_DTYPE_INT4: u32 = 8;
+
+/// mnnkv_sizing_layer_info::kind: keeps every token.
+pub const MNNKV_LAYER_FULL: u32 = 1;
+/// mnnkv_sizing_layer_info::kind: keeps the last most_tokens tokens (sliding window).
+pub const MNNKV_LAYER_SLIDING: u32 = 2;
+/// mnnkv_sizing_layer_info::kind: keeps the tokens of a chunk of most_tokens (chunked attention).
+pub const MNNKV_LAYER_CHUNKED: u32 = 3;
+/// mnnkv_sizing_layer_info::kind: reads the cache of an earlier layer and has none of its own.
+pub const MNNKV_LAYER_SHARED: u32 = 4;
+/// mnnkv_sizing_layer_info::kind: has a state of fixed size and no cache (linear attention, state space, convolution).
+pub const MNNKV_LAYER_RECURRENT: u32 = 5;
+
+/// mnnkv_sizing_options::lossless_scope: the first lossless_front_n layers.
+pub const MNNKV_SCOPE_FRONT_N: u32 = 1;
+/// mnnkv_sizing_options::lossless_scope: the layers that tokens are evicted from.
+pub const MNNKV_SCOPE_H2O_KEPT: u32 = 2;
+
+/// The most tokens that sizes are given for: 2^31 - 1, the longest cache.
+pub const MNNKV_SIZING_MAX_TOKENS: u64 = 2147483647;
+
+const _: () = assert!(MNNKV_SIZING_MAX_TOKENS == crate::sizing::MAX_TOKENS);
+
+/// What a model's config.json says about its KV cache: a handle from mnnkv_sizing_create. It never changes, so any
+/// number of threads may ask it at once.
+///
+/// A layer with KV heads keeps 2 * kv_heads * head_dim elements per token (MHA, GQA, MQA), one with latent attention
+/// (MLA) kv_lora_rank + qk_rope_head_dim. Layers with a window or chunk keep at most that many tokens. Bytes are those
+/// of the tokens: what allocators round up to is not counted.
+///
+///   mnnkv_sizing* model = NULL;
+///   mnnkv_sizing_options options;
+///   uint64_t tokens = 0, bytes = 0;
+///   mnnkv_sizing_options_default(&options);
+///   options.h2o_ratio = 3.5;
+///   if (mnnkv_sizing_create(json, json_len, MNNKV_ABI_VERSION, &model) == MNNKV_OK &&
+///       mnnkv_sizing_longest(model, &options, 4ull << 30, &tokens, &bytes) == MNNKV_OK) { ... }
+///   mnnkv_sizing_destroy(model);
+pub struct mnnkv_sizing(Model);
+
+/// A model as a whole. Set struct_size before the call; the fields it covers are written.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_sizing_info {
+    /// sizeof(mnnkv_sizing_info)
+    pub struct_size: u32,
+    /// Decoder layers, with a cache or without.
+    pub layers: u32,
+    /// Layers that have a cache of their own.
+    pub cache_layers: u32,
+    /// Element type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
+    pub element: u32,
+    /// Longest context that the model was made for, in tokens; 0 = the config does not say.
+    pub max_context: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_sizing_info {
+    const MIN: usize = 24;
+}
+const _: () = assert!(size_of::<mnnkv_sizing_info>() == 24);
+
+/// One layer. Set struct_size before the call; the fields it covers are written. What a layer has not is 0.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_sizing_layer_info {
+    /// sizeof(mnnkv_sizing_layer_info)
+    pub struct_size: u32,
+    /// MNNKV_LAYER_*
+    pub kind: u32,
+    /// KV heads; 0 in latent attention.
+    pub kv_heads: u32,
+    /// Elements of a key, and of a value.
+    pub head_dim: u32,
+    /// Elements of a latent (MLA).
+    pub kv_lora_rank: u32,
+    /// Elements of the rotated key beside it (MLA).
+    pub qk_rope_head_dim: u32,
+    /// Most tokens that the layer keeps; 0 = all of them.
+    pub most_tokens: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Elements of the state of one sequence; 0 = the config does not say.
+    pub state_elements: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_sizing_layer_info {
+    const MIN: usize = 40;
+}
+const _: () = assert!(size_of::<mnnkv_sizing_layer_info>() == 40);
+
+/// How a cache is kept, and what is expected to be saved. Start from mnnkv_sizing_options_default; a NULL pointer means
+/// those defaults. Savings act in this order: tokens are evicted, elements become int8, cold bytes are compressed.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_sizing_options {
+    /// sizeof(mnnkv_sizing_options)
+    pub struct_size: u32,
+    /// Element type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
+    /// where its config does not say. Scales of quantised types are not counted.
+    pub element: u32,
+    /// Tensor-parallel ranks; 0 = 1. KV heads are dealt out evenly; where there are fewer heads than ranks each rank
+    /// has a copy of one. Latents (MLA) are whole on every rank.
+    pub ranks: u32,
+    /// Sequences of the asked length; 0 = 1.
+    pub batch: u32,
+    /// Eviction: one token in this many stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio with basis "logical";
+    /// 0 = none is evicted.
+    pub h2o_ratio: f64,
+    /// Lossless compression: raw over compressed bytes of cold tokens, 1 to 1,000,000, as measured on this model and
+    /// element type; 0 = none.
+    pub lossless_ratio: f64,
+    /// First layer to evict from; default 2.
+    pub h2o_layer_start: u32,
+    /// Last layer to evict from, -1 = the model's last; default -1.
+    pub h2o_layer_end: i32,
+    /// First and last tokens that always stay; default 288. While they alone are as many as the ratio allows, all stay.
+    pub h2o_protected_tokens: u32,
+    /// Nothing is evicted below this length; default 512.
+    pub h2o_trigger_tokens: u32,
+    /// 1: K and V are int8 with a scale and an offset per channel, which come with the weights; 0: they are not.
+    pub c8: u32,
+    /// Layers to compress: MNNKV_SCOPE_FRONT_N, MNNKV_SCOPE_H2O_KEPT, both, or 0 for none; default FRONT_N.
+    pub lossless_scope: u32,
+    /// Number of first layers to compress; more than the model has is all; default 2.
+    pub lossless_front_n: u32,
+    /// First and last tokens of a layer, which are never compressed; default 272.
+    pub lossless_hot_tokens: u32,
+    /// Must be 0.
+    pub reserved: [u32; 4],
+}
+
+// SAFETY: repr(C), begins with a u32, integers and floats only.
+unsafe impl Sized32 for mnnkv_sizing_options {
+    const MIN: usize = 80;
+}
+const _: () = assert!(size_of::<mnnkv_sizing_options>() == 80);
+
+impl Default for mnnkv_sizing_options {
+    fn default() -> Self {
+        let (h2o, lossless) = (H2o::new(1.0), Lossless::new(1.0));
+        mnnkv_sizing_options {
+            struct_size: size_of::<Self>() as u32,
+            element: 0,
+            ranks: 0,
+            batch: 0,
+            h2o_ratio: 0.0,
+            lossless_ratio: 0.0,
+            h2o_layer_start: h2o.first_layer,
+            h2o_layer_end: -1,
+            h2o_protected_tokens: h2o.protected_tokens,
+            h2o_trigger_tokens: h2o.trigger_tokens,
+            c8: 0,
+            lossless_scope: MNNKV_SCOPE_FRONT_N,
+            lossless_front_n: lossless.front_layers,
+            lossless_hot_tokens: lossless.hot_tokens,
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl mnnkv_sizing_options {
+    /// What it asks of a model.
+    fn check(&self, model: &Model) -> Result<(Setup, Savings)> {
+        pointer::reserved(&self.reserved, "options")?;
+        let element = match self.element {
+            0 => model.element.unwrap_or(Element::F16),
+            code => Element::from_code(code, "options->element")?,
+        };
+        let setup = Setup { element, ranks: self.ranks.max(1), batch: self.batch.max(1) };
+        if self.c8 > 1 {
+            bail!(InvalidArgument, "options->c8 is {}; 0 or 1 expected", self.c8);
+        }
+        if self.lossless_scope & !(MNNKV_SCOPE_FRONT_N | MNNKV_SCOPE_H2O_KEPT) != 0 {
+            let scope = self.lossless_scope;
+            bail!(InvalidArgument, "options->lossless_scope is {scope:#x}; FRONT_N (1) and H2O_KEPT (2) are known");
+        }
+        let last_layer = match self.h2o_layer_end {
+            -1 => None,
+            end => Some(u32::try_from(end).map_err(|_| {
+                error!(InvalidArgument, "options->h2o_layer_end is {end}; -1 for the last layer, or 0 or more expected")
+            })?),
+        };
+        let front = self.lossless_scope & MNNKV_SCOPE_FRONT_N != 0;
+        Ok((
+            setup,
+            Savings {
+                h2o: (self.h2o_ratio != 0.0).then_some(H2o {
+                    ratio: self.h2o_ratio,
+                    first_layer: self.h2o_layer_start,
+                    last_layer,
+                    protected_tokens: self.h2o_protected_tokens,
+                    trigger_tokens: self.h2o_trigger_tokens,
+                }),
+                c8: self.c8 == 1,
+                lossless: (self.lossless_ratio != 0.0).then_some(Lossless {
+                    ratio: self.lossless_ratio,
+                    front_layers: if front { self.lossless_front_n } else { 0 },
+                    h2o_layers: self.lossless_scope & MNNKV_SCOPE_H2O_KEPT != 0,
+                    hot_tokens: self.lossless_hot_tokens,
+                }),
+            },
+        ))
+    }
+}
+
+/// The bytes of a cache on one rank, all sequences together. Each number has the savings of those before it; what is
+/// off changes nothing. Set struct_size before the call; the fields it covers are written.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_sizing_total {
+    /// sizeof(mnnkv_sizing_total)
+    pub struct_size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Bytes: nothing is saved.
+    pub raw: u64,
+    /// Bytes: tokens are evicted. The most that a chat of this length has held, so it never falls as chats grow.
+    pub after_h2o: u64,
+    /// Bytes: and what stays is int8.
+    pub after_c8: u64,
+    /// Bytes: and its cold tokens are compressed; the cache between two steps.
+    pub after_lossless: u64,
+    /// Bytes: the most within a step, when a compressed layer is raw for attention to read and the next one is decoded,
+    /// while the blobs of both are kept. This is what has to fit.
+    pub peak: u64,
+    /// Bytes: C8's scales and offsets, one f32 each per channel of K and of V. They come with the weights and are in no
+    /// other number.
+    pub c8_scale_bytes: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_sizing_total {
+    const MIN: usize = 56;
+}
+const _: () = assert!(size_of::<mnnkv_sizing_total>() == 56);
+
+/// # Safety
+/// `sizing` is NULL or live.
+unsafe fn with(sizing: *const mnnkv_sizing, body: impl FnOnce(&Model) -> Result<()>) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: passed on.
+        body(unsafe { &pointer::reference(sizing, "sizing")?.0 })
+    })
+}
+
+/// # Safety
+/// `options` is NULL or as the header says.
+unsafe fn request(model: &Model, options: *const mnnkv_sizing_options) -> Result<(Setup, Savings)> {
+    // SAFETY: passed on.
+    unsafe { pointer::options(options, "options") }?.unwrap_or_default().check(model)
+}
+
+/// # Safety
+/// `options` is NULL or as the header says.
+unsafe fn sizer(model: &Model, options: *const mnnkv_sizing_options) -> Result<Sizer> {
+    // SAFETY: passed on.
+    let (setup, savings) = unsafe { request(model, options) }?;
+    Sizer::new(&model.layers, setup, &savings)
+}
+
+/// Fills in the defaults named at the fields, struct_size included: one sequence on one rank without savings. NULL is
+/// ignored. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing_options) {
+    if options.is_null() || !options.is_aligned() {
+        return;
+    }
+    // SAFETY: not NULL and aligned; the caller vouches for the rest.
+    unsafe { options.write(mnnkv_sizing_options::default()) };
+}
+
+/// Reads a Hugging Face config.json of len bytes (no terminating zero needed; at most 4 MiB).
+///
+/// Of a multimodal model the language model counts (text_config, llm_config, language_config, thinker_config). What the
+/// config leaves out is taken from the defaults of its model_type where those are known; every assumption, and what no
+/// number has, is in mnnkv_sizing_notes. Numbers alone are a config, too: {"num_hidden_layers": 32,
+/// "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}, or for MLA with "kv_lora_rank" and
+/// "qk_rope_head_dim". abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_sizing_destroy.
+/// INVALID_ARGUMENT: no JSON object; a key that is missing or has a value of another type or range, which the message
+/// names with what was found. UNSUPPORTED: attention whose cache this version cannot tell the size of; another ABI.
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_create(
+    config_json: *const c_char,
+    len: usize,
+    abi_version: u32,
+    out: *mut *mut mnnkv_sizing,
+) -> mnnkv_status {
+    guard(|| {
+        version::check_abi(abi_version)?;
+        let (config, out) =
+            // SAFETY: the caller vouches for its pointers.
+            unsafe { (pointer::input_bytes(config_json.cast(), len, "config_json")?, Out::new(out, "out")?) };
+        out.set(Box::into_raw(memory::boxed(mnnkv_sizing(Model::from_config(config)?))?));
+        Ok(())
+    })
+}
+
+/// Frees what mnnkv_sizing_create made. NULL is ignored. No other call on it may be under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_destroy(sizing: *mut mnnkv_sizing) {
+    if sizing.is_null() {
+        return;
+    }
+    guard(|| {
+        // SAFETY: the caller says the handle is from create and not destroyed yet.
+        drop(unsafe { Box::from_raw(sizing) });
+        Ok(())
+    });
+}
+
+/// The model as a whole. Set info->struct_size first. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_get_info(
+    sizing: *const mnnkv_sizing,
+    info: *mut mnnkv_sizing_info,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(sizing, |model| {
+            let info = SizedOut::new(info, "info")?;
+            info.set(&mnnkv_sizing_info {
+                struct_size: size_of::<mnnkv_sizing_info>() as u32,
+                layers: model.layers.len() as u32,
+                cache_layers: model.layers.iter().filter(|layer| layer.attention().is_some()).count() as u32,
+                element: model.element.map_or(0, Element::code),
+                max_context: model.max_context.unwrap_or(0),
+            });
+            Ok(())
+        })
+    }
+}
+
+/// One layer, counted from 0. Set info->struct_size first. INVALID_ARGUMENT: no such layer. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_get_layer_info(
+    sizing: *const mnnkv_sizing,
+    layer: u32,
+    info: *mut mnnkv_sizing_layer_info,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(sizing, |model| {
+            let info = SizedOut::new(info, "info")?;
+            match model.layers.get(layer as usize) {
+                Some(found) => info.set(&found.into()),
+                None => bail!(InvalidArgument, "layer is {layer}; the model has {}", model.layers.len()),
+            }
+            Ok(())
+        })
+    }
+}
+
+impl From<&Layer> for mnnkv_sizing_layer_info {
+    fn from(layer: &Layer) -> Self {
+        let mut out = mnnkv_sizing_layer_info {
+            struct_size: size_of::<Self>() as u32,
+            kind: MNNKV_LAYER_SHARED,
+            kv_heads: 0,
+            head_dim: 0,
+            kv_lora_rank: 0,
+            qk_rope_head_dim: 0,
+            most_tokens: 0,
+            reserved: 0,
+            state_elements: 0,
+        };
+        match *layer {
+            Layer::Shared => {}
+            Layer::Recurrent { state_elements } => {
+                out.kind = MNNKV_LAYER_RECURRENT;
+                out.state_elements = state_elements.unwrap_or(0);
+            }
+            Layer::Attention(attention) => {
+                (out.kind, out.most_tokens) = match attention.span {
+                    Span::Full => (MNNKV_LAYER_FULL, 0),
+                    Span::Sliding(window) => (MNNKV_LAYER_SLIDING, window),
+                    Span::Chunked(chunk) => (MNNKV_LAYER_CHUNKED, chunk),
+                };
+                match attention.kv {
+                    Kv::Heads { kv_heads, head_dim } => (out.kv_heads, out.head_dim) = (kv_heads, head_dim),
+                    Kv::Latent { kv_lora_rank, qk_rope_head_dim } => {
+                        (out.kv_lora_rank, out.qk_rope_head_dim) = (kv_lora_rank, qk_rope_head_dim);
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Bytes that one more token of one sequence takes on a rank, before any saving. bytes_per_token: while no window or
+/// chunk is full, bytes_per_late_token: once all are.
+/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_per_token(
+    sizing: *const mnnkv_sizing,
+    options: *const mnnkv_sizing_options,
+    bytes_per_token: *mut u64,
+    bytes_per_late_token: *mut u64,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(sizing, |model| {
+            let sizer = sizer(model, options)?;
+            let (early, late) = (
+                Out::new(bytes_per_token, "bytes_per_token")?,
+                Out::new(bytes_per_late_token, "bytes_per_late_token")?,
+            );
+            let bytes = (sizer.bytes_per_token()?, sizer.bytes_per_late_token()?);
+            early.set(bytes.0);
+            late.set(bytes.1);
+            Ok(())
+        })
+    }
+}
+
+/// Bytes of the cache on one rank at tokens tokens per sequence. More tokens never take less. options: NULL = the
+/// defaults. Set total->struct_size first.
+/// INVALID_ARGUMENT: tokens over MNNKV_SIZING_MAX_TOKENS; an option out of range; more KV heads than ranks that they
+/// cannot be dealt out to evenly; bytes that do not fit 64 bits. UNSUPPORTED: C8 of elements with 8 bits or fewer, or
+/// of latents (MLA). Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_bytes(
+    sizing: *const mnnkv_sizing,
+    options: *const mnnkv_sizing_options,
+    tokens: u64,
+    total: *mut mnnkv_sizing_total,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(sizing, |model| {
+            let sizer = sizer(model, options)?;
+            let total = SizedOut::new(total, "total")?;
+            let bytes = sizer.bytes(tokens)?;
+            total.set(&mnnkv_sizing_total {
+                struct_size: size_of::<mnnkv_sizing_total>() as u32,
+                reserved: 0,
+                raw: bytes.raw,
+                after_h2o: bytes.after_h2o,
+                after_c8: bytes.after_c8,
+                after_lossless: bytes.after_lossless,
+                peak: bytes.peak,
+                c8_scale_bytes: sizer.c8_scale_bytes(),
+            });
+            Ok(())
+        })
+    }
+}
+
+/// The longest context whose cache takes at most budget bytes on each rank, savings applied, at the peak of a step.
+///
+/// tokens: these fit, and one more would not; MNNKV_SIZING_MAX_TOKENS when every length fits, since layers keep a
+/// bounded number of tokens or the budget is vast. 0 when not even one fits. bytes: what they take at the peak.
+/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes, for options. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_longest(
+    sizing: *const mnnkv_sizing,
+    options: *const mnnkv_sizing_options,
+    budget: u64,
+    tokens: *mut u64,
+    bytes: *mut u64,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(sizing, |model| {
+            let sizer = sizer(model, options)?;
+            let (tokens, bytes) = (Out::new(tokens, "tokens")?, Out::new(bytes, "bytes")?);
+            let longest = sizer.longest(budget);
+            tokens.set(longest.tokens);
+            bytes.set(longest.bytes);
+            Ok(())
+        })
+    }
+}
+
+/// What was assumed about the model, and what no number has, one sentence per line.
+///
+/// text: room for cap bytes. len: the length of the text with the zero at its end; 1 when there is nothing to say.
+/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_notes(
+    sizing: *const mnnkv_sizing,
+    text: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(sizing, |model| {
+            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
+            pointer::put_text(&memory::format(format_args!("{}", Joined(&model.notes, "\n")))?, out, &len)
+        })
+    }
+}
+
+/// Everything at once as a JSON object: the model and its layers by kind, bytes per token, totals at each of n contexts
+/// (at most 1,024) on one rank and on all, what each saving leaves alone, the longest context in budget bytes without
+/// and with savings (budget 0: left out), and notes. Numbers have the names that they have in the other functions.
+///
+/// contexts: n lengths in tokens; NULL with n 0. text, cap, len: as mnnkv_sizing_notes.
+/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_sizing_report_json(
+    sizing: *const mnnkv_sizing,
+    options: *const mnnkv_sizing_options,
+    contexts: *const u64,
+    n: usize,
+    budget: u64,
+    text: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(sizing, |model| {
+            let (setup, savings) = request(model, options)?;
+            let bytes = n.saturating_mul(size_of::<u64>());
+            pointer::disjoint((contexts.cast(), bytes, "contexts"), (text.cast_const().cast(), cap, "text"))?;
+            let contexts = pointer::input(contexts, n, "contexts")?;
+            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
+            if contexts.len() > crate::sizing::MAX_CONTEXTS {
+                bail!(InvalidArgument, "n is {n}; {} contexts or fewer expected", crate::sizing::MAX_CONTEXTS);
+            }
+            let budget = (budget > 0).then_some(budget);
+            let request = Request { setup, savings, contexts: memory::copied(contexts)?, budget };
+            pointer::put_text(&Report::new(model, &request)?.json()?, out, &len)
+        })
+    }
+}

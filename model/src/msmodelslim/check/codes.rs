@@ -1,0 +1,185 @@
+//! Codes of weights, and what other tensors must be for them.
+
+use super::{Checker, WINDOW, some};
+use crate::msmodelslim::files::Located;
+use crate::msmodelslim::finding::Kind;
+use crate::msmodelslim::layers::Linear;
+use crate::msmodelslim::packed_scale::PackedScale;
+use crate::names::Name;
+use crate::safetensors::Dtype;
+use mnnkv::status::Result;
+use mnnkv::sys::memory;
+
+/// How far deq_scale may be from the product of the other two: both may have been rounded to bf16.
+const PRODUCT_TOLERANCE: f32 = 1.0 / 128.0;
+
+impl Checker<'_> {
+    pub(super) fn linear(&mut self, linear: &Linear) -> Result<()> {
+        for part in ["weight_scale", "input_scale"] {
+            self.scales(linear.part(part))?;
+        }
+        for part in ["weight_offset", "input_offset"] {
+            self.offsets(linear.part(part))?;
+        }
+        if !linear.tag.needs_weight_scale() {
+            let word = linear.tag.word();
+            let expected = memory::format(format_args!("0, since weights of type {word} are read without an offset,"))?;
+            self.zeros(linear.part("weight_offset"), Kind::OffsetOutOfRange, &expected)?;
+        }
+        self.deq_scales(linear.part("deq_scale"))?;
+        if linear.error.is_some() {
+            return Ok(());
+        }
+        let sums = self.codes(linear)?;
+        if linear.tag.has_static_input() {
+            // What cannot be read has been reported.
+            let products = self.products(linear);
+            some(products)?;
+            if let Some(sums) = sums {
+                let corrections = self.corrections(linear, &sums);
+                some(corrections)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the codes of a weight; the sums of its rows, where they are of use.
+    fn codes(&mut self, linear: &Linear) -> Result<Option<Vec<i64>>> {
+        let Some(weight) = self.whole(linear.part("weight")) else { return Ok(None) };
+        let symmetric = !linear.tag.needs_weight_scale() || self.is_zero(linear.part("weight_offset"))?;
+        let static_input = linear.tag.has_static_input();
+        let mut sums = memory::filled(0i64, if static_input { linear.n } else { 0 })?;
+        let (k, mut lowest) = (linear.k as u64, None);
+        let read = self.scan(
+            weight,
+            |l, begin, count| l.codes(begin, count),
+            |begin, piece| {
+                let mut at = begin;
+                let mut piece = piece;
+                while !piece.is_empty() {
+                    let (row, rest) = piece.split_at(piece.len().min((k - at % k) as usize));
+                    if let Some(i) = row.iter().position(|code| *code == i8::MIN) {
+                        lowest.get_or_insert(at + i as u64);
+                    }
+                    if static_input {
+                        sums[(at / k) as usize] += row.iter().map(|code| i64::from(*code)).sum::<i64>();
+                    }
+                    at += row.len() as u64;
+                    piece = rest;
+                }
+            },
+        )?;
+        if let Some(at) = lowest.filter(|_| symmetric) {
+            let text = format_args!(
+                "tensor {}: row {}, column {} is -128; symmetric scales give -127 to 127",
+                weight.tensor.name,
+                at / k,
+                at % k
+            );
+            self.warn(weight, Kind::SuspiciousCode, text)?;
+        }
+        Ok((read && static_input).then_some(sums))
+    }
+
+    /// Whether a tensor has nothing but zeros, or is not there.
+    fn is_zero(&mut self, name: Name<'_>) -> Result<bool> {
+        let Some(located) = self.whole(name) else { return Ok(true) };
+        let mut zero = true;
+        self.scan(
+            located,
+            |l, begin, count| l.floats(begin, count),
+            |_, piece| {
+                zero &= piece.iter().all(|x| *x == 0.0);
+            },
+        )?;
+        Ok(zero)
+    }
+
+    /// deq_scale = input_scale * weight_scale, where all three are there.
+    fn products(&mut self, linear: &Linear) -> Result<()> {
+        let (Some(deq), Some(weight), Some(input)) = (
+            self.whole(linear.part("deq_scale")),
+            self.whole(linear.part("weight_scale")),
+            self.whole(linear.part("input_scale")),
+        ) else {
+            return Ok(());
+        };
+        let input = input.floats(0, 1)?[0];
+        let (elements, scales) = (deq.tensor.elements(), weight.tensor.elements());
+        if scales != elements && scales != 1 && elements != 1 {
+            return Ok(());
+        }
+        let mut begin = 0;
+        while begin < elements {
+            let count = WINDOW.min(elements - begin);
+            let products = unpacked(&deq, begin, count)?;
+            let scales = if scales == 1 { weight.floats(0, 1)? } else { weight.floats(begin, count)? };
+            for (i, found) in products.iter().enumerate() {
+                let expected = input * scales[i.min(scales.len() - 1)];
+                if (found - expected).abs() > PRODUCT_TOLERANCE * expected.abs() {
+                    let text = format_args!(
+                        "tensor {}: element {} is {found}; input_scale times weight_scale is {expected}",
+                        deq.tensor.name,
+                        begin + i as u64
+                    );
+                    return self.error(deq, Kind::ScaleProductMismatch, text);
+                }
+            }
+            begin += count;
+        }
+        Ok(())
+    }
+
+    /// quant_bias = bias / deq_scale - sum of the row's codes * input_offset, where nothing else was added to it.
+    fn corrections(&mut self, linear: &Linear, sums: &[i64]) -> Result<()> {
+        let (Some(quant_bias), Some(deq), Some(offset)) = (
+            self.whole(linear.part("quant_bias")),
+            self.whole(linear.part("deq_scale")),
+            self.whole(linear.part("input_offset")),
+        ) else {
+            return Ok(());
+        };
+        if self.norms_add {
+            return Ok(());
+        }
+        let offset = f64::from(offset.floats(0, 1)?[0]);
+        let bias = self.whole(linear.part("bias"));
+        let rows = sums.len() as u64;
+        let deq_of_all = deq.tensor.elements() == 1;
+        let mut begin = 0;
+        while begin < rows {
+            let count = WINDOW.min(rows - begin);
+            let found = quant_bias.i32s(begin, count)?;
+            let scales = if deq_of_all { unpacked(&deq, 0, 1)? } else { unpacked(&deq, begin, count)? };
+            let biases = bias.as_ref().map(|bias| bias.floats(begin, count)).transpose()?;
+            for (i, found) in found.iter().enumerate() {
+                let scale = f64::from(scales[i.min(scales.len() - 1)]);
+                let bias = biases.as_ref().map_or(0.0, |biases| f64::from(biases[i])) / scale;
+                let correction = -(sums[begin as usize + i] as f64) * offset;
+                // Writers compute in f32 and may have rounded bias and scale to 8 bits of mantissa.
+                let slack = 1.0 + bias.abs() / 64.0 + correction.abs() / f64::from(1 << 20);
+                // With NaN or infinity the scale has been reported.
+                if (f64::from(*found) - bias - correction).abs() > slack {
+                    let text = format_args!(
+                        "tensor {}: element {} is {found}; about {:.0} expected for the bias and the input's offset",
+                        quant_bias.tensor.name,
+                        begin + i as u64,
+                        bias + correction
+                    );
+                    return self.warn(quant_bias, Kind::QuantBiasMismatch, text);
+                }
+            }
+            begin += count;
+        }
+        Ok(())
+    }
+}
+
+/// Elements of deq_scale; what is none is NaN.
+fn unpacked(deq: &Located<'_>, begin: u64, count: u64) -> Result<Vec<f32>> {
+    if deq.tensor.dtype != Dtype::I64 {
+        return deq.floats(begin, count);
+    }
+    let packed = deq.i64s(begin, count)?;
+    memory::collect(packed.iter().map(|bits| PackedScale::unpack(*bits).number().unwrap_or(f32::NAN)))
+}

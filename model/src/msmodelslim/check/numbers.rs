@@ -1,0 +1,162 @@
+//! Scales and offsets.
+
+use super::Checker;
+use crate::msmodelslim::finding::Kind;
+use crate::msmodelslim::packed_scale::PackedScale;
+use crate::names::Name;
+use crate::safetensors::Dtype;
+use mnnkv::status::Result;
+use std::fmt;
+
+/// The first element that is wrong, and how many are.
+#[derive(Default)]
+struct Tally<T> {
+    first: Option<(u64, T)>,
+    count: u64,
+}
+
+impl<T: Copy> Tally<T> {
+    fn add(&mut self, at: u64, value: T) {
+        self.first.get_or_insert((at, value));
+        self.count += 1;
+    }
+
+    fn told<'a>(&'a self, name: Name<'a>, expected: &'a str) -> Option<Told<'a, T>> {
+        self.first.map(|first| Told { name, first, expected, more: self.count - 1 })
+    }
+}
+
+/// "tensor x: element 3 is 0; something expected (and 4 more)"
+struct Told<'a, T> {
+    name: Name<'a>,
+    first: (u64, T),
+    expected: &'a str,
+    more: u64,
+}
+
+impl<T: fmt::Display> fmt::Display for Told<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, value) = &self.first;
+        write!(f, "tensor {}: element {at} is {value}; {} expected", self.name, self.expected)?;
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, " (and {more} more)"),
+        }
+    }
+}
+
+fn tally<T>() -> Tally<T> {
+    Tally { first: None, count: 0 }
+}
+
+impl Checker<'_> {
+    /// Scales are positive numbers.
+    pub(super) fn scales(&mut self, name: Name<'_>) -> Result<()> {
+        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
+        let mut bad = tally::<f32>();
+        self.scan(
+            located,
+            |l, begin, count| l.floats(begin, count),
+            |begin, piece| {
+                for (i, scale) in piece.iter().enumerate() {
+                    if !(scale.is_finite() && *scale > 0.0) {
+                        bad.add(begin + i as u64, *scale);
+                    }
+                }
+            },
+        )?;
+        if let Some(text) = bad.told(name, "a positive number") {
+            self.error(located, Kind::BadScaleValue, format_args!("{text}"))?;
+        }
+        Ok(())
+    }
+
+    /// Offsets are codes: whole numbers from -128 to 127.
+    pub(super) fn offsets(&mut self, name: Name<'_>) -> Result<()> {
+        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
+        let (mut outside, mut fractions) = (tally::<f32>(), tally::<f32>());
+        self.scan(
+            located,
+            |l, begin, count| l.floats(begin, count),
+            |begin, piece| {
+                for (i, offset) in piece.iter().enumerate() {
+                    if !(-128.0..=127.0).contains(offset) {
+                        outside.add(begin + i as u64, *offset);
+                    } else if offset.fract() != 0.0 {
+                        fractions.add(begin + i as u64, *offset);
+                    }
+                }
+            },
+        )?;
+        if let Some(text) = outside.told(name, "a whole number from -128 to 127") {
+            self.error(located, Kind::OffsetOutOfRange, format_args!("{text}"))?;
+        }
+        if let Some(text) = fractions.told(name, "a whole number") {
+            self.warn(located, Kind::NonIntegralOffset, format_args!("{text}"))?;
+        }
+        Ok(())
+    }
+
+    /// Runtimes in use are right only with KV offsets of 0.
+    pub(super) fn kv_offsets(&mut self, name: Name<'_>) -> Result<()> {
+        self.zeros(name, Kind::KvOffsetNonzero, "0, the only offset that every runtime reads alike,")
+    }
+
+    /// Warns of numbers other than 0.
+    pub(super) fn zeros(&mut self, name: Name<'_>, kind: Kind, expected: &str) -> Result<()> {
+        let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
+        let mut set = tally::<f32>();
+        self.scan(
+            located,
+            |l, begin, count| l.floats(begin, count),
+            |begin, piece| {
+                for (i, offset) in piece.iter().enumerate().filter(|(_, offset)| **offset != 0.0) {
+                    set.add(begin + i as u64, *offset);
+                }
+            },
+        )?;
+        if let Some(text) = set.told(name, expected) {
+            self.warn(located, kind, format_args!("{text}"))?;
+        }
+        Ok(())
+    }
+
+    /// deq_scale in either of its forms.
+    pub(super) fn deq_scales(&mut self, name: Name<'_>) -> Result<()> {
+        let Some(located) = self.whole(name) else { return Ok(()) };
+        if located.tensor.dtype != Dtype::I64 {
+            return self.scales(name);
+        }
+        let (mut bad, mut strange, mut npu) = (tally::<f32>(), tally::<i64>(), tally::<i64>());
+        self.scan(
+            located,
+            |l, begin, count| l.i64s(begin, count),
+            |begin, piece| {
+                for (i, bits) in piece.iter().enumerate() {
+                    let at = begin + i as u64;
+                    let unpacked = PackedScale::unpack(*bits);
+                    match unpacked {
+                        PackedScale::Plain(_) => {}
+                        PackedScale::Npu(_) => npu.add(at, *bits),
+                        PackedScale::Strange => strange.add(at, *bits),
+                    }
+                    if let Some(scale) = unpacked.number().filter(|scale| !(scale.is_finite() && *scale > 0.0)) {
+                        bad.add(at, scale);
+                    }
+                }
+            },
+        )?;
+        if let Some(text) = bad.told(name, "the bits of a positive f32") {
+            self.error(located, Kind::BadScaleValue, format_args!("{text}"))?;
+        }
+        if let Some(text) = strange.told(name, "the bits of an f32 and nothing above them") {
+            self.error(located, Kind::PackedScaleHighBits, format_args!("{text}"))?;
+        }
+        if let Some(text) =
+            npu.told(name, "the format's form; this is the NPU's, read with the mantissa it left, and that")
+        {
+            self.warn(located, Kind::PackedScaleNpuForm, format_args!("{text}"))?;
+        }
+        Ok(())
+    }
+}

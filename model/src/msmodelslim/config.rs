@@ -1,0 +1,53 @@
+//! What config.json, the model's own config, says about the weights beside it.
+
+use mnnkv::json::Json;
+use mnnkv::status::Result;
+use mnnkv::sys::memory;
+
+/// The numbers that shapes are compared with, where config.json has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Layers.
+    pub layers: Option<u64>,
+    /// KV heads.
+    pub kv_heads: Option<u64>,
+    /// Elements of a head.
+    pub head_dim: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Config {
+    pub(super) shape: Shape,
+    /// `quantize`, which names the files of the older generation.
+    pub(super) quantize: Option<String>,
+    /// `quantization_config.kv_quant_type`, by which one reader enables the KV scales.
+    pub(super) kv_quant_type: Option<String>,
+}
+
+impl Config {
+    pub(super) fn read(json: &Json) -> Result<Config> {
+        // Models of text and pictures keep the numbers of the text part in an object of their own.
+        let text_part = json.get("text_config").filter(|part| part.get("num_attention_heads").is_some());
+        let part = text_part.unwrap_or(json);
+        let count = |key: &str| part.get(key).and_then(Json::count).filter(|n| *n > 0);
+        let heads = count("num_attention_heads");
+        let head_dim = || count("hidden_size")?.checked_div(heads?);
+        let quantization = json.get("quantization_config");
+        let kv_heads = count("num_key_value_heads").or(count("multi_query_group_num")).or(heads);
+        let word = |word: Option<&Json>| word.and_then(Json::text).map(memory::text).transpose();
+        Ok(Config {
+            shape: Shape {
+                layers: count("num_hidden_layers").or(count("num_layers")),
+                kv_heads,
+                head_dim: count("head_dim").or(count("kv_channels")).or_else(head_dim),
+            },
+            quantize: word(json.get("quantize"))?,
+            kv_quant_type: word(quantization.and_then(|q| q.get("kv_quant_type")))?,
+        })
+    }
+}
+
+/// `quantization_config`, where it is a whole description.
+pub(super) fn description<'a, 'text>(json: &'a Json<'text>) -> Option<&'a Json<'text>> {
+    json.get("quantization_config").filter(|q| q.get("model_quant_type").is_some())
+}

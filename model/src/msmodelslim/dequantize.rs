@@ -1,0 +1,199 @@
+//! Weights and KV scales as numbers.
+
+use super::layers::{Granularity, KvLayer, KvSide, Linear};
+use super::model::Model;
+use super::packed_scale::PackedScale;
+use super::quantize;
+use crate::element::{Endian, narrow};
+use crate::safetensors;
+use mnnkv::dtype::Dtype;
+use mnnkv::status::{Result, bail, error};
+use mnnkv::sys::memory;
+use std::fmt;
+use std::ops::Range;
+
+/// Scales and offsets of a layer's KV cache, one for each channel or one for all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvScales {
+    /// Of keys.
+    pub key_scale: Vec<f32>,
+    /// Of keys: whole numbers, as many as scales.
+    pub key_offset: Vec<f32>,
+    /// Of values.
+    pub value_scale: Vec<f32>,
+    /// Of values: whole numbers, as many as scales.
+    pub value_offset: Vec<f32>,
+}
+
+impl Model {
+    /// Writes rows of a linear's weight as numbers: `rows.len() * k` elements of `dtype` (F16, BF16 or F32, little
+    /// endian), rounded to nearest even from f32.
+    ///
+    /// W8A16, W8A8_DYNAMIC and W8A8_MIX: `(code - weight_offset) * weight_scale`. W8A8 and W8A8S: `code * weight_scale`
+    /// where the file has that, else `code * (deq_scale / input_scale)`. FLOAT: the numbers themselves. Memory while it
+    /// runs: a byte for each code, and a row. Nothing is written on failure: INVALID_ARGUMENT for rows that the linear
+    /// does not have or an `out` of another size, UNSUPPORTED for other tags, CORRUPT where tensors do not fit or a
+    /// scale is no positive number, IO where the file cannot be read.
+    pub fn dequantize(&self, linear: usize, rows: Range<usize>, dtype: Dtype, out: &mut [u8]) -> Result<()> {
+        let linear = self.linear(linear)?;
+        linear.usable()?;
+        check_rows(linear, &rows)?;
+        if dtype == Dtype::Int8 {
+            bail!(InvalidArgument, "dtype is INT8; F16, BF16 or F32 expected");
+        }
+        let elements = rows.len().checked_mul(linear.k);
+        let bytes = elements.and_then(|elements| elements.checked_mul(dtype.bytes()));
+        if bytes != Some(out.len()) {
+            bail!(
+                InvalidArgument,
+                "{} rows of {} {} elements do not fill {} bytes",
+                rows.len(),
+                linear.k,
+                dtype.name(),
+                out.len()
+            );
+        }
+        if out.is_empty() {
+            return Ok(());
+        }
+        let (begin, count) = (rows.start as u64 * linear.k as u64, (rows.len() * linear.k) as u64);
+        let weight = self.files.need(linear.part("weight"))?;
+        let row_bytes = linear.k * dtype.bytes();
+        if linear.granularity == Granularity::None {
+            let floats = weight.floats(begin, count)?;
+            for (out, row) in out.chunks_exact_mut(row_bytes).zip(floats.chunks_exact(linear.k)) {
+                narrow(dtype, Endian::Little, row, out);
+            }
+            return Ok(());
+        }
+        let codes = weight.codes(begin, count)?;
+        let (scales, offsets) = self.row_scales(linear, &rows)?;
+        let groups = scales.len() / rows.len();
+        let mut numbers = memory::filled(0.0, linear.k)?;
+        for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+            let groups = row * groups..(row + 1) * groups;
+            let codes = &codes[row * linear.k..(row + 1) * linear.k];
+            quantize::dequantize_rows(codes, linear.k, &scales[groups.clone()], &offsets[groups], &mut numbers)?;
+            narrow(dtype, Endian::Little, &numbers, out);
+        }
+        Ok(())
+    }
+
+    /// Scales and offsets of rows: as many for each row as it has groups.
+    fn row_scales(&self, linear: &Linear, rows: &Range<usize>) -> Result<(Vec<f32>, Vec<f32>)> {
+        let groups = match linear.granularity {
+            Granularity::Group(size) => linear.k / size,
+            _ => 1,
+        };
+        let (begin, count) = match linear.granularity {
+            Granularity::Tensor => (0, 1),
+            _ => ((rows.start * groups) as u64, (rows.len() * groups) as u64),
+        };
+        let mut scales = if linear.by_weight_scale {
+            let name = linear.part("weight_scale");
+            positive(name, begin, self.files.need(name)?.floats(begin, count)?)?
+        } else {
+            let input = self.input_scale(linear)?;
+            let mut scales = self.deq_scales(linear, begin, count)?;
+            scales.iter_mut().for_each(|deq| *deq /= input);
+            scales
+        };
+        let mut offsets = match self.files.get(linear.part("weight_offset")) {
+            Some(offset) if linear.tag.needs_weight_scale() => {
+                finite(&offset.tensor.name, begin, offset.floats(begin, count)?)?
+            }
+            _ => memory::filled(0.0, scales.len())?,
+        };
+        if linear.granularity == Granularity::Tensor {
+            for one in [&mut scales, &mut offsets] {
+                *one = memory::filled(one[0], rows.len())?;
+            }
+        }
+        Ok((scales, offsets))
+    }
+
+    /// The one scale of a linear's inputs.
+    pub(super) fn input_scale(&self, linear: &Linear) -> Result<f32> {
+        let name = linear.part("input_scale");
+        Ok(positive(name, 0, self.files.need(name)?.floats(0, 1)?)?[0])
+    }
+
+    /// The one offset of a linear's inputs.
+    pub(super) fn input_offset(&self, linear: &Linear) -> Result<f32> {
+        let name = linear.part("input_offset");
+        Ok(finite(name, 0, self.files.need(name)?.floats(0, 1)?)?[0])
+    }
+
+    /// Elements of deq_scale, unpacked.
+    pub(super) fn deq_scales(&self, linear: &Linear, begin: u64, count: u64) -> Result<Vec<f32>> {
+        let name = linear.part("deq_scale");
+        let deq = self.files.need(name)?;
+        if deq.tensor.dtype != safetensors::Dtype::I64 {
+            return positive(name, begin, deq.floats(begin, count)?);
+        }
+        let packed = deq.i64s(begin, count)?;
+        let scales = packed.iter().enumerate().map(|(i, bits)| {
+            PackedScale::unpack(*bits).number().ok_or_else(|| {
+                error!(Corrupt, "tensor {name}: element {} is {bits:#x}, which is no f32", begin + i as u64)
+            })
+        });
+        positive(name, begin, memory::try_collect(scales)?)
+    }
+
+    /// The layer of this number in [`Model::kv_layers`].
+    pub fn kv_layer(&self, index: usize) -> Result<&KvLayer> {
+        let all = self.kv_layers();
+        match all.get(index) {
+            Some(layer) => Ok(layer),
+            None => bail!(NotFound, "KV layer {index} asked for; the directory has {}", all.len()),
+        }
+    }
+
+    /// Scales and offsets of a layer's KV cache. Offsets that the file does not have are zeros.
+    pub fn kv_scales(&self, index: usize) -> Result<KvScales> {
+        let layer = self.kv_layer(index)?;
+        if let Some(error) = &layer.error {
+            return Err(error.clone());
+        }
+        let side = |side: &KvSide| {
+            let channels = side.channels as u64;
+            let scale = positive(&side.scale, 0, self.files.need(&side.scale)?.floats(0, channels)?)?;
+            let offset = match &side.offset {
+                Some(offset) => finite(offset, 0, self.files.need(offset)?.floats(0, channels)?)?,
+                None => memory::filled(0.0, scale.len())?,
+            };
+            Ok((scale, offset))
+        };
+        let ((key_scale, key_offset), (value_scale, value_offset)) = (side(&layer.key)?, side(&layer.value)?);
+        Ok(KvScales { key_scale, key_offset, value_scale, value_offset })
+    }
+}
+
+pub(super) fn check_rows(linear: &Linear, rows: &Range<usize>) -> Result<()> {
+    if rows.start > rows.end || rows.end > linear.n {
+        bail!(InvalidArgument, "rows {} .. {} of {} asked for; it has {}", rows.start, rows.end, linear.name, linear.n);
+    }
+    Ok(())
+}
+
+/// `begin` is the number of the first, for the text.
+fn positive(name: impl fmt::Display, begin: u64, scales: Vec<f32>) -> Result<Vec<f32>> {
+    expect(name, begin, scales, "a positive number", |scale| scale.is_finite() && scale > 0.0)
+}
+
+fn finite(name: impl fmt::Display, begin: u64, offsets: Vec<f32>) -> Result<Vec<f32>> {
+    expect(name, begin, offsets, "a finite number", f32::is_finite)
+}
+
+fn expect(
+    name: impl fmt::Display,
+    begin: u64,
+    all: Vec<f32>,
+    what: &str,
+    good: impl Fn(f32) -> bool,
+) -> Result<Vec<f32>> {
+    match all.iter().position(|x| !good(*x)) {
+        None => Ok(all),
+        Some(i) => bail!(Corrupt, "tensor {name}: element {} is {}; {what} expected", begin + i as u64, all[i]),
+    }
+}

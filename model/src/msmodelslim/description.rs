@@ -1,0 +1,201 @@
+//! The description: a JSON object with keys about the model and a tag for every tensor.
+
+use super::finding::{Findings, Kind};
+use super::tags::Tag;
+use crate::names::Name;
+use mnnkv::json::Json;
+use mnnkv::status::Result;
+use mnnkv::sys::memory;
+use std::borrow::Cow;
+
+/// What a description says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Description {
+    /// The file it is from; empty where there is none.
+    pub file: String,
+    /// model_quant_type: a label of the model. Each tensor has its own tag.
+    pub model_quant_type: Option<String>,
+    /// version; files of the older generation have none.
+    pub version: Option<String>,
+    /// group_size; 0 is "no groups".
+    pub group_size: Option<u64>,
+    /// kv_cache_type, or kv_quant_type where only that is there.
+    pub kv_cache_type: Option<String>,
+    /// Every tensor, sorted by name, and its tag; `None` where it is no word of the format.
+    pub tags: Vec<(String, Option<Tag>)>,
+}
+
+/// Keys about the model that are read by others or by nobody.
+const OTHER_KEYS: &[&str] = &[
+    "kv_quant_type",
+    "fa_quant_type",
+    "reduce_quant_type",
+    "metadata",
+    "optional",
+    "indexer_quant_type",
+    "model_quant_type_second",
+    "kv_cache_type_second",
+];
+
+/// The fields of an object of a document.
+pub(super) type Fields<'a> = [(Cow<'a, str>, Json<'a>)];
+
+impl Description {
+    /// Reads a description; what is wrong with it goes to `findings`. `None` where it is no object.
+    pub(super) fn read(json: &Json, file: &str, findings: &mut Findings) -> Result<Option<Description>> {
+        let Json::Object(fields) = json else {
+            let text = format_args!("the description is {}; an object expected", json.kind());
+            findings.error(Kind::JsonShape, "", file, text)?;
+            return Ok(None);
+        };
+        let mut description = Description { file: memory::text(file)?, ..Description::default() };
+        report_repeated(fields, file, findings)?;
+        for (key, value) in fields {
+            description.take(key, value, findings)?;
+        }
+        for number in last_of_each(fields)? {
+            if let (key, Json::Text(word)) = &fields[number]
+                && is_tensor(key)
+            {
+                memory::push(&mut description.tags, (memory::text(key)?, Tag::from_word(word)))?;
+            }
+        }
+        if description.model_quant_type.is_none() && json.get("model_quant_type").is_none() {
+            let text = format_args!("the description has no model_quant_type; some readers refuse that");
+            findings.warn(Kind::MissingKey, "model_quant_type", file, text)?;
+        }
+        if description.kv_cache_type.is_none() {
+            let word = json.get("kv_quant_type").and_then(Json::text);
+            description.kv_cache_type = word.map(memory::text).transpose()?;
+        }
+        Ok(Some(description))
+    }
+
+    fn take(&mut self, key: &str, value: &Json, findings: &mut Findings) -> Result<()> {
+        let file = self.file.as_str();
+        match key {
+            "model_quant_type" => {
+                self.model_quant_type = word(key, value, file, findings)?;
+                if let Some(label) = self.model_quant_type.as_deref().filter(|label| Tag::from_word(label).is_none()) {
+                    let text = format_args!("model_quant_type is {label:?}, which is no type of the format");
+                    findings.warn(Kind::UnknownQuantType, key, file, text)?;
+                }
+            }
+            "version" => {
+                self.version = word(key, value, file, findings)?;
+                if let Some(version) = self.version.as_deref().filter(|version| !is_version(version)) {
+                    let text = format_args!("version is {version:?}; three numbers such as 1.0.0 expected");
+                    findings.warn(Kind::UnknownVersion, key, file, text)?;
+                }
+            }
+            "kv_cache_type" => self.kv_cache_type = word(key, value, file, findings)?,
+            "group_size" => self.group_size = group_size(value, file, findings)?,
+            _ if OTHER_KEYS.contains(&key) => {}
+            // Words and numbers about a module: no tensor of that name exists.
+            _ if key.ends_with(".quant_type") && value.text().is_some() => {}
+            _ if key.ends_with(".outdim") && value.count().is_some() => {}
+            // Tensors have a dot in their names.
+            _ if !key.contains('.') => {
+                findings.warn(Kind::UnknownKey, key, file, format_args!("{key} is no key of a description"))?;
+            }
+            _ => match value {
+                Json::Text(word) if Tag::from_word(word).is_some() => {}
+                Json::Text(word) => {
+                    let text = format_args!("{key} has the type {word:?}, which the format does not have");
+                    findings.error(Kind::UnknownQuantType, key, file, text)?;
+                }
+                _ => {
+                    let text = format_args!("{key} is {}; the name of a type expected", value.kind());
+                    findings.error(Kind::JsonShape, key, file, text)?;
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// The tag of a tensor, where it has one that the format knows.
+    pub(super) fn tag<'a>(&self, tensor: impl Into<Name<'a>>) -> Option<Tag> {
+        self.entry(tensor).flatten()
+    }
+
+    /// Whether there is an entry for a tensor.
+    pub(super) fn has<'a>(&self, tensor: impl Into<Name<'a>>) -> bool {
+        self.entry(tensor).is_some()
+    }
+
+    fn entry<'a>(&self, tensor: impl Into<Name<'a>>) -> Option<Option<Tag>> {
+        Some(self.tags[tensor.into().find(&self.tags, |(name, _)| name)?].1)
+    }
+}
+
+/// The numbers of the fields sorted by key, those of one key in the order of the text.
+fn by_key(fields: &Fields) -> Result<Vec<usize>> {
+    let mut order = memory::collect(0..fields.len())?;
+    order.sort_unstable_by_key(|number| (&fields[*number].0, *number));
+    Ok(order)
+}
+
+/// The numbers of the fields that count, sorted by key: parsers keep the last one of those with one key.
+pub(super) fn last_of_each(fields: &Fields) -> Result<Vec<usize>> {
+    let mut order = by_key(fields)?;
+    order.reverse();
+    order.dedup_by_key(|number| &fields[*number].0);
+    order.reverse();
+    Ok(order)
+}
+
+/// Names each key that comes more than once: parsers keep the last one, so it matters only where they differ.
+pub(super) fn report_repeated(fields: &Fields, file: &str, findings: &mut Findings) -> Result<()> {
+    for pair in by_key(fields)?.windows(2) {
+        let [(before, old), (key, new)] = [&fields[pair[0]], &fields[pair[1]]];
+        if before != key {
+            continue;
+        }
+        if old == new {
+            findings.warn(Kind::DuplicateKey, key, file, format_args!("{key} comes twice, with one value"))?;
+        } else {
+            findings.error(Kind::DuplicateKey, key, file, format_args!("{key} comes twice, with different values"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a key with a word names a tensor.
+fn is_tensor(key: &str) -> bool {
+    key.contains('.') && !key.ends_with(".quant_type") && !OTHER_KEYS.contains(&key)
+}
+
+fn word(key: &str, value: &Json, file: &str, findings: &mut Findings) -> Result<Option<String>> {
+    match value {
+        Json::Text(text) => memory::text(text).map(Some),
+        _ => {
+            let text = format_args!("{key} is {}; a string expected", value.kind());
+            findings.error(Kind::JsonShape, key, file, text).map(|_| None)
+        }
+    }
+}
+
+/// Three numbers, the first without leading zeros and not 0.
+fn is_version(text: &str) -> bool {
+    let mut parts = text.split('.');
+    let number = |part: Option<&str>| part.is_some_and(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()));
+    !text.starts_with('0') && (0..3).all(|_| number(parts.next())) && parts.next().is_none()
+}
+
+fn group_size(value: &Json, file: &str, findings: &mut Findings) -> Result<Option<u64>> {
+    if let Some(size) = value.count() {
+        return Ok(Some(size));
+    }
+    if let Some(size) = value.text().and_then(|text| text.trim().parse().ok()) {
+        let text = format_args!("group_size is the string \"{size}\"; a number expected");
+        findings.warn(Kind::LenientType, "group_size", file, text)?;
+        return Ok(Some(size));
+    }
+    let text = match value {
+        Json::Number(_) | Json::Text(_) => memory::format(format_args!("{value}"))?,
+        other => memory::text(other.kind())?,
+    };
+    let text = format_args!("group_size is {text}; a number from 0 on expected");
+    findings.error(Kind::JsonShape, "group_size", file, text)?;
+    Ok(None)
+}

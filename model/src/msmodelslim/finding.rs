@@ -1,0 +1,254 @@
+//! What a check reports.
+
+use mnnkv::json::Writer;
+use mnnkv::status::{Error, Result, Status};
+use mnnkv::sys::memory;
+use std::fmt;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// The part it names cannot be used, or gives wrong numbers.
+    Error,
+    /// It can be used here; another reader may refuse it or read it otherwise.
+    Warning,
+}
+
+impl Severity {
+    /// The word in reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident $word:literal $status:ident,)+) => {
+        /// What a finding is about. The words are stable.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &[Kind] = &[$(Kind::$variant,)+];
+
+            /// The word in reports.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Kind::$variant => $word,)+
+                }
+            }
+
+            /// The status of a call that fails because of such a finding.
+            pub const fn status(self) -> Status {
+                match self {
+                    $(Kind::$variant => Status::$status,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A file or folder that cannot be read.
+    Unreadable "unreadable" Io,
+    /// No description.
+    MissingDescription "missing_description" NotFound,
+    /// Several files could be the description or the index.
+    Ambiguous "ambiguous_files" InvalidArgument,
+    /// No file with weights.
+    MissingWeights "missing_weights" NotFound,
+    /// A file name that leads out of the folder.
+    HostilePath "hostile_path" Corrupt,
+    /// A document that is no JSON.
+    JsonSyntax "json_syntax" Corrupt,
+    /// JSON of another shape than the document has.
+    JsonShape "json_shape" Corrupt,
+    /// A value of another type that says the same.
+    LenientType "lenient_type" Corrupt,
+    /// A key that comes twice in a document.
+    DuplicateKey "duplicate_key" Corrupt,
+    /// A key that the document should have.
+    MissingKey "missing_key" Corrupt,
+    /// A key without a meaning here.
+    UnknownKey "unknown_key" Corrupt,
+    /// A version that this library does not know.
+    UnknownVersion "unknown_version" Unsupported,
+    /// A file that ends before what it announces.
+    SafetensorsTruncated "safetensors_truncated" Corrupt,
+    /// A file whose header is not what the format asks for.
+    SafetensorsHeader "safetensors_header" Corrupt,
+    /// A tensor that comes twice.
+    DuplicateTensor "duplicate_tensor" Corrupt,
+    /// Parts without an index, or an index and files that do not fit.
+    IndexIncomplete "index_incomplete" Corrupt,
+    /// A part that the index names and that is not there.
+    MissingShard "missing_shard" NotFound,
+    /// A description entry without a tensor.
+    MissingTensor "missing_tensor" Corrupt,
+    /// A tensor without a description entry.
+    UndescribedTensor "undescribed_tensor" Corrupt,
+    /// A tag that the format does not have.
+    UnknownQuantType "unknown_quant_type" Unsupported,
+    /// A tag that this library does not read.
+    UnsupportedQuantType "unsupported_quant_type" Unsupported,
+    /// Tensors of one linear, or of linears that are loaded as one, with different tags.
+    InconsistentTags "inconsistent_tags" Corrupt,
+    /// A linear without one of its tensors.
+    IncompleteLayer "incomplete_layer" Corrupt,
+    /// A tensor of an element type that its place does not allow.
+    DtypeMismatch "dtype_mismatch" Corrupt,
+    /// A tensor of a shape that its place does not allow.
+    ShapeMismatch "shape_mismatch" Corrupt,
+    /// A group_size that is not the tensors'.
+    GroupSizeMismatch "group_size_mismatch" Corrupt,
+    /// A scale that is zero, negative, infinite or NaN.
+    BadScaleValue "bad_scale_value" Corrupt,
+    /// An offset outside -128 .. 127, or other than 0 where the type has none.
+    OffsetOutOfRange "offset_out_of_range" Corrupt,
+    /// An offset that is no whole number.
+    NonIntegralOffset "non_integral_offset" Corrupt,
+    /// A deq_scale with bits above the 32 of its number.
+    PackedScaleHighBits "packed_scale_high_bits" Corrupt,
+    /// A deq_scale in the form that the NPU's own converter makes.
+    PackedScaleNpuForm "packed_scale_npu_form" Corrupt,
+    /// deq_scale is not input_scale times weight_scale.
+    ScaleProductMismatch "scale_product_mismatch" Corrupt,
+    /// A quant_bias that lacks the correction for the input's offset.
+    QuantBiasMismatch "quant_bias_mismatch" Corrupt,
+    /// A code of -128 where scales are symmetric.
+    SuspiciousCode "suspicious_code" Corrupt,
+    /// Linears that are loaded as one have different input scales.
+    FusionMismatch "fusion_mismatch" Corrupt,
+    /// KV scales or offsets that lack their other half.
+    KvIncomplete "kv_incomplete" Corrupt,
+    /// A KV tensor under a name that some documents or tools use for it.
+    KvAlias "kv_alias" Corrupt,
+    /// KV tensors without kv_cache_type.
+    KvUndeclared "kv_undeclared" Corrupt,
+    /// A KV offset that is not 0.
+    KvOffsetNonzero "kv_offset_nonzero" Corrupt,
+}
+
+/// One thing that a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub kind: Kind,
+    /// The tensor or key, or empty.
+    pub tensor: String,
+    /// The file's name within the folder, or empty.
+    pub file: String,
+    /// What was found, and what was expected.
+    pub text: String,
+    /// The status of a call that fails because of it.
+    pub status: Status,
+}
+
+impl Finding {
+    /// The error of a call that needs what this finding is about.
+    pub fn error(&self) -> Error {
+        Error::formatted(self.status, format_args!("{self}"))
+    }
+
+    /// As [`Finding::error`], to be kept.
+    pub(super) fn kept_error(&self) -> Result<Error> {
+        Error::kept(self.status, format_args!("{self}"))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.file.as_str() {
+            "" => f.write_str(&self.text),
+            file => write!(f, "{file}: {}", self.text),
+        }
+    }
+}
+
+/// Findings as they come up.
+#[derive(Debug, Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    /// Adds a finding about a tensor or key and a file, both of which may be empty.
+    pub(super) fn add(
+        &mut self,
+        severity: Severity,
+        kind: Kind,
+        tensor: impl fmt::Display,
+        file: &str,
+        text: fmt::Arguments<'_>,
+    ) -> Result<&mut Finding> {
+        let (tensor, file) = (memory::format(format_args!("{tensor}"))?, memory::text(file)?);
+        let finding = Finding { severity, kind, tensor, file, text: memory::format(text)?, status: kind.status() };
+        memory::push(&mut self.0, finding)?;
+        Ok(self.0.last_mut().expect("just pushed"))
+    }
+
+    pub(super) fn error(
+        &mut self,
+        kind: Kind,
+        tensor: impl fmt::Display,
+        file: &str,
+        text: fmt::Arguments<'_>,
+    ) -> Result<&mut Finding> {
+        self.add(Severity::Error, kind, tensor, file, text)
+    }
+
+    pub(super) fn warn(
+        &mut self,
+        kind: Kind,
+        tensor: impl fmt::Display,
+        file: &str,
+        text: fmt::Arguments<'_>,
+    ) -> Result<()> {
+        self.add(Severity::Warning, kind, tensor, file, text).map(drop)
+    }
+
+    /// Adds that something cannot be read, as `error` says, unless it says that memory ran out.
+    pub(super) fn unreadable(&mut self, tensor: &str, file: &str, error: Error) -> Result<()> {
+        let error = error.unless_out_of_memory()?;
+        self.error(Kind::Unreadable, tensor, file, format_args!("{}", error.message()))?.status = error.status();
+        Ok(())
+    }
+}
+
+/// Everything that a check found, in the order in which it looked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The findings.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Findings of one severity.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == severity).count()
+    }
+
+    /// {"errors": 1, "warnings": 0, "findings": [{"severity", "kind", "tensor", "file", "text"}, ...]}
+    pub fn json(&self) -> Result<String> {
+        Writer::compact(|to| {
+            to.object(|to| {
+                to.field("errors", self.count(Severity::Error))?;
+                to.field("warnings", self.count(Severity::Warning))?;
+                to.key("findings")?.list(&self.findings, |to, finding| {
+                    to.object(|to| {
+                        to.field("severity", finding.severity.word())?;
+                        to.field("kind", finding.kind.word())?;
+                        to.field("tensor", &finding.tensor)?;
+                        to.field("file", &finding.file)?;
+                        to.field("text", &finding.text)
+                    })
+                })
+            })
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! Scales and offsets of KV caches in 8 bits.
+
+use super::{FLOATS, Inspector, keep};
+use crate::msmodelslim::config::Config;
+use crate::msmodelslim::finding::{Kind, Severity};
+use crate::names::Name;
+use mnnkv::status::{Error, Result};
+use mnnkv::sys::memory;
+use std::fmt;
+
+/// The tensors of K or V of a layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvSide {
+    /// Name of the scales, empty where there are none.
+    pub scale: String,
+    /// Name of the offsets; `None` is "all zero".
+    pub offset: Option<String>,
+    /// Channels: KV heads times elements of a head, or 1 for one scale for all.
+    pub channels: usize,
+}
+
+/// A layer whose KV cache has scales.
+#[derive(Clone, Debug)]
+pub struct KvLayer {
+    /// The names' common part: the attention module or its merged linear.
+    pub prefix: String,
+    /// The first number in the prefix, which counts the layers.
+    pub layer: Option<u64>,
+    /// Keys.
+    pub key: KvSide,
+    /// Values.
+    pub value: KvSide,
+    pub(in crate::msmodelslim) error: Option<Error>,
+}
+
+/// Type words that stand for 8 bits with scale and offset.
+const INT8: &[&str] = &["C8", "KV8"];
+
+/// What a name says about a tensor: whose, of keys, and whether it is a scale.
+struct Role<'a> {
+    prefix: &'a str,
+    key: bool,
+    scale: bool,
+    /// Whether the name is one that readers of the format know.
+    regular: bool,
+}
+
+/// `None`: no KV tensor. `Some(None)`: one that does not say whether it is K's or V's.
+fn role(name: &str) -> Option<Option<Role<'_>>> {
+    let (module, suffix) = name.rsplit_once('.')?;
+    let (scale, regular) = match suffix {
+        "kv_cache_scale" => (true, true),
+        "kv_cache_offset" => (false, true),
+        // A slip in an example of the format's authors, and two names from its first description.
+        "kv_cacahe_scale" => (true, false),
+        "kv_offset" | "kv_scale_offset" | "kv_cacahe_offset" => (false, false),
+        _ => return None,
+    };
+    let (prefix, key) = match (module.strip_suffix(".k_proj"), module.strip_suffix(".v_proj")) {
+        (Some(prefix), _) => (prefix, true),
+        (_, Some(prefix)) => (prefix, false),
+        _ => return Some(None),
+    };
+    Some(Some(Role { prefix, key, scale, regular }))
+}
+
+impl Inspector<'_> {
+    pub(super) fn kv(&mut self, config: &Config) -> Result<Vec<KvLayer>> {
+        let mut names = memory::collect(self.names().filter(|name| role(name).is_some()))?;
+        names.sort_unstable();
+        names.dedup();
+        let mut layers = Vec::new();
+        let mut prefixes = memory::collect(names.iter().filter_map(|name| Some(role(name)??.prefix)))?;
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        for prefix in prefixes {
+            let layer = KvLayer {
+                prefix: memory::text(prefix)?,
+                layer: prefix.split('.').find_map(|part| part.parse().ok()),
+                key: KvSide::default(),
+                value: KvSide::default(),
+                error: None,
+            };
+            memory::push(&mut layers, layer)?;
+        }
+        // Regular names first, so that others only fill gaps.
+        for pass in [true, false] {
+            for name in &names {
+                match role(name) {
+                    Some(Some(role)) if role.regular == pass => {
+                        if let Some(layer) = Name::from(role.prefix).find(&layers, |layer| &layer.prefix) {
+                            self.take(&mut layers[layer], name, &role)?;
+                        }
+                    }
+                    Some(None) if pass && self.files.get(*name).is_some() => {
+                        let text = format_args!("tensor {name} says neither k_proj nor v_proj");
+                        self.findings.error(Kind::KvAlias, name, "", text)?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let unsupported = self.kv_declaration(config, !names.is_empty())?;
+        layers.sort_unstable_by(|a, b| (a.layer, &a.prefix).cmp(&(b.layer, &b.prefix)));
+        for layer in &mut layers {
+            if let Some(error) = &unsupported {
+                keep(&mut layer.error, || Error::kept(error.status(), format_args!("{}", error.message())))?;
+            }
+            self.kv_layer(layer, config)?;
+        }
+        Ok(layers)
+    }
+
+    /// Takes a tensor into its layer.
+    fn take(&mut self, layer: &mut KvLayer, name: &str, role: &Role) -> Result<()> {
+        if self.files.get(name).is_none() {
+            let text = format_args!("there is no tensor {name}");
+            keep(&mut layer.error, || Error::kept(Kind::MissingTensor.status(), text))?;
+        }
+        let side = if role.key { &mut layer.key } else { &mut layer.value };
+        let taken = if role.scale { !side.scale.is_empty() } else { side.offset.is_some() };
+        if taken {
+            return Ok(());
+        }
+        if !role.regular {
+            let what = if role.scale { "kv_cache_scale" } else { "kv_cache_offset" };
+            let text = format_args!("tensor {name} is taken for {what}; other readers do not know this name");
+            self.findings.warn(Kind::KvAlias, name, "", text)?;
+        }
+        match role.scale {
+            true => side.scale = memory::text(name)?,
+            false => side.offset = Some(memory::text(name)?),
+        }
+        Ok(())
+    }
+
+    /// Compares what the documents say of the KV cache with whether there are scales. The error is that of every layer.
+    fn kv_declaration(&mut self, config: &Config, any: bool) -> Result<Option<Error>> {
+        const KEY: &str = "kv_cache_type";
+        let described = self.description.kv_cache_type.as_deref().map(|word| (word, self.description.file.as_str()));
+        let (word, file) = match described.or(config.kv_quant_type.as_deref().map(|word| (word, "config.json"))) {
+            Some((word, file)) => (Some(word), file),
+            None => (None, self.description.file.as_str()),
+        };
+        let finding = match word {
+            Some(word) if !INT8.contains(&word) => {
+                let text = format_args!("{KEY} is {word:?}, which this library does not read; C8 expected");
+                self.findings.error(Kind::UnsupportedQuantType, KEY, file, text)?
+            }
+            Some(word) if !any && !self.blind => {
+                let text = format_args!("{KEY} is {word}; there are no KV scales and offsets");
+                self.findings.error(Kind::KvIncomplete, KEY, file, text)?
+            }
+            None if any && self.described => {
+                let text = format_args!("there are KV scales and no {KEY}; some readers ignore them then");
+                self.findings.add(Severity::Warning, Kind::KvUndeclared, KEY, file, text)?
+            }
+            _ => return Ok(None),
+        };
+        (finding.severity == Severity::Error).then(|| finding.kept_error()).transpose()
+    }
+
+    /// KV heads times head_dim: from the config, else the rows of the linear that makes the keys or values.
+    fn channels(&self, prefix: &str, weight: &str, config: &Config) -> Option<u64> {
+        let (heads, dim) = (config.shape.kv_heads, config.shape.head_dim);
+        let rows = || self.files.get(Name::of(prefix, weight))?.tensor.shape.first().copied();
+        heads.zip(dim).and_then(|(heads, dim)| heads.checked_mul(dim)).or_else(rows)
+    }
+
+    fn kv_layer(&mut self, layer: &mut KvLayer, config: &Config) -> Result<()> {
+        let KvLayer { prefix, key, value, error, .. } = layer;
+        for (side, parts) in [
+            (key, ["k_proj.weight", "k_proj.kv_cache_scale", "k_proj.kv_cache_offset"]),
+            (value, ["v_proj.weight", "v_proj.kv_cache_scale", "v_proj.kv_cache_offset"]),
+        ] {
+            self.kv_side(prefix, side, parts, config, error)?;
+        }
+        Ok(())
+    }
+
+    fn kv_side(
+        &mut self,
+        prefix: &str,
+        side: &mut KvSide,
+        [weight, scale, offset]: [&str; 3],
+        config: &Config,
+        error: &mut Option<Error>,
+    ) -> Result<()> {
+        let expected = self.channels(prefix, weight, config);
+        let (scale_name, offset_name) = (Name::of(prefix, scale), Name::of(prefix, offset));
+        let file = self.description.file.as_str();
+        if side.scale.is_empty() {
+            if self.blind || self.lost.contains(scale_name) {
+                let text = format_args!("there is no tensor {scale_name}");
+                return keep(error, || Error::kept(Kind::MissingTensor.status(), text));
+            }
+            let text = format_args!("{prefix} has KV scales or offsets, and no tensor {scale_name}");
+            let finding = self.findings.error(Kind::KvIncomplete, scale_name, file, text)?;
+            return keep(error, || finding.kept_error());
+        }
+        if side.offset.is_none() && !self.blind && !self.lost.contains(offset_name) {
+            let text = format_args!("{prefix} has no tensor {offset_name}; zeros are taken");
+            self.findings.warn(Kind::KvIncomplete, offset_name, file, text)?;
+        }
+        let Some(scale) = self.files.get(&side.scale) else { return Ok(()) };
+        side.channels = usize::try_from(scale.tensor.elements()).unwrap_or(0);
+        let offset = side.offset.as_ref().and_then(|offset| self.files.get(offset));
+        for part in [Some(scale), offset].into_iter().flatten() {
+            self.expect_dtype(part, FLOATS, error)?;
+            let elements = part.tensor.elements();
+            let fits = expected.is_none_or(|expected| elements == expected || elements == 1);
+            if part.tensor.shape.len() > 2 || elements == 0 || !fits {
+                self.wrong_shape(part, Channels(expected), error)?;
+            } else if elements != scale.tensor.elements() {
+                let expected = format_args!("{:?} as {} has", scale.tensor.shape, scale.tensor.name);
+                self.wrong_shape(part, expected, error)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The shapes that scales of so many channels may have.
+struct Channels(Option<u64>);
+
+impl fmt::Display for Channels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(channels) => write!(f, "[{channels}], KV heads times head_dim, or [1]"),
+            None => write!(f, "[channels], KV heads times head_dim, or [1]"),
+        }
+    }
+}

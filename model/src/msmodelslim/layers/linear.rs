@@ -1,0 +1,343 @@
+//! Linears: a weight of n rows by k columns and what it is read with.
+
+use super::names::QUANTISED_PARTS;
+use super::{FLOATS, Inspector, Need, keep};
+use crate::msmodelslim::files::Located;
+use crate::msmodelslim::finding::Kind;
+use crate::msmodelslim::tags::Tag;
+use crate::names::Name;
+use crate::safetensors::Dtype;
+use mnnkv::status::{Error, Result, Status};
+use mnnkv::sys::memory;
+use std::fmt;
+
+/// What has one scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Granularity {
+    /// Not quantised.
+    None,
+    /// The whole weight.
+    Tensor,
+    /// Each row.
+    Channel,
+    /// Each run of so many columns of a row.
+    Group(usize),
+}
+
+impl Granularity {
+    /// The word in reports.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Granularity::None => "none",
+            Granularity::Tensor => "tensor",
+            Granularity::Channel => "channel",
+            Granularity::Group(_) => "group",
+        }
+    }
+
+    /// Columns with one scale; 0 unless there are groups.
+    pub const fn group_size(self) -> usize {
+        match self {
+            Granularity::Group(size) => size,
+            _ => 0,
+        }
+    }
+}
+
+/// A weight with two dimensions.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// Name of its weight without `.weight`.
+    pub name: String,
+    /// Its tag.
+    pub tag: Tag,
+    /// Rows: outputs.
+    pub n: usize,
+    /// Columns: inputs.
+    pub k: usize,
+    /// What has one scale.
+    pub granularity: Granularity,
+    /// Whether it has a float bias. With a tag that has quant_bias, that contains the bias already.
+    pub bias: bool,
+    /// Whether the weight is read with weight_scale, not with deq_scale over input_scale.
+    pub(in crate::msmodelslim) by_weight_scale: bool,
+    /// Bytes of all its tensors.
+    pub bytes: u64,
+    /// Why it cannot be used.
+    pub(in crate::msmodelslim) error: Option<Error>,
+}
+
+impl Linear {
+    /// Fails when it cannot be used.
+    pub(in crate::msmodelslim) fn usable(&self) -> Result<()> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// The name of one of its tensors.
+    pub(in crate::msmodelslim) fn part<'a>(&'a self, part: &'a str) -> Name<'a> {
+        Name::of(&self.name, part)
+    }
+}
+
+impl Inspector<'_> {
+    /// The linear of this name; `None` where it is something else, or has no tag.
+    pub(super) fn linear(&mut self, base: &str) -> Result<Option<Linear>> {
+        let weight_name = Name::of(base, "weight");
+        let weight = self.files.get(weight_name);
+        let tag = match self.description.tag(weight_name) {
+            Some(tag) => tag,
+            // Not described, or described with no word of the format: said before.
+            None if weight.is_some() || self.description.has(weight_name) => return Ok(None),
+            None => {
+                let mut tags = QUANTISED_PARTS.iter().filter_map(|part| self.description.tag(Name::of(base, part)));
+                match tags.find(|tag| tag.is_int8()) {
+                    Some(tag) => tag,
+                    None => return Ok(None),
+                }
+            }
+        };
+        let mut linear = Linear {
+            name: memory::text(base)?,
+            tag,
+            n: 0,
+            k: 0,
+            granularity: Granularity::None,
+            bias: self.files.get(Name::of(base, "bias")).is_some(),
+            by_weight_scale: tag.needs_weight_scale() || self.files.get(Name::of(base, "weight_scale")).is_some(),
+            bytes: self.bytes(base),
+            error: None,
+        };
+        let mut error = None;
+        let weight = self.part(base, "weight", Need::Must, &mut error)?;
+        if let Some(weight) = weight {
+            match matrix(&weight.tensor.shape) {
+                Some(size) => (linear.n, linear.k) = size,
+                None if tag == Tag::Float => return self.other_float(weight, tag).map(|()| None),
+                None if tag.is_int8() => self.wrong_shape(weight, "[n, k]", &mut error)?,
+                None => {}
+            }
+        }
+        match tag {
+            Tag::Float => {
+                if let Some(weight) = weight.filter(|weight| !weight.tensor.dtype.is_float()) {
+                    if self.is_codes(weight.tensor.dtype, tag) {
+                        self.expect_dtype(weight, FLOATS, &mut error)?;
+                    } else {
+                        return Ok(None);
+                    }
+                }
+            }
+            _ if tag.is_int8() => self.quantised(&mut linear, weight, &mut error)?,
+            _ => {
+                let text = format_args!("{base} has the type {}, which this library does not read", tag.word());
+                self.findings.warn(Kind::UnsupportedQuantType, weight_name, &self.description.file, text)?;
+                error = Some(Error::kept(Status::Unsupported, text)?);
+            }
+        }
+        linear.error = error;
+        Ok(Some(linear))
+    }
+
+    /// A weight of another number of dimensions that is not quantised: no linear, but it may still hold codes.
+    fn other_float(&mut self, weight: Located<'_>, tag: Tag) -> Result<()> {
+        match self.is_codes(weight.tensor.dtype, tag) {
+            true => self.expect_dtype(weight, FLOATS, &mut None),
+            false => Ok(()),
+        }
+    }
+
+    fn bytes(&self, base: &str) -> u64 {
+        let parts = ["weight", "bias"].iter().chain(QUANTISED_PARTS);
+        let bytes = parts.filter_map(|part| Some(self.files.get(Name::of(base, part))?.tensor.bytes));
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    fn quantised(&mut self, linear: &mut Linear, weight: Option<Located<'_>>, error: &mut Option<Error>) -> Result<()> {
+        if let Some(weight) = weight {
+            self.expect_dtype(weight, &[Dtype::I8], error)?;
+        }
+        // Shapes are compared only with a weight that has one.
+        let size = (linear.n > 0).then_some((linear.n as u64, linear.k as u64));
+        if linear.tag.needs_weight_scale() || linear.by_weight_scale {
+            let (must, should) =
+                if linear.tag.needs_weight_scale() { (Need::Must, Need::Should) } else { (Need::May, Need::May) };
+            let scale = self.part(&linear.name, "weight_scale", must, error)?;
+            let offset = self.part(&linear.name, "weight_offset", should, error)?;
+            for part in scale.into_iter().chain(offset) {
+                self.expect_dtype(part, FLOATS, error)?;
+            }
+            if let (Some(scale), Some(size)) = (scale, size) {
+                let found = granularity(&scale.tensor.shape, size);
+                match found {
+                    Some(granularity) => linear.granularity = granularity,
+                    None => self.wrong_shape(scale, Allowed(size), error)?,
+                }
+                if let Some(offset) = offset {
+                    let of_offset = granularity(&offset.tensor.shape, size);
+                    if of_offset.is_none() {
+                        self.wrong_shape(offset, Allowed(size), error)?;
+                    } else if found.is_some() && of_offset != found {
+                        let expected = format_args!("weight_scale's {:?}", scale.tensor.shape);
+                        self.wrong_shape(offset, expected, error)?;
+                    }
+                }
+            }
+        }
+        if linear.tag.has_static_input() {
+            self.static_input(linear, size, error)?;
+        }
+        if let Some(bias) = self.part(&linear.name, "bias", Need::May, error)? {
+            self.expect_dtype(bias, FLOATS, error)?;
+            self.expect_rows(bias, size, error)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that there is an element for each row.
+    fn expect_rows(&mut self, located: Located<'_>, size: Option<(u64, u64)>, error: &mut Option<Error>) -> Result<()> {
+        match size {
+            Some((n, _)) if located.tensor.elements() != n => self.wrong_shape(located, format_args!("[{n}]"), error),
+            _ => Ok(()),
+        }
+    }
+
+    /// What quantises the input, and turns the sums back.
+    fn static_input(&mut self, linear: &mut Linear, size: Option<(u64, u64)>, error: &mut Option<Error>) -> Result<()> {
+        for part in ["input_scale", "input_offset"] {
+            if let Some(part) = self.part(&linear.name, part, Need::Must, error)? {
+                self.expect_dtype(part, FLOATS, error)?;
+                if part.tensor.elements() != 1 {
+                    self.wrong_shape(part, "[1]", error)?;
+                }
+            }
+        }
+        if let Some(deq) = self.part(&linear.name, "deq_scale", Need::Must, error)? {
+            self.expect_dtype(deq, &[Dtype::I64, Dtype::F32], error)?;
+            if let Some(size) = size {
+                match granularity(&deq.tensor.shape, size) {
+                    Some(Granularity::Group(_)) | None => {
+                        self.wrong_shape(deq, format_args!("[{}] or [1]", linear.n), error)?;
+                    }
+                    Some(granularity) if !linear.by_weight_scale => linear.granularity = granularity,
+                    Some(_) => {}
+                }
+            }
+        }
+        if let Some(bias) = self.part(&linear.name, "quant_bias", Need::Must, error)? {
+            self.expect_dtype(bias, &[Dtype::I32], error)?;
+            self.expect_rows(bias, size, error)?;
+        }
+        Ok(())
+    }
+
+    /// group_size of the description against what the scales' shapes say. Where other linears have the described size,
+    /// a linear with another is wrong; where none has, the description is.
+    pub(super) fn compare_group_sizes(&mut self, linears: &mut [Linear]) -> Result<()> {
+        let Some(described) = self.description.group_size else { return Ok(()) };
+        let (kind, key, file) = (Kind::GroupSizeMismatch, "group_size", self.description.file.as_str());
+        let group = |linear: &Linear| match linear.granularity {
+            Granularity::Group(size) => Some(size as u64),
+            _ => None,
+        };
+        let any_fits = linears.iter().any(|linear| group(linear) == Some(described));
+        // Scales of a linear that is not read, or is broken, may have the groups.
+        let unknown = linears.iter().any(|linear| linear.error.is_some());
+        let could = |linear: &&Linear| linear.tag.needs_weight_scale() && linear.k as u64 != described;
+        if let (true, Some(first)) = (described > 0 && !unknown, linears.iter().find(could))
+            && linears.iter().all(|linear| group(linear).is_none())
+        {
+            let text = format_args!("group_size is {described}; no linear has groups, {} has none either", first.name);
+            return self.findings.warn(kind, key, file, text);
+        }
+        let mut reported = false;
+        for linear in linears {
+            let Some(size) = group(linear).filter(|size| *size != described) else { continue };
+            let scale = Name::of(&linear.name, "weight_scale");
+            let text = format_args!("{scale} has groups of {size} columns; group_size is {described}");
+            let finding = match any_fits {
+                true => self.findings.error(Kind::ShapeMismatch, scale, "", text)?,
+                false if reported => continue,
+                false => self.findings.error(kind, key, "", text)?,
+            };
+            reported = true;
+            keep(&mut linear.error, || finding.kept_error())?;
+        }
+        Ok(())
+    }
+
+    /// Linears that runtimes load as one must have one tag.
+    pub(super) fn compare_siblings(&mut self, linears: &[Linear]) -> Result<()> {
+        for siblings in siblings(linears)?.chunk_by(Sibling::of_one) {
+            let first = siblings[0].linear;
+            for other in siblings.iter().map(|sibling| sibling.linear).filter(|other| other.tag != first.tag) {
+                let text = format_args!(
+                    "{} has the type {}, {} has {}; runtimes that load them as one linear refuse that",
+                    first.name,
+                    first.tag.word(),
+                    other.name,
+                    other.tag.word()
+                );
+                let (name, file) = (other.part("weight"), &self.description.file);
+                self.findings.warn(Kind::InconsistentTags, name, file, text)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A linear that runtimes load as one with others.
+pub(in crate::msmodelslim) struct Sibling<'a> {
+    /// The name of the module they are in, and what they are there.
+    one: (&'a str, u8),
+    pub(in crate::msmodelslim) linear: &'a Linear,
+}
+
+impl Sibling<'_> {
+    pub(in crate::msmodelslim) fn of_one(&self, other: &Self) -> bool {
+        self.one == other.one
+    }
+}
+
+/// Linears that runtimes load as one, siblings side by side.
+pub(in crate::msmodelslim) fn siblings(linears: &[Linear]) -> Result<Vec<Sibling<'_>>> {
+    fn sibling(linear: &Linear) -> Option<Sibling<'_>> {
+        let (module, name) = linear.name.rsplit_once('.')?;
+        let kind = match name {
+            "q_proj" | "k_proj" | "v_proj" => 0,
+            "gate_proj" | "up_proj" => 1,
+            _ => return None,
+        };
+        Some(Sibling { one: (module, kind), linear })
+    }
+    let mut siblings = memory::collect(linears.iter().filter_map(sibling))?;
+    siblings.sort_unstable_by_key(|sibling| (sibling.one, sibling.linear.name.as_str()));
+    Ok(siblings)
+}
+
+/// Rows and columns of a shape that has them.
+fn matrix(shape: &[u64]) -> Option<(usize, usize)> {
+    match *shape {
+        [n, k] if n > 0 && k > 0 => usize::try_from(n).ok().zip(usize::try_from(k).ok()),
+        _ => None,
+    }
+}
+
+/// What scales of this shape belong to, for a weight of `n` rows by `k` columns.
+fn granularity(shape: &[u64], (n, k): (u64, u64)) -> Option<Granularity> {
+    match *shape {
+        [rows] | [rows, 1] if rows == n => Some(Granularity::Channel),
+        [] | [1] | [1, 1] => Some(Granularity::Tensor),
+        [rows, groups] if rows == n && groups > 0 && k % groups == 0 => Some(Granularity::Group((k / groups) as usize)),
+        _ => None,
+    }
+}
+
+/// The shapes that scales of a weight of this size may have.
+struct Allowed((u64, u64));
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, k) = self.0;
+        write!(f, "[{n}, 1], [{n}], [1], or [{n}, groups] with groups a divisor of {k}")
+    }
+}

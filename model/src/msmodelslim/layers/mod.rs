@@ -1,0 +1,148 @@
+//! What the tensors of a directory amount to: linears, norms and KV scales, and whether each has what it needs.
+
+mod kv;
+mod linear;
+mod names;
+mod norm;
+
+pub use kv::{KvLayer, KvSide};
+pub use linear::{Granularity, Linear};
+pub(super) use linear::{Sibling, siblings};
+pub(super) use names::QUANTISED_PARTS;
+pub use norm::Norm;
+
+use super::description::Description;
+use super::files::{Files, Located};
+use super::finding::{Findings, Kind};
+use super::survey::Survey;
+use crate::names::{Joined, Name, NameSet};
+use crate::safetensors::Dtype;
+use mnnkv::status::{Error, Result};
+use mnnkv::sys::memory;
+use std::fmt;
+
+/// Everything that a directory has.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    pub(super) linears: Vec<Linear>,
+    pub(super) norms: Vec<Norm>,
+    pub(super) kv: Vec<KvLayer>,
+}
+
+/// Puts the tensors together and reports what does not fit, from names, types and shapes alone.
+pub(super) fn resolve(survey: &Survey, findings: &mut Findings) -> Result<Layers> {
+    let nothing = Description::default();
+    let mut inspector = Inspector {
+        files: &survey.files,
+        description: survey.description.as_ref().unwrap_or(&nothing),
+        described: survey.description.is_some(),
+        lost: &survey.lost,
+        blind: survey.blind,
+        findings,
+    };
+    if inspector.described {
+        inspector.compare_names()?;
+    }
+    let (mut linears, mut norms) = (Vec::new(), Vec::new());
+    for base in inspector.bases()? {
+        if inspector.is_norm(base) {
+            memory::push(&mut norms, base)?;
+        } else if let Some(linear) = inspector.linear(base)? {
+            memory::push(&mut linears, linear)?;
+        }
+    }
+    let mut layers = Layers { linears, norms: inspector.norms(norms)?, kv: inspector.kv(&survey.config)? };
+    inspector.compare_group_sizes(&mut layers.linears)?;
+    inspector.compare_siblings(&layers.linears)?;
+    Ok(layers)
+}
+
+/// What is needed to judge a layer.
+struct Inspector<'a> {
+    files: &'a Files,
+    description: &'a Description,
+    /// Whether there is a description.
+    described: bool,
+    lost: &'a NameSet,
+    blind: bool,
+    findings: &'a mut Findings,
+}
+
+/// Whether a layer can do without a tensor.
+#[derive(Clone, Copy, PartialEq)]
+enum Need {
+    Must,
+    /// A warning where it is missing.
+    Should,
+    May,
+}
+
+impl<'a> Inspector<'a> {
+    /// A tensor of a layer. `error` is set where the layer cannot be used without it.
+    fn part(&mut self, layer: &str, part: &str, need: Need, error: &mut Option<Error>) -> Result<Option<Located<'a>>> {
+        let name = Name::of(layer, part);
+        let found = self.files.get(name);
+        // What is described, or was in a file that is lost, has been reported.
+        let reported = self.description.has(name) || self.lost.contains(name) || self.blind;
+        let text = format_args!("{layer} has no tensor {name}");
+        let file = self.description.file.as_str();
+        match need {
+            _ if found.is_some() => {}
+            Need::Must if reported => keep(error, || Error::kept(Kind::MissingTensor.status(), text))?,
+            Need::Must => {
+                let finding = self.findings.error(Kind::IncompleteLayer, name, file, text)?;
+                keep(error, || finding.kept_error())?;
+            }
+            Need::Should if !reported => {
+                let text = format_args!("{text}; zeros are taken");
+                self.findings.warn(Kind::IncompleteLayer, name, file, text)?;
+            }
+            Need::Should | Need::May => {}
+        }
+        Ok(found)
+    }
+
+    /// Checks the type of a tensor.
+    fn expect_dtype(&mut self, located: Located<'_>, allowed: &[Dtype], error: &mut Option<Error>) -> Result<()> {
+        let tensor = located.tensor;
+        if allowed.contains(&tensor.dtype) {
+            return Ok(());
+        }
+        let names = memory::collect(allowed.iter().map(|dtype| dtype.name()))?;
+        let (name, dtype, allowed) = (&tensor.name, tensor.dtype.name(), Joined(&names, " or "));
+        self.fault(located, Kind::DtypeMismatch, format_args!("tensor {name} is {dtype}; {allowed} expected"), error)
+    }
+
+    fn wrong_shape(
+        &mut self,
+        located: Located<'_>,
+        expected: impl fmt::Display,
+        error: &mut Option<Error>,
+    ) -> Result<()> {
+        let (name, shape) = (&located.tensor.name, &located.tensor.shape);
+        let text = format_args!("tensor {name} has shape {shape:?}; {expected} expected");
+        self.fault(located, Kind::ShapeMismatch, text, error)
+    }
+
+    fn fault(
+        &mut self,
+        located: Located<'_>,
+        kind: Kind,
+        text: fmt::Arguments<'_>,
+        error: &mut Option<Error>,
+    ) -> Result<()> {
+        let finding = self.findings.error(kind, &located.tensor.name, &located.file.name, text)?;
+        keep(error, || finding.kept_error())
+    }
+}
+
+/// Keeps the first error of a layer.
+fn keep(error: &mut Option<Error>, make: impl FnOnce() -> Result<Error>) -> Result<()> {
+    if error.is_none() {
+        *error = Some(make()?);
+    }
+    Ok(())
+}
+
+/// Types that scales, biases and weights that are not quantised may have.
+const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::F16, Dtype::Bf16];

@@ -1,0 +1,81 @@
+//! Which names belong together, and whether description and files have the same ones.
+
+use super::Inspector;
+use crate::msmodelslim::finding::Kind;
+use crate::msmodelslim::tags::Tag;
+use crate::names::Name;
+use crate::safetensors::Dtype;
+use mnnkv::status::Result;
+use mnnkv::sys::memory;
+
+/// What a quantised linear has besides its weight.
+pub(in crate::msmodelslim) const QUANTISED_PARTS: &[&str] =
+    &["weight_scale", "weight_offset", "input_scale", "input_offset", "deq_scale", "quant_bias"];
+
+/// Tensors that writers of the format do not describe.
+const NEVER_DESCRIBED: &[&str] = &[".heads_rotation", ".kronecker_rotation_m", ".kronecker_rotation_n"];
+
+impl<'a> Inspector<'a> {
+    /// Description against files.
+    pub(super) fn compare_names(&mut self) -> Result<()> {
+        let file = self.description.file.as_str();
+        for (name, _) in &self.description.tags {
+            if self.files.get(name).is_none() && !self.lost.contains(name) && !self.blind {
+                let text = format_args!("the description has {name}; no file has a tensor of that name");
+                self.findings.error(Kind::MissingTensor, name, file, text)?;
+            }
+        }
+        for located in self.files.all() {
+            let name = &located.tensor.name;
+            let exempt = NEVER_DESCRIBED.iter().any(|suffix| name.ends_with(suffix));
+            if !exempt && !self.description.has(name) {
+                let text = format_args!("the description has no entry for tensor {name}");
+                self.findings.error(Kind::UndescribedTensor, name, &located.file.name, text)?;
+            }
+        }
+        // A layer's other tensors are not read by their tags; who does read them finds two answers.
+        for (name, tag) in &self.description.tags {
+            let Some((base, suffix)) = name.rsplit_once('.') else { continue };
+            let (Some(tag), true) = (tag, QUANTISED_PARTS.contains(&suffix)) else { continue };
+            let weight = Name::of(base, "weight");
+            if let Some(of_weight) = self.description.tag(weight)
+                && of_weight != *tag
+            {
+                let text = format_args!("{name} has the type {}; {weight} has {}", tag.word(), of_weight.word());
+                self.findings.warn(Kind::InconsistentTags, name, file, text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every tensor that is there or described, in no order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let described = self.description.tags.iter().map(|(name, _)| name.as_str());
+        self.files.all().map(|located| located.tensor.name.as_str()).chain(described)
+    }
+
+    /// Names of layers that have a weight, or something that only linears with a weight have, sorted.
+    pub(super) fn bases(&self) -> Result<Vec<&'a str>> {
+        let base = |name: &'a str| {
+            let (base, suffix) = name.rsplit_once('.')?;
+            (suffix == "weight" || QUANTISED_PARTS.contains(&suffix)).then_some(base)
+        };
+        let mut bases = memory::collect(self.names().filter_map(base))?;
+        bases.sort_unstable();
+        bases.dedup();
+        Ok(bases)
+    }
+
+    /// Whether a layer scales its input element by element: its weight is one row of floats, whatever its tag says.
+    pub(super) fn is_norm(&self, base: &str) -> bool {
+        match self.files.get(Name::of(base, "weight")) {
+            Some(weight) => weight.tensor.dtype.is_float() && weight.tensor.shape.len() == 1,
+            None => false,
+        }
+    }
+
+    /// A tensor that is not quantised must not hold codes: readers would take them for numbers.
+    pub(super) fn is_codes(&self, dtype: Dtype, tag: Tag) -> bool {
+        tag == Tag::Float && matches!(dtype, Dtype::I8 | Dtype::U8)
+    }
+}

@@ -1,0 +1,56 @@
+//! Norms of smoothed models.
+
+use super::model::Model;
+use crate::names::Name;
+use mnnkv::status::{Result, bail};
+use mnnkv::sys::memory;
+
+/// Which linears a norm feeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormUse {
+    /// Quantised ones: the pair in `<norm>.module`, where there is one.
+    Quantized,
+    /// Ones that were left in float: the plain pair.
+    Float,
+}
+
+/// What a norm multiplies by and adds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormParameters {
+    /// Factors.
+    pub weight: Vec<f32>,
+    /// What is added behind them; zeros where the file has none.
+    pub bias: Vec<f32>,
+    /// Whether the file has a bias: with one, a norm of a kind that has none still adds it.
+    pub has_bias: bool,
+}
+
+impl Model {
+    /// The parameters of a norm of [`Model::norms`].
+    ///
+    /// Older files have four tensors for a smoothed norm: `<norm>.module.weight` and `.bias` for quantised linears, and
+    /// `<norm>.weight` and `.bias` for others; a `.module.bias` that is missing is zeros. Newer ones have one pair.
+    /// NOT_FOUND: no such norm, or no plain pair for float linears.
+    pub fn norm(&self, index: usize, usage: NormUse) -> Result<NormParameters> {
+        let all = self.norms();
+        let Some(norm) = all.get(index) else {
+            bail!(NotFound, "norm {index} asked for; the directory has {}", all.len());
+        };
+        if let Some(error) = &norm.error {
+            return Err(error.clone());
+        }
+        let module = norm.smoothed && usage == NormUse::Quantized;
+        if !module && !norm.plain {
+            bail!(NotFound, "there is no tensor {}.weight, only the pair for quantised linears", norm.name);
+        }
+        let [weight, bias] = if module { ["module.weight", "module.bias"] } else { ["weight", "bias"] };
+        let weight = self.files.need(Name::of(&norm.name, weight))?.floats(0, norm.len as u64)?;
+        let bias = self.files.get(Name::of(&norm.name, bias));
+        let has_bias = bias.is_some();
+        let bias = match bias {
+            Some(bias) => bias.floats(0, norm.len as u64)?,
+            None => memory::filled(0.0, norm.len)?,
+        };
+        Ok(NormParameters { weight, bias, has_bias })
+    }
+}

@@ -1,0 +1,44 @@
+//! Headers of new files.
+
+use super::Dtype;
+use mnnkv::json::Writer;
+use mnnkv::status::Result;
+use mnnkv::sys::memory;
+
+/// A tensor of a file that is to be written.
+pub struct NewTensor<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Dimensions; none for a scalar.
+    pub shape: &'a [u64],
+    /// Bytes of all elements.
+    pub bytes: u64,
+}
+
+/// What comes before the data of tensors that follow each other without a gap: the length of the JSON object, and the
+/// object, filled with blanks to whole words.
+pub fn header<'a>(tensors: impl IntoIterator<Item = NewTensor<'a>>) -> Result<Vec<u8>> {
+    let mut end = 0;
+    let mut text = Writer::compact(|to| {
+        to.object(|to| {
+            tensors.into_iter().try_for_each(|tensor| {
+                let begin = end;
+                end += tensor.bytes;
+                to.key(tensor.name)?.object(|to| {
+                    to.field("dtype", tensor.dtype.name())?;
+                    to.field("shape", tensor.shape)?;
+                    to.field("data_offsets", &[begin, end][..])
+                })
+            })
+        })
+    })?;
+    let blanks = text.len().next_multiple_of(8) - text.len();
+    memory::append(&mut text, format_args!("{:blanks$}", ""))?;
+    let mut header = Vec::new();
+    memory::reserve(&mut header, 8 + text.len())?;
+    memory::extend(&mut header, &(text.len() as u64).to_le_bytes())?;
+    memory::extend(&mut header, text.as_bytes())?;
+    Ok(header)
+}

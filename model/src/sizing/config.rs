@@ -1,0 +1,223 @@
+//! The attention of a model, as its Hugging Face `config.json` tells it.
+
+mod defaults;
+mod keys;
+mod kinds;
+mod kv;
+mod refused;
+
+use super::Notes;
+use super::element::Element;
+use super::shape::{Attention, Kv, Layer, Span};
+use defaults::{Assumed, Defaults};
+use keys::Keys;
+use kinds::Kind;
+use mnnkv::json::{Json, Quoted, Short};
+use mnnkv::status::{Result, bail, error};
+use mnnkv::sys::memory;
+
+/// The longest config that is read. Real ones have a few kilobytes, with lists of quantised modules some hundred.
+pub const MAX_CONFIG_BYTES: usize = 4 << 20;
+/// The most layers that a model may have.
+pub const MAX_LAYERS: u32 = 4096;
+
+/// Where multimodal models keep the config of their language model. The first that is there counts.
+const NESTED: [&str; 4] = ["text_config", "llm_config", "language_config", "thinker_config"];
+
+/// What a config says about the KV cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// `model_type`, of the language model where there are several.
+    pub model_type: Option<String>,
+    /// Each decoder layer.
+    pub layers: Vec<Layer>,
+    /// The element type that the model runs in, where the config names one that a cache can have.
+    pub element: Option<Element>,
+    /// The longest context that the model was made for, in tokens.
+    pub max_context: Option<u64>,
+    /// What was assumed, and what the numbers leave out: sentences for people.
+    pub notes: Vec<String>,
+}
+
+impl Model {
+    /// Reads a `config.json` of at most [`MAX_CONFIG_BYTES`]. Keys that say nothing about the cache are not looked at;
+    /// of equal keys the last counts.
+    ///
+    /// InvalidArgument: no JSON object, a key that is missing, or has a value of another type or range; the message
+    /// names the key, what was found and what is allowed. Unsupported: attention whose cache this version cannot tell
+    /// the size of.
+    pub fn from_config(json: &[u8]) -> Result<Model> {
+        if json.len() > MAX_CONFIG_BYTES {
+            bail!(InvalidArgument, "the config has {} bytes; {MAX_CONFIG_BYTES} or fewer expected", json.len());
+        }
+        let json = Json::parse(json).or_else(|e| {
+            let e = e.unless_out_of_memory()?;
+            Err(error!(InvalidArgument, "the config is not JSON: {}", e.message()))
+        })?;
+        if !matches!(json, Json::Object(_)) {
+            bail!(InvalidArgument, "the config is {json}; a JSON object expected");
+        }
+        read(&Keys::top(&json), &language_model(&json)?)
+    }
+}
+
+/// The object with the language model's keys, however deep.
+fn language_model<'a>(json: &'a Json<'a>) -> Result<Keys<'a>> {
+    let mut text = Keys::top(json);
+    while let Some(inner) = NESTED.iter().find_map(|key| text.inner(key).transpose()).transpose()? {
+        text = inner;
+    }
+    Ok(text)
+}
+
+fn read(top: &Keys, text: &Keys) -> Result<Model> {
+    let mut notes = Notes::default();
+    let model_type = text.name("model_type")?;
+    let family = model_type.unwrap_or("");
+    refused::check(top)?;
+    refused::check(text)?;
+    let defaults = defaults::of(family);
+
+    // A nested config leaves out what its model type has by default; a config of its own is complete.
+    let mut assumed = Assumed { defaults: defaults.as_ref(), family, nested: text.is_nested(), notes: &mut notes };
+    let layers =
+        assumed
+            .required(text, &["num_hidden_layers", "n_layer", "n_layers", "num_layers"], MAX_LAYERS, |d| d.layers)?;
+    let kv = kv::of(text, &mut assumed)?;
+    let full_kv = kv::of_full_layers(text, kv, &mut assumed)?;
+    let kinds = kinds::kinds(text, layers, family, defaults.as_ref(), &mut notes)?;
+    let shared = shared_layers(text, layers, defaults.as_ref(), &mut notes)?;
+    let own = (layers - shared) as usize;
+    let state_elements = kinds::state_elements(text)?;
+
+    let mut all = Vec::new();
+    memory::reserve(&mut all, kinds.len())?;
+    for (number, kind) in kinds.into_iter().enumerate() {
+        let attention = match kind {
+            Kind::Recurrent => {
+                memory::push(&mut all, Layer::Recurrent { state_elements })?;
+                continue;
+            }
+            Kind::Full => Attention { kv: full_kv, span: Span::Full },
+            Kind::Sliding(window) => Attention { kv, span: Span::Sliding(window) },
+            Kind::Chunked(chunk) => Attention { kv, span: Span::Chunked(chunk) },
+        };
+        memory::push(&mut all, if number < own { Layer::Attention(attention) } else { Layer::Shared })?;
+    }
+    describe(&all, kv, state_elements, &mut notes)?;
+    left_out(text, &mut notes)?;
+    Ok(Model {
+        model_type: model_type.map(|name| memory::format(format_args!("{}", Short(name)))).transpose()?,
+        layers: all,
+        element: element(top, text, &mut notes)?,
+        max_context: max_context(text)?,
+        notes: notes.0,
+    })
+}
+
+/// The number of last layers that read the caches of earlier ones.
+fn shared_layers(text: &Keys, layers: u32, defaults: Option<&Defaults>, notes: &mut Notes) -> Result<u32> {
+    const KEY: &str = "num_kv_shared_layers";
+    let shared = match text.count(KEY)? {
+        Some(shared) => shared,
+        None => match defaults.and_then(|d| d.kv_shared_layers) {
+            Some(shared) => {
+                let key = text.path(KEY);
+                notes.add(format_args!("{key} is not given: {shared} is assumed, as the model type has it"))?;
+                shared
+            }
+            None => 0,
+        },
+    };
+    if shared >= layers {
+        bail!(InvalidArgument, "{} is {shared} of {layers} layers; fewer than the layers expected", text.path(KEY));
+    }
+    Ok(shared)
+}
+
+/// Notes about what the numbers mean.
+fn describe(layers: &[Layer], kv: Kv, state_elements: Option<u64>, notes: &mut Notes) -> Result<()> {
+    let count = |what: fn(&Layer) -> bool| layers.iter().filter(|layer| what(layer)).count();
+    let is_span = |span: fn(&Span) -> bool| layers.iter().filter_map(Layer::attention).any(|a| span(&a.span));
+    let recurrent = count(|layer| matches!(layer, Layer::Recurrent { .. }));
+    if recurrent > 0 {
+        match state_elements {
+            Some(elements) => notes.add(format_args!(
+                "{recurrent} recurrent layers have no KV cache; their states, {elements} elements per layer and sequence, are \
+                 in no sum"
+            )),
+            None => notes
+                .add(format_args!("{recurrent} recurrent layers have no KV cache; their states are not counted")),
+        }?;
+    }
+    let shared = count(|layer| matches!(layer, Layer::Shared));
+    if shared > 0 {
+        notes
+            .add(format_args!("the last {shared} layers read the caches of earlier ones and have none of their own"))?;
+    }
+    if is_span(|span| matches!(span, Span::Sliding(_))) {
+        notes.add(format_args!(
+            "layers with a sliding window hold at most the window; an engine that keeps all tokens holds more"
+        ))?;
+    }
+    if is_span(|span| matches!(span, Span::Chunked(_))) {
+        notes.add(format_args!(
+            "layers with chunked attention are taken to hold at most one chunk, and a whole one from there on"
+        ))?;
+    }
+    if matches!(kv, Kv::Latent { .. }) {
+        notes.add(format_args!(
+            "latents (MLA) are counted; an engine that keeps the K and V of all heads holds many times that"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Notes about caches that are in no number.
+fn left_out(text: &Keys, notes: &mut Notes) -> Result<()> {
+    if let Some(dim) = text.number(&["index_head_dim"], u32::MAX)? {
+        notes.add(format_args!("the keys of the sparse-attention indexer (index_head_dim {dim}) are not counted"))?;
+    }
+    if let Some(layers) = text.count("num_nextn_predict_layers")?.filter(|layers| *layers > 0) {
+        notes.add(format_args!(
+            "num_nextn_predict_layers is {layers}: layers for multi-token prediction are not counted"
+        ))?;
+    }
+    if text.has("attention_types") {
+        notes.add(format_args!("attention_types is not read: every layer is taken to keep all tokens"))?;
+    }
+    Ok(())
+}
+
+fn element(top: &Keys, text: &Keys, notes: &mut Notes) -> Result<Option<Element>> {
+    for keys in [text, top] {
+        for quantised in ["kv_cache_scheme", "kv_cache_quant_algo"] {
+            if keys.inner("quantization_config")?.is_some_and(|inner| inner.has(quantised)) {
+                notes.add(format_args!(
+                    "quantization_config has {quantised}: the cache may have smaller elements than the model runs in"
+                ))?;
+                break;
+            }
+        }
+        if let Some(name) = keys.name("torch_dtype")?.or(keys.name("dtype")?) {
+            let element = Element::from_name(name);
+            if element.is_none() {
+                notes.add(format_args!("{} is no element type that is known here", Quoted(name)))?;
+            }
+            return Ok(element);
+        }
+        if !text.is_nested() {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+fn max_context(text: &Keys) -> Result<Option<u64>> {
+    for key in ["max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len", "max_sequence_length"] {
+        if let Some(tokens) = text.number(&[key], u32::MAX)? {
+            return Ok(Some(tokens.into()));
+        }
+    }
+    Ok(None)
+}

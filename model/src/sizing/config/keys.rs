@@ -1,0 +1,153 @@
+//! Values of a config by key: each has one type, and an error says which key had what.
+
+use mnnkv::json::Json;
+use mnnkv::status::{Result, bail};
+use mnnkv::sys::memory;
+use std::fmt;
+
+/// An object of the config and the keys that lead to it.
+pub(super) struct Keys<'a> {
+    object: &'a Json<'a>,
+    prefix: String,
+}
+
+/// A key as it is found from the top of the config.
+#[derive(Clone, Copy)]
+pub(super) struct Path<'a> {
+    prefix: &'a str,
+    key: &'a str,
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.prefix, self.key)
+    }
+}
+
+impl<'a> Keys<'a> {
+    pub fn top(object: &'a Json<'a>) -> Self {
+        Keys { object, prefix: String::new() }
+    }
+
+    pub fn is_nested(&self) -> bool {
+        !self.prefix.is_empty()
+    }
+
+    /// The key as it is found from the top of the config.
+    pub fn path<'b>(&'b self, key: &'b str) -> Path<'b> {
+        Path { prefix: &self.prefix, key }
+    }
+
+    /// Whether the key is there, null included.
+    pub fn has(&self, key: &str) -> bool {
+        self.object.contains_key(key)
+    }
+
+    /// The value, where it says something: null is as good as absent.
+    pub fn get(&self, key: &str) -> Option<&'a Json<'a>> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    fn wrong<T>(&self, key: &str, found: &Json, expected: impl fmt::Display) -> Result<T> {
+        bail!(InvalidArgument, "{} is {found}; {expected} expected", self.path(key))
+    }
+
+    /// The object behind a key.
+    pub fn inner(&self, key: &str) -> Result<Option<Keys<'a>>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(object @ Json::Object(_)) => {
+                Ok(Some(Keys { object, prefix: memory::format(format_args!("{}.", self.path(key)))? }))
+            }
+            Some(other) => self.wrong(key, other, "an object"),
+        }
+    }
+
+    fn whole(&self, key: &str, least: u32, most: u32) -> Result<Option<u32>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.count().and_then(|number| u32::try_from(number).ok()).filter(|n| (least..=most).contains(n)) {
+            Some(number) => Ok(Some(number)),
+            None => self.wrong(key, value, format_args!("a whole number from {least} to {most}")),
+        }
+    }
+
+    /// A whole number from 1 to `most` that goes by several names; those that are there must agree.
+    pub fn number(&self, names: &[&str], most: u32) -> Result<Option<u32>> {
+        let mut found: Option<(&str, u32)> = None;
+        for name in names {
+            match (self.whole(name, 1, most)?, found) {
+                (Some(number), None) => found = Some((name, number)),
+                (Some(number), Some((first, other))) if number != other => bail!(
+                    InvalidArgument,
+                    "{} is {other} and {} is {number}; the same number expected, they mean one thing",
+                    self.path(first),
+                    self.path(name)
+                ),
+                _ => {}
+            }
+        }
+        Ok(found.map(|(_, number)| number))
+    }
+
+    /// A whole number from 0 on.
+    pub fn count(&self, key: &str) -> Result<Option<u32>> {
+        self.whole(key, 0, u32::MAX)
+    }
+
+    pub fn flag(&self, key: &str) -> Result<Option<bool>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Json::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => self.wrong(key, other, "true or false"),
+        }
+    }
+
+    pub fn name(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Json::Text(name)) => Ok(Some(name)),
+            Some(other) => self.wrong(key, other, "a string"),
+        }
+    }
+
+    /// A list; one that is empty says nothing.
+    pub fn list(&self, key: &str) -> Result<Option<&'a [Json<'a>]>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Json::List(values)) => Ok(Some(values.as_slice()).filter(|values| !values.is_empty())),
+            Some(other) => self.wrong(key, other, "a list"),
+        }
+    }
+
+    /// A list with an entry for each layer.
+    pub fn list_per_layer(&self, key: &str, layers: u32) -> Result<Option<&'a [Json<'a>]>> {
+        let list = self.list(key)?;
+        if let Some(list) = list.filter(|list| list.len() != layers as usize) {
+            bail!(
+                InvalidArgument,
+                "{} has {} entries and the model {layers} layers; one entry per layer expected",
+                self.path(key),
+                list.len()
+            );
+        }
+        Ok(list)
+    }
+
+    /// The layers that a list names.
+    pub fn layer_numbers(&self, key: &str, layers: u32) -> Result<Option<Vec<bool>>> {
+        let Some(list) = self.list(key)? else { return Ok(None) };
+        let mut named = memory::filled(false, layers as usize)?;
+        for (at, value) in list.iter().enumerate() {
+            match value.count().and_then(|number| named.get_mut(usize::try_from(number).ok()?)) {
+                Some(name) => *name = true,
+                None => bail!(
+                    InvalidArgument,
+                    "{}[{at}] is {value}; a layer from 0 to {} expected",
+                    self.path(key),
+                    layers - 1
+                ),
+            }
+        }
+        Ok(Some(named))
+    }
+}

@@ -1,0 +1,75 @@
+//! Element types that a cache may be made of, known to the library's kernels or not.
+
+use mnnkv::status::{Result, bail};
+
+/// An element type. Scales of quantised types are not part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// IEEE 754 binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// IEEE 754 binary32.
+    F32,
+    /// One byte, quantised.
+    Int8,
+    /// One byte, floating point (E4M3 or E5M2).
+    Fp8,
+    /// Half a byte, quantised.
+    Int4,
+}
+
+/// Type, bits, C ABI number, and the names it goes by; the first is ours.
+type Row = (Element, u64, u32, &'static [&'static str]);
+
+/// The numbers from 1 to 4 are those of [`mnnkv::dtype::Dtype`]; 5 and 6 name TurboQuant there.
+const TABLE: [Row; 6] = [
+    (Element::F16, 16, 1, &["f16", "float16", "fp16", "half"]),
+    (Element::Bf16, 16, 2, &["bf16", "bfloat16"]),
+    (Element::F32, 32, 3, &["f32", "float32", "fp32", "float"]),
+    (Element::Int8, 8, 4, &["int8", "i8"]),
+    (Element::Fp8, 8, 7, &["fp8", "f8", "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2"]),
+    (Element::Int4, 4, 8, &["int4", "i4"]),
+];
+
+impl Element {
+    fn row(self) -> &'static Row {
+        TABLE.iter().find(|row| row.0 == self).expect("every element type has a row")
+    }
+
+    /// Bits per element.
+    pub fn bits(self) -> u64 {
+        self.row().1
+    }
+
+    /// The number that names it in the C ABI.
+    pub fn code(self) -> u32 {
+        self.row().2
+    }
+
+    /// The short name: f16, bf16, f32, int8, fp8 or int4.
+    pub fn name(self) -> &'static str {
+        self.row().3[0]
+    }
+
+    /// The type that a name means, as PyTorch, engines and this library write them; upper case and "torch." are fine.
+    pub fn from_name(name: &str) -> Option<Element> {
+        const TORCH: &str = "torch.";
+        let name = match name.get(..TORCH.len()) {
+            Some(torch) if torch.eq_ignore_ascii_case(TORCH) => &name[TORCH.len()..],
+            _ => name,
+        };
+        TABLE.iter().find(|row| row.3.iter().any(|known| known.eq_ignore_ascii_case(name))).map(|row| row.0)
+    }
+
+    /// The type that `code` names in the C ABI. `what` names the argument in the error.
+    pub fn from_code(code: u32, what: &str) -> Result<Element> {
+        match TABLE.iter().find(|row| row.2 == code) {
+            Some(row) => Ok(row.0),
+            None => bail!(
+                InvalidArgument,
+                "{what} is {code}; F16 (1), BF16 (2), F32 (3), INT8 (4), FP8 (7) or INT4 (8) expected"
+            ),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Everything about a model's cache in one piece, for whoever shows it.
+
+use super::Notes;
+use super::budget::Longest;
+use super::config::Model;
+use super::savings::{H2o, Lossless, Savings};
+use super::shape::{Kv, Layer};
+use super::sizer::{Bytes, Setup, Sizer, token_bytes};
+use mnnkv::status::{Result, bail, error};
+use mnnkv::sys::memory;
+
+/// The most contexts that one report has totals of.
+pub const MAX_CONTEXTS: usize = 1024;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// How the cache is kept.
+    pub setup: Setup,
+    /// What is expected to be saved.
+    pub savings: Savings,
+    /// Lengths to give totals of, in tokens; at most 1,024.
+    pub contexts: Vec<u64>,
+    /// Bytes on each rank, for the longest context that fits.
+    pub budget: Option<u64>,
+}
+
+/// The answer. Bytes are of one rank unless they say otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// `model_type` of the config.
+    pub model_type: Option<String>,
+    /// The longest context that the model was made for.
+    pub max_context: Option<u64>,
+    /// As asked.
+    pub setup: Setup,
+    /// As asked.
+    pub savings: Savings,
+    /// All layers of the model, with a cache or without.
+    pub layers: u32,
+    /// The layers by what they are, in the order of their first.
+    pub groups: Vec<Group>,
+    /// Bytes of one more token of one sequence while no window or chunk is full, before any saving.
+    pub bytes_per_token: u64,
+    /// The same once every window and chunk is full.
+    pub bytes_per_late_token: u64,
+    /// Bytes of C8's scales and offsets, which come with the weights and are in no other number; 0 without C8.
+    pub c8_scale_bytes: u64,
+    /// One for each context that was asked for, in that order.
+    pub totals: Vec<Total>,
+    /// What fits the budget, savings applied.
+    pub longest: Option<Longest>,
+    /// What would fit it without savings.
+    pub longest_without_savings: Option<Longest>,
+    /// What was assumed, and what the numbers leave out: the model's notes, then those about this request.
+    pub notes: Vec<String>,
+}
+
+/// Layers that are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// What they are.
+    pub layer: Layer,
+    /// Their numbers, ascending.
+    pub numbers: Vec<u32>,
+    /// Bytes of a token of one sequence in one of them, before any saving; 0 for layers without a cache.
+    pub layer_bytes_per_token: u64,
+}
+
+/// The bytes at one length.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Total {
+    /// Tokens of each sequence.
+    pub context: u64,
+    /// On one rank, all sequences, each saving on top of those before it.
+    pub rank: Bytes,
+    /// On all ranks together.
+    pub all_ranks: Bytes,
+    /// On one rank with one saving at a time.
+    pub alone: Alone,
+}
+
+/// The bytes that each saving would leave if it were the only one; `None` where it is not asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Alone {
+    /// Eviction.
+    pub h2o: Option<u64>,
+    /// int8.
+    pub c8: Option<u64>,
+    /// Lossless compression, between steps. Without eviction there are no layers that tokens are evicted from: the
+    /// layers are those that would be compressed with it.
+    pub lossless: Option<u64>,
+}
+
+impl Report {
+    /// Works it out. Errors are those of [`Sizer::new`] and [`Sizer::bytes`].
+    pub fn new(model: &Model, request: &Request) -> Result<Report> {
+        let Request { setup, savings, contexts, budget } = request;
+        if contexts.len() > MAX_CONTEXTS {
+            bail!(InvalidArgument, "{} contexts are asked for; {MAX_CONTEXTS} or fewer expected", contexts.len());
+        }
+        let sizer = |savings: &Savings| Sizer::new(&model.layers, *setup, savings);
+        let (all, plain) = (sizer(savings)?, sizer(&Savings::default())?);
+        let alone = Singles::new(sizer, savings)?;
+        let totals = contexts.iter().map(|context| {
+            let rank = all.bytes(*context)?;
+            let all_ranks = rank.times(setup.ranks).ok_or_else(|| {
+                error!(InvalidArgument, "the bytes of {context} tokens on {} ranks do not fit 64 bits", setup.ranks)
+            })?;
+            Ok(Total { context: *context, rank, all_ranks, alone: alone.bytes(*context)? })
+        });
+        let totals = memory::try_collect(totals)?;
+        let longest = budget.map(|budget| all.longest(budget));
+        let mut notes = Notes(memory::try_collect(model.notes.iter().map(|note| memory::text(note)))?);
+        about(model, request, longest.as_ref(), &mut notes)?;
+        Ok(Report {
+            model_type: model.model_type.as_deref().map(memory::text).transpose()?,
+            max_context: model.max_context,
+            setup: *setup,
+            savings: *savings,
+            layers: model.layers.len() as u32,
+            groups: groups(&model.layers, *setup)?,
+            bytes_per_token: plain.bytes_per_token()?,
+            bytes_per_late_token: plain.bytes_per_late_token()?,
+            c8_scale_bytes: all.c8_scale_bytes(),
+            totals,
+            longest,
+            longest_without_savings: budget.map(|budget| plain.longest(budget)),
+            notes: notes.0,
+        })
+    }
+}
+
+/// A sizer for each saving that is asked for.
+struct Singles {
+    h2o: Option<Sizer>,
+    c8: Option<Sizer>,
+    /// With an eviction that evicts nothing, so that it compresses the layers that it would.
+    lossless: Option<Sizer>,
+}
+
+impl Singles {
+    fn new(sizer: impl Fn(&Savings) -> Result<Sizer>, savings: &Savings) -> Result<Singles> {
+        let none = Savings::default();
+        let idle = savings.h2o.map(|h2o| H2o { ratio: 1.0, ..h2o });
+        Ok(Singles {
+            h2o: savings.h2o.map(|h2o| sizer(&Savings { h2o: Some(h2o), ..none })).transpose()?,
+            c8: savings.c8.then(|| sizer(&Savings { c8: true, ..none })).transpose()?,
+            lossless: (savings.lossless)
+                .map(|lossless| sizer(&Savings { h2o: idle, c8: false, lossless: Some(lossless) }))
+                .transpose()?,
+        })
+    }
+
+    fn bytes(&self, context: u64) -> Result<Alone> {
+        let ask = |sizer: &Option<Sizer>| sizer.as_ref().map(|s| Ok(s.bytes(context)?.after_lossless)).transpose();
+        Ok(Alone { h2o: ask(&self.h2o)?, c8: ask(&self.c8)?, lossless: ask(&self.lossless)? })
+    }
+}
+
+fn groups(layers: &[Layer], setup: Setup) -> Result<Vec<Group>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (number, layer) in (0u32..).zip(layers) {
+        if let Some(group) = groups.iter_mut().find(|group| group.layer == *layer) {
+            memory::push(&mut group.numbers, number)?;
+            continue;
+        }
+        let layer_bytes_per_token = match layer.attention() {
+            Some(attention) => token_bytes(attention.kv.elements(setup.ranks)?, setup.element, number)?,
+            None => 0,
+        };
+        let numbers = memory::filled(number, 1)?;
+        memory::push(&mut groups, Group { layer: *layer, numbers, layer_bytes_per_token })?;
+    }
+    Ok(groups)
+}
+
+/// Notes about a request.
+fn about(model: &Model, request: &Request, longest: Option<&Longest>, notes: &mut Notes) -> Result<()> {
+    let Request { setup, savings, contexts, .. } = request;
+    let layers = model.layers.len() as u32;
+    replicas(model, setup, notes)?;
+    if let Some(h2o) = &savings.h2o {
+        if h2o.first_layer >= layers {
+            notes.add(format_args!(
+                "h2o begins at layer {}; the model has {layers}: nothing is evicted",
+                h2o.first_layer
+            ))?;
+        }
+        notes.add(format_args!(
+            "h2o: a prompt is whole in a layer until the layer's first eviction, and between evictions up to a block \
+             and an interval of tokens come on top; neither is counted"
+        ))?;
+    }
+    if let Some(Lossless { h2o_layers, front_layers, .. }) = savings.lossless {
+        if h2o_layers && savings.h2o.is_none() {
+            notes
+                .add(format_args!("lossless is for layers of h2o, too, and h2o is off: none of them is compressed"))?;
+        }
+        if (0..layers).all(|layer| savings.compresses(layer).is_none()) {
+            notes.add(format_args!("lossless is for the first {front_layers} layers: nothing is compressed"))?;
+        } else {
+            notes.add(format_args!("lossless: within a step one compressed layer is raw and the next is decoded; the peak has both, and may \
+                 be above what no compression takes when few layers are compressed"))?;
+        }
+        if savings.c8 {
+            notes.add(format_args!(
+                "lossless works on int8 here; a ratio that was measured on floating point does not hold"
+            ))?;
+        }
+    }
+    if savings.c8 {
+        notes.add(format_args!("C8: scales and offsets come with the weights and are not in the sums"))?;
+    }
+    let Some(max) = model.max_context else { return Ok(()) };
+    if let Some(beyond) = contexts.iter().find(|context| **context > max) {
+        notes.add(format_args!("{beyond} tokens are more than the {max} that the model was made for"))?;
+    }
+    if longest.is_some_and(|longest| longest.tokens > max) {
+        notes.add(format_args!("the budget holds more than the {max} tokens that the model was made for"))?;
+    }
+    Ok(())
+}
+
+/// Notes about what ranks have in common.
+fn replicas(model: &Model, setup: &Setup, notes: &mut Notes) -> Result<()> {
+    let ranks = setup.ranks;
+    let kvs = || model.layers.iter().filter_map(Layer::attention).map(|attention| attention.kv);
+    let heads = |kv| match kv {
+        Kv::Heads { kv_heads, .. } => Some(kv_heads),
+        Kv::Latent { .. } => None,
+    };
+    if let Some(kv_heads) = kvs().filter_map(heads).min().filter(|kv_heads| *kv_heads < ranks) {
+        notes.add(format_args!("{ranks} ranks share {kv_heads} KV heads: each has a copy of one"))?;
+        if !ranks.is_multiple_of(kv_heads) {
+            notes.add(format_args!("{ranks} ranks are no multiple of {kv_heads} KV heads; engines may refuse that"))?;
+        }
+    }
+    if ranks > 1 && kvs().any(|kv| matches!(kv, Kv::Latent { .. })) {
+        notes.add(format_args!("latents serve all heads: each of the {ranks} ranks has all of them"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! Bytes at a length.
+
+use super::element::Element;
+use super::savings::{H2o, Lossless, Savings, divided};
+use super::shape::{Attention, Kv, Layer, Span};
+use mnnkv::status::{Result, bail, error};
+use mnnkv::sys::memory;
+
+/// The longest chat that is asked about, in tokens: the most that a cache of this library holds.
+pub const MAX_TOKENS: u64 = i32::MAX as u64;
+
+/// How the cache is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The type of its elements before any saving.
+    pub element: Element,
+    /// Tensor-parallel ranks, at least 1.
+    pub ranks: u32,
+    /// Sequences of the asked length, at least 1.
+    pub batch: u32,
+}
+
+impl Setup {
+    /// One sequence on one rank.
+    pub fn new(element: Element) -> Self {
+        Setup { element, ranks: 1, batch: 1 }
+    }
+}
+
+/// Bytes of a cache, after each saving on top of those before it. What is switched off changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    /// Nothing is saved.
+    pub raw: u64,
+    /// Tokens are evicted.
+    pub after_h2o: u64,
+    /// And what stays is int8.
+    pub after_c8: u64,
+    /// And its cold tokens are compressed: the cache between two steps.
+    pub after_lossless: u64,
+    /// The most within a step, when a compressed layer is raw for attention to read and the next one is decoded while
+    /// the blobs of both are kept. This is what has to fit.
+    pub peak: u64,
+}
+
+impl Bytes {
+    /// The fields with their names, in the order of the savings.
+    pub fn stages(&self) -> [(&'static str, u64); 5] {
+        [
+            ("raw", self.raw),
+            ("after_h2o", self.after_h2o),
+            ("after_c8", self.after_c8),
+            ("after_lossless", self.after_lossless),
+            ("peak", self.peak),
+        ]
+    }
+
+    fn map(self, f: impl Fn(u64) -> Option<u64>) -> Option<Bytes> {
+        Some(Bytes {
+            raw: f(self.raw)?,
+            after_h2o: f(self.after_h2o)?,
+            after_c8: f(self.after_c8)?,
+            after_lossless: f(self.after_lossless)?,
+            peak: f(self.peak)?,
+        })
+    }
+
+    /// These bytes so many times; `None` where they are more than 2^64 - 1.
+    pub(super) fn times(self, count: u32) -> Option<Bytes> {
+        self.map(|bytes| bytes.checked_mul(u64::from(count)))
+    }
+}
+
+/// A layer with everything that does not depend on the length worked out.
+struct SizedLayer {
+    /// Its number in the model.
+    number: u32,
+    span: Span,
+    /// Bytes of a token on a rank.
+    raw_token: u64,
+    /// The same after C8.
+    c8_token: u64,
+    h2o: Option<H2o>,
+    lossless: Option<Lossless>,
+}
+
+/// A model's cache for one setup and set of savings, ready to be asked for any length.
+pub struct Sizer {
+    setup: Setup,
+    layers: Vec<SizedLayer>,
+    c8_scale_bytes: u64,
+}
+
+impl Sizer {
+    /// Works out what a token takes in each layer.
+    ///
+    /// InvalidArgument: ranks that KV heads cannot be dealt out to, 0 ranks or sequences, ratios below 1. Unsupported:
+    /// C8 of elements that have 8 bits or fewer already, or of layers without K and V of their own (MLA).
+    pub fn new(layers: &[Layer], setup: Setup, savings: &Savings) -> Result<Sizer> {
+        if setup.batch == 0 {
+            bail!(InvalidArgument, "the batch is 0; at least 1 expected");
+        }
+        savings.check()?;
+        if savings.c8 && setup.element.bits() <= 8 {
+            let (name, bits) = (setup.element.name(), setup.element.bits());
+            bail!(Unsupported, "C8 makes int8 of f16, bf16 or f32; {name} has {bits} bits already");
+        }
+        let mut sized = Vec::new();
+        let mut c8_scale_bytes = 0u64;
+        for (number, layer) in (0u32..).zip(layers) {
+            let Some(attention) = layer.attention() else { continue };
+            let elements = attention.kv.elements(setup.ranks)?;
+            let raw_token = token_bytes(elements, setup.element, number)?;
+            let mut c8_token = raw_token;
+            if savings.c8 {
+                c8_token = token_bytes(elements, Element::Int8, number)?;
+                c8_scale_bytes = c8_scale_bytes.saturating_add(scale_bytes(attention, elements, number)?);
+            }
+            let layer = SizedLayer {
+                number,
+                span: attention.span,
+                raw_token,
+                c8_token,
+                h2o: savings.h2o.filter(|h2o| h2o.covers(number)),
+                lossless: savings.compresses(number).copied(),
+            };
+            memory::push(&mut sized, layer)?;
+        }
+        Ok(Sizer { setup, layers: sized, c8_scale_bytes })
+    }
+
+    /// What this was made for.
+    pub fn setup(&self) -> Setup {
+        self.setup
+    }
+
+    /// Bytes that one more token of one sequence takes on a rank while every layer still keeps all of them, before any
+    /// saving.
+    pub fn bytes_per_token(&self) -> Result<u64> {
+        self.sum_of_tokens(|_| true)
+    }
+
+    /// As [`Sizer::bytes_per_token`], once every window and chunk is full.
+    pub fn bytes_per_late_token(&self) -> Result<u64> {
+        self.sum_of_tokens(|layer| layer.span == Span::Full)
+    }
+
+    /// Bytes of C8's scales and offsets on a rank, one f32 each per channel of K and of V. They come with the model's
+    /// weights and are in no other number.
+    pub fn c8_scale_bytes(&self) -> u64 {
+        self.c8_scale_bytes
+    }
+
+    /// Bytes that the caches of all sequences take on each rank, at `tokens` tokens a sequence. Never less for more
+    /// tokens.
+    ///
+    /// InvalidArgument: more than [`MAX_TOKENS`] tokens, or more than 2^64 - 1 bytes.
+    pub fn bytes(&self, tokens: u64) -> Result<Bytes> {
+        if tokens > MAX_TOKENS {
+            bail!(InvalidArgument, "{tokens} tokens are asked for; {MAX_TOKENS} or fewer expected");
+        }
+        self.sequence(tokens).and_then(|bytes| bytes.times(self.setup.batch)).ok_or_else(|| {
+            let batch = self.setup.batch;
+            error!(InvalidArgument, "the bytes of {tokens} tokens in {batch} sequences do not fit 64 bits")
+        })
+    }
+
+    /// The bytes of one sequence; `None` when they do not fit.
+    fn sequence(&self, tokens: u64) -> Option<Bytes> {
+        let mut sum = Bytes::default();
+        // What a step brings back of the layer before this one, and the most of two neighbours so far.
+        let (mut before, mut restored) = ((0u32, 0u64), 0u64);
+        for layer in &self.layers {
+            let held = layer.span.held(tokens);
+            let kept = layer.h2o.map_or(held, |h2o| held.min(h2o.held(tokens)));
+            let small = kept.checked_mul(layer.c8_token)?;
+            let (at_rest, cold) = match &layer.lossless {
+                None => (small, 0),
+                Some(lossless) => {
+                    let cold = kept.saturating_sub(u64::from(lossless.hot_tokens)) * layer.c8_token;
+                    (small - cold + divided(cold, lossless.ratio), cold)
+                }
+            };
+            let neighbour = if before.0 + 1 == layer.number { before.1 } else { 0 };
+            restored = restored.max(cold.checked_add(neighbour)?);
+            before = (layer.number, cold);
+            sum.raw = sum.raw.checked_add(held.checked_mul(layer.raw_token)?)?;
+            sum.after_h2o = sum.after_h2o.checked_add(kept.checked_mul(layer.raw_token)?)?;
+            sum.after_c8 = sum.after_c8.checked_add(small)?;
+            sum.after_lossless = sum.after_lossless.checked_add(at_rest)?;
+        }
+        sum.peak = sum.after_lossless.checked_add(restored)?;
+        Some(sum)
+    }
+
+    fn sum_of_tokens(&self, which: impl Fn(&SizedLayer) -> bool) -> Result<u64> {
+        let mut layers = self.layers.iter().filter(|layer| which(layer));
+        match layers.try_fold(0u64, |sum, layer| sum.checked_add(layer.raw_token)) {
+            Some(sum) => Ok(sum),
+            None => bail!(InvalidArgument, "the bytes of a token in all layers do not fit 64 bits"),
+        }
+    }
+}
+
+/// Bytes of a layer's token; a token begins at a whole byte.
+pub(super) fn token_bytes(elements: u64, element: Element, layer: u32) -> Result<u64> {
+    match elements.checked_mul(element.bits()) {
+        Some(bits) => Ok(bits.div_ceil(8)),
+        None => bail!(InvalidArgument, "layer {layer} has {elements} elements per token; 2^58 or fewer expected"),
+    }
+}
+
+/// Bytes of a layer's scales and offsets for C8, which exist for K and V of heads.
+fn scale_bytes(attention: &Attention, elements: u64, layer: u32) -> Result<u64> {
+    match attention.kv {
+        Kv::Heads { .. } => Ok(elements.saturating_mul(2 * 4)),
+        Kv::Latent { .. } => bail!(Unsupported, "layer {layer} keeps latents (MLA); C8 quantises K and V of heads"),
+    }
+}

@@ -1,0 +1,205 @@
+//! The same files through the C ABI.
+
+use crate::failing_allocator::{Refused, each_of};
+use mnnkv::ffi::layout::mnnkv_layout;
+use mnnkv::ffi::session::mnnkv_cache;
+use mnnkv::ffi::status::{MNNKV_OK, mnnkv_status};
+use mnnkv::ffi::version::MNNKV_ABI_VERSION;
+use mnnkv::status::{Error, Result, Status};
+use mnnkv_model::ffi::compressor::*;
+use mnnkv_model::ffi::compressor_caches::*;
+use mnnkv_model::ffi::kv_int8::*;
+use mnnkv_model::ffi::msmodelslim::*;
+use mnnkv_model::ffi::sizing::*;
+use std::ffi::{CString, c_char};
+use std::path::Path;
+use std::ptr::{null, null_mut};
+
+fn path(name: &str) -> CString {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+/// A status as the tests of Rust functions have it.
+fn result(status: mnnkv_status) -> Result<()> {
+    match Status::ALL.iter().find(|known| known.code() == status) {
+        None if status == MNNKV_OK => Ok(()),
+        None => panic!("{status} is no status"),
+        Some(status) => Err(Error::new(*status, "")),
+    }
+}
+
+/// Runs a call of the C ABI with each of its allocations refused. The text of the last error is kept beforehand, since
+/// a thread's first one is registered with the system.
+fn each(what: &str, mut call: impl FnMut() -> mnnkv_status) -> u64 {
+    // SAFETY: NULL is refused.
+    unsafe { mnnkv_sizing_get_info(null(), null_mut()) };
+    each_of(&[Refused::Nth], what, || result(call()))
+}
+
+/// Makes a handle again and again; what was made is destroyed.
+fn each_handle<T>(what: &str, create: impl Fn(*mut *mut T) -> mnnkv_status, destroy: unsafe extern "C" fn(*mut T)) {
+    let made = each(what, || {
+        let mut handle = null_mut();
+        let status = create(&mut handle);
+        assert_eq!(handle.is_null(), status != MNNKV_OK);
+        // SAFETY: NULL, or from the call above and not destroyed yet.
+        unsafe { destroy(handle) };
+        status
+    });
+    assert!(made > 0, "{what}");
+}
+
+#[test]
+fn handles_are_made() {
+    let (compressor, weights) = (path("compressor/toy_fp16.bin"), path("msmodelslim/w8a16_sharded"));
+    let config = std::fs::read(path("configs/gemma-3-4b-it.json").to_str().unwrap()).unwrap();
+    // SAFETY: all pointers are live for the calls.
+    unsafe {
+        let open = |out| mnnkv_compressor_open(compressor.as_ptr(), MNNKV_ABI_VERSION, out);
+        each_handle("mnnkv_compressor_open", open, mnnkv_compressor_destroy);
+        let open = |out| mnnkv_msmodelslim_open(weights.as_ptr(), MNNKV_ABI_VERSION, out);
+        each_handle("mnnkv_msmodelslim_open", open, mnnkv_msmodelslim_destroy);
+        let create = |out| mnnkv_sizing_create(config.as_ptr().cast(), config.len(), MNNKV_ABI_VERSION, out);
+        each_handle("mnnkv_sizing_create", create, mnnkv_sizing_destroy);
+    }
+}
+
+#[test]
+fn texts_are_written() {
+    let (compressor, weights) = (path("compressor/reserved_fp16_6.bin"), path("msmodelslim/w8a16_sharded"));
+    let config = std::fs::read(path("configs/gemma-3-4b-it.json").to_str().unwrap()).unwrap();
+    let mut room = vec![0 as c_char; 1 << 16];
+    let (text, cap, mut len) = (room.as_mut_ptr(), room.len(), 0);
+    // SAFETY: all pointers are live for the calls; handles are destroyed once.
+    unsafe {
+        each("mnnkv_msmodelslim_check_json", || mnnkv_msmodelslim_check_json(weights.as_ptr(), text, cap, &mut len));
+        let mut model = null_mut();
+        assert_eq!(mnnkv_msmodelslim_open(weights.as_ptr(), MNNKV_ABI_VERSION, &mut model), MNNKV_OK);
+        each("mnnkv_msmodelslim_layers_json", || mnnkv_msmodelslim_layers_json(model, text, cap, &mut len));
+        mnnkv_msmodelslim_destroy(model);
+        let mut file = null_mut();
+        assert_eq!(mnnkv_compressor_open(compressor.as_ptr(), MNNKV_ABI_VERSION, &mut file), MNNKV_OK);
+        each("mnnkv_compressor_notes", || mnnkv_compressor_notes(file, text, cap, &mut len));
+        mnnkv_compressor_destroy(file);
+        let mut sizing = null_mut();
+        let create = mnnkv_sizing_create(config.as_ptr().cast(), config.len(), MNNKV_ABI_VERSION, &mut sizing);
+        assert_eq!(create, MNNKV_OK);
+        each("mnnkv_sizing_notes", || mnnkv_sizing_notes(sizing, text, cap, &mut len));
+        let contexts = [1000, 100_000];
+        each("mnnkv_sizing_report_json", || {
+            mnnkv_sizing_report_json(sizing, null(), contexts.as_ptr(), 2, 1 << 33, text, cap, &mut len)
+        });
+        let (mut tokens, mut bytes) = (0, 0);
+        each("mnnkv_sizing_longest", || mnnkv_sizing_longest(sizing, null(), 1 << 33, &mut tokens, &mut bytes));
+        mnnkv_sizing_destroy(sizing);
+    }
+}
+
+/// Nothing is written on failure: neither rows nor their number.
+#[test]
+fn rows_are_compressed_or_left() {
+    let file_path = path("compressor/std_fp16_12.bin");
+    let mut file = null_mut();
+    // SAFETY: all pointers are live for the calls.
+    unsafe {
+        assert_eq!(mnnkv_compressor_open(file_path.as_ptr(), MNNKV_ABI_VERSION, &mut file), MNNKV_OK);
+        let mut info: mnnkv_compressor_info = std::mem::zeroed();
+        info.struct_size = size_of::<mnnkv_compressor_info>() as u32;
+        assert_eq!(mnnkv_compressor_get_info(file, &mut info), MNNKV_OK);
+        let (heads, tokens) = (2, 16);
+        let rows = vec![0u16; (heads * tokens * info.head_dim) as usize];
+        let (mut key, mut value) = (vec![7u16; rows.len()], vec![7u16; rows.len()]);
+        let cap = 2 * rows.len();
+        assert!(
+            each("mnnkv_compressor_run", || {
+                key.fill(7);
+                value.fill(7);
+                let mut new_len = 77;
+                let status = mnnkv_compressor_run(
+                    file,
+                    0,
+                    null(),
+                    1,
+                    heads,
+                    tokens,
+                    rows.as_ptr().cast(),
+                    rows.as_ptr().cast(),
+                    key.as_mut_ptr().cast(),
+                    value.as_mut_ptr().cast(),
+                    cap,
+                    &mut new_len,
+                );
+                assert_eq!(new_len == 77, status != MNNKV_OK);
+                assert!(status == MNNKV_OK || key.iter().chain(&value).all(|x| *x == 7));
+                status
+            }) > 3
+        );
+        mnnkv_compressor_destroy(file);
+    }
+}
+
+#[test]
+fn int8_caches_are_measured() {
+    // SAFETY: all pointers are live for the calls; structs of integers, floats and pointers may be zeros.
+    unsafe {
+        let mut shape: mnnkv_kv_int8_shape = std::mem::zeroed();
+        shape.struct_size = size_of::<mnnkv_kv_int8_shape>() as u32;
+        (shape.dtype, shape.order, shape.kv_heads, shape.head_dim, shape.tokens) = (3, 1, 2, 4, 3);
+        let (values, scale, offset) = (vec![0f32; 24], vec![0.5f32; 8], vec![0f32; 8]);
+        let mut scales: mnnkv_kv_int8_scales = std::mem::zeroed();
+        scales.struct_size = size_of::<mnnkv_kv_int8_scales>() as u32;
+        (scales.channels, scales.scale, scales.offset) = (8, scale.as_ptr(), offset.as_ptr());
+        let mut figures: mnnkv_kv_int8_figures = std::mem::zeroed();
+        figures.struct_size = size_of::<mnnkv_kv_int8_figures>() as u32;
+        each("mnnkv_kv_int8_measure", || {
+            mnnkv_kv_int8_measure(&shape, values.as_ptr().cast(), 96, &scales, &mut figures)
+        });
+    }
+}
+
+/// On failure no byte of any cache and no kv_len has changed.
+#[test]
+fn caches_are_compressed_or_left() {
+    let file_path = path("compressor/std_fp16_12.bin");
+    let mut file = null_mut();
+    // SAFETY: all pointers are live for the calls; structs of integers and pointers may be zeros.
+    unsafe {
+        assert_eq!(mnnkv_compressor_open(file_path.as_ptr(), MNNKV_ABI_VERSION, &mut file), MNNKV_OK);
+        let mut info: mnnkv_compressor_info = std::mem::zeroed();
+        info.struct_size = size_of::<mnnkv_compressor_info>() as u32;
+        assert_eq!(mnnkv_compressor_get_info(file, &mut info), MNNKV_OK);
+        let mut layout: mnnkv_layout = std::mem::zeroed();
+        layout.struct_size = size_of::<mnnkv_layout>() as u32;
+        (layout.key_dtype, layout.value_dtype, layout.kv_heads, layout.head_dim) = (1, 1, 2, info.head_dim);
+        (layout.e_pack, layout.l_pack, layout.h_pack, layout.flash_block, layout.max_tokens) = (4, 1, 4, 64, 64);
+        let elements = 2 * info.head_dim as usize * 64;
+        let mut buffers = [(); 4].map(|()| vec![7u16; elements]);
+        let [first_key, first_value, second_key, second_value] = &mut buffers;
+        let places = [(first_key, first_value), (second_key, second_value)];
+        let places = places.map(|(key, value)| (key.as_mut_ptr(), value.as_mut_ptr()));
+        let cache = |(key, value): (*mut u16, *mut u16)| mnnkv_cache {
+            struct_size: size_of::<mnnkv_cache>() as u32,
+            layout: &layout,
+            key: key.cast(),
+            value: value.cast(),
+            kv_len: 40,
+        };
+        let made = each("mnnkv_compressor_run_caches", || {
+            let mut caches = places.map(cache);
+            for place in places.iter().flat_map(|(key, value)| [key, value]) {
+                std::slice::from_raw_parts_mut(*place, elements).fill(7);
+            }
+            let (mut old, mut new) = (0, 0);
+            let status = mnnkv_compressor_run_caches(file, 0, null(), caches.as_mut_ptr(), 2, &mut old, &mut new);
+            let left = |place: *mut u16| std::slice::from_raw_parts(place, elements).iter().all(|x| *x == 7);
+            for ((key, value), cache) in places.iter().zip(&caches) {
+                assert_eq!(cache.kv_len == 40, status != MNNKV_OK);
+                assert_eq!(left(*key) && left(*value), status != MNNKV_OK);
+            }
+            status
+        });
+        assert!(made > 10);
+        mnnkv_compressor_destroy(file);
+    }
+}
