@@ -25,7 +25,20 @@ fn check(header: &str, config: &str, folder: &str, rooms: &[&str]) {
 
 #[test]
 fn the_header_is_current() {
-    let rooms = ["status", "version", "gear", "layout", "h2o", "store", "session", "metrics"];
+    let rooms = [
+        "status",
+        "version",
+        "gear",
+        "cache",
+        "layout",
+        "h2o",
+        "store",
+        "session/handle",
+        "session/step",
+        "session/tiles",
+        "session/history",
+        "session/metrics",
+    ];
     check("include/mnnkv.h", "cbindgen.toml", "src/ffi", &rooms);
 }
 

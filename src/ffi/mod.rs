@@ -9,6 +9,7 @@
 #![allow(non_camel_case_types)]
 #![allow(clippy::missing_safety_doc)] // the header states what a caller owes, once for all functions
 
+pub mod cache;
 mod lanes;
 #[doc(hidden)]
 pub mod panic;
@@ -18,7 +19,6 @@ pub mod pointer;
 pub mod gear;
 pub mod h2o;
 pub mod layout;
-pub mod metrics;
 pub mod session;
 pub mod status;
 pub mod store;

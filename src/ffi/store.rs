@@ -1,7 +1,7 @@
 //! Exports of the store room.
 
+use super::cache::{self, mnnkv_layout};
 use super::gear::{MNNKV_GEAR_FORMAT_V1, MNNKV_GEAR_FORMAT_V2};
-use super::layout::{self, mnnkv_layout};
 use super::panic::{Handle, guard};
 use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
@@ -268,8 +268,8 @@ pub unsafe extern "C" fn mnnkv_store_submit(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(store, |store| {
-            let layout = layout::checked(layout)?;
-            let (key, value) = layout::buffers(&layout, key, value)?;
+            let layout = cache::checked(layout)?;
+            let (key, value) = cache::buffers(&layout, key, value)?;
             let ticket = Out::new(ticket, "ticket")?;
             let range = layout.range(begin, count)?;
             ticket.set(store.submit(layer, &layout, key, value, range, Purpose::Keep)?);
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn mnnkv_store_commit(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(store, |store| {
-            let (layout, key, value) = layout::checked_cache(layout, key, value)?;
+            let (layout, key, value) = cache::checked_cache(layout, key, value)?;
             let released_bytes = Out::new(released_bytes, "released_bytes")?;
             released_bytes.set(store.commit(layer, Cache { layout: &layout, key, value }, Writes::Possible)?);
             Ok(())
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn mnnkv_store_restore(
     // SAFETY: the caller vouches for its pointers.
     unsafe {
         with(store, |store| {
-            let (layout, key, value) = layout::checked_cache(layout, key, value)?;
+            let (layout, key, value) = cache::checked_cache(layout, key, value)?;
             let restored_bytes = Out::new(restored_bytes, "restored_bytes")?;
             restored_bytes.set(store.restore(layer, Cache { layout: &layout, key, value })?);
             Ok(())
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn mnnkv_store_compacted(
     n_pairs: usize,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
-    unsafe { with(store, |store| store.compacted(layer, layout::pairs(reserve_pairs, n_pairs, "reserve_pairs")?)) }
+    unsafe { with(store, |store| store.compacted(layer, cache::pairs(reserve_pairs, n_pairs, "reserve_pairs")?)) }
 }
 
 /// Says that the layer's tokens from kv_len on are gone (rollback, history edit; 0 = the cache was cleared).

@@ -3,7 +3,7 @@
 
 use crate::failing_allocator::{Refused, refusing};
 use mnnkv::dtype::Dtype;
-use mnnkv::ffi::layout::mnnkv_layout;
+use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::status::*;
 use mnnkv::ffi::store::*;

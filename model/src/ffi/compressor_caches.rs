@@ -2,9 +2,8 @@
 
 use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
 use crate::compressor::{Compressor, Plan, Tokens, Workspace};
-use mnnkv::ffi::layout;
+use mnnkv::ffi::cache::{self, mnnkv_cache};
 use mnnkv::ffi::pointer::{self, Out};
-use mnnkv::ffi::session::mnnkv_cache;
 use mnnkv::ffi::status::mnnkv_status;
 use mnnkv::layout::Layout;
 use mnnkv::status::{Error, Result, bail};
@@ -91,7 +90,7 @@ unsafe fn given_caches(caches: *mut mnnkv_cache, count: usize) -> Result<Vec<(*m
             bail!(InvalidArgument, "caches[{i}].struct_size is {}; {size} expected, as the first", cache.struct_size);
         }
         // SAFETY: passed on.
-        let layout = unsafe { layout::checked(cache.layout) }.map_err(|e| named(i, &e))?;
+        let layout = unsafe { cache::checked(cache.layout) }.map_err(|e| named(i, &e))?;
         memory::push(&mut buffers, (cache.key, layout.key_bytes(), i, "key"))?;
         memory::push(&mut buffers, (cache.value, layout.value_bytes(), i, "value"))?;
         memory::push(&mut all, (place, cache))?;
@@ -116,10 +115,10 @@ struct PackedLayer<'a> {
 
 impl PackedLayer<'_> {
     /// # Safety
-    /// As [`layout::checked_cache`].
+    /// As [`cache::checked_cache`].
     unsafe fn new(file: &Compressor, cache: &mnnkv_cache, kv_len: u32) -> Result<Self> {
         // SAFETY: passed on.
-        let (layout, key, value) = unsafe { layout::checked_cache(cache.layout, cache.key, cache.value) }?;
+        let (layout, key, value) = unsafe { cache::checked_cache(cache.layout, cache.key, cache.value) }?;
         let rows = layout.rows();
         if rows.key_dtype != rows.value_dtype {
             let (k, v) = (rows.key_dtype.name(), rows.value_dtype.name());

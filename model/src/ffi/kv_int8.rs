@@ -2,7 +2,7 @@
 
 use crate::kv_int8::{self, Order, Scales, Shape, Symmetry, ranges};
 use mnnkv::dtype::Dtype;
-use mnnkv::ffi::layout::{buffers, buffers_mut, checked, mnnkv_layout};
+use mnnkv::ffi::cache::{buffers, buffers_mut, checked, mnnkv_layout};
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Sized32, SizedOut};
 use mnnkv::ffi::status::mnnkv_status;

@@ -1,8 +1,7 @@
 //! The same files through the C ABI.
 
 use crate::failing_allocator::{Refused, each_of};
-use mnnkv::ffi::layout::mnnkv_layout;
-use mnnkv::ffi::session::mnnkv_cache;
+use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::status::{MNNKV_OK, mnnkv_status};
 use mnnkv::ffi::version::MNNKV_ABI_VERSION;
 use mnnkv::status::{Error, Result, Status};

@@ -1,7 +1,10 @@
-//! The struct that metrics cross the C ABI in.
+//! Exports of the session room: metrics.
 
-use super::pointer::Sized32;
+use super::handle::{mnnkv_session, with};
+use crate::ffi::pointer::{self, Out, Sized32, SizedOut};
+use crate::ffi::status::mnnkv_status;
 use crate::session::metrics::Metrics;
+use std::ffi::c_char;
 
 /// What a session has measured, of one layer or of all together. NaN is "not measured": nothing of the kind has happened,
 /// or it is switched off. A count of 0 is a measurement. Set struct_size before the call; the fields it covers are
@@ -159,5 +162,60 @@ impl From<Metrics> for mnnkv_metrics {
             h2o_unscored_plan_count: m.h2o_unscored_plan_count,
             h2o_over_limit_count: m.h2o_over_limit_count,
         }
+    }
+}
+
+/// Reads the metrics of all layers together. Set metrics->struct_size first. May run beside any other call; it waits
+/// for one under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_metrics(
+    session: *const mnnkv_session,
+    metrics: *mut mnnkv_metrics,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let metrics = SizedOut::new(metrics, "metrics")?;
+            metrics.set(&session.metrics(None)?.into());
+            Ok(())
+        })
+    }
+}
+
+/// As mnnkv_session_metrics, of one layer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_layer_metrics(
+    session: *const mnnkv_session,
+    layer: u32,
+    metrics: *mut mnnkv_metrics,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let metrics = SizedOut::new(metrics, "metrics")?;
+            metrics.set(&session.metrics(Some(layer))?.into());
+            Ok(())
+        })
+    }
+}
+
+/// The metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, with the names of
+/// mnnkv_metrics. What was not measured is absent; layers that were never named are too ("layers" is [] at first).
+///
+/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero. BUFFER_TOO_SMALL: *len is what
+/// is needed now; it may have grown at the next call. Threads as mnnkv_session_metrics.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_metrics_json(
+    session: *const mnnkv_session,
+    text: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the caller vouches for its pointers.
+    unsafe {
+        with(session, |session| {
+            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
+            pointer::put_text(&session.metrics_json()?, out, &len)
+        })
     }
 }

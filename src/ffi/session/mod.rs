@@ -1,0 +1,13 @@
+//! Exports of the session room.
+
+mod handle;
+mod history;
+mod metrics;
+mod step;
+mod tiles;
+
+pub use handle::*;
+pub use history::*;
+pub use metrics::*;
+pub use step::*;
+pub use tiles::*;
