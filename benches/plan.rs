@@ -3,11 +3,11 @@
 mod common;
 
 use common::{Random, Rivals};
-use mnnkv::h2o::{Config, plan};
+use mnnkv::h2o::{PlanConfig, plan};
 use std::hint::black_box;
 
 /// The reference's way: sort all candidates, then take from the top.
-fn sorted_plan(scores: &[f32], kv_len: u32, config: &Config) -> Vec<u32> {
+fn sorted_plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Vec<u32> {
     let first = config.sink_tokens.div_ceil(config.block_tokens);
     let last = (kv_len - config.recent_tokens) / config.block_tokens;
     let mut candidates: Vec<(f32, u32)> = (first..last).map(|b| (scores[b as usize], b)).collect();
@@ -25,7 +25,7 @@ fn main() {
     println!("last column: time of a rival / time of ours\n");
     for block_tokens in [64, 32] {
         for kv_len in [4096u32, 32_768, 131_072] {
-            let config = Config { block_tokens, ..Config::default() };
+            let config = PlanConfig { block_tokens, ..PlanConfig::default() };
             let mut random = Random(5);
             let blocks = kv_len.div_ceil(block_tokens) as usize;
             let scores: Vec<f32> = (0..blocks).map(|_| random.below(1 << 24) as f32).collect();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use mnnkv::h2o::{Config, Plan, Target, plan, update_scores};
+use mnnkv::h2o::{Plan, PlanConfig, Target, plan, update_scores};
 use mnnkv::status::Status;
 use proptest::prelude::*;
 use std::io::BufRead;
@@ -19,7 +19,7 @@ fn all_golden_plans_agree() {
         let case: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
         let number = |key: &str| case[key].as_u64().unwrap() as u32;
         let ratio = |key: &str| case[key].as_f64().unwrap() as f32;
-        let config = Config {
+        let config = PlanConfig {
             block_tokens: number("block_tokens"),
             sink_tokens: number("sink"),
             recent_tokens: number("recent"),
@@ -49,7 +49,7 @@ fn all_golden_plans_agree() {
 }
 
 /// The rule, token by token.
-fn brute_force(scores: &[f32], kv_len: usize, c: &Config) -> Vec<bool> {
+fn brute_force(scores: &[f32], kv_len: usize, c: &PlanConfig) -> Vec<bool> {
     let size = c.block_tokens as usize;
     let blocks = kv_len.div_ceil(size);
     let tokens = |b: usize| b * size..kv_len.min((b + 1) * size);
@@ -126,7 +126,7 @@ proptest! {
         target in target(),
         scores in prop::collection::vec(score(), 0..100),
     ) {
-        let config = Config { block_tokens, sink_tokens, recent_tokens, target };
+        let config = PlanConfig { block_tokens, sink_tokens, recent_tokens, target };
         let p = plan(&scores, kv_len, &config).unwrap();
         let keep = kept(&p, kv_len as usize);
         prop_assert_eq!(&keep, &brute_force(&scores, kv_len as usize, &config));
@@ -154,18 +154,18 @@ proptest! {
 
 #[test]
 fn an_empty_cache_has_an_empty_plan() {
-    let p = plan(&[1.0], 0, &Config::default()).unwrap();
+    let p = plan(&[1.0], 0, &PlanConfig::default()).unwrap();
     assert_eq!((p.pairs.len(), p.kept_tokens, p.evicted_tokens, p.floor_dominates), (0, 0, 0, true));
 }
 
 #[test]
 fn impossible_arguments_are_refused() {
     for (kv_len, config) in [
-        (1 << 31, Config::default()),
-        (u32::MAX, Config::default()),
-        (9, Config { block_tokens: 0, ..Config::default() }),
-        (9, Config { target: Target::KeepRatio(f32::NAN), ..Config::default() }),
-        (9, Config { target: Target::LossyRatio(f32::NAN), ..Config::default() }),
+        (1 << 31, PlanConfig::default()),
+        (u32::MAX, PlanConfig::default()),
+        (9, PlanConfig { block_tokens: 0, ..PlanConfig::default() }),
+        (9, PlanConfig { target: Target::KeepRatio(f32::NAN), ..PlanConfig::default() }),
+        (9, PlanConfig { target: Target::LossyRatio(f32::NAN), ..PlanConfig::default() }),
     ] {
         assert_eq!(plan(&[], kv_len, &config).unwrap_err().status(), Status::InvalidArgument);
     }

@@ -3,7 +3,7 @@
 use super::panic::guard;
 use super::pointer::{self, Out, Sized32, SizedOut};
 use super::status::mnnkv_status;
-use crate::h2o::{self, Config, Target};
+use crate::h2o::{self, PlanConfig, Target};
 use crate::status::{Error, Result, bail};
 
 /// mnnkv_h2o_config::target_mode: keep the share target_keep_ratio.
@@ -75,7 +75,7 @@ impl Default for mnnkv_h2o_config {
 
 impl mnnkv_h2o_config {
     /// What a plan reads of it.
-    fn check(&self) -> Result<Config> {
+    fn check(&self) -> Result<PlanConfig> {
         pointer::reserved(&self.reserved, "config")?;
         let default = Self::default();
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -86,7 +86,7 @@ impl mnnkv_h2o_config {
             MNNKV_TARGET_ADAPTIVE => Target::LossyRatio(self.target_lossy_ratio),
             mode => bail!(InvalidArgument, "config->target_mode is {mode}; static (1) or adaptive (2) expected"),
         };
-        Ok(Config {
+        Ok(PlanConfig {
             block_tokens: or(self.block_tokens, default.block_tokens),
             sink_tokens: self.sink_tokens,
             recent_tokens: self.recent_tokens,

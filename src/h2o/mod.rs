@@ -1,17 +1,25 @@
-//! h2o: which tokens of a cache stay, judged by the attention they gathered.
+//! Eviction: attention scores of blocks, and plans of which blocks stay.
 //!
-//! Stateless: the host (or the session) keeps one score per block of tokens. [`update_scores`] folds a step's
-//! attention into them, [`plan`] turns them into a list of tokens to keep. The rule is that of the H2O paper
-//! (Zhang et al. 2023, "Heavy-Hitter Oracle") with whole blocks as the unit and tokens really dropped.
+//! | file | job |
+//! |---|---|
+//! | [`Accumulator`] (`attention/`) | softmax tiles to exact mass per block |
+//! | [`Aggregation`] | how the masses of steps add up to a score |
+//! | [`BlockScores`] | the scores of one layer |
+//! | [`plan()`], [`PlanConfig`] | scores to the tokens that stay |
+//!
+//! The rule is that of H2O (Zhang et al. 2023, "Heavy-Hitter Oracle"), with whole blocks as the unit and tokens really
+//! dropped.
 
+mod aggregation;
 mod attention;
-mod config;
+mod block_scores;
 mod plan;
-mod scores;
+mod plan_config;
 
+pub use aggregation::{Aggregation, update_scores};
 #[cfg(test)]
 pub(crate) use attention::OwnedTile;
 pub use attention::{Accumulator, Tile, mass_to_f64};
-pub use config::{Config, Target};
+pub use block_scores::{BlockScores, ScoredStep};
 pub use plan::{Amounts, Plan, plan};
-pub use scores::update_scores;
+pub use plan_config::{PlanConfig, Target};

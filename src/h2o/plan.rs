@@ -1,6 +1,6 @@
 //! From scores to the tokens that stay.
 
-use super::config::Config;
+use super::plan_config::PlanConfig;
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
@@ -30,7 +30,7 @@ pub struct Plan {
 /// Block `i` covers tokens from `i * block_tokens` on; `scores[i]` is its score, missing ones count as 0 and further
 /// ones are ignored. Protected blocks stay; then whole blocks by descending score until the target, rounded up to
 /// blocks, is reached. Of equal scores the lower block wins; NaN counts as the lowest score.
-pub fn plan(scores: &[f32], kv_len: u32, config: &Config) -> Result<Plan> {
+pub fn plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Result<Plan> {
     if kv_len > i32::MAX as u32 {
         bail!(InvalidArgument, "kv_len is {kv_len}; {} or less expected", i32::MAX);
     }
@@ -99,7 +99,7 @@ impl Amounts {
     }
 }
 
-impl Config {
+impl PlanConfig {
     /// How much of a cache of `kv_len` tokens (at least 1) stays.
     pub fn amounts(&self, kv_len: u32) -> Result<Amounts> {
         let blocks = Blocks { kv_len, size: self.block_tokens };

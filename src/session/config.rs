@@ -6,6 +6,7 @@ mod keys;
 mod warnings;
 
 use crate::gear::{Effort, Format, Predictors};
+use crate::h2o::Aggregation;
 use crate::json::Json;
 use crate::status::{Result, bail};
 use keys::{Object, Values, name};
@@ -69,20 +70,6 @@ pub enum Basis {
     Logical,
     /// The tokens that the cache holds, as the reference does: a ratio of 3.5 is one of 28 some evictions later.
     Physical,
-}
-
-/// How the attention of steps adds up to a block's score.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Aggregation {
-    /// Exponential moving average.
-    Ema {
-        /// Weight of the old score, 0 to 1.
-        alpha: f32,
-    },
-    /// All attention a block ever got.
-    Sum,
-    /// As `Sum`, divided by the number of queries that could give it some.
-    NormSum,
 }
 
 /// How to compress.

@@ -2,7 +2,7 @@
 
 use super::config::{H2o, Ratio};
 use super::lanes::MOST_TOKENS;
-use crate::h2o::{Config, Target};
+use crate::h2o::{PlanConfig, Target};
 use crate::status::Result;
 
 /// Lengths that are tried one by one before [`H2o::first_eviction`] takes larger steps.
@@ -42,14 +42,14 @@ impl H2o {
     }
 
     /// What a plan protects and aims at.
-    pub(super) fn plan_config(&self, due: &Due) -> Result<Config> {
+    pub(super) fn plan_config(&self, due: &Due) -> Result<PlanConfig> {
         let room = self.room(due.usual);
         let ratio = match self.ratio {
             Ratio::Keep(ratio) => Target::KeepRatio(ratio),
             Ratio::Lossy(ratio) => Target::LossyRatio(ratio),
         };
         let target = ratio.tokens(due.length.max(1))?.min(room.unwrap_or(u32::MAX));
-        let config = Config {
+        let config = PlanConfig {
             block_tokens: self.block_tokens,
             sink_tokens: self.sink_tokens,
             recent_tokens: self.recent_tokens.max(due.unscored),
@@ -58,7 +58,7 @@ impl H2o {
         match room.filter(|_| due.over && due.physical > 0) {
             // The floor may be more than the ratio asks for, but what may go has to go before the limit is exceeded.
             Some(room) if config.amounts(due.physical)?.floor_dominates() => {
-                Ok(Config { target: Target::Tokens(room), ..config })
+                Ok(PlanConfig { target: Target::Tokens(room), ..config })
             }
             _ => Ok(config),
         }
@@ -97,7 +97,8 @@ impl H2o {
 
 #[cfg(test)]
 mod tests {
-    use crate::session::config::{Aggregation, Basis, H2o, Ratio};
+    use crate::h2o::Aggregation;
+    use crate::session::config::{Basis, H2o, Ratio};
     use proptest::prelude::*;
 
     fn h2o(block: u32, sink: u32, recent: u32, ratio: Ratio, trigger: u32, cap: Option<u32>) -> H2o {

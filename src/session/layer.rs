@@ -5,8 +5,7 @@ use super::eviction::Due;
 use super::lanes::{MOST_DECODE_ROWS, Wanted};
 use super::metrics::WaitTimes;
 use super::positions::Positions;
-use super::scores::{Attention, Scores};
-use crate::h2o::{self, Plan};
+use crate::h2o::{self, BlockScores, Plan, ScoredStep};
 use crate::layout::{self, Layout, Pair, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::store::Cache;
@@ -57,7 +56,7 @@ pub(super) struct Counts {
 /// A layer's books after an edit of its cache, made before the first byte moves.
 pub(super) struct Edit {
     positions: Positions,
-    scores: Option<Scores>,
+    scores: Option<BlockScores>,
     logical: u32,
     physical: u32,
 }
@@ -131,7 +130,7 @@ pub(super) struct Layer {
     pub(super) seen: Option<Seen>,
     pub(super) step: Option<Step>,
     /// Where tokens are evicted.
-    scores: Option<Scores>,
+    scores: Option<BlockScores>,
     plan: Option<Plan>,
     pub(super) shares: Option<Shares>,
     /// Decode steps since the last plan.
@@ -156,7 +155,7 @@ impl Layer {
             buffer_tokens: 0,
             seen: None,
             step: None,
-            scores: evicts.map(|h| Scores::new(h.aggregation, h.block_tokens)),
+            scores: evicts.map(|h| BlockScores::new(h.aggregation, h.block_tokens)),
             plan: None,
             shares: None,
             since_plan: 0,
@@ -203,7 +202,7 @@ impl Layer {
         self.positions.clear();
         self.rows = None;
         self.step = None;
-        self.scores.iter_mut().for_each(Scores::clear);
+        self.scores.iter_mut().for_each(BlockScores::clear);
         self.plan = None;
         self.growth = Growth::default();
         (self.since_plan, self.steps, self.submitted) = (0, 0, false);
@@ -311,7 +310,7 @@ impl Layer {
         Ok(Edit { positions, scores: self.scores_of(physical)?, logical: sum(logical), physical: sum(physical) })
     }
 
-    fn scores_of(&self, pairs: &[Pair]) -> Result<Option<Scores>> {
+    fn scores_of(&self, pairs: &[Pair]) -> Result<Option<BlockScores>> {
         self.scores.as_ref().map(|scores| scores.kept(pairs)).transpose()
     }
 
@@ -348,7 +347,7 @@ impl Layer {
     }
 
     /// Folds a step's attention into the scores.
-    pub(super) fn fold(&mut self, attention: &Attention<'_>, added: u32) {
+    pub(super) fn fold(&mut self, attention: &ScoredStep<'_>, added: u32) {
         if let Some(scores) = &mut self.scores {
             scores.fold(attention, added);
             self.counts.scored_steps += 1;

@@ -15,12 +15,12 @@ mod layer;
 pub mod metrics;
 mod positions;
 mod report;
-mod scores;
 mod zones;
 
 pub use lanes::Lane;
 pub use layer::Lengths;
 
+use crate::h2o::ScoredStep;
 use crate::layout::{self, Pair};
 use crate::status::{Error, Result, Status, bail};
 use crate::store::{self, Cache, Store, Writes};
@@ -28,7 +28,6 @@ use crate::sys::{memory, pages};
 use config::{Config, Lossless, Mode};
 use lanes::Wanted;
 use layer::{Layer, Step};
-use scores::Attention;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -213,7 +212,7 @@ impl Session {
         mine.steps += 1;
         if let (Some(h2o), Some(wanted)) = (&config.h2o, step.wanted) {
             if let Some((masses, rows)) = &scored {
-                mine.fold(&Attention { masses, heads, rows: *rows }, added);
+                mine.fold(&ScoredStep { masses, heads, rows: *rows }, added);
             }
             mine.counts.score_ns += start.elapsed().as_nanos() as u64;
             // Without memory for a plan there will be one in a later step.

@@ -1,7 +1,8 @@
 //! Every key, declared once: its name, what it may be, and its default.
 
-use super::{Aggregation, Basis, Mode, Ratio};
+use super::{Basis, Mode, Ratio};
 use crate::gear::Format;
+use crate::h2o::Aggregation;
 use crate::json::Json as Value;
 use crate::status::{Result, bail};
 use crate::sys::memory;

@@ -1,8 +1,9 @@
 //! What the host should hear about a config that is used all the same.
 
 use super::keys::{NAMES, Values, name, shorten};
-use super::{Aggregation, H2o, Mode, Ratio};
+use super::{H2o, Mode, Ratio};
 use crate::gear::Format;
+use crate::h2o::Aggregation;
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt;

@@ -15,7 +15,7 @@ pub enum Target {
 
 /// What a plan protects and aims at.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Config {
+pub struct PlanConfig {
     /// Tokens per block; blocks are kept or evicted whole.
     pub block_tokens: u32,
     /// The first tokens, which always stay (with the blocks they touch).
@@ -26,9 +26,9 @@ pub struct Config {
     pub target: Target,
 }
 
-impl Default for Config {
+impl Default for PlanConfig {
     fn default() -> Self {
-        Config { block_tokens: 64, sink_tokens: 32, recent_tokens: 256, target: Target::LossyRatio(3.5) }
+        PlanConfig { block_tokens: 64, sink_tokens: 32, recent_tokens: 256, target: Target::LossyRatio(3.5) }
     }
 }
 

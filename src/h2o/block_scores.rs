@@ -1,0 +1,152 @@
+//! The scores of a layer's blocks, from step to step and across evictions.
+
+use super::aggregation::{Aggregation, BlockScore, BlockStep};
+use crate::status::Result;
+use crate::sys::memory;
+
+/// Scores of all blocks of a layer. Block `i` begins at physical token `i * block_tokens`.
+#[derive(Debug)]
+pub struct BlockScores {
+    aggregation: Aggregation,
+    block_tokens: u32,
+    blocks: Vec<BlockScore>,
+    /// Tokens that the blocks cover.
+    len: u32,
+    /// The first tokens of these, which a scored row has seen.
+    scored: u32,
+}
+
+/// The scored rows of one step.
+#[derive(Clone, Copy, Debug)]
+pub struct ScoredStep<'a> {
+    /// `[block]`: masses, summed over heads and rows. Blocks past the end have none.
+    pub masses: &'a [f64],
+    /// Query heads.
+    pub heads: u32,
+    /// Rows per head that count, the last of the step.
+    pub rows: u32,
+}
+
+impl BlockScores {
+    /// Scores of a layer without tokens.
+    pub fn new(aggregation: Aggregation, block_tokens: u32) -> Self {
+        BlockScores { aggregation, block_tokens, blocks: Vec::new(), len: 0, scored: 0 }
+    }
+
+    /// Drops all blocks. Retains the memory.
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+        (self.len, self.scored) = (0, 0);
+    }
+
+    /// Returns the number of last tokens that no scored row has seen.
+    pub fn unscored(&self) -> u32 {
+        self.len - self.scored
+    }
+
+    /// Covers `kv_len` tokens, at least as many as before. New tokens add 0 to the scores of their blocks.
+    pub fn grow(&mut self, kv_len: u32) -> Result<()> {
+        let count = kv_len.div_ceil(self.block_tokens) as usize;
+        memory::resize_amortized(&mut self.blocks, count)?;
+        self.len = kv_len;
+        Ok(())
+    }
+
+    /// Folds in a step, which appended the last `added` tokens. A row sees the tokens before it and its own.
+    pub fn fold(&mut self, step: &ScoredStep<'_>, added: u32) {
+        let ScoredStep { masses, heads, rows } = *step;
+        let (size, len) = (self.block_tokens, self.len);
+        // The last row sees all tokens.
+        self.scored = len;
+        for (i, score) in self.blocks.iter_mut().enumerate() {
+            let seen = || {
+                let (begin, end) = (i as u32 * size, ((i as u32 + 1) * size).min(len));
+                let old_end = (len - added).clamp(begin, end);
+                let new_tokens = (old_end..end).map(|t| f64::from(rows.min(len - t)));
+                f64::from(old_end - begin) * f64::from(rows) + new_tokens.sum::<f64>()
+            };
+            let mass = masses.get(i).copied().unwrap_or(0.0);
+            self.aggregation.fold(score, BlockStep { mass, heads: f64::from(heads), rows: f64::from(rows), seen });
+        }
+    }
+
+    /// Returns the scores after all tokens but those of `pairs` (physical offset, length; ascending) are evicted. A
+    /// token takes an equal share of its block's score along.
+    pub fn kept(&self, pairs: &[[i32; 2]]) -> Result<Self> {
+        let mut kept = BlockScores::new(self.aggregation, self.block_tokens);
+        let size = self.block_tokens;
+        kept.grow(pairs.iter().map(|p| p[1] as u32).sum())?;
+        let mut to = 0;
+        for [offset, count] in pairs {
+            let (mut at, end) = (*offset as u32, (offset + count) as u32);
+            kept.scored += end.min(self.scored).saturating_sub(at);
+            while at < end {
+                let step = (size - at % size).min(size - to % size).min(end - at);
+                let share = f64::from(step) / f64::from(self.tokens(at / size));
+                kept.blocks[(to / size) as usize].add_share(self.blocks[(at / size) as usize], share);
+                at += step;
+                to += step;
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Returns `[block]`: the numbers that a plan ranks blocks by.
+    pub fn ranking(&self) -> Result<Vec<f32>> {
+        let rank = |(i, score)| self.aggregation.rank(score, self.tokens(i as u32));
+        memory::collect(self.blocks.iter().enumerate().map(rank))
+    }
+
+    /// Tokens of a block: fewer than `block_tokens` in the last one of a cache.
+    fn tokens(&self, block: u32) -> u32 {
+        self.block_tokens.min(self.len - block * self.block_tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fold(scores: &mut BlockScores, added: u32, rows: u32, masses: &[f64]) {
+        scores.grow(scores.len + added).unwrap();
+        scores.fold(&ScoredStep { masses, heads: 2, rows }, added);
+    }
+
+    #[test]
+    fn ema_is_the_references() {
+        let mut scores = BlockScores::new(Aggregation::Ema { alpha: 0.75 }, 4);
+        fold(&mut scores, 8, 1, &[2.0, 0.0]);
+        fold(&mut scores, 1, 1, &[1.0, 0.5, 0.5]);
+        // 0.75 * (0.25 * 2/2) + 0.25 * 1/2, and so on.
+        assert_eq!(scores.ranking().unwrap(), [0.3125, 0.0625, 0.0625]);
+    }
+
+    #[test]
+    fn sum_grows_with_age_and_norm_sum_does_not() {
+        let mut scores = BlockScores::new(Aggregation::Sum, 4);
+        let mut norm = BlockScores::new(Aggregation::NormSum, 4);
+        for scores in [&mut scores, &mut norm] {
+            // Two rows over four tokens, then one row over eight that looks at all blocks alike.
+            fold(scores, 4, 2, &[4.0]);
+            fold(scores, 4, 1, &[1.0, 1.0]);
+        }
+        assert_eq!(scores.ranking().unwrap(), [2.5, 0.5]);
+        // First block: the first step's rows see 2 + 2 + 2 + 1 tokens of it, the second's all 4. The second block's
+        // tokens are all visible to the last row only as far as they are not behind it.
+        let [first, second] = norm.ranking().unwrap()[..] else { panic!() };
+        assert!((f64::from(first) - 2.5 * 4.0 / 11.0).abs() < 1e-6, "{first}");
+        assert!((f64::from(second) - 0.5 * 4.0 / 4.0).abs() < 1e-6, "{second}");
+    }
+
+    #[test]
+    fn a_cut_block_keeps_its_tokens_share_and_whole_blocks_keep_all() {
+        let mut scores = BlockScores::new(Aggregation::Sum, 4);
+        fold(&mut scores, 10, 1, &[2.0, 4.0, 8.0]);
+        scores = scores.kept(&[[4, 6]]).unwrap();
+        assert_eq!(scores.ranking().unwrap(), [2.0, 4.0], "whole blocks move");
+        scores = scores.kept(&[[0, 5]]).unwrap();
+        assert_eq!(scores.ranking().unwrap(), [2.0, 2.0], "half of the last block's two tokens");
+        scores = scores.kept(&[[2, 3]]).unwrap();
+        assert_eq!(scores.ranking().unwrap(), [3.0], "half of the first and all of the second");
+    }
+}
