@@ -10,8 +10,9 @@ if(NOT MNNKV_MODEL)
 endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" ${without})
-# For MNN builds that are pointed at an installation.
-install(FILES "${PROJECT_SOURCE_DIR}/integrations/mnn/mnnkv_mnn.hpp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+# For hosts, and for MNN builds with MNN_KV set to an installation.
+file(GLOB integrations CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/integrations/*/*.hpp")
+install(FILES ${integrations} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
 install(FILES "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 # Beside the shared library a linker takes that; in a folder of its own it takes the archive (see mnnkv.pc.in).

@@ -1,4 +1,4 @@
-//! What the README of integrations/mnn says of the patches and of check.sh. MNN itself is not needed.
+//! The claims of the READMEs in integrations about the patches, check.sh and the example. Needs no MNN.
 #![cfg(unix)]
 
 use std::fs;
@@ -20,6 +20,12 @@ fn patches() -> Vec<(String, String)> {
     patches
 }
 
+const BENCH: &str = "transformers/llm/engine/tools/llm_bench.cpp";
+
+fn is_bench(name: &str) -> bool {
+    name.ends_with("-bench.patch")
+}
+
 /// Lines that a patch inserts, as (file, line).
 fn inserted(patch: &str) -> Vec<(&str, &str)> {
     let mut file = "";
@@ -36,13 +42,24 @@ fn inserted(patch: &str) -> Vec<(&str, &str)> {
 #[test]
 fn there_is_a_patch_for_each_version_that_the_readme_names() {
     let names: Vec<_> = patches().into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["mnn-3.6.1.patch", "mnn-master.patch"]);
+    let expected = ["mnn-3.6.1-bench.patch", "mnn-3.6.1.patch", "mnn-master-bench.patch", "mnn-master.patch"];
+    assert_eq!(names, expected);
     let readme = fs::read_to_string(folder().join("README.md")).unwrap();
     assert!(names.iter().all(|name| readme.contains(&format!("`{name}`"))));
 }
 
+/// The bench patch may be applied in either order because it has files of its own.
 #[test]
-fn patches_hold_only_our_lines_and_at_most_150() {
+fn a_bench_patch_changes_only_the_benchmark() {
+    for (name, patch) in patches() {
+        let bench = inserted(&patch).into_iter().filter(|(file, _)| *file == BENCH).count();
+        let expected = if is_bench(&name) { inserted(&patch).len() } else { 0 };
+        assert_eq!(bench, expected, "{name}");
+    }
+}
+
+#[test]
+fn patches_insert_as_many_lines_as_the_readmes_say() {
     for (name, patch) in patches() {
         for line in patch.lines() {
             let hunk = line.starts_with("@@ ") && line.ends_with(" @@") && line.contains(",0 +");
@@ -51,13 +68,24 @@ fn patches_hold_only_our_lines_and_at_most_150() {
         }
         let count = inserted(&patch).len();
         assert!((1..=150).contains(&count), "{name} inserts {count} lines");
-        let readme = fs::read_to_string(folder().join("README.md")).unwrap();
-        assert!(readme.contains(&format!("A patch of {count} inserted lines")), "{name} inserts {count} lines");
+        let claims: &[(PathBuf, String)] = if is_bench(&name) {
+            &[(folder().join("README.md"), format!("optional, {count} lines each"))]
+        } else {
+            &[
+                (folder().join("README.md"), format!("A patch of {count} inserted lines")),
+                (folder().join("README.md"), format!("a library and {count} lines")),
+                (folder().join("../../README.md"), format!("a patch of {count} lines")),
+            ]
+        };
+        for (file, claim) in claims {
+            let text = fs::read_to_string(file).unwrap();
+            assert!(text.contains(claim), "{name} inserts {count} lines, {} differs", file.display());
+        }
     }
 }
 
 #[test]
-fn without_mnn_kv_a_patched_mnn_is_what_it_was() {
+fn without_mnn_kv_a_patched_mnn_is_unchanged() {
     for (name, patch) in patches() {
         let mut inside = false;
         for (file, line) in inserted(&patch) {
@@ -69,19 +97,33 @@ fn without_mnn_kv_a_patched_mnn_is_what_it_was() {
             }
         }
         assert!(!inside, "{name}");
+        if is_bench(&name) {
+            continue;
+        }
         let cmake: Vec<_> = inserted(&patch).into_iter().filter(|(file, _)| *file == "CMakeLists.txt").collect();
-        assert!(cmake[0].1.starts_with("set(MNN_KV \"\" CACHE"), "{name}: off unless asked for");
+        assert!(cmake[0].1.starts_with("set(MNN_KV \"\" CACHE"), "{name}: off by default");
         assert_eq!((cmake[1].1, cmake.last().unwrap().1), ("if(MNN_KV)", "endif()"), "{name}");
     }
 }
 
-/// A copy of check.sh beside one patch, and a checkout that the patch changes one file of.
+#[test]
+fn the_example_of_a_second_host_is_the_one_that_is_compiled() {
+    let readme = include_str!("../integrations/common/README.md");
+    let source = include_str!("../cpp-tests/examples/second_host.cpp");
+    let example = readme.split("```cpp\n").nth(1).unwrap().split("```").next().unwrap();
+    assert_eq!(example, source.split("// [readme]\n").nth(1).unwrap());
+}
+
+const BEFORE: &str = "one\nthree\n";
+const AFTER: &str = "one\ntwo\nthree\n";
+
+/// A copy of check.sh beside a patch and its bench patch, and a checkout with one file for each.
 struct Checkout {
     root: PathBuf,
 }
 
 impl Checkout {
-    /// Below cargo's target folder, so inside our repository: as an MNN without one of its own in a larger project.
+    /// Below cargo's target folder, so inside this repository: like an MNN without its own in a larger project.
     fn new(name: &str) -> Self {
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("check-{name}"));
         let _ = fs::remove_dir_all(&root);
@@ -91,14 +133,16 @@ impl Checkout {
         fs::copy(folder().join("check.sh"), ours.join("check.sh")).unwrap();
         let define = "#define MNN_VERSION_MAJOR 9\n#define MNN_VERSION_MINOR 8\n#define MNN_VERSION_PATCH 7\n";
         fs::write(theirs.join("include/MNN/MNNDefine.h"), define).unwrap();
-        fs::write(theirs.join("code.cpp"), "one\nthree\n").unwrap();
         let checkout = Checkout { root };
-        let (before, after) = (checkout.hash("one\nthree\n"), checkout.hash("one\ntwo\nthree\n"));
-        let patch = format!(
-            "diff --git a/code.cpp b/code.cpp\nindex {before}..{after} 100644\n\
-             --- a/code.cpp\n+++ b/code.cpp\n@@ -1,0 +2,1 @@\n+two\n"
-        );
-        fs::write(ours.join("one.patch"), patch).unwrap();
+        for (file, name) in [("code.cpp", "one.patch"), ("bench.cpp", "one-bench.patch")] {
+            fs::write(theirs.join(file), BEFORE).unwrap();
+            let (before, after) = (checkout.hash(BEFORE), checkout.hash(AFTER));
+            let patch = format!(
+                "diff --git a/{file} b/{file}\nindex {before}..{after} 100644\n\
+                 --- a/{file}\n+++ b/{file}\n@@ -1,0 +2,1 @@\n+two\n"
+            );
+            fs::write(ours.join(name), patch).unwrap();
+        }
         checkout
     }
 
@@ -109,8 +153,12 @@ impl Checkout {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    fn code(&self) -> PathBuf {
-        self.root.join("MNN/code.cpp")
+    fn file(&self, name: &str) -> PathBuf {
+        self.root.join("MNN").join(name)
+    }
+
+    fn run(command: &str) {
+        assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
     }
 
     /// Exit status, standard output, standard error.
@@ -123,40 +171,64 @@ impl Checkout {
 }
 
 #[test]
-fn check_prints_a_command_that_applies_the_patch() {
-    let checkout = Checkout::new("fits");
-    let (status, said, _) = checkout.check(&["MNN"]);
-    assert_eq!(status, 0, "{said}");
-    assert!(said.starts_with("MNN 9.8.7 in "), "{said}");
-    let command = said.lines().find(|line| line.trim_start().starts_with("git ")).expect("a command");
-    assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
-    assert_eq!(fs::read_to_string(checkout.code()).unwrap(), "one\ntwo\nthree\n");
+fn check_prints_commands_that_apply_the_patches() {
+    for bench_first in [false, true] {
+        let checkout = Checkout::new(if bench_first { "bench-first" } else { "fits" });
+        let (status, said, _) = checkout.check(&["MNN"]);
+        assert_eq!(status, 0, "{said}");
+        assert!(said.starts_with("MNN 9.8.7 in "), "{said}");
+        let mut commands: Vec<_> = said.lines().filter(|line| line.trim_start().starts_with("git ")).collect();
+        assert_eq!(commands.len(), 2, "{said}");
+        assert!(commands[0].ends_with("/one.patch") && commands[1].ends_with("/one-bench.patch"), "{said}");
+        if bench_first {
+            commands.reverse();
+        }
+        Checkout::run(commands[0]);
+        let (status, said, _) = checkout.check(&["MNN"]);
+        assert_eq!(status, 0, "{said}");
+        assert_eq!(said.contains("one-bench.patch is applied."), bench_first, "{said}");
+        assert_eq!(said.contains("one.patch is applied."), !bench_first, "{said}");
+        assert!(said.contains(commands[1]), "{said}");
 
+        Checkout::run(commands[1]);
+        for file in ["code.cpp", "bench.cpp"] {
+            assert_eq!(fs::read_to_string(checkout.file(file)).unwrap(), AFTER);
+        }
+        let (status, said, _) = checkout.check(&["MNN"]);
+        assert_eq!(status, 0, "{said}");
+        let next = said.lines().find_map(|line| line.strip_prefix("one.patch is applied. Configure with -DMNN_KV="));
+        assert!(next.is_some_and(|path| path.ends_with("/kv")), "{said}");
+        assert!(said.contains("one-bench.patch is applied.") && !said.contains("git "), "{said}");
+    }
+}
+
+#[test]
+fn check_reports_a_bench_patch_that_does_not_fit() {
+    let checkout = Checkout::new("bench-differs");
+    fs::write(checkout.file("bench.cpp"), "zero\n").unwrap();
     let (status, said, _) = checkout.check(&["MNN"]);
-    assert_eq!(status, 0, "{said}");
-    assert!(
-        said.contains("one.patch is applied. Configure with -DMNN_KV=") && said.trim_end().ends_with("/kv"),
-        "{said}"
-    );
+    assert_eq!(status, 0, "the patch itself fits: {said}");
+    assert!(said.contains("one.patch fits.") && !said.contains("one-bench.patch fits"), "{said}");
+    assert!(said.contains("one-bench.patch does not fit:\n    bench.cpp is another version\n"), "{said}");
 }
 
 #[test]
 fn check_refuses_a_version_that_git_would_patch_blindly() {
     let checkout = Checkout::new("differs");
-    fs::write(checkout.code(), "zero\none\nthree\n").unwrap();
+    fs::write(checkout.file("code.cpp"), "zero\none\nthree\n").unwrap();
     let (status, said, _) = checkout.check(&["MNN"]);
     assert_eq!(status, 1, "{said}");
     assert!(said.contains("one.patch does not fit:\n    code.cpp is another version\n"), "{said}");
-    assert!(said.contains("Other versions of MNN"), "says what to do: {said}");
+    assert!(said.contains("Other versions of MNN"), "{said}");
 
-    fs::remove_file(checkout.code()).unwrap();
+    fs::remove_file(checkout.file("code.cpp")).unwrap();
     let (status, said, _) = checkout.check(&["MNN"]);
     assert_eq!(status, 1, "{said}");
     assert!(said.contains("code.cpp is missing"), "{said}");
 }
 
 #[test]
-fn check_says_how_it_is_used() {
+fn check_prints_its_usage() {
     let checkout = Checkout::new("usage");
     for arguments in [&[][..], &["nowhere"], &["MNN", "more"], &["kv"]] {
         let (status, _, said) = checkout.check(arguments);

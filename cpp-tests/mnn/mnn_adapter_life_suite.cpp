@@ -36,6 +36,38 @@ TEST_F(MnnAdapterLife, MendsAStepThatLeftEarly) {
     }
 }
 
+TEST_F(MnnAdapterLife, AbortsAStepThatTheEngineDoesNotCount) {
+    // Tokens of the step are neither compressed nor scored, and the step is no tick of the layer's clock.
+    settings how = lossless();
+    how.layers = 1;
+    chat failing(how), smooth(how);
+    for (chat* chat : {&failing, &smooth}) {
+        ASSERT_NO_FATAL_FAILURE(chat->say(100));
+    }
+    failing.fail(200, 0, failure::after_append, false);
+    for (chat* chat : {&failing, &smooth}) {
+        ASSERT_NO_FATAL_FAILURE(chat->decode(20));
+    }
+    EXPECT_GT(smooth.metric("h2o_lossless_raw_bytes"), 0.0);
+    EXPECT_EQ(failing.metric("h2o_lossless_raw_bytes"), smooth.metric("h2o_lossless_raw_bytes"));
+
+    how = lossy(R"("kv_h2o_layer_start": 0)");
+    how.layers = 1;
+    chat counted(how), aborted(how);
+    for (chat* chat : {&counted, &aborted}) {
+        ASSERT_NO_FATAL_FAILURE(chat->say(60));
+    }
+    for (int step = 0; step < 3; ++step) {
+        aborted.fail(1, 0, failure::after_append, false);
+    }
+    for (int step = 0; step < 60 && !HasFailure(); ++step) {
+        ASSERT_NO_FATAL_FAILURE(counted.say(1));
+        ASSERT_NO_FATAL_FAILURE(aborted.say(1));
+        EXPECT_EQ(aborted.held(0), counted.held(0)) << "evicts in the same steps";
+    }
+    EXPECT_LT(counted.held(0), counted.length());
+}
+
 TEST_F(MnnAdapterLife, GivesMnnItsChunkBackAfterAGrowthThatFailed) {
     chat chat(lossless());
     ASSERT_NO_FATAL_FAILURE(chat.say(300));

@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "mnnkv_columns.hpp"
 #include "mnnkv_mnn.hpp"
 
 namespace mnn_stub {
@@ -569,12 +570,12 @@ std::pair<std::vector<float>, std::vector<float>> rows_of(const settings& how, i
     return rows;
 }
 
-std::string bench_metrics(const std::string& dumped_config) { return mnnkv_mnn::bench_metrics(dumped_config); }
+std::string bench_metrics(const std::string& dumped_config) { return mnnkv_host::metrics_in(dumped_config); }
 
 std::string bench_value(const std::string& metrics, const std::string& name) {
-    return mnnkv_mnn::bench_value(metrics, name);
+    return mnnkv_host::metric_text(metrics, name);
 }
 
-const std::vector<std::string>& bench_columns() { return mnnkv_mnn::bench_columns(); }
+const std::vector<std::string>& bench_columns() { return mnnkv_host::metric_columns(); }
 
 }  // namespace mnn_stub

@@ -12,7 +12,8 @@ if(MOVE_TO)
   set(tree "${MOVE_TO}")
 endif()
 
-file(GLOB_RECURSE headers RELATIVE "${SOURCE}" "${SOURCE}/include/*.h" "${SOURCE}/include/*.hpp")
+file(GLOB_RECURSE headers RELATIVE "${SOURCE}" "${SOURCE}/include/*.h" "${SOURCE}/include/*.hpp"
+     "${SOURCE}/integrations/*/*.hpp")
 if(NOT MODEL)
   list(FILTER headers EXCLUDE REGEX "/model\\.hp?p?$")
 endif()
@@ -23,7 +24,7 @@ foreach(file IN LISTS installed)
   list(APPEND names "${name}")
 endforeach()
 set(expected "${SHARED_NAME}" "${STATIC_NAME}" mnnkvConfig.cmake mnnkvConfigVersion.cmake mnnkv.pc
-    mnnkv-library.pc mnnkv_mnn.hpp LICENSE THIRD-PARTY.md)
+    mnnkv-library.pc LICENSE THIRD-PARTY.md)
 foreach(header IN LISTS headers)
   get_filename_component(name "${header}" NAME)
   list(APPEND expected "${name}")

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Says which of the patches here fits an MNN checkout, and how to apply it. Changes and builds nothing.
+# Reports which of the patches here fits an MNN checkout, and the command that applies it. Changes and builds nothing.
 #
 #   check.sh MNN_CHECKOUT
 #
-# The patches have no context lines, so git would put them at the same line numbers of any other version as well. What a
-# patch fits is therefore told by the git hash of each file that it changes, which its "index" lines hold.
+# The patches have no context lines: git would apply them at the same line numbers of any other version. The script
+# therefore compares the git hash of each file with the patch's "index" lines. mnn-<version>-bench.patch is optional; it
+# has files of its own, so it may be applied before or after mnn-<version>.patch.
 # Exit status: 0 a patch fits or is applied already, 1 none fits, 2 wrong use.
 set -eu
 
@@ -21,7 +22,7 @@ files_of() {
     awk '/^diff --git / { path = substr($4, 3) } /^index / { split($2, id, /\.\./); print path, id[1], id[2] }' "$1"
 }
 
-# compare PATCH: sets fits, applied (numbers of files) and report (what differs).
+# compare PATCH: sets total, fits, applied (numbers of files) and report (differences).
 compare() {
     fits=0 applied=0 total=0 report=""
     list=$(files_of "$1")
@@ -47,21 +48,35 @@ EOF
 version=$(awk '$1 == "#define" && $2 ~ /^MNN_VERSION_(MAJOR|MINOR|PATCH)$/ { printf "%s%s", dot, $3; dot = "." }' \
     "$checkout/include/MNN/MNNDefine.h")
 echo "MNN ${version:-of unknown version} in $checkout"
-# Inside a larger repository git takes a patch's paths from that one's top, and skips what it does not find there.
+# Inside a larger repository git resolves a patch's paths against that one's top, and skips paths outside the folder.
 top=$checkout inside=""
 if prefix=$(git -C "$checkout" rev-parse --show-prefix 2>/dev/null) && [ -n "$prefix" ]; then
     top=$(git -C "$checkout" rev-parse --show-toplevel) inside=" --directory=$prefix"
 fi
-reports=""
-for patch in "$here"/*.patch; do
-    name=$(basename "$patch")
-    compare "$patch"
+
+# judge PATCH NEXT: prints the state of the patch, NEXT behind "is applied". Fails when the patch does not fit.
+judge() {
+    name=$(basename "$1")
+    compare "$1"
     if [ "$applied" -eq "$total" ]; then
-        echo "$name is applied. Configure with -DMNN_KV=$(dirname "$(dirname "$here")")"
-        exit 0
+        echo "$name is applied.$2"
     elif [ "$fits" -eq "$total" ]; then
         echo "$name fits. Apply it with"
-        echo "    git -C $top apply --unidiff-zero$inside $patch"
+        echo "    git -C $top apply --unidiff-zero$inside $1"
+    else
+        return 1
+    fi
+}
+
+reports=""
+for patch in "$here"/*.patch; do
+    case $patch in *-bench.patch) continue ;; esac
+    if judge "$patch" " Configure with -DMNN_KV=$(dirname "$(dirname "$here")")"; then
+        bench=${patch%.patch}-bench.patch
+        if [ -f "$bench" ]; then
+            echo "Optional, columns in llm_bench:"
+            judge "$bench" "" || printf '%s does not fit:\n%s' "$name" "$report"
+        fi
         exit 0
     fi
     reports="$reports$name does not fit:
@@ -76,5 +91,5 @@ $report"
 done
 printf %s "$reports"
 echo "Check out the tag 3.6.1, or commit 4d40bdbd7 of master. For another version insert the lines by hand: README.md,"
-echo "\"Other versions of MNN\", says where each belongs."
+echo "\"Other versions of MNN\", lists where each belongs."
 exit 1

@@ -1,0 +1,41 @@
+// Columns of a benchmark's table, read from the metrics as mnnkv_session_metrics_json writes them. Needs no library.
+
+#ifndef MNNKV_COLUMNS_HPP
+#define MNNKV_COLUMNS_HPP
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace mnnkv_host {
+
+/// The metrics of a JSON object that has them as "kv_metrics"; "" when it has none.
+inline std::string metrics_in(const std::string& config) {
+    const std::size_t at = config.find("\"kv_metrics\"");
+    return at == std::string::npos ? std::string() : config.substr(at);
+}
+
+/// Names of metrics, one per column.
+inline const std::vector<std::string>& metric_columns() {
+    static const std::vector<std::string> names = {"h2o_lossy_ratio", "h2o_lossless_ratio", "h2o_total_evict_tokens",
+                                                   "h2o_resident_saved_bytes"};
+    return names;
+}
+
+/// One number of the metrics; "-" when it was not measured.
+inline std::string metric_text(const std::string& metrics, const std::string& name) {
+    const std::string key = "\"" + name + "\":";
+    const std::size_t at = metrics.find(key);
+    if (at == std::string::npos) {
+        return "-";
+    }
+    char text[32];
+    std::snprintf(text, sizeof text, "%.10g", std::strtod(metrics.c_str() + at + key.size(), nullptr));
+    return text;
+}
+
+}  // namespace mnnkv_host
+
+#endif  // MNNKV_COLUMNS_HPP

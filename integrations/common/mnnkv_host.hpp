@@ -1,0 +1,340 @@
+// What lies between an engine's attention and mnnkv::session and names no engine. README.md shows how a host uses it.
+//
+// C++11, needs neither exceptions nor RTTI.
+//
+//   model_session   the session of one model: numbers of layers, lines in the log, memory that malloc retains
+//   layer_session   the steps of one layer, failed ones included
+//   step_counts     an engine's counts of a step, from which history edits follow
+//
+// All calls of one model must come from one thread at a time, except layer_session::tile.
+
+#ifndef MNNKV_HOST_HPP
+#define MNNKV_HOST_HPP
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#if defined(__GLIBC__) || defined(__ANDROID__)
+#include <malloc.h>
+#endif
+
+#include "mnnkv.hpp"
+
+namespace mnnkv_host {
+
+/// How a model_session is made.
+struct model_config {
+    /// A JSON object; mnnkv_session_create reads its kv_h2o_ and kv_lossless_ keys.
+    std::string json;
+    std::uint32_t layers, lanes;
+    /// kv_h2o_enable.
+    bool evicts;
+    /// kv_h2o_log_stats: one line per eviction.
+    bool logs;
+    /// Prints one line, given without a newline.
+    void (*print)(const char* line);
+};
+
+/// The session of one model.
+class model_session {
+public:
+    /// Prints the config's warnings, one line each. A refused config sets `refusal`.
+    explicit model_session(const model_config& config)
+        : logs(config.logs), print_(config.print) {
+        // Scores of a prompt let the first eviction follow it, and run between its chunks. The last of equal keys
+        // counts, so a key of the engine's wins.
+        std::string json = config.json;
+        if (config.evicts) {
+            json.insert(json.find('{') + 1, "\"kv_h2o_prefill_queries\": 8,");
+        }
+        const mnnkv::status made = session.create(json.data(), json.size(), config.layers, config.lanes);
+        if (!made) {
+            refusal = std::string("the config is refused: ") + made.message();
+            return;
+        }
+        std::string warnings;
+        (void)session.warnings(warnings);
+        std::istringstream lines(warnings);
+        for (std::string line; std::getline(lines, line);) {
+            say_once(line);
+        }
+    }
+
+    /// A model without a session; `why` becomes `refusal`.
+    model_session(const std::string& why, void (*print)(const char* line))
+        : refusal(why), logs(false), print_(print) {}
+
+    void say(const std::string& line) const { print_(("mnn-kv: " + line).c_str()); }
+
+    /// Prints each text once in the life of the model.
+    void say_once(const std::string& line) {
+        if (said_.insert(line).second) {
+            say(line);
+        }
+    }
+
+    /// The metrics as mnnkv_session_metrics_json writes them; "" without a session.
+    std::string metrics() const {
+        std::string text;
+        if (session) {
+            (void)session.metrics_json(text);
+        }
+        return text;
+    }
+
+    /// Buffers of caches were freed or replaced since the last forward.
+    void buffers_changed() { stale_heap_ = true; }
+
+    mnnkv::session session;
+    /// Why there is no session; "" when there is one.
+    std::string refusal;
+    const bool logs;
+
+private:
+    friend class layer_session;
+
+    /// The lowest number that no layer has.
+    std::uint32_t take_number() {
+        std::uint32_t number = 0;
+        while (!taken_.insert(number).second) {
+            ++number;
+        }
+        return number;
+    }
+
+    void return_number(std::uint32_t number) {
+        (void)session.reset_layer(number);
+        taken_.erase(number);
+    }
+
+    /// A layer's step starts. A number that is not above the last one starts a forward: malloc then returns to the
+    /// system what it retains below a buffer in use, which of caches that grow in turn is nearly everything.
+    void enter(std::uint32_t number) {
+        if (number <= last_entered_ && stale_heap_) {
+            stale_heap_ = false;
+#if defined(__GLIBC__)
+            malloc_trim(0);
+#elif defined(__ANDROID__) && defined(M_PURGE)
+            mallopt(M_PURGE, 0);
+#endif
+        }
+        last_entered_ = number;
+    }
+
+    void (*const print_)(const char* line);
+    std::set<std::string> said_;
+    std::set<std::uint32_t> taken_;
+    std::uint32_t last_entered_ = 0;
+    bool stale_heap_ = false;
+};
+
+/// The counts of an engine before a step: of `previous` tokens the last `remove` go, except the ranges (offset, length)
+/// in `reserve`, whose offsets start at the first token that goes; `add` tokens come.
+struct step_counts {
+    std::size_t previous, remove, add;
+    const int* reserve;
+    int n_reserve;
+};
+
+/// The steps of one layer of a model: begin (or clear and begin_cleared), tile, end. The next begin or clear closes a
+/// step that the engine left before end.
+class layer_session {
+public:
+    /// Takes the lowest free number: layers have the order in which they are made. `model` must live longer.
+    explicit layer_session(model_session& model) : model_(model), number_(model.take_number()) {}
+    ~layer_session() { model_.return_number(number_); }
+    layer_session(const layer_session&) = delete;
+    layer_session& operator=(const layer_session&) = delete;
+
+    std::uint32_t number() const { return number_; }
+
+    /// The number is one of the session's layers.
+    bool is_counted() const {
+        std::uint32_t logical = 0, physical = 0;
+        return static_cast<bool>(model_.session.lengths(number_, logical, physical));
+    }
+
+    bool is_open() const { return open_; }
+
+    /// The layer is open and scored: tiles are of use.
+    bool takes_tiles() const { return open_ && scored_; }
+
+    /// The engine clears the cache: drops the layer's tokens, and its open step. begin_cleared may follow.
+    void clear(const step_counts& counts) {
+        open_ = false;
+        model_.enter(number_);
+        (void)model_.session.reset_layer(number_);
+        remember(counts, 0);
+    }
+
+    /// Opens the first step of a cleared cache, once there is one. cache.kv_len is not read.
+    mnnkv::status begin_cleared(mnnkv_cache cache) {
+        cache.kv_len = 0;
+        return open(cache);
+    }
+
+    /// Opens a step: edits the history, restores stored tokens and applies the planned eviction. cache.kv_len: tokens
+    /// in the cache, those of a step that failed included; set to the length behind which the engine appends. On
+    /// failure (out of memory) no token is lost, and attention must not run.
+    mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
+        model_.enter(number_);
+        const bool failed = has_failed(counts);
+        if (open_) {
+            close(failed, cache);
+        }
+        std::uint32_t logical = 0, physical = 0;
+        (void)model_.session.lengths(number_, logical, physical);
+        const mnnkv::status edited = edit(counts, failed, logical, cache);
+        if (!edited) {
+            return edited;
+        }
+        const std::uint32_t before = cache.kv_len;
+        (void)model_.session.lengths(number_, logical, physical);
+        remember(counts, logical);
+        const mnnkv::status begun = open(cache);
+        if (begun && model_.logs && cache.kv_len < before) {
+            model_.say("layer " + std::to_string(number_) + " evicted " + std::to_string(before - cache.kv_len) +
+                       " of " + std::to_string(before) + " tokens");
+        }
+        return begun;
+    }
+
+    /// Edits the history between steps, for an engine whose counts have no `remove`: as mnnkv_session_keep. Aborts an
+    /// open step. The engine's next counts have the new length as `previous`.
+    mnnkv::status keep(const std::int32_t* logical_pairs, std::size_t n_pairs, mnnkv_cache& cache) {
+        if (open_) {
+            close(true, cache);
+        }
+        last_.next = last_.previous;
+        return model_.session.keep(number_, logical_pairs, n_pairs, cache);
+    }
+
+    /// A softmax tile of the open step. Several threads may call this at once, each with its own lane.
+    void tile(std::uint32_t lane, const mnnkv_score_tile& given) {
+        if (takes_tiles() && !model_.session.scores(number_, lane, given)) {
+            refused_.store(true, std::memory_order_relaxed);
+        }
+    }
+
+    /// Closes the open step after attention of `heads` query heads, `queries` rows each. Where a tile was refused the
+    /// step keeps its tokens and changes no score, which is printed.
+    void end(std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) {
+        if (!open_) {
+            return;
+        }
+        open_ = false;
+        std::string why = "a tile was refused";
+        if (!refused_.load(std::memory_order_relaxed)) {
+            const mnnkv::status ended = model_.session.end(number_, heads, queries, cache);
+            if (ended) {
+                return;
+            }
+            why = ended.message();
+        }
+        model_.say_once("a step goes without scores: " + why);
+        (void)model_.session.end(number_, 0, 0, cache);
+    }
+
+private:
+    mnnkv::status open(mnnkv_cache& cache) {
+        refused_.store(false, std::memory_order_relaxed);
+        const mnnkv::status begun = model_.session.begin(number_, cache);
+        open_ = static_cast<bool>(begun);
+        begun_len_ = cache.kv_len;
+        scored_ = false;
+        if (open_) {
+            (void)model_.session.wants_scores(number_, 1, scored_);
+        }
+        return begun;
+    }
+
+    /// The last forward failed in this layer or a later one: the engine repeats its counts. Counts that add what they
+    /// remove repeat without a failure.
+    bool has_failed(const step_counts& counts) const {
+        return counts.previous == last_.previous && counts.previous != last_.next;
+    }
+
+    /// Closes a step that the engine left. Tokens that the engine does not count are no part of the cache.
+    void close(bool failed, mnnkv_cache& cache) {
+        open_ = false;
+        if (failed) {
+            cache.kv_len = begun_len_;
+            (void)model_.session.abort(number_, cache);
+        } else {
+            (void)model_.session.end(number_, 0, 0, cache);
+        }
+    }
+
+    mnnkv::status edit(const step_counts& counts, bool failed, std::size_t logical, mnnkv_cache& cache) {
+        kept_.clear();
+        if (failed) {
+            // Tokens of the failed step go. Its edit is done, unless the engine has changed it since.
+            const bool same = counts.remove == last_.remove && counts.n_reserve == last_.n_reserve;
+            const std::size_t left = counts.previous - std::min(counts.previous, counts.remove);
+            keep(0, same ? last_.edited : std::min(last_.edited, left));
+        } else {
+            const std::size_t base = logical - std::min(logical, counts.remove);
+            keep(0, base);
+            for (int i = 0; i < counts.n_reserve; ++i) {
+                const std::size_t from = base + std::min(at_least_0(counts.reserve[2 * i]), logical - base);
+                keep(from, std::min(at_least_0(counts.reserve[2 * i + 1]), logical - from));
+            }
+        }
+        return model_.session.keep(number_, kept_.data(), kept_.size() / 2, cache);
+    }
+
+    void keep(std::size_t from, std::size_t count) {
+        if (count > 0) {
+            kept_.push_back(static_cast<std::int32_t>(from));
+            kept_.push_back(static_cast<std::int32_t>(count));
+        }
+    }
+
+    static std::size_t at_least_0(int count) { return static_cast<std::size_t>(std::max(count, 0)); }
+
+    /// edited: the logical length before the step's tokens.
+    void remember(const step_counts& counts, std::size_t edited) {
+        last_.previous = counts.previous;
+        // The engine's own sum; its cache may hold fewer tokens.
+        last_.next = counts.previous - counts.remove + counts.add;
+        for (int i = 0; i < counts.n_reserve; ++i) {
+            last_.next += at_least_0(counts.reserve[2 * i + 1]);
+        }
+        last_.remove = counts.remove;
+        last_.n_reserve = counts.n_reserve;
+        last_.edited = edited;
+    }
+
+    model_session& model_;
+    const std::uint32_t number_;
+    /// Between begin and end of the session.
+    bool open_ = false;
+    bool scored_ = false;
+    /// The cache's length that the last begin left.
+    std::uint32_t begun_len_ = 0;
+    /// A tile of this step was refused.
+    std::atomic<bool> refused_{false};
+    /// The counts at the last begin or clear; next: the engine's length after a step that succeeds.
+    struct {
+        std::size_t previous, next, remove, edited;
+        int n_reserve;
+    } last_ = {0, 0, 0, 0, 0};
+    std::vector<std::int32_t> kept_;
+};
+
+/// Returns pages of a cache behind its kv_len to the system; they read as zero.
+inline void release_tail(const mnnkv_cache& cache) {
+    std::uint64_t bytes = 0;
+    (void)mnnkv_kv_release(cache.layout, cache.key, cache.value, cache.kv_len, cache.layout->max_tokens - cache.kv_len,
+                           &bytes);
+}
+
+}  // namespace mnnkv_host
+
+#endif  // MNNKV_HOST_HPP
