@@ -78,7 +78,7 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Answer, Failure> {
     text += &table(&rows);
     text += &notes(file.notes());
     let block =
-        |b: &compressor::Block| json!({ "offset": b.offset, "rows": b.rows, "cols": b.cols, "bias": b.has_bias });
+        |b: &compressor::BlockInfo| json!({ "offset": b.offset, "rows": b.rows, "cols": b.cols, "bias": b.has_bias });
     let layers: Result<Vec<Value>, _> =
         (0..file.layers()).map(|layer| Ok::<_, Failure>(file.blocks(layer)?.iter().map(block).collect())).collect();
     let object = json!({
@@ -126,7 +126,7 @@ fn directory(path: &Path) -> Result<Answer, Failure> {
         if model.weight_files() == 1 { "" } else { "s" },
     );
     text += "\nLinears\n";
-    let linear = |l: &mnnkv_model::msmodelslim::Linear| {
+    let linear = |l: &mnnkv_model::msmodelslim::QuantizedLinear| {
         let size = match l.granularity.group_size() {
             0 => String::new(),
             size => format!(" of {size}"),

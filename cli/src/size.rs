@@ -6,8 +6,8 @@ use crate::output::{Answer, table};
 use clap::{Args, ValueEnum};
 use mnnkv_model::file::{ModelFile, Source};
 use mnnkv_model::sizing::{
-    Attention, Element, Group, H2o, Kv, Layer, Longest, Lossless, MAX_CONFIG_BYTES, MAX_LAYERS, Model, Report, Request,
-    Savings, Setup, Span,
+    Attention, CacheElement, Group, H2o, Kv, LayerShape, Longest, Lossless, MAX_CONFIG_BYTES, MAX_LAYERS, ModelConfig,
+    Request, Savings, Setup, SizeReport, Span,
 };
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", required_unless_present = "layers", conflicts_with = "layers")]
     config: Option<PathBuf>,
     /// Layers with a KV cache, instead of a config
-    #[arg(long, value_name = "N", requires = "shape", value_parser = clap::value_parser!(u32).range(1..=MAX_LAYERS as i64), help_heading = "Model in numbers")]
+    #[arg(long, value_name = "N", requires = "shape", value_parser = clap::value_parser!(u32).range(1..=MAX_LAYERS as i64), help_heading = "ModelConfig in numbers")]
     layers: Option<u32>,
     /// KV heads of a layer
     #[arg(
@@ -41,11 +41,11 @@ pub struct Arguments {
         group = "shape",
         requires = "layers",
         requires = "head_dim",
-        help_heading = "Model in numbers"
+        help_heading = "ModelConfig in numbers"
     )]
     kv_heads: Option<u32>,
     /// Length of a head's keys and values
-    #[arg(long, value_name = "N", requires = "kv_heads", help_heading = "Model in numbers")]
+    #[arg(long, value_name = "N", requires = "kv_heads", help_heading = "ModelConfig in numbers")]
     head_dim: Option<u32>,
     /// MLA: length of the latent vector
     #[arg(
@@ -55,14 +55,14 @@ pub struct Arguments {
         group = "shape",
         requires = "rope_head_dim",
         conflicts_with = "kv_heads",
-        help_heading = "Model in numbers"
+        help_heading = "ModelConfig in numbers"
     )]
     kv_lora_rank: Option<u32>,
     /// MLA: length of the rotated key
-    #[arg(long, value_name = "N", requires = "kv_lora_rank", help_heading = "Model in numbers")]
+    #[arg(long, value_name = "N", requires = "kv_lora_rank", help_heading = "ModelConfig in numbers")]
     rope_head_dim: Option<u32>,
 
-    /// Element type of the cache; without it that of the config where it names one, else f16
+    /// CacheElement type of the cache; without it that of the config where it names one, else f16
     #[arg(long, value_enum)]
     dtype: Option<CacheDtype>,
     /// Tensor-parallel ranks; sizes are those of one rank
@@ -118,12 +118,12 @@ fn layer_range(text: &str) -> Result<(u32, Option<u32>), String> {
 
 pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
     let model = model(arguments)?;
-    let report = Report::new(&model, &request(arguments, &model))?;
+    let report = SizeReport::new(&model, &request(arguments, &model))?;
     let json = serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
     Ok(Answer::new(text(&report, arguments.budget), json))
 }
 
-fn model(arguments: &Arguments) -> Result<Model, Failure> {
+fn model(arguments: &Arguments) -> Result<ModelConfig, Failure> {
     if let Some(path) = &arguments.config {
         return read_config(path);
     }
@@ -132,28 +132,28 @@ fn model(arguments: &Arguments) -> Result<Model, Failure> {
         Some(kv_lora_rank) => Kv::Latent { kv_lora_rank, qk_rope_head_dim: number(arguments.rope_head_dim) },
         None => Kv::Heads { kv_heads: number(arguments.kv_heads), head_dim: number(arguments.head_dim) },
     };
-    let layer = Layer::Attention(Attention { kv, span: Span::Full });
+    let layer = LayerShape::Attention(Attention { kv, span: Span::Full });
     let layers = vec![layer; number(arguments.layers) as usize];
-    Ok(Model { model_type: None, layers, element: None, max_context: None, notes: Vec::new() })
+    Ok(ModelConfig { model_type: None, layers, element: None, max_context: None, notes: Vec::new() })
 }
 
-fn read_config(path: &Path) -> Result<Model, Failure> {
+fn read_config(path: &Path) -> Result<ModelConfig, Failure> {
     let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     let file = ModelFile::open(&path)?;
     // One byte more than allowed is enough to be told so.
     let bytes = file.read_vec(0, file.len().min(MAX_CONFIG_BYTES as u64 + 1))?;
-    Model::from_config(&bytes).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))
+    ModelConfig::from_config(&bytes).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))
 }
 
-fn request(arguments: &Arguments, model: &Model) -> Request {
+fn request(arguments: &Arguments, model: &ModelConfig) -> Request {
     let element = match arguments.dtype {
-        None => model.element.unwrap_or(Element::F16),
-        Some(CacheDtype::F16) => Element::F16,
-        Some(CacheDtype::Bf16) => Element::Bf16,
-        Some(CacheDtype::F32) => Element::F32,
-        Some(CacheDtype::Fp8) => Element::Fp8,
-        Some(CacheDtype::Int8) => Element::Int8,
-        Some(CacheDtype::Int4) => Element::Int4,
+        None => model.element.unwrap_or(CacheElement::F16),
+        Some(CacheDtype::F16) => CacheElement::F16,
+        Some(CacheDtype::Bf16) => CacheElement::Bf16,
+        Some(CacheDtype::F32) => CacheElement::F32,
+        Some(CacheDtype::Fp8) => CacheElement::Fp8,
+        Some(CacheDtype::Int8) => CacheElement::Int8,
+        Some(CacheDtype::Int4) => CacheElement::Int4,
     };
     let h2o = arguments.h2o.map(|ratio| match arguments.h2o_layers {
         None => H2o::new(ratio),
@@ -178,7 +178,7 @@ fn request(arguments: &Arguments, model: &Model) -> Request {
     }
 }
 
-fn text(report: &Report, budget: Option<u64>) -> String {
+fn text(report: &SizeReport, budget: Option<u64>) -> String {
     let plural = |n: u32, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
     let mut text = format!(
         "{}: {}, {}, {}, {}\n\n",
@@ -221,7 +221,7 @@ fn text(report: &Report, budget: Option<u64>) -> String {
 fn group(group: &Group) -> Vec<String> {
     let mut row = vec![ranges(&group.numbers)];
     match group.layer {
-        Layer::Attention(Attention { kv, span }) => {
+        LayerShape::Attention(Attention { kv, span }) => {
             row.push(match kv {
                 Kv::Heads { kv_heads, head_dim } => format!("{kv_heads} KV heads x {head_dim}"),
                 Kv::Latent { kv_lora_rank, qk_rope_head_dim } => {
@@ -236,8 +236,8 @@ fn group(group: &Group) -> Vec<String> {
             row.push(format!("{} B", bytes::count(group.layer_bytes_per_token)));
             row.push("per token".into());
         }
-        Layer::Shared => row.extend(["cache of an earlier layer".into(), "none of their own".into()]),
-        Layer::Recurrent { .. } => row.extend(["recurrent state".into(), "no cache".into()]),
+        LayerShape::Shared => row.extend(["cache of an earlier layer".into(), "none of their own".into()]),
+        LayerShape::Recurrent { .. } => row.extend(["recurrent state".into(), "no cache".into()]),
     }
     row
 }
@@ -260,7 +260,7 @@ fn ranges(numbers: &[u32]) -> String {
 }
 
 /// A line for each context, with a column for each saving that is on.
-fn totals(report: &Report) -> Vec<Vec<String>> {
+fn totals(report: &SizeReport) -> Vec<Vec<String>> {
     let on = &report.savings;
     let stages = [
         ("raw", true),

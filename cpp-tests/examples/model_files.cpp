@@ -53,22 +53,22 @@ mnnkv::status longest_chat(const std::string& config_json, std::uint64_t& tokens
 }
 
 /// K [head][token][dim] in fp16 as int8 codes and back, with scales from K itself, and what that costs.
-mnnkv::status through_int8(std::string& k, std::uint32_t heads, std::uint32_t dims, mnnkv_kv_int8_figures& cost) {
-    mnnkv_kv_int8_shape shape = mnnkv::make<mnnkv_kv_int8_shape>();
+mnnkv::status through_int8(std::string& k, std::uint32_t heads, std::uint32_t dims, mnnkv_c8_figures& cost) {
+    mnnkv_c8_shape shape = mnnkv::make<mnnkv_c8_shape>();
     shape.dtype = MNNKV_DTYPE_F16, shape.order = MNNKV_ORDER_HEAD_TOKEN_DIM;
     shape.kv_heads = heads, shape.head_dim = dims, shape.tokens = std::uint32_t(k.size() / 2 / heads / dims);
     const std::size_t n = heads * dims;
     std::vector<float> min(n), max(n), scale(n), offset(n);
     std::vector<std::int8_t> codes(n * shape.tokens);
-    mnnkv_kv_int8_scales scales = mnnkv::make<mnnkv_kv_int8_scales>();
+    mnnkv_c8_scales scales = mnnkv::make<mnnkv_c8_scales>();
     scales.channels = std::uint32_t(n), scales.scale = scale.data(), scales.offset = offset.data();
-    mnnkv::status s = mnnkv_kv_int8_ranges_clear(n, min.data(), max.data());
-    if (s) s = mnnkv_kv_int8_ranges_update(&shape, k.data(), k.size(), min.data(), max.data());
-    if (s) s = mnnkv_kv_int8_parameters(min.data(), max.data(), n, MNNKV_KV_INT8_SYMMETRIC, MNNKV_DTYPE_F32,
+    mnnkv::status s = mnnkv_c8_ranges_clear(n, min.data(), max.data());
+    if (s) s = mnnkv_c8_ranges_update(&shape, k.data(), k.size(), min.data(), max.data());
+    if (s) s = mnnkv_c8_parameters(min.data(), max.data(), n, MNNKV_C8_SYMMETRIC, MNNKV_DTYPE_F32,
                                         scale.data(), offset.data());
-    if (s) s = mnnkv_kv_int8_measure(&shape, k.data(), k.size(), &scales, &cost);
-    if (s) s = mnnkv_kv_int8_quantize(&shape, k.data(), k.size(), &scales, codes.data(), codes.size());
-    return s ? mnnkv_kv_int8_dequantize(&shape, codes.data(), codes.size(), &scales, &k[0], k.size()) : s;
+    if (s) s = mnnkv_c8_measure(&shape, k.data(), k.size(), &scales, &cost);
+    if (s) s = mnnkv_c8_quantize(&shape, k.data(), k.size(), &scales, codes.data(), codes.size());
+    return s ? mnnkv_c8_dequantize(&shape, codes.data(), codes.size(), &scales, &k[0], k.size()) : s;
 }
 
 int main() {
@@ -76,7 +76,7 @@ int main() {
     std::string report, weights, k = contents("kv/l0_k_h2_t1088_d64.f16");
     std::uint32_t kv_len = 0;
     std::uint64_t tokens = 0;
-    mnnkv_kv_int8_figures cost = mnnkv::make<mnnkv_kv_int8_figures>();
+    mnnkv_c8_figures cost = mnnkv::make<mnnkv_c8_figures>();
     mnnkv::status s = compress(kv_len);
     if (s) s = weights_of(MNNKV_MODEL_TESTDATA_DIR "/" + directory, linear.c_str(), report, weights);
     if (s) s = longest_chat(contents("configs/llama-3-8b.json"), tokens);

@@ -1,6 +1,6 @@
 // struct_size and reserved fields of the structs for files that come with a model.
 
-#include "kv_int8.hpp"
+#include "c8.hpp"
 #include "struct_sizes.hpp"
 
 namespace {
@@ -40,12 +40,12 @@ TEST(ModelStruct, MsmodelslimStructsKeepTheirPlaces) {
 }
 
 TEST(ModelStruct, Int8AndSizingStructsKeepTheirPlaces) {
-    EXPECT_EQ(offsetof(mnnkv_kv_int8_shape, tokens), 20u);
-    EXPECT_EQ(sizeof(mnnkv_kv_int8_shape), 32u);
-    EXPECT_EQ(offsetof(mnnkv_kv_int8_scales, offset), 8u + sizeof(void*));
-    EXPECT_EQ(sizeof(mnnkv_kv_int8_scales), 16u + 2 * sizeof(void*));
-    EXPECT_EQ(offsetof(mnnkv_kv_int8_figures, max_abs_error), 24u);
-    EXPECT_EQ(sizeof(mnnkv_kv_int8_figures), 64u);
+    EXPECT_EQ(offsetof(mnnkv_c8_shape, tokens), 20u);
+    EXPECT_EQ(sizeof(mnnkv_c8_shape), 32u);
+    EXPECT_EQ(offsetof(mnnkv_c8_scales, offset), 8u + sizeof(void*));
+    EXPECT_EQ(sizeof(mnnkv_c8_scales), 16u + 2 * sizeof(void*));
+    EXPECT_EQ(offsetof(mnnkv_c8_figures, max_abs_error), 24u);
+    EXPECT_EQ(sizeof(mnnkv_c8_figures), 64u);
     EXPECT_EQ(offsetof(mnnkv_sizing_options, h2o_ratio), 16u);
     EXPECT_EQ(offsetof(mnnkv_sizing_options, lossless_hot_tokens), 60u);
     EXPECT_EQ(sizeof(mnnkv_sizing_options), 80u);
@@ -143,51 +143,51 @@ TEST(ModelStruct, WriterOptionsComeInAllSizes) {
 }
 
 TEST(ModelStruct, Int8StructsComeInAllSizes) {
-    const mnnkv_kv_int8_shape shape = int8_shape(MNNKV_DTYPE_F32, MNNKV_ORDER_HEAD_TOKEN_DIM, 2, 4, 3);
-    int8_scales own{floats(8, 0.5f), floats(8)};
-    const mnnkv_kv_int8_scales scales = own.c();
+    const mnnkv_c8_shape shape = c8_shape(MNNKV_DTYPE_F32, MNNKV_ORDER_HEAD_TOKEN_DIM, 2, 4, 3);
+    c8_scales own{floats(8, 0.5f), floats(8)};
+    const mnnkv_c8_scales scales = own.c();
     floats values(24, 1.0f), min(8), max(8);
     codes coded(24);
-    mnnkv_kv_int8_figures figures = mnnkv::make<mnnkv_kv_int8_figures>();
+    mnnkv_c8_figures figures = mnnkv::make<mnnkv_c8_figures>();
     const std::size_t size = values.size() * sizeof(float);
-    const auto quantize = [&](const mnnkv_kv_int8_shape* s, const mnnkv_kv_int8_scales* with) {
-        return mnnkv_kv_int8_quantize(s, values.data(), size, with, coded.data(), coded.size());
+    const auto quantize = [&](const mnnkv_c8_shape* s, const mnnkv_c8_scales* with) {
+        return mnnkv_c8_quantize(s, values.data(), size, with, coded.data(), coded.size());
     };
-    const auto dequantize = [&](const mnnkv_kv_int8_shape* s, const mnnkv_kv_int8_scales* with) {
-        return mnnkv_kv_int8_dequantize(s, coded.data(), coded.size(), with, values.data(), size);
+    const auto dequantize = [&](const mnnkv_c8_shape* s, const mnnkv_c8_scales* with) {
+        return mnnkv_c8_dequantize(s, coded.data(), coded.size(), with, values.data(), size);
     };
-    const auto measure = [&](const mnnkv_kv_int8_shape* s, const mnnkv_kv_int8_scales* with) {
-        return mnnkv_kv_int8_measure(s, values.data(), size, with, &figures);
+    const auto measure = [&](const mnnkv_c8_shape* s, const mnnkv_c8_scales* with) {
+        return mnnkv_c8_measure(s, values.data(), size, with, &figures);
     };
-    check_input(shape, [&](const mnnkv_kv_int8_shape* s) {
-        return mnnkv_kv_int8_ranges_update(s, values.data(), size, min.data(), max.data());
+    check_input(shape, [&](const mnnkv_c8_shape* s) {
+        return mnnkv_c8_ranges_update(s, values.data(), size, min.data(), max.data());
     });
-    check_input(shape, [&](const mnnkv_kv_int8_shape* s) { return quantize(s, &scales); });
-    check_input(shape, [&](const mnnkv_kv_int8_shape* s) { return dequantize(s, &scales); });
-    check_input(shape, [&](const mnnkv_kv_int8_shape* s) { return measure(s, &scales); });
-    check_input(scales, [&](const mnnkv_kv_int8_scales* s) { return quantize(&shape, s); });
-    check_input(scales, [&](const mnnkv_kv_int8_scales* s) { return dequantize(&shape, s); });
-    check_input(scales, [&](const mnnkv_kv_int8_scales* s) { return measure(&shape, s); });
-    check_output_sizes<mnnkv_kv_int8_figures>([&](mnnkv_kv_int8_figures* out) {
-        return mnnkv_kv_int8_measure(&shape, values.data(), size, &scales, out);
+    check_input(shape, [&](const mnnkv_c8_shape* s) { return quantize(s, &scales); });
+    check_input(shape, [&](const mnnkv_c8_shape* s) { return dequantize(s, &scales); });
+    check_input(shape, [&](const mnnkv_c8_shape* s) { return measure(s, &scales); });
+    check_input(scales, [&](const mnnkv_c8_scales* s) { return quantize(&shape, s); });
+    check_input(scales, [&](const mnnkv_c8_scales* s) { return dequantize(&shape, s); });
+    check_input(scales, [&](const mnnkv_c8_scales* s) { return measure(&shape, s); });
+    check_output_sizes<mnnkv_c8_figures>([&](mnnkv_c8_figures* out) {
+        return mnnkv_c8_measure(&shape, values.data(), size, &scales, out);
     });
 
     const mnnkv_layout layout = make_layout(pack_modes[0], 2, 4, 8, 8);
     const packed_model model(layout);
     bytes key(model.key_bytes()), value(model.value_bytes());
     codes other(24);
-    const auto gather = [&](const mnnkv_layout* l, const mnnkv_kv_int8_scales* k, const mnnkv_kv_int8_scales* v) {
-        return mnnkv_kv_int8_gather(l, key.data(), value.data(), 0, 3, k, v, coded.data(), other.data(), coded.size());
+    const auto gather = [&](const mnnkv_layout* l, const mnnkv_c8_scales* k, const mnnkv_c8_scales* v) {
+        return mnnkv_c8_gather(l, key.data(), value.data(), 0, 3, k, v, coded.data(), other.data(), coded.size());
     };
-    const auto scatter = [&](const mnnkv_layout* l, const mnnkv_kv_int8_scales* k, const mnnkv_kv_int8_scales* v) {
-        return mnnkv_kv_int8_scatter(l, coded.data(), other.data(), coded.size(), k, v, 0, 3, key.data(), value.data());
+    const auto scatter = [&](const mnnkv_layout* l, const mnnkv_c8_scales* k, const mnnkv_c8_scales* v) {
+        return mnnkv_c8_scatter(l, coded.data(), other.data(), coded.size(), k, v, 0, 3, key.data(), value.data());
     };
     check_sizes(layout, [&](const mnnkv_layout* l) { return gather(l, &scales, &scales); });
     check_sizes(layout, [&](const mnnkv_layout* l) { return scatter(l, &scales, &scales); });
-    check_input(scales, [&](const mnnkv_kv_int8_scales* s) { return gather(&layout, s, &scales); });
-    check_input(scales, [&](const mnnkv_kv_int8_scales* s) { return gather(&layout, &scales, s); });
-    check_input(scales, [&](const mnnkv_kv_int8_scales* s) { return scatter(&layout, s, &scales); });
-    check_input(scales, [&](const mnnkv_kv_int8_scales* s) { return scatter(&layout, &scales, s); });
+    check_input(scales, [&](const mnnkv_c8_scales* s) { return gather(&layout, s, &scales); });
+    check_input(scales, [&](const mnnkv_c8_scales* s) { return gather(&layout, &scales, s); });
+    check_input(scales, [&](const mnnkv_c8_scales* s) { return scatter(&layout, s, &scales); });
+    check_input(scales, [&](const mnnkv_c8_scales* s) { return scatter(&layout, &scales, s); });
 }
 
 TEST(ModelStruct, SizingStructsComeInAllSizes) {

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mnnkv::dtype::Dtype;
-use mnnkv_model::compressor::{Compressor, MAGIC, Options, Tokens, VERSION, Workspace};
+use mnnkv_model::compressor::{Compressor, MAGIC, CompressorOptions, Tokens, VERSION, Workspace};
 
 fuzz_target!(|data: &[u8]| {
     let mut bytes = data.to_vec();
@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     } else {
         assert!(Compressor::read(&written[..]).unwrap().notes().is_empty());
     }
-    let options = Options { image_len: 5, ..Options::default() };
+    let options = CompressorOptions { image_len: 5, ..CompressorOptions::default() };
     let plan = file.plan(file.header().factor.min(40) as usize + 7, &options).unwrap();
     for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32] {
         let tokens = Tokens { dtype, heads: 1 };

@@ -5,7 +5,7 @@
  *
  * What is here
  *   sizing       bytes of the KV cache of a model, from its config.json
- *   kv_int8      K and V as int8 codes with a scale per channel: calibrate, quantise, restore, measure
+ *   c8      K and V as int8 codes with a scale per channel: calibrate, quantise, restore, measure
  *   msmodelslim  directories of quantised weights as msmodelslim exports them: check, read as numbers, write
  *   compressor   learned compressors (.bin): groups of tokens become one; read, write, run on a cache in place
  */
@@ -46,18 +46,18 @@
 /// The most tokens that sizes are given for: 2^31 - 1, the longest cache.
 #define MNNKV_SIZING_MAX_TOKENS 2147483647
 
-/// mnnkv_kv_int8_shape::order: [token][head][dim], what a projection writes.
+/// mnnkv_c8_shape::order: [token][head][dim], what a projection writes.
 #define MNNKV_ORDER_TOKEN_HEAD_DIM 1
 
-/// mnnkv_kv_int8_shape::order: [head][token][dim], what mnnkv_kv_gather writes.
+/// mnnkv_c8_shape::order: [head][token][dim], what mnnkv_kv_gather writes.
 #define MNNKV_ORDER_HEAD_TOKEN_DIM 2
 
-/// mnnkv_kv_int8_parameters: as many steps below 0 as above, and every offset 0. What exporters do unless told
+/// mnnkv_c8_parameters: as many steps below 0 as above, and every offset 0. What exporters do unless told
 /// otherwise; some runtimes ignore offsets, so this is what all of them read right.
-#define MNNKV_KV_INT8_SYMMETRIC 1
+#define MNNKV_C8_SYMMETRIC 1
 
-/// mnnkv_kv_int8_parameters: 255 steps from the least to the greatest number (or 0).
-#define MNNKV_KV_INT8_ASYMMETRIC 2
+/// mnnkv_c8_parameters: 255 steps from the least to the greatest number (or 0).
+#define MNNKV_C8_ASYMMETRIC 2
 
 /// mnnkv_msmodelslim_linear_info::tag: not quantised.
 #define MNNKV_MSMODELSLIM_FLOAT 1
@@ -176,7 +176,7 @@ typedef struct mnnkv_sizing mnnkv_sizing;
 typedef struct mnnkv_sizing_options {
     /// sizeof(mnnkv_sizing_options)
     uint32_t struct_size;
-    /// Element type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
+    /// CacheElement type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
     /// where its config does not say. Scales of quantised types are not counted.
     uint32_t element;
     /// Tensor-parallel ranks; 0 = 1. KV heads are dealt out evenly; where there are fewer heads than ranks each rank
@@ -218,7 +218,7 @@ typedef struct mnnkv_sizing_info {
     uint32_t layers;
     /// Layers that have a cache of their own.
     uint32_t cache_layers;
-    /// Element type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
+    /// CacheElement type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
     uint32_t element;
     /// Longest context that the model was made for, in tokens; 0 = the config does not say.
     uint64_t max_context;
@@ -274,8 +274,8 @@ typedef struct mnnkv_sizing_total {
 /// Functions take lengths besides, which must be those of the shape: of values in bytes, of codes in codes.
 ///
 /// A channel is a dim of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
-typedef struct mnnkv_kv_int8_shape {
-    /// sizeof(mnnkv_kv_int8_shape)
+typedef struct mnnkv_c8_shape {
+    /// sizeof(mnnkv_c8_shape)
     uint32_t struct_size;
     /// MNNKV_DTYPE_F16, _BF16 or _F32.
     uint32_t dtype;
@@ -289,7 +289,7 @@ typedef struct mnnkv_kv_int8_shape {
     uint32_t tokens;
     /// Must be 0.
     uint32_t reserved[2];
-} mnnkv_kv_int8_shape;
+} mnnkv_c8_shape;
 
 /// A scale and an offset for each channel of K or of V.
 ///
@@ -299,8 +299,8 @@ typedef struct mnnkv_kv_int8_shape {
 /// in f32, rounded to nearest with ties to even. Scales are finite and at least 2^-100, offsets are integers from -128
 /// to 127 (0 in symmetric files); anything else is INVALID_ARGUMENT and the message names the channel. Where a file has
 /// one scale for all channels, repeat it.
-typedef struct mnnkv_kv_int8_scales {
-    /// sizeof(mnnkv_kv_int8_scales)
+typedef struct mnnkv_c8_scales {
+    /// sizeof(mnnkv_c8_scales)
     uint32_t struct_size;
     /// Length of both arrays: kv_heads * head_dim.
     uint32_t channels;
@@ -310,11 +310,11 @@ typedef struct mnnkv_kv_int8_scales {
     const float *offset;
     /// Must be 0.
     uint32_t reserved[2];
-} mnnkv_kv_int8_scales;
+} mnnkv_c8_scales;
 
 /// What values lose on the way to int8 and back. Set struct_size before the call; the fields it covers are written.
-typedef struct mnnkv_kv_int8_figures {
-    /// sizeof(mnnkv_kv_int8_figures)
+typedef struct mnnkv_c8_figures {
+    /// sizeof(mnnkv_c8_figures)
     uint32_t struct_size;
     /// The channel whose root mean square difference is the largest; the first of equals.
     uint32_t worst_channel;
@@ -335,7 +335,7 @@ typedef struct mnnkv_kv_int8_figures {
     double cosine_similarity;
     /// Written as 0.
     uint32_t reserved[2];
-} mnnkv_kv_int8_figures;
+} mnnkv_c8_figures;
 
 /// A directory as a whole. Set struct_size before the call; the fields it covers are written.
 typedef struct mnnkv_msmodelslim_info {
@@ -582,9 +582,9 @@ mnnkv_status mnnkv_sizing_report_json(const struct mnnkv_sizing *sizing,
 
 /// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the
 /// ranges of nothing). Any thread.
-mnnkv_status mnnkv_kv_int8_ranges_clear(size_t channels,
-                                        float *min,
-                                        float *max);
+mnnkv_status mnnkv_c8_ranges_clear(size_t channels,
+                                   float *min,
+                                   float *max);
 
 /// Widens the ranges of channels by a batch of K or of V, as it goes into the cache (K after RoPE).
 ///
@@ -593,29 +593,29 @@ mnnkv_status mnnkv_kv_int8_ranges_clear(size_t channels,
 /// by taking the lesser min and the greater max of each channel.
 /// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
 /// that of the shape, a range that is neither cleared nor finite; no range has changed then. Any thread.
-mnnkv_status mnnkv_kv_int8_ranges_update(const struct mnnkv_kv_int8_shape *shape,
-                                         const void *values,
-                                         size_t values_len,
-                                         float *min,
-                                         float *max);
+mnnkv_status mnnkv_c8_ranges_update(const struct mnnkv_c8_shape *shape,
+                                    const void *values,
+                                    size_t values_len,
+                                    float *min,
+                                    float *max);
 
 /// Makes scales and offsets of what calibration saw.
 ///
 ///   lo = min(min, 0), hi = max(max, 0), in f32
-///   MNNKV_KV_INT8_SYMMETRIC    scale = max(-lo, hi) / 127      offset = 0
-///   MNNKV_KV_INT8_ASYMMETRIC   scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
+///   MNNKV_C8_SYMMETRIC    scale = max(-lo, hi) / 127      offset = 0
+///   MNNKV_C8_ASYMMETRIC   scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
 ///
 /// and no scale below 2^-23. dtype: the element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32; scales are
 /// rounded to it, as files in that type hold them, and written as f32. min, max, scale, offset: channels numbers each.
 /// INVALID_ARGUMENT: another symmetry or dtype, a channel of which nothing was observed, or one whose scale overflows
 /// dtype (the message names it); nothing is written then. Any thread.
-mnnkv_status mnnkv_kv_int8_parameters(const float *min,
-                                      const float *max,
-                                      size_t channels,
-                                      uint32_t symmetry,
-                                      uint32_t dtype,
-                                      float *scale,
-                                      float *offset);
+mnnkv_status mnnkv_c8_parameters(const float *min,
+                                 const float *max,
+                                 size_t channels,
+                                 uint32_t symmetry,
+                                 uint32_t dtype,
+                                 float *scale,
+                                 float *offset);
 
 /// Turns values into codes.
 ///
@@ -624,12 +624,12 @@ mnnkv_status mnnkv_kv_int8_parameters(const float *min,
 /// the CPU.
 /// INVALID_ARGUMENT: values_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: codes_cap;
 /// mnnkv_last_error says what is needed. Any thread.
-mnnkv_status mnnkv_kv_int8_quantize(const struct mnnkv_kv_int8_shape *shape,
-                                    const void *values,
-                                    size_t values_len,
-                                    const struct mnnkv_kv_int8_scales *scales,
-                                    int8_t *codes,
-                                    size_t codes_cap);
+mnnkv_status mnnkv_c8_quantize(const struct mnnkv_c8_shape *shape,
+                               const void *values,
+                               size_t values_len,
+                               const struct mnnkv_c8_scales *scales,
+                               int8_t *codes,
+                               size_t codes_cap);
 
 /// Turns codes into values.
 ///
@@ -638,24 +638,24 @@ mnnkv_status mnnkv_kv_int8_quantize(const struct mnnkv_kv_int8_shape *shape,
 /// Values do not depend on the CPU.
 /// INVALID_ARGUMENT: codes_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: values_cap; mnnkv_last_error
 /// says what is needed. Any thread.
-mnnkv_status mnnkv_kv_int8_dequantize(const struct mnnkv_kv_int8_shape *shape,
-                                      const int8_t *codes,
-                                      size_t codes_len,
-                                      const struct mnnkv_kv_int8_scales *scales,
-                                      void *values,
-                                      size_t values_cap);
+mnnkv_status mnnkv_c8_dequantize(const struct mnnkv_c8_shape *shape,
+                                 const int8_t *codes,
+                                 size_t codes_len,
+                                 const struct mnnkv_c8_scales *scales,
+                                 void *values,
+                                 size_t values_cap);
 
 /// Turns values into codes and back and says what that costs. values: values_len bytes, those of the shape. Set
 /// figures->struct_size first.
 /// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
 /// that of the shape, or bad scales. Any thread.
-mnnkv_status mnnkv_kv_int8_measure(const struct mnnkv_kv_int8_shape *shape,
-                                   const void *values,
-                                   size_t values_len,
-                                   const struct mnnkv_kv_int8_scales *scales,
-                                   struct mnnkv_kv_int8_figures *figures);
+mnnkv_status mnnkv_c8_measure(const struct mnnkv_c8_shape *shape,
+                              const void *values,
+                              size_t values_len,
+                              const struct mnnkv_c8_scales *scales,
+                              struct mnnkv_c8_figures *figures);
 
-/// Copies tokens begin .. begin + count out of a packed cache as codes, as mnnkv_kv_gather and mnnkv_kv_int8_quantize
+/// Copies tokens begin .. begin + count out of a packed cache as codes, as mnnkv_kv_gather and mnnkv_c8_quantize
 /// would together.
 ///
 /// key, value: the buffers of the layout. key_scales, value_scales: of kv_heads * head_dim channels each. key_codes,
@@ -663,18 +663,18 @@ mnnkv_status mnnkv_kv_int8_measure(const struct mnnkv_kv_int8_shape *shape,
 /// memory for the values of the range while it works.
 /// INVALID_ARGUMENT: the range is not inside max_tokens, or bad scales. BUFFER_TOO_SMALL: cap_each; mnnkv_last_error
 /// says what is needed. OUT_OF_MEMORY. Any thread, also on the same cache as long as nobody writes it.
-mnnkv_status mnnkv_kv_int8_gather(const mnnkv_layout *layout,
-                                  const void *key,
-                                  const void *value,
-                                  uint32_t begin,
-                                  uint32_t count,
-                                  const struct mnnkv_kv_int8_scales *key_scales,
-                                  const struct mnnkv_kv_int8_scales *value_scales,
-                                  int8_t *key_codes,
-                                  int8_t *value_codes,
-                                  size_t cap_each);
+mnnkv_status mnnkv_c8_gather(const mnnkv_layout *layout,
+                             const void *key,
+                             const void *value,
+                             uint32_t begin,
+                             uint32_t count,
+                             const struct mnnkv_c8_scales *key_scales,
+                             const struct mnnkv_c8_scales *value_scales,
+                             int8_t *key_codes,
+                             int8_t *value_codes,
+                             size_t cap_each);
 
-/// Writes codes as values into tokens begin .. begin + count of a packed cache, as mnnkv_kv_int8_dequantize and
+/// Writes codes as values into tokens begin .. begin + count of a packed cache, as mnnkv_c8_dequantize and
 /// mnnkv_kv_scatter would together.
 ///
 /// key_codes, value_codes: [head][token][dim], len_each codes in each, exactly those of the range. key_scales,
@@ -682,16 +682,16 @@ mnnkv_status mnnkv_kv_int8_gather(const mnnkv_layout *layout,
 /// values of the range while it works.
 /// INVALID_ARGUMENT: the range is not inside max_tokens, len_each, or bad scales; OUT_OF_MEMORY. The cache has not
 /// changed then. One thread per cache.
-mnnkv_status mnnkv_kv_int8_scatter(const mnnkv_layout *layout,
-                                   const int8_t *key_codes,
-                                   const int8_t *value_codes,
-                                   size_t len_each,
-                                   const struct mnnkv_kv_int8_scales *key_scales,
-                                   const struct mnnkv_kv_int8_scales *value_scales,
-                                   uint32_t begin,
-                                   uint32_t count,
-                                   void *key,
-                                   void *value);
+mnnkv_status mnnkv_c8_scatter(const mnnkv_layout *layout,
+                              const int8_t *key_codes,
+                              const int8_t *value_codes,
+                              size_t len_each,
+                              const struct mnnkv_c8_scales *key_scales,
+                              const struct mnnkv_c8_scales *value_scales,
+                              uint32_t begin,
+                              uint32_t count,
+                              void *key,
+                              void *value);
 
 /// Checks the directory at path (UTF-8, zero-terminated) and reports everything that is wrong with it as JSON:
 /// {"errors": 1, "warnings": 0, "findings": [{"severity": "error", "kind": "missing_tensor", "tensor": "...", "file":
@@ -812,7 +812,7 @@ mnnkv_status mnnkv_msmodelslim_norm(const struct mnnkv_msmodelslim *model,
                                     size_t cap,
                                     size_t *len);
 
-/// Scales and offsets of a layer's KV cache, fp32, as mnnkv_kv_int8_scales takes them. kv_layer: a number in
+/// Scales and offsets of a layer's KV cache, fp32, as mnnkv_c8_scales takes them. kv_layer: a number in
 /// MNNKV_MSMODELSLIM_KV_LAYERS, which is the layer's own only where all layers have scales. values: 0 = of keys, 1 = of
 /// values. Offsets that the file does not have are zeros.
 ///

@@ -6,7 +6,7 @@ mod common;
 use common::{Random, Rivals};
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
-use mnnkv_model::compressor::{Compressor, Linear, Options, Tokens, Weights, Workspace};
+use mnnkv_model::compressor::{Compressor, CompressorOptions, LinearWeights, Tokens, Weights, Workspace};
 use std::hint::black_box;
 
 const HEADS: usize = 32;
@@ -42,7 +42,7 @@ fn floats(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
 }
 
 /// `c = a * weight^T`, row-major.
-fn sgemm(a: &[f32], linear: &Linear, c: &mut [f32]) {
+fn sgemm(a: &[f32], linear: &LinearWeights, c: &mut [f32]) {
     let (rows, cols) = (linear.rows, linear.cols);
     let m = a.len() / cols;
     assert!(a.len() == m * cols && linear.weight.len() == rows * cols && c.len() == m * rows);
@@ -68,7 +68,7 @@ fn sgemm(a: &[f32], linear: &Linear, c: &mut [f32]) {
 }
 
 /// The network as anyone would write it with a general sgemm.
-fn reference(network: &[Linear], input: &[f32]) -> Vec<f32> {
+fn reference(network: &[LinearWeights], input: &[f32]) -> Vec<f32> {
     let mut x = input.to_vec();
     for (slot, linear) in network.iter().enumerate() {
         let mut y = vec![0.0; ROWS * linear.rows];
@@ -87,9 +87,9 @@ fn reference(network: &[Linear], input: &[f32]) -> Vec<f32> {
 }
 
 fn main() {
-    let networks: Vec<Linear> = (0..2)
+    let networks: Vec<LinearWeights> = (0..2)
         .flat_map(|network| SHAPES.iter().zip(0..).map(move |(shape, slot)| (network, slot, *shape)))
-        .map(|(network, slot, (rows, cols))| Linear {
+        .map(|(network, slot, (rows, cols))| LinearWeights {
             rows,
             cols,
             weight: numbers(rows * cols, (3.0 / cols as f32).sqrt(), 10 * network + slot + 1).into(),
@@ -105,7 +105,7 @@ fn main() {
         layers: vec![networks],
     };
     let file = Compressor::read(&weights.to_bytes().unwrap()[..]).unwrap();
-    let plan = file.plan(TOKENS, &Options::default()).unwrap();
+    let plan = file.plan(TOKENS, &CompressorOptions::default()).unwrap();
     assert_eq!(plan.new_len(), GROUPS);
     let planes = [numbers(HEADS * TOKENS * DIM, 1.0, 7), numbers(HEADS * TOKENS * DIM, 1.0, 8)];
     let work: usize = 2 * ROWS * SHAPES.iter().map(|(rows, cols)| 2 * rows * cols).sum::<usize>();

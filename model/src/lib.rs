@@ -6,11 +6,11 @@
 // Memory that is refused is OUT_OF_MEMORY for the host; see clippy.toml.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_macros))]
 
+pub mod c8;
 pub mod compressor;
 mod element;
 pub mod ffi;
 pub mod file;
-pub mod kv_int8;
 pub mod msmodelslim;
 pub(crate) mod names;
 pub mod safetensors;

@@ -10,7 +10,9 @@ mod npy;
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
 use mnnkv::status::Status;
-use mnnkv_model::compressor::{Compressor, Linear, Options, Plan, Segments, Tokens, Weights, Workspace};
+use mnnkv_model::compressor::{
+    Compressor, CompressorOptions, LengthPlan, LinearWeights, Segments, Tokens, Weights, Workspace,
+};
 use model::{Arithmetic, compress};
 use npy::Array;
 use proptest::prelude::*;
@@ -59,7 +61,14 @@ fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
 }
 
 /// K and V of a layer, compressed.
-fn run(file: &Compressor, layer: usize, plan: &Plan, dtype: Dtype, heads: usize, kv: [&[f64]; 2]) -> [Vec<f64>; 2] {
+fn run(
+    file: &Compressor,
+    layer: usize,
+    plan: &LengthPlan,
+    dtype: Dtype,
+    heads: usize,
+    kv: [&[f64]; 2],
+) -> [Vec<f64>; 2] {
     let len = heads * plan.new_len() * file.head_dim() * dtype.bytes();
     let (mut key, mut value) = (vec![0xEE; len], vec![0xEE; len]);
     let [k, v] = kv.map(|numbers| elements(dtype, numbers));
@@ -88,7 +97,7 @@ fn run_case(file: &Compressor, dtype: Dtype, name: &str) -> (usize, Vec<f64>) {
     let input = array("input_kv_f32.npy");
     let [2, layers, heads, max, dims] = input.shape[..] else { panic!("{:?}", input.shape) };
     let (len, image_len) = case(name);
-    let plan = file.plan(len, &Options { image_len, ..Options::default() }).unwrap();
+    let plan = file.plan(len, &CompressorOptions { image_len, ..CompressorOptions::default() }).unwrap();
     assert_eq!(plan.len(), len);
     let rows = |kv: usize, layer: usize| -> Vec<f64> {
         let heads = input.values[(kv * layers + layer) * heads * max * dims..].chunks(max * dims).take(heads);
@@ -148,7 +157,7 @@ fn the_worked_example_is_exact_in_every_type() {
     for name in ["toy_fp16.bin", "toy_bf16.bin", "toy_fp32.bin"] {
         let file = read(&golden(name));
         assert_eq!((file.head_dim(), file.layers(), file.has_image(), file.notes()), (2, 1, false, &[][..]));
-        let plan = file.plan(5, &Options::default()).unwrap();
+        let plan = file.plan(5, &CompressorOptions::default()).unwrap();
         assert_eq!(plan.new_len(), 3);
         for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32] {
             let [k, v] = run(&file, 0, &plan, dtype, 2, [key, value]);
@@ -169,10 +178,10 @@ fn reals(len: usize, seed: u64) -> impl Iterator<Item = f32> {
     })
 }
 
-fn linear(rows: usize, cols: usize, bias: bool, seed: u64) -> Linear<'static> {
+fn linear(rows: usize, cols: usize, bias: bool, seed: u64) -> LinearWeights<'static> {
     let scale = 1.0 / (cols as f32).sqrt();
     let weight = reals(rows * cols, seed).map(|x| x * scale).collect();
-    Linear { rows, cols, weight, bias: bias.then(|| reals(rows, seed ^ 77).collect()) }
+    LinearWeights { rows, cols, weight, bias: bias.then(|| reals(rows, seed ^ 77).collect()) }
 }
 
 /// Networks of any width, whose numbers are those of their type.
@@ -183,7 +192,7 @@ fn networks() -> impl Strategy<Value = Weights<'static>> {
             let (dims, networks) = (head_dim as usize, layers * if image { 4 } else { 2 });
             let widths = prop::collection::vec((1usize..=40, 1usize..=40, any::<[bool; 3]>()), networks);
             widths.prop_map(move |widths| {
-                let blocks: Vec<Linear> = widths
+                let blocks: Vec<LinearWeights> = widths
                     .iter()
                     .enumerate()
                     .flat_map(|(i, &(first, second, bias))| {
@@ -195,7 +204,7 @@ fn networks() -> impl Strategy<Value = Weights<'static>> {
                         ]
                     })
                     .collect();
-                let layers = blocks.chunks(blocks.len() / layers).map(<[Linear]>::to_vec).collect();
+                let layers = blocks.chunks(blocks.len() / layers).map(<[LinearWeights]>::to_vec).collect();
                 let weights = Weights { dtype, num_heads: 3, head_dim, factor, min_seq_len, layers };
                 read(&weights.to_bytes().unwrap()).weights().unwrap()
             })
@@ -218,7 +227,7 @@ proptest! {
     ) {
         let file = read(&weights.to_bytes().unwrap());
         let dims = weights.head_dim as usize;
-        let options = Options { min_seq_len: least, image_len: image_len as u32, ..Options::default() };
+        let options = CompressorOptions { min_seq_len: least, image_len: image_len as u32, ..CompressorOptions::default() };
         let plan = file.plan(len, &options).unwrap();
         let min_groups = if least == 0 { weights.min_seq_len } else { least } as usize;
         let cache: [Vec<f64>; 2] = [seed, !seed].map(|seed| {
@@ -254,18 +263,20 @@ proptest! {
 #[test]
 fn segments_that_are_not_wanted_stay_as_they_are() {
     let file = read(&golden("std_fp32_12.bin"));
-    let plan = |segments| file.plan(14, &Options { image_len: 7, segments, ..Options::default() }).unwrap();
+    let plan = |segments| {
+        file.plan(14, &CompressorOptions { image_len: 7, segments, ..CompressorOptions::default() }).unwrap()
+    };
     assert_eq!([Segments::All, Segments::Text, Segments::Image].map(|s| plan(s).new_len()), [6, 10, 10]);
     assert_eq!((plan(Segments::Text).image.groups, plan(Segments::Image).text.groups), (0, 0));
     let text_only = read(&golden("std_fp32_6.bin"));
-    let image = Options { image_len: 7, segments: Segments::Image, ..Options::default() };
+    let image = CompressorOptions { image_len: 7, segments: Segments::Image, ..CompressorOptions::default() };
     assert_eq!(text_only.plan(14, &image).unwrap().new_len(), 14);
 }
 
 #[test]
 fn only_the_factor_of_the_weights_will_do() {
     let file = read(&golden("std_fp32_12.bin"));
-    let plan = |factor| file.plan(14, &Options { factor, ..Options::default() });
+    let plan = |factor| file.plan(14, &CompressorOptions { factor, ..CompressorOptions::default() });
     for factor in [0, 1, 3] {
         assert_eq!(plan(factor).unwrap().new_len(), 6);
     }
@@ -276,7 +287,13 @@ fn only_the_factor_of_the_weights_will_do() {
 }
 
 /// What a run of `plan` over zeros says when it fails.
-fn failure(file: &Compressor, layer: usize, plan: &Plan, tokens: Tokens, lens: [usize; 4]) -> mnnkv::status::Error {
+fn failure(
+    file: &Compressor,
+    layer: usize,
+    plan: &LengthPlan,
+    tokens: Tokens,
+    lens: [usize; 4],
+) -> mnnkv::status::Error {
     let [k, v, mut key, mut value] = lens.map(|len| vec![0; len]);
     file.run(layer, plan, tokens, &k, &v, &mut key, &mut value, &mut Workspace::default()).unwrap_err()
 }
@@ -285,7 +302,7 @@ fn failure(file: &Compressor, layer: usize, plan: &Plan, tokens: Tokens, lens: [
 fn a_run_that_does_not_fit_the_file_is_refused_by_name() {
     let file = read(&golden("std_fp32_12.bin"));
     let text_only = read(&golden("std_fp32_6.bin"));
-    let plan = file.plan(14, &Options { image_len: 7, ..Options::default() }).unwrap();
+    let plan = file.plan(14, &CompressorOptions { image_len: 7, ..CompressorOptions::default() }).unwrap();
     let tokens = Tokens { dtype: Dtype::F32, heads: 2 };
     let (old, new) = (14 * 2 * 4 * 4, 6 * 2 * 4 * 4);
     let good = [old, old, new, new];
@@ -346,7 +363,7 @@ fn weights_too_large_for_the_cache_are_named_and_not_made_infinite() {
 #[test]
 fn a_result_that_is_not_finite_is_an_error_that_names_its_tokens() {
     let file = read(&changed(Dtype::F32, 5, Some(0), 6e4).to_bytes().unwrap());
-    let plan = file.plan(4, &Options::default()).unwrap();
+    let plan = file.plan(4, &CompressorOptions::default()).unwrap();
     let ones = elements(Dtype::F16, &[1.0; 16]);
     let mut values = [0.0; 16];
     values[12..].fill(4.0);
@@ -368,7 +385,7 @@ fn a_workspace_keeps_nothing_of_the_networks_before() {
     let files = ["std_fp16_12.bin", "toy_fp32.bin", "std_fp32_12.bin"].map(|name| read(&golden(name)));
     let mut shared = Workspace::default();
     for file in files.iter().chain(files.iter().rev()) {
-        let plan = file.plan(30, &Options { image_len: 9, ..Options::default() }).unwrap();
+        let plan = file.plan(30, &CompressorOptions { image_len: 9, ..CompressorOptions::default() }).unwrap();
         let dims = file.head_dim();
         let numbers: Vec<f64> = reals(2 * 30 * dims, 5).map(f64::from).collect();
         let input = elements(Dtype::F32, &numbers);

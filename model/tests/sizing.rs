@@ -16,16 +16,16 @@ mod report;
 mod savings;
 
 use mnnkv::status::{Error, Result};
-use mnnkv_model::sizing::{Attention, Element, Kv, Layer, Model, Savings, Setup, Sizer, Span};
+use mnnkv_model::sizing::{Attention, CacheElement, Kv, LayerShape, ModelConfig, Savings, Setup, Sizer, Span};
 
 /// A model of `testdata/configs`.
-fn model(name: &str) -> Model {
-    Model::from_config(&common::read(&format!("configs/{name}.json"))).unwrap()
+fn model(name: &str) -> ModelConfig {
+    ModelConfig::from_config(&common::read(&format!("configs/{name}.json"))).unwrap()
 }
 
 /// A model of a config in the text.
-fn parse(config: serde_json::Value) -> Result<Model> {
-    Model::from_config(config.to_string().as_bytes())
+fn parse(config: serde_json::Value) -> Result<ModelConfig> {
+    ModelConfig::from_config(config.to_string().as_bytes())
 }
 
 fn refusal(config: serde_json::Value) -> Error {
@@ -33,13 +33,13 @@ fn refusal(config: serde_json::Value) -> Error {
 }
 
 /// Layers that are alike.
-fn layers(count: usize, kv_heads: u32, head_dim: u32, span: Span) -> Vec<Layer> {
-    vec![Layer::Attention(Attention { kv: Kv::Heads { kv_heads, head_dim }, span }); count]
+fn layers(count: usize, kv_heads: u32, head_dim: u32, span: Span) -> Vec<LayerShape> {
+    vec![LayerShape::Attention(Attention { kv: Kv::Heads { kv_heads, head_dim }, span }); count]
 }
 
 /// One sequence of f16 on one rank without savings.
-fn plain(layers: &[Layer]) -> Sizer {
-    Sizer::new(layers, Setup::new(Element::F16), &Savings::default()).unwrap()
+fn plain(layers: &[LayerShape]) -> Sizer {
+    Sizer::new(layers, Setup::new(CacheElement::F16), &Savings::default()).unwrap()
 }
 
 /// Whether a text has all the words; says which it lacks.

@@ -3,7 +3,7 @@
 use super::Arguments;
 use super::checkpoint::Checkpoint;
 use crate::failure::Failure;
-use mnnkv_model::compressor::{Linear, Weights};
+use mnnkv_model::compressor::{LinearWeights, Weights};
 use std::collections::BTreeSet;
 
 /// What the places of MLPs in a file mean, by the ends of the usual names.
@@ -133,7 +133,7 @@ fn left_out(checkpoint: &Checkpoint, prefixes: &[String], slots: &[u32]) -> Resu
 }
 
 /// One linear layer.
-fn linear(checkpoint: &mut Checkpoint, name: &str, layers: u32) -> Result<Linear<'static>, Failure> {
+fn linear(checkpoint: &mut Checkpoint, name: &str, layers: u32) -> Result<LinearWeights<'static>, Failure> {
     let path = checkpoint.path().to_owned();
     let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
     let Some(shape) = checkpoint.shape(&weight) else {
@@ -155,7 +155,7 @@ fn linear(checkpoint: &mut Checkpoint, name: &str, layers: u32) -> Result<Linear
             )));
         }
     };
-    Ok(Linear { rows, cols, weight: checkpoint.values(&weight)?.into(), bias })
+    Ok(LinearWeights { rows, cols, weight: checkpoint.values(&weight)?.into(), bias })
 }
 
 /// Fills in what the flags leave open, and refuses what the shapes contradict.

@@ -1,8 +1,8 @@
 //! The rows of a compressed cache.
 
 use super::mlp::{Mlp, ROWS};
-use super::read::Element;
-use super::{Compressor, Place, Plan, SLOTS, Segment};
+use super::read::WeightPlace;
+use super::{Compressor, LengthPlan, Place, SLOTS, Segment};
 use crate::element::{Endian, rounded, widen};
 use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, bail};
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// What the dense rows `[head][token][dim]` of K and of V are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// Element type of both: F16, BF16 or F32, in the byte order of the machine.
+    /// WeightPlace type of both: F16, BF16 or F32, in the byte order of the machine.
     pub dtype: Dtype,
     /// KV heads.
     pub heads: usize,
@@ -38,18 +38,18 @@ impl Compressor {
             for (r, bytes) in weight.chunks_exact(block.cols * self.header.dtype.bytes()).enumerate() {
                 widen(self.header.dtype, Endian::Little, bytes, &mut row);
                 if let Some(col) = row.iter().position(|x| !rounded(dtype, *x).is_finite()) {
-                    return self.too_large(Place { layer, block: index }, Element::Weight { row: r, col }, dtype);
+                    return self.too_large(Place { layer, block: index }, WeightPlace::Weight { row: r, col }, dtype);
                 }
             }
             let mut bias = memory::filled(0.0, block.bias_len())?;
             widen(self.header.dtype, Endian::Little, self.elements(block).1, &mut bias);
             let row = bias.iter().position(|x| !rounded(dtype, *x).is_finite()).unwrap_or(0);
-            return self.too_large(Place { layer, block: index }, Element::Bias { row }, dtype);
+            return self.too_large(Place { layer, block: index }, WeightPlace::Bias { row }, dtype);
         }
         Ok(())
     }
 
-    fn too_large(&self, place: Place, what: Element, dtype: Dtype) -> Result<()> {
+    fn too_large(&self, place: Place, what: WeightPlace, dtype: Dtype) -> Result<()> {
         bail!(Unsupported, "{place}: {what} of the weights file is too large for a cache of {}", dtype.name())
     }
 
@@ -69,7 +69,7 @@ impl Compressor {
     pub fn run(
         &self,
         layer: usize,
-        plan: &Plan,
+        plan: &LengthPlan,
         tokens: Tokens,
         key: &[u8],
         value: &[u8],
@@ -110,7 +110,7 @@ impl Compressor {
         &self,
         layer: usize,
         plane: usize,
-        plan: &Plan,
+        plan: &LengthPlan,
         tokens: Tokens,
         from: &[u8],
         to: &mut [u8],

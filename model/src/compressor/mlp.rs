@@ -1,13 +1,13 @@
 //! One network over many rows.
 
-use super::{Block, Compressor, SLOTS};
+use super::{BlockInfo, Compressor, SLOTS};
 use crate::element::{Endian, narrow, round, rounded, widen};
 use mnnkv::arch::{self, PANEL, Product};
 use mnnkv::dtype::Dtype;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// Rows that go through all layers together: what they are in between stays in the caches of the CPU.
+/// InputRows that go through all layers together: what they are in between stays in the caches of the CPU.
 pub(super) const ROWS: usize = 48;
 
 /// A linear layer as the kernel wants it.
@@ -55,7 +55,7 @@ pub(super) struct Mlp {
 
 impl Mlp {
     /// Loads a network for caches of `dtype`: its numbers are rounded to that type.
-    pub(super) fn load(&mut self, file: &Compressor, blocks: &[Block], dtype: Dtype) -> Result<()> {
+    pub(super) fn load(&mut self, file: &Compressor, blocks: &[BlockInfo], dtype: Dtype) -> Result<()> {
         for (layer, block) in self.layers.iter_mut().zip(blocks) {
             let (weight, bias) = file.elements(block);
             let len = block.weight_len() + block.bias_len();
@@ -83,7 +83,7 @@ impl Mlp {
 
     /// Runs the rows that [`Mlp::input`] was filled with. What comes out are rows of [`PANEL`]-wide panels, not yet
     /// rounded to the cache's type.
-    pub(super) fn run(&mut self, rows: usize) -> Rows<'_> {
+    pub(super) fn run(&mut self, rows: usize) -> InputRows<'_> {
         let dtype = self.dtype.unwrap_or(Dtype::F32);
         let [first, second, third] = &self.layers;
         let [x, y] = &mut self.between;
@@ -95,7 +95,7 @@ impl Mlp {
         activate(dtype, hidden.as_flattened_mut());
         let out = &mut x[..rows * third.bias.len()];
         third.apply(hidden.as_flattened(), second.bias.len() * PANEL, out);
-        Rows { dtype, values: out.as_flattened(), stride: third.bias.len() * PANEL }
+        InputRows { dtype, values: out.as_flattened(), stride: third.bias.len() * PANEL }
     }
 }
 
@@ -105,14 +105,14 @@ fn activate(dtype: Dtype, values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
 }
 
-/// Rows of numbers with padding between them.
-pub(super) struct Rows<'a> {
+/// InputRows of numbers with padding between them.
+pub(super) struct InputRows<'a> {
     dtype: Dtype,
     values: &'a [f32],
     stride: usize,
 }
 
-impl Rows<'_> {
+impl InputRows<'_> {
     /// Writes `count` rows from `first` on as elements of a cache. Answers the first of them that is not finite in the
     /// cache's type.
     pub(super) fn store(&self, first: usize, count: usize, to: &mut [u8]) -> Option<usize> {

@@ -37,8 +37,8 @@ mod write;
 mod tests;
 
 pub use forward::{Tokens, Workspace};
-pub use plan::{Options, Plan, Segment, Segments};
-pub use write::{Linear, Weights};
+pub use plan::{CompressorOptions, LengthPlan, Segment, Segments};
+pub use write::{LinearWeights, Weights};
 
 use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, bail};
@@ -52,17 +52,17 @@ pub const VERSION: u32 = 1;
 pub const HEADER_BYTES: u64 = 44;
 /// Bytes before the weight of a block.
 pub const BLOCK_HEADER_BYTES: u64 = 12;
-/// Linear layers of a network.
+/// LinearWeights layers of a network.
 pub const SLOTS: usize = 3;
 /// Blocks per layer of files that compress text only, and of those that compress images, too.
 pub const BLOCK_COUNTS: [u32; 2] = [6, 12];
-/// Element types by their number in a file.
+/// WeightPlace types by their number in a file.
 const DTYPES: [Dtype; 3] = [Dtype::F16, Dtype::Bf16, Dtype::F32];
 
 /// What a file says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Element type of weights and biases.
+    /// WeightPlace type of weights and biases.
     pub dtype: Dtype,
     /// Bytes 10 and 11, which converters leave 0.
     pub reserved: u16,
@@ -86,7 +86,7 @@ pub struct Header {
 
 /// A linear layer in a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Block {
+pub struct BlockInfo {
     /// Where its header begins in the file.
     pub offset: u64,
     /// Elements that leave it.
@@ -99,7 +99,7 @@ pub struct Block {
     largest: f32,
 }
 
-impl Block {
+impl BlockInfo {
     fn weight_len(&self) -> usize {
         self.rows * self.cols
     }
@@ -115,7 +115,7 @@ pub struct Compressor {
     header: Header,
     head_dim: usize,
     /// `[layer][block]`
-    blocks: Vec<Block>,
+    blocks: Vec<BlockInfo>,
     /// The bytes of the file from the first block to the end of the last.
     data: Vec<u8>,
     data_offset: u64,
@@ -160,7 +160,7 @@ impl Compressor {
     }
 
     /// The blocks of a layer, 6 or 12. INVALID_ARGUMENT: the file does not have the layer.
-    pub fn blocks(&self, layer: usize) -> Result<&[Block]> {
+    pub fn blocks(&self, layer: usize) -> Result<&[BlockInfo]> {
         let per_layer = self.header.blocks_per_layer as usize;
         match self.blocks.chunks_exact(per_layer).nth(layer) {
             Some(blocks) => Ok(blocks),
@@ -169,7 +169,7 @@ impl Compressor {
     }
 
     /// The bytes of a block's weight and bias.
-    fn elements(&self, block: &Block) -> (&[u8], &[u8]) {
+    fn elements(&self, block: &BlockInfo) -> (&[u8], &[u8]) {
         let bytes = self.header.dtype.bytes();
         let begin = (block.offset + BLOCK_HEADER_BYTES - self.data_offset) as usize;
         let end = begin + block.weight_len() * bytes;

@@ -18,7 +18,7 @@ pub enum Segments {
 
 /// What a host may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct CompressorOptions {
     /// Tokens that become one. Only what the weights were made for will do; 0 and 1 are that, too.
     pub factor: u32,
     /// Groups that a segment must have to be compressed; 0 = as the file says.
@@ -56,7 +56,7 @@ impl Segment {
 /// What becomes of the tokens of a cache: the image's at its start, then the text's. It is the same for all layers and
 /// heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct LengthPlan {
     pub(super) factor: usize,
     /// The image at the start.
     pub image: Segment,
@@ -64,7 +64,7 @@ pub struct Plan {
     pub text: Segment,
 }
 
-impl Plan {
+impl LengthPlan {
     /// Tokens before.
     pub fn len(&self) -> usize {
         [self.image, self.text].iter().map(|s| s.groups * self.factor + s.rest).sum()
@@ -85,8 +85,8 @@ impl Compressor {
     /// What becomes of a cache of `len` tokens. INVALID_ARGUMENT: a factor that is not that of the weights.
     ///
     /// A file without networks for images leaves the image as it is.
-    pub fn plan(&self, len: usize, options: &Options) -> Result<Plan> {
-        let Options { factor, min_seq_len, image_len, segments } = *options;
+    pub fn plan(&self, len: usize, options: &CompressorOptions) -> Result<LengthPlan> {
+        let CompressorOptions { factor, min_seq_len, image_len, segments } = *options;
         if factor > 1 && factor != self.header.factor {
             bail!(
                 InvalidArgument,
@@ -97,7 +97,7 @@ impl Compressor {
         let factor = self.header.factor as usize;
         let least = if min_seq_len == 0 { self.header.min_seq_len } else { min_seq_len } as usize;
         let border = len.min(image_len as usize);
-        Ok(Plan {
+        Ok(LengthPlan {
             factor,
             image: Segment::new(0..border, factor, least, self.has_image() && segments != Segments::Text),
             text: Segment::new(border..len, factor, least, segments != Segments::Image),

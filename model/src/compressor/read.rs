@@ -1,7 +1,9 @@
 //! Files in, and every reason to refuse one.
 
 use super::shape::{Shapes, Side};
-use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Block, Compressor, DTYPES, HEADER_BYTES, Header, MAGIC, Place, VERSION};
+use super::{
+    BLOCK_COUNTS, BLOCK_HEADER_BYTES, BlockInfo, Compressor, DTYPES, HEADER_BYTES, Header, MAGIC, Place, VERSION,
+};
 use crate::element::{Endian, widen};
 use crate::file::Source;
 use mnnkv::status::{Result, bail};
@@ -111,7 +113,7 @@ fn read_header(source: &(impl Source + ?Sized)) -> Result<Header> {
 }
 
 /// Walks over the blocks, reading no more of each than its header; answers where the last one ends, too.
-fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u64) -> Result<(Vec<Block>, u64)> {
+fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u64) -> Result<(Vec<BlockInfo>, u64)> {
     let element = header.dtype.bytes() as u64;
     let mut shapes = Shapes::new(header.hidden_size.into(), header.factor.into());
     let mut blocks = Vec::new();
@@ -165,7 +167,7 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
             let (Ok(rows), Ok(cols)) = (rows, cols) else {
                 bail!(OutOfMemory, "offset {offset}: {place}: no memory for the weight");
             };
-            memory::push(&mut blocks, Block { offset, rows, cols, has_bias: has_bias == 1, largest: 0.0 })?;
+            memory::push(&mut blocks, BlockInfo { offset, rows, cols, has_bias: has_bias == 1, largest: 0.0 })?;
             offset = source.len() - behind;
         }
     }
@@ -174,7 +176,7 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
 
 /// The head_dim of the weights. A header that says otherwise is damaged, unless it says what converters write when they
 /// are not told: the rows of the first linear layer, which are head_dim in networks that are as wide as a head.
-fn check_head_dim(header: &Header, first: &Block, notes: &mut Vec<String>) -> Result<usize> {
+fn check_head_dim(header: &Header, first: &BlockInfo, notes: &mut Vec<String>) -> Result<usize> {
     let head_dim = header.hidden_size / header.factor;
     if header.head_dim != head_dim {
         if header.head_dim as usize != first.rows {
@@ -198,7 +200,7 @@ fn check_head_dim(header: &Header, first: &Block, notes: &mut Vec<String>) -> Re
 }
 
 /// Looks at every weight and bias, and finds the largest of each block.
-fn check_numbers(header: &Header, blocks: &mut [Block], data: &[u8], data_offset: u64) -> Result<()> {
+fn check_numbers(header: &Header, blocks: &mut [BlockInfo], data: &[u8], data_offset: u64) -> Result<()> {
     let bytes = header.dtype.bytes();
     let mut run = [0.0; RUN];
     for (index, block) in blocks.iter_mut().enumerate() {
@@ -218,7 +220,7 @@ fn check_numbers(header: &Header, blocks: &mut [Block], data: &[u8], data_offset
             let at = run.iter().position(|x| !x.is_finite()).unwrap_or(0);
             let (element, value) = (number * RUN + at, run[at]);
             let offset = block.offset + BLOCK_HEADER_BYTES + (element * bytes) as u64;
-            let what = Element::of(block, element);
+            let what = WeightPlace::of(block, element);
             bail!(Corrupt, "offset {offset}: {place}: {what} is {value}; a finite number expected");
         }
     }
@@ -226,26 +228,26 @@ fn check_numbers(header: &Header, blocks: &mut [Block], data: &[u8], data_offset
 }
 
 /// An element of a block, in words.
-pub(super) enum Element {
+pub(super) enum WeightPlace {
     Weight { row: usize, col: usize },
     Bias { row: usize },
 }
 
-impl Element {
-    /// Element `index` of weight and bias together.
-    fn of(block: &Block, index: usize) -> Self {
+impl WeightPlace {
+    /// WeightPlace `index` of weight and bias together.
+    fn of(block: &BlockInfo, index: usize) -> Self {
         match index.checked_sub(block.weight_len()) {
-            Some(row) => Element::Bias { row },
-            None => Element::Weight { row: index / block.cols, col: index % block.cols },
+            Some(row) => WeightPlace::Bias { row },
+            None => WeightPlace::Weight { row: index / block.cols, col: index % block.cols },
         }
     }
 }
 
-impl std::fmt::Display for Element {
+impl std::fmt::Display for WeightPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Element::Weight { row, col } => write!(f, "weight[{row}][{col}]"),
-            Element::Bias { row } => write!(f, "bias[{row}]"),
+            WeightPlace::Weight { row, col } => write!(f, "weight[{row}][{col}]"),
+            WeightPlace::Bias { row } => write!(f, "bias[{row}]"),
         }
     }
 }

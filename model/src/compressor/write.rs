@@ -1,6 +1,6 @@
 //! Files out.
 
-use super::read::Element;
+use super::read::WeightPlace;
 use super::shape::{Shapes, Side};
 use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Compressor, DTYPES, HEADER_BYTES, MAGIC, Place, VERSION};
 use crate::element::{Endian, narrow, rounded, widen};
@@ -16,7 +16,7 @@ const RUN: usize = 4096;
 
 /// A linear layer: `y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Linear<'a> {
+pub struct LinearWeights<'a> {
     /// Elements that leave it.
     pub rows: usize,
     /// Elements that enter it.
@@ -30,7 +30,7 @@ pub struct Linear<'a> {
 /// The networks of a model, to be written as a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights<'a> {
-    /// Element type in the file: F16, BF16 or F32.
+    /// WeightPlace type in the file: F16, BF16 or F32.
     pub dtype: Dtype,
     /// The model's KV heads, for whoever looks at the file; 0 is usual.
     pub num_heads: u32,
@@ -41,7 +41,7 @@ pub struct Weights<'a> {
     /// Groups that a segment must have to be compressed; 2 is usual.
     pub min_seq_len: u32,
     /// For each layer 6 blocks (tk and tv, slots 0 to 2) or 12 (tk, tv, ik, iv).
-    pub layers: Vec<Vec<Linear<'a>>>,
+    pub layers: Vec<Vec<LinearWeights<'a>>>,
 }
 
 impl Weights<'_> {
@@ -85,8 +85,8 @@ impl Weights<'_> {
 
     /// Bytes of the file.
     pub fn file_bytes(&self) -> u64 {
-        let elements = |b: &Linear| b.weight.len() + b.bias.as_ref().map_or(0, |bias| bias.len());
-        let block = |b: &Linear| BLOCK_HEADER_BYTES + (elements(b) * self.dtype.bytes()) as u64;
+        let elements = |b: &LinearWeights| b.weight.len() + b.bias.as_ref().map_or(0, |bias| bias.len());
+        let block = |b: &LinearWeights| BLOCK_HEADER_BYTES + (elements(b) * self.dtype.bytes()) as u64;
         HEADER_BYTES + self.layers.iter().flatten().map(block).sum::<u64>()
     }
 
@@ -118,8 +118,8 @@ impl Weights<'_> {
         Ok(())
     }
 
-    fn check_block(&self, shapes: &mut Shapes, place: Place, block: &Linear) -> Result<()> {
-        let Linear { rows, cols, ref weight, ref bias } = *block;
+    fn check_block(&self, shapes: &mut Shapes, place: Place, block: &LinearWeights) -> Result<()> {
+        let LinearWeights { rows, cols, ref weight, ref bias } = *block;
         for (name, value) in [("rows", rows), ("cols", cols)] {
             if value == 0 || u32::try_from(value).is_err() {
                 bail!(InvalidArgument, "{place}: {name} is {value}; 1 to 2^32 - 1 expected");
@@ -142,8 +142,8 @@ impl Weights<'_> {
         let lost = |x: &f32| !(x.abs() <= largest) && !rounded(self.dtype, *x).is_finite();
         let bias = bias.as_deref().unwrap_or_default();
         let (x, what) = match (weight.iter().position(lost), bias.iter().position(lost)) {
-            (Some(i), _) => (weight[i], Element::Weight { row: i / cols, col: i % cols }),
-            (None, Some(row)) => (bias[row], Element::Bias { row }),
+            (Some(i), _) => (weight[i], WeightPlace::Weight { row: i / cols, col: i % cols }),
+            (None, Some(row)) => (bias[row], WeightPlace::Bias { row }),
             (None, None) => return Ok(()),
         };
         bail!(InvalidArgument, "{place}: {what} is {x}, no finite number in {}", self.dtype.name())
@@ -189,10 +189,10 @@ impl Compressor {
             widen(self.header.dtype, Endian::Little, bytes, &mut numbers);
             Ok(Cow::Owned(numbers))
         };
-        let linear = |block: &super::Block| {
+        let linear = |block: &super::BlockInfo| {
             let (weight, bias) = self.elements(block);
             let bias = block.has_bias.then(|| numbers(bias)).transpose()?;
-            Ok(Linear { rows: block.rows, cols: block.cols, weight: numbers(weight)?, bias })
+            Ok(LinearWeights { rows: block.rows, cols: block.cols, weight: numbers(weight)?, bias })
         };
         let layers = self.blocks.chunks_exact(self.header.blocks_per_layer as usize);
         Ok(Weights {

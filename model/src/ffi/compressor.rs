@@ -1,6 +1,6 @@
 //! Exports of the learned compressor: reading a file and running it.
 
-use crate::compressor::{Compressor, Options, Segments, Tokens, Workspace};
+use crate::compressor::{Compressor, CompressorOptions, Segments, Tokens, Workspace};
 use crate::file::ModelFile;
 use crate::names::Joined;
 use mnnkv::dtype::Dtype;
@@ -136,12 +136,12 @@ impl mnnkv_compressor_options {
     ///
     /// # Safety
     /// As [`pointer::options`].
-    pub(super) unsafe fn given(options: *const Self) -> Result<Options> {
+    pub(super) unsafe fn given(options: *const Self) -> Result<CompressorOptions> {
         // SAFETY: passed on.
         unsafe { pointer::options(options, "options") }?.unwrap_or_default().check()
     }
 
-    fn check(&self) -> Result<Options> {
+    fn check(&self) -> Result<CompressorOptions> {
         pointer::reserved(&self.reserved, "options")?;
         let both = MNNKV_SEGMENT_TEXT | MNNKV_SEGMENT_IMAGE;
         let segments = match self.segments {
@@ -151,7 +151,7 @@ impl mnnkv_compressor_options {
             other => bail!(InvalidArgument, "options->segments is {other:#x}; TEXT (1) and IMAGE (2) are known"),
         };
         let mnnkv_compressor_options { factor, min_seq_len, image_kv_len: image_len, .. } = *self;
-        Ok(Options { factor, min_seq_len, image_len, segments })
+        Ok(CompressorOptions { factor, min_seq_len, image_len, segments })
     }
 }
 

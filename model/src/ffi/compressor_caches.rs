@@ -1,7 +1,7 @@
 //! Exports of the learned compressor: packed caches in place.
 
 use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
-use crate::compressor::{Compressor, Plan, Tokens, Workspace};
+use crate::compressor::{Compressor, LengthPlan, Tokens, Workspace};
 use mnnkv::ffi::cache::{self, mnnkv_cache};
 use mnnkv::ffi::pointer::{self, Out};
 use mnnkv::ffi::status::mnnkv_status;
@@ -140,7 +140,7 @@ impl PackedLayer<'_> {
 fn compress_all(
     file: &Compressor,
     first_layer: usize,
-    plan: &Plan,
+    plan: &LengthPlan,
     layers: &[PackedLayer],
 ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let (mut work, mut keys, mut values) = (Workspace::default(), Vec::new(), Vec::new());

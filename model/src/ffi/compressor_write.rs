@@ -1,6 +1,6 @@
 //! Exports of the learned compressor: writing a file.
 
-use crate::compressor::{Linear, Weights};
+use crate::compressor::{LinearWeights, Weights};
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Out, Sized32};
@@ -99,7 +99,7 @@ unsafe fn weights<'a>(
                 };
                 (pointer::input(linear.weight, len, "weight").map_err(|e| of(index, &e))?, bias)
             };
-            let linear = Linear { rows, cols, weight: Cow::Borrowed(weight), bias: bias.map(Cow::Borrowed) };
+            let linear = LinearWeights { rows, cols, weight: Cow::Borrowed(weight), bias: bias.map(Cow::Borrowed) };
             memory::push(&mut row, linear)?;
         }
         memory::push(&mut all, row)?;

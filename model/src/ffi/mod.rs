@@ -4,10 +4,10 @@
 #![allow(non_camel_case_types)]
 #![allow(clippy::missing_safety_doc)] // mnnkv.h states the duties of a caller once, for all functions
 
+pub mod c8;
 pub mod compressor;
 pub mod compressor_caches;
 pub mod compressor_write;
-pub mod kv_int8;
 pub mod msmodelslim;
 pub mod msmodelslim_writer;
 pub mod sizing;

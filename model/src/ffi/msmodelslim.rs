@@ -452,7 +452,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     }
 }
 
-/// Scales and offsets of a layer's KV cache, fp32, as mnnkv_kv_int8_scales takes them. kv_layer: a number in
+/// Scales and offsets of a layer's KV cache, fp32, as mnnkv_c8_scales takes them. kv_layer: a number in
 /// MNNKV_MSMODELSLIM_KV_LAYERS, which is the layer's own only where all layers have scales. values: 0 = of keys, 1 = of
 /// values. Offsets that the file does not have are zeros.
 ///

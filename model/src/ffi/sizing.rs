@@ -1,7 +1,9 @@
 //! Exports of KV-cache sizing.
 
 use crate::names::Joined;
-use crate::sizing::{Element, H2o, Kv, Layer, Lossless, Model, Report, Request, Savings, Setup, Sizer, Span};
+use crate::sizing::{
+    CacheElement, H2o, Kv, LayerShape, Lossless, ModelConfig, Request, Savings, Setup, SizeReport, Sizer, Span,
+};
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Out, Sized32, SizedOut};
 use mnnkv::ffi::status::mnnkv_status;
@@ -51,7 +53,7 @@ const _: () = assert!(MNNKV_SIZING_MAX_TOKENS == crate::sizing::MAX_TOKENS);
 ///   if (mnnkv_sizing_create(json, json_len, MNNKV_ABI_VERSION, &model) == MNNKV_OK &&
 ///       mnnkv_sizing_longest(model, &options, 4ull << 30, &tokens, &bytes) == MNNKV_OK) { ... }
 ///   mnnkv_sizing_destroy(model);
-pub struct mnnkv_sizing(Model);
+pub struct mnnkv_sizing(ModelConfig);
 
 /// A model as a whole. Set struct_size before the call; the fields it covers are written.
 #[repr(C)]
@@ -63,7 +65,7 @@ pub struct mnnkv_sizing_info {
     pub layers: u32,
     /// Layers that have a cache of their own.
     pub cache_layers: u32,
-    /// Element type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
+    /// CacheElement type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
     pub element: u32,
     /// Longest context that the model was made for, in tokens; 0 = the config does not say.
     pub max_context: u64,
@@ -112,7 +114,7 @@ const _: () = assert!(size_of::<mnnkv_sizing_layer_info>() == 40);
 pub struct mnnkv_sizing_options {
     /// sizeof(mnnkv_sizing_options)
     pub struct_size: u32,
-    /// Element type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
+    /// CacheElement type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
     /// where its config does not say. Scales of quantised types are not counted.
     pub element: u32,
     /// Tensor-parallel ranks; 0 = 1. KV heads are dealt out evenly; where there are fewer heads than ranks each rank
@@ -177,11 +179,11 @@ impl Default for mnnkv_sizing_options {
 
 impl mnnkv_sizing_options {
     /// What it asks of a model.
-    fn check(&self, model: &Model) -> Result<(Setup, Savings)> {
+    fn check(&self, model: &ModelConfig) -> Result<(Setup, Savings)> {
         pointer::reserved(&self.reserved, "options")?;
         let element = match self.element {
-            0 => model.element.unwrap_or(Element::F16),
-            code => Element::from_code(code, "options->element")?,
+            0 => model.element.unwrap_or(CacheElement::F16),
+            code => CacheElement::from_code(code, "options->element")?,
         };
         let setup = Setup { element, ranks: self.ranks.max(1), batch: self.batch.max(1) };
         if self.c8 > 1 {
@@ -253,7 +255,7 @@ const _: () = assert!(size_of::<mnnkv_sizing_total>() == 56);
 
 /// # Safety
 /// `sizing` is NULL or live.
-unsafe fn with(sizing: *const mnnkv_sizing, body: impl FnOnce(&Model) -> Result<()>) -> mnnkv_status {
+unsafe fn with(sizing: *const mnnkv_sizing, body: impl FnOnce(&ModelConfig) -> Result<()>) -> mnnkv_status {
     guard(|| {
         // SAFETY: passed on.
         body(unsafe { &pointer::reference(sizing, "sizing")?.0 })
@@ -262,14 +264,14 @@ unsafe fn with(sizing: *const mnnkv_sizing, body: impl FnOnce(&Model) -> Result<
 
 /// # Safety
 /// `options` is NULL or as the header says.
-unsafe fn request(model: &Model, options: *const mnnkv_sizing_options) -> Result<(Setup, Savings)> {
+unsafe fn request(model: &ModelConfig, options: *const mnnkv_sizing_options) -> Result<(Setup, Savings)> {
     // SAFETY: passed on.
     unsafe { pointer::options(options, "options") }?.unwrap_or_default().check(model)
 }
 
 /// # Safety
 /// `options` is NULL or as the header says.
-unsafe fn sizer(model: &Model, options: *const mnnkv_sizing_options) -> Result<Sizer> {
+unsafe fn sizer(model: &ModelConfig, options: *const mnnkv_sizing_options) -> Result<Sizer> {
     // SAFETY: passed on.
     let (setup, savings) = unsafe { request(model, options) }?;
     Sizer::new(&model.layers, setup, &savings)
@@ -308,7 +310,7 @@ pub unsafe extern "C" fn mnnkv_sizing_create(
         let (config, out) =
             // SAFETY: the caller vouches for its pointers.
             unsafe { (pointer::input_bytes(config_json.cast(), len, "config_json")?, Out::new(out, "out")?) };
-        out.set(Box::into_raw(memory::boxed(mnnkv_sizing(Model::from_config(config)?))?));
+        out.set(Box::into_raw(memory::boxed(mnnkv_sizing(ModelConfig::from_config(config)?))?));
         Ok(())
     })
 }
@@ -340,7 +342,7 @@ pub unsafe extern "C" fn mnnkv_sizing_get_info(
                 struct_size: size_of::<mnnkv_sizing_info>() as u32,
                 layers: model.layers.len() as u32,
                 cache_layers: model.layers.iter().filter(|layer| layer.attention().is_some()).count() as u32,
-                element: model.element.map_or(0, Element::code),
+                element: model.element.map_or(0, CacheElement::code),
                 max_context: model.max_context.unwrap_or(0),
             });
             Ok(())
@@ -368,8 +370,8 @@ pub unsafe extern "C" fn mnnkv_sizing_get_layer_info(
     }
 }
 
-impl From<&Layer> for mnnkv_sizing_layer_info {
-    fn from(layer: &Layer) -> Self {
+impl From<&LayerShape> for mnnkv_sizing_layer_info {
+    fn from(layer: &LayerShape) -> Self {
         let mut out = mnnkv_sizing_layer_info {
             struct_size: size_of::<Self>() as u32,
             kind: MNNKV_LAYER_SHARED,
@@ -382,12 +384,12 @@ impl From<&Layer> for mnnkv_sizing_layer_info {
             state_elements: 0,
         };
         match *layer {
-            Layer::Shared => {}
-            Layer::Recurrent { state_elements } => {
+            LayerShape::Shared => {}
+            LayerShape::Recurrent { state_elements } => {
                 out.kind = MNNKV_LAYER_RECURRENT;
                 out.state_elements = state_elements.unwrap_or(0);
             }
-            Layer::Attention(attention) => {
+            LayerShape::Attention(attention) => {
                 (out.kind, out.most_tokens) = match attention.span {
                     Span::Full => (MNNKV_LAYER_FULL, 0),
                     Span::Sliding(window) => (MNNKV_LAYER_SLIDING, window),
@@ -540,7 +542,7 @@ pub unsafe extern "C" fn mnnkv_sizing_report_json(
             }
             let budget = (budget > 0).then_some(budget);
             let request = Request { setup, savings, contexts: memory::copied(contexts)?, budget };
-            pointer::put_text(&Report::new(model, &request)?.json()?, out, &len)
+            pointer::put_text(&SizeReport::new(model, &request)?.json()?, out, &len)
         })
     }
 }

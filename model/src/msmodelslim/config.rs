@@ -6,7 +6,7 @@ use mnnkv::sys::memory;
 
 /// The numbers that shapes are compared with, where config.json has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct AttentionCounts {
     /// Layers.
     pub layers: Option<u64>,
     /// KV heads.
@@ -16,16 +16,16 @@ pub struct Shape {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Config {
-    pub(super) shape: Shape,
+pub(super) struct AttentionConfig {
+    pub(super) shape: AttentionCounts,
     /// `quantize`, which names the files of the older generation.
     pub(super) quantize: Option<String>,
     /// `quantization_config.kv_quant_type`, by which one reader enables the KV scales.
     pub(super) kv_quant_type: Option<String>,
 }
 
-impl Config {
-    pub(super) fn read(json: &Json) -> Result<Config> {
+impl AttentionConfig {
+    pub(super) fn read(json: &Json) -> Result<AttentionConfig> {
         // Models of text and pictures keep the numbers of the text part in an object of their own.
         let text_part = json.get("text_config").filter(|part| part.get("num_attention_heads").is_some());
         let part = text_part.unwrap_or(json);
@@ -35,8 +35,8 @@ impl Config {
         let quantization = json.get("quantization_config");
         let kv_heads = count("num_key_value_heads").or(count("multi_query_group_num")).or(heads);
         let word = |word: Option<&Json>| word.and_then(Json::text).map(memory::text).transpose();
-        Ok(Config {
-            shape: Shape {
+        Ok(AttentionConfig {
+            shape: AttentionCounts {
                 layers: count("num_hidden_layers").or(count("num_layers")),
                 kv_heads,
                 head_dim: count("head_dim").or(count("kv_channels")).or_else(head_dim),

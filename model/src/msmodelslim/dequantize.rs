@@ -1,6 +1,6 @@
 //! Weights and KV scales as numbers.
 
-use super::layers::{Granularity, KvLayer, KvSide, Linear};
+use super::layers::{Granularity, KvLayer, KvSide, QuantizedLinear};
 use super::model::Model;
 use super::packed_scale::PackedScale;
 use super::quantize;
@@ -80,7 +80,7 @@ impl Model {
     }
 
     /// Scales and offsets of rows: as many for each row as it has groups.
-    fn row_scales(&self, linear: &Linear, rows: &Range<usize>) -> Result<(Vec<f32>, Vec<f32>)> {
+    fn row_scales(&self, linear: &QuantizedLinear, rows: &Range<usize>) -> Result<(Vec<f32>, Vec<f32>)> {
         let groups = match linear.granularity {
             Granularity::Group(size) => linear.k / size,
             _ => 1,
@@ -113,19 +113,19 @@ impl Model {
     }
 
     /// The one scale of a linear's inputs.
-    pub(super) fn input_scale(&self, linear: &Linear) -> Result<f32> {
+    pub(super) fn input_scale(&self, linear: &QuantizedLinear) -> Result<f32> {
         let name = linear.part("input_scale");
         Ok(positive(name, 0, self.files.need(name)?.floats(0, 1)?)?[0])
     }
 
     /// The one offset of a linear's inputs.
-    pub(super) fn input_offset(&self, linear: &Linear) -> Result<f32> {
+    pub(super) fn input_offset(&self, linear: &QuantizedLinear) -> Result<f32> {
         let name = linear.part("input_offset");
         Ok(finite(name, 0, self.files.need(name)?.floats(0, 1)?)?[0])
     }
 
     /// Elements of deq_scale, unpacked.
-    pub(super) fn deq_scales(&self, linear: &Linear, begin: u64, count: u64) -> Result<Vec<f32>> {
+    pub(super) fn deq_scales(&self, linear: &QuantizedLinear, begin: u64, count: u64) -> Result<Vec<f32>> {
         let name = linear.part("deq_scale");
         let deq = self.files.need(name)?;
         if deq.tensor.dtype != safetensors::Dtype::I64 {
@@ -169,7 +169,7 @@ impl Model {
     }
 }
 
-pub(super) fn check_rows(linear: &Linear, rows: &Range<usize>) -> Result<()> {
+pub(super) fn check_rows(linear: &QuantizedLinear, rows: &Range<usize>) -> Result<()> {
     if rows.start > rows.end || rows.end > linear.n {
         bail!(InvalidArgument, "rows {} .. {} of {} asked for; it has {}", rows.start, rows.end, linear.name, linear.n);
     }

@@ -1,6 +1,6 @@
 //! The description: a JSON object with keys about the model and a tag for every tensor.
 
-use super::finding::{Findings, Kind};
+use super::finding::{FindingKind, Findings};
 use super::tags::Tag;
 use crate::names::Name;
 use mnnkv::json::Json;
@@ -45,7 +45,7 @@ impl Description {
     pub(super) fn read(json: &Json, file: &str, findings: &mut Findings) -> Result<Option<Description>> {
         let Json::Object(fields) = json else {
             let text = format_args!("the description is {}; an object expected", json.kind());
-            findings.error(Kind::JsonShape, "", file, text)?;
+            findings.error(FindingKind::JsonShape, "", file, text)?;
             return Ok(None);
         };
         let mut description = Description { file: memory::text(file)?, ..Description::default() };
@@ -62,7 +62,7 @@ impl Description {
         }
         if description.model_quant_type.is_none() && json.get("model_quant_type").is_none() {
             let text = format_args!("the description has no model_quant_type; some readers refuse that");
-            findings.warn(Kind::MissingKey, "model_quant_type", file, text)?;
+            findings.warn(FindingKind::MissingKey, "model_quant_type", file, text)?;
         }
         if description.kv_cache_type.is_none() {
             let word = json.get("kv_quant_type").and_then(Json::text);
@@ -78,14 +78,14 @@ impl Description {
                 self.model_quant_type = word(key, value, file, findings)?;
                 if let Some(label) = self.model_quant_type.as_deref().filter(|label| Tag::from_word(label).is_none()) {
                     let text = format_args!("model_quant_type is {label:?}, which is no type of the format");
-                    findings.warn(Kind::UnknownQuantType, key, file, text)?;
+                    findings.warn(FindingKind::UnknownQuantType, key, file, text)?;
                 }
             }
             "version" => {
                 self.version = word(key, value, file, findings)?;
                 if let Some(version) = self.version.as_deref().filter(|version| !is_version(version)) {
                     let text = format_args!("version is {version:?}; three numbers such as 1.0.0 expected");
-                    findings.warn(Kind::UnknownVersion, key, file, text)?;
+                    findings.warn(FindingKind::UnknownVersion, key, file, text)?;
                 }
             }
             "kv_cache_type" => self.kv_cache_type = word(key, value, file, findings)?,
@@ -96,17 +96,17 @@ impl Description {
             _ if key.ends_with(".outdim") && value.count().is_some() => {}
             // Tensors have a dot in their names.
             _ if !key.contains('.') => {
-                findings.warn(Kind::UnknownKey, key, file, format_args!("{key} is no key of a description"))?;
+                findings.warn(FindingKind::UnknownKey, key, file, format_args!("{key} is no key of a description"))?;
             }
             _ => match value {
                 Json::Text(word) if Tag::from_word(word).is_some() => {}
                 Json::Text(word) => {
                     let text = format_args!("{key} has the type {word:?}, which the format does not have");
-                    findings.error(Kind::UnknownQuantType, key, file, text)?;
+                    findings.error(FindingKind::UnknownQuantType, key, file, text)?;
                 }
                 _ => {
                     let text = format_args!("{key} is {}; the name of a type expected", value.kind());
-                    findings.error(Kind::JsonShape, key, file, text)?;
+                    findings.error(FindingKind::JsonShape, key, file, text)?;
                 }
             },
         }
@@ -152,9 +152,14 @@ pub(super) fn report_repeated(fields: &Fields, file: &str, findings: &mut Findin
             continue;
         }
         if old == new {
-            findings.warn(Kind::DuplicateKey, key, file, format_args!("{key} comes twice, with one value"))?;
+            findings.warn(FindingKind::DuplicateKey, key, file, format_args!("{key} comes twice, with one value"))?;
         } else {
-            findings.error(Kind::DuplicateKey, key, file, format_args!("{key} comes twice, with different values"))?;
+            findings.error(
+                FindingKind::DuplicateKey,
+                key,
+                file,
+                format_args!("{key} comes twice, with different values"),
+            )?;
         }
     }
     Ok(())
@@ -170,7 +175,7 @@ fn word(key: &str, value: &Json, file: &str, findings: &mut Findings) -> Result<
         Json::Text(text) => memory::text(text).map(Some),
         _ => {
             let text = format_args!("{key} is {}; a string expected", value.kind());
-            findings.error(Kind::JsonShape, key, file, text).map(|_| None)
+            findings.error(FindingKind::JsonShape, key, file, text).map(|_| None)
         }
     }
 }
@@ -188,7 +193,7 @@ fn group_size(value: &Json, file: &str, findings: &mut Findings) -> Result<Optio
     }
     if let Some(size) = value.text().and_then(|text| text.trim().parse().ok()) {
         let text = format_args!("group_size is the string \"{size}\"; a number expected");
-        findings.warn(Kind::LenientType, "group_size", file, text)?;
+        findings.warn(FindingKind::LenientType, "group_size", file, text)?;
         return Ok(Some(size));
     }
     let text = match value {
@@ -196,6 +201,6 @@ fn group_size(value: &Json, file: &str, findings: &mut Findings) -> Result<Optio
         other => memory::text(other.kind())?,
     };
     let text = format_args!("group_size is {text}; a number from 0 on expected");
-    findings.error(Kind::JsonShape, "group_size", file, text)?;
+    findings.error(FindingKind::JsonShape, "group_size", file, text)?;
     Ok(None)
 }

@@ -28,25 +28,25 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident $word:literal $status:ident,)+) => {
         /// What a finding is about. The words are stable.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Kind {
+        pub enum FindingKind {
             $($(#[$doc])* $variant,)+
         }
 
-        impl Kind {
+        impl FindingKind {
             /// Every kind.
-            pub const ALL: &[Kind] = &[$(Kind::$variant,)+];
+            pub const ALL: &[FindingKind] = &[$(FindingKind::$variant,)+];
 
             /// The word in reports.
             pub const fn word(self) -> &'static str {
                 match self {
-                    $(Kind::$variant => $word,)+
+                    $(FindingKind::$variant => $word,)+
                 }
             }
 
             /// The status of a call that fails because of such a finding.
             pub const fn status(self) -> Status {
                 match self {
-                    $(Kind::$variant => Status::$status,)+
+                    $(FindingKind::$variant => Status::$status,)+
                 }
             }
         }
@@ -140,7 +140,7 @@ pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
     /// What it is about.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// The tensor or key, or empty.
     pub tensor: String,
     /// The file's name within the folder, or empty.
@@ -181,7 +181,7 @@ impl Findings {
     pub(super) fn add(
         &mut self,
         severity: Severity,
-        kind: Kind,
+        kind: FindingKind,
         tensor: impl fmt::Display,
         file: &str,
         text: fmt::Arguments<'_>,
@@ -194,7 +194,7 @@ impl Findings {
 
     pub(super) fn error(
         &mut self,
-        kind: Kind,
+        kind: FindingKind,
         tensor: impl fmt::Display,
         file: &str,
         text: fmt::Arguments<'_>,
@@ -204,7 +204,7 @@ impl Findings {
 
     pub(super) fn warn(
         &mut self,
-        kind: Kind,
+        kind: FindingKind,
         tensor: impl fmt::Display,
         file: &str,
         text: fmt::Arguments<'_>,
@@ -215,19 +215,19 @@ impl Findings {
     /// Adds that something cannot be read, as `error` says, unless it says that memory ran out.
     pub(super) fn unreadable(&mut self, tensor: &str, file: &str, error: Error) -> Result<()> {
         let error = error.unless_out_of_memory()?;
-        self.error(Kind::Unreadable, tensor, file, format_args!("{}", error.message()))?.status = error.status();
+        self.error(FindingKind::Unreadable, tensor, file, format_args!("{}", error.message()))?.status = error.status();
         Ok(())
     }
 }
 
 /// Everything that a check found, in the order in which it looked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// The findings.
     pub findings: Vec<Finding>,
 }
 
-impl Report {
+impl CheckReport {
     /// Findings of one severity.
     pub fn count(&self, severity: Severity) -> usize {
         self.findings.iter().filter(|finding| finding.severity == severity).count()

@@ -49,14 +49,14 @@ mod survey;
 mod tags;
 mod write;
 
-pub use config::Shape;
+pub use config::AttentionCounts;
 pub use dequantize::KvScales;
 pub use description::Description;
-pub use finding::{Finding, Kind, Report, Severity};
+pub use finding::{CheckReport, Finding, FindingKind, Severity};
 pub use float_model::FloatTensor;
 pub use folder::{DiskFolder, Folder, MemoryFolder, OpenFile};
 pub use int8_linear::{accumulate, quantize_input};
-pub use layers::{Granularity, KvLayer, KvSide, Linear, Norm};
+pub use layers::{Granularity, KvLayer, KvSide, Norm, QuantizedLinear};
 pub use model::{Model, check_folder, check_path};
 pub use packed_scale::{PackedScale, pack};
 pub use smooth_norm::{NormParameters, NormUse};

@@ -3,9 +3,9 @@
 use super::check;
 use super::description::Description;
 use super::files::Files;
-use super::finding::{Findings, Kind, Report, Severity};
+use super::finding::{CheckReport, FindingKind, Findings, Severity};
 use super::folder::{DiskFolder, Folder};
-use super::layers::{self, KvLayer, Layers, Linear, Norm};
+use super::layers::{self, KvLayer, Layers, Norm, QuantizedLinear};
 use super::survey::survey;
 use crate::names::Name;
 use mnnkv::json::{ToJson, Writer};
@@ -31,7 +31,7 @@ impl Model {
     /// [`check_folder`] names them all.
     pub fn open_folder(folder: &dyn Folder) -> Result<Model> {
         let survey = survey(folder)?;
-        let fatal = |f: &&super::Finding| f.severity == Severity::Error && f.kind != Kind::UnknownQuantType;
+        let fatal = |f: &&super::Finding| f.severity == Severity::Error && f.kind != FindingKind::UnknownQuantType;
         if let Some(finding) = survey.findings.0.iter().find(fatal) {
             return Err(finding.error());
         }
@@ -44,13 +44,13 @@ impl Model {
         &self.description
     }
 
-    /// Linears, by name. With [`Linear::tag`] FLOAT they are embeddings and other matrices, too.
-    pub fn linears(&self) -> &[Linear] {
+    /// Linears, by name. With [`QuantizedLinear::tag`] FLOAT they are embeddings and other matrices, too.
+    pub fn linears(&self) -> &[QuantizedLinear] {
         &self.layers.linears
     }
 
     /// The linear of this number.
-    pub fn linear(&self, index: usize) -> Result<&Linear> {
+    pub fn linear(&self, index: usize) -> Result<&QuantizedLinear> {
         let all = self.linears();
         match all.get(index) {
             Some(linear) => Ok(linear),
@@ -112,7 +112,7 @@ fn write_error(to: &mut Writer, error: &Option<Error>) -> Result<()> {
     to.field("error", error.as_ref().map(Error::message))
 }
 
-impl ToJson for Linear {
+impl ToJson for QuantizedLinear {
     fn write(&self, to: &mut Writer) -> Result<()> {
         to.object(|to| {
             to.field("name", &self.name)?;
@@ -153,13 +153,13 @@ impl ToJson for KvLayer {
 }
 
 /// Checks the directory at a path, as [`check_folder`]; that there is none is a finding, too.
-pub fn check_path(path: &Path) -> Result<Report> {
+pub fn check_path(path: &Path) -> Result<CheckReport> {
     match DiskFolder::new(path) {
         Ok(folder) => check_folder(&folder),
         Err(e) => {
             let mut findings = Findings::default();
             findings.unreadable("", "", e)?;
-            Ok(Report { findings: findings.0 })
+            Ok(CheckReport { findings: findings.0 })
         }
     }
 }
@@ -167,10 +167,10 @@ pub fn check_path(path: &Path) -> Result<Report> {
 /// Checks everything that can be checked without the model that was quantised: files, names, types, shapes, and every
 /// number of scales, offsets and codes. Reads all of it once, in pieces, and goes on behind whatever is broken. The only
 /// error is OUT_OF_MEMORY.
-pub fn check_folder(folder: &dyn Folder) -> Result<Report> {
+pub fn check_folder(folder: &dyn Folder) -> Result<CheckReport> {
     let mut survey = survey(folder)?;
     let mut findings = std::mem::take(&mut survey.findings);
     let layers = layers::resolve(&survey, &mut findings)?;
     check::values(&survey.files, &layers, &mut findings)?;
-    Ok(Report { findings: findings.0 })
+    Ok(CheckReport { findings: findings.0 })
 }

@@ -3,7 +3,7 @@
 //! Everything is f32, in the order of the formulas, rounded half to even, so that results are the same everywhere:
 //! `code = clamp(round(x / scale + offset), -128, 127)` and `x' = (code - offset) * scale`.
 
-use crate::kv_int8::{Symmetry, of_range};
+use crate::c8::{Symmetry, of_range};
 use mnnkv::status::{Result, bail};
 
 /// Scale and offset of a range, which zero is made part of.

@@ -1,9 +1,9 @@
 //! Finding the files of a directory and reading what they say about themselves.
 
-use super::config::{self, Config};
+use super::config::{self, AttentionConfig};
 use super::description::{Description, last_of_each, report_repeated};
 use super::files::{Files, WeightFile};
-use super::finding::{Findings, Kind, Severity};
+use super::finding::{FindingKind, Findings, Severity};
 use super::folder::{Folder, is_plain};
 use crate::names::{Joined, Name, NameSet};
 use crate::safetensors::{self, Fault};
@@ -23,7 +23,7 @@ const WEIGHTS: &str = ".safetensors";
 #[derive(Default)]
 pub(super) struct Survey {
     pub(super) description: Option<Description>,
-    pub(super) config: Config,
+    pub(super) config: AttentionConfig,
     pub(super) files: Files,
     /// Tensors of files that are not there or cannot be read: already reported.
     pub(super) lost: NameSet,
@@ -51,7 +51,7 @@ pub(super) fn survey(folder: &dyn Folder) -> Result<Survey> {
     };
     let json = survey.json(text.as_deref(), "config.json", Severity::Warning)?;
     if let Some(json) = &json {
-        survey.config = Config::read(json)?;
+        survey.config = AttentionConfig::read(json)?;
     }
     survey.find_description(folder, &names, json.as_ref().and_then(config::description))?;
     survey.find_weights(folder, &names)?;
@@ -70,13 +70,13 @@ impl Survey {
             Ok(Ok(text)) => Ok(Some(text)),
             Ok(Err(len)) => {
                 let text = format_args!("the document has {len} bytes; at most {MAX_JSON} allowed");
-                self.findings.add(severity, Kind::JsonShape, "", file, text)?.status = Status::Corrupt;
+                self.findings.add(severity, FindingKind::JsonShape, "", file, text)?.status = Status::Corrupt;
                 Ok(None)
             }
             Err(e) => {
                 let e = e.unless_out_of_memory()?;
                 let text = format_args!("{}", e.message());
-                self.findings.add(severity, Kind::Unreadable, "", file, text)?.status = e.status();
+                self.findings.add(severity, FindingKind::Unreadable, "", file, text)?.status = e.status();
                 Ok(None)
             }
         }
@@ -88,7 +88,7 @@ impl Survey {
             Ok(json) => Ok(json),
             Err(e) => {
                 let e = e.unless_out_of_memory()?;
-                self.findings.add(severity, Kind::JsonSyntax, "", file, format_args!("{}", e.message()))?;
+                self.findings.add(severity, FindingKind::JsonSyntax, "", file, format_args!("{}", e.message()))?;
                 Ok(None)
             }
         }
@@ -112,7 +112,7 @@ impl Survey {
             if !legacy.is_empty() {
                 let others = Joined(&legacy, ", ");
                 let text = format_args!("{DESCRIPTION} is read; {others} too could be the description");
-                self.findings.warn(Kind::Ambiguous, "", "", text)?;
+                self.findings.warn(FindingKind::Ambiguous, "", "", text)?;
             }
             DESCRIPTION
         } else if let Some(file) = &named {
@@ -121,14 +121,14 @@ impl Survey {
             file
         } else if !legacy.is_empty() {
             let text = format_args!("{} could each be the description; one expected", Joined(&legacy, ", "));
-            self.findings.error(Kind::Ambiguous, "", "", text)?;
+            self.findings.error(FindingKind::Ambiguous, "", "", text)?;
             return Ok(());
         } else if let Some(json) = embedded {
             self.description = Description::read(json, "config.json", &mut self.findings)?;
             return Ok(());
         } else {
             let text = format_args!("there is neither {DESCRIPTION} nor {LEGACY_DESCRIPTION}<type>.json");
-            self.findings.error(Kind::MissingDescription, "", "", text)?;
+            self.findings.error(FindingKind::MissingDescription, "", "", text)?;
             return Ok(());
         };
         let text = self.document(folder, file, Severity::Error)?;
@@ -148,7 +148,7 @@ impl Survey {
             [] => {
                 if weights.is_empty() {
                     let text = format_args!("there is no file whose name ends in {WEIGHTS}");
-                    self.findings.error(Kind::MissingWeights, "", "", text)?;
+                    self.findings.error(FindingKind::MissingWeights, "", "", text)?;
                 }
                 self.open_all(folder, &weights)?;
                 self.report_absent_parts(names)
@@ -156,7 +156,7 @@ impl Survey {
             [index] => self.read_index(folder, index, &weights),
             _ => {
                 let text = format_args!("{} could each be the index; one expected", Joined(&indices, ", "));
-                self.findings.error(Kind::Ambiguous, "", "", text)?;
+                self.findings.error(FindingKind::Ambiguous, "", "", text)?;
                 self.blind = true;
                 Ok(())
             }
@@ -173,10 +173,10 @@ impl Survey {
             let text = format_args!("there is no index {stem}{INDEX} for the {of} parts {stem}-*{WEIGHTS}");
             let count = present.len();
             if count as u64 == of {
-                self.findings.warn(Kind::IndexIncomplete, "", "", text)?;
+                self.findings.warn(FindingKind::IndexIncomplete, "", "", text)?;
             } else {
                 let text = format_args!("{text}, and only {count} of them are there");
-                self.findings.error(Kind::MissingShard, "", "", text)?;
+                self.findings.error(FindingKind::MissingShard, "", "", text)?;
                 self.blind = true;
             }
         }
@@ -192,7 +192,7 @@ impl Survey {
         files.find_places(|again, first| {
             let (tensor, file) = (&again.tensor.name, &again.file.name);
             let text = format_args!("tensor {tensor} is in {} and in {file}", first.file.name);
-            findings.error(Kind::DuplicateTensor, tensor, file, text)?;
+            findings.error(FindingKind::DuplicateTensor, tensor, file, text)?;
             repeated.add(tensor)
         })?;
         self.repeated.sort();
@@ -212,10 +212,10 @@ impl Survey {
         self.blind |= tensors.is_empty() && !problems.is_empty();
         for problem in &problems {
             let kind = match problem.fault {
-                Fault::Truncated => Kind::SafetensorsTruncated,
-                Fault::Malformed => Kind::SafetensorsHeader,
-                Fault::Duplicate => Kind::DuplicateTensor,
-                Fault::Unreadable => Kind::Unreadable,
+                Fault::Truncated => FindingKind::SafetensorsTruncated,
+                Fault::Malformed => FindingKind::SafetensorsHeader,
+                Fault::Duplicate => FindingKind::DuplicateTensor,
+                Fault::Unreadable => FindingKind::Unreadable,
             };
             if !problem.tensor.is_empty() && problem.fault == Fault::Malformed {
                 self.lost.add(&problem.tensor)?;
@@ -245,14 +245,14 @@ impl Survey {
             if !is_plain(part) {
                 let text =
                     format_args!("the index names the file {part:?}; a plain file name of this directory expected");
-                self.findings.error(Kind::HostilePath, "", index, text)?;
+                self.findings.error(FindingKind::HostilePath, "", index, text)?;
                 memory::push(&mut absent, part)?;
             } else if part.starts_with('.') || weights.binary_search(&part).is_err() {
                 memory::push(&mut absent, part)?;
                 if !part.ends_with(WEIGHTS) {
                     let text =
                         format_args!("the index names the file {part:?}; a name that ends in {WEIGHTS} expected");
-                    self.findings.error(Kind::MissingShard, "", index, text)?;
+                    self.findings.error(FindingKind::MissingShard, "", index, text)?;
                 }
             } else {
                 memory::push(&mut present, part)?;
@@ -261,7 +261,7 @@ impl Survey {
         self.open_all(folder, &present)?;
         for name in weights.iter().filter(|name| parts.binary_search(name).is_err()) {
             let text = format_args!("the index does not name the file {name}");
-            self.findings.warn(Kind::IndexIncomplete, "", index, text)?;
+            self.findings.warn(FindingKind::IndexIncomplete, "", index, text)?;
         }
         self.compare_with_index(&map, &absent, index)
     }
@@ -277,17 +277,17 @@ impl Survey {
                 Some(_) if self.repeated.contains(tensor) => {}
                 Some(file) => {
                     let text = format_args!("the index has tensor {tensor} in {part}; it is in {file}");
-                    self.findings.error(Kind::IndexIncomplete, tensor, index, text)?;
+                    self.findings.error(FindingKind::IndexIncomplete, tensor, index, text)?;
                 }
                 None if absent.binary_search(&part).is_ok() => {
                     let text = format_args!("tensor {tensor} is in {part}, which is not there");
-                    self.findings.error(Kind::MissingShard, tensor, index, text)?;
+                    self.findings.error(FindingKind::MissingShard, tensor, index, text)?;
                     lost.add(tensor)?;
                 }
                 None if self.lost.contains(tensor) || self.blind => {}
                 None => {
                     let text = format_args!("the index has tensor {tensor} in {part}, which has no such tensor");
-                    self.findings.error(Kind::MissingTensor, tensor, index, text)?;
+                    self.findings.error(FindingKind::MissingTensor, tensor, index, text)?;
                     lost.add(tensor)?;
                 }
             }
@@ -296,7 +296,7 @@ impl Survey {
             let tensor = &located.tensor.name;
             if Name::from(tensor).find(map, |(name, _)| name).is_none() {
                 let text = format_args!("tensor {tensor} is in {}; the index does not name it", located.file.name);
-                self.findings.error(Kind::IndexIncomplete, tensor, index, text)?;
+                self.findings.error(FindingKind::IndexIncomplete, tensor, index, text)?;
             }
         }
         self.lost.extend(lost)
@@ -306,7 +306,7 @@ impl Survey {
     fn weight_map<'a>(&mut self, json: &'a Json, index: &str) -> Result<Option<Vec<(&'a str, &'a str)>>> {
         let Some(Json::Object(fields)) = json.get("weight_map") else {
             let text = format_args!("the index has no object weight_map");
-            self.findings.error(Kind::JsonShape, "weight_map", index, text)?;
+            self.findings.error(FindingKind::JsonShape, "weight_map", index, text)?;
             return Ok(None);
         };
         report_repeated(fields, index, &mut self.findings)?;
@@ -317,7 +317,7 @@ impl Survey {
                 Json::Text(part) => memory::push(&mut map, (tensor.as_ref(), part.as_ref()))?,
                 other => {
                     let text = format_args!("weight_map: {tensor} is {}; a file name expected", other.kind());
-                    self.findings.error(Kind::JsonShape, tensor, index, text)?;
+                    self.findings.error(FindingKind::JsonShape, tensor, index, text)?;
                     self.lost.add(tensor)?;
                 }
             }

@@ -7,11 +7,11 @@ mod kv;
 mod refused;
 
 use super::Notes;
-use super::element::Element;
-use super::shape::{Attention, Kv, Layer, Span};
+use super::element::CacheElement;
+use super::shape::{Attention, Kv, LayerShape, Span};
 use defaults::{Assumed, Defaults};
 use keys::Keys;
-use kinds::Kind;
+use kinds::LayerKind;
 use mnnkv::json::{Json, Quoted, Short};
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
@@ -26,27 +26,27 @@ const NESTED: [&str; 4] = ["text_config", "llm_config", "language_config", "thin
 
 /// What a config says about the KV cache.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Model {
+pub struct ModelConfig {
     /// `model_type`, of the language model where there are several.
     pub model_type: Option<String>,
     /// Each decoder layer.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<LayerShape>,
     /// The element type that the model runs in, where the config names one that a cache can have.
-    pub element: Option<Element>,
+    pub element: Option<CacheElement>,
     /// The longest context that the model was made for, in tokens.
     pub max_context: Option<u64>,
     /// What was assumed, and what the numbers leave out: sentences for people.
     pub notes: Vec<String>,
 }
 
-impl Model {
+impl ModelConfig {
     /// Reads a `config.json` of at most [`MAX_CONFIG_BYTES`]. Keys that say nothing about the cache are not looked at;
     /// of equal keys the last counts.
     ///
     /// InvalidArgument: no JSON object, a key that is missing, or has a value of another type or range; the message
     /// names the key, what was found and what is allowed. Unsupported: attention whose cache this version cannot tell
     /// the size of.
-    pub fn from_config(json: &[u8]) -> Result<Model> {
+    pub fn from_config(json: &[u8]) -> Result<ModelConfig> {
         if json.len() > MAX_CONFIG_BYTES {
             bail!(InvalidArgument, "the config has {} bytes; {MAX_CONFIG_BYTES} or fewer expected", json.len());
         }
@@ -70,7 +70,7 @@ fn language_model<'a>(json: &'a Json<'a>) -> Result<Keys<'a>> {
     Ok(text)
 }
 
-fn read(top: &Keys, text: &Keys) -> Result<Model> {
+fn read(top: &Keys, text: &Keys) -> Result<ModelConfig> {
     let mut notes = Notes::default();
     let model_type = text.name("model_type")?;
     let family = model_type.unwrap_or("");
@@ -94,19 +94,19 @@ fn read(top: &Keys, text: &Keys) -> Result<Model> {
     memory::reserve(&mut all, kinds.len())?;
     for (number, kind) in kinds.into_iter().enumerate() {
         let attention = match kind {
-            Kind::Recurrent => {
-                memory::push(&mut all, Layer::Recurrent { state_elements })?;
+            LayerKind::Recurrent => {
+                memory::push(&mut all, LayerShape::Recurrent { state_elements })?;
                 continue;
             }
-            Kind::Full => Attention { kv: full_kv, span: Span::Full },
-            Kind::Sliding(window) => Attention { kv, span: Span::Sliding(window) },
-            Kind::Chunked(chunk) => Attention { kv, span: Span::Chunked(chunk) },
+            LayerKind::Full => Attention { kv: full_kv, span: Span::Full },
+            LayerKind::Sliding(window) => Attention { kv, span: Span::Sliding(window) },
+            LayerKind::Chunked(chunk) => Attention { kv, span: Span::Chunked(chunk) },
         };
-        memory::push(&mut all, if number < own { Layer::Attention(attention) } else { Layer::Shared })?;
+        memory::push(&mut all, if number < own { LayerShape::Attention(attention) } else { LayerShape::Shared })?;
     }
     describe(&all, kv, state_elements, &mut notes)?;
     left_out(text, &mut notes)?;
-    Ok(Model {
+    Ok(ModelConfig {
         model_type: model_type.map(|name| memory::format(format_args!("{}", Short(name)))).transpose()?,
         layers: all,
         element: element(top, text, &mut notes)?,
@@ -136,10 +136,10 @@ fn shared_layers(text: &Keys, layers: u32, defaults: Option<&Defaults>, notes: &
 }
 
 /// Notes about what the numbers mean.
-fn describe(layers: &[Layer], kv: Kv, state_elements: Option<u64>, notes: &mut Notes) -> Result<()> {
-    let count = |what: fn(&Layer) -> bool| layers.iter().filter(|layer| what(layer)).count();
-    let is_span = |span: fn(&Span) -> bool| layers.iter().filter_map(Layer::attention).any(|a| span(&a.span));
-    let recurrent = count(|layer| matches!(layer, Layer::Recurrent { .. }));
+fn describe(layers: &[LayerShape], kv: Kv, state_elements: Option<u64>, notes: &mut Notes) -> Result<()> {
+    let count = |what: fn(&LayerShape) -> bool| layers.iter().filter(|layer| what(layer)).count();
+    let is_span = |span: fn(&Span) -> bool| layers.iter().filter_map(LayerShape::attention).any(|a| span(&a.span));
+    let recurrent = count(|layer| matches!(layer, LayerShape::Recurrent { .. }));
     if recurrent > 0 {
         match state_elements {
             Some(elements) => notes.add(format_args!(
@@ -150,7 +150,7 @@ fn describe(layers: &[Layer], kv: Kv, state_elements: Option<u64>, notes: &mut N
                 .add(format_args!("{recurrent} recurrent layers have no KV cache; their states are not counted")),
         }?;
     }
-    let shared = count(|layer| matches!(layer, Layer::Shared));
+    let shared = count(|layer| matches!(layer, LayerShape::Shared));
     if shared > 0 {
         notes
             .add(format_args!("the last {shared} layers read the caches of earlier ones and have none of their own"))?;
@@ -189,7 +189,7 @@ fn left_out(text: &Keys, notes: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-fn element(top: &Keys, text: &Keys, notes: &mut Notes) -> Result<Option<Element>> {
+fn element(top: &Keys, text: &Keys, notes: &mut Notes) -> Result<Option<CacheElement>> {
     for keys in [text, top] {
         for quantised in ["kv_cache_scheme", "kv_cache_quant_algo"] {
             if keys.inner("quantization_config")?.is_some_and(|inner| inner.has(quantised)) {
@@ -200,7 +200,7 @@ fn element(top: &Keys, text: &Keys, notes: &mut Notes) -> Result<Option<Element>
             }
         }
         if let Some(name) = keys.name("torch_dtype")?.or(keys.name("dtype")?) {
-            let element = Element::from_name(name);
+            let element = CacheElement::from_name(name);
             if element.is_none() {
                 notes.add(format_args!("{} is no element type that is known here", Quoted(name)))?;
             }

@@ -1,10 +1,10 @@
-//! Element types that a cache may be made of, known to the library's kernels or not.
+//! CacheElement types that a cache may be made of, known to the library's kernels or not.
 
 use mnnkv::status::{Result, bail};
 
 /// An element type. Scales of quantised types are not part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
+pub enum CacheElement {
     /// IEEE 754 binary16.
     F16,
     /// bfloat16.
@@ -20,19 +20,19 @@ pub enum Element {
 }
 
 /// Type, bits, C ABI number, and the names it goes by; the first is ours.
-type Row = (Element, u64, u32, &'static [&'static str]);
+type Row = (CacheElement, u64, u32, &'static [&'static str]);
 
 /// The numbers from 1 to 4 are those of [`mnnkv::dtype::Dtype`]; 5 and 6 name TurboQuant there.
 const TABLE: [Row; 6] = [
-    (Element::F16, 16, 1, &["f16", "float16", "fp16", "half"]),
-    (Element::Bf16, 16, 2, &["bf16", "bfloat16"]),
-    (Element::F32, 32, 3, &["f32", "float32", "fp32", "float"]),
-    (Element::Int8, 8, 4, &["int8", "i8"]),
-    (Element::Fp8, 8, 7, &["fp8", "f8", "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2"]),
-    (Element::Int4, 4, 8, &["int4", "i4"]),
+    (CacheElement::F16, 16, 1, &["f16", "float16", "fp16", "half"]),
+    (CacheElement::Bf16, 16, 2, &["bf16", "bfloat16"]),
+    (CacheElement::F32, 32, 3, &["f32", "float32", "fp32", "float"]),
+    (CacheElement::Int8, 8, 4, &["int8", "i8"]),
+    (CacheElement::Fp8, 8, 7, &["fp8", "f8", "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2"]),
+    (CacheElement::Int4, 4, 8, &["int4", "i4"]),
 ];
 
-impl Element {
+impl CacheElement {
     fn row(self) -> &'static Row {
         TABLE.iter().find(|row| row.0 == self).expect("every element type has a row")
     }
@@ -53,7 +53,7 @@ impl Element {
     }
 
     /// The type that a name means, as PyTorch, engines and this library write them; upper case and "torch." are fine.
-    pub fn from_name(name: &str) -> Option<Element> {
+    pub fn from_name(name: &str) -> Option<CacheElement> {
         const TORCH: &str = "torch.";
         let name = match name.get(..TORCH.len()) {
             Some(torch) if torch.eq_ignore_ascii_case(TORCH) => &name[TORCH.len()..],
@@ -63,7 +63,7 @@ impl Element {
     }
 
     /// The type that `code` names in the C ABI. `what` names the argument in the error.
-    pub fn from_code(code: u32, what: &str) -> Result<Element> {
+    pub fn from_code(code: u32, what: &str) -> Result<CacheElement> {
         match TABLE.iter().find(|row| row.2 == code) {
             Some(row) => Ok(row.0),
             None => bail!(

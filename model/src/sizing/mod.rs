@@ -1,9 +1,9 @@
 //! How many bytes the KV cache of a model takes, before there is one.
 //!
-//! [`Model::from_config`] reads what a Hugging Face `config.json` says about attention: a list of [`Layer`]s, and notes
+//! [`ModelConfig::from_config`] reads what a Hugging Face `config.json` says about attention: a list of [`LayerShape`]s, and notes
 //! about everything that was assumed or left out. A [`Sizer`] is made of it once for an element type, a number of
 //! tensor-parallel ranks, a batch and what compression is expected to save; it then answers for any length, and
-//! [`Sizer::longest`] for any budget. [`Report`] is all of that in one piece, as plain data.
+//! [`Sizer::longest`] for any budget. [`SizeReport`] is all of that in one piece, as plain data.
 //!
 //! Per token and layer, in elements:
 //!
@@ -30,11 +30,11 @@ mod shape;
 mod sizer;
 
 pub use budget::Longest;
-pub use config::{MAX_CONFIG_BYTES, MAX_LAYERS, Model};
-pub use element::Element;
-pub use report::{Alone, Group, MAX_CONTEXTS, Report, Request, Total};
+pub use config::{MAX_CONFIG_BYTES, MAX_LAYERS, ModelConfig};
+pub use element::CacheElement;
+pub use report::{Alone, Group, MAX_CONTEXTS, Request, SizeReport, Total};
 pub use savings::{H2o, Lossless, Savings};
-pub use shape::{Attention, Kv, Layer, Span};
+pub use shape::{Attention, Kv, LayerShape, Span};
 pub use sizer::{Bytes, MAX_TOKENS, Setup, Sizer};
 
 use mnnkv::status::Result;

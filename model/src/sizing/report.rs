@@ -2,9 +2,9 @@
 
 use super::Notes;
 use super::budget::Longest;
-use super::config::Model;
+use super::config::ModelConfig;
 use super::savings::{H2o, Lossless, Savings};
-use super::shape::{Kv, Layer};
+use super::shape::{Kv, LayerShape};
 use super::sizer::{Bytes, Setup, Sizer, token_bytes};
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
@@ -27,7 +27,7 @@ pub struct Request {
 
 /// The answer. Bytes are of one rank unless they say otherwise.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct SizeReport {
     /// `model_type` of the config.
     pub model_type: Option<String>,
     /// The longest context that the model was made for.
@@ -60,7 +60,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// What they are.
-    pub layer: Layer,
+    pub layer: LayerShape,
     /// Their numbers, ascending.
     pub numbers: Vec<u32>,
     /// Bytes of a token of one sequence in one of them, before any saving; 0 for layers without a cache.
@@ -92,9 +92,9 @@ pub struct Alone {
     pub lossless: Option<u64>,
 }
 
-impl Report {
+impl SizeReport {
     /// Works it out. Errors are those of [`Sizer::new`] and [`Sizer::bytes`].
-    pub fn new(model: &Model, request: &Request) -> Result<Report> {
+    pub fn new(model: &ModelConfig, request: &Request) -> Result<SizeReport> {
         let Request { setup, savings, contexts, budget } = request;
         if contexts.len() > MAX_CONTEXTS {
             bail!(InvalidArgument, "{} contexts are asked for; {MAX_CONTEXTS} or fewer expected", contexts.len());
@@ -113,7 +113,7 @@ impl Report {
         let longest = budget.map(|budget| all.longest(budget));
         let mut notes = Notes(memory::try_collect(model.notes.iter().map(|note| memory::text(note)))?);
         about(model, request, longest.as_ref(), &mut notes)?;
-        Ok(Report {
+        Ok(SizeReport {
             model_type: model.model_type.as_deref().map(memory::text).transpose()?,
             max_context: model.max_context,
             setup: *setup,
@@ -158,7 +158,7 @@ impl Singles {
     }
 }
 
-fn groups(layers: &[Layer], setup: Setup) -> Result<Vec<Group>> {
+fn groups(layers: &[LayerShape], setup: Setup) -> Result<Vec<Group>> {
     let mut groups: Vec<Group> = Vec::new();
     for (number, layer) in (0u32..).zip(layers) {
         if let Some(group) = groups.iter_mut().find(|group| group.layer == *layer) {
@@ -176,7 +176,7 @@ fn groups(layers: &[Layer], setup: Setup) -> Result<Vec<Group>> {
 }
 
 /// Notes about a request.
-fn about(model: &Model, request: &Request, longest: Option<&Longest>, notes: &mut Notes) -> Result<()> {
+fn about(model: &ModelConfig, request: &Request, longest: Option<&Longest>, notes: &mut Notes) -> Result<()> {
     let Request { setup, savings, contexts, .. } = request;
     let layers = model.layers.len() as u32;
     replicas(model, setup, notes)?;
@@ -223,9 +223,9 @@ fn about(model: &Model, request: &Request, longest: Option<&Longest>, notes: &mu
 }
 
 /// Notes about what ranks have in common.
-fn replicas(model: &Model, setup: &Setup, notes: &mut Notes) -> Result<()> {
+fn replicas(model: &ModelConfig, setup: &Setup, notes: &mut Notes) -> Result<()> {
     let ranks = setup.ranks;
-    let kvs = || model.layers.iter().filter_map(Layer::attention).map(|attention| attention.kv);
+    let kvs = || model.layers.iter().filter_map(LayerShape::attention).map(|attention| attention.kv);
     let heads = |kv| match kv {
         Kv::Heads { kv_heads, .. } => Some(kv_heads),
         Kv::Latent { .. } => None,

@@ -1,14 +1,14 @@
 //! A report as JSON: the same fields by the same names.
 
 use super::budget::Longest;
-use super::report::{Group, Report, Total};
+use super::report::{Group, SizeReport, Total};
 use super::savings::{H2o, Lossless, Savings};
-use super::shape::{Attention, Kv, Layer, Span};
+use super::shape::{Attention, Kv, LayerShape, Span};
 use super::sizer::Bytes;
 use mnnkv::json::{ToJson, Writer};
 use mnnkv::status::Result;
 
-impl Report {
+impl SizeReport {
     /// The report as a JSON object with the names of its fields. What was not asked for is absent.
     pub fn json(&self) -> Result<String> {
         Writer::compact(|to| self.write(to))
@@ -20,7 +20,7 @@ fn some(to: &mut Writer, key: &str, value: Option<impl ToJson>) -> Result<()> {
     value.map_or(Ok(()), |value| to.field(key, value))
 }
 
-impl ToJson for Report {
+impl ToJson for SizeReport {
     fn write(&self, to: &mut Writer) -> Result<()> {
         to.object(|to| {
             some(to, "model_type", self.model_type.as_ref())?;
@@ -79,12 +79,12 @@ impl ToJson for Group {
     fn write(&self, to: &mut Writer) -> Result<()> {
         to.object(|to| {
             match self.layer {
-                Layer::Shared => to.field("kind", "shared")?,
-                Layer::Recurrent { state_elements } => {
+                LayerShape::Shared => to.field("kind", "shared")?,
+                LayerShape::Recurrent { state_elements } => {
                     to.field("kind", "recurrent")?;
                     some(to, "state_elements", state_elements)?;
                 }
-                Layer::Attention(Attention { kv, span }) => {
+                LayerShape::Attention(Attention { kv, span }) => {
                     let (kind, most) = match span {
                         Span::Full => ("full", None),
                         Span::Sliding(window) => ("sliding", Some(window)),

@@ -4,7 +4,7 @@ use mnnkv::status::{Result, bail};
 
 /// One decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layer {
+pub enum LayerShape {
     /// A layer with a cache of its own.
     Attention(Attention),
     /// A layer that reads the cache of an earlier one.
@@ -55,12 +55,12 @@ pub enum Span {
     Chunked(u32),
 }
 
-impl Layer {
+impl LayerShape {
     /// What it keeps, if it keeps a cache of its own.
     pub fn attention(&self) -> Option<&Attention> {
         match self {
-            Layer::Attention(attention) => Some(attention),
-            Layer::Shared | Layer::Recurrent { .. } => None,
+            LayerShape::Attention(attention) => Some(attention),
+            LayerShape::Shared | LayerShape::Recurrent { .. } => None,
         }
     }
 }

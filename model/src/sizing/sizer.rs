@@ -1,8 +1,8 @@
 //! Bytes at a length.
 
-use super::element::Element;
+use super::element::CacheElement;
 use super::savings::{H2o, Lossless, Savings, divided};
-use super::shape::{Attention, Kv, Layer, Span};
+use super::shape::{Attention, Kv, LayerShape, Span};
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 
@@ -13,7 +13,7 @@ pub const MAX_TOKENS: u64 = i32::MAX as u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// The type of its elements before any saving.
-    pub element: Element,
+    pub element: CacheElement,
     /// Tensor-parallel ranks, at least 1.
     pub ranks: u32,
     /// Sequences of the asked length, at least 1.
@@ -22,7 +22,7 @@ pub struct Setup {
 
 impl Setup {
     /// One sequence on one rank.
-    pub fn new(element: Element) -> Self {
+    pub fn new(element: CacheElement) -> Self {
         Setup { element, ranks: 1, batch: 1 }
     }
 }
@@ -96,7 +96,7 @@ impl Sizer {
     ///
     /// InvalidArgument: ranks that KV heads cannot be dealt out to, 0 ranks or sequences, ratios below 1. Unsupported:
     /// C8 of elements that have 8 bits or fewer already, or of layers without K and V of their own (MLA).
-    pub fn new(layers: &[Layer], setup: Setup, savings: &Savings) -> Result<Sizer> {
+    pub fn new(layers: &[LayerShape], setup: Setup, savings: &Savings) -> Result<Sizer> {
         if setup.batch == 0 {
             bail!(InvalidArgument, "the batch is 0; at least 1 expected");
         }
@@ -113,7 +113,7 @@ impl Sizer {
             let raw_token = token_bytes(elements, setup.element, number)?;
             let mut c8_token = raw_token;
             if savings.c8 {
-                c8_token = token_bytes(elements, Element::Int8, number)?;
+                c8_token = token_bytes(elements, CacheElement::Int8, number)?;
                 c8_scale_bytes = c8_scale_bytes.saturating_add(scale_bytes(attention, elements, number)?);
             }
             let layer = SizedLayer {
@@ -203,7 +203,7 @@ impl Sizer {
 }
 
 /// Bytes of a layer's token; a token begins at a whole byte.
-pub(super) fn token_bytes(elements: u64, element: Element, layer: u32) -> Result<u64> {
+pub(super) fn token_bytes(elements: u64, element: CacheElement, layer: u32) -> Result<u64> {
     match elements.checked_mul(element.bits()) {
         Some(bits) => Ok(bits.div_ceil(8)),
         None => bail!(InvalidArgument, "layer {layer} has {elements} elements per token; 2^58 or fewer expected"),

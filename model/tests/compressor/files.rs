@@ -90,10 +90,10 @@ fn checkpoints_become_the_bytes_that_the_converter_makes_of_them() {
             Cow::Borrowed(taken)
         };
         let shapes = [(4, 12), (4, 4), (4, 4)];
-        let mut layer = || -> Vec<Linear> {
+        let mut layer = || -> Vec<LinearWeights> {
             let blocks = shapes.iter().cycle().take(12);
             blocks
-                .map(|&(rows, cols)| Linear { rows, cols, weight: take(rows * cols), bias: Some(take(rows)) })
+                .map(|&(rows, cols)| LinearWeights { rows, cols, weight: take(rows * cols), bias: Some(take(rows)) })
                 .collect()
         };
         let mut layers = vec![layer(), layer()];

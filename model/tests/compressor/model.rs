@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
-use mnnkv_model::compressor::{Linear, Weights};
+use mnnkv_model::compressor::{LinearWeights, Weights};
 
 /// How sums are made.
 #[derive(Clone, Copy, PartialEq)]
@@ -24,7 +24,7 @@ impl Arithmetic {
         }
     }
 
-    fn row(self, linear: &Linear, row: usize, x: &[f64]) -> f64 {
+    fn row(self, linear: &LinearWeights, row: usize, x: &[f64]) -> f64 {
         let weight = |col: usize| self.stored(linear.weight[row * linear.cols + col].into());
         let bias = linear.bias.as_ref().map_or(0.0, |bias| self.stored(bias[row].into()));
         if self == Arithmetic::Exact {
@@ -34,7 +34,7 @@ impl Arithmetic {
         self.stored((sum + bias as f32).into())
     }
 
-    fn network(self, blocks: &[Linear], x: &[f64]) -> Vec<f64> {
+    fn network(self, blocks: &[LinearWeights], x: &[f64]) -> Vec<f64> {
         let mut x = x.to_vec();
         for (slot, linear) in blocks.iter().enumerate() {
             let y = (0..linear.rows).map(|row| self.row(linear, row, &x));

@@ -2,12 +2,12 @@
 
 use crate::directory::{Directory, f32s, folder, i32s};
 use mnnkv::status::Status;
-use mnnkv_model::msmodelslim::{MemoryFolder, Model, Report, Severity, check_folder, check_path};
+use mnnkv_model::msmodelslim::{CheckReport, MemoryFolder, Model, Severity, check_folder, check_path};
 use safetensors::Dtype;
 use serde_json::json;
 
 /// Findings as "error missing_tensor m.a.weight".
-fn lines(report: &Report) -> Vec<String> {
+fn lines(report: &CheckReport) -> Vec<String> {
     let line = |f: &mnnkv_model::msmodelslim::Finding| {
         assert!(!f.text.is_empty());
         format!("{} {} {}", f.severity.word(), f.kind.word(), f.tensor).trim_end().to_owned()

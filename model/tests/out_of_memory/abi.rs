@@ -5,9 +5,9 @@ use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::status::{MNNKV_OK, mnnkv_status};
 use mnnkv::ffi::version::MNNKV_ABI_VERSION;
 use mnnkv::status::{Error, Result, Status};
+use mnnkv_model::ffi::c8::*;
 use mnnkv_model::ffi::compressor::*;
 use mnnkv_model::ffi::compressor_caches::*;
-use mnnkv_model::ffi::kv_int8::*;
 use mnnkv_model::ffi::msmodelslim::*;
 use mnnkv_model::ffi::sizing::*;
 use std::ffi::{CString, c_char};
@@ -142,18 +142,16 @@ fn rows_are_compressed_or_left() {
 fn int8_caches_are_measured() {
     // SAFETY: all pointers are live for the calls; structs of integers, floats and pointers may be zeros.
     unsafe {
-        let mut shape: mnnkv_kv_int8_shape = std::mem::zeroed();
-        shape.struct_size = size_of::<mnnkv_kv_int8_shape>() as u32;
+        let mut shape: mnnkv_c8_shape = std::mem::zeroed();
+        shape.struct_size = size_of::<mnnkv_c8_shape>() as u32;
         (shape.dtype, shape.order, shape.kv_heads, shape.head_dim, shape.tokens) = (3, 1, 2, 4, 3);
         let (values, scale, offset) = (vec![0f32; 24], vec![0.5f32; 8], vec![0f32; 8]);
-        let mut scales: mnnkv_kv_int8_scales = std::mem::zeroed();
-        scales.struct_size = size_of::<mnnkv_kv_int8_scales>() as u32;
+        let mut scales: mnnkv_c8_scales = std::mem::zeroed();
+        scales.struct_size = size_of::<mnnkv_c8_scales>() as u32;
         (scales.channels, scales.scale, scales.offset) = (8, scale.as_ptr(), offset.as_ptr());
-        let mut figures: mnnkv_kv_int8_figures = std::mem::zeroed();
-        figures.struct_size = size_of::<mnnkv_kv_int8_figures>() as u32;
-        each("mnnkv_kv_int8_measure", || {
-            mnnkv_kv_int8_measure(&shape, values.as_ptr().cast(), 96, &scales, &mut figures)
-        });
+        let mut figures: mnnkv_c8_figures = std::mem::zeroed();
+        figures.struct_size = size_of::<mnnkv_c8_figures>() as u32;
+        each("mnnkv_c8_measure", || mnnkv_c8_measure(&shape, values.as_ptr().cast(), 96, &scales, &mut figures));
     }
 }
 

@@ -4,12 +4,12 @@ use crate::directory::{Directory, folder};
 use crate::failing_allocator::{Refused, each_allocation, refusing};
 use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, Status};
-use mnnkv_model::compressor::{Compressor, Options, Tokens, Workspace};
+use mnnkv_model::c8;
+use mnnkv_model::compressor::{Compressor, CompressorOptions, Tokens, Workspace};
 use mnnkv_model::file::{ModelFile, NewFile};
-use mnnkv_model::kv_int8;
 use mnnkv_model::msmodelslim::{Model, NormUse, Tag, WriteOptions, Writer, check_folder, check_path};
 use mnnkv_model::safetensors;
-use mnnkv_model::sizing::{self, Element, H2o, Lossless, Report, Request, Savings, Setup};
+use mnnkv_model::sizing::{self, CacheElement, H2o, Lossless, Request, Savings, Setup, SizeReport};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +69,7 @@ fn compressors_are_read_and_written() {
 #[test]
 fn compressors_run() {
     let file = Compressor::read(&fs::read(testdata("compressor/std_fp16_12.bin")).unwrap()[..]).unwrap();
-    let plan = file.plan(64, &Options { image_len: 24, ..Options::default() }).unwrap();
+    let plan = file.plan(64, &CompressorOptions { image_len: 24, ..CompressorOptions::default() }).unwrap();
     let tokens = Tokens { dtype: Dtype::F16, heads: 2 };
     let row = 2 * file.head_dim() * 2;
     let rows = vec![0; plan.len() * row];
@@ -87,7 +87,7 @@ fn compressors_run() {
 fn a_workspace_survives_refused_memory() {
     let bytes = fs::read(testdata("compressor/std_fp32_12.bin")).unwrap();
     let file = Compressor::read(&bytes[..]).unwrap();
-    let plan = file.plan(14, &Options { image_len: 7, ..Options::default() }).unwrap();
+    let plan = file.plan(14, &CompressorOptions { image_len: 7, ..CompressorOptions::default() }).unwrap();
     let tokens = Tokens { dtype: Dtype::F32, heads: 8 };
     let row = 4 * 4 * 8;
     let input = vec![0x3E; plan.len() * row];
@@ -250,7 +250,7 @@ fn directories_are_written_whole_or_not_at_all() {
 fn configs_are_sized() {
     let savings = Savings { h2o: Some(H2o::new(3.5)), c8: false, lossless: Some(Lossless::new(1.5)) };
     let request = Request {
-        setup: Setup { ranks: 64, ..Setup::new(Element::F16) },
+        setup: Setup { ranks: 64, ..Setup::new(CacheElement::F16) },
         savings,
         contexts: vec![1000, 1_000_000],
         budget: Some(1 << 40),
@@ -258,7 +258,7 @@ fn configs_are_sized() {
     for path in entries("configs") {
         let name = path.file_name().unwrap().display().to_string();
         let json = fs::read(&path).unwrap();
-        each_allocation(&name, || Report::new(&sizing::Model::from_config(&json)?, &request)?.json());
+        each_allocation(&name, || SizeReport::new(&sizing::ModelConfig::from_config(&json)?, &request)?.json());
     }
     for config in [
         r#"{"num_hidden_layers": "tw\u006f"}"#,
@@ -268,21 +268,21 @@ fn configs_are_sized() {
             "sliding_window_pattern": "LG", "torch_dtype": "int3", "index_head_dim": 3}"#,
         r#"{"num_hidden_layers": 2, "layer_types": [{"a": [1, 2, {"b": null}]}, ]}"#,
     ] {
-        each_allocation(config, || sizing::Model::from_config(config.as_bytes()));
+        each_allocation(config, || sizing::ModelConfig::from_config(config.as_bytes()));
     }
 }
 
 #[test]
 fn int8_caches_are_measured() {
-    let shape = kv_int8::Shape::new(Dtype::F32, kv_int8::Order::HeadTokenDim, 2, 4, 3).unwrap();
+    let shape = c8::CacheShape::new(Dtype::F32, c8::Order::HeadTokenDim, 2, 4, 3).unwrap();
     let (values, scales) = (vec![0; shape.bytes()], vec![0.5; 8]);
     let offsets = vec![0.0; 8];
-    let scales = kv_int8::Scales::new(&scales, &offsets).unwrap();
-    each_allocation("errors", || kv_int8::errors(&shape, &values, &scales));
+    let scales = c8::Scales::new(&scales, &offsets).unwrap();
+    each_allocation("errors", || c8::errors(&shape, &values, &scales));
     let (mut min, mut max) = (vec![0.0; 8], vec![0.0; 8]);
     each_allocation("update", || {
-        kv_int8::ranges::clear(&mut min, &mut max);
-        kv_int8::ranges::update(&shape, &values, &mut min, &mut max)
+        c8::ranges::clear(&mut min, &mut max);
+        c8::ranges::update(&shape, &values, &mut min, &mut max)
     });
 }
 

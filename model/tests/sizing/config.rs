@@ -2,7 +2,7 @@
 
 use super::{model, notes_say, parse, plain, refusal, says};
 use mnnkv::status::Status;
-use mnnkv_model::sizing::{Attention, Element, Kv, Layer, MAX_CONFIG_BYTES, MAX_LAYERS, Model, Span};
+use mnnkv_model::sizing::{Attention, CacheElement, Kv, LayerShape, MAX_CONFIG_BYTES, MAX_LAYERS, ModelConfig, Span};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -83,15 +83,15 @@ fn what_is_no_config_is_refused() {
     for (text, word) in
         [("", "not JSON"), ("[1]", "a list of 1"), ("{\"a\":", "not JSON"), ("7", "is 7"), ("\u{feff}{}", "JSON")]
     {
-        let error = Model::from_config(text.as_bytes()).unwrap_err();
+        let error = ModelConfig::from_config(text.as_bytes()).unwrap_err();
         assert_eq!(error.status(), Status::InvalidArgument, "{text}");
         says(error.message(), &[word]);
     }
     let mut long = small(json!({})).to_string().into_bytes();
     long.resize(MAX_CONFIG_BYTES, b' ');
-    Model::from_config(&long).unwrap();
+    ModelConfig::from_config(&long).unwrap();
     long.push(b' ');
-    says(Model::from_config(&long).unwrap_err().message(), &["4194305", "4194304"]);
+    says(ModelConfig::from_config(&long).unwrap_err().message(), &["4194305", "4194304"]);
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn an_explicit_null_rank_means_heads() {
 fn intervals_of_hybrids_are_assumed_with_a_note_or_given() {
     assert_eq!(spans(json!({"full_attention_interval": 2})), [None, FULL, None, FULL]);
     let model = parse(small(json!({"model_type": "qwen3_next", "head_dim": 8}))).unwrap();
-    assert!(model.layers[..3].iter().all(|layer| *layer == Layer::Recurrent { state_elements: None }));
+    assert!(model.layers[..3].iter().all(|layer| *layer == LayerShape::Recurrent { state_elements: None }));
     notes_say(&model.notes, &["full_attention_interval", "4 is assumed"]);
 }
 
@@ -292,23 +292,23 @@ fn intervals_of_hybrids_are_assumed_with_a_note_or_given() {
 fn element_types_go_by_many_names() {
     let element = |name: &str| parse(small(json!({"torch_dtype": name}))).unwrap();
     for (name, expected) in [
-        ("float16", Element::F16),
-        ("torch.bfloat16", Element::Bf16),
-        ("FP32", Element::F32),
-        ("float8_e4m3fn", Element::Fp8),
-        ("int8", Element::Int8),
-        ("int4", Element::Int4),
+        ("float16", CacheElement::F16),
+        ("torch.bfloat16", CacheElement::Bf16),
+        ("FP32", CacheElement::F32),
+        ("float8_e4m3fn", CacheElement::Fp8),
+        ("int8", CacheElement::Int8),
+        ("int4", CacheElement::Int4),
     ] {
         assert_eq!(element(name).element, Some(expected), "{name}");
     }
     let odd = element("posit16");
     assert_eq!(odd.element, None);
     notes_say(&odd.notes, &["posit16"]);
-    assert_eq!(parse(small(json!({"dtype": "float16"}))).unwrap().element, Some(Element::F16));
+    assert_eq!(parse(small(json!({"dtype": "float16"}))).unwrap().element, Some(CacheElement::F16));
     assert_eq!(parse(small(json!({}))).unwrap().element, None);
     for code in 0..12 {
-        match Element::from_code(code, "element") {
-            Ok(element) => assert_eq!((element.code(), Element::from_name(element.name())), (code, Some(element))),
+        match CacheElement::from_code(code, "element") {
+            Ok(element) => assert_eq!((element.code(), CacheElement::from_name(element.name())), (code, Some(element))),
             Err(error) => says(error.message(), &[&format!("element is {code}")]),
         }
     }
@@ -417,7 +417,7 @@ proptest! {
 fn cutting_a_config_anywhere_is_an_error() {
     let text = small(json!({"model_type": "llama"})).to_string();
     for end in 0..text.len() {
-        assert!(Model::from_config(&text.as_bytes()[..end]).is_err(), "{end}");
+        assert!(ModelConfig::from_config(&text.as_bytes()[..end]).is_err(), "{end}");
     }
     assert!(!model("gpt2").layers.is_empty());
 }

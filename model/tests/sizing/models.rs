@@ -1,14 +1,14 @@
 //! Public models, with the arithmetic by hand.
 
 use super::{model, notes_say, plain};
-use mnnkv_model::sizing::{Element, Kv, Layer, Model, Savings, Setup, Sizer, Span};
+use mnnkv_model::sizing::{CacheElement, Kv, LayerShape, ModelConfig, Savings, Setup, Sizer, Span};
 
-fn on_ranks(model: &Model, ranks: u32) -> u64 {
-    let setup = Setup { ranks, ..Setup::new(Element::F16) };
+fn on_ranks(model: &ModelConfig, ranks: u32) -> u64 {
+    let setup = Setup { ranks, ..Setup::new(CacheElement::F16) };
     Sizer::new(&model.layers, setup, &Savings::default()).unwrap().bytes_per_token().unwrap()
 }
 
-fn spans(model: &Model) -> Vec<Span> {
+fn spans(model: &ModelConfig) -> Vec<Span> {
     model.layers.iter().map(|layer| layer.attention().unwrap().span).collect()
 }
 
@@ -83,7 +83,7 @@ fn gemma_2_slides_in_every_other_layer_beginning_with_the_first() {
     assert_eq!(sizer.bytes(8192).unwrap().raw, 21 * 8192 * token + 21 * 4096 * token);
     assert_eq!(sizer.bytes_per_late_token().unwrap(), 21 * token);
     notes_say(&model.notes, &["sliding_window_pattern", "one layer in 2", "gemma2"]);
-    assert_eq!(model.element, Some(Element::F32));
+    assert_eq!(model.element, Some(CacheElement::F32));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn gemma_3_sees_everything_in_every_sixth_layer() {
         assert_eq!(sizer.bytes(1000).unwrap().raw, layers * 1000 * token, "{name}");
         assert_eq!(sizer.bytes(131_072).unwrap().raw, (full * 131_072 + (layers - full) * 1024) * token, "{name}");
         assert_eq!(model.model_type.as_deref(), Some("gemma3_text"), "{name}");
-        assert_eq!(model.element, Some(Element::Bf16), "{name}");
+        assert_eq!(model.element, Some(CacheElement::Bf16), "{name}");
     }
     let thin = model("gemma-3-4b-it");
     notes_say(&thin.notes, &["text_config.num_attention_heads", "8 is assumed", "gemma3_text"]);
@@ -110,7 +110,7 @@ fn gemma_3_sees_everything_in_every_sixth_layer() {
 fn the_last_layers_of_gemma_3n_have_no_cache_of_their_own() {
     let model = model("gemma-3n-e4b");
     assert_eq!(model.layers.len(), 35);
-    assert!(model.layers[20..].iter().all(|layer| *layer == Layer::Shared));
+    assert!(model.layers[20..].iter().all(|layer| *layer == LayerShape::Shared));
     // Of the first 20, every fifth sees everything.
     let token = 2 * 2 * 256 * 2;
     assert_eq!(plain(&model.layers).bytes(10_000).unwrap().raw, (4 * 10_000 + 16 * 512) * token);
@@ -138,7 +138,7 @@ fn linear_layers_have_no_cache_and_their_state_is_told() {
     assert_eq!(attending, [3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47]);
     // A matrix of 128 x 128 for each of 32 value heads; the convolution looks back at 3 steps of q, k and v.
     let state = 32 * 128 * 128 + (16 * 128 + 16 * 128 + 32 * 128) * 3;
-    assert_eq!(model.layers[0], Layer::Recurrent { state_elements: Some(state) });
+    assert_eq!(model.layers[0], LayerShape::Recurrent { state_elements: Some(state) });
     notes_say(&model.notes, &["36 recurrent layers", &state.to_string(), "in no sum"]);
 }
 

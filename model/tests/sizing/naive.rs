@@ -7,7 +7,7 @@ use mnnkv_model::sizing::*;
 use proptest::prelude::*;
 
 /// Bits of a token of a layer on a rank, head by head.
-fn token_bits(kv: Kv, element: Element, ranks: u32) -> u64 {
+fn token_bits(kv: Kv, element: CacheElement, ranks: u32) -> u64 {
     let elements = match kv {
         Kv::Heads { kv_heads, head_dim } => {
             // Rank 0 has the heads that are its own, or a copy of one.
@@ -17,20 +17,20 @@ fn token_bits(kv: Kv, element: Element, ranks: u32) -> u64 {
         Kv::Latent { kv_lora_rank, qk_rope_head_dim } => u64::from(kv_lora_rank + qk_rope_head_dim),
     };
     let bits = match element {
-        Element::F32 => 32,
-        Element::F16 | Element::Bf16 => 16,
-        Element::Int8 | Element::Fp8 => 8,
-        Element::Int4 => 4,
+        CacheElement::F32 => 32,
+        CacheElement::F16 | CacheElement::Bf16 => 16,
+        CacheElement::Int8 | CacheElement::Fp8 => 8,
+        CacheElement::Int4 => 4,
     };
     elements * bits
 }
 
 /// Every token of every sequence in every layer, one after the other.
-fn count(all: &[Layer], setup: Setup, tokens: u64) -> u64 {
+fn count(all: &[LayerShape], setup: Setup, tokens: u64) -> u64 {
     let mut bytes = 0;
     for _ in 0..setup.batch {
         for layer in all {
-            let Layer::Attention(Attention { kv, span }) = layer else { continue };
+            let LayerShape::Attention(Attention { kv, span }) = layer else { continue };
             for position in 0..tokens {
                 let kept = match span {
                     Span::Full => true,
@@ -47,21 +47,21 @@ fn count(all: &[Layer], setup: Setup, tokens: u64) -> u64 {
     bytes
 }
 
-fn any_layer() -> impl Strategy<Value = Layer> {
+fn any_layer() -> impl Strategy<Value = LayerShape> {
     let heads = (0u32..4, 1u32..20).prop_map(|(log, head_dim)| Kv::Heads { kv_heads: 1 << log, head_dim });
     let latent =
         (1u32..20, 0u32..5).prop_map(|(kv_lora_rank, qk_rope_head_dim)| Kv::Latent { kv_lora_rank, qk_rope_head_dim });
     let kv = prop_oneof![3 => heads, 1 => latent];
     let span = prop_oneof![Just(Span::Full), (1u32..40).prop_map(Span::Sliding), (1u32..40).prop_map(Span::Chunked)];
     prop_oneof![
-        6 => (kv, span).prop_map(|(kv, span)| Layer::Attention(Attention { kv, span })),
-        1 => Just(Layer::Shared),
-        1 => Just(Layer::Recurrent { state_elements: Some(7) }),
+        6 => (kv, span).prop_map(|(kv, span)| LayerShape::Attention(Attention { kv, span })),
+        1 => Just(LayerShape::Shared),
+        1 => Just(LayerShape::Recurrent { state_elements: Some(7) }),
     ]
 }
 
-fn any_element() -> impl Strategy<Value = Element> {
-    use Element::*;
+fn any_element() -> impl Strategy<Value = CacheElement> {
+    use CacheElement::*;
     prop::sample::select(vec![F16, Bf16, F32, Int8, Fp8, Int4])
 }
 
@@ -140,7 +140,7 @@ fn a_budget_that_holds_every_window_bounds_nothing() {
 #[test]
 fn bytes_that_do_not_fit_64_bits_are_an_error_and_fit_no_budget() {
     let all = layers(4, 1 << 16, 1 << 14, Span::Full);
-    let setup = Setup { batch: 1 << 20, ..Setup::new(Element::F32) };
+    let setup = Setup { batch: 1 << 20, ..Setup::new(CacheElement::F32) };
     let sizer = Sizer::new(&all, setup, &Savings::default()).unwrap();
     // A token takes 2^2 * 2 * 2^30 * 2^2 * 2^20 = 2^55 bytes.
     assert_eq!(sizer.bytes(511).unwrap().raw, 511 << 55);
@@ -160,7 +160,7 @@ fn the_largest_shapes_are_sized_or_refused_without_overflow() {
     for _ in 0..2000 {
         let mut pick = || extremes[random.below(extremes.len())];
         let all = layers(3, pick(), pick(), if pick() % 2 == 0 { Span::Full } else { Span::Sliding(pick()) });
-        let setup = Setup { element: Element::F32, ranks: pick(), batch: pick() };
+        let setup = Setup { element: CacheElement::F32, ranks: pick(), batch: pick() };
         if let Ok(sizer) = Sizer::new(&all, setup, &Savings::default()) {
             let _ = (sizer.bytes(MAX_TOKENS), sizer.bytes_per_token(), sizer.longest(u64::MAX));
         }
@@ -170,7 +170,7 @@ fn the_largest_shapes_are_sized_or_refused_without_overflow() {
 #[test]
 fn ranks_that_heads_cannot_be_dealt_out_to_are_refused() {
     let refused = |heads, ranks, batch| {
-        let setup = Setup { element: Element::F16, ranks, batch };
+        let setup = Setup { element: CacheElement::F16, ranks, batch };
         Sizer::new(&layers(1, heads, 64, Span::Full), setup, &Savings::default()).err().unwrap()
     };
     for (heads, ranks) in [(8, 3), (8, 5), (8, 7), (7, 2), (32, 12)] {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 fn request() -> Request {
     Request {
-        setup: Setup { element: Element::F16, ranks: 2, batch: 1 },
+        setup: Setup { element: CacheElement::F16, ranks: 2, batch: 1 },
         savings: Savings { h2o: Some(H2o::new(3.5)), c8: true, lossless: Some(Lossless::new(1.25)) },
         contexts: vec![1000, 35_000],
         budget: Some(8 << 30),
@@ -16,7 +16,7 @@ fn request() -> Request {
 
 #[test]
 fn a_report_has_what_was_asked() {
-    let report = Report::new(&model("llama-3-8b"), &request()).unwrap();
+    let report = SizeReport::new(&model("llama-3-8b"), &request()).unwrap();
     assert_eq!((report.layers, report.max_context), (32, Some(8192)));
     // On each of two ranks 4 of 8 KV heads.
     let token = 2 * 4 * 128 * 2;
@@ -50,27 +50,27 @@ fn lossless_alone_is_for_the_layers_that_it_would_be_with_eviction() {
     let h2o = H2o { first_layer: 30, ..H2o::new(3.5) };
     let savings = Savings { h2o: Some(h2o), c8: false, lossless: Some(lossless) };
     let request = Request { savings, contexts: vec![7000], ..request() };
-    let report = Report::new(&model("llama-3-8b"), &request).unwrap();
+    let report = SizeReport::new(&model("llama-3-8b"), &request).unwrap();
     assert_eq!(report.totals[0].alone.lossless, Some((30 * 7000 + 2 * 3500) * 2048));
     assert_eq!(report.totals[0].alone.c8, None);
 }
 
 #[test]
 fn layers_that_are_alike_are_one_group() {
-    let report = Report::new(
+    let report = SizeReport::new(
         &model("gemma-3n-e4b"),
-        &Request { setup: Setup::new(Element::F16), savings: Savings::default(), contexts: vec![], budget: None },
+        &Request { setup: Setup::new(CacheElement::F16), savings: Savings::default(), contexts: vec![], budget: None },
     )
     .unwrap();
     let groups: Vec<_> =
         report.groups.iter().map(|g| (g.numbers[0], g.numbers.len(), g.layer_bytes_per_token)).collect();
     assert_eq!(groups, [(0, 16, 2048), (4, 4, 2048), (20, 15, 0)]);
-    assert_eq!(report.groups[2].layer, Layer::Shared);
+    assert_eq!(report.groups[2].layer, LayerShape::Shared);
 }
 
 #[test]
 fn json_has_the_fields_by_their_names() {
-    let json = Report::new(&model("qwen3-next-80b"), &Request { budget: None, ..request() });
+    let json = SizeReport::new(&model("qwen3-next-80b"), &Request { budget: None, ..request() });
     let json: Value = serde_json::from_str(&json.unwrap().json().unwrap()).unwrap();
     assert_eq!(json["model_type"], "qwen3_next");
     assert_eq!(json["element"], "f16");
@@ -93,7 +93,7 @@ fn json_has_the_fields_by_their_names() {
     assert_eq!(json.get("longest"), None);
 
     let sliding = Request { savings: Savings::default(), budget: Some(0), contexts: vec![], ..request() };
-    let json = Report::new(&model("mistral-7b-v0.1"), &sliding).unwrap().json().unwrap();
+    let json = SizeReport::new(&model("mistral-7b-v0.1"), &sliding).unwrap().json().unwrap();
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["groups"][0]["kind"], "sliding");
     assert_eq!(json["groups"][0]["most_tokens"], 4096);
@@ -104,9 +104,9 @@ fn json_has_the_fields_by_their_names() {
 #[test]
 fn more_copies_than_a_model_has_heads_are_told() {
     let notes = |name, ranks| {
-        let setup = Setup { ranks, ..Setup::new(Element::F16) };
+        let setup = Setup { ranks, ..Setup::new(CacheElement::F16) };
         let request = Request { setup, savings: Savings::default(), ..request() };
-        Report::new(&model(name), &request).unwrap().notes
+        SizeReport::new(&model(name), &request).unwrap().notes
     };
     notes_say(&notes("qwen2.5-1.5b-instruct", 4), &["4 ranks share 2 KV heads"]);
     notes_say(&notes("qwen2.5-1.5b-instruct", 3), &["no multiple", "refuse"]);
@@ -116,13 +116,13 @@ fn more_copies_than_a_model_has_heads_are_told() {
 #[test]
 fn a_report_is_whole_or_an_error() {
     let llama = model("llama-3-8b");
-    let status = |request: &Request| Report::new(&llama, request).unwrap_err().status();
+    let status = |request: &Request| SizeReport::new(&llama, request).unwrap_err().status();
     assert_eq!(status(&Request { contexts: vec![1, MAX_TOKENS + 1], ..request() }), Status::InvalidArgument);
     assert_eq!(status(&Request { contexts: vec![1; 1025], ..request() }), Status::InvalidArgument);
-    let int8 = Setup::new(Element::Int8);
+    let int8 = Setup::new(CacheElement::Int8);
     assert_eq!(status(&Request { setup: int8, ..request() }), Status::Unsupported);
     // On one rank it fits 64 bits, on all of them it does not.
-    let setup = Setup { element: Element::F32, ranks: u32::MAX, batch: 1 };
+    let setup = Setup { element: CacheElement::F32, ranks: u32::MAX, batch: 1 };
     let savings = Savings::default();
     assert_eq!(status(&Request { setup, savings, contexts: vec![1 << 30], budget: None }), Status::InvalidArgument);
 }

@@ -7,12 +7,12 @@ use mnnkv_model::sizing::*;
 /// Bytes of a token of a layer in these tests: 2 x 4 heads x 64 x 2 bytes.
 const TOKEN: u64 = 1024;
 
-fn eight_layers() -> Vec<Layer> {
+fn eight_layers() -> Vec<LayerShape> {
     layers(8, 4, 64, Span::Full)
 }
 
-fn sizer_of(layers: &[Layer], savings: Savings) -> Sizer {
-    Sizer::new(layers, Setup::new(Element::F16), &savings).unwrap()
+fn sizer_of(layers: &[LayerShape], savings: Savings) -> Sizer {
+    Sizer::new(layers, Setup::new(CacheElement::F16), &savings).unwrap()
 }
 
 fn with_h2o(h2o: H2o) -> Sizer {
@@ -71,7 +71,7 @@ fn a_window_and_an_eviction_do_not_multiply() {
 
 #[test]
 fn c8_halves_f16_and_quarters_f32_and_its_scales_are_told() {
-    for (element, share) in [(Element::F16, 2), (Element::Bf16, 2), (Element::F32, 4)] {
+    for (element, share) in [(CacheElement::F16, 2), (CacheElement::Bf16, 2), (CacheElement::F32, 4)] {
         let savings = Savings { c8: true, ..Savings::default() };
         let sizer = Sizer::new(&eight_layers(), Setup::new(element), &savings).unwrap();
         let bytes = sizer.bytes(1000).unwrap();
@@ -86,12 +86,12 @@ fn c8_halves_f16_and_quarters_f32_and_its_scales_are_told() {
 #[test]
 fn c8_of_what_is_small_already_or_has_no_channels_is_refused() {
     let savings = Savings { c8: true, ..Savings::default() };
-    for element in [Element::Int8, Element::Fp8, Element::Int4] {
+    for element in [CacheElement::Int8, CacheElement::Fp8, CacheElement::Int4] {
         let error = Sizer::new(&eight_layers(), Setup::new(element), &savings).err().unwrap();
         assert_eq!(error.status(), Status::Unsupported);
         says(error.message(), &["C8", element.name()]);
     }
-    let error = Sizer::new(&model("deepseek-v3").layers, Setup::new(Element::Bf16), &savings).err().unwrap();
+    let error = Sizer::new(&model("deepseek-v3").layers, Setup::new(CacheElement::Bf16), &savings).err().unwrap();
     assert_eq!(error.status(), Status::Unsupported);
     says(error.message(), &["C8", "layer 0", "MLA"]);
 }
@@ -147,7 +147,7 @@ fn savings_act_one_after_the_other() {
         c8: true,
         lossless: Some(Lossless { ratio: 1.25, front_layers: 0, h2o_layers: true, hot_tokens: 0 }),
     };
-    let setup = Setup { element: Element::Bf16, ranks: 2, batch: 3 };
+    let setup = Setup { element: CacheElement::Bf16, ranks: 2, batch: 3 };
     let bytes = Sizer::new(&eight_layers(), setup, &savings).unwrap().bytes(4000).unwrap();
     // On a rank 2 of 4 heads: 512 bytes a token.
     assert_eq!(bytes.raw, 3 * 8 * 4000 * 512);
@@ -164,14 +164,14 @@ fn ratios_and_ranges_no_session_would_take_are_refused() {
             Savings { h2o: Some(H2o::new(ratio)), ..Savings::default() },
             Savings { lossless: Some(Lossless::new(ratio)), ..Savings::default() },
         ] {
-            let error = Sizer::new(&eight_layers(), Setup::new(Element::F16), &savings).err().unwrap();
+            let error = Sizer::new(&eight_layers(), Setup::new(CacheElement::F16), &savings).err().unwrap();
             assert_eq!(error.status(), Status::InvalidArgument);
             says(error.message(), &["ratio", &ratio.to_string(), "1 to 1000000"]);
         }
     }
     let h2o = Some(H2o { first_layer: 3, last_layer: Some(2), ..H2o::new(2.0) });
     let savings = Savings { h2o, ..Savings::default() };
-    let error = Sizer::new(&eight_layers(), Setup::new(Element::F16), &savings).err().unwrap();
+    let error = Sizer::new(&eight_layers(), Setup::new(CacheElement::F16), &savings).err().unwrap();
     says(error.message(), &["last layer", "2", "3"]);
 }
 
@@ -179,8 +179,8 @@ fn ratios_and_ranges_no_session_would_take_are_refused() {
 fn savings_that_save_nothing_are_told() {
     let model = model("llama-3-8b");
     let notes = |savings| {
-        let request = Request { setup: Setup::new(Element::F16), savings, contexts: vec![100_000], budget: None };
-        Report::new(&model, &request).unwrap().notes
+        let request = Request { setup: Setup::new(CacheElement::F16), savings, contexts: vec![100_000], budget: None };
+        SizeReport::new(&model, &request).unwrap().notes
     };
     let h2o = Some(H2o { first_layer: 32, ..H2o::new(2.0) });
     notes_say(&notes(Savings { h2o, ..Savings::default() }), &["begins at layer 32", "nothing is evicted"]);

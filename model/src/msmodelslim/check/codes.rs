@@ -2,8 +2,8 @@
 
 use super::{Checker, WINDOW, some};
 use crate::msmodelslim::files::Located;
-use crate::msmodelslim::finding::Kind;
-use crate::msmodelslim::layers::Linear;
+use crate::msmodelslim::finding::FindingKind;
+use crate::msmodelslim::layers::QuantizedLinear;
 use crate::msmodelslim::packed_scale::PackedScale;
 use crate::names::Name;
 use crate::safetensors::Dtype;
@@ -14,7 +14,7 @@ use mnnkv::sys::memory;
 const PRODUCT_TOLERANCE: f32 = 1.0 / 128.0;
 
 impl Checker<'_> {
-    pub(super) fn linear(&mut self, linear: &Linear) -> Result<()> {
+    pub(super) fn linear(&mut self, linear: &QuantizedLinear) -> Result<()> {
         for part in ["weight_scale", "input_scale"] {
             self.scales(linear.part(part))?;
         }
@@ -24,7 +24,7 @@ impl Checker<'_> {
         if !linear.tag.needs_weight_scale() {
             let word = linear.tag.word();
             let expected = memory::format(format_args!("0, since weights of type {word} are read without an offset,"))?;
-            self.zeros(linear.part("weight_offset"), Kind::OffsetOutOfRange, &expected)?;
+            self.zeros(linear.part("weight_offset"), FindingKind::OffsetOutOfRange, &expected)?;
         }
         self.deq_scales(linear.part("deq_scale"))?;
         if linear.error.is_some() {
@@ -44,7 +44,7 @@ impl Checker<'_> {
     }
 
     /// Looks at the codes of a weight; the sums of its rows, where they are of use.
-    fn codes(&mut self, linear: &Linear) -> Result<Option<Vec<i64>>> {
+    fn codes(&mut self, linear: &QuantizedLinear) -> Result<Option<Vec<i64>>> {
         let Some(weight) = self.whole(linear.part("weight")) else { return Ok(None) };
         let symmetric = !linear.tag.needs_weight_scale() || self.is_zero(linear.part("weight_offset"))?;
         let static_input = linear.tag.has_static_input();
@@ -76,7 +76,7 @@ impl Checker<'_> {
                 at / k,
                 at % k
             );
-            self.warn(weight, Kind::SuspiciousCode, text)?;
+            self.warn(weight, FindingKind::SuspiciousCode, text)?;
         }
         Ok((read && static_input).then_some(sums))
     }
@@ -96,7 +96,7 @@ impl Checker<'_> {
     }
 
     /// deq_scale = input_scale * weight_scale, where all three are there.
-    fn products(&mut self, linear: &Linear) -> Result<()> {
+    fn products(&mut self, linear: &QuantizedLinear) -> Result<()> {
         let (Some(deq), Some(weight), Some(input)) = (
             self.whole(linear.part("deq_scale")),
             self.whole(linear.part("weight_scale")),
@@ -122,7 +122,7 @@ impl Checker<'_> {
                         deq.tensor.name,
                         begin + i as u64
                     );
-                    return self.error(deq, Kind::ScaleProductMismatch, text);
+                    return self.error(deq, FindingKind::ScaleProductMismatch, text);
                 }
             }
             begin += count;
@@ -131,7 +131,7 @@ impl Checker<'_> {
     }
 
     /// quant_bias = bias / deq_scale - sum of the row's codes * input_offset, where nothing else was added to it.
-    fn corrections(&mut self, linear: &Linear, sums: &[i64]) -> Result<()> {
+    fn corrections(&mut self, linear: &QuantizedLinear, sums: &[i64]) -> Result<()> {
         let (Some(quant_bias), Some(deq), Some(offset)) = (
             self.whole(linear.part("quant_bias")),
             self.whole(linear.part("deq_scale")),
@@ -166,7 +166,7 @@ impl Checker<'_> {
                         begin + i as u64,
                         bias + correction
                     );
-                    return self.warn(quant_bias, Kind::QuantBiasMismatch, text);
+                    return self.warn(quant_bias, FindingKind::QuantBiasMismatch, text);
                 }
             }
             begin += count;

@@ -4,7 +4,7 @@ mod codes;
 mod numbers;
 
 use super::files::{Files, Located};
-use super::finding::{Findings, Kind, Severity};
+use super::finding::{FindingKind, Findings, Severity};
 use super::layers::{Layers, Sibling, siblings};
 use crate::names::Name;
 use mnnkv::status::Result;
@@ -39,15 +39,21 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    fn error(&mut self, located: Located<'_>, kind: Kind, text: fmt::Arguments<'_>) -> Result<()> {
+    fn error(&mut self, located: Located<'_>, kind: FindingKind, text: fmt::Arguments<'_>) -> Result<()> {
         self.fault(located, Severity::Error, kind, text)
     }
 
-    fn warn(&mut self, located: Located<'_>, kind: Kind, text: fmt::Arguments<'_>) -> Result<()> {
+    fn warn(&mut self, located: Located<'_>, kind: FindingKind, text: fmt::Arguments<'_>) -> Result<()> {
         self.fault(located, Severity::Warning, kind, text)
     }
 
-    fn fault(&mut self, located: Located<'_>, severity: Severity, kind: Kind, text: fmt::Arguments<'_>) -> Result<()> {
+    fn fault(
+        &mut self,
+        located: Located<'_>,
+        severity: Severity,
+        kind: FindingKind,
+        text: fmt::Arguments<'_>,
+    ) -> Result<()> {
         self.findings.add(severity, kind, &located.tensor.name, &located.file.name, text).map(drop)
     }
 
@@ -100,7 +106,7 @@ impl<'a> Checker<'a> {
                         "{} is {scale}, {} is {expected}; runtimes that load them as one linear refuse that",
                         located.tensor.name, first.tensor.name
                     );
-                    self.warn(located, Kind::FusionMismatch, text)?;
+                    self.warn(located, FindingKind::FusionMismatch, text)?;
                 }
             }
         }

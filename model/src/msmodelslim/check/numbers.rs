@@ -1,7 +1,7 @@
 //! Scales and offsets.
 
 use super::Checker;
-use crate::msmodelslim::finding::Kind;
+use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::packed_scale::PackedScale;
 use crate::names::Name;
 use crate::safetensors::Dtype;
@@ -66,7 +66,7 @@ impl Checker<'_> {
             },
         )?;
         if let Some(text) = bad.told(name, "a positive number") {
-            self.error(located, Kind::BadScaleValue, format_args!("{text}"))?;
+            self.error(located, FindingKind::BadScaleValue, format_args!("{text}"))?;
         }
         Ok(())
     }
@@ -89,21 +89,21 @@ impl Checker<'_> {
             },
         )?;
         if let Some(text) = outside.told(name, "a whole number from -128 to 127") {
-            self.error(located, Kind::OffsetOutOfRange, format_args!("{text}"))?;
+            self.error(located, FindingKind::OffsetOutOfRange, format_args!("{text}"))?;
         }
         if let Some(text) = fractions.told(name, "a whole number") {
-            self.warn(located, Kind::NonIntegralOffset, format_args!("{text}"))?;
+            self.warn(located, FindingKind::NonIntegralOffset, format_args!("{text}"))?;
         }
         Ok(())
     }
 
     /// Runtimes in use are right only with KV offsets of 0.
     pub(super) fn kv_offsets(&mut self, name: Name<'_>) -> Result<()> {
-        self.zeros(name, Kind::KvOffsetNonzero, "0, the only offset that every runtime reads alike,")
+        self.zeros(name, FindingKind::KvOffsetNonzero, "0, the only offset that every runtime reads alike,")
     }
 
     /// Warns of numbers other than 0.
-    pub(super) fn zeros(&mut self, name: Name<'_>, kind: Kind, expected: &str) -> Result<()> {
+    pub(super) fn zeros(&mut self, name: Name<'_>, kind: FindingKind, expected: &str) -> Result<()> {
         let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let mut set = tally::<f32>();
         self.scan(
@@ -147,15 +147,15 @@ impl Checker<'_> {
             },
         )?;
         if let Some(text) = bad.told(name, "the bits of a positive f32") {
-            self.error(located, Kind::BadScaleValue, format_args!("{text}"))?;
+            self.error(located, FindingKind::BadScaleValue, format_args!("{text}"))?;
         }
         if let Some(text) = strange.told(name, "the bits of an f32 and nothing above them") {
-            self.error(located, Kind::PackedScaleHighBits, format_args!("{text}"))?;
+            self.error(located, FindingKind::PackedScaleHighBits, format_args!("{text}"))?;
         }
         if let Some(text) =
             npu.told(name, "the format's form; this is the NPU's, read with the mantissa it left, and that")
         {
-            self.warn(located, Kind::PackedScaleNpuForm, format_args!("{text}"))?;
+            self.warn(located, FindingKind::PackedScaleNpuForm, format_args!("{text}"))?;
         }
         Ok(())
     }

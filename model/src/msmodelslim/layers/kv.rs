@@ -1,8 +1,8 @@
 //! Scales and offsets of KV caches in 8 bits.
 
 use super::{FLOATS, Inspector, keep};
-use crate::msmodelslim::config::Config;
-use crate::msmodelslim::finding::{Kind, Severity};
+use crate::msmodelslim::config::AttentionConfig;
+use crate::msmodelslim::finding::{FindingKind, Severity};
 use crate::names::Name;
 use mnnkv::status::{Error, Result};
 use mnnkv::sys::memory;
@@ -65,7 +65,7 @@ fn role(name: &str) -> Option<Option<Role<'_>>> {
 }
 
 impl Inspector<'_> {
-    pub(super) fn kv(&mut self, config: &Config) -> Result<Vec<KvLayer>> {
+    pub(super) fn kv(&mut self, config: &AttentionConfig) -> Result<Vec<KvLayer>> {
         let mut names = memory::collect(self.names().filter(|name| role(name).is_some()))?;
         names.sort_unstable();
         names.dedup();
@@ -94,7 +94,7 @@ impl Inspector<'_> {
                     }
                     Some(None) if pass && self.files.get(*name).is_some() => {
                         let text = format_args!("tensor {name} says neither k_proj nor v_proj");
-                        self.findings.error(Kind::KvAlias, name, "", text)?;
+                        self.findings.error(FindingKind::KvAlias, name, "", text)?;
                     }
                     _ => {}
                 }
@@ -115,7 +115,7 @@ impl Inspector<'_> {
     fn take(&mut self, layer: &mut KvLayer, name: &str, role: &Role) -> Result<()> {
         if self.files.get(name).is_none() {
             let text = format_args!("there is no tensor {name}");
-            keep(&mut layer.error, || Error::kept(Kind::MissingTensor.status(), text))?;
+            keep(&mut layer.error, || Error::kept(FindingKind::MissingTensor.status(), text))?;
         }
         let side = if role.key { &mut layer.key } else { &mut layer.value };
         let taken = if role.scale { !side.scale.is_empty() } else { side.offset.is_some() };
@@ -125,7 +125,7 @@ impl Inspector<'_> {
         if !role.regular {
             let what = if role.scale { "kv_cache_scale" } else { "kv_cache_offset" };
             let text = format_args!("tensor {name} is taken for {what}; other readers do not know this name");
-            self.findings.warn(Kind::KvAlias, name, "", text)?;
+            self.findings.warn(FindingKind::KvAlias, name, "", text)?;
         }
         match role.scale {
             true => side.scale = memory::text(name)?,
@@ -135,7 +135,7 @@ impl Inspector<'_> {
     }
 
     /// Compares what the documents say of the KV cache with whether there are scales. The error is that of every layer.
-    fn kv_declaration(&mut self, config: &Config, any: bool) -> Result<Option<Error>> {
+    fn kv_declaration(&mut self, config: &AttentionConfig, any: bool) -> Result<Option<Error>> {
         const KEY: &str = "kv_cache_type";
         let described = self.description.kv_cache_type.as_deref().map(|word| (word, self.description.file.as_str()));
         let (word, file) = match described.or(config.kv_quant_type.as_deref().map(|word| (word, "config.json"))) {
@@ -145,15 +145,15 @@ impl Inspector<'_> {
         let finding = match word {
             Some(word) if !INT8.contains(&word) => {
                 let text = format_args!("{KEY} is {word:?}, which this library does not read; C8 expected");
-                self.findings.error(Kind::UnsupportedQuantType, KEY, file, text)?
+                self.findings.error(FindingKind::UnsupportedQuantType, KEY, file, text)?
             }
             Some(word) if !any && !self.blind => {
                 let text = format_args!("{KEY} is {word}; there are no KV scales and offsets");
-                self.findings.error(Kind::KvIncomplete, KEY, file, text)?
+                self.findings.error(FindingKind::KvIncomplete, KEY, file, text)?
             }
             None if any && self.described => {
                 let text = format_args!("there are KV scales and no {KEY}; some readers ignore them then");
-                self.findings.add(Severity::Warning, Kind::KvUndeclared, KEY, file, text)?
+                self.findings.add(Severity::Warning, FindingKind::KvUndeclared, KEY, file, text)?
             }
             _ => return Ok(None),
         };
@@ -161,13 +161,13 @@ impl Inspector<'_> {
     }
 
     /// KV heads times head_dim: from the config, else the rows of the linear that makes the keys or values.
-    fn channels(&self, prefix: &str, weight: &str, config: &Config) -> Option<u64> {
+    fn channels(&self, prefix: &str, weight: &str, config: &AttentionConfig) -> Option<u64> {
         let (heads, dim) = (config.shape.kv_heads, config.shape.head_dim);
         let rows = || self.files.get(Name::of(prefix, weight))?.tensor.shape.first().copied();
         heads.zip(dim).and_then(|(heads, dim)| heads.checked_mul(dim)).or_else(rows)
     }
 
-    fn kv_layer(&mut self, layer: &mut KvLayer, config: &Config) -> Result<()> {
+    fn kv_layer(&mut self, layer: &mut KvLayer, config: &AttentionConfig) -> Result<()> {
         let KvLayer { prefix, key, value, error, .. } = layer;
         for (side, parts) in [
             (key, ["k_proj.weight", "k_proj.kv_cache_scale", "k_proj.kv_cache_offset"]),
@@ -183,7 +183,7 @@ impl Inspector<'_> {
         prefix: &str,
         side: &mut KvSide,
         [weight, scale, offset]: [&str; 3],
-        config: &Config,
+        config: &AttentionConfig,
         error: &mut Option<Error>,
     ) -> Result<()> {
         let expected = self.channels(prefix, weight, config);
@@ -192,15 +192,15 @@ impl Inspector<'_> {
         if side.scale.is_empty() {
             if self.blind || self.lost.contains(scale_name) {
                 let text = format_args!("there is no tensor {scale_name}");
-                return keep(error, || Error::kept(Kind::MissingTensor.status(), text));
+                return keep(error, || Error::kept(FindingKind::MissingTensor.status(), text));
             }
             let text = format_args!("{prefix} has KV scales or offsets, and no tensor {scale_name}");
-            let finding = self.findings.error(Kind::KvIncomplete, scale_name, file, text)?;
+            let finding = self.findings.error(FindingKind::KvIncomplete, scale_name, file, text)?;
             return keep(error, || finding.kept_error());
         }
         if side.offset.is_none() && !self.blind && !self.lost.contains(offset_name) {
             let text = format_args!("{prefix} has no tensor {offset_name}; zeros are taken");
-            self.findings.warn(Kind::KvIncomplete, offset_name, file, text)?;
+            self.findings.warn(FindingKind::KvIncomplete, offset_name, file, text)?;
         }
         let Some(scale) = self.files.get(&side.scale) else { return Ok(()) };
         side.channels = usize::try_from(scale.tensor.elements()).unwrap_or(0);

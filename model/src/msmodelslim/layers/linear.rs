@@ -3,7 +3,7 @@
 use super::names::QUANTISED_PARTS;
 use super::{FLOATS, Inspector, Need, keep};
 use crate::msmodelslim::files::Located;
-use crate::msmodelslim::finding::Kind;
+use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::tags::Tag;
 use crate::names::Name;
 use crate::safetensors::Dtype;
@@ -46,7 +46,7 @@ impl Granularity {
 
 /// A weight with two dimensions.
 #[derive(Clone, Debug)]
-pub struct Linear {
+pub struct QuantizedLinear {
     /// Name of its weight without `.weight`.
     pub name: String,
     /// Its tag.
@@ -67,7 +67,7 @@ pub struct Linear {
     pub(in crate::msmodelslim) error: Option<Error>,
 }
 
-impl Linear {
+impl QuantizedLinear {
     /// Fails when it cannot be used.
     pub(in crate::msmodelslim) fn usable(&self) -> Result<()> {
         self.error.clone().map_or(Ok(()), Err)
@@ -81,7 +81,7 @@ impl Linear {
 
 impl Inspector<'_> {
     /// The linear of this name; `None` where it is something else, or has no tag.
-    pub(super) fn linear(&mut self, base: &str) -> Result<Option<Linear>> {
+    pub(super) fn linear(&mut self, base: &str) -> Result<Option<QuantizedLinear>> {
         let weight_name = Name::of(base, "weight");
         let weight = self.files.get(weight_name);
         let tag = match self.description.tag(weight_name) {
@@ -96,7 +96,7 @@ impl Inspector<'_> {
                 }
             }
         };
-        let mut linear = Linear {
+        let mut linear = QuantizedLinear {
             name: memory::text(base)?,
             tag,
             n: 0,
@@ -130,7 +130,7 @@ impl Inspector<'_> {
             _ if tag.is_int8() => self.quantised(&mut linear, weight, &mut error)?,
             _ => {
                 let text = format_args!("{base} has the type {}, which this library does not read", tag.word());
-                self.findings.warn(Kind::UnsupportedQuantType, weight_name, &self.description.file, text)?;
+                self.findings.warn(FindingKind::UnsupportedQuantType, weight_name, &self.description.file, text)?;
                 error = Some(Error::kept(Status::Unsupported, text)?);
             }
         }
@@ -152,7 +152,12 @@ impl Inspector<'_> {
         bytes.fold(0, u64::saturating_add)
     }
 
-    fn quantised(&mut self, linear: &mut Linear, weight: Option<Located<'_>>, error: &mut Option<Error>) -> Result<()> {
+    fn quantised(
+        &mut self,
+        linear: &mut QuantizedLinear,
+        weight: Option<Located<'_>>,
+        error: &mut Option<Error>,
+    ) -> Result<()> {
         if let Some(weight) = weight {
             self.expect_dtype(weight, &[Dtype::I8], error)?;
         }
@@ -202,7 +207,12 @@ impl Inspector<'_> {
     }
 
     /// What quantises the input, and turns the sums back.
-    fn static_input(&mut self, linear: &mut Linear, size: Option<(u64, u64)>, error: &mut Option<Error>) -> Result<()> {
+    fn static_input(
+        &mut self,
+        linear: &mut QuantizedLinear,
+        size: Option<(u64, u64)>,
+        error: &mut Option<Error>,
+    ) -> Result<()> {
         for part in ["input_scale", "input_offset"] {
             if let Some(part) = self.part(&linear.name, part, Need::Must, error)? {
                 self.expect_dtype(part, FLOATS, error)?;
@@ -232,17 +242,17 @@ impl Inspector<'_> {
 
     /// group_size of the description against what the scales' shapes say. Where other linears have the described size,
     /// a linear with another is wrong; where none has, the description is.
-    pub(super) fn compare_group_sizes(&mut self, linears: &mut [Linear]) -> Result<()> {
+    pub(super) fn compare_group_sizes(&mut self, linears: &mut [QuantizedLinear]) -> Result<()> {
         let Some(described) = self.description.group_size else { return Ok(()) };
-        let (kind, key, file) = (Kind::GroupSizeMismatch, "group_size", self.description.file.as_str());
-        let group = |linear: &Linear| match linear.granularity {
+        let (kind, key, file) = (FindingKind::GroupSizeMismatch, "group_size", self.description.file.as_str());
+        let group = |linear: &QuantizedLinear| match linear.granularity {
             Granularity::Group(size) => Some(size as u64),
             _ => None,
         };
         let any_fits = linears.iter().any(|linear| group(linear) == Some(described));
         // Scales of a linear that is not read, or is broken, may have the groups.
         let unknown = linears.iter().any(|linear| linear.error.is_some());
-        let could = |linear: &&Linear| linear.tag.needs_weight_scale() && linear.k as u64 != described;
+        let could = |linear: &&QuantizedLinear| linear.tag.needs_weight_scale() && linear.k as u64 != described;
         if let (true, Some(first)) = (described > 0 && !unknown, linears.iter().find(could))
             && linears.iter().all(|linear| group(linear).is_none())
         {
@@ -255,7 +265,7 @@ impl Inspector<'_> {
             let scale = Name::of(&linear.name, "weight_scale");
             let text = format_args!("{scale} has groups of {size} columns; group_size is {described}");
             let finding = match any_fits {
-                true => self.findings.error(Kind::ShapeMismatch, scale, "", text)?,
+                true => self.findings.error(FindingKind::ShapeMismatch, scale, "", text)?,
                 false if reported => continue,
                 false => self.findings.error(kind, key, "", text)?,
             };
@@ -266,7 +276,7 @@ impl Inspector<'_> {
     }
 
     /// Linears that runtimes load as one must have one tag.
-    pub(super) fn compare_siblings(&mut self, linears: &[Linear]) -> Result<()> {
+    pub(super) fn compare_siblings(&mut self, linears: &[QuantizedLinear]) -> Result<()> {
         for siblings in siblings(linears)?.chunk_by(Sibling::of_one) {
             let first = siblings[0].linear;
             for other in siblings.iter().map(|sibling| sibling.linear).filter(|other| other.tag != first.tag) {
@@ -278,7 +288,7 @@ impl Inspector<'_> {
                     other.tag.word()
                 );
                 let (name, file) = (other.part("weight"), &self.description.file);
-                self.findings.warn(Kind::InconsistentTags, name, file, text)?;
+                self.findings.warn(FindingKind::InconsistentTags, name, file, text)?;
             }
         }
         Ok(())
@@ -289,7 +299,7 @@ impl Inspector<'_> {
 pub(in crate::msmodelslim) struct Sibling<'a> {
     /// The name of the module they are in, and what they are there.
     one: (&'a str, u8),
-    pub(in crate::msmodelslim) linear: &'a Linear,
+    pub(in crate::msmodelslim) linear: &'a QuantizedLinear,
 }
 
 impl Sibling<'_> {
@@ -299,8 +309,8 @@ impl Sibling<'_> {
 }
 
 /// Linears that runtimes load as one, siblings side by side.
-pub(in crate::msmodelslim) fn siblings(linears: &[Linear]) -> Result<Vec<Sibling<'_>>> {
-    fn sibling(linear: &Linear) -> Option<Sibling<'_>> {
+pub(in crate::msmodelslim) fn siblings(linears: &[QuantizedLinear]) -> Result<Vec<Sibling<'_>>> {
+    fn sibling(linear: &QuantizedLinear) -> Option<Sibling<'_>> {
         let (module, name) = linear.name.rsplit_once('.')?;
         let kind = match name {
             "q_proj" | "k_proj" | "v_proj" => 0,

@@ -6,14 +6,14 @@ mod names;
 mod norm;
 
 pub use kv::{KvLayer, KvSide};
-pub use linear::{Granularity, Linear};
+pub use linear::{Granularity, QuantizedLinear};
 pub(super) use linear::{Sibling, siblings};
 pub(super) use names::QUANTISED_PARTS;
 pub use norm::Norm;
 
 use super::description::Description;
 use super::files::{Files, Located};
-use super::finding::{Findings, Kind};
+use super::finding::{FindingKind, Findings};
 use super::survey::Survey;
 use crate::names::{Joined, Name, NameSet};
 use crate::safetensors::Dtype;
@@ -24,7 +24,7 @@ use std::fmt;
 /// Everything that a directory has.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    pub(super) linears: Vec<Linear>,
+    pub(super) linears: Vec<QuantizedLinear>,
     pub(super) norms: Vec<Norm>,
     pub(super) kv: Vec<KvLayer>,
 }
@@ -88,14 +88,14 @@ impl<'a> Inspector<'a> {
         let file = self.description.file.as_str();
         match need {
             _ if found.is_some() => {}
-            Need::Must if reported => keep(error, || Error::kept(Kind::MissingTensor.status(), text))?,
+            Need::Must if reported => keep(error, || Error::kept(FindingKind::MissingTensor.status(), text))?,
             Need::Must => {
-                let finding = self.findings.error(Kind::IncompleteLayer, name, file, text)?;
+                let finding = self.findings.error(FindingKind::IncompleteLayer, name, file, text)?;
                 keep(error, || finding.kept_error())?;
             }
             Need::Should if !reported => {
                 let text = format_args!("{text}; zeros are taken");
-                self.findings.warn(Kind::IncompleteLayer, name, file, text)?;
+                self.findings.warn(FindingKind::IncompleteLayer, name, file, text)?;
             }
             Need::Should | Need::May => {}
         }
@@ -110,7 +110,12 @@ impl<'a> Inspector<'a> {
         }
         let names = memory::collect(allowed.iter().map(|dtype| dtype.name()))?;
         let (name, dtype, allowed) = (&tensor.name, tensor.dtype.name(), Joined(&names, " or "));
-        self.fault(located, Kind::DtypeMismatch, format_args!("tensor {name} is {dtype}; {allowed} expected"), error)
+        self.fault(
+            located,
+            FindingKind::DtypeMismatch,
+            format_args!("tensor {name} is {dtype}; {allowed} expected"),
+            error,
+        )
     }
 
     fn wrong_shape(
@@ -121,13 +126,13 @@ impl<'a> Inspector<'a> {
     ) -> Result<()> {
         let (name, shape) = (&located.tensor.name, &located.tensor.shape);
         let text = format_args!("tensor {name} has shape {shape:?}; {expected} expected");
-        self.fault(located, Kind::ShapeMismatch, text, error)
+        self.fault(located, FindingKind::ShapeMismatch, text, error)
     }
 
     fn fault(
         &mut self,
         located: Located<'_>,
-        kind: Kind,
+        kind: FindingKind,
         text: fmt::Arguments<'_>,
         error: &mut Option<Error>,
     ) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Which names belong together, and whether description and files have the same ones.
 
 use super::Inspector;
-use crate::msmodelslim::finding::Kind;
+use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::tags::Tag;
 use crate::names::Name;
 use crate::safetensors::Dtype;
@@ -22,7 +22,7 @@ impl<'a> Inspector<'a> {
         for (name, _) in &self.description.tags {
             if self.files.get(name).is_none() && !self.lost.contains(name) && !self.blind {
                 let text = format_args!("the description has {name}; no file has a tensor of that name");
-                self.findings.error(Kind::MissingTensor, name, file, text)?;
+                self.findings.error(FindingKind::MissingTensor, name, file, text)?;
             }
         }
         for located in self.files.all() {
@@ -30,7 +30,7 @@ impl<'a> Inspector<'a> {
             let exempt = NEVER_DESCRIBED.iter().any(|suffix| name.ends_with(suffix));
             if !exempt && !self.description.has(name) {
                 let text = format_args!("the description has no entry for tensor {name}");
-                self.findings.error(Kind::UndescribedTensor, name, &located.file.name, text)?;
+                self.findings.error(FindingKind::UndescribedTensor, name, &located.file.name, text)?;
             }
         }
         // A layer's other tensors are not read by their tags; who does read them finds two answers.
@@ -42,7 +42,7 @@ impl<'a> Inspector<'a> {
                 && of_weight != *tag
             {
                 let text = format_args!("{name} has the type {}; {weight} has {}", tag.word(), of_weight.word());
-                self.findings.warn(Kind::InconsistentTags, name, file, text)?;
+                self.findings.warn(FindingKind::InconsistentTags, name, file, text)?;
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::safetensors::Dtype;
 use mnnkv::status::{Error, Result, Status, bail};
 use mnnkv::sys::{files, memory};
 use output::{Folder, Output};
-use plan::{Contents, Plan};
+use plan::{Contents, WritePlan};
 use std::path::{Path, PathBuf};
 
 /// How a directory is written.
@@ -45,7 +45,7 @@ impl Default for WriteOptions {
 pub struct Writer {
     path: PathBuf,
     options: WriteOptions,
-    plan: Plan,
+    plan: WritePlan,
     /// The step whose contents are expected.
     step: usize,
     /// Bytes or rows of that step that have come.
@@ -65,7 +65,7 @@ impl Writer {
         Ok(Writer {
             path: files::copied(path)?,
             options,
-            plan: Plan::default(),
+            plan: WritePlan::default(),
             step: 0,
             done: 0,
             scales: Vec::new(),

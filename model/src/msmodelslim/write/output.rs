@@ -1,6 +1,6 @@
 //! The files of a directory, written one after the other.
 
-use super::plan::Plan;
+use super::plan::WritePlan;
 use crate::file::{NewFile, NewName};
 use crate::safetensors::{NewTensor, header};
 use mnnkv::json::Writer;
@@ -98,7 +98,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn create(path: &Path, plan: &Plan, part_bytes: u64) -> Result<Output> {
+    pub(super) fn create(path: &Path, plan: &WritePlan, part_bytes: u64) -> Result<Output> {
         let due = |name: &str| {
             let path = files::join(path, name)?;
             Ok((NewName::new(&path)?, path))
@@ -137,7 +137,7 @@ impl Output {
     }
 
     /// Closes the parts that are complete and opens the next one.
-    fn advance(&mut self, plan: &Plan) -> Result<()> {
+    fn advance(&mut self, plan: &WritePlan) -> Result<()> {
         while self.left == 0 {
             self.close()?;
             let Some(part) = self.parts.get_mut(self.begun) else { break };
@@ -158,7 +158,7 @@ impl Output {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, plan: &Plan, mut bytes: &[u8]) -> Result<()> {
+    pub(super) fn write(&mut self, plan: &WritePlan, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             self.advance(plan)?;
             let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
@@ -173,7 +173,7 @@ impl Output {
     }
 
     /// The text of the index.
-    pub(super) fn index(&self, plan: &Plan) -> Result<String> {
+    pub(super) fn index(&self, plan: &WritePlan) -> Result<String> {
         let total: u64 = plan.tensors.iter().map(|tensor| tensor.bytes).sum();
         Writer::indented(|to| {
             to.object(|to| {
@@ -189,7 +189,7 @@ impl Output {
     }
 
     /// Writes the index where there is one, then the description.
-    pub(super) fn finish(mut self, plan: &Plan, index: &str, description: &str) -> Result<()> {
+    pub(super) fn finish(mut self, plan: &WritePlan, index: &str, description: &str) -> Result<()> {
         self.advance(plan)?;
         if self.left > 0 {
             bail!(Internal, "fewer bytes than were announced");

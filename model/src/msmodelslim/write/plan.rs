@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// Tensors in the order of their data, and what brings their contents.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct WritePlan {
     pub(super) tensors: Vec<Planned>,
     pub(super) steps: Vec<Step>,
     names: HashSet<String>,
@@ -59,7 +59,7 @@ struct Announced<'a> {
     shape: &'a [u64],
 }
 
-impl Plan {
+impl WritePlan {
     /// Adds tensors, all or none.
     fn add(&mut self, step: &str, contents: Contents, tensors: &[Announced<'_>]) -> Result<()> {
         let mut planned = Vec::new();

@@ -10,7 +10,7 @@ use std::fmt;
 
 /// A layer before it is known what its tokens are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LayerKind {
     Full,
     Sliding(u32),
     Chunked(u32),
@@ -38,20 +38,20 @@ pub(super) fn kinds(
     family: &str,
     defaults: Option<&Defaults>,
     notes: &mut Notes,
-) -> Result<Vec<Kind>> {
+) -> Result<Vec<LayerKind>> {
     let reach = Reach { text, family, defaults };
     let mut kinds = listed_or_assumed(text, layers, &reach, notes)?;
     // Gemma 4 makes it so, whatever was said before.
     if defaults.is_some_and(|d| d.global_head_dim.is_some())
-        && let Some(last) = kinds.last_mut().filter(|last| **last != Kind::Full)
+        && let Some(last) = kinds.last_mut().filter(|last| **last != LayerKind::Full)
     {
-        *last = Kind::Full;
+        *last = LayerKind::Full;
         notes.add(format_args!("the last layer is taken to see all tokens, as model type {family} has it"))?;
     }
     Ok(kinds)
 }
 
-fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Vec<Kind>> {
+fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Vec<LayerKind>> {
     let family = reach.family;
     if let Some(kinds) = by_name(text, layers, reach)? {
         return Ok(kinds);
@@ -106,7 +106,7 @@ impl Reach<'_> {
 }
 
 /// Layers that are listed by the names of their kinds.
-fn by_name(text: &Keys, layers: u32, reach: &Reach) -> Result<Option<Vec<Kind>>> {
+fn by_name(text: &Keys, layers: u32, reach: &Reach) -> Result<Option<Vec<LayerKind>>> {
     for key in ["layer_types", "layers_block_type"] {
         if let Some(names) = text.list_per_layer(key, layers)? {
             let kind = |(at, name)| named(reach, format_args!("{}[{at}]", text.path(key)), name);
@@ -119,9 +119,9 @@ fn by_name(text: &Keys, layers: u32, reach: &Reach) -> Result<Option<Vec<Kind>>>
         let at = number % names.len();
         let key = text.path("block_types");
         Ok(match named(reach, format_args!("{key}[{at}]"), &names[at])? {
-            Kind::Full => {
+            LayerKind::Full => {
                 let because = format_args!("{key}[{at}] is attention");
-                Kind::Sliding(reach.needed(reach.sliding(), "attention_window_size", because)?)
+                LayerKind::Sliding(reach.needed(reach.sliding(), "attention_window_size", because)?)
             }
             kind => kind,
         })
@@ -129,18 +129,20 @@ fn by_name(text: &Keys, layers: u32, reach: &Reach) -> Result<Option<Vec<Kind>>>
     memory::try_collect(kinds).map(Some)
 }
 
-fn named(reach: &Reach, path: fmt::Arguments<'_>, name: &Json) -> Result<Kind> {
+fn named(reach: &Reach, path: fmt::Arguments<'_>, name: &Json) -> Result<LayerKind> {
     let because = format_args!("{path} is {name}");
     Ok(match name.text() {
         // A sparse layer (DeepSeek-V3.2) picks among all tokens, so it keeps them.
         Some("full_attention" | "attention" | "global" | "global_attention" | "deepseek_sparse_attention") => {
-            Kind::Full
+            LayerKind::Full
         }
         Some("sliding_attention" | "sliding_window_attention" | "local" | "local_attention") => {
-            Kind::Sliding(reach.needed(reach.sliding(), "sliding_window", because)?)
+            LayerKind::Sliding(reach.needed(reach.sliding(), "sliding_window", because)?)
         }
-        Some("chunked_attention") => Kind::Chunked(reach.needed(reach.chunk(), "attention_chunk_size", because)?),
-        Some("linear_attention" | "mamba" | "mamba2" | "recurrent" | "conv") => Kind::Recurrent,
+        Some("chunked_attention") => {
+            LayerKind::Chunked(reach.needed(reach.chunk(), "attention_chunk_size", because)?)
+        }
+        Some("linear_attention" | "mamba" | "mamba2" | "recurrent" | "conv") => LayerKind::Recurrent,
         Some(name) => bail!(
             Unsupported,
             "{path} is {}; full_attention, sliding_attention, chunked_attention, linear_attention, mamba, recurrent or \
@@ -152,8 +154,8 @@ fn named(reach: &Reach, path: fmt::Arguments<'_>, name: &Json) -> Result<Kind> {
 }
 
 /// Layers with attention that are listed or described by number; the others are recurrent.
-fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Notes) -> Result<Option<Vec<Kind>>> {
-    let kind = |attends: bool| if attends { Kind::Full } else { Kind::Recurrent };
+fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Notes) -> Result<Option<Vec<LayerKind>>> {
+    let kind = |attends: bool| if attends { LayerKind::Full } else { LayerKind::Recurrent };
     for key in ["attn_layer_indices", "full_attn_idxs"] {
         if let Some(named) = text.layer_numbers(key, layers)? {
             return memory::collect(named.into_iter().map(kind)).map(Some);
@@ -189,16 +191,16 @@ fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Notes) -> Resul
         }
         interval => interval,
     };
-    interval.map(|interval| every(layers, interval, Kind::Full, Kind::Recurrent)).transpose()
+    interval.map(|interval| every(layers, interval, LayerKind::Full, LayerKind::Recurrent)).transpose()
 }
 
 /// Every `period`-th layer is one kind, the others are another.
-fn every(layers: u32, period: u32, one: Kind, others: Kind) -> Result<Vec<Kind>> {
+fn every(layers: u32, period: u32, one: LayerKind, others: LayerKind) -> Result<Vec<LayerKind>> {
     memory::collect((1..=layers).map(|nth| if nth % period == 0 { one } else { others }))
 }
 
 /// Llama 4: layers with rotary positions attend within chunks.
-fn chunks(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Option<Vec<Kind>>> {
+fn chunks(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Option<Vec<LayerKind>>> {
     let Some(chunk) = reach.chunk()? else { return Ok(None) };
     let (list, interval) = ("no_rope_layers", "no_rope_layer_interval");
     let Some(rotary) = text.list_per_layer(list, layers)? else {
@@ -211,11 +213,11 @@ fn chunks(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<
                 4
             }
         };
-        return every(layers, interval, Kind::Full, Kind::Chunked(chunk)).map(Some);
+        return every(layers, interval, LayerKind::Full, LayerKind::Chunked(chunk)).map(Some);
     };
     let kinds = rotary.iter().enumerate().map(|(at, value)| match value.count() {
-        Some(0) => Ok(Kind::Full),
-        Some(1) => Ok(Kind::Chunked(chunk)),
+        Some(0) => Ok(LayerKind::Full),
+        Some(1) => Ok(LayerKind::Chunked(chunk)),
         _ => {
             let key = text.path(list);
             bail!(InvalidArgument, "{key}[{at}] is {value}; 0 (sees all tokens) or 1 (sees its chunk) expected")
@@ -225,8 +227,8 @@ fn chunks(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<
 }
 
 /// Sliding windows that are not listed by layer.
-fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Vec<Kind>> {
-    let full = || memory::filled(Kind::Full, layers as usize);
+fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Vec<LayerKind>> {
+    let full = || memory::filled(LayerKind::Full, layers as usize);
     let switch = text.flag("use_sliding_window")?;
     let Some(window) = reach.sliding()? else { return full() };
     // Qwen has windows only when it says so.
@@ -246,7 +248,9 @@ fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result
         notes.add(format_args!(
             "layers from max_window_layers ({first}) on have the sliding window of {window} tokens"
         ))?;
-        return memory::collect((0..layers).map(|n| if n < first { Kind::Full } else { Kind::Sliding(window) }));
+        return memory::collect(
+            (0..layers).map(|n| if n < first { LayerKind::Full } else { LayerKind::Sliding(window) }),
+        );
     }
     if let Some(period) = reach.defaults.and_then(|d| d.sliding_window_pattern) {
         notes.add(format_args!(
@@ -255,21 +259,21 @@ fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result
             reach.family
         ))?;
         // GPT-OSS, too, begins with a layer that slides.
-        return every(layers, period, Kind::Full, Kind::Sliding(window));
+        return every(layers, period, LayerKind::Full, LayerKind::Sliding(window));
     }
     notes.add(format_args!("the sliding window of {window} tokens is taken to be that of every layer"))?;
-    memory::filled(Kind::Sliding(window), layers as usize)
+    memory::filled(LayerKind::Sliding(window), layers as usize)
 }
 
 /// A pattern of windows: a number, or a letter per layer that repeats (L slides, G does not).
-fn pattern(text: &Keys, layers: u32, window: u32) -> Result<Option<Vec<Kind>>> {
+fn pattern(text: &Keys, layers: u32, window: u32) -> Result<Option<Vec<LayerKind>>> {
     for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
         match text.get(key) {
             None => continue,
             Some(Json::Text(letters)) => {
                 let letter = |letter| match letter {
-                    b'L' => Ok(Kind::Sliding(window)),
-                    b'G' => Ok(Kind::Full),
+                    b'L' => Ok(LayerKind::Sliding(window)),
+                    b'G' => Ok(LayerKind::Full),
                     _ => bail!(
                         Unsupported,
                         "{} is {}; a whole number, or letters L and G expected",
@@ -285,7 +289,9 @@ fn pattern(text: &Keys, layers: u32, window: u32) -> Result<Option<Vec<Kind>>> {
             }
             Some(_) => {
                 let period = text.number(&[key], u32::MAX)?;
-                return period.map(|period| every(layers, period, Kind::Full, Kind::Sliding(window))).transpose();
+                return period
+                    .map(|period| every(layers, period, LayerKind::Full, LayerKind::Sliding(window)))
+                    .transpose();
             }
         }
     }

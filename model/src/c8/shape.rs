@@ -29,7 +29,7 @@ impl Order {
 
 /// K or V of a layer: element type, order and lengths, known to fit memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct CacheShape {
     dtype: Dtype,
     order: Order,
     heads: usize,
@@ -43,7 +43,7 @@ pub(super) struct Part {
     pub(super) elements: Range<usize>,
 }
 
-impl Shape {
+impl CacheShape {
     /// `dtype` is F16, BF16 or F32; there is at least one KV head of at least one dim, and any number of tokens.
     pub fn new(dtype: Dtype, order: Order, heads: usize, dims: usize, tokens: usize) -> Result<Self> {
         if dtype == Dtype::Int8 {
@@ -58,7 +58,7 @@ impl Shape {
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
             bail!(InvalidArgument, "{heads} heads, {dims} dims and {tokens} tokens overflow memory");
         }
-        Ok(Shape { dtype, order, heads, dims, tokens })
+        Ok(CacheShape { dtype, order, heads, dims, tokens })
     }
 
     /// Element type of the values.
@@ -111,8 +111,8 @@ impl Shape {
     }
 
     /// A row of so many channels.
-    pub(super) fn of_row(&self, channels: usize) -> Shape {
-        Shape { heads: 1, dims: channels, tokens: 1, ..*self }
+    pub(super) fn of_row(&self, channels: usize) -> CacheShape {
+        CacheShape { heads: 1, dims: channels, tokens: 1, ..*self }
     }
 
     /// Where elements lie in the values.
@@ -157,9 +157,9 @@ impl Shape {
     }
 }
 
-impl std::fmt::Display for Shape {
+impl std::fmt::Display for CacheShape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shape { dtype, heads, dims, tokens, .. } = self;
+        let CacheShape { dtype, heads, dims, tokens, .. } = self;
         write!(f, "{tokens} tokens of {heads} heads of {dims} dims in {}", dtype.name())
     }
 }

@@ -21,4 +21,4 @@ pub use codes::{dequantize, quantize};
 pub use errors::{Errors, Figures, errors};
 pub(super) use parameters::of_range;
 pub use parameters::{LEAST_SCALE, Scales, Symmetry, parameters};
-pub use shape::{Order, Shape};
+pub use shape::{CacheShape, Order};

@@ -3,7 +3,7 @@
 use super::brute::Brute;
 use super::{f32_bytes, f32_shape};
 use mnnkv::dtype::Dtype;
-use mnnkv_model::kv_int8::{Figures, Order, Scales, errors};
+use mnnkv_model::c8::{Figures, Order, Scales, errors};
 
 #[test]
 fn figures_of_a_worked_example() {

@@ -1,7 +1,7 @@
 //! Values to codes and back.
 
 use super::shape::Part;
-use super::{Scales, Shape};
+use super::{CacheShape, Scales};
 use mnnkv::arch;
 use mnnkv::dtype::Dtype;
 use mnnkv::status::Result;
@@ -10,7 +10,7 @@ use mnnkv::status::Result;
 ///
 /// What is beyond the range of codes saturates, infinities too; NaN gets the code of 0. The same at every CPU level,
 /// whatever the host does about denormals. All lengths are checked before the first code is written.
-pub fn quantize(shape: &Shape, values: &[u8], scales: &Scales, codes: &mut [i8]) -> Result<()> {
+pub fn quantize(shape: &CacheShape, values: &[u8], scales: &Scales, codes: &mut [i8]) -> Result<()> {
     shape.check_values(values)?;
     shape.check_codes(codes)?;
     shape.check_channels("scales", scales.scale.len())?;
@@ -34,7 +34,7 @@ pub fn quantize(shape: &Shape, values: &[u8], scales: &Scales, codes: &mut [i8])
 /// What is beyond the largest number of the type becomes infinite, as the rounding of IEEE 754 has it: in F16 that
 /// takes a scale over 256. The same at every CPU level, whatever the host does about denormals. All lengths are checked
 /// before the first value is written.
-pub fn dequantize(shape: &Shape, codes: &[i8], scales: &Scales, values: &mut [u8]) -> Result<()> {
+pub fn dequantize(shape: &CacheShape, codes: &[i8], scales: &Scales, values: &mut [u8]) -> Result<()> {
     shape.check_codes(codes)?;
     shape.check_values(values)?;
     shape.check_channels("scales", scales.scale.len())?;

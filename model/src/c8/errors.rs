@@ -1,6 +1,6 @@
 //! What values lose on the way to int8 and back.
 
-use super::{Scales, Shape, dequantize, quantize};
+use super::{CacheShape, Scales, dequantize, quantize};
 use crate::element::{self, widen};
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
@@ -96,7 +96,7 @@ impl Sums {
 
 /// Turns values into codes and back and compares. NaN or an infinity among the values is an error that names token and
 /// channel. Takes memory for a few numbers per channel, not for the result.
-pub fn errors(shape: &Shape, values: &[u8], scales: &Scales) -> Result<Errors> {
+pub fn errors(shape: &CacheShape, values: &[u8], scales: &Scales) -> Result<Errors> {
     shape.check_values(values)?;
     shape.check_channels("scales", scales.scale.len())?;
     let mut sums = memory::filled(Sums::default(), shape.channels())?;

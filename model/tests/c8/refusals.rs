@@ -3,8 +3,8 @@
 use super::{f32_bytes, f32_shape};
 use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, Status};
-use mnnkv_model::kv_int8::{
-    LEAST_SCALE, Order, Scales, Shape, Symmetry, dequantize, errors, parameters, quantize, ranges,
+use mnnkv_model::c8::{
+    CacheShape, LEAST_SCALE, Order, Scales, Symmetry, dequantize, errors, parameters, quantize, ranges,
 };
 
 /// INVALID_ARGUMENT with all of these words in its text.
@@ -21,7 +21,7 @@ fn calibration_data_that_is_not_finite_is_refused_with_its_place_and_changes_no_
     // Where token 1, head 2, dim 1 is among 3 tokens, 3 heads and 2 dims.
     for (order, place) in [(Order::TokenHeadDim, (3 + 2) * 2 + 1), (Order::HeadTokenDim, (2 * 3 + 1) * 2 + 1)] {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let shape = Shape::new(Dtype::F32, order, 3, 2, 3).unwrap();
+            let shape = CacheShape::new(Dtype::F32, order, 3, 2, 3).unwrap();
             let mut values = vec![9.0f32; 18];
             values[place] = bad;
             let (mut min, mut max) = (vec![-1.0; 6], vec![1.0; 6]);
@@ -111,7 +111,7 @@ fn lengths_that_do_not_fit_are_refused_before_anything_is_written() {
 
 #[test]
 fn shapes_without_channels_or_beyond_memory_are_refused() {
-    let new = |dtype, heads, dims, tokens| Shape::new(dtype, Order::TokenHeadDim, heads, dims, tokens);
+    let new = |dtype, heads, dims, tokens| CacheShape::new(dtype, Order::TokenHeadDim, heads, dims, tokens);
     refused(new(Dtype::Int8, 1, 1, 1), &["INT8"]);
     refused(new(Dtype::F16, 0, 1, 1), &["kv_heads is 0"]);
     refused(new(Dtype::F16, 1, 0, 1), &["head_dim is 0"]);

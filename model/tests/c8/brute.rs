@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
-use mnnkv_model::kv_int8::Order;
+use mnnkv_model::c8::Order;
 
 /// K or V, seen as `[token][head][dim]` wherever elements lie.
 #[derive(Clone, Debug)]

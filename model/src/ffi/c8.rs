@@ -1,6 +1,6 @@
 //! Exports of KV caches as int8: model quantises, and layout gathers and scatters for it.
 
-use crate::kv_int8::{self, Order, Scales, Shape, Symmetry, ranges};
+use crate::c8::{self, CacheShape, Order, Scales, Symmetry, ranges};
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::cache::{buffers, buffers_mut, checked, mnnkv_layout};
 use mnnkv::ffi::panic::guard;
@@ -11,22 +11,22 @@ use mnnkv::status::{Error, Result, bail};
 use mnnkv::sys::memory;
 use std::ffi::c_void;
 
-/// mnnkv_kv_int8_shape::order: [token][head][dim], what a projection writes.
+/// mnnkv_c8_shape::order: [token][head][dim], what a projection writes.
 pub const MNNKV_ORDER_TOKEN_HEAD_DIM: u32 = 1;
-/// mnnkv_kv_int8_shape::order: [head][token][dim], what mnnkv_kv_gather writes.
+/// mnnkv_c8_shape::order: [head][token][dim], what mnnkv_kv_gather writes.
 pub const MNNKV_ORDER_HEAD_TOKEN_DIM: u32 = 2;
 
-/// mnnkv_kv_int8_parameters: as many steps below 0 as above, and every offset 0. What exporters do unless told
+/// mnnkv_c8_parameters: as many steps below 0 as above, and every offset 0. What exporters do unless told
 /// otherwise; some runtimes ignore offsets, so this is what all of them read right.
-pub const MNNKV_KV_INT8_SYMMETRIC: u32 = 1;
-/// mnnkv_kv_int8_parameters: 255 steps from the least to the greatest number (or 0).
-pub const MNNKV_KV_INT8_ASYMMETRIC: u32 = 2;
+pub const MNNKV_C8_SYMMETRIC: u32 = 1;
+/// mnnkv_c8_parameters: 255 steps from the least to the greatest number (or 0).
+pub const MNNKV_C8_ASYMMETRIC: u32 = 2;
 
 const _: () = assert!(
     MNNKV_ORDER_TOKEN_HEAD_DIM == Order::TokenHeadDim as u32
         && MNNKV_ORDER_HEAD_TOKEN_DIM == Order::HeadTokenDim as u32
-        && MNNKV_KV_INT8_SYMMETRIC == Symmetry::Symmetric as u32
-        && MNNKV_KV_INT8_ASYMMETRIC == Symmetry::Asymmetric as u32
+        && MNNKV_C8_SYMMETRIC == Symmetry::Symmetric as u32
+        && MNNKV_C8_ASYMMETRIC == Symmetry::Asymmetric as u32
 );
 
 /// The values of K or of V: element type, order and lengths. There are kv_heads * head_dim * tokens of them, dense, in
@@ -36,8 +36,8 @@ const _: () = assert!(
 /// A channel is a dim of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct mnnkv_kv_int8_shape {
-    /// sizeof(mnnkv_kv_int8_shape)
+pub struct mnnkv_c8_shape {
+    /// sizeof(mnnkv_c8_shape)
     pub struct_size: u32,
     /// MNNKV_DTYPE_F16, _BF16 or _F32.
     pub dtype: u32,
@@ -54,10 +54,10 @@ pub struct mnnkv_kv_int8_shape {
 }
 
 // SAFETY: repr(C), begins with a u32, integers only.
-unsafe impl Sized32 for mnnkv_kv_int8_shape {
+unsafe impl Sized32 for mnnkv_c8_shape {
     const MIN: usize = 32;
 }
-const _: () = assert!(size_of::<mnnkv_kv_int8_shape>() == 32);
+const _: () = assert!(size_of::<mnnkv_c8_shape>() == 32);
 
 /// A scale and an offset for each channel of K or of V.
 ///
@@ -69,8 +69,8 @@ const _: () = assert!(size_of::<mnnkv_kv_int8_shape>() == 32);
 /// one scale for all channels, repeat it.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct mnnkv_kv_int8_scales {
-    /// sizeof(mnnkv_kv_int8_scales)
+pub struct mnnkv_c8_scales {
+    /// sizeof(mnnkv_c8_scales)
     pub struct_size: u32,
     /// Length of both arrays: kv_heads * head_dim.
     pub channels: u32,
@@ -83,15 +83,15 @@ pub struct mnnkv_kv_int8_scales {
 }
 
 // SAFETY: repr(C), begins with a u32, integers and raw pointers only.
-unsafe impl Sized32 for mnnkv_kv_int8_scales {
-    const MIN: usize = size_of::<mnnkv_kv_int8_scales>();
+unsafe impl Sized32 for mnnkv_c8_scales {
+    const MIN: usize = size_of::<mnnkv_c8_scales>();
 }
 
 /// What values lose on the way to int8 and back. Set struct_size before the call; the fields it covers are written.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct mnnkv_kv_int8_figures {
-    /// sizeof(mnnkv_kv_int8_figures)
+pub struct mnnkv_c8_figures {
+    /// sizeof(mnnkv_c8_figures)
     pub struct_size: u32,
     /// The channel whose root mean square difference is the largest; the first of equals.
     pub worst_channel: u32,
@@ -115,15 +115,15 @@ pub struct mnnkv_kv_int8_figures {
 }
 
 // SAFETY: repr(C), begins with a u32, integers and floats only.
-unsafe impl Sized32 for mnnkv_kv_int8_figures {
+unsafe impl Sized32 for mnnkv_c8_figures {
     const MIN: usize = 64;
 }
-const _: () = assert!(size_of::<mnnkv_kv_int8_figures>() == 64);
+const _: () = assert!(size_of::<mnnkv_c8_figures>() == 64);
 
-impl mnnkv_kv_int8_shape {
-    fn check(&self) -> Result<Shape> {
+impl mnnkv_c8_shape {
+    fn check(&self) -> Result<CacheShape> {
         pointer::reserved(&self.reserved, "shape")?;
-        Shape::new(
+        CacheShape::new(
             Dtype::from_code(self.dtype, "shape->dtype")?,
             Order::from_code(self.order, "shape->order")?,
             self.kv_heads as usize,
@@ -135,7 +135,7 @@ impl mnnkv_kv_int8_shape {
 
 /// # Safety
 /// As [`pointer::required`].
-unsafe fn shape(ptr: *const mnnkv_kv_int8_shape) -> Result<Shape> {
+unsafe fn shape(ptr: *const mnnkv_c8_shape) -> Result<CacheShape> {
     // SAFETY: passed on.
     unsafe { pointer::required(ptr, "shape") }?.check()
 }
@@ -162,7 +162,7 @@ impl Given<'_> {
 /// # Safety
 /// As [`pointer::required`], and both arrays are as long as it says.
 unsafe fn scales<'a>(
-    ptr: *const mnnkv_kv_int8_scales,
+    ptr: *const mnnkv_c8_scales,
     [name, scale_name, offset_name]: Names,
     channels: usize,
 ) -> Result<Given<'a>> {
@@ -184,7 +184,7 @@ unsafe fn scales<'a>(
 /// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the
 /// ranges of nothing). Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_ranges_clear(channels: usize, min: *mut f32, max: *mut f32) -> mnnkv_status {
+pub unsafe extern "C" fn mnnkv_c8_ranges_clear(channels: usize, min: *mut f32, max: *mut f32) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
         let (min, max) = unsafe { ranges_mut(channels, min, max) }?;
@@ -210,8 +210,8 @@ unsafe fn ranges_mut<'a>(channels: usize, min: *mut f32, max: *mut f32) -> Resul
 /// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
 /// that of the shape, a range that is neither cleared nor finite; no range has changed then. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_ranges_update(
-    shape: *const mnnkv_kv_int8_shape,
+pub unsafe extern "C" fn mnnkv_c8_ranges_update(
+    shape: *const mnnkv_c8_shape,
     values: *const c_void,
     values_len: usize,
     min: *mut f32,
@@ -234,15 +234,15 @@ pub unsafe extern "C" fn mnnkv_kv_int8_ranges_update(
 /// Makes scales and offsets of what calibration saw.
 ///
 ///   lo = min(min, 0), hi = max(max, 0), in f32
-///   MNNKV_KV_INT8_SYMMETRIC    scale = max(-lo, hi) / 127      offset = 0
-///   MNNKV_KV_INT8_ASYMMETRIC   scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
+///   MNNKV_C8_SYMMETRIC    scale = max(-lo, hi) / 127      offset = 0
+///   MNNKV_C8_ASYMMETRIC   scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
 ///
 /// and no scale below 2^-23. dtype: the element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32; scales are
 /// rounded to it, as files in that type hold them, and written as f32. min, max, scale, offset: channels numbers each.
 /// INVALID_ARGUMENT: another symmetry or dtype, a channel of which nothing was observed, or one whose scale overflows
 /// dtype (the message names it); nothing is written then. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_parameters(
+pub unsafe extern "C" fn mnnkv_c8_parameters(
     min: *const f32,
     max: *const f32,
     channels: usize,
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn mnnkv_kv_int8_parameters(
                 pointer::output(offset, channels, "offset")?,
             )
         };
-        kv_int8::parameters(min, max, symmetry, dtype, scale, offset)
+        c8::parameters(min, max, symmetry, dtype, scale, offset)
     })
 }
 
@@ -281,11 +281,11 @@ pub unsafe extern "C" fn mnnkv_kv_int8_parameters(
 /// INVALID_ARGUMENT: values_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: codes_cap;
 /// mnnkv_last_error says what is needed. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_quantize(
-    shape: *const mnnkv_kv_int8_shape,
+pub unsafe extern "C" fn mnnkv_c8_quantize(
+    shape: *const mnnkv_c8_shape,
     values: *const c_void,
     values_len: usize,
-    scales: *const mnnkv_kv_int8_scales,
+    scales: *const mnnkv_c8_scales,
     codes: *mut i8,
     codes_cap: usize,
 ) -> mnnkv_status {
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn mnnkv_kv_int8_quantize(
         let (values, codes) = unsafe {
             (pointer::input_bytes(values, values_len, "values")?, pointer::output(codes, shape.elements(), "codes")?)
         };
-        kv_int8::quantize(&shape, values, &given.scales, codes)
+        c8::quantize(&shape, values, &given.scales, codes)
     })
 }
 
@@ -316,11 +316,11 @@ pub unsafe extern "C" fn mnnkv_kv_int8_quantize(
 /// INVALID_ARGUMENT: codes_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: values_cap; mnnkv_last_error
 /// says what is needed. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_dequantize(
-    shape: *const mnnkv_kv_int8_shape,
+pub unsafe extern "C" fn mnnkv_c8_dequantize(
+    shape: *const mnnkv_c8_shape,
     codes: *const i8,
     codes_len: usize,
-    scales: *const mnnkv_kv_int8_scales,
+    scales: *const mnnkv_c8_scales,
     values: *mut c_void,
     values_cap: usize,
 ) -> mnnkv_status {
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn mnnkv_kv_int8_dequantize(
         let (codes, values) = unsafe {
             (pointer::input(codes, codes_len, "codes")?, pointer::output_bytes(values, shape.bytes(), "values")?)
         };
-        kv_int8::dequantize(&shape, codes, &given.scales, values)
+        c8::dequantize(&shape, codes, &given.scales, values)
     })
 }
 
@@ -348,12 +348,12 @@ pub unsafe extern "C" fn mnnkv_kv_int8_dequantize(
 /// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
 /// that of the shape, or bad scales. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_measure(
-    shape: *const mnnkv_kv_int8_shape,
+pub unsafe extern "C" fn mnnkv_c8_measure(
+    shape: *const mnnkv_c8_shape,
     values: *const c_void,
     values_len: usize,
-    scales: *const mnnkv_kv_int8_scales,
-    figures: *mut mnnkv_kv_int8_figures,
+    scales: *const mnnkv_c8_scales,
+    figures: *mut mnnkv_c8_figures,
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
@@ -363,10 +363,10 @@ pub unsafe extern "C" fn mnnkv_kv_int8_measure(
         let (values, figures) =
             // SAFETY: as above.
             unsafe { (pointer::input_bytes(values, values_len, "values")?, SizedOut::new(figures, "figures")?) };
-        let errors = kv_int8::errors(&shape, values, &given.scales)?;
+        let errors = c8::errors(&shape, values, &given.scales)?;
         let total = errors.total;
-        figures.set(&mnnkv_kv_int8_figures {
-            struct_size: size_of::<mnnkv_kv_int8_figures>() as u32,
+        figures.set(&mnnkv_c8_figures {
+            struct_size: size_of::<mnnkv_c8_figures>() as u32,
             worst_channel: errors.worst_channel() as u32,
             elements: total.elements,
             saturated: total.saturated,
@@ -381,26 +381,26 @@ pub unsafe extern "C" fn mnnkv_kv_int8_measure(
 }
 
 /// Dense rows of a cache on their way between layout and model.
-struct Rows {
-    key_shape: Shape,
-    value_shape: Shape,
+struct DenseRows {
+    key_shape: CacheShape,
+    value_shape: CacheShape,
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
-impl Rows {
+impl DenseRows {
     fn new(layout: &Layout, range: TokenRange) -> Result<Self> {
         let layout::Rows { key_dtype, value_dtype, heads, dims } = layout.rows();
-        let shape = |dtype| Shape::new(dtype, Order::HeadTokenDim, heads, dims, range.count());
+        let shape = |dtype| CacheShape::new(dtype, Order::HeadTokenDim, heads, dims, range.count());
         let (key_shape, value_shape) = (shape(key_dtype)?, shape(value_dtype)?);
         let (mut key, mut value) = (Vec::new(), Vec::new());
         memory::resize(&mut key, key_shape.bytes())?;
         memory::resize(&mut value, value_shape.bytes())?;
-        Ok(Rows { key_shape, value_shape, key, value })
+        Ok(DenseRows { key_shape, value_shape, key, value })
     }
 }
 
-/// Copies tokens begin .. begin + count out of a packed cache as codes, as mnnkv_kv_gather and mnnkv_kv_int8_quantize
+/// Copies tokens begin .. begin + count out of a packed cache as codes, as mnnkv_kv_gather and mnnkv_c8_quantize
 /// would together.
 ///
 /// key, value: the buffers of the layout. key_scales, value_scales: of kv_heads * head_dim channels each. key_codes,
@@ -409,14 +409,14 @@ impl Rows {
 /// INVALID_ARGUMENT: the range is not inside max_tokens, or bad scales. BUFFER_TOO_SMALL: cap_each; mnnkv_last_error
 /// says what is needed. OUT_OF_MEMORY. Any thread, also on the same cache as long as nobody writes it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_gather(
+pub unsafe extern "C" fn mnnkv_c8_gather(
     layout: *const mnnkv_layout,
     key: *const c_void,
     value: *const c_void,
     begin: u32,
     count: u32,
-    key_scales: *const mnnkv_kv_int8_scales,
-    value_scales: *const mnnkv_kv_int8_scales,
+    key_scales: *const mnnkv_c8_scales,
+    value_scales: *const mnnkv_c8_scales,
     key_codes: *mut i8,
     value_codes: *mut i8,
     cap_each: usize,
@@ -450,14 +450,14 @@ pub unsafe extern "C" fn mnnkv_kv_int8_gather(
                 pointer::output(value_codes, len, "value_codes")?,
             )
         };
-        let mut rows = Rows::new(&layout, range)?;
+        let mut rows = DenseRows::new(&layout, range)?;
         layout::gather(&layout, key, value, range, &mut rows.key, &mut rows.value)?;
-        kv_int8::quantize(&rows.key_shape, &rows.key, &of_key.scales, key_codes)?;
-        kv_int8::quantize(&rows.value_shape, &rows.value, &of_value.scales, value_codes)
+        c8::quantize(&rows.key_shape, &rows.key, &of_key.scales, key_codes)?;
+        c8::quantize(&rows.value_shape, &rows.value, &of_value.scales, value_codes)
     })
 }
 
-/// Writes codes as values into tokens begin .. begin + count of a packed cache, as mnnkv_kv_int8_dequantize and
+/// Writes codes as values into tokens begin .. begin + count of a packed cache, as mnnkv_c8_dequantize and
 /// mnnkv_kv_scatter would together.
 ///
 /// key_codes, value_codes: [head][token][dim], len_each codes in each, exactly those of the range. key_scales,
@@ -466,13 +466,13 @@ pub unsafe extern "C" fn mnnkv_kv_int8_gather(
 /// INVALID_ARGUMENT: the range is not inside max_tokens, len_each, or bad scales; OUT_OF_MEMORY. The cache has not
 /// changed then. One thread per cache.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_kv_int8_scatter(
+pub unsafe extern "C" fn mnnkv_c8_scatter(
     layout: *const mnnkv_layout,
     key_codes: *const i8,
     value_codes: *const i8,
     len_each: usize,
-    key_scales: *const mnnkv_kv_int8_scales,
-    value_scales: *const mnnkv_kv_int8_scales,
+    key_scales: *const mnnkv_c8_scales,
+    value_scales: *const mnnkv_c8_scales,
     begin: u32,
     count: u32,
     key: *mut c_void,
@@ -506,9 +506,9 @@ pub unsafe extern "C" fn mnnkv_kv_int8_scatter(
                 buffers_mut(&layout, key, value)?,
             )
         };
-        let mut rows = Rows::new(&layout, range)?;
-        kv_int8::dequantize(&rows.key_shape, key_codes, &of_key.scales, &mut rows.key)?;
-        kv_int8::dequantize(&rows.value_shape, value_codes, &of_value.scales, &mut rows.value)?;
+        let mut rows = DenseRows::new(&layout, range)?;
+        c8::dequantize(&rows.key_shape, key_codes, &of_key.scales, &mut rows.key)?;
+        c8::dequantize(&rows.value_shape, value_codes, &of_value.scales, &mut rows.value)?;
         layout::scatter(&layout, &rows.key, &rows.value, range, key, value)
     })
 }

@@ -1,7 +1,7 @@
-// K and V as int8, element by element in double: the judge of what the library makes of caches.
+// K and V as C8, element by element in double: the judge of what the library makes of caches.
 
-#ifndef MNNKV_TESTS_KV_INT8_HPP
-#define MNNKV_TESTS_KV_INT8_HPP
+#ifndef MNNKV_TESTS_C8_HPP
+#define MNNKV_TESTS_C8_HPP
 
 #include "model_files.hpp"
 #include "packed_model.hpp"
@@ -13,9 +13,9 @@ namespace support {
 using codes = std::vector<std::int8_t>;
 using floats = std::vector<float>;
 
-inline mnnkv_kv_int8_shape int8_shape(std::uint32_t dtype, std::uint32_t order, std::uint32_t kv_heads,
+inline mnnkv_c8_shape c8_shape(std::uint32_t dtype, std::uint32_t order, std::uint32_t kv_heads,
                                       std::uint32_t head_dim, std::uint32_t tokens) {
-    mnnkv_kv_int8_shape shape = mnnkv::make<mnnkv_kv_int8_shape>();
+    mnnkv_c8_shape shape = mnnkv::make<mnnkv_c8_shape>();
     shape.dtype = dtype;
     shape.order = order;
     shape.kv_heads = kv_heads;
@@ -25,11 +25,11 @@ inline mnnkv_kv_int8_shape int8_shape(std::uint32_t dtype, std::uint32_t order, 
 }
 
 /// Scales and offsets that live as long as this.
-struct int8_scales {
+struct c8_scales {
     floats scale, offset;
 
-    mnnkv_kv_int8_scales c() const {
-        mnnkv_kv_int8_scales given = mnnkv::make<mnnkv_kv_int8_scales>();
+    mnnkv_c8_scales c() const {
+        mnnkv_c8_scales given = mnnkv::make<mnnkv_c8_scales>();
         given.channels = static_cast<std::uint32_t>(scale.size());
         given.scale = scale.data();
         given.offset = offset.data();
@@ -37,8 +37,8 @@ struct int8_scales {
     }
 };
 
-inline int8_scales random_scales(std::size_t channels, dice& random) {
-    int8_scales out;
+inline c8_scales random_scales(std::size_t channels, dice& random) {
+    c8_scales out;
     for (std::size_t i = 0; i < channels; ++i) {
         out.scale.push_back(std::ldexp(0.5f + random.unit(), static_cast<int>(random.below(12)) - 8));
         out.offset.push_back(random.one_in(2) ? 0.0f : static_cast<float>(random.below(256)) - 128.0f);
@@ -79,7 +79,7 @@ inline std::int8_t code_of(double number, float scale, float offset) {
 
 /// Codes of values [head][token][dim].
 inline codes codes_of(std::uint32_t dtype, const bytes& values, std::size_t heads, std::size_t dims,
-                      const int8_scales& scales) {
+                      const c8_scales& scales) {
     const std::size_t elements = values.size() / (dtype == MNNKV_DTYPE_F32 ? 4 : 2);
     codes out(elements);
     for (std::size_t i = 0; i < elements; ++i) {
@@ -96,4 +96,4 @@ inline testing::AssertionResult same_codes(const std::int8_t* ours, const codes&
 
 }  // namespace support
 
-#endif  // MNNKV_TESTS_KV_INT8_HPP
+#endif  // MNNKV_TESTS_C8_HPP

@@ -3,7 +3,7 @@
 //! Two arrays of one number per channel, which begin with [`clear`]. Batches may come in any split and order, and
 //! ranges of several threads or machines may be merged: the result is the same.
 
-use super::Shape;
+use super::CacheShape;
 use mnnkv::status::{Result, bail};
 
 /// Nothing seen yet.
@@ -14,7 +14,7 @@ pub fn clear(min: &mut [f32], max: &mut [f32]) {
 
 /// Adds a batch of K or V. A NaN or an infinity is an error that names token and channel, and so are ranges that are
 /// neither cleared nor finite; nothing has changed then.
-pub fn update(shape: &Shape, values: &[u8], min: &mut [f32], max: &mut [f32]) -> Result<()> {
+pub fn update(shape: &CacheShape, values: &[u8], min: &mut [f32], max: &mut [f32]) -> Result<()> {
     shape.check_values(values)?;
     shape.check_channels("min", min.len())?;
     shape.check_channels("max", max.len())?;

@@ -3,12 +3,12 @@
 use super::brute::Brute;
 use super::{codes_of, parameters_of, ranges_of, values_of};
 use mnnkv::dtype::Dtype;
-use mnnkv_model::kv_int8::{Order, Scales, Shape, Symmetry, dequantize, quantize, ranges};
+use mnnkv_model::c8::{CacheShape, Order, Scales, Symmetry, dequantize, quantize, ranges};
 use proptest::prelude::*;
 
 impl Brute {
-    pub fn shape(&self) -> Shape {
-        Shape::new(self.dtype, self.order, self.heads, self.dims, self.tokens).unwrap()
+    pub fn shape(&self) -> CacheShape {
+        CacheShape::new(self.dtype, self.order, self.heads, self.dims, self.tokens).unwrap()
     }
 }
 
@@ -129,7 +129,7 @@ proptest! {
     ) {
         // So that no value overflows.
         let scale: Vec<f32> = scale.iter().map(|s| s.min(1e30)).collect();
-        let shape = Shape::new(Dtype::F32, Order::HeadTokenDim, 3, 4, 5).unwrap();
+        let shape = CacheShape::new(Dtype::F32, Order::HeadTokenDim, 3, 4, 5).unwrap();
         let values = values_of(&shape, &codes, &scale, &offset);
         prop_assert_eq!(codes_of(&shape, &values, &scale, &offset), codes);
     }
@@ -143,7 +143,7 @@ proptest! {
         for dtype in [Dtype::F32, Dtype::Bf16] {
             let (scale, offset) = parameters_of(&ranges, Symmetry::Asymmetric, dtype);
             prop_assert!(Scales::new(&scale, &offset).is_ok(), "{scale:?} {offset:?}");
-            let shape = Shape::new(Dtype::F32, Order::TokenHeadDim, 1, 1, 1).unwrap();
+            let shape = CacheShape::new(Dtype::F32, Order::TokenHeadDim, 1, 1, 1).unwrap();
             prop_assert_eq!(f32::from(codes_of(&shape, &0f32.to_ne_bytes(), &scale, &offset)[0]), offset[0]);
         }
     }

@@ -1,25 +1,25 @@
 //! The cache as int8: what exporters' own files say, a brute-force restatement of the formulas, and bad input.
 
-#[path = "kv_int8/brute.rs"]
+#[path = "c8/brute.rs"]
 mod brute;
 #[path = "../../tests/common/mod.rs"]
 mod common;
-#[path = "kv_int8/figures.rs"]
+#[path = "c8/figures.rs"]
 mod figures;
-#[path = "kv_int8/goldens.rs"]
+#[path = "c8/goldens.rs"]
 mod goldens;
 #[path = "../../tests/common/npy.rs"]
 mod npy;
-#[path = "kv_int8/properties.rs"]
+#[path = "c8/properties.rs"]
 mod properties;
-#[path = "kv_int8/refusals.rs"]
+#[path = "c8/refusals.rs"]
 mod refusals;
 
 use mnnkv::dtype::Dtype;
-use mnnkv_model::kv_int8::{Order, Scales, Shape, Symmetry, dequantize, parameters, quantize, ranges};
+use mnnkv_model::c8::{CacheShape, Order, Scales, Symmetry, dequantize, parameters, quantize, ranges};
 
 /// Ranges of one batch.
-fn ranges_of(shape: &Shape, values: &[u8]) -> (Vec<f32>, Vec<f32>) {
+fn ranges_of(shape: &CacheShape, values: &[u8]) -> (Vec<f32>, Vec<f32>) {
     let (mut min, mut max) = (vec![0.0; shape.channels()], vec![0.0; shape.channels()]);
     ranges::clear(&mut min, &mut max);
     ranges::update(shape, values, &mut min, &mut max).unwrap();
@@ -32,13 +32,13 @@ fn parameters_of((min, max): &(Vec<f32>, Vec<f32>), symmetry: Symmetry, dtype: D
     (scale, offset)
 }
 
-fn codes_of(shape: &Shape, values: &[u8], scale: &[f32], offset: &[f32]) -> Vec<i8> {
+fn codes_of(shape: &CacheShape, values: &[u8], scale: &[f32], offset: &[f32]) -> Vec<i8> {
     let mut codes = vec![55; shape.elements()];
     quantize(shape, values, &Scales::new(scale, offset).unwrap(), &mut codes).unwrap();
     codes
 }
 
-fn values_of(shape: &Shape, codes: &[i8], scale: &[f32], offset: &[f32]) -> Vec<u8> {
+fn values_of(shape: &CacheShape, codes: &[i8], scale: &[f32], offset: &[f32]) -> Vec<u8> {
     let mut values = vec![0xEE; shape.bytes()];
     dequantize(shape, codes, &Scales::new(scale, offset).unwrap(), &mut values).unwrap();
     values
@@ -49,8 +49,8 @@ fn f32_bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|x| x.to_ne_bytes()).collect()
 }
 
-fn f32_shape(heads: usize, dims: usize, tokens: usize) -> Shape {
-    Shape::new(Dtype::F32, Order::TokenHeadDim, heads, dims, tokens).unwrap()
+fn f32_shape(heads: usize, dims: usize, tokens: usize) -> CacheShape {
+    CacheShape::new(Dtype::F32, Order::TokenHeadDim, heads, dims, tokens).unwrap()
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod common;
 use common::{Random, Rivals, print};
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
-use mnnkv_model::kv_int8::{Order, Scales, Shape, dequantize, quantize};
+use mnnkv_model::c8::{CacheShape, Order, Scales, dequantize, quantize};
 use std::hint::black_box;
 
 const HEADS: usize = 8;
@@ -82,7 +82,7 @@ fn bench<T: Scalar>(offsets: usize) {
 
     let (mut copied, mut copied_codes) = (vec![0; bytes.len()], vec![0; n]);
     for order in [Order::TokenHeadDim, Order::HeadTokenDim] {
-        let shape = Shape::new(T::DTYPE, order, HEADS, DIMS, TOKENS).unwrap();
+        let shape = CacheShape::new(T::DTYPE, order, HEADS, DIMS, TOKENS).unwrap();
         quantize(&shape, &bytes, &scales, &mut codes).unwrap();
         if order == Order::TokenHeadDim {
             assert!(codes == other_codes, "codes");

@@ -1,20 +1,20 @@
 // K and V as int8: calibration, codes and back, what that costs, and packed caches as codes.
 
-#include "kv_int8.hpp"
+#include "c8.hpp"
 
 namespace {
 
 using namespace support;
 
-TEST(KvInt8, AWorkedExample) {
+TEST(C8, AWorkedExample) {
     // Two channels. What calibration sees comes in two batches, and the token after it is beyond the range.
     floats min(2, 7), max(2, 7);
-    ASSERT_TRUE(ok(mnnkv_kv_int8_ranges_clear(2, min.data(), max.data())));
+    ASSERT_TRUE(ok(mnnkv_c8_ranges_clear(2, min.data(), max.data())));
     const floats batches[] = {{0.5f, -4, 1.5f, 2}, {-0.25f, 3}};
     for (const floats& batch : batches) {
-        const mnnkv_kv_int8_shape shape = int8_shape(MNNKV_DTYPE_F32, MNNKV_ORDER_TOKEN_HEAD_DIM, 1, 2,
+        const mnnkv_c8_shape shape = c8_shape(MNNKV_DTYPE_F32, MNNKV_ORDER_TOKEN_HEAD_DIM, 1, 2,
                                                      static_cast<std::uint32_t>(batch.size() / 2));
-        ASSERT_TRUE(ok(mnnkv_kv_int8_ranges_update(&shape, batch.data(), batch.size() * sizeof(float), min.data(),
+        ASSERT_TRUE(ok(mnnkv_c8_ranges_update(&shape, batch.data(), batch.size() * sizeof(float), min.data(),
                                                    max.data())));
     }
     EXPECT_EQ(min, (floats{-0.25f, -4}));
@@ -26,28 +26,28 @@ TEST(KvInt8, AWorkedExample) {
         codes expected;
         floats restored;
     } cases[] = {
-        {MNNKV_KV_INT8_SYMMETRIC, {0.011811024f, 0.031496063f}, {0, 0}, {59, -128}, {0.69685f, -4.0315f}},
-        {MNNKV_KV_INT8_ASYMMETRIC, {0.006862745f, 0.02745098f}, {-92, 18}, {10, -128}, {0.7f, -4.00784f}},
+        {MNNKV_C8_SYMMETRIC, {0.011811024f, 0.031496063f}, {0, 0}, {59, -128}, {0.69685f, -4.0315f}},
+        {MNNKV_C8_ASYMMETRIC, {0.006862745f, 0.02745098f}, {-92, 18}, {10, -128}, {0.7f, -4.00784f}},
     };
     for (const auto& c : cases) {
-        int8_scales made{floats(2), floats(2)};
-        ASSERT_TRUE(ok(mnnkv_kv_int8_parameters(min.data(), max.data(), 2, c.symmetry, MNNKV_DTYPE_F32,
+        c8_scales made{floats(2), floats(2)};
+        ASSERT_TRUE(ok(mnnkv_c8_parameters(min.data(), max.data(), 2, c.symmetry, MNNKV_DTYPE_F32,
                                                 made.scale.data(), made.offset.data())));
         EXPECT_EQ(made.scale, c.scale);
         EXPECT_EQ(made.offset, c.offset);
-        const mnnkv_kv_int8_scales scales = made.c();
+        const mnnkv_c8_scales scales = made.c();
         const floats token = {0.7f, -6};
-        const mnnkv_kv_int8_shape shape = int8_shape(MNNKV_DTYPE_F32, MNNKV_ORDER_HEAD_TOKEN_DIM, 1, 2, 1);
+        const mnnkv_c8_shape shape = c8_shape(MNNKV_DTYPE_F32, MNNKV_ORDER_HEAD_TOKEN_DIM, 1, 2, 1);
         codes out(2);
-        ASSERT_TRUE(ok(mnnkv_kv_int8_quantize(&shape, token.data(), 8, &scales, out.data(), 2)));
+        ASSERT_TRUE(ok(mnnkv_c8_quantize(&shape, token.data(), 8, &scales, out.data(), 2)));
         EXPECT_EQ(out, c.expected);
         floats restored(2);
-        ASSERT_TRUE(ok(mnnkv_kv_int8_dequantize(&shape, out.data(), 2, &scales, restored.data(), 8)));
+        ASSERT_TRUE(ok(mnnkv_c8_dequantize(&shape, out.data(), 2, &scales, restored.data(), 8)));
         EXPECT_NEAR(restored[0], c.restored[0], 1e-5);
         EXPECT_NEAR(restored[1], c.restored[1], 1e-4);
 
-        mnnkv_kv_int8_figures figures = mnnkv::make<mnnkv_kv_int8_figures>();
-        ASSERT_TRUE(ok(mnnkv_kv_int8_measure(&shape, token.data(), 8, &scales, &figures)));
+        mnnkv_c8_figures figures = mnnkv::make<mnnkv_c8_figures>();
+        ASSERT_TRUE(ok(mnnkv_c8_measure(&shape, token.data(), 8, &scales, &figures)));
         const double lost[] = {double(token[0]) - restored[0], double(token[1]) - restored[1]};
         EXPECT_EQ(figures.worst_channel, 1u);
         EXPECT_EQ(figures.elements, 2u);
@@ -63,12 +63,12 @@ TEST(KvInt8, AWorkedExample) {
     }
 }
 
-TEST(KvInt8, ScalesAreRoundedToTheTypeOfTheStatistics) {
+TEST(C8, ScalesAreRoundedToTheTypeOfTheStatistics) {
     const float min = -1, max = 3;
     const float exact = 3.0f / 127.0f;
     for (const std::uint32_t dtype : {MNNKV_DTYPE_F16, MNNKV_DTYPE_BF16, MNNKV_DTYPE_F32}) {
         float scale = 0, offset = 7;
-        ASSERT_TRUE(ok(mnnkv_kv_int8_parameters(&min, &max, 1, MNNKV_KV_INT8_SYMMETRIC, dtype, &scale, &offset)));
+        ASSERT_TRUE(ok(mnnkv_c8_parameters(&min, &max, 1, MNNKV_C8_SYMMETRIC, dtype, &scale, &offset)));
         // 11 or 8 significant bits; the unit of a number from 2^-6 to 2^-5 is 2^-16 or 2^-13.
         const double unit = dtype == MNNKV_DTYPE_F16 ? 0x1p-16 : dtype == MNNKV_DTYPE_BF16 ? 0x1p-13 : 0x1p-29;
         EXPECT_EQ(scale, std::nearbyint(exact / unit) * unit);
@@ -76,7 +76,7 @@ TEST(KvInt8, ScalesAreRoundedToTheTypeOfTheStatistics) {
     }
 }
 
-TEST(KvInt8, BothOrdersAndAllTypesHaveTheCodesOfTheFormula) {
+TEST(C8, BothOrdersAndAllTypesHaveTheCodesOfTheFormula) {
     SEEDED_DICE(random, 901);
     constexpr std::uint32_t heads = 3, dims = 21, tokens = 9;
     for (const std::uint32_t dtype : {MNNKV_DTYPE_F16, MNNKV_DTYPE_BF16, MNNKV_DTYPE_F32}) {
@@ -88,24 +88,24 @@ TEST(KvInt8, BothOrdersAndAllTypesHaveTheCodesOfTheFormula) {
             const std::size_t to = row % tokens * heads + row / tokens;
             std::memcpy(&by_token[to * dims * width], &by_head[row * dims * width], dims * width);
         }
-        const int8_scales made = random_scales(heads * dims, random);
-        const mnnkv_kv_int8_scales scales = made.c();
+        const c8_scales made = random_scales(heads * dims, random);
+        const mnnkv_c8_scales scales = made.c();
         const codes expected = codes_of(dtype, by_head, heads, dims, made);
-        mnnkv_kv_int8_shape shape = int8_shape(dtype, MNNKV_ORDER_HEAD_TOKEN_DIM, heads, dims, tokens);
+        mnnkv_c8_shape shape = c8_shape(dtype, MNNKV_ORDER_HEAD_TOKEN_DIM, heads, dims, tokens);
         codes out(n + 3, 99);
-        ASSERT_TRUE(ok(mnnkv_kv_int8_quantize(&shape, by_head.data(), by_head.size(), &scales, out.data(), n + 3)));
+        ASSERT_TRUE(ok(mnnkv_c8_quantize(&shape, by_head.data(), by_head.size(), &scales, out.data(), n + 3)));
         EXPECT_TRUE(same_codes(out.data(), expected));
         EXPECT_EQ(out[n], 99) << "no more than the shape's codes are written";
         shape.order = MNNKV_ORDER_TOKEN_HEAD_DIM;
         codes turned(n);
-        ASSERT_TRUE(ok(mnnkv_kv_int8_quantize(&shape, by_token.data(), by_token.size(), &scales, turned.data(), n)));
+        ASSERT_TRUE(ok(mnnkv_c8_quantize(&shape, by_token.data(), by_token.size(), &scales, turned.data(), n)));
         for (std::size_t row = 0; row < heads * tokens; ++row) {
             const std::size_t to = row % tokens * heads + row / tokens;
             EXPECT_EQ(std::memcmp(&turned[to * dims], &out[row * dims], dims), 0) << "row " << row;
         }
         // Back: (code - offset) * scale in float; what is rounded again is at most half a unit off.
         guarded values(n * width, 1);
-        ASSERT_TRUE(ok(mnnkv_kv_int8_dequantize(&shape, turned.data(), n, &scales, values.data(), values.size())));
+        ASSERT_TRUE(ok(mnnkv_c8_dequantize(&shape, turned.data(), n, &scales, values.data(), values.size())));
         for (std::size_t i = 0; i < n; ++i) {
             const std::size_t channel = i % (heads * dims);
             const double exact = (turned[i] - made.offset[channel]) * made.scale[channel];
@@ -129,20 +129,20 @@ std::vector<token_range> some_ranges(std::uint32_t max, dice& random) {
     return out;
 }
 
-TEST(KvInt8, PackedCachesAreGatheredAsCodes) {
+TEST(C8, PackedCachesAreGatheredAsCodes) {
     SEEDED_DICE(random, 911);
     for (const pack_mode& mode : pack_modes) {
         SCOPED_TRACE(mode.name);
         const mnnkv_layout layout = make_layout(mode, 3, 21, 150, 64);
         const std::size_t channels = 3 * 21;
-        const int8_scales key_made = random_scales(channels, random), value_made = random_scales(channels, random);
-        const mnnkv_kv_int8_scales key_scales = key_made.c(), value_scales = value_made.c();
+        const c8_scales key_made = random_scales(channels, random), value_made = random_scales(channels, random);
+        const mnnkv_c8_scales key_scales = key_made.c(), value_scales = value_made.c();
         for (const token_range& r : some_ranges(layout.max_tokens, random)) {
             noisy_cache cache(layout, random);
             const rows dense = cache.get(tokens_from(r.begin, r.count));
             const std::size_t n = channels * r.count;
             codes key_codes(n + 5, 99), value_codes(n + 5, 99);
-            ASSERT_TRUE(ok(mnnkv_kv_int8_gather(&layout, cache.key.data(), cache.value.data(), r.begin, r.count,
+            ASSERT_TRUE(ok(mnnkv_c8_gather(&layout, cache.key.data(), cache.value.data(), r.begin, r.count,
                                                 &key_scales, &value_scales, key_codes.data(), value_codes.data(),
                                                 n + 5)));
             EXPECT_TRUE(same_codes(key_codes.data(), codes_of(mode.dtype, dense.key, 3, 21, key_made)));
@@ -153,7 +153,7 @@ TEST(KvInt8, PackedCachesAreGatheredAsCodes) {
     }
 }
 
-TEST(KvInt8, CodesAreScatteredIntoTheNamedTokensAndNothingElse) {
+TEST(C8, CodesAreScatteredIntoTheNamedTokensAndNothingElse) {
     SEEDED_DICE(random, 912);
     for (const pack_mode& mode : pack_modes) {
         SCOPED_TRACE(mode.name);
@@ -161,8 +161,8 @@ TEST(KvInt8, CodesAreScatteredIntoTheNamedTokensAndNothingElse) {
         // K and V of different types.
         layout.key_dtype = MNNKV_DTYPE_F32;
         const std::size_t channels = 3 * 21;
-        const int8_scales key_made = random_scales(channels, random), value_made = random_scales(channels, random);
-        const mnnkv_kv_int8_scales key_scales = key_made.c(), value_scales = value_made.c();
+        const c8_scales key_made = random_scales(channels, random), value_made = random_scales(channels, random);
+        const mnnkv_c8_scales key_scales = key_made.c(), value_scales = value_made.c();
         for (const token_range& r : some_ranges(layout.max_tokens, random)) {
             noisy_cache cache(layout, random);
             const std::size_t n = channels * r.count;
@@ -170,36 +170,36 @@ TEST(KvInt8, CodesAreScatteredIntoTheNamedTokensAndNothingElse) {
             const std::int8_t* const key_codes = reinterpret_cast<const std::int8_t*>(noise.data());
             const std::int8_t* const value_codes = key_codes + n;
             rows restored{bytes(cache.model.key_row_bytes(r.count)), bytes(cache.model.value_row_bytes(r.count))};
-            const auto restore = [&](std::uint32_t dtype, const std::int8_t* from, const mnnkv_kv_int8_scales& scales,
+            const auto restore = [&](std::uint32_t dtype, const std::int8_t* from, const mnnkv_c8_scales& scales,
                                      bytes& to) {
-                const mnnkv_kv_int8_shape shape = int8_shape(dtype, MNNKV_ORDER_HEAD_TOKEN_DIM, 3, 21, r.count);
-                ASSERT_TRUE(ok(mnnkv_kv_int8_dequantize(&shape, from, n, &scales, to.data(), to.size())));
+                const mnnkv_c8_shape shape = c8_shape(dtype, MNNKV_ORDER_HEAD_TOKEN_DIM, 3, 21, r.count);
+                ASSERT_TRUE(ok(mnnkv_c8_dequantize(&shape, from, n, &scales, to.data(), to.size())));
             };
             restore(layout.key_dtype, key_codes, key_scales, restored.key);
             restore(layout.value_dtype, value_codes, value_scales, restored.value);
             bytes key = cache.key.contents(), value = cache.value.contents();
             cache.model.put(key.data(), value.data(), tokens_from(r.begin, r.count), restored);
-            ASSERT_TRUE(ok(mnnkv_kv_int8_scatter(&layout, key_codes, value_codes, n, &key_scales, &value_scales,
+            ASSERT_TRUE(ok(mnnkv_c8_scatter(&layout, key_codes, value_codes, n, &key_scales, &value_scales,
                                                  r.begin, r.count, cache.key.data(), cache.value.data())));
             EXPECT_TRUE(cache.holds(key, value));
         }
     }
 }
 
-TEST(KvInt8, NothingToDoNeedsNoBuffers) {
-    const mnnkv_kv_int8_shape shape = int8_shape(MNNKV_DTYPE_F16, MNNKV_ORDER_TOKEN_HEAD_DIM, 1, 2, 0);
-    const int8_scales made{{1, 1}, {0, 0}};
-    const mnnkv_kv_int8_scales scales = made.c();
-    EXPECT_TRUE(ok(mnnkv_kv_int8_quantize(&shape, nullptr, 0, &scales, nullptr, 0)));
-    EXPECT_TRUE(ok(mnnkv_kv_int8_dequantize(&shape, nullptr, 0, &scales, nullptr, 0)));
-    EXPECT_TRUE(ok(mnnkv_kv_int8_ranges_clear(0, nullptr, nullptr)));
-    EXPECT_TRUE(ok(mnnkv_kv_int8_parameters(nullptr, nullptr, 0, MNNKV_KV_INT8_SYMMETRIC, MNNKV_DTYPE_F32, nullptr,
+TEST(C8, NothingToDoNeedsNoBuffers) {
+    const mnnkv_c8_shape shape = c8_shape(MNNKV_DTYPE_F16, MNNKV_ORDER_TOKEN_HEAD_DIM, 1, 2, 0);
+    const c8_scales made{{1, 1}, {0, 0}};
+    const mnnkv_c8_scales scales = made.c();
+    EXPECT_TRUE(ok(mnnkv_c8_quantize(&shape, nullptr, 0, &scales, nullptr, 0)));
+    EXPECT_TRUE(ok(mnnkv_c8_dequantize(&shape, nullptr, 0, &scales, nullptr, 0)));
+    EXPECT_TRUE(ok(mnnkv_c8_ranges_clear(0, nullptr, nullptr)));
+    EXPECT_TRUE(ok(mnnkv_c8_parameters(nullptr, nullptr, 0, MNNKV_C8_SYMMETRIC, MNNKV_DTYPE_F32, nullptr,
                                             nullptr)));
     floats min = {-1, -2}, max = {1, 2};
-    EXPECT_TRUE(ok(mnnkv_kv_int8_ranges_update(&shape, nullptr, 0, min.data(), max.data())));
+    EXPECT_TRUE(ok(mnnkv_c8_ranges_update(&shape, nullptr, 0, min.data(), max.data())));
     EXPECT_EQ(min, (floats{-1, -2}));
-    mnnkv_kv_int8_figures figures = mnnkv::make<mnnkv_kv_int8_figures>();
-    EXPECT_TRUE(ok(mnnkv_kv_int8_measure(&shape, nullptr, 0, &scales, &figures)));
+    mnnkv_c8_figures figures = mnnkv::make<mnnkv_c8_figures>();
+    EXPECT_TRUE(ok(mnnkv_c8_measure(&shape, nullptr, 0, &scales, &figures)));
     EXPECT_EQ(figures.elements, 0u);
     EXPECT_EQ(figures.cosine_similarity, 1.0);
 }

@@ -4,7 +4,7 @@ use super::{codes_of, f32_bytes, parameters_of, ranges_of, values_of};
 use crate::common;
 use crate::npy::Array;
 use mnnkv::dtype::Dtype;
-use mnnkv_model::kv_int8::{Order, Scales, Shape, Symmetry, errors, ranges};
+use mnnkv_model::c8::{CacheShape, Order, Scales, Symmetry, errors, ranges};
 use safetensors::SafeTensors;
 
 const HEADS: usize = 2;
@@ -19,12 +19,12 @@ const MODELS: [(&str, &str, Dtype); 2] = [
 ];
 
 fn array(model: &str, layer: usize, name: &str) -> Vec<f32> {
-    let file = common::read(&format!("kv_int8/{model}/expected/kv.layer{layer}.{name}.npy"));
+    let file = common::read(&format!("c8/{model}/expected/kv.layer{layer}.{name}.npy"));
     Array::read(&file).values.iter().map(|x| *x as f32).collect()
 }
 
-fn shape(tokens: usize) -> Shape {
-    Shape::new(Dtype::F32, Order::TokenHeadDim, HEADS, DIMS, tokens).unwrap()
+fn shape(tokens: usize) -> CacheShape {
+    CacheShape::new(Dtype::F32, Order::TokenHeadDim, HEADS, DIMS, tokens).unwrap()
 }
 
 /// A parameter as the file has it.
@@ -54,7 +54,7 @@ fn calibrated(model: &str, layer: usize, kv: &str) -> (Vec<f32>, Vec<f32>) {
 #[test]
 fn parameters_codes_and_restored_values_are_those_of_the_vendor() {
     for (model, weights, dtype) in MODELS {
-        let weights = common::read(&format!("kv_int8/{model}/{weights}"));
+        let weights = common::read(&format!("c8/{model}/{weights}"));
         for (layer, kv) in [(0, "k"), (0, "v"), (1, "k"), (1, "v")] {
             let (scale, offset) = parameters_of(&calibrated(model, layer, kv), Symmetry::Symmetric, dtype);
             assert_eq!(scale, stored(&weights, layer, kv, "scale"), "{model} {layer} {kv}");
@@ -111,7 +111,7 @@ fn attention_loss(model: &str, layer: usize, symmetry: Symmetry, dtype: Dtype) -
 
 #[test]
 fn attention_over_restored_values_is_that_of_the_vendor_and_loses_as_much() {
-    let manifest: serde_json::Value = serde_json::from_slice(&common::read("kv_int8/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&common::read("c8/manifest.json")).unwrap();
     // The last has no files here: its calibration and inputs are those of the first, and its figures are known.
     let cases = [
         ("w8a8_c8_fp16", "w8a8_c8_fp16", Symmetry::Symmetric, Dtype::F32),
@@ -141,7 +141,7 @@ fn numbers(value: &serde_json::Value) -> Vec<f32> {
 
 #[test]
 fn parameters_of_ranges_are_those_of_the_vectors_to_the_bit() {
-    let vectors: serde_json::Value = serde_json::from_slice(&common::read("kv_int8/vectors/qparams.json")).unwrap();
+    let vectors: serde_json::Value = serde_json::from_slice(&common::read("c8/vectors/qparams.json")).unwrap();
     let ranges = (numbers(&vectors["min"]), numbers(&vectors["max"]));
     for (symmetry, key) in [(Symmetry::Symmetric, "sym"), (Symmetry::Asymmetric, "asym_v0_(max-min)/255")] {
         let (scale, offset) = parameters_of(&ranges, symmetry, Dtype::F32);
@@ -153,9 +153,9 @@ fn parameters_of_ranges_are_those_of_the_vectors_to_the_bit() {
 
 #[test]
 fn halves_are_rounded_to_even_before_codes_are_clamped() {
-    let vectors: serde_json::Value = serde_json::from_slice(&common::read("kv_int8/vectors/round_clamp.json")).unwrap();
+    let vectors: serde_json::Value = serde_json::from_slice(&common::read("c8/vectors/round_clamp.json")).unwrap();
     let values = numbers(&vectors["x"]);
-    let shape = Shape::new(Dtype::F32, Order::TokenHeadDim, 1, 1, values.len()).unwrap();
+    let shape = CacheShape::new(Dtype::F32, Order::TokenHeadDim, 1, 1, values.len()).unwrap();
     let expected: Vec<i8> = numbers(&vectors["q_clamp_-128_127"]).iter().map(|x| *x as i8).collect();
     assert_eq!(codes_of(&shape, &f32_bytes(&values), &[1.0], &[0.0]), expected);
 }
@@ -172,7 +172,7 @@ fn ranges_do_not_depend_on_the_order_of_elements_or_on_batches() {
                 batches[(token * HEADS + head) * DIMS..][..DIMS].to_vec()
             })
             .collect();
-        let other = Shape::new(Dtype::F32, Order::HeadTokenDim, HEADS, DIMS, tokens).unwrap();
+        let other = CacheShape::new(Dtype::F32, Order::HeadTokenDim, HEADS, DIMS, tokens).unwrap();
         assert_eq!(ranges_of(&other, &f32_bytes(&turned)), calibrated(model, 1, "k"));
     }
 }
