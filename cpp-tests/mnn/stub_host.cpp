@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "../oracle/packing.hpp"
 #include "mnnkv_columns.hpp"
 #include "mnnkv_mnn.hpp"
 
@@ -23,8 +24,6 @@ std::string& printed() {
     return text;
 }
 
-int up(int a, int b) { return (a + b - 1) / b; }
-int round_up(int a, int b) { return up(a, b) * b; }
 std::size_t index_of(int i) { return static_cast<std::size_t>(i); }
 
 enum kind { query, key, value };
@@ -88,7 +87,8 @@ public:
     explicit cache_manager(const settings& how)
         : mBytes(how.element_bytes), mKvNumHead(how.kv_heads), mHeadDim(how.head_dim), eP(how.e_pack), lP(how.l_pack),
           hP(how.h_pack), mKeyQuantMode(static_cast<quant>(how.key_quant_mode)),
-          mValueQuantMode(static_cast<quant>(how.value_quant_mode)), flash_(how.flash), mapped_(how.mapped) {}
+          mValueQuantMode(static_cast<quant>(how.value_quant_mode)), flash_(how.flash), mapped_(how.mapped),
+          packing_(mnnkv_layout()) {}
 
     int length() const { return mPastLength; }
     int capacity() const { return mMaxLength; }
@@ -172,18 +172,21 @@ private:
     std::size_t mFlashAttentionUpperKv = 0, mCurrentKeySizePerHead = 0, mCurrentValueSizePerHead = 0;
     quant mKeyQuantMode, mValueQuantMode;
     bool flash_, mapped_;
+    oracle::packing packing_;
     std::vector<std::uint8_t> keys_, values_;
 
     std::uint8_t* keyAddr() { return keys_.data(); }
     std::uint8_t* valudAddr() { return values_.data(); }
 
     void resize(int tokens) {
+        const auto u32 = [](int i) { return static_cast<std::uint32_t>(i); };
         mMaxLength = tokens;
         mFlashAttentionUpperKv = index_of(flash_ ? flash_block : tokens);
-        const int block = static_cast<int>(mFlashAttentionUpperKv);
-        mCurrentKeySizePerHead = index_of(round_up(tokens, hP) * round_up(mHeadDim, lP) * mBytes);
-        mCurrentValueSizePerHead =
-            index_of(up(tokens, block) * round_up(mHeadDim, hP) * round_up(block, lP) * mBytes);
+        const oracle::pack_mode packs = {"", 0, u32(eP), u32(lP), u32(hP)};  // sizes in elements: no dtype
+        packing_ = oracle::packing(oracle::make_layout(packs, u32(mKvNumHead), u32(mHeadDim), u32(tokens),
+                                                       u32(flash_ ? flash_block : tokens)));
+        mCurrentKeySizePerHead = packing_.key_head() * index_of(mBytes);
+        mCurrentValueSizePerHead = packing_.value_head() * index_of(mBytes);
     }
 
     /// Memory is not empty when it comes; MNN zeroes it only where padding takes part in products.
@@ -206,11 +209,9 @@ private:
                 continue;
             }
             // One block as long as the cache: every group of dims begins elsewhere now.
-            const std::size_t was = index_of(round_up(old.mMaxLength, lP) * hP * mBytes);
-            const std::size_t is = index_of(round_up(mMaxLength, lP) * hP * mBytes);
-            for (std::size_t group = 0; group < index_of(up(mHeadDim, hP)); ++group) {
-                std::memcpy(&values_[h * mCurrentValueSizePerHead + group * is],
-                            &old.values_[h * old.mCurrentValueSizePerHead + group * was], was);
+            const std::size_t was = old.packing_.value_index(0, index_of(hP)) * index_of(mBytes);
+            for (int dim = 0; dim < mHeadDim; dim += hP) {
+                std::memcpy(value_at(head, 0, dim), old.value_at(head, 0, dim), was);
             }
         }
     }
@@ -225,16 +226,13 @@ private:
     }
 
     std::uint8_t* key_at(int head, int token, int dim) {
-        const int at = token / hP * hP * round_up(mHeadDim, lP) + dim / lP * hP * lP + token % hP * lP + dim % lP;
-        return &keys_[index_of(head) * mCurrentKeySizePerHead + index_of(at * mBytes)];
+        const std::size_t at = packing_.key_index(index_of(token), index_of(dim));
+        return &keys_[index_of(head) * mCurrentKeySizePerHead + at * index_of(mBytes)];
     }
 
     std::uint8_t* value_at(int head, int token, int dim) {
-        const int block = static_cast<int>(mFlashAttentionUpperKv), inside = token % block;
-        const int group = round_up(block, lP) * hP;
-        const int at = token / block * group * up(mHeadDim, hP) + dim / hP * group + inside / lP * hP * lP +
-                       dim % hP * lP + inside % lP;
-        return &values_[index_of(head) * mCurrentValueSizePerHead + index_of(at * mBytes)];
+        const std::size_t at = packing_.value_index(index_of(token), index_of(dim));
+        return &values_[index_of(head) * mCurrentValueSizePerHead + at * index_of(mBytes)];
     }
 };
 
@@ -265,7 +263,7 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
         for (int begin = 0; begin < length; begin += block) {
             const int here = std::min(block, length - begin);
             // Lanes past the last token may hold anything.
-            std::vector<std::uint8_t> tile(index_of(round_up(here, pack) * rows * width), 0xFF);
+            std::vector<std::uint8_t> tile(oracle::round_up(index_of(here), index_of(pack)) * index_of(rows * width), 0xFF);
             for (int r = 0; r < rows; ++r) {
                 const std::size_t at = index_of(r);
                 const int visible = visible_to(r, begin, here);
@@ -316,7 +314,7 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
         }
     };
 
-    const int share = up(how.heads, how.threads);
+    const int share = (how.heads + how.threads - 1) / how.threads;
     const auto work = [&](int thread) {
         for (int head = thread * share; head < std::min(how.heads, (thread + 1) * share); ++head) {
             head_of(thread, head);

@@ -13,7 +13,7 @@ using namespace support;
 /// Layer 0 with evicted and with compressed tokens between steps, layer 1 in a step.
 class BadSession : public testing::Test {
 protected:
-    BadSession() : random_(1501), layout_(make_layout(pack_modes[7], 2, 24, 300, 64)) {
+    BadSession() : random_(1501), layout_(half_layout(300)) {
         session_ = made_session(object(evicting(R"("kv_h2o_block_tokens": 8)"), storing(0)), 3, 2);
         for (std::uint32_t i = 0; i < 2; ++i) {
             layers_.emplace_back(new session_layer(session_, i, layout_, random_));
@@ -349,7 +349,7 @@ TEST(BadSessionDestroy, WorksWithLayersOpenAndWorkUnderWay) {
     SEEDED_DICE(random, 1502);
     for (int round = 0; round < 5; ++round) {
         mnnkv::session session = made_session(object(evicting(), storing(3)), 2);
-        session_layer layer(session, 0, make_layout(pack_modes[7], 2, 24, 1000, 64), random);
+        session_layer layer(session, 0, half_layout(1000), random);
         ASSERT_NO_FATAL_FAILURE(layer.step(900));
         ASSERT_TRUE(ok(layer.begin()));
         layer.append(2);

@@ -171,7 +171,7 @@ TEST(BadStoreConfig, IsRefusedAndGivesNoHandle) {
 /// A store with a resident, a released and a moved block, to be left exactly so.
 class BadStoreInput : public testing::Test {
 protected:
-    BadStoreInput() : random_(602), layout_(make_layout(pack_modes[7], 2, 24, 128, 64)) {
+    BadStoreInput() : random_(602), layout_(half_layout(128)) {
         EXPECT_TRUE(ok(store_.create().code()));
         host_.reset(new store_host(store_, 0, layout_, random_));
         host_->append(128);

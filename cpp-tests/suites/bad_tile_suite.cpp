@@ -19,7 +19,7 @@ protected:
     BadTile()
         : random_(1601),
           session_(made_session(object(evicting()), 1, 2)),
-          layer_(session_, 0, make_layout(pack_modes[7], 2, 24, 300, 64), random_) {
+          layer_(session_, 0, half_layout(300), random_) {
         layer_.step(100);
         EXPECT_TRUE(ok(layer_.begin()));
         layer_.append(2);
@@ -190,7 +190,7 @@ TEST(BadLane, IsRefusedWhenAnotherThreadIsInIt) {
     // Two threads in one lane: each call is taken or refused, and nothing breaks. (Which, only the clock knows.)
     SEEDED_DICE(random, 1602);
     mnnkv::session session = made_session(object(evicting()), 1, 1);
-    session_layer layer(session, 0, make_layout(pack_modes[7], 2, 24, 300, 64), random);
+    session_layer layer(session, 0, half_layout(300), random);
     ASSERT_NO_FATAL_FAILURE(layer.step(200));
     ASSERT_TRUE(ok(layer.begin()));
     layer.append(1);

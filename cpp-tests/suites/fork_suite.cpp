@@ -55,7 +55,7 @@ class fork_suite : public testing::TestWithParam<unsigned> {};
 TEST_P(fork_suite, a_child_destroys_a_session_of_its_parent) {
     SEEDED_DICE(random, 1701);
     mnnkv::session session = made_session(object(evicting(), storing(GetParam())), 2);
-    const mnnkv_layout layout = make_layout(pack_modes[7], 2, 24, 1024, 64);
+    const mnnkv_layout layout = half_layout(1024);
     session_layer layer(session, 0, layout, random);
     layer.step(300);
     layer.step(1);

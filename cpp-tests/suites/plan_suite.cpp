@@ -198,7 +198,7 @@ TEST(Plan, AgreesWithANaivePlanner) {
 
 TEST(Plan, PairsAreReadyForCompact) {
     SEEDED_DICE(random, 202);
-    const mnnkv_layout layout = make_layout(pack_modes[7], 2, 24, 640, 64);
+    const mnnkv_layout layout = half_layout(640);
     noisy_cache cache(layout, random);
     std::vector<float> scores(20);
     for (float& score : scores) {

@@ -6,8 +6,6 @@ namespace {
 
 using namespace support;
 
-mnnkv_layout half_layout(std::uint32_t max_tokens) { return make_layout(pack_modes[7], 2, 24, max_tokens, 64); }
-
 /// Ascending pairs inside `limit` tokens, some of them empty.
 pair_list random_pairs(std::uint32_t limit, dice& random) {
     pair_list pairs;

@@ -1,10 +1,9 @@
-// A host that makes a session's four calls, one object per layer: packed buffers, and next to them what every token
-// should read as and which one it is.
+// A host that makes a session's calls, one object per layer.
 
 #ifndef MNNKV_TESTS_SESSION_HOST_HPP
 #define MNNKV_TESTS_SESSION_HOST_HPP
 
-#include "packed_model.hpp"
+#include "cache_host.hpp"
 #include "score_tiles.hpp"
 
 #include <string>
@@ -52,28 +51,20 @@ inline mnnkv_metrics metrics_of(const mnnkv::session& session, std::uint32_t lay
     return metrics;
 }
 
-class session_layer {
+class session_layer : public cache_host {
 public:
     session_layer(mnnkv::session& session, std::uint32_t number, const mnnkv_layout& layout, dice& random)
-        : session_(session), number_(number), random_(random), model_(layout) {
-        allocate(layout);
-    }
+        : cache_host(number, layout, random), session_(session) {}
 
-    std::uint32_t number() const { return number_; }
-    std::uint32_t length() const { return static_cast<std::uint32_t>(tokens_.size()); }
     std::uint32_t logical_length() const { return logical_; }
-    const mnnkv_layout& layout() const { return model_.layout(); }
-    const packed_model& model() const { return model_; }
-    std::uint8_t* key() { return key_.data(); }
-    std::uint8_t* value() { return value_.data(); }
     mnnkv::session& session() { return session_; }
 
-    /// What the host hands over now.
+    /// The cache as the library takes it.
     mnnkv_cache cache() {
         mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
-        cache.layout = &model_.layout();
-        cache.key = key_.data();
-        cache.value = value_.data();
+        cache.layout = &layout();
+        cache.key = key();
+        cache.value = value();
         cache.kv_len = length();
         return cache;
     }
@@ -99,37 +90,34 @@ public:
     }
 
     void append(std::uint32_t count) {
-        ASSERT_LE(length() + count, layout().max_tokens);
+        ASSERT_LE(count, room());
         for (std::uint32_t i = 0; i < count; ++i) {
-            const std::uint32_t at = length();
-            tokens_.push_back({static_cast<std::int32_t>(logical_ + i),
-                               {made_up(model_.key_row_bytes(1)), made_up(model_.value_row_bytes(1))}});
-            model_.put(key_.data(), value_.data(), {at}, tokens_.back().bits);
+            tokens_.emplace_back();
+            tokens_.back().logical = static_cast<std::int32_t>(logical_++);
+            write(length() - 1);
         }
-        logical_ += count;
     }
 
-    /// The host writes other contents to tokens, as a K-shift does, and says so.
+    /// Writes other words to tokens, as a K-shift does, and calls mnnkv_session_rewritten.
     mnnkv_status rewrite(std::uint32_t begin, std::uint32_t count) {
         for (std::uint32_t at = begin; at < begin + count; ++at) {
-            tokens_[at].bits = {made_up(model_.key_row_bytes(1)), made_up(model_.value_row_bytes(1))};
-            model_.put(key_.data(), value_.data(), {at}, tokens_[at].bits);
+            write(at);
         }
         return session_.rewritten(number_, begin, count).code();
     }
 
-    /// A host that takes new tokens back before it closes the step.
+    /// Takes new tokens back before the step is closed.
     void forget_last(std::uint32_t count) {
         tokens_.resize(tokens_.size() - count);
         logical_ -= count;
     }
 
-    /// The host clears the cache and says so.
+    /// Clears the cache and calls mnnkv_session_reset.
     void clear() {
         ASSERT_TRUE(ok(session_.reset_layer(number_).code()));
         forget();
     }
-    /// The host cleared the cache; somebody else says so.
+    /// Clears the cache alone.
     void forget() {
         tokens_.clear();
         logical_ = 0;
@@ -167,7 +155,7 @@ public:
         EXPECT_TRUE(sound());
     }
 
-    /// One whole step whose heads look at the tokens as `weight` says (by logical position).
+    /// One whole step whose heads attend as `weight` says (by logical position).
     void scored_step(const weights& weight, std::uint32_t count = 1, const tiling& how = tiling()) {
         ASSERT_TRUE(ok(begin()));
         append(count);
@@ -190,14 +178,6 @@ public:
         });
     }
 
-    /// A copy of the whole cache in buffers of another layout, as a host makes it when the cache grows.
-    void move_to(const mnnkv_layout& layout) {
-        const std::vector<std::uint32_t> all = tokens_from(0, length());
-        const rows contents = model_.get(key_.data(), value_.data(), all);
-        allocate(layout);
-        model_.put(key_.data(), value_.data(), all, contents);
-    }
-
     /// Logical positions in physical order, as positions() should have them.
     pair_list positions() const {
         pair_list runs;
@@ -215,7 +195,7 @@ public:
         return std::any_of(tokens_.begin(), tokens_.end(), [=](const token& t) { return t.logical == logical; });
     }
 
-    /// Whether the session's books are the host's.
+    /// The session has the host's lengths and positions.
     testing::AssertionResult booked() const {
         std::uint32_t logical = ~0u, physical = ~0u;
         const mnnkv::status status = session_.lengths(number_, logical, physical);
@@ -232,48 +212,15 @@ public:
         return testing::AssertionSuccess();
     }
 
-    /// How many tokens read as zero, which none of this host is: they are only in the session.
-    std::uint32_t compressed_tokens() const {
-        std::uint32_t count = 0;
-        for (std::uint32_t t = 0; t < length(); ++t) {
-            count += is_zero(model_.get(key_.data(), value_.data(), {t})) ? 1 : 0;
-        }
-        return count;
-    }
+    std::uint32_t compressed_tokens() const { return released_tokens(0, length()); }
 
-    /// Every token reads as what was written to it or as zero, bytes of no token have not changed, and the books agree.
-    testing::AssertionResult sound() const { return check(true); }
-    /// The same, and none reads as zero.
-    testing::AssertionResult whole() const { return check(false); }
+    /// Every token reads as it was written or as zero, bytes of no token have not changed, and the session agrees.
+    testing::AssertionResult sound() const { return agrees(holds_all(true)); }
+    /// The same, and no token reads as zero.
+    testing::AssertionResult whole() const { return agrees(holds_all(false)); }
 
 private:
-    struct token {
-        std::int32_t logical;
-        rows bits;
-    };
-
-    void allocate(const mnnkv_layout& layout) {
-        model_ = packed_model(layout);
-        key_ = guarded(random_.noise(model_.key_bytes()), 1);
-        value_ = guarded(random_.noise(model_.value_bytes()), 3);
-        foreign_ = foreign_bytes(model_, key_.contents(), value_.contents());
-    }
-
-    /// Compressible, never all zero.
-    bytes made_up(std::size_t size) {
-        bytes out = random_.noise(size);
-        for (std::uint8_t& b : out) {
-            b &= 0x11;
-        }
-        out[0] |= 1;
-        return out;
-    }
-
-    static bool is_zero(const rows& row) {
-        const auto zero = [](std::uint8_t b) { return b == 0; };
-        return std::all_of(row.key.begin(), row.key.end(), zero) &&
-               std::all_of(row.value.begin(), row.value.end(), zero);
-    }
+    testing::AssertionResult agrees(const testing::AssertionResult& held) const { return held ? booked() : held; }
 
     pair_list session_positions() const {
         std::size_t n = 0;
@@ -302,35 +249,7 @@ private:
         EXPECT_EQ(kv_len, length());
     }
 
-    testing::AssertionResult check(bool may_be_zero) const {
-        bytes key = key_.contents(), value = value_.contents();
-        for (std::uint32_t t = 0; t < length(); ++t) {
-            const rows now = model_.get(key.data(), value.data(), {t});
-            const rows& then = tokens_[t].bits;
-            if (!(may_be_zero && is_zero(now)) && (now.key != then.key || now.value != then.value)) {
-                return testing::AssertionFailure()
-                       << "token " << t << " of " << length() << " in layer " << number_ << " (logical "
-                       << tokens_[t].logical << ") " << (is_zero(now) ? "reads as zero" : "has other bytes");
-            }
-        }
-        model_.zero(key.data(), value.data(), tokens_from(0, layout().max_tokens));
-        // holds() also looks at the canaries around the buffers.
-        if (!key_.holds(key_.contents()) || !value_.holds(value_.contents())) {
-            return testing::AssertionFailure() << "bytes outside the buffers were written";
-        }
-        if (!foreign_.are_in(key, value)) {
-            return testing::AssertionFailure() << "bytes that belong to no token were written";
-        }
-        return booked();
-    }
-
     mnnkv::session& session_;
-    std::uint32_t number_;
-    dice& random_;
-    packed_model model_;
-    guarded key_{0}, value_{0};
-    foreign_bytes foreign_;
-    std::vector<token> tokens_;
     std::uint32_t logical_ = 0;
 };
 

@@ -11,8 +11,6 @@ namespace {
 
 using namespace support;
 
-mnnkv_layout half_layout(std::uint32_t max_tokens) { return make_layout(pack_modes[7], 2, 24, max_tokens, 64); }
-
 std::string warnings_of(const std::string& config, std::uint32_t layers = 4) {
     mnnkv::session session;
     EXPECT_TRUE(ok(session.create(config.data(), config.size(), layers, 1).code())) << config;

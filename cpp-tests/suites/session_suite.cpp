@@ -143,8 +143,6 @@ TEST_P(SessionSteps, TakeASecondPromptAndEditsOfTheHistory) {
 INSTANTIATE_TEST_SUITE_P(EveryKindOfPacking, SessionSteps, testing::ValuesIn(scenarios),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-mnnkv_layout half_layout(std::uint32_t max_tokens) { return make_layout(pack_modes[7], 2, 24, max_tokens, 64); }
-
 TEST(Session, LeavesCachesAloneUnlessItIsToldTo) {
     SEEDED_DICE(random, 1011);
     const char* const modes[] = {"", "probe", "full"};

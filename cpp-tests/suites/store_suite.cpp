@@ -10,8 +10,6 @@ namespace {
 
 using namespace support;
 
-mnnkv_layout half_layout(std::uint32_t max_tokens) { return make_layout(pack_modes[7], 2, 24, max_tokens, 64); }
-
 /// A store and a host with 256 compressible tokens in layer 5.
 class Store : public testing::Test {
 protected:

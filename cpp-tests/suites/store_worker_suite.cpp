@@ -12,8 +12,6 @@ using namespace support;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-mnnkv_layout half_layout(std::uint32_t max_tokens) { return make_layout(pack_modes[7], 2, 24, max_tokens, 64); }
-
 /// Many words that compress, which takes an encoder at full effort far longer than a copy takes the host.
 struct slow_cache {
     slow_cache()
