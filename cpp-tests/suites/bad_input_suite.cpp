@@ -231,29 +231,6 @@ TEST_P(BadCodecInput, AnEmptyBlobIsRefused) {
         dst_, length_);
 }
 
-TEST_P(BadCodecInput, OverlappingBuffersAreRefused) {
-    // Source and target share one byte at either end, all bytes, or lie one inside the other.
-    bytes both(2000, 7);
-    std::copy(blob_.begin(), blob_.end(), both.begin() + 700);
-    const bytes before = both;
-    const std::size_t n = words_.size(), m = blob_.size();
-    const auto at = [&](std::size_t offset) { return both.data() + offset; };
-    expect_refused(
-        {
-            {bad, "overlap", [&] { return codec_.encode(at(700), n, nullptr, at(700), 600, length_.get()); }},
-            {bad, "overlap", [&] { return codec_.encode(at(700), n, nullptr, at(700 + n - 1), 600, length_.get()); }},
-            {bad, "overlap", [&] { return codec_.encode(at(700), n, nullptr, at(101), 600, length_.get()); }},
-            {bad, "overlap", [&] { return codec_.encode(at(700), n, nullptr, at(0), 2000, length_.get()); }},
-            {bad, "overlap", [&] { return codec_.decode(at(700), m, at(700), 600, length_.get()); }},
-            {bad, "overlap", [&] { return codec_.decode(at(700), m, at(700 + m - 1), 600, length_.get()); }},
-            {bad, "overlap", [&] { return codec_.decode(at(700), m, at(101), 600, length_.get()); }},
-        },
-        length_);
-    EXPECT_TRUE(same(both, before));
-    EXPECT_TRUE(ok(codec_.decode(at(700), m, at(100), 600, length_.get()))) << "side by side is no overlap";
-    EXPECT_TRUE(ok(codec_.decode(at(700), m, at(700 + m), 600, length_.get())));
-}
-
 TEST_P(BadCodecInput, OptionsOutOfRangeAreRefused) {
     const auto with = [&](const std::function<void(mnnkv_gear_options&)>& change) {
         return [this, change] {

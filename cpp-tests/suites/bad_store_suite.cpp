@@ -4,15 +4,11 @@
 #include "store_host.hpp"
 
 #include <cmath>
-#include <limits>
 #include <memory>
 
 namespace {
 
 using namespace support;
-
-constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
-constexpr float infinity = std::numeric_limits<float>::infinity();
 
 class BadPlanInput : public testing::Test {
 protected:

@@ -3,15 +3,11 @@
 #include "refusal.hpp"
 #include "session_host.hpp"
 
-#include <limits>
 #include <thread>
 
 namespace {
 
 using namespace support;
-
-constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
-constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// One layer in a step of two rows, with room for 300 tokens and 102 in use.
 class BadTile : public testing::Test {

@@ -1,10 +1,7 @@
-// The lossless codec: whatever goes in comes out, in the wire format that the goldens and an independent reader know.
+// Format v1 of the lossless codec, against the golden frames and an independent reader.
 
 #include "codec.hpp"
 #include "v1_reader.hpp"
-
-#include <atomic>
-#include <thread>
 
 namespace {
 
@@ -107,40 +104,6 @@ TEST(Codec, BlobsFollowThePageOfTheFormat) {
     }
 }
 
-TEST(Codec, ReturnsEveryInputBitForBit) {
-    SEEDED_DICE(random, 102);
-    for (int i = 0; i < 600; ++i) {
-        const word_codec& codec = v1_codecs[i % 2];
-        const std::uint32_t count = i < 80 ? static_cast<std::uint32_t>(i / 2 + 1) : random.between(1, 2500);
-        SCOPED_TRACE(testing::Message() << "case " << i << ": " << count << " words of "
-                                        << codec.name);
-        const bytes words = some_words(random, codec.width, count);
-        const mnnkv_gear_options options = predicting(random.below(8));
-        // Odd addresses on all sides: byte buffers need no alignment.
-        guarded src(words, i % 3u), blob(mnnkv_gear_bound(words.size(), codec.dtype), i % 2u), out(words.size(), 1);
-        std::size_t length = 0, out_length = 0;
-        ASSERT_TRUE(ok(codec.encode(src.data(), src.size(), &options, blob.data(), blob.size(), &length)));
-        ASSERT_LE(length, blob.size());
-        ASSERT_TRUE(ok(codec.decode(blob.data(), length, out.data(), out.size(), &out_length)));
-        ASSERT_EQ(out_length, words.size());
-        ASSERT_TRUE(out.holds(words));
-        ASSERT_TRUE(src.untouched());
-        // Nothing past the blob is written, neither behind its end in the buffer nor outside.
-        bytes expected = blob.contents();
-        std::fill(expected.begin() + static_cast<std::ptrdiff_t>(length), expected.end(), std::uint8_t{0xC7});
-        ASSERT_TRUE(blob.holds(expected));
-    }
-}
-
-TEST(Codec, ReturnsEveryHalfThereIs) {
-    bytes words;
-    for (std::uint32_t h = 0; h < 0x10000; ++h) {
-        words.push_back(static_cast<std::uint8_t>(h));
-        words.push_back(static_cast<std::uint8_t>(h >> 8));
-    }
-    EXPECT_TRUE(same(decoded(fp16, encoded(fp16, words), words.size()), words));
-}
-
 TEST(Codec, ReturnsSpecialFloatsBitForBit) {
     const std::uint32_t specials[] = {
         0x00000000, 0x80000000,                          // zeros
@@ -184,104 +147,6 @@ TEST(Codec, DecodesBlobsThatOthersWrote) {
         }
         ASSERT_TRUE(same(decoded(codec, v1::write(blob), words.size()), words)) << "case " << i;
     }
-}
-
-TEST(Codec, NeedsNoMoreThanTheBound) {
-    SEEDED_DICE(random, 104);
-    for (const word_codec& codec : v1_codecs) {
-        for (const std::size_t count : {1u, 2u, 127u, 128u, 129u, 1000u, 65536u, 131072u}) {
-            const bytes words = random.noise(count * codec.width);
-            const std::size_t bound = mnnkv_gear_bound(words.size(), codec.dtype);
-            EXPECT_LE(encoded(codec, words).size(), bound) << codec.name << " " << count;
-            EXPECT_LE(bound, words.size() + words.size() / 64 + 64) << "the bound is a little over the input";
-        }
-    }
-}
-
-TEST(Codec, TellsTheSizeWithoutABuffer) {
-    SEEDED_DICE(random, 105);
-    for (const word_codec& codec : v1_codecs) {
-        const bytes words = some_words(random, codec.width, 777);
-        const bytes blob = encoded(codec, words);
-        std::size_t length = 0;
-        EXPECT_TRUE(answers(codec.decode(blob.data(), blob.size(), nullptr, 0, &length), MNNKV_BUFFER_TOO_SMALL));
-        EXPECT_EQ(length, words.size());
-        length = 0;
-        EXPECT_TRUE(answers(codec.encode(words.data(), words.size(), nullptr, nullptr, 0, &length),
-                            MNNKV_BUFFER_TOO_SMALL));
-        EXPECT_EQ(length, blob.size());
-    }
-}
-
-TEST(Codec, ABufferOneByteShortIsLeftAlone) {
-    SEEDED_DICE(random, 106);
-    for (const word_codec& codec : v1_codecs) {
-        const bytes words = some_words(random, codec.width, 555);
-        const bytes blob = encoded(codec, words);
-        guarded small_blob(blob.size() - 1), small_words(words.size() - 1);
-        std::size_t length = 0;
-        EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "dst_cap", [&] {
-            return codec.encode(words.data(), words.size(), nullptr, small_blob.data(), small_blob.size(), &length);
-        }));
-        EXPECT_EQ(length, blob.size());
-        EXPECT_TRUE(small_blob.untouched());
-        EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "dst_cap", [&] {
-            return codec.decode(blob.data(), blob.size(), small_words.data(), small_words.size(), &length);
-        }));
-        EXPECT_EQ(length, words.size());
-        EXPECT_TRUE(small_words.untouched());
-    }
-}
-
-TEST(Codec, GivesEqualBytesOnAllThreadsAtOnce) {
-    SEEDED_DICE(random, 107);
-    struct item {
-        word_codec codec;
-        bytes words, blob;
-    };
-    std::vector<item> items;
-    for (int i = 0; i < 12; ++i) {
-        const word_codec& codec = v1_codecs[i % 2];
-        const bytes words = some_words(random, codec.width, random.between(100, 9000));
-        items.push_back({codec, words, encoded(codec, words)});
-    }
-    std::atomic<int> wrong{0};
-    std::vector<std::thread> threads;
-    for (std::size_t t = 0; t < 6; ++t) {
-        threads.emplace_back([&, t] {
-            for (std::size_t i = 0; i < 3 * items.size(); ++i) {
-                const item& work = items[(i * 5 + t) % items.size()];
-                bytes blob(mnnkv_gear_bound(work.words.size(), work.codec.dtype)), words(work.words.size());
-                std::size_t length = 0;
-                const bool encoded_ok = work.codec.encode(work.words.data(), work.words.size(), nullptr, blob.data(),
-                                                          blob.size(), &length) == MNNKV_OK;
-                blob.resize(length);
-                const bool decoded_ok = work.codec.decode(work.blob.data(), work.blob.size(), words.data(),
-                                                          words.size(), &length) == MNNKV_OK;
-                if (!encoded_ok || !decoded_ok || blob != work.blob || words != work.words) {
-                    ++wrong;
-                }
-                if (i % 7 == 0) {
-                    mnnkv_thread_trim();
-                }
-            }
-        });
-    }
-    for (std::thread& thread : threads) {
-        thread.join();
-    }
-    EXPECT_EQ(wrong, 0);
-}
-
-TEST(Codec, WorksOnAfterATrim) {
-    SEEDED_DICE(random, 108);
-    const bytes words = some_words(random, 2, 4000);
-    const bytes before = encoded(fp16, words);
-    mnnkv_thread_trim();
-    mnnkv_thread_trim();
-    EXPECT_TRUE(same(encoded(fp16, words), before));
-    mnnkv_thread_trim();
-    EXPECT_TRUE(same(decoded(fp16, before, words.size()), words));
 }
 
 TEST(Predictors, AreReadFromListsAsConfigsHaveThem) {

@@ -6,6 +6,7 @@
 #include "support.hpp"
 
 #include <functional>
+#include <limits>
 
 namespace support {
 
@@ -58,6 +59,8 @@ void expect_refused(const std::vector<bad_call>& calls, const Outputs&... output
 }
 
 constexpr mnnkv_status bad = MNNKV_INVALID_ARGUMENT;
+constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// An address that no `T` may have.
 template <class T>

@@ -4,14 +4,9 @@
 #include "edge.hpp"
 #include "refusal.hpp"
 
-#include <limits>
-
 namespace {
 
 using namespace support;
-
-constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
-constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// The flag in docs/format.md that says a blob has angles.
 bool has_angles(const bytes& blob) { return blob.size() > 36 && blob[11] == 1 && blob[32] == 3; }
