@@ -4,53 +4,41 @@
 //! loop before it is timed.
 
 mod common;
+#[path = "../tests/common/packing.rs"]
+mod packing;
 
 use common::{Random, Rivals, print};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Layout, Pair, Spec};
+use packing::Packing;
 use std::hint::black_box;
 
-/// What a host writes first: every element through the full formula.
+/// A plain host's loops: every element through the full formula.
 #[derive(Clone, Copy)]
 struct Formula {
-    spec: Spec,
+    packing: Packing,
     head_bytes: (usize, usize),
 }
 
 impl Formula {
-    fn new(spec: Spec, layout: &Layout) -> Self {
-        let heads = spec.kv_heads as usize;
-        Formula { spec, head_bytes: (layout.key_bytes() / heads, layout.value_bytes() / heads) }
-    }
-
-    #[inline(always)]
-    fn key(&self, t: usize, d: usize) -> usize {
-        let (lp, hp, dims) = (self.spec.l_pack as usize, self.spec.h_pack as usize, self.spec.head_dim as usize);
-        (t / hp) * dims.div_ceil(lp) * lp * hp + (d / lp) * hp * lp + (t % hp) * lp + d % lp
-    }
-
-    #[inline(always)]
-    fn value(&self, t: usize, d: usize) -> usize {
-        let (lp, hp, f) = (self.spec.l_pack as usize, self.spec.h_pack as usize, self.spec.flash_block as usize);
-        let s1 = f.div_ceil(lp) * hp * lp;
-        let s0 = s1 * (self.spec.head_dim as usize).div_ceil(hp);
-        let u = t % f;
-        (t / f) * s0 + (d / hp) * s1 + (u / lp) * hp * lp + (d % hp) * lp + u % lp
+    fn new(spec: Spec) -> Self {
+        let packing = Packing { spec };
+        Formula { packing, head_bytes: packing.head_bytes() }
     }
 
     fn compact<const N: usize>(&self, key: &mut [u8], value: &mut [u8], pairs: &[Pair]) {
         let key = elements_mut::<N>(key);
         let value = elements_mut::<N>(value);
-        for head in 0..self.spec.kv_heads as usize {
+        for head in 0..self.packing.spec.kv_heads as usize {
             let key = &mut key[head * self.head_bytes.0 / N..];
             let value = &mut value[head * self.head_bytes.1 / N..];
             let mut dst = 0;
             for [offset, len] in pairs {
                 let (src, len) = (*offset as usize, *len as usize);
                 for i in 0..len {
-                    for d in 0..self.spec.head_dim as usize {
-                        key[self.key(dst + i, d)] = key[self.key(src + i, d)];
-                        value[self.value(dst + i, d)] = value[self.value(src + i, d)];
+                    for d in 0..self.packing.spec.head_dim as usize {
+                        key[self.packing.key(dst + i, d)] = key[self.packing.key(src + i, d)];
+                        value[self.packing.value(dst + i, d)] = value[self.packing.value(src + i, d)];
                     }
                 }
                 dst += len;
@@ -63,14 +51,14 @@ impl Formula {
         let value = elements::<N>(value);
         let keys = elements_mut::<N>(keys);
         let values = elements_mut::<N>(values);
-        let dims = self.spec.head_dim as usize;
-        for head in 0..self.spec.kv_heads as usize {
+        let dims = self.packing.spec.head_dim as usize;
+        for head in 0..self.packing.spec.kv_heads as usize {
             let key = &key[head * self.head_bytes.0 / N..];
             let value = &value[head * self.head_bytes.1 / N..];
             for t in 0..tokens {
                 for d in 0..dims {
-                    keys[(head * tokens + t) * dims + d] = key[self.key(t, d)];
-                    values[(head * tokens + t) * dims + d] = value[self.value(t, d)];
+                    keys[(head * tokens + t) * dims + d] = key[self.packing.key(t, d)];
+                    values[(head * tokens + t) * dims + d] = value[self.packing.value(t, d)];
                 }
             }
         }
@@ -81,14 +69,14 @@ impl Formula {
         let values = elements::<N>(values);
         let key = elements_mut::<N>(key);
         let value = elements_mut::<N>(value);
-        let dims = self.spec.head_dim as usize;
-        for head in 0..self.spec.kv_heads as usize {
+        let dims = self.packing.spec.head_dim as usize;
+        for head in 0..self.packing.spec.kv_heads as usize {
             let key = &mut key[head * self.head_bytes.0 / N..];
             let value = &mut value[head * self.head_bytes.1 / N..];
             for t in 0..tokens {
                 for d in 0..dims {
-                    key[self.key(t, d)] = keys[(head * tokens + t) * dims + d];
-                    value[self.value(t, d)] = values[(head * tokens + t) * dims + d];
+                    key[self.packing.key(t, d)] = keys[(head * tokens + t) * dims + d];
+                    value[self.packing.value(t, d)] = values[(head * tokens + t) * dims + d];
                 }
             }
         }
@@ -123,7 +111,7 @@ fn elements_mut<const N: usize>(bytes: &mut [u8]) -> &mut [[u8; N]] {
 
 fn bench<const N: usize>(name: &str, spec: Spec) {
     let layout = Layout::new(&spec).unwrap();
-    let formula = black_box(Formula::new(spec, &layout));
+    let formula = black_box(Formula::new(spec));
     let tokens = spec.max_tokens as usize;
     let mut random = Random(3);
     let key = random.bytes(layout.key_bytes());
@@ -190,20 +178,7 @@ fn main() {
     for tokens in [4096, 32_768, 131_072] {
         // The longer caches have fewer heads, so that all fit the machine.
         let kv_heads = if tokens == 4096 { 8 } else { 2 };
-        let base = Spec {
-            key_dtype: Dtype::F16,
-            value_dtype: Dtype::F16,
-            kv_heads,
-            head_dim: 128,
-            l_pack: 1,
-            h_pack: 16,
-            flash_block: 64,
-            max_tokens: tokens,
-            key_head_stride: 0,
-            value_head_stride: 0,
-            key_token_stride: 0,
-            value_token_stride: 0,
-        };
+        let base = packing::flash(kv_heads, 128, 16, tokens);
         bench::<2>(&format!("{kv_heads} heads x 128, f16, hP 16"), base);
         let f32 = Spec { key_dtype: Dtype::F32, value_dtype: Dtype::F32, h_pack: 8, ..base };
         bench::<4>(&format!("{kv_heads} heads x 128, f32, hP 8"), f32);

@@ -37,3 +37,13 @@ pub mod session;
 pub mod status;
 pub mod store;
 pub mod sys;
+
+// Tests inside the crate share these with the programs of `tests/`, which call the crate by its name.
+#[cfg(test)]
+extern crate self as mnnkv;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+#[cfg(test)]
+#[path = "../tests/common/host.rs"]
+mod host;

@@ -1,51 +1,16 @@
-//! A steady stream of codec calls allocates nothing, and no call holds more than it may. A program of its own, since it
-//! counts every allocation of its thread (the test program's main thread has its own, now and then).
+//! Working memory: steady codec calls allocate nothing, and no call holds more than its bound. A program of its own: it
+//! counts the allocations of its threads.
 
 mod common;
+#[path = "common/counting_allocator.rs"]
+mod counting_allocator;
 #[path = "allocation/mutations.rs"]
 mod mutations;
 #[path = "allocation/working_memory.rs"]
 mod working_memory;
 
+use counting_allocator::allocations;
 use mnnkv::ffi::gear::{mnnkv_decode_fp16_gear, mnnkv_encode_fp16_gear, mnnkv_gear_bound};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-/// The most bytes that `body` held at once, beyond those that were held before.
-fn peak(body: impl FnOnce()) -> usize {
-    let before = HELD.get();
-    PEAK.set(before);
-    body();
-    (PEAK.get() - before) as usize
-}
-
-// SAFETY: every call is passed on to the system allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        HELD.set(HELD.get() + layout.size() as isize);
-        PEAK.set(PEAK.get().max(HELD.get()));
-        // SAFETY: passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        HELD.set(HELD.get() - layout.size() as isize);
-        // SAFETY: passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn steady_encoding_and_decoding_allocates_nothing() {
@@ -78,11 +43,11 @@ fn steady_encoding_and_decoding_allocates_nothing() {
         assert!(back[..back_len] == *words);
     };
     inputs.iter().for_each(|words| round(words));
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     assert!(before > 0);
     for _ in 0..3 {
         inputs.iter().for_each(|words| round(&words[..words.len() / 2]));
         inputs.iter().for_each(|words| round(words));
     }
-    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(allocations(), before);
 }

@@ -2,19 +2,19 @@
 //! every padding lane, gap and token outside the range is a canary.
 
 mod common;
-#[path = "common/layout_model.rs"]
-mod layout_model;
+#[path = "common/packing.rs"]
+mod packing;
 
 use common::Random;
-use layout_model::Model;
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Layout, Pair, Spec};
 use mnnkv::status::Status;
+use packing::{Dense, Packing};
 use proptest::prelude::*;
 
 /// A model, its layout, and buffers of noise.
 struct Cache {
-    model: Model,
+    packing: Packing,
     layout: Layout,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -22,21 +22,21 @@ struct Cache {
 
 impl Cache {
     fn new(spec: Spec, seed: u64) -> Self {
-        let model = Model { spec };
-        let (k, v) = model.bytes();
+        let packing = Packing { spec };
+        let (k, v) = packing.bytes();
         let mut random = Random(seed | 1);
-        Cache { model, layout: Layout::new(&spec).unwrap(), key: random.bytes(k), value: random.bytes(v) }
+        Cache { packing, layout: Layout::new(&spec).unwrap(), key: random.bytes(k), value: random.bytes(v) }
     }
 
-    fn rows(&self, tokens: std::ops::Range<usize>) -> (Vec<u8>, Vec<u8>) {
-        self.model.rows(&self.key, &self.value, &tokens.collect::<Vec<_>>())
+    fn rows(&self, tokens: std::ops::Range<usize>) -> Dense {
+        self.packing.rows(&self.key, &self.value, &tokens.collect::<Vec<_>>())
     }
 
-    fn put(&mut self, tokens: std::ops::Range<usize>, rows: &(Vec<u8>, Vec<u8>)) {
-        self.model.put(&mut self.key, &mut self.value, &tokens.collect::<Vec<_>>(), &rows.0, &rows.1);
+    fn put(&mut self, tokens: std::ops::Range<usize>, rows: &Dense) {
+        self.packing.put(&mut self.key, &mut self.value, &tokens.collect::<Vec<_>>(), rows);
     }
 
-    fn gathered(&self, begin: usize, count: usize) -> (Vec<u8>, Vec<u8>) {
+    fn gathered(&self, begin: usize, count: usize) -> Dense {
         let range = self.layout.range(begin as u32, count as u32).unwrap();
         let mut out = (vec![0; self.layout.dense_key_bytes(count)], vec![0; self.layout.dense_value_bytes(count)]);
         layout::gather(&self.layout, &self.key, &self.value, range, &mut out.0, &mut out.1).unwrap();
@@ -72,7 +72,7 @@ fn spec() -> impl Strategy<Value = Spec> {
                 value_token_stride: 0,
             };
             if gaps != (0, 0) {
-                let (k, v) = Model { spec }.head_bytes();
+                let (k, v) = Packing { spec }.head_bytes();
                 spec.key_head_stride = k as u64 + gaps.0 * 4;
                 spec.value_head_stride = v as u64 + gaps.1 * 4;
             }
@@ -91,7 +91,7 @@ fn spread_tokens(spec: &mut Spec, (key, value): (bool, bool), heads_inside: bool
     if value {
         (spec.flash_block, spec.value_head_stride) = (1, 0);
     }
-    let (row_k, row_v) = Model { spec: *spec }.row_bytes();
+    let (row_k, row_v) = Packing { spec: *spec }.row_bytes();
     let apart = |row: usize, gap: u64| if heads_inside { (row as u64 + gap * 4) * heads } else { row as u64 + gap * 4 };
     if key {
         spec.key_token_stride = apart(row_k, gaps.0);
@@ -99,7 +99,7 @@ fn spread_tokens(spec: &mut Spec, (key, value): (bool, bool), heads_inside: bool
     if value {
         spec.value_token_stride = apart(row_v, gaps.1);
     }
-    let (k, v) = Model { spec: *spec }.head_bytes();
+    let (k, v) = Packing { spec: *spec }.head_bytes();
     // Heads that do not fit between a token and the next lie behind each other; the others may have gaps, too.
     if key && !heads_inside {
         spec.key_head_stride = k as u64;
@@ -146,11 +146,11 @@ proptest! {
     #[test]
     fn sizes_and_indices_are_those_of_the_formulas(spec in spec()) {
         let c = Cache::new(spec, 1);
-        prop_assert_eq!((c.layout.key_bytes(), c.layout.value_bytes()), c.model.bytes());
+        prop_assert_eq!((c.layout.key_bytes(), c.layout.value_bytes()), c.packing.bytes());
         for t in 0..spec.max_tokens {
             for d in 0..spec.head_dim {
-                prop_assert_eq!(c.layout.key_index(t, d).unwrap(), c.model.key(t as usize, d as usize) as u64);
-                prop_assert_eq!(c.layout.value_index(t, d).unwrap(), c.model.value(t as usize, d as usize) as u64);
+                prop_assert_eq!(c.layout.key_index(t, d).unwrap(), c.packing.key(t as usize, d as usize) as u64);
+                prop_assert_eq!(c.layout.value_index(t, d).unwrap(), c.packing.value(t as usize, d as usize) as u64);
             }
         }
     }
@@ -161,7 +161,7 @@ proptest! {
         prop_assert!(c.gathered(begin, count) == c.rows(begin..begin + count));
 
         let rows = Cache::new(spec, !seed).rows(begin..begin + count);
-        let mut expected = Cache { model: c.model, layout: c.layout.clone(), key: c.key.clone(), value: c.value.clone() };
+        let mut expected = Cache { packing: c.packing, layout: c.layout.clone(), key: c.key.clone(), value: c.value.clone() };
         expected.put(begin..begin + count, &rows);
         let range = c.layout.range(begin as u32, count as u32).unwrap();
         layout::scatter(&c.layout, &rows.0, &rows.1, range, &mut c.key, &mut c.value).unwrap();
@@ -183,7 +183,7 @@ proptest! {
         // release hands over the same bytes and their padding, each once.
         let mut c = Cache::new(spec, seed);
         let mut expected = Cache::new(spec, seed);
-        expected.model.release(&mut expected.key, &mut expected.value, begin..begin + count);
+        expected.packing.release(&mut expected.key, &mut expected.value, begin..begin + count);
         let mut handed = 0;
         layout::release(&c.layout, &mut c.key, &mut c.value, range, &mut |run| {
             run.fill(0);
@@ -193,7 +193,7 @@ proptest! {
         prop_assert!(c.key == expected.key && c.value == expected.value);
         let (mut ones, mut zeros) = (vec![1; c.key.len() + c.value.len()], 0);
         let (key, value) = ones.split_at_mut(c.key.len());
-        expected.model.release(key, value, begin..begin + count);
+        expected.packing.release(key, value, begin..begin + count);
         ones.iter().for_each(|byte| zeros += usize::from(*byte == 0));
         prop_assert_eq!(handed, zeros);
     }
@@ -225,7 +225,7 @@ proptest! {
         let new_len =
             layout::compact(&c.layout, &mut c.key, &mut c.value, base as u32, &plan, kv_len).unwrap() as usize;
         prop_assert_eq!(new_len, kept.len());
-        prop_assert!(c.rows(0..new_len) == before.model.rows(&before.key, &before.value, &kept));
+        prop_assert!(c.rows(0..new_len) == before.packing.rows(&before.key, &before.value, &kept));
         // Tokens from new_len on may hold anything; everything else is as it was.
         let stale = new_len..base + rest;
         let (k, v) = c.rows(stale.clone());

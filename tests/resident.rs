@@ -1,8 +1,10 @@
-//! Memory that is given back really leaves the process. A program of its own, so that nothing else allocates.
+//! Released memory leaves the process. A program of its own: nothing else allocates.
 #![cfg(target_os = "linux")]
 
-use mnnkv::dtype::Dtype;
-use mnnkv::layout::{self, Layout, Spec};
+#[path = "common/packing.rs"]
+mod packing;
+
+use mnnkv::layout::{self, Layout};
 use mnnkv::sys::pages;
 
 /// Resident bytes of this process, as the system counts them.
@@ -15,20 +17,7 @@ fn resident() -> i64 {
 #[test]
 fn release_lowers_the_resident_size_by_what_it_reports() {
     // 64 MiB: 8 heads x 16,384 tokens x 128 dims, f16, K and V.
-    let spec = Spec {
-        key_dtype: Dtype::F16,
-        value_dtype: Dtype::F16,
-        kv_heads: 8,
-        head_dim: 128,
-        l_pack: 1,
-        h_pack: 16,
-        flash_block: 64,
-        max_tokens: 16_384,
-        key_head_stride: 0,
-        value_head_stride: 0,
-        key_token_stride: 0,
-        value_token_stride: 0,
-    };
+    let spec = packing::flash(8, 128, 16, 16_384);
     let layout = Layout::new(&spec).unwrap();
     let (mut key, mut value) = (vec![0x3Cu8; layout.key_bytes()], vec![0x3Cu8; layout.value_bytes()]);
     assert_eq!(key.len() + value.len(), 64 << 20);

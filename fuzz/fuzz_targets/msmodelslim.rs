@@ -2,36 +2,13 @@
 //! neither takes more memory than the files account for.
 #![no_main]
 
+#[path = "../../tests/common/counting_allocator.rs"]
+mod counting_allocator;
+
+use counting_allocator::peak;
 use libfuzzer_sys::fuzz_target;
 use mnnkv::dtype::Dtype;
 use mnnkv_model::msmodelslim::{MemoryFolder, Model, NormUse, check_folder};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Counts what is allocated at once.
-struct Peak;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Peak {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Peak = Peak;
 
 /// Files are separated by this; the first is the description, the second the header of the weights, and what follows is
 /// their data, the index and the config.
@@ -59,11 +36,15 @@ fuzz_target!(|input: &[u8]| {
             folder.0.insert(name.to_owned(), bytes.into());
         }
     }
-    let before = NOW.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    let report = check_folder(&folder).unwrap();
+    let held = peak(|| read(&folder));
+    assert!(held < (1 << 20) + 400 * input.len(), "{held} bytes for an input of {}", input.len());
+});
+
+/// Checks the directory, opens it, and reads what it holds.
+fn read(folder: &MemoryFolder) {
+    let report = check_folder(folder).unwrap();
     assert!(report.json().unwrap().starts_with('{'));
-    if let Ok(model) = Model::open_folder(&folder) {
+    if let Ok(model) = Model::open_folder(folder) {
         for (index, linear) in model.linears().iter().enumerate() {
             let rows = linear.n.min(4);
             // What has no data can have any number of columns.
@@ -80,6 +61,4 @@ fuzz_target!(|input: &[u8]| {
         }
         assert!(model.layers_json().unwrap().starts_with('{'));
     }
-    let peak = PEAK.load(Ordering::Relaxed).saturating_sub(before);
-    assert!(peak < (1 << 20) + 400 * input.len(), "{peak} bytes for an input of {}", input.len());
-});
+}

@@ -50,27 +50,6 @@ pub struct Spec {
     pub value_token_stride: u64,
 }
 
-#[cfg(test)]
-impl Spec {
-    /// Flash attention's f16 cache, as most tests want it.
-    pub(crate) fn f16_flash(kv_heads: u32, head_dim: u32, h_pack: u32, max_tokens: u32) -> Self {
-        Spec {
-            key_dtype: Dtype::F16,
-            value_dtype: Dtype::F16,
-            kv_heads,
-            head_dim,
-            l_pack: 1,
-            h_pack,
-            flash_block: 64,
-            max_tokens,
-            key_head_stride: 0,
-            value_head_stride: 0,
-            key_token_stride: 0,
-            value_token_stride: 0,
-        }
-    }
-}
-
 /// The dense order `[head][token][dim]` of a layer's tokens, whatever the packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {

@@ -4,14 +4,12 @@
 //! with that in `MNNKV_SCHEDULE` it runs alone and tells what it does (workers keep their own time).
 
 mod attention;
-mod buffer;
+mod chat;
 mod compression;
 mod examples;
 mod groups;
-mod host;
 mod layers;
 mod model;
-mod random;
 mod sample;
 mod schedule;
 mod settings;

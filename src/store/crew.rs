@@ -183,10 +183,10 @@ impl Drop for Crew {
 mod tests {
     use super::super::queue::Urgency;
     use super::*;
-    use crate::layout::{Layout, Spec};
+    use crate::layout::Layout;
 
     fn shape(ticket: u64, tokens: usize) -> Shape {
-        let rows = Layout::new(&Spec::f16_flash(1, 64, 16, 64)).unwrap().rows();
+        let rows = Layout::new(&crate::host::packing::flash(1, 64, 16, 64)).unwrap().rows();
         Shape { ticket, rows, tokens, digest: 0 }
     }
 

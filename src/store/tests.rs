@@ -1,119 +1,43 @@
-//! The store against a host that remembers every token, through random schedules and deliberate damage.
+//! The store against a host that keeps the contents of every token: random schedules, worked examples and damage.
 
 use super::*;
 use crate::dtype::Dtype;
 use crate::gear::{Effort, Encoder, Format, Options, Predictors};
+use crate::host::Host;
+use crate::host::packing::flash;
 use crate::layout::Spec;
 use crate::status::Status;
 use proptest::prelude::*;
 
-/// A layer of a host: its buffers, and what each token should read as.
-struct Host {
-    spec: Spec,
-    layout: Layout,
-    key: Vec<u8>,
-    value: Vec<u8>,
-    truth: Vec<(Vec<u8>, Vec<u8>)>,
-    seed: u64,
+fn host(max_tokens: u32, seed: u64) -> Host {
+    let spec = Spec { value_dtype: Dtype::F32, l_pack: 2, flash_block: 16, ..flash(2, 12, 8, max_tokens) };
+    Host::new(spec, seed)
 }
 
-fn spec(max_tokens: u32) -> Spec {
-    Spec {
-        key_dtype: Dtype::F16,
-        value_dtype: Dtype::F32,
-        kv_heads: 2,
-        head_dim: 12,
-        l_pack: 2,
-        h_pack: 8,
-        flash_block: 16,
-        max_tokens,
-        key_head_stride: 0,
-        value_head_stride: 0,
-        key_token_stride: 0,
-        value_token_stride: 0,
-    }
+/// A host of as many tokens as it has room for, and a store.
+fn full(tokens: u32, config: Config) -> (Store, Host) {
+    let mut host = host(tokens, 9);
+    host.append(tokens as usize);
+    (Store::new(config).unwrap(), host)
 }
 
-impl Host {
-    fn new(max_tokens: u32, seed: u64) -> Self {
-        let spec = spec(max_tokens);
-        let layout = Layout::new(&spec).unwrap();
-        let (key, value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-        Host { spec, layout, key, value, truth: Vec::new(), seed: seed | 1 }
-    }
+fn submit(store: &mut Store, layer: u32, host: &Host, begin: u32, count: u32) -> Result<u64> {
+    store.submit(layer, &host.layout, &host.key, &host.value, host.range(begin, count), Purpose::Keep)
+}
 
-    fn cache(&mut self) -> Cache<'_> {
-        Cache { layout: &self.layout, key: &mut self.key, value: &mut self.value }
-    }
+/// Checks that every token reads as it was written, but for those that only the store has.
+fn check(host: &Host, store: &Store, layer: u32) {
+    let blocks = store.layer(layer).map_or(&[][..], Layer::blocks);
+    let released = |t: u32| blocks.iter().filter(|b| b.is_released() && b.overlaps(&(t..t + 1))).count();
+    host.check(&host.all(), host.tokens.len(), |at, _| {
+        assert!(released(at as u32) <= 1, "token {at} of layer {layer} is in several released blocks");
+        released(at as u32) == 1
+    });
+}
 
-    fn len(&self) -> u32 {
-        self.truth.len() as u32
-    }
-
-    fn range(&self, begin: u32, count: u32) -> TokenRange {
-        self.layout.range(begin, count).unwrap()
-    }
-
-    /// Writes new contents, few different bytes so that they compress.
-    fn write(&mut self, token: u32) {
-        let mut row = |len: usize| {
-            (0..len)
-                .map(|_| {
-                    self.seed ^= self.seed << 13;
-                    self.seed ^= self.seed >> 7;
-                    self.seed ^= self.seed << 17;
-                    (self.seed >> 60) as u8
-                })
-                .collect::<Vec<u8>>()
-        };
-        let row = (row(self.layout.dense_key_bytes(1)), row(self.layout.dense_value_bytes(1)));
-        let range = self.range(token, 1);
-        layout::scatter(&self.layout, &row.0, &row.1, range, &mut self.key, &mut self.value).unwrap();
-        match self.truth.get_mut(token as usize) {
-            Some(old) => *old = row,
-            None => self.truth.push(row),
-        }
-    }
-
-    fn append(&mut self, count: u32) {
-        for _ in 0..count.min(self.spec.max_tokens - self.len()) {
-            self.write(self.len());
-        }
-    }
-
-    fn read(&self, token: u32) -> (Vec<u8>, Vec<u8>) {
-        let mut row = (vec![0; self.layout.dense_key_bytes(1)], vec![0; self.layout.dense_value_bytes(1)]);
-        layout::gather(&self.layout, &self.key, &self.value, self.range(token, 1), &mut row.0, &mut row.1).unwrap();
-        row
-    }
-
-    fn compact(&mut self, pairs: &[Pair]) {
-        let len = self.len();
-        layout::compact(&self.layout, &mut self.key, &mut self.value, 0, pairs, len).unwrap();
-        let kept = pairs.iter().flat_map(|p| p[0]..p[0] + p[1]);
-        self.truth = kept.map(|t| std::mem::take(&mut self.truth[t as usize])).collect();
-    }
-
-    /// A larger buffer with the same tokens, copied as a host does: raw bytes, whatever they are.
-    fn grow(&mut self) {
-        let mut larger = Host::new(self.spec.max_tokens + 20, self.seed);
-        for t in 0..self.len() {
-            let row = self.read(t);
-            let range = larger.range(t, 1);
-            layout::scatter(&larger.layout, &row.0, &row.1, range, &mut larger.key, &mut larger.value).unwrap();
-        }
-        larger.truth = std::mem::take(&mut self.truth);
-        *self = larger;
-    }
-
-    fn check(&self, store: &Store, layer: u32) {
-        for t in 0..self.len() {
-            let blocks = store.layer(layer).map_or(&[][..], Layer::blocks).iter();
-            let released = blocks.filter(|b| b.is_released() && b.overlaps(&(t..t + 1))).count();
-            assert!(released <= 1, "token {t} is in {released} released blocks");
-            assert!(released == 1 || self.read(t) == self.truth[t as usize], "token {t} of layer {layer}");
-        }
-    }
+fn is_zero(host: &Host, token: usize) -> bool {
+    let (key, value) = host.dense(token..token + 1);
+    key.iter().chain(&value).all(|b| *b == 0)
 }
 
 #[derive(Clone, Debug)]
@@ -163,7 +87,7 @@ fn must_refuse(layer: &Layer, host: &Host, range: TokenRange) -> bool {
 
 fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
     match step {
-        Step::Append(n) => host.append(*n),
+        Step::Append(n) => host.append(host.room().min(*n as usize)),
         Step::Submit(begin, count) => {
             let begin = (*begin).min(host.len());
             let range = host.range(begin, (*count).min(host.len() - begin));
@@ -172,7 +96,7 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
                 store.settle();
             }
             let refused = range.is_empty() || store.layer(layer).is_some_and(|l| must_refuse(l, host, range));
-            let result = store.submit(layer, &host.layout, &host.key, &host.value, range, Purpose::Keep);
+            let result = submit(store, layer, host, range.begin() as u32, range.count() as u32);
             match result.map_err(|e| e.status()).err() {
                 Some(Status::Busy) => {
                     let unclaimed = |b: &Block| b.blob.is_some() && !b.claimed;
@@ -194,7 +118,7 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
             // A host may only write to tokens that are there.
             store.restore(layer, host.cache()).unwrap();
             if *token < host.len() {
-                host.write(*token);
+                host.write(*token as usize);
             }
         }
         Step::Compact(steps) => {
@@ -213,18 +137,18 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
         }
         Step::Truncate(len) => {
             let len = (*len).min(host.len());
-            host.truth.truncate(len as usize);
+            host.tokens.truncate(len as usize);
             store.truncated(layer, len);
         }
-        Step::Grow => host.grow(),
+        Step::Grow => host.move_to_room_for(host.layout.max_tokens() + 20),
         Step::Shift(begin, count) => {
             // Tokens are written over whether they are released or not, and the store hears of it.
             let end = (begin + count).min(host.len());
-            (*begin..end).for_each(|token| host.write(token));
+            (*begin..end).for_each(|token| host.write(token as usize));
             store.rewritten(layer, *begin..end.max(*begin)).unwrap();
         }
     }
-    host.check(store, layer);
+    check(host, store, layer);
 }
 
 proptest! {
@@ -242,7 +166,7 @@ proptest! {
         let encoding = Encoding { strict_roundtrip, ..Encoding::default() };
         let config = Config { encoding, workers, max_queue, pending_bytes, decode_cache_bytes };
         let mut store = Store::new(config).unwrap();
-        let mut hosts = [Host::new(100, seed), Host::new(80, !seed)];
+        let mut hosts = [host(100, seed), host(80, !seed)];
         for host in &mut hosts {
             host.append(60);
         }
@@ -267,13 +191,12 @@ proptest! {
 
 /// 64 tokens of layer 0, of which 8..40 are released.
 fn released() -> (Store, Host) {
-    let mut host = Host::new(100, 9);
+    let (mut store, mut host) = (Store::new(Config::default()).unwrap(), host(100, 9));
     host.append(64);
-    let mut store = Store::new(Config::default()).unwrap();
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32), Purpose::Keep).unwrap();
+    submit(&mut store, 0, &host, 8, 32).unwrap();
     store.commit(0, host.cache(), Writes::Possible).unwrap();
     assert_eq!(store.statistics(None).released_blocks, 1);
-    assert!(host.read(8).0.iter().all(|b| *b == 0), "released tokens read as zero");
+    assert!(is_zero(&host, 8), "released tokens read as zero");
     (store, host)
 }
 
@@ -282,99 +205,90 @@ fn a_restored_block_is_released_again_without_encoding() {
     let (mut store, mut host) = released();
     for round in 1..4 {
         assert_eq!(store.restore(0, host.cache()).unwrap() as usize, 32 * (2 * 12 * (2 + 4)));
-        host.check(&store, 0);
+        check(&host, &store, 0);
         store.commit(0, host.cache(), Writes::Possible).unwrap();
         let stats = store.statistics(None);
         assert_eq!((stats.submitted_blocks, stats.restored_blocks, stats.released_blocks), (1, round, 1));
     }
     // Handing the same tokens in again changes nothing either.
     store.restore(0, host.cache()).unwrap();
-    let ticket = store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32), Purpose::Keep).unwrap();
+    let ticket = submit(&mut store, 0, &host, 8, 32).unwrap();
     assert_eq!((ticket, store.statistics(None).submitted_blocks), (0, 1));
 }
 
 #[test]
 fn tokens_handed_in_again_with_other_contents_are_another_block() {
-    let mut host = Host::new(64, 6);
-    host.append(64);
-    let mut store = Store::new(Config::default()).unwrap();
-    let submit = |store: &mut Store, host: &Host| {
-        store.submit(0, &host.layout, &host.key, &host.value, host.range(8, 32), Purpose::Keep).unwrap()
-    };
-    assert_eq!((submit(&mut store, &host), submit(&mut store, &host)), (0, 0));
+    let (mut store, mut host) = full(64, Config::default());
+    let submitted = |store: &mut Store, host: &Host| submit(store, 0, host, 8, 32).unwrap();
+    assert_eq!((submitted(&mut store, &host), submitted(&mut store, &host)), (0, 0));
     host.write(20);
-    assert_eq!(submit(&mut store, &host), 1);
+    assert_eq!(submitted(&mut store, &host), 1);
     store.commit(0, host.cache(), Writes::Possible).unwrap();
     let stats = store.statistics(None);
     assert_eq!((stats.released_blocks, stats.resident_blocks, stats.stale_blocks), (1, 0, 1));
     store.restore(0, host.cache()).unwrap();
-    host.check(&store, 0);
+    check(&host, &store, 0);
 }
 
 /// A store with a worker, of which only one block may be under way, and a host of two layers.
 fn bounded() -> (Store, [Host; 2]) {
     let store = Store::new(Config { workers: 1, pending_bytes: 1, ..Config::default() }).unwrap();
-    let mut hosts = [Host::new(100, 3), Host::new(100, 5)];
+    let mut hosts = [host(100, 3), host(100, 5)];
     hosts.iter_mut().for_each(|host| host.append(100));
     (store, hosts)
 }
 
-fn submitted(store: &mut Store, hosts: &[Host], layer: usize, begin: u32) -> Option<Status> {
-    let host = &hosts[layer];
-    let range = host.range(begin, 32);
-    let ticket = store.submit(layer as u32, &host.layout, &host.key, &host.value, range, Purpose::Keep);
-    ticket.map_err(|error| error.status()).err()
+fn refused(store: &mut Store, hosts: &[Host], layer: usize, begin: u32) -> Option<Status> {
+    submit(store, layer as u32, &hosts[layer], begin, 32).map_err(|error| error.status()).err()
 }
 
 #[test]
 fn bytes_are_under_way_until_they_have_replaced_raw_ones() {
     let (mut store, mut hosts) = bounded();
-    assert_eq!(submitted(&mut store, &hosts, 0, 0), None, "one block is always let in");
-    assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy));
+    assert_eq!(refused(&mut store, &hosts, 0, 0), None, "one block is always let in");
+    assert_eq!(refused(&mut store, &hosts, 0, 32), Some(Status::Busy));
     store.settle();
-    assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy), "its blob is beside the raw bytes");
+    assert_eq!(refused(&mut store, &hosts, 0, 32), Some(Status::Busy), "its blob is beside the raw bytes");
     assert!(store.statistics(None).busy_blocks == 2 && store.statistics(Some(1)).busy_blocks == 0);
     store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
-    assert_eq!(submitted(&mut store, &hosts, 0, 32), None);
+    assert_eq!(refused(&mut store, &hosts, 0, 32), None);
 }
 
 #[test]
 fn blobs_of_a_layer_that_is_not_called_any_more_make_way_in_the_end() {
     let (mut store, mut hosts) = bounded();
-    assert_eq!(submitted(&mut store, &hosts, 0, 0), None);
+    assert_eq!(refused(&mut store, &hosts, 0, 0), None);
     store.settle();
     store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
-    assert_eq!(submitted(&mut store, &hosts, 1, 0), None);
+    assert_eq!(refused(&mut store, &hosts, 1, 0), None);
     store.settle();
     // As long as others get on nobody has to make way.
     for _ in 0..3 {
         for _ in 0..store.most_refusals() {
-            assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy));
+            assert_eq!(refused(&mut store, &hosts, 0, 32), Some(Status::Busy));
         }
         store.restore(0, hosts[0].cache()).unwrap();
         store.commit(0, hosts[0].cache(), Writes::None).unwrap();
     }
     store.restore(0, hosts[0].cache()).unwrap();
     for _ in 0..store.most_refusals() {
-        assert_eq!(submitted(&mut store, &hosts, 0, 32), Some(Status::Busy));
+        assert_eq!(refused(&mut store, &hosts, 0, 32), Some(Status::Busy));
     }
-    assert_eq!(submitted(&mut store, &hosts, 0, 32), None);
+    assert_eq!(refused(&mut store, &hosts, 0, 32), None);
     assert_eq!(store.statistics(Some(1)).resident_blocks, 0);
     assert!(store.statistics(Some(0)).resident_blocks > 0, "what has replaced raw bytes before is kept");
-    hosts.iter().zip(0..).for_each(|(host, layer)| host.check(&store, layer));
+    hosts.iter().zip(0..).for_each(|(host, layer)| check(host, &store, layer));
 }
 
 #[test]
 fn blobs_wait_for_their_layers_next_step_however_many_layers_there_are() {
     let (mut store, mut hosts) = bounded();
     for _ in 0..3 {
-        assert_eq!(submitted(&mut store, &hosts, 0, 0), None);
+        assert_eq!(refused(&mut store, &hosts, 0, 0), None);
         store.settle();
         let others = &hosts[1];
         for layer in 1..400 {
-            let (range, Host { layout, key, value, .. }) = (others.range(0, 32), others);
-            let refused = store.submit(layer, layout, key, value, range, Purpose::Keep).unwrap_err();
-            assert_eq!(refused.status(), Status::Busy, "layer {layer}");
+            assert_eq!(submit(&mut store, layer, others, 0, 32).unwrap_err().status(), Status::Busy, "layer {layer}");
         }
         store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
         assert_eq!(store.statistics(Some(0)).released_blocks, 1);
@@ -410,21 +324,21 @@ fn a_damaged_blob_is_an_error_and_is_kept() {
     let (mut store, mut host) = released();
     for bit in [0, 100, 1000] {
         store.flip_blobs(bit);
-        let before = (host.key.clone(), host.value.clone());
+        let before = (host.key.to_vec(), host.value.to_vec());
         assert_eq!(store.restore(0, host.cache()).unwrap_err().status(), Status::Corrupt);
-        assert!((&host.key, &host.value) == (&before.0, &before.1));
+        assert!(host.key.to_vec() == before.0 && host.value.to_vec() == before.1);
         assert_eq!(store.statistics(None).released_blocks, 1, "still there");
         store.flip_blobs(bit);
     }
     store.restore(0, host.cache()).unwrap();
-    host.check(&store, 0);
+    check(&host, &store, 0);
 }
 
 #[test]
 fn a_cache_that_no_longer_fits_is_stale_and_the_block_waits() {
     let (mut store, mut host) = released();
-    let other = Spec { kv_heads: 1, ..host.spec };
-    for spec in [other, Spec { max_tokens: 39, ..host.spec }, Spec { key_dtype: Dtype::Bf16, ..host.spec }] {
+    let other = Spec { kv_heads: 1, ..host.spec() };
+    for spec in [other, Spec { max_tokens: 39, ..host.spec() }, Spec { key_dtype: Dtype::Bf16, ..host.spec() }] {
         let layout = Layout::new(&spec).unwrap();
         let (mut key, mut value) = (vec![5; layout.key_bytes()], vec![5; layout.value_bytes()]);
         let error = store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap_err();
@@ -432,42 +346,37 @@ fn a_cache_that_no_longer_fits_is_stale_and_the_block_waits() {
         assert!(key.iter().chain(&value).all(|b| *b == 5));
     }
     store.restore(0, host.cache()).unwrap();
-    host.check(&store, 0);
+    check(&host, &store, 0);
 }
 
 #[test]
 fn a_block_is_released_beside_one_that_the_layout_has_no_room_for() {
-    let mut host = Host::new(100, 3);
-    host.append(100);
-    let mut store = Store::new(Config::default()).unwrap();
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(60, 40), Purpose::Keep).unwrap();
+    let (mut store, mut host) = full(100, Config::default());
+    submit(&mut store, 0, &host, 60, 40).unwrap();
     store.commit(0, host.cache(), Writes::Possible).unwrap();
-    let mut short = Host::new(60, 4);
-    short.append(60);
-    store.submit(0, &short.layout, &short.key, &short.value, short.range(20, 40), Purpose::Keep).unwrap();
+    let (_, mut short) = full(60, Config::default());
+    submit(&mut store, 0, &short, 20, 40).unwrap();
     store.commit(0, short.cache(), Writes::Possible).unwrap();
-    assert!(short.read(59).0.iter().all(|b| *b == 0), "released tokens read as zero");
+    assert!(is_zero(&short, 59), "released tokens read as zero");
 }
 
 #[test]
 fn tokens_written_after_submit_stay_raw() {
-    let mut host = Host::new(64, 4);
-    host.append(64);
-    let mut store = Store::new(Config::default()).unwrap();
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 32), Purpose::Keep).unwrap();
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(32, 32), Purpose::Keep).unwrap();
+    let (mut store, mut host) = full(64, Config::default());
+    submit(&mut store, 0, &host, 0, 32).unwrap();
+    submit(&mut store, 0, &host, 32, 32).unwrap();
     host.write(40);
     store.commit(0, host.cache(), Writes::Possible).unwrap();
     let stats = store.statistics(None);
     assert_eq!((stats.released_blocks, stats.resident_blocks, stats.stale_blocks), (1, 0, 1));
-    host.check(&store, 0);
+    check(&host, &store, 0);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
     // A flash block of V is two pages, interleaved by dims: half of its tokens fill no page.
-    let spec = Spec::f16_flash(1, 64, 16, 4096);
+    let spec = flash(1, 64, 16, 4096);
     let layout = Layout::new(&spec).unwrap();
     let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
     let mut store = Store::new(Config::default()).unwrap();
@@ -487,7 +396,7 @@ fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
 #[test]
 fn no_memory_is_taken_for_tokens_that_are_gone() {
     for workers in [0, 1] {
-        let layout = Layout::new(&Spec::f16_flash(1, 64, 16, 4096)).unwrap();
+        let layout = Layout::new(&flash(1, 64, 16, 4096)).unwrap();
         let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
         let mut store = Store::new(Config { workers, ..Config::default() }).unwrap();
         for (begin, count) in [(0, 64), (64, 4032)] {
@@ -511,16 +420,12 @@ fn no_memory_is_taken_for_tokens_that_are_gone() {
 
 #[test]
 fn a_block_that_would_not_shrink_is_not_kept() {
-    let mut host = Host::new(16, 1);
+    let mut host = host(16, 1);
+    host.plain = false;
     host.append(16);
-    let mut state = 1u64;
-    for byte in host.key.iter_mut().chain(&mut host.value) {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        *byte = (state >> 56) as u8;
-    }
     let encoding = Encoding { strict_roundtrip: true, ..Encoding::default() };
     let mut store = Store::new(Config { encoding, ..Config::default() }).unwrap();
-    store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 16), Purpose::Keep).unwrap();
+    submit(&mut store, 0, &host, 0, 16).unwrap();
     let stats = store.statistics(None);
     assert_eq!((stats.no_gain_blocks, stats.resident_blocks, stats.compressed_bytes), (1, 0, 0));
     assert_eq!((stats.encoded_bytes, stats.encoded_to_bytes, stats.decoded_bytes), (2304, 2304, 0));
@@ -529,7 +434,7 @@ fn a_block_that_would_not_shrink_is_not_kept() {
 
 #[test]
 fn blobs_are_what_the_encoder_makes_of_the_rows_as_the_config_asks() {
-    let layout = Layout::new(&Spec::f16_flash(2, 64, 16, 256)).unwrap();
+    let layout = Layout::new(&flash(2, 64, 16, 256)).unwrap();
     // Rows that follow each other slowly, so that predictors and the length of a row matter.
     let word = |at: usize| (0x3C00 + (at / 128 * 3 + at % 128 * 5 + at % 7) % 2000) as u16;
     let dense: Vec<u8> = (0..2 * 256 * 64).flat_map(|at| word(at).to_ne_bytes()).collect();
@@ -560,34 +465,27 @@ fn blobs_are_what_the_encoder_makes_of_the_rows_as_the_config_asks() {
 
 #[test]
 fn nothing_that_equals_the_cache_makes_way_for_a_part_of_it() {
-    let mut host = Host::new(64, 8);
-    host.append(64);
-    let mut store = Store::new(Config::default()).unwrap();
-    let submit = |store: &mut Store, host: &Host, begin, count| {
-        store.submit(0, &host.layout, &host.key, &host.value, host.range(begin, count), Purpose::Keep)
-    };
-    submit(&mut store, &host, 0, 40).unwrap();
-    let error = submit(&mut store, &host, 10, 1).unwrap_err();
+    let (mut store, mut host) = full(64, Config::default());
+    submit(&mut store, 0, &host, 0, 40).unwrap();
+    let error = submit(&mut store, 0, &host, 10, 1).unwrap_err();
     assert_eq!(error.status(), Status::InvalidArgument);
     assert!(error.message().contains("tokens 10 to 10 of layer 0 overlap block 0 (tokens 0 to 39)"), "{error}");
     assert_eq!((store.statistics(None).resident_blocks, store.statistics(None).stale_blocks), (1, 0));
     // Once one of its tokens was rewritten it makes way, and is counted.
     host.write(30);
-    submit(&mut store, &host, 10, 20).unwrap();
+    submit(&mut store, 0, &host, 10, 20).unwrap();
     assert_eq!((store.statistics(None).resident_blocks, store.statistics(None).stale_blocks), (1, 1));
     store.commit(0, host.cache(), Writes::Possible).unwrap();
     store.restore(0, host.cache()).unwrap();
-    host.check(&store, 0);
+    check(&host, &store, 0);
 }
 
 #[test]
 fn a_block_that_replaces_one_on_its_way_is_encoded() {
-    let mut host = Host::new(100, 8);
-    host.append(100);
-    let mut store = Store::new(Config { workers: 1, ..Config::default() }).unwrap();
+    let (mut store, mut host) = full(100, Config { workers: 1, ..Config::default() });
     for round in 0..50 {
         host.write(5);
-        store.submit(0, &host.layout, &host.key, &host.value, host.range(0, 100), Purpose::Keep).unwrap();
+        submit(&mut store, 0, &host, 0, 100).unwrap();
         // The worker is at the block before, or it waits.
         if round % 10 == 9 {
             store.settle();
@@ -602,13 +500,13 @@ fn blobs_of_rewritten_tokens_are_never_restored_over_them() {
     let (mut store, mut host) = released();
     // 8 to 39 are released, one after the other is rewritten where it lies, and those around it come back.
     for token in [8, 20, 39] {
-        host.write(token);
+        host.write(token as usize);
         store.rewritten(0, token..token + 1).unwrap();
     }
     assert_eq!(store.statistics(None).stale_blocks, 3);
-    host.check(&store, 0);
+    check(&host, &store, 0);
     assert_eq!(store.restore(0, host.cache()).unwrap() as usize, 29 * (2 * 12 * (2 + 4)));
-    host.check(&store, 0);
+    check(&host, &store, 0);
     store.rewritten(7, 0..100).unwrap();
 }
 
@@ -616,7 +514,7 @@ fn blobs_of_rewritten_tokens_are_never_restored_over_them() {
 #[test]
 fn forty_thousand_blocks_of_a_token_are_no_more_than_forty_thousand_blocks() {
     const TOKENS: u32 = 40_000;
-    let layout = Layout::new(&Spec { head_dim: 16, ..Spec::f16_flash(1, 64, 16, TOKENS) }).unwrap();
+    let layout = Layout::new(&Spec { head_dim: 16, ..flash(1, 64, 16, TOKENS) }).unwrap();
     let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
     let mut store = Store::new(Config { decode_cache_bytes: 20_000, ..Config::default() }).unwrap();
     let config = Encoding { effort: Effort::new(1, "effort").unwrap(), ..Encoding::default() };

@@ -2,7 +2,7 @@
 //! decoder refuses each or writes what the header says, in bounded memory and time.
 
 use super::common::Random;
-use super::peak;
+use super::counting_allocator::peak;
 use super::working_memory::{Content, hostile};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{

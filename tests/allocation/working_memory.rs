@@ -2,7 +2,7 @@
 //! allocator: a decoder counts 128 KiB for its own, and a test of the library bounds that of an encoder by 1,280 KiB.
 
 use super::common::Random;
-use super::peak;
+use super::counting_allocator::{held, peak};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation};
 use mnnkv::status::Status;
@@ -203,9 +203,9 @@ proptest! {
 }
 
 fn freed(body: impl FnOnce()) -> usize {
-    let before = super::HELD.get();
+    let before = held();
     body();
-    (before - super::HELD.get()) as usize
+    (before - held()) as usize
 }
 
 /// A blob of few bytes that asks for as much work as it can: every list and plane is one value.

@@ -1,39 +1,21 @@
 //! A host of the C ABI: a chat of one layer through a session, or through a store alone. One of its calls is short of
-//! memory; after every call each token must read as it was written.
+//! memory. Each token must read as it was written after every begin and restore.
 
 use crate::failing_allocator::{Refused, refusing};
+use crate::host::Host;
+use crate::host::packing::flash;
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::status::*;
 use mnnkv::ffi::store::*;
 use mnnkv::ffi::version::MNNKV_ABI_VERSION;
-use mnnkv::layout::{self, Layout, Spec};
+use mnnkv::layout::Spec;
+use mnnkv::store::Cache;
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
-const HEADS: u32 = 2;
-const DIMS: u32 = 16;
-const MAX_TOKENS: u32 = 256;
-
-fn spec() -> Spec {
-    Spec {
-        key_dtype: Dtype::F16,
-        value_dtype: Dtype::F16,
-        kv_heads: HEADS,
-        head_dim: DIMS,
-        l_pack: 1,
-        h_pack: 8,
-        flash_block: 16,
-        max_tokens: MAX_TOKENS,
-        key_head_stride: 0,
-        value_head_stride: 0,
-        key_token_stride: 0,
-        value_token_stride: 0,
-    }
-}
-
-/// Which call is short of memory, and of what.
+/// The call that is short of memory, and its refused allocations.
 #[derive(Clone, Copy, Debug)]
 pub struct Shortage {
     pub call: usize,
@@ -50,7 +32,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Runs a call. When it answers OUT_OF_MEMORY it runs again with memory, and must succeed.
+    /// Runs a call. A call that returns OUT_OF_MEMORY runs again with memory, and must succeed.
     pub fn run(&mut self, name: &str, mut call: impl FnMut() -> mnnkv_status) {
         let Shortage { call: which, refused } = self.shortage;
         let number = self.made;
@@ -70,33 +52,32 @@ impl Calls {
     }
 }
 
-/// The cache of a layer, and the number of each token that it should hold.
-pub struct Cache {
-    c_layout: mnnkv_layout,
-    layout: Layout,
-    key: Vec<u8>,
-    value: Vec<u8>,
-    pub tokens: Vec<u32>,
-    said: u32,
+impl Drop for Calls {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with {:?}", self.shortage);
+        }
+    }
 }
 
-/// Rows of a token: every bit of its number comes out, in words of few values.
-fn row(token: u32, of_value: bool) -> Vec<u8> {
-    let hash = (token * 2 + u32::from(of_value)).wrapping_mul(2_654_435_761);
-    let word = |at: u32| (0x3C00 + (hash >> (4 * (at % 8)) & 0xF)) as u16;
-    (0..DIMS).flat_map(|at| word(at).to_ne_bytes()).collect()
+/// A call whose pointers are of live values, as long as it is told.
+macro_rules! call {
+    ($calls:expr, $function:ident($($argument:expr),*)) => {
+        // SAFETY: pointers are of live values, as long as the arguments say.
+        $calls.run(stringify!($function), || unsafe { $function($($argument),*) })
+    };
 }
 
-/// Rows of tokens as `[head][token][dim]`.
-fn rows(tokens: &[u32], of_value: bool) -> Vec<u8> {
-    (0..HEADS).flat_map(|_| tokens.iter().flat_map(|token| row(*token, of_value))).collect()
+/// A layer's host, whose layout C reads.
+struct Layer {
+    host: Host,
+    layout: mnnkv_layout,
 }
 
-impl Cache {
-    pub fn new() -> Self {
-        let spec = spec();
-        let layout = Layout::new(&spec).unwrap();
-        let c_layout = mnnkv_layout {
+impl Layer {
+    fn new() -> Self {
+        let spec = Spec { flash_block: 16, ..flash(2, 16, 8, 256) };
+        let layout = mnnkv_layout {
             struct_size: size_of::<mnnkv_layout>() as u32,
             key_dtype: spec.key_dtype as u32,
             value_dtype: spec.value_dtype as u32,
@@ -112,78 +93,53 @@ impl Cache {
             key_token_stride: 0,
             value_token_stride: 0,
         };
-        let (key, value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-        Cache { c_layout, layout, key, value, tokens: Vec::new(), said: 0 }
+        Layer { host: Host::new(spec, 1), layout }
     }
 
-    pub fn len(&self) -> u32 {
-        self.tokens.len() as u32
+    fn cache(&mut self) -> mnnkv_cache {
+        let kv_len = self.host.len();
+        let Cache { key, value, .. } = self.host.cache();
+        mnnkv_cache {
+            struct_size: size_of::<mnnkv_cache>() as u32,
+            layout: &self.layout,
+            key: key.as_mut_ptr().cast(),
+            value: value.as_mut_ptr().cast(),
+            kv_len,
+        }
     }
 
-    fn write(&mut self, at: u32, tokens: &[u32]) {
-        let range = self.layout.range(at, tokens.len() as u32).unwrap();
-        let (keys, values) = (rows(tokens, false), rows(tokens, true));
-        layout::scatter(&self.layout, &keys, &values, range, &mut self.key, &mut self.value).unwrap();
+    fn rewrite(&mut self, tokens: std::ops::Range<usize>) {
+        tokens.for_each(|at| self.host.write(at));
     }
 
-    pub fn append(&mut self, count: u32) {
-        let new: Vec<u32> = (self.said..self.said + count).collect();
-        self.write(self.len(), &new);
-        self.tokens.extend(new);
-        self.said += count;
-    }
-
-    /// Writes new tokens over those at `at`.
-    pub fn rewrite(&mut self, at: u32, count: u32) {
-        let new: Vec<u32> = (self.said..self.said + count).collect();
-        self.said += count;
-        self.write(at, &new);
-        self.tokens[at as usize..][..count as usize].copy_from_slice(&new);
-    }
-
-    pub fn keep(&mut self, pairs: &[[i32; 2]]) {
-        self.tokens = pairs.iter().flat_map(|p| self.tokens[p[0] as usize..][..p[1] as usize].to_vec()).collect();
-    }
-
-    pub fn compact(&mut self, pairs: &[[i32; 2]]) {
-        let len = self.len();
-        layout::compact(&self.layout, &mut self.key, &mut self.value, 0, pairs, len).unwrap();
-        self.keep(pairs);
-    }
-
-    /// Checks every token.
-    pub fn check(&self, what: &str) {
-        let range = self.layout.range(0, self.len()).unwrap();
-        let bytes = self.layout.dense_key_bytes(range.count());
-        let (mut keys, mut values) = (vec![0; bytes], vec![0; bytes]);
-        layout::gather(&self.layout, &self.key, &self.value, range, &mut keys, &mut values).unwrap();
-        assert!(keys == rows(&self.tokens, false) && values == rows(&self.tokens, true), "{what}");
+    /// Removes the tokens that a call has removed: `before` are the positions of those that there were.
+    fn keep(&mut self, before: &[u32], stays: impl Fn(u32) -> bool) {
+        self.host.keep(before.iter().map(|position| stays(*position)));
     }
 }
 
-/// A chat through a session, from its first prompt to its end; how many calls it made.
+/// A chat through a session, from its first prompt to its end. Returns its calls.
 pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
     let mut calls = Calls { shortage, made: 0, refusals: 0, failures: 0 };
-    let mut cache = Cache::new();
+    let mut layer = Layer::new();
     let mut session = null_mut();
     let (text, len) = (config.as_ptr(), config.count_bytes());
-    // SAFETY: here and below, pointers are of live values and as long as they are said to be.
-    calls.run("create", || unsafe { mnnkv_session_create(text, len, 1, 2, MNNKV_ABI_VERSION, &mut session) });
+    call!(calls, mnnkv_session_create(text, len, 1, 2, MNNKV_ABI_VERSION, &mut session));
     for step in 0..12 {
         let count = if step == 0 { 100 } else { 1 + step % 3 };
         let heads = 4u32;
         let before = positions(session);
-        let mut c = with_cache(&mut cache);
-        // SAFETY: pointers are of live values and as long as they are said to be.
-        calls.run("begin", || unsafe { mnnkv_session_begin(session, 0, &mut c) });
-        follow(session, &mut cache, &before);
-        assert_eq!(cache.len(), c.kv_len);
-        cache.check(&format!("after begin of step {step}, {shortage:?}"));
-        cache.append(count);
-        let weights: Vec<f32> = (0..count * cache.len()).map(|i| 1.0 / (1 + i % 97) as f32).collect();
+        let mut c = layer.cache();
+        call!(calls, mnnkv_session_begin(session, 0, &mut c));
+        let now = positions(session);
+        layer.keep(&before, |position| now.contains(&position));
+        assert_eq!(layer.host.len(), c.kv_len, "step {step}, {shortage:?}");
+        layer.host.check_tokens(false);
+        layer.host.append(count as usize);
+        let weights: Vec<f32> = (0..count * layer.host.len()).map(|i| 1.0 / (1 + i % 97) as f32).collect();
         // Two tiles a head.
-        let half = cache.len() / 2;
-        for (head, (begin, end)) in (0..heads).flat_map(|head| [(head, (0, half)), (head, (half, cache.len()))]) {
+        let half = layer.host.len() / 2;
+        for (head, (begin, end)) in (0..heads).flat_map(|head| [(head, (0, half)), (head, (half, layer.host.len()))]) {
             let tile = mnnkv_score_tile {
                 struct_size: size_of::<mnnkv_score_tile>() as u32,
                 dtype: Dtype::F32 as u32,
@@ -197,43 +153,27 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
                 update_scale: null(),
                 row_sum: null(),
             };
-            // SAFETY: pointers are of live values and as long as they are said to be.
-            calls.run("scores", || unsafe { mnnkv_session_scores(session, 0, head % 2, &tile) });
+            call!(calls, mnnkv_session_scores(session, 0, head % 2, &tile));
         }
-        let mut c = with_cache(&mut cache);
-        // SAFETY: pointers are of live values and as long as they are said to be.
-        calls.run("end", || unsafe { mnnkv_session_end(session, 0, heads, count, &mut c) });
+        let mut c = layer.cache();
+        call!(calls, mnnkv_session_end(session, 0, heads, count, &mut c));
         if step == 6 {
-            edit(session, &mut cache, &mut calls);
+            edit(session, &mut layer, &mut calls);
         }
         if step == 8 {
-            cache.rewrite(30, 5);
-            // SAFETY: pointers are of live values and as long as they are said to be.
-            calls.run("rewritten", || unsafe { mnnkv_session_rewritten(session, 0, 30, 5) });
+            layer.rewrite(30..35);
+            call!(calls, mnnkv_session_rewritten(session, 0, 30, 5));
         }
         ask(session, &mut calls);
     }
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("reset", || unsafe { mnnkv_session_reset(session, MNNKV_ALL_LAYERS) });
-    cache.tokens.clear();
-    let mut c = with_cache(&mut cache);
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("begin", || unsafe { mnnkv_session_begin(session, 0, &mut c) });
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("abort", || unsafe { mnnkv_session_abort(session, 0, &mut c) });
+    call!(calls, mnnkv_session_reset(session, MNNKV_ALL_LAYERS));
+    layer.host.tokens.clear();
+    let mut c = layer.cache();
+    call!(calls, mnnkv_session_begin(session, 0, &mut c));
+    call!(calls, mnnkv_session_abort(session, 0, &mut c));
     // SAFETY: pointers are of live values and as long as they are said to be.
     unsafe { mnnkv_session_destroy(session) };
     calls
-}
-
-fn with_cache(cache: &mut Cache) -> mnnkv_cache {
-    mnnkv_cache {
-        struct_size: size_of::<mnnkv_cache>() as u32,
-        layout: &cache.c_layout,
-        key: cache.key.as_mut_ptr().cast(),
-        value: cache.value.as_mut_ptr().cast(),
-        kv_len: cache.len(),
-    }
 }
 
 /// The logical positions of the tokens in the cache.
@@ -245,54 +185,38 @@ fn positions(session: *mut mnnkv_session) -> Vec<u32> {
     pairs[..n].iter().flat_map(|p| p[0] as u32..(p[0] + p[1]) as u32).collect()
 }
 
-/// Drops the tokens that begin has evicted: `before` are the positions that there were.
-fn follow(session: *mut mnnkv_session, cache: &mut Cache, before: &[u32]) {
-    let now = positions(session);
-    let mut at = before.iter();
-    cache.tokens.retain(|_| at.next().is_some_and(|position| now.contains(position)));
-    assert_eq!(cache.tokens.len(), now.len());
-}
-
 /// Erases a part of the history.
-fn edit(session: *mut mnnkv_session, cache: &mut Cache, calls: &mut Calls) {
+fn edit(session: *mut mnnkv_session, layer: &mut Layer, calls: &mut Calls) {
     let (mut logical, mut physical) = (0, 0);
     // SAFETY: pointers are of live values and as long as they are said to be.
     let status = unsafe { mnnkv_session_lengths(session, 0, &mut logical, &mut physical) };
-    assert_eq!((status, physical), (MNNKV_OK, cache.len()));
+    assert_eq!((status, physical), (MNNKV_OK, layer.host.len()));
     let before = positions(session);
     let keep = [[0, 20], [40, logical as i32 - 40]];
-    let mut c = with_cache(cache);
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("keep", || unsafe { mnnkv_session_keep(session, 0, keep.as_ptr().cast(), keep.len(), &mut c) });
+    let mut c = layer.cache();
+    call!(calls, mnnkv_session_keep(session, 0, keep.as_ptr().cast(), keep.len(), &mut c));
     let stays = |at: u32| keep.iter().any(|p| (p[0]..p[0] + p[1]).contains(&(at as i32)));
-    let mut at = before.iter();
-    cache.tokens.retain(|_| at.next().is_some_and(|position| stays(*position)));
-    assert_eq!(cache.len(), c.kv_len);
+    layer.keep(&before, stays);
+    assert_eq!(layer.host.len(), c.kv_len);
 }
 
-/// Reads everything that a session tells.
+/// Reads all that a session reports.
 fn ask(session: *mut mnnkv_session, calls: &mut Calls) {
     let mut text = vec![0u8; 16 << 10];
     let (mut len, mut wanted) = (0, 0);
     let (to, cap) = (text.as_mut_ptr(), text.len());
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("metrics_json", || unsafe { mnnkv_session_metrics_json(session, to.cast(), cap, &mut len) });
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("warnings", || unsafe { mnnkv_session_warnings(session, to.cast(), cap, &mut len) });
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("wants_scores", || unsafe { mnnkv_session_wants_scores(session, 0, 1, &mut wanted) });
+    call!(calls, mnnkv_session_metrics_json(session, to.cast(), cap, &mut len));
+    call!(calls, mnnkv_session_warnings(session, to.cast(), cap, &mut len));
+    call!(calls, mnnkv_session_wants_scores(session, 0, 1, &mut wanted));
     let (mut pairs, mut n) = ([[0i32; 2]; 64], 0);
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("positions", || unsafe {
-        mnnkv_session_positions(session, 0, pairs.as_mut_ptr().cast(), pairs.len(), &mut n)
-    });
+    call!(calls, mnnkv_session_positions(session, 0, pairs.as_mut_ptr().cast(), pairs.len(), &mut n));
 }
 
-/// Blocks of tokens through a store alone.
+/// Blocks of tokens through a store alone. Returns its calls.
 pub fn blocks(format: u32, shortage: Shortage) -> Calls {
     let mut calls = Calls { shortage, made: 0, refusals: 0, failures: 0 };
-    let mut cache = Cache::new();
-    cache.append(160);
+    let mut layer = Layer::new();
+    layer.host.append(160);
     let config = mnnkv_store_config {
         struct_size: size_of::<mnnkv_store_config>() as u32,
         format,
@@ -301,48 +225,37 @@ pub fn blocks(format: u32, shortage: Shortage) -> Calls {
         ..Default::default()
     };
     let (mut store, mut ticket, mut bytes) = (null_mut(), 0, 0);
-    // SAFETY: pointers are of live values and as long as they are said to be.
-    calls.run("create", || unsafe { mnnkv_store_create(&config, MNNKV_ABI_VERSION, &mut store) });
+    call!(calls, mnnkv_store_create(&config, MNNKV_ABI_VERSION, &mut store));
     for round in 0..3u32 {
         for (begin, count) in [(8 + round, 32), (60, 16), (80, 30)] {
-            let c = with_cache(&mut cache);
-            // SAFETY: pointers are of live values and as long as they are said to be.
-            calls.run("submit", || unsafe {
-                mnnkv_store_submit(store, 3, c.layout, c.key, c.value, begin, count, &mut ticket)
-            });
+            let c = layer.cache();
+            call!(calls, mnnkv_store_submit(store, 3, c.layout, c.key, c.value, begin, count, &mut ticket));
         }
-        let c = with_cache(&mut cache);
-        // SAFETY: pointers are of live values and as long as they are said to be.
-        calls.run("commit", || unsafe { mnnkv_store_commit(store, 3, c.layout, c.key, c.value, &mut bytes) });
+        let c = layer.cache();
+        call!(calls, mnnkv_store_commit(store, 3, c.layout, c.key, c.value, &mut bytes));
         match round {
             0 => {
                 // Cuts a block in three while it is only in the store.
                 let pairs = [[0, 12], [14, 10], [30, 80]];
-                cache.compact(&pairs);
-                // SAFETY: pointers are of live values and as long as they are said to be.
-                calls.run("compacted", || unsafe { mnnkv_store_compacted(store, 3, pairs.as_ptr().cast(), 3) });
+                layer.host.compact(&pairs);
+                call!(calls, mnnkv_store_compacted(store, 3, pairs.as_ptr().cast(), 3));
             }
             1 => {
-                cache.rewrite(62, 3);
-                // SAFETY: pointers are of live values and as long as they are said to be.
-                calls.run("rewritten", || unsafe { mnnkv_store_rewritten(store, 3, 62, 3) });
+                layer.rewrite(62..65);
+                call!(calls, mnnkv_store_rewritten(store, 3, 62, 3));
             }
             _ => {
-                cache.tokens.truncate(90);
-                // SAFETY: pointers are of live values and as long as they are said to be.
-                calls.run("truncated", || unsafe { mnnkv_store_truncated(store, 3, 90) });
+                layer.host.tokens.truncate(90);
+                call!(calls, mnnkv_store_truncated(store, 3, 90));
             }
         }
-        // SAFETY: pointers are of live values and as long as they are said to be.
-        calls.run("prefetch", || unsafe { mnnkv_store_prefetch(store, 3) });
-        let c = with_cache(&mut cache);
-        // SAFETY: pointers are of live values and as long as they are said to be.
-        calls.run("restore", || unsafe { mnnkv_store_restore(store, 3, c.layout, c.key, c.value, &mut bytes) });
-        cache.check(&format!("after restore {round}, {shortage:?}"));
-        cache.append(20);
+        call!(calls, mnnkv_store_prefetch(store, 3));
+        let c = layer.cache();
+        call!(calls, mnnkv_store_restore(store, 3, c.layout, c.key, c.value, &mut bytes));
+        layer.host.check_tokens(false);
+        layer.host.append(20);
         // What was cut is another block from here on.
-        // SAFETY: pointers are of live values and as long as they are said to be.
-        calls.run("truncated", || unsafe { mnnkv_store_truncated(store, 3, 0) });
+        call!(calls, mnnkv_store_truncated(store, 3, 0));
     }
     // SAFETY: pointers are of live values and as long as they are said to be.
     unsafe { mnnkv_store_destroy(store) };

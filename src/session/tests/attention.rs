@@ -1,8 +1,9 @@
 //! Softmax of a step, cut into tiles as hosts do, and what it comes to exactly.
 
-use super::random::Random;
+use crate::common::Random;
 use crate::dtype::Dtype;
-use crate::h2o::OwnedTile;
+use crate::h2o::{OwnedTile, Tile};
+use crate::host::packing;
 use half::{bf16, f16};
 
 /// The attention of one layer in one step.
@@ -99,7 +100,7 @@ impl Attention {
                 token_begin: begin,
                 first,
                 last,
-                data: packed(style, &values, count),
+                data: packing::tile(style.dtype, style.pack, queries, count, |row, token| values[row][token]),
                 update_scale: style.flash.then_some(scales),
                 row_sum: (style.flash && last).then(|| {
                     let mut sums: Vec<f32> = sums.iter().map(|sum| *sum as f32).collect();
@@ -137,24 +138,19 @@ fn rounded(dtype: Dtype, value: f64) -> f64 {
     }
 }
 
-fn put(dtype: Dtype, value: f64, out: &mut Vec<u8>) {
-    match dtype {
-        Dtype::F16 => out.extend(f16::from_f64(value).to_bits().to_ne_bytes()),
-        Dtype::Bf16 => out.extend(bf16::from_f64(value).to_bits().to_ne_bytes()),
-        _ => out.extend((value as f32).to_ne_bytes()),
+/// A head's only tile: plain f32 rows.
+pub(super) fn rows_of<'a>(data: &'a [u8], queries: usize, tokens: usize, row_sum: Option<&'a [f32]>) -> Tile<'a> {
+    Tile {
+        dtype: Dtype::F32,
+        pack: 0,
+        queries,
+        heads: 1,
+        tokens,
+        token_begin: 0,
+        first: true,
+        last: true,
+        data,
+        update_scale: None,
+        row_sum,
     }
-}
-
-/// `[row][token]`, or `[tokens / pack][row][pack]` with NaN in the lanes past the last token.
-fn packed(style: &Style, values: &[Vec<f64>], tokens: usize) -> Vec<u8> {
-    let mut data = Vec::new();
-    let lanes = if style.pack == 0 { tokens } else { style.pack };
-    for panel in 0..tokens.div_ceil(lanes) {
-        for row in values {
-            for token in panel * lanes..(panel + 1) * lanes {
-                put(style.dtype, row.get(token).copied().unwrap_or(f64::NAN), &mut data);
-            }
-        }
-    }
-    data
 }

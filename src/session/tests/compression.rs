@@ -1,10 +1,7 @@
 //! Worked examples: compressed tokens, as a host sees them.
 
-use super::host::{Host, expand};
-use super::random::Random;
-use crate::layout::Spec;
-use crate::session::metrics::Metrics;
-use crate::session::tests::shared::Session;
+use super::chat::Chat;
+use crate::host::packing::flash;
 use crate::status::Status;
 use crate::sys::memory::shortage;
 use serde_json::{Value, json};
@@ -20,62 +17,25 @@ fn config(mode: &str, workers: u32) -> Value {
     })
 }
 
-struct Chat {
-    session: Session,
-    host: Host,
-    random: Random,
-}
-
-impl Chat {
-    /// A host with blocks of two pages.
-    fn new(config: Value) -> Self {
-        let spec = Spec::f16_flash(1, 64, 16, 2048);
-        let session = Session::new(config.to_string().as_bytes(), 2, 1).unwrap();
-        Chat { session, host: Host::exactly(spec), random: Random::new(5) }
-    }
-
-    fn begin(&mut self) {
-        let len = self.host.len();
-        assert_eq!(self.session.begin(0, self.host.cache(), len).unwrap(), len);
-        self.check(false);
-    }
-
-    fn end(&mut self, rows: usize) {
-        self.host.append(rows, &mut self.random);
-        let len = self.host.len();
-        self.session.end(0, 0, rows as u32, self.host.cache(), len).unwrap();
-    }
-
-    fn step(&mut self, rows: usize) {
-        self.begin();
-        self.end(rows);
-    }
-
-    /// Every token reads as it was written, or, where it may be, as zeros.
-    fn check(&self, may_be_gone: bool) {
-        let now = self.host.dense();
-        self.host.check(&now, self.host.tokens.len(), |_| may_be_gone);
-    }
-
-    fn metrics(&self) -> Metrics {
-        self.session.metrics(None).unwrap()
-    }
+/// Blocks of two pages.
+fn chat(config: Value) -> Chat {
+    Chat::new(config, 2, flash(1, 64, 16, 2048))
 }
 
 #[test]
 fn measuring_changes_no_byte_and_gives_no_memory_back() {
     for (mode, workers) in [("probe", 0), ("full", 0), ("probe", 1), ("full", 1)] {
-        let mut chat = Chat::new(config(mode, workers));
-        chat.step(1500);
+        let mut chat = chat(config(mode, workers));
+        chat.step(0, 1500);
         for _ in 0..50 {
-            chat.check(false);
-            chat.step(1);
+            chat.hosts[0].check_tokens(false);
+            chat.step(0, 1);
             std::thread::yield_now();
         }
-        while chat.metrics().h2o_lossless_raw_bytes.max(0.0) < 5.0 * 256.0 * 256.0 {
+        while chat.total().h2o_lossless_raw_bytes.max(0.0) < 5.0 * 256.0 * 256.0 {
             std::thread::yield_now();
         }
-        let metrics = chat.metrics();
+        let metrics = chat.total();
         assert_eq!((metrics.h2o_released_bytes, metrics.h2o_lossless_fallback_count), (0.0, 0.0));
         assert_eq!(metrics.h2o_resident_saved_bytes, 0.0);
         assert!(metrics.h2o_lossless_ratio > 1.5 && metrics.h2o_lossless_restored_blocks.is_nan());
@@ -86,19 +46,19 @@ fn measuring_changes_no_byte_and_gives_no_memory_back() {
 
 #[test]
 fn stored_tokens_leave_memory_and_leave_it_again_without_encoding() {
-    let mut chat = Chat::new(config("store", 0));
-    chat.step(1500);
-    let first = chat.metrics();
+    let mut chat = chat(config("store", 0));
+    chat.step(0, 1500);
+    let first = chat.total();
     let raw = 5.0 * 256.0 * 256.0;
     assert_eq!(first.h2o_lossless_raw_bytes, raw);
     assert!(first.h2o_resident_saved_bytes > raw * 0.4, "{first:?}");
     assert!(cfg!(not(target_os = "linux")) || first.h2o_released_bytes > raw * 0.9, "{first:?}");
     for round in 1..=3 {
-        chat.begin();
-        assert_eq!(chat.metrics().h2o_lossless_restored_blocks, 5.0 * f64::from(round));
-        chat.end(1);
-        chat.check(true);
-        let metrics = chat.metrics();
+        chat.begin_whole(0);
+        assert_eq!(chat.total().h2o_lossless_restored_blocks, 5.0 * f64::from(round));
+        chat.end(0, 1);
+        chat.hosts[0].check_tokens(true);
+        let metrics = chat.total();
         assert_eq!(metrics.h2o_lossless_raw_bytes, raw, "nothing was encoded again");
         assert_eq!(metrics.h2o_lossless_restored_bytes, raw * f64::from(round));
         let codec_us = metrics.h2o_lossless_compress_us + metrics.h2o_lossless_decompress_us;
@@ -108,7 +68,7 @@ fn stored_tokens_leave_memory_and_leave_it_again_without_encoding() {
         assert_eq!(metrics.h2o_resident_saved_bytes, first.h2o_resident_saved_bytes);
         assert!(metrics.h2o_released_bytes >= f64::from(round + 1) * first.h2o_released_bytes * 0.9);
     }
-    chat.begin();
+    chat.begin_whole(0);
 }
 
 #[test]
@@ -117,18 +77,18 @@ fn a_full_queue_is_counted_and_what_was_skipped_comes_later() {
     config["kv_lossless_max_queue"] = json!(1);
     // The worker must not be done with the first block before the second is handed in.
     config["kv_lossless_effort"] = json!(9);
-    let mut chat = Chat::new(config);
-    chat.step(1500);
-    chat.begin();
-    chat.end(0);
-    let skipped = chat.metrics().h2o_lossless_backpressure_skip_count;
+    let mut chat = chat(config);
+    chat.step(0, 1500);
+    chat.begin_whole(0);
+    chat.end(0, 0);
+    let skipped = chat.total().h2o_lossless_backpressure_skip_count;
     assert_eq!(skipped, 1.0, "the first block is with the worker, the second finds no room");
-    assert_eq!(chat.metrics().h2o_lossless_queue_depth_peak, 1.0);
-    assert_eq!(chat.metrics().h2o_lossless_fallback_count, 0.0);
-    while chat.metrics().h2o_lossless_raw_bytes.max(0.0) < 5.0 * 256.0 * 256.0 {
-        chat.step(0);
+    assert_eq!(chat.total().h2o_lossless_queue_depth_peak, 1.0);
+    assert_eq!(chat.total().h2o_lossless_fallback_count, 0.0);
+    while chat.total().h2o_lossless_raw_bytes.max(0.0) < 5.0 * 256.0 * 256.0 {
+        chat.step(0, 0);
     }
-    chat.begin();
+    chat.begin_whole(0);
 }
 
 #[test]
@@ -136,39 +96,39 @@ fn what_a_worker_encodes_while_a_layer_computes_is_released_when_its_step_ends()
     let mut config = config("store", 1);
     // One block at a time may be on its way.
     config["kv_lossless_pending_bytes"] = json!(1);
-    let mut chat = Chat::new(config);
-    chat.step(1500);
+    let mut chat = chat(config);
+    chat.step(0, 1500);
     let start = Instant::now();
     for blocks in 1..=5 {
-        chat.begin();
-        let saved = chat.metrics().h2o_resident_saved_bytes;
-        while chat.metrics().h2o_lossless_raw_bytes.max(0.0) < f64::from(blocks) * 256.0 * 256.0 {
+        chat.begin_whole(0);
+        let saved = chat.total().h2o_resident_saved_bytes;
+        while chat.total().h2o_lossless_raw_bytes.max(0.0) < f64::from(blocks) * 256.0 * 256.0 {
             assert!(start.elapsed().as_secs() < 60, "block {blocks} was not handed in");
             std::thread::yield_now();
         }
-        chat.end(1);
-        assert!(chat.metrics().h2o_resident_saved_bytes > saved, "block {blocks}");
+        chat.end(0, 1);
+        assert!(chat.total().h2o_resident_saved_bytes > saved, "block {blocks}");
     }
-    chat.begin();
+    chat.begin_whole(0);
 }
 
 #[test]
 fn a_damaged_blob_fails_begin_and_the_layer_works_once_it_is_repaired() {
-    let mut chat = Chat::new(config("store", 0));
-    chat.step(1500);
+    let mut chat = chat(config("store", 0));
+    chat.step(0, 1500);
     let flip = |chat: &Chat| chat.session.state().unwrap().store.as_mut().unwrap().flip_blobs(1000);
     flip(&chat);
-    let before = chat.host.dense();
-    let len = chat.host.len();
-    let error = chat.session.begin(0, chat.host.cache(), len).unwrap_err();
+    let before = chat.hosts[0].all();
+    let len = chat.hosts[0].len();
+    let error = chat.session.begin(0, chat.hosts[0].cache(), len).unwrap_err();
     assert_eq!(error.status(), Status::Corrupt, "{error}");
-    assert!(chat.host.dense() == before, "zeros are no tokens, and no token was written");
-    let end = chat.session.end(0, 0, 1, chat.host.cache(), len).unwrap_err();
+    assert!(chat.hosts[0].all() == before, "zeros are no tokens, and no token was written");
+    let end = chat.close(0, 0, 1).unwrap_err();
     assert_eq!(end.status(), Status::InvalidArgument, "{end}: the layer is not open");
-    assert_eq!(chat.session.begin(0, chat.host.cache(), len).unwrap_err().status(), Status::Corrupt);
+    assert_eq!(chat.session.begin(0, chat.hosts[0].cache(), len).unwrap_err().status(), Status::Corrupt);
     flip(&chat);
-    chat.step(10);
-    chat.begin();
+    chat.step(0, 10);
+    chat.begin_whole(0);
 }
 
 #[test]
@@ -176,21 +136,21 @@ fn what_fails_is_counted_once_and_stays_raw() {
     for mode in ["probe", "store"] {
         let mut failed = 0;
         for seed in 0..200 {
-            let mut chat = Chat::new(config(mode, 0));
-            chat.step(20);
-            chat.begin();
+            let mut chat = chat(config(mode, 0));
+            chat.step(0, 20);
+            chat.begin_whole(0);
             shortage::set(8, seed);
-            chat.end(340);
+            chat.end(0, 340);
             shortage::set(0, 0);
-            let count = chat.metrics().h2o_lossless_fallback_count;
+            let count = chat.total().h2o_lossless_fallback_count;
             failed += count as u32;
             let stats = chat.session.state().unwrap().store.as_mut().unwrap().statistics(None);
             let done = if mode == "probe" { stats.submitted_blocks } else { stats.released_blocks };
             assert_eq!(count + done as f64, 1.0, "one block, {count} failures");
             assert_eq!(stats.encoded_bytes, stats.submitted_blocks * 256 * 256);
             // There is memory another time.
-            chat.step(0);
-            assert_eq!(chat.metrics().h2o_lossless_raw_bytes, 256.0 * 256.0);
+            chat.step(0, 0);
+            assert_eq!(chat.total().h2o_lossless_raw_bytes, 256.0 * 256.0);
         }
         assert!((10..190).contains(&failed), "{failed}");
     }
@@ -203,12 +163,12 @@ fn as_many_decoded_blocks_stay_as_blocks_and_bytes_allow() {
         let mut config = config("store", 0);
         config["kv_lossless_decode_cache_blocks"] = json!(blocks);
         config["kv_lossless_decode_cache_bytes"] = json!(bytes);
-        let mut chat = Chat::new(config);
-        chat.step(1500);
-        let saved = chat.metrics().h2o_resident_saved_bytes;
+        let mut chat = chat(config);
+        chat.step(0, 1500);
+        let saved = chat.total().h2o_resident_saved_bytes;
         for round in 1..4 {
-            chat.step(0);
-            let metrics = chat.metrics();
+            chat.step(0, 0);
+            let metrics = chat.total();
             assert_eq!(metrics.h2o_resident_saved_bytes, saved - f64::from(kept) * block);
             assert_eq!(
                 metrics.h2o_lossless_restore_hit,
@@ -224,18 +184,18 @@ fn blocks_wait_for_the_bytes_of_those_before_them_where_the_config_bounds_them()
     for (bytes, taken) in [(0, 5.0), (1, 1.0), (1 << 20, 5.0)] {
         let mut config = config("store", 1);
         config["kv_lossless_pending_bytes"] = json!(bytes);
-        let mut chat = Chat::new(config);
-        chat.step(1500);
-        chat.begin();
-        let skipped = chat.metrics().h2o_lossless_backpressure_skip_count;
-        assert_eq!((skipped > 0.0, chat.metrics().h2o_lossless_queue_depth_peak <= taken), (taken < 5.0, true));
+        let mut chat = chat(config);
+        chat.step(0, 1500);
+        chat.begin_whole(0);
+        let skipped = chat.total().h2o_lossless_backpressure_skip_count;
+        assert_eq!((skipped > 0.0, chat.total().h2o_lossless_queue_depth_peak <= taken), (taken < 5.0, true));
         let start = Instant::now();
-        while chat.metrics().h2o_lossless_raw_bytes.max(0.0) < taken * 256.0 * 256.0 {
+        while chat.total().h2o_lossless_raw_bytes.max(0.0) < taken * 256.0 * 256.0 {
             assert!(start.elapsed().as_secs() < 60, "{bytes}: {taken} blocks were not encoded");
             std::thread::yield_now();
         }
-        chat.end(1);
-        chat.begin();
+        chat.end(0, 1);
+        chat.begin_whole(0);
     }
 }
 
@@ -243,33 +203,31 @@ fn blocks_wait_for_the_bytes_of_those_before_them_where_the_config_bounds_them()
 fn with_the_strict_check_even_tokens_that_a_host_writes_anew_are_not_lost() {
     let mut config = config("store", 0);
     config["kv_lossless_strict_roundtrip_check"] = json!(true);
-    let mut chat = Chat::new(config);
-    chat.step(1500);
-    let metrics = chat.metrics();
+    let mut chat = chat(config);
+    chat.step(0, 1500);
+    let metrics = chat.total();
     assert_eq!(metrics.h2o_lossless_decompressed_bytes, metrics.h2o_lossless_raw_bytes, "each block was decoded once");
-    chat.begin();
-    chat.host.rewrite(100, &mut chat.random);
-    chat.end(1);
-    assert_eq!(chat.metrics().h2o_lossless_stale_count, 1.0);
-    chat.step(1);
-    chat.begin();
+    chat.begin_whole(0);
+    chat.hosts[0].write(100);
+    chat.end(0, 1);
+    assert_eq!(chat.total().h2o_lossless_stale_count, 1.0);
+    chat.step(0, 1);
+    chat.begin_whole(0);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn pages_behind_evicted_tokens_go_back() {
-    let mut chat = Chat::new(json!({
+    let mut chat = chat(json!({
         "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 600, "kv_h2o_recent_tokens": 64,
         "kv_h2o_evict_unscored": true,
     }));
-    chat.step(1500);
-    let len = chat.host.len();
-    let left = chat.session.begin(0, chat.host.cache(), len).unwrap();
-    let kept: Vec<u32> = expand(&chat.session.positions(0).unwrap()).collect();
-    chat.host.keep(&(0..len).map(|at| kept.contains(&at)).collect::<Vec<_>>());
-    chat.check(false);
+    chat.step(0, 1500);
+    let len = chat.hosts[0].len();
+    chat.begin_whole(0);
+    let left = chat.hosts[0].len();
     let gone = f64::from(len - left) * 256.0;
-    let metrics = chat.metrics();
+    let metrics = chat.total();
     assert!(left < 600 && metrics.h2o_released_bytes > 0.9 * gone, "{} of {gone} bytes", metrics.h2o_released_bytes);
     assert_eq!(
         (metrics.h2o_resident_saved_bytes, metrics.h2o_last_evict_tokens * 256.0),
@@ -279,12 +237,12 @@ fn pages_behind_evicted_tokens_go_back() {
 
 #[test]
 fn waits_are_told_apart_and_summed() {
-    let mut chat = Chat::new(config("store", 0));
-    chat.step(1500);
+    let mut chat = chat(config("store", 0));
+    chat.step(0, 1500);
     for us in 1..=100 {
         chat.session.state().unwrap().layers[0].counts.waits.record(us * 1000);
     }
-    let metrics = chat.metrics();
+    let metrics = chat.total();
     let (p50, p95) = (metrics.h2o_host_wait_us_p50, metrics.h2o_host_wait_us_p95);
     assert!((47.0..53.0).contains(&p50) && (90.0..100.0).contains(&p95), "{p50} {p95}");
     assert_eq!(metrics.h2o_host_wait_us_max, 100.0);
@@ -294,33 +252,30 @@ fn waits_are_told_apart_and_summed() {
 fn tokens_that_were_rewritten_are_not_restored_from_their_blobs() {
     for workers in [0, 1] {
         for open in [false, true] {
-            let mut chat = Chat::new(config("store", workers));
-            chat.step(1500);
+            let mut chat = chat(config("store", workers));
+            chat.step(0, 1500);
             for _ in 0..200 {
-                chat.step(1);
+                chat.step(0, 1);
             }
-            let len = chat.host.len();
             if open {
-                chat.session.begin(0, chat.host.cache(), len).unwrap();
+                chat.begin(0);
             }
             // A part of a block, and more than one whole.
             for (begin, count) in [(300, 7), (500, 600)] {
-                (begin..begin + count).for_each(|at| chat.host.rewrite(at, &mut chat.random));
+                (begin..begin + count).for_each(|at| chat.hosts[0].write(at));
                 chat.session.rewritten(0, begin as u32, count as u32).unwrap();
             }
             if !open {
-                chat.session.begin(0, chat.host.cache(), len).unwrap();
+                chat.begin(0);
             }
-            chat.check(false);
-            chat.session.end(0, 0, 1, chat.host.cache(), len).unwrap();
+            chat.hosts[0].check_tokens(false);
+            chat.close(0, 0, 1).unwrap();
             for _ in 0..50 {
-                chat.step(1);
+                chat.step(0, 1);
             }
-            let len = chat.host.len();
-            chat.session.begin(0, chat.host.cache(), len).unwrap();
-            chat.check(false);
+            chat.begin_whole(0);
             // Only the blocks of which the session was told.
-            assert!((1.0..20.0).contains(&chat.metrics().h2o_lossless_stale_count));
+            assert!((1.0..20.0).contains(&chat.total().h2o_lossless_stale_count));
         }
     }
 }

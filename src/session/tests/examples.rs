@@ -1,85 +1,13 @@
 //! Worked examples: what a host sees of eviction, of edits, and of its clock.
 
-use super::host::expand;
-use crate::dtype::Dtype;
-use crate::h2o::Tile;
-use crate::layout::{Layout, Pair, Spec};
-use crate::session::Lengths;
-use crate::session::tests::shared::Session;
-use crate::store::Cache;
+use super::attention::rows_of;
+use super::chat::Chat;
+use crate::host::packing::flash;
 use serde_json::{Value, json};
 
-/// A host of small layers that writes nothing and says what its attention looks at.
-struct Chat {
-    session: Session,
-    layout: Layout,
-    buffers: Vec<(Vec<u8>, Vec<u8>)>,
-    lengths: Vec<u32>,
-}
-
-impl Chat {
-    fn new(config: Value, layers: u32, max_tokens: u32) -> Self {
-        let spec = Spec::f16_flash(1, 1, 4, max_tokens);
-        let layout = Layout::new(&spec).unwrap();
-        let session = Session::new(config.to_string().as_bytes(), layers, 1).unwrap();
-        let buffers = (0..layers).map(|_| (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()])).collect();
-        Chat { session, layout, buffers, lengths: vec![0; layers as usize] }
-    }
-
-    fn begin(&mut self, layer: usize) {
-        let (key, value) = &mut self.buffers[layer];
-        let cache = Cache { layout: &self.layout, key, value };
-        self.lengths[layer] = self.session.begin(layer as u32, cache, self.lengths[layer]).unwrap();
-    }
-
-    /// A step of one head. `look`: what a row (the last is 0) gives to the token at a logical position.
-    fn step(&mut self, layer: usize, rows: u32, look: impl Fn(u32, u32) -> f32) {
-        self.begin(layer);
-        let logical = self.session.lengths(layer as u32).unwrap().logical;
-        let held =
-            expand(&self.session.positions(layer as u32).unwrap()).chain(logical..logical + rows).collect::<Vec<_>>();
-        self.lengths[layer] += rows;
-        let row = |row| held.iter().map(move |at| (row, *at));
-        let values: Vec<f32> = (0..rows).rev().flat_map(row).map(|(row, at)| look(row, at)).collect();
-        let sums: Vec<f32> = values.chunks(held.len()).map(|row| row.iter().sum()).collect();
-        let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
-        let tile = Tile {
-            dtype: Dtype::F32,
-            pack: 0,
-            queries: rows as usize,
-            heads: 1,
-            tokens: held.len(),
-            token_begin: 0,
-            first: true,
-            last: true,
-            data: &data,
-            update_scale: None,
-            row_sum: Some(&sums),
-        };
-        self.session.scores(layer as u32, 0, &tile).unwrap();
-        let (key, value) = &mut self.buffers[layer];
-        let cache = Cache { layout: &self.layout, key, value };
-        self.session.end(layer as u32, 1, rows, cache, self.lengths[layer]).unwrap();
-    }
-
-    fn keep(&mut self, layer: usize, pairs: &[Pair]) {
-        let (key, value) = &mut self.buffers[layer];
-        let cache = Cache { layout: &self.layout, key, value };
-        self.lengths[layer] = self.session.keep(layer as u32, pairs, cache, self.lengths[layer]).unwrap();
-    }
-
-    fn positions(&self, layer: u32) -> Vec<Pair> {
-        self.session.positions(layer).unwrap()
-    }
-
-    fn lengths(&self, layer: u32) -> (u32, u32) {
-        let Lengths { logical, physical } = self.session.lengths(layer).unwrap();
-        (logical, physical)
-    }
-
-    fn plans(&self, layer: u32) -> f64 {
-        self.session.metrics(Some(layer)).unwrap().h2o_plan_count
-    }
+/// Small layers.
+fn small(config: Value, layers: u32, max_tokens: u32) -> Chat {
+    Chat::new(config, layers, flash(1, 1, 4, max_tokens))
 }
 
 /// Blocks of 2, of which the first, the last and the best of the others stay: 6 tokens of 10.
@@ -93,17 +21,16 @@ fn six_of_ten() -> Value {
 
 #[test]
 fn keep_renumbers_the_chat_over_what_stays() {
-    let mut chat = Chat::new(six_of_ten(), 1, 32);
-    chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    let mut chat = small(six_of_ten(), 1, 32);
+    chat.look(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
     assert_eq!((chat.lengths(0), chat.positions(0)), ((10, 10), vec![[0, 10]]), "a plan waits for the next step");
     chat.begin(0);
     assert_eq!((chat.lengths(0), chat.positions(0)), ((10, 6), vec![[0, 2], [4, 2], [8, 2]]));
-    let (key, value) = &mut chat.buffers[0];
-    chat.session.end(0, 0, 0, Cache { layout: &chat.layout, key, value }, 6).unwrap();
+    chat.close(0, 0, 0).unwrap();
     // Of tokens 1 to 4 and 8, which become 0 to 4, tokens 2 and 3 are gone already.
     chat.keep(0, &[[1, 4], [8, 1]]);
     assert_eq!((chat.lengths(0), chat.positions(0)), ((5, 3), vec![[0, 1], [3, 2]]));
-    chat.step(0, 2, |_, _| 1.0);
+    chat.look(0, 2, |_, _| 1.0);
     assert_eq!((chat.lengths(0), chat.positions(0)), ((7, 5), vec![[0, 1], [3, 4]]));
 }
 
@@ -116,10 +43,10 @@ fn shares_of_a_plan_are_of_the_length_that_its_target_is_of() {
         let mut config = six_of_ten();
         config["kv_h2o_target_basis"] = json!(basis);
         config["kv_h2o_update_interval"] = json!(1);
-        let mut chat = Chat::new(config, 1, 32);
-        chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
-        chat.step(0, 2, |_, _| 1.0);
-        let metrics = chat.session.metrics(Some(0)).unwrap();
+        let mut chat = small(config, 1, 32);
+        chat.look(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+        chat.look(0, 2, |_, _| 1.0);
+        let metrics = chat.metrics(0);
         assert_eq!((metrics.h2o_keep_ratio, metrics.h2o_lossy_ratio), (8.0 / 12.0, 12.0 / 8.0));
         let [target, floor, quantized] = shares;
         assert!((metrics.h2o_target_keep_effective - target).abs() < 1e-6, "{basis}: {metrics:?}");
@@ -132,27 +59,27 @@ fn shares_of_a_plan_are_of_the_length_that_its_target_is_of() {
 
 #[test]
 fn a_chat_that_is_too_long_to_count_is_refused() {
-    let mut chat = Chat::new(json!({}), 1, 32);
+    let mut chat = small(json!({}), 1, 32);
     let most = i32::MAX as u32;
     // Nothing of it is left in the cache.
     chat.session.state().unwrap().layers[0].lengths.logical = most - 3;
     chat.begin(0);
-    let (key, value) = &mut chat.buffers[0];
-    let error = chat.session.end(0, 0, 4, Cache { layout: &chat.layout, key, value }, 4).unwrap_err();
+    chat.hosts[0].append(4);
+    let error = chat.close(0, 0, 4).unwrap_err();
     assert!(error.to_string().contains("2147483647 logical tokens"), "{error}");
     assert_eq!(chat.lengths(0), (most - 3, 0));
-    let (key, value) = &mut chat.buffers[0];
-    chat.session.end(0, 0, 3, Cache { layout: &chat.layout, key, value }, 3).unwrap();
+    chat.hosts[0].tokens.truncate(3);
+    chat.close(0, 0, 3).unwrap();
     assert_eq!((chat.lengths(0), chat.positions(0)), ((most, 3), vec![[most as i32 - 3, 3]]));
 }
 
 #[test]
 fn a_plan_that_a_rollback_made_stale_is_replaced() {
-    let mut chat = Chat::new(six_of_ten(), 1, 32);
-    chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    let mut chat = small(six_of_ten(), 1, 32);
+    chat.look(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
     assert_eq!(chat.plans(0), 1.0);
     chat.keep(0, &[[0, 9]]);
-    let metrics = chat.session.metrics(Some(0)).unwrap();
+    let metrics = chat.metrics(0);
     assert_eq!((metrics.h2o_plan_count, metrics.h2o_stale_plan_count), (2.0, 1.0));
     chat.begin(0);
     // Of 9 tokens 6 are to stay: the first block, the last two (token 7 is recent), and one more.
@@ -161,8 +88,8 @@ fn a_plan_that_a_rollback_made_stale_is_replaced() {
 
 #[test]
 fn a_keep_of_everything_leaves_the_plan_as_it_was() {
-    let mut chat = Chat::new(six_of_ten(), 1, 32);
-    chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    let mut chat = small(six_of_ten(), 1, 32);
+    chat.look(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
     chat.keep(0, &[[0, 4], [4, 6]]);
     assert_eq!(chat.plans(0), 1.0);
     chat.begin(0);
@@ -174,15 +101,15 @@ fn every_layer_has_its_own_clock() {
     let mut config = six_of_ten();
     config["kv_h2o_update_interval"] = json!(4);
     config["kv_h2o_prefill_queries"] = json!(0);
-    let mut chat = Chat::new(config, 3, 64);
+    let mut chat = small(config, 3, 64);
     for layer in 0..3 {
-        chat.step(layer, 10, |_, _| 1.0);
-        assert_eq!(chat.plans(layer as u32), 0.0, "the rows of a prompt do not count");
+        chat.look(layer, 10, |_, _| 1.0);
+        assert_eq!(chat.plans(layer), 0.0, "the rows of a prompt do not count");
     }
     for step in 1..=16 {
-        chat.step(0, 1, |_, _| 1.0);
+        chat.look(0, 1, |_, _| 1.0);
         if step % 2 == 0 {
-            chat.step(1, 1, |_, _| 1.0);
+            chat.look(1, 1, |_, _| 1.0);
         }
         assert_eq!((chat.plans(0), chat.plans(1)), (f64::from(step / 4), f64::from(step / 8)));
     }
@@ -196,8 +123,8 @@ fn of_a_prompts_rows_only_the_last_few_count() {
     for (rows, kept) in [(-1, Some(6)), (2, Some(4)), (1, Some(4)), (0, None)] {
         let mut config = six_of_ten();
         config["kv_h2o_prefill_queries"] = json!(rows);
-        let mut chat = Chat::new(config, 1, 32);
-        chat.step(0, 10, look);
+        let mut chat = small(config, 1, 32);
+        chat.look(0, 10, look);
         chat.begin(0);
         let expected = kept
             .map_or(vec![[0, 10]], |kept| if kept == 4 { vec![[0, 2], [4, 2], [8, 2]] } else { vec![[0, 2], [6, 4]] });
@@ -210,11 +137,11 @@ fn a_step_of_many_rows_is_a_prompt_and_a_draft_is_not() {
     let mut config = six_of_ten();
     config["kv_h2o_prefill_queries"] = json!(0);
     config["kv_h2o_update_interval"] = json!(1);
-    let mut chat = Chat::new(config, 1, 256);
-    chat.step(0, 10, |_, _| 1.0);
-    chat.step(0, 65, |_, _| 1.0);
+    let mut chat = small(config, 1, 256);
+    chat.look(0, 10, |_, _| 1.0);
+    chat.look(0, 65, |_, _| 1.0);
     assert_eq!(chat.plans(0), 0.0);
-    chat.step(0, 64, |_, _| 1.0);
+    chat.look(0, 64, |_, _| 1.0);
     assert_eq!(chat.plans(0), 1.0);
 }
 
@@ -223,7 +150,7 @@ fn a_cache_never_holds_more_than_it_may_over_a_long_chat() {
     for (ratio, trigger, cap, interval) in
         [(3.5, 512, 48, 4), (1.0, 0, 48, 4), (3.5, 1 << 20, 60, 16), (1000.0, 16, 48, 4)]
     {
-        let mut chat = Chat::new(
+        let mut chat = small(
             json!({
                 "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 4,
                 "kv_h2o_recent_tokens": 16, "kv_h2o_max_tokens": cap, "kv_h2o_target_lossy_ratio": ratio,
@@ -235,7 +162,7 @@ fn a_cache_never_holds_more_than_it_may_over_a_long_chat() {
         let worth = |at: u32| (at.wrapping_mul(2_654_435_761) >> 20) as f32;
         let mut least = cap;
         for step in 0..3000 {
-            chat.step(0, 1, |_, at| worth(at));
+            chat.look(0, 1, |_, at| worth(at));
             let (logical, physical) = chat.lengths(0);
             assert_eq!(logical, step + 1);
             assert!(physical <= cap, "{physical} of {logical} tokens, {cap} allowed, ratio {ratio}");
@@ -247,7 +174,7 @@ fn a_cache_never_holds_more_than_it_may_over_a_long_chat() {
 
 #[test]
 fn drafts_that_are_rolled_back_do_not_break_the_limit_either() {
-    let mut chat = Chat::new(
+    let mut chat = small(
         json!({
             "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 4,
             "kv_h2o_recent_tokens": 16, "kv_h2o_max_tokens": 48, "kv_h2o_update_interval": 4,
@@ -255,9 +182,9 @@ fn drafts_that_are_rolled_back_do_not_break_the_limit_either() {
         1,
         128,
     );
-    chat.step(0, 5, |_, _| 1.0);
+    chat.look(0, 5, |_, _| 1.0);
     for step in 0..1000 {
-        chat.step(0, 4, |_, at| (at % 7) as f32 + 1.0);
+        chat.look(0, 4, |_, at| (at % 7) as f32 + 1.0);
         let (logical, physical) = chat.lengths(0);
         assert!(physical <= 48, "{physical} of {logical} tokens");
         chat.keep(0, &[[0, (logical - step * 5 % 4) as i32]]);
@@ -268,7 +195,7 @@ fn drafts_that_are_rolled_back_do_not_break_the_limit_either() {
 fn a_long_chat_keeps_what_the_ratio_says_and_little_more() {
     const BLOCK: u32 = 32;
     const INTERVAL: u32 = 16;
-    let mut chat = Chat::new(
+    let mut chat = small(
         json!({
             "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": BLOCK, "kv_h2o_sink_tokens": 16,
             "kv_h2o_recent_tokens": 96, "kv_h2o_target_lossy_ratio": 3.5, "kv_h2o_update_interval": INTERVAL,
@@ -277,9 +204,9 @@ fn a_long_chat_keeps_what_the_ratio_says_and_little_more() {
         8192,
     );
     let worth: Vec<f32> = (0..16_384u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 16) as f32).collect();
-    chat.step(0, 64, |_, at| worth[at as usize]);
+    chat.look(0, 64, |_, at| worth[at as usize]);
     for logical in 65..=16_384 {
-        chat.step(0, 1, |_, at| worth[at as usize]);
+        chat.look(0, 1, |_, at| worth[at as usize]);
         let physical = chat.lengths(0).1;
         assert_eq!(chat.lengths(0).0, logical);
         if logical < 512 {
@@ -293,8 +220,8 @@ fn a_long_chat_keeps_what_the_ratio_says_and_little_more() {
 
 #[test]
 fn a_reset_layer_is_as_new_and_what_was_measured_stays() {
-    let mut chat = Chat::new(six_of_ten(), 2, 32);
-    chat.step(1, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    let mut chat = small(six_of_ten(), 2, 32);
+    chat.look(1, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
     chat.begin(1);
     chat.session.reset(None).unwrap();
     assert_eq!((chat.lengths(1), chat.positions(1)), ((0, 0), vec![]));
@@ -302,43 +229,41 @@ fn a_reset_layer_is_as_new_and_what_was_measured_stays() {
     assert_eq!((metrics.h2o_total_evict_tokens, metrics.h2o_plan_count), (4.0, 1.0));
     assert!(chat.session.metrics_json().unwrap().contains("\"layer\":1"));
     // It was open; now a step begins anew.
-    chat.lengths[1] = 0;
-    chat.step(1, 3, |_, _| 1.0);
+    chat.hosts[1].tokens.clear();
+    chat.look(1, 3, |_, _| 1.0);
     assert_eq!((chat.lengths(1), chat.positions(1)), ((3, 3), vec![[0, 3]]));
 }
 
 #[test]
 fn what_was_not_measured_is_absent() {
-    let mut chat = Chat::new(json!({}), 3, 32);
+    let mut chat = small(json!({}), 3, 32);
     assert!(chat.session.metrics(None).unwrap().fields().all(|(_, value)| value.is_nan()));
     assert_eq!(chat.session.metrics_json().unwrap(), "{\"layers\":[]}");
-    chat.step(1, 3, |_, _| 1.0);
-    let metrics = chat.session.metrics(Some(1)).unwrap();
+    chat.look(1, 3, |_, _| 1.0);
+    let metrics = chat.metrics(1);
     assert_eq!((metrics.h2o_logical_tokens, metrics.h2o_reclaimable_bytes), (3.0, 29.0 * 4.0));
     assert!(metrics.h2o_keep_ratio.is_nan() && metrics.h2o_lossless_ratio.is_nan());
-    assert!(chat.session.metrics(Some(0)).unwrap().h2o_logical_tokens.is_nan());
+    assert!(chat.metrics(0).h2o_logical_tokens.is_nan());
     let json: Value = serde_json::from_str(&chat.session.metrics_json().unwrap()).unwrap();
     assert_eq!((&json["h2o_logical_tokens"], &json["layers"][0]["layer"]), (&json!(3), &json!(1)));
     assert!(json.get("h2o_lossless_ratio").is_none() && json["layers"].as_array().unwrap().len() == 1);
 }
 
 /// Decode steps after a prompt, of which `scored` says which are scored.
-fn decode(chat: &mut Chat, steps: u32, scored: impl Fn(u32) -> bool) {
+fn decode(chat: &mut Chat, steps: usize, scored: impl Fn(usize) -> bool) {
     for step in 0..steps {
         if scored(step) {
-            chat.step(0, 1, |_, at| if at < 6 { 9.0 } else { 1.0 });
+            chat.look(0, 1, |_, at| if at < 6 { 9.0 } else { 1.0 });
         } else {
             unscored(chat, 1);
         }
     }
 }
 
-fn unscored(chat: &mut Chat, rows: u32) {
+fn unscored(chat: &mut Chat, rows: usize) {
     chat.begin(0);
-    chat.lengths[0] += rows;
-    let (key, value) = &mut chat.buffers[0];
-    let cache = Cache { layout: &chat.layout, key, value };
-    chat.session.end(0, 1, rows, cache, chat.lengths[0]).unwrap();
+    chat.hosts[0].append(rows);
+    chat.close(0, 1, rows).unwrap();
 }
 
 #[test]
@@ -348,7 +273,7 @@ fn without_scores_nothing_is_evicted_unless_the_config_says_so() {
         config["kv_h2o_update_interval"] = json!(4);
         config["kv_h2o_max_tokens"] = json!(cap);
         config["kv_h2o_evict_unscored"] = json!(evict);
-        let mut chat = Chat::new(config, 1, 128);
+        let mut chat = small(config, 1, 128);
         let before = chat.session.warnings().unwrap();
         unscored(&mut chat, 20);
         decode(&mut chat, 40, |_| false);
@@ -368,15 +293,14 @@ fn without_scores_nothing_is_evicted_unless_the_config_says_so() {
 fn tokens_stay_until_a_scored_row_has_seen_them() {
     let mut config = six_of_ten();
     config["kv_h2o_update_interval"] = json!(1);
-    let mut chat = Chat::new(config, 1, 128);
+    let mut chat = small(config, 1, 128);
     decode(&mut chat, 1, |_| true);
     // 20 more come without scores: a plan has none to choose from but the first, which stays.
     unscored(&mut chat, 20);
     decode(&mut chat, 3, |_| false);
     chat.begin(0);
     assert_eq!(chat.lengths(0), (24, 24));
-    let (key, value) = &mut chat.buffers[0];
-    chat.session.end(0, 0, 0, Cache { layout: &chat.layout, key, value }, 24).unwrap();
+    chat.close(0, 0, 0).unwrap();
     decode(&mut chat, 1, |_| true);
     chat.begin(0);
     assert_eq!(chat.lengths(0).0, 25);
@@ -389,7 +313,7 @@ fn a_host_hears_which_layers_and_steps_want_scores() {
     config["kv_h2o_layer_start"] = json!(1);
     for (rows, prompts) in [(0, false), (3, true), (-1, true)] {
         config["kv_h2o_prefill_queries"] = json!(rows);
-        let mut chat = Chat::new(config.clone(), 2, 256);
+        let mut chat = small(config.clone(), 2, 256);
         let wants = |chat: &Chat, layer, queries| chat.session.wants_scores(layer, queries).unwrap();
         for queries in [0, 1, 64, 65, 4000] {
             assert!(!wants(&chat, 0, queries), "no token of layer 0 goes");
@@ -397,9 +321,7 @@ fn a_host_hears_which_layers_and_steps_want_scores() {
         }
         chat.begin(1);
         assert_eq!(wants(&chat, 1, 1), prompts);
-        let (key, value) = &mut chat.buffers[1];
-        chat.session.end(1, 0, 8, Cache { layout: &chat.layout, key, value }, 8).unwrap();
-        chat.lengths[1] = 8;
+        chat.end(1, 8);
         for open in [false, true] {
             if open {
                 chat.begin(1);
@@ -408,15 +330,15 @@ fn a_host_hears_which_layers_and_steps_want_scores() {
         }
         assert!(chat.session.wants_scores(2, 1).is_err());
     }
-    assert!(!Chat::new(json!({}), 1, 32).session.wants_scores(0, 1).unwrap());
+    assert!(!small(json!({}), 1, 32).session.wants_scores(0, 1).unwrap());
 }
 
 #[test]
 fn an_aborted_step_counts_for_nothing_and_what_begin_did_stays() {
     let mut config = six_of_ten();
     config["kv_h2o_update_interval"] = json!(3);
-    let mut chat = Chat::new(config, 1, 64);
-    chat.step(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
+    let mut chat = small(config, 1, 64);
+    chat.look(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
     for _ in 0..20 {
         chat.begin(0);
         assert_eq!(
@@ -424,51 +346,37 @@ fn an_aborted_step_counts_for_nothing_and_what_begin_did_stays() {
             ((10, 6), vec![[0, 2], [4, 2], [8, 2]]),
             "evicted by the first"
         );
-        let (key, value) = &mut chat.buffers[0];
-        let cache = Cache { layout: &chat.layout, key, value };
-        chat.session.abort(0, Some(cache), 6).unwrap();
+        chat.session.abort(0, Some(chat.hosts[0].cache()), 6).unwrap();
     }
     assert_eq!(chat.plans(0), 1.0, "no clock has moved");
     for plans in [1.0, 1.0, 2.0] {
-        chat.step(0, 1, |_, _| 1.0);
+        chat.look(0, 1, |_, _| 1.0);
         assert_eq!(chat.plans(0), plans);
     }
 }
 
 #[test]
 fn scores_of_an_aborted_step_are_forgotten() {
-    let mut chat = Chat::new(six_of_ten(), 1, 64);
+    let mut chat = small(six_of_ten(), 1, 64);
     chat.begin(0);
-    let tile = Tile {
-        dtype: Dtype::F32,
-        pack: 0,
-        queries: 1,
-        heads: 1,
-        tokens: 1,
-        token_begin: 0,
-        first: true,
-        last: true,
-        data: &1f32.to_ne_bytes(),
-        update_scale: None,
-        row_sum: None,
-    };
+    let bytes = 1f32.to_ne_bytes();
+    let tile = rows_of(&bytes, 1, 1, None);
     chat.session.scores(0, 0, &tile).unwrap();
     chat.session.abort(0, None, 0).unwrap();
-    chat.step(0, 3, |_, _| 1.0);
+    chat.look(0, 3, |_, _| 1.0);
     assert_eq!(chat.lengths(0), (3, 3));
 }
 
 #[test]
 fn an_engine_that_allocates_late_begins_without_a_cache() {
-    let mut chat = Chat::new(
+    let mut chat = small(
         json!({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
         "kv_lossless_runtime_mode": "store"}),
         1,
         64,
     );
     assert_eq!(chat.session.begin_without(0, 0).unwrap(), 0);
-    let (key, value) = &mut chat.buffers[0];
-    chat.session.end(0, 0, 3, Cache { layout: &chat.layout, key, value }, 3).unwrap();
+    chat.end(0, 3);
     let error = chat.session.begin_without(0, 0).unwrap_err();
     assert!(error.message().contains("kv_len of layer 0 is 0; 3 expected"), "{error}");
     assert!(chat.session.begin_without(0, 3).is_err(), "there are tokens now");

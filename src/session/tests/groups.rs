@@ -1,52 +1,44 @@
 //! Query heads that share a KV head, handed over as rows of one tile.
 
-use super::random::Random;
-use super::shared::Session;
+use super::attention::rows_of;
+use super::chat::Chat;
+use crate::common::Random;
 use crate::dtype::Dtype;
 use crate::h2o::Tile;
-use crate::layout::{Layout, Spec};
+use crate::host::packing::{flash, tile};
 use crate::status::Status;
-use crate::store::Cache;
 use serde_json::json;
 
 const HEADS: usize = 16;
 /// More than a tile's tokens: rows of a tile lie this far apart.
 const PACK: usize = 48;
 
-/// A chat whose heads are handed over in groups of `group`, with tiles that say so or do not.
-struct Chat {
-    session: Session,
-    layout: Layout,
-    key: Vec<u8>,
-    value: Vec<u8>,
-    len: u32,
+/// A chat whose heads come in groups of `group`, with tiles that name the number of heads or do not.
+struct Grouped {
+    chat: Chat,
     group: usize,
-    said: bool,
+    named: bool,
 }
 
-impl Chat {
-    fn new(group: usize, said: bool, prefill_queries: i32) -> Self {
+impl Grouped {
+    fn new(group: usize, named: bool, prefill_queries: i32) -> Self {
         let config = json!({
             "kv_h2o_prefill_queries": prefill_queries,
             "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8,
             "kv_h2o_recent_tokens": 16, "kv_h2o_trigger_min_tokens": 64, "kv_h2o_update_interval": 4,
             "kv_h2o_target_lossy_ratio": 2.0, "kv_h2o_aggregation": "norm_sum",
         });
-        let layout = Layout::new(&Spec::f16_flash(1, 1, 4, 512)).unwrap();
-        let (key, value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-        let session = Session::new(config.to_string().as_bytes(), 1, 1).unwrap();
-        Chat { session, layout, key, value, len: 0, group, said }
+        Grouped { chat: Chat::new(config, 1, flash(1, 1, 4, 512)), group, named }
     }
 
-    fn begin(&mut self) {
-        let cache = Cache { layout: &self.layout, key: &mut self.key, value: &mut self.value };
-        self.len = self.session.begin(0, cache, self.len).unwrap();
+    /// Begins a step and appends its tokens.
+    fn begin(&mut self, rows: usize) {
+        self.chat.begin(0);
+        self.chat.hosts[0].append(rows);
     }
 
-    fn end(&mut self, heads: usize, queries: usize) -> Result<(), Status> {
-        let cache = Cache { layout: &self.layout, key: &mut self.key, value: &mut self.value };
-        let result = self.session.end(0, heads as u32, queries as u32, cache, self.len);
-        result.map_err(|error| error.status())
+    fn end(&mut self, heads: usize, rows: usize) -> Result<(), Status> {
+        self.chat.close(0, heads, rows).map_err(|error| error.status())
     }
 
     /// Attention of some tokens: `[head][row][token]`.
@@ -54,30 +46,21 @@ impl Chat {
         let rows = attention.len() / HEADS;
         for group in attention.chunks(self.group * rows) {
             let tokens = group[0].len();
-            let tiles = tokens.div_ceil(PACK);
             let sums: Vec<f32> = group.iter().map(|row| row.iter().sum()).collect();
-            for tile in 0..tiles {
-                let range = tile * PACK..tokens.min((tile + 1) * PACK);
-                let mut values = vec![f32::NAN; group.len() * PACK];
-                for (row, out) in group.iter().zip(values.chunks_mut(PACK)) {
-                    out[..range.len()].copy_from_slice(&row[range.clone()]);
-                }
-                let data: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-                let last = tile + 1 == tiles;
+            for begin in (0..tokens).step_by(PACK) {
+                let (count, last) = (PACK.min(tokens - begin), begin + PACK >= tokens);
+                let value = |row: usize, token: usize| f64::from(group[row][begin + token]);
+                let data = tile(Dtype::F32, PACK, group.len(), count, value);
                 let tile = Tile {
-                    dtype: Dtype::F32,
                     pack: PACK,
-                    queries: group.len(),
-                    heads: if self.said { group.len() / rows } else { 0 },
-                    tokens: range.len(),
-                    token_begin: range.start,
-                    first: tile == 0,
+                    heads: if self.named { group.len() / rows } else { 0 },
+                    token_begin: begin,
+                    first: begin == 0,
                     last,
-                    data: &data,
                     update_scale: Some(&vec![1.0; group.len()]),
-                    row_sum: last.then_some(&sums),
+                    ..rows_of(&data, group.len(), count, last.then_some(&sums))
                 };
-                self.session.scores(0, 0, &tile).unwrap();
+                self.chat.session.scores(0, 0, &tile).unwrap();
             }
         }
     }
@@ -86,56 +69,57 @@ impl Chat {
 #[test]
 fn a_group_of_heads_may_come_as_rows_of_one_tile() {
     let random = &mut Random::new(11);
-    let mut chats = [1, 2, HEADS].map(|group| Chat::new(group, false, 0));
+    let mut chats = [1, 2, HEADS].map(|group| Grouped::new(group, false, 0));
     for chat in &mut chats {
-        chat.begin();
-        chat.len = 100;
+        chat.begin(100);
         chat.end(HEADS, 100).unwrap();
     }
     for _ in 0..120 {
-        chats.iter_mut().for_each(Chat::begin);
-        chats.iter_mut().for_each(|chat| chat.len += 1);
+        chats.iter_mut().for_each(|chat| chat.begin(1));
+        let len = chats[0].chat.hosts[0].len();
         let attention: Vec<Vec<f32>> =
-            (0..HEADS).map(|_| (0..chats[0].len).map(|_| random.unit() as f32 + 1e-3).collect()).collect();
+            (0..HEADS).map(|_| (0..len).map(|_| random.unit() as f32 + 1e-3).collect()).collect();
         for chat in &mut chats {
             chat.send(&attention);
             assert_eq!(chat.end(HEADS + 1, 1), Err(Status::InvalidArgument), "a head is missing");
             assert_eq!(chat.end(HEADS, 2), Err(Status::InvalidArgument), "a row is missing");
             chat.end(HEADS, 1).unwrap();
         }
-        let positions = chats.each_ref().map(|chat| chat.session.positions(0).unwrap());
+        let positions = chats.each_ref().map(|chat| chat.chat.positions(0));
         assert!(positions[0] == positions[1] && positions[0] == positions[2], "{positions:?}");
     }
-    let metrics = chats[0].session.metrics(Some(0)).unwrap();
+    let metrics = chats[0].chat.metrics(0);
     assert!(metrics.h2o_total_evict_tokens > 40.0 && metrics.h2o_plan_count > 5.0, "{metrics:?}");
 }
 
-/// Rows of a step decide what a prompt is, not rows of a tile: 16 heads of 5 drafts are 80 rows.
+/// Rows of a step make a prompt, not rows of a tile: 16 heads of 5 drafts are 80 rows.
 #[test]
 fn steps_of_many_heads_and_few_rows_are_no_prompts_and_prompts_may_come_in_groups() {
     let kinds = [(1, true), (1, false), (4, true), (4, false), (HEADS, true), (HEADS, false)];
     for prefill_queries in [0, 3, -1] {
         let random = &mut Random::new(12);
-        let mut chats = kinds.map(|(group, said)| Chat::new(group, said, prefill_queries));
+        let mut chats = kinds.map(|(group, named)| Grouped::new(group, named, prefill_queries));
         let mut evicted = false;
         for step in 0..60 {
             let rows = [100, 5, 1, 7, 5, 70][if step == 0 { 0 } else { 1 + step % 5 }];
-            chats.iter_mut().for_each(Chat::begin);
-            let prompt = chats[0].len == 0 || rows > 64;
-            chats.iter_mut().for_each(|chat| chat.len += rows as u32);
-            let len = chats[0].len;
+            let is_prompt = chats[0].chat.hosts[0].len() == 0 || rows > 64;
+            chats.iter_mut().for_each(|chat| chat.begin(rows));
+            let len = chats[0].chat.hosts[0].len();
             let some = |_| (0..len).map(|_| random.unit() as f32 + 1e-3).collect();
             let attention: Vec<Vec<f32>> = (0..HEADS * rows).map(some).collect();
-            for (chat, (_, said)) in chats.iter_mut().zip(kinds) {
-                chat.said = said || prompt && prefill_queries >= 0;
+            for (chat, (_, named)) in chats.iter_mut().zip(kinds) {
+                chat.named = named || is_prompt && prefill_queries >= 0;
                 chat.send(&attention);
                 chat.end(HEADS, rows).unwrap();
             }
-            let positions: Vec<_> = chats.iter().map(|chat| chat.session.positions(0).unwrap()).collect();
+            let positions: Vec<_> = chats.iter().map(|chat| chat.chat.positions(0)).collect();
             assert!(positions.iter().all(|others| *others == positions[0]), "step {step}: {positions:?}");
             evicted |= positions[0].len() > 1;
             if len > 380 {
-                chats.iter_mut().for_each(|chat| (chat.session.reset(None).unwrap(), chat.len = 0).0);
+                for chat in &mut chats {
+                    chat.chat.session.reset(None).unwrap();
+                    chat.chat.hosts[0].tokens.clear();
+                }
             }
         }
         assert!(evicted);
@@ -143,11 +127,10 @@ fn steps_of_many_heads_and_few_rows_are_no_prompts_and_prompts_may_come_in_group
 }
 
 #[test]
-fn a_group_of_heads_in_a_prompt_of_which_some_rows_count_must_say_how_many_it_has() {
-    for (said, result) in [(false, Err(Status::InvalidArgument)), (true, Ok(()))] {
-        let mut chat = Chat::new(4, said, 3);
-        chat.begin();
-        chat.len = 10;
+fn tiles_of_several_heads_must_name_their_number_where_some_rows_of_a_prompt_count() {
+    for (named, result) in [(false, Err(Status::InvalidArgument)), (true, Ok(()))] {
+        let mut chat = Grouped::new(4, named, 3);
+        chat.begin(10);
         chat.send(&vec![vec![1.0; 10]; HEADS * 10]);
         assert_eq!(chat.end(HEADS, 10), result);
     }

@@ -1,10 +1,8 @@
 //! Worked examples: which layers are compressed, how much of them when, and what workers do before a host asks.
 
-use super::host::Host;
-use super::random::Random;
-use crate::layout::Spec;
-use crate::session::metrics::Metrics;
-use crate::session::tests::shared::Session;
+use super::chat::Chat;
+use crate::host::Host;
+use crate::host::packing::flash;
 use crate::sys::pages;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -12,63 +10,33 @@ use std::time::{Duration, Instant};
 /// K and V of a token.
 const TOKEN: f64 = 256.0;
 
-struct Model {
-    session: Session,
-    hosts: Vec<Host>,
-    random: Random,
+/// `more`: keys besides those that switch compression on, for all but the first and the last 16 tokens.
+fn chat(layers: u32, more: Value) -> Chat {
+    let mut config = json!({
+        "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+        "kv_lossless_hot_sink_tokens": 16, "kv_lossless_hot_recent_tokens": 16, "kv_lossless_block_tokens": 256,
+        "kv_lossless_store_grouped_step_tokens": 4096, "kv_lossless_store_bootstrap_tokens": 0,
+        "kv_lossless_async_threads": 0, "kv_h2o_layer_start": 0, "kv_h2o_trigger_min_tokens": 1 << 20,
+    });
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Chat::new(config, layers, flash(1, 64, 16, 2048))
 }
 
-impl Model {
-    /// `more`: keys besides those that switch compression on, for all but the first and the last 16 tokens.
-    fn new(layers: u32, more: Value) -> Self {
-        let mut config = json!({
-            "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
-            "kv_lossless_hot_sink_tokens": 16, "kv_lossless_hot_recent_tokens": 16, "kv_lossless_block_tokens": 256,
-            "kv_lossless_store_grouped_step_tokens": 4096, "kv_lossless_store_bootstrap_tokens": 0,
-            "kv_lossless_async_threads": 0, "kv_h2o_layer_start": 0, "kv_h2o_trigger_min_tokens": 1 << 20,
-        });
-        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let session = Session::new(config.to_string().as_bytes(), layers, 1).unwrap();
-        let hosts = (0..layers).map(|_| Host::exactly(Spec::f16_flash(1, 64, 16, 2048))).collect();
-        Model { session, hosts, random: Random::new(7) }
+impl Chat {
+    fn step_all(&mut self, rows: usize) {
+        (0..self.hosts.len()).for_each(|layer| self.step(layer, rows));
     }
 
-    /// Every token is there afterwards.
-    fn begin(&mut self, layer: usize) {
-        let host = &mut self.hosts[layer];
-        let len = host.len();
-        assert_eq!(self.session.begin(layer as u32, host.cache(), len).unwrap(), len);
-        host.check(&host.dense(), host.tokens.len(), |_| false);
-    }
-
-    fn end(&mut self, layer: usize, rows: usize) {
-        let host = &mut self.hosts[layer];
-        host.append(rows, &mut self.random);
-        let len = host.len();
-        self.session.end(layer as u32, 0, rows as u32, host.cache(), len).unwrap();
-    }
-
-    fn step(&mut self, rows: usize) {
-        for layer in 0..self.hosts.len() {
-            self.begin(layer);
-            self.end(layer, rows);
-        }
-    }
-
-    fn metrics(&self, layer: usize) -> Metrics {
-        self.session.metrics(Some(layer as u32)).unwrap()
-    }
-
-    /// Tokens of a layer that were encoded; nothing measured is none.
+    /// Tokens of a layer that were encoded; 0 when nothing was measured.
     fn encoded(&self, layer: usize) -> f64 {
         self.metrics(layer).h2o_lossless_raw_bytes.max(0.0) / TOKEN
     }
 
-    /// Waits until every layer has its five blocks only compressed, as its workers manage.
+    /// Steps until all five blocks of every layer are only compressed.
     fn step_until_released(&mut self) {
-        self.step(1500);
+        self.step_all(1500);
         within_a_minute(|| {
-            self.step(0);
+            self.step_all(0);
             let mut state = self.session.state().unwrap();
             state.store.as_mut().unwrap().statistics(None).released_blocks == 5 * self.hosts.len() as u64
         });
@@ -102,7 +70,7 @@ fn scope_mode_and_samples_say_which_layers_take_part() {
         (both, "store", 1, false, &[0, 1, 2, 3]),
         (both, "store", 1, true, &[2, 3]),
     ] {
-        let mut model = Model::new(
+        let mut chat = chat(
             4,
             json!({
                 "kv_h2o_enable": true, "kv_h2o_layer_start": 1, "kv_lossless_front_n": 2, "kv_lossless_scope": scope,
@@ -110,17 +78,17 @@ fn scope_mode_and_samples_say_which_layers_take_part() {
                 "kv_lossless_store_disable_front": no_front,
             }),
         );
-        model.step(400);
-        let taken: Vec<usize> = (0..4).filter(|layer| model.encoded(*layer) > 0.0).collect();
+        chat.step_all(400);
+        let taken: Vec<usize> = (0..4).filter(|layer| chat.encoded(*layer) > 0.0).collect();
         assert_eq!(taken, expected, "{scope} {mode} {samples} {no_front}");
-        let measured = |layer: &usize| !model.metrics(*layer).h2o_lossless_backpressure_skip_count.is_nan();
+        let measured = |layer: &usize| !chat.metrics(*layer).h2o_lossless_backpressure_skip_count.is_nan();
         assert!((0..4).filter(measured).eq(taken), "what was not measured is absent");
     }
 }
 
 #[test]
 fn each_scope_has_its_own_interval_and_a_step_hands_in_what_is_allowed() {
-    let mut model = Model::new(
+    let mut chat = chat(
         2,
         json!({
             "kv_h2o_enable": true, "kv_lossless_scope": "front_n_and_h2o_kept", "kv_lossless_front_n": 1,
@@ -129,18 +97,18 @@ fn each_scope_has_its_own_interval_and_a_step_hands_in_what_is_allowed() {
             "kv_lossless_kept_sample_token_interval": 2,
         }),
     );
-    model.step(600);
+    chat.step_all(600);
     for step in 2..14 {
-        model.step(1);
+        chat.step_all(1);
         // The third block begins within the 40 tokens.
         let expected = (f64::from(step / 3 * 3 * 16), f64::from(step / 2 * 3 * 16));
-        assert_eq!((model.encoded(0), model.encoded(1)), expected, "step {step}");
+        assert_eq!((chat.encoded(0), chat.encoded(1)), expected, "step {step}");
     }
 }
 
 #[test]
 fn the_first_sample_is_small_and_of_another_length_in_each_layer() {
-    let mut model = Model::new(
+    let mut chat = chat(
         3,
         json!({
             "kv_lossless_front_n": 3, "kv_lossless_runtime_mode": "full", "kv_lossless_block_tokens": 64,
@@ -149,56 +117,51 @@ fn the_first_sample_is_small_and_of_another_length_in_each_layer() {
     );
     // An eighth of a block more from layer to layer, and all over again behind a whole block.
     let first = [56.0, 64.0, 8.0];
-    model.step(500);
-    assert_eq!([0, 1, 2].map(|layer| model.encoded(layer)), first);
-    model.step(1);
-    assert_eq!([0, 1, 2].map(|layer| model.encoded(layer)), first.map(|first| first + 64.0));
-    model.session.reset(Some(2)).unwrap();
-    model.hosts[2] = Host::exactly(model.hosts[2].spec);
-    model.step(500);
-    assert_eq!(model.encoded(2), 8.0 + 64.0 + 8.0, "a chat that begins anew");
+    chat.step_all(500);
+    assert_eq!([0, 1, 2].map(|layer| chat.encoded(layer)), first);
+    chat.step_all(1);
+    assert_eq!([0, 1, 2].map(|layer| chat.encoded(layer)), first.map(|first| first + 64.0));
+    chat.session.reset(Some(2)).unwrap();
+    chat.hosts[2] = Host::new(chat.hosts[2].spec(), 2);
+    chat.step_all(500);
+    assert_eq!(chat.encoded(2), 8.0 + 64.0 + 8.0, "a chat that begins anew");
 }
 
 #[test]
 fn a_hole_that_an_edit_tore_is_filled_when_it_is_worth_a_block() {
-    let mut model = Model::new(1, json!({}));
-    model.step(1500);
-    assert_eq!(model.encoded(0), 5.0 * 256.0);
+    let mut chat = chat(1, json!({}));
+    chat.step_all(1500);
+    assert_eq!(chat.encoded(0), 5.0 * 256.0);
     // Tokens of the second block, 320 to 575: first 206 are left of it, then 20 of those.
     for (kept, encoded) in [(vec![[0, 348], [398, 1102]], 206.0), (vec![[0, 330], [516, 934]], 0.0)] {
-        let before = model.encoded(0);
-        let host = &mut model.hosts[0];
-        let len = host.len();
-        let left = model.session.keep(0, &kept, host.cache(), len).unwrap();
-        let stays = |at| kept.iter().any(|pair| (pair[0]..pair[0] + pair[1]).contains(&at));
-        host.keep(&(0..len as i32).map(stays).collect::<Vec<_>>());
-        assert_eq!(left, host.len());
-        model.step(0);
-        assert_eq!(model.encoded(0) - before, encoded);
+        let before = chat.encoded(0);
+        chat.keep(0, &kept);
+        chat.step_all(0);
+        assert_eq!(chat.encoded(0) - before, encoded);
     }
-    model.begin(0);
+    chat.begin_whole(0);
 }
 
 #[test]
 fn the_next_layer_is_decoded_while_the_host_computes_this_one_and_nothing_stays_between_steps() {
     for scope in ["front_n", "h2o_kept"] {
-        let mut model = Model::new(
+        let mut chat = chat(
             2,
             json!({ "kv_lossless_scope": scope, "kv_h2o_enable": scope == "h2o_kept", "kv_lossless_async_threads": 1 }),
         );
-        model.step_until_released();
+        chat.step_until_released();
         for _ in 0..3 {
-            let decoded = |model: &Model| model.metrics(1).h2o_lossless_decompressed_bytes.max(0.0);
-            let (before, restored) = (decoded(&model), model.metrics(1));
-            model.begin(0);
-            within_a_minute(|| decoded(&model) == before + 5.0 * 256.0 * TOKEN);
-            model.end(0, 0);
-            model.begin(1);
-            let now = model.metrics(1);
+            let decoded = |chat: &Chat| chat.metrics(1).h2o_lossless_decompressed_bytes.max(0.0);
+            let (before, restored) = (decoded(&chat), chat.metrics(1));
+            chat.begin_whole(0);
+            within_a_minute(|| decoded(&chat) == before + 5.0 * 256.0 * TOKEN);
+            chat.end(0, 0);
+            chat.begin_whole(1);
+            let now = chat.metrics(1);
             assert_eq!(now.h2o_lossless_prefetch_hit - restored.h2o_lossless_prefetch_hit.max(0.0), 5.0);
             assert_eq!(now.h2o_lossless_prefetch_miss, restored.h2o_lossless_prefetch_miss.max(0.0));
-            model.end(1, 0);
-            let mut state = model.session.state().unwrap();
+            chat.end(1, 0);
+            let mut state = chat.session.state().unwrap();
             let store = state.store.as_mut().unwrap();
             assert_eq!((store.statistics(None).decoded_cache_bytes, store.spare_blocks()), (0, 0));
         }
@@ -207,13 +170,13 @@ fn the_next_layer_is_decoded_while_the_host_computes_this_one_and_nothing_stays_
 
 #[test]
 fn a_worker_helps_with_blocks_that_nobody_had_it_decode_ahead() {
-    let mut model = Model::new(1, json!({ "kv_lossless_async_threads": 1 }));
-    model.step_until_released();
+    let mut chat = chat(1, json!({ "kv_lossless_async_threads": 1 }));
+    chat.step_until_released();
     within_a_minute(|| {
-        model.step(0);
-        model.metrics(0).h2o_lossless_prefetch_hit > 0.0
+        chat.step_all(0);
+        chat.metrics(0).h2o_lossless_prefetch_hit > 0.0
     });
-    let metrics = model.metrics(0);
+    let metrics = chat.metrics(0);
     let found = metrics.h2o_lossless_decode_cache_hit + metrics.h2o_lossless_prefetch_miss;
     assert_eq!((metrics.h2o_lossless_restore_hit, found), (0.0, metrics.h2o_lossless_restored_blocks));
 }
@@ -222,16 +185,16 @@ fn a_worker_helps_with_blocks_that_nobody_had_it_decode_ahead() {
 #[test]
 fn memory_of_a_layer_is_taken_in_its_own_begin_and_by_no_other_call() {
     for workers in [0, 1] {
-        let mut model = Model::new(2, json!({ "kv_lossless_async_threads": workers }));
-        model.step_until_released();
+        let mut chat = chat(2, json!({ "kv_lossless_async_threads": workers }));
+        chat.step_until_released();
         // Keys of 768 cold tokens, which only the store has: looking how much of them is in memory changes nothing.
-        let in_memory = |model: &mut Model| pages::give_back(&mut model.hosts[1].key[256 * 128..1024 * 128]);
-        in_memory(&mut model);
-        model.begin(0);
-        model.end(0, 0);
-        model.session.state().unwrap().store.as_mut().unwrap().settle();
-        assert_eq!(in_memory(&mut model), 0);
-        model.begin(1);
-        assert!(in_memory(&mut model) > 0);
+        let in_memory = |chat: &mut Chat| pages::give_back(&mut chat.hosts[1].key[256 * 128..1024 * 128]);
+        in_memory(&mut chat);
+        chat.begin_whole(0);
+        chat.end(0, 0);
+        chat.session.state().unwrap().store.as_mut().unwrap().settle();
+        assert_eq!(in_memory(&mut chat), 0);
+        chat.begin_whole(1);
+        assert!(in_memory(&mut chat) > 0);
     }
 }

@@ -1,7 +1,7 @@
 //! What a session should do with one layer, token by token and in f64.
 
-use super::host::expand;
 use super::settings::{Aggregation, Rules};
+use crate::host::expand;
 use crate::layout::Pair;
 
 /// Scores nearer to each other than this may be ranked either way: the session ranks f32.

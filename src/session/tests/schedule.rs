@@ -1,11 +1,11 @@
 //! One random schedule: a host, a session, and after every call a look at everything the host can see.
 
 use super::attention::Attention;
-use super::host::{Host, expand};
 use super::model::{Counts, Model};
-use super::random::Random;
 use super::settings::{Kind, Rules, Settings};
 use super::{Coverage, trace};
+use crate::common::Random;
+use crate::host::{Host, expand};
 use crate::layout::Pair;
 use crate::session::Lengths;
 use crate::session::tests::shared::Session;
@@ -62,7 +62,7 @@ impl Run {
         shortage::set(0, 0);
         assert!(!session.warnings().unwrap().contains("not a key"));
         let layer = |number| Layer {
-            host: Host::new(&mut random),
+            host: Host::any(random.next()),
             model: Model::new(settings.rules_of(number)),
             step: None,
             idle: random.once_in(8),
@@ -189,7 +189,7 @@ impl Run {
         let len = self.layers[layer].host.len();
         if self.shortage && self.random.once_in(3) {
             let before = self.view();
-            let dense = self.layers[layer].host.dense();
+            let dense = self.layers[layer].host.all();
             shortage::set(self.random.pick(&[1, 2, 4, 16]), self.random.next());
             let result = what(&self.session, self.layers[layer].host.cache(), len);
             shortage::set(0, 0);
@@ -213,7 +213,7 @@ impl Run {
         if self.random.once_in(80) {
             self.wrong_calls(layer);
         }
-        let before = self.layers[layer].host.dense();
+        let before = self.layers[layer].host.all();
         let old = self.layers[layer].host.len();
         let evicts = self.session.state().unwrap().layers[layer].plan().is_some();
         let short = if evicts { "no memory to evict" } else { "no memory to restore" };
@@ -226,7 +226,7 @@ impl Run {
         let kept: Vec<u32> = expand(&self.session.positions(layer as u32).unwrap()).collect();
         let mine = &mut self.layers[layer];
         let mask = mine.model.begin(&kept);
-        mine.host.keep(&mask);
+        mine.host.keep(mask);
         mine.step = Some(Step { begin: len });
         assert_eq!(len as usize, mine.model.len());
         self.check_lengths(layer);
@@ -247,15 +247,14 @@ impl Run {
         }
         if self.layers[layer].host.room() < rows || self.random.once_in(20) {
             let room = self.layers[layer].host.tokens.len() + rows + self.random.below(30);
-            let Run { layers, random, .. } = self;
-            layers[layer].host.move_to_room_for(room, random);
+            self.layers[layer].host.move_to_room_for(room);
         }
         if self.random.once_in(80) {
             self.wrong_calls(layer);
         }
         let Run { layers, random, .. } = self;
         let mine = &mut layers[layer];
-        mine.host.append(rows, random);
+        mine.host.append(rows);
         let positions = mine.model.positions().into_iter().chain(mine.model.logical..mine.model.logical + rows as u32);
         mine.worth.resize_with(MOST_TOKENS as usize, || 6.0 * random.unit());
         let worth: Vec<f64> = positions.map(|l| mine.worth[l as usize]).collect();
@@ -278,9 +277,8 @@ impl Run {
         let begin = self.random.below(len + 1);
         let count = self.random.below(len - begin + 1);
         trace!("rewrite {layer}: {count} from {begin} of {len}");
-        let Run { layers, random, .. } = self;
-        (begin..begin + count).for_each(|at| layers[layer].host.rewrite(at, random));
-        let before = self.layers[layer].host.dense();
+        (begin..begin + count).for_each(|at| self.layers[layer].host.write(at));
+        let before = self.layers[layer].host.all();
         self.call(layer, "no memory to rewrite", |session, _, _| {
             session.rewritten(layer as u32, begin as u32, count as u32)
         });
@@ -292,7 +290,7 @@ impl Run {
     /// Closes a step that failed.
     fn abort(&mut self, layer: usize) {
         trace!("abort {layer}");
-        let before = self.layers[layer].host.dense();
+        let before = self.layers[layer].host.all();
         let lazily = self.layers[layer].model.logical == 0 && self.random.once_in(2);
         self.call(layer, "no memory to abort", |session, cache, len| {
             session.abort(layer as u32, (!lazily).then_some(cache), len)
@@ -315,7 +313,7 @@ impl Run {
         if self.random.once_in(30) && self.wrong_ends(layer, scored.filter(|_| queries > 0)) {
             queries = 0;
         }
-        let before = self.layers[layer].host.dense();
+        let before = self.layers[layer].host.all();
         let plans = self.plans(layer);
         let number = layer as u32;
         let prompt = self.layers[layer].model.is_prompt(queries);
@@ -353,7 +351,7 @@ impl Run {
         if self.random.once_in(12) {
             self.relayout(layer);
         }
-        let before = self.layers[layer].host.dense();
+        let before = self.layers[layer].host.all();
         let old = self.layers[layer].host.len();
         let plans = self.plans(layer);
         let released = self.released(layer);
@@ -364,7 +362,7 @@ impl Run {
         let planned = self.plans(layer) > plans;
         let mine = &mut self.layers[layer];
         let mask = mine.model.keep(pairs, planned || !self.shortage);
-        mine.host.keep(&mask);
+        mine.host.keep(mask);
         mine.worth = expand(pairs).map(|l| mine.worth[l as usize]).collect();
         assert_eq!(len as usize, mine.model.len());
         self.check_lengths(layer);
@@ -381,7 +379,7 @@ impl Run {
                 mine.model.reset();
                 mine.step = None;
                 mine.worth.clear();
-                mine.host = Host::new(&mut self.random);
+                mine.host = Host::any(self.random.next());
                 self.check_lengths(number);
             }
         }
@@ -394,7 +392,7 @@ impl Run {
         let room = host.tokens.len().max(1) + random.below(40);
         trace!("relayout {layer}: room for {room}");
         self.coverage.count("larger or smaller buffers", 1);
-        host.move_to_room_for(room, random);
+        host.move_to_room_for(room);
     }
 
     /// The chat ends: every token must be where it was.
@@ -450,7 +448,7 @@ impl Run {
 
     pub(super) fn check(&self, layer: usize, before: &(Vec<u8>, Vec<u8>), free: usize, bytes: Bytes) {
         let stored = self.settings.stores(layer as u32) && bytes == Bytes::MayBeGone;
-        self.layers[layer].host.check(before, free, |token| stored && token.cold);
+        self.layers[layer].host.check(before, free, |_, token| stored && token.cold);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Random configs, and what each means for each layer, said again in few words.
 
-use super::random::Random;
+use crate::common::Random;
 
 /// When tokens of a layer go, and which.
 #[derive(Clone, Debug)]

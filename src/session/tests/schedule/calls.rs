@@ -1,11 +1,11 @@
 //! Scores from several lanes, and calls that a session must refuse.
 
 use super::{Cache, Host, Run};
-use crate::h2o::OwnedTile;
-use crate::h2o::Tile;
-use crate::session::tests::attention::Attention;
+use crate::common::Random;
+use crate::h2o::{OwnedTile, Tile};
+use crate::session::tests::attention::{Attention, rows_of};
 use crate::session::tests::shared::Session;
-use crate::session::tests::{random::Random, trace};
+use crate::session::tests::trace;
 use crate::status::{Result, Status};
 use crate::sys::memory::shortage;
 
@@ -176,7 +176,7 @@ impl Run {
     }
 
     fn impostor(&mut self, layer: usize) -> Host {
-        self.layers[layer].host.impostor(&mut self.random)
+        self.layers[layer].host.impostor()
     }
 
     fn refused(&mut self, layer: usize, call: impl FnOnce(&Session, &mut Run) -> Result<()>) {
@@ -216,17 +216,5 @@ fn in_turns(
 
 /// A head that looks at the first token and is finished with it.
 fn one_token(data: &[u8]) -> Tile<'_> {
-    Tile {
-        dtype: crate::dtype::Dtype::F32,
-        pack: 0,
-        queries: 1,
-        heads: 1,
-        tokens: 1,
-        token_begin: 0,
-        first: true,
-        last: true,
-        data,
-        update_scale: None,
-        row_sum: None,
-    }
+    rows_of(data, 1, 1, None)
 }

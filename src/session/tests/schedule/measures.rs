@@ -104,7 +104,7 @@ impl Run {
         }
         for (number, layer) in self.layers.iter().enumerate() {
             let restored = store.statistics(Some(number as u32)).restored_blocks;
-            let Spec { head_dim, l_pack, h_pack, .. } = layer.host.spec;
+            let Spec { head_dim, l_pack, h_pack, .. } = layer.host.spec();
             let interleaved = if l_pack > 1 { restored } else { 0 };
             let padded = if head_dim % l_pack > 0 && head_dim % h_pack > 0 { restored } else { 0 };
             self.coverage.count("restored blocks of interleaved tokens", interleaved);

@@ -9,7 +9,7 @@ const TRAPS: usize = 8;
 
 /// Bytes in pages of their own.
 #[derive(Default)]
-pub(super) struct Buffer {
+pub struct Buffer {
     memory: Option<Mapping>,
     len: usize,
     traps: VecDeque<Mapping>,
@@ -51,7 +51,7 @@ impl Drop for Mapping {
 }
 
 impl Buffer {
-    pub(super) fn new(contents: &[u8]) -> Self {
+    pub fn new(contents: &[u8]) -> Self {
         let mut buffer = Buffer { len: contents.len(), ..Buffer::default() };
         buffer.memory = (!contents.is_empty()).then(|| Mapping::new(contents.len()));
         buffer.copy_from_slice(contents);
@@ -59,7 +59,7 @@ impl Buffer {
     }
 
     /// As a host's allocator might: every so often the buffer is somewhere else afterwards.
-    pub(super) fn maybe_move(&mut self) {
+    pub fn maybe_move(&mut self) {
         self.moves += 1;
         if !self.moves.is_multiple_of(MOVE_EVERY) || self.memory.is_none() {
             return;
