@@ -32,7 +32,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", required_unless_present = "layers", conflicts_with = "layers")]
     config: Option<PathBuf>,
     /// Layers with a KV cache, instead of a config
-    #[arg(long, value_name = "N", requires = "shape", value_parser = clap::value_parser!(u32).range(1..=MAX_LAYERS as i64), help_heading = "ModelConfig in numbers")]
+    #[arg(long, value_name = "N", requires = "shape", value_parser = clap::value_parser!(u32).range(1..=MAX_LAYERS as i64), help_heading = "Model in numbers")]
     layers: Option<u32>,
     /// KV heads of a layer
     #[arg(
@@ -41,11 +41,11 @@ pub struct Arguments {
         group = "shape",
         requires = "layers",
         requires = "head_dim",
-        help_heading = "ModelConfig in numbers"
+        help_heading = "Model in numbers"
     )]
     kv_heads: Option<u32>,
     /// Length of a head's keys and values
-    #[arg(long, value_name = "N", requires = "kv_heads", help_heading = "ModelConfig in numbers")]
+    #[arg(long, value_name = "N", requires = "kv_heads", help_heading = "Model in numbers")]
     head_dim: Option<u32>,
     /// MLA: length of the latent vector
     #[arg(
@@ -55,14 +55,14 @@ pub struct Arguments {
         group = "shape",
         requires = "rope_head_dim",
         conflicts_with = "kv_heads",
-        help_heading = "ModelConfig in numbers"
+        help_heading = "Model in numbers"
     )]
     kv_lora_rank: Option<u32>,
     /// MLA: length of the rotated key
-    #[arg(long, value_name = "N", requires = "kv_lora_rank", help_heading = "ModelConfig in numbers")]
+    #[arg(long, value_name = "N", requires = "kv_lora_rank", help_heading = "Model in numbers")]
     rope_head_dim: Option<u32>,
 
-    /// CacheElement type of the cache; without it that of the config where it names one, else f16
+    /// Element type of the cache; without it that of the config where it names one, else f16
     #[arg(long, value_enum)]
     dtype: Option<CacheDtype>,
     /// Tensor-parallel ranks; sizes are those of one rank

@@ -177,7 +177,7 @@ impl Tensors {
         self.tensors.iter_mut().find(|t| t.0 == name).unwrap()
     }
 
-    /// WeightPlace `i` of a tensor.
+    /// Element `i` of a tensor.
     fn set(&mut self, name: &str, i: usize, value: f32) {
         let at = 4 * (self.find(name).1 + i);
         self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// What the dense rows `[head][token][dim]` of K and of V are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// WeightPlace type of both: F16, BF16 or F32, in the byte order of the machine.
+    /// Element type of both: F16, BF16 or F32, in the byte order of the machine.
     pub dtype: Dtype,
     /// KV heads.
     pub heads: usize,

@@ -7,7 +7,7 @@ use mnnkv::dtype::Dtype;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// InputRows that go through all layers together: what they are in between stays in the caches of the CPU.
+/// Rows that go through all layers together: what they are in between stays in the caches of the CPU.
 pub(super) const ROWS: usize = 48;
 
 /// A linear layer as the kernel wants it.
@@ -105,7 +105,7 @@ fn activate(dtype: Dtype, values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
 }
 
-/// InputRows of numbers with padding between them.
+/// Rows of numbers with padding between them.
 pub(super) struct InputRows<'a> {
     dtype: Dtype,
     values: &'a [f32],

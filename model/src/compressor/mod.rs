@@ -52,17 +52,17 @@ pub const VERSION: u32 = 1;
 pub const HEADER_BYTES: u64 = 44;
 /// Bytes before the weight of a block.
 pub const BLOCK_HEADER_BYTES: u64 = 12;
-/// LinearWeights layers of a network.
+/// Linear layers of a network.
 pub const SLOTS: usize = 3;
 /// Blocks per layer of files that compress text only, and of those that compress images, too.
 pub const BLOCK_COUNTS: [u32; 2] = [6, 12];
-/// WeightPlace types by their number in a file.
+/// Element types by their number in a file.
 const DTYPES: [Dtype; 3] = [Dtype::F16, Dtype::Bf16, Dtype::F32];
 
 /// What a file says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// WeightPlace type of weights and biases.
+    /// Element type of weights and biases.
     pub dtype: Dtype,
     /// Bytes 10 and 11, which converters leave 0.
     pub reserved: u16,

@@ -234,7 +234,7 @@ pub(super) enum WeightPlace {
 }
 
 impl WeightPlace {
-    /// WeightPlace `index` of weight and bias together.
+    /// Element `index` of weight and bias together.
     fn of(block: &BlockInfo, index: usize) -> Self {
         match index.checked_sub(block.weight_len()) {
             Some(row) => WeightPlace::Bias { row },

@@ -30,7 +30,7 @@ pub struct LinearWeights<'a> {
 /// The networks of a model, to be written as a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights<'a> {
-    /// WeightPlace type in the file: F16, BF16 or F32.
+    /// Element type in the file: F16, BF16 or F32.
     pub dtype: Dtype,
     /// The model's KV heads, for whoever looks at the file; 0 is usual.
     pub num_heads: u32,

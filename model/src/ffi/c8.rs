@@ -11,13 +11,13 @@ use mnnkv::status::{Error, Result, bail};
 use mnnkv::sys::memory;
 use std::ffi::c_void;
 
-/// mnnkv_c8_shape::order: [token][head][dim], what a projection writes.
+/// mnnkv_c8_shape::order: [token][head][dim], the order of a projection.
 pub const MNNKV_ORDER_TOKEN_HEAD_DIM: u32 = 1;
-/// mnnkv_c8_shape::order: [head][token][dim], what mnnkv_kv_gather writes.
+/// mnnkv_c8_shape::order: [head][token][dim], the order of mnnkv_kv_gather.
 pub const MNNKV_ORDER_HEAD_TOKEN_DIM: u32 = 2;
 
-/// mnnkv_c8_parameters: as many steps below 0 as above, and every offset 0. What exporters do unless told
-/// otherwise; some runtimes ignore offsets, so this is what all of them read right.
+/// mnnkv_c8_parameters: equal steps below and above 0, and every offset 0. The default of exporters, and the only form
+/// that all runtimes read correctly.
 pub const MNNKV_C8_SYMMETRIC: u32 = 1;
 /// mnnkv_c8_parameters: 255 steps from the least to the greatest number (or 0).
 pub const MNNKV_C8_ASYMMETRIC: u32 = 2;
@@ -29,11 +29,11 @@ const _: () = assert!(
         && MNNKV_C8_ASYMMETRIC == Symmetry::Asymmetric as u32
 );
 
-/// The values of K or of V: element type, order and lengths. There are kv_heads * head_dim * tokens of them, dense, in
-/// the byte order of the machine, without need for alignment; their codes are int8, one for each, in the same order.
-/// Functions take lengths besides, which must be those of the shape: of values in bytes, of codes in codes.
+/// The shape of the values of K or of V: kv_heads * head_dim * tokens dense elements in native byte order, of any
+/// alignment. Their codes are int8, one each, in the same order. Lengths beside a shape must equal those of the shape:
+/// values in bytes, codes in codes.
 ///
-/// A channel is a dim of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
+/// A channel is a dimension of a KV head, number kv_head * head_dim + dim; there are kv_heads * head_dim of them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_c8_shape {
@@ -47,7 +47,7 @@ pub struct mnnkv_c8_shape {
     pub kv_heads: u32,
     /// Elements per head and token, at least 1.
     pub head_dim: u32,
-    /// Any number; 0 is legal.
+    /// Tokens; 0 is legal.
     pub tokens: u32,
     /// Must be 0.
     pub reserved: [u32; 2],
@@ -64,9 +64,9 @@ const _: () = assert!(size_of::<mnnkv_c8_shape>() == 32);
 ///   code  = clamp(rint(value / scale + offset), -128, 127)
 ///   value = (code - offset) * scale
 ///
-/// in f32, rounded to nearest with ties to even. Scales are finite and at least 2^-100, offsets are integers from -128
-/// to 127 (0 in symmetric files); anything else is INVALID_ARGUMENT and the message names the channel. Where a file has
-/// one scale for all channels, repeat it.
+/// in f32, rounded to nearest with ties to even. Scales are finite and at least 2^-100. Offsets are integers from -128
+/// to 127, and 0 in symmetric files. Other values are INVALID_ARGUMENT, and the message names the channel. Repeat a
+/// scale that a file has once for all channels.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_c8_scales {
@@ -87,28 +87,27 @@ unsafe impl Sized32 for mnnkv_c8_scales {
     const MIN: usize = size_of::<mnnkv_c8_scales>();
 }
 
-/// What values lose on the way to int8 and back. Set struct_size before the call; the fields it covers are written.
+/// Errors of values that became codes and values again. Set struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_c8_figures {
     /// sizeof(mnnkv_c8_figures)
     pub struct_size: u32,
-    /// The channel whose root mean square difference is the largest; the first of equals.
+    /// The channel with the largest root mean square error; the first of equals.
     pub worst_channel: u32,
     /// Values compared.
     pub elements: u64,
-    /// Values beyond the range of codes. Their error has no bound; all others are off by half a scale at most, and
-    /// by their rounding to the element type.
+    /// Values outside the range of codes; their error is unbounded. The error of all others is at most half a scale and
+    /// the rounding to the element type.
     pub saturated: u64,
     /// The largest absolute difference.
     pub max_abs_error: f64,
-    /// The root of the mean square difference.
+    /// The root mean square difference.
     pub rms_error: f64,
-    /// That over the root of the mean square value; 0 where nothing differs, infinite where all values are 0 and some
-    /// restored one is not.
+    /// rms_error over the root mean square value; 0 if nothing differs, infinite if all values are 0 and a restored one
+    /// is not.
     pub relative_rms_error: f64,
-    /// The cosine of the angle between values and restored values; 1 where nothing differs, 0 where one side is all
-    /// zeros or infinite.
+    /// The cosine between values and restored values; 1 if nothing differs, 0 if one side is all zeros or infinite.
     pub cosine_similarity: f64,
     /// Written as 0.
     pub reserved: [u32; 2],
@@ -181,8 +180,7 @@ unsafe fn scales<'a>(
     Ok(Given { scales, places: [(given.scale.cast(), bytes, "scale"), (given.offset.cast(), bytes, "offset")] })
 }
 
-/// Begins calibration: no range of the channels holds anything. min, max: one number per channel (+inf and -inf, the
-/// ranges of nothing). Any thread.
+/// Writes empty ranges, +inf and -inf, to begin a calibration. min, max: one number per channel. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_ranges_clear(channels: usize, min: *mut f32, max: *mut f32) -> mnnkv_status {
     guard(|| {
@@ -202,13 +200,13 @@ unsafe fn ranges_mut<'a>(channels: usize, min: *mut f32, max: *mut f32) -> Resul
     unsafe { Ok((pointer::output(min, channels, "min")?, pointer::output(max, channels, "max")?)) }
 }
 
-/// Widens the ranges of channels by a batch of K or of V, as it goes into the cache (K after RoPE).
+/// Widens the ranges of all channels by a batch of K or of V as it enters the cache (K after RoPE).
 ///
-/// values: values_len bytes, those of the shape. min, max: kv_heads * head_dim numbers each, changed in place. Call it
-/// with every batch: in any order and any split the ranges come out the same, and those of several threads are merged
-/// by taking the lesser min and the greater max of each channel.
-/// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
-/// that of the shape, a range that is neither cleared nor finite; no range has changed then. Any thread.
+/// values: values_len bytes. min, max: kv_heads * head_dim numbers each, changed in place. The result does not depend
+/// on the order or the size of batches. Ranges of several threads merge by the lesser min and the greater max of each
+/// channel. Nothing has changed on failure. Any thread.
+/// INVALID_ARGUMENT: if a value is NaN or infinite (the message names token and channel), values_len is not that of the
+///   shape, or a range is neither empty nor finite.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_ranges_update(
     shape: *const mnnkv_c8_shape,
@@ -231,16 +229,17 @@ pub unsafe extern "C" fn mnnkv_c8_ranges_update(
     })
 }
 
-/// Makes scales and offsets of what calibration saw.
+/// Computes scales and offsets from ranges.
 ///
 ///   lo = min(min, 0), hi = max(max, 0), in f32
 ///   MNNKV_C8_SYMMETRIC    scale = max(-lo, hi) / 127      offset = 0
 ///   MNNKV_C8_ASYMMETRIC   scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
 ///
-/// and no scale below 2^-23. dtype: the element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32; scales are
-/// rounded to it, as files in that type hold them, and written as f32. min, max, scale, offset: channels numbers each.
-/// INVALID_ARGUMENT: another symmetry or dtype, a channel of which nothing was observed, or one whose scale overflows
-/// dtype (the message names it); nothing is written then. Any thread.
+/// The least scale is 2^-23. dtype: element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32. Scales are rounded
+/// to it, as files of that type hold them, and written as f32. min, max, scale, offset: channels numbers each. Nothing
+/// is written on failure. Any thread.
+/// INVALID_ARGUMENT: if symmetry or dtype is another number, a range is empty, or a scale overflows dtype; the message
+///   names the channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_parameters(
     min: *const f32,
@@ -273,13 +272,13 @@ pub unsafe extern "C" fn mnnkv_c8_parameters(
     })
 }
 
-/// Turns values into codes.
+/// Converts values to codes.
 ///
-/// values: values_len bytes, those of the shape. codes: room for codes_cap codes; kv_heads * head_dim * tokens are
-/// written. Values beyond the range of codes saturate, infinities too; NaN gets the code of 0. Codes do not depend on
-/// the CPU.
-/// INVALID_ARGUMENT: values_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: codes_cap;
-/// mnnkv_last_error says what is needed. Any thread.
+/// values: values_len bytes. codes: room for codes_cap codes; kv_heads * head_dim * tokens are written. Values outside
+/// the range of codes saturate, infinities included; NaN becomes the code of 0. Codes do not depend on the CPU. Any
+/// thread.
+/// INVALID_ARGUMENT: if values_len is not that of the shape, or a scale is invalid.
+/// BUFFER_TOO_SMALL: if codes_cap is too small; mnnkv_last_error has the required codes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_quantize(
     shape: *const mnnkv_c8_shape,
@@ -308,13 +307,13 @@ pub unsafe extern "C" fn mnnkv_c8_quantize(
     })
 }
 
-/// Turns codes into values.
+/// Converts codes to values.
 ///
-/// codes: codes_len codes, those of the shape. values: room for values_cap bytes, of which the shape's are written,
-/// rounded to its dtype. A product beyond the largest number of the dtype becomes infinite (F16: with scales over 256).
-/// Values do not depend on the CPU.
-/// INVALID_ARGUMENT: codes_len is not that of the shape, or bad scales. BUFFER_TOO_SMALL: values_cap; mnnkv_last_error
-/// says what is needed. Any thread.
+/// codes: codes_len codes. values: room for values_cap bytes; those of the shape are written, rounded to its dtype.
+/// Products above the range of dtype become infinite (F16: with scales over 256). Values do not depend on the CPU. Any
+/// thread.
+/// INVALID_ARGUMENT: if codes_len is not that of the shape, or a scale is invalid.
+/// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_last_error has the required bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_dequantize(
     shape: *const mnnkv_c8_shape,
@@ -343,10 +342,10 @@ pub unsafe extern "C" fn mnnkv_c8_dequantize(
     })
 }
 
-/// Turns values into codes and back and says what that costs. values: values_len bytes, those of the shape. Set
-/// figures->struct_size first.
-/// INVALID_ARGUMENT: NaN or infinity among the values (the message names token and channel), values_len that is not
-/// that of the shape, or bad scales. Any thread.
+/// Converts values to codes and back and measures the error. values: values_len bytes. Set figures->struct_size first.
+/// Any thread.
+/// INVALID_ARGUMENT: if a value is NaN or infinite (the message names token and channel), values_len is not that of the
+///   shape, or a scale is invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_measure(
     shape: *const mnnkv_c8_shape,
@@ -400,14 +399,14 @@ impl DenseRows {
     }
 }
 
-/// Copies tokens begin .. begin + count out of a packed cache as codes, as mnnkv_kv_gather and mnnkv_c8_quantize
-/// would together.
+/// Copies tokens begin .. begin + count of a packed cache as codes: mnnkv_kv_gather, then mnnkv_c8_quantize.
 ///
 /// key, value: the buffers of the layout. key_scales, value_scales: of kv_heads * head_dim channels each. key_codes,
-/// value_codes: [head][token][dim], kv_heads * count * head_dim codes each; cap_each is the capacity of each. Takes
-/// memory for the values of the range while it works.
-/// INVALID_ARGUMENT: the range is not inside max_tokens, or bad scales. BUFFER_TOO_SMALL: cap_each; mnnkv_last_error
-/// says what is needed. OUT_OF_MEMORY. Any thread, also on the same cache as long as nobody writes it.
+/// value_codes: [head][token][dim], kv_heads * count * head_dim codes each; cap_each is the capacity of each. The call
+/// allocates the values of the range. Any thread, also several on one cache without a writer.
+/// INVALID_ARGUMENT: if the range exceeds max_tokens, or a scale is invalid.
+/// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the required codes.
+/// OUT_OF_MEMORY: if the values of the range cannot be allocated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_gather(
     layout: *const mnnkv_layout,
@@ -457,14 +456,14 @@ pub unsafe extern "C" fn mnnkv_c8_gather(
     })
 }
 
-/// Writes codes as values into tokens begin .. begin + count of a packed cache, as mnnkv_c8_dequantize and
-/// mnnkv_kv_scatter would together.
+/// Writes codes as values into tokens begin .. begin + count of a packed cache: mnnkv_c8_dequantize, then
+/// mnnkv_kv_scatter.
 ///
-/// key_codes, value_codes: [head][token][dim], len_each codes in each, exactly those of the range. key_scales,
-/// value_scales: of kv_heads * head_dim channels each. Padding and other tokens are untouched. Takes memory for the
-/// values of the range while it works.
-/// INVALID_ARGUMENT: the range is not inside max_tokens, len_each, or bad scales; OUT_OF_MEMORY. The cache has not
-/// changed then. One thread per cache.
+/// key_codes, value_codes: [head][token][dim], len_each codes each, exactly those of the range. key_scales,
+/// value_scales: of kv_heads * head_dim channels each. Padding and other tokens stay unchanged. The call allocates the
+/// values of the range. The cache is unchanged on failure. One thread per cache.
+/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each is not that of the range, or a scale is invalid.
+/// OUT_OF_MEMORY: if the values of the range cannot be allocated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_scatter(
     layout: *const mnnkv_layout,

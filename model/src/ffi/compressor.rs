@@ -12,16 +12,17 @@ use mnnkv::status::{Error, Result, bail, error};
 use mnnkv::sys::memory;
 use std::ffi::{c_char, c_void};
 
-/// mnnkv_compressor_options::segments: the tokens behind the image.
+/// mnnkv_compressor_options::segments: the tokens after the image.
 pub const MNNKV_SEGMENT_TEXT: u32 = 1;
-/// mnnkv_compressor_options::segments: the image at the start.
+/// mnnkv_compressor_options::segments: the image at the start of the cache.
 pub const MNNKV_SEGMENT_IMAGE: u32 = 2;
 
 /// A learned compressor of KV caches (FastCache, arXiv 2503.08461): a handle from mnnkv_compressor_open or _create.
+/// Immutable; its functions may run on several threads at once, on different caches.
 ///
-/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model, which turn the K, and
-/// the V, of compression_factor neighbouring tokens of a head into that of one. It is run once, after the prompt: the
-/// cache becomes shorter, and stays lossy. Tokens that are generated then are appended as ever.
+/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model. They turn the K, and
+/// the V, of compression_factor neighbouring tokens of a head into those of one token. A host runs them once, after the
+/// prompt. The cache becomes shorter and stays lossy; later tokens are appended as usual.
 ///
 ///   mnnkv_compressor* file = NULL;
 ///   uint32_t old_len = 0, new_len = 0;
@@ -29,29 +30,27 @@ pub const MNNKV_SEGMENT_IMAGE: u32 = 2;
 ///       mnnkv_compressor_run_caches(file, 0, NULL, caches, layers, &old_len, &new_len) == MNNKV_OK) { ... }
 ///   mnnkv_compressor_destroy(file);
 ///
-/// The prompt may begin with an image (image_kv_len tokens), which has networks of its own where the file has 12 blocks
-/// per layer; with 6 it stays as it is. Image and text are compressed apart: floor(length / factor) groups become as
-/// many tokens, and the tokens that are left over follow them unchanged. A segment of fewer groups than min_seq_len
-/// stays as it is. So the new length is the same for all layers: mnnkv_compressor_new_len.
+/// The prompt may begin with an image of image_kv_len tokens. With 12 blocks per layer the image has networks of its
+/// own; with 6 it stays unchanged. Image and text are compressed separately: floor(length / factor) groups become as
+/// many tokens, and the remaining tokens follow them unchanged. A segment of fewer groups than min_seq_len stays
+/// unchanged. All layers have the same new length: mnnkv_compressor_new_len.
 ///
-/// Positions: compressed keys have no positions of their own, they are made of keys after RoPE. Which position the next
-/// token has, the caller decides, as the model was trained: LLaVA's compressor for positions that go on at the new
-/// length, MiniCPM-V's for those that go on at the original length. Attention sees the new length in both.
-///
-/// A handle never changes: its functions may run on several threads at once, on different caches.
+/// Positions: compressed keys are made of keys after RoPE and have no positions of their own. The position of the next
+/// token depends on the training of the model: LLaVA's compressor continues at the new length, MiniCPM-V's at the
+/// original length. Attention sees the new length in both cases.
 pub struct mnnkv_compressor(Compressor);
 
-/// What a weights file says of itself. Set struct_size before the call; the fields it covers are written.
+/// The header of a weights file. Set struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_compressor_info {
     /// sizeof(mnnkv_compressor_info)
     pub struct_size: u32,
-    /// MNNKV_DTYPE_F16, BF16 or F32: of the weights in the file. Caches may have another type.
+    /// MNNKV_DTYPE_F16, BF16 or F32: element type of the weights in the file. Caches may have another one.
     pub dtype: u32,
     /// Layers of the model.
     pub layers: u32,
-    /// 12, or 6 when there are no networks for images.
+    /// 12, or 6 without networks for images.
     pub blocks_per_layer: u32,
     /// Elements per head and token of the caches that it compresses.
     pub head_dim: u32,
@@ -59,19 +58,19 @@ pub struct mnnkv_compressor_info {
     pub compression_factor: u32,
     /// Groups that a segment must have to be compressed.
     pub min_seq_len: u32,
-    /// KV heads as the converter was told, mostly 0: the networks serve any number.
+    /// KV heads as the converter wrote them, mostly 0: the networks apply to any number.
     pub num_heads: u32,
-    /// head_dim as the file's header has it; another one than head_dim where a converter guessed it.
+    /// head_dim of the header; differs from head_dim where a converter guessed it.
     pub header_head_dim: u32,
-    /// Elements that enter a network, compression_factor * head_dim.
+    /// Inputs of a network, compression_factor * head_dim.
     pub hidden_size: u32,
-    /// Bytes of metadata in the file, which the library ignores.
+    /// Bytes of metadata in the file; ignored.
     pub metadata_bytes: u32,
-    /// Sentences in mnnkv_compressor_notes.
+    /// Sentences of mnnkv_compressor_notes.
     pub notes: u32,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// Bytes behind the last block, which the library ignores.
+    /// Bytes after the last block; ignored.
     pub trailing_bytes: u64,
     /// 0.
     pub reserved: [u32; 4],
@@ -107,19 +106,19 @@ unsafe impl Sized32 for mnnkv_compressor_block_info {
 }
 const _: () = assert!(size_of::<mnnkv_compressor_block_info>() == 32);
 
-/// How caches are compressed. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+/// Options of a compression. Zero every field, then set struct_size. NULL means all zeros.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct mnnkv_compressor_options {
     /// sizeof(mnnkv_compressor_options)
     pub struct_size: u32,
-    /// Tokens that become one; 0 or 1 = as the file says. A file has one factor: any other is INVALID_ARGUMENT.
+    /// Tokens that become one; 0 or 1 = the factor of the file. Any other factor is INVALID_ARGUMENT.
     pub factor: u32,
     /// Groups that a segment must have to be compressed; 0 = as the file says.
     pub min_seq_len: u32,
-    /// Tokens at the start of the cache that are an image's; more than there are means all.
+    /// Image tokens at the start of the cache; values above the length mean all.
     pub image_kv_len: u32,
-    /// MNNKV_SEGMENT_TEXT, MNNKV_SEGMENT_IMAGE or both: the segments that are compressed; 0 = both.
+    /// Segments to compress: MNNKV_SEGMENT_TEXT, MNNKV_SEGMENT_IMAGE or both; 0 = both.
     pub segments: u32,
     /// Must be 0.
     pub reserved: [u32; 3],
@@ -183,15 +182,16 @@ pub(super) unsafe fn with(
     })
 }
 
-/// Reads a weights file. path: UTF-8, terminated by a zero; links are followed. The file is read through, its weights
-/// are kept in memory in the file's type, and it is closed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
-/// given to mnnkv_compressor_destroy.
-///
-/// The reader is strict: what it takes, mnnkv_compressor_run can compute. CORRUPT: the file is of another
-/// kind, or cut off; counts, shapes or flags do not fit together; a weight is not finite. UNSUPPORTED: another version
-/// or element type of the format; another ABI. The message has the offset and the field, and names blocks by layer,
-/// number and what they are for (tk, tv, ik, iv: text or image, K or V). NOT_FOUND: there is no file of this name. IO:
-/// it cannot be read. INVALID_ARGUMENT: path is no file. Any thread.
+/// Reads a weights file. path: UTF-8, zero-terminated; links are followed. The weights stay in memory in the type of
+/// the file, and the file is closed. abi_version: MNNKV_ABI_VERSION. out: the handle; mnnkv_compressor_destroy frees
+/// it. Messages have the offset and the field, and name blocks by layer, number and network (tk, tv, ik, iv: text or
+/// image, K or V). Any thread.
+/// CORRUPT: if the file has another format or is cut off, counts, shapes or flags contradict each other, or a weight is
+///   not finite.
+/// UNSUPPORTED: if the version or element type of the file is not supported, or the ABI differs.
+/// NOT_FOUND: if no file has this name.
+/// INVALID_ARGUMENT: if path is not a file.
+/// IO: if reading fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_open(
     path: *const c_char,
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn mnnkv_compressor_open(
     }
 }
 
-/// As mnnkv_compressor_open, of a file of len bytes in memory. Its weights are copied: bytes may go after the call.
+/// As mnnkv_compressor_open, of a file of len bytes in memory. bytes is not retained.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_create(
     bytes: *const c_void,
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn mnnkv_compressor_create(
     unsafe { create(abi_version, out, || Compressor::read(pointer::input_bytes(bytes, len, "bytes")?)) }
 }
 
-/// Frees a compressor. NULL is ignored. No other call may be under way.
+/// Frees the handle. NULL is ignored. No other call on the handle may run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_destroy(compressor: *mut mnnkv_compressor) {
     if compressor.is_null() {
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn mnnkv_compressor_destroy(compressor: *mut mnnkv_compres
     });
 }
 
-/// What the file says of itself. Set info->struct_size first. Any thread.
+/// Writes the header of the file. Set info->struct_size first. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_get_info(
     compressor: *const mnnkv_compressor,
@@ -265,11 +265,11 @@ pub unsafe extern "C" fn mnnkv_compressor_get_info(
     }
 }
 
-/// What is odd about the file but no error, one sentence per line: reserved bytes that are not 0, metadata, bytes
-/// behind the last block, a head_dim that a converter guessed.
+/// Writes oddities of the file that are no errors, one sentence per line: reserved bytes other than 0, metadata, bytes
+/// after the last block, a guessed head_dim.
 ///
-/// text: room for cap bytes. len: the length of the text with the zero at its end; 1 when there is nothing to say.
-/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+/// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_notes(
     compressor: *const mnnkv_compressor,
@@ -287,8 +287,9 @@ pub unsafe extern "C" fn mnnkv_compressor_notes(
     }
 }
 
-/// What one block of the file is. block: 0 to blocks_per_layer - 1; 3 each for tk, tv, ik and iv. Set info->struct_size
-/// first. INVALID_ARGUMENT: there is no such layer or block. Any thread.
+/// Writes the shape and place of one block. block: 0 to blocks_per_layer - 1; three each for tk, tv, ik and iv. Set
+/// info->struct_size first. Any thread.
+/// INVALID_ARGUMENT: if layer or block does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_get_block_info(
     compressor: *const mnnkv_compressor,
@@ -317,8 +318,9 @@ pub unsafe extern "C" fn mnnkv_compressor_get_block_info(
     }
 }
 
-/// How long a cache of kv_len tokens becomes: kv_len itself when nothing would be compressed. options: NULL = as the
-/// file says. INVALID_ARGUMENT: a factor that is not that of the file, unknown segments. Any thread.
+/// Writes the length of a cache of kv_len tokens after compression; kv_len itself if nothing is compressed. options:
+/// NULL = the defaults of the file. Any thread.
+/// INVALID_ARGUMENT: if options->factor is not that of the file, or options->segments has unknown bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_new_len(
     compressor: *const mnnkv_compressor,
@@ -339,14 +341,15 @@ pub unsafe extern "C" fn mnnkv_compressor_new_len(
 
 /// Compresses one layer of dense rows [head][token][dim].
 ///
-/// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in the byte order of the machine. key, value: kv_heads *
-/// kv_len * head_dim elements each. key_out, value_out: kv_heads * new_len * head_dim elements each (new_len:
-/// mnnkv_compressor_new_len says it beforehand); cap_each is the capacity of each in bytes. Rows that are not
-/// compressed are copied. Weights are rounded to dtype, sums are f32, and each linear layer's result is rounded to
-/// dtype once: the same bytes on every machine. options: NULL = as the file says. INVALID_ARGUMENT: no such layer, or a
-/// result that is not finite in dtype (the message names head and tokens). BUFFER_TOO_SMALL: cap_each; *new_len is
-/// written, mnnkv_last_error says how many bytes are needed. UNSUPPORTED: another dtype, or one too small for a weight.
-/// Otherwise nothing is written on failure. Any thread.
+/// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in native byte order. key, value: kv_heads * kv_len *
+/// head_dim elements each. key_out, value_out: kv_heads * new_len * head_dim elements each; mnnkv_compressor_new_len
+/// returns new_len beforehand. cap_each: capacity of each in bytes. Uncompressed rows are copied. Weights are rounded
+/// to dtype, sums are f32, and the result of each linear layer is rounded to dtype once: equal bytes on every machine.
+/// options: NULL = the defaults of the file. Nothing is written on failure, except new_len on BUFFER_TOO_SMALL. Any
+/// thread.
+/// INVALID_ARGUMENT: if layer does not exist, or a result is not finite in dtype; the message names head and tokens.
+/// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_last_error has the required bytes.
+/// UNSUPPORTED: if dtype is another type, or a weight exceeds its range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_run(
     compressor: *const mnnkv_compressor,

@@ -9,20 +9,20 @@ use mnnkv::layout::Layout;
 use mnnkv::status::{Error, Result, bail};
 use mnnkv::sys::memory;
 
-/// Compresses the packed caches of n_layers neighbouring layers in place: all of a model's, or those of one device.
+/// Compresses the packed caches of n_layers neighbouring layers in place: those of a model, or of one device.
 ///
-/// caches: the cache of layer first_layer + i is caches[i]; all have the same struct_size (they lie so many bytes
-/// apart) and kv_len. Layouts may differ in packing, but have the head_dim of the file; K and V of a cache have one
-/// type, F16, BF16 or F32. options: NULL = as the file says. old_len, new_len: tokens before and after; kv_len of
-/// every cache becomes new_len. What lies behind it in the buffers is not cleared: mnnkv_kv_release gives that memory
-/// back.
+/// caches: caches[i] belongs to layer first_layer + i. All have the same struct_size, which is their distance in bytes,
+/// and the same kv_len. Layouts may differ in packing; head_dim is that of the file, and K and V of a cache have one
+/// type: F16, BF16 or F32. options: NULL = the defaults of the file. old_len, new_len: tokens before and after; kv_len
+/// of every cache becomes new_len. Bytes after it are not cleared: mnnkv_kv_release returns that memory.
 ///
-/// All layers are computed, into memory of the call (the compressed rows of all layers), before the first one is
-/// written: on any failure no byte of any cache and no kv_len has changed.
-/// INVALID_ARGUMENT: layers that the file does not have, caches of different kv_len, buffers that overlap, a layout
-/// that does not fit, or a result that is not finite. UNSUPPORTED: a quantised cache, K and V of different types, a
-/// type too small for a weight. One thread per cache; a session's or store's compressed tokens must be restored first,
-/// and their blocks are no longer the cache's afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
+/// All layers are computed before the first one is written: on failure no byte and no kv_len has changed. The call
+/// allocates the compressed rows of all layers. One thread per cache. Stored tokens must be restored first, and their
+/// blocks must be dropped afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
+/// INVALID_ARGUMENT: if a layer does not exist in the file, kv_len differs between caches, buffers overlap, a layout
+///   does not fit, or a result is not finite.
+/// UNSUPPORTED: if a cache is quantised, K and V have different types, or a weight exceeds the range of the type.
+/// OUT_OF_MEMORY: if the rows cannot be allocated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_run_caches(
     compressor: *const mnnkv_compressor,

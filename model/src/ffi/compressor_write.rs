@@ -10,13 +10,13 @@ use mnnkv::sys::memory;
 use std::borrow::Cow;
 use std::ffi::{c_char, c_void};
 
-/// What the header of a weights file is to say. There are no defaults: NULL is INVALID_ARGUMENT, and 0 means 0.
+/// The header of a new weights file. There are no defaults: NULL is INVALID_ARGUMENT, and 0 means 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_compressor_header {
     /// sizeof(mnnkv_compressor_header)
     pub struct_size: u32,
-    /// MNNKV_DTYPE_F16, BF16 or F32: of the weights in the file.
+    /// MNNKV_DTYPE_F16, BF16 or F32: element type of the weights in the file.
     pub dtype: u32,
     /// Layers of the model, at least 1.
     pub layers: u32,
@@ -44,11 +44,11 @@ const _: () = assert!(size_of::<mnnkv_compressor_header>() == 48);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_compressor_linear {
-    /// Elements that leave it.
+    /// Outputs.
     pub rows: u32,
-    /// Elements that enter it.
+    /// Inputs.
     pub cols: u32,
-    /// rows * cols numbers: row after row.
+    /// rows * cols numbers, row-major.
     pub weight: *const f32,
     /// rows numbers, or NULL for none.
     pub bias: *const f32,
@@ -108,15 +108,16 @@ unsafe fn weights<'a>(
     Ok(Weights { dtype, num_heads, head_dim, factor, min_seq_len, layers: all })
 }
 
-/// Writes weights as a file for mnnkv_compressor_open, and InfiniLM.
+/// Writes weights as a file for mnnkv_compressor_open and InfiniLM.
 ///
 /// linears: n_linears = layers * blocks_per_layer linear layers, layer by layer; in a layer tk, tv, ik and iv (text or
 /// image, K or V), the first, second and third linear layer of each. The first has compression_factor * head_dim
-/// columns, the last head_dim rows, and each as many columns as the one before has rows. Numbers are rounded to nearest
-/// even. path: UTF-8, terminated by a zero. The file is complete or not there: one of that name stays what it is until
-/// the new one is on the disk.
-/// INVALID_ARGUMENT: shapes that do not fit together, or a number that is not finite in dtype (65520 in F16, say); the
-/// message names layer, block and index. NOT_FOUND, IO: there is no such folder, or it cannot be written. Any thread.
+/// columns, the last head_dim rows, and the rows of each are the columns of the next. Numbers are rounded to nearest
+/// even. path: UTF-8, zero-terminated. The file replaces one of the same name once it is complete on disk. Any thread.
+/// INVALID_ARGUMENT: if shapes contradict each other, or a number is not finite in dtype (65520 in F16); the message
+///   names layer, block and index.
+/// NOT_FOUND: if the folder does not exist.
+/// IO: if writing fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_write_file(
     header: *const mnnkv_compressor_header,
@@ -131,8 +132,8 @@ pub unsafe extern "C" fn mnnkv_compressor_write_file(
     })
 }
 
-/// As mnnkv_compressor_write_file, to memory. dst: room for cap bytes. len: bytes of the file. BUFFER_TOO_SMALL: *len
-/// is what is needed. Any thread.
+/// As mnnkv_compressor_write_file, to memory. dst: room for cap bytes. len: bytes of the file. Any thread.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_write(
     header: *const mnnkv_compressor_header,

@@ -12,17 +12,17 @@ use std::ffi::{c_char, c_void};
 
 /// mnnkv_msmodelslim_linear_info::tag: not quantised.
 pub const MNNKV_MSMODELSLIM_FLOAT: u32 = 1;
-/// mnnkv_msmodelslim_linear_info::tag: weights in 8 bits.
+/// mnnkv_msmodelslim_linear_info::tag: 8-bit weights.
 pub const MNNKV_MSMODELSLIM_W8A16: u32 = 2;
-/// mnnkv_msmodelslim_linear_info::tag: weights and inputs in 8 bits, one scale for all inputs.
+/// mnnkv_msmodelslim_linear_info::tag: 8-bit weights and inputs, one scale for all inputs.
 pub const MNNKV_MSMODELSLIM_W8A8: u32 = 3;
-/// mnnkv_msmodelslim_linear_info::tag: as W8A8, of sparse weights.
+/// mnnkv_msmodelslim_linear_info::tag: W8A8 with sparse weights.
 pub const MNNKV_MSMODELSLIM_W8A8S: u32 = 4;
-/// mnnkv_msmodelslim_linear_info::tag: weights in 8 bits, scales of inputs found at run time.
+/// mnnkv_msmodelslim_linear_info::tag: 8-bit weights, scales of inputs computed at run time.
 pub const MNNKV_MSMODELSLIM_W8A8_DYNAMIC: u32 = 5;
-/// mnnkv_msmodelslim_linear_info::tag: what W8A8 and W8A8_DYNAMIC need, both.
+/// mnnkv_msmodelslim_linear_info::tag: the tensors of both W8A8 and W8A8_DYNAMIC.
 pub const MNNKV_MSMODELSLIM_W8A8_MIX: u32 = 6;
-/// mnnkv_msmodelslim_linear_info::tag: another type of the format, which the library lists and does not read.
+/// mnnkv_msmodelslim_linear_info::tag: another type of the format; listed, not read.
 pub const MNNKV_MSMODELSLIM_OTHER: u32 = 7;
 
 /// mnnkv_msmodelslim_linear_info::granularity: not quantised.
@@ -42,28 +42,28 @@ pub const MNNKV_MSMODELSLIM_NORMS: u32 = 2;
 pub const MNNKV_MSMODELSLIM_KV_LAYERS: u32 = 3;
 
 /// A directory of quantised weights as msmodelslim writes them, open for reading: a handle from mnnkv_msmodelslim_open.
+/// Immutable; its functions may run on several threads at once.
 ///
-/// It holds the headers, not the tensors: those are read in pieces when they are asked for, and never mapped, so that a
-/// file that shrinks gives IO. Functions name linears, norms and KV layers by their numbers from 0 on: linears and
-/// norms in the order of their names, KV layers in the order of their layers. mnnkv_msmodelslim_get_info says how many
-/// there are. A handle never changes: its functions may run on several threads at once.
+/// The handle holds headers, not tensors. Tensors are read in pieces on demand and never mapped; a file that shrinks is
+/// IO. Linears, norms and KV layers have numbers from 0 on: linears and norms in the order of their names, KV layers in
+/// the order of their layers. mnnkv_msmodelslim_get_info returns their counts.
 pub struct mnnkv_msmodelslim(Model);
 
-/// A directory as a whole. Set struct_size before the call; the fields it covers are written.
+/// A directory. Set struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_msmodelslim_info {
     /// sizeof(mnnkv_msmodelslim_info)
     pub struct_size: u32,
-    /// 1 when KV scales are declared: kv_cache_type or kv_quant_type.
+    /// 1 if kv_cache_type or kv_quant_type declares KV scales.
     pub kv_declared: u32,
-    /// Weights with two dimensions, those that are not quantised included.
+    /// Weights of two dimensions, unquantised ones included.
     pub linears: u64,
     /// Norms.
     pub norms: u64,
     /// Layers with KV scales.
     pub kv_layers: u64,
-    /// Files with weights.
+    /// Weight files.
     pub weight_files: u64,
     /// Bytes of all tensors.
     pub bytes: u64,
@@ -77,7 +77,7 @@ unsafe impl Sized32 for mnnkv_msmodelslim_info {
 }
 const _: () = assert!(size_of::<mnnkv_msmodelslim_info>() == 56);
 
-/// A linear. Set struct_size before the call; the fields it covers are written.
+/// A linear. Set struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_msmodelslim_linear_info {
@@ -87,13 +87,13 @@ pub struct mnnkv_msmodelslim_linear_info {
     pub tag: u32,
     /// MNNKV_SCALE_*.
     pub granularity: u32,
-    /// 1 when there is a float bias. With W8A8, W8A8S and W8A8_MIX quant_bias contains it already.
+    /// 1 if a float bias exists. quant_bias of W8A8, W8A8S and W8A8_MIX includes it.
     pub bias: u32,
     /// Rows: outputs.
     pub n: u64,
     /// Columns: inputs.
     pub k: u64,
-    /// Columns with one scale; 0 unless there are groups.
+    /// Columns per scale; 0 without groups.
     pub group_size: u64,
     /// Bytes of all its tensors.
     pub bytes: u64,
@@ -124,15 +124,16 @@ fn count(value: u64, name: &str) -> Result<usize> {
     }
 }
 
-/// Checks the directory at path (UTF-8, zero-terminated) and reports everything that is wrong with it as JSON:
-/// {"errors": 1, "warnings": 0, "findings": [{"severity": "error", "kind": "missing_tensor", "tensor": "...", "file":
-/// "...", "text": "..."}, ...]}. An error is what cannot be used or gives wrong numbers, a warning what other readers
-/// may refuse or read otherwise; the words of kind are stable. Files, names, types, shapes, and every number of scales,
-/// offsets and codes are checked; tensors are read once, in pieces. A directory that is broken, or not there, is no
-/// failure of the call: the report says so.
+/// Checks the directory at path (UTF-8, zero-terminated) and writes all findings as JSON: {"errors": 1, "warnings": 0,
+/// "findings": [{"severity": "error", "kind": "missing_tensor", "tensor": "...", "file": "...", "text": "..."}, ...]}.
+/// An error makes the directory unusable or its numbers wrong. A warning marks content that other readers may refuse or
+/// read differently. The words of kind are stable. The check covers files, names, types, shapes, and every number of
+/// scales, offsets and codes; it reads tensors once, in pieces. A broken or missing directory is a finding, not a
+/// failure of the call.
 ///
-/// text: room for cap bytes. len: the length of the text with the zero at its end. BUFFER_TOO_SMALL: *len is what is
-/// needed; the next call reads everything again, so begin with room for a report, such as 64 KiB. Any thread.
+/// text: room for cap bytes. len: length of the text with its terminating zero. Any thread.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length. The next call reads everything again: begin with
+///   64 KiB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_check_json(
     path: *const c_char,
@@ -149,12 +150,13 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_check_json(
     })
 }
 
-/// Opens the directory at path (UTF-8, zero-terminated). abi_version: MNNKV_ABI_VERSION. out: the handle, to be given
-/// to mnnkv_msmodelslim_destroy.
-///
-/// NOT_FOUND: no such directory, or no weights or description in it. INVALID_ARGUMENT: path is no directory, or several
-/// files could be its description or index. CORRUPT: a document or a file's header is broken; a layer that is broken is
-/// an error only when it is used. IO: something cannot be read. UNSUPPORTED: another ABI. Any thread.
+/// Opens the directory at path (UTF-8, zero-terminated). abi_version: MNNKV_ABI_VERSION. out: the handle;
+/// mnnkv_msmodelslim_destroy frees it. A broken layer fails only when it is used. Any thread.
+/// NOT_FOUND: if the directory, its weights or its description does not exist.
+/// INVALID_ARGUMENT: if path is not a directory, or several files could be its description or index.
+/// CORRUPT: if a JSON document or the header of a file is malformed.
+/// IO: if reading fails.
+/// UNSUPPORTED: if the ABI differs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_open(
     path: *const c_char,
@@ -170,7 +172,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_open(
     })
 }
 
-/// Closes a directory. NULL is ignored. No other call may be under way.
+/// Frees the handle. NULL is ignored. No other call on the handle may run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_destroy(model: *mut mnnkv_msmodelslim) {
     if model.is_null() {
@@ -183,7 +185,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_destroy(model: *mut mnnkv_msmodelslim
     });
 }
 
-/// How many linears, norms and KV layers there are. Set info->struct_size first.
+/// Writes the counts of linears, norms and KV layers. Set info->struct_size first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_get_info(
     model: *const mnnkv_msmodelslim,
@@ -208,13 +210,12 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_info(
     }
 }
 
-/// Everything that is in the directory, as JSON: an object with model_quant_type, version, group_size, kv_cache_type,
-/// bytes, and the lists linears (name, tag, n, k, granularity, group_size, bias, bytes, error), norms (name, len, bias,
-/// smoothed, error) and kv (prefix, layer, key_channels, value_channels, error). What cannot be used has a text in
-/// error.
+/// Writes the contents of the directory as a JSON object: model_quant_type, version, group_size, kv_cache_type, bytes,
+/// and the lists linears (name, tag, n, k, granularity, group_size, bias, bytes, error), norms (name, len, bias,
+/// smoothed, error) and kv (prefix, layer, key_channels, value_channels, error). Unusable entries have a text in error.
 ///
-/// text: room for cap bytes. len: the length of the text with the zero at its end. BUFFER_TOO_SMALL: *len is what is
-/// needed.
+/// text: room for cap bytes. len: length of the text with its terminating zero.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
     model: *const mnnkv_msmodelslim,
@@ -231,9 +232,12 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
     }
 }
 
-/// The name of number index of list: MNNKV_MSMODELSLIM_LINEARS (without ".weight"), MNNKV_MSMODELSLIM_NORMS (the same)
-/// or MNNKV_MSMODELSLIM_KV_LAYERS (the attention module, or its merged linear). text, cap, len: as
-/// mnnkv_msmodelslim_layers_json. NOT_FOUND: the list is shorter. INVALID_ARGUMENT: another list.
+/// Writes a name. list: MNNKV_MSMODELSLIM_LINEARS or MNNKV_MSMODELSLIM_NORMS (names without ".weight"), or
+/// MNNKV_MSMODELSLIM_KV_LAYERS (the attention module, or its merged linear). text, cap, len: as in
+/// mnnkv_msmodelslim_layers_json.
+/// NOT_FOUND: if index is not below the length of the list.
+/// INVALID_ARGUMENT: if list is another number.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_name(
     model: *const mnnkv_msmodelslim,
@@ -262,7 +266,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_name(
     }
 }
 
-/// The number of the linear of this name (zero-terminated, without ".weight"). NOT_FOUND: there is none.
+/// Writes the number of the linear with this name (zero-terminated, without ".weight").
+/// NOT_FOUND: if no linear has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_find(
     model: *const mnnkv_msmodelslim,
@@ -279,7 +284,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_find(
     }
 }
 
-/// What the linear of this number is. Set info->struct_size first. NOT_FOUND: there is none.
+/// Writes one linear. Set info->struct_size first.
+/// NOT_FOUND: if the linear does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
     model: *const mnnkv_msmodelslim,
@@ -320,8 +326,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
     }
 }
 
-/// Codes of 0 .. 255 as the signed ones that files of this format have: code - 128. Their offset, less 128, and their
-/// scale go on. codes, signed_codes: n each; they may not overlap. n 0 is legal. Any thread.
+/// Converts codes 0 .. 255 to the signed codes of this format: code - 128. Subtract 128 from their offset; their scale
+/// stays. codes, signed_codes: n each, not overlapping. n 0 is legal. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, signed_codes: *mut i8) -> mnnkv_status {
     guard(|| {
@@ -334,17 +340,19 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, si
     })
 }
 
-/// Writes rows row_begin .. row_begin + rows of a linear's weight as numbers: rows * k elements of dtype
-/// (MNNKV_DTYPE_F16, BF16 or F32), row-major, rounded to nearest even from fp32.
+/// Writes rows row_begin .. row_begin + rows of a linear's weight as rows * k numbers of dtype (MNNKV_DTYPE_F16, BF16
+/// or F32), row-major, rounded to nearest even from fp32.
 ///
-/// W8A16, W8A8_DYNAMIC, W8A8_MIX: (code - weight_offset) * weight_scale. W8A8, W8A8S: code * weight_scale where the
-/// file has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. Memory during the call: a byte
-/// for each code, so take some rows at a time.
-/// out: room for out_bytes bytes, in the byte order of the machine; needs no alignment. rows 0 is legal. NOT_FOUND: no
-/// such linear. INVALID_ARGUMENT: rows that it does not have, or another dtype. BUFFER_TOO_SMALL: out_bytes;
-/// mnnkv_last_error says what is needed. UNSUPPORTED: another type of quantisation. CORRUPT: its tensors do not fit
-/// each other, or a scale is no positive number; the message names it. IO: the file cannot be read, or has become
-/// shorter.
+/// W8A16, W8A8_DYNAMIC, W8A8_MIX: (code - weight_offset) * weight_scale. W8A8, W8A8S: code * weight_scale if the file
+/// has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. The call allocates a byte for each
+/// code: convert some rows at a time.
+/// out: room for out_bytes bytes, in native byte order, of any alignment. rows 0 is legal.
+/// INVALID_ARGUMENT: if the rows do not exist, or dtype is another type.
+/// BUFFER_TOO_SMALL: if out_bytes is too small; mnnkv_last_error has the required bytes.
+/// NOT_FOUND: if the linear does not exist.
+/// UNSUPPORTED: if the type of quantisation is not supported.
+/// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
+/// IO: if a file cannot be read or became shorter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
     model: *const mnnkv_msmodelslim,
@@ -381,14 +389,18 @@ fn range(begin: u64, len: u64) -> Result<std::ops::Range<usize>> {
     }
 }
 
-/// Some outputs of a linear of type W8A8, W8A8S or W8A8_MIX, computed as the hardware does: inputs are quantised, codes
-/// are multiplied and summed in whole numbers, and the sums turned back: y = (sum of x code * weight code, plus
-/// quant_bias) * deq_scale. A float bias is part of quant_bias.
+/// Computes outputs of a linear of type W8A8, W8A8S or W8A8_MIX as the hardware does: y = (sum of x code * weight code,
+/// plus quant_bias) * deq_scale, with quantised inputs and integer sums. quant_bias includes a float bias.
 ///
 /// x: tokens rows of k floats. y: tokens rows of rows floats, for the outputs row_begin .. row_begin + rows; room for
-/// y_cap floats. Inputs are quantised with a division; hardware that multiplies with the reciprocal may round a tie
-/// otherwise. NOT_FOUND, UNSUPPORTED, CORRUPT, IO: as mnnkv_msmodelslim_dequantize. INVALID_ARGUMENT: rows that it does
-/// not have, or NaN in x. BUFFER_TOO_SMALL: y_cap; mnnkv_last_error says what is needed.
+/// y_cap floats. Inputs are divided by the scale; hardware that multiplies by the reciprocal may round a tie
+/// differently.
+/// INVALID_ARGUMENT: if the rows do not exist, or x contains NaN.
+/// BUFFER_TOO_SMALL: if y_cap is too small; mnnkv_last_error has the required floats.
+/// NOT_FOUND: if the linear does not exist.
+/// UNSUPPORTED: if the type of quantisation is not supported.
+/// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
+/// IO: if a file cannot be read or became shorter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
     model: *const mnnkv_msmodelslim,
@@ -421,12 +433,14 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
     }
 }
 
-/// Factors and summands of a norm, fp32. quantized: 1 = for quantised linears behind it (the pair of its name with
-/// ".module" where there is one), 0 = for float ones (the plain pair). Without a bias in the files bias is zeros.
+/// Writes weight and bias of a norm as fp32. quantized: 1 = the pair for quantised linears (".module" in its name, if
+/// present), 0 = the plain pair for float linears. bias is zeros if the files have none.
 ///
-/// weight, bias: room for cap floats each. len: how many there are. BUFFER_TOO_SMALL: *len is what is needed.
-/// NOT_FOUND: no such norm, or no plain pair. CORRUPT: its tensors do not fit each other. IO: as
-/// mnnkv_msmodelslim_dequantize.
+/// weight, bias: room for cap floats each. len: floats of each.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
+/// NOT_FOUND: if the norm or its plain pair does not exist.
+/// CORRUPT: if its tensors contradict each other.
+/// IO: if a file cannot be read or became shorter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     model: *const mnnkv_msmodelslim,
@@ -452,13 +466,15 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     }
 }
 
-/// Scales and offsets of a layer's KV cache, fp32, as mnnkv_c8_scales takes them. kv_layer: a number in
-/// MNNKV_MSMODELSLIM_KV_LAYERS, which is the layer's own only where all layers have scales. values: 0 = of keys, 1 = of
-/// values. Offsets that the file does not have are zeros.
+/// Writes the KV scales and offsets of a layer as fp32, for mnnkv_c8_scales. kv_layer: a number in
+/// MNNKV_MSMODELSLIM_KV_LAYERS; equal to the layer's own number only if all layers have scales. values: 0 = keys, 1 =
+/// values. Offsets are zeros if the files have none.
 ///
-/// scale, offset: room for cap floats each. len: how many there are: one for each channel, or 1, which is for all of
-/// them. BUFFER_TOO_SMALL: *len is what is needed. NOT_FOUND: no such layer. CORRUPT: its tensors do not fit each
-/// other, or a scale is no positive number. IO: as mnnkv_msmodelslim_dequantize.
+/// scale, offset: room for cap floats each. len: floats of each: one per channel, or 1 for all channels.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
+/// NOT_FOUND: if the layer does not exist.
+/// CORRUPT: if its tensors contradict each other, or a scale is not positive.
+/// IO: if a file cannot be read or became shorter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
     model: *const mnnkv_msmodelslim,

@@ -10,32 +10,31 @@ use mnnkv::status::{Result, Status, bail, error};
 use mnnkv::sys::memory;
 use std::ffi::{c_char, c_void};
 
-/// A directory of quantised weights that is being written: a handle from mnnkv_msmodelslim_writer_create.
+/// A new directory of quantised weights: a handle from mnnkv_msmodelslim_writer_create. One thread at a time.
 ///
-/// First everything is announced, with its shape, then its contents come in the same order:
+/// Declare everything with its shape, then append the contents in the same order:
 ///
 ///   mnnkv_msmodelslim_writer_tensor, _linear, _kv              once for each
-///   mnnkv_msmodelslim_writer_append, _append_rows, _append_kv  the same one by one; a tensor or linear in pieces
+///   mnnkv_msmodelslim_writer_append, _append_rows, _append_kv  one by one; a tensor or linear in pieces
 ///   mnnkv_msmodelslim_writer_finish                            the directory is complete
 ///
-/// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json, which
-/// is written last: a directory that has one is whole. Tensors lie in the order of the announcements without gaps:
-/// behind an int8 weight whose size is no multiple of 4 they are not aligned, which some readers refuse; announce such
-/// a weight last. What answers INVALID_ARGUMENT before finish, or OUT_OF_MEMORY, has changed nothing and may be called
-/// again. One thread at a time.
+/// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json. The
+/// description is written last and marks a complete directory. Tensors are contiguous in the order of declaration. An
+/// int8 weight whose size is no multiple of 4 leaves later tensors unaligned, which some readers refuse: declare it
+/// last. INVALID_ARGUMENT before finish, and OUT_OF_MEMORY, change nothing; the call may be repeated.
 pub struct mnnkv_msmodelslim_writer(Handle<Option<Writer>>);
 
-/// How a directory is written. Zero every field, then set struct_size; a NULL pointer means the same as all zeros.
+/// Options of a writer. Zero every field, then set struct_size. NULL means all zeros.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct mnnkv_msmodelslim_writer_options {
     /// sizeof(mnnkv_msmodelslim_writer_options)
     pub struct_size: u32,
-    /// 1 = weights have offsets, which not every runtime reads alike. 0 = offsets are zero.
+    /// 1 = weights have offsets, which runtimes read differently. 0 = offsets are zero.
     pub asymmetric: u32,
-    /// Columns with one scale, a divisor of every linear's k; 0 = one scale for each row.
+    /// Columns per scale, a divisor of every linear's k; 0 = one scale per row.
     pub group_size: u64,
-    /// Bytes of tensors at which a part ends; 0 = one file without an index.
+    /// Bytes of tensors after which a part ends; 0 = one file without an index.
     pub part_bytes: u64,
     /// Must be 0.
     pub reserved: [u32; 2],
@@ -60,11 +59,13 @@ unsafe fn with(writer: *mut mnnkv_msmodelslim_writer, body: impl FnOnce(&mut Wri
     })
 }
 
-/// Prepares a directory at path (UTF-8, zero-terminated). It may exist, and must have no quantised weights or
-/// description; else its parent must exist. Nothing is written before the first contents. abi_version:
-/// MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_msmodelslim_writer_destroy.
-/// options: NULL = one file, scales for rows, no offsets. INVALID_ARGUMENT: path is no directory, or one with weights;
-/// an option out of range. IO: path cannot be looked at. UNSUPPORTED: another ABI. Any thread.
+/// Prepares a directory at path (UTF-8, zero-terminated). An existing one must have no quantised weights or
+/// description; otherwise its parent must exist. Nothing is written before the first contents. abi_version:
+/// MNNKV_ABI_VERSION. out: the handle; mnnkv_msmodelslim_writer_destroy frees it. options: NULL = one file, a scale per
+/// row, no offsets. Any thread.
+/// INVALID_ARGUMENT: if path is not a directory or has weights, or an option is out of range.
+/// IO: if path cannot be examined.
+/// UNSUPPORTED: if the ABI differs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
     path: *const c_char,
@@ -93,8 +94,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
     })
 }
 
-/// Frees a writer. What it wrote is removed unless it has finished. NULL is ignored. Works on a handle that answers
-/// INTERNAL. No other call may be under way.
+/// Frees a writer and removes its files unless it finished. NULL is ignored. Accepts a handle that returns INTERNAL. No
+/// other call on the handle may run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_destroy(writer: *mut mnnkv_msmodelslim_writer) {
     if writer.is_null() {
@@ -107,11 +108,11 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_destroy(writer: *mut mnnkv_msm
     });
 }
 
-/// Announces a tensor that is copied as it is. tag: the word for the description, such as "FLOAT", or of the layer that
-/// it is of. dtype: as safetensors has it, such as "F16", "BF16", "F32", "I8". Texts are zero-terminated. shape: rank
-/// dimensions, outermost first; 0 for a single number.
-/// INVALID_ARGUMENT: a name that was announced or has no dot, an unknown word, a shape of no possible size, or contents
-/// have begun.
+/// Declares a tensor that is copied unchanged. tag: the word for the description, such as "FLOAT" or the type of its
+/// layer. dtype: a name of safetensors, such as "F16", "BF16", "F32", "I8". Texts are zero-terminated. shape: rank
+/// dimensions, outermost first; rank 0 is a single number.
+/// INVALID_ARGUMENT: if the name is declared already or has no dot, a word is unknown, the size overflows, or contents
+///   have begun.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -135,10 +136,10 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
     }
 }
 
-/// Announces a linear's weight, n rows by k columns, that comes as floats and is quantised to W8A16: name.weight,
-/// name.weight_scale and name.weight_offset. name: zero-terminated. Its bias, if any, is a tensor of its own.
-/// INVALID_ARGUMENT: a name that was announced, no rows or columns, group_size does not divide k, or contents have
-/// begun.
+/// Declares a linear's weight of n rows by k columns that comes as floats and is quantised to W8A16: name.weight,
+/// name.weight_scale and name.weight_offset. name: zero-terminated. A bias is a tensor of its own.
+/// INVALID_ARGUMENT: if the name is declared already, n or k is 0, group_size does not divide k, or contents have
+///   begun.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_linear(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -150,8 +151,9 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_linear(
     unsafe { with(writer, |writer| writer.linear(pointer::text(name, "name")?, n, k)) }
 }
 
-/// Announces the KV scales of a layer (C8). prefix: the name of its attention module, zero-terminated. channels: KV
-/// heads times head_dim. INVALID_ARGUMENT: as mnnkv_msmodelslim_writer_linear.
+/// Declares the KV scales of a layer (C8). prefix: the name of its attention module, zero-terminated. channels: KV
+/// heads times head_dim.
+/// INVALID_ARGUMENT: if the name is declared already, channels is 0, or contents have begun.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -162,9 +164,10 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
     unsafe { with(writer, |writer| writer.kv(pointer::text(prefix, "prefix")?, channels)) }
 }
 
-/// The next len bytes of an announced tensor, little endian. INVALID_ARGUMENT: another one is due, or more bytes than
-/// are left. NOT_FOUND, IO: the directory cannot be written, such as where its parent is missing; then only destroy is
-/// left.
+/// Appends len bytes, little-endian, to a declared tensor. After NOT_FOUND or IO only destroy is legal.
+/// INVALID_ARGUMENT: if another tensor is next, or len exceeds the rest.
+/// NOT_FOUND: if the parent of the directory does not exist.
+/// IO: if writing fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -181,9 +184,11 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
     }
 }
 
-/// The next count floats of an announced linear: whole rows. INVALID_ARGUMENT: another one is due, no whole rows, more
-/// than are left, a number that is not finite, or, with asymmetric, numbers that are further apart than f32 reaches;
-/// nothing is written then. NOT_FOUND, IO: as mnnkv_msmodelslim_writer_append.
+/// Appends count floats, whole rows, to a declared linear. INVALID_ARGUMENT writes nothing.
+/// INVALID_ARGUMENT: if another one is next, count is no multiple of k or exceeds the rest, a number is not finite, or,
+///   with asymmetric, the range of numbers overflows f32.
+/// NOT_FOUND: if the parent of the directory does not exist.
+/// IO: if writing fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -200,10 +205,11 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
     }
 }
 
-/// The KV scales of an announced layer: channels floats each. key_offset, value_offset: whole numbers from -128 to 127,
-/// or NULL for zeros, which every runtime reads alike. INVALID_ARGUMENT: another one is due, another number of
-/// channels, a scale that is not positive, or an offset that is no code. NOT_FOUND, IO: as
-/// mnnkv_msmodelslim_writer_append.
+/// Appends the KV scales of a declared layer, channels floats each. key_offset, value_offset: integers from -128 to
+/// 127, or NULL for zeros, which all runtimes read alike.
+/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is no code.
+/// NOT_FOUND: if the parent of the directory does not exist.
+/// IO: if writing fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
     writer: *mut mnnkv_msmodelslim_writer,
@@ -230,9 +236,11 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
     }
 }
 
-/// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. IO: the directory cannot
-/// be written. What was written is removed then, and only destroy is left, as it is on success. OUT_OF_MEMORY: nothing
-/// was changed; call again.
+/// Completes the directory. Afterwards only destroy is legal, except after OUT_OF_MEMORY. INVALID_ARGUMENT and IO
+/// remove the files.
+/// INVALID_ARGUMENT: if contents are missing, or nothing was declared.
+/// IO: if writing fails.
+/// OUT_OF_MEMORY: if memory was refused; nothing has changed, and the call may be repeated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_finish(writer: *mut mnnkv_msmodelslim_writer) -> mnnkv_status {
     guard(|| {

@@ -12,38 +12,39 @@ use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 use std::ffi::c_char;
 
-/// 8-bit floating point (E4M3, E5M2): mnnkv_sizing_options::element alone takes it.
+/// 8-bit floating point (E4M3, E5M2). Only mnnkv_sizing_options::element accepts it.
 pub const MNNKV_DTYPE_FP8: u32 = 7;
-/// 4-bit integers, two in a byte: mnnkv_sizing_options::element alone takes it.
+/// 4-bit integers, two in a byte. Only mnnkv_sizing_options::element accepts it.
 pub const MNNKV_DTYPE_INT4: u32 = 8;
 
-/// mnnkv_sizing_layer_info::kind: keeps every token.
+/// mnnkv_sizing_layer_info::kind: the layer keeps every token.
 pub const MNNKV_LAYER_FULL: u32 = 1;
-/// mnnkv_sizing_layer_info::kind: keeps the last most_tokens tokens (sliding window).
+/// mnnkv_sizing_layer_info::kind: sliding window; the layer keeps the last most_tokens tokens.
 pub const MNNKV_LAYER_SLIDING: u32 = 2;
-/// mnnkv_sizing_layer_info::kind: keeps the tokens of a chunk of most_tokens (chunked attention).
+/// mnnkv_sizing_layer_info::kind: chunked attention; the layer keeps the tokens of one chunk of most_tokens.
 pub const MNNKV_LAYER_CHUNKED: u32 = 3;
-/// mnnkv_sizing_layer_info::kind: reads the cache of an earlier layer and has none of its own.
+/// mnnkv_sizing_layer_info::kind: the layer reads the cache of an earlier layer and has none of its own.
 pub const MNNKV_LAYER_SHARED: u32 = 4;
-/// mnnkv_sizing_layer_info::kind: has a state of fixed size and no cache (linear attention, state space, convolution).
+/// mnnkv_sizing_layer_info::kind: the layer has a state of fixed size and no cache (linear attention, state space,
+/// convolution).
 pub const MNNKV_LAYER_RECURRENT: u32 = 5;
 
 /// mnnkv_sizing_options::lossless_scope: the first lossless_front_n layers.
 pub const MNNKV_SCOPE_FRONT_N: u32 = 1;
-/// mnnkv_sizing_options::lossless_scope: the layers that tokens are evicted from.
+/// mnnkv_sizing_options::lossless_scope: the layers with eviction.
 pub const MNNKV_SCOPE_H2O_KEPT: u32 = 2;
 
-/// The most tokens that sizes are given for: 2^31 - 1, the longest cache.
+/// The largest token count of the sizing functions: 2^31 - 1, the longest cache.
 pub const MNNKV_SIZING_MAX_TOKENS: u64 = 2147483647;
 
 const _: () = assert!(MNNKV_SIZING_MAX_TOKENS == crate::sizing::MAX_TOKENS);
 
-/// What a model's config.json says about its KV cache: a handle from mnnkv_sizing_create. It never changes, so any
-/// number of threads may ask it at once.
+/// The KV cache of a model as its config.json describes it: a handle from mnnkv_sizing_create. Immutable; any number of
+/// threads may use it at once.
 ///
-/// A layer with KV heads keeps 2 * kv_heads * head_dim elements per token (MHA, GQA, MQA), one with latent attention
-/// (MLA) kv_lora_rank + qk_rope_head_dim. Layers with a window or chunk keep at most that many tokens. Bytes are those
-/// of the tokens: what allocators round up to is not counted.
+/// A layer with KV heads keeps 2 * kv_heads * head_dim elements per token (MHA, GQA, MQA). A layer with latent
+/// attention (MLA) keeps kv_lora_rank + qk_rope_head_dim. A layer with a window or chunk keeps at most that many
+/// tokens. Sizes count tokens; the rounding of allocators is not included.
 ///
 ///   mnnkv_sizing* model = NULL;
 ///   mnnkv_sizing_options options;
@@ -55,19 +56,19 @@ const _: () = assert!(MNNKV_SIZING_MAX_TOKENS == crate::sizing::MAX_TOKENS);
 ///   mnnkv_sizing_destroy(model);
 pub struct mnnkv_sizing(ModelConfig);
 
-/// A model as a whole. Set struct_size before the call; the fields it covers are written.
+/// A model. Set struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_sizing_info {
     /// sizeof(mnnkv_sizing_info)
     pub struct_size: u32,
-    /// Decoder layers, with a cache or without.
+    /// Decoder layers, with or without a cache.
     pub layers: u32,
-    /// Layers that have a cache of their own.
+    /// Layers with a cache of their own.
     pub cache_layers: u32,
-    /// CacheElement type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
+    /// Element type that the model runs in (MNNKV_DTYPE_*); 0 = the config names none that is known.
     pub element: u32,
-    /// Longest context that the model was made for, in tokens; 0 = the config does not say.
+    /// Longest context of the model in tokens; 0 if the config does not state it.
     pub max_context: u64,
 }
 
@@ -77,7 +78,7 @@ unsafe impl Sized32 for mnnkv_sizing_info {
 }
 const _: () = assert!(size_of::<mnnkv_sizing_info>() == 24);
 
-/// One layer. Set struct_size before the call; the fields it covers are written. What a layer has not is 0.
+/// One layer. Set struct_size before the call. Fields that do not apply are 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_sizing_layer_info {
@@ -85,19 +86,19 @@ pub struct mnnkv_sizing_layer_info {
     pub struct_size: u32,
     /// MNNKV_LAYER_*
     pub kind: u32,
-    /// KV heads; 0 in latent attention.
+    /// KV heads; 0 with latent attention.
     pub kv_heads: u32,
-    /// Elements of a key, and of a value.
+    /// Elements of a key and of a value.
     pub head_dim: u32,
     /// Elements of a latent (MLA).
     pub kv_lora_rank: u32,
-    /// Elements of the rotated key beside it (MLA).
+    /// Elements of the rotated key beside the latent (MLA).
     pub qk_rope_head_dim: u32,
-    /// Most tokens that the layer keeps; 0 = all of them.
+    /// Largest number of tokens that the layer keeps; 0 = all.
     pub most_tokens: u32,
     /// 0.
     pub reserved: u32,
-    /// Elements of the state of one sequence; 0 = the config does not say.
+    /// Elements of the state of one sequence; 0 if the config does not state them.
     pub state_elements: u64,
 }
 
@@ -107,42 +108,43 @@ unsafe impl Sized32 for mnnkv_sizing_layer_info {
 }
 const _: () = assert!(size_of::<mnnkv_sizing_layer_info>() == 40);
 
-/// How a cache is kept, and what is expected to be saved. Start from mnnkv_sizing_options_default; a NULL pointer means
-/// those defaults. Savings act in this order: tokens are evicted, elements become int8, cold bytes are compressed.
+/// The cache and the expected savings. Start from mnnkv_sizing_options_default; NULL means those defaults. Savings
+/// apply in this order: eviction, int8, lossless compression.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_sizing_options {
     /// sizeof(mnnkv_sizing_options)
     pub struct_size: u32,
-    /// CacheElement type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
+    /// Element type of the cache: MNNKV_DTYPE_F16, BF16, F32, INT8, FP8 or INT4; 0 = what the model runs in, or F16
     /// where its config does not say. Scales of quantised types are not counted.
     pub element: u32,
-    /// Tensor-parallel ranks; 0 = 1. KV heads are dealt out evenly; where there are fewer heads than ranks each rank
-    /// has a copy of one. Latents (MLA) are whole on every rank.
+    /// Tensor-parallel ranks; 0 = 1. KV heads are distributed evenly. With fewer heads than ranks each rank has a copy
+    /// of one. Latents (MLA) are complete on every rank.
     pub ranks: u32,
-    /// Sequences of the asked length; 0 = 1.
+    /// Sequences of the given length; 0 = 1.
     pub batch: u32,
-    /// Eviction: one token in this many stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio with basis "logical";
-    /// 0 = none is evicted.
+    /// Eviction: one token in h2o_ratio stays, 1 to 1,000,000, as kv_h2o_target_lossy_ratio with basis "logical"; 0 =
+    /// no eviction.
     pub h2o_ratio: f64,
     /// Lossless compression: raw over compressed bytes of cold tokens, 1 to 1,000,000, as measured on this model and
     /// element type; 0 = none.
     pub lossless_ratio: f64,
-    /// First layer to evict from; default 2.
+    /// First layer with eviction; default 2.
     pub h2o_layer_start: u32,
-    /// Last layer to evict from, -1 = the model's last; default -1.
+    /// Last layer with eviction; -1 = the last of the model; default -1.
     pub h2o_layer_end: i32,
-    /// First and last tokens that always stay; default 288. While they alone are as many as the ratio allows, all stay.
+    /// First and last tokens that eviction keeps; default 288. No token is evicted while they fill the ratio by
+    /// themselves.
     pub h2o_protected_tokens: u32,
-    /// Nothing is evicted below this length; default 512.
+    /// No token is evicted below this length; default 512.
     pub h2o_trigger_tokens: u32,
-    /// 1: K and V are int8 with a scale and an offset per channel, which come with the weights; 0: they are not.
+    /// 1: K and V are C8, int8 with a scale and an offset per channel. 0: they are not.
     pub c8: u32,
     /// Layers to compress: MNNKV_SCOPE_FRONT_N, MNNKV_SCOPE_H2O_KEPT, both, or 0 for none; default FRONT_N.
     pub lossless_scope: u32,
-    /// Number of first layers to compress; more than the model has is all; default 2.
+    /// Number of first layers to compress; larger values mean all layers; default 2.
     pub lossless_front_n: u32,
-    /// First and last tokens of a layer, which are never compressed; default 272.
+    /// First and last tokens of a layer that stay raw; default 272.
     pub lossless_hot_tokens: u32,
     /// Must be 0.
     pub reserved: [u32; 4],
@@ -222,8 +224,8 @@ impl mnnkv_sizing_options {
     }
 }
 
-/// The bytes of a cache on one rank, all sequences together. Each number has the savings of those before it; what is
-/// off changes nothing. Set struct_size before the call; the fields it covers are written.
+/// Bytes of a cache on one rank, all sequences together. Each number includes the savings before it; a disabled saving
+/// changes nothing. Set struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_sizing_total {
@@ -231,19 +233,19 @@ pub struct mnnkv_sizing_total {
     pub struct_size: u32,
     /// 0.
     pub reserved: u32,
-    /// Bytes: nothing is saved.
+    /// Bytes without savings.
     pub raw: u64,
-    /// Bytes: tokens are evicted. The most that a chat of this length has held, so it never falls as chats grow.
+    /// Bytes after eviction: the maximum over all lengths up to this one, hence monotonic.
     pub after_h2o: u64,
-    /// Bytes: and what stays is int8.
+    /// Bytes after eviction and C8.
     pub after_c8: u64,
-    /// Bytes: and its cold tokens are compressed; the cache between two steps.
+    /// Bytes after eviction, C8 and lossless compression: the cache between two steps.
     pub after_lossless: u64,
-    /// Bytes: the most within a step, when a compressed layer is raw for attention to read and the next one is decoded,
-    /// while the blobs of both are kept. This is what has to fit.
+    /// Maximum bytes within a step: one compressed layer is raw for attention and the next one is decoded, while the
+    /// blobs of both are kept. Allocate for this number.
     pub peak: u64,
-    /// Bytes: C8's scales and offsets, one f32 each per channel of K and of V. They come with the weights and are in no
-    /// other number.
+    /// Bytes of C8's scales and offsets, one f32 each per channel of K and of V. They come with the weights and are in
+    /// no other number.
     pub c8_scale_bytes: u64,
 }
 
@@ -277,8 +279,8 @@ unsafe fn sizer(model: &ModelConfig, options: *const mnnkv_sizing_options) -> Re
     Sizer::new(&model.layers, setup, &savings)
 }
 
-/// Fills in the defaults named at the fields, struct_size included: one sequence on one rank without savings. NULL is
-/// ignored. Any thread.
+/// Writes the defaults of all fields, struct_size included: one sequence on one rank without savings. NULL is ignored.
+/// Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing_options) {
     if options.is_null() || !options.is_aligned() {
@@ -288,16 +290,16 @@ pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing
     unsafe { options.write(mnnkv_sizing_options::default()) };
 }
 
-/// Reads a Hugging Face config.json of len bytes (no terminating zero needed; at most 4 MiB).
+/// Reads a Hugging Face config.json of len bytes, at most 4 MiB, without a terminating zero.
 ///
-/// Of a multimodal model the language model counts (text_config, llm_config, language_config, thinker_config). What the
-/// config leaves out is taken from the defaults of its model_type where those are known; every assumption, and what no
-/// number has, is in mnnkv_sizing_notes. Numbers alone are a config, too: {"num_hidden_layers": 32,
-/// "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}, or for MLA with "kv_lora_rank" and
-/// "qk_rope_head_dim". abi_version: MNNKV_ABI_VERSION. out: the handle, to be given to mnnkv_sizing_destroy.
-/// INVALID_ARGUMENT: no JSON object; a key that is missing or has a value of another type or range, which the message
-/// names with what was found. UNSUPPORTED: attention whose cache this version cannot tell the size of; another ABI.
-/// Any thread.
+/// A multimodal config is read by its language model (text_config, llm_config, language_config, thinker_config).
+/// Missing keys take the defaults of the model_type where those are known; mnnkv_sizing_notes lists every assumption. A
+/// config may consist of numbers alone: {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+/// "head_dim": 128}; MLA has "kv_lora_rank" and "qk_rope_head_dim" instead. abi_version: MNNKV_ABI_VERSION. out: the
+/// handle; mnnkv_sizing_destroy frees it. Any thread.
+/// INVALID_ARGUMENT: if config_json is no JSON object, or a key is missing or has another type or range; the message
+///   names the key and its value.
+/// UNSUPPORTED: if the size of the attention's cache is not defined in this version, or the ABI differs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_create(
     config_json: *const c_char,
@@ -315,7 +317,7 @@ pub unsafe extern "C" fn mnnkv_sizing_create(
     })
 }
 
-/// Frees what mnnkv_sizing_create made. NULL is ignored. No other call on it may be under way.
+/// Frees the handle. NULL is ignored. No other call on the handle may run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_destroy(sizing: *mut mnnkv_sizing) {
     if sizing.is_null() {
@@ -328,7 +330,7 @@ pub unsafe extern "C" fn mnnkv_sizing_destroy(sizing: *mut mnnkv_sizing) {
     });
 }
 
-/// The model as a whole. Set info->struct_size first. Any thread.
+/// Writes the totals of the model. Set info->struct_size first. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_get_info(
     sizing: *const mnnkv_sizing,
@@ -350,7 +352,8 @@ pub unsafe extern "C" fn mnnkv_sizing_get_info(
     }
 }
 
-/// One layer, counted from 0. Set info->struct_size first. INVALID_ARGUMENT: no such layer. Any thread.
+/// Writes one layer, numbered from 0. Set info->struct_size first. Any thread.
+/// INVALID_ARGUMENT: if layer is not below mnnkv_sizing_info::layers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_get_layer_info(
     sizing: *const mnnkv_sizing,
@@ -407,9 +410,10 @@ impl From<&LayerShape> for mnnkv_sizing_layer_info {
     }
 }
 
-/// Bytes that one more token of one sequence takes on a rank, before any saving. bytes_per_token: while no window or
-/// chunk is full, bytes_per_late_token: once all are.
-/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes. Any thread.
+/// Writes the bytes of one more token of one sequence on one rank, without savings. bytes_per_token: while no window or
+/// chunk is full. bytes_per_late_token: once all are full. Any thread.
+/// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
+/// UNSUPPORTED: if mnnkv_sizing_bytes returns it for these options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_per_token(
     sizing: *const mnnkv_sizing,
@@ -433,11 +437,11 @@ pub unsafe extern "C" fn mnnkv_sizing_per_token(
     }
 }
 
-/// Bytes of the cache on one rank at tokens tokens per sequence. More tokens never take less. options: NULL = the
-/// defaults. Set total->struct_size first.
-/// INVALID_ARGUMENT: tokens over MNNKV_SIZING_MAX_TOKENS; an option out of range; more KV heads than ranks that they
-/// cannot be dealt out to evenly; bytes that do not fit 64 bits. UNSUPPORTED: C8 of elements with 8 bits or fewer, or
-/// of latents (MLA). Any thread.
+/// Writes the bytes of the cache on one rank for the given tokens per sequence. Monotonic in tokens. options: NULL =
+/// the defaults. Set total->struct_size first. Any thread.
+/// INVALID_ARGUMENT: if tokens exceeds MNNKV_SIZING_MAX_TOKENS, an option is out of range, the ranks do not divide the
+///   KV heads, or the bytes exceed 64 bits.
+/// UNSUPPORTED: if C8 is combined with elements of 8 bits or fewer, or with latents (MLA).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_bytes(
     sizing: *const mnnkv_sizing,
@@ -466,11 +470,12 @@ pub unsafe extern "C" fn mnnkv_sizing_bytes(
     }
 }
 
-/// The longest context whose cache takes at most budget bytes on each rank, savings applied, at the peak of a step.
+/// Writes the longest context whose cache takes at most budget bytes on each rank at the peak of a step, with savings.
 ///
-/// tokens: these fit, and one more would not; MNNKV_SIZING_MAX_TOKENS when every length fits, since layers keep a
-/// bounded number of tokens or the budget is vast. 0 when not even one fits. bytes: what they take at the peak.
-/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes, for options. Any thread.
+/// tokens: the largest length that fits; MNNKV_SIZING_MAX_TOKENS if every length fits; 0 if no token fits. bytes: the
+/// peak at that length. Any thread.
+/// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
+/// UNSUPPORTED: if mnnkv_sizing_bytes returns it for these options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_longest(
     sizing: *const mnnkv_sizing,
@@ -492,10 +497,10 @@ pub unsafe extern "C" fn mnnkv_sizing_longest(
     }
 }
 
-/// What was assumed about the model, and what no number has, one sentence per line.
+/// Writes the assumptions about the model and the parts of the cache that no number includes, one sentence per line.
 ///
-/// text: room for cap bytes. len: the length of the text with the zero at its end; 1 when there is nothing to say.
-/// BUFFER_TOO_SMALL: *len is what is needed. Any thread.
+/// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_notes(
     sizing: *const mnnkv_sizing,
@@ -512,12 +517,14 @@ pub unsafe extern "C" fn mnnkv_sizing_notes(
     }
 }
 
-/// Everything at once as a JSON object: the model and its layers by kind, bytes per token, totals at each of n contexts
-/// (at most 1,024) on one rank and on all, what each saving leaves alone, the longest context in budget bytes without
-/// and with savings (budget 0: left out), and notes. Numbers have the names that they have in the other functions.
+/// Writes everything as one JSON object: the model and its layers by kind, bytes per token, totals at each of n
+/// contexts (at most 1,024) on one rank and on all, each saving alone, the longest context within budget bytes without
+/// and with savings, and the notes. budget 0 omits the longest context. Names are those of the other functions.
 ///
-/// contexts: n lengths in tokens; NULL with n 0. text, cap, len: as mnnkv_sizing_notes.
-/// INVALID_ARGUMENT, UNSUPPORTED: as mnnkv_sizing_bytes. Any thread.
+/// contexts: n lengths in tokens; NULL with n 0. text, cap, len: as in mnnkv_sizing_notes. Any thread.
+/// INVALID_ARGUMENT: if n exceeds 1,024, or mnnkv_sizing_bytes returns it.
+/// UNSUPPORTED: if mnnkv_sizing_bytes returns it.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_report_json(
     sizing: *const mnnkv_sizing,

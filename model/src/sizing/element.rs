@@ -1,4 +1,4 @@
-//! CacheElement types that a cache may be made of, known to the library's kernels or not.
+//! Element types that a cache may be made of, known to the library's kernels or not.
 
 use mnnkv::status::{Result, bail};
 

@@ -4,7 +4,7 @@ use super::keys::Keys;
 use mnnkv::json::Json;
 use mnnkv::status::{Result, bail};
 
-/// ModelConfig types whose caches follow other rules, and which.
+/// Model types whose caches follow other rules, and which.
 const MODEL_TYPES: [(&str, &str); 12] = [
     ("mamba", "it keeps a state and no KV cache"),
     ("mamba2", "it keeps a state and no KV cache"),
