@@ -1,4 +1,4 @@
-// What a session costs and saves, in a host of a real model's size: a section per claim, each with its figure.
+// Costs and savings of a session in a host of a real model's size: a section per claim, each with its figure.
 //
 //   mnnkv_bench_session [memory] [waits] [bookkeeping] [speed]     none named = all
 //

@@ -1,5 +1,5 @@
-// Flash attention of one new token over a packed f16 cache, tile by tile with a running maximum and sum: what an engine
-// has in assembly. Plain loops that compilers vectorise, compiled a second time for AVX2 where that may be there.
+// Flash attention of one new token over a packed f16 cache, tile by tile with a running maximum and sum. Plain loops
+// that compilers vectorise, compiled a second time for AVX2 where the CPU may have it. An engine has this in assembly.
 
 #ifndef MNNKV_DEMO_ATTENTION_HPP
 #define MNNKV_DEMO_ATTENTION_HPP
@@ -17,7 +17,7 @@
 
 namespace demo {
 
-/// The query heads of one KV head, on their way through its tiles.
+/// The query heads of one KV head and their state between tiles.
 struct HeadGroup {
     std::uint32_t count, dims;
     const float* queries;                         // [head][dim], 1 / sqrt(dims) included
@@ -39,7 +39,7 @@ struct HeadGroup {
 
 namespace kernel {
 
-/// Any finite binary16 as a float: exponent and fraction in place, then the exponent's bias put right.
+/// Any finite binary16 as a float: exponent and fraction are shifted, then a product corrects the exponent's bias.
 DEMO_INLINE float widen(half h) {
     const std::uint32_t bits = (std::uint32_t(h & 0x8000u) << 16) | (std::uint32_t(h & 0x7fffu) << 13);
     float value;
@@ -93,7 +93,7 @@ DEMO_INLINE void add_rows(const float* weights, const float* rows, std::uint32_t
     }
 }
 
-/// Softmax of one head's tile: exp(score - maximum so far); what came before is scaled to the new maximum.
+/// Softmax of one head's tile: exp(score - maximum so far); earlier sums are scaled to the new maximum.
 DEMO_INLINE void softmax(float* tile, std::uint32_t tokens, float& maximum, float& sum, float& scale) {
     float best[8], part[8] = {};
     for (int j = 0; j < 8; ++j) {
@@ -176,8 +176,8 @@ inline Function best() { return any_cpu; }
 
 }  // namespace kernel
 
-/// Attention of a KV head's query heads over all tokens of the cache. After each tile `see(tile)` is shown the softmax
-/// values of all heads, as rows, as mnnkv_session_scores takes them. Head dims are whole lanes of the packing here.
+/// Attention of a KV head's query heads over all tokens of the cache. Calls see(tile) after each tile with the softmax
+/// values of all heads, as rows, in the form of mnnkv_session_scores. Head dims must be whole lanes of the packing.
 template <class See>
 void attend(const PackedCache& cache, std::uint32_t kv_head, HeadGroup& group, See&& see) {
     static const kernel::Function kernel = kernel::best();

@@ -1,5 +1,5 @@
-// A host that decodes several chats in a batch and lets mnn-kv shrink their caches: what a patched engine does. The
-// four calls are in Host::decode.
+// A host that decodes several chats in a batch with caches that mnn-kv shrinks, as a patched engine does. The four
+// calls are in Host::decode.
 
 #ifndef MNNKV_DEMO_HOST_HPP
 #define MNNKV_DEMO_HOST_HPP
@@ -18,7 +18,7 @@ inline void require(mnnkv::status status, const char* what) {
     }
 }
 
-/// What attention computed in every step. Chats replay the same text, so one chat's outputs are what all must be.
+/// Attention outputs of every step. Chats replay the same text, so the outputs of all chats must be equal.
 class Outputs {
 public:
     struct Difference {
@@ -26,7 +26,7 @@ public:
         float there, here;
     };
 
-    /// The first caller of a step and layer is recorded, every later one compared, bit for bit.
+    /// Records the first outputs of a step and layer, and compares all later ones, bit for bit.
     void see(std::uint32_t step, std::uint32_t layer, std::uint32_t chat, const std::vector<float>& out) {
         std::vector<float>& recorded = recorded_[step][layer];
         if (recorded.empty()) {
@@ -50,10 +50,10 @@ private:
 
 class Host {
 public:
-    /// config: JSON for the session; empty = mnn-kv is not used. evicts: the config has kv_h2o_enable.
+    /// config: JSON for the session; "": no mnn-kv. evicts: the config has kv_h2o_enable.
     ///
-    /// A step visits all chats in layer 0, then all in layer 1 and so on, as batches do. To the session each chat's
-    /// layer is a layer of its own, in that order. A host of one chat would name its layers 0, 1, 2 and so on.
+    /// A step visits all chats in layer 0, then all in layer 1 and so on, as batches do. Each layer of each chat is one
+    /// layer of the session, in that order. A host of one chat numbers its layers 0, 1, 2 and so on.
     Host(const Sample& sample, const PackMode& mode, std::uint32_t chats, const std::string& config, bool evicts)
         : sample_(sample), chats_(chats), evicts_(evicts), out_(Sample::query_heads * Sample::dims) {
         for (std::uint32_t i = 0; i < Sample::layers * chats; ++i) {
@@ -90,7 +90,7 @@ public:
         }
     }
 
-    /// Compares every token that is left with the recording; answers the bytes. Exits where one differs.
+    /// Compares every kept token with the recording. Returns the bytes compared; exits where one differs.
     std::uint64_t compare() {
         std::uint64_t bytes = 0;
         for (std::uint32_t i = 0; i < caches_.size(); ++i) {
@@ -101,7 +101,7 @@ public:
         return bytes;
     }
 
-    /// Bytes that smaller buffers would save, now that tokens are gone: the tails of all caches.
+    /// Bytes that smaller buffers would save: the empty tails of all caches.
     std::uint64_t tail_bytes() const {
         std::uint64_t sum = 0;
         for (const PackedCache& cache : caches_) {
@@ -126,14 +126,14 @@ public:
 private:
     static constexpr std::uint32_t group_size = Sample::query_heads / Sample::heads;
 
-    /// What a patched engine does for one layer and one new token.
+    /// One layer and one new token, in the order of a patched engine.
     void decode(std::uint32_t i, std::uint32_t token) {
-        mnnkv_cache view = begin(i);  // 1. evicted tokens leave, compressed ones are back
+        mnnkv_cache view = begin(i);  // 1. evicts planned tokens, restores stored ones
         append(i, token);
         const double start = seconds();
-        attention(i, token);  // 2. shows its softmax tiles to mnnkv_session_scores
+        attention(i, token);  // 2. passes its softmax tiles to mnnkv_session_scores
         attention_seconds_ += seconds() - start;
-        end(i, view, 1);  // 3. the next eviction is planned, cold tokens are compressed
+        end(i, view, 1);  // 3. plans the next eviction, compresses cold tokens
     }
 
     mnnkv_cache begin(std::uint32_t i) {
@@ -170,8 +170,8 @@ private:
         }
     }
 
-    /// The recording has no queries. A token's key stands for them, which favours tokens with similar keys; the two
-    /// heads of a group differ in how sharply they look.
+    /// The recording has no queries. A token's key replaces them, which favours tokens with similar keys; the two heads
+    /// of a group differ in sharpness.
     void make_queries(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t token) {
         const float sharpness[group_size] = {0.5f, 0.25f};
         const half* key = &sample_.key[layer][(std::size_t(kv_head) * Sample::tokens + token) * Sample::dims];
@@ -211,7 +211,7 @@ private:
         return 2 * keys.size() * sizeof(half);
     }
 
-    /// Which tokens of the text the cache holds: runs of (first, count).
+    /// The tokens of the text that the cache holds: runs of (first, count).
     std::vector<std::pair<std::uint32_t, std::uint32_t>> positions(std::uint32_t i) const {
         if (session_ == nullptr) {
             return {{0, caches_[i].length()}};

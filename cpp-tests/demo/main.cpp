@@ -1,5 +1,5 @@
-// mnn-kv in a host, small enough to read: host.hpp has the four calls that an engine makes per layer, this file the
-// settings and the table. It replays a recorded text in several chats, once without mnn-kv and once for each mode.
+// mnn-kv in a small host: host.hpp has the four calls that an engine makes per layer, this file the settings and the
+// table. Replays a recorded text in several chats, once without mnn-kv and once for each mode.
 //
 //   mnnkv_demo [pack mode] [chats]
 
@@ -26,7 +26,7 @@ const Run runs[] = {
     {"h2o+store", true, "store", "both: what is not evicted is compressed"},
 };
 
-/// As it would stand in the host's config.json; there the layer numbers are 2 and 4. Here each layer is `chats` layers.
+/// As in the host's config.json, but for layer numbers, which are 2 and 4 there: here each layer is `chats` layers.
 std::string config(const Run& run, std::uint32_t chats) {
     if (!run.evict && run.lossless == nullptr) {
         return "";
@@ -81,7 +81,7 @@ Result measure(const Run& run, const Sample& sample, const PackMode& mode, std::
     return result;
 }
 
-/// A number of the given form, or "-" where nothing was measured.
+/// A number in the given format; "-" where nothing was measured.
 std::string number(const char* form, double value) {
     char text[64] = "-";
     if (!std::isnan(value)) {
@@ -108,7 +108,7 @@ void print_row(const Run& run, const Result& r, const Result& baseline, double r
                 r.differences.empty() ? "identical" : run.evict ? "evicted" : "DIFFERENT");
 }
 
-/// Says where a run's attention first differed; false when it should not have.
+/// Prints where a run's attention first differed; false where it must not differ.
 bool explain(const Run& run, const Result& r) {
     if (r.differences.empty()) {
         return true;

@@ -1,4 +1,4 @@
-// A layer's KV cache as a host has it: two buffers of its own, packed and indexed as MNN does.
+// A layer's KV cache in a host: two buffers, packed and indexed as in MNN.
 
 #ifndef MNNKV_DEMO_PACKED_CACHE_HPP
 #define MNNKV_DEMO_PACKED_CACHE_HPP

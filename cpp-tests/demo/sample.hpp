@@ -1,4 +1,4 @@
-// The bundled sample of a real KV cache: testdata/README.md says what it is.
+// The bundled sample of a real KV cache: see testdata/README.md.
 
 #ifndef MNNKV_DEMO_SAMPLE_HPP
 #define MNNKV_DEMO_SAMPLE_HPP

@@ -1,4 +1,4 @@
-// What the demo asks of the system: memory of its own pages, how much of the process is in memory, and the time.
+// The demo's calls of the system: pages, resident memory, time.
 
 #ifndef MNNKV_DEMO_SYSTEM_HPP
 #define MNNKV_DEMO_SYSTEM_HPP
@@ -19,8 +19,8 @@
 
 namespace demo {
 
-/// Zeroed memory that begins at a page and shares none, so that the system sees what is given back of it. An engine may
-/// use any heap: then the first and last page of each buffer stay.
+/// Zeroed memory on whole pages, so that the system's figures show what is released. An engine may use any heap: then
+/// the first and last page of each buffer stay.
 class Pages {
 public:
     Pages() = default;
@@ -64,7 +64,7 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// Resident bytes of this process as the system counts them, or 0 where it does not say.
+/// Resident bytes of this process by the system's count; 0 where there is none.
 inline std::size_t resident_bytes() {
     unsigned long long pages = 0;
 #if defined(__linux__)
@@ -79,7 +79,7 @@ inline std::size_t resident_bytes() {
     return static_cast<std::size_t>(pages);
 }
 
-/// Gives back what the C heap keeps for later, so that the next run starts where this one did.
+/// Returns free memory of the C heap to the system, so that all runs start alike.
 inline void trim_heap() {
 #if defined(__GLIBC__)
     malloc_trim(0);

@@ -1,5 +1,5 @@
-// A chat with a stub engine that judges every step: which tokens a cache holds, read off its rows, and whether the
-// output is that of a host without the adapter whose cache holds just these.
+// A chat with a stub engine that checks every step: the tokens of a cache, identified by their rows, and the output,
+// which must be that of a host without the adapter whose cache holds just these.
 
 #ifndef MNNKV_TESTS_MNN_CHAT_HPP
 #define MNNKV_TESTS_MNN_CHAT_HPP
@@ -25,21 +25,21 @@ inline std::string lines(const std::vector<std::string>& all) {
     return text;
 }
 
-/// Evicts from every layer but the first, in small blocks, so that small caches show what large ones do.
+/// Evicts from every layer but the first, in small blocks: small caches then behave like large ones.
 inline std::string evicting(const std::string& more = "") {
     return R"("kv_h2o_enable": true, "kv_h2o_layer_start": 1, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8,
               "kv_h2o_recent_tokens": 24, "kv_h2o_trigger_min_tokens": 80, "kv_h2o_update_interval": 4,
               "kv_h2o_target_lossy_ratio": 2.0)" + (more.empty() ? "" : ", " + more);
 }
 
-/// Compresses cold tokens of every layer. store: and keeps them compressed between steps; full: and compares.
+/// Compresses cold tokens of every layer. store: keeps them compressed between steps. full: decodes and compares.
 inline std::string compressing(const std::string& mode, int workers) {
     return R"("kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_front_n": 100,
               "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 24, "kv_lossless_runtime_mode": ")" +
            mode + R"(", "kv_lossless_async_threads": )" + std::to_string(workers);
 }
 
-/// As the engine fills in what it tells the adapter, from a config with keys of its own.
+/// The settings that the engine derives from a config, which has keys of its own as well.
 inline settings configured(settings how, const std::string& keys, const std::string& more = "") {
     how.config = R"({"attention_mode": 8, "llm_model": "llm.mnn", )" + keys + (more.empty() ? "" : ", " + more) + "}";
     how.evicts = how.config.find(R"("kv_h2o_enable": true)") != std::string::npos;
@@ -62,7 +62,7 @@ public:
     const settings& how() const { return how_; }
     mnn_stub::engine& host() { return host_; }
     int length() const { return static_cast<int>(history_.size()); }
-    /// Tokens that MNN counts but has no more: see erase.
+    /// Tokens that MNN counts and no longer has: see erase.
     int forgotten() const { return forgotten_; }
     const layer_step& last(int layer) const { return last_[static_cast<std::size_t>(layer)]; }
     int held(int layer) const { return last(layer).length; }
@@ -73,8 +73,8 @@ public:
     /// Serials of the chat's tokens, in order.
     int serial(int at) const { return history_[static_cast<std::size_t>(at)].serial; }
 
-    /// A step of so many new tokens. Without eviction the outputs are those of an engine without patches, which goes
-    /// the same way beside this one.
+    /// A step of `count` new tokens. Without eviction the outputs equal those of an engine without patches, which makes
+    /// the same steps.
     void say(int count) {
         const std::vector<token> come = next(count);
         last_ = host_.forward(come);
@@ -97,14 +97,14 @@ public:
         }
     }
 
-    /// One by one.
+    /// `count` steps of one token.
     void decode(int count) {
         for (int i = 0; i < count && !testing::Test::HasFailure(); ++i) {
             ASSERT_NO_FATAL_FAILURE(say(1));
         }
     }
 
-    /// A step in which a layer gives up. Not counted: the chat is as before, and tells it other tokens next.
+    /// A step that fails in a layer. Not counted: the chat is unchanged, and its next step has other tokens.
     void fail(int count, int layer, failure how, bool counted) {
         const std::vector<token> come = next(count);
         const std::vector<layer_step> steps = host_.forward(come, layer, how, counted);
@@ -124,7 +124,7 @@ public:
         }
     }
 
-    /// Before the next step `remove` tokens go from the end, but for these ranges (offset, length).
+    /// The next step first removes the last `remove` tokens, except these ranges (offset, length).
     void edit(int remove, const std::vector<std::pair<int, int>>& reserve = {}) {
         ASSERT_FALSE(edited_) << "MNN takes one edit per step";
         edited_ = true;
@@ -150,7 +150,7 @@ public:
         history_ = left;
     }
 
-    /// With begin 0 nothing is left, since MNN takes that for a new chat. It goes on counting what should be left.
+    /// With begin 0 nothing is left: MNN starts a new chat, and counts the tokens that should be left.
     void erase(int begin, int end) {
         if (end < length()) {
             ASSERT_NO_FATAL_FAILURE(edit(length() - begin, {{end - begin, length() - end}}));
@@ -182,7 +182,7 @@ public:
         return text == "-" ? -1.0 : std::atof(text.c_str());
     }
 
-    /// The next prompt is written to a file, or behind one that has `tokens`.
+    /// The next prompt is written to a prefix file, or follows the tokens of one.
     void write_prefix() {
         host_.write_prefix("prefix");
         plain_->write_prefix("prefix");
@@ -212,7 +212,7 @@ private:
         EXPECT_EQ(step.chunk, 64) << "MNN's own";
         EXPECT_LE(step.length, step.capacity);
 
-        // Rows are unique, so the cache says which tokens it holds. They are in order.
+        // Rows are unique, so they identify the tokens of the cache. Tokens are in order.
         const std::size_t row = static_cast<std::size_t>(how_.kv_heads * how_.head_dim);
         ASSERT_EQ(step.keys.size(), row * static_cast<std::size_t>(step.length));
         std::vector<token> tokens;
@@ -255,7 +255,7 @@ private:
     std::vector<std::vector<int>> held_;
 };
 
-/// What a user does with a model: prompts, answers, edits, drafts.
+/// A user's session with a model: prompts, answers, edits, drafts.
 inline void live(chat& chat) {
     ASSERT_NO_FATAL_FAILURE(chat.say(150));
     ASSERT_NO_FATAL_FAILURE(chat.decode(10));
@@ -276,7 +276,7 @@ inline void live(chat& chat) {
     for (int chunk = 0; chunk < 3; ++chunk) {
         ASSERT_NO_FATAL_FAILURE(chat.say(40)) << "a prompt in chunks";
     }
-    // A tree of drafts: of its eight tokens the path of three stays.
+    // A tree of drafts: a path of three stays of its eight tokens.
     ASSERT_NO_FATAL_FAILURE(chat.say(8));
     chat.edit(8, {{0, 1}, {2, 1}, {5, 1}});
     ASSERT_NO_FATAL_FAILURE(chat.decode(8));

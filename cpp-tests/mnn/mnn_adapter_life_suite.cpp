@@ -1,4 +1,4 @@
-// The adapter for MNN over a model's life: steps that fail, models that come and go, reports, random schedules.
+// The adapter for MNN over a model's life: failed steps, models made and destroyed, reports, random schedules.
 
 #include "chat.hpp"
 
@@ -14,7 +14,7 @@ protected:
 settings lossless(int workers = 0) { return configured(settings(), compressing("store", workers)); }
 settings lossy(const std::string& more = "") { return configured(settings(), evicting(more)); }
 
-// An op that gives up.
+// Failed ops.
 
 TEST_F(MnnAdapterLife, MendsAStepThatLeftEarly) {
     for (const settings& how : {lossless(), lossless(1), lossy()}) {
@@ -28,7 +28,7 @@ TEST_F(MnnAdapterLife, MendsAStepThatLeftEarly) {
             chat.fail(1 + round % 3, round % 2, failure::after_append, true);
             ASSERT_NO_FATAL_FAILURE(chat.say(1 + round)) << "the tokens are in the cache and count";
             chat.fail(round == 4 ? 70 : 2, round % 2, failure::after_append, false);
-            ASSERT_NO_FATAL_FAILURE(chat.say(1 + round)) << "the engine does not know of them";
+            ASSERT_NO_FATAL_FAILURE(chat.say(1 + round)) << "the engine does not count them";
             chat.fail(2, round % 2, failure::before_room, false);
         }
         ASSERT_NO_FATAL_FAILURE(live(chat));
@@ -74,12 +74,12 @@ TEST_F(MnnAdapterLife, GivesMnnItsChunkBackAfterAGrowthThatFailed) {
     for (int tries = 0; tries < 3; ++tries) {
         chat.fail(70, 0, failure::before_room, false);
     }
-    ASSERT_NO_FATAL_FAILURE(chat.say(70)) << "chat::judge looks at it after every step";
+    ASSERT_NO_FATAL_FAILURE(chat.say(70)) << "chat::judge compares it after every step";
     EXPECT_EQ(chat.last(0).capacity, 370 + 370 / 4);
 }
 
 TEST_F(MnnAdapterLife, EditsOnceWhenTheStepIsTriedAgain) {
-    // The engine counted nothing, so it says the same edit again. Some layers have done it, the last one has not.
+    // The engine counted nothing and repeats the edit. Some layers have made it, the last one has not.
     settings how = lossless();
     how.layers = 3;
     chat chat(how);
@@ -95,7 +95,7 @@ TEST_F(MnnAdapterLife, EditsOnceWhenTheStepIsTriedAgain) {
     }
 }
 
-// Models that come and go.
+// Lifetimes.
 
 TEST_F(MnnAdapterLife, KeepsModelsApart) {
     std::unique_ptr<chat> first(new chat(lossless(1))), second(new chat(lossy(R"("kv_h2o_log_stats": true)")));
@@ -129,12 +129,12 @@ TEST_F(MnnAdapterLife, MayEndInEitherOrder) {
             }
         }
     }
-    chat unused(lossy());  // a model that is loaded and never asked
+    chat unused(lossy());  // a model that is loaded and never used
     EXPECT_EQ(unused.host().metrics(), "");
 }
 
 TEST_F(MnnAdapterLife, HasOneLayerForAllClonesOfAnOp) {
-    // Prompts and single tokens run in ops of their own here, which share the cache.
+    // Prompts and single tokens run in separate ops, which share the cache.
     chat chat(lossy());
     ASSERT_NO_FATAL_FAILURE(chat.say(150));
     ASSERT_NO_FATAL_FAILURE(chat.decode(10));
@@ -144,7 +144,7 @@ TEST_F(MnnAdapterLife, HasOneLayerForAllClonesOfAnOp) {
     EXPECT_EQ(metrics["h2o_logical_tokens"].number, 360.0);
 }
 
-TEST_F(MnnAdapterLife, GivesTheNumberOfALayerThatIsGoneToTheNext) {
+TEST_F(MnnAdapterLife, GivesTheNumberOfADestroyedLayerToTheNext) {
     chat chat(lossless());
     for (int round = 0; round < 5; ++round) {
         ASSERT_NO_FATAL_FAILURE(chat.say(150));
@@ -156,12 +156,12 @@ TEST_F(MnnAdapterLife, GivesTheNumberOfALayerThatIsGoneToTheNext) {
         chat.plain().remake(round % 2);
         chat.clear();
     }
-    EXPECT_EQ(lines(mnn_stub::take_log()), "") << "none is one too many";
+    EXPECT_EQ(lines(mnn_stub::take_log()), "") << "no number is above layer_nums";
 }
 
 // Reports.
 
-TEST_F(MnnAdapterLife, PrintsALinePerEvictionIfItIsToldTo) {
+TEST_F(MnnAdapterLife, PrintsALinePerEvictionIfConfigured) {
     for (const bool logs : {true, false}) {
         chat chat(lossy(logs ? R"("kv_h2o_log_stats": true)" : R"("kv_h2o_log_stats": false)"));
         std::string expected;
@@ -182,7 +182,7 @@ TEST_F(MnnAdapterLife, PrintsALinePerEvictionIfItIsToldTo) {
     }
 }
 
-TEST_F(MnnAdapterLife, PrintsWhatIsOddAboutAConfigOnceALineEach) {
+TEST_F(MnnAdapterLife, PrintsEachWarningOfAConfigOnce) {
     settings how = configured(settings(), evicting(R"("kv_h2o_block_tokns": 4, "kv_lossless_colour": "blue")"));
     how.layers = 4;
     chat odd(how);
@@ -211,13 +211,13 @@ TEST_F(MnnAdapterLife, ReportsMetricsToTheEngineAndTheBenchmark) {
         EXPECT_NEAR(std::atof(shown.c_str()), metrics[column.c_str()].number,
                     1e-5 * std::abs(metrics[column.c_str()].number));
     }
-    EXPECT_EQ(mnn_stub::bench_value(found, "h2o_lossy"), "-") << "a name's beginning is not the name";
+    EXPECT_EQ(mnn_stub::bench_value(found, "h2o_lossy"), "-") << "a prefix of a name is not the name";
     EXPECT_EQ(mnn_stub::bench_value("", "h2o_lossy_ratio"), "-");
 }
 
 // Random schedules.
 
-/// Ranges of the removed tail, in order and apart, so MNN can move them to the front one after another.
+/// Ranges of the removed tail, ascending and disjoint, as MNN's move to the front needs them.
 std::vector<std::pair<int, int>> random_ranges(dice& random, int removed) {
     std::vector<std::pair<int, int>> ranges;
     for (int at = 0; at < removed && ranges.size() < 4;) {
@@ -254,7 +254,7 @@ settings random_settings(dice& random, bool evicts) {
                             : configured(how, keys);
 }
 
-/// One action of an engine and its user; what it was, for the trace.
+/// One action of an engine and its user. Returns its description for the trace.
 std::string act(chat& chat, dice& random) {
     const int length = chat.length();
     const auto number = [](int n) { return std::to_string(n); };
@@ -271,7 +271,7 @@ std::string act(chat& chat, dice& random) {
     }
     const int count = static_cast<int>(random.one_in(3) || length == 0 ? random.between(2, 110) : random.between(1, 4));
     if (random.one_in(6)) {
-        // Not counted: the engine would say edits again, and of ranges nobody can tell then whether they are done.
+        // Not counted: the engine repeats its edits, and repeated ranges do not show whether they are done.
         const bool counted = !did.empty() || chat.forgotten() > 0 || random.one_in(2);
         chat.fail(count, static_cast<int>(random.below(2)), failure::after_append, counted);
         did += std::string("fail ") + (counted ? "counted " : "") + number(count) + "; ";

@@ -1,5 +1,5 @@
-// The adapter for MNN (integrations/mnn/mnnkv_mnn.hpp) in a stand-in for MNN: what comes out of attention, which tokens
-// stay, what is printed, and that nothing of it happens where it must not.
+// The adapter for MNN (integrations/mnn/mnnkv_mnn.hpp) in a stand-in for MNN: attention outputs, kept tokens, printed
+// lines, and cases in which MNN must be unchanged.
 
 #include "chat.hpp"
 
@@ -12,7 +12,7 @@ protected:
     void SetUp() override { mnn_stub::take_log(); }
 };
 
-/// A shape of attention per number of threads, with padding in heads, dims and blocks.
+/// An attention shape per number of threads, with padding in heads, dims and blocks.
 settings shape(int threads, bool flash, int element_bytes = 4) {
     settings how;
     how.threads = threads;
@@ -29,7 +29,7 @@ settings shape(int threads, bool flash, int element_bytes = 4) {
 
 // Nothing enabled.
 
-TEST_F(MnnAdapter, DoesNothingUnlessItIsEnabled) {
+TEST_F(MnnAdapter, DoesNothingUnlessEnabled) {
     for (const bool flash : {true, false}) {
         settings how = configured(shape(2, flash), R"("kv_h2o_enable": false, "kv_lossless_enable": false)");
         chat chat(how);
@@ -45,7 +45,7 @@ TEST_F(MnnAdapter, DoesNothingUnlessItIsEnabled) {
 
 class MnnAdapterLossless : public testing::TestWithParam<std::tuple<std::string, int, bool, int>> {};
 
-TEST_P(MnnAdapterLossless, LeavesEveryOutputAsItIs) {
+TEST_P(MnnAdapterLossless, ChangesNoOutput) {
     mnn_stub::take_log();
     const auto& [mode, workers, flash, threads] = GetParam();
     const int bytes = threads % 4 == 0 ? 2 : 4;
@@ -87,8 +87,8 @@ TEST_F(MnnAdapter, KeepsColdTokensOutOfTheCacheBetweenSteps) {
 
 class MnnAdapterEviction : public testing::TestWithParam<std::tuple<std::string, bool, int, int>> {};
 
-TEST_P(MnnAdapterEviction, LeavesTheOthersAsTheyAre) {
-    // Each step's output is that of MNN with only the tokens that are left: see chat::judge.
+TEST_P(MnnAdapterEviction, ChangesNoKeptToken) {
+    // Each step's output is that of MNN with only the kept tokens: see chat::judge.
     mnn_stub::take_log();
     const auto& [mode, flash, threads, bytes] = GetParam();
     settings how = shape(threads, flash, bytes);
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(EveryWay, MnnAdapterEviction,
                          });
 
 TEST_F(MnnAdapter, EvictsTheSameWithAnyNumberOfThreads) {
-    // Which thread has which head, and in which order they come, makes no difference to the scores.
+    // Scores depend neither on the thread of a head nor on the order of heads.
     std::vector<chat> chats;
     for (const int threads : {1, 2, 4, 8, 12}) {
         settings how = shape(threads, true);
@@ -135,8 +135,8 @@ TEST_F(MnnAdapter, EvictsTheSameWithAnyNumberOfThreads) {
     }
 }
 
-TEST_F(MnnAdapter, EvictsByWhatAttentionLookedAt) {
-    // With and without flash attention tiles say the same in other words, so nearly all tokens that stay are the same.
+TEST_F(MnnAdapter, EvictsByAttention) {
+    // With and without flash attention tiles hold the same attention in other forms, so the same tokens stay.
     chat flash(configured(shape(2, true), evicting())), plain(configured(shape(2, false), evicting()));
     for (chat* chat : {&flash, &plain}) {
         ASSERT_NO_FATAL_FAILURE(chat->say(200));
@@ -151,7 +151,7 @@ TEST_F(MnnAdapter, EvictsByWhatAttentionLookedAt) {
     EXPECT_EQ(both, flash.held(1));
 }
 
-TEST_F(MnnAdapter, LetsCachesGrowWithWhatTheyHold) {
+TEST_F(MnnAdapter, LetsCachesGrowWithTheirTokens) {
     for (const char* const limit : {R"("kv_h2o_max_tokens": 120)", R"("kv_h2o_target_lossy_ratio": 4.0)"}) {
         SCOPED_TRACE(limit);
         chat chat(configured(shape(2, true), evicting(limit)));
@@ -165,7 +165,7 @@ TEST_F(MnnAdapter, LetsCachesGrowWithWhatTheyHold) {
     }
 }
 
-TEST_F(MnnAdapter, EvictsRightAfterThePromptUnlessTheModelSaysOtherwise) {
+TEST_F(MnnAdapter, EvictsRightAfterThePromptByDefault) {
     chat chat(configured(shape(2, true), evicting()));
     ASSERT_NO_FATAL_FAILURE(chat.say(200));
     EXPECT_EQ(chat.held(1), 200);
@@ -178,13 +178,13 @@ TEST_F(MnnAdapter, EvictsRightAfterThePromptUnlessTheModelSaysOtherwise) {
     class chat other(configured(shape(2, true), evicting(R"("kv_h2o_prefill_queries": 0)")));
     ASSERT_NO_FATAL_FAILURE(other.say(200));
     ASSERT_NO_FATAL_FAILURE(other.say(1));
-    EXPECT_EQ(other.held(1), 201) << "nothing is known of any token yet";
+    EXPECT_EQ(other.held(1), 201) << "no token has a score yet";
     ASSERT_NO_FATAL_FAILURE(other.decode(12));
     EXPECT_LT(other.held(1), 140);
 }
 
-TEST_F(MnnAdapter, GoesOnWithALayerThatLostAllItHad) {
-    // What the chat keeps was evicted, so that MNN sees an empty cache in the middle of a chat.
+TEST_F(MnnAdapter, ContinuesWithALayerThatLostAllItsTokens) {
+    // The tokens that the chat keeps were evicted: MNN gets an empty cache in the middle of a chat.
     for (const bool stores : {false, true}) {
         settings how = shape(2, true);
         how.layers = 6;
@@ -210,8 +210,8 @@ TEST_F(MnnAdapter, GoesOnWithALayerThatLostAllItHad) {
     }
 }
 
-TEST_F(MnnAdapter, ForgetsAChatWhoseFrontIsErasedAsMnnDoes) {
-    // MNN takes it for a new chat, but counts what should be left; edits are of the end from then on.
+TEST_F(MnnAdapter, ClearsAChatWhoseFrontIsErasedAsMnnDoes) {
+    // MNN starts a new chat but counts the tokens that should be left; later edits are of the end.
     for (const settings& how : {configured(shape(2, true), compressing("store", 0)),
                                 configured(shape(2, true), evicting(), compressing("store", 1))}) {
         chat chat(how);
@@ -232,9 +232,9 @@ TEST_F(MnnAdapter, ForgetsAChatWhoseFrontIsErasedAsMnnDoes) {
     }
 }
 
-TEST_F(MnnAdapter, TakesNoStepForAFailedOneBecauseCountsAreEqual) {
-    // KVMeta says the same number before and after a step that adds what it removes; MNN's count may be more than there
-    // is, too.
+TEST_F(MnnAdapter, TakesEqualCountsForNoFailure) {
+    // KVMeta has the same number before and after a step that adds as many as it removes. MNN's count may also exceed
+    // the tokens that exist.
     for (const bool forgets : {false, true}) {
         SCOPED_TRACE(forgets ? "with tokens that MNN only counts" : "");
         chat chat(configured(shape(2, true), compressing("store", 0)));
@@ -258,11 +258,11 @@ TEST_F(MnnAdapter, TakesNoStepForAFailedOneBecauseCountsAreEqual) {
     }
 }
 
-TEST_F(MnnAdapter, HandsOnWhatKvMetaSaysOfTheModel) {
+TEST_F(MnnAdapter, PassesOnTheNumbersOfTheModelInKvMeta) {
     settings how = shape(2, true);
     how.attn_scale = 0.75f;
     chat chat(configured(how, compressing("store", 0)));
-    ASSERT_NO_FATAL_FAILURE(live(chat)) << "attention takes it from the KVMeta of its step";
+    ASSERT_NO_FATAL_FAILURE(live(chat)) << "attention reads it from the KVMeta of its step";
 }
 
 // Growth.
@@ -277,7 +277,7 @@ TEST_F(MnnAdapter, GrowsCachesByAQuarterAndGivesTheTailBack) {
     ASSERT_NO_FATAL_FAILURE(chat.say(65));
     EXPECT_EQ(chat.last(0).capacity, 665 + 665 / 4);
 #ifdef __linux__
-    // MNN's memory is full of ones here; pages that came back from the system are zero.
+    // The stub's memory is all ones; pages that come back from the system are zero.
     const bytes ours = chat.host().buffers(0), plain = chat.plain().buffers(0);
     EXPECT_GT(std::count(ours.begin(), ours.end(), 0), std::count(plain.begin(), plain.end(), 0) + 32768);
 #endif
@@ -363,7 +363,7 @@ TEST_P(MnnAdapterRefusal, IsOneLineAndMnnAlone) {
     EXPECT_EQ(log[0].find("mnn-kv: off where "), 0u) << log[0];
 }
 
-INSTANTIATE_TEST_SUITE_P(OfWhatItCannotDo, MnnAdapterRefusal, testing::ValuesIn(all_refused()),
+INSTANTIATE_TEST_SUITE_P(EachReason, MnnAdapterRefusal, testing::ValuesIn(all_refused()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST_F(MnnAdapter, LeavesOnlyTheSharedCacheAlone) {
@@ -380,7 +380,7 @@ TEST_F(MnnAdapter, LeavesOnlyTheSharedCacheAlone) {
     EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: off where a cache is read by more than one layer\n");
 }
 
-TEST_F(MnnAdapter, LeavesCachesAloneThatLayerNumsDoesNotCount) {
+TEST_F(MnnAdapter, LeavesCachesAloneBeyondLayerNums) {
     settings how = configured(shape(2, true), compressing("store", 0));
     how.layers = 4;
     how.layer_nums = 2;

@@ -28,8 +28,8 @@ std::size_t index_of(int i) { return static_cast<std::size_t>(i); }
 
 enum kind { query, key, value };
 
-/// Whole 64ths between -1 and 1, which every type of element holds exactly. A query is larger, so that attention has
-/// favourites.
+/// Whole 64ths between -1 and 1, which every element type holds exactly. Queries are larger, which makes attention
+/// uneven.
 float made_up(kind what, int layer, int head, int dim, const token& of) {
     std::uint32_t hash = 0x9E3779B9u;
     for (const int word : {static_cast<int>(what), layer, head, dim, of.serial, of.position}) {
@@ -81,7 +81,7 @@ inline float load(const std::uint8_t* at, int bytes) {
     return float_of(half);
 }
 
-/// K and V of one layer. The members that the adapter names have MNN's names.
+/// K and V of one layer. Members that the adapter uses have MNN's names.
 class cache_manager {
 public:
     explicit cache_manager(const settings& how)
@@ -109,7 +109,7 @@ public:
         values_ = fresh(mCurrentValueSizePerHead, lP > 1);
     }
 
-    /// Grows, drops, moves what is reserved.
+    /// Grows, drops, moves reserved ranges.
     void reallocate(const MNN::KVMeta& meta) {
         const std::size_t need = meta.previous + meta.add - meta.remove + meta.reserved();
         if (need > index_of(mMaxLength)) {
@@ -158,7 +158,7 @@ public:
 
 private:
     friend class mnnkv_mnn::layer;
-    // First, so it goes last, as in MNN: the buffers are gone by then.
+    // Declared first and destroyed last, after the buffers, as in MNN.
     std::shared_ptr<mnnkv_mnn::layer> mnnkv;
 
     enum class quant : int { none };
@@ -189,7 +189,7 @@ private:
         mCurrentValueSizePerHead = packing_.value_head() * index_of(mBytes);
     }
 
-    /// Memory is not empty when it comes; MNN zeroes it only where padding takes part in products.
+    /// New memory holds anything; MNN zeroes it only where padding takes part in products.
     std::vector<std::uint8_t> fresh(std::size_t per_head, bool zeroed) const {
         return std::vector<std::uint8_t>(per_head * index_of(mKvNumHead), zeroed ? 0 : 0xFF);
     }
@@ -208,7 +208,7 @@ private:
                             old.mCurrentValueSizePerHead);
                 continue;
             }
-            // One block as long as the cache: every group of dims begins elsewhere now.
+            // One block as long as the cache: every group of dims has another offset.
             const std::size_t was = old.packing_.value_index(0, index_of(hP)) * index_of(mBytes);
             for (int dim = 0; dim < mHeadDim; dim += hP) {
                 std::memcpy(value_at(head, 0, dim), old.value_at(head, 0, dim), was);
@@ -236,8 +236,8 @@ private:
     }
 };
 
-/// Attention of the last rows over a cache as cache_manager::read gives it. see(thread, tile, tokens, first token,
-/// last, scales, sums) is shown each softmax tile by the thread that made it.
+/// Attention of the last rows over a cache in the form of cache_manager::read. The thread of a softmax tile calls
+/// see(thread, tile, tokens, first token, last, scales, sums).
 template <class See>
 std::vector<float> attend(const settings& how, int layer, const std::vector<token>& tokens, float scale,
                           const std::vector<float>& keys, const std::vector<float>& values, See see) {
@@ -255,7 +255,7 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
                 queries.push_back(made_up(query, layer, head, d, of));
             }
         }
-        // Of a tile that begins here, what a row may look at.
+        // Tokens of a tile from `begin` on that a row may attend to.
         const auto visible_to = [&](int r, int begin, int here) {
             return std::max(0, std::min(here, length - rows + r + 1 - begin));
         };
@@ -263,7 +263,8 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
         for (int begin = 0; begin < length; begin += block) {
             const int here = std::min(block, length - begin);
             // Lanes past the last token may hold anything.
-            std::vector<std::uint8_t> tile(oracle::round_up(index_of(here), index_of(pack)) * index_of(rows * width), 0xFF);
+            const std::size_t lanes = oracle::round_up(index_of(here), index_of(pack));
+            std::vector<std::uint8_t> tile(lanes * index_of(rows * width), 0xFF);
             for (int r = 0; r < rows; ++r) {
                 const std::size_t at = index_of(r);
                 const int visible = visible_to(r, begin, here);
@@ -335,7 +336,7 @@ float scale_of(const settings& how, float given) {
     return given != 0 ? given : 1.0f / std::sqrt(static_cast<float>(how.head_dim));
 }
 
-/// One attention op; clones of it have the same cache.
+/// One attention op; its clones share the cache.
 class attention {
 public:
     attention(const settings& how, int layer, MNN::KVMeta* meta, std::shared_ptr<cache_manager> cache)
@@ -453,14 +454,14 @@ engine::engine(const settings& how) : parts_(new parts()) {
     meta.layer_nums = how.layer_nums != 0 ? how.layer_nums : how.layers;
     meta.attn_scale = how.attn_scale;
     if (how.patched) {
-        mnnkv_mnn::host said;
-        said.config = how.config;
-        said.evicts = how.evicts;
-        said.compresses = how.compresses;
-        said.logs = how.logs;
-        said.attention_type = how.attention_type;
-        said.attention_mask = how.attention_mask;
-        mnnkv_mnn::attach(meta, said);
+        mnnkv_mnn::host host;
+        host.config = how.config;
+        host.evicts = how.evicts;
+        host.compresses = how.compresses;
+        host.logs = how.logs;
+        host.attention_type = how.attention_type;
+        host.attention_mask = how.attention_mask;
+        mnnkv_mnn::attach(meta, host);
     }
     parts_->layers.resize(index_of(how.layers));
     for (int layer = 0; layer < how.layers; ++layer) {
@@ -551,9 +552,9 @@ layer_step attention_over(const settings& how, int layer, const std::vector<toke
     cache.append(how.source(layer), held);
     layer_step step;
     cache.read(step.keys, step.values);
-    const auto nobody = [](int, const void*, int, int, bool, const float*, const float*) {};
+    const auto unseen = [](int, const void*, int, int, bool, const float*, const float*) {};
     step.output = attend(how, layer, std::vector<token>(held.end() - rows, held.end()), scale_of(how, how.attn_scale),
-                         step.keys, step.values, nobody);
+                         step.keys, step.values, unseen);
     return step;
 }
 

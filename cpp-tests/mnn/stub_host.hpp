@@ -1,6 +1,6 @@
-// A stand-in for MNN's LLM engine with the adapter hooked in as the patches do: caches of MNN's shape, attention in
-// MNN's order, real arithmetic over made-up numbers. Slow and simple. Compiled as MNN is (C++11, neither exceptions nor
-// RTTI); the suite sees only this header.
+// A stand-in for MNN's LLM engine, with the adapter's calls where the patches put them: caches of MNN's shape,
+// attention in MNN's order, real arithmetic over made-up numbers. Slow and simple. Compiled as MNN is (C++11, neither
+// exceptions nor RTTI); suites include only this header.
 
 #ifndef MNNKV_TESTS_STUB_HOST_HPP
 #define MNNKV_TESTS_STUB_HOST_HPP
@@ -23,22 +23,22 @@ struct settings {
     int layers = 2, heads = 4, kv_heads = 2, head_dim = 12;
     /// Capacity and order of packed caches, and of softmax tiles.
     int e_pack = 24, l_pack = 1, h_pack = 4, tile_pack = 8;
-    /// 4: float, 2: half, 1: a byte, which MNN only has where the cache is quantised.
+    /// 4: float, 2: half, 1: a byte, only in MNN's quantised caches.
     int element_bytes = 4;
     int threads = 2;
     bool flash = true;
-    /// false: MNN as it is without the patches.
+    /// false: MNN without the patches.
     bool patched = true;
-    /// Every cache is a memory-mapped file, which MNN calls in disk.
+    /// Every cache is a memory-mapped file (MNN: in disk).
     bool mapped = false;
     int key_quant_mode = 0, value_quant_mode = 0;
-    /// What KVMeta says of `layers`; 0: the truth.
+    /// KVMeta::layer_nums; 0: `layers`.
     int layer_nums = 0;
     float attn_scale = 0;
     /// reads[i] is the layer whose cache layer i reads; -1, or none given: its own.
     std::vector<int> reads;
 
-    /// What the engine tells the adapter.
+    /// The engine's settings for the adapter.
     std::string config = "{}";
     bool evicts = false, compresses = false, logs = false;
     std::string attention_type = "full", attention_mask = "float";
@@ -50,7 +50,7 @@ struct settings {
     }
 };
 
-/// How an attention op gives up, as if memory had run out.
+/// Where an attention op fails, as if memory had run out.
 enum class failure {
     none,
     /// After begin, before there is room for the new tokens.
@@ -59,13 +59,13 @@ enum class failure {
     after_append
 };
 
-/// What one layer did in one step.
+/// One layer's result of one step.
 struct layer_step {
     /// The op ran to its end.
     bool ran = false;
     /// The adapter gave it a layer.
     bool hooked = false;
-    /// The KVMeta that MNN's own code saw counts as many tokens as the cache has (MNN asserts it in debug builds).
+    /// The KVMeta for MNN's own code counts as many tokens as the cache has (MNN asserts it in debug builds).
     bool agrees = true;
     /// The cache as attention reads it, [token][kv head][dim].
     std::vector<float> keys, values;
@@ -78,23 +78,23 @@ struct layer_step {
 class engine {
 public:
     explicit engine(const settings& how);
-    /// Caches first, as MNN.
+    /// Destroys the caches first, as MNN.
     ~engine();
     engine(engine&&) noexcept;
 
-    /// One step of all layers: the tokens of the chat go as set before, these come.
+    /// One step of all layers: the pending edit, then these new tokens.
     std::vector<layer_step> forward(const std::vector<token>& tokens);
 
-    /// A step in which `layer` gives up. counted: the engine goes on with the next layer and counts the tokens; else it
-    /// stops there and counts nothing, so that the next step removes again what this one was to remove.
+    /// A step that fails in `layer`. counted: the engine continues with the next layer and counts the tokens. Otherwise
+    /// it stops there and counts nothing: the next step repeats the edit.
     std::vector<layer_step> forward(const std::vector<token>& tokens, int layer, failure how, bool counted);
 
-    /// Before the next step these go: `remove` from the end, but for the ranges (offset, length).
+    /// The next step first removes the last `remove` tokens, except the ranges (offset, length).
     void remove(std::size_t remove, const std::vector<std::pair<int, int>>& reserve = {});
-    /// The same in the engine's words: tokens begin .. end of the chat. With begin 0 MNN forgets the others, too, and
-    /// counts them from then on.
+    /// Removes tokens begin .. end of the chat, by MNN's call. With begin 0 MNN drops the others as well and still
+    /// counts them.
     void erase_history(std::size_t begin, std::size_t end);
-    /// All go: the next step is the prompt of a new chat.
+    /// The next step is the prompt of a new chat.
     void clear();
 
     /// The next prompt is written to, or taken from, a prefix cache file; the file has these tokens.
@@ -107,9 +107,9 @@ public:
     /// The whole buffers of a layer, K then V.
     std::vector<std::uint8_t> buffers(int layer) const;
 
-    /// The op of this layer and its cache are made anew, as when a module is loaded again.
+    /// Makes the op of this layer and its cache anew, as loading a module again does.
     void remake(int layer);
-    /// Destroys KVMeta before the caches; nothing but the destructor may follow.
+    /// Destroys KVMeta before the caches; only the destructor may follow.
     void destroy_meta();
 
 private:
@@ -117,17 +117,16 @@ private:
     std::unique_ptr<parts> parts_;
 };
 
-/// What a host without the adapter computes in a layer whose cache holds just these tokens, for the last `rows` of
-/// them.
+/// The attention of a host without the adapter whose layer holds just these tokens, for the last `rows` of them.
 layer_step attention_over(const settings& how, int layer, const std::vector<token>& held, int rows);
 
 /// [kv head][dim] of a token in the cache of a layer: k, then v.
 std::pair<std::vector<float>, std::vector<float>> rows_of(const settings& how, int layer, const token& of);
 
-/// What was printed since the last call, one line each.
+/// The lines printed since the last call.
 std::vector<std::string> take_log();
 
-/// What llm_bench makes of the metrics.
+/// The metrics in the form of llm_bench.
 std::string bench_metrics(const std::string& dumped_config);
 std::string bench_value(const std::string& metrics, const std::string& name);
 const std::vector<std::string>& bench_columns();

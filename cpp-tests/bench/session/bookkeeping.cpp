@@ -1,8 +1,8 @@
-// What h2o costs beside attention: adding up scores, planning, evicting. 4,096 tokens, 32 query heads, 8 KV heads x
-// 128, f16; one thread.
+// The cost of h2o beside attention: scores, plans, evictions. 4,096 tokens, 32 query heads, 8 KV heads x 128, f16; one
+// thread.
 //
-// What scores cost is the difference between attention that shows its tiles to the session and attention that does not,
-// one right after the other, in turns: what a call takes by a clock around it leaves out what it does to the attention.
+// The cost of scores is the difference between attention with and without mnnkv_session_scores, measured in turns: a
+// clock around the call alone misses its effect on attention.
 
 #include "decoder.hpp"
 
@@ -68,7 +68,7 @@ public:
     }
 
 private:
-    /// Attention of a layer, with its tiles made halves where that is asked for, and shown to the session or not.
+    /// Attention of a layer, with f16 tiles if as_halves_, passed to the session if scored.
     void attend(std::uint32_t layer, bool scored) {
         half halves[Decoder::group_size * flash_block];
         decoder_.attend(caches_[layer], [&](const mnnkv_score_tile& floats) {

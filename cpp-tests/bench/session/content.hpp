@@ -20,10 +20,9 @@ inline std::uint64_t mix(std::uint64_t x) {
 /// Rows of 128 dims: two rows of the sample side by side, of its other head and 136 tokens further on.
 ///
 /// Layers 0 and 1 come from the sample's, later ones from its layers 2 and 3 in turn. Heads of a layer begin at tokens
-/// 272 apart, so no row of the sample is twice in a block of up to 128 tokens. Whenever the sample is over it begins
-/// again; each time, in each head and layer, a channel's sign and the lowest 5 of its 10 fraction bits are inverted or
-/// not, at random but the same for all tokens. So exponents, their order and what repeats in a text stay real, and no
-/// block is like another.
+/// 272 apart, so no row of the sample is twice in a block of up to 128 tokens. The sample repeats; each time, in each
+/// head and layer, a channel's sign and the lowest 5 of its 10 fraction bits are inverted or not, at random but the
+/// same for all tokens. Exponents, their order and the repetitions of a text stay real, and no two blocks are equal.
 class Content {
 public:
     static constexpr std::uint32_t dims = 128;
@@ -88,7 +87,7 @@ public:
         logical_[layer] += count;
     }
 
-    /// Whether the layer's cache holds these logical tokens, as runs of (first, count), bit for bit.
+    /// The layer's cache holds these logical tokens, runs of (first, count), bit for bit.
     bool holds(std::uint32_t layer, const std::int32_t* pairs, std::size_t n_pairs) {
         const PackedCache& cache = caches_[layer];
         std::uint32_t at = 0;

@@ -17,7 +17,7 @@ public:
     template <class See>
     void attend(const PackedCache& cache, See&& see) {
         for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
-            // As in the demo: the token's key stands for its queries.
+            // As in the demo: the token's key replaces its queries.
             for (std::uint32_t q = 0; q < group_size; ++q) {
                 for (std::uint32_t d = 0; d < Content::dims; ++d) {
                     const half key = cache.key(h)[cache.key_index(cache.length() - 1, d)];
@@ -29,12 +29,12 @@ public:
         }
     }
 
-    /// Without anyone looking on.
+    /// Without a session.
     void attend(const PackedCache& cache) {
         attend(cache, [](const mnnkv_score_tile&) {});
     }
 
-    /// As an engine calls it: each tile is shown to the session.
+    /// As in an engine: the session gets each tile.
     void attend(const PackedCache& cache, Session& session, std::uint32_t layer) {
         attend(cache, [&](const mnnkv_score_tile& tile) { session.scores(layer, 0, tile); });
     }

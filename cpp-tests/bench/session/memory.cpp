@@ -1,7 +1,7 @@
 // Resident memory, by the system, of a host with 512 MB of KV: 16 layers x 8 KV heads x 128, f16, 8,192 tokens.
 //
-// The host stands for attention with a pass over every byte of K and V, and its checksum is compared from run to run:
-// what store restores is exact in every layer of every step. Memory is sampled after every call of every layer.
+// A pass over every byte of K and V replaces attention. Its checksum is compared between runs: restored bytes are exact
+// in every layer of every step. Memory is sampled after every call of every layer.
 
 #include "report.hpp"
 
@@ -14,7 +14,7 @@ const std::uint32_t settled = 280;  // steps until all that is cold is compresse
 const std::uint32_t steps = settled + 200;
 const std::uint32_t samples_per_step = 3 * layers;
 
-/// What one run saw.
+/// The samples of one run.
 struct Trace {
     std::vector<double> resident;          // [step][layer][begin, attention, end], bytes above an empty host
     std::vector<std::uint64_t> checksums;  // [step][layer]
@@ -53,8 +53,7 @@ std::uint64_t read_all(const PackedCache& cache) {
     return sum;
 }
 
-/// Attention that was not computed: blocks of 32 tokens weigh differently, some a lot. Which tokens go hardly matters
-/// for memory.
+/// Made-up attention: blocks of 32 tokens weigh differently, some a lot. Memory hardly depends on the evicted tokens.
 void made_up_scores(Session& session, std::uint32_t layer, std::uint32_t length) {
     static std::vector<float> weights(tokens);
     float sum = 0;
@@ -121,7 +120,7 @@ Trace run(const char* name, const Content& content, const std::string& config, b
     return trace;
 }
 
-/// What a store run must hold to, beside the same run without it.
+/// The claims about a store run, beside the same run without it.
 void store_claims(const Trace& base, const Trace& store, Report& report) {
     const double ratio = store.metrics.h2o_lossless_ratio;
     double worst = 1e9, above = -1e9;

@@ -11,7 +11,7 @@
 
 namespace bench {
 
-/// Prints a claim and whether it holds, and counts those that do not.
+/// Prints each claim with its result, and counts the failed ones.
 class Report {
 public:
     void claim(bool holds, const char* text, double figure, const char* unit) {
@@ -73,7 +73,7 @@ private:
     mnnkv_session* handle_ = nullptr;
 };
 
-/// 3.5:1 in all layers, as the design's figures are.
+/// 3.5:1 in all layers, as in the design's figures.
 inline std::string h2o_config() {
     return "\"kv_h2o_enable\": true, \"kv_h2o_layer_start\": 0, \"kv_h2o_target_lossy_ratio\": 3.5, "
            "\"kv_h2o_block_tokens\": 32, \"kv_h2o_sink_tokens\": 16, \"kv_h2o_recent_tokens\": 96";
@@ -86,7 +86,7 @@ inline std::string store_config(std::uint32_t layers, std::uint32_t workers) {
            ", \"kv_lossless_async_threads\": " + std::to_string(workers);
 }
 
-/// The value that `share` of the others are below.
+/// The value above `share` of the others.
 inline double quantile(std::vector<double> values, double share) {
     std::sort(values.begin(), values.end());
     return values.empty() ? std::nan("") : values[static_cast<std::size_t>(share * double(values.size() - 1))];

@@ -1,5 +1,5 @@
-// Decode speed with h2o at 3.5 beside the same host without: attention only, as a model's matrix products take the same
-// time in both. 4 layers, 32 query heads, 8 KV heads x 128, f16; one thread.
+// Decode speed with h2o at 3.5 beside the same host without: attention only, since a model's matrix products take the
+// same time in both. 4 layers, 32 query heads, 8 KV heads x 128, f16; one thread.
 
 #include "decoder.hpp"
 

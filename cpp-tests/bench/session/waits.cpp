@@ -1,10 +1,10 @@
-// How long a host waits in begin for compressed tokens, with a worker that decodes the next layer while the host
-// computes this one (prefetch), and without (everything inside begin).
+// The host's wait in begin for compressed tokens, with a worker that decodes the next layer while the host computes
+// this one (prefetch), and without (everything inside begin).
 //
-// The host computes as long as a layer of a model takes, or rather less. Between begin and end: attention of 32 query
-// heads over 2,048 tokens. Between end and the next layer's begin, where an engine's matrix products are: it reads
-// their weights, and that is all it does with them. 1B: 34 MB, 61 M parameters of 4 bits with their scales. 7B: 120 MB,
-// 218 M parameters. One thread, so that a core is left for the worker.
+// The host computes for the time of a model's layer, or less. Between begin and end: attention of 32 query heads over
+// 2,048 tokens. Between end and the next layer's begin, the place of matrix products: a pass over their weights. 1B:
+// 34 MB, 61 M parameters of 4 bits with their scales. 7B: 120 MB, 218 M parameters. One thread, so that the worker has
+// a core.
 
 #include "decoder.hpp"
 
@@ -22,7 +22,7 @@ struct Times {
     mnnkv_metrics before, after;
 };
 
-/// Reads everything; the sum keeps the compiler from leaving it out.
+/// Reads everything; the sum prevents the compiler from removing the loop.
 std::uint32_t read_weights(const std::uint32_t* weights, std::size_t bytes) {
     std::uint32_t sum = 0;
     for (std::size_t i = 0; i < bytes / sizeof *weights; ++i) {
@@ -103,7 +103,7 @@ void print_metrics(const Times& times) {
                 b.h2o_lossless_decode_cache_miss - a.h2o_lossless_decode_cache_miss);
 }
 
-/// What restoring costs at the least: the same rows written into a cache, whose pages are there or were given back.
+/// The floor of a restore: the same rows written into a cache with resident or released pages.
 void print_floor(const Content& content, std::uint32_t count) {
     Caches caches(content, 4, prompt + steps);
     std::vector<half> keys(std::size_t(count) * Content::dims * Caches::kv_heads), values(keys.size());

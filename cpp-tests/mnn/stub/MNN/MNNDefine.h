@@ -1,4 +1,4 @@
-// Stands in for MNN's header of this name: what is printed goes to a log that tests read.
+// Stands in for MNN's header of this name: printed lines go to a log for tests.
 
 #ifndef MNNKV_TESTS_STUB_MNN_DEFINE_H
 #define MNNKV_TESTS_STUB_MNN_DEFINE_H

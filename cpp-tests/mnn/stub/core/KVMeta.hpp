@@ -1,4 +1,4 @@
-// Stands in for MNN's header of this name: how the LLM engine tells attention what becomes of the cache.
+// Stands in for MNN's header of this name: the LLM engine's numbers for attention.
 
 #ifndef MNNKV_TESTS_STUB_KV_META_HPP
 #define MNNKV_TESTS_STUB_KV_META_HPP
@@ -14,18 +14,18 @@ struct host;
 namespace MNN {
 
 struct KVMeta {
-    /// Of file_flag.
+    /// Values of file_flag.
     enum { NoChange, PendingWrite, PendingRead };
 
     std::size_t block = 4096;
     /// Tokens of the chat before this step.
     std::size_t previous = 0;
-    /// So many of them go, from the end,
+    /// Tokens that this step removes from the end,
     std::size_t remove = 0;
-    /// but for n_reserve ranges (offset, length), counted from the first that goes.
+    /// except n_reserve ranges (offset, length), whose offsets start at the first removed token.
     int* reserve = nullptr;
     int n_reserve = 0;
-    /// So many come.
+    /// New tokens.
     std::size_t add = 0;
     std::string file_name;
     int file_flag = NoChange;
@@ -42,7 +42,7 @@ struct KVMeta {
         return sum;
     }
 
-    /// After a step.
+    /// Called after a step.
     void sync() {
         previous = previous - remove + reserved() + add;
         remove = add = 0;
