@@ -24,7 +24,7 @@ if(UNIX AND NOT APPLE AND NOT CYGWIN)
   set(MNNKV_ELF ON)
 endif()
 
-# File names: what cargo makes, what users get, and the names that lead to the latter. SONAME and install name come
+# File names: cargo's output, the installed file, and the links that lead to it. SONAME and install name come
 # from capi/build.rs.
 set(shared_links "")
 if(WIN32 AND NOT MSVC)
@@ -55,10 +55,10 @@ else()
 endif()
 set(MNNKV_STATIC_NAME "${cargo_static}")
 set(MNNKV_LIB_DIR "${CMAKE_CURRENT_BINARY_DIR}/lib")
-# The archive as cargo leaves it. Not for users: see isolate_archive.cmake.
+# Cargo's archive. Not for users: see isolate_archive.cmake.
 set(MNNKV_RAW_ARCHIVE "${CMAKE_CURRENT_BINARY_DIR}/raw/${cargo_static}")
 
-# What the archive needs from the system. A test compares this list with what rustc says (static_libs.cmake there).
+# The archive's system libraries. The test static_libs.cmake compares this list with rustc's.
 # rustc also names libc and libgcc_s: every C and C++ compiler links those by itself, and -static has no libgcc_s.
 if(WIN32)
   set(MNNKV_STATIC_LIBS kernel32 ntdll userenv ws2_32 dbghelp)
@@ -72,7 +72,7 @@ else()
   set(MNNKV_STATIC_LIBS pthread m)
 endif()
 
-# For one clang that builds for several machines.
+# For a clang that builds for several machines.
 set(target_flags "")
 if(CMAKE_C_COMPILER_TARGET)
   set(target_flags "--target=${CMAKE_C_COMPILER_TARGET}")
@@ -121,7 +121,7 @@ foreach(link IN LISTS shared_links)
   set(link_to "${link}")
 endforeach()
 
-# Imported targets want their folders to exist when they are made.
+# The folders of imported targets must exist when the targets are made.
 file(MAKE_DIRECTORY "${MNNKV_LIB_DIR}" "${CMAKE_CURRENT_BINARY_DIR}/raw")
 
 set(build_by_default "")
@@ -129,8 +129,8 @@ if(MNNKV_TOP_LEVEL OR MNNKV_INSTALL)
   set(build_by_default ALL)
 endif()
 
-# Runs always: cargo knows best what is fresh, and the copies keep their time when nothing changed. Of the user's
-# environment, one variable would move what cargo makes to another folder, and one would replace the bundled zstd.
+# Always runs: cargo decides what is fresh, and unchanged copies keep their time. Two variables of the user's
+# environment are unset: one moves cargo's output, one replaces the bundled zstd.
 add_custom_target(mnnkv_cargo ${build_by_default}
   COMMAND "${CMAKE_COMMAND}" -E env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG ${cargo_env}
           "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"

@@ -1,5 +1,5 @@
-# Installs headers, both libraries, the CMake package and the pkg-config file. Nothing that is installed knows the
-# prefix: files find it from where they lie, so the tree may be moved.
+# Installs headers, both libraries, the CMake package and the pkg-config file. No installed file contains the prefix:
+# files derive it from their own place, so the tree may be moved.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -15,7 +15,7 @@ file(GLOB integrations CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/integrations/*/*
 install(FILES ${integrations} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
 install(FILES "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-# Beside the shared library a linker takes that; in a folder of its own it takes the archive (see mnnkv.pc.in).
+# Linkers prefer the shared library in the same folder; a folder with the archive alone selects it (see mnnkv.pc.in).
 if(WIN32)
   install(FILES "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/mnnkv")
 else()
@@ -29,7 +29,7 @@ if(WIN32)
   set(MNNKV_SHARED_DIR "${CMAKE_INSTALL_BINDIR}")
   install(FILES "${MNNKV_LIB_DIR}/${cargo_import}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 endif()
-# As a program: a shared library carries the permission to execute.
+# Installed as a program for the permission to execute.
 install(PROGRAMS "${MNNKV_LIB_DIR}/${MNNKV_SHARED_NAME}" DESTINATION "${MNNKV_SHARED_DIR}")
 foreach(link IN LISTS shared_links)
   install(FILES "${MNNKV_LIB_DIR}/${link}" DESTINATION "${MNNKV_SHARED_DIR}")
@@ -68,5 +68,5 @@ foreach(name mnnkv mnnkv-library)
   install(FILES "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" DESTINATION "${pc_dir}")
 endforeach()
 
-# Whoever passes the library on passes these on.
+# Must accompany the library wherever it is passed on.
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD-PARTY.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -1,10 +1,10 @@
-# Runs cargo so that what it builds names no folder of this machine. Run with cmake -P and
+# Runs cargo so that its output names no folder of this machine. Run with cmake -P and
 #   CARGO RUSTC SOURCE TARGET_DIR   the programs, the folder of the project, and where cargo builds
 #   TARGET RUSTFLAGS                the triple of a cross build and flags that it needs; both may be empty
 # Cargo's own arguments follow behind --.
 #
-# Panics say in which file they began. Files of the registry, of the toolchain and of the build get names that are the
-# same everywhere. Runs while building, so that flags in the environment of the build are kept.
+# Panic messages contain file names. Files of the registry, the toolchain and the build get the same names everywhere.
+# Runs at build time, so that flags in the build's environment are kept.
 
 cmake_minimum_required(VERSION 3.16)
 
@@ -25,7 +25,7 @@ if(home STREQUAL "")
 endif()
 execute_process(COMMAND "${RUSTC}" --print sysroot WORKING_DIRECTORY "${SOURCE}" OUTPUT_VARIABLE sysroot
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-# The last that fits wins.
+# The last match wins.
 set(maps "${SOURCE}=mnn-kv" "${TARGET_DIR}=/build" "${home}=/cargo")
 if(sysroot)
   list(APPEND maps "${sysroot}=/rust")
@@ -35,18 +35,18 @@ set(flags ${RUSTFLAGS})
 set(c_flags "-DZSTD_TRACE=0")
 foreach(map IN LISTS maps)
   list(APPEND flags "--remap-path-prefix=${map}")
-  # A list of words has no room for a path with a space.
+  # A path with a space does not fit a list of words.
   if(C_PREFIX_MAP AND NOT map MATCHES "[ \t]")
     string(APPEND c_flags " -ffile-prefix-map=${map}")
   endif()
 endforeach()
-# The C compiler of the bundled zstd: one of the two names is read, beside CFLAGS and CFLAGS_<triple>.
+# Flags of the bundled zstd's C compiler, which reads one of the two names beside CFLAGS and CFLAGS_<triple>.
 foreach(kind HOST TARGET)
   set(ENV{${kind}_CFLAGS} "${c_flags} $ENV{${kind}_CFLAGS}")
 endforeach()
 
-# Of its sources of flags, cargo reads the first that is there: two variables, then the configuration, where those for
-# the target hide those for the build. Ours join the one that is read.
+# Cargo reads the first source of flags that exists: two variables, then the configuration, where flags for the target
+# hide those for the build. The flags here are added to that source.
 set(config "")
 string(ASCII 31 separator)
 if(DEFINED ENV{CARGO_ENCODED_RUSTFLAGS} OR DEFINED ENV{RUSTFLAGS})

@@ -1,11 +1,10 @@
 # Turns cargo's static archive into one that exposes nothing but mnnkv_*. ELF only. Run with cmake -P and
 #   INPUT SHARED OUTPUT   cargo's archive, the shared library that names the functions, and the new archive
-#   CC_COMMAND NM AR OBJCOPY   the compiler with what it needs to link for the target, and the tools
+#   CC_COMMAND NM AR OBJCOPY   the compiler with its flags for the target, and the tools
 #
-# Cargo's archive carries the global symbols of the bundled zstd and of Rust's standard library. Beside a host's own
-# libzstd the linker would mix the two copies without a word, or stop at duplicates under --whole-archive; beside
-# another Rust archive it would stop as well. So everything is linked into one object, and all names but ours are made
-# local to it.
+# Cargo's archive has the global symbols of the bundled zstd and of Rust's standard library. Beside a host's own libzstd
+# the linker mixes the two copies silently, or stops at duplicates under --whole-archive; beside another Rust archive it
+# stops as well. So everything is linked into one object, and all names but mnnkv_* become local.
 
 foreach(name INPUT SHARED OUTPUT CC_COMMAND NM AR OBJCOPY)
   if("${${name}}" STREQUAL "")
@@ -25,14 +24,14 @@ list(TRANSFORM names STRIP)
 if(names STREQUAL "")
   message(FATAL_ERROR "${SHARED} exports no mnnkv_ symbol")
 endif()
-# Naming the entry points takes in what they need and no more, as a program's link would.
+# Naming the entry points links only what they need, as in a program.
 list(TRANSFORM names PREPEND -Wl,--undefined=)
 separate_arguments(compiler UNIX_COMMAND "${CC_COMMAND}")
 run(${compiler} -r -nostdlib ${names} -o "${object}" "${INPUT}")
 
 # Section groups are dissolved: DW.ref.rust_eh_personality, made local in a group, would be dropped in favour of
-# another Rust archive's copy and leave references to nothing. Bitcode is of no use any more, and other tools choke on
-# it. Debug sections are most of the size and describe the standard library; function names stay, for profilers.
+# another Rust archive's copy and leave dangling references. Bitcode has no use here and breaks other tools. Debug
+# sections are most of the size and describe the standard library; function names stay, for profilers.
 run("${OBJCOPY}" --wildcard "--keep-global-symbol=mnnkv_*" --remove-section=.group --remove-section=.llvmbc
     --remove-section=.llvmcmd --strip-debug "${object}")
 run("${AR}" rcs "${OUTPUT}" "${object}")

@@ -1,5 +1,5 @@
-# Runs PROGRAM at every SIMD level by name; what it prints of its blobs must be the same. A level that the CPU does not
-# have is ignored by the library. EMULATOR runs the program, if any.
+# Runs PROGRAM at every SIMD level by name; the printed digests of its blobs must be equal. The library ignores a level
+# that the CPU does not have. EMULATOR runs the program, if any.
 
 cmake_minimum_required(VERSION 3.16)
 
@@ -12,7 +12,7 @@ foreach(level portable sse2 avx2 avx512 neon)
   if(NOT result EQUAL 0 OR NOT output MATCHES "blobs of level ([a-z0-9]+): ([0-9a-f]+)")
     message(FATAL_ERROR "at level ${level}:\n${output}")
   endif()
-  message(STATUS "asked for ${level}, got ${CMAKE_MATCH_1}: ${CMAKE_MATCH_2}")
+  message(STATUS "level ${level} gave ${CMAKE_MATCH_1}: ${CMAKE_MATCH_2}")
   if(level STREQUAL "portable" AND NOT CMAKE_MATCH_1 STREQUAL "portable")
     message(FATAL_ERROR "MNNKV_CPU_LEVEL=portable gave ${CMAKE_MATCH_1}")
   endif()

@@ -1,4 +1,4 @@
-# The archive beside a host's libzstd, as a rule of another version: each side keeps running its own.
+# The archive beside a host's libzstd, usually of another version: each side runs its own.
 include("${CMAKE_CURRENT_LIST_DIR}/beside.cmake")
 
 fresh_folder("${SCRATCH}")

@@ -1,10 +1,10 @@
-# The archive beside a libzstd whose every function ends the program: our calls must never land there. It shows what
-# the test with a real libzstd cannot, since that one would compress and decompress just as well.
+# The archive beside a libzstd whose every function ends the program: the archive's calls must never reach it. A real
+# libzstd would not show such a call, since it compresses as well.
 include("${CMAKE_CURRENT_LIST_DIR}/beside.cmake")
 
 fresh_folder("${SCRATCH}")
 
-# Every function of zstd inside the archive, local names as they are there, with one body.
+# Every function of zstd in the archive, by its local name, with one body.
 read_symbols("${OURS}")
 set(functions ${symbols})
 list(FILTER functions INCLUDE REGEX "^(ZSTD|HUF|FSE|HIST|ERR)_[A-Za-z0-9_]+ [tT]$")
@@ -25,7 +25,7 @@ file(REMOVE "${poison}")
 run("${AR}" rcs "${poison}" "${SCRATCH}/poison.o")
 
 compile(plain)
-# Nothing of the host asks for zstd here; this puts the poison into the program all the same.
+# The host has no reference to zstd; this links the poison all the same.
 list(APPEND objects -Wl,--undefined=ZSTD_versionNumber)
 link_and_run_with("${OURS}" "${poison}")
 

@@ -4,7 +4,7 @@ cmake_minimum_required(VERSION 3.16)
 
 include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/run.cmake")
 
-# A cross build's, which also says how to run programs.
+# The toolchain file of a cross build, which also names the emulator.
 set(toolchain "")
 if(TOOLCHAIN)
   include("${TOOLCHAIN}")

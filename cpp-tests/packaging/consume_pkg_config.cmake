@@ -1,4 +1,4 @@
-# Builds the consumer with what pkg-config says about the tree in PREFIX, and runs it. KIND is shared or static.
+# Builds the consumer with pkg-config's flags for the tree in PREFIX, and runs it. KIND is shared or static.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 fresh_folder("${SCRATCH}")
@@ -14,7 +14,7 @@ unset(ENV{PKG_CONFIG_SYSROOT_DIR})
 run("${PKG_CONFIG}" --modversion mnnkv)
 string(STRIP "${run_output}" found)
 if(NOT found STREQUAL VERSION)
-  message(FATAL_ERROR "pkg-config says version '${found}', not ${VERSION}")
+  message(FATAL_ERROR "pkg-config gives version '${found}', not ${VERSION}")
 endif()
 run("${PKG_CONFIG}" --cflags --libs ${static} mnnkv)
 separate_arguments(flags UNIX_COMMAND "${run_output}")

@@ -1,8 +1,8 @@
-# Installs BUILD into PREFIX, moves the tree to MOVE_TO when that is given, and checks what is there.
+# Installs BUILD into PREFIX, moves the tree to MOVE_TO if given, and checks its contents.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 file(REMOVE_RECURSE "${PREFIX}")
-# Another test's DESTDIR would win over the prefix.
+# A DESTDIR in the environment would override the prefix.
 unset(ENV{DESTDIR})
 run("${CMAKE_COMMAND}" --install "${BUILD}" --config Release --prefix "${PREFIX}")
 set(tree "${PREFIX}")

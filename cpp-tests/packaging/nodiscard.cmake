@@ -1,4 +1,4 @@
-# A status that is dropped is a warning, in every standard; one that is dropped by a cast is none.
+# A dropped status is a warning in every standard, unless a cast drops it.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 fresh_folder("${SCRATCH}")

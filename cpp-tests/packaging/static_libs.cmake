@@ -1,4 +1,4 @@
-# The system libraries that the static library declares are those that rustc says it needs.
+# The system libraries that the static library declares are rustc's.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 if(NOT EXISTS "${FILE}")
@@ -9,7 +9,7 @@ separate_arguments(words UNIX_COMMAND "${text}")
 set(needed "")
 foreach(word IN LISTS words)
   string(REGEX REPLACE "^-l|\\.lib$" "" name "${word}")
-  # What every compiler adds by itself.
+  # Libraries that every compiler adds itself.
   if(NOT name MATCHES "^(c|gcc_s|System|/defaultlib:.*)$")
     list(APPEND needed "${name}")
   endif()

@@ -1,7 +1,7 @@
-# The names that LIBRARY gives to the linker are the functions that HEADER declares: no more, no less.
+# The names that LIBRARY exports are exactly the functions that HEADER declares.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
-# The preprocessor knows best what is a comment.
+# The preprocessor removes comments.
 run("${CC}" -E -P "${HEADER}")
 # A function's name is followed by its parameters, not by (* as a type before a pointer to a function.
 string(REGEX MATCHALL "[^A-Za-z0-9_]mnnkv_[A-Za-z0-9_]+[ \n]*\\([^*]" declared "${run_output}")
@@ -25,9 +25,9 @@ endif()
 list(TRANSFORM symbols REPLACE " T$" "")
 expect_same("names in ${LIBRARY} against functions in ${HEADER}" "${symbols}" "${declared}")
 
-# Nothing of the bundled zstd is left for a host to define: it calls its trace hooks where they are.
+# No symbol of the bundled zstd is undefined: a host could define it, as it could zstd's weak trace hooks.
 run("${NM}" ${table} --undefined-only -P "${LIBRARY}")
 string(REGEX MATCHALL "[^\n]*(ZSTD|HUF|FSE|XXH|mnnkv)_[^\n]*" open "${run_output}")
 if(open)
-  message(FATAL_ERROR "${LIBRARY} asks its host for: ${open}")
+  message(FATAL_ERROR "${LIBRARY} needs from its host: ${open}")
 endif()

@@ -1,4 +1,4 @@
-// The conventions that all functions share, and everything a caller can get wrong about the codec.
+// Conventions of all functions, and invalid calls of the codec.
 
 #include "codec.hpp"
 #include "refusal.hpp"
@@ -19,7 +19,7 @@ TEST(Version, IsThatOfTheHeader) {
 TEST(Version, CpuLevelCanBeLoweredByTheEnvironment) {
     const std::string level = mnnkv_cpu_level();
     const char* const wanted = std::getenv("MNNKV_CPU_LEVEL");
-    // What this kind of CPU has, lowest first.
+    // Levels of this kind of CPU, lowest first.
 #if defined(__x86_64__) || defined(_M_X64)
     const std::vector<std::string> levels = {"portable", "sse2", "avx2", "avx512"};
     const std::string always = "sse2";
@@ -37,7 +37,7 @@ TEST(Version, CpuLevelCanBeLoweredByTheEnvironment) {
     } else if (wanted != nullptr && rank(wanted) != levels.end()) {
         EXPECT_LE(rank(level), rank(wanted)) << "lowered to " << wanted;
     } else {
-        EXPECT_GE(rank(level), rank(always)) << "every CPU of this kind has that";
+        EXPECT_GE(rank(level), rank(always)) << "every CPU of this kind has it";
     }
     EXPECT_EQ(mnnkv_cpu_level(), mnnkv_cpu_level()) << "the text is static";
 }
@@ -63,7 +63,7 @@ TEST(Status, NamesAreThoseOfTheHeader) {
     for (const mnnkv_status unknown : {-1, 10, 99, 101, INT32_MIN, INT32_MAX}) {
         EXPECT_STREQ(mnnkv_status_name(unknown), "UNKNOWN") << unknown;
     }
-    // Numbers never change meaning: a program built today reads them for ever.
+    // Numbers never change meaning.
     const mnnkv_status numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 100};
     for (std::size_t i = 0; i < 11; ++i) {
         EXPECT_EQ(names[i].status, numbers[i]) << names[i].name;
@@ -71,7 +71,7 @@ TEST(Status, NamesAreThoseOfTheHeader) {
 }
 
 TEST(LastError, IsEmptyOnAThreadWithoutFailures) {
-    std::string text = "not asked yet";
+    std::string text = "not read yet";
     std::thread([&text] { text = mnnkv_last_error(); }).join();
     EXPECT_EQ(text, "");
 }
@@ -100,7 +100,7 @@ TEST(LastError, IsLeftAsItIsBySuccess) {
     EXPECT_EQ(mnnkv_last_error(), before);
 }
 
-TEST(LastError, SaysWhatWasGivenAndWhatWasAllowed) {
+TEST(LastError, NamesTheValueAndTheAllowedOnes) {
     mnnkv_gear_options options = predicting(0);
     options.effort = 1234;
     slot<std::size_t> length;
@@ -116,7 +116,7 @@ TEST(LastError, SaysWhatWasGivenAndWhatWasAllowed) {
     }
 }
 
-/// Encode and decode of one type, with outputs to watch.
+/// Encode and decode of one type, with outputs between canaries.
 class BadCodecInput : public testing::TestWithParam<word_codec> {
 protected:
     BadCodecInput() : words_(256, 7), blob_(encoded(codec_, words_)) {}
@@ -189,7 +189,7 @@ TEST_P(BadCodecInput, LengthsThatAreNoWordsAreRefused) {
         expect_length_refused(length);
         EXPECT_EQ(mnnkv_gear_bound(length, codec_.dtype), 0u) << length;
     }
-    // More words than format v1 counts; v2 would read them all.
+    // More words than format v1 counts; v2 would accept the length.
     if (sizeof(std::size_t) > 4 && codec_.default_format == MNNKV_GEAR_FORMAT_V1) {
         const std::uint64_t words_32_bits = std::uint64_t{1} << 32;
         expect_length_refused(static_cast<std::size_t>(words_32_bits * codec_.width));
@@ -220,7 +220,7 @@ TEST_P(BadCodecInput, LengthsThatNoObjectHasAreRefused) {
 }
 
 TEST_P(BadCodecInput, AnEmptyBlobIsRefused) {
-    // What is not a v2 blob is taken for v1, which INT8 does not have.
+    // Bytes without v2's magic are read as v1, which INT8 does not have.
     const mnnkv_status expected = MNNKV_CORRUPT;
     const char* const word = codec_.width == 1 ? "INT8" : "word count";
     expect_refused(
@@ -322,7 +322,7 @@ TEST(BadPredictorList, IsRefused) {
             {bad, "UTF-8", [&] { return mnnkv_predictors_parse("raw\xC3", 4, bits.get()); }},
         },
         bits, two[0], two[1]);
-    // Text that is UTF-8 is only an unknown name.
+    // UTF-8 text is only an unknown name.
     EXPECT_TRUE(ok(mnnkv_predictors_parse("\xC3\xA9,xor_seq", 10, bits.get())));
     EXPECT_EQ(bits.value(), static_cast<std::uint32_t>(MNNKV_PREDICT_XOR_SEQ));
 }

@@ -1,4 +1,4 @@
-// Everything a caller can get wrong about a packed cache. Refused calls leave the cache and every output as they were.
+// Invalid calls on a packed cache. Refused calls leave the cache and every output unchanged.
 
 #include "packed_model.hpp"
 #include "refusal.hpp"
@@ -26,7 +26,7 @@ protected:
         expect_refused(calls, cache_, keys_, values_, first_, second_, length_);
     }
 
-    /// The calls that take a layout and a cache, with these in place of the good ones.
+    /// The functions of a layout and a cache, called with these.
     std::vector<bad_call> calls_with(mnnkv_status expected, const std::string& word, const mnnkv_layout* layout,
                                      std::uint8_t* key, std::uint8_t* value) {
         std::vector<bad_call> calls = {
@@ -42,7 +42,7 @@ protected:
         return calls;
     }
 
-    /// The calls that take a layout alone.
+    /// The functions of a layout alone.
     std::vector<bad_call> layout_calls_with(mnnkv_status expected, const std::string& word,
                                             const mnnkv_layout* layout) {
         return {
@@ -52,13 +52,13 @@ protected:
         };
     }
 
-    /// No function takes this layout.
+    /// Every function refuses this layout.
     void expect_layout_refused(mnnkv_status expected, const std::string& word, const mnnkv_layout* layout) {
         expect_all_refused(layout_calls_with(expected, word, layout));
         expect_all_refused(calls_with(expected, word, layout, cache_.key.data(), cache_.value.data()));
     }
 
-    /// The good layout with one thing changed is taken by no function.
+    /// Every function refuses the good layout with one change.
     template <class Change>
     void expect_change_refused(mnnkv_status expected, const std::string& word, Change change) {
         SCOPED_TRACE(word);
@@ -218,7 +218,7 @@ TEST_F(BadLayoutInput, PlacesOutsideTheCacheAreRefused) {
         calls.push_back({bad, "max_tokens", [=] { return mnnkv_key_index(&layout_, token, 0, first_.get()); }});
         calls.push_back({bad, "max_tokens", [=] { return mnnkv_value_index(&layout_, token, 0, first_.get()); }});
     }
-    // A padding dim has a place in the buffer, but is no dim of the cache.
+    // A padding dim has a place in the buffer and is no dim of the cache.
     for (const std::uint32_t dim : {5u, 7u, UINT32_MAX}) {
         calls.push_back({bad, "dim", [=] { return mnnkv_key_index(&layout_, 0, dim, first_.get()); }});
         calls.push_back({bad, "dim", [=] { return mnnkv_value_index(&layout_, 0, dim, first_.get()); }});
@@ -243,7 +243,7 @@ TEST_F(BadLayoutInput, DenseBuffersMustHaveTheRightLength) {
     expect_all_refused(calls);
     ASSERT_NE(mnnkv_kv_gather(&layout_, key(), value(), 0, count, keys_.data(), values_.data(), 1), MNNKV_OK);
     EXPECT_NE(std::string(mnnkv_last_error()).find(std::to_string(rows_)), std::string::npos)
-        << "the text says what is needed: " << mnnkv_last_error();
+        << "the text names the bytes needed: " << mnnkv_last_error();
 }
 
 TEST_F(BadLayoutInput, OverlappingBuffersAreRefused) {

@@ -1,4 +1,4 @@
-// Everything that can be wrong about a config, and about making a session.
+// Invalid configs, and invalid calls that make a session.
 
 #include "refusal.hpp"
 #include "session_host.hpp"
@@ -61,7 +61,7 @@ TEST_F(BadSessionConfig, TextThatIsNoObjectIsRefused) {
     }
     expect_config_refused("config", std::string("{\"a\": 1}\0", 9));
     expect_config_refused("config", std::string(1, '\0'));
-    // A number, but no object, and every beginning of a good one.
+    // Every beginning of a good config.
     const std::string good = R"({"kv_h2o_enable": true, "host": [1, {"x": "\u00e9"}]})";
     for (std::size_t length = 1; length < good.size(); ++length) {
         expect_config_refused("config", good.substr(0, length));
@@ -155,7 +155,7 @@ TEST_F(BadSessionConfig, WrongTypesAndRangesNameTheKey) {
 TEST_F(BadSessionConfig, SettingsThatContradictEachOtherAreRefused) {
     expect_config_refused("kv_h2o_layer_end", R"({"kv_h2o_layer_start": 3, "kv_h2o_layer_end": 2})");
     expect_config_refused("kv_h2o_max_tokens", R"({"kv_h2o_max_tokens": 100})");
-    // The bad key is found whatever else the config has, and while its feature is off.
+    // The bad key is found beside any other keys, and while its feature is off.
     expect_config_refused("kv_h2o_ema_alpha", R"({"a": 1, "kv_h2o_enable": false, "kv_h2o_ema_alpha": 7, "z": []})");
 }
 

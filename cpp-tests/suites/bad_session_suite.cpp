@@ -1,5 +1,4 @@
-// Everything a host can get wrong in a session's calls. Afterwards the caches and the books are as before, and the
-// session works.
+// Invalid calls of a session. Refused calls leave caches, lengths and positions unchanged, and the session works.
 
 #include "refusal.hpp"
 #include "session_host.hpp"
@@ -39,7 +38,7 @@ protected:
         EXPECT_TRUE(books_of_open());
     }
 
-    /// The open layer's tokens are in the cache; its books do not know the two new ones yet.
+    /// The open layer has two tokens in its cache that the session does not count yet.
     testing::AssertionResult books_of_open() {
         std::uint32_t logical = 0, physical = 0;
         EXPECT_TRUE(ok(session_.lengths(1, logical, physical).code()));
@@ -49,7 +48,7 @@ protected:
         return testing::AssertionSuccess();
     }
 
-    /// The three calls that take a cache, with this one: begin and keep of layer 0, end of layer 1.
+    /// The three calls that take a cache, with a changed one: begin and keep of layer 0, end of layer 1.
     std::vector<bad_call> calls_with(mnnkv_status expected, const std::string& word,
                                      const std::function<void(mnnkv_cache&)>& change) {
         const auto run = [=](session_layer& layer, const std::function<mnnkv_status(mnnkv_cache*)>& call) {
@@ -262,7 +261,7 @@ TEST_F(BadSession, PairsThatCannotBeAreRefused) {
     }
 }
 
-TEST_F(BadSession, RoomThatIsTooSmallIsToldAndNothingElseWritten) {
+TEST_F(BadSession, RoomThatIsTooSmallGivesTheLengthAndWritesNothingElse) {
     std::size_t runs = 0, warnings = 0, metrics = 0;
     std::int32_t two[3] = {77, 77, 77};
     char text[4] = {'x', 'x', 'x', 'x'};
@@ -281,7 +280,7 @@ TEST_F(BadSession, RoomThatIsTooSmallIsToldAndNothingElseWritten) {
     EXPECT_TRUE(refuses(MNNKV_BUFFER_TOO_SMALL, "cap",
                         [&] { return mnnkv_session_warnings(handle(), nullptr, 0, &warnings); }));
     EXPECT_EQ(warnings, 1u) << "the zero";
-    // Exactly what was asked for is enough, one less is not.
+    // Exactly the named room is enough, one byte less is not.
     std::vector<char> exact(metrics);
     EXPECT_TRUE(answers(mnnkv_session_metrics_json(handle(), exact.data(), metrics - 1, &metrics),
                         MNNKV_BUFFER_TOO_SMALL));
@@ -339,7 +338,7 @@ TEST_F(BadSession, LeavesEverythingInWorkingOrder) {
     }
     EXPECT_TRUE(ok(closed().keep({0, 100})));
     EXPECT_TRUE(closed().sound());
-    // And it takes caches that are packed otherwise and have grown.
+    // Caches that have grown and are packed otherwise are accepted.
     closed().move_to(make_layout(pack_modes[14], 2, 24, 500, 500));
     ASSERT_NO_FATAL_FAILURE(closed().step(100));
     EXPECT_TRUE(ok(closed().begin()));

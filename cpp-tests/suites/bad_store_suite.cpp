@@ -1,4 +1,4 @@
-// Everything a caller can get wrong about plans, scores and the store.
+// Invalid calls of plans, scores and the store.
 
 #include "refusal.hpp"
 #include "store_host.hpp"
@@ -12,7 +12,7 @@ using namespace support;
 
 class BadPlanInput : public testing::Test {
 protected:
-    /// A good call but for what the arguments change.
+    /// A good call, with these arguments changed.
     mnnkv_status plan(std::uint32_t kv_len, const mnnkv_h2o_config* config) {
         return mnnkv_h2o_plan_reserve(scores_, 8, kv_len, config, pairs_.get()->numbers, 8, n_pairs_.get(),
                                       plan_.get());
@@ -164,7 +164,7 @@ TEST(BadStoreConfig, IsRefusedAndGivesNoHandle) {
     EXPECT_FALSE(store) << "a store that could not be made holds nothing";
 }
 
-/// A store with a resident, a released and a moved block, to be left exactly so.
+/// A store with a resident and a released block, which refused calls must not change.
 class BadStoreInput : public testing::Test {
 protected:
     BadStoreInput() : random_(602), layout_(half_layout(128)) {
@@ -184,7 +184,7 @@ protected:
         EXPECT_EQ(std::memcmp(&before_, &after, sizeof after), 0) << "the store has changed";
     }
 
-    /// The calls that take a cache, with these in place of the good ones.
+    /// The functions of a cache, called with these.
     std::vector<bad_call> calls_with(mnnkv_status expected, const std::string& word, mnnkv_store* store,
                                      const mnnkv_layout* layout, std::uint8_t* key, std::uint8_t* value) {
         return {

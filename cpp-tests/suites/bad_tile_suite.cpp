@@ -1,4 +1,4 @@
-// Softmax tiles that cannot be. A refused tile is not taken, and the right one may follow.
+// Invalid softmax tiles. A refused tile counts for nothing, and the right one may follow.
 
 #include "refusal.hpp"
 #include "session_host.hpp"
@@ -45,7 +45,7 @@ protected:
                                0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f};
 };
 
-/// A tile that is good but for the change is refused, for the reason that `word` names.
+/// A good tile with one change is refused, for the reason that `word` names.
 #define EXPECT_REFUSED_TILE(expected, word, change)                                        \
     do {                                                                                   \
         mnnkv_score_tile tile = good();                                                    \
@@ -170,7 +170,7 @@ TEST_F(BadTile, IsMissedAtTheEndWhenItsHeadIsNoAttention) {
     EXPECT_TRUE(ok(layer_.end(2, 2)));
 }
 
-TEST_F(BadTile, OfALayerThatIsNotScoredIsNotLookedInto) {
+TEST_F(BadTile, OfALayerThatIsNotScoredIsNotRead) {
     mnnkv::session session = made_session("{}", 1);
     session_layer layer(session, 0, layer_.layout(), random_);
     ASSERT_NO_FATAL_FAILURE(layer.step(100));
@@ -183,7 +183,7 @@ TEST_F(BadTile, OfALayerThatIsNotScoredIsNotLookedInto) {
 }
 
 TEST(BadLane, IsRefusedWhenAnotherThreadIsInIt) {
-    // Two threads in one lane: each call is taken or refused, and nothing breaks. (Which, only the clock knows.)
+    // Two threads in one lane: each call succeeds or is refused, depending on timing.
     SEEDED_DICE(random, 1602);
     mnnkv::session session = made_session(object(evicting()), 1, 1);
     session_layer layer(session, 0, half_layout(300), random);
@@ -202,7 +202,7 @@ TEST(BadLane, IsRefusedWhenAnotherThreadIsInIt) {
     std::thread other(run);
     run();
     other.join();
-    EXPECT_TRUE(ok(layer.end(0, 0))) << "the host gives the scores up";
+    EXPECT_TRUE(ok(layer.end(0, 0))) << "the host drops the scores";
     EXPECT_TRUE(layer.sound());
 }
 

@@ -64,8 +64,8 @@ protected:
         model_.put(key_.data(), value_.data(), {at}, tokens_[at].bits);
     }
 
-    /// Every token reads as it was written, or, where it is releasable and `may_be_released`, as zero. Bytes of no token
-    /// have not changed.
+    /// Every token reads as it was written, or, where it is releasable and `may_be_released`, as zero. Bytes of no
+    /// token have not changed.
     testing::AssertionResult holds_all(bool may_be_released) const {
         bytes key = key_.contents(), value = value_.contents();
         for (std::uint32_t t = 0; t < length(); ++t) {

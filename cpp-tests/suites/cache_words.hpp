@@ -1,5 +1,5 @@
-// Words as caches hold them, in every type: channels with a level and a width of their own, tokens that come again, and
-// keys turned by their positions.
+// Words like those of caches, in every type: channels with a level and a width of their own, repeated tokens, and keys
+// rotated by their positions.
 
 #ifndef MNNKV_TESTS_CACHE_WORDS_HPP
 #define MNNKV_TESTS_CACHE_WORDS_HPP
@@ -18,7 +18,7 @@ inline std::uint32_t half_bits(double number) {
     if (fraction == 0 || exponent < -13) {
         return sign;
     }
-    // A fraction that rounds up to 1 carries into the exponent, as it should.
+    // A fraction that rounds up to 1 carries into the exponent.
     const std::uint32_t mantissa = static_cast<std::uint32_t>(std::lround(std::ldexp(fraction, 11)));
     return sign | ((static_cast<std::uint32_t>(exponent + 13) << 10) + mantissa);
 }
@@ -44,8 +44,8 @@ inline void push_word(bytes& to, const word_codec& codec, double number) {
     }
 }
 
-/// Keys by token and dim before any rotation: some kinds of tokens, of which each has one row, in the order of a text.
-/// With as many kinds as tokens no token comes again.
+/// Keys by token and dim before any rotation: each kind of token has one row, in the order of a text. With as many
+/// kinds as tokens no token repeats.
 class token_rows {
 public:
     token_rows(dice& random, std::size_t tokens, std::size_t dim, std::size_t kinds) : dim_(dim) {
@@ -86,10 +86,10 @@ inline bytes cache_words(dice& random, const word_codec& codec, std::size_t head
     return out;
 }
 
-/// How a host turned its keys.
+/// A host's rotation of its keys.
 struct turning {
     std::uint32_t pairing;
-    /// Angle per position; as many as turned pairs.
+    /// Angle per position, one per rotated pair.
     std::vector<float> frequencies;
     /// One per token.
     std::vector<std::uint32_t> positions;
@@ -112,7 +112,7 @@ inline std::vector<std::uint32_t> positions_from(std::uint32_t first, std::size_
     return out;
 }
 
-/// [head][token][dim], the first channels of every row turned.
+/// [head][token][dim], the first channels of every row rotated.
 inline bytes turned_keys(dice& random, const word_codec& codec, std::size_t heads, std::size_t dim,
                          std::size_t kinds, const turning& how) {
     bytes out;
@@ -148,7 +148,7 @@ inline mnnkv_gear_options turned_by(std::uint32_t pairing, std::uint32_t head_di
     return options;
 }
 
-/// Encodes from and to odd addresses and decodes, checks all bytes and both buffers; answers the blob.
+/// Encodes from and to odd addresses and decodes, checks all bytes and both buffers. Returns the blob.
 inline bytes round_trip(const word_codec& codec, const bytes& words, const mnnkv_gear_options* options) {
     guarded src(words, 1), blob(mnnkv_gear_bound(words.size(), codec.dtype), 3), out(words.size(), 1);
     std::size_t length = 0, out_length = 0;

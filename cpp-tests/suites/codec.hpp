@@ -7,13 +7,13 @@
 
 namespace support {
 
-/// One element type, with its functions.
+/// One element type and its functions.
 struct word_codec {
     const char* name;
-    /// As messages call it.
+    /// Its name in error texts.
     const char* type_name;
     std::uint32_t dtype;
-    /// What options->format 0 means.
+    /// The format of options->format 0.
     std::uint32_t default_format;
     std::size_t width;
     decltype(&mnnkv_encode_fp16_gear) encode;
@@ -28,10 +28,10 @@ constexpr word_codec fp32 = {"fp32", "F32", MNNKV_DTYPE_F32, MNNKV_GEAR_FORMAT_V
                              4,      mnnkv_encode_fp32_gear, mnnkv_decode_fp32_gear};
 constexpr word_codec int8 = {"int8", "INT8", MNNKV_DTYPE_INT8, MNNKV_GEAR_FORMAT_V2,
                              1,      mnnkv_encode_int8_gear, mnnkv_decode_int8_gear};
-/// Those that format v1 has, and by default.
+/// The types of format v1, which is their default.
 constexpr word_codec v1_codecs[] = {fp16, fp32};
 constexpr word_codec all_codecs[] = {fp16, bf16, fp32, int8};
-/// What v2 can turn by a rotation hint.
+/// The types that v2 rotates by a hint.
 constexpr word_codec float_codecs[] = {fp16, bf16, fp32};
 
 inline void PrintTo(const word_codec& codec, std::ostream* out) { *out << codec.name; }
@@ -51,7 +51,7 @@ inline mnnkv_gear_options in_v2(std::uint32_t head_dim = 0) {
     return options;
 }
 
-/// The blob of some words. Fails the test, and answers nothing, when encoding fails.
+/// The blob of some words; a failure fails the test.
 inline bytes encoded(const word_codec& codec, const bytes& words, const mnnkv_gear_options* options = nullptr) {
     bytes blob(mnnkv_gear_bound(words.size(), codec.dtype));
     std::size_t length = 0;
@@ -90,7 +90,7 @@ inline std::vector<golden_frame> golden_frames() {
     return out;
 }
 
-/// Words of one of several kinds that occur in caches, or noise.
+/// Words of a random kind: like those of caches, or noise.
 inline bytes some_words(dice& random, std::size_t width, std::size_t count) {
     bytes out(width * count);
     const std::uint32_t kind = random.below(5);

@@ -49,7 +49,7 @@ TEST(GoldenFrame, HasTheRunLengthsThatWeWrite) {
                 continue;
             }
             ++theirs_total;
-            // The independent writer is right about the reference, so it may judge the library.
+            // The independent writer agrees with the reference, so it may judge the library.
             const bytes lane = v1::lane_of(golden.input, golden.codec.width, i);
             ASSERT_TRUE(same(v1::rle_encode(v1::residual(their.mode, lane)), their.payload)) << "lane " << i;
             if (our.codec == v1::rle) {
@@ -85,7 +85,7 @@ void check_against_the_page(const word_codec& codec, const bytes& words, std::ui
         for (std::uint8_t mode = 0; mode < 3; ++mode) {
             if ((predictors == 0 ? 7u : predictors) >> mode & 1) {
                 const std::size_t other = v1::rle_encode(v1::residual(mode, lane)).size();
-                // Of equal payloads the earlier candidate wins: modes in order, run lengths before ZSTD.
+                // The earlier of equal payloads wins: modes in order, run lengths before ZSTD.
                 const bool earlier = mode < frame.mode || (mode == frame.mode && frame.codec == v1::zstd);
                 EXPECT_GE(other, frame.payload.size() + (earlier ? 1 : 0)) << "mode " << int(mode) << " was smaller";
             }

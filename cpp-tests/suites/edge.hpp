@@ -13,7 +13,7 @@
 
 namespace support {
 
-/// Memory whose last byte is the last one that may be read, where the system can do that.
+/// Memory whose last byte is the last readable one, where the system supports it.
 class edge {
 public:
     explicit edge(std::size_t capacity) {

@@ -1,4 +1,4 @@
-// A process that forks: the child may destroy what it inherited, although the threads stay behind, and says nothing.
+// A process that forks: the child, which has no worker threads, may destroy inherited handles and prints nothing.
 
 #include "session_host.hpp"
 #include "store_host.hpp"
@@ -13,13 +13,13 @@ namespace {
 
 using namespace support;
 
-/// What a child process wrote to standard error, and how it ended: its exit code, or minus the signal.
+/// A child's standard error, and its exit code, or minus the signal.
 struct ending {
-    std::string said;
+    std::string errors;
     int code;
 };
 
-/// Runs `body` in a child, and lets it end without the parent's destructors.
+/// Runs `body` in a child that exits without the parent's destructors.
 template <class Body>
 ending in_child(Body body) {
     int ends[2] = {-1, -1};
@@ -36,7 +36,7 @@ ending in_child(Body body) {
     char buffer[4096];
     for (ssize_t n = 1; n > 0;) {
         n = read(ends[0], buffer, sizeof buffer);
-        result.said.append(buffer, n > 0 ? static_cast<std::size_t>(n) : 0);
+        result.errors.append(buffer, n > 0 ? static_cast<std::size_t>(n) : 0);
     }
     close(ends[0]);
     int status = 0;
@@ -46,7 +46,7 @@ ending in_child(Body body) {
 }
 
 void expect_silent_end(const ending& child) {
-    EXPECT_EQ(child.said, "");
+    EXPECT_EQ(child.errors, "");
     EXPECT_EQ(child.code, 0);
 }
 
@@ -60,7 +60,7 @@ TEST_P(fork_suite, a_child_destroys_a_session_of_its_parent) {
     layer.step(300);
     layer.step(1);
     expect_silent_end(in_child([&] { session.reset(); }));
-    // The parent goes on as if nothing had been.
+    // The parent is unaffected.
     for (int i = 0; i < 20; ++i) {
         layer.step(1);
     }

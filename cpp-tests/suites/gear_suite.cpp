@@ -368,7 +368,7 @@ TEST(GearLimit, ABlobThatTakesMoreIsRefusedWithBothNumbersAndReadWithMore) {
     options.max_working_bytes = 3 * words.size() + (256u << 10);
     EXPECT_TRUE(ok(decode()));
     EXPECT_TRUE(same(back, words));
-    // What a larger call left with the thread counts, and is given back where it is in the way.
+    // Memory that a larger call left with the thread counts, and is released where it is in the way.
     back = untouched;
     options.max_working_bytes = 12345;
     EXPECT_TRUE(refuses(MNNKV_OUT_OF_MEMORY, "12345", decode));

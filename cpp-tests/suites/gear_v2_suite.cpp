@@ -18,7 +18,7 @@ protected:
     const word_codec codec_ = GetParam();
 };
 
-TEST_P(GearV2, KnowsRowsOfAnyLength) {
+TEST_P(GearV2, TakesRowsOfAnyLength) {
     SEEDED_DICE(random, 902);
     // Powers of two, odd ones, and tails that fill no row.
     for (const std::size_t dim : {1u, 2u, 3u, 5u, 16u, 63u, 64u, 80u, 128u, 257u}) {
@@ -51,7 +51,7 @@ TEST_P(GearV2, LeavesOutRowsThatComeAgain) {
 }
 
 TEST_P(GearV2, PredictsRowsThatAreAlike) {
-    // Each row is an earlier one but for the last bits of its words.
+    // Each row equals an earlier one except for the last bits of its words.
     SEEDED_DICE(random, 920);
     const std::size_t dim = 64, tokens = 400;
     const bytes first = cache_words(random, codec_, 1, 20, dim, 20);
@@ -105,7 +105,7 @@ TEST_P(GearV2, TakesEveryPredictor) {
 }
 
 TEST_P(GearV2, TakesWhatAPredictorIsGoodAt) {
-    // Channels that climb by a step of their own from token to token: noise but for the differences.
+    // Channels that grow by a step of their own per token: noise, except for their differences.
     SEEDED_DICE(random, 907);
     const std::size_t dim = 16, tokens = 512;
     bytes words(dim * tokens * codec_.width);
@@ -152,7 +152,7 @@ TEST_P(GearV2, BlobsBeginAndEndAsThePageSays) {
     EXPECT_EQ(encoded(codec_, noise, &options).at(11), 0) << "noise is stored";
 }
 
-TEST_P(GearV2, BlobsSayWhichTypeTheyHold) {
+TEST_P(GearV2, BlobsNameTheirType) {
     SEEDED_DICE(random, 914);
     const bytes words = cache_words(random, codec_, 1, 40, 16, 20);
     const mnnkv_gear_options options = in_v2(16);

@@ -1,5 +1,5 @@
-// Blobs from anywhere: cut, flipped, made up. The decoder answers CORRUPT or gives the announced number of bytes, and
-// touches nothing else. Blobs end where readable memory ends, so a read past one is a crash.
+// Hostile blobs of format v1: cut, flipped, made up. The decoder returns CORRUPT or writes the announced number of
+// bytes, and nothing else. Blobs end where readable memory ends, so a read past one is a crash.
 
 #include "codec.hpp"
 #include "edge.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 using namespace support;
 
-/// Small golden frames of every kind, and a few of ours with all predictors.
+/// Small golden frames of every kind, and some blobs of the library with all predictors.
 struct specimen {
     std::string name;
     word_codec codec;
@@ -89,7 +89,7 @@ TEST(HostileBlob, NoiseIsCorrupt) {
     edge memory(4096);
     for (int i = 0; i < 3000; ++i) {
         bytes blob = random.noise(random.below(200));
-        // Half of them begin like a blob: a small word count, agreeing headers, payload lengths within reach.
+        // Half of them begin like a blob: a small word count, consistent headers, short payloads.
         if (i % 2 == 0 && blob.size() >= 14) {
             const std::uint8_t start[] = {9, 0, 0, 0, static_cast<std::uint8_t>(random.below(3)),
                                           static_cast<std::uint8_t>(random.below(2)), 9, 0, 0, 0,
@@ -108,7 +108,7 @@ TEST(HostileBlob, NoiseIsCorrupt) {
     }
 }
 
-/// Two lanes of nine words, run-length coded: the smallest blob with everything in it.
+/// Two lanes of nine words, run-length coded: a small blob with every field.
 v1::blob sound_blob() {
     const bytes lane = {1, 2, 3, 7, 7, 7, 7, 7, 9};
     return {9, {{v1::raw, v1::rle, v1::rle_encode(lane)}, {v1::delta_seq, v1::rle, v1::rle_encode(lane)}}};

@@ -1,5 +1,5 @@
-// Blobs of format v2 from anywhere. Two checksums catch what happens by accident; what is left is malice, so here the
-// outer one is put right again behind every change. Blobs end where readable memory ends.
+// Hostile blobs of format v2. Its two checksums catch accidents; here the outer one is corrected after every change, as
+// an attacker would do. Blobs end where readable memory ends.
 
 #include "cache_words.hpp"
 #include "edge.hpp"
@@ -16,10 +16,10 @@ struct specimen {
     bytes words, blob;
 };
 
-/// Offsets in a blob, and its flags.
+/// Offsets in a blob.
 constexpr std::size_t version_at = 8, type_at = 10, mode_at = 11, row_at = 12, length_at = 16, body_at = 32;
 
-/// Small blobs with everything in them that the format has.
+/// Small blobs with every feature of the format.
 std::vector<specimen> specimens() {
     std::vector<specimen> out;
     dice random(1101);
@@ -68,7 +68,7 @@ std::vector<specimen> specimens() {
     return out;
 }
 
-/// With a checksum that holds.
+/// The blob with a correct checksum.
 bytes resealed(bytes blob) {
     const std::uint64_t sum = xxh3::digest(blob.data(), blob.size() - 4);
     for (std::size_t i = 0; i < 4; ++i) {
@@ -83,7 +83,7 @@ void put_number(bytes& blob, std::size_t at, std::uint64_t value, std::size_t si
     }
 }
 
-/// What a decoder may answer to a blob that it cannot read.
+/// The statuses of an unreadable blob.
 bool is_refusal(mnnkv_status status) { return status == MNNKV_CORRUPT || status == MNNKV_UNSUPPORTED; }
 
 TEST(HostileV2, SpecimensAreSound) {
@@ -104,10 +104,10 @@ TEST(HostileV2, EveryTruncationIsRefused) {
             SCOPED_TRACE(testing::Message() << cut << " of " << s.blob.size() << " bytes");
             const std::uint8_t* const blob = memory.put(s.blob, cut);
             const mnnkv_status status = s.codec.decode(blob, cut, words.data(), words.size(), length.get());
-            // What has not even the first eight bytes is taken for v1, which INT8 does not have.
+            // Fewer than eight bytes are read as v1, which INT8 does not have.
             const bool is_v1_int8 = s.codec.width == 1 && cut < 8;
             EXPECT_TRUE(is_v1_int8 ? is_refusal(status) : status == MNNKV_CORRUPT) << mnnkv_status_name(status);
-            EXPECT_EQ(s.codec.decode(blob, cut, nullptr, 0, length.get()), status) << "asked for the size";
+            EXPECT_EQ(s.codec.decode(blob, cut, nullptr, 0, length.get()), status) << "without a buffer";
             EXPECT_STRNE(mnnkv_last_error(), "");
         }
         EXPECT_TRUE(words.untouched());
@@ -128,10 +128,10 @@ TEST(HostileV2, EveryFlippedBitIsRefused) {
             flip();
             const std::uint8_t* const at = memory.put(blob);
             const mnnkv_status status = s.codec.decode(at, blob.size(), words.data(), words.size(), length.get());
-            // Another version may be any later library's.
+            // Another version may be that of a later library.
             const bool may_be_foreign = bit / 8 == version_at || (s.codec.width == 1 && bit / 8 < version_at);
             EXPECT_TRUE(may_be_foreign ? is_refusal(status) : status == MNNKV_CORRUPT) << mnnkv_status_name(status);
-            EXPECT_EQ(s.codec.decode(at, blob.size(), nullptr, 0, length.get()), status) << "asked for the size";
+            EXPECT_EQ(s.codec.decode(at, blob.size(), nullptr, 0, length.get()), status) << "without a buffer";
             flip();
         }
         EXPECT_TRUE(words.untouched());
@@ -198,7 +198,7 @@ TEST(HostileV2, HeadersThatCannotBeAreRefused) {
         }
         expect("another digest", MNNKV_CORRUPT, 24, 12345, 8);
         EXPECT_TRUE(length.untouched());
-        // A later revision is read as far as it holds nothing new.
+        // A later revision is read where it uses nothing new.
         bytes later = s.blob;
         later[version_at + 1] = 200;
         EXPECT_TRUE(same(decoded(s.codec, resealed(later), s.words.size()), s.words));
@@ -228,15 +228,15 @@ TEST(HostileV2, AnnouncingTerabytesCostsNothing) {
     }
 }
 
-/// Decodes a blob whose checksum holds and whose body may be anything. Any answer but a wrong one is right; dst has
-/// room for far more than there was.
+/// Decodes a blob with a correct checksum and any body. The result may be any failure, or words that match the digest;
+/// dst has room for far more than the original words.
 void survive(const specimen& s, const bytes& blob, edge& memory, guarded& words) {
     std::size_t length = 0;
     const mnnkv_status status =
         s.codec.decode(memory.put(blob), blob.size(), words.data(), words.size(), &length);
     ASSERT_NE(status, MNNKV_INTERNAL) << mnnkv_last_error();
     if (status == MNNKV_OK) {
-        // Only with the words that the digest stands for.
+        // Success needs words that match the digest.
         ASSERT_LE(length, words.size());
         if (length > 16) {
             ASSERT_EQ(xxh3::u64_at(&blob[24]), xxh3::digest(words.data(), length));

@@ -1,4 +1,4 @@
-// One operation on one cache, checked against the model. Buffers are noise at odd addresses and compared whole, so
+// One operation on one cache, checked against the oracle. Buffers are noise at odd addresses and compared whole, so
 // padding, gaps between heads and other tokens are canaries.
 
 #ifndef MNNKV_TESTS_LAYOUT_CHECKS_HPP
@@ -99,7 +99,7 @@ inline void check_clearing(const mnnkv_layout& layout, const token_range& r, boo
     EXPECT_TRUE(cache.holds(key, value));
 }
 
-/// What an eviction keeps: tokens below base, and pairs (offset, length) relative to it.
+/// The tokens that an eviction keeps: those below base, and pairs (offset, length) relative to it.
 struct eviction {
     std::uint32_t base, kv_len;
     std::vector<std::int32_t> pairs;
@@ -147,7 +147,7 @@ inline void check_compaction(const mnnkv_layout& layout, const eviction& plan, d
     ASSERT_TRUE(ok(mnnkv_kv_compact(&layout, cache.key.data(), cache.value.data(), plan.base, plan.pairs.data(),
                                     plan.pairs.size() / 2, plan.kv_len, &new_len)));
     EXPECT_EQ(new_len, count);
-    // The evicted end may hold anything. Everything else is either moved or as it was.
+    // The evicted end may hold anything. Everything else is moved or unchanged.
     const std::vector<std::uint32_t> gone = tokens_from(count, plan.kv_len - count);
     cache.model.zero(key.data(), value.data(), gone);
     cache.model.zero(cache.key.data(), cache.value.data(), gone);

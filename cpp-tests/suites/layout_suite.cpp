@@ -1,5 +1,4 @@
-// Every operation on a packed cache, for every way MNN packs one and for any other, against the element-by-element
-// model.
+// Every operation on a packed cache, in every packing of MNN and in random ones, against the oracle.
 
 #include "layout_checks.hpp"
 
@@ -184,7 +183,7 @@ FOR_EVERY_PACKING(Compact);
 FOR_EVERY_PACKING(Zero);
 FOR_EVERY_PACKING(Release);
 
-/// Packs, blocks and element types that no MNN backend has (yet).
+/// Packs, blocks and element types that no MNN backend has.
 mnnkv_layout any_layout(dice& random) {
     const std::uint32_t dtypes[] = {MNNKV_DTYPE_F16, MNNKV_DTYPE_BF16, MNNKV_DTYPE_F32};
     const std::uint32_t l_packs[] = {1, 1, 2, 3, 4, 5, 8}, h_packs[] = {1, 2, 3, 4, 7, 8, 16, 64};

@@ -1,4 +1,4 @@
-// How much memory this process has, and memory that comes straight from the system. Linux only.
+// This process's memory, and memory straight from the system. Linux only.
 
 #ifndef MNNKV_TESTS_MEMORY_HPP
 #define MNNKV_TESTS_MEMORY_HPP
@@ -12,8 +12,8 @@ namespace support {
 
 constexpr long mega = 1 << 20;
 
-/// Bytes of this process that are in memory and belong to no file: code that is paged in as it runs is nobody's doing.
-/// smaps_rollup counts; statm, for kernels without it, may lag behind.
+/// Resident bytes of this process that belong to no file: paging in code must not count. smaps_rollup is exact; statm,
+/// for kernels without it, may lag.
 inline long resident_bytes() {
     std::ifstream rollup("/proc/self/smaps_rollup");
     for (std::string word; rollup >> word;) {
@@ -30,7 +30,7 @@ inline long resident_bytes() {
     return (pages - of_files) * sysconf(_SC_PAGESIZE);
 }
 
-/// Zeroed memory that comes from the system and goes back to it, whatever malloc does.
+/// Zeroed memory from the system, independent of malloc.
 class mapping {
 public:
     explicit mapping(std::size_t size) : size_(size) {

@@ -1,5 +1,5 @@
-// Memory really goes back to the system, and as much of it as the library says. Linux only: elsewhere there is no
-// number to compare with.
+// Memory goes back to the system, and as much as the library reports. Linux only: other systems have no figure to
+// compare with.
 #ifdef __linux__
 
 #include "codec.hpp"
@@ -38,7 +38,7 @@ protected:
         return true;
     }
 
-    /// A store that does not try hard: what counts here is memory.
+    /// A store with cheap encoding: memory matters here.
     static mnnkv::store quick_store() {
         mnnkv_store_config config = mnnkv::make<mnnkv_store_config>();
         config.key_predictors = MNNKV_PREDICT_RAW;
@@ -58,7 +58,7 @@ protected:
 };
 
 TEST_F(LargeCache, FallsByWhatReleaseReports) {
-    // Whole groups, a range that begins and ends anywhere, then everything: what is gone does not count again.
+    // Whole groups, a range that begins and ends anywhere, then everything: released pages do not count again.
     const struct {
         std::uint32_t begin, count;
         long at_least;
@@ -106,7 +106,7 @@ TEST_F(LargeCache, FallsByWhatCommitReportsAndComesBackWhole) {
 }
 
 TEST_F(LargeCache, FallsAsFarWithBlocksThatEndInsidePages) {
-    // 100 tokens are neither whole K groups nor whole V blocks; one block a step, as a host goes.
+    // 100 tokens are neither whole K groups nor whole V blocks; one block a step, as in a host.
     mnnkv::store store = quick_store();
     const long full = resident_bytes();
     std::uint64_t sum = 0;
@@ -123,7 +123,7 @@ TEST_F(LargeCache, FallsAsFarWithBlocksThatEndInsidePages) {
 }
 
 TEST(ThreadMemory, GoesBackByATrim) {
-    // On a thread of its own, which keeps nothing yet. Large enough that malloc gives freed memory back at once.
+    // On a new thread, which retains nothing yet. Large enough for malloc to release freed memory at once.
     std::thread([] {
         mapping words(128 * mega), blob(4 * mega);
         for (std::size_t i = 0; i < words.size(); i += 4096) {

@@ -25,7 +25,7 @@ TEST(OptionStruct, GearOptionsKeepTheirPlaces) {
 }
 
 TEST(OptionStruct, GearOptionsOfTheFirstHeaderAreReadNoFurther) {
-    // At the end of readable memory; then with what would be a bad rotation hint right behind.
+    // At the end of readable memory; then with a bad rotation hint right behind.
     SEEDED_DICE(random, 801);
     edge memory(4096);
     for (const word_codec& codec : all_codecs) {
@@ -45,7 +45,7 @@ TEST(OptionStruct, GearOptionsOfTheFirstHeaderAreReadNoFurther) {
 }
 
 TEST(OptionStruct, GearOptionsOfTheFirstHeaderAreAlignedAsTheyWere) {
-    // They were all uint32_t, and may lie where the pointers of today's struct may not.
+    // All their fields were uint32_t, so they may lie at addresses that today's pointers may not have.
     alignas(8) std::uint32_t place[9] = {0, first_gear_options_size, MNNKV_GEAR_FORMAT_V2};
     const void* const at = place + 1;
     const bytes words(64, 3);

@@ -1,4 +1,4 @@
-// Eviction plans: the reference's answers, a naive planner as judge of random cases, and the edges one by one.
+// Eviction plans: golden cases of the reference, random cases against a naive planner, edge cases.
 
 #include "packed_model.hpp"
 
@@ -20,7 +20,7 @@ struct planned {
     mnnkv_h2o_plan plan;
 };
 
-/// Asks the library, with room for any answer.
+/// Plans by the library, with room for any plan.
 planned ask(const std::vector<float>& scores, std::uint32_t kv_len, const mnnkv_h2o_config* config) {
     const std::uint32_t block = config != nullptr && config->block_tokens > 0 ? config->block_tokens : 64;
     const std::size_t cap = (kv_len / block + 1) / 2 + 1;
@@ -35,7 +35,7 @@ planned ask(const std::vector<float>& scores, std::uint32_t kv_len, const mnnkv_
     return answer;
 }
 
-/// Zero fields but for these.
+/// Zero fields except these.
 mnnkv_h2o_config make_config(std::uint32_t block, std::uint32_t sink, std::uint32_t recent) {
     mnnkv_h2o_config config = mnnkv::make<mnnkv_h2o_config>();
     config.block_tokens = block;
@@ -44,7 +44,7 @@ mnnkv_h2o_config make_config(std::uint32_t block, std::uint32_t sink, std::uint3
     return config;
 }
 
-/// What a plan should be, block by block.
+/// The expected plan, block by block.
 struct naive_plan {
     naive_plan(const std::vector<float>& scores, std::uint32_t kv_len, const mnnkv_h2o_config& c) {
         const std::uint32_t block = c.block_tokens, blocks = (kv_len + block - 1) / block;
@@ -87,7 +87,7 @@ struct naive_plan {
     static float score(const std::vector<float>& scores, std::uint32_t b) {
         return b < scores.size() ? scores[b] : 0.0f;
     }
-    /// NaN is below everything; of equals the first, which is the lower block, stays.
+    /// NaN is below everything; the lower one of equal blocks stays.
     static bool better(float a, float b) { return !std::isnan(a) && (std::isnan(b) || a > b); }
 
     void add(std::int32_t offset, std::int32_t length) {
@@ -112,7 +112,7 @@ std::uint32_t kept_in(const pair_list& pairs) {
     return static_cast<std::uint32_t>(kept);
 }
 
-TEST(GoldenPlan, IsWhatTheReferenceAnswered) {
+TEST(GoldenPlan, EqualsTheReference) {
     const std::string text = read_text("h2o_plan/cases.jsonl");
     std::size_t cases = 0, evictions = 0;
     for (std::size_t at = 0; at < text.size();) {
@@ -276,7 +276,7 @@ TEST(PlanConfig, ZeroIsTheDefaultWhereZeroMakesNoSense) {
     spelled_out.target_mode = MNNKV_TARGET_ADAPTIVE;
     spelled_out.target_lossy_ratio = 3.5f;
     expect_equal(ask(rising_scores(40), 2500, &zeros), ask(rising_scores(40), 2500, &spelled_out));
-    // Zero is a value in sink, recent and keep ratio: the block that is not full stays, and a share of 0 is one token.
+    // Zero is a value of sink, recent and keep ratio: the partial block stays, and a share of 0 is one token.
     // 2500 / 3.5 = 714.3, so 715: the four tokens at the end, and twelve whole blocks before them.
     EXPECT_EQ(ask(rising_scores(40), 2500, &zeros).pairs, (pair_list{27 * 64, 2500 - 27 * 64}));
     zeros.target_mode = MNNKV_TARGET_STATIC;
@@ -363,7 +363,7 @@ TEST(Plan, ReachesTheLongestCacheThereIs) {
     EXPECT_EQ(ask({}, INT32_MAX, &config).pairs, (pair_list{0, INT32_MAX})) << "one block larger than the cache";
 }
 
-TEST(Plan, SaysHowManyPairsItNeedsAndTouchesNothingElse) {
+TEST(Plan, GivesTheNumberOfPairsItNeedsAndTouchesNothingElse) {
     // Every other block of eight: four pairs, the last two of them joined with the protected end.
     const std::vector<float> scores = {9, 0, 9, 0, 9, 0, 9, 0};
     mnnkv_h2o_config config = make_config(10, 0, 5);

@@ -1,4 +1,4 @@
-// Calls that must be refused, and outputs that they must leave alone.
+// Calls that must fail, and outputs that they must not write.
 
 #ifndef MNNKV_TESTS_REFUSAL_HPP
 #define MNNKV_TESTS_REFUSAL_HPP
@@ -10,7 +10,7 @@
 
 namespace support {
 
-/// One output value, filled with canaries; a struct that wants a struct_size has it.
+/// One output value, filled with canaries; struct_size is set where there is one.
 template <class T>
 class slot {
 public:
@@ -38,14 +38,14 @@ private:
     T value_;
 };
 
-/// A call that must fail: how, what mnnkv_last_error must name, and the call.
+/// A call that must fail: its status, the word that mnnkv_last_error must name, and the call.
 struct bad_call {
     mnnkv_status expected;
     std::string word;
     std::function<mnnkv_status()> run;
 };
 
-/// Runs them all and looks at every output after each.
+/// Runs all calls and checks every output after each.
 template <class... Outputs>
 void expect_refused(const std::vector<bad_call>& calls, const Outputs&... outputs) {
     for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -62,7 +62,7 @@ constexpr mnnkv_status bad = MNNKV_INVALID_ARGUMENT;
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// An address that no `T` may have.
+/// An address that is invalid for a `T`.
 template <class T>
 T* misaligned(T* good) {
     return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(good) + 1);

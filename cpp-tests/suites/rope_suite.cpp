@@ -1,4 +1,4 @@
-// The rotation hint: it makes keys smaller, never wrong, and says which field does not fit.
+// The rotation hint: smaller blobs, exact words, and errors that name the field.
 
 #include "cache_words.hpp"
 #include "edge.hpp"
@@ -8,7 +8,7 @@ namespace {
 
 using namespace support;
 
-/// The flag in docs/format.md that says a blob has angles.
+/// The flag of docs/format.md for a blob with angles.
 bool has_angles(const bytes& blob) { return blob.size() > 36 && blob[11] == 1 && blob[32] == 3; }
 
 const char real_keys[] = "kv/l0_k_h2_t1088_d64.f16";
@@ -29,8 +29,8 @@ TEST(RopeHint, ShrinksRealKeysOfAFirstLayer) {
     }
 }
 
-TEST(RopeHint, SaysTheSameInEveryWay) {
-    // The numbers behind the zeros, spelt out: the blobs are the same.
+TEST(RopeHint, HasOneMeaningInEveryForm) {
+    // Zeros and the numbers that they stand for give the same blobs.
     const bytes keys = read_file(real_keys);
     mnnkv_gear_options options = turned_by(MNNKV_ROPE_HALF, 64, 1088);
     const bytes expected = encoded(fp16, keys, &options);
@@ -42,7 +42,7 @@ TEST(RopeHint, SaysTheSameInEveryWay) {
     EXPECT_TRUE(same(encoded(fp16, keys, &options), expected)) << "positions that count";
     options.rope_first_position = 12345;
     EXPECT_TRUE(same(encoded(fp16, keys, &options), expected)) << "not read with rope_positions";
-    // Frequencies that were given are part of the blob, so it is a little larger.
+    // Given frequencies are part of the blob, which is a little larger.
     const std::vector<float> frequencies = frequencies_of(10000, 64);
     options.rope_inv_freq = frequencies.data();
     const bytes given = round_trip(fp16, keys, &options);
@@ -83,7 +83,7 @@ TEST(RopeHint, WithTheWrongAnglesIsStillExact) {
     };
     for (const std::size_t size : wrong) {
         EXPECT_GT(size, right * 3 / 2);
-        EXPECT_LT(size, without * 11 / 10) << "a useless hint costs next to nothing";
+        EXPECT_LT(size, without * 11 / 10) << "a useless hint costs little";
     }
     const bytes values = read_file("kv/l1_v_h2_t1088_d64.f16");
     const mnnkv_gear_options hint = turned_by(MNNKV_ROPE_HALF, 64, 1088);
@@ -108,10 +108,10 @@ TEST(RopeHint, OfAPartOfTheTokensWorksToo) {
     EXPECT_LT(blob.size() * 3, encoded(fp16, cold, &plain).size() * 2);
 }
 
-/// Keys that this suite turned itself, in each type that can be turned.
+/// Keys rotated by this suite, in each type that v2 rotates.
 class RopeKeys : public testing::TestWithParam<word_codec> {
 protected:
-    /// The hint must pay: the blob has angles and is much smaller than without.
+    /// The blob has angles and is much smaller than without the hint.
     void expect_gain(const bytes& keys, const mnnkv_gear_options& hint) {
         const mnnkv_gear_options plain = in_v2(hint.head_dim);
         const bytes blob = round_trip(codec_, keys, &hint);
@@ -157,7 +157,7 @@ TEST_P(RopeKeys, HaveTheThetaOfTheirModel) {
 }
 
 TEST_P(RopeKeys, HaveTheFrequenciesOfTheirModel) {
-    // None that theta gives: scaled, and some channels that do not turn.
+    // Frequencies of no theta: scaled, and some of them 0.
     SEEDED_DICE(random, 1005);
     turning how = {MNNKV_ROPE_HALF, frequencies_of(10000, dim_), positions_from(0, tokens_)};
     for (std::size_t i = 0; i < how.frequencies.size(); ++i) {
@@ -172,7 +172,7 @@ TEST_P(RopeKeys, HaveTheFrequenciesOfTheirModel) {
 }
 
 TEST_P(RopeKeys, HaveThePositionsOfTheirTokens) {
-    // A cache with gaps, as eviction leaves it; then positions in any order, the largest there is among them.
+    // A cache with gaps, as after an eviction; then positions in any order, the largest possible one among them.
     SEEDED_DICE(random, 1006);
     turning how = {MNNKV_ROPE_ADJACENT, frequencies_of(10000, dim_), {}};
     for (std::uint32_t position = 0; how.positions.size() < tokens_; position += random.one_in(10) ? 500 : 1) {
@@ -250,7 +250,7 @@ protected:
 
     BadRopeHint() : words_(2 * tokens * dim * codec_.width, 5), positions_(positions_from(0, tokens)) {}
 
-    /// The call with a good hint, but for one change.
+    /// The call with a good hint and one change.
     std::function<mnnkv_status()> with(const std::function<void(mnnkv_gear_options&)>& change) {
         return [this, change] {
             mnnkv_gear_options options = turned_by(MNNKV_ROPE_HALF, dim, tokens);
@@ -289,7 +289,7 @@ TEST_P(BadRopeHint, NamesTheFieldThatDoesNotFit) {
              o.rope_tokens = 0;
              o.rope_positions = positions_.data();
          })},
-        // Counts that the arrays do not have: refused before they are read.
+        // Counts above the arrays' sizes are refused before the arrays are read.
         {bad, "rope_dims", with([&](auto& o) {
              o.rope_dims = UINT32_MAX - 1;
              o.rope_inv_freq = frequencies_.data();

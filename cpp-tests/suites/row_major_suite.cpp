@@ -1,4 +1,4 @@
-// Row-major caches as llama.cpp has them: the three layouts that the header describes, by their own formulas.
+// Row-major caches as in llama.cpp: the layouts of the header, by formulas of their own.
 
 #include "memory.hpp"
 #include "support.hpp"
@@ -11,7 +11,7 @@ using namespace support;
 
 constexpr std::uint32_t heads = 8, dims = 128, tokens = 2048;
 
-/// Where an element of V lies: rows of tokens, or transposed.
+/// V in rows of tokens, or transposed.
 class RowMajorCache : public testing::TestWithParam<bool> {
 protected:
     RowMajorCache() : key_(bytes), value_(bytes), layout_(mnnkv::make<mnnkv_layout>()) {

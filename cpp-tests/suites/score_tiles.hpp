@@ -1,4 +1,4 @@
-// Softmax tiles as an attention kernel hands them over: packed, in pieces, unnormalised with running scales.
+// Softmax tiles of an attention kernel: packed, in pieces, unnormalised with running scales.
 
 #ifndef MNNKV_TESTS_SCORE_TILES_HPP
 #define MNNKV_TESTS_SCORE_TILES_HPP
@@ -10,11 +10,10 @@
 
 namespace support {
 
-/// How much attention the token at a logical position gets. Not normalised; small whole numbers are exact in every
-/// type.
+/// The attention to the token at a logical position. Not normalised; small whole numbers are exact in every type.
 using weights = std::function<float(std::int32_t logical)>;
 
-/// All tokens alike, but for a range that gets eight times as much.
+/// All tokens alike, except a range with eight times as much.
 inline weights favouring(std::int32_t begin, std::int32_t end) {
     return [=](std::int32_t at) { return begin <= at && at < end ? 8.0f : 1.0f; };
 }
@@ -42,8 +41,8 @@ inline bytes as_word(float number, std::uint32_t dtype) {
     return word;
 }
 
-/// The tiles of one head, all of whose query rows look at the tokens with these weights. Every row is scaled by a
-/// factor of its own, which its sum takes out again. Stops at the first call that fails.
+/// The tiles of one head, whose query rows all attend with these weights. Every row is scaled by a factor of its own,
+/// which its sum cancels. Stops at the first call that fails.
 template <class Call>
 mnnkv_status each_tile(const std::vector<float>& row, std::uint32_t queries, const tiling& how, Call call) {
     const std::uint32_t length = static_cast<std::uint32_t>(row.size());
@@ -62,7 +61,7 @@ mnnkv_status each_tile(const std::vector<float>& row, std::uint32_t queries, con
         const std::uint32_t lanes = how.pack == 0 ? tokens : (tokens + how.pack - 1) / how.pack * how.pack;
         const std::size_t width = how.dtype == MNNKV_DTYPE_F32 ? 4 : 2;
         bytes data(std::size_t{lanes} * queries * width + 1, 0xFF);  // padding is NaN; the address is odd
-        // Of `count` tiles, tile i is scaled down by half count - 1 - i times more.
+        // Tile i of `count` is halved count - 1 - i times more.
         const int shift = how.flash ? static_cast<int>(count - 1 - i) - 8 : 0;
         for (std::uint32_t t = 0; t < tokens; ++t) {
             for (std::uint32_t q = 0; q < queries; ++q) {

@@ -1,4 +1,4 @@
-// Edits of the chat's history: which tokens stay, what they are called afterwards, and what becomes of plans and blobs.
+// Edits of the chat's history: kept tokens, their new positions, plans and blobs.
 
 #include "session_host.hpp"
 

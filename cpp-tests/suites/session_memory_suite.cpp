@@ -1,5 +1,5 @@
-// A session gives memory back, as much as it promises, and never takes more than a little. Linux only: elsewhere there
-// is no number to compare with.
+// A session releases the memory that it promises, and needs little itself. Linux only: other systems have no figure to
+// compare with.
 #ifdef __linux__
 
 #include "memory.hpp"
@@ -14,9 +14,9 @@ namespace {
 
 using namespace support;
 
-/// What a small host's memory may grow by at most, whatever the size of its caches: stacks, codecs, books.
+/// The most that a host's memory may grow, for caches of any size: stacks, codecs, bookkeeping.
 constexpr long allowance = 4 * mega;
-/// And for each worker: how many encode at the same moment is the machine's affair.
+/// The same for each worker; timing decides how many encode at once.
 constexpr long allowance_per_worker = 2 * mega;
 
 /// A host with 64 MB of KV, f16 as on a phone: 32 layers of 2,048 tokens of 1 KB. All caches come from the system.
@@ -32,12 +32,12 @@ protected:
         }
         rows_ = likely_words(prompt);
         kept_len_.assign(layers, 0);
-        // Whatever the process needs for its own sake is there from now on.
+        // The process's own memory is resident from here on.
         empty_ = resident_bytes();
         empty_ = resident_bytes();
     }
 
-    /// Words as many layers have them: few exponents, most mantissas.
+    /// Words as in many layers: few exponents, most mantissas.
     bytes likely_words(std::uint32_t count) {
         bytes words = random_.noise(static_cast<std::size_t>(count) * token_bytes / 2);
         for (std::size_t i = 0; i < words.size(); i += 2) {
@@ -61,7 +61,7 @@ protected:
         return cache;
     }
 
-    /// One step of one layer, with a look at memory after each call.
+    /// One step of one layer; samples memory after each call.
     void step(std::uint32_t layer, std::uint32_t count, bool scored) {
         mnnkv_cache given = cache(layer);
         ASSERT_TRUE(ok(session_.begin(layer, given).code()));
@@ -83,10 +83,10 @@ protected:
         look(layer);
     }
 
-    /// What the process has more than a host without a session would have now.
+    /// The process's memory above that of a host without a session.
     long above_baseline() const { return resident_bytes() - empty_ - static_cast<long>(appended_) * token_bytes; }
 
-    /// Looking takes longer than a step, so only some of the layers are looked at, others in every step.
+    /// A sample takes longer than a step, so each step samples some of the layers in turn.
     void look(std::uint32_t layer) {
         if (layer % 8 == static_cast<std::uint32_t>(steps_) % 8) {
             most_above_ = std::max(most_above_, above_baseline());
@@ -145,19 +145,19 @@ TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {
     const auto step_all = [this](std::uint32_t count) {
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             ASSERT_NO_FATAL_FAILURE(step(layer, count, false));
-            // What a host computes meanwhile.
+            // Stands for the host's computation.
             std::this_thread::sleep_for(std::chrono::microseconds(GetParam() > 0 ? 500 : 0));
         }
         ++steps_;
     };
     ASSERT_NO_FATAL_FAILURE(step_all(prompt));
-    // The store takes the prompt in, a group of blocks a step; with workers as fast as they are.
+    // The prompt is submitted a group of blocks a step, or as fast as the workers encode.
     const double cold = static_cast<double>(layers) * (prompt - hot) * token_bytes;
-    // A busy machine may take long; there is room for 128 tokens, and steps without a token do as well.
+    // A busy machine takes long; there is room for 128 tokens, and steps without tokens count as well.
     while (!(metric(&mnnkv_metrics::h2o_lossless_raw_bytes) >= cold) && steps_ < 4000) {  // at first it is absent
         ASSERT_NO_FATAL_FAILURE(step_all(steps_ < 64 ? 1 : 0));
     }
-    ASSERT_LT(steps_, 4000) << "what is cold is compressed at last";
+    ASSERT_LT(steps_, 4000) << "cold tokens are never all compressed";
     RecordProperty("steps_until_all_is_compressed", steps_);
     ASSERT_NO_FATAL_FAILURE(step_all(1));
     long least = kv_bytes;

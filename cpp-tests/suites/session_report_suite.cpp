@@ -1,4 +1,4 @@
-// What a session reads and says: config, warnings, metrics as a struct and as JSON.
+// Config, warnings, and metrics as a struct and as JSON.
 
 #include "session_host.hpp"
 
@@ -99,7 +99,7 @@ TEST(Measured, IsAnythingButNaN) {
 }
 
 TEST(SessionConfig, TakesAHostsOwnConfig) {
-    // Foreign keys of every type are the host's; a switch that is off says that keys of ours are to wait.
+    // Foreign keys of every type are the host's. A switch that is false makes keys without effect intended.
     EXPECT_EQ(warnings_of(R"({"llm_model": "x", "backend_type": "cpu", "thread_num": 4, "nested": {"a": [1, {}]},
                               "kv_h20_enable": 1, "kvcache": null, "precision": false, "kv_h2o": 3})"),
               "");
@@ -197,7 +197,7 @@ TEST(SessionMetrics, AreTheSameInTheStructAndInJson) {
             ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(40, 60), step == 0 ? 150 : 1));
         }
     }
-    // Workers are at rest when nothing changes any more.
+    // Workers are idle when nothing changes any more.
     std::string text, again;
     do {
         ASSERT_TRUE(ok(session.metrics_json(text).code()));
@@ -237,10 +237,10 @@ TEST(SessionMetrics, CountWhatHappened) {
     EXPECT_LE(m.h2o_host_wait_us_p95, m.h2o_host_wait_us_max);
     EXPECT_LE(m.h2o_host_wait_us_max, m.h2o_lossless_async_wait_us);
     EXPECT_NEAR(m.h2o_lossless_raw_bytes / m.h2o_lossless_compressed_bytes, m.h2o_lossless_ratio, 1e-9);
-    // Whole pages less the blobs: of so small a cache a few pages at most.
+    // Whole pages less the blobs: a few pages at most in a small cache.
     EXPECT_GE(m.h2o_resident_saved_bytes, -m.h2o_lossless_compressed_bytes);
     EXPECT_LT(m.h2o_resident_saved_bytes, layer.compressed_tokens() * token);
-    // Nothing of the kind: no eviction, no workers.
+    // No eviction and no workers: not measured.
     for (const double absent : {m.h2o_keep_ratio, m.h2o_lossy_ratio, m.h2o_plan_count, m.h2o_evict_us, m.h2o_score_us,
                                 m.h2o_last_evict_tokens, m.h2o_lossless_async_queue_peak,
                                 m.h2o_lossless_prefetch_hit}) {

@@ -1,4 +1,4 @@
-// Scores: from any number of threads, in any kind of tile, the same plan.
+// Scores: any number of threads and any kind of tile give the same plan.
 
 #include "refusal.hpp"
 #include "session_host.hpp"
@@ -12,7 +12,7 @@ using namespace support;
 
 constexpr std::uint32_t heads = 8;
 
-/// Eight blocks that differ in what they get, so that a wrong sum shows in the plan.
+/// Eight blocks with different attention, so that a wrong sum changes the plan.
 weights ranked() {
     return [](std::int32_t at) { return static_cast<float>(1 + (at / 16 * 5) % 8); };
 }
@@ -21,7 +21,7 @@ class SessionScores : public testing::Test {
 protected:
     static mnnkv_layout layout() { return make_layout(pack_modes[7], 2, 8, 400, 64); }
 
-    /// What is left of a chat, when `score` hands in the heads of each step.
+    /// The positions that a chat keeps, when `score` passes the heads of each step.
     template <class Score>
     pair_list left(std::uint32_t lanes, Score score, std::uint32_t rows = 1, const std::string& more = "") {
         dice random(1101);
@@ -92,8 +92,8 @@ TEST_F(SessionScores, OfManyHeadsAsRowsOfOneTileAreNoPrompt) {
     // 16 heads of 5 drafts, and 65 heads of one row: more than 64 rows in a tile, few in a step.
     const std::pair<std::uint32_t, std::uint32_t> steps[] = {{16, 4}, {16, 5}, {65, 1}, {130, 64}};
     for (const std::pair<std::uint32_t, std::uint32_t>& step : steps) {
-        for (const bool said : {false, true}) {
-            SCOPED_TRACE(testing::Message() << step.first << " heads of " << step.second << " rows, said " << said);
+        for (const bool named : {false, true}) {
+            SCOPED_TRACE(testing::Message() << step.first << " heads of " << step.second << " rows, named " << named);
             SEEDED_DICE(random, 1107);
             mnnkv::session session = made_session(object(evicting()), 1);
             session_layer layer(session, 0, layout(), random);
@@ -102,7 +102,7 @@ TEST_F(SessionScores, OfManyHeadsAsRowsOfOneTileAreNoPrompt) {
             layer.append(step.second);
             const std::vector<float> row(layer.length(), 1.0f);
             ASSERT_TRUE(ok(each_tile(row, step.first * step.second, tiling(), [&](mnnkv_score_tile tile) {
-                tile.heads = said ? step.first : 0;
+                tile.heads = named ? step.first : 0;
                 return session.scores(0, 0, tile).code();
             })));
             EXPECT_TRUE(answers(layer.end(step.first + 1, step.second), bad));
@@ -167,7 +167,7 @@ TEST_F(SessionScores, OfLayersThatAreNotEvictedFromAreTakenAndForgotten) {
 }
 
 TEST_F(SessionScores, GiveTheSharesThatThePlanReports) {
-    // sink 16 + recent 32 (and the blocks they touch), half of the chat: everything can be worked out by hand.
+    // sink 16 + recent 32 (and the blocks they touch), half of the chat: the plan follows by hand.
     SEEDED_DICE(random, 1105);
     mnnkv::session session = made_session(object(evicting()), 1);
     session_layer layer(session, 0, layout(), random);

@@ -1,4 +1,4 @@
-// A session run by a host, step after step: no byte is lost, evicted tokens are the ones it says, lengths agree.
+// Steps of a session in a host: no byte is lost, positions name the kept tokens, lengths agree.
 
 #include "session_host.hpp"
 
@@ -35,7 +35,7 @@ protected:
         return layout;
     }
 
-    /// Steps without tokens until the session holds some that the cache does not: workers take their time.
+    /// Steps without tokens until some are compressed: workers need time.
     static void step_until_compressed(session_layer& layer) {
         for (int i = 0; i < 1000 && layer.compressed_tokens() == 0; ++i) {
             ASSERT_NO_FATAL_FAILURE(layer.step(0));
@@ -244,7 +244,7 @@ TEST(Session, HasTwoLayersOpenAtOnce) {
         ASSERT_TRUE(ok(b.begin()));
         a.append(count);
         b.append(count);
-        // Heads of both layers come in turn, each in a lane of its own.
+        // Heads of both layers alternate, each in a lane of its own.
         for (std::uint32_t head = 0; head < 4; ++head) {
             ASSERT_TRUE(ok(a.score(head % 2, head, count, first)));
             ASSERT_TRUE(ok(b.score(head % 2, head, count, second)));
@@ -259,7 +259,7 @@ TEST(Session, HasTwoLayersOpenAtOnce) {
 }
 
 TEST(Session, ClosesAStepWhoseAttentionFailed) {
-    // The host takes the new tokens back, and no score counts.
+    // The host takes the new tokens back; no score counts.
     SEEDED_DICE(random, 1017);
     mnnkv::session session = made_session(object(evicting()), 1);
     session_layer layer(session, 0, half_layout(300), random);
@@ -363,18 +363,18 @@ TEST(Session, SaysWhichTilesItWants) {
             evicting(R"("kv_h2o_layer_end": 0, "kv_h2o_prefill_queries": )" + std::to_string(rows));
         mnnkv::session session = made_session(object(config), 2);
         session_layer layer(session, 0, half_layout(300), random);
-        const auto wants = [&](std::uint32_t number, std::uint32_t queries) {
+        const auto wanted_by = [&](std::uint32_t number, std::uint32_t queries) {
             bool wanted = false;
             EXPECT_TRUE(ok(session.wants_scores(number, queries, wanted).code()));
             return wanted;
         };
-        EXPECT_EQ(wants(0, 1), rows > 0) << "the first step is a prompt";
+        EXPECT_EQ(wanted_by(0, 1), rows > 0) << "the first step is a prompt";
         ASSERT_NO_FATAL_FAILURE(layer.step(100));
         for (const bool open : {false, true}) {
-            EXPECT_FALSE(wants(0, 0));
-            EXPECT_TRUE(wants(0, 1) && wants(0, 64));
-            EXPECT_EQ(wants(0, 65), rows > 0);
-            EXPECT_FALSE(wants(1, 1)) << "no token of this layer goes";
+            EXPECT_FALSE(wanted_by(0, 0));
+            EXPECT_TRUE(wanted_by(0, 1) && wanted_by(0, 64));
+            EXPECT_EQ(wanted_by(0, 65), rows > 0);
+            EXPECT_FALSE(wanted_by(1, 1)) << "no token of this layer goes";
             if (!open) {
                 ASSERT_TRUE(ok(layer.begin()));
             }
@@ -455,7 +455,7 @@ TEST(Session, ForgetsAnAbortedStep) {
 }
 
 TEST(Session, TakesTokensFromElsewhereAsAStep) {
-    // A prefix from a file: its tokens are in the cache before the session hears of them.
+    // A prefix from a file: its tokens are in the cache before the session counts them.
     SEEDED_DICE(random, 1024);
     mnnkv::session session = made_session(object(evicting(), storing(1)), 1);
     session_layer layer(session, 0, half_layout(400), random);
@@ -473,7 +473,7 @@ TEST(Session, TakesTokensFromElsewhereAsAStep) {
 }
 
 TEST(Session, GoesOnInSmallerBuffersAfterAnEviction) {
-    // What h2o_reclaimable_bytes is for.
+    // The purpose of h2o_reclaimable_bytes.
     SEEDED_DICE(random, 1019);
     mnnkv::session session = made_session(object(evicting(), storing(0)), 1);
     session_layer layer(session, 0, half_layout(400), random);

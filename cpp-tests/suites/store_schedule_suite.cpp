@@ -1,4 +1,4 @@
-// Random schedules: whatever a host does, in whatever order, no token loses a byte and the counters tell the truth.
+// Random schedules of store calls: no token loses a byte, and the counters are right.
 
 #include "store_host.hpp"
 
@@ -62,7 +62,7 @@ std::vector<std::int32_t> random_pairs(std::uint32_t limit, dice& random) {
     }
 }
 
-/// One random call on a layer, with all that it must do to cache and counters.
+/// One random call on a layer, with its effects on cache and counters.
 void step(mnnkv::store& store, store_host& host, dice& random, mnnkv_layout (*layout_for)(std::uint32_t)) {
     const mnnkv_store_statistics before = stats_of(store);
     mnnkv_store_statistics expected = before;  // of the counters whose change is known

@@ -1,4 +1,4 @@
-// The store, one promise of the header at a time.
+// The store's contract in the header, one statement per test.
 
 #include "store_host.hpp"
 
@@ -21,7 +21,7 @@ protected:
         return store;
     }
 
-    /// Submits and commits, and makes sure that the tokens really went.
+    /// Submits and commits, and checks that the tokens are released.
     void release(std::uint32_t begin, std::uint32_t count) {
         ASSERT_TRUE(ok(host_.submit(begin, count)));
         ASSERT_TRUE(ok(host_.commit()));
@@ -221,7 +221,7 @@ TEST_F(Store, RestoresIntoACacheThatHasGrownAndIsPackedOtherwise) {
     }
 }
 
-TEST_F(Store, SaysStaleAndLosesNothingWhenTheLayoutDoesNotFit) {
+TEST_F(Store, ReturnsStaleAndLosesNothingWhenTheLayoutDoesNotFit) {
     release(0, 100);
     release(100, 100);
     mnnkv_layout wrong[6];
@@ -250,7 +250,7 @@ TEST_F(Store, SaysStaleAndLosesNothingWhenTheLayoutDoesNotFit) {
 }
 
 TEST_F(Store, RestoresWhatFitsAndTheRestLater) {
-    // Two descriptions of the same memory, one of them too short for the second block.
+    // Two layouts of the same memory, one of them too short for the second block.
     mnnkv_layout layout = half_layout(320);
     layout.key_head_stride = packed_model(layout).key_head_bytes();
     layout.value_head_stride = packed_model(layout).value_head_bytes();
@@ -265,7 +265,7 @@ TEST_F(Store, RestoresWhatFitsAndTheRestLater) {
     }));
     EXPECT_EQ(restored, 77u);
     EXPECT_TRUE(host_.sound());
-    EXPECT_EQ(stats().released_raw_bytes, host_.released_raw_bytes()) << "the counters know which are back";
+    EXPECT_EQ(stats().released_raw_bytes, host_.released_raw_bytes()) << "the counters include the first block";
     EXPECT_TRUE(host_.is_released(120) && host_.is_released(199)) << "the one that does not fit is kept";
     EXPECT_TRUE(ok(host_.restore()));
     EXPECT_TRUE(host_.whole());
@@ -288,7 +288,7 @@ TEST_F(Store, DropsABlockThatNoLongerFitsTheLayoutAtCommit) {
 }
 
 TEST_F(Store, DropsABlockOfAnotherShapeAtCommitEvenIfTheBytesAgree) {
-    // All words equal: rows of other heads, dims or element type have the very same bytes.
+    // All words are equal: rows of other heads, dims or element types have the same bytes.
     for (int i = 0; i < 3; ++i) {
         const mnnkv_layout layout = half_layout(64);
         mnnkv_layout other = layout;
@@ -458,7 +458,7 @@ TEST_F(Store, MovesAndResetsAsAWrapper) {
     mnnkv_store_destroy(nullptr);
 }
 
-TEST_F(Store, AnswersInvalidArgumentAfterReset) {
+TEST_F(Store, ReturnsInvalidArgumentAfterReset) {
     mnnkv::store gone = made();
     gone.reset();
     const std::int32_t pair[] = {0, 1};

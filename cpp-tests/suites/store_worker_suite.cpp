@@ -1,4 +1,4 @@
-// The store with workers: the host never waits for an encoder, and whatever it edits meanwhile, no token is mixed up.
+// The store with workers: calls never wait for an encoder, and edits meanwhile confuse no token.
 
 #include "store_host.hpp"
 
@@ -12,7 +12,7 @@ using namespace support;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/// Many words that compress, which takes an encoder at full effort far longer than a copy takes the host.
+/// Many compressible words: encoding at full effort takes far longer than a copy.
 struct slow_cache {
     slow_cache()
         : layout(make_layout(pack_modes[7], 8, 128, 2048, 64)),
@@ -52,7 +52,7 @@ mnnkv::store made(std::uint32_t workers) {
     return made(workers, [](mnnkv_store_config&) {});
 }
 
-/// Until no block waits for an encoder.
+/// Returns when no block waits for an encoder.
 void wait_for_encoders(const mnnkv::store& store) {
     const auto end = steady_clock::now() + std::chrono::seconds(30);
     while (stats_of(store).queued_blocks > 0) {
@@ -109,7 +109,7 @@ TEST_P(StoreWorkers, ReleaseNothingThatIsNotEncodedYet) {
 }
 
 TEST_P(StoreWorkers, NeverTouchTokensThatWereEditedMeanwhile) {
-    // Submit, edit at once, commit when all is encoded: the outcome belongs to tokens that have moved or are gone.
+    // Submit, edit at once, commit when all is encoded: the blobs are of tokens that have moved or are gone.
     SEEDED_DICE(random, 1203);
     mnnkv::store store = made(GetParam());
     for (int round = 0; round < 20 && !HasFailure(); ++round) {
@@ -156,7 +156,7 @@ TEST_P(StoreWorkers, DecodeAheadSoThatRestoreOnlyCopies) {
     ASSERT_NO_FATAL_FAILURE(wait_for_encoders(store));
     ASSERT_TRUE(ok(host.commit()));
     ASSERT_TRUE(ok(store.prefetch(1).code()));
-    ASSERT_TRUE(ok(store.prefetch(1).code())) << "twice asks for nothing more";
+    ASSERT_TRUE(ok(store.prefetch(1).code())) << "a second call adds nothing";
     const auto end = steady_clock::now() + std::chrono::seconds(30);
     const std::uint64_t raw = 256 * host.model().token_bytes();
     while (stats_of(store).decoded_cache_bytes < raw) {
@@ -258,13 +258,13 @@ INSTANTIATE_TEST_SUITE_P(One, StoreWorkers, testing::Values(1u));
 INSTANTIATE_TEST_SUITE_P(Three, StoreWorkers, testing::Values(3u));
 INSTANTIATE_TEST_SUITE_P(TheMost, StoreWorkers, testing::Values(64u));
 
-TEST(StoreQueue, AnswersBusyInsteadOfWaiting) {
+TEST(StoreQueue, ReturnsBusyInsteadOfWaiting) {
     mnnkv::store store = made(1, [](mnnkv_store_config& c) {
         c.max_queue = 1;
         c.effort = 9;
     });
     slow_cache cache;
-    // The first is with the worker, or waits for it; then one at most may be let in at any time.
+    // The first is with the worker, or waits for it; then the queue holds one at most.
     std::uint64_t busy = 0;
     for (std::uint32_t begin = 0; begin < 2048; begin += 256) {
         std::uint64_t ticket = 77;
@@ -313,10 +313,10 @@ TEST(StoreQueue, HoldsNoMoreThanThePendingBytes) {
     EXPECT_GT(busy, 0u);
     EXPECT_EQ(stats_of(store).busy_blocks, busy);
     mnnkv::store small = made(1, [](mnnkv_store_config& c) { c.pending_bytes = 1; });
-    EXPECT_TRUE(ok(cache.submit(small, 0, 64))) << "one block is always let in";
+    EXPECT_TRUE(ok(cache.submit(small, 0, 64))) << "one block is always accepted";
 }
 
-TEST(StoreQueue, CountsBlobsThatNobodyHasCommittedAsPending) {
+TEST(StoreQueue, CountsUncommittedBlobsAsPending) {
     // "Bytes of copies that wait and of blobs that have not replaced raw bytes yet": however slowly the host submits.
     slow_cache cache;
     const std::uint64_t block = 64 * cache.model.token_bytes();
@@ -330,7 +330,7 @@ TEST(StoreQueue, CountsBlobsThatNobodyHasCommittedAsPending) {
 }
 
 TEST(StoreQueue, CountsWhatIsStillWithTheWorkersOfALayerThatWasCleared) {
-    // A store that answers BUSY has something queued.
+    // A store that returns BUSY has something queued.
     slow_cache cache;
     mnnkv::store store = made(1, [](mnnkv_store_config& c) {
         c.max_queue = 4;
@@ -383,7 +383,7 @@ TEST(StoreDecodeCache, MakesRestoringAgainACopy) {
         EXPECT_EQ(stats.cache_hits + stats.cache_misses + stats.prefetch_hits, stats.restored_blocks);
         EXPECT_EQ(stats.decoded_bytes, 192 * host.model().token_bytes());
         EXPECT_EQ(stats.decoded_cache_bytes, 192 * host.model().token_bytes());
-        // New content in the same places is never answered from what was kept.
+        // New content in the same places is never restored from the decode cache.
         host.truncate(0);
         EXPECT_EQ(stats_of(store).decoded_cache_bytes, 0u);
         host.append(256);

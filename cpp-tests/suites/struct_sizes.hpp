@@ -11,7 +11,7 @@ namespace support {
 /// in the first header that had it.
 template <class T, class Call>
 void check_sizes(const T& good, Call call, std::size_t oldest = sizeof(T)) {
-    // A struct of a newer header: ours, and 40 bytes that this library does not know.
+    // A struct of a newer header: 40 unknown bytes behind the known ones.
     struct newer {
         T known;
         std::uint8_t tail[40];

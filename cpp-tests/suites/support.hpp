@@ -1,5 +1,5 @@
-// What the suites share: files, random numbers, buffers with canaries, a small JSON reader, and the two questions
-// "are these bytes the same" and "was this call refused for the right reason".
+// Shared by all suites: files, random numbers, buffers with canaries, a small JSON reader, comparison of bytes, and
+// checks of statuses and error texts.
 
 #ifndef MNNKV_TESTS_SUPPORT_HPP
 #define MNNKV_TESTS_SUPPORT_HPP
@@ -70,7 +70,7 @@ private:
     std::mt19937 engine_;
 };
 
-/// Whether two byte strings are the same; says where they part.
+/// Two byte strings are equal; the message names the first difference.
 inline testing::AssertionResult same(const std::uint8_t* a, std::size_t a_size, const std::uint8_t* b,
                                      std::size_t b_size) {
     if (a_size != b_size) {
@@ -128,7 +128,7 @@ public:
         return same(data(), size(), expected.data(), expected.size());
     }
 
-    /// As it was made.
+    /// Unchanged.
     testing::AssertionResult untouched() const { return holds(made_); }
 
 private:
@@ -141,7 +141,7 @@ private:
     bytes all_;
 };
 
-/// Whether a status is the expected one; says what the library said.
+/// A status is the expected one; the message has the library's error text.
 inline testing::AssertionResult answers(mnnkv_status got, mnnkv_status expected) {
     if (got == expected) {
         return testing::AssertionSuccess() << mnnkv_status_name(got);
@@ -152,8 +152,8 @@ inline testing::AssertionResult answers(mnnkv_status got, mnnkv_status expected)
 
 inline testing::AssertionResult ok(mnnkv_status got) { return answers(got, MNNKV_OK); }
 
-/// Whether a call fails with this status and mnnkv_last_error then names `word`. Another failure comes first, so that
-/// a text left over from before is noticed.
+/// A call fails with this status, and mnnkv_last_error then names `word`. Another failure comes first, so that an old
+/// text does not pass.
 template <class Call>
 testing::AssertionResult refuses(mnnkv_status expected, const std::string& word, Call call) {
     mnnkv_store_create(nullptr, 0xBAD, nullptr);

@@ -32,7 +32,7 @@ inline void push_u32(bytes& to, std::uint32_t value) {
     }
 }
 
-/// Takes a blob of `width`-byte words apart. Answers why not, or "" when every header is sound.
+/// Parses a blob of `width`-byte words. Returns the defect, or "" when every header is sound.
 inline std::string parse(const bytes& from, std::size_t width, blob& out) {
     if (from.size() < 4 || u32_at(from, 0) == 0) {
         return "no word count";
@@ -82,7 +82,7 @@ inline bytes lane_of(const bytes& words, std::size_t width, std::size_t lane) {
     return out;
 }
 
-/// What a predictor leaves of a lane.
+/// The residual of a lane under a predictor.
 inline bytes residual(std::uint8_t mode, const bytes& lane) {
     bytes out;
     std::uint8_t before = 0;
@@ -93,7 +93,7 @@ inline bytes residual(std::uint8_t mode, const bytes& lane) {
     return out;
 }
 
-/// The lane that a residual stands for.
+/// The lane of a residual.
 inline bytes undo(std::uint8_t mode, const bytes& symbols) {
     bytes out;
     std::uint8_t before = 0;
@@ -135,7 +135,7 @@ inline bytes rle_encode(const bytes& in) {
     return out;
 }
 
-/// Nothing but literals, one by one: sound, though no encoder of the format writes it.
+/// Literals alone, one by one: sound, though no encoder of the format writes it.
 inline bytes rle_single_literals(const bytes& in) {
     bytes out;
     for (const std::uint8_t b : in) {
@@ -145,7 +145,7 @@ inline bytes rle_single_literals(const bytes& in) {
     return out;
 }
 
-/// Answers whether the payload is sound and gives exactly `length` bytes.
+/// Returns true if the payload is sound and gives exactly `length` bytes.
 inline bool rle_decode(const bytes& in, std::size_t length, bytes& out) {
     out.clear();
     for (std::size_t at = 0; at < in.size();) {
@@ -163,8 +163,8 @@ inline bool rle_decode(const bytes& in, std::size_t length, bytes& out) {
     return out.size() == length;
 }
 
-/// Whether the payload is one ZSTD frame from its first byte to its last (RFC 8878), and announces `length` bytes if it
-/// announces any number.
+/// Checks that the payload is one ZSTD frame from its first byte to its last (RFC 8878), and announces `length` bytes
+/// or no number. Returns the defect, or "".
 inline std::string zstd_shape(const bytes& in, std::size_t length) {
     if (in.size() < 6 || u32_at(in, 0) != 0xFD2FB528) {
         return "not a ZSTD frame";

@@ -1,5 +1,5 @@
-// XXH3-64 with seed 0, for 17 bytes and more: what format v2's checksums are. Written from the algorithm's
-// specification, so that tests can put a sound checksum under an unsound blob.
+// XXH3-64 with seed 0, for 17 bytes and more: the checksums of format v2. Written from the algorithm's specification,
+// so that tests can put a correct checksum under an unsound blob.
 
 #ifndef MNNKV_TESTS_XXH3_HPP
 #define MNNKV_TESTS_XXH3_HPP
