@@ -1,22 +1,16 @@
 // A host that decodes several chats in a batch with caches that mnn-kv shrinks, as a patched engine does. The four
-// calls are in Host::decode.
+// calls are in Host::decode and session.hpp.
 
 #ifndef MNNKV_DEMO_HOST_HPP
 #define MNNKV_DEMO_HOST_HPP
 
 #include "attention.hpp"
 #include "sample.hpp"
+#include "session.hpp"
 
 #include <algorithm>
 
 namespace demo {
-
-inline void require(mnnkv::status status, const char* what) {
-    if (!status) {
-        std::fprintf(stderr, "%s: %s: %s\n", what, status.name(), status.message());
-        std::exit(1);
-    }
-}
 
 /// Attention outputs of every step. Chats replay the same text, so the outputs of all chats must be equal.
 class Outputs {
@@ -55,28 +49,21 @@ public:
     /// A step visits all chats in layer 0, then all in layer 1 and so on, as batches do. Each layer of each chat is one
     /// layer of the session, in that order. A host of one chat numbers its layers 0, 1, 2 and so on.
     Host(const Sample& sample, const PackMode& mode, std::uint32_t chats, const std::string& config, bool evicts)
-        : sample_(sample), chats_(chats), evicts_(evicts), out_(Sample::query_heads * Sample::dims) {
+        : sample_(sample), chats_(chats), evicts_(evicts), session_(config, Sample::layers * chats),
+          out_(Sample::query_heads * Sample::dims) {
         for (std::uint32_t i = 0; i < Sample::layers * chats; ++i) {
             caches_.push_back(PackedCache(mode, Sample::heads, Sample::dims, Sample::tokens));
         }
-        if (!config.empty()) {
-            require(mnnkv_session_create(config.data(), config.size(), Sample::layers * chats, 1,
-                                         MNNKV_ABI_VERSION, &session_),
-                    "session");
-        }
     }
-    ~Host() { mnnkv_session_destroy(session_); }
-    Host(const Host&) = delete;
-    Host& operator=(const Host&) = delete;
 
     /// Fills the caches with the prompt. Its attention is not part of the demo, so nothing is scored.
     void prompt() {
         for (std::uint32_t i = 0; i < caches_.size(); ++i) {
-            mnnkv_cache view = begin(i);
+            session_.begin(i, caches_[i]);
             for (std::uint32_t token = 0; token < Sample::prompt; ++token) {
                 append(i, token);
             }
-            end(i, view, Sample::prompt);
+            session_.end(i, caches_[i], Sample::query_heads, Sample::prompt);
         }
     }
 
@@ -94,9 +81,9 @@ public:
     std::uint64_t compare() {
         std::uint64_t bytes = 0;
         for (std::uint32_t i = 0; i < caches_.size(); ++i) {
-            mnnkv_cache view = begin(i);
+            session_.begin(i, caches_[i]);
             bytes += compare(i);
-            end(i, view, 0);
+            session_.end(i, caches_[i], Sample::query_heads, 0);
         }
         return bytes;
     }
@@ -113,14 +100,7 @@ public:
         return sum;
     }
 
-    mnnkv_metrics metrics() const {
-        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-        if (session_ != nullptr) {
-            require(mnnkv_session_metrics(session_, &metrics), "metrics");
-        }
-        return metrics;
-    }
-
+    mnnkv_metrics metrics() const { return session_.metrics(); }
     double attention_seconds() const { return attention_seconds_; }
 
 private:
@@ -128,28 +108,12 @@ private:
 
     /// One layer and one new token, in the order of a patched engine.
     void decode(std::uint32_t i, std::uint32_t token) {
-        mnnkv_cache view = begin(i);  // 1. evicts planned tokens, restores stored ones
+        session_.begin(i, caches_[i]);  // 1. evicts planned tokens, restores stored ones
         append(i, token);
         const double start = seconds();
-        attention(i, token);  // 2. passes its softmax tiles to mnnkv_session_scores
+        attention(i, token);  // 2. passes its softmax tiles to Session::scores
         attention_seconds_ += seconds() - start;
-        end(i, view, 1);  // 3. plans the next eviction, compresses cold tokens
-    }
-
-    mnnkv_cache begin(std::uint32_t i) {
-        mnnkv_cache view = caches_[i].view();
-        if (session_ != nullptr) {
-            require(mnnkv_session_begin(session_, i, &view), "begin");
-            caches_[i].set_length(view.kv_len);
-        }
-        return view;
-    }
-
-    void end(std::uint32_t i, mnnkv_cache& view, std::uint32_t queries) {
-        if (session_ != nullptr) {
-            view.kv_len = caches_[i].length();
-            require(mnnkv_session_end(session_, i, Sample::query_heads, queries, &view), "end");
-        }
+        session_.end(i, caches_[i], Sample::query_heads, 1);  // 3. plans the next eviction, compresses cold tokens
     }
 
     void append(std::uint32_t i, std::uint32_t token) {
@@ -164,7 +128,7 @@ private:
             group_.start(group_size, Sample::dims, queries_, &out_[kv_head * group_size * Sample::dims]);
             attend(caches_[i], kv_head, group_, [&](const mnnkv_score_tile& tile) {
                 if (evicts_) {
-                    require(mnnkv_session_scores(session_, i, 0, &tile), "scores");  // lane 0: the only thread
+                    session_.scores(i, tile);
                 }
             });
         }
@@ -190,19 +154,22 @@ private:
                                 keys.size() * sizeof(half)),
                 "gather");
         std::uint32_t t = 0;
-        for (const std::pair<std::uint32_t, std::uint32_t>& run : positions(i)) {
-            const std::size_t count = std::size_t(run.second) * Sample::dims;
+        const std::vector<std::int32_t> runs = session_.positions(i, length);
+        for (std::size_t run = 0; run < runs.size(); run += 2) {
+            const std::uint32_t first = static_cast<std::uint32_t>(runs[run]);
+            const std::uint32_t tokens = static_cast<std::uint32_t>(runs[run + 1]);
+            const std::size_t count = std::size_t(tokens) * Sample::dims;
             for (std::uint32_t h = 0; h < Sample::heads; ++h) {
                 const std::size_t at = (std::size_t(h) * length + t) * Sample::dims;
-                const std::size_t recorded = (std::size_t(h) * Sample::tokens + run.first) * Sample::dims;
+                const std::size_t recorded = (std::size_t(h) * Sample::tokens + first) * Sample::dims;
                 if (std::memcmp(&keys[at], &sample_.key[layer][recorded], count * sizeof(half)) != 0 ||
                     std::memcmp(&values[at], &sample_.value[layer][recorded], count * sizeof(half)) != 0) {
                     std::fprintf(stderr, "layer %u, chat %u, head %u: tokens %u to %u differ from the recording\n",
-                                 layer, i % chats_, h, run.first, run.first + run.second - 1);
+                                 layer, i % chats_, h, first, first + tokens - 1);
                     std::exit(1);
                 }
             }
-            t += run.second;
+            t += tokens;
         }
         if (t != length) {
             std::fprintf(stderr, "layer %u, chat %u: %u positions for %u tokens\n", layer, i % chats_, t, length);
@@ -211,26 +178,11 @@ private:
         return 2 * keys.size() * sizeof(half);
     }
 
-    /// The tokens of the text that the cache holds: runs of (first, count).
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> positions(std::uint32_t i) const {
-        if (session_ == nullptr) {
-            return {{0, caches_[i].length()}};
-        }
-        std::vector<std::int32_t> pairs(2 * Sample::tokens);
-        std::size_t n_pairs = 0;
-        require(mnnkv_session_positions(session_, i, pairs.data(), pairs.size() / 2, &n_pairs), "positions");
-        std::vector<std::pair<std::uint32_t, std::uint32_t>> runs;
-        for (std::size_t p = 0; p < n_pairs; ++p) {
-            runs.emplace_back(static_cast<std::uint32_t>(pairs[2 * p]), static_cast<std::uint32_t>(pairs[2 * p + 1]));
-        }
-        return runs;
-    }
-
     const Sample& sample_;
     const std::uint32_t chats_;
     const bool evicts_;
+    Session session_;
     std::vector<PackedCache> caches_;  // [layer][chat]
-    mnnkv_session* session_ = nullptr;
     HeadGroup group_;
     float queries_[group_size * Sample::dims];
     std::vector<float> out_;  // [query head][dim]

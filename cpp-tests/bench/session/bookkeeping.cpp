@@ -28,7 +28,7 @@ half narrow(float value) {
 class ScoredHost {
 public:
     ScoredHost(const Content& content, const std::string& config, bool as_halves)
-        : caches_(content, layers, tokens + 512), session_(config, layers, 1), as_halves_(as_halves) {
+        : caches_(content, layers, tokens + 512), session_(config, layers), as_halves_(as_halves) {
         for (std::uint32_t l = 0; l < layers; ++l) {
             session_.begin(l, caches_[l]);
             caches_.append(l, tokens);
@@ -80,7 +80,7 @@ private:
                 tile.data = halves;
             }
             if (scored) {
-                session_.scores(layer, 0, tile);
+                session_.scores(layer, tile);
             }
         });
     }

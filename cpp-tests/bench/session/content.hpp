@@ -4,6 +4,7 @@
 #define MNNKV_BENCH_CONTENT_HPP
 
 #include "demo/sample.hpp"
+#include "demo/session.hpp"
 
 #include <cstring>
 
@@ -79,8 +80,9 @@ public:
             const std::uint32_t part = count - done < 256 ? count - done : 256;
             make(layer, logical_[layer] + done, part);
             PackedCache& cache = caches_[layer];
-            check(mnnkv_kv_scatter(&cache.layout(), keys_.data(), values_.data(), keys_.size() * sizeof(half),
-                                   cache.length(), part, cache.key(), cache.value()));
+            require(mnnkv_kv_scatter(&cache.layout(), keys_.data(), values_.data(), keys_.size() * sizeof(half),
+                                     cache.length(), part, cache.key(), cache.value()),
+                    "scatter");
             cache.set_length(cache.length() + part);
             done += part;
         }
@@ -96,21 +98,15 @@ public:
             const std::uint32_t count = static_cast<std::uint32_t>(pairs[2 * p + 1]);
             make(layer, first, count);
             std::vector<half> keys(keys_.size()), values(values_.size());
-            check(mnnkv_kv_gather(&cache.layout(), cache.key(), cache.value(), at, count, keys.data(), values.data(),
-                                  keys.size() * sizeof(half)));
+            require(mnnkv_kv_gather(&cache.layout(), cache.key(), cache.value(), at, count, keys.data(), values.data(),
+                                    keys.size() * sizeof(half)),
+                    "gather");
             if (keys != keys_ || values != values_) {
                 return false;
             }
             at += count;
         }
         return at == cache.length();
-    }
-
-    static void check(mnnkv::status status) {
-        if (!status) {
-            std::fprintf(stderr, "%s: %s\n", status.name(), status.message());
-            std::exit(1);
-        }
     }
 
 private:

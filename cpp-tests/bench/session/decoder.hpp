@@ -36,7 +36,7 @@ public:
 
     /// As in an engine: the session gets each tile.
     void attend(const PackedCache& cache, Session& session, std::uint32_t layer) {
-        attend(cache, [&](const mnnkv_score_tile& tile) { session.scores(layer, 0, tile); });
+        attend(cache, [&](const mnnkv_score_tile& tile) { session.scores(layer, tile); });
     }
 
 private:

@@ -69,7 +69,7 @@ void made_up_scores(Session& session, std::uint32_t layer, std::uint32_t length)
     tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
     tile.data = weights.data();
     tile.row_sum = &sum;
-    session.scores(layer, 0, tile);
+    session.scores(layer, tile);
 }
 
 Trace run(const char* name, const Content& content, const std::string& config, bool evicts) {
@@ -79,7 +79,7 @@ Trace run(const char* name, const Content& content, const std::string& config, b
     trim_heap();
     const double empty = double(resident_bytes());
     Caches caches(content, layers, tokens);
-    Session session(config, layers, 1);
+    Session session(config, layers);
     const auto sample = [&] { trace.resident.push_back(double(resident_bytes()) - empty); };
     for (std::uint32_t l = 0; l < layers; ++l) {
         session.begin(l, caches[l]);
@@ -106,7 +106,7 @@ Trace run(const char* name, const Content& content, const std::string& config, b
         trace.metrics = session.metrics();
         for (std::uint32_t l = 0; l < layers; ++l) {
             session.begin(l, caches[l]);
-            const std::vector<std::int32_t> pairs = session.positions(l);
+            const std::vector<std::int32_t> pairs = session.positions(l, caches[l].length());
             if (!caches.holds(l, pairs.data(), pairs.size() / 2)) {
                 std::fprintf(stderr, "%s: layer %u: a kept token is not what it was\n", name, l);
                 std::exit(1);

@@ -1,4 +1,4 @@
-// Sections, claims and the session of the benchmark.
+// Sections and claims of the benchmark, and its configs.
 
 #ifndef MNNKV_BENCH_REPORT_HPP
 #define MNNKV_BENCH_REPORT_HPP
@@ -23,54 +23,6 @@ public:
 
 private:
     int failed_ = 0;
-};
-
-/// A session, or none.
-class Session {
-public:
-    Session(const std::string& config, std::uint32_t layers, std::uint32_t lanes) {
-        if (!config.empty()) {
-            Caches::check(mnnkv_session_create(config.data(), config.size(), layers, lanes, MNNKV_ABI_VERSION,
-                                               &handle_));
-        }
-    }
-    ~Session() { mnnkv_session_destroy(handle_); }
-    Session(const Session&) = delete;
-    Session& operator=(const Session&) = delete;
-
-    bool on() const { return handle_ != nullptr; }
-
-    void begin(std::uint32_t layer, PackedCache& cache) {
-        if (on()) {
-            mnnkv_cache view = cache.view();
-            Caches::check(mnnkv_session_begin(handle_, layer, &view));
-            cache.set_length(view.kv_len);
-        }
-    }
-    void scores(std::uint32_t layer, std::uint32_t lane, const mnnkv_score_tile& tile) {
-        Caches::check(mnnkv_session_scores(handle_, layer, lane, &tile));
-    }
-    void end(std::uint32_t layer, PackedCache& cache, std::uint32_t heads, std::uint32_t queries) {
-        if (on()) {
-            mnnkv_cache view = cache.view();
-            Caches::check(mnnkv_session_end(handle_, layer, heads, queries, &view));
-        }
-    }
-    mnnkv_metrics metrics() const {
-        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
-        Caches::check(mnnkv_session_metrics(handle_, &metrics));
-        return metrics;
-    }
-    std::vector<std::int32_t> positions(std::uint32_t layer) const {
-        std::vector<std::int32_t> pairs(1 << 16);
-        std::size_t n_pairs = 0;
-        Caches::check(mnnkv_session_positions(handle_, layer, pairs.data(), pairs.size() / 2, &n_pairs));
-        pairs.resize(2 * n_pairs);
-        return pairs;
-    }
-
-private:
-    mnnkv_session* handle_ = nullptr;
 };
 
 /// 3.5:1 in all layers, as in the design's figures.

@@ -12,7 +12,7 @@ const std::uint32_t steps = 128;
 /// Seconds of each step: begin, append, attention with scores, end.
 std::vector<double> run(const Content& content, std::uint32_t tokens, const std::string& config) {
     Caches caches(content, layers, tokens + steps);
-    Session session(config, layers, 1);
+    Session session(config, layers);
     Decoder decoder;
     for (std::uint32_t l = 0; l < layers; ++l) {
         session.begin(l, caches[l]);

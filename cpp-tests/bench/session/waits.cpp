@@ -35,7 +35,7 @@ Times run(const Content& content, const std::vector<std::uint32_t>& weights, std
           const std::string& config) {
     Times times;
     Caches caches(content, layers, prompt + steps);
-    Session session(config, layers, 1);
+    Session session(config, layers);
     Decoder decoder;
     for (std::uint32_t l = 0; l < layers; ++l) {
         session.begin(l, caches[l]);
@@ -112,12 +112,13 @@ void print_floor(const Content& content, std::uint32_t count) {
         PackedCache& cache = caches[i % caches.layers()];
         for (std::vector<double>* times : {&gone, &there}) {
             const double start = seconds();
-            Caches::check(mnnkv_kv_scatter(&cache.layout(), keys.data(), values.data(), keys.size() * sizeof(half), 16,
-                                           count, cache.key(), cache.value()));
+            require(mnnkv_kv_scatter(&cache.layout(), keys.data(), values.data(), keys.size() * sizeof(half), 16, count,
+                                     cache.key(), cache.value()),
+                    "scatter");
             times->push_back((seconds() - start) * 1e6);
         }
         std::uint64_t released = 0;
-        Caches::check(mnnkv_kv_release(&cache.layout(), cache.key(), cache.value(), 16, count, &released));
+        require(mnnkv_kv_release(&cache.layout(), cache.key(), cache.value(), 16, count, &released), "release");
     }
     std::printf("  mnnkv_kv_scatter of %u tokens alone: %.0f us into memory that is there, %.0f us into pages given "
                 "back\n",

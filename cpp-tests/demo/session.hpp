@@ -1,0 +1,79 @@
+// mnn-kv's calls in a host, or none of them: what a patch adds to an engine.
+
+#ifndef MNNKV_DEMO_SESSION_HPP
+#define MNNKV_DEMO_SESSION_HPP
+
+#include "packed_cache.hpp"
+
+#include <string>
+#include <vector>
+
+namespace demo {
+
+inline void require(mnnkv::status status, const char* call) {
+    if (!status) {
+        std::fprintf(stderr, "%s: %s: %s\n", call, status.name(), status.message());
+        std::exit(1);
+    }
+}
+
+class Session {
+public:
+    /// config: JSON; "": no mnn-kv. Attention runs on one thread.
+    Session(const std::string& config, std::uint32_t layers) {
+        if (!config.empty()) {
+            require(session_.create(config.data(), config.size(), layers, 1), "session");
+        }
+    }
+
+    bool on() const { return static_cast<bool>(session_); }
+
+    /// Before new tokens are appended: evicts planned tokens, restores stored ones.
+    void begin(std::uint32_t layer, PackedCache& cache) {
+        if (on()) {
+            mnnkv_cache view = cache.view();
+            require(session_.begin(layer, view), "begin");
+            cache.set_length(view.kv_len);
+        }
+    }
+
+    /// Each softmax tile, between begin and end.
+    void scores(std::uint32_t layer, const mnnkv_score_tile& tile) {
+        require(session_.scores(layer, 0, tile), "scores");  // lane 0: the only thread
+    }
+
+    /// After attention: plans the next eviction, compresses cold tokens.
+    void end(std::uint32_t layer, PackedCache& cache, std::uint32_t heads, std::uint32_t queries) {
+        if (on()) {
+            mnnkv_cache view = cache.view();
+            require(session_.end(layer, heads, queries, view), "end");
+        }
+    }
+
+    mnnkv_metrics metrics() const {
+        mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
+        if (on()) {
+            require(session_.metrics(metrics), "metrics");
+        }
+        return metrics;
+    }
+
+    /// The tokens of the chat that a layer of `length` tokens holds: pairs (first, count).
+    std::vector<std::int32_t> positions(std::uint32_t layer, std::uint32_t length) const {
+        std::vector<std::int32_t> pairs = {0, static_cast<std::int32_t>(length)};
+        if (on()) {
+            std::size_t n_pairs = 0;
+            pairs.resize(2 * length);
+            require(session_.positions(layer, pairs.data(), length, n_pairs), "positions");
+            pairs.resize(2 * n_pairs);
+        }
+        return pairs;
+    }
+
+private:
+    mnnkv::session session_;
+};
+
+}  // namespace demo
+
+#endif
