@@ -8,7 +8,7 @@ use super::status::mnnkv_status;
 use super::version;
 use crate::gear::{Effort, Format, Predictors};
 use crate::status::{Result, bail};
-use crate::store::{Cache, Config, Encoding, Purpose, Statistics, Store, Writes};
+use crate::store::{self, Cache, Encoding, Purpose, Settings, Statistics, Store, Writes};
 use crate::sys::memory;
 use std::ffi::c_void;
 
@@ -70,9 +70,9 @@ unsafe impl Sized32 for mnnkv_store_config {
 const _: () = assert!(size_of::<mnnkv_store_config>() == 48);
 
 impl mnnkv_store_config {
-    fn check(&self) -> Result<Config> {
-        if self.workers > MAX_WORKERS {
-            bail!(InvalidArgument, "config->workers is {}; 0 to {MAX_WORKERS} expected", self.workers);
+    fn check(&self) -> Result<Settings> {
+        if self.workers > MOST_WORKERS {
+            bail!(InvalidArgument, "config->workers is {}; 0 to {MOST_WORKERS} expected", self.workers);
         }
         if self.strict_roundtrip > 1 {
             bail!(InvalidArgument, "config->strict_roundtrip is {}; 0 or 1 expected", self.strict_roundtrip);
@@ -83,7 +83,7 @@ impl mnnkv_store_config {
             other => bail!(InvalidArgument, "config->format is {other}; 0 to 2 expected"),
         };
         let or = |value: u64, none: usize| if value == 0 { none } else { usize::try_from(value).unwrap_or(usize::MAX) };
-        Ok(Config {
+        Ok(Settings {
             encoding: Encoding {
                 format,
                 key_predictors: Predictors::from_bits(self.key_predictors, format)?,
@@ -92,7 +92,7 @@ impl mnnkv_store_config {
                 strict_roundtrip: self.strict_roundtrip == 1,
             },
             workers: self.workers,
-            max_queue: or(self.max_queue.into(), Config::default().max_queue),
+            max_queue: or(self.max_queue.into(), store::DEFAULT_QUEUE as usize),
             pending_bytes: or(self.pending_bytes, 0),
             decode_cache_bytes: or(self.decode_cache_bytes, 0),
         })
@@ -197,7 +197,7 @@ impl From<Statistics> for mnnkv_store_statistics {
 }
 
 /// More threads than this are a mistake: they share a phone's cores with the host's.
-const MAX_WORKERS: u32 = 64;
+const MOST_WORKERS: u32 = 64;
 
 /// # Safety
 /// `store` is NULL or live.
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn mnnkv_store_submit(
             let (key, value) = cache::buffers(&layout, key, value)?;
             let ticket = Out::new(ticket, "ticket")?;
             let range = layout.range(begin, count)?;
-            ticket.set(store.submit(layer, &layout, key, value, range, Purpose::Keep)?);
+            ticket.set(store.submit(layer, &layout, key, value, range, Purpose::Keep)?.ticket()?);
             Ok(())
         })
     }
@@ -297,7 +297,8 @@ pub unsafe extern "C" fn mnnkv_store_commit(
         with(store, |store| {
             let (layout, key, value) = cache::checked_cache(layout, key, value)?;
             let released_bytes = Out::new(released_bytes, "released_bytes")?;
-            released_bytes.set(store.commit(layer, Cache { layout: &layout, key, value }, Writes::Possible)?);
+            released_bytes
+                .set(store.commit(layer, Cache { layout: &layout, key, value }, Writes::Possible)?.released_bytes);
             Ok(())
         })
     }
@@ -338,7 +339,7 @@ pub unsafe extern "C" fn mnnkv_store_restore(
         with(store, |store| {
             let (layout, key, value) = cache::checked_cache(layout, key, value)?;
             let restored_bytes = Out::new(restored_bytes, "restored_bytes")?;
-            restored_bytes.set(store.restore(layer, Cache { layout: &layout, key, value })?);
+            restored_bytes.set(store.restore(layer, Cache { layout: &layout, key, value })?.bytes);
             Ok(())
         })
     }

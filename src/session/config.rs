@@ -1,4 +1,4 @@
-//! The host's JSON config: one flat object, shared with keys of the host's own.
+//! The JSON config of a session: one flat object, which may have other keys of the host.
 //!
 #![doc = include_str!("../../docs/config.md")]
 
@@ -9,177 +9,189 @@ use crate::gear::{Effort, Format, Predictors};
 use crate::h2o::Aggregation;
 use crate::json::Json;
 use crate::status::{Result, bail};
+use crate::sys::memory;
 use keys::{Object, Values, name};
 use warnings::Warnings;
 
-/// What the host wants; what is `None` is switched off.
+/// The rules of a session. `None` is switched off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// Evict tokens.
-    pub h2o: Option<H2o>,
-    /// Compress cold tokens.
-    pub lossless: Option<Lossless>,
+    /// Eviction of tokens.
+    pub eviction: Option<EvictionRules>,
+    /// Compression of cold tokens.
+    pub lossless: Option<LosslessRules>,
 }
 
-/// How to evict.
-#[derive(Clone, Debug, PartialEq)]
-pub struct H2o {
-    /// First layer to evict from.
+/// How tokens are evicted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EvictionRules {
+    /// First layer that tokens are evicted from.
     pub first_layer: u32,
-    /// The layer after the last to evict from, at most the model's layers; never below `first_layer`.
+    /// The layer after the last that tokens are evicted from: `first_layer` to the model's number of layers.
     pub end_layer: u32,
     /// Tokens per block, 1 to 65,536.
     pub block_tokens: u32,
-    /// The first tokens, which always stay.
+    /// First tokens of a cache, which are never evicted.
     pub sink_tokens: u32,
-    /// The last tokens, which always stay.
+    /// Last tokens of a cache, which are never evicted.
     pub recent_tokens: u32,
-    /// How much stays.
+    /// How many tokens stay.
     pub ratio: Ratio,
-    /// What `ratio` is a ratio of.
+    /// The length that `ratio` and `trigger_min_tokens` are of.
     pub basis: Basis,
-    /// Most tokens a layer's cache may hold after a step. Protected tokens, three blocks and an interval's steps fit.
+    /// Most tokens of a cache after a step: sink, recent, three blocks and `update_interval` or more.
     pub max_tokens: Option<u32>,
-    /// Tokens in the cache from which on eviction is considered.
+    /// Least tokens from which a plan evicts.
     pub trigger_min_tokens: u32,
-    /// Steps of a layer between its evictions, at least 1.
+    /// Decode steps of a layer between its plans, at least 1.
     pub update_interval: u32,
-    /// How the attention of steps adds up to a score.
+    /// How masses of steps become a score.
     pub aggregation: Aggregation,
-    /// The last queries of a prompt that are scored; `usize::MAX` is all.
+    /// Last query rows of a prompt that are scored; `usize::MAX` is all.
     pub prefill_queries: usize,
-    /// Tokens that no scored row has seen go like any other.
+    /// Tokens that no scored row has seen may be evicted.
     pub evict_unscored: bool,
     /// The host may print metrics after each eviction.
     pub log_stats: bool,
 }
 
-/// How much an eviction leaves.
+/// The tokens that a plan keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ratio {
-    /// Static: this share of the tokens, 0 to 1.
+    /// This share, 0 to 1.
     Keep(f32),
-    /// Adaptive: one token in this many, at least 1.
+    /// One token in this many, at least 1.
     Lossy(f32),
 }
 
-/// The length that a ratio is applied to.
+/// The length that a ratio is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// All tokens of the chat, with those that were evicted.
+    /// Tokens of the chat, evicted ones included.
     Logical,
-    /// The tokens that the cache holds, as the reference does: a ratio of 3.5 is one of 28 some evictions later.
+    /// Tokens in the cache, as in the reference: repeated evictions multiply the ratio.
     Physical,
 }
 
-/// How to compress.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Lossless {
-    /// Number of first layers to compress, at most the model's layers; 0 when the scope has none.
+/// How cold tokens are compressed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LosslessRules {
+    /// Number of first layers that are compressed, at most the model's; 0 when the scope has none.
     pub front_layers: u32,
-    /// The layers that tokens are evicted from are compressed, too.
+    /// Layers that tokens are evicted from are compressed, too.
     pub kept_layers: bool,
-    /// What is done with the compressed bytes.
-    pub mode: Mode,
+    /// The use of the blobs.
+    pub mode: RuntimeMode,
     /// Tokens per block, 1 to 65,536.
     pub block_tokens: u32,
-    /// The first tokens, which are never compressed.
+    /// First tokens of a cache, which stay raw.
     pub hot_sink_tokens: u32,
-    /// The last tokens, which are never compressed.
+    /// Last tokens of a cache, which stay raw.
     pub hot_recent_tokens: u32,
-    /// Layers that are sampled of those that tokens are evicted from; 0 is all.
+    /// [`RuntimeMode::Full`]: number of layers that take part of those that tokens are evicted from; 0 is all.
     pub kept_sample_layers: u32,
-    /// Steps between samples of those layers, at least 1.
+    /// Steps between submissions of those layers, at least 1.
     pub kept_sample_interval: u32,
-    /// Steps between samples of the first layers, at least 1.
+    /// Steps between submissions of the first layers, at least 1.
     pub front_sample_interval: u32,
-    /// [`Mode::Store`] takes the first layers, too.
+    /// [`RuntimeMode::Store`]: the first layers take part.
     pub store_front: bool,
-    /// Tokens of the first sample; 0 is none.
+    /// Tokens of a layer's first block; 0 is a block like any other.
     pub bootstrap_tokens: u32,
-    /// Cold tokens that are compressed together, at least 1.
+    /// Most cold tokens that a layer submits in a step, at least 1.
     pub grouped_step_tokens: u32,
-    /// The format to write.
+    /// The format of the blobs.
     pub format: Format,
     /// Predictors of `format` tried on K.
     pub key_predictors: Predictors,
     /// Predictors of `format` tried on V.
     pub value_predictors: Predictors,
-    /// How hard to try.
+    /// How long the encoder searches.
     pub effort: Effort,
-    /// Threads that compress in the background, 0 to 64; with 0 everything happens in the step.
+    /// Worker threads; 0 = encode and decode inside the calls.
     pub workers: u32,
-    /// Blocks that may wait to be compressed, at least 1.
+    /// Most blocks that may wait to be encoded, at least 1.
     pub max_queue: u32,
-    /// Decoded blocks kept for the next step; 0 is none.
+    /// Decoded blocks that are kept for the next step; 0 is none.
     pub decode_cache_blocks: u32,
-    /// Bytes that those may take; 0 is automatic.
+    /// Most bytes of these; 0 is automatic.
     pub decode_cache_bytes: u64,
-    /// Bytes that raw copies and unclaimed blobs in flight may take; 0 is automatic.
+    /// Most bytes of waiting copies and of blobs that have not replaced raw bytes; 0 is automatic.
     pub pending_bytes: u64,
-    /// Each block is decoded and compared after encoding it.
+    /// Every block is decoded once after encoding, and compared.
     pub strict_roundtrip: bool,
 }
 
-/// What compression is for.
+/// The use of the blobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Samples are encoded to measure; the cache is only read.
+pub enum RuntimeMode {
+    /// Samples are encoded and measured; the cache is only read.
     Probe,
-    /// Cold blocks are encoded, decoded and compared in the step.
+    /// Cold blocks are encoded, decoded and compared; the cache is only read.
     Full,
-    /// Cold blocks are kept compressed and their raw bytes dropped until they are read again.
+    /// Cold blocks are kept compressed, and their raw bytes are released until the next begin.
     Store,
 }
 
 impl Config {
-    /// Reads the host's config for a model of `layers` layers; no text at all is `{}`. The strings are warnings for the
-    /// host's log, at most 33: what is unknown or has no effect. A value of wrong type or range is an error that names
-    /// the key, what was given and what is allowed.
-    pub fn parse(json: &[u8], layers: u32) -> Result<(Config, Vec<String>)> {
-        let given = object(json)?;
-        let values = Values::read(&given)?;
+    /// Parses the config of a model of `layers` layers. Keys of `defaults` hold where `config` has none. Empty text is
+    /// `{}`. The strings are warnings, at most 33: unknown keys, and keys of `config` without effect.
+    /// INVALID_ARGUMENT: if a text is no JSON object, or a value has a wrong type or range; the message has the key, the
+    /// value and the range, after "defaults_json: " where `defaults` alone is wrong.
+    pub fn parse(config: &[u8], defaults: &[u8], layers: u32) -> Result<(Config, Vec<String>)> {
+        let (given, recommended) = (object(config, "config_json")?, object(defaults, "defaults_json")?);
+        if !defaults.is_empty() {
+            let alone = Values::read(&recommended, &NOTHING).and_then(|values| check(&values));
+            alone.map_err(|error| error.within("defaults_json"))?;
+        }
+        let values = Values::read(&given, &recommended)?;
         check(&values)?;
-        // Unknown keys come last: of too many warnings these are the ones to leave out.
+        // Unknown keys come last: of too many warnings, theirs are left out.
         let mut warnings = Warnings::default();
-        let h2o = if values.kv_h2o_enable { Some(h2o(&values, layers, &mut warnings)?) } else { None };
-        let lossless = lossless(&values, layers, h2o.is_some(), &mut warnings)?;
-        let given = given.keys()?;
-        let has = |key: &str| given.contains(&key);
-        if lossless.as_ref().is_some_and(|l| l.mode == Mode::Probe) && !has(name::kv_lossless_runtime_mode) {
+        let eviction = if values.kv_h2o_enable { Some(eviction(&values, layers, &mut warnings)?) } else { None };
+        let lossless = lossless(&values, layers, eviction.is_some(), &mut warnings)?;
+        let (given, recommended) = (given.keys()?, recommended.keys()?);
+        let has = |key: &str| given.contains(&key) || recommended.contains(&key);
+        if lossless.as_ref().is_some_and(|l| l.mode == RuntimeMode::Probe) && !has(name::kv_lossless_runtime_mode) {
             let key = name::kv_lossless_runtime_mode;
             warnings.push(format_args!(
                 "{key} is not given, and \"probe\" only measures and keeps nothing: it must be \"store\" to save memory"
             ))?;
         }
-        warnings.idle_keys(&values, &has)?;
-        warnings.unknown_keys(&given)?;
-        Ok((Config { h2o, lossless }, warnings.into_texts()?))
+        warnings.idle_keys(&values, &given, &has)?;
+        warnings.unknown_keys(&given, "")?;
+        let others = memory::collect(recommended.into_iter().filter(|key| !given.contains(key)))?;
+        warnings.unknown_keys(&others, "defaults_json: ")?;
+        Ok((Config { eviction, lossless }, warnings.into_texts()?))
     }
 }
 
-fn object(json: &[u8]) -> Result<Object<'_>> {
+/// No keys.
+const NOTHING: Object<'static> = Json::Object(Vec::new());
+
+/// The object in `json`; `name` is its name in messages.
+fn object<'a>(json: &'a [u8], name: &str) -> Result<Object<'a>> {
     if json.is_empty() {
-        return Ok(Json::Object(Vec::new()));
+        return Ok(NOTHING);
     }
     let text = match std::str::from_utf8(json) {
         Ok(text) => text,
         Err(error) => {
-            bail!(InvalidArgument, "the config is not UTF-8: byte {} begins no character", error.valid_up_to())
+            bail!(InvalidArgument, "{name} is not UTF-8: byte {} begins no character", error.valid_up_to())
         }
     };
-    // Some editors write a mark before the text. Nobody sees it, so nobody would find what is wrong.
+    // Some editors write an invisible mark before the text.
     match Json::parse(text.strip_prefix('\u{feff}').unwrap_or(text).as_bytes()) {
         Ok(object @ Json::Object(_)) => Ok(object),
-        Ok(other) => bail!(InvalidArgument, "the config is {}; a JSON object expected", keys::describe(&other)),
+        Ok(other) => bail!(InvalidArgument, "{name} is {}; a JSON object expected", keys::describe(&other)),
         Err(error) => {
             let error = error.unless_out_of_memory()?;
-            bail!(InvalidArgument, "the config is not JSON: {}", error.message())
+            bail!(InvalidArgument, "{name} is not JSON: {}", error.message())
         }
     }
 }
 
-/// What no key can be blamed for alone. As single values, this is checked even while h2o is off.
+/// Cross-key constraints. Checked even while eviction is off, like single values.
 fn check(values: &Values) -> Result<()> {
     let (start, end) = (values.kv_h2o_layer_start, values.kv_h2o_layer_end);
     if u32::try_from(end).is_ok_and(|end| start > end) {
@@ -190,7 +202,7 @@ fn check(values: &Values) -> Result<()> {
             name::kv_h2o_layer_end
         );
     }
-    // Less would mean to evict what is protected, or at every step.
+    // A lower limit would evict protected tokens, or evict in every step.
     let least = (values.kv_h2o_sink_tokens)
         .saturating_add(values.kv_h2o_recent_tokens)
         .saturating_add(3 * values.kv_h2o_block_tokens)
@@ -206,7 +218,7 @@ fn check(values: &Values) -> Result<()> {
     Ok(())
 }
 
-fn h2o(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<H2o> {
+fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<EvictionRules> {
     let start = values.kv_h2o_layer_start;
     if start >= layers {
         let key = name::kv_h2o_layer_start;
@@ -218,7 +230,7 @@ fn h2o(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<H2o> {
         warnings
             .push(format_args!("{key} is {end} and the model has {layers} layers: it is taken as the last of them"))?;
     }
-    let h2o = H2o {
+    let rules = EvictionRules {
         first_layer: start.min(layers),
         end_layer: end.map_or(layers, |end| (end + 1).min(layers)),
         block_tokens: values.kv_h2o_block_tokens,
@@ -234,11 +246,11 @@ fn h2o(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<H2o> {
         evict_unscored: values.kv_h2o_evict_unscored,
         log_stats: values.kv_h2o_log_stats,
     };
-    warnings.outlook(&h2o)?;
-    Ok(h2o)
+    warnings.outlook(&rules)?;
+    Ok(rules)
 }
 
-fn lossless(values: &Values, layers: u32, h2o: bool, warnings: &mut Warnings) -> Result<Option<Lossless>> {
+fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {
     let format = values.kv_lossless_codec_runtime;
     let mut predictors = |key, list| predictors(key, list, format, warnings);
     let key_predictors = predictors(name::kv_lossless_predictors_k, &values.kv_lossless_predictors_k)?;
@@ -261,21 +273,21 @@ fn lossless(values: &Values, layers: u32, h2o: bool, warnings: &mut Warnings) ->
     if scope.front
         && !scope.kept
         && values.kv_lossless_store_disable_front
-        && values.kv_lossless_runtime_mode == Mode::Store
+        && values.kv_lossless_runtime_mode == RuntimeMode::Store
     {
         let (scope, disable) = (name::kv_lossless_scope, name::kv_lossless_store_disable_front);
         warnings.push(format_args!(
             "{scope} has the first layers alone and {disable} is true: none of them is compressed"
         ))?;
     }
-    if scope.kept && !h2o {
+    if scope.kept && !evicts {
         let (scope, enable) = (name::kv_lossless_scope, name::kv_h2o_enable);
         warnings
             .push(format_args!("{scope} has the layers of h2o and {enable} is not true: none of them is compressed"))?;
     }
-    Ok(Some(Lossless {
+    Ok(Some(LosslessRules {
         front_layers: if scope.front { values.kv_lossless_front_n.min(layers) } else { 0 },
-        kept_layers: scope.kept && h2o,
+        kept_layers: scope.kept && evicts,
         mode: values.kv_lossless_runtime_mode,
         block_tokens: values.kv_lossless_block_tokens,
         hot_sink_tokens: values.kv_lossless_hot_sink_tokens,
@@ -299,11 +311,11 @@ fn lossless(values: &Values, layers: u32, h2o: bool, warnings: &mut Warnings) ->
     }))
 }
 
-/// The predictors of a list. Its names are v1's: v2 tries all it has, whatever the list says.
+/// The predictors in a list of v1's names. v2 always tries all of its own.
 fn predictors(key: &str, list: &str, format: Format, warnings: &mut Warnings) -> Result<Predictors> {
-    /// What hosts name for an offline codec of the reference system.
+    /// A predictor of an offline codec of the reference system.
     const ELSEWHERE: &str = "pair_delta";
-    // The parser reads what it does not know as raw.
+    // `Predictors::parse` reads an unknown name as raw.
     let known = |name: &&str| *name == "raw" || Predictors::parse(name) != Predictors::raw();
     let names = || list.split(',').map(str::trim).filter(|name| !name.is_empty());
     for unknown in names().filter(|name| !known(name) && *name != ELSEWHERE) {

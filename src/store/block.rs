@@ -1,26 +1,26 @@
-//! One block: which tokens it stands for, and what is left of them after the cache was edited.
+//! One block: its tokens, and the segments of them that edits of the cache have left.
 
-use super::codec::Shape;
+use super::codec::BlockShape;
 use super::kv::Kv;
 use crate::layout::{Layout, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::{Shared, memory};
 use std::ops::Range;
 
-/// Where a block's tokens are. Raw bytes are in the cache in every state but the last.
+/// Where the bytes of a block are. Raw bytes are in the cache in every state but the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// A copy is with a worker.
+pub(super) enum BlockState {
+    /// A copy waits for a worker or is with one.
     Encoding,
-    /// There is no blob and will be none: it would not be smaller, could not be made, or was only a sample.
+    /// There is no blob and there will be none: it would not be smaller, encoding failed, or the block was a sample.
     Raw,
-    /// In the cache, as well as in the blobs.
+    /// In the cache and in the blobs.
     Resident,
     /// Only in the blobs.
     Released,
 }
 
-/// Tokens of a block that are still in the cache: `count` from `offset` in the block, now at `begin` in the cache.
+/// Tokens of a block that the cache still has: `count` from `offset` of the block on, now at `begin` of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) offset: u32,
@@ -33,7 +33,7 @@ impl Segment {
         self.begin + self.count
     }
 
-    /// Copies this segment's tokens out of rows `[head][token][dim]` of `tokens` tokens.
+    /// Copies this segment's tokens out of `rows`, `[head][token][dim]` of `tokens` tokens.
     pub(super) fn cut(&self, rows: &[u8], heads: usize, tokens: usize, part: &mut Vec<u8>) -> Result<()> {
         let token_bytes = rows.len() / heads / tokens;
         let (skip, len) = (self.offset as usize * token_bytes, self.count as usize * token_bytes);
@@ -45,38 +45,38 @@ impl Segment {
     }
 }
 
-/// Tokens `begin .. end` that an edit keeps, the first of them at `now` afterwards.
+/// Tokens `begin..end` that an edit keeps; the first of them is at `now` afterwards.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptRun {
     pub(super) begin: u32,
     pub(super) end: u32,
     pub(super) now: u32,
 }
 
-/// A range of tokens that was submitted.
+/// A submitted range of tokens.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// The ticket, what a layout must agree with (its packing may differ), tokens in the blobs, and their digest.
-    pub(super) shape: Shape,
+    /// Ticket, rows (the packing of a layout may differ), tokens in the blobs, and their digest.
+    pub(super) shape: BlockShape,
     /// See [`Block::segments`].
     segments: Vec<Segment>,
-    pub(super) state: State,
+    pub(super) state: BlockState,
     pub(super) blob: Option<Shared<Kv>>,
-    /// The raw bytes are known to be those of the blobs, unless a host writes without saying so.
+    /// The raw bytes were compared with the digest, or come from the blobs.
     pub(super) verified: bool,
-    /// Its blobs have replaced raw bytes at least once.
+    /// The blobs have replaced raw bytes at least once.
     pub(super) claimed: bool,
-    /// A worker has been asked to decode it.
+    /// A decode job waits for a worker or is with one.
     pub(super) decoding: bool,
 }
 
 impl Block {
-    pub(super) fn new(shape: Shape, range: TokenRange) -> Result<Self> {
+    pub(super) fn new(shape: BlockShape, range: TokenRange) -> Result<Self> {
         let segment = Segment { offset: 0, begin: range.begin() as u32, count: range.count() as u32 };
         Ok(Block {
             shape,
             segments: memory::copied(&[segment])?,
-            state: State::Encoding,
+            state: BlockState::Encoding,
             blob: None,
             verified: false,
             claimed: false,
@@ -84,7 +84,7 @@ impl Block {
         })
     }
 
-    /// The tokens that the cache still has, ascending. Unless the block is released, all of them in one segment.
+    /// The tokens that the cache still has, ascending. Unless the block is released, one segment has all of them.
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
     }
@@ -98,15 +98,15 @@ impl Block {
     }
 
     pub(super) fn is_released(&self) -> bool {
-        self.state == State::Released
+        self.state == BlockState::Released
     }
 
-    /// Whether something is kept for its tokens, or will be.
+    /// Whether there is a blob, or there may be one.
     pub(super) fn has_content(&self) -> bool {
-        self.state != State::Raw
+        self.state != BlockState::Raw
     }
 
-    /// Whether the cache still has all of the block's tokens, side by side.
+    /// Whether the cache still has all tokens of the block, side by side.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.segments[..], [s] if s.count as usize == self.shape.tokens)
     }
@@ -115,13 +115,13 @@ impl Block {
         self.is_whole() && self.segments[0].begin as usize == range.begin() && self.shape.tokens == range.count()
     }
 
-    /// The tokens of a whole block, when the layout has room for them.
+    /// The tokens of a whole block; `None` when the layout has no room for them.
     pub(super) fn range_in(&self, layout: &Layout) -> Option<TokenRange> {
         let [segment] = self.segments[..] else { return None };
         layout.range(segment.begin, segment.count).ok()
     }
 
-    /// Whether it has tokens of the range.
+    /// Whether the block has tokens of the range.
     pub(super) fn overlaps(&self, range: &Range<u32>) -> bool {
         self.segments.iter().any(|s| s.begin < range.end && range.start < s.end())
     }
@@ -132,7 +132,7 @@ impl Block {
         self.shape.rows.key_bytes(tokens) + self.shape.rows.value_bytes(tokens)
     }
 
-    /// Fails when the block cannot be written back to a cache of this layout.
+    /// STALE: if the block cannot be written to a cache of this layout.
     pub(super) fn check_fits(&self, layer: u32, layout: &Layout) -> Result<()> {
         let (mine, given) = (self.shape.rows, layout.rows());
         if mine != given {
@@ -162,8 +162,8 @@ impl Block {
         Ok(())
     }
 
-    /// Appends what an edit leaves of the block's tokens: those in `kept`, which ascends.
-    pub(super) fn cut(&self, kept: &[Kept], pieces: &mut Vec<Segment>) -> Result<()> {
+    /// Appends the segments that an edit leaves: the block's tokens in `kept`, which ascends.
+    pub(super) fn cut(&self, kept: &[KeptRun], pieces: &mut Vec<Segment>) -> Result<()> {
         for s in &self.segments {
             let first = kept.partition_point(|range| range.end <= s.begin);
             for range in kept[first..].iter().take_while(|range| range.begin < s.end()) {
@@ -181,8 +181,8 @@ impl Block {
         Ok(())
     }
 
-    /// Takes what an edit left; a block of which nothing worth keeping is left has no segments afterwards. A released
-    /// block lives while any of its tokens does, any other only while it is whole.
+    /// Takes the segments that an edit left. A released block lives while it has a token, any other while it is whole;
+    /// otherwise it has no segments afterwards.
     pub(super) fn set_segments(&mut self, pieces: Vec<Segment>) {
         self.segments = pieces;
         self.drop_unless_worth_keeping();
@@ -203,7 +203,7 @@ impl Block {
         }
     }
 
-    /// Whether an edit has left nothing worth keeping.
+    /// Whether an edit has left no segment.
     pub(super) fn is_gone(&self) -> bool {
         self.segments.is_empty()
     }

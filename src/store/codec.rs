@@ -1,4 +1,4 @@
-//! From the rows of one block to its blobs and back.
+//! The codec of one block: rows to two blobs, and back with a check of the digest.
 
 use super::kv::Kv;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
@@ -9,15 +9,15 @@ use crate::sys::memory;
 /// How blocks are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
-    /// The format of the blobs.
+    /// Format of the blobs.
     pub format: Format,
     /// Predictors tried on K.
     pub key_predictors: Predictors,
     /// Predictors tried on V.
     pub value_predictors: Predictors,
-    /// How hard to try.
+    /// How long the encoder searches.
     pub effort: Effort,
-    /// Decode every block once after encoding it, and compare.
+    /// Every block is decoded once after encoding, and compared.
     pub strict_roundtrip: bool,
 }
 
@@ -33,16 +33,16 @@ impl Default for Encoding {
     }
 }
 
-/// What a decoder needs besides the blobs.
+/// Input of a decoder besides the blobs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct BlockShape {
     pub(super) ticket: u64,
     pub(super) rows: Rows,
     pub(super) tokens: usize,
     pub(super) digest: u128,
 }
 
-/// Encoder, decoder and their working memory, kept from block to block: one on the host's thread, one in each worker.
+/// Encoder, decoder and their working memory, kept from block to block: one on the host's thread, one per worker.
 #[derive(Default)]
 pub(super) struct Codec {
     encoder: Encoder,
@@ -51,7 +51,7 @@ pub(super) struct Codec {
 }
 
 impl Codec {
-    /// The blobs of `raw`, or none when they would not be smaller.
+    /// Returns the blobs of `raw`, or `None` when together they would not be smaller.
     pub(super) fn encode(&mut self, rows: &Rows, raw: &Kv, encoding: &Encoding) -> Result<Option<Kv>> {
         let options = |predictors| Options {
             predictors,
@@ -73,8 +73,8 @@ impl Codec {
         Ok(Some(blob))
     }
 
-    /// Fails when `blob` does not decode to exactly `raw`.
-    pub(super) fn compare(&mut self, shape: &Shape, blob: &Kv, raw: &Kv) -> Result<()> {
+    /// INTERNAL: if `blob` does not decode to exactly `raw`.
+    pub(super) fn compare(&mut self, shape: &BlockShape, blob: &Kv, raw: &Kv) -> Result<()> {
         let mut back = Kv::new(raw.key().len(), raw.value().len())?;
         self.decode(shape, blob, &mut back)?;
         if back.key() != raw.key() || back.value() != raw.value() {
@@ -83,15 +83,16 @@ impl Codec {
         Ok(())
     }
 
-    /// Decodes both blobs into `raw`, which takes the size of the rows, and checks them against the digest.
-    pub(super) fn decode(&mut self, shape: &Shape, blob: &Kv, raw: &mut Kv) -> Result<()> {
+    /// Decodes both blobs into `raw`, which takes the size of the rows. CORRUPT: if a blob is damaged or the rows do not
+    /// match the digest.
+    pub(super) fn decode(&mut self, shape: &BlockShape, blob: &Kv, raw: &mut Kv) -> Result<()> {
         let ticket = shape.ticket;
         raw.fit(shape.rows.key_bytes(shape.tokens), shape.rows.value_bytes(shape.tokens))?;
-        let mut decode = |what, blob: &[u8], dtype, rows: &mut [u8]| match self.decoder.decode(blob, dtype, rows) {
+        let mut decode = |name, blob: &[u8], dtype, rows: &mut [u8]| match self.decoder.decode(blob, dtype, rows) {
             Ok(len) if len == rows.len() => Ok(()),
-            Ok(len) => bail!(Corrupt, "the {what} blob of block {ticket} has {len} bytes, not {}", rows.len()),
+            Ok(len) => bail!(Corrupt, "the {name} blob of block {ticket} has {len} bytes; {} expected", rows.len()),
             Err(error) if error.status() == Status::OutOfMemory => Err(error),
-            Err(error) => bail!(Corrupt, "the {what} blob of block {ticket} is damaged: {error}; it is kept"),
+            Err(error) => bail!(Corrupt, "the {name} blob of block {ticket} is damaged: {error}; it is kept"),
         };
         let (key, value) = raw.parts_mut();
         decode("key", blob.key(), shape.rows.key_dtype, key)?;

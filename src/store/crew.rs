@@ -1,6 +1,6 @@
-//! Jobs, and the threads that do them.
+//! Jobs, and the worker threads that run them.
 
-use super::codec::{Codec, Encoding, Shape};
+use super::codec::{BlockShape, Codec, Encoding};
 use super::kv::Kv;
 use super::queue::Queue;
 use crate::status::{Result, error};
@@ -11,124 +11,157 @@ use std::time::Instant;
 /// Why a block is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Its blobs are kept, so that the raw bytes can be released.
+    /// The blobs are kept, so that the raw bytes can be released.
     Keep,
-    /// The same, and in turn with blocks that are decoded ahead instead of after them.
+    /// As `Keep`, in turn with the decoding of prefetched blocks instead of after it.
     KeepSoon,
-    /// Only the size is wanted; `compare`: and whether it decodes to the same.
+    /// The blobs are measured and dropped.
     Sample {
-        /// Decode, too.
+        /// The blobs are decoded and compared, too.
         compare: bool,
     },
 }
 
-/// Work on bytes of its own.
-pub(super) enum Job {
-    Encode {
-        layer: u32,
-        shape: Shape,
-        raw: Kv,
-        purpose: Purpose,
-    },
-    /// `into`: memory of an earlier block, which saves the faults of new pages.
-    Decode {
-        layer: u32,
-        shape: Shape,
-        blob: Shared<Kv>,
-        into: Option<Kv>,
-    },
+/// One block to encode.
+pub(super) struct EncodeJob {
+    pub(super) layer: u32,
+    pub(super) shape: BlockShape,
+    pub(super) raw: Kv,
+    pub(super) purpose: Purpose,
 }
 
-/// What an encoder made of a block.
+/// One block to decode.
+pub(super) struct DecodeJob {
+    pub(super) layer: u32,
+    pub(super) shape: BlockShape,
+    pub(super) blob: Shared<Kv>,
+    /// Memory of an earlier block, which saves page faults.
+    pub(super) into: Option<Kv>,
+}
+
+/// Work on bytes that the job owns.
+pub(super) enum Job {
+    Encode(EncodeJob),
+    Decode(DecodeJob),
+}
+
+/// The blobs of a block, or why there are none.
 pub(super) enum Encoded {
     Smaller(Shared<Kv>),
     NoGain,
     Sampled { bytes: usize },
 }
 
-/// What became of a job.
+/// The outcome of an [`EncodeJob`].
+pub(super) struct EncodeOutcome {
+    pub(super) layer: u32,
+    pub(super) ticket: u64,
+    pub(super) raw_bytes: usize,
+    pub(super) result: Result<Encoded>,
+    pub(super) encode_ns: u64,
+    /// 0 when the blobs were not decoded.
+    pub(super) decode_ns: u64,
+}
+
+/// The outcome of a [`DecodeJob`].
+pub(super) struct DecodeOutcome {
+    pub(super) layer: u32,
+    pub(super) ticket: u64,
+    pub(super) result: Result<Kv>,
+    pub(super) decode_ns: u64,
+}
+
+/// The outcome of a [`Job`].
 pub(super) enum Outcome {
-    Encoded { layer: u32, ticket: u64, raw_bytes: usize, result: Result<Encoded>, encode_ns: u64, decode_ns: u64 },
-    Decoded { layer: u32, ticket: u64, result: Result<Kv>, decode_ns: u64 },
+    Encoded(EncodeOutcome),
+    Decoded(DecodeOutcome),
 }
 
 fn ns(since: Instant) -> u64 {
     since.elapsed().as_nanos() as u64
 }
 
+impl EncodeJob {
+    pub(super) fn run(self, codec: &mut Codec, encoding: &Encoding) -> EncodeOutcome {
+        let EncodeJob { layer, shape, raw, purpose } = self;
+        let start = Instant::now();
+        let blob = codec.encode(&shape.rows, &raw, encoding);
+        let encode_ns = ns(start);
+        let compare = encoding.strict_roundtrip || purpose == Purpose::Sample { compare: true };
+        let mut decode_ns = 0;
+        let checked = blob.and_then(|blob| match blob {
+            Some(blob) if compare => {
+                let start = Instant::now();
+                let same = codec.compare(&shape, &blob, &raw);
+                // 0 means "not decoded", and a coarse clock may not have moved.
+                decode_ns = ns(start).max(1);
+                same.map(|()| Some(blob))
+            }
+            blob => Ok(blob),
+        });
+        let result = checked.and_then(|blob| match (blob, purpose) {
+            (None, _) => Ok(Encoded::NoGain),
+            (Some(blob), Purpose::Sample { .. }) => Ok(Encoded::Sampled { bytes: blob.len() }),
+            (Some(blob), Purpose::Keep | Purpose::KeepSoon) => Shared::new(blob).map(Encoded::Smaller),
+        });
+        EncodeOutcome { layer, ticket: shape.ticket, raw_bytes: raw.len(), result, encode_ns, decode_ns }
+    }
+}
+
+impl DecodeJob {
+    fn run(self, codec: &mut Codec) -> DecodeOutcome {
+        let DecodeJob { layer, shape, blob, into } = self;
+        let start = Instant::now();
+        let raw = into.map_or_else(|| Kv::new(0, 0), Ok);
+        let result = raw.and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
+        DecodeOutcome { layer, ticket: shape.ticket, result, decode_ns: ns(start) }
+    }
+}
+
 impl Job {
-    pub(super) fn is_decode_in(&self, which: u32) -> bool {
-        matches!(self, Job::Decode { layer, .. } if *layer == which)
+    pub(super) fn is_decode_in(&self, layer: u32) -> bool {
+        matches!(self, Job::Decode(job) if job.layer == layer)
     }
 
-    /// The ticket and the raw bytes of a block of the layer that waits to be encoded.
-    pub(super) fn encodes(&self, which: u32) -> Option<(u64, usize)> {
+    /// Ticket and raw bytes of an encode job of the layer.
+    pub(super) fn encodes(&self, layer: u32) -> Option<(u64, usize)> {
         match self {
-            Job::Encode { layer, shape, raw, .. } if *layer == which => Some((shape.ticket, raw.len())),
+            Job::Encode(job) if job.layer == layer => Some((job.shape.ticket, job.raw.len())),
             _ => None,
         }
     }
 
-    pub(super) fn run(self, codec: &mut Codec, encoding: &Encoding) -> Outcome {
-        let start = Instant::now();
+    fn run(self, codec: &mut Codec, encoding: &Encoding) -> Outcome {
         match self {
-            Job::Encode { layer, shape, raw, purpose } => {
-                let blob = codec.encode(&shape.rows, &raw, encoding);
-                let encode_ns = ns(start);
-                let compare = encoding.strict_roundtrip || purpose == Purpose::Sample { compare: true };
-                let mut decode_ns = 0;
-                let checked = blob.and_then(|blob| match blob {
-                    Some(blob) if compare => {
-                        let start = Instant::now();
-                        let same = codec.compare(&shape, &blob, &raw);
-                        // A coarse clock must not hide that it was decoded.
-                        decode_ns = ns(start).max(1);
-                        same.map(|()| Some(blob))
-                    }
-                    blob => Ok(blob),
-                });
-                let result = checked.and_then(|blob| match (blob, purpose) {
-                    (None, _) => Ok(Encoded::NoGain),
-                    (Some(blob), Purpose::Sample { .. }) => Ok(Encoded::Sampled { bytes: blob.len() }),
-                    (Some(blob), Purpose::Keep | Purpose::KeepSoon) => Shared::new(blob).map(Encoded::Smaller),
-                });
-                Outcome::Encoded { layer, ticket: shape.ticket, raw_bytes: raw.len(), result, encode_ns, decode_ns }
-            }
-            Job::Decode { layer, shape, blob, into } => {
-                let raw = into.map_or_else(|| Kv::new(0, 0), Ok);
-                let result = raw.and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
-                Outcome::Decoded { layer, ticket: shape.ticket, result, decode_ns: ns(start) }
-            }
+            Job::Encode(job) => Outcome::Encoded(job.run(codec, encoding)),
+            Job::Decode(job) => Outcome::Decoded(job.run(codec)),
         }
     }
 
-    /// The outcome of a job that panicked.
+    /// Makes the outcome of this job for the case that it panics.
     fn lost(&self) -> impl FnOnce() -> Outcome + use<> {
-        enum Of {
-            Encode(u64, usize),
-            Decode(u64),
-        }
-        let (layer, of) = match self {
-            Job::Encode { layer, shape, raw, .. } => (*layer, Of::Encode(shape.ticket, raw.len())),
-            Job::Decode { layer, shape, .. } => (*layer, Of::Decode(shape.ticket)),
+        let (layer, ticket, raw_bytes) = match self {
+            Job::Encode(EncodeJob { layer, shape, raw, .. }) => (*layer, shape.ticket, Some(raw.len())),
+            Job::Decode(DecodeJob { layer, shape, .. }) => (*layer, shape.ticket, None),
         };
         move || {
             let error = error!(Internal, "a bug in mnn-kv, please report it: a worker panicked");
-            match of {
-                Of::Encode(ticket, raw_bytes) => {
-                    Outcome::Encoded { layer, ticket, raw_bytes, result: Err(error), encode_ns: 0, decode_ns: 0 }
+            match raw_bytes {
+                Some(raw_bytes) => {
+                    let result = Err(error);
+                    Outcome::Encoded(EncodeOutcome { layer, ticket, raw_bytes, result, encode_ns: 0, decode_ns: 0 })
                 }
-                Of::Decode(ticket) => Outcome::Decoded { layer, ticket, result: Err(error), decode_ns: 0 },
+                None => Outcome::Decoded(DecodeOutcome { layer, ticket, result: Err(error), decode_ns: 0 }),
             }
         }
     }
 }
 
-/// Threads that do jobs until it is dropped; dropping waits for the job that each is at.
+/// The workers. Dropping blocks until each has finished its current job.
 pub(super) struct Crew {
     queue: Shared<Queue<Job, Outcome>>,
     threads: Vec<Thread>,
-    /// Where the threads are.
+    /// The process that has the threads.
     process: u32,
 }
 
@@ -151,7 +184,7 @@ impl Crew {
                     let lost = job.lost();
                     let run = catch_unwind(AssertUnwindSafe(|| job.run(&mut codec, &encoding)));
                     queue.hand_in(run.unwrap_or_else(|_| {
-                        // Whatever state the panic left behind goes with it.
+                        // The codec may be in any state.
                         codec = Codec::default();
                         lost()
                     }));
@@ -170,8 +203,8 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         if self.process != sys::process() {
-            // A forked child: the threads are not here, and one of them may have held the queue's lock. Their share of
-            // the queue is never given up, so the queue stays.
+            // A forked child has no threads, and one of them may have held the queue's lock. Their share of the queue is
+            // never dropped, so the queue stays.
             return;
         }
         self.queue.close();
@@ -185,17 +218,17 @@ mod tests {
     use super::*;
     use crate::layout::Layout;
 
-    fn shape(ticket: u64, tokens: usize) -> Shape {
+    fn shape(ticket: u64, tokens: usize) -> BlockShape {
         let rows = Layout::new(&crate::host::packing::flash(1, 64, 16, 64)).unwrap().rows();
-        Shape { ticket, rows, tokens, digest: 0 }
+        BlockShape { ticket, rows, tokens, digest: 0 }
     }
 
     fn encode(ticket: u64) -> Job {
         let raw = Kv::new(64 * 128, 64 * 128).unwrap();
-        Job::Encode { layer: 0, shape: shape(ticket, 64), raw, purpose: Purpose::Keep }
+        Job::Encode(EncodeJob { layer: 0, shape: shape(ticket, 64), raw, purpose: Purpose::Keep })
     }
 
-    // What a panic says goes to a buffer of the test program, whose lock ThreadSanitizer does not see.
+    // A panic's message goes to a buffer of the test program, whose lock ThreadSanitizer does not see.
     #[cfg(not(tsan))]
     #[test]
     fn a_job_that_panics_is_lost_alone() {
@@ -203,7 +236,7 @@ mod tests {
         for ticket in 0..8 {
             // The size of its rows overflows.
             let blob = Shared::new(Kv::new(1, 1).unwrap()).unwrap();
-            let decode = Job::Decode { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None };
+            let decode = Job::Decode(DecodeJob { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None });
             crew.queue.push(decode, Urgency::Soon).unwrap();
             crew.queue.push(encode(ticket), Urgency::Later).unwrap();
         }
@@ -211,11 +244,13 @@ mod tests {
         while crew.queue.wait() {
             while let Some(outcome) = crew.queue.outcome() {
                 match outcome {
-                    Outcome::Decoded { layer: 3, ticket, result: Err(error), .. } => {
+                    Outcome::Decoded(DecodeOutcome { layer: 3, ticket, result: Err(error), .. }) => {
                         assert_eq!(error.status(), crate::status::Status::Internal, "{error}");
                         lost.push(ticket);
                     }
-                    Outcome::Encoded { ticket, result: Ok(Encoded::Smaller(_)), .. } => encoded.push(ticket),
+                    Outcome::Encoded(EncodeOutcome { ticket, result: Ok(Encoded::Smaller(_)), .. }) => {
+                        encoded.push(ticket)
+                    }
                     _ => panic!("neither lost nor encoded"),
                 }
             }

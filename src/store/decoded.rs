@@ -1,47 +1,46 @@
-//! Decoded blocks that are kept for a while: those decoded ahead of need, and those that need not be decoded again.
+//! Decoded rows beside the caches: rows decoded ahead, and rows kept so that the next restore need not decode them.
 //!
-//! Two levels: every layer has an equal share of one budget in bytes, so that no layer can push out the others. Within
-//! its share a layer forgets the block it has used least recently, but never one that the restore under way has used: a
-//! host reads all blocks of a layer in the same order step after step, and there plain LRU would always forget the next
-//! one.
+//! All layers have equal shares of one budget in bytes, so that no layer can push out another. Within its share a layer
+//! drops the block that was used least recently, but none that the current restore has used: a host reads all blocks of
+//! a layer in the same order in every step, and plain LRU would always drop the next one.
 //!
-//! A block is found by its ticket, which no other block ever has. So what is found is what was encoded, whatever was
-//! evicted, renumbered or reset since.
+//! The key is a block's ticket, which is never used twice. So rows that are found are the rows that were encoded,
+//! whatever was evicted, renumbered or reset since.
 
 use super::kv::Kv;
 use crate::status::Result;
 use crate::sys::memory;
 use std::collections::HashMap;
 
-struct Entry {
+struct DecodedRows {
     layer: u32,
     rows: Kv,
     last_used: u64,
-    /// Decoded ahead and not used yet: outside the budget, bounded by the layer that is read next.
+    /// Decoded ahead and not used yet: outside the budget, bounded by the size of the next layer.
     ahead: bool,
 }
 
-/// Where a block's rows were found.
+/// How rows came to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hit {
-    /// A worker has decoded them for this restore.
+    /// A worker decoded them for this restore.
     Prefetched,
-    /// They were kept since an earlier one.
+    /// An earlier restore kept them.
     Kept,
 }
 
 #[derive(Default)]
 pub(super) struct Decoded {
-    entries: HashMap<u64, Entry>,
-    /// Layer and ticket of every entry that is `ahead`, and of some that are not any more.
+    entries: HashMap<u64, DecodedRows>,
+    /// Layer and ticket of every entry that is `ahead`, and of some that no longer are.
     ahead: Vec<(u32, u64)>,
-    /// Of all layers, in bytes.
+    /// Bytes, all layers together.
     budget: usize,
-    /// Counts restores.
+    /// Number of the current restore.
     pass: u64,
-    /// What the restore under way may forget, the one used least recently last; `None` until it needs to know.
+    /// Tickets that the current restore may drop, the least recently used last; `None` until they are needed.
     victims: Option<Vec<u64>>,
-    /// Bytes kept of the layer that is restored, as far as `victims` is known.
+    /// Bytes kept of the restored layer; valid while `victims` is some.
     held: usize,
 }
 
@@ -50,13 +49,13 @@ impl Decoded {
         self.budget = bytes;
     }
 
-    /// A restore of one layer begins: what it uses is safe until the next.
+    /// Starts a restore: rows that it uses are not dropped before the next.
     pub(super) fn next_pass(&mut self) {
         self.pass += 1;
         self.victims = None;
     }
 
-    /// Bytes of all rows, or of one layer's.
+    /// Bytes of the rows of one layer, or of all.
     pub(super) fn bytes(&self, layer: Option<u32>) -> usize {
         self.entries.values().filter(|e| layer.is_none_or(|l| l == e.layer)).map(|e| e.rows.len()).sum()
     }
@@ -65,12 +64,12 @@ impl Decoded {
         self.entries.contains_key(&ticket)
     }
 
-    /// Takes rows that a worker has decoded before they are needed. OUT_OF_MEMORY: they are dropped.
+    /// Takes rows that a worker decoded ahead. OUT_OF_MEMORY: the rows are dropped.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
     pub(super) fn insert_ahead(&mut self, layer: u32, ticket: u64, rows: Kv) -> Result<()> {
         memory::reserve_map(&mut self.entries, 1)?;
         memory::push(&mut self.ahead, (layer, ticket))?;
-        self.entries.insert(ticket, Entry { layer, rows, last_used: self.pass, ahead: true });
+        self.entries.insert(ticket, DecodedRows { layer, rows, last_used: self.pass, ahead: true });
         Ok(())
     }
 
@@ -80,7 +79,7 @@ impl Decoded {
         Some((&entry.rows, if entry.ahead { Hit::Prefetched } else { Hit::Kept }))
     }
 
-    /// A block of the layer that was decoded ahead and is not used yet.
+    /// The ticket of a block of the layer that was decoded ahead and is not used yet.
     pub(super) fn first_ahead(&mut self, layer: u32) -> Option<u64> {
         let entries = &self.entries;
         let is_ahead = |ticket: &u64| entries.get(ticket).is_some_and(|entry| entry.ahead);
@@ -102,8 +101,8 @@ impl Decoded {
         rows
     }
 
-    /// Whether rows of this size may stay, after the layer that is restored has forgotten what it must. `layers` share
-    /// the budget.
+    /// Drops older rows of the layer until `bytes` more fit its share of the budget, which `layers` have in common.
+    /// Returns false when they cannot fit.
     pub(super) fn has_room(&mut self, layer: u32, bytes: usize, layers: usize) -> bool {
         let share = self.budget / layers.max(1);
         if bytes > share {
@@ -132,13 +131,12 @@ impl Decoded {
         Ok(())
     }
 
-    /// Keeps rows that were just restored for the next time; [`Decoded::has_room`] comes first. OUT_OF_MEMORY: they are
-    /// dropped.
+    /// Keeps rows for the next restore; [`Decoded::has_room`] must come before. OUT_OF_MEMORY: the rows are dropped.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
     pub(super) fn keep(&mut self, layer: u32, ticket: u64, rows: Kv) -> Result<()> {
         memory::reserve_map(&mut self.entries, 1)?;
         self.held += rows.len();
-        self.entries.insert(ticket, Entry { layer, rows, last_used: self.pass, ahead: false });
+        self.entries.insert(ticket, DecodedRows { layer, rows, last_used: self.pass, ahead: false });
         Ok(())
     }
 }
@@ -151,7 +149,7 @@ mod tests {
         Kv::new(bytes, 0).unwrap()
     }
 
-    /// One restore of a layer's blocks in order; answers how many were found.
+    /// Restores a layer's blocks in order; returns the number that was found.
     fn restore(cache: &mut Decoded, layer: u32, tickets: std::ops::Range<u64>, layers: usize) -> usize {
         cache.next_pass();
         let mut hits = 0;
@@ -167,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_read_in_the_same_order_again_and_again_are_found_as_far_as_the_share_goes() {
+    fn blocks_read_in_the_same_order_are_found_up_to_the_share() {
         let mut cache = Decoded::default();
         cache.set_budget(1000);
         assert_eq!(restore(&mut cache, 0, 0..8, 2), 0);
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_not_used_any_more_make_room() {
+    fn blocks_that_are_no_longer_used_make_room() {
         let mut cache = Decoded::default();
         cache.set_budget(300);
         restore(&mut cache, 0, 0..3, 1);
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_that_was_used_longest_ago_goes_first() {
+    fn the_least_recently_used_block_goes_first() {
         let mut cache = Decoded::default();
         cache.set_budget(300);
         restore(&mut cache, 0, 0..3, 1);
@@ -202,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decoded_ahead_waits_outside_the_budget() {
+    fn rows_decoded_ahead_are_outside_the_budget() {
         let mut cache = Decoded::default();
         cache.insert_ahead(3, 7, rows(5000)).unwrap();
         cache.next_pass();

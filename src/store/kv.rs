@@ -1,10 +1,10 @@
-//! K and V of one block in one region: raw rows, or the two blobs they became.
+//! K and V of one block in one memory region: raw rows, or the two blobs of them.
 
 use crate::status::Result;
 use crate::sys::pages::Region;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Two byte strings, K's and V's, whose memory leaves the process with them.
+/// Two byte strings, K's and V's. Dropping them returns their memory to the system.
 #[derive(Debug)]
 pub(super) struct Kv {
     memory: Region,
@@ -13,13 +13,13 @@ pub(super) struct Kv {
 }
 
 impl Kv {
-    /// Zeros.
+    /// Zero bytes of these lengths.
     pub(super) fn new(key_len: usize, value_len: usize) -> Result<Self> {
         let len = key_len + value_len;
         Ok(Kv { memory: Region::new(len)?, key_len, len })
     }
 
-    /// Makes room for other lengths; contents are anything afterwards.
+    /// Takes other lengths; contents are unspecified afterwards.
     pub(super) fn fit(&mut self, key_len: usize, value_len: usize) -> Result<()> {
         let len = key_len + value_len;
         if len > self.memory.len() {
@@ -41,13 +41,13 @@ impl Kv {
         self.memory[..self.len].split_at_mut(self.key_len)
     }
 
-    /// Bytes of both.
+    /// Bytes of K and V.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// 128 bits over K, then V. Guards against a cache that changed and a blob that was damaged; a block's identity is
-    /// its ticket, never its digest.
+    /// 128 bits over K, then V. Detects a changed cache and a damaged blob; a block is identified by its ticket, never by
+    /// its digest.
     pub(super) fn digest(&self) -> u128 {
         let mut hasher = Xxh3::new();
         hasher.update(self.key());

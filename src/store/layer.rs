@@ -1,39 +1,39 @@
 //! The blocks of one layer, found by ticket or by token.
 
-use super::block::{Block, Kept, Segment};
+use super::block::{Block, KeptRun, Segment};
 use super::stats::Statistics;
 use crate::layout::{Layout, TokenRange};
 use crate::status::Result;
 use crate::sys::memory;
 use std::ops::Range;
 
-/// One layer's blocks. No token is in two of them.
-pub(super) struct Layer {
+/// The blocks of one layer. No token is in two of them.
+pub(super) struct LayerBlocks {
     pub(super) number: u32,
     pub(super) stats: Statistics,
     /// By ticket, ascending.
     blocks: Vec<Block>,
-    /// Every segment of every block, by its first token.
-    index: Vec<Entry>,
+    /// All segments of all blocks, by first token.
+    index: Vec<IndexEntry>,
 }
 
-/// Where a segment is, and its block.
+/// Tokens of a segment, and the ticket of its block.
 #[derive(Clone, Copy)]
-struct Entry {
+struct IndexEntry {
     begin: u32,
     end: u32,
     ticket: u64,
 }
 
-/// What is left of every block of a layer after an edit. Nothing has changed yet.
-pub(super) struct Edit {
-    /// In the order of the blocks.
+/// The segments that an edit leaves, computed before anything changes.
+pub(super) struct LayerEdit {
+    /// By block, in the order of [`LayerBlocks::blocks`].
     pieces: Vec<Vec<Segment>>,
 }
 
-impl Layer {
+impl LayerBlocks {
     pub(super) fn new(number: u32) -> Self {
-        Layer { number, stats: Statistics::default(), blocks: Vec::new(), index: Vec::new() }
+        LayerBlocks { number, stats: Statistics::default(), blocks: Vec::new(), index: Vec::new() }
     }
 
     /// By ticket, ascending.
@@ -41,28 +41,28 @@ impl Layer {
         &self.blocks
     }
 
-    /// As [`Layer::blocks`]. Segments must not change; see [`Layer::retain`] and [`Layer::apply`].
+    /// As [`LayerBlocks::blocks`]. Segments must not change; see [`LayerBlocks::retain`] and [`LayerBlocks::apply`].
     pub(super) fn blocks_mut(&mut self) -> &mut [Block] {
         &mut self.blocks
     }
 
-    /// Where the block of a ticket is.
+    /// The index of the block with this ticket.
     pub(super) fn find(&self, ticket: u64) -> Option<usize> {
         self.blocks.binary_search_by_key(&ticket, Block::ticket).ok()
     }
 
-    /// The block of a ticket.
+    /// The block with this ticket.
     pub(super) fn block_mut(&mut self, ticket: u64) -> Option<&mut Block> {
         self.find(ticket).map(|at| &mut self.blocks[at])
     }
 
-    /// The tickets of the blocks that have tokens of `range`, once for each segment there.
+    /// Tickets of the blocks that have tokens of `range`, one for each segment there.
     pub(super) fn tickets_in(&self, range: Range<u32>) -> impl Iterator<Item = u64> + '_ {
         let first = self.index.partition_point(|entry| entry.end <= range.start);
         self.index[first..].iter().take_while(move |entry| entry.begin < range.end).map(|entry| entry.ticket)
     }
 
-    /// Ranges of `range` that no block covers, each as (begin, count).
+    /// The parts of `range` that no block covers, as (begin, count).
     pub(super) fn uncovered(&self, range: Range<u32>) -> Result<Vec<(u32, u32)>> {
         let first = self.index.partition_point(|entry| entry.end <= range.start);
         let covered = self.index[first..].iter().map(|entry| (entry.begin, entry.end));
@@ -77,36 +77,36 @@ impl Layer {
         Ok(gaps)
     }
 
-    /// Makes room for one more block, so that [`Layer::push`] cannot fail.
+    /// Reserves room for one more block, so that [`LayerBlocks::push`] cannot fail.
     pub(super) fn reserve(&mut self) -> Result<()> {
         memory::reserve_amortized(&mut self.blocks, 1)?;
         memory::reserve_amortized(&mut self.index, 1)
     }
 
-    /// Adds a block with a higher ticket than any other, whose tokens are in no other.
+    /// Adds a block. Its ticket must be the highest, and its tokens in no other block.
     #[expect(clippy::disallowed_methods, reason = "room was made by `reserve`")]
     pub(super) fn push(&mut self, block: Block) {
         for segment in block.segments() {
-            let entry = Entry { begin: segment.begin, end: segment.end(), ticket: block.ticket() };
+            let entry = IndexEntry { begin: segment.begin, end: segment.end(), ticket: block.ticket() };
             let at = self.index.partition_point(|other| other.begin < entry.begin);
             self.index.insert(at, entry);
         }
         self.blocks.push(block);
     }
 
-    /// Drops the blocks that `keep` refuses.
+    /// Drops the blocks for which `keep` is false.
     pub(super) fn retain(&mut self, keep: impl FnMut(&Block) -> bool) {
         let before = self.blocks.len();
         self.blocks.retain(keep);
         if self.blocks.len() < before {
-            let Layer { blocks, index, .. } = self;
+            let LayerBlocks { blocks, index, .. } = self;
             index.retain(|entry| blocks.binary_search_by_key(&entry.ticket, Block::ticket).is_ok());
         }
     }
 
-    /// What is left of every block when only `kept` is left of the cache, with room made for it: [`Layer::apply`]
-    /// cannot fail.
-    pub(super) fn plan(&mut self, kept: &[Kept]) -> Result<Edit> {
+    /// Computes the segments that are left when only `kept` is left of the cache, and reserves room for them, so that
+    /// [`LayerBlocks::apply`] cannot fail.
+    pub(super) fn plan(&mut self, kept: &[KeptRun]) -> Result<LayerEdit> {
         let mut pieces = Vec::new();
         memory::reserve(&mut pieces, self.blocks.len())?;
         for block in &self.blocks {
@@ -117,18 +117,17 @@ impl Layer {
         let segments: usize = pieces.iter().map(Vec::len).sum();
         let more = segments.saturating_sub(self.index.len());
         memory::reserve_amortized(&mut self.index, more)?;
-        Ok(Edit { pieces })
+        Ok(LayerEdit { pieces })
     }
 
-    /// Follows an edit of the cache. Blocks of which nothing worth keeping is left stay without segments, for
-    /// [`Layer::retain`] to drop.
+    /// Applies an edit. Blocks that end without segments stay, for [`LayerBlocks::retain`] to drop.
     #[expect(clippy::disallowed_methods, reason = "room was made by `plan`")]
-    pub(super) fn apply(&mut self, edit: Edit) {
+    pub(super) fn apply(&mut self, edit: LayerEdit) {
         self.index.clear();
         for (block, pieces) in self.blocks.iter_mut().zip(edit.pieces) {
             block.set_segments(pieces);
             let ticket = block.ticket();
-            self.index.extend(block.segments().iter().map(|s| Entry { begin: s.begin, end: s.end(), ticket }));
+            self.index.extend(block.segments().iter().map(|s| IndexEntry { begin: s.begin, end: s.end(), ticket }));
         }
         self.index.sort_unstable_by_key(|entry| entry.begin);
     }
@@ -144,8 +143,8 @@ impl Layer {
         });
     }
 
-    /// The longest ranges of tokens whose blocks `which` names: neighbouring blocks are one, since a page or a flash block
-    /// may lie across their border. Segments that the layout has no room for are left out.
+    /// The longest ranges of tokens of the blocks for which `which` is true. Neighbouring blocks are one range, since a
+    /// page or a flash block may lie across their border. Segments that the layout has no room for are left out.
     pub(super) fn runs(&self, layout: &Layout, which: impl Fn(&Block) -> bool) -> Result<Vec<TokenRange>> {
         let mut runs: Vec<TokenRange> = Vec::new();
         for entry in &self.index {

@@ -1,19 +1,21 @@
-//! The store: cold tokens of a cache kept compressed, their raw memory given back.
+//! The store: cold tokens of caches as compressed blocks.
 //!
-//! A block is a range of tokens of one layer, copied out by `submit` and encoded by a worker, or inside the call when
-//! there are none. It is *resident* while the cache holds its raw bytes too, and *released* once `commit` gave them back;
-//! `restore` makes it resident again and keeps the blob, so that releasing it once more costs no encoding. Tokens that
-//! move or vanish are reported by `compacted` and `truncated`; a released block then keeps exactly the tokens that are
-//! still in the cache, wherever they went.
+//! A block is a range of tokens of one layer. [`Store::submit`] copies it; a worker encodes the copy, or the call itself
+//! without workers. A block is *resident* while the cache holds its raw bytes, too, and *released* once
+//! [`Store::commit`] has returned them to the system. [`Store::restore`] makes it resident again and keeps the blob, so
+//! that the next release costs no encoding. [`Store::compacted`], [`Store::truncated`] and [`Store::rewritten`] report
+//! edits of the cache; a released block keeps exactly the tokens that the cache still has, wherever they are.
 //!
-//! [`Store`] owns all of it and is not shared: whoever has it (the C handle, the session) holds one lock around it.
-//! Workers never see a cache or a block: they get copies and blobs through the [`queue`], whose lock is taken last and
-//! held for moments. Memory beside the blobs: copies that wait to be encoded (bounded by [`Config::max_queue`] and
-//! [`Config::pending_bytes`]), rows decoded ahead of one layer or room for them, the decode cache, and a few blocks'
-//! worth per thread.
+//! [`Store`] is not shared: its owner (the C handle, the session) locks it. Workers never touch a cache or a block: they
+//! get copies and blobs through the [`queue`], whose lock is taken last and held for a few moves of pointers. Memory
+//! beside the blobs: copies that wait to be encoded (bounded by [`Settings::max_queue`] and
+//! [`Settings::pending_bytes`]), rows decoded ahead of one layer or room for them, decoded rows that are kept, and a few
+//! blocks per thread.
 
 mod block;
+mod booking;
 mod codec;
+mod commit;
 mod crew;
 mod decoded;
 mod kv;
@@ -21,46 +23,61 @@ mod layer;
 mod queue;
 mod restore;
 mod stats;
+mod submit;
 mod sync;
 
 pub use codec::Encoding;
+pub use commit::{Committed, Writes};
 pub use crew::Purpose;
+pub use restore::Restored;
 pub use stats::Statistics;
+pub use submit::Submitted;
 
 use crate::layout::{self, Layout, Pair, TokenRange};
-use crate::status::{Result, Status, bail};
-use crate::sys::{memory, pages};
-use block::{Block, Kept, State};
-use codec::{Codec, Shape};
-use crew::{Crew, Encoded, Job, Outcome};
+use crate::status::Result;
+use crate::sys::memory;
+use block::{Block, BlockState, KeptRun};
+use codec::Codec;
+use crew::{Crew, Job};
 use decoded::Decoded;
 use kv::Kv;
-use layer::{Edit, Layer};
-use queue::Urgency;
+use layer::{LayerBlocks, LayerEdit};
 use std::ops::Range;
+
+/// Most workers of a store.
+pub const MOST_WORKERS: u32 = 64;
+/// The default of [`Settings::max_queue`].
+pub const DEFAULT_QUEUE: u32 = 256;
 
 /// How a store works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct Settings {
     /// How blocks are encoded.
     pub encoding: Encoding,
-    /// Threads that encode and decode; 0 = inside the calls.
+    /// Worker threads, at most [`MOST_WORKERS`]; 0 = encode and decode inside the calls.
     pub workers: u32,
-    /// Blocks that may wait to be encoded.
+    /// Most blocks that may wait to be encoded.
     pub max_queue: usize,
-    /// Bytes of copies and of blobs that have not replaced raw bytes yet; one block is always let in. 0 = no bound.
+    /// Most bytes of waiting copies and of blobs that have not replaced raw bytes yet; where there are none, one block is
+    /// taken of any size. 0 = no bound.
     pub pending_bytes: usize,
-    /// Bytes of decoded rows that may stay beside the caches, all layers together.
+    /// Most bytes of decoded rows beside the caches, all layers together.
     pub decode_cache_bytes: usize,
 }
 
-impl Default for Config {
+impl Default for Settings {
     fn default() -> Self {
-        Config { encoding: Encoding::default(), workers: 0, max_queue: 256, pending_bytes: 0, decode_cache_bytes: 0 }
+        Settings {
+            encoding: Encoding::default(),
+            workers: 0,
+            max_queue: DEFAULT_QUEUE as usize,
+            pending_bytes: 0,
+            decode_cache_bytes: 0,
+        }
     }
 }
 
-/// A layer's packed buffers and how to read them.
+/// The packed buffers of a layer and their layout.
 pub struct Cache<'a> {
     /// The checked layout.
     pub layout: &'a Layout,
@@ -70,49 +87,44 @@ pub struct Cache<'a> {
     pub value: &'a mut [u8],
 }
 
-/// What a host may have done to tokens since they were last known to equal their blobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writes {
-    /// Anything: every block is compared before it is released.
-    Possible,
-    /// Nothing, by contract: only blocks that were never released are compared.
-    None,
+impl Cache<'_> {
+    /// The same cache for a shorter time.
+    pub fn reborrow(&mut self) -> Cache<'_> {
+        Cache { layout: self.layout, key: self.key, value: self.value }
+    }
 }
 
-/// Refusals in a row, without a blob that replaced raw bytes, after which blobs that nobody claims make way: so many, and
-/// two for each layer. For a layer claims its blobs in its next step, and until then each other layer may be refused once.
-const MOST_REFUSALS: u32 = 64;
-
-/// Compressed blocks of every layer of one model.
+/// Compressed blocks of all layers of one model.
 pub struct Store {
-    config: Config,
+    settings: Settings,
     /// By number, ascending.
-    layers: Vec<Layer>,
+    layers: Vec<LayerBlocks>,
     decoded: Decoded,
     next_ticket: u64,
-    /// The host's own codec, and rows on their way through it.
+    /// The codec of the host's thread, and rows on their way through it.
     codec: Codec,
     rows: Kv,
     part: (Vec<u8>, Vec<u8>),
     /// Memory of rows that were decoded ahead, for those of the next layer.
     spares: Vec<Kv>,
-    /// Blocks and raw bytes that are with the crew to be encoded.
+    /// Blocks, and their raw bytes, that wait for an encoding worker or are with one.
     encoding: usize,
     staged_bytes: usize,
     /// Bytes of blobs that have not replaced raw bytes yet.
     unclaimed_bytes: usize,
-    /// See [`MOST_REFUSALS`].
+    /// Refusals in a row; see [`submit`].
     refusals: u32,
     crew: Option<Crew>,
 }
 
 impl Store {
-    /// An empty store; its workers start now and sleep.
-    pub fn new(config: Config) -> Result<Self> {
+    /// An empty store. Starts its workers, which sleep until there are jobs.
+    pub fn new(settings: Settings) -> Result<Self> {
+        let Settings { encoding, workers, decode_cache_bytes, .. } = settings;
         let mut decoded = Decoded::default();
-        decoded.set_budget(config.decode_cache_bytes);
+        decoded.set_budget(decode_cache_bytes);
         Ok(Store {
-            config,
+            settings,
             layers: Vec::new(),
             decoded,
             next_ticket: 0,
@@ -124,13 +136,13 @@ impl Store {
             staged_bytes: 0,
             unclaimed_bytes: 0,
             refusals: 0,
-            crew: if config.workers > 0 { Some(Crew::new(config.workers, config.encoding)?) } else { None },
+            crew: if workers > 0 { Some(Crew::new(workers, encoding)?) } else { None },
         })
     }
 
-    /// Changes the bounds in bytes, for callers that know how large the caches are.
+    /// Changes the bounds in bytes.
     pub fn set_bounds(&mut self, pending_bytes: usize, decode_cache_bytes: usize) {
-        (self.config.pending_bytes, self.config.decode_cache_bytes) = (pending_bytes, decode_cache_bytes);
+        (self.settings.pending_bytes, self.settings.decode_cache_bytes) = (pending_bytes, decode_cache_bytes);
         self.decoded.set_budget(decode_cache_bytes);
     }
 
@@ -138,185 +150,29 @@ impl Store {
         self.layers.binary_search_by_key(&number, |layer| layer.number)
     }
 
-    fn layer(&self, number: u32) -> Option<&Layer> {
+    fn layer(&self, number: u32) -> Option<&LayerBlocks> {
         self.layer_at(number).ok().map(|at| &self.layers[at])
     }
 
-    fn layer_mut(&mut self, number: u32) -> Option<&mut Layer> {
+    fn layer_mut(&mut self, number: u32) -> Option<&mut LayerBlocks> {
         self.layer_at(number).ok().map(|at| &mut self.layers[at])
     }
 
-    /// The layer, made when there was none.
+    /// The layer, made where there is none.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
-    fn layer_or_new(&mut self, number: u32) -> Result<&mut Layer> {
+    fn layer_or_new(&mut self, number: u32) -> Result<&mut LayerBlocks> {
         let at = match self.layer_at(number) {
             Ok(at) => at,
             Err(at) => {
                 memory::reserve_amortized(&mut self.layers, 1)?;
-                self.layers.insert(at, Layer::new(number));
+                self.layers.insert(at, LayerBlocks::new(number));
                 at
             }
         };
         Ok(&mut self.layers[at])
     }
 
-    /// Copies a range of tokens out of the cache, to be encoded; returns the block's ticket. The cache is only read.
-    ///
-    /// A block that would not shrink is not kept (the tokens stay raw) and counted as `no_gain_blocks`. Tokens that
-    /// are released must be restored first. The same range with the same content keeps its block, whose ticket is
-    /// returned. Another block that overlaps the range is refused while it still equals the cache; one whose tokens were
-    /// rewritten makes way and counts as stale. Fails with [`Status::Busy`] instead of waiting when the queue is full.
-    pub fn submit(
-        &mut self,
-        layer: u32,
-        layout: &Layout,
-        key: &[u8],
-        value: &[u8],
-        range: TokenRange,
-        purpose: Purpose,
-    ) -> Result<u64> {
-        if range.is_empty() {
-            bail!(InvalidArgument, "count is 0; at least one token expected");
-        }
-        self.collect();
-        self.layer_or_new(layer)?.reserve()?;
-        if let Some(ticket) = self.same_block(layer, layout, key, value, range)? {
-            return Ok(ticket);
-        }
-        let rows = layout.rows();
-        let (key_len, value_len) = (rows.key_bytes(range.count()), rows.value_bytes(range.count()));
-        self.check_room(layer, key_len + value_len)?;
-        let mut raw = Kv::new(key_len, value_len)?;
-        gather(&mut raw, layout, key, value, range)?;
-        let shape = Shape { ticket: self.next_ticket, rows, tokens: range.count(), digest: raw.digest() };
-        let block = Block::new(shape, range)?;
-        let bytes = raw.len();
-        let job = Job::Encode { layer, shape, raw, purpose };
-        let outcome = match &self.crew {
-            Some(crew) => {
-                let soon = purpose == Purpose::KeepSoon;
-                crew.queue().push(job, if soon { Urgency::Soon } else { Urgency::Later })?;
-                None
-            }
-            None => Some(job.run(&mut self.codec, &self.config.encoding)),
-        };
-
-        // From here on nothing fails but the encoder.
-        self.drop_overlapping(layer, &tokens(range));
-        self.next_ticket += 1;
-        self.encoding += 1;
-        self.staged_bytes += bytes;
-        let queued = self.encoding as u64;
-        if let Some(entry) = self.layer_mut(layer) {
-            entry.push(block);
-            entry.stats.queue_peak = entry.stats.queue_peak.max(queued);
-        }
-        outcome.map_or(Ok(()), |outcome| self.apply(outcome))?;
-        Ok(shape.ticket)
-    }
-
-    /// The ticket of the block that stands for exactly this range with this content. Fails where the range overlaps
-    /// tokens that are only in the store, or a block of other tokens that still equals the cache.
-    fn same_block(
-        &mut self,
-        layer: u32,
-        layout: &Layout,
-        key: &[u8],
-        value: &[u8],
-        range: TokenRange,
-    ) -> Result<Option<u64>> {
-        let Ok(at) = self.layer_at(layer) else { return Ok(None) };
-        let entry = &self.layers[at];
-        let (first, last) = (range.begin(), range.end() - 1);
-        let overlapping = || entry.tickets_in(tokens(range)).filter_map(|ticket| entry.find(ticket));
-        for block in overlapping().map(|at| &entry.blocks()[at]) {
-            let ticket = block.ticket();
-            if block.is_released() {
-                bail!(
-                    InvalidArgument,
-                    "tokens {first} to {last} of layer {layer} overlap block {ticket}, which is released; restore the \
-                     layer first"
-                );
-            }
-            let same_range = block.is_whole_at(range);
-            let Some(its_range) = block.range_in(layout).filter(|_| same_range || block.has_content()) else {
-                continue;
-            };
-            if block.shape.rows != layout.rows() {
-                continue;
-            }
-            gather(&mut self.rows, layout, key, value, its_range)?;
-            if self.rows.digest() != block.shape.digest {
-                continue;
-            }
-            if same_range {
-                return Ok(Some(ticket));
-            }
-            bail!(
-                InvalidArgument,
-                "tokens {first} to {last} of layer {layer} overlap block {ticket} (tokens {} to {}), which still \
-                 equals the cache; submit its range or tokens outside it",
-                its_range.begin(),
-                its_range.end() - 1
-            );
-        }
-        Ok(None)
-    }
-
-    /// Drops the blocks that have tokens of a range, which were rewritten.
-    fn drop_overlapping(&mut self, layer: u32, range: &Range<u32>) {
-        if self.count_stale(layer, range) {
-            self.retain(layer, |block| !block.overlaps(range));
-        }
-    }
-
-    /// Counts the blocks that have tokens of a range as stale; false where there are none at all.
-    fn count_stale(&mut self, layer: u32, range: &Range<u32>) -> bool {
-        let Some(entry) = self.layer_mut(layer) else { return false };
-        if entry.tickets_in(range.clone()).next().is_none() {
-            return false;
-        }
-        let stale = entry.blocks().iter().filter(|block| block.overlaps(range) && block.has_content()).count();
-        entry.stats.stale_blocks += stale as u64;
-        true
-    }
-
-    /// Fails when a block of `bytes` would be one too many on its way.
-    fn check_room(&mut self, layer: u32, bytes: usize) -> Result<()> {
-        if self.crew.is_none() {
-            return Ok(());
-        }
-        let bound = self.config.pending_bytes;
-        let pending = self.staged_bytes + if bound > 0 { self.unclaimed_bytes } else { 0 };
-        let full = bound > 0 && pending > 0 && pending + bytes > bound;
-        if self.encoding < self.config.max_queue && !full {
-            return Ok(());
-        }
-        self.refusals += 1;
-        if self.refusals > self.most_refusals() && self.encoding == 0 {
-            // They are of layers that are not called any more; their raw bytes are in the caches.
-            for at in 0..self.layers.len() {
-                self.retain(self.layers[at].number, |b| b.state != State::Resident || b.claimed);
-            }
-            self.refusals = 0;
-            return Ok(());
-        }
-        if let Some(entry) = self.layer_mut(layer) {
-            entry.stats.busy_blocks += 1;
-        }
-        bail!(
-            Busy,
-            "{} blocks wait to be encoded ({} allowed); {bytes} bytes more than the {pending} on their way ({bound} allowed)",
-            self.encoding,
-            self.config.max_queue
-        )
-    }
-
-    fn most_refusals(&self) -> u32 {
-        MOST_REFUSALS + 2 * self.layers.len() as u32
-    }
-
-    /// Drops the blocks of a layer that `keep` refuses, with all that is kept or under way for them.
+    /// Drops the blocks of a layer for which `keep` is false, with their decoded rows and waiting jobs.
     fn retain(&mut self, layer: u32, mut keep: impl FnMut(&Block) -> bool) {
         let Ok(at) = self.layer_at(layer) else { return };
         let (entry, decoded, unclaimed) = (&mut self.layers[at], &mut self.decoded, &mut self.unclaimed_bytes);
@@ -326,12 +182,12 @@ impl Store {
             if !kept {
                 decoded.remove(block.ticket());
                 *unclaimed -= if block.claimed { 0 } else { block.blob_bytes() };
-                encoding |= block.state == State::Encoding;
+                encoding |= block.state == BlockState::Encoding;
             }
             kept
         });
         let Some(crew) = self.crew.as_ref().filter(|_| encoding) else { return };
-        // The job of a submit under way has no block yet, and a ticket that is not given out yet.
+        // The job of the current submit has no block yet; its ticket is `next`.
         let next = self.next_ticket;
         let is_orphan =
             |job: &Job| job.encodes(layer).is_some_and(|(ticket, _)| ticket < next && entry.find(ticket).is_none());
@@ -341,7 +197,7 @@ impl Store {
         }
     }
 
-    /// Ranges of `range` that no block covers, each as (begin, count).
+    /// The parts of `range` that no block covers, as (begin, count).
     pub fn uncovered(&self, layer: u32, range: Range<u32>) -> Result<Vec<(u32, u32)>> {
         match self.layer(layer) {
             Some(entry) => entry.uncovered(range),
@@ -350,148 +206,14 @@ impl Store {
         }
     }
 
-    /// Books what workers have handed in.
-    fn collect(&mut self) {
-        while let Some(outcome) = self.crew.as_ref().and_then(|crew| crew.queue().outcome()) {
-            // A failure is counted where it is booked.
-            let _ = self.apply(outcome);
-        }
-    }
-
-    /// Books one outcome. Blocks that are gone by now have none.
-    fn apply(&mut self, outcome: Outcome) -> Result<()> {
-        match outcome {
-            Outcome::Encoded { layer, ticket, raw_bytes, result, encode_ns, decode_ns } => {
-                self.encoding -= 1;
-                self.staged_bytes -= raw_bytes;
-                let Ok(at) = self.layer_at(layer) else { return Ok(()) };
-                let entry = &mut self.layers[at];
-                let stats = &mut entry.stats;
-                stats.encode_ns += encode_ns;
-                if decode_ns > 0 {
-                    stats.decode_ns += decode_ns;
-                    stats.decoded_bytes += raw_bytes as u64;
-                }
-                stats.submitted_blocks += 1;
-                stats.encoded_bytes += raw_bytes as u64;
-                let (state, blob) = match result {
-                    Ok(Encoded::Smaller(blob)) => {
-                        stats.encoded_to_bytes += blob.len() as u64;
-                        (State::Resident, Some(blob))
-                    }
-                    Ok(Encoded::Sampled { bytes }) => {
-                        stats.encoded_to_bytes += bytes as u64;
-                        (State::Raw, None)
-                    }
-                    Ok(Encoded::NoGain) => {
-                        stats.encoded_to_bytes += raw_bytes as u64;
-                        stats.no_gain_blocks += 1;
-                        (State::Raw, None)
-                    }
-                    Err(error) => {
-                        // No figure comes from a block that was not encoded.
-                        stats.submitted_blocks -= 1;
-                        stats.encoded_bytes -= raw_bytes as u64;
-                        stats.failed_blocks += 1;
-                        if error.status() == Status::OutOfMemory {
-                            // There may be memory another time.
-                            entry.retain(|block| block.ticket() != ticket);
-                        } else if let Some(block) = entry.block_mut(ticket) {
-                            block.state = State::Raw;
-                        }
-                        return Err(error);
-                    }
-                };
-                if let Some(block) = entry.block_mut(ticket) {
-                    (block.state, block.blob) = (state, blob);
-                    self.unclaimed_bytes += block.blob_bytes();
-                }
-            }
-            Outcome::Decoded { layer, ticket, result, decode_ns } => {
-                let Ok(at) = self.layer_at(layer) else { return Ok(()) };
-                let entry = &mut self.layers[at];
-                entry.stats.decode_ns += decode_ns;
-                let Some(at) = entry.find(ticket) else { return Ok(()) };
-                entry.blocks_mut()[at].decoding = false;
-                if let Ok(rows) = result {
-                    entry.stats.decoded_bytes += rows.len() as u64;
-                    self.decoded.insert_ahead(layer, ticket, rows)?;
-                }
-                // A failure: restore will try itself, and the host sees its error.
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the raw bytes of every block of the layer that still matches the cache back to the system; returns how many
-    /// bytes went back.
-    ///
-    /// Blocks are first compared with the cache, as `writes` asks for. One that no longer matches (the host wrote to its
-    /// tokens without saying so, or the cache shrank) is dropped and counted as `stale_blocks`; its tokens stay raw.
-    pub fn commit(&mut self, layer: u32, cache: Cache<'_>, writes: Writes) -> Result<u64> {
-        self.collect();
-        let Ok(at) = self.layer_at(layer) else { return Ok(0) };
-        let entry = &mut self.layers[at];
-        let mut fresh = Vec::new();
-        memory::reserve(&mut fresh, entry.blocks().len())?;
-        for block in entry.blocks_mut().iter_mut().filter(|block| block.state == State::Resident) {
-            let range = block.range_in(cache.layout).filter(|_| block.shape.rows == cache.layout.rows());
-            block.verified = match range {
-                Some(_) if block.verified && writes == Writes::None => true,
-                Some(range) => {
-                    gather(&mut self.rows, cache.layout, cache.key, cache.value, range)?;
-                    self.rows.digest() == block.shape.digest
-                }
-                None => false,
-            };
-            if let (Some(range), true) = (range, block.verified) {
-                memory::push(&mut fresh, range)?;
-            }
-        }
-        let is_stale = |block: &Block| block.state == State::Resident && !block.verified;
-        let stale = entry.blocks().iter().filter(|block| is_stale(block)).count();
-        entry.stats.stale_blocks += stale as u64;
-        if stale > 0 {
-            self.retain(layer, |block| !is_stale(block));
-        }
-        if fresh.is_empty() {
-            return Ok(0);
-        }
-        fresh.sort_unstable_by_key(|range| range.begin());
-        self.release(at, cache, &fresh)
-    }
-
-    /// Releases every resident block of a layer, and gives back the memory of the ranges that have become larger by
-    /// `fresh` (ascending).
-    fn release(&mut self, at: usize, cache: Cache<'_>, fresh: &[TokenRange]) -> Result<u64> {
-        let entry = &mut self.layers[at];
-        let is_fresh = |block: &Block| block.state == State::Resident;
-        let runs = entry.runs(cache.layout, |block| block.is_released() || is_fresh(block))?;
-        // Nothing can fail from here on: blocks are released together or not at all.
-        self.refusals = 0;
-        for block in entry.blocks_mut().iter_mut().filter(|block| is_fresh(block)) {
-            self.unclaimed_bytes -= if block.claimed { 0 } else { block.blob_bytes() };
-            (block.state, block.claimed) = (State::Released, true);
-        }
-        let mut released = 0;
-        for run in runs {
-            let next = fresh.partition_point(|f| f.begin() < run.begin());
-            if fresh.get(next).is_some_and(|f| f.end() <= run.end()) {
-                released += layout::release(cache.layout, cache.key, cache.value, run, &mut pages::give_back)?;
-            }
-        }
-        entry.stats.released_bytes += released;
-        Ok(released)
-    }
-
-    /// Tokens were renumbered: only those in `pairs` (absolute offsets and lengths) are left, moved together.
-    /// OUT_OF_MEMORY: nothing has changed.
+    /// Reports that only the tokens in `pairs` (offset, length) are left, moved together. On an error nothing has changed.
+    /// INVALID_ARGUMENT: if pairs overlap or descend.
     pub fn compacted(&mut self, layer: u32, pairs: &[Pair]) -> Result<()> {
         layout::check_pairs(pairs, u32::MAX)?;
         let mut now = 0;
         let kept = memory::collect(pairs.iter().filter(|pair| pair[1] > 0).map(|pair| {
             let (begin, len) = (pair[0] as u32, pair[1] as u32);
-            let range = Kept { begin, end: begin + len, now };
+            let range = KeptRun { begin, end: begin + len, now };
             now += len;
             range
         }))?;
@@ -500,34 +222,34 @@ impl Store {
         Ok(())
     }
 
-    /// Tokens `range` were rewritten in place: what is kept of them is void, and their raw bytes count. Released blocks
+    /// Reports that the tokens `range` were written in place: the store drops them, and the cache has them. Released blocks
     /// keep their other tokens. OUT_OF_MEMORY: nothing has changed.
     pub fn rewritten(&mut self, layer: u32, range: Range<u32>) -> Result<()> {
         let Some(entry) = self.layer(layer) else { return Ok(()) };
         if range.is_empty() || entry.tickets_in(range.clone()).next().is_none() {
             return Ok(());
         }
-        let before = Kept { begin: 0, end: range.start, now: 0 };
-        let behind = Kept { begin: range.end, end: u32::MAX, now: range.end };
+        let before = KeptRun { begin: 0, end: range.start, now: 0 };
+        let behind = KeptRun { begin: range.end, end: u32::MAX, now: range.end };
         let edit = self.plan(layer, &[before, behind])?;
         self.count_stale(layer, &range);
         self.edit(layer, edit);
         Ok(())
     }
 
-    fn plan(&mut self, layer: u32, kept: &[Kept]) -> Result<Option<Edit>> {
+    fn plan(&mut self, layer: u32, kept: &[KeptRun]) -> Result<Option<LayerEdit>> {
         self.layer_mut(layer).map(|entry| entry.plan(kept)).transpose()
     }
 
-    /// Follows an edit of the cache.
-    fn edit(&mut self, layer: u32, edit: Option<Edit>) {
+    /// Applies an edit of the cache.
+    fn edit(&mut self, layer: u32, edit: Option<LayerEdit>) {
         if let (Some(entry), Some(edit)) = (self.layer_mut(layer), edit) {
             entry.apply(edit);
             self.retain(layer, |block| !block.is_gone());
         }
     }
 
-    /// Tokens from `kv_len` on are gone.
+    /// Reports that the tokens from `kv_len` on are gone.
     pub fn truncated(&mut self, layer: u32, kv_len: u32) {
         if let Some(entry) = self.layer_mut(layer) {
             entry.truncate(kv_len);
@@ -535,18 +257,13 @@ impl Store {
         }
     }
 
-    /// Runs of tokens of a layer that are only in the store, as far as there is memory for the list.
+    /// Runs of tokens of a layer that are only in the store; none when memory for the list is refused.
     pub fn released_runs(&self, layer: u32, layout: &Layout) -> Vec<TokenRange> {
         let runs = self.layer(layer).and_then(|entry| entry.runs(layout, Block::is_released).ok());
         runs.unwrap_or_default()
     }
 
-    /// Blocks of a layer that could not be encoded, as far as is known now.
-    pub fn failed_blocks(&self, layer: u32) -> u64 {
-        self.layer(layer).map_or(0, |entry| entry.stats.failed_blocks)
-    }
-
-    /// Counts since the store was made, and what it holds now: of all layers, or of one.
+    /// Counters of one layer, or of all.
     pub fn statistics(&mut self, layer: Option<u32>) -> Statistics {
         self.collect();
         let mut sum = Statistics::default();
@@ -560,7 +277,7 @@ impl Store {
     }
 }
 
-/// A range as the index of a layer has it.
+/// The tokens of a range.
 fn tokens(range: TokenRange) -> Range<u32> {
     range.begin() as u32..range.end() as u32
 }

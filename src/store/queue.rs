@@ -1,34 +1,34 @@
 //! The queue between the host's thread and the workers.
 //!
-//! The host pushes jobs and collects what became of them; workers take jobs and hand outcomes in. One mutex, held for a
-//! few moves of pointers and never during a job, so nobody waits for work while holding it. The host blocks in one place
-//! only, [`Queue::wait`], for a job that a worker has already begun.
+//! The host's thread pushes jobs and collects outcomes; workers take jobs and hand outcomes in. One mutex, held for a few
+//! moves of pointers and never during a job. The host's thread blocks in one place only, [`Queue::wait`], for a job that
+//! a worker has already begun.
 //!
-//! Jobs own what they work on, and the host applies outcomes to whatever its own books say by then. So a job can never
-//! touch a token that has moved meanwhile: at worst its outcome is for a block that is gone.
+//! A job owns its bytes, and an outcome is booked against the blocks that exist by then. So a job can never touch a token
+//! that has moved meanwhile: the outcome of a block that is gone is dropped.
 
 use super::sync::{Condvar, Mutex, MutexGuard};
 use crate::status::Result;
 use crate::sys::memory;
 use std::collections::VecDeque;
 
-/// How soon a job is wanted.
+/// The order of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// The host will need it in this step.
+    /// Needed in this step; before every `Later`.
     Soon,
-    /// Any time.
+    /// Needed at any time.
     Later,
 }
 
 struct Books<J, O> {
     soon: VecDeque<J>,
     later: VecDeque<J>,
-    /// Jobs that a worker has taken and not handed in.
+    /// Jobs that workers have taken and not handed in.
     running: usize,
-    /// Has room for the outcome of every job, so that handing in cannot fail.
+    /// Has room for the outcome of every job, so that [`Queue::hand_in`] cannot fail.
     outcomes: VecDeque<O>,
-    /// Workers leave when they see it; jobs that wait are dropped.
+    /// Workers must return.
     closed: bool,
 }
 
@@ -46,12 +46,12 @@ impl<J, O> Queue<J, O> {
         Queue { books: Mutex::new(books), work: Condvar::new(), news: Condvar::new() }
     }
 
-    /// A worker's panic is caught around its job, outside this lock, so the lock is never poisoned by one.
+    /// A worker's panic is caught around its job, outside this lock, so it cannot poison the lock.
     fn books(&self) -> MutexGuard<'_, Books<J, O>> {
         self.books.lock().expect("nothing panics while it holds the queue")
     }
 
-    /// Adds a job; the host keeps count of its own bounds. OUT_OF_MEMORY: the job is dropped.
+    /// Adds a job; bounds are the caller's. OUT_OF_MEMORY: the job is dropped.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
     pub(super) fn push(&self, job: J, urgency: Urgency) -> Result<()> {
         let mut books = self.books();
@@ -69,7 +69,7 @@ impl<J, O> Queue<J, O> {
         Ok(())
     }
 
-    /// Takes back the last waiting job that `which` names: the host works from the back while workers take the front.
+    /// Takes back the last waiting job for which `which` is true; workers take jobs from the front.
     pub(super) fn take_back(&self, which: impl Fn(&J) -> bool) -> Option<J> {
         let mut books = self.books();
         let books = &mut *books;
@@ -78,12 +78,12 @@ impl<J, O> Queue<J, O> {
             .find_map(|jobs| jobs.iter().rposition(&which).and_then(|at| jobs.remove(at)))
     }
 
-    /// The outcome that was handed in first and not taken yet.
+    /// Takes the oldest outcome. Never blocks.
     pub(super) fn outcome(&self) -> Option<O> {
         self.books().outcomes.pop_front()
     }
 
-    /// Blocks until an outcome can be collected; answers false at once when none is under way.
+    /// Blocks until there is an outcome; returns false at once when no job is under way.
     pub(super) fn wait(&self) -> bool {
         let mut books = self.books();
         while books.outcomes.is_empty() {
@@ -95,7 +95,7 @@ impl<J, O> Queue<J, O> {
         true
     }
 
-    /// A worker's next job; sleeps while there is none. `None` when the queue was closed.
+    /// A worker's next job; blocks while there is none. `None` when the queue was closed.
     pub(super) fn next(&self) -> Option<J> {
         let mut books = self.books();
         loop {
@@ -110,7 +110,7 @@ impl<J, O> Queue<J, O> {
         }
     }
 
-    /// Hands in what became of a job that [`Queue::next`] gave.
+    /// Hands in the outcome of a job from [`Queue::next`].
     pub(super) fn hand_in(&self, outcome: O) {
         let mut books = self.books();
         books.running -= 1;
@@ -120,7 +120,7 @@ impl<J, O> Queue<J, O> {
         self.news.notify_one();
     }
 
-    /// Wakes all workers and sends them home. Jobs that wait are dropped.
+    /// Makes all workers return. Waiting jobs are dropped.
     pub(super) fn close(&self) {
         let mut books = self.books();
         books.closed = true;
@@ -156,7 +156,7 @@ mod tests {
     }
 }
 
-/// Every interleaving of a small host and its workers: `make test` runs them.
+/// All interleavings of a small host and its workers; `make test` runs them.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
@@ -177,7 +177,7 @@ mod model {
     }
 
     #[test]
-    fn every_job_comes_back_once_whatever_the_order() {
+    fn every_job_comes_back_once_in_any_order() {
         loom::model(|| {
             let queue = Arc::new(Queue::new());
             let workers = workers(&queue, 2);
@@ -215,7 +215,7 @@ mod model {
     }
 
     #[test]
-    fn closing_sends_sleeping_and_busy_workers_home() {
+    fn closing_ends_sleeping_and_busy_workers() {
         loom::model(|| {
             let queue = Arc::new(Queue::new());
             let workers = workers(&queue, 2);

@@ -1,8 +1,8 @@
-//! Getting released tokens back: ahead of need by the workers, and in time by the host.
+//! Restoring: released tokens are decoded, by workers ahead of need or by the host's thread, and written back.
 
-use super::block::{Block, State};
-use super::codec::Shape;
-use super::crew::Job;
+use super::block::{Block, BlockState};
+use super::codec::BlockShape;
+use super::crew::{DecodeJob, Job};
 use super::decoded::Hit;
 use super::kv::Kv;
 use super::queue::Urgency;
@@ -12,23 +12,33 @@ use crate::status::Result;
 use crate::sys::{memory, pages};
 use std::time::Instant;
 
-/// Taking memory for shorter runs ahead costs more than the faults that it saves.
+/// The least bytes of a run whose pages are taken ahead; for shorter runs that costs more than the page faults.
 const LEAST_RUN: usize = 16 << 10;
 
+/// The result of [`Store::restore`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Blocks written back.
+    pub blocks: u64,
+    /// Raw bytes written.
+    pub bytes: u64,
+}
+
 impl Store {
-    /// Asks the workers to decode the layer's released blocks before [`Store::restore`] needs them. Does nothing without
-    /// workers or without memory.
+    /// Queues the layer's released blocks for decoding, ahead of [`Store::restore`]. Never blocks. Does nothing without
+    /// workers, and stops where memory is refused.
     pub fn prefetch(&mut self, layer: u32) {
         self.collect();
         let Ok(at) = self.layer_at(layer) else { return };
         let (Some(crew), entry) = (&self.crew, &mut self.layers[at]) else { return };
         for block in entry.blocks_mut() {
-            let Some(blob) = block.blob.as_ref().filter(|_| block.state == State::Released && !block.decoding) else {
+            let Some(blob) = block.blob.as_ref().filter(|_| block.state == BlockState::Released && !block.decoding)
+            else {
                 continue;
             };
             if !self.decoded.contains(block.shape.ticket) {
-                let job = Job::Decode { layer, shape: block.shape, blob: blob.clone(), into: self.spares.pop() };
-                if crew.queue().push(job, Urgency::Soon).is_err() {
+                let job = DecodeJob { layer, shape: block.shape, blob: blob.clone(), into: self.spares.pop() };
+                if crew.queue().push(Job::Decode(job), Urgency::Soon).is_err() {
                     return;
                 }
                 block.decoding = true;
@@ -36,34 +46,34 @@ impl Store {
         }
     }
 
-    /// Gives back the memory that is kept for the next prefetch.
+    /// Frees the memory that is kept for the next prefetch.
     pub fn drop_spares(&mut self) {
         self.spares.clear();
     }
 
-    /// Writes every released token of the layer back, bit for bit; returns the bytes written. Blocks that were prefetched
-    /// are only copied, the others decoded here, beside the workers. On an error the block that caused it is still
-    /// released and its blob is kept; blocks restored before it are resident.
-    pub fn restore(&mut self, layer: u32, mut cache: Cache<'_>) -> Result<u64> {
+    /// Writes every released token of the layer back, bit for bit. Prefetched blocks are copied, the others decoded here,
+    /// beside the workers; blocks only for a block that a worker is decoding. On an error the block that caused it stays
+    /// released and keeps its blob; blocks restored before it are resident.
+    /// STALE: if a block does not fit the layout. CORRUPT: if a blob does not decode to the submitted bytes.
+    pub fn restore(&mut self, layer: u32, mut cache: Cache<'_>) -> Result<Restored> {
         self.collect();
-        let Some(entry) = self.layer(layer) else { return Ok(0) };
+        let Some(entry) = self.layer(layer) else { return Ok(Restored::default()) };
         let mut released = entry.blocks().iter().filter(|b| b.is_released()).peekable();
         if released.peek().is_none() {
-            return Ok(0);
+            return Ok(Restored::default());
         }
         for block in released {
             block.check_fits(layer, cache.layout)?;
         }
         self.take_memory(layer, &mut cache)?;
         self.decoded.next_pass();
-        let mut restored = 0;
-        let result = self.restore_blocks(layer, &mut cache, &mut restored);
-        // Blocks of which an edit had left a part stand for no range of the cache any more.
-        self.retain(layer, |block| block.state != State::Resident || block.is_whole());
-        result.map(|()| restored)
+        let restored = self.restore_blocks(layer, &mut cache);
+        // A block of which an edit has left a part is no range of the cache any more.
+        self.retain(layer, |block| block.state != BlockState::Resident || block.is_whole());
+        restored
     }
 
-    /// Takes the memory of the layer's released tokens: one call for a run costs less than a fault for each of its pages.
+    /// Takes the pages of the layer's released tokens: one call for a run costs less than a fault for each page.
     fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
         let Some(entry) = self.layer(layer) else { return Ok(()) };
         for range in entry.runs(cache.layout, Block::is_released)? {
@@ -76,18 +86,20 @@ impl Store {
         Ok(())
     }
 
-    fn restore_blocks(&mut self, layer: u32, cache: &mut Cache<'_>, restored: &mut u64) -> Result<()> {
-        // Blocks before it are back or with a worker.
+    /// Restores blocks that are decoded, then blocks that no worker has; by then more are decoded.
+    fn restore_blocks(&mut self, layer: u32, cache: &mut Cache<'_>) -> Result<Restored> {
+        let mut restored = Restored::default();
+        // Blocks before it are resident or with a worker.
         let mut from = 0;
-        // Blocks that are decoded, then those that no worker has; by then more are decoded.
         while let Some(at) = self.next_released(layer, &mut from) {
-            *restored += self.restore_block(layer, at, cache)?;
+            restored.bytes += self.restore_block(layer, at, cache)?;
+            restored.blocks += 1;
             self.collect();
         }
-        Ok(())
+        Ok(restored)
     }
 
-    /// The released block that is quickest to restore now: index in the layer. Waits only where a worker is at the last.
+    /// The index of the released block that is quickest to restore now. Blocks only when workers have all that are left.
     fn next_released(&mut self, layer: u32, from: &mut usize) -> Option<usize> {
         loop {
             let at = self.layer_at(layer).ok()?;
@@ -103,7 +115,7 @@ impl Store {
                 return Some(*from);
             }
             let queue = self.crew.as_ref()?.queue();
-            if let Some(Job::Decode { shape, into, .. }) = queue.take_back(|job| job.is_decode_in(layer)) {
+            if let Some(Job::Decode(DecodeJob { shape, into, .. })) = queue.take_back(|job| job.is_decode_in(layer)) {
                 keep_spare(&mut self.spares, into);
                 if let Some(at) = entry.find(shape.ticket) {
                     entry.blocks_mut()[at].decoding = false;
@@ -114,7 +126,7 @@ impl Store {
             blocks.iter().find(|b| b.is_released())?;
             queue.wait();
             self.collect();
-            // Where a worker has failed the block is free again.
+            // A block that a worker failed to decode is free again.
             *from = 0;
         }
     }
@@ -141,7 +153,7 @@ impl Store {
         let raw = rows.len();
         let bytes = scatter(block, rows, &mut self.part, cache)?;
 
-        (block.state, block.verified) = (State::Resident, true);
+        (block.state, block.verified) = (BlockState::Resident, true);
         let is_whole = block.is_whole();
         let stats = &mut entry.stats;
         match hit {
@@ -158,7 +170,7 @@ impl Store {
         if is_whole && hit == Some(Hit::Kept) {
             return Ok(bytes);
         }
-        // Without memory to keep the rows they are decoded again next time.
+        // OUT_OF_MEMORY: the rows are decoded again next time.
         let ahead = self.decoded.remove(ticket);
         if is_whole && self.decoded.has_room(layer, raw, layers) {
             let rows = match ahead {
@@ -173,14 +185,14 @@ impl Store {
     }
 }
 
-/// Keeps memory of decoded rows for the next layer, where there is room to note it.
+/// Keeps memory of decoded rows for the next layer; drops it where memory for the list is refused.
 fn keep_spare(spares: &mut Vec<Kv>, rows: Option<Kv>) {
     if let Some(rows) = rows {
         let _ = memory::push(spares, rows);
     }
 }
 
-/// Writes the rows of a block's tokens to where those are now; returns the bytes.
+/// Writes the rows of a block's tokens to their present places; returns the bytes.
 fn scatter(block: &Block, rows: &Kv, part: &mut (Vec<u8>, Vec<u8>), cache: &mut Cache<'_>) -> Result<u64> {
     let mut bytes = 0;
     for segment in block.segments() {
@@ -188,7 +200,7 @@ fn scatter(block: &Block, rows: &Kv, part: &mut (Vec<u8>, Vec<u8>), cache: &mut 
         let (keys, values) = if block.is_whole() {
             (rows.key(), rows.value())
         } else {
-            let Shape { rows: shape, tokens, .. } = block.shape;
+            let BlockShape { rows: shape, tokens, .. } = block.shape;
             segment.cut(rows.key(), shape.heads, tokens, &mut part.0)?;
             segment.cut(rows.value(), shape.heads, tokens, &mut part.1)?;
             (&part.0[..], &part.1[..])

@@ -1,69 +1,69 @@
-//! What a store holds and has done.
+//! The counters of a store.
 
-use super::block::{Block, State};
+use super::block::{Block, BlockState};
 
-/// Counts. The first group is what the store holds now, the second sums over its life.
+/// Counters. The first group is the present state, the second sums since the store was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Blocks whose raw bytes are in the cache too.
+    /// Blocks whose raw bytes are in the cache, too.
     pub resident_blocks: u64,
     /// Blocks whose raw bytes are only in the store.
     pub released_blocks: u64,
-    /// Raw bytes of all tokens the blobs stand for.
+    /// Raw bytes of all tokens that have a blob.
     pub raw_bytes: u64,
     /// Bytes of all blobs.
     pub compressed_bytes: u64,
     /// Raw bytes of tokens that are only in the store.
     pub released_raw_bytes: u64,
-    /// Blocks that wait for a worker or are with one, to be encoded.
+    /// Blocks that wait for an encoding worker or are with one.
     pub queued_blocks: u64,
     /// Bytes of decoded rows beside the caches.
     pub decoded_cache_bytes: u64,
 
     /// Blocks encoded.
     pub submitted_blocks: u64,
-    /// Of them, blocks not kept because they would not shrink.
+    /// Encoded blocks that were not kept, since the blobs are not smaller.
     pub no_gain_blocks: u64,
-    /// Of them, blocks that could not be encoded, or did not pass the strict check.
+    /// Blocks whose encoding failed, or that did not pass the strict check; not in `submitted_blocks`.
     pub failed_blocks: u64,
-    /// Blocks refused because the queue was full.
+    /// Blocks refused with BUSY.
     pub busy_blocks: u64,
-    /// The most blocks that were queued at once.
+    /// Most blocks that were queued at once.
     pub queue_peak: u64,
-    /// Blocks dropped because the cache no longer matched them.
+    /// Blocks dropped since the cache no longer equals them.
     pub stale_blocks: u64,
     /// Blocks written back.
     pub restored_blocks: u64,
-    /// Of them, blocks that a prefetch had decoded.
+    /// Restored blocks that a prefetch had decoded.
     pub prefetch_hits: u64,
-    /// Of them, blocks whose decoded rows were kept from an earlier restore.
+    /// Restored blocks whose decoded rows an earlier restore kept.
     pub cache_hits: u64,
-    /// Of them, blocks decoded inside the restore.
+    /// Restored blocks decoded inside the restore.
     pub cache_misses: u64,
-    /// Bytes that went back to the system.
+    /// Bytes returned to the system.
     pub released_bytes: u64,
     /// Bytes written back to the cache.
     pub restored_bytes: u64,
-    /// Raw bytes encoded, and the time it took.
+    /// Raw bytes encoded.
     pub encoded_bytes: u64,
-    /// What they became; as they were where nothing was gained.
+    /// Bytes of the blobs of `encoded_bytes`; raw bytes where the blobs are not smaller.
     pub encoded_to_bytes: u64,
-    /// See `encoded_bytes`.
+    /// Nanoseconds of encoding.
     pub encode_ns: u64,
-    /// Raw bytes decoded, and the time it took.
+    /// Raw bytes decoded.
     pub decoded_bytes: u64,
-    /// See `decoded_bytes`.
+    /// Nanoseconds of decoding.
     pub decode_ns: u64,
 }
 
 impl Statistics {
-    /// What the store holds of a block now.
+    /// Adds the present state of a block.
     pub(super) fn add_block(&mut self, block: &Block) {
         match block.state {
-            State::Encoding => self.queued_blocks += 1,
-            State::Raw => {}
-            State::Resident => self.resident_blocks += 1,
-            State::Released => {
+            BlockState::Encoding => self.queued_blocks += 1,
+            BlockState::Raw => {}
+            BlockState::Resident => self.resident_blocks += 1,
+            BlockState::Released => {
                 self.released_blocks += 1;
                 self.released_raw_bytes += block.live_bytes() as u64;
             }
@@ -74,7 +74,7 @@ impl Statistics {
         }
     }
 
-    /// Sums, and the largest of peaks.
+    /// Adds sums, and takes the larger peak.
     pub(super) fn add(&mut self, other: &Statistics) {
         for (mine, theirs) in [
             (&mut self.resident_blocks, other.resident_blocks),

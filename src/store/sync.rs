@@ -1,5 +1,5 @@
-//! Where the queue's locks come from: the standard library; loom, when its interleavings are tried one by one; or the
-//! standard library in a form that ThreadSanitizer sees through.
+//! The locks of the queue: those of the standard library, those of loom when it explores interleavings, or those of the
+//! standard library in a form that ThreadSanitizer can follow.
 
 #[cfg(loom)]
 pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -8,12 +8,11 @@ pub(super) use seen::{Condvar, Mutex, MutexGuard};
 #[cfg(not(any(loom, tsan)))]
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// The standard library's locks with a note of each hand-over.
+/// The standard library's locks with an instrumented happens-before edge.
 ///
-/// ThreadSanitizer knows an order between threads only where it watches the operations that make it. It does not see
-/// into the standard library (which would have to be built with it), so it misses every lock that was contended and
-/// reports races that are none. Here whoever unlocks writes to an atomic and whoever locks reads it, both while holding
-/// the lock: that is the order that the lock makes, and no more.
+/// ThreadSanitizer observes only instrumented code. The standard library is not built with it, so contended locks are
+/// invisible and false races are reported. Here unlocking stores to an atomic and locking loads it, both while the lock
+/// is held: exactly the order that the lock makes.
 #[cfg(tsan)]
 mod seen {
     use std::ops::{Deref, DerefMut};
@@ -26,7 +25,7 @@ mod seen {
     }
 
     pub struct MutexGuard<'a, T> {
-        /// `None` while its condition is waited for.
+        /// `None` while a condition is waited for.
         inner: Option<sync::MutexGuard<'a, T>>,
         handed_over: &'a AtomicU8,
     }
@@ -55,7 +54,7 @@ mod seen {
 
     impl<T> Drop for MutexGuard<'_, T> {
         fn drop(&mut self) {
-            // The lock itself is given up after this.
+            // The lock itself is released after this.
             if self.inner.is_some() {
                 self.handed_over.store(0, Ordering::Release);
             }
@@ -66,13 +65,13 @@ mod seen {
         type Target = T;
 
         fn deref(&self) -> &T {
-            self.inner.as_ref().expect("nobody uses a guard that waits")
+            self.inner.as_ref().expect("a waiting guard is not used")
         }
     }
 
     impl<T> DerefMut for MutexGuard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
-            self.inner.as_mut().expect("nobody uses a guard that waits")
+            self.inner.as_mut().expect("a waiting guard is not used")
         }
     }
 
@@ -82,7 +81,7 @@ mod seen {
         }
 
         pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
-            let inner = guard.inner.take().expect("nobody uses a guard that waits");
+            let inner = guard.inner.take().expect("a waiting guard is not used");
             guard.handed_over.store(0, Ordering::Release);
             MutexGuard::of(self.0.wait(inner), guard.handed_over)
         }

@@ -126,7 +126,8 @@ pub unsafe extern "C" fn mnnkv_session_create(
         let config = unsafe { pointer::input_bytes(config_json.cast(), len, "config_json") }?;
         // SAFETY: as above.
         let out = unsafe { Out::new(out, "out") }?;
-        let made = mnnkv_session { session: Session::new(config, layers)?, lanes: Lanes::new(Session::lanes(lanes)?)? };
+        let made =
+            mnnkv_session { session: Session::new(config, b"", layers)?, lanes: Lanes::new(Session::lanes(lanes)?)? };
         out.set(Box::into_raw(memory::boxed(made)?));
         Ok(())
     })

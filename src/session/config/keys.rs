@@ -1,50 +1,51 @@
-//! Every key, declared once: its name, what it may be, and its default.
+//! The table of all keys: name, type, default and range. Parsing, messages and warnings come from it; a test compares
+//! docs/config.md with it.
 
-use super::{Basis, Mode, Ratio};
-use crate::gear::Format;
+use super::{Basis, Ratio, RuntimeMode};
+use crate::gear::{Effort, Format};
 use crate::h2o::Aggregation;
 use crate::json::Json as Value;
 use crate::status::{Result, bail};
+use crate::store::{DEFAULT_QUEUE, MOST_WORKERS};
 use crate::sys::memory;
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 
-/// Key and value as the host wrote them, in an object.
+/// Keys and values as the host wrote them.
 pub(super) type Object<'a> = Value<'a>;
 
-/// What a key may be, and its default.
-pub(super) trait Kind {
-    /// What the session gets.
-    type Value;
+/// The type, default and range of a key.
+pub(super) trait KeyType {
+    /// A parsed value.
+    type Parsed;
 
-    /// What the key is when the host does not give it.
-    fn default(&self) -> Self::Value;
+    fn default(&self) -> Self::Parsed;
 
-    /// The value in `given`, or nothing when its type or range is wrong.
-    fn accept(&self, given: &Value) -> Result<Option<Self::Value>>;
+    /// Parses `given`; `None` when its type or range is wrong.
+    fn accept(&self, given: &Value) -> Result<Option<Self::Parsed>>;
 
-    /// The values that are accepted, to go before "expected".
+    /// The accepted values, for messages: "... expected".
     fn allowed(&self) -> impl Display;
 }
 
-/// `true` or `false`; the default.
+/// `true` or `false`. Holds the default.
 pub(super) struct Switch(pub bool);
 
-/// A whole number; the default and what is allowed. `16.0` is as good as `16`.
+/// A whole number; `16.0` is 16. Holds the default and the range.
 pub(super) struct Whole<T>(pub T, pub RangeInclusive<T>);
 
-/// A number; the default and what is allowed.
-pub(super) struct Real(pub f32, pub RangeInclusive<f32>);
+/// A number. Holds the default and the range.
+pub(super) struct Decimal(pub f32, pub RangeInclusive<f32>);
 
-/// One of some names; the first is the default.
-pub(super) struct Choice<T: 'static>(pub &'static [(&'static str, T)]);
+/// One of several names; the first is the default.
+pub(super) struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
 
-/// A comma-separated list of names; the default.
-pub(super) struct List(pub &'static str);
+/// Names between commas. Holds the default.
+pub(super) struct Names(pub &'static str);
 
-impl Kind for Switch {
-    type Value = bool;
+impl KeyType for Switch {
+    type Parsed = bool;
 
     fn default(&self) -> bool {
         self.0
@@ -59,8 +60,8 @@ impl Kind for Switch {
     }
 }
 
-impl<T: Copy + PartialOrd + TryFrom<i128> + Display> Kind for Whole<T> {
-    type Value = T;
+impl<T: Copy + PartialOrd + TryFrom<i128> + Display> KeyType for Whole<T> {
+    type Parsed = T;
 
     fn default(&self) -> T {
         self.0
@@ -76,8 +77,8 @@ impl<T: Copy + PartialOrd + TryFrom<i128> + Display> Kind for Whole<T> {
     }
 }
 
-impl Kind for Real {
-    type Value = f32;
+impl KeyType for Decimal {
+    type Parsed = f32;
 
     fn default(&self) -> f32 {
         self.0
@@ -92,8 +93,8 @@ impl Kind for Real {
     }
 }
 
-impl<T: Copy> Kind for Choice<T> {
-    type Value = T;
+impl<T: Copy> KeyType for OneOf<T> {
+    type Parsed = T;
 
     fn default(&self) -> T {
         self.0[0].1
@@ -112,8 +113,8 @@ impl<T: Copy> Kind for Choice<T> {
     }
 }
 
-impl Kind for List {
-    type Value = Cow<'static, str>;
+impl KeyType for Names {
+    type Parsed = Cow<'static, str>;
 
     fn default(&self) -> Cow<'static, str> {
         Cow::Borrowed(self.0)
@@ -128,7 +129,7 @@ impl Kind for List {
     }
 }
 
-/// A part of a message that is written where it stands.
+/// A part of a message, formatted in place.
 fn display(write: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result) -> impl Display {
     struct Written<F>(F);
     impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> Display for Written<F> {
@@ -139,15 +140,15 @@ fn display(write: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result) -> impl Displ
     Written(write)
 }
 
-fn read<K: Kind>(kind: K, name: &str, given: &Object) -> Result<K::Value> {
-    let Some(value) = given.get(name) else { return Ok(kind.default()) };
+fn read<K: KeyType>(kind: K, name: &str, given: &Object, defaults: &Object) -> Result<K::Parsed> {
+    let Some(value) = given.get(name).or_else(|| defaults.get(name)) else { return Ok(kind.default()) };
     match kind.accept(value)? {
         Some(value) => Ok(value),
         None => bail!(InvalidArgument, "{name} is {}; {} expected", describe(value), kind.allowed()),
     }
 }
 
-/// A value for a message: short, and without control characters.
+/// A value for messages: short, and without control characters.
 pub(super) fn describe(value: &Value) -> impl Display {
     display(move |f| match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => write!(f, "{value}"),
@@ -157,7 +158,7 @@ pub(super) fn describe(value: &Value) -> impl Display {
     })
 }
 
-/// The beginning of a host's text for a message, without control characters.
+/// The first 60 characters of a text, for messages, without control characters.
 pub(super) fn shorten(text: &str) -> impl Display {
     const CHARS: usize = 60;
     let end = text.char_indices().nth(CHARS).map_or(text.len(), |(at, _)| at);
@@ -165,7 +166,7 @@ pub(super) fn shorten(text: &str) -> impl Display {
     display(move |f| write!(f, "{}{more}", text[..end].escape_debug()))
 }
 
-/// Which layers a scope names.
+/// The layers of a scope.
 #[derive(Clone, Copy)]
 pub(super) struct Scope {
     pub front: bool,
@@ -174,28 +175,29 @@ pub(super) struct Scope {
 
 macro_rules! keys {
     ($($key:ident: $kind:ident $(<$of:ty>)? ($($declared:tt)*);)*) => {
-        /// Every key's value: the host's, or the default.
+        /// The value of every key.
         pub(super) struct Values {
-            $(pub $key: <$kind $(<$of>)? as Kind>::Value,)*
+            $(pub $key: <$kind $(<$of>)? as KeyType>::Parsed,)*
         }
 
         impl Values {
-            /// Checks every known key of `given`; others are not looked at.
-            pub fn read(given: &Object) -> Result<Self> {
-                Ok(Values { $($key: read($kind $(::<$of>)? ($($declared)*), stringify!($key), given)?,)* })
+            /// Reads every key from `given`, where it is absent from `defaults`, else from the table. Other keys are
+            /// ignored.
+            pub fn read(given: &Object, defaults: &Object) -> Result<Self> {
+                Ok(Values { $($key: read($kind $(::<$of>)? ($($declared)*), stringify!($key), given, defaults)?,)* })
             }
         }
 
         /// The name of every key.
         pub(super) const NAMES: &[&str] = &[$(stringify!($key)),*];
 
-        /// Each key's name, for messages.
+        /// The name of each key, for messages.
         #[allow(non_upper_case_globals, dead_code)]
         pub(super) mod name {
             $(pub const $key: &str = stringify!($key);)*
         }
 
-        /// Shows every declaration, in order.
+        /// Calls `see` with every declaration, in order.
         #[cfg(test)]
         pub(super) fn each(mut see: impl FnMut(&'static str, &dyn super::tests::Declared)) {
             $(see(stringify!($key), &$kind $(::<$of>)? ($($declared)*));)*
@@ -203,11 +205,11 @@ macro_rules! keys {
     };
 }
 
-/// Counts of tokens cross the C ABI as i32.
+/// Most tokens: counts cross the C ABI as i32.
 const TOKENS: u32 = i32::MAX as u32;
-/// More layers than any model has.
+/// The highest layer number, beyond any model.
 const LAYERS: u32 = 65_535;
-/// One TiB; more is a typo.
+/// Most bytes: one TiB.
 const BYTES: u64 = 1 << 40;
 
 keys! {
@@ -217,46 +219,50 @@ keys! {
     kv_h2o_block_tokens: Whole<u32>(64, 1..=65_536);
     kv_h2o_sink_tokens: Whole<u32>(32, 0..=TOKENS);
     kv_h2o_recent_tokens: Whole<u32>(256, 0..=TOKENS);
-    kv_h2o_target_mode: Choice<fn(f32, f32) -> Ratio>(&[
+    kv_h2o_target_mode: OneOf<fn(f32, f32) -> Ratio>(&[
         ("adaptive", |_, lossy| Ratio::Lossy(lossy)),
         ("static", |keep, _| Ratio::Keep(keep)),
     ]);
-    kv_h2o_target_keep_ratio: Real(0.5, 0.0..=1.0);
-    kv_h2o_target_lossy_ratio: Real(3.5, 1.0..=1e6);
-    kv_h2o_target_basis: Choice<Basis>(&[("logical", Basis::Logical), ("physical", Basis::Physical)]);
+    kv_h2o_target_keep_ratio: Decimal(0.5, 0.0..=1.0);
+    kv_h2o_target_lossy_ratio: Decimal(3.5, 1.0..=1e6);
+    kv_h2o_target_basis: OneOf<Basis>(&[("logical", Basis::Logical), ("physical", Basis::Physical)]);
     kv_h2o_max_tokens: Whole<u32>(0, 0..=TOKENS);
     kv_h2o_trigger_min_tokens: Whole<u32>(512, 0..=TOKENS);
     kv_h2o_update_interval: Whole<u32>(16, 1..=TOKENS);
-    kv_h2o_aggregation: Choice<fn(f32) -> Aggregation>(&[
+    kv_h2o_aggregation: OneOf<fn(f32) -> Aggregation>(&[
         ("ema", |alpha| Aggregation::Ema { alpha }),
         ("sum", |_| Aggregation::Sum),
         ("norm_sum", |_| Aggregation::NormSum),
     ]);
-    kv_h2o_ema_alpha: Real(0.9, 0.0..=1.0);
+    kv_h2o_ema_alpha: Decimal(0.9, 0.0..=1.0);
     kv_h2o_prefill_queries: Whole<i32>(0, -1..=i32::MAX);
     kv_h2o_evict_unscored: Switch(false);
     kv_h2o_log_stats: Switch(false);
 
     kv_lossless_enable: Switch(false);
     kv_lossless_runtime_enable: Switch(false);
-    kv_lossless_scope: Choice<Scope>(&[
+    kv_lossless_scope: OneOf<Scope>(&[
         ("front_n", Scope { front: true, kept: false }),
         ("h2o_kept", Scope { front: false, kept: true }),
         ("front_n_and_h2o_kept", Scope { front: true, kept: true }),
         ("none", Scope { front: false, kept: false }),
     ]);
     kv_lossless_front_n: Whole<u32>(2, 0..=LAYERS);
-    kv_lossless_codec: Choice<bool>(&[("gear_delta", true), ("none", false)]);
-    kv_lossless_codec_runtime: Choice<Format>(&[
+    kv_lossless_codec: OneOf<bool>(&[("gear_delta", true), ("none", false)]);
+    kv_lossless_codec_runtime: OneOf<Format>(&[
         ("fp16_gear_predictive_v3", Format::V1),
         ("gear_delta", Format::V1),
         ("gear_v1", Format::V1),
         ("gear_v2", Format::V2),
     ]);
-    kv_lossless_predictors_k: List("raw,delta_seq,xor_seq,pair_delta");
-    kv_lossless_predictors_v: List("raw,delta_seq,xor_seq");
-    kv_lossless_effort: Whole<i32>(0, 0..=9);
-    kv_lossless_runtime_mode: Choice<Mode>(&[("probe", Mode::Probe), ("full", Mode::Full), ("store", Mode::Store)]);
+    kv_lossless_predictors_k: Names("raw,delta_seq,xor_seq,pair_delta");
+    kv_lossless_predictors_v: Names("raw,delta_seq,xor_seq");
+    kv_lossless_effort: Whole<i32>(0, 0..=Effort::MAX.get().into());
+    kv_lossless_runtime_mode: OneOf<RuntimeMode>(&[
+        ("probe", RuntimeMode::Probe),
+        ("full", RuntimeMode::Full),
+        ("store", RuntimeMode::Store),
+    ]);
     kv_lossless_block_tokens: Whole<u32>(128, 1..=65_536);
     kv_lossless_hot_sink_tokens: Whole<u32>(16, 0..=TOKENS);
     kv_lossless_hot_recent_tokens: Whole<u32>(256, 0..=TOKENS);
@@ -266,8 +272,8 @@ keys! {
     kv_lossless_store_disable_front: Switch(false);
     kv_lossless_store_bootstrap_tokens: Whole<u32>(32, 0..=TOKENS);
     kv_lossless_store_grouped_step_tokens: Whole<u32>(256, 1..=TOKENS);
-    kv_lossless_async_threads: Whole<u32>(1, 0..=64);
-    kv_lossless_max_queue: Whole<u32>(256, 1..=65_536);
+    kv_lossless_async_threads: Whole<u32>(1, 0..=MOST_WORKERS);
+    kv_lossless_max_queue: Whole<u32>(DEFAULT_QUEUE, 1..=65_536);
     kv_lossless_decode_cache_blocks: Whole<u32>(64, 0..=65_536);
     kv_lossless_decode_cache_bytes: Whole<u64>(0, 0..=BYTES);
     kv_lossless_pending_bytes: Whole<u64>(0, 0..=BYTES);

@@ -1,6 +1,6 @@
 //! Worked examples of every rule, the manual against the declarations, and junk.
 
-use super::keys::{Choice, Kind, List, NAMES, Real, Switch, Whole, each};
+use super::keys::{Decimal, KeyType, NAMES, Names, OneOf, Switch, Whole, each};
 use super::*;
 use crate::status::{Error, Status};
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ impl<T: Copy + PartialOrd + TryFrom<i128> + Into<i128> + std::fmt::Display> Decl
     }
 }
 
-impl Declared for Real {
+impl Declared for Decimal {
     fn row(&self) -> [String; 3] {
         ["real".into(), self.0.to_string(), format!("{} to {}", self.1.start(), self.1.end())]
     }
@@ -63,7 +63,7 @@ impl Declared for Real {
     }
 }
 
-impl<T: Copy> Declared for Choice<T> {
+impl<T: Copy> Declared for OneOf<T> {
     fn row(&self) -> [String; 3] {
         ["name".into(), format!("{:?}", self.0[0].0), self.allowed().to_string()]
     }
@@ -78,7 +78,7 @@ impl<T: Copy> Declared for Choice<T> {
     }
 }
 
-impl Declared for List {
+impl Declared for Names {
     fn row(&self) -> [String; 3] {
         ["list".into(), format!("{:?}", self.0), "names".into()]
     }
@@ -95,7 +95,7 @@ impl Declared for List {
 const LAYERS: u32 = 32;
 
 fn parse(config: Value) -> Result<(Config, Vec<String>)> {
-    Config::parse(config.to_string().as_bytes(), LAYERS)
+    Config::parse(config.to_string().as_bytes(), b"", LAYERS)
 }
 
 /// Drops what is said of every config that leaves the trigger and the mode as they are.
@@ -121,7 +121,7 @@ fn warned(config: Value) -> (Config, String) {
 }
 
 fn refused(json: &[u8]) -> Error {
-    let error = Config::parse(json, LAYERS).unwrap_err();
+    let error = Config::parse(json, b"", LAYERS).unwrap_err();
     assert_eq!(error.status(), Status::InvalidArgument);
     assert!(error.message().len() < 400, "{error}");
     error
@@ -135,16 +135,16 @@ fn on(mut config: Value) -> Value {
     config
 }
 
-fn h2o(config: Value) -> H2o {
-    clean(on(config)).h2o.unwrap()
+fn h2o(config: Value) -> EvictionRules {
+    clean(on(config)).eviction.unwrap()
 }
 
 /// Whatever the warnings.
-fn warned_h2o(config: Value) -> H2o {
-    parse(on(config)).unwrap().0.h2o.unwrap()
+fn warned_h2o(config: Value) -> EvictionRules {
+    parse(on(config)).unwrap().0.eviction.unwrap()
 }
 
-fn lossless(config: Value) -> Lossless {
+fn lossless(config: Value) -> LosslessRules {
     clean(on(config)).lossless.unwrap()
 }
 
@@ -207,8 +207,8 @@ fn errors_say_what_was_given_and_what_is_allowed() {
             r#"{"kv_lossless_predictors_k": 1}"#,
             "kv_lossless_predictors_k is 1; a string of names between commas expected",
         ),
-        ("[1]", "the config is an array of 1; a JSON object expected"),
-        ("null", "the config is null; a JSON object expected"),
+        ("[1]", "config_json is an array of 1; a JSON object expected"),
+        ("null", "config_json is null; a JSON object expected"),
     ] {
         assert_eq!(refused(config.as_bytes()).message(), message);
     }
@@ -226,13 +226,13 @@ fn text_that_is_no_json_is_refused_with_its_place() {
     assert!(broken.message().contains("not JSON") && broken.message().contains("line 2 column 19"), "{broken}");
     assert!(refused(b" ").message().contains("line 1 column 1"));
     assert!(refused(b"{} x").message().contains("line 1 column 4"));
-    assert_eq!(refused(b"{\"a\":\"\xff\"}").message(), "the config is not UTF-8: byte 6 begins no character");
+    assert_eq!(refused(b"{\"a\":\"\xff\"}").message(), "config_json is not UTF-8: byte 6 begins no character");
     refused(b"{\"kv_h2o_ema_alpha\": NaN}");
 }
 
 #[test]
 fn a_byte_order_mark_before_the_text_is_no_matter() {
-    let (marked, warnings) = Config::parse("\u{feff}{\"kv_h2o_enable\": true}".as_bytes(), LAYERS).unwrap();
+    let (marked, warnings) = Config::parse("\u{feff}{\"kv_h2o_enable\": true}".as_bytes(), b"", LAYERS).unwrap();
     assert_eq!((marked, without_outlook(warnings)), (clean(json!({"kv_h2o_enable": true})), Vec::new()));
     refused("\u{feff}\u{feff}{}".as_bytes());
     refused("{}\u{feff}".as_bytes());
@@ -241,9 +241,9 @@ fn a_byte_order_mark_before_the_text_is_no_matter() {
 
 #[test]
 fn nothing_given_is_everything_off() {
-    let off = Config { h2o: None, lossless: None };
-    assert_eq!(Config::parse(b"", LAYERS).unwrap(), (off.clone(), Vec::new()));
-    assert_eq!(Config::parse(b"", 0).unwrap(), (off.clone(), Vec::new()));
+    let off = Config { eviction: None, lossless: None };
+    assert_eq!(Config::parse(b"", b"", LAYERS).unwrap(), (off.clone(), Vec::new()));
+    assert_eq!(Config::parse(b"", b"", 0).unwrap(), (off.clone(), Vec::new()));
     assert_eq!(clean(json!({})), off);
     assert_eq!(clean(json!({"kv_h2o_enable": false, "kv_h2o_sink_tokens": 4})), off);
 }
@@ -251,7 +251,7 @@ fn nothing_given_is_everything_off() {
 #[test]
 fn the_defaults_when_switched_on() {
     let config = clean(on(json!({})));
-    let h2o = H2o {
+    let h2o = EvictionRules {
         first_layer: 2,
         end_layer: LAYERS,
         block_tokens: 64,
@@ -267,10 +267,10 @@ fn the_defaults_when_switched_on() {
         evict_unscored: false,
         log_stats: false,
     };
-    let lossless = Lossless {
+    let lossless = LosslessRules {
         front_layers: 2,
         kept_layers: false,
-        mode: Mode::Probe,
+        mode: RuntimeMode::Probe,
         block_tokens: 128,
         hot_sink_tokens: 16,
         hot_recent_tokens: 256,
@@ -291,7 +291,7 @@ fn the_defaults_when_switched_on() {
         pending_bytes: 0,
         strict_roundtrip: false,
     };
-    assert_eq!(config, Config { h2o: Some(h2o), lossless: Some(lossless) });
+    assert_eq!(config, Config { eviction: Some(h2o), lossless: Some(lossless) });
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn every_key_reaches_its_field() {
     })))
     .unwrap();
     assert_eq!(warnings.len(), 2, "a ratio and a weight are not used: {warnings:?}");
-    let h2o = H2o {
+    let h2o = EvictionRules {
         first_layer: 3,
         end_layer: 31,
         block_tokens: 32,
@@ -332,10 +332,10 @@ fn every_key_reaches_its_field() {
         evict_unscored: true,
         log_stats: true,
     };
-    let lossless = Lossless {
+    let lossless = LosslessRules {
         front_layers: 3,
         kept_layers: true,
-        mode: Mode::Store,
+        mode: RuntimeMode::Store,
         block_tokens: 256,
         hot_sink_tokens: 17,
         hot_recent_tokens: 300,
@@ -356,14 +356,14 @@ fn every_key_reaches_its_field() {
         pending_bytes: 1 << 34,
         strict_roundtrip: true,
     };
-    assert_eq!(config, Config { h2o: Some(h2o), lossless: Some(lossless) });
+    assert_eq!(config, Config { eviction: Some(h2o), lossless: Some(lossless) });
 }
 
 #[test]
 fn whole_numbers_may_have_an_empty_fraction() {
     let parsed = |number: &str| {
         let text = format!("{{\"kv_h2o_enable\": true, \"kv_h2o_sink_tokens\": {number}}}");
-        Config::parse(text.as_bytes(), LAYERS).unwrap().0.h2o.unwrap().sink_tokens
+        Config::parse(text.as_bytes(), b"", LAYERS).unwrap().0.eviction.unwrap().sink_tokens
     };
     for (text, number) in [("16.0", 16), ("1.6e1", 16), ("-0", 0), ("-0.0", 0), ("2147483647.0", i32::MAX as u32)] {
         assert_eq!(parsed(text), number, "{text}");
@@ -410,7 +410,7 @@ fn names_and_what_they_stand_for() {
         assert_eq!(lossless.key_predictors, Predictors::all(format));
         assert_eq!(lossless.value_predictors, Predictors::all(format));
     }
-    for (name, mode) in [("probe", Mode::Probe), ("full", Mode::Full), ("store", Mode::Store)] {
+    for (name, mode) in [("probe", RuntimeMode::Probe), ("full", RuntimeMode::Full), ("store", RuntimeMode::Store)] {
         assert_eq!(lossless(json!({"kv_lossless_runtime_mode": name})).mode, mode);
     }
 }
@@ -449,18 +449,18 @@ fn compression_needs_both_switches() {
 #[test]
 fn layers_that_the_model_does_not_have() {
     let (config, warning) = warned(json!({"kv_h2o_enable": true, "kv_h2o_layer_start": LAYERS}));
-    let h2o = config.h2o.unwrap();
+    let h2o = config.eviction.unwrap();
     assert_eq!((h2o.first_layer, h2o.end_layer), (LAYERS, LAYERS));
     assert!(warning.contains("kv_h2o_layer_start is 32") && warning.contains("32 layers"), "{warning}");
 
     let (config, warning) = warned(json!({"kv_h2o_enable": true, "kv_h2o_layer_end": LAYERS}));
-    let h2o = config.h2o.unwrap();
+    let h2o = config.eviction.unwrap();
     assert_eq!((h2o.first_layer, h2o.end_layer), (2, LAYERS));
     assert!(warning.contains("kv_h2o_layer_end is 32"), "{warning}");
 
     clean(json!({"kv_h2o_enable": false, "kv_h2o_layer_start": 40}));
-    let (config, warnings) = Config::parse(br#"{"kv_h2o_enable": true, "kv_h2o_layer_end": 65535}"#, 0).unwrap();
-    let h2o = config.h2o.unwrap();
+    let (config, warnings) = Config::parse(br#"{"kv_h2o_enable": true, "kv_h2o_layer_end": 65535}"#, b"", 0).unwrap();
+    let h2o = config.eviction.unwrap();
     assert_eq!((h2o.first_layer, h2o.end_layer, warnings.len()), (0, 0, 2));
 }
 
@@ -647,7 +647,7 @@ fn unknown_keys_of_ours_are_warned_about() {
 #[test]
 fn of_equal_keys_the_last_counts() {
     let text = br#"{"kv_h2o_enable": true, "kv_h2o_sink_tokens": 1, "kv_h2o_sink_tokens": 7}"#;
-    assert_eq!(Config::parse(text, LAYERS).unwrap().0.h2o.unwrap().sink_tokens, 7);
+    assert_eq!(Config::parse(text, b"", LAYERS).unwrap().0.eviction.unwrap().sink_tokens, 7);
 }
 
 #[test]
@@ -664,12 +664,12 @@ fn a_config_of_a_megabyte_is_read_at_once() {
     ];
     for (text, warnings) in configs {
         let start = Instant::now();
-        let (_, given) = Config::parse(text.as_bytes(), LAYERS).unwrap();
+        let (_, given) = Config::parse(text.as_bytes(), b"", LAYERS).unwrap();
         assert!(start.elapsed() < Duration::from_secs(1), "{:?} for {}", start.elapsed(), &text[..60]);
         assert_eq!(given.len(), warnings, "{}", &text[..60]);
         assert!(given.iter().all(|warning| warning.len() < 200), "{given:?}");
     }
-    let (_, warnings) = Config::parse(format!("{{{}}}", strange.join(",")).as_bytes(), LAYERS).unwrap();
+    let (_, warnings) = Config::parse(format!("{{{}}}", strange.join(",")).as_bytes(), b"", LAYERS).unwrap();
     assert_eq!(warnings.last().unwrap(), "and 19968 more");
 }
 
@@ -703,10 +703,10 @@ fn any_config() -> impl Strategy<Value = Value> {
 
 /// What holds of every answer.
 fn check(json: &[u8], layers: u32) -> std::result::Result<(), TestCaseError> {
-    match Config::parse(json, layers) {
+    match Config::parse(json, b"", layers) {
         Ok((config, warnings)) => {
             prop_assert!(warnings.len() <= Warnings::MOST + 1);
-            if let Some(h2o) = config.h2o {
+            if let Some(h2o) = config.eviction {
                 prop_assert!(h2o.first_layer <= h2o.end_layer && h2o.end_layer <= layers);
             }
             if let Some(lossless) = config.lossless {
@@ -716,7 +716,7 @@ fn check(json: &[u8], layers: u32) -> std::result::Result<(), TestCaseError> {
         Err(error) => {
             prop_assert_eq!(error.status(), Status::InvalidArgument);
             let named = NAMES.iter().any(|name| error.message().contains(name));
-            prop_assert!(named || error.message().starts_with("the config is "), "{}", error);
+            prop_assert!(named || error.message().starts_with("config_json is "), "{}", error);
         }
     }
     Ok(())

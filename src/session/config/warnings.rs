@@ -1,25 +1,25 @@
-//! What the host should hear about a config that is used all the same.
+//! Warnings about a config that is no error.
 
 use super::keys::{NAMES, Values, name, shorten};
-use super::{H2o, Mode, Ratio};
+use super::{EvictionRules, Ratio, RuntimeMode};
 use crate::gear::Format;
 use crate::h2o::Aggregation;
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt;
 
-/// Whether the host gave a key.
+/// Whether the config or its defaults have a key.
 type Has<'a> = &'a dyn Fn(&str) -> bool;
 
-/// Keys that have no effect while something else is as it is.
+/// Keys without effect because of other keys.
 struct Idle {
     keys: fn(&str) -> bool,
     idle: fn(&Values, Has<'_>) -> bool,
-    /// What must be so for the keys to count.
+    /// The condition under which the keys have an effect.
     needs: &'static str,
 }
 
-/// An explicit `false` says that all others are to wait; a missing switch is a mistake.
+/// A missing switch is a mistake; an explicit `false` is none.
 const IDLE: &[Idle] = &[
     Idle {
         keys: |key| key.starts_with(H2O) && key != name::kv_h2o_enable,
@@ -50,7 +50,9 @@ const IDLE: &[Idle] = &[
         keys: |key| key == name::kv_lossless_store_disable_front,
         idle: |values, _| {
             let Values { kv_lossless_enable, kv_lossless_store_disable_front, .. } = *values;
-            kv_lossless_enable && kv_lossless_store_disable_front && values.kv_lossless_runtime_mode != Mode::Store
+            kv_lossless_enable
+                && kv_lossless_store_disable_front
+                && values.kv_lossless_runtime_mode != RuntimeMode::Store
         },
         needs: "kv_lossless_runtime_mode must be \"store\"",
     },
@@ -82,7 +84,7 @@ fn is_adaptive(values: &Values) -> bool {
     matches!((values.kv_h2o_target_mode)(0.5, 2.0), Ratio::Lossy(_))
 }
 
-/// Warnings, at most [`Warnings::MOST`] of them; further ones are only counted.
+/// Warnings, at most [`Warnings::MOST`]; further ones are counted.
 #[derive(Default)]
 pub(super) struct Warnings {
     texts: Vec<String>,
@@ -92,7 +94,7 @@ pub(super) struct Warnings {
 impl Warnings {
     pub const MOST: usize = 32;
 
-    /// Adds a warning. The text is only made when there is room: a config may be wrong in very many ways.
+    /// Adds a warning. Its text is formatted only while there is room.
     pub fn push(&mut self, text: fmt::Arguments<'_>) -> Result<()> {
         if self.texts.len() < Self::MOST {
             let text = memory::format(text)?;
@@ -103,10 +105,10 @@ impl Warnings {
         }
     }
 
-    /// One warning for all keys that have no effect for the same reason.
-    pub fn idle_keys(&mut self, values: &Values, has: Has<'_>) -> Result<()> {
+    /// Warns about keys of the config without effect: once for all keys with the same reason.
+    pub fn idle_keys(&mut self, values: &Values, given: &[&str], has: Has<'_>) -> Result<()> {
         for rule in IDLE.iter().filter(|rule| (rule.idle)(values, has)) {
-            let keys = || NAMES.iter().filter(|key| (rule.keys)(key) && has(key));
+            let keys = || NAMES.iter().filter(|key| (rule.keys)(key) && given.contains(key));
             let Some(first) = keys().next() else { continue };
             match keys().count() - 1 {
                 0 => self.push(format_args!("{first} has no effect: {}", rule.needs))?,
@@ -116,23 +118,23 @@ impl Warnings {
         Ok(())
     }
 
-    /// When tokens will go first, where that is not what the trigger says.
-    pub fn outlook(&mut self, h2o: &H2o) -> Result<()> {
-        let (trigger, key) = (h2o.trigger_min_tokens, name::kv_h2o_trigger_min_tokens);
-        let protected = h2o.sink_tokens.saturating_add(h2o.recent_tokens);
-        match h2o.first_eviction() {
-            _ if h2o.first_layer >= h2o.end_layer => Ok(()),
+    /// Warns where the first eviction comes later than the trigger, or never.
+    pub fn outlook(&mut self, rules: &EvictionRules) -> Result<()> {
+        let (trigger, key) = (rules.trigger_min_tokens, name::kv_h2o_trigger_min_tokens);
+        let protected = rules.sink_tokens.saturating_add(rules.recent_tokens);
+        match rules.first_eviction() {
+            _ if rules.first_layer >= rules.end_layer => Ok(()),
             None => self.push(format_args!(
                 "no token is ever evicted: {} must be {}, or kv_h2o_max_tokens above 0",
-                if matches!(h2o.ratio, Ratio::Keep(_)) {
+                if matches!(rules.ratio, Ratio::Keep(_)) {
                     name::kv_h2o_target_keep_ratio
                 } else {
                     name::kv_h2o_target_lossy_ratio
                 },
-                if matches!(h2o.ratio, Ratio::Keep(_)) { "below 1" } else { "above 1" }
+                if matches!(rules.ratio, Ratio::Keep(_)) { "below 1" } else { "above 1" }
             )),
-            // Up to a block later is what whole blocks bring along.
-            Some(first) if trigger < protected || first > trigger.saturating_add(h2o.block_tokens) => {
+            // Whole blocks may delay it by up to a block.
+            Some(first) if trigger < protected || first > trigger.saturating_add(rules.block_tokens) => {
                 self.push(format_args!(
                     "{key} is {trigger} and the first eviction can come at {first} tokens: below, the protected ones \
                      (sink, recent) are all that the ratio keeps; {key} counts from {first} on"
@@ -142,22 +144,22 @@ impl Warnings {
         }
     }
 
-    /// One warning for each key of ours that this version does not know.
-    pub fn unknown_keys(&mut self, given: &[&str]) -> Result<()> {
+    /// Warns about each key with our prefixes that this version does not have; `place` goes before the key.
+    pub fn unknown_keys(&mut self, given: &[&str], place: &str) -> Result<()> {
         let ours = |key: &&&str| key.starts_with(H2O) || key.starts_with(LOSSLESS);
         for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key)) {
             match similar(key) {
                 Some(name) => {
                     let key = shorten(key);
-                    self.push(format_args!("{key} is not a key of this version; did you mean {name}?"))?;
+                    self.push(format_args!("{place}{key} is not a key of this version; did you mean {name}?"))?;
                 }
-                None => self.push(format_args!("{} is not a key of this version", shorten(key)))?,
+                None => self.push(format_args!("{place}{} is not a key of this version", shorten(key)))?,
             }
         }
         Ok(())
     }
 
-    /// The texts, the last one saying how many were left out.
+    /// The texts; the last one has the number of those that were left out.
     pub fn into_texts(mut self) -> Result<Vec<String>> {
         if self.more > 0 {
             let text = memory::format(format_args!("and {} more", self.more))?;
@@ -167,10 +169,10 @@ impl Warnings {
     }
 }
 
-/// The known key that is fewest edits away from `key`, when that is near enough to be meant.
+/// The known key with the least edit distance to `key`; `None` beyond 3 edits.
 fn similar(key: &str) -> Option<&'static str> {
     const NEAR: usize = 3;
-    // The difference in length is the least distance; it also keeps a very long key from costing anything.
+    // The difference in length is a lower bound of the distance, and makes long keys cheap.
     let near = NAMES.iter().filter(|name| name.len().abs_diff(key.len()) <= NEAR);
     near.map(|name| (distance(key.as_bytes(), name.as_bytes()), *name))
         .filter(|(distance, _)| *distance <= NEAR)
@@ -178,7 +180,7 @@ fn similar(key: &str) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-/// No key is longer.
+/// The longest key.
 const LONGEST: usize = 63;
 const _: () = {
     let mut at = 0;
@@ -188,9 +190,9 @@ const _: () = {
     }
 };
 
-/// Levenshtein's distance: bytes to insert, delete or replace. `b` is a key of ours.
+/// The Levenshtein distance in bytes. `b` must be a known key.
 fn distance(a: &[u8], b: &[u8]) -> usize {
-    // row[j] is the distance of what was read of `a` to the first j bytes of `b`, which is shorter than any key.
+    // row[j] is the distance between the read bytes of `a` and the first j bytes of `b`.
     let mut row: [usize; LONGEST + 1] = std::array::from_fn(|j| j);
     let row = &mut row[..=b.len()];
     for (i, from) in a.iter().enumerate() {

@@ -240,7 +240,7 @@ fn waits_are_told_apart_and_summed() {
     let mut chat = chat(config("store", 0));
     chat.step(0, 1500);
     for us in 1..=100 {
-        chat.session.state().unwrap().layers[0].counts.waits.record(us * 1000);
+        chat.session.state().unwrap().layers[0].lossless.as_mut().unwrap().record_wait(us * 1000);
     }
     let metrics = chat.total();
     let (p50, p95) = (metrics.h2o_host_wait_us_p50, metrics.h2o_host_wait_us_p95);

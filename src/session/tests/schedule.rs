@@ -7,7 +7,7 @@ use super::{Coverage, trace};
 use crate::common::Random;
 use crate::host::{Host, expand};
 use crate::layout::Pair;
-use crate::session::Lengths;
+use crate::session::CacheLengths;
 use crate::session::tests::shared::Session;
 use crate::status::{Result, Status};
 use crate::store::Cache;
@@ -215,7 +215,7 @@ impl Run {
         }
         let before = self.layers[layer].host.all();
         let old = self.layers[layer].host.len();
-        let evicts = self.session.state().unwrap().layers[layer].plan().is_some();
+        let evicts = self.session.state().unwrap().layers[layer].eviction.has_plan();
         let short = if evicts { "no memory to evict" } else { "no memory to restore" };
         let lazily = self.layers[layer].model.logical == 0 && self.random.once_in(2);
         self.coverage.count("begins without a cache", u64::from(lazily));
@@ -343,7 +343,7 @@ impl Run {
 
     /// Plans that the session has made for a layer.
     fn plans(&self, layer: usize) -> u64 {
-        self.session.state().unwrap().layers[layer].counts.plans
+        self.session.state().unwrap().layers[layer].eviction.counts().plans
     }
 
     fn keep(&mut self, layer: usize, pairs: &[Pair]) {
@@ -430,14 +430,14 @@ impl Run {
     }
 
     /// Everything that a session says of its layers.
-    pub(super) fn view(&self) -> Vec<(Lengths, Vec<Pair>)> {
+    pub(super) fn view(&self) -> Vec<(CacheLengths, Vec<Pair>)> {
         let layers = 0..self.settings.layers;
         layers.map(|l| (self.session.lengths(l).unwrap(), self.session.positions(l).unwrap())).collect()
     }
 
     fn check_lengths(&self, layer: usize) {
         let model = &self.layers[layer].model;
-        let lengths = Lengths { logical: model.logical, physical: model.len() as u32 };
+        let lengths = CacheLengths { logical: model.logical, physical: model.len() as u32 };
         assert_eq!(self.session.lengths(layer as u32).unwrap(), lengths);
         let room = self.layers[layer].host.layout.max_tokens();
         assert!(model.logical == 0 || self.session.state().unwrap().layers[layer].buffer_tokens == room);

@@ -14,7 +14,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(json: &[u8], layers: u32, lanes: u32) -> Result<Self> {
-        let session = session::Session::new(json, layers)?;
+        let session = session::Session::new(json, b"", layers)?;
         Ok(Session { session, lanes: session::Session::lanes(lanes)?.into_iter().map(Mutex::new).collect() })
     }
 

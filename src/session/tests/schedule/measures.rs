@@ -65,7 +65,13 @@ impl Run {
             if metrics.h2o_lossless_backpressure_skip_count.is_nan() {
                 assert_eq!(failures, model.counts.unplanned as f64, "layer {number} is not compressed");
             } else {
-                let failed = self.session.state().unwrap().store.as_ref().map_or(0, |s| s.failed_blocks(number as u32));
+                let failed = self
+                    .session
+                    .state()
+                    .unwrap()
+                    .store
+                    .as_mut()
+                    .map_or(0, |s| s.statistics(Some(number as u32)).failed_blocks);
                 self.coverage.count("no memory to encode", failed);
                 let rest = failures - (model.counts.unplanned + failed) as f64;
                 assert!(rest >= 0.0, "layer {number}: {failures} failures");

@@ -1,4 +1,4 @@
-//! Which logical token each physical one is.
+//! The logical positions of the tokens of one cache, in physical order.
 
 use crate::layout::Pair;
 use crate::status::Result;
@@ -6,11 +6,11 @@ use crate::sys::memory;
 
 /// Runs of tokens in physical order, as (first logical position, count): ascending, never touching.
 #[derive(Debug, Default)]
-pub(super) struct Positions {
+pub(super) struct PositionMap {
     runs: Vec<Pair>,
 }
 
-impl Positions {
+impl PositionMap {
     pub(super) fn runs(&self) -> &[Pair] {
         &self.runs
     }
@@ -19,71 +19,71 @@ impl Positions {
         self.runs.clear();
     }
 
-    /// `count` tokens from position `logical` on come behind the others.
+    /// Appends `count` tokens from position `logical` on.
     pub(super) fn append(&mut self, logical: u32, count: u32) -> Result<()> {
         push(&mut self.runs, [logical as i32, count as i32])
     }
 
-    /// Makes room for tokens to come behind the others.
+    /// Reserves room, so that the next [`PositionMap::append`] cannot fail.
     pub(super) fn reserve(&mut self) -> Result<()> {
         memory::reserve_amortized(&mut self.runs, 1)
     }
 
-    /// When only the tokens at these physical ranges are left; they keep their logical positions.
+    /// The map of the tokens at these physical ranges, which keep their logical positions.
     pub(super) fn evicted(&self, pairs: &[Pair]) -> Result<Self> {
         let mut runs = Vec::new();
-        overlaps(self.by_physical(), pairs.iter().map(|&[at, len]| Run { at, len, to: at }), |logical, _, len| {
+        overlaps(self.by_physical(), pairs.iter().map(|&[at, len]| Mapped { at, len, to: at }), |logical, _, len| {
             push(&mut runs, [logical, len])
         })?;
-        Ok(Positions { runs })
+        Ok(PositionMap { runs })
     }
 
-    /// Physical ranges of the tokens at these logical ones.
+    /// The physical ranges of the tokens at these logical ones.
     pub(super) fn find(&self, logical: &[Pair]) -> Result<Vec<Pair>> {
         let mut found = Vec::new();
         overlaps(self.by_logical(), closed_up(logical), |physical, _, len| push(&mut found, [physical, len]))?;
         Ok(found)
     }
 
-    /// When only these logical ranges are left, and logical positions are counted anew over them.
+    /// The map of the tokens at these logical ranges, with logical positions counted anew over the ranges.
     pub(super) fn kept(&self, logical: &[Pair]) -> Result<Self> {
         let mut runs = Vec::new();
         overlaps(self.by_logical(), closed_up(logical), |_, anew, len| push(&mut runs, [anew, len]))?;
-        Ok(Positions { runs })
+        Ok(PositionMap { runs })
     }
 
-    /// From where tokens lie to what they are.
-    fn by_physical(&self) -> impl Iterator<Item = Run> {
-        closed_up(&self.runs).map(|Run { at, len, to }| Run { at: to, len, to: at })
+    /// From physical to logical positions.
+    fn by_physical(&self) -> impl Iterator<Item = Mapped> {
+        closed_up(&self.runs).map(|Mapped { at, len, to }| Mapped { at: to, len, to: at })
     }
 
-    /// From what tokens are to where they lie.
-    fn by_logical(&self) -> impl Iterator<Item = Run> {
+    /// From logical to physical positions.
+    fn by_logical(&self) -> impl Iterator<Item = Mapped> {
         closed_up(&self.runs)
     }
 }
 
-/// `len` numbers from `at` on, and the first of as many that they stand for.
+/// `len` numbers from `at` on, mapped to as many from `to` on.
 #[derive(Clone, Copy)]
-struct Run {
+struct Mapped {
     at: i32,
     len: i32,
     to: i32,
 }
 
-/// From the numbers in ranges to their places when the ranges lie side by side.
-fn closed_up(pairs: &[Pair]) -> impl Iterator<Item = Run> {
+/// From the numbers in ranges to their places once the ranges are moved together.
+fn closed_up(pairs: &[Pair]) -> impl Iterator<Item = Mapped> {
     pairs.iter().scan(0, |before, &[at, len]| {
         let to = *before;
         *before += len;
-        Some(Run { at, len, to })
+        Some(Mapped { at, len, to })
     })
 }
 
-/// Calls `visit` with what each stretch of numbers that two ascending lists share stands for in either, and its length.
+/// Calls `visit` for each run of numbers that two ascending lists share, with its image in either and its length.
 fn overlaps(
-    left: impl Iterator<Item = Run>,
-    right: impl Iterator<Item = Run>,
+    left: impl Iterator<Item = Mapped>,
+    right: impl Iterator<Item = Mapped>,
     mut visit: impl FnMut(i32, i32, i32) -> Result<()>,
 ) -> Result<()> {
     let (mut left, mut right) = (left.peekable(), right.peekable());
@@ -101,7 +101,7 @@ fn overlaps(
     Ok(())
 }
 
-/// Adds a run, joined to the last where they touch.
+/// Adds a run; joins it to the last where they touch.
 fn push(runs: &mut Vec<Pair>, [begin, count]: Pair) -> Result<()> {
     match runs.last_mut() {
         _ if count == 0 => {}
@@ -135,7 +135,7 @@ mod tests {
         fn positions_are_those_of_a_list_with_one_entry_per_token(
             steps in prop::collection::vec((0u8..3, 0i32..20, prop::collection::vec((0i32..6, 0i32..9), 0..6)), 1..30),
         ) {
-            let mut positions = Positions::default();
+            let mut positions = PositionMap::default();
             let (mut list, mut logical) = (Vec::<i32>::new(), 0);
             for (what, count, skips) in steps {
                 match what {

@@ -1,0 +1,200 @@
+//! Lossless compression of one layer: which of its tokens are cold, and their way into the store and back.
+//!
+//! [`Lossless::restore`] brings compressed tokens back when a step begins. Cold tokens are submitted by
+//! [`Lossless::begin`] where workers encode them, otherwise by [`Lossless::end`], which also releases the tokens that are
+//! encoded by then. Errors of submitting and committing never reach the host: the tokens stay raw, and the store's
+//! `failed_blocks` and `busy_blocks` or [`LosslessCounts::failed_calls`] count them, each error once.
+
+mod bounds;
+mod zones;
+
+use super::config::{Config, LosslessRules, RuntimeMode};
+use super::metrics::WaitTimes;
+use crate::status::Result;
+use crate::store::{Cache, Encoding, Purpose, Settings, Store, Submitted, Writes};
+use crate::sys::pages;
+use std::ops::Range;
+use std::time::Instant;
+use zones::Zone;
+
+/// Counters of one layer since the session was made, besides those of the store.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LosslessCounts {
+    /// Durations of restoring, one for each begin that restored a block.
+    pub(super) waits: WaitTimes,
+    /// Their sum.
+    pub(super) wait_ns: u64,
+    /// Calls of the store that failed before a block was encoded or released.
+    pub(super) failed_calls: u64,
+}
+
+/// The compression of one layer.
+pub(super) struct Lossless {
+    number: u32,
+    rules: LosslessRules,
+    /// `None` where the layer takes no part.
+    zone: Option<Zone>,
+    /// The next layer that is stored.
+    next: Option<u32>,
+    /// Closed steps since the reset.
+    steps: u64,
+    /// Tokens were submitted since the reset.
+    submitted: bool,
+    counts: LosslessCounts,
+}
+
+/// The settings of the store of a session. The bounds in bytes follow the size of the caches.
+pub(super) fn settings(rules: &LosslessRules) -> Settings {
+    Settings {
+        encoding: Encoding {
+            format: rules.format,
+            key_predictors: rules.key_predictors,
+            value_predictors: rules.value_predictors,
+            effort: rules.effort,
+            strict_roundtrip: rules.strict_roundtrip,
+        },
+        workers: rules.workers,
+        max_queue: rules.max_queue as usize,
+        pending_bytes: 0,
+        decode_cache_bytes: 0,
+    }
+}
+
+impl Lossless {
+    /// `None` where the config compresses nothing.
+    pub(super) fn new(number: u32, config: &Config) -> Option<Self> {
+        let rules = config.lossless?;
+        Some(Lossless {
+            number,
+            rules,
+            zone: zones::zone(config, number),
+            next: zones::next(config, number),
+            steps: 0,
+            submitted: false,
+            counts: LosslessCounts::default(),
+        })
+    }
+
+    /// Whether tokens of the layer are compressed.
+    pub(super) fn takes_part(&self) -> bool {
+        self.zone.is_some()
+    }
+
+    pub(super) fn has_workers(&self) -> bool {
+        self.rules.workers > 0
+    }
+
+    pub(super) fn counts(&self) -> &LosslessCounts {
+        &self.counts
+    }
+
+    #[cfg(test)]
+    pub(super) fn record_wait(&mut self, ns: u64) {
+        self.counts.waits.record(ns);
+    }
+
+    /// Writes compressed tokens back; blocks only for a block that a worker is decoding. On an error blocks may have been
+    /// restored, and the others are still in the store.
+    pub(super) fn restore(&mut self, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
+        let start = Instant::now();
+        // Workers decode what they have not decoded ahead, beside this thread.
+        store.prefetch(self.number);
+        if store.restore(self.number, cache.reborrow())?.blocks > 0 {
+            let ns = start.elapsed().as_nanos() as u64;
+            self.counts.waits.record(ns);
+            self.counts.wait_ns += ns;
+        }
+        Ok(())
+    }
+
+    /// Queues cold tokens for the workers, then the blocks of the next layer, to be decoded ahead. A layer without tokens
+    /// may have no cache.
+    pub(super) fn begin(&mut self, store: &mut Store, cache: Option<&Cache<'_>>, len: u32) {
+        if let Some(cache) = cache.filter(|_| self.submits_at_begin()) {
+            self.submit(store, cache, len);
+        }
+        match self.next {
+            Some(next) => store.prefetch(next),
+            // Between steps no decoded rows lie beside the caches.
+            None => store.drop_spares(),
+        }
+    }
+
+    /// Encodes cold tokens where there are no workers, and releases those that are encoded. `len` and `token_bytes` are
+    /// the layer's, `raw_bytes` those of all caches.
+    pub(super) fn end(&mut self, store: &mut Store, cache: Cache<'_>, len: u32, token_bytes: usize, raw_bytes: usize) {
+        self.steps += 1;
+        let (pending, decoded) = bounds::bounds(&self.rules, raw_bytes, token_bytes);
+        store.set_bounds(pending, decoded);
+        if !self.submits_at_begin() {
+            self.submit(store, &cache, len);
+        }
+        self.commit(store, cache);
+    }
+
+    /// Releases the tokens that are encoded, after a step that failed.
+    pub(super) fn abort(&mut self, store: &mut Store, cache: Cache<'_>) {
+        self.commit(store, cache);
+    }
+
+    /// The host has written these tokens in place. OUT_OF_MEMORY: nothing has changed.
+    pub(super) fn rewritten(&self, store: &mut Store, tokens: Range<u32>) -> Result<()> {
+        store.rewritten(self.number, tokens)
+    }
+
+    /// The cache was cleared.
+    pub(super) fn reset(&mut self, store: &mut Store) {
+        (self.steps, self.submitted) = (0, false);
+        store.truncated(self.number, 0);
+    }
+
+    /// Whether cold tokens are submitted when a step begins. Then the workers encode them while the host computes the
+    /// layer, and the end of the same step releases them. Submitted at the end, blobs would lie beside their raw tokens
+    /// until the end of the next step, and with a bound on these bytes a prompt would take more steps to compress. Without
+    /// workers, and for samples, the end is as good.
+    fn submits_at_begin(&self) -> bool {
+        self.rules.mode == RuntimeMode::Store && self.has_workers()
+    }
+
+    fn purpose(&self) -> Purpose {
+        match self.rules.mode {
+            RuntimeMode::Probe => Purpose::Sample { compare: false },
+            RuntimeMode::Full => Purpose::Sample { compare: true },
+            RuntimeMode::Store => Purpose::KeepSoon,
+        }
+    }
+
+    /// Submits the cold tokens of a cache of `len` tokens, where the zone's interval is over.
+    fn submit(&mut self, store: &mut Store, cache: &Cache<'_>, len: u32) {
+        if self.zone.is_some_and(|zone| self.steps.is_multiple_of(zone.interval(&self.rules).into()))
+            && self.submit_cold(store, cache, len).is_err()
+        {
+            self.counts.failed_calls += 1;
+        }
+    }
+
+    fn submit_cold(&mut self, store: &mut Store, cache: &Cache<'_>, len: u32) -> Result<()> {
+        let layout = cache.layout;
+        let unit = layout.tokens_sharing(pages::page_size()) as u32;
+        let first = !self.submitted;
+        for (begin, count) in zones::cold_blocks(&self.rules, self.number, len, first, store, unit)? {
+            let Ok(range) = layout.range(begin, count) else { break };
+            match store.submit(self.number, layout, cache.key, cache.value, range, self.purpose())? {
+                // Counted by the store; the next step submits the tokens again.
+                Submitted::Full(_) | Submitted::Failed(_) => break,
+                _ => self.submitted = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases the tokens that are encoded.
+    fn commit(&mut self, store: &mut Store, cache: Cache<'_>) {
+        if self.rules.mode == RuntimeMode::Store && self.takes_part() {
+            let writes = if self.rules.strict_roundtrip { Writes::Possible } else { Writes::None };
+            if store.commit(self.number, cache, writes).is_err() {
+                self.counts.failed_calls += 1;
+            }
+        }
+    }
+}

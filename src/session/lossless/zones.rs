@@ -1,0 +1,106 @@
+//! Zones: which layers are compressed, and which of their tokens are cold.
+
+use crate::session::config::{Config, LosslessRules, RuntimeMode};
+use crate::status::Result;
+use crate::store::Store;
+use crate::sys::memory;
+
+/// The least tokens of a hole between blocks that is filled; smaller holes stay raw.
+const LEAST_HOLE: u32 = 32;
+/// Number of layers whose first blocks end at different tokens.
+const STAGGER: u32 = 8;
+
+/// Why a layer is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Zone {
+    /// It is one of the first layers.
+    Front,
+    /// Tokens are evicted from it; those that stay are compressed.
+    Kept,
+}
+
+impl Zone {
+    /// Steps between submissions.
+    pub(super) fn interval(self, rules: &LosslessRules) -> u32 {
+        match self {
+            Zone::Front => rules.front_sample_interval,
+            Zone::Kept => rules.kept_sample_interval,
+        }
+    }
+}
+
+/// The zone of a layer; `None` where it takes no part. Where both scopes apply the layer is a front layer. `Probe` takes
+/// one layer per scope, `Full` all front layers and a number of the others, `Store` all.
+pub(super) fn zone(config: &Config, layer: u32) -> Option<Zone> {
+    let lossless = config.lossless.as_ref()?;
+    if layer < lossless.front_layers {
+        let taken = match lossless.mode {
+            RuntimeMode::Probe => layer == 0,
+            RuntimeMode::Full => true,
+            RuntimeMode::Store => lossless.store_front,
+        };
+        return taken.then_some(Zone::Front);
+    }
+    let eviction = config.eviction.as_ref().filter(|_| lossless.kept_layers)?;
+    let first = eviction.first_layer.max(lossless.front_layers);
+    let sampled = match (lossless.mode, lossless.kept_sample_layers) {
+        (RuntimeMode::Probe, _) => 1,
+        (RuntimeMode::Full, 0) | (RuntimeMode::Store, _) => u32::MAX,
+        (RuntimeMode::Full, count) => count,
+    };
+    (first..eviction.end_layer.min(first.saturating_add(sampled))).contains(&layer).then_some(Zone::Kept)
+}
+
+/// The next stored layer, to be decoded while the host computes this one. After the last layer there is none: rows of the
+/// first layer would lie beside the caches between steps, when a host measures its memory.
+pub(super) fn next(config: &Config, layer: u32) -> Option<u32> {
+    let lossless = config.lossless.as_ref().filter(|rules| rules.mode == RuntimeMode::Store)?;
+    let end = config.eviction.as_ref().map_or(0, |rules| rules.end_layer).max(lossless.front_layers);
+    (layer + 1..end).find(|next| zone(config, *next).is_some())
+}
+
+/// The ranges of cold tokens to submit now, as (begin, count), of a cache of `len` tokens. `first`: none of the layer was
+/// submitted since its reset.
+///
+/// Cold tokens lie between the first `hot_sink_tokens` and the last `hot_recent_tokens` of the cache. They are cut into
+/// blocks from the front; the end stays raw until a block is full, and holes of evicted tokens are filled. `unit` tokens
+/// share their pages, so blocks begin and end at multiples of it where possible: pages of a part would stay in memory
+/// beside its blob.
+pub(super) fn cold_blocks(
+    rules: &LosslessRules,
+    layer: u32,
+    len: u32,
+    first: bool,
+    store: &Store,
+    unit: u32,
+) -> Result<Vec<(u32, u32)>> {
+    // Blocks shorter than two units share pages anyway, and aligned they would leave too many tokens raw.
+    let unit = if unit <= rules.block_tokens / 2 { unit } else { 1 };
+    let begin = len.min(rules.hot_sink_tokens.next_multiple_of(unit));
+    let end = len.saturating_sub(rules.hot_recent_tokens).max(begin);
+    let (mut size, mut left) = (rules.block_tokens, rules.grouped_step_tokens.max(rules.block_tokens));
+    if first && rules.bootstrap_tokens > 0 {
+        // The first block is small, so that the end of a prompt is quick. Its length differs from layer to layer, so that
+        // layers do not fill their next blocks in the same step.
+        let turn = (layer % STAGGER) * size / STAGGER;
+        size = (rules.bootstrap_tokens.min(size) + turn - 1) % size + 1;
+        left = size;
+    }
+    let mut ranges = Vec::new();
+    for (mut at, count) in store.uncovered(layer, begin..end)? {
+        let gap_end = at + count;
+        while at < gap_end && left > 0 {
+            let past = (at + size) % unit;
+            let full = if past < size { size - past } else { size };
+            let hole = gap_end < end && gap_end - at >= LEAST_HOLE;
+            if gap_end - at < full && !hole {
+                break;
+            }
+            let count = full.min(gap_end - at);
+            memory::push(&mut ranges, (at, count))?;
+            at += count;
+            left = left.saturating_sub(count);
+        }
+    }
+    Ok(ranges)
+}
