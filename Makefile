@@ -67,7 +67,7 @@ sanitize:
 # Every kind of schedule, one after the other; fails when a byte is lost, freed cache memory is touched, or memory grows.
 soak:
 	MNNKV_SOAK_SECONDS=$${MNNKV_SOAK_SECONDS:-1800} cargo test --locked --lib -- --ignored --nocapture --exact \
-	    session::tests::hours_of_schedules_lose_no_token_and_take_no_memory
+	    session::tests::hours_of_schedules_lose_no_token_and_leak_no_memory
 	cargo test --locked --release --test allocation -- --ignored --nocapture many_changed_blobs
 
 bench:

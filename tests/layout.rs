@@ -1,5 +1,5 @@
-//! Layout operations against a brute-force model of MNN's formulas. Buffers start as noise and are compared whole, so
-//! every padding lane, gap and token outside the range is a canary.
+//! Layout operations against MNN's formulas. Buffers start as noise and are compared whole: every padding lane, gap and
+//! token outside the range is a canary.
 
 mod common;
 #[path = "common/packing.rs"]
@@ -12,7 +12,7 @@ use mnnkv::status::Status;
 use packing::{Dense, Packing};
 use proptest::prelude::*;
 
-/// A model, its layout, and buffers of noise.
+/// A packing, its layout, and buffers of noise.
 struct Cache {
     packing: Packing,
     layout: Layout,
@@ -100,7 +100,7 @@ fn spread_tokens(spec: &mut Spec, (key, value): (bool, bool), heads_inside: bool
         spec.value_token_stride = apart(row_v, gaps.1);
     }
     let (k, v) = Packing { spec: *spec }.head_bytes();
-    // Heads that do not fit between a token and the next lie behind each other; the others may have gaps, too.
+    // Heads that do not fit between two tokens follow each other. The others may have gaps, too.
     if key && !heads_inside {
         spec.key_head_stride = k as u64;
     } else if key && gaps.0 > 0 {
@@ -180,14 +180,14 @@ proptest! {
         prop_assert!(c.key == expected.key);
         prop_assert!(c.value == expected.value);
 
-        // release hands over the same bytes and their padding, each once.
+        // release passes the same bytes and their padding, each once.
         let mut c = Cache::new(spec, seed);
         let mut expected = Cache::new(spec, seed);
         expected.packing.release(&mut expected.key, &mut expected.value, begin..begin + count);
-        let mut handed = 0;
+        let mut passed = 0;
         layout::release(&c.layout, &mut c.key, &mut c.value, range, &mut |run| {
             run.fill(0);
-            handed += run.len();
+            passed += run.len();
             0
         }).unwrap();
         prop_assert!(c.key == expected.key && c.value == expected.value);
@@ -195,7 +195,7 @@ proptest! {
         let (key, value) = ones.split_at_mut(c.key.len());
         expected.packing.release(key, value, begin..begin + count);
         ones.iter().for_each(|byte| zeros += usize::from(*byte == 0));
-        prop_assert_eq!(handed, zeros);
+        prop_assert_eq!(passed, zeros);
     }
 
     #[test]
@@ -226,7 +226,7 @@ proptest! {
             layout::compact(&c.layout, &mut c.key, &mut c.value, base as u32, &plan, kv_len).unwrap() as usize;
         prop_assert_eq!(new_len, kept.len());
         prop_assert!(c.rows(0..new_len) == before.packing.rows(&before.key, &before.value, &kept));
-        // Tokens from new_len on may hold anything; everything else is as it was.
+        // Tokens from new_len on are undefined. Everything else is as it was.
         let stale = new_len..base + rest;
         let (k, v) = c.rows(stale.clone());
         let zeros = (vec![0; k.len()], vec![0; v.len()]);

@@ -7,7 +7,7 @@ mod packing;
 use mnnkv::layout::{self, Layout};
 use mnnkv::sys::pages;
 
-/// Resident bytes of this process, as the system counts them.
+/// Resident bytes of this process.
 fn resident() -> i64 {
     let statm = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = statm.lines().find(|l| l.starts_with("Rss:")).unwrap();

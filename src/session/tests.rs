@@ -1,7 +1,7 @@
-//! A session against a host that knows every token: random schedules, and worked examples.
+//! A session against a host that keeps the contents of every token: random schedules, and worked examples.
 //!
-//! `MNNKV_SCHEDULES` says how many schedules run, all tests of this file together. A schedule that fails says its number;
-//! with that in `MNNKV_SCHEDULE` it runs alone and tells what it does (workers keep their own time).
+//! `MNNKV_SCHEDULES` is the number of schedules of all tests of this file together. A schedule that fails prints its
+//! number. With that in `MNNKV_SCHEDULE` it runs alone and prints its steps. Workers are not deterministic.
 
 mod attention;
 mod chat;
@@ -25,7 +25,7 @@ const SCHEDULES: u64 = 10_000;
 /// Tests that share them.
 const TESTS: u64 = 5;
 
-/// Tells what a schedule does, when it runs alone.
+/// Prints a step of a schedule that runs alone.
 macro_rules! trace {
     ($($text:tt)+) => {
         if $crate::session::tests::alone().is_some() {
@@ -44,7 +44,7 @@ fn alone() -> Option<u64> {
     *NUMBER.get_or_init(|| number("MNNKV_SCHEDULE"))
 }
 
-/// How often what happened in schedules: a test that never reaches a corner proves nothing about it.
+/// Events of schedules and their numbers: a test proves nothing about a corner that it never reaches.
 #[derive(Debug, Default)]
 struct Coverage(BTreeMap<String, u64>);
 
@@ -67,7 +67,7 @@ fn chat(kind: &Kind, number: u64) -> Coverage {
     })
 }
 
-/// Schedules by their part, from 1 on, which sets their numbers apart.
+/// Kinds of schedules by part. Parts count from 1, and are the high half of a schedule's number.
 const KINDS: [Kind; TESTS as usize] = [
     Kind { workers: &[0], shortage: false },
     Kind { workers: &[1], shortage: false },
@@ -76,7 +76,7 @@ const KINDS: [Kind; TESTS as usize] = [
     Kind { workers: &[1, 3], shortage: true },
 ];
 
-/// Runs the share of the schedules that one part has.
+/// Runs the schedules of one part.
 fn run(part: u64) {
     let kind = &KINDS[part as usize - 1];
     let count = number("MNNKV_SCHEDULES").unwrap_or(SCHEDULES).div_ceil(TESTS);
@@ -94,7 +94,7 @@ fn run(part: u64) {
     if alone().is_some() || count < 500 {
         return;
     }
-    // How far workers get meanwhile is for the machine to say.
+    // The progress of workers depends on the machine.
     let workers = kind.workers.iter().any(|workers| *workers > 0);
     let always: &[(&str, u64)] = &[
         ("prompts", count),
@@ -121,7 +121,7 @@ fn run(part: u64) {
         ("blocks found decoded", 1),
     ];
     let with = |wanted: bool, of: &'static [(&str, u64)]| if wanted { of } else { &[] };
-    // Of a thousand schedules.
+    // In a thousand schedules.
     let busy = with(
         workers,
         &[("blocks refused by a full queue", 1000), ("blocks decoded ahead", 1), ("queues of two or more", 1)],
@@ -132,7 +132,7 @@ fn run(part: u64) {
         kind.shortage,
         &[
             ("no memory to encode", 1),
-            ("no memory to hand in", 10),
+            ("no memory to submit", 10),
             ("no memory to restore", 1),
             ("no memory to evict", 10),
             ("no memory to append", 10),
@@ -165,16 +165,16 @@ fn run(part: u64) {
     }
 }
 
-/// Schedules of every kind, one after the other, for MNNKV_SOAK_SECONDS: `make soak`.
+/// Runs schedules of every kind for MNNKV_SOAK_SECONDS: `make soak`.
 #[test]
-#[ignore = "takes as long as it is told"]
-fn hours_of_schedules_lose_no_token_and_take_no_memory() {
+#[ignore = "takes MNNKV_SOAK_SECONDS"]
+fn hours_of_schedules_lose_no_token_and_leak_no_memory() {
     let seconds = number("MNNKV_SOAK_SECONDS").unwrap_or(10);
     let start = Instant::now();
     let (mut schedules, mut most) = (0u64, [0u64; 4]);
     while start.elapsed().as_secs() < seconds {
         for (part, kind) in (1..).zip(&KINDS) {
-            // Tells itself how to run it alone.
+            // A failure prints the schedule's number.
             chat(kind, part << 32 | schedules);
             schedules += 1;
         }
@@ -182,11 +182,11 @@ fn hours_of_schedules_lose_no_token_and_take_no_memory() {
         most[quarter] = most[quarter].max(resident_bytes());
     }
     println!("{schedules} schedules in {seconds} s; most resident bytes in each quarter: {most:?}");
-    // The first quarter warms up: one thread's codecs keep their memory.
+    // The first quarter warms up: codecs retain their memory.
     assert!(most[3] <= most[1] + (most[1] / 20).max(1 << 20), "{most:?}");
 }
 
-/// Anonymous memory of this process, where the system tells.
+/// Anonymous memory of this process, or 0 where the system does not report it.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

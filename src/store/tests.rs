@@ -25,7 +25,7 @@ fn submit(store: &mut Store, layer: u32, host: &Host, begin: u32, count: u32) ->
     store.submit(layer, &host.layout, &host.key, &host.value, host.range(begin, count), Purpose::Keep)
 }
 
-/// Checks that every token reads as it was written, but for those that only the store has.
+/// Checks that every token reads as it was written, or as zeros where it is released.
 fn check(host: &Host, store: &Store, layer: u32) {
     let blocks = store.layer(layer).map_or(&[][..], Layer::blocks);
     let released = |t: u32| blocks.iter().filter(|b| b.is_released() && b.overlaps(&(t..t + 1))).count();
@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whether the range overlaps what would be lost: released tokens, or a block of other tokens that equals the cache.
+/// Whether submit must refuse the range: it overlaps released tokens, or another block that equals the cache.
 fn must_refuse(layer: &Layer, host: &Host, range: TokenRange) -> bool {
     let overlapping = || layer.blocks().iter().filter(|b| b.overlaps(&tokens(range)));
     if overlapping().any(|b| b.is_released()) {
@@ -91,7 +91,7 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
         Step::Submit(begin, count) => {
             let begin = (*begin).min(host.len());
             let range = host.range(begin, (*count).min(host.len() - begin));
-            // While blocks are being encoded it is open which of them shrink, and are worth protecting.
+            // Only blocks that shrink are protected, which an encoding block has not shown yet.
             if store.layer(layer).is_some_and(|l| l.blocks().iter().any(|b| b.state == State::Encoding)) {
                 store.settle();
             }
@@ -115,7 +115,7 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
             assert!(store.layer(layer).is_none_or(|l| l.blocks().iter().all(|b| !b.is_released())));
         }
         Step::Rewrite(token) => {
-            // A host may only write to tokens that are there.
+            // A host may write only to tokens that are restored.
             store.restore(layer, host.cache()).unwrap();
             if *token < host.len() {
                 host.write(*token as usize);
@@ -142,7 +142,7 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
         }
         Step::Grow => host.move_to_room_for(host.layout.max_tokens() + 20),
         Step::Shift(begin, count) => {
-            // Tokens are written over whether they are released or not, and the store hears of it.
+            // Tokens are overwritten, released or not, and reported as rewritten.
             let end = (begin + count).min(host.len());
             (*begin..end).for_each(|token| host.write(token as usize));
             store.rewritten(layer, *begin..end.max(*begin)).unwrap();
@@ -182,7 +182,7 @@ proptest! {
         prop_assert_eq!(stats.restored_blocks, stats.prefetch_hits + stats.cache_hits + stats.cache_misses);
         prop_assert_eq!(stats.failed_blocks, 0);
         prop_assert!(stats.compressed_bytes < stats.raw_bytes || stats.raw_bytes == 0);
-        // With no token left nothing is kept, and nothing counts as under way once the workers are done.
+        // A store without tokens holds nothing once the workers are idle.
         (0..2).for_each(|layer| store.truncated(layer, 0));
         store.settle();
         prop_assert_eq!((store.encoding, store.staged_bytes, store.decoded.bytes(None)), (0, 0, 0));
@@ -210,14 +210,14 @@ fn a_restored_block_is_released_again_without_encoding() {
         let stats = store.statistics(None);
         assert_eq!((stats.submitted_blocks, stats.restored_blocks, stats.released_blocks), (1, round, 1));
     }
-    // Handing the same tokens in again changes nothing either.
+    // To submit the same tokens again changes nothing.
     store.restore(0, host.cache()).unwrap();
     let ticket = submit(&mut store, 0, &host, 8, 32).unwrap();
     assert_eq!((ticket, store.statistics(None).submitted_blocks), (0, 1));
 }
 
 #[test]
-fn tokens_handed_in_again_with_other_contents_are_another_block() {
+fn tokens_submitted_again_with_new_contents_are_another_block() {
     let (mut store, mut host) = full(64, Config::default());
     let submitted = |store: &mut Store, host: &Host| submit(store, 0, host, 8, 32).unwrap();
     assert_eq!((submitted(&mut store, &host), submitted(&mut store, &host)), (0, 0));
@@ -230,7 +230,7 @@ fn tokens_handed_in_again_with_other_contents_are_another_block() {
     check(&host, &store, 0);
 }
 
-/// A store with a worker, of which only one block may be under way, and a host of two layers.
+/// A store with a worker that accepts one block at a time, and hosts of two layers.
 fn bounded() -> (Store, [Host; 2]) {
     let store = Store::new(Config { workers: 1, pending_bytes: 1, ..Config::default() }).unwrap();
     let mut hosts = [host(100, 3), host(100, 5)];
@@ -243,7 +243,7 @@ fn refused(store: &mut Store, hosts: &[Host], layer: usize, begin: u32) -> Optio
 }
 
 #[test]
-fn bytes_are_under_way_until_they_have_replaced_raw_ones() {
+fn bytes_are_under_way_until_their_block_is_released() {
     let (mut store, mut hosts) = bounded();
     assert_eq!(refused(&mut store, &hosts, 0, 0), None, "one block is always let in");
     assert_eq!(refused(&mut store, &hosts, 0, 32), Some(Status::Busy));
@@ -255,14 +255,14 @@ fn bytes_are_under_way_until_they_have_replaced_raw_ones() {
 }
 
 #[test]
-fn blobs_of_a_layer_that_is_not_called_any_more_make_way_in_the_end() {
+fn blobs_of_an_idle_layer_are_dropped_in_the_end() {
     let (mut store, mut hosts) = bounded();
     assert_eq!(refused(&mut store, &hosts, 0, 0), None);
     store.settle();
     store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
     assert_eq!(refused(&mut store, &hosts, 1, 0), None);
     store.settle();
-    // As long as others get on nobody has to make way.
+    // Layers that make progress do not displace others.
     for _ in 0..3 {
         for _ in 0..store.most_refusals() {
             assert_eq!(refused(&mut store, &hosts, 0, 32), Some(Status::Busy));
@@ -281,7 +281,7 @@ fn blobs_of_a_layer_that_is_not_called_any_more_make_way_in_the_end() {
 }
 
 #[test]
-fn blobs_wait_for_their_layers_next_step_however_many_layers_there_are() {
+fn blobs_wait_for_their_layers_next_step_with_any_number_of_layers() {
     let (mut store, mut hosts) = bounded();
     for _ in 0..3 {
         assert_eq!(refused(&mut store, &hosts, 0, 0), None);
@@ -297,19 +297,19 @@ fn blobs_wait_for_their_layers_next_step_however_many_layers_there_are() {
 }
 
 impl Store {
-    /// Waits until the workers have nothing to do.
+    /// Blocks until the workers are idle.
     pub(crate) fn settle(&mut self) {
         while self.crew.as_ref().is_some_and(|crew| crew.queue().wait()) {
             self.collect();
         }
     }
 
-    /// Blocks' worth of memory that waits for a prefetch.
+    /// Spare blocks of memory for a prefetch.
     pub(crate) fn spare_blocks(&self) -> usize {
         self.spares.len()
     }
 
-    /// Damages a bit of every blob, or repairs it.
+    /// Flips a bit of every blob. A second call repairs it.
     pub(crate) fn flip_blobs(&mut self, bit: usize) {
         for block in self.layers.iter_mut().flat_map(Layer::blocks_mut) {
             let (key, value) = block.blob.as_mut().unwrap().get_mut().unwrap().parts_mut();
@@ -350,7 +350,7 @@ fn a_cache_that_no_longer_fits_is_stale_and_the_block_waits() {
 }
 
 #[test]
-fn a_block_is_released_beside_one_that_the_layout_has_no_room_for() {
+fn a_block_is_released_beside_one_outside_the_layout() {
     let (mut store, mut host) = full(100, Config::default());
     submit(&mut store, 0, &host, 60, 40).unwrap();
     store.commit(0, host.cache(), Writes::Possible).unwrap();
@@ -374,8 +374,8 @@ fn tokens_written_after_submit_stay_raw() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
-    // A flash block of V is two pages, interleaved by dims: half of its tokens fill no page.
+fn blocks_that_share_a_flash_block_release_its_pages_together() {
+    // A flash block of V is two pages, interleaved by dims: half of its tokens cover no page.
     let spec = flash(1, 64, 16, 4096);
     let layout = Layout::new(&spec).unwrap();
     let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
@@ -394,7 +394,7 @@ fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn no_memory_is_taken_for_tokens_that_are_gone() {
+fn removed_tokens_take_no_memory() {
     for workers in [0, 1] {
         let layout = Layout::new(&flash(1, 64, 16, 4096)).unwrap();
         let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
@@ -433,9 +433,9 @@ fn a_block_that_would_not_shrink_is_not_kept() {
 }
 
 #[test]
-fn blobs_are_what_the_encoder_makes_of_the_rows_as_the_config_asks() {
+fn blobs_are_encoded_with_the_options_of_the_config() {
     let layout = Layout::new(&flash(2, 64, 16, 256)).unwrap();
-    // Rows that follow each other slowly, so that predictors and the length of a row matter.
+    // Rows that change slowly: predictors and the row's length matter.
     let word = |at: usize| (0x3C00 + (at / 128 * 3 + at % 128 * 5 + at % 7) % 2000) as u16;
     let dense: Vec<u8> = (0..2 * 256 * 64).flat_map(|at| word(at).to_ne_bytes()).collect();
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
@@ -464,14 +464,14 @@ fn blobs_are_what_the_encoder_makes_of_the_rows_as_the_config_asks() {
 }
 
 #[test]
-fn nothing_that_equals_the_cache_makes_way_for_a_part_of_it() {
+fn a_block_that_equals_the_cache_is_not_replaced_by_a_part_of_it() {
     let (mut store, mut host) = full(64, Config::default());
     submit(&mut store, 0, &host, 0, 40).unwrap();
     let error = submit(&mut store, 0, &host, 10, 1).unwrap_err();
     assert_eq!(error.status(), Status::InvalidArgument);
     assert!(error.message().contains("tokens 10 to 10 of layer 0 overlap block 0 (tokens 0 to 39)"), "{error}");
     assert_eq!((store.statistics(None).resident_blocks, store.statistics(None).stale_blocks), (1, 0));
-    // Once one of its tokens was rewritten it makes way, and is counted.
+    // A block with a rewritten token is dropped, and counted.
     host.write(30);
     submit(&mut store, 0, &host, 10, 20).unwrap();
     assert_eq!((store.statistics(None).resident_blocks, store.statistics(None).stale_blocks), (1, 1));
@@ -481,12 +481,12 @@ fn nothing_that_equals_the_cache_makes_way_for_a_part_of_it() {
 }
 
 #[test]
-fn a_block_that_replaces_one_on_its_way_is_encoded() {
+fn a_block_that_replaces_one_under_way_is_encoded() {
     let (mut store, mut host) = full(100, Config { workers: 1, ..Config::default() });
     for round in 0..50 {
         host.write(5);
         submit(&mut store, 0, &host, 0, 100).unwrap();
-        // The worker is at the block before, or it waits.
+        // The worker encodes the block before, or is idle.
         if round % 10 == 9 {
             store.settle();
             let stats = store.statistics(None);
@@ -498,7 +498,7 @@ fn a_block_that_replaces_one_on_its_way_is_encoded() {
 #[test]
 fn blobs_of_rewritten_tokens_are_never_restored_over_them() {
     let (mut store, mut host) = released();
-    // 8 to 39 are released, one after the other is rewritten where it lies, and those around it come back.
+    // 8 to 39 are released. Three are rewritten in place, and the others are restored.
     for token in [8, 20, 39] {
         host.write(token as usize);
         store.rewritten(0, token..token + 1).unwrap();
@@ -510,9 +510,9 @@ fn blobs_of_rewritten_tokens_are_never_restored_over_them() {
     store.rewritten(7, 0..100).unwrap();
 }
 
-/// Quadratic work would take minutes here.
+/// Quadratic work would take minutes.
 #[test]
-fn forty_thousand_blocks_of_a_token_are_no_more_than_forty_thousand_blocks() {
+fn forty_thousand_blocks_take_linear_time() {
     const TOKENS: u32 = 40_000;
     let layout = Layout::new(&Spec { head_dim: 16, ..flash(1, 64, 16, TOKENS) }).unwrap();
     let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
@@ -534,7 +534,7 @@ fn forty_thousand_blocks_of_a_token_are_no_more_than_forty_thousand_blocks() {
 }
 
 #[test]
-fn layers_that_were_never_submitted_have_nothing_to_do() {
+fn calls_on_a_layer_without_blocks_do_nothing() {
     let (mut store, mut host) = released();
     assert_eq!(store.commit(7, host.cache(), Writes::Possible).unwrap(), 0);
     assert_eq!(store.restore(7, host.cache()).unwrap(), 0);

@@ -1,5 +1,5 @@
-//! Sound blobs of both formats and all types, changed at random and sealed again, so that changes reach deep code. A
-//! decoder refuses each or writes what the header says, in bounded memory and time.
+//! Valid blobs of both formats and all types, changed at random, with a valid trailer. A decoder refuses each, or writes
+//! the words of its header, in bounded memory and time.
 
 use super::common::Random;
 use super::counting_allocator::peak;
@@ -13,7 +13,7 @@ use proptest::test_runner::TestRunner;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of v2 before the body, and where the header has the decoded length.
+/// Bytes of v2 before the body, and the place of the decoded length.
 const HEADER: usize = 32;
 const LENGTH: std::ops::Range<usize> = 16..24;
 
@@ -65,7 +65,7 @@ fn seeds() -> Vec<(Dtype, Vec<u8>)> {
     seeds
 }
 
-/// Changes a blob in one to four places. Numbers are written where bytes say how many follow.
+/// Changes a blob in one to four places.
 fn mutate(random: &mut Random, blob: &mut Vec<u8>, others: &[(Dtype, Vec<u8>)]) {
     for _ in 0..=random.below(4) {
         let begin = if random.below(8) == 0 { 8 } else { HEADER.min(blob.len() - 1) };
@@ -95,7 +95,7 @@ fn mutate(random: &mut Random, blob: &mut Vec<u8>, others: &[(Dtype, Vec<u8>)]) 
     }
 }
 
-/// Decodes so many changed blobs; returns how many were taken.
+/// Decodes `count` changed blobs. Returns the number of those that decode.
 fn decode_changed(count: usize, seed: u64) -> usize {
     let seeds = seeds();
     let mut random = Random(seed | 1);
@@ -128,7 +128,7 @@ fn decode_changed(count: usize, seed: u64) -> usize {
         };
         let (result, held, mut time) = decode(&mut words);
         assert!(held <= 3 * given + (256 << 10), "{dtype:?} {blob:?}: {held} bytes for {given}");
-        // 40 MB/s, and what a new decoder takes. Others may have had the processor: the least of some times counts.
+        // 40 MB/s, and the time of a new decoder. The least of several times counts: the processor is shared.
         let most = Duration::from_millis(1) + Duration::from_nanos(25 * given as u64);
         for _ in 0..100 {
             if time > most {
@@ -160,7 +160,7 @@ fn changed_blobs_are_refused_or_read_in_bounded_memory_and_time() {
     assert!(taken > 0);
 }
 
-/// Takes MNNKV_TEST_BLOBS, ten million by default, from MNNKV_TEST_SEED.
+/// Decodes MNNKV_TEST_BLOBS changed blobs, ten million by default, from the seed MNNKV_TEST_SEED.
 #[test]
 #[ignore]
 fn many_changed_blobs() {

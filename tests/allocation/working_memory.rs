@@ -1,5 +1,5 @@
-//! What the header promises about working memory, for any options and any blob. ZSTD's contexts are not of this
-//! allocator: a decoder counts 128 KiB for its own, and a test of the library bounds that of an encoder by 1,280 KiB.
+//! The header's bounds of working memory, for any options and any blob. ZSTD's contexts do not use this allocator: a
+//! decoder counts 128 KiB for its own, and a test of the library bounds that of an encoder by 1,280 KiB.
 
 use super::common::Random;
 use super::counting_allocator::{held, peak};
@@ -12,14 +12,14 @@ use xxhash_rust::xxh3::xxh3_64;
 const ENCODER: usize = (2048 - 1280) << 10;
 const DECODER: usize = 256 << 10;
 
-/// Words that lead an encoder into all of its parts.
+/// Words that reach all parts of an encoder.
 #[derive(Clone, Copy, Debug)]
 pub enum Content {
     Noise,
     Zeros,
     /// Small numbers.
     Bell,
-    /// Rows of which many are a few steps from earlier ones.
+    /// Rows, many of them a few steps from earlier ones.
     Alike {
         distinct: usize,
         steps: usize,
@@ -31,7 +31,7 @@ impl Content {
         let mut random = Random(seed | 1);
         let len = count * dtype.bytes();
         let moderate = |words: &mut [u8]| {
-            // Exponents near that of 1, so that words are numbers that a rotation turns.
+            // Exponents near that of 1, as rotations expect.
             words.chunks_exact_mut(dtype.bytes()).for_each(|word| match dtype {
                 Dtype::F16 => word[1] = word[1] & 0x83 | 0x38,
                 Dtype::Bf16 | Dtype::F32 => word[dtype.bytes() - 1] = word[dtype.bytes() - 1] & 0x80 | 0x3F,
@@ -75,7 +75,7 @@ fn content() -> impl Strategy<Value = Content> {
     ]
 }
 
-/// Elements per row, by their part of all elements or absolutely.
+/// Elements per row, as a part of all elements or absolute.
 fn row_len(count: usize) -> impl Strategy<Value = usize> {
     prop_oneof![
         3 => prop::sample::select(vec![1usize, 2, 8, 16, 32, 64, 128, 256, 1000]),
@@ -93,7 +93,7 @@ struct Case {
     effort: i32,
     format: Format,
     seed: u64,
-    /// Dims as a part of the row, heads, whether to give lists.
+    /// Dims as a part of the row, heads, and whether lists are given.
     rotation: Option<(u8, usize, bool)>,
 }
 
@@ -109,7 +109,7 @@ fn case() -> impl Strategy<Value = Case> {
         (row_len(count), content(), 1i32..10, format, any::<u64>(), rotation).prop_map(
             move |(head_dim, content, effort, format, seed, rotation)| {
                 let rotation = rotation.filter(|_| dtype != Dtype::Int8 && (2..=count).contains(&head_dim));
-                // A hint wants whole rows of whole heads.
+                // A hint requires whole rows of whole heads.
                 let heads = rotation.map_or(1, |(_, heads, _)| heads.min(count / head_dim.max(1)).max(1));
                 let whole = if rotation.is_some() { count / (head_dim * heads) * head_dim * heads } else { count };
                 let rotation = rotation.map(|(dims, _, given)| (dims, heads, given));
@@ -120,7 +120,7 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// Encodes, decodes, and returns the most that each held and what it was given.
+    /// Encodes and decodes. Returns, for each, the most bytes held and the bytes given.
     fn run(&self, encoder: &mut Encoder, decoder: &mut Decoder) -> ((usize, usize), (usize, usize)) {
         let words = self.content.words(self.dtype, self.count, self.head_dim, self.seed);
         let rows = self.count / self.head_dim.max(1);
@@ -162,12 +162,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(120) })]
 
     #[test]
-    fn no_options_and_no_words_make_a_codec_hold_more_than_it_may(cases in prop::collection::vec(case(), 1..4)) {
-        // What one call leaves counts for the next.
+    fn codecs_stay_within_their_memory_for_any_options_and_words(cases in prop::collection::vec(case(), 1..4)) {
+        // Memory that one call retains counts for the next.
         let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
         let (mut largest_words, mut largest_given) = (0, 0);
         for case in &cases {
-            // From nothing, and from what was left.
+            // With a new codec, and with a used one.
             let fresh = case.run(&mut Encoder::new(), &mut Decoder::new());
             prop_assert!(fresh.0.0 <= 6 * fresh.0.1 + ENCODER, "{case:?} encoder: {:?}", fresh.0);
             prop_assert!(fresh.1.0 <= 3 * fresh.1.1 + DECODER, "{case:?} decoder: {:?}", fresh.1);
@@ -175,7 +175,7 @@ proptest! {
             largest_words = reused.0.1.max(largest_words);
             largest_given = reused.1.1.max(largest_given);
         }
-        // Both are dropped here: what they held is what is freed.
+        // Both are dropped here, which frees all that they held.
         let encoder_held = freed(|| drop(encoder));
         let decoder_held = freed(|| drop(decoder));
         prop_assert!(encoder_held <= 6 * largest_words + ENCODER, "{cases:?}: {encoder_held} of {largest_words}");
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn no_blob_makes_a_decoder_hold_more_than_it_may(hostile in hostile()) {
+    fn decoders_stay_within_their_memory_for_any_blob(hostile in hostile()) {
         let blob = hostile.blob();
         let mut words = vec![0xA5; hostile.len()];
         let given = blob.len() + words.len();
@@ -193,7 +193,7 @@ proptest! {
         prop_assert!(held <= 3 * given + DECODER, "{hostile:?}: {held} of {given}");
         prop_assert!(matches!(status, Some(Status::Corrupt | Status::OutOfMemory)), "{hostile:?}: {status:?}");
         prop_assert!(words.iter().all(|byte| *byte == 0xA5));
-        // With a limit, too, and from what was left.
+        // With a limit, too.
         for limit in [given / 2, given, 2 * given] {
             let mut fresh = Decoder::new();
             let held = peak(|| drop(fresh.decode_within(&blob, hostile.dtype, &mut words, Some(limit))));
@@ -208,14 +208,14 @@ fn freed(body: impl FnOnce()) -> usize {
     (before - held()) as usize
 }
 
-/// A blob of few bytes that asks for as much work as it can: every list and plane is one value.
+/// A blob of few bytes and as much work as possible: every list and plane is one value.
 #[derive(Clone, Debug)]
 pub struct Hostile {
     pub dtype: Dtype,
     row_len: usize,
     rows: usize,
     is_rotated: bool,
-    /// One row in so many refers to the one before.
+    /// One row in `new_every` is new. The others refer to the row before.
     new_every: usize,
     kind: u8,
     unit_rows: usize,

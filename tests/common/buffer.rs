@@ -1,10 +1,10 @@
-//! Cache memory of a host that moves its buffers between calls. What it has given up can no longer be touched: the
-//! process dies where anything reads or writes there.
+//! Cache memory of a host that moves its buffers between calls. The old places are forbidden: an access there ends the
+//! process.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
-/// Mappings that stay as traps, each.
+/// Old mappings of a buffer that stay forbidden.
 const TRAPS: usize = 8;
 
 /// Bytes in pages of their own.
@@ -16,7 +16,7 @@ pub struct Buffer {
     moves: u32,
 }
 
-/// The calls of which one in so many finds the buffer elsewhere.
+/// A buffer moves once in this number of calls.
 const MOVE_EVERY: u32 = 3;
 
 struct Mapping {
@@ -33,7 +33,7 @@ impl Mapping {
         Mapping { start: start.cast(), bytes }
     }
 
-    /// Gives the contents up.
+    /// Drops the contents, and forbids access.
     fn forbid(&self) {
         // SAFETY: the mapping is whole pages of its own, and nothing borrows from it any more.
         unsafe {
@@ -58,7 +58,7 @@ impl Buffer {
         buffer
     }
 
-    /// As a host's allocator might: every so often the buffer is somewhere else afterwards.
+    /// Moves the buffer every few calls, as a host's allocator may.
     pub fn maybe_move(&mut self) {
         self.moves += 1;
         if !self.moves.is_multiple_of(MOVE_EVERY) || self.memory.is_none() {

@@ -6,10 +6,10 @@ use std::cell::Cell;
 use std::fmt::Debug;
 use std::ptr;
 
-/// The system allocator, unless [`refusing`] says otherwise. To be set as the `#[global_allocator]` of a test program.
+/// The system allocator, with refusals inside [`refusing`]. A test program sets it as its `#[global_allocator]`.
 pub struct Failing;
 
-/// Which allocations of a call are refused.
+/// The allocations of a call that are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     None,
@@ -25,7 +25,7 @@ thread_local! {
     static REFUSALS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether the allocation that begins now is granted.
+/// Counts an allocation. Returns whether it is granted.
 fn granted() -> bool {
     let number = COUNT.get();
     let refuse = match REFUSED.get() {
@@ -38,7 +38,7 @@ fn granted() -> bool {
     !refuse
 }
 
-// SAFETY: every call is passed on to the system allocator, or answered with NULL, which is a refusal.
+// SAFETY: every call is passed on to the system allocator, or returns NULL, which is a refusal.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: passed on.
@@ -61,7 +61,7 @@ unsafe impl GlobalAlloc for Failing {
     }
 }
 
-/// Ends the refusals, also when a call panics.
+/// Ends the refusals on drop, also when a call panics.
 struct Armed;
 
 impl Drop for Armed {
@@ -70,7 +70,7 @@ impl Drop for Armed {
     }
 }
 
-/// Runs `call` while allocations of this thread are refused. Returns how many were, too.
+/// Runs `call` while allocations of this thread are refused. Returns its result and the number of refusals.
 pub fn refusing<T>(refused: Refused, call: impl FnOnce() -> T) -> (T, u64) {
     COUNT.set(0);
     REFUSALS.set(0);
@@ -81,11 +81,11 @@ pub fn refusing<T>(refused: Refused, call: impl FnOnce() -> T) -> (T, u64) {
     (result, REFUSALS.get())
 }
 
-/// Runs `call` once for each of its allocations, with that one refused, and once more with all from that one on; each
-/// time it must answer OUT_OF_MEMORY, and what it answers without refusals right afterwards. Returns the number of
+/// Runs `call` for each of its allocations: once with that one refused, and once with all from that one on. Each time it
+/// must return OUT_OF_MEMORY, and right afterwards, without refusals, its usual result. Returns the number of
 /// allocations.
 ///
-/// A call that fails anyway may fail as ever, without its sentence.
+/// A call that always fails may return its usual status, without its message.
 pub fn each_allocation<T: Debug + PartialEq>(what: &str, call: impl FnMut() -> Result<T, Error>) -> u64 {
     each_of(&[Refused::Nth, Refused::From], what, call)
 }

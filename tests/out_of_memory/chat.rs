@@ -60,7 +60,7 @@ impl Drop for Calls {
     }
 }
 
-/// A call whose pointers are of live values, as long as it is told.
+/// Runs a C function whose pointers are of live values, as long as its arguments say.
 macro_rules! call {
     ($calls:expr, $function:ident($($argument:expr),*)) => {
         // SAFETY: pointers are of live values, as long as the arguments say.
@@ -235,7 +235,7 @@ pub fn blocks(format: u32, shortage: Shortage) -> Calls {
         call!(calls, mnnkv_store_commit(store, 3, c.layout, c.key, c.value, &mut bytes));
         match round {
             0 => {
-                // Cuts a block in three while it is only in the store.
+                // Cuts a released block in three.
                 let pairs = [[0, 12], [14, 10], [30, 80]];
                 layer.host.compact(&pairs);
                 call!(calls, mnnkv_store_compacted(store, 3, pairs.as_ptr().cast(), 3));
@@ -254,7 +254,7 @@ pub fn blocks(format: u32, shortage: Shortage) -> Calls {
         call!(calls, mnnkv_store_restore(store, 3, c.layout, c.key, c.value, &mut bytes));
         layer.host.check_tokens(false);
         layer.host.append(20);
-        // What was cut is another block from here on.
+        // The cut tokens are another block from here on.
         call!(calls, mnnkv_store_truncated(store, 3, 0));
     }
     // SAFETY: pointers are of live values and as long as they are said to be.

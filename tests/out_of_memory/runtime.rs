@@ -1,10 +1,10 @@
-//! The run time: the store and the session, through the C ABI.
+//! The store and the session, through the C ABI.
 
 use crate::chat::{Calls, Shortage, blocks, chat};
 use crate::failing_allocator::Refused;
 
-/// Runs `scenario` once for each allocation of each of its calls, with that one refused, and once more with all from that
-/// one on. Returns how many allocations there were.
+/// Runs `scenario` for each allocation of each of its calls: once with that one refused, and once with all from that one
+/// on. Returns the number of allocations.
 fn each_call(what: &str, scenario: impl Fn(Shortage) -> Calls) -> u64 {
     let nowhere = scenario(Shortage { call: usize::MAX, refused: Refused::None });
     let (mut allocations, mut failures) = (0, 0);

@@ -1,4 +1,4 @@
-//! Softmax of a step, cut into tiles as hosts do, and what it comes to exactly.
+//! The softmax of a step, cut into tiles as hosts do, and its exact masses.
 
 use crate::common::Random;
 use crate::dtype::Dtype;
@@ -11,25 +11,25 @@ pub(super) struct Attention {
     /// `[head][tile]`
     pub(super) heads: Vec<Vec<OwnedTile>>,
     pub(super) queries: usize,
-    /// The last rows, which count.
+    /// The last rows, which are scored.
     pub(super) counted: usize,
-    /// `[token]`: what the rows that count gave to it, all heads together.
+    /// `[token]`: the softmax values of scored rows, summed over heads.
     pub(super) masses: Vec<f64>,
 }
 
-/// How one attention hands over its values.
+/// The form of an attention's tiles.
 struct Style {
     dtype: Dtype,
     pack: usize,
-    /// Rescaled from tile to tile, as flash attention does; else finished probabilities.
+    /// Values are rescaled from tile to tile, as in flash attention. Otherwise they are final.
     flash: bool,
-    /// Rows that do not count, and the first tile's scales, hold anything.
+    /// Rows that are not scored, and the first tile's scales, are NaN.
     junk: bool,
 }
 
 impl Attention {
-    /// `worth` says how much tokens draw attention: one number per token in the cache, the step's own included. A row
-    /// sees the tokens before it and its own.
+    /// `worth` is the attention that each token of the cache draws, the step's own included. A row sees the tokens
+    /// before it and its own.
     pub(super) fn new(worth: &[f64], heads: usize, queries: usize, counted: usize, random: &mut Random) -> Self {
         let style = Style {
             dtype: random.pick(&[Dtype::F32, Dtype::F32, Dtype::F16, Dtype::Bf16]),
@@ -60,7 +60,7 @@ impl Attention {
         let all: Vec<usize> = (0..len).collect();
         let mut highest = vec![f64::NEG_INFINITY; queries];
         let mut sums = vec![0.0; queries];
-        // What each row has given so far: to be scaled with all that comes.
+        // The values of each row so far, which later tiles rescale.
         let mut given = vec![vec![0.0; len]; queries];
         let mut tiles = Vec::new();
         for (number, (begin, count)) in cuts.iter().copied().enumerate() {
@@ -117,7 +117,7 @@ impl Attention {
     }
 }
 
-/// Ranges of tokens that cover all of them once.
+/// Ranges that cover all tokens once.
 fn cuts(len: usize, random: &mut Random) -> Vec<(usize, usize)> {
     let most = if random.once_in(3) { len } else { random.from(1, 24) };
     let mut cuts = Vec::new();

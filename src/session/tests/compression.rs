@@ -1,4 +1,4 @@
-//! Worked examples: compressed tokens, as a host sees them.
+//! Worked examples of compressed tokens.
 
 use super::chat::Chat;
 use crate::host::packing::flash;
@@ -7,7 +7,7 @@ use crate::sys::memory::shortage;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// One layer whose tokens are all compressed but for the first and the last 16.
+/// One layer. All tokens but the first and the last 16 are cold.
 fn config(mode: &str, workers: u32) -> Value {
     json!({
         "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": mode,
@@ -23,7 +23,7 @@ fn chat(config: Value) -> Chat {
 }
 
 #[test]
-fn measuring_changes_no_byte_and_gives_no_memory_back() {
+fn measuring_changes_no_byte_and_releases_no_memory() {
     for (mode, workers) in [("probe", 0), ("full", 0), ("probe", 1), ("full", 1)] {
         let mut chat = chat(config(mode, workers));
         chat.step(0, 1500);
@@ -72,10 +72,10 @@ fn stored_tokens_leave_memory_and_leave_it_again_without_encoding() {
 }
 
 #[test]
-fn a_full_queue_is_counted_and_what_was_skipped_comes_later() {
+fn a_full_queue_is_counted_and_skipped_blocks_are_submitted_later() {
     let mut config = config("store", 1);
     config["kv_lossless_max_queue"] = json!(1);
-    // The worker must not be done with the first block before the second is handed in.
+    // The worker must still encode the first block when the second is submitted.
     config["kv_lossless_effort"] = json!(9);
     let mut chat = chat(config);
     chat.step(0, 1500);
@@ -92,9 +92,9 @@ fn a_full_queue_is_counted_and_what_was_skipped_comes_later() {
 }
 
 #[test]
-fn what_a_worker_encodes_while_a_layer_computes_is_released_when_its_step_ends() {
+fn blocks_encoded_during_a_step_are_released_at_its_end() {
     let mut config = config("store", 1);
-    // One block at a time may be on its way.
+    // One block at a time is under way.
     config["kv_lossless_pending_bytes"] = json!(1);
     let mut chat = chat(config);
     chat.step(0, 1500);
@@ -103,7 +103,7 @@ fn what_a_worker_encodes_while_a_layer_computes_is_released_when_its_step_ends()
         chat.begin_whole(0);
         let saved = chat.total().h2o_resident_saved_bytes;
         while chat.total().h2o_lossless_raw_bytes.max(0.0) < f64::from(blocks) * 256.0 * 256.0 {
-            assert!(start.elapsed().as_secs() < 60, "block {blocks} was not handed in");
+            assert!(start.elapsed().as_secs() < 60, "block {blocks} was not submitted");
             std::thread::yield_now();
         }
         chat.end(0, 1);
@@ -132,7 +132,7 @@ fn a_damaged_blob_fails_begin_and_the_layer_works_once_it_is_repaired() {
 }
 
 #[test]
-fn what_fails_is_counted_once_and_stays_raw() {
+fn a_failed_block_is_counted_once_and_stays_raw() {
     for mode in ["probe", "store"] {
         let mut failed = 0;
         for seed in 0..200 {
@@ -148,7 +148,7 @@ fn what_fails_is_counted_once_and_stays_raw() {
             let done = if mode == "probe" { stats.submitted_blocks } else { stats.released_blocks };
             assert_eq!(count + done as f64, 1.0, "one block, {count} failures");
             assert_eq!(stats.encoded_bytes, stats.submitted_blocks * 256 * 256);
-            // There is memory another time.
+            // The next step has memory.
             chat.step(0, 0);
             assert_eq!(chat.total().h2o_lossless_raw_bytes, 256.0 * 256.0);
         }
@@ -157,7 +157,7 @@ fn what_fails_is_counted_once_and_stays_raw() {
 }
 
 #[test]
-fn as_many_decoded_blocks_stay_as_blocks_and_bytes_allow() {
+fn the_decode_cache_is_bounded_by_blocks_and_bytes() {
     let block = 256.0 * 256.0;
     for (blocks, bytes, kept) in [(64, 0, 0), (64, 1 << 20, 5), (2, 1 << 20, 2), (64, 3 << 16, 3), (0, 1 << 20, 0)] {
         let mut config = config("store", 0);
@@ -180,7 +180,7 @@ fn as_many_decoded_blocks_stay_as_blocks_and_bytes_allow() {
 }
 
 #[test]
-fn blocks_wait_for_the_bytes_of_those_before_them_where_the_config_bounds_them() {
+fn pending_bytes_bound_the_blocks_under_way() {
     for (bytes, taken) in [(0, 5.0), (1, 1.0), (1 << 20, 5.0)] {
         let mut config = config("store", 1);
         config["kv_lossless_pending_bytes"] = json!(bytes);
@@ -200,7 +200,7 @@ fn blocks_wait_for_the_bytes_of_those_before_them_where_the_config_bounds_them()
 }
 
 #[test]
-fn with_the_strict_check_even_tokens_that_a_host_writes_anew_are_not_lost() {
+fn the_strict_check_keeps_tokens_that_a_host_rewrites() {
     let mut config = config("store", 0);
     config["kv_lossless_strict_roundtrip_check"] = json!(true);
     let mut chat = chat(config);
@@ -236,7 +236,7 @@ fn pages_behind_evicted_tokens_go_back() {
 }
 
 #[test]
-fn waits_are_told_apart_and_summed() {
+fn waits_have_percentiles_and_a_maximum() {
     let mut chat = chat(config("store", 0));
     chat.step(0, 1500);
     for us in 1..=100 {
@@ -260,7 +260,7 @@ fn tokens_that_were_rewritten_are_not_restored_from_their_blobs() {
             if open {
                 chat.begin(0);
             }
-            // A part of a block, and more than one whole.
+            // A part of a block, and more than one whole block.
             for (begin, count) in [(300, 7), (500, 600)] {
                 (begin..begin + count).for_each(|at| chat.hosts[0].write(at));
                 chat.session.rewritten(0, begin as u32, count as u32).unwrap();
@@ -274,7 +274,7 @@ fn tokens_that_were_rewritten_are_not_restored_from_their_blobs() {
                 chat.step(0, 1);
             }
             chat.begin_whole(0);
-            // Only the blocks of which the session was told.
+            // Only the blocks of rewritten tokens.
             assert!((1.0..20.0).contains(&chat.total().h2o_lossless_stale_count));
         }
     }

@@ -1,4 +1,4 @@
-//! Worked examples: what a host sees of eviction, of edits, and of its clock.
+//! Worked examples of eviction, edits, and the clock of a layer.
 
 use super::attention::rows_of;
 use super::chat::Chat;
@@ -20,14 +20,14 @@ fn six_of_ten() -> Value {
 }
 
 #[test]
-fn keep_renumbers_the_chat_over_what_stays() {
+fn keep_renumbers_the_tokens_that_stay() {
     let mut chat = small(six_of_ten(), 1, 32);
     chat.look(0, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
     assert_eq!((chat.lengths(0), chat.positions(0)), ((10, 10), vec![[0, 10]]), "a plan waits for the next step");
     chat.begin(0);
     assert_eq!((chat.lengths(0), chat.positions(0)), ((10, 6), vec![[0, 2], [4, 2], [8, 2]]));
     chat.close(0, 0, 0).unwrap();
-    // Of tokens 1 to 4 and 8, which become 0 to 4, tokens 2 and 3 are gone already.
+    // Tokens 1 to 4 and 8 become 0 to 4. Tokens 2 and 3 were evicted before.
     chat.keep(0, &[[1, 4], [8, 1]]);
     assert_eq!((chat.lengths(0), chat.positions(0)), ((5, 3), vec![[0, 1], [3, 2]]));
     chat.look(0, 2, |_, _| 1.0);
@@ -35,8 +35,8 @@ fn keep_renumbers_the_chat_over_what_stays() {
 }
 
 #[test]
-fn shares_of_a_plan_are_of_the_length_that_its_target_is_of() {
-    // 6 of 10 tokens are left, and 2 come; 8 are to stay of the chat's 12, or 5 (so 6) of the cache's 8.
+fn shares_of_a_plan_have_the_basis_of_its_target() {
+    // 6 of 10 tokens are left, and 2 are new. 8 of the chat's 12 must stay, or 5 (so 6) of the cache's 8.
     for (basis, shares, stays) in
         [("logical", [8.0, 4.0, 8.0].map(|n| n / 12.0), 8), ("physical", [5.0 / 8.0, 0.5, 0.75], 6)]
     {
@@ -61,7 +61,7 @@ fn shares_of_a_plan_are_of_the_length_that_its_target_is_of() {
 fn a_chat_that_is_too_long_to_count_is_refused() {
     let mut chat = small(json!({}), 1, 32);
     let most = i32::MAX as u32;
-    // Nothing of it is left in the cache.
+    // The cache is empty.
     chat.session.state().unwrap().layers[0].lengths.logical = most - 3;
     chat.begin(0);
     chat.hosts[0].append(4);
@@ -82,7 +82,7 @@ fn a_plan_that_a_rollback_made_stale_is_replaced() {
     let metrics = chat.metrics(0);
     assert_eq!((metrics.h2o_plan_count, metrics.h2o_stale_plan_count), (2.0, 1.0));
     chat.begin(0);
-    // Of 9 tokens 6 are to stay: the first block, the last two (token 7 is recent), and one more.
+    // 6 of 9 tokens must stay: the first block, the last two blocks (token 7 is recent), and one more.
     assert_eq!(chat.positions(0), [[0, 2], [4, 5]]);
 }
 
@@ -117,7 +117,7 @@ fn every_layer_has_its_own_clock() {
 }
 
 #[test]
-fn of_a_prompts_rows_only_the_last_few_count() {
+fn only_the_last_rows_of_a_prompt_are_scored() {
     // The last two rows look at token 4, those before them at token 6.
     let look = |row, at| if at == if row < 2 { 4 } else { 6 } { 9.0 } else { 0.1 };
     for (rows, kept) in [(-1, Some(6)), (2, Some(4)), (1, Some(4)), (0, None)] {
@@ -146,7 +146,7 @@ fn a_step_of_many_rows_is_a_prompt_and_a_draft_is_not() {
 }
 
 #[test]
-fn a_cache_never_holds_more_than_it_may_over_a_long_chat() {
+fn a_cache_stays_below_its_cap_over_a_long_chat() {
     for (ratio, trigger, cap, interval) in
         [(3.5, 512, 48, 4), (1.0, 0, 48, 4), (3.5, 1 << 20, 60, 16), (1000.0, 16, 48, 4)]
     {
@@ -173,7 +173,7 @@ fn a_cache_never_holds_more_than_it_may_over_a_long_chat() {
 }
 
 #[test]
-fn drafts_that_are_rolled_back_do_not_break_the_limit_either() {
+fn drafts_that_are_rolled_back_stay_below_the_cap() {
     let mut chat = small(
         json!({
             "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 4,
@@ -192,7 +192,7 @@ fn drafts_that_are_rolled_back_do_not_break_the_limit_either() {
 }
 
 #[test]
-fn a_long_chat_keeps_what_the_ratio_says_and_little_more() {
+fn a_long_chat_keeps_the_share_of_its_ratio() {
     const BLOCK: u32 = 32;
     const INTERVAL: u32 = 16;
     let mut chat = small(
@@ -219,7 +219,7 @@ fn a_long_chat_keeps_what_the_ratio_says_and_little_more() {
 }
 
 #[test]
-fn a_reset_layer_is_as_new_and_what_was_measured_stays() {
+fn a_reset_layer_is_new_and_its_metrics_stay() {
     let mut chat = small(six_of_ten(), 2, 32);
     chat.look(1, 10, |_, at| if at == 4 { 9.0 } else { 1.0 });
     chat.begin(1);
@@ -228,14 +228,14 @@ fn a_reset_layer_is_as_new_and_what_was_measured_stays() {
     let metrics = chat.session.metrics(None).unwrap();
     assert_eq!((metrics.h2o_total_evict_tokens, metrics.h2o_plan_count), (4.0, 1.0));
     assert!(chat.session.metrics_json().unwrap().contains("\"layer\":1"));
-    // It was open; now a step begins anew.
+    // The reset closed the open step.
     chat.hosts[1].tokens.clear();
     chat.look(1, 3, |_, _| 1.0);
     assert_eq!((chat.lengths(1), chat.positions(1)), ((3, 3), vec![[0, 3]]));
 }
 
 #[test]
-fn what_was_not_measured_is_absent() {
+fn metrics_that_were_not_measured_are_absent() {
     let mut chat = small(json!({}), 3, 32);
     assert!(chat.session.metrics(None).unwrap().fields().all(|(_, value)| value.is_nan()));
     assert_eq!(chat.session.metrics_json().unwrap(), "{\"layers\":[]}");
@@ -249,7 +249,7 @@ fn what_was_not_measured_is_absent() {
     assert!(json.get("h2o_lossless_ratio").is_none() && json["layers"].as_array().unwrap().len() == 1);
 }
 
-/// Decode steps after a prompt, of which `scored` says which are scored.
+/// Decode steps after a prompt. `scored` selects the scored ones.
 fn decode(chat: &mut Chat, steps: usize, scored: impl Fn(usize) -> bool) {
     for step in 0..steps {
         if scored(step) {
@@ -282,9 +282,9 @@ fn without_scores_nothing_is_evicted_unless_the_config_says_so() {
         assert_eq!(metrics.h2o_unscored_plan_count > 0.0, !evict);
         assert_eq!((metrics.h2o_plan_count > 0.0, metrics.h2o_over_limit_count > 0.0), (evict, !evict && cap > 0));
         let warnings = chat.session.warnings().unwrap();
-        let told =
+        let warned =
             warnings.strip_prefix(&before).unwrap().lines().filter(|l| l.contains("kv_h2o_evict_unscored")).count();
-        assert_eq!(told, usize::from(!evict), "{warnings}");
+        assert_eq!(warned, usize::from(!evict), "{warnings}");
         assert!(before.is_empty() || warnings[before.len()..].starts_with('\n') || evict, "{warnings}");
     }
 }
@@ -295,7 +295,7 @@ fn tokens_stay_until_a_scored_row_has_seen_them() {
     config["kv_h2o_update_interval"] = json!(1);
     let mut chat = small(config, 1, 128);
     decode(&mut chat, 1, |_| true);
-    // 20 more come without scores: a plan has none to choose from but the first, which stays.
+    // 20 more tokens come without scores: a plan can only choose the first, which is a sink.
     unscored(&mut chat, 20);
     decode(&mut chat, 3, |_| false);
     chat.begin(0);
@@ -308,7 +308,7 @@ fn tokens_stay_until_a_scored_row_has_seen_them() {
 }
 
 #[test]
-fn a_host_hears_which_layers_and_steps_want_scores() {
+fn wants_scores_names_the_layers_and_steps_that_are_scored() {
     let mut config = six_of_ten();
     config["kv_h2o_layer_start"] = json!(1);
     for (rows, prompts) in [(0, false), (3, true), (-1, true)] {
@@ -334,7 +334,7 @@ fn a_host_hears_which_layers_and_steps_want_scores() {
 }
 
 #[test]
-fn an_aborted_step_counts_for_nothing_and_what_begin_did_stays() {
+fn an_aborted_step_keeps_the_eviction_of_its_begin_and_moves_no_clock() {
     let mut config = six_of_ten();
     config["kv_h2o_update_interval"] = json!(3);
     let mut chat = small(config, 1, 64);
@@ -368,7 +368,7 @@ fn scores_of_an_aborted_step_are_forgotten() {
 }
 
 #[test]
-fn an_engine_that_allocates_late_begins_without_a_cache() {
+fn an_empty_layer_may_begin_without_a_cache() {
     let mut chat = small(
         json!({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
         "kv_lossless_runtime_mode": "store"}),

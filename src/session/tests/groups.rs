@@ -1,4 +1,4 @@
-//! Query heads that share a KV head, handed over as rows of one tile.
+//! Query heads that share a KV head, as rows of one tile.
 
 use super::attention::rows_of;
 use super::chat::Chat;

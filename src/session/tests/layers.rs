@@ -1,4 +1,4 @@
-//! Worked examples: which layers are compressed, how much of them when, and what workers do before a host asks.
+//! Worked examples: the layers that are compressed, the tokens of each step, and the blocks that workers decode ahead.
 
 use super::chat::Chat;
 use crate::host::Host;
@@ -46,13 +46,13 @@ impl Chat {
 fn within_a_minute(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never happens");
+        assert!(start.elapsed() < Duration::from_secs(60), "not within a minute");
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn scope_mode_and_samples_say_which_layers_take_part() {
+fn scope_mode_and_samples_select_the_layers() {
     let [front, kept, both] = ["front_n", "h2o_kept", "front_n_and_h2o_kept"];
     for (scope, mode, samples, no_front, expected) in [
         (front, "probe", 0, false, &[0][..]),
@@ -87,7 +87,7 @@ fn scope_mode_and_samples_say_which_layers_take_part() {
 }
 
 #[test]
-fn each_scope_has_its_own_interval_and_a_step_hands_in_what_is_allowed() {
+fn each_scope_has_its_own_interval_and_a_step_submits_a_bounded_number() {
     let mut chat = chat(
         2,
         json!({
@@ -115,7 +115,7 @@ fn the_first_sample_is_small_and_of_another_length_in_each_layer() {
             "kv_lossless_store_grouped_step_tokens": 64, "kv_lossless_store_bootstrap_tokens": 56,
         }),
     );
-    // An eighth of a block more from layer to layer, and all over again behind a whole block.
+    // An eighth of a block more from layer to layer; after a whole block it starts over.
     let first = [56.0, 64.0, 8.0];
     chat.step_all(500);
     assert_eq!([0, 1, 2].map(|layer| chat.encoded(layer)), first);
@@ -128,11 +128,11 @@ fn the_first_sample_is_small_and_of_another_length_in_each_layer() {
 }
 
 #[test]
-fn a_hole_that_an_edit_tore_is_filled_when_it_is_worth_a_block() {
+fn a_gap_of_an_edit_is_submitted_if_it_is_large_enough() {
     let mut chat = chat(1, json!({}));
     chat.step_all(1500);
     assert_eq!(chat.encoded(0), 5.0 * 256.0);
-    // Tokens of the second block, 320 to 575: first 206 are left of it, then 20 of those.
+    // The second block, tokens 320 to 575: 206 are left of it, then 20.
     for (kept, encoded) in [(vec![[0, 348], [398, 1102]], 206.0), (vec![[0, 330], [516, 934]], 0.0)] {
         let before = chat.encoded(0);
         chat.keep(0, &kept);
@@ -143,7 +143,7 @@ fn a_hole_that_an_edit_tore_is_filled_when_it_is_worth_a_block() {
 }
 
 #[test]
-fn the_next_layer_is_decoded_while_the_host_computes_this_one_and_nothing_stays_between_steps() {
+fn the_next_layer_is_decoded_during_this_one_and_nothing_stays_between_steps() {
     for scope in ["front_n", "h2o_kept"] {
         let mut chat = chat(
             2,
@@ -169,7 +169,7 @@ fn the_next_layer_is_decoded_while_the_host_computes_this_one_and_nothing_stays_
 }
 
 #[test]
-fn a_worker_helps_with_blocks_that_nobody_had_it_decode_ahead() {
+fn a_worker_helps_with_blocks_that_were_not_prefetched() {
     let mut chat = chat(1, json!({ "kv_lossless_async_threads": 1 }));
     chat.step_until_released();
     within_a_minute(|| {
@@ -187,7 +187,7 @@ fn memory_of_a_layer_is_taken_in_its_own_begin_and_by_no_other_call() {
     for workers in [0, 1] {
         let mut chat = chat(2, json!({ "kv_lossless_async_threads": workers }));
         chat.step_until_released();
-        // Keys of 768 cold tokens, which only the store has: looking how much of them is in memory changes nothing.
+        // Keys of 768 cold tokens, which are released: to release them again only counts the pages in memory.
         let in_memory = |chat: &mut Chat| pages::give_back(&mut chat.hosts[1].key[256 * 128..1024 * 128]);
         in_memory(&mut chat);
         chat.begin_whole(0);

@@ -1,35 +1,35 @@
-//! What a session should do with one layer, token by token and in f64.
+//! The oracle of a session's layer: every token, in f64.
 
 use super::settings::{Aggregation, Rules};
 use crate::host::expand;
 use crate::layout::Pair;
 
-/// Scores nearer to each other than this may be ranked either way: the session ranks f32.
+/// Scores within this relative distance may be ranked either way: the session ranks f32.
 const NEAR: f64 = 1e-4;
 /// A step of more rows is a prompt.
 const MOST_DECODE_ROWS: usize = 64;
 
-/// A token in the cache, with its share of what its block gathered.
+/// A token in the cache, with its share of its block's score.
 #[derive(Clone, Copy, Default)]
 struct Token {
-    /// Its number in the chat.
+    /// Its logical position.
     logical: u32,
-    /// The moving average or the sum of the attention it got.
+    /// The moving average, or the sum, of its attention.
     value: f64,
-    /// Rows that could have looked at it.
+    /// Rows that could attend to it.
     seen: f64,
     /// It was in the cache when a step was scored.
     scored: bool,
 }
 
-/// What a layer is going to lose.
+/// The tokens that the next begin keeps.
 struct Plan {
     keep: Vec<bool>,
-    /// Blocks that stay or go for certain; `None`: their scores are too near to call.
+    /// Blocks that must stay or go. `None`: scores are within [`NEAR`].
     certain: Vec<Option<bool>>,
 }
 
-/// What happened to a layer since the session was made.
+/// Events of a layer since the session was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) plans: u64,
@@ -37,11 +37,11 @@ pub(super) struct Counts {
     pub(super) evictions: u64,
     pub(super) evicted: u64,
     pub(super) last_evicted: u64,
-    /// Evictions that a tie left open and the session decided the other way.
+    /// Evictions whose ties the session decided the other way.
     pub(super) ties: u64,
     /// Steps whose attention changed scores.
     pub(super) scored: u64,
-    /// Plans that there was no memory for.
+    /// Plans that were refused memory.
     pub(super) unplanned: u64,
     /// Plans that tokens without a score prevented or changed.
     pub(super) unscored: u64,
@@ -55,7 +55,7 @@ pub(super) struct Model {
     tokens: Vec<Token>,
     /// Steps since the last plan.
     clock: usize,
-    /// Tokens that each step appended since the reset, and whether it found the layer empty.
+    /// For each step since the reset: the tokens that it appended, and whether the layer was empty.
     added: Vec<(usize, bool)>,
     plan: Option<Plan>,
     pub(super) counts: Counts,
@@ -92,18 +92,18 @@ impl Model {
         *self = Model { counts, ..Model::new(self.rules.as_ref()) };
     }
 
-    /// Whether a step of so many rows is a prompt now.
+    /// Whether a step of `queries` rows is a prompt now.
     pub(super) fn is_prompt(&self, queries: usize) -> bool {
         self.logical == 0 || queries > MOST_DECODE_ROWS
     }
 
-    /// Of a step's rows, how many count.
+    /// The number of a step's rows that are scored.
     pub(super) fn counted(&self, queries: usize) -> usize {
         let rules = self.rules.as_ref().expect("only layers with rules are scored");
         if self.is_prompt(queries) { rules.prompt_rows.min(queries) } else { queries }
     }
 
-    /// The plan that waits is applied. Answers which tokens stay, given those (by number) that the session kept.
+    /// Applies the plan. `kept`: logical positions after the session's begin. Returns the mask of tokens that stay.
     pub(super) fn begin(&mut self, kept: &[u32]) -> Vec<bool> {
         let Some(plan) = self.plan.take() else { return vec![true; self.len()] };
         let block = self.rules.as_ref().unwrap().block;
@@ -125,8 +125,8 @@ impl Model {
         stays
     }
 
-    /// A step ends that appended `added` tokens, of `queries` rows (0: it failed). `masses`: what its rows gave to each
-    /// token, summed over heads, when it was scored. `planned`: whether the session had memory for a plan.
+    /// Ends a step of `queries` rows (0: it failed) that appended `added` tokens. `masses`: the masses of tokens over all
+    /// heads, and the heads, if it was scored. `planned`: the session had memory for a plan. Returns whether one was due.
     pub(super) fn end(&mut self, added: u32, queries: usize, masses: Option<(&[f64], usize)>, planned: bool) -> bool {
         let (prompt, before) = (self.is_prompt(queries), self.len());
         let counted = if self.evicts() { self.counted(queries) } else { 0 };
@@ -154,25 +154,25 @@ impl Model {
         wanted && self.plan_if(planned, &rules)
     }
 
-    /// The last tokens that must stay since they have no score.
+    /// The last tokens, which have no score and must stay.
     fn unscored(&self, rules: &Rules) -> usize {
         let unscored = self.tokens.iter().rev().take_while(|token| !token.scored).count();
         if rules.evict_unscored { 0 } else { unscored }
     }
 
-    /// The most that a step appended that was no prompt.
+    /// The most tokens of a step that was no prompt.
     fn largest_draft(&self) -> usize {
         let drafts = self.added.iter().filter(|(added, empty)| !empty && *added <= MOST_DECODE_ROWS);
         drafts.map(|(added, _)| *added).max().unwrap_or(0)
     }
 
-    /// A step like the last, or like the largest draft, does not fit.
+    /// Whether a step like the last, or like the largest draft, would exceed the cap.
     fn is_over(&self, rules: &Rules) -> bool {
         let last = self.added.last().map_or(0, |(added, _)| *added);
         rules.cap.is_some_and(|cap| self.len() + last.max(self.largest_draft()).max(1) > cap)
     }
 
-    /// The tokens that a plan may leave below the cap: what steps usually append fits, too.
+    /// The tokens that a plan may keep below the cap, with room for the usual steps.
     fn room(&self, rules: &Rules, cap: usize) -> usize {
         let chunk = match self.added[..] {
             [.., (a, _), (b, _)] => a.min(b),
@@ -192,7 +192,7 @@ impl Model {
                 Aggregation::Sum => token.value += mass / heads as f64,
                 Aggregation::NormSum => {
                     token.value += mass / heads as f64;
-                    // The last row is where the last token is, the one before it a token earlier.
+                    // The last row is at the last token, the row before it one token earlier.
                     let looks = |row: usize| at < before || at + row < len;
                     token.seen += (0..rows).filter(|row| looks(*row)).count() as f64;
                 }
@@ -216,7 +216,7 @@ impl Model {
         if rules.logical { self.logical as usize } else { self.len() }
     }
 
-    /// It is time for a plan; `planned`: and there was memory for it. Answers whether there was something to plan with.
+    /// Makes a plan if the session had memory for one (`planned`). Returns false if no token has a score.
     fn plan_if(&mut self, planned: bool, rules: &Rules) -> bool {
         if self.len() > 0 && self.unscored(rules) == self.len() {
             self.counts.unscored += 1;
@@ -255,7 +255,7 @@ impl Model {
         }
         let mut target = target.clamp(1, len);
         if floor >= target {
-            // Nothing goes for a ratio's sake, but for the cap's.
+            // The sinks and recent tokens exceed the ratio's target. Only the cap may evict.
             let Some(cap) = rules.cap.filter(|_| self.is_over(rules)) else { return };
             target = self.room(rules, cap).clamp(1, len);
             if floor >= target {
@@ -285,7 +285,7 @@ impl Model {
         self.plan = keep.contains(&false).then_some(Plan { keep, certain });
     }
 
-    /// The host edits history. Answers which tokens stay; `planned` as in [`Model::end`].
+    /// Edits the history. `planned` as in [`Model::end`]. Returns the mask of tokens that stay.
     pub(super) fn keep(&mut self, pairs: &[Pair], planned: bool) -> Vec<bool> {
         let stays: Vec<u32> = expand(pairs).collect();
         if stays.len() == self.logical as usize {
@@ -307,7 +307,7 @@ impl Model {
         mask
     }
 
-    /// Every token gets an equal share of its block; then those that go take theirs with them.
+    /// Gives every token an equal share of its block's score, then removes tokens with their shares.
     fn edit(&mut self, stays: &[bool]) {
         if let Some(rules) = &self.rules {
             for block in self.tokens.chunks_mut(rules.block) {

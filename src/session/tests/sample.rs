@@ -1,4 +1,4 @@
-//! A real model's attention: what the session makes of the bundled sample.
+//! A session over a real model's cache and attention, the bundled sample.
 
 use super::attention::rows_of;
 use super::chat::Chat;
@@ -33,7 +33,7 @@ impl Recorded {
         }
     }
 
-    /// What a query gave to some tokens, and the sum of it.
+    /// The softmax values of a query for some tokens, and their sum.
     fn row(&self, head: usize, query: usize, tokens: &[u32]) -> (Vec<u8>, f32) {
         let row = &self.attention[(head * (TOKENS - PROMPT) + query) * TOKENS * 2..][..TOKENS * 2];
         let bytes: Vec<u8> = tokens.iter().flat_map(|t| [row[*t as usize * 2], row[*t as usize * 2 + 1]]).collect();
@@ -50,7 +50,7 @@ fn cut(rows: &[u8], token: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_real_chat_shrinks_as_the_ratio_says_and_every_token_that_stays_is_the_recorded_one() {
+fn a_real_chat_shrinks_by_its_ratio_and_keeps_recorded_tokens() {
     let config = json!({
         "kv_h2o_enable": true, "kv_h2o_layer_start": 2, "kv_h2o_block_tokens": 32, "kv_h2o_sink_tokens": 16,
         "kv_h2o_recent_tokens": 96, "kv_h2o_target_lossy_ratio": 3.5,

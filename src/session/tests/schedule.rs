@@ -1,4 +1,4 @@
-//! One random schedule: a host, a session, and after every call a look at everything the host can see.
+//! One random schedule: a host and a session. Everything that the host can see is checked after every call.
 
 use super::attention::Attention;
 use super::model::{Counts, Model};
@@ -14,9 +14,9 @@ use crate::store::Cache;
 use crate::sys::memory::shortage;
 use std::rc::Rc;
 
-/// Chats stay this short, so that a schedule is quick.
+/// The most tokens of a chat: longer schedules are slow.
 const MOST_TOKENS: u32 = 160;
-/// Fewer tokens than this are always kept in an edit, or schedules would mostly be short.
+/// The scale of an edit's gaps and ranges.
 const FEW_TOKENS: usize = 24;
 
 pub(super) struct Layer {
@@ -25,7 +25,7 @@ pub(super) struct Layer {
     pub(super) step: Option<Step>,
     /// The host never names it.
     idle: bool,
-    /// How much each token of the chat draws attention.
+    /// The attention that each token of the chat draws.
     worth: Vec<f64>,
     query_heads: usize,
 }
@@ -51,7 +51,7 @@ impl Run {
         let mut random = Random::new(seed);
         let settings = Settings::new(kind, &mut random);
         trace!("{}", settings.json);
-        // Workers are short of memory as the thread is that makes the session.
+        // Workers are short of memory if the thread is that creates the session.
         shortage::set(if kind.shortage { 60 } else { 0 }, seed);
         shortage::set_least(1);
         let made = std::iter::repeat_with(|| {
@@ -91,7 +91,7 @@ impl Run {
                 let more = random.from(2, 40);
                 self.forward(more);
             }
-            // A prompt by its length.
+            // A prompt, by its length.
             1 if random.once_in(4) => self.forward(70),
             2..=4 => {
                 let rows = random.from(2, 8);
@@ -183,8 +183,7 @@ impl Run {
         }
     }
 
-    /// Runs a call that is handed a layer's cache and may fail for lack of memory, but not a second time.
-    /// `short`: what happened then.
+    /// Runs a call on a layer's cache. It may fail once for lack of memory, which `short` counts.
     fn call<T>(&mut self, layer: usize, short: &str, mut what: impl FnMut(&Session, Cache<'_>, u32) -> Result<T>) -> T {
         let len = self.layers[layer].host.len();
         if self.shortage && self.random.once_in(3) {
@@ -240,7 +239,7 @@ impl Run {
             self.rewrite(layer);
         }
         match self.random.below(80) {
-            // It failed before it began.
+            // The step fails before its tokens are written.
             0 => return self.end(layer, 0, 0, None),
             1 => return self.abort(layer),
             _ => {}
@@ -270,7 +269,7 @@ impl Run {
         self.end(layer, rows as u32, if failed { 0 } else { rows }, scored.as_ref());
     }
 
-    /// Writes other contents to some tokens, as a shift of positions does.
+    /// Writes new contents to some tokens, as a shift of positions does.
     fn rewrite(&mut self, layer: usize) {
         let len = self.layers[layer].host.tokens.len();
         let len = self.layers[layer].step.map_or(len, |step| step.begin as usize);
@@ -341,7 +340,7 @@ impl Run {
         self.check(layer, &before, len, Bytes::MayBeGone);
     }
 
-    /// Plans that the session has made for a layer.
+    /// The number of plans of a layer.
     fn plans(&self, layer: usize) -> u64 {
         self.session.state().unwrap().layers[layer].eviction.counts().plans
     }
@@ -395,7 +394,7 @@ impl Run {
         host.move_to_room_for(room);
     }
 
-    /// The chat ends: every token must be where it was.
+    /// Ends the chat. Every token must be restored.
     fn finish(&mut self) {
         trace!("finish");
         self.each(Self::begin);
@@ -422,14 +421,14 @@ impl Run {
         }
     }
 
-    /// Blocks of a layer that are only compressed, and their raw bytes.
+    /// Released blocks of a layer, and their raw bytes.
     fn released(&self, layer: usize) -> (u64, u64) {
         let mut state = self.session.state().unwrap();
         let stats = state.store.as_mut().map(|store| store.statistics(Some(layer as u32))).unwrap_or_default();
         (stats.released_blocks, stats.released_raw_bytes)
     }
 
-    /// Everything that a session says of its layers.
+    /// Lengths and positions of all layers.
     pub(super) fn view(&self) -> Vec<(CacheLengths, Vec<Pair>)> {
         let layers = 0..self.settings.layers;
         layers.map(|l| (self.session.lengths(l).unwrap(), self.session.positions(l).unwrap())).collect()
@@ -452,11 +451,11 @@ impl Run {
     }
 }
 
-/// What a call leaves of a layer's tokens.
+/// The tokens of a layer that a call leaves raw.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bytes {
     All,
-    /// Those that were cold may be compressed only.
+    /// Cold tokens may be released.
     MayBeGone,
 }
 

@@ -1,8 +1,8 @@
-//! Random configs, and what each means for each layer, said again in few words.
+//! Random configs, and their meaning for each layer.
 
 use crate::common::Random;
 
-/// When tokens of a layer go, and which.
+/// The eviction rules of a layer.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     pub(super) block: usize,
@@ -10,15 +10,15 @@ pub(super) struct Rules {
     pub(super) recent: usize,
     /// The share to keep.
     pub(super) ratio: f32,
-    /// The share is of the chat, not of what the cache still holds.
+    /// The share is of the chat's length, not of the cache's.
     pub(super) logical: bool,
     pub(super) cap: Option<usize>,
     pub(super) trigger: usize,
     pub(super) interval: usize,
     pub(super) aggregation: Aggregation,
-    /// The last rows of a prompt that count.
+    /// The last rows of a prompt that are scored.
     pub(super) prompt_rows: usize,
-    /// Tokens that no scored row has seen go like others.
+    /// Tokens that no scored row has seen may be evicted.
     pub(super) evict_unscored: bool,
 }
 
@@ -39,7 +39,7 @@ impl Aggregation {
     }
 }
 
-/// What a schedule may expect of a session.
+/// The expectations of a schedule.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) json: String,
@@ -49,7 +49,7 @@ pub(super) struct Settings {
     pub(super) rules: Option<Rules>,
     /// Layers that tokens are evicted from.
     evicted: std::ops::Range<u32>,
-    /// Layers that are compressed for good.
+    /// Layers whose blocks are released.
     stored: Vec<bool>,
     /// The scope and the mode of compression.
     pub(super) compression: String,
@@ -57,7 +57,7 @@ pub(super) struct Settings {
     pub(super) hot_recent: usize,
 }
 
-/// What the tests of one kind have in common.
+/// A kind of schedules.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
     pub(super) workers: &'static [usize],
@@ -97,7 +97,7 @@ impl Settings {
         let rows = if rules.prompt_rows == usize::MAX { "-1".into() } else { rules.prompt_rows.to_string() };
         key("h2o_prefill_queries", rows);
         key("h2o_target_basis", if rules.logical { "\"logical\"" } else { "\"physical\"" }.into());
-        // The ratio, said in one of two ways; halves and quarters are the same number in both.
+        // The ratio in one of two forms. Powers of two are exact in both.
         if rules.ratio == 0.75 || random.once_in(2) {
             key("h2o_target_mode", "\"static\"".into());
             key("h2o_target_keep_ratio", rules.ratio.to_string());
@@ -177,12 +177,12 @@ impl Settings {
         }
     }
 
-    /// The rules of a layer, when tokens are evicted from it.
+    /// The rules of a layer, if it evicts.
     pub(super) fn rules_of(&self, layer: u32) -> Option<&Rules> {
         self.rules.as_ref().filter(|_| self.evicted.contains(&layer))
     }
 
-    /// Whether tokens of a layer may be compressed only.
+    /// Whether blocks of a layer may be released.
     pub(super) fn stores(&self, layer: u32) -> bool {
         self.stored[layer as usize]
     }

@@ -1,4 +1,4 @@
-//! A session with its lanes behind locks, as a host in Rust may have them whose threads share both.
+//! A session with its lanes behind locks: a host in Rust whose threads share both.
 
 use crate::h2o::Tile;
 use crate::session::{self, Lane};
@@ -27,7 +27,7 @@ impl Session {
         self.with_lanes(|lanes| self.session.begin(lanes, layer, Some(cache), kv_len))
     }
 
-    /// Of a cache that is not there yet.
+    /// Begins a step of a layer whose cache does not exist yet.
     pub(super) fn begin_without(&self, layer: u32, kv_len: u32) -> Result<u32> {
         self.with_lanes(|lanes| self.session.begin(lanes, layer, None, kv_len))
     }
@@ -50,7 +50,7 @@ impl Session {
     }
 }
 
-/// Everything else needs no lanes.
+/// Calls without lanes.
 impl Deref for Session {
     type Target = session::Session;
 

@@ -10,8 +10,8 @@ use crate::status::{Result, Status};
 use crate::sys::memory::shortage;
 
 impl Run {
-    /// Sends the tiles of a step: each head in order in some lane, lanes in any order or at once. Answers whether all
-    /// came in; without memory the rest is left out.
+    /// Sends the tiles of a step: each head in order in one lane, lanes in any order or at once. Returns whether all were
+    /// accepted. The first refusal of memory ends it.
     pub(super) fn send(&mut self, layer: usize, attention: &Attention) -> bool {
         let lanes = self.settings.lanes as usize;
         let mut queues: Vec<Vec<&OwnedTile>> = vec![Vec::new(); lanes];
@@ -48,7 +48,7 @@ impl Run {
         }
     }
 
-    /// Calls that are wrong whenever they come, and those that are wrong now: nothing changes.
+    /// Calls that are always wrong, and calls that are wrong now. Each must change nothing.
     pub(super) fn wrong_calls(&mut self, layer: usize) {
         trace!("wrong calls {layer}, open: {}", self.layers[layer].step.is_some());
         let (number, none) = (layer as u32, self.settings.layers);
@@ -80,7 +80,7 @@ impl Run {
             }
             self.refused(layer, |session, run| session.abort(number, Some(run.cache(layer)), begin + 1));
             self.refused(layer, |session, _| session.rewritten(number, 0, begin + 1));
-            // A layer that began without a cache is yet to show one.
+            // A layer that began without a cache has no layout yet.
             if self.session.state().unwrap().layers[layer].token_bytes() > 0 {
                 self.refused(layer, |session, run| {
                     let mut other = run.impostor(layer);
@@ -119,7 +119,7 @@ impl Run {
         }
     }
 
-    /// Tiles that cannot be, before the first head has begun.
+    /// Invalid first tiles.
     fn wrong_tiles(&mut self, layer: usize) {
         let number = layer as u32;
         let bytes = [0; 4];
@@ -139,8 +139,8 @@ impl Run {
         }
     }
 
-    /// Ends that come with other heads, rows or tokens than were scored. Answers whether tiles came in that do not belong
-    /// to the step, so that it can only be closed as failed.
+    /// Ends with other heads, rows or tokens than were scored. Returns true if extra tiles were accepted, so that the
+    /// step can only end as failed.
     pub(super) fn wrong_ends(&mut self, layer: usize, scored: Option<&Attention>) -> bool {
         let (number, len) = (layer as u32, self.layers[layer].host.len());
         let room = self.layers[layer].host.layout.max_tokens() as u32;
@@ -161,7 +161,7 @@ impl Run {
         if self.shortage || self.random.once_in(2) {
             return false;
         }
-        // A head too many that has no end yet, then one too many.
+        // One head too many without its last tile, then with it.
         let values = vec![0; 4 * scored.queries];
         let begun = Tile { queries: scored.queries, last: false, ..one_token(&values) };
         self.session.scores(number, 0, &begun).unwrap();
@@ -191,7 +191,7 @@ impl Run {
     }
 }
 
-/// Each lane's tiles in order, lanes taking turns by chance. `refuses`: the layer looks at its tiles.
+/// Sends each lane's tiles in order, lanes in random turns. `refuses`: the layer checks its tiles.
 fn in_turns(
     session: &Session,
     layer: u32,
@@ -205,7 +205,7 @@ fn in_turns(
         let Some(lane) = (!waiting.is_empty()).then(|| random.pick(&waiting)) else { return Ok(()) };
         let tile = queues[lane][next[lane]].tile();
         if refuses && random.once_in(50) {
-            // A first tile in the middle of a head, or the opposite; then the right one.
+            // A wrong first flag, then the right tile.
             let error = session.scores(layer, lane as u32, &Tile { first: !tile.first, ..tile }).unwrap_err();
             assert_eq!(error.status(), Status::InvalidArgument, "{error}");
         }
@@ -214,7 +214,7 @@ fn in_turns(
     }
 }
 
-/// A head that looks at the first token and is finished with it.
+/// A head's only tile, of one token.
 fn one_token(data: &[u8]) -> Tile<'_> {
     rows_of(data, 1, 1, None)
 }

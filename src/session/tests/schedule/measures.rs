@@ -1,4 +1,4 @@
-//! What a session says it measured, against what the model counted.
+//! A session's metrics against the model's counts.
 
 use super::Run;
 use crate::layout::Spec;
@@ -30,7 +30,7 @@ const SUMS: &[&str] = &[
 ];
 
 impl Run {
-    /// After the last begin of every layer: nothing is compressed only.
+    /// Checks the metrics after the last begin of every layer, when no block is released.
     pub(super) fn check_measures(&mut self) {
         let total = self.session.metrics(None).unwrap();
         let mut sums = vec![0.0; SUMS.len()];
@@ -75,11 +75,11 @@ impl Run {
                 self.coverage.count("no memory to encode", failed);
                 let rest = failures - (model.counts.unplanned + failed) as f64;
                 assert!(rest >= 0.0, "layer {number}: {failures} failures");
-                self.coverage.count("no memory to hand in", rest as u64);
+                self.coverage.count("no memory to submit", rest as u64);
             }
             sums.iter_mut().zip(SUMS).for_each(|(sum, name)| *sum += measured(&metrics, name));
         }
-        // Workers may hand something in between two looks.
+        // Workers may finish a block between two calls.
         if self.settings.workers == 0 {
             for (sum, name) in sums.iter().zip(SUMS) {
                 assert_eq!(measured(&total, name), *sum, "{name}");
@@ -96,8 +96,8 @@ impl Run {
         let stats = store.statistics(None);
         assert_eq!((stats.released_blocks, stats.released_raw_bytes), (0, 0));
         assert_eq!(stats.restored_blocks, stats.prefetch_hits + stats.cache_hits + stats.cache_misses);
-        let told = self.coverage.of("tokens rewritten") > 0;
-        assert!(stats.stale_blocks == 0 || told, "this host writes to no token twice without a word");
+        let rewritten = self.coverage.of("tokens rewritten") > 0;
+        assert!(stats.stale_blocks == 0 || rewritten, "stale blocks without rewritten tokens");
         for (what, times) in [
             ("encoded blocks", stats.submitted_blocks),
             (&format!("encoded blocks of {}", self.settings.compression), stats.submitted_blocks),
@@ -119,7 +119,7 @@ impl Run {
     }
 }
 
-/// A metric by its name, 0 when it was not measured.
+/// A metric by its name, or 0 if it was not measured.
 fn measured(metrics: &Metrics, name: &str) -> f64 {
     let field = metrics.fields().find(|(field, _)| *field == name);
     field.map(|(_, value)| value).filter(|value| !value.is_nan()).unwrap_or(0.0)
