@@ -239,7 +239,7 @@ fn directions(table: &Direction, sources: &[Source]) -> Vec<String> {
             wrong.push(format!("{room} is a room that the table does not name"));
         }
     }
-    for source in sources {
+    for source in sources.iter().filter(|source| table.0.contains_key(&source.room())) {
         let room = source.room();
         for (line, used) in source.uses() {
             if let Some(left) = unused.get_mut(&room) {
@@ -328,10 +328,9 @@ fn paths_go_down_and_enter_each_room_once() {
     let document = Document::read();
     let (table, paths) = (document.direction(), document.paths());
     assert!(paths.len() >= 3, "{} paths", paths.len());
-    for (title, files) in paths {
-        assert!(files.len() > 2, "{title}: {} files", files.len());
-        assert_none(&path_faults(title, &files, &table, exists));
-    }
+    assert!(paths.iter().all(|(_, files)| files.len() > 2), "{paths:?}");
+    let faults = paths.iter().flat_map(|(title, files)| path_faults(title, files, &table, exists));
+    assert_none(&faults.collect::<Vec<_>>());
 }
 
 #[test]
@@ -347,7 +346,7 @@ fn the_walk_names_files_that_exist() {
 fn every_fault_is_found() {
     let document = Document(
         "## Direction\n\n| room | may use |\n|---|---|\n| `store` | gear, sys |\n| `gear` | store, sys |\n\
-         | `sys` | — |\n| `attic` | sys |\n\n### Path: a\n\n1. `src/store/mod.rs`: x\n2. `src/gear/none.rs`\n\
+         | `sys` | — |\n| `attic` | sys |\n| `model` | sys |\n\n### Path: a\n\n1. `src/store/mod.rs`: x\n2. `src/gear/none.rs`\n\
          3. `src/store/mod.rs`\n4. `src/layout/mod.rs`\n"
             .into(),
     );
@@ -368,10 +367,11 @@ fn every_fault_is_found() {
             "use std::{cell, thread::spawn};\nfn a() { unsafe { libc::b() } }\n#[cfg(test)]\nuse std::env;\n",
         ),
         source("model/src/a.rs", "use mnnkv::store;\nuse crate::ffi::b;\n"),
+        source("model/src/ffi/b.rs", "use crate::a;\nuse mnnkv::ffi::panic;\n"),
     ];
     let expected = [
         "loft is a room that the table does not name",
-        "model is a room that the table does not name",
+        "model/ffi is a room that the table does not name",
         "src/store/mod.rs:3: store may not use json",
         "src/gear.rs:6: gear may not use ffi",
         "model/src/a.rs:1: model may not use store",
@@ -379,6 +379,7 @@ fn every_fault_is_found() {
         "the table names attic, which is no room",
         "attic does not use sys, which the table says",
         "gear does not use sys, which the table says",
+        "model does not use sys, which the table says",
     ];
     assert_eq!(directions(&table, &sources), expected);
     assert_eq!(table.cycles(), ["gear", "store"]);
