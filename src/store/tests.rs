@@ -7,6 +7,7 @@ use crate::host::Host;
 use crate::host::packing::flash;
 use crate::layout::Spec;
 use crate::status::Status;
+use crate::sys::pages;
 use proptest::prelude::*;
 
 fn host(max_tokens: u32, seed: u64) -> Host {
@@ -15,19 +16,19 @@ fn host(max_tokens: u32, seed: u64) -> Host {
 }
 
 /// A host of as many tokens as it has room for, and a store.
-fn full(tokens: u32, config: Config) -> (Store, Host) {
+fn full(tokens: u32, settings: Settings) -> (Store, Host) {
     let mut host = host(tokens, 9);
     host.append(tokens as usize);
-    (Store::new(config).unwrap(), host)
+    (Store::new(settings).unwrap(), host)
 }
 
-fn submit(store: &mut Store, layer: u32, host: &Host, begin: u32, count: u32) -> Result<u64> {
+fn submit(store: &mut Store, layer: u32, host: &Host, begin: u32, count: u32) -> Result<Submitted> {
     store.submit(layer, &host.layout, &host.key, &host.value, host.range(begin, count), Purpose::Keep)
 }
 
-/// Checks that every token reads as it was written, or as zeros where it is released.
+/// Checks that every token reads as it was written, but for those that only the store has.
 fn check(host: &Host, store: &Store, layer: u32) {
-    let blocks = store.layer(layer).map_or(&[][..], Layer::blocks);
+    let blocks = store.layer(layer).map_or(&[][..], LayerBlocks::blocks);
     let released = |t: u32| blocks.iter().filter(|b| b.is_released() && b.overlaps(&(t..t + 1))).count();
     host.check(&host.all(), host.tokens.len(), |at, _| {
         assert!(released(at as u32) <= 1, "token {at} of layer {layer} is in several released blocks");
@@ -69,8 +70,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whether submit must refuse the range: it overlaps released tokens, or another block that equals the cache.
-fn must_refuse(layer: &Layer, host: &Host, range: TokenRange) -> bool {
+/// Whether the range overlaps what would be lost: released tokens, or a block of other tokens that equals the cache.
+fn must_refuse(layer: &LayerBlocks, host: &Host, range: TokenRange) -> bool {
     let overlapping = || layer.blocks().iter().filter(|b| b.overlaps(&tokens(range)));
     if overlapping().any(|b| b.is_released()) {
         return true;
@@ -91,17 +92,17 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
         Step::Submit(begin, count) => {
             let begin = (*begin).min(host.len());
             let range = host.range(begin, (*count).min(host.len() - begin));
-            // Only blocks that shrink are protected, which an encoding block has not shown yet.
-            if store.layer(layer).is_some_and(|l| l.blocks().iter().any(|b| b.state == State::Encoding)) {
+            // While blocks are being encoded it is open which of them shrink, and are worth protecting.
+            if store.layer(layer).is_some_and(|l| l.blocks().iter().any(|b| b.state == BlockState::Encoding)) {
                 store.settle();
             }
             let refused = range.is_empty() || store.layer(layer).is_some_and(|l| must_refuse(l, host, range));
             let result = submit(store, layer, host, range.begin() as u32, range.count() as u32);
-            match result.map_err(|e| e.status()).err() {
+            match result.and_then(Submitted::ticket).map_err(|e| e.status()).err() {
                 Some(Status::Busy) => {
                     let unclaimed = |b: &Block| b.blob.is_some() && !b.claimed;
-                    let waits = store.layers.iter().flat_map(Layer::blocks).any(unclaimed);
-                    assert!(!refused && (store.encoding > 0 || waits && store.config.pending_bytes > 0));
+                    let waits = store.layers.iter().flat_map(LayerBlocks::blocks).any(unclaimed);
+                    assert!(!refused && (store.encoding > 0 || waits && store.settings.pending_bytes > 0));
                 }
                 other => assert_eq!(other, refused.then_some(Status::InvalidArgument)),
             }
@@ -115,7 +116,7 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
             assert!(store.layer(layer).is_none_or(|l| l.blocks().iter().all(|b| !b.is_released())));
         }
         Step::Rewrite(token) => {
-            // A host may write only to tokens that are restored.
+            // A host may only write to tokens that are there.
             store.restore(layer, host.cache()).unwrap();
             if *token < host.len() {
                 host.write(*token as usize);
@@ -142,7 +143,7 @@ fn run(store: &mut Store, host: &mut Host, layer: u32, step: &Step) {
         }
         Step::Grow => host.move_to_room_for(host.layout.max_tokens() + 20),
         Step::Shift(begin, count) => {
-            // Tokens are overwritten, released or not, and reported as rewritten.
+            // Tokens are overwritten, released or not, and reported.
             let end = (begin + count).min(host.len());
             (*begin..end).for_each(|token| host.write(token as usize));
             store.rewritten(layer, *begin..end.max(*begin)).unwrap();
@@ -164,8 +165,8 @@ proptest! {
     ) {
         let (max_queue, pending_bytes, decode_cache_bytes) = bounds;
         let encoding = Encoding { strict_roundtrip, ..Encoding::default() };
-        let config = Config { encoding, workers, max_queue, pending_bytes, decode_cache_bytes };
-        let mut store = Store::new(config).unwrap();
+        let settings = Settings { encoding, workers, max_queue, pending_bytes, decode_cache_bytes };
+        let mut store = Store::new(settings).unwrap();
         let mut hosts = [host(100, seed), host(80, !seed)];
         for host in &mut hosts {
             host.append(60);
@@ -182,16 +183,19 @@ proptest! {
         prop_assert_eq!(stats.restored_blocks, stats.prefetch_hits + stats.cache_hits + stats.cache_misses);
         prop_assert_eq!(stats.failed_blocks, 0);
         prop_assert!(stats.compressed_bytes < stats.raw_bytes || stats.raw_bytes == 0);
-        // A store without tokens holds nothing once the workers are idle.
+        // With no token left nothing is kept, and nothing counts as under way once the workers are done.
         (0..2).for_each(|layer| store.truncated(layer, 0));
         store.settle();
         prop_assert_eq!((store.encoding, store.staged_bytes, store.decoded.bytes(None)), (0, 0, 0));
     }
 }
 
+/// Raw bytes of a token of [`host`].
+const TOKEN_BYTES: u64 = 2 * 12 * (2 + 4);
+
 /// 64 tokens of layer 0, of which 8..40 are released.
 fn released() -> (Store, Host) {
-    let (mut store, mut host) = (Store::new(Config::default()).unwrap(), host(100, 9));
+    let (mut store, mut host) = (Store::new(Settings::default()).unwrap(), host(100, 9));
     host.append(64);
     submit(&mut store, 0, &host, 8, 32).unwrap();
     store.commit(0, host.cache(), Writes::Possible).unwrap();
@@ -204,25 +208,27 @@ fn released() -> (Store, Host) {
 fn a_restored_block_is_released_again_without_encoding() {
     let (mut store, mut host) = released();
     for round in 1..4 {
-        assert_eq!(store.restore(0, host.cache()).unwrap() as usize, 32 * (2 * 12 * (2 + 4)));
+        assert_eq!(store.restore(0, host.cache()).unwrap(), Restored { blocks: 1, bytes: 32 * TOKEN_BYTES });
         check(&host, &store, 0);
-        store.commit(0, host.cache(), Writes::Possible).unwrap();
+        let committed = store.commit(0, host.cache(), Writes::Possible).unwrap();
+        assert_eq!((committed.released_blocks, committed.stale_blocks), (1, 0));
         let stats = store.statistics(None);
         assert_eq!((stats.submitted_blocks, stats.restored_blocks, stats.released_blocks), (1, round, 1));
     }
-    // To submit the same tokens again changes nothing.
+    // Submitting the same tokens again changes nothing.
     store.restore(0, host.cache()).unwrap();
-    let ticket = submit(&mut store, 0, &host, 8, 32).unwrap();
-    assert_eq!((ticket, store.statistics(None).submitted_blocks), (0, 1));
+    assert_eq!(submit(&mut store, 0, &host, 8, 32).unwrap(), Submitted::Known(0));
+    assert_eq!(store.statistics(None).submitted_blocks, 1);
 }
 
 #[test]
-fn tokens_submitted_again_with_new_contents_are_another_block() {
-    let (mut store, mut host) = full(64, Config::default());
+fn tokens_submitted_again_with_other_contents_are_another_block() {
+    let (mut store, mut host) = full(64, Settings::default());
     let submitted = |store: &mut Store, host: &Host| submit(store, 0, host, 8, 32).unwrap();
-    assert_eq!((submitted(&mut store, &host), submitted(&mut store, &host)), (0, 0));
+    assert_eq!(submitted(&mut store, &host), Submitted::Encoded(0));
+    assert_eq!(submitted(&mut store, &host), Submitted::Known(0));
     host.write(20);
-    assert_eq!(submitted(&mut store, &host), 1);
+    assert_eq!(submitted(&mut store, &host), Submitted::Encoded(1));
     store.commit(0, host.cache(), Writes::Possible).unwrap();
     let stats = store.statistics(None);
     assert_eq!((stats.released_blocks, stats.resident_blocks, stats.stale_blocks), (1, 0, 1));
@@ -230,20 +236,24 @@ fn tokens_submitted_again_with_new_contents_are_another_block() {
     check(&host, &store, 0);
 }
 
-/// A store with a worker that accepts one block at a time, and hosts of two layers.
+/// A store with a worker, of which only one block may be under way, and a host of two layers.
 fn bounded() -> (Store, [Host; 2]) {
-    let store = Store::new(Config { workers: 1, pending_bytes: 1, ..Config::default() }).unwrap();
+    let store = Store::new(Settings { workers: 1, pending_bytes: 1, ..Settings::default() }).unwrap();
     let mut hosts = [host(100, 3), host(100, 5)];
     hosts.iter_mut().for_each(|host| host.append(100));
     (store, hosts)
 }
 
 fn refused(store: &mut Store, hosts: &[Host], layer: usize, begin: u32) -> Option<Status> {
-    submit(store, layer as u32, &hosts[layer], begin, 32).map_err(|error| error.status()).err()
+    match submit(store, layer as u32, &hosts[layer], begin, 32).unwrap() {
+        Submitted::Full(error) => Some(error.status()),
+        Submitted::Queued(_) => None,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
-fn bytes_are_under_way_until_their_block_is_released() {
+fn bytes_are_under_way_until_they_have_replaced_raw_ones() {
     let (mut store, mut hosts) = bounded();
     assert_eq!(refused(&mut store, &hosts, 0, 0), None, "one block is always let in");
     assert_eq!(refused(&mut store, &hosts, 0, 32), Some(Status::Busy));
@@ -255,14 +265,14 @@ fn bytes_are_under_way_until_their_block_is_released() {
 }
 
 #[test]
-fn blobs_of_an_idle_layer_are_dropped_in_the_end() {
+fn blobs_of_a_layer_without_further_steps_make_way_in_the_end() {
     let (mut store, mut hosts) = bounded();
     assert_eq!(refused(&mut store, &hosts, 0, 0), None);
     store.settle();
     store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
     assert_eq!(refused(&mut store, &hosts, 1, 0), None);
     store.settle();
-    // Layers that make progress do not displace others.
+    // While other layers make progress, no blob makes way.
     for _ in 0..3 {
         for _ in 0..store.most_refusals() {
             assert_eq!(refused(&mut store, &hosts, 0, 32), Some(Status::Busy));
@@ -276,19 +286,20 @@ fn blobs_of_an_idle_layer_are_dropped_in_the_end() {
     }
     assert_eq!(refused(&mut store, &hosts, 0, 32), None);
     assert_eq!(store.statistics(Some(1)).resident_blocks, 0);
-    assert!(store.statistics(Some(0)).resident_blocks > 0, "what has replaced raw bytes before is kept");
+    assert!(store.statistics(Some(0)).resident_blocks > 0, "blobs that have replaced raw bytes are kept");
     hosts.iter().zip(0..).for_each(|(host, layer)| check(host, &store, layer));
 }
 
 #[test]
-fn blobs_wait_for_their_layers_next_step_with_any_number_of_layers() {
+fn blobs_wait_for_their_layers_next_step_however_many_layers_there_are() {
     let (mut store, mut hosts) = bounded();
     for _ in 0..3 {
         assert_eq!(refused(&mut store, &hosts, 0, 0), None);
         store.settle();
         let others = &hosts[1];
         for layer in 1..400 {
-            assert_eq!(submit(&mut store, layer, others, 0, 32).unwrap_err().status(), Status::Busy, "layer {layer}");
+            let refused = submit(&mut store, layer, others, 0, 32).unwrap();
+            assert!(matches!(refused, Submitted::Full(_)), "layer {layer}");
         }
         store.commit(0, hosts[0].cache(), Writes::Possible).unwrap();
         assert_eq!(store.statistics(Some(0)).released_blocks, 1);
@@ -297,21 +308,21 @@ fn blobs_wait_for_their_layers_next_step_with_any_number_of_layers() {
 }
 
 impl Store {
-    /// Blocks until the workers are idle.
+    /// Blocks until the workers have nothing to do.
     pub(crate) fn settle(&mut self) {
         while self.crew.as_ref().is_some_and(|crew| crew.queue().wait()) {
             self.collect();
         }
     }
 
-    /// Spare blocks of memory for a prefetch.
+    /// Blocks for which memory waits for a prefetch.
     pub(crate) fn spare_blocks(&self) -> usize {
         self.spares.len()
     }
 
-    /// Flips a bit of every blob. A second call repairs it.
+    /// Damages a bit of every blob, or repairs it.
     pub(crate) fn flip_blobs(&mut self, bit: usize) {
-        for block in self.layers.iter_mut().flat_map(Layer::blocks_mut) {
+        for block in self.layers.iter_mut().flat_map(LayerBlocks::blocks_mut) {
             let (key, value) = block.blob.as_mut().unwrap().get_mut().unwrap().parts_mut();
             key[bit / 8] ^= 1 << (bit % 8);
             value[bit / 8] ^= 1 << (bit % 8);
@@ -350,11 +361,11 @@ fn a_cache_that_no_longer_fits_is_stale_and_the_block_waits() {
 }
 
 #[test]
-fn a_block_is_released_beside_one_outside_the_layout() {
-    let (mut store, mut host) = full(100, Config::default());
+fn a_block_is_released_beside_one_that_the_layout_has_no_room_for() {
+    let (mut store, mut host) = full(100, Settings::default());
     submit(&mut store, 0, &host, 60, 40).unwrap();
     store.commit(0, host.cache(), Writes::Possible).unwrap();
-    let (_, mut short) = full(60, Config::default());
+    let (_, mut short) = full(60, Settings::default());
     submit(&mut store, 0, &short, 20, 40).unwrap();
     store.commit(0, short.cache(), Writes::Possible).unwrap();
     assert!(is_zero(&short, 59), "released tokens read as zero");
@@ -362,7 +373,7 @@ fn a_block_is_released_beside_one_outside_the_layout() {
 
 #[test]
 fn tokens_written_after_submit_stay_raw() {
-    let (mut store, mut host) = full(64, Config::default());
+    let (mut store, mut host) = full(64, Settings::default());
     submit(&mut store, 0, &host, 0, 32).unwrap();
     submit(&mut store, 0, &host, 32, 32).unwrap();
     host.write(40);
@@ -374,31 +385,31 @@ fn tokens_written_after_submit_stay_raw() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn blocks_that_share_a_flash_block_release_its_pages_together() {
-    // A flash block of V is two pages, interleaved by dims: half of its tokens cover no page.
+fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
+    // A flash block of V is two pages, interleaved by dims: half of its tokens fill no page.
     let spec = flash(1, 64, 16, 4096);
     let layout = Layout::new(&spec).unwrap();
     let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
-    let mut store = Store::new(Config::default()).unwrap();
+    let mut store = Store::new(Settings::default()).unwrap();
     let (begin, count) = (32, 64);
     for i in 0..60 {
         store.submit(0, &layout, &key, &value, layout.range(begin + i * count, count).unwrap(), Purpose::Keep).unwrap();
     }
-    let released =
-        store.commit(0, Cache { layout: &layout, key: &mut key, value: &mut value }, Writes::Possible).unwrap();
+    let cache = Cache { layout: &layout, key: &mut key, value: &mut value };
+    let committed = store.commit(0, cache, Writes::Possible).unwrap();
     let raw = 2 * layout.dense_key_bytes(60 * 64) as u64;
-    assert!(released > raw * 95 / 100, "{released} of {raw} bytes");
+    assert!(committed.released_blocks == 60 && committed.released_bytes > raw * 95 / 100, "{committed:?} of {raw}");
     store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
     assert!(key.iter().chain(&value).all(|b| *b == 1));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn removed_tokens_take_no_memory() {
+fn no_memory_is_taken_for_tokens_that_are_gone() {
     for workers in [0, 1] {
         let layout = Layout::new(&flash(1, 64, 16, 4096)).unwrap();
         let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
-        let mut store = Store::new(Config { workers, ..Config::default() }).unwrap();
+        let mut store = Store::new(Settings { workers, ..Settings::default() }).unwrap();
         for (begin, count) in [(0, 64), (64, 4032)] {
             let range = layout.range(begin, count).unwrap();
             store.submit(0, &layout, &key, &value, range, Purpose::Keep).unwrap();
@@ -424,18 +435,18 @@ fn a_block_that_would_not_shrink_is_not_kept() {
     host.plain = false;
     host.append(16);
     let encoding = Encoding { strict_roundtrip: true, ..Encoding::default() };
-    let mut store = Store::new(Config { encoding, ..Config::default() }).unwrap();
-    submit(&mut store, 0, &host, 0, 16).unwrap();
+    let mut store = Store::new(Settings { encoding, ..Settings::default() }).unwrap();
+    assert_eq!(submit(&mut store, 0, &host, 0, 16).unwrap(), Submitted::Raw(0));
     let stats = store.statistics(None);
     assert_eq!((stats.no_gain_blocks, stats.resident_blocks, stats.compressed_bytes), (1, 0, 0));
     assert_eq!((stats.encoded_bytes, stats.encoded_to_bytes, stats.decoded_bytes), (2304, 2304, 0));
-    assert_eq!(store.commit(0, host.cache(), Writes::Possible).unwrap(), 0);
+    assert_eq!(store.commit(0, host.cache(), Writes::Possible).unwrap(), Committed::default());
 }
 
 #[test]
-fn blobs_are_encoded_with_the_options_of_the_config() {
+fn blobs_are_those_of_the_encoder_with_the_settings_of_the_store() {
     let layout = Layout::new(&flash(2, 64, 16, 256)).unwrap();
-    // Rows that change slowly: predictors and the row's length matter.
+    // Rows that follow each other slowly, so that predictors and the length of a row matter.
     let word = |at: usize| (0x3C00 + (at / 128 * 3 + at % 128 * 5 + at % 7) % 2000) as u16;
     let dense: Vec<u8> = (0..2 * 256 * 64).flat_map(|at| word(at).to_ne_bytes()).collect();
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
@@ -448,7 +459,7 @@ fn blobs_are_encoded_with_the_options_of_the_config() {
         let all = Predictors::all(format);
         let key_predictors = if raw_keys { Predictors::raw() } else { all };
         let encoding = Encoding { format, key_predictors, value_predictors: all, effort, strict_roundtrip: false };
-        let mut store = Store::new(Config { encoding, ..Config::default() }).unwrap();
+        let mut store = Store::new(Settings { encoding, ..Settings::default() }).unwrap();
         store.submit(0, &layout, &key, &value, layout.range(0, 256).unwrap(), Purpose::Keep).unwrap();
         let size = |predictors| {
             let options = Options { predictors, effort, head_dim: 64, ..Options::new(format) };
@@ -464,14 +475,14 @@ fn blobs_are_encoded_with_the_options_of_the_config() {
 }
 
 #[test]
-fn a_block_that_equals_the_cache_is_not_replaced_by_a_part_of_it() {
-    let (mut store, mut host) = full(64, Config::default());
+fn a_block_that_equals_the_cache_is_not_dropped_for_a_part_of_it() {
+    let (mut store, mut host) = full(64, Settings::default());
     submit(&mut store, 0, &host, 0, 40).unwrap();
     let error = submit(&mut store, 0, &host, 10, 1).unwrap_err();
     assert_eq!(error.status(), Status::InvalidArgument);
     assert!(error.message().contains("tokens 10 to 10 of layer 0 overlap block 0 (tokens 0 to 39)"), "{error}");
     assert_eq!((store.statistics(None).resident_blocks, store.statistics(None).stale_blocks), (1, 0));
-    // A block with a rewritten token is dropped, and counted.
+    // After one of its tokens was rewritten the block is dropped and counted.
     host.write(30);
     submit(&mut store, 0, &host, 10, 20).unwrap();
     assert_eq!((store.statistics(None).resident_blocks, store.statistics(None).stale_blocks), (1, 1));
@@ -481,12 +492,12 @@ fn a_block_that_equals_the_cache_is_not_replaced_by_a_part_of_it() {
 }
 
 #[test]
-fn a_block_that_replaces_one_under_way_is_encoded() {
-    let (mut store, mut host) = full(100, Config { workers: 1, ..Config::default() });
+fn a_block_that_replaces_one_on_its_way_is_encoded() {
+    let (mut store, mut host) = full(100, Settings { workers: 1, ..Settings::default() });
     for round in 0..50 {
         host.write(5);
         submit(&mut store, 0, &host, 0, 100).unwrap();
-        // The worker encodes the block before, or is idle.
+        // The worker is at the block before, or it waits.
         if round % 10 == 9 {
             store.settle();
             let stats = store.statistics(None);
@@ -498,27 +509,27 @@ fn a_block_that_replaces_one_under_way_is_encoded() {
 #[test]
 fn blobs_of_rewritten_tokens_are_never_restored_over_them() {
     let (mut store, mut host) = released();
-    // 8 to 39 are released. Three are rewritten in place, and the others are restored.
+    // 8 to 39 are released, one after the other is rewritten where it lies, and those around it come back.
     for token in [8, 20, 39] {
         host.write(token as usize);
         store.rewritten(0, token..token + 1).unwrap();
     }
     assert_eq!(store.statistics(None).stale_blocks, 3);
     check(&host, &store, 0);
-    assert_eq!(store.restore(0, host.cache()).unwrap() as usize, 29 * (2 * 12 * (2 + 4)));
+    assert_eq!(store.restore(0, host.cache()).unwrap().bytes, 29 * TOKEN_BYTES);
     check(&host, &store, 0);
     store.rewritten(7, 0..100).unwrap();
 }
 
-/// Quadratic work would take minutes.
+/// Quadratic work would take minutes here.
 #[test]
-fn forty_thousand_blocks_take_linear_time() {
+fn forty_thousand_blocks_of_a_token_are_no_more_than_forty_thousand_blocks() {
     const TOKENS: u32 = 40_000;
     let layout = Layout::new(&Spec { head_dim: 16, ..flash(1, 64, 16, TOKENS) }).unwrap();
     let (mut key, mut value) = (vec![1; layout.key_bytes()], vec![1; layout.value_bytes()]);
-    let mut store = Store::new(Config { decode_cache_bytes: 20_000, ..Config::default() }).unwrap();
+    let mut store = Store::new(Settings { decode_cache_bytes: 20_000, ..Settings::default() }).unwrap();
     let config = Encoding { effort: Effort::new(1, "effort").unwrap(), ..Encoding::default() };
-    store.config.encoding = config;
+    store.settings.encoding = config;
     for token in 0..TOKENS {
         store.submit(0, &layout, &key, &value, layout.range(token, 1).unwrap(), Purpose::Keep).unwrap();
     }
@@ -534,10 +545,10 @@ fn forty_thousand_blocks_take_linear_time() {
 }
 
 #[test]
-fn calls_on_a_layer_without_blocks_do_nothing() {
+fn layers_without_blocks_are_left_alone() {
     let (mut store, mut host) = released();
-    assert_eq!(store.commit(7, host.cache(), Writes::Possible).unwrap(), 0);
-    assert_eq!(store.restore(7, host.cache()).unwrap(), 0);
+    assert_eq!(store.commit(7, host.cache(), Writes::Possible).unwrap(), Committed::default());
+    assert_eq!(store.restore(7, host.cache()).unwrap(), Restored::default());
     store.compacted(7, &[[0, 1]]).unwrap();
     store.truncated(7, 0);
     assert_eq!(store.compacted(0, &[[4, 4], [2, 1]]).unwrap_err().status(), Status::InvalidArgument);

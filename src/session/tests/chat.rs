@@ -4,7 +4,7 @@ use super::attention::rows_of;
 use super::shared::Session;
 use crate::host::{Host, expand};
 use crate::layout::{Pair, Spec};
-use crate::session::Lengths;
+use crate::session::CacheLengths;
 use crate::session::metrics::Metrics;
 use crate::status::Result;
 use serde_json::Value;
@@ -89,7 +89,7 @@ impl Chat {
 
     /// Logical and physical.
     pub(super) fn lengths(&self, layer: usize) -> (u32, u32) {
-        let Lengths { logical, physical } = self.session.lengths(layer as u32).unwrap();
+        let CacheLengths { logical, physical } = self.session.lengths(layer as u32).unwrap();
         (logical, physical)
     }
 
