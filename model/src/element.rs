@@ -1,18 +1,18 @@
-//! Elements of files and caches as f32 and back, rounded to nearest even.
+//! Conversions of elements of files and caches to f32 and back, rounded to nearest even.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
 
-/// Elements that are converted at once.
+/// Elements per conversion.
 const RUN: usize = 256;
 
 /// The order of an element's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endian {
-    /// Of weights files.
+    /// Weights files.
     Little,
-    /// Of caches: the machine's.
+    /// Caches: native order.
     Native,
 }
 
@@ -26,7 +26,7 @@ impl Endian {
     }
 }
 
-/// Elements of `dtype`, a float, as f32. `from` has exactly as many as `to`.
+/// Converts elements of `dtype`, a float, to f32. Both slices have the same number of elements.
 pub(crate) fn widen(dtype: Dtype, endian: Endian, from: &[u8], to: &mut [f32]) {
     assert_eq!(from.len(), to.len() * dtype.bytes());
     let words = from.as_chunks::<2>().0.chunks(RUN).zip(to.chunks_mut(RUN));
@@ -47,7 +47,7 @@ pub(crate) fn widen(dtype: Dtype, endian: Endian, from: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Numbers as elements of `dtype`, a float.
+/// Converts numbers to elements of `dtype`, a float.
 pub(crate) fn narrow(dtype: Dtype, endian: Endian, from: &[f32], to: &mut [u8]) {
     assert_eq!(to.len(), from.len() * dtype.bytes());
     let two = |bits: u16| if endian == Endian::Little { bits.to_le_bytes() } else { bits.to_ne_bytes() };
@@ -69,7 +69,7 @@ pub(crate) fn narrow(dtype: Dtype, endian: Endian, from: &[f32], to: &mut [u8]) 
     }
 }
 
-/// What is left of numbers that are stored as `dtype`.
+/// Rounds numbers to `dtype`.
 pub(crate) fn round(dtype: Dtype, values: &mut [f32]) {
     match dtype {
         Dtype::F16 => values.chunks_mut(RUN).for_each(|values| {
@@ -82,7 +82,7 @@ pub(crate) fn round(dtype: Dtype, values: &mut [f32]) {
     }
 }
 
-/// As [`round`], of one number.
+/// As [`round`], for one number.
 pub(crate) fn rounded(dtype: Dtype, mut value: f32) -> f32 {
     round(dtype, std::slice::from_mut(&mut value));
     value

@@ -1,4 +1,4 @@
-//! Files of a model: read by position, written whole or not at all.
+//! Files of a model: read by position, written completely or not at all.
 
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::files::{self, Kind, failed};
@@ -7,23 +7,21 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What a reader needs of a file: its length, and copies of its bytes.
-///
-/// Bytes in memory are one, too, so that hosts can read what they hold, and tests what they make.
+/// Bytes that a reader copies by position: a file, or bytes in memory.
 pub trait Source {
-    /// Bytes in all.
+    /// Length in bytes.
     fn len(&self) -> u64;
 
-    /// No bytes at all.
+    /// Whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `to` with the bytes from `offset` on, or fails.
+    /// Fills `to` with the bytes from `offset` on.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()>;
 
-    /// The `len` bytes from `offset` on. They are there, so that a length from the file cannot ask for more memory than
-    /// the file has bytes.
+    /// The `len` bytes from `offset` on. The range is checked before memory is allocated, so a length from a file
+    /// cannot allocate more than the file has.
     fn read_vec(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             bail!(Corrupt, "offset {offset}: {len} bytes expected, {} are left", self.len().saturating_sub(offset));
@@ -56,7 +54,7 @@ impl Source for [u8] {
     }
 }
 
-/// A regular file that is open for reading, and how long it was then. Any thread may read.
+/// A regular file, open for reading, with its length at that time. Any thread may read.
 #[derive(Debug)]
 pub struct ModelFile {
     file: File,
@@ -65,9 +63,9 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Opens a regular file; links are followed. NOT_FOUND where there is none, IO where it cannot be read.
+    /// Opens a regular file; links are followed. NOT_FOUND: if it does not exist. IO: if it cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
-        // Before opening: that would wait for the other end of a pipe.
+        // Checked first: opening a pipe would block until its other end opens.
         match files::kind(path).map_err(|e| failed("open", path, &e))? {
             Kind::File => {}
             Kind::Folder => bail!(InvalidArgument, "{} is a directory; a file expected", path.display()),
@@ -78,7 +76,7 @@ impl ModelFile {
         Ok(ModelFile { file, path: files::copied(path)?, len })
     }
 
-    /// Where it was opened.
+    /// The path that it was opened with.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -124,22 +122,22 @@ fn read_exact_at(file: &File, mut offset: u64, mut to: &mut [u8]) -> io::Result<
     Ok(())
 }
 
-/// A file that takes its name when it is complete: until [`NewFile::finish`] another file of that name stays what it
-/// is, and without it nothing is left behind.
+/// A file that gets its name when it is complete. Until [`NewFile::finish`] an older file of that name stays unchanged;
+/// without it no file is left.
 ///
-/// The contents of `name` are written to `.name.part` beside it. One writer has that file at a time. A process that is
-/// killed leaves the file; the next writer of the same name takes it over.
+/// The contents of `name` are written to `.name.part` in the same folder, which one writer at a time may hold. A killed
+/// process leaves that file; the next writer of the name takes it over.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
     path: PathBuf,
-    /// Where the contents are until they are complete; `None` when that file is no longer there.
+    /// The file of the contents until they are complete; `None` once it is gone.
     unfinished: Option<PathBuf>,
-    /// Bytes that are not in the file yet.
+    /// Bytes that are not yet in the file.
     waiting: Vec<u8>,
 }
 
-/// The names of a file that is to be written, and those it has on the way.
+/// The final name of a file and its temporary ones.
 #[derive(Debug)]
 pub(crate) struct NewName {
     path: PathBuf,
@@ -156,7 +154,7 @@ impl NewName {
         Ok(NewName { path: files::copied(path)?, unfinished })
     }
 
-    /// Begins the file. `waiting` is from [`NewFile::room`] or from a file before; no memory is taken.
+    /// Begins the file. `waiting` is from [`NewFile::room`] or from an earlier file; nothing is allocated.
     pub(crate) fn begin(self, waiting: Vec<u8>) -> Result<NewFile> {
         let NewName { path, unfinished } = self;
         if matches!(files::kind(&path), Ok(Kind::Folder)) {
@@ -173,15 +171,15 @@ impl NewName {
 }
 
 impl NewFile {
-    /// Bytes that are written at once.
+    /// Bytes per write.
     const RUN: usize = 1 << 16;
 
-    /// Begins a file beside `path`, in a folder that exists. IO: another writer has begun a file of this name.
+    /// Begins a file beside `path`, in an existing folder. IO: if another writer holds this name.
     pub fn create(path: &Path) -> Result<Self> {
         NewName::new(path)?.begin(Self::room()?)
     }
 
-    /// Room for bytes that wait to be written.
+    /// Room for pending bytes.
     pub(crate) fn room() -> Result<Vec<u8>> {
         let mut room = Vec::new();
         memory::reserve(&mut room, Self::RUN)?;
@@ -205,7 +203,7 @@ impl NewFile {
         Ok(())
     }
 
-    /// Gives the file its name, once all of it is on the disk, and waits until the name is, too.
+    /// Syncs the contents, renames the file, and syncs the name.
     pub fn finish(self) -> Result<()> {
         self.complete().map(drop)
     }
@@ -225,7 +223,7 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // The file is still open, so it is no other writer's.
+        // The file is still open, so no other writer holds it.
         if let Some(unfinished) = &self.unfinished {
             let _ = files::remove(unfinished);
         }
@@ -327,7 +325,7 @@ mod tests {
         let path = folder.0.join("out.bin");
         let mut file = NewFile::create(&path).unwrap();
         file.write(&[7; 100_000]).unwrap();
-        // A process that is killed closes its files and removes nothing.
+        // A killed process closes its files and removes nothing.
         file.unfinished = None;
         drop(file);
         assert_eq!(folder.names(), [".out.bin.part"]);
@@ -349,7 +347,7 @@ mod tests {
         assert!(error.message().contains(".out.bin.part"), "{error}");
         first.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), [1; 100_000]);
-        // The name is free again, for a writer that gives up, too.
+        // The name is free again, also after a writer that gives up.
         drop(NewFile::create(&path).unwrap());
         assert_eq!(folder.names(), ["out.bin"]);
         assert_eq!(fs::read(&path).unwrap(), [1; 100_000]);

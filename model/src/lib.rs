@@ -1,9 +1,10 @@
 //! Files that come with a model.
 //!
-//! Every file is read through copies, by position and of bounded size, never mapped: one that shrinks while it is read
-//! gives an error, and one of 20 GB is read on a machine of 4 ([`mod@file`]).
+//! Files are read through copies, by position and of bounded size, and never mapped: a file that shrinks is an error,
+//! and a file of 20 GB needs the memory of its headers ([`mod@file`]). The crate uses the public layout room of
+//! `mnn-kv` for packed caches, and nothing of its store or session.
 
-// Memory that is refused is OUT_OF_MEMORY for the host; see clippy.toml.
+// Refused memory is OUT_OF_MEMORY; see clippy.toml.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_macros))]
 
 pub mod c8;

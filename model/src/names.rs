@@ -1,11 +1,11 @@
-//! Names of tensors: put together and looked up without memory.
+//! Names of tensors: composed and looked up without allocation.
 
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// The name of a tensor, `<layer>.<part>`; without a part the layer is all of it.
+/// The name of a tensor, `<layer>.<part>`, or `<layer>` without a part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
     layer: &'a str,
@@ -28,7 +28,7 @@ impl<'a> Name<'a> {
         self.layer.as_bytes().cmp(front).then_with(by_part)
     }
 
-    /// Finds the item of this name among items that are sorted by name.
+    /// Finds the item of this name in items sorted by name.
     pub(crate) fn find<'b, T>(self, items: &'b [T], name: impl Fn(&'b T) -> &'b str) -> Option<usize> {
         items.binary_search_by(|item| self.order(name(item)).reverse()).ok()
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// A set of names that is filled first and asked then.
+/// A set of names: filled first, queried afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct NameSet {
     names: Vec<String>,
@@ -79,7 +79,7 @@ impl NameSet {
         Ok(())
     }
 
-    /// To be called after the last [`NameSet::add`].
+    /// Sorts the names. Required between the last [`NameSet::add`] and the first query.
     pub(crate) fn sort(&mut self) {
         self.names.sort_unstable();
         self.sorted = true;
@@ -91,7 +91,7 @@ impl NameSet {
     }
 }
 
-/// Texts with something between them.
+/// Texts with a separator.
 pub(crate) struct Joined<'a, T>(pub(crate) &'a [T], pub(crate) &'a str);
 
 impl<T: fmt::Display> fmt::Display for Joined<'_, T> {

@@ -1,4 +1,4 @@
-//! Values to codes and back.
+//! Conversions between values and codes.
 
 use super::shape::Part;
 use super::{CacheShape, Scales};
@@ -6,10 +6,10 @@ use mnnkv::arch;
 use mnnkv::dtype::Dtype;
 use mnnkv::status::Result;
 
-/// Turns values into codes, `clamp(rint(value / scale + offset), -128, 127)`, in the order of the values.
+/// Converts values to codes, `clamp(rint(value / scale + offset), -128, 127)`, in the order of the values.
 ///
-/// What is beyond the range of codes saturates, infinities too; NaN gets the code of 0. The same at every CPU level,
-/// whatever the host does about denormals. All lengths are checked before the first code is written.
+/// Values outside the range of codes saturate, infinities included. NaN becomes the code of 0. The result depends
+/// neither on the CPU level nor on the host's treatment of denormals. Lengths are checked before the first write.
 pub fn quantize(shape: &CacheShape, values: &[u8], scales: &Scales, codes: &mut [i8]) -> Result<()> {
     shape.check_values(values)?;
     shape.check_codes(codes)?;
@@ -28,12 +28,11 @@ pub fn quantize(shape: &CacheShape, values: &[u8], scales: &Scales, codes: &mut 
     Ok(())
 }
 
-/// Turns codes into values, `(code - offset) * scale` in f32 rounded to the element type to nearest, ties to even, in
-/// the order of the codes.
+/// Converts codes to values, `(code - offset) * scale` in f32 rounded to the element type, ties to even, in the order
+/// of the codes.
 ///
-/// What is beyond the largest number of the type becomes infinite, as the rounding of IEEE 754 has it: in F16 that
-/// takes a scale over 256. The same at every CPU level, whatever the host does about denormals. All lengths are checked
-/// before the first value is written.
+/// Results above the range of the type become infinite: in F16 with scales over 256. The result depends neither on the
+/// CPU level nor on the host's treatment of denormals. Lengths are checked before the first write.
 pub fn dequantize(shape: &CacheShape, codes: &[i8], scales: &Scales, values: &mut [u8]) -> Result<()> {
     shape.check_codes(codes)?;
     shape.check_values(values)?;

@@ -1,35 +1,34 @@
-//! What values lose on the way to int8 and back.
+//! Errors of values that became int8 codes and values again.
 
 use super::{CacheShape, Scales, dequantize, quantize};
 use crate::element::{self, widen};
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// The difference between values and what codes restore, in the element type. Sums are kept in f64.
+/// Differences between values and restored values, in the element type. Sums are f64.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Values compared.
     pub elements: u64,
-    /// Those beyond the range of codes: `rint(value / scale + offset)` is not in -128 ..= 127.
+    /// Values whose `rint(value / scale + offset)` is outside -128 ..= 127.
     pub saturated: u64,
-    /// The largest absolute difference; 0 for no values. Infinite where a restored value is.
+    /// Largest absolute difference; 0 without values, infinite where a restored value is.
     pub max_abs_error: f64,
-    /// The root of the mean square difference; 0 for no values. Infinite where a restored value is.
+    /// Root mean square difference; 0 without values, infinite where a restored value is.
     pub rms_error: f64,
-    /// The same over the root of the mean square value; 0 where nothing differs, infinite where only zeros should have
-    /// been restored and were not.
+    /// `rms_error` over the root mean square value; 0 if nothing differs, infinite if all values are 0 and a restored
+    /// one is not.
     pub relative_rms_error: f64,
-    /// The cosine of the angle between values and restored values; 1 where nothing differs, 0 where one side is all
-    /// zeros or infinite.
+    /// Cosine between values and restored values; 1 if nothing differs, 0 if one side is all zeros or infinite.
     pub cosine_similarity: f64,
 }
 
-/// Figures of a tensor, and of its channels.
+/// Figures of a tensor and of its channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Errors {
-    /// Of all values.
+    /// Figures of all values.
     pub total: Figures,
-    /// Of each channel's values.
+    /// Figures of each channel.
     pub channels: Vec<Figures>,
 }
 
@@ -94,8 +93,8 @@ impl Sums {
     }
 }
 
-/// Turns values into codes and back and compares. NaN or an infinity among the values is an error that names token and
-/// channel. Takes memory for a few numbers per channel, not for the result.
+/// Converts values to codes and back and compares. NaN or an infinity among the values is an error that names token and
+/// channel. Allocates a few numbers per channel.
 pub fn errors(shape: &CacheShape, values: &[u8], scales: &Scales) -> Result<Errors> {
     shape.check_values(values)?;
     shape.check_channels("scales", scales.scale.len())?;

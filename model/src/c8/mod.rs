@@ -1,15 +1,14 @@
-//! A KV cache as int8 codes, with a scale and an offset for each channel, as msmodelslim's "C8" has it.
+//! KV caches as int8 codes with a scale and an offset for each channel: msmodelslim's C8.
 //!
-//! A channel is a dim of a KV head, `kv_head * head_dim + dim`; K and V have parameters of their own. Host or tool
-//! watch calibration data go by ([`ranges`]), make scales of what they saw ([`parameters`]), and turn caches into codes
-//! and back ([`quantize`], [`dequantize`]); [`errors`] says what that costs.
+//! A channel is a dimension of a KV head, `kv_head * head_dim + dim`. K and V have parameters of their own. [`ranges`]
+//! accumulates calibration data, [`parameters`] computes scales, [`quantize`] and [`dequantize`] convert caches, and
+//! [`errors`] measures the loss.
 //!
 //! ```text
 //! code  = clamp(rint(value / scale + offset), -128, 127)      in f32: divided, added, rounded half to even
 //! value = (code - offset) * scale                             in f32, then rounded to the element type
 //! ```
-//! All of it is pure functions over slices, which any thread may call. Values are bytes in the byte order of the
-//! machine and need no alignment.
+//! All functions are pure; any thread may call them. Values are bytes in native byte order, of any alignment.
 
 mod codes;
 mod errors;

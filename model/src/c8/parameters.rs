@@ -1,4 +1,4 @@
-//! Scales and offsets: made of ranges, checked before use.
+//! Scales and offsets: computed from ranges, checked before use.
 
 use super::ranges;
 use crate::element::rounded;
@@ -6,23 +6,23 @@ use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, bail};
 use std::ops::Range;
 
-/// Scales are at least this, 2^-100: then no step of the arithmetic depends on how the CPU treats denormals. What
-/// calibration makes is at least 2^-23.
+/// The least scale, 2^-100: no step of the arithmetic then depends on the CPU's treatment of denormals. Computed scales
+/// are at least 2^-23.
 pub const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Whether codes have an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Symmetry {
-    /// As many steps below 0 as above, and no offset. What exporters do unless told otherwise, and what every runtime
-    /// can read.
+    /// Equal steps below and above 0, without offset. The default of exporters, and the only form that all runtimes
+    /// read.
     Symmetric = 1,
     /// 255 steps from the least to the greatest number (or 0); the offset is the code of 0.
     Asymmetric = 2,
 }
 
 impl Symmetry {
-    /// The mode that `code` names in the C ABI. `what` names the argument in the error.
+    /// The mode with this number in the C ABI. `what` names the argument in the error.
     pub fn from_code(code: u32, what: &str) -> Result<Self> {
         Ok(match code {
             1 => Symmetry::Symmetric,
@@ -32,19 +32,18 @@ impl Symmetry {
     }
 }
 
-/// Makes a scale and an offset of each channel's range. All slices are as long.
+/// Computes a scale and an offset from each range. All slices have one length.
 ///
 /// ```text
 /// lo = min(min, 0)    hi = max(max, 0)
 /// symmetric:   scale = max(-lo, hi) / 127      offset = 0
 /// asymmetric:  scale = (hi - lo) / 255         offset = rint(-lo / scale) - 128
 /// ```
-/// in f32, where a scale below 2^-23 (f32's epsilon) is raised to it before the offset is computed, which the rounding
-/// of the scale to `dtype` then leaves alone. `dtype` is F16, BF16 or F32: exporters write parameters in the type of
-/// the statistics they took.
+/// in f32. A scale below 2^-23 (f32's epsilon) is raised to it before the offset is computed; rounding to `dtype` then
+/// keeps it. `dtype` is F16, BF16 or F32: exporters write parameters in the type of their statistics.
 ///
-/// A channel of which nothing was seen is an error, and so is one whose scale is no finite number of `dtype`; both are
-/// named, and nothing is written then.
+/// An empty range is an error, and so is a scale that is not finite in `dtype`. The error names the channel, and
+/// nothing is written.
 pub fn parameters(
     min: &[f32],
     max: &[f32],
@@ -86,7 +85,7 @@ pub fn parameters(
     Ok(())
 }
 
-/// Scale and offset of one range, in f32, as of weights. Every type has the offset, an integer of 8 bits.
+/// Scale and offset of one range in f32, for weights too. The offset is an integer of 8 bits and exact in every type.
 pub(crate) fn of_range(min: f32, max: f32, symmetry: Symmetry) -> (f32, f32) {
     let (lo, hi) = (min.min(0.0), max.max(0.0));
     match symmetry {
@@ -98,7 +97,7 @@ pub(crate) fn of_range(min: f32, max: f32, symmetry: Symmetry) -> (f32, f32) {
     }
 }
 
-/// A scale and an offset for each channel, in f32, known to be usable.
+/// Checked scales and offsets, one per channel, in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Scales<'a> {
     pub(super) scale: &'a [f32],
@@ -106,8 +105,8 @@ pub struct Scales<'a> {
 }
 
 impl<'a> Scales<'a> {
-    /// Checks that both are as long, scales are finite and at least [`LEAST_SCALE`], and offsets are integers in
-    /// -128 ..= 127; the error names the first channel that is not so.
+    /// Fails unless both have one length, scales are finite and at least [`LEAST_SCALE`], and offsets are integers in
+    /// -128 ..= 127. The error names the first wrong channel.
     pub fn new(scale: &'a [f32], offset: &'a [f32]) -> Result<Self> {
         if scale.len() != offset.len() {
             bail!(InvalidArgument, "{} scales and {} offsets; equal numbers expected", scale.len(), offset.len());
@@ -129,7 +128,7 @@ impl<'a> Scales<'a> {
         Ok(Scales { scale, offset })
     }
 
-    /// Those of some channels, such as a head's.
+    /// The scales of some channels, such as those of a head.
     pub fn of(&self, channels: Range<usize>) -> Scales<'a> {
         Scales { scale: &self.scale[channels.clone()], offset: &self.offset[channels] }
     }

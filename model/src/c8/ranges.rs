@@ -1,19 +1,19 @@
-//! What calibration saw of each channel: the least and the greatest number, over all tokens of all batches.
+//! Ranges of a calibration: the least and the greatest number of each channel, over all tokens of all batches.
 //!
-//! Two arrays of one number per channel, which begin with [`clear`]. Batches may come in any split and order, and
-//! ranges of several threads or machines may be merged: the result is the same.
+//! A range is two arrays of one number per channel; [`clear`] begins it. The result does not depend on the split and
+//! the order of batches. Ranges of several threads or machines may be merged.
 
 use super::CacheShape;
 use mnnkv::status::{Result, bail};
 
-/// Nothing seen yet.
+/// Empties all ranges.
 pub fn clear(min: &mut [f32], max: &mut [f32]) {
     min.fill(f32::INFINITY);
     max.fill(f32::NEG_INFINITY);
 }
 
-/// Adds a batch of K or V. A NaN or an infinity is an error that names token and channel, and so are ranges that are
-/// neither cleared nor finite; nothing has changed then.
+/// Adds a batch of K or V. A NaN or an infinity is an error that names token and channel. A range that is neither empty
+/// nor finite is an error. Errors change nothing.
 pub fn update(shape: &CacheShape, values: &[u8], min: &mut [f32], max: &mut [f32]) -> Result<()> {
     shape.check_values(values)?;
     shape.check_channels("min", min.len())?;
@@ -28,7 +28,7 @@ pub fn update(shape: &CacheShape, values: &[u8], min: &mut [f32], max: &mut [f32
     })
 }
 
-/// Adds what others saw. Ranges that are neither cleared nor finite are an error; nothing has changed then.
+/// Adds other ranges. A range that is neither empty nor finite is an error. Errors change nothing.
 pub fn merge(min: &mut [f32], max: &mut [f32], other_min: &[f32], other_max: &[f32]) -> Result<()> {
     check(min, max)?;
     check(other_min, other_max)?;
@@ -46,12 +46,12 @@ fn widen_range(min: &mut f32, max: &mut f32, low: f32, high: f32) {
     *max = if high > *max { high } else { *max };
 }
 
-/// Whether nothing was seen of a channel.
+/// Whether the range of a channel is empty.
 pub(super) fn is_clear(min: f32, max: f32) -> bool {
     min == f32::INFINITY && max == f32::NEG_INFINITY
 }
 
-/// Every range is cleared, or two finite numbers in order.
+/// Fails unless every range is empty or two finite numbers in order.
 pub(super) fn check(min: &[f32], max: &[f32]) -> Result<()> {
     if min.len() != max.len() {
         bail!(InvalidArgument, "min of {} channels and max of {}; equal numbers expected", min.len(), max.len());

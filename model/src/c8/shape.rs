@@ -1,4 +1,4 @@
-//! What K or V of a layer looks like in memory, and the walk over it.
+//! The shape of K or V of a layer, and the walk over it.
 
 use crate::element::{self, widen};
 use mnnkv::dtype::Dtype;
@@ -6,18 +6,18 @@ use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::ops::Range;
 
-/// The order of elements in memory; the last lie side by side.
+/// The order of elements in memory, innermost last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Order {
-    /// `[token][head][dim]`, what a projection writes.
+    /// `[token][head][dim]`, the order of a projection.
     TokenHeadDim = 1,
-    /// `[head][token][dim]`, what layout gathers.
+    /// `[head][token][dim]`, the order of a gathered cache.
     HeadTokenDim = 2,
 }
 
 impl Order {
-    /// The order that `code` names in the C ABI. `what` names the argument in the error.
+    /// The order with this number in the C ABI. `what` names the argument in the error.
     pub fn from_code(code: u32, what: &str) -> Result<Self> {
         Ok(match code {
             1 => Order::TokenHeadDim,
@@ -27,7 +27,7 @@ impl Order {
     }
 }
 
-/// K or V of a layer: element type, order and lengths, known to fit memory.
+/// Element type, order and lengths of K or V of a layer. The bytes fit an isize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
     dtype: Dtype,
@@ -37,14 +37,14 @@ pub struct CacheShape {
     tokens: usize,
 }
 
-/// Rows that follow one another, one per token, with the same channels in each.
+/// Consecutive rows, one per token, with the same channels in each.
 pub(super) struct Part {
     pub(super) channels: Range<usize>,
     pub(super) elements: Range<usize>,
 }
 
 impl CacheShape {
-    /// `dtype` is F16, BF16 or F32; there is at least one KV head of at least one dim, and any number of tokens.
+    /// `dtype` is F16, BF16 or F32; `heads` and `dims` are at least 1.
     pub fn new(dtype: Dtype, order: Order, heads: usize, dims: usize, tokens: usize) -> Result<Self> {
         if dtype == Dtype::Int8 {
             bail!(InvalidArgument, "the values are INT8; F16, BF16 or F32 expected");
@@ -81,7 +81,7 @@ impl CacheShape {
         self.elements() * self.dtype.bytes()
     }
 
-    /// All elements, in order. Whatever the order, a part is a matrix whose columns are channels.
+    /// All elements in order. A part is a matrix whose columns are channels, in both orders.
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
         let count = match self.order {
             Order::TokenHeadDim => 1,
@@ -92,7 +92,7 @@ impl CacheShape {
         (0..count).map(move |i| Part { channels: nth(i, channels), elements: nth(i, elements) })
     }
 
-    /// Calls `visit` with each row of `values`: its token, its first channel, its bytes, and its numbers.
+    /// Calls `visit` with each row of `values`: token, first channel, bytes, numbers.
     pub(super) fn rows(
         &self,
         values: &[u8],
@@ -110,12 +110,12 @@ impl CacheShape {
         Ok(())
     }
 
-    /// A row of so many channels.
+    /// The shape of one row with this number of channels.
     pub(super) fn of_row(&self, channels: usize) -> CacheShape {
         CacheShape { heads: 1, dims: channels, tokens: 1, ..*self }
     }
 
-    /// Where elements lie in the values.
+    /// The bytes of a range of elements.
     pub(super) fn bytes_of(&self, elements: &Range<usize>) -> Range<usize> {
         elements.start * self.dtype.bytes()..elements.end * self.dtype.bytes()
     }
@@ -136,7 +136,7 @@ impl CacheShape {
         Ok(())
     }
 
-    /// Checks the length of what there is for each channel.
+    /// Checks the length of a per-channel array.
     pub(super) fn check_channels(&self, what: &str, given: usize) -> Result<()> {
         if given != self.channels() {
             bail!(InvalidArgument, "{what} for {given} channels given; {} expected: {self}", self.channels());
@@ -144,7 +144,7 @@ impl CacheShape {
         Ok(())
     }
 
-    /// Fails where a row of a token has NaN or infinity, and says where.
+    /// Fails if a row contains NaN or infinity; the error names token and channel.
     pub(super) fn check_finite(&self, token: usize, first_channel: usize, numbers: &[f32]) -> Result<()> {
         let Some(i) = numbers.iter().position(|x| !x.is_finite()) else { return Ok(()) };
         let channel = first_channel + i;

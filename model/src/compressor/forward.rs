@@ -1,4 +1,4 @@
-//! The rows of a compressed cache.
+//! Computes the rows of a compressed cache.
 
 use super::mlp::{Mlp, ROWS};
 use super::read::WeightPlace;
@@ -9,22 +9,22 @@ use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::ops::Range;
 
-/// What the dense rows `[head][token][dim]` of K and of V are.
+/// Type and heads of the dense rows `[head][token][dim]` of K and of V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// Element type of both: F16, BF16 or F32, in the byte order of the machine.
+    /// Element type of both: F16, BF16 or F32, in native byte order.
     pub dtype: Dtype,
     /// KV heads.
     pub heads: usize,
 }
 
-/// Memory of one thread, used again from call to call.
+/// Working memory of one thread, reused by every call.
 #[derive(Clone, Debug, Default)]
 pub struct Workspace(Mlp);
 
 impl Compressor {
-    /// Fails where the weights of a layer are too large for caches of that type, or where that type is none of the
-    /// three; so [`Compressor::run`] will not.
+    /// UNSUPPORTED: if a weight of the layer exceeds the range of the type, or the type is not F16, BF16 or F32.
+    /// [`Compressor::run`] then fails the same way.
     pub fn check_dtype(&self, layer: usize, dtype: Dtype) -> Result<()> {
         if dtype == Dtype::Int8 {
             bail!(Unsupported, "a cache of {}; F16, BF16 or F32 expected", dtype.name());
@@ -54,17 +54,15 @@ impl Compressor {
     }
 
     /// Compresses the cache of one layer: `plan.len()` tokens of `key` and `value` become `plan.new_len()` of `key_out`
-    /// and `value_out`, all of them dense rows `[head][token][dim]`.
+    /// and `value_out`, all dense rows `[head][token][dim]`.
     ///
-    /// The image's groups come first, then the tokens that its groups leave over, then those of the text. A group is
-    /// `factor` neighbouring tokens of one head, oldest first, as one row `x`; what becomes of it is
-    /// `W2 * relu(W1 * relu(W0 * x + b0) + b1) + b2`, with weights in the cache's type, sums in f32 by fused operations
-    /// in ascending order, the bias added last, and one rounding to the cache's type per layer. Keys are compressed as
-    /// they are in the cache, after RoPE.
+    /// The image's groups come first, then its remaining tokens, then those of the text. A group is `factor`
+    /// neighbouring tokens of one head, oldest first, as one row `x`. Its result is `W2 * relu(W1 * relu(W0 * x + b0) +
+    /// b1) + b2`, with weights in the cache's type, sums in f32 by fused operations in ascending order, the bias added
+    /// last, and one rounding to the cache's type per layer. Keys are those of the cache, after RoPE.
     ///
-    /// INVALID_ARGUMENT: a layer that the file does not have, buffers of another length, a plan of other weights, or a
-    /// result that is not finite in the cache's type. UNSUPPORTED: as [`Compressor::check_dtype`]. The contents of the
-    /// outputs are anything then.
+    /// INVALID_ARGUMENT: if the layer does not exist, a length or the plan does not fit, or a result is not finite in
+    /// the cache's type. UNSUPPORTED: as [`Compressor::check_dtype`]. On failure the outputs are unspecified.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
         &self,
@@ -104,7 +102,7 @@ impl Compressor {
         Ok(())
     }
 
-    /// One of K (0) and V (1).
+    /// K (0) or V (1).
     #[allow(clippy::too_many_arguments)]
     fn run_plane(
         &self,
@@ -117,7 +115,7 @@ impl Compressor {
         work: &mut Workspace,
     ) -> Result<()> {
         let mut new_begin = 0;
-        // Text has the first two networks, images the others.
+        // The first two networks are those of text, the others those of images.
         for (segment, network) in [(plan.image, 2 + plane), (plan.text, plane)] {
             let bytes = self.head_dim * tokens.dtype.bytes();
             let spans = Spans {
@@ -149,9 +147,9 @@ impl Compressor {
     }
 }
 
-/// Where the rows of a segment are, before and after, in bytes.
+/// The places of a segment's rows before and after, in bytes.
 struct Spans {
-    /// Of a row.
+    /// Bytes of a row.
     bytes: usize,
     /// From one head to the next.
     old_head: usize,
@@ -162,7 +160,7 @@ struct Spans {
 }
 
 impl Spans {
-    /// Copies the tokens that no group takes.
+    /// Copies the tokens outside groups.
     fn copy_rest(&self, segment: &Segment, factor: usize, heads: usize, from: &[u8], to: &mut [u8]) {
         let len = segment.rest * self.bytes;
         for head in 0..heads {
@@ -172,8 +170,8 @@ impl Spans {
         }
     }
 
-    /// Runs the groups of all heads, as many at once as the network has room for, whichever heads they are of. Answers
-    /// the head and group of a result that is not finite.
+    /// Runs the groups of all heads, as many at once as the network has room for, across heads. Returns the head and
+    /// group of a result that is not finite.
     fn run_groups(
         &self,
         groups: usize,

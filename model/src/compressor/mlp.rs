@@ -7,10 +7,10 @@ use mnnkv::dtype::Dtype;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// Rows that go through all layers together: what they are in between stays in the caches of the CPU.
+/// Rows per pass through all layers: intermediate results stay in the caches of the CPU.
 pub(super) const ROWS: usize = 48;
 
-/// A linear layer as the kernel wants it.
+/// A linear layer in the order of the kernel.
 #[derive(Clone, Debug, Default)]
 struct Packed {
     depth: usize,
@@ -21,7 +21,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Takes a weight `[rows][depth]` apart. No bias is one of zeros. What fills up the last panel is of no matter.
+    /// Rearranges a weight `[rows][depth]`. A missing bias is zeros. The padding of the last panel is unspecified.
     fn set(&mut self, depth: usize, weight: &[f32], bias: &[f32]) -> Result<()> {
         let panels = (weight.len() / depth).div_ceil(PANEL);
         self.depth = depth;
@@ -43,7 +43,7 @@ impl Packed {
     }
 }
 
-/// Memory for a network and the rows in it, used again from call to call.
+/// Working memory of a network and its rows, reused by every call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mlp {
     dtype: Option<Dtype>,
@@ -54,7 +54,7 @@ pub(super) struct Mlp {
 }
 
 impl Mlp {
-    /// Loads a network for caches of `dtype`: its numbers are rounded to that type.
+    /// Loads a network for caches of `dtype`, rounded to that type.
     pub(super) fn load(&mut self, file: &Compressor, blocks: &[BlockInfo], dtype: Dtype) -> Result<()> {
         for (layer, block) in self.layers.iter_mut().zip(blocks) {
             let (weight, bias) = file.elements(block);
@@ -76,13 +76,12 @@ impl Mlp {
         Ok(())
     }
 
-    /// Room for the next rows: `rows` (at most [`ROWS`]) times as many numbers as enter the network.
+    /// Room for the inputs of `rows` rows, at most [`ROWS`].
     pub(super) fn input(&mut self, rows: usize) -> &mut [f32] {
         &mut self.input[..rows * self.layers[0].depth]
     }
 
-    /// Runs the rows that [`Mlp::input`] was filled with. What comes out are rows of [`PANEL`]-wide panels, not yet
-    /// rounded to the cache's type.
+    /// Runs the rows in [`Mlp::input`]. Returns rows of [`PANEL`]-wide panels, not yet rounded to the cache's type.
     pub(super) fn run(&mut self, rows: usize) -> InputRows<'_> {
         let dtype = self.dtype.unwrap_or(Dtype::F32);
         let [first, second, third] = &self.layers;
@@ -99,7 +98,7 @@ impl Mlp {
     }
 }
 
-/// What is left of a sum in the cache's type, and nothing of what is negative. NaN stays NaN.
+/// Rounds to the cache's type and replaces negative numbers by 0. NaN stays NaN.
 fn activate(dtype: Dtype, values: &mut [f32]) {
     round(dtype, values);
     values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
@@ -113,7 +112,7 @@ pub(super) struct InputRows<'a> {
 }
 
 impl InputRows<'_> {
-    /// Writes `count` rows from `first` on as elements of a cache. Answers the first of them that is not finite in the
+    /// Writes `count` rows from `first` on as elements of a cache. Returns the first one that is not finite in the
     /// cache's type.
     pub(super) fn store(&self, first: usize, count: usize, to: &mut [u8]) -> Option<usize> {
         let dims = to.len() / count / self.dtype.bytes();
@@ -122,7 +121,7 @@ impl InputRows<'_> {
         for (row, (values, to)) in rows.zip(to.chunks_exact_mut(dims * self.dtype.bytes())).enumerate() {
             let values = &values[..dims];
             narrow(self.dtype, Endian::Native, values, to);
-            // Of magnitudes the bits are in the same order as the numbers, and those of what is not finite above them.
+            // The bits of magnitudes are ordered as the numbers, with those of NaN and infinity above.
             let largest = values.iter().map(|x| x.to_bits() & (u32::MAX >> 1)).max().unwrap_or(0);
             if bad.is_none() && !rounded(self.dtype, f32::from_bits(largest)).is_finite() {
                 bad = Some(row);

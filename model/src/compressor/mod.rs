@@ -1,10 +1,9 @@
 //! The learned compressor of KV caches (FastCache, arXiv 2503.08461) in InfiniLM's weights file of version 1.
 //!
-//! For every layer of a model the file has small networks of three linear layers, one for K and one for V of text, and
-//! mostly two more for K and V of an image at the start of the prompt. A network turns the rows of `factor`
-//! neighbouring tokens of a head into the row of one token. [`read`](Compressor::read) checks a file,
-//! [`plan`](Compressor::plan) says how long a cache becomes, [`run`](Compressor::run) makes its rows, and [`Weights`]
-//! is written as a file.
+//! For every layer of a model the file has networks of three linear layers: one for K and one for V of text, and mostly
+//! two more for K and V of an image at the start of the prompt. A network turns the rows of `factor` neighbouring
+//! tokens of a head into the row of one token. [`Compressor::read`] checks a file, [`Compressor::plan`] computes the
+//! new length, [`Compressor::run`] computes the rows, and [`Weights`] writes a file.
 //!
 //! ```text
 //! offset size field, little-endian
@@ -13,13 +12,13 @@
 //!  8      2   dtype: 0 F16, 1 BF16, 2 F32, of every weight and bias
 //! 10      2   reserved
 //! 12      4   num_layers
-//! 16      4   num_heads; no one reads it
+//!  16      4   num_heads; ignored
 //! 20      4   head_dim: rows of the last linear layer
 //! 24      4   hidden_size: columns of the first linear layer, factor * head_dim
 //! 28      4   compression_factor
-//! 32      4   min_seq_len: a segment of fewer groups stays as it is
+//!  32      4   min_seq_len: a segment of fewer groups stays unchanged
 //! 36      4   weight_count_per_layer: 6 (text) or 12 (text and image)
-//! 40      4   metadata_size_bytes, then so many bytes
+//!  40      4   metadata_size_bytes, followed by the metadata
 //!             the blocks, layer by layer: rows u32 | cols u32 | has_bias u32 | weight [rows][cols] | bias [rows]
 //! ```
 //!
@@ -44,7 +43,7 @@ use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, bail};
 use std::fmt;
 
-/// First number of a file.
+/// First number of a file, little-endian.
 pub const MAGIC: u32 = 0x4B56_434D;
 /// The version of the format.
 pub const VERSION: u32 = 1;
@@ -54,25 +53,25 @@ pub const HEADER_BYTES: u64 = 44;
 pub const BLOCK_HEADER_BYTES: u64 = 12;
 /// Linear layers of a network.
 pub const SLOTS: usize = 3;
-/// Blocks per layer of files that compress text only, and of those that compress images, too.
+/// Blocks per layer: text only, text and images.
 pub const BLOCK_COUNTS: [u32; 2] = [6, 12];
 /// Element types by their number in a file.
 const DTYPES: [Dtype; 3] = [Dtype::F16, Dtype::Bf16, Dtype::F32];
 
-/// What a file says of itself.
+/// The header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Element type of weights and biases.
     pub dtype: Dtype,
-    /// Bytes 10 and 11, which converters leave 0.
+    /// Bytes 10 and 11; converters write 0.
     pub reserved: u16,
     /// Layers of the model.
     pub layers: u32,
-    /// The model's KV heads as the converter was told, mostly 0. Networks are shared by all heads.
+    /// KV heads as the converter wrote them, mostly 0. All heads share the networks.
     pub num_heads: u32,
-    /// Elements per head and token, as the file says; [`Compressor::head_dim`] is what the weights say.
+    /// Elements per head and token according to the header; [`Compressor::head_dim`] is that of the weights.
     pub head_dim: u32,
-    /// Elements that enter a network.
+    /// Inputs of a network.
     pub hidden_size: u32,
     /// Tokens that become one.
     pub factor: u32,
@@ -87,11 +86,11 @@ pub struct Header {
 /// A linear layer in a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockInfo {
-    /// Where its header begins in the file.
+    /// Offset of its header in the file.
     pub offset: u64,
-    /// Elements that leave it.
+    /// Outputs.
     pub rows: usize,
-    /// Elements that enter it.
+    /// Inputs.
     pub cols: usize,
     /// Whether a bias of `rows` elements follows the weight.
     pub has_bias: bool,
@@ -109,7 +108,7 @@ impl BlockInfo {
     }
 }
 
-/// A weights file in memory, ready to run. Any thread may use it.
+/// A weights file in memory. Any thread may use it.
 #[derive(Clone, Debug)]
 pub struct Compressor {
     header: Header,
@@ -124,12 +123,12 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// What the file says of itself.
+    /// The header of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Elements per head and token of the caches that it compresses.
+    /// Elements per head and token of the caches.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
@@ -144,7 +143,7 @@ impl Compressor {
         self.header.blocks_per_layer == BLOCK_COUNTS[1]
     }
 
-    /// What is odd about the file but no error, one sentence each.
+    /// Oddities of the file that are no errors, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -159,7 +158,7 @@ impl Compressor {
         self.file_bytes - self.data_offset - self.data.len() as u64
     }
 
-    /// The blocks of a layer, 6 or 12. INVALID_ARGUMENT: the file does not have the layer.
+    /// The blocks of a layer, 6 or 12. INVALID_ARGUMENT: if the layer does not exist.
     pub fn blocks(&self, layer: usize) -> Result<&[BlockInfo]> {
         let per_layer = self.header.blocks_per_layer as usize;
         match self.blocks.chunks_exact(per_layer).nth(layer) {
@@ -181,7 +180,7 @@ impl Compressor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     layer: usize,
-    /// Within the layer.
+    /// Number within the layer.
     block: usize,
 }
 

@@ -1,10 +1,10 @@
-//! How long a cache becomes, and which tokens stay as they are.
+//! New lengths of caches.
 
 use super::Compressor;
 use mnnkv::status::{Result, bail};
 use std::ops::Range;
 
-/// Which segments of a prompt are compressed.
+/// The segments to compress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segments {
     /// Text, and images where the file has networks for them.
@@ -16,27 +16,27 @@ pub enum Segments {
     Image,
 }
 
-/// What a host may choose.
+/// Options of a compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompressorOptions {
-    /// Tokens that become one. Only what the weights were made for will do; 0 and 1 are that, too.
+    /// Tokens that become one: the factor of the weights; 0 and 1 mean that, too.
     pub factor: u32,
     /// Groups that a segment must have to be compressed; 0 = as the file says.
     pub min_seq_len: u32,
-    /// Tokens at the start of the cache that are an image's. More than there are tokens means all.
+    /// Image tokens at the start of the cache; values above the length mean all.
     pub image_len: u32,
-    /// Which of the two are compressed.
+    /// Segments to compress.
     pub segments: Segments,
 }
 
-/// Neighbouring tokens of one kind: `groups * factor` that are compressed, and then `rest` that are not.
+/// Neighbouring tokens of one kind: `groups * factor` compressed ones, then `rest` unchanged ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// First token.
     pub begin: usize,
-    /// Tokens that come out of the networks.
+    /// Compressed tokens.
     pub groups: usize,
-    /// Tokens behind the groups, which stay what they are.
+    /// Unchanged tokens after the groups.
     pub rest: usize,
 }
 
@@ -53,14 +53,13 @@ impl Segment {
     }
 }
 
-/// What becomes of the tokens of a cache: the image's at its start, then the text's. It is the same for all layers and
-/// heads.
+/// The lengths of a cache before and after compression, image first, then text. Equal for all layers and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LengthPlan {
     pub(super) factor: usize,
     /// The image at the start.
     pub image: Segment,
-    /// What follows it.
+    /// The text after it.
     pub text: Segment,
 }
 
@@ -82,9 +81,8 @@ impl LengthPlan {
 }
 
 impl Compressor {
-    /// What becomes of a cache of `len` tokens. INVALID_ARGUMENT: a factor that is not that of the weights.
-    ///
-    /// A file without networks for images leaves the image as it is.
+    /// The plan of a cache of `len` tokens. INVALID_ARGUMENT: if the factor is not that of the weights. Without
+    /// networks for images the image stays unchanged.
     pub fn plan(&self, len: usize, options: &CompressorOptions) -> Result<LengthPlan> {
         let CompressorOptions { factor, min_seq_len, image_len, segments } = *options;
         if factor > 1 && factor != self.header.factor {

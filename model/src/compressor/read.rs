@@ -1,4 +1,4 @@
-//! Files in, and every reason to refuse one.
+//! Reads weights files and refuses invalid ones.
 
 use super::shape::{Shapes, Side};
 use super::{
@@ -9,16 +9,16 @@ use crate::file::Source;
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 
-/// Elements that are looked at at once.
+/// Elements per check.
 const RUN: usize = 4096;
 
 impl Compressor {
-    /// Reads a file, and checks all of it: first the header and the shapes of all blocks, without taking memory for
-    /// more than those; then every number.
+    /// Reads and checks a file: first the header and the shapes of all blocks, which allocates no more than those; then
+    /// every number.
     ///
-    /// CORRUPT: not such a file, a cut one, or one whose parts do not fit together; a weight that is no finite number.
-    /// UNSUPPORTED: another version or element type. The message has the offset and the field. What the file has beside
-    /// that, and other readers skip, is in [`Compressor::notes`].
+    /// CORRUPT: if the format differs, the file is cut off, its parts contradict each other, or a weight is not finite.
+    /// UNSUPPORTED: if the version or element type differs. Messages have offset and field. [`Compressor::notes`] has
+    /// the content that other readers skip.
     pub fn read(source: &(impl Source + ?Sized)) -> Result<Self> {
         let header = read_header(source)?;
         let mut notes = Vec::new();
@@ -89,7 +89,7 @@ fn read_header(source: &(impl Source + ?Sized)) -> Result<Header> {
     if factor < 2 {
         bail!(Corrupt, "offset 28: compression_factor is {factor}; at least 2 expected");
     }
-    // Converters write the columns of the first linear layer, whatever they are told of head_dim.
+    // Converters write the columns of the first linear layer, whatever head_dim they were given.
     if hidden_size == 0 || hidden_size % factor != 0 {
         bail!(Corrupt, "offset 24: hidden_size is {hidden_size}; a multiple of compression_factor {factor} expected");
     }
@@ -112,7 +112,7 @@ fn read_header(source: &(impl Source + ?Sized)) -> Result<Header> {
     Ok(header)
 }
 
-/// Walks over the blocks, reading no more of each than its header; answers where the last one ends, too.
+/// Walks over the blocks and reads their headers. Returns the end of the last one, too.
 fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u64) -> Result<(Vec<BlockInfo>, u64)> {
     let element = header.dtype.bytes() as u64;
     let mut shapes = Shapes::new(header.hidden_size.into(), header.factor.into());
@@ -139,7 +139,7 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
                 bail!(Corrupt, "offset {}: {place}: has_bias is {has_bias}; 0 or 1 expected", offset + 8);
             }
             let (rows, cols) = (u64::from(rows), u64::from(cols));
-            // 64 bits hold the elements, but not always their bytes.
+            // 64 bits hold the element count, but not always the byte count.
             let Some(bias_left) = rows.checked_mul(cols * element).and_then(|weight| left.checked_sub(weight)) else {
                 bail!(
                     Corrupt,
@@ -162,7 +162,7 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
                 };
                 bail!(Corrupt, "offset {at}: {place}: {name} is {value}; {why}");
             }
-            // Both fit: so many elements are in the file, and its bytes must fit memory.
+            // The file has these elements, and its bytes fit memory.
             let (rows, cols) = (usize::try_from(rows), usize::try_from(cols));
             let (Ok(rows), Ok(cols)) = (rows, cols) else {
                 bail!(OutOfMemory, "offset {offset}: {place}: no memory for the weight");
@@ -174,8 +174,8 @@ fn read_blocks(source: &(impl Source + ?Sized), header: &Header, data_offset: u6
     Ok((blocks, offset))
 }
 
-/// The head_dim of the weights. A header that says otherwise is damaged, unless it says what converters write when they
-/// are not told: the rows of the first linear layer, which are head_dim in networks that are as wide as a head.
+/// The head_dim of the weights. Another one in the header is damage, except the value that converters write by default:
+/// the rows of the first linear layer, which are head_dim in networks as wide as a head.
 fn check_head_dim(header: &Header, first: &BlockInfo, notes: &mut Vec<String>) -> Result<usize> {
     let head_dim = header.hidden_size / header.factor;
     if header.head_dim != head_dim {
@@ -199,7 +199,7 @@ fn check_head_dim(header: &Header, first: &BlockInfo, notes: &mut Vec<String>) -
     Ok(head_dim as usize)
 }
 
-/// Looks at every weight and bias, and finds the largest of each block.
+/// Checks every weight and bias, and finds the largest of each block.
 fn check_numbers(header: &Header, blocks: &mut [BlockInfo], data: &[u8], data_offset: u64) -> Result<()> {
     let bytes = header.dtype.bytes();
     let mut run = [0.0; RUN];
@@ -211,7 +211,7 @@ fn check_numbers(header: &Header, blocks: &mut [BlockInfo], data: &[u8], data_of
         for (number, from) in all.chunks(RUN * bytes).enumerate() {
             let run = &mut run[..from.len() / bytes];
             widen(header.dtype, Endian::Little, from, run);
-            // Of magnitudes the bits are in the same order as the numbers, and those of what is not finite above them.
+            // The bits of magnitudes are ordered as the numbers, with those of NaN and infinity above.
             let largest = run.iter().map(|x| x.to_bits() & (u32::MAX >> 1)).max().unwrap_or(0);
             if f32::from_bits(largest).is_finite() {
                 block.largest = block.largest.max(f32::from_bits(largest));
@@ -227,14 +227,14 @@ fn check_numbers(header: &Header, blocks: &mut [BlockInfo], data: &[u8], data_of
     Ok(())
 }
 
-/// An element of a block, in words.
+/// The place of a number in a block.
 pub(super) enum WeightPlace {
     Weight { row: usize, col: usize },
     Bias { row: usize },
 }
 
 impl WeightPlace {
-    /// Element `index` of weight and bias together.
+    /// The place of number `index` of weight and bias together.
     fn of(block: &BlockInfo, index: usize) -> Self {
         match index.checked_sub(block.weight_len()) {
             Some(row) => WeightPlace::Bias { row },

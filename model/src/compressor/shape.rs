@@ -1,4 +1,4 @@
-//! Which shapes fit together.
+//! Shape checks of a weights file.
 
 use super::SLOTS;
 use std::fmt;
@@ -10,7 +10,7 @@ pub(super) enum Side {
     Cols,
 }
 
-/// The length that a side must have.
+/// The required length of a side, and its reason.
 pub(super) enum Expected {
     HiddenSize(u64),
     RowsBefore { rows: u64, slot: usize },
@@ -29,10 +29,10 @@ impl fmt::Display for Expected {
     }
 }
 
-/// Follows the blocks of a file in their order.
+/// Checks the blocks of a file in their order.
 ///
-/// A network takes `factor` rows of a head and makes one: its first layer has `factor * head_dim` columns, its last one
-/// `head_dim` rows, and each layer as many columns as the one before has rows. How wide it is inside is its own affair.
+/// A network turns `factor` rows of a head into one: its first layer has `factor * head_dim` columns, its last one
+/// `head_dim` rows, and the rows of a layer are the columns of the next. Inner widths are free.
 pub(super) struct Shapes {
     input: u64,
     factor: u64,
@@ -41,7 +41,7 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
-    /// For a file whose networks take `input` elements, a multiple of `factor`.
+    /// For networks of `input` elements, a multiple of `factor`.
     pub(super) fn new(input: u64, factor: u64) -> Self {
         Shapes { input, factor, width: 0 }
     }
@@ -51,7 +51,7 @@ impl Shapes {
         self.input / self.factor
     }
 
-    /// Checks the next block, `block` within its layer; an error says which side is wrong, and why.
+    /// Checks the next block, `block` within its layer. The error names the side and the reason.
     pub(super) fn next(&mut self, block: usize, rows: u64, cols: u64) -> Result<(), (Side, Expected)> {
         let slot = block % SLOTS;
         let Shapes { input, factor, width } = *self;

@@ -32,7 +32,7 @@ fn every_half_is_converted_as_it_should_and_back() {
 
 #[test]
 fn numbers_in_the_middle_are_rounded_to_even() {
-    // One, and what lies between it and the next two numbers of the type.
+    // One, and numbers between it and the next two of the type.
     for (dtype, step) in [(Dtype::F16, 1.0 / 1024.0), (Dtype::Bf16, 1.0 / 128.0)] {
         let mut values = [0.5, 0.4999, 1.5, 1.4999, 2.5].map(|steps| 1.0 + steps * step);
         round(dtype, &mut values);

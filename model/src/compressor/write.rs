@@ -1,4 +1,4 @@
-//! Files out.
+//! Writes weights files.
 
 use super::read::WeightPlace;
 use super::shape::{Shapes, Side};
@@ -11,15 +11,15 @@ use mnnkv::sys::memory;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Elements that are converted at once.
+/// Elements per conversion.
 const RUN: usize = 4096;
 
 /// A linear layer: `y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearWeights<'a> {
-    /// Elements that leave it.
+    /// Outputs.
     pub rows: usize,
-    /// Elements that enter it.
+    /// Inputs.
     pub cols: usize,
     /// `[rows][cols]`
     pub weight: Cow<'a, [f32]>,
@@ -27,12 +27,12 @@ pub struct LinearWeights<'a> {
     pub bias: Option<Cow<'a, [f32]>>,
 }
 
-/// The networks of a model, to be written as a file.
+/// The networks of a new weights file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights<'a> {
     /// Element type in the file: F16, BF16 or F32.
     pub dtype: Dtype,
-    /// The model's KV heads, for whoever looks at the file; 0 is usual.
+    /// KV heads of the model, for information; 0 is usual.
     pub num_heads: u32,
     /// Elements per head and token.
     pub head_dim: u32,
@@ -45,10 +45,10 @@ pub struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Writes the file piece by piece to `put`. Numbers are rounded to nearest even.
+    /// Passes the file to `put` in pieces. Numbers are rounded to nearest even.
     ///
-    /// INVALID_ARGUMENT, before anything is put: shapes that no reader would take, or a number that is not finite in
-    /// the file's element type; the message names the block.
+    /// INVALID_ARGUMENT, before the first piece: if readers would refuse the shapes, or a number is not finite in the
+    /// file's type. The message names the block.
     pub fn write(&self, mut put: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.check()?;
         put(&self.header())?;
@@ -67,7 +67,7 @@ impl Weights<'_> {
         Ok(())
     }
 
-    /// The file, in memory.
+    /// The file as bytes in memory.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut file = Vec::new();
         memory::reserve(&mut file, usize::try_from(self.file_bytes()).unwrap_or(usize::MAX))?;
@@ -75,7 +75,7 @@ impl Weights<'_> {
         Ok(file)
     }
 
-    /// Writes a file of that name, which is complete or not there.
+    /// Writes a file of that name, completely or not at all.
     pub fn to_file(&self, path: &Path) -> Result<()> {
         self.check()?;
         let mut file = NewFile::create(path)?;
@@ -90,7 +90,7 @@ impl Weights<'_> {
         HEADER_BYTES + self.layers.iter().flatten().map(block).sum::<u64>()
     }
 
-    /// What no reader would take, and numbers that the file's type has no room for.
+    /// Fails on shapes that readers refuse, and on numbers outside the file's type.
     pub fn check(&self) -> Result<()> {
         let Weights { dtype, head_dim, factor, ref layers, .. } = *self;
         if !DTYPES.contains(&dtype) {
@@ -137,7 +137,7 @@ impl Weights<'_> {
             bail!(InvalidArgument, "{place}: {name} is {value}; {why}");
         }
         let largest = largest_finite(self.dtype);
-        // NaN is not at most anything. Some of what is larger than the largest number is still rounded to it.
+        // False for NaN. Some numbers above the largest are rounded down to it.
         #[allow(clippy::neg_cmp_op_on_partial_ord)]
         let lost = |x: &f32| !(x.abs() <= largest) && !rounded(self.dtype, *x).is_finite();
         let bias = bias.as_deref().unwrap_or_default();
@@ -152,7 +152,7 @@ impl Weights<'_> {
     fn header(&self) -> [u8; HEADER_BYTES as usize] {
         let dtype = DTYPES.iter().position(|dtype| *dtype == self.dtype).unwrap_or(0) as u32;
         let per_layer = self.layers.first().map_or(0, Vec::len);
-        // The two halves of the third number are dtype and reserved.
+        // The third number holds dtype and reserved, 16 bits each.
         let fields = [
             MAGIC,
             VERSION,
@@ -182,7 +182,7 @@ fn largest_finite(dtype: Dtype) -> f32 {
 }
 
 impl Compressor {
-    /// Everything that the file says, as f32, to be written again: the same bytes where there are no notes.
+    /// The contents of the file as f32, for writing: the same bytes where there are no notes.
     pub fn weights(&self) -> Result<Weights<'static>> {
         let numbers = |bytes: &[u8]| {
             let mut numbers = memory::filled(0.0, bytes.len() / self.header.dtype.bytes())?;

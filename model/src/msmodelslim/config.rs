@@ -1,10 +1,10 @@
-//! What config.json, the model's own config, says about the weights beside it.
+//! Numbers of config.json, the model's own config, about the weights.
 
 use mnnkv::json::Json;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// The numbers that shapes are compared with, where config.json has them.
+/// The reference numbers for shapes, if config.json has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttentionCounts {
     /// Layers.
@@ -20,13 +20,13 @@ pub(super) struct AttentionConfig {
     pub(super) shape: AttentionCounts,
     /// `quantize`, which names the files of the older generation.
     pub(super) quantize: Option<String>,
-    /// `quantization_config.kv_quant_type`, by which one reader enables the KV scales.
+    /// `quantization_config.kv_quant_type`, which enables the KV scales in one reader.
     pub(super) kv_quant_type: Option<String>,
 }
 
 impl AttentionConfig {
     pub(super) fn read(json: &Json) -> Result<AttentionConfig> {
-        // Models of text and pictures keep the numbers of the text part in an object of their own.
+        // Multimodal models have the numbers of the text part in an object of their own.
         let text_part = json.get("text_config").filter(|part| part.get("num_attention_heads").is_some());
         let part = text_part.unwrap_or(json);
         let count = |key: &str| part.get(key).and_then(Json::count).filter(|n| *n > 0);
@@ -47,7 +47,7 @@ impl AttentionConfig {
     }
 }
 
-/// `quantization_config`, where it is a whole description.
+/// `quantization_config`, if it is a complete description.
 pub(super) fn description<'a, 'text>(json: &'a Json<'text>) -> Option<&'a Json<'text>> {
     json.get("quantization_config").filter(|q| q.get("model_quant_type").is_some())
 }

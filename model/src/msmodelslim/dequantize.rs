@@ -12,28 +12,28 @@ use mnnkv::sys::memory;
 use std::fmt;
 use std::ops::Range;
 
-/// Scales and offsets of a layer's KV cache, one for each channel or one for all.
+/// Scales and offsets of a layer's KV cache, one per channel or one for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvScales {
-    /// Of keys.
+    /// Scales of keys.
     pub key_scale: Vec<f32>,
-    /// Of keys: whole numbers, as many as scales.
+    /// Offsets of keys: integers, as many as scales.
     pub key_offset: Vec<f32>,
-    /// Of values.
+    /// Scales of values.
     pub value_scale: Vec<f32>,
-    /// Of values: whole numbers, as many as scales.
+    /// Offsets of values: integers, as many as scales.
     pub value_offset: Vec<f32>,
 }
 
 impl Model {
-    /// Writes rows of a linear's weight as numbers: `rows.len() * k` elements of `dtype` (F16, BF16 or F32, little
-    /// endian), rounded to nearest even from f32.
+    /// Writes rows of a linear's weight as `rows.len() * k` elements of `dtype` (F16, BF16 or F32, little-endian),
+    /// rounded to nearest even from f32.
     ///
     /// W8A16, W8A8_DYNAMIC and W8A8_MIX: `(code - weight_offset) * weight_scale`. W8A8 and W8A8S: `code * weight_scale`
-    /// where the file has that, else `code * (deq_scale / input_scale)`. FLOAT: the numbers themselves. Memory while it
-    /// runs: a byte for each code, and a row. Nothing is written on failure: INVALID_ARGUMENT for rows that the linear
-    /// does not have or an `out` of another size, UNSUPPORTED for other tags, CORRUPT where tensors do not fit or a
-    /// scale is no positive number, IO where the file cannot be read.
+    /// if the file has that, else `code * (deq_scale / input_scale)`. FLOAT: the numbers themselves. Allocates a byte
+    /// per code, and a row. Nothing is written on failure. INVALID_ARGUMENT: if the rows do not exist or `out` has
+    /// another size. UNSUPPORTED: if the tag is another one. CORRUPT: if tensors contradict each other or a scale is
+    /// not positive. IO: if the file cannot be read.
     pub fn dequantize(&self, linear: usize, rows: Range<usize>, dtype: Dtype, out: &mut [u8]) -> Result<()> {
         let linear = self.linear(linear)?;
         linear.usable()?;
@@ -79,7 +79,7 @@ impl Model {
         Ok(())
     }
 
-    /// Scales and offsets of rows: as many for each row as it has groups.
+    /// Scales and offsets of rows, one per group of each row.
     fn row_scales(&self, linear: &QuantizedLinear, rows: &Range<usize>) -> Result<(Vec<f32>, Vec<f32>)> {
         let groups = match linear.granularity {
             Granularity::Group(size) => linear.k / size,
@@ -112,13 +112,13 @@ impl Model {
         Ok((scales, offsets))
     }
 
-    /// The one scale of a linear's inputs.
+    /// The scale of a linear's inputs.
     pub(super) fn input_scale(&self, linear: &QuantizedLinear) -> Result<f32> {
         let name = linear.part("input_scale");
         Ok(positive(name, 0, self.files.need(name)?.floats(0, 1)?)?[0])
     }
 
-    /// The one offset of a linear's inputs.
+    /// The offset of a linear's inputs.
     pub(super) fn input_offset(&self, linear: &QuantizedLinear) -> Result<f32> {
         let name = linear.part("input_offset");
         Ok(finite(name, 0, self.files.need(name)?.floats(0, 1)?)?[0])
@@ -140,7 +140,7 @@ impl Model {
         positive(name, begin, memory::try_collect(scales)?)
     }
 
-    /// The layer of this number in [`Model::kv_layers`].
+    /// The layer with this number in [`Model::kv_layers`].
     pub fn kv_layer(&self, index: usize) -> Result<&KvLayer> {
         let all = self.kv_layers();
         match all.get(index) {
@@ -149,7 +149,7 @@ impl Model {
         }
     }
 
-    /// Scales and offsets of a layer's KV cache. Offsets that the file does not have are zeros.
+    /// Scales and offsets of a layer's KV cache. Missing offsets are zeros.
     pub fn kv_scales(&self, index: usize) -> Result<KvScales> {
         let layer = self.kv_layer(index)?;
         if let Some(error) = &layer.error {
@@ -176,7 +176,7 @@ pub(super) fn check_rows(linear: &QuantizedLinear, rows: &Range<usize>) -> Resul
     Ok(())
 }
 
-/// `begin` is the number of the first, for the text.
+/// `begin` is the number of the first, for the message.
 fn positive(name: impl fmt::Display, begin: u64, scales: Vec<f32>) -> Result<Vec<f32>> {
     expect(name, begin, scales, "a positive number", |scale| scale.is_finite() && scale > 0.0)
 }

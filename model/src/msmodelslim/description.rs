@@ -8,24 +8,24 @@ use mnnkv::status::Result;
 use mnnkv::sys::memory;
 use std::borrow::Cow;
 
-/// What a description says.
+/// A description.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Description {
-    /// The file it is from; empty where there is none.
+    /// Its file; empty if there is none.
     pub file: String,
     /// model_quant_type: a label of the model. Each tensor has its own tag.
     pub model_quant_type: Option<String>,
-    /// version; files of the older generation have none.
+    /// version; older files have none.
     pub version: Option<String>,
-    /// group_size; 0 is "no groups".
+    /// group_size; 0 = no groups.
     pub group_size: Option<u64>,
-    /// kv_cache_type, or kv_quant_type where only that is there.
+    /// kv_cache_type, else kv_quant_type.
     pub kv_cache_type: Option<String>,
-    /// Every tensor, sorted by name, and its tag; `None` where it is no word of the format.
+    /// Every tensor, sorted by name, and its tag; `None` if the format has no such word.
     pub tags: Vec<(String, Option<Tag>)>,
 }
 
-/// Keys about the model that are read by others or by nobody.
+/// Keys about the model that this library ignores.
 const OTHER_KEYS: &[&str] = &[
     "kv_quant_type",
     "fa_quant_type",
@@ -37,11 +37,11 @@ const OTHER_KEYS: &[&str] = &[
     "kv_cache_type_second",
 ];
 
-/// The fields of an object of a document.
+/// The fields of a JSON object.
 pub(super) type Fields<'a> = [(Cow<'a, str>, Json<'a>)];
 
 impl Description {
-    /// Reads a description; what is wrong with it goes to `findings`. `None` where it is no object.
+    /// Reads a description and adds its faults to `findings`. `None` if it is no object.
     pub(super) fn read(json: &Json, file: &str, findings: &mut Findings) -> Result<Option<Description>> {
         let Json::Object(fields) = json else {
             let text = format_args!("the description is {}; an object expected", json.kind());
@@ -91,10 +91,10 @@ impl Description {
             "kv_cache_type" => self.kv_cache_type = word(key, value, file, findings)?,
             "group_size" => self.group_size = group_size(value, file, findings)?,
             _ if OTHER_KEYS.contains(&key) => {}
-            // Words and numbers about a module: no tensor of that name exists.
+            // Words and numbers about a module, not a tensor.
             _ if key.ends_with(".quant_type") && value.text().is_some() => {}
             _ if key.ends_with(".outdim") && value.count().is_some() => {}
-            // Tensors have a dot in their names.
+            // Names of tensors contain a dot.
             _ if !key.contains('.') => {
                 findings.warn(FindingKind::UnknownKey, key, file, format_args!("{key} is no key of a description"))?;
             }
@@ -113,12 +113,12 @@ impl Description {
         Ok(())
     }
 
-    /// The tag of a tensor, where it has one that the format knows.
+    /// The tag of a tensor, if the format has it.
     pub(super) fn tag<'a>(&self, tensor: impl Into<Name<'a>>) -> Option<Tag> {
         self.entry(tensor).flatten()
     }
 
-    /// Whether there is an entry for a tensor.
+    /// Whether a tensor has an entry.
     pub(super) fn has<'a>(&self, tensor: impl Into<Name<'a>>) -> bool {
         self.entry(tensor).is_some()
     }
@@ -128,14 +128,14 @@ impl Description {
     }
 }
 
-/// The numbers of the fields sorted by key, those of one key in the order of the text.
+/// Field numbers sorted by key, then by their order in the text.
 fn by_key(fields: &Fields) -> Result<Vec<usize>> {
     let mut order = memory::collect(0..fields.len())?;
     order.sort_unstable_by_key(|number| (&fields[*number].0, *number));
     Ok(order)
 }
 
-/// The numbers of the fields that count, sorted by key: parsers keep the last one of those with one key.
+/// The effective field numbers, sorted by key: parsers keep the last of equal keys.
 pub(super) fn last_of_each(fields: &Fields) -> Result<Vec<usize>> {
     let mut order = by_key(fields)?;
     order.reverse();
@@ -144,7 +144,7 @@ pub(super) fn last_of_each(fields: &Fields) -> Result<Vec<usize>> {
     Ok(order)
 }
 
-/// Names each key that comes more than once: parsers keep the last one, so it matters only where they differ.
+/// Reports repeated keys: parsers keep the last one, so only different values matter.
 pub(super) fn report_repeated(fields: &Fields, file: &str, findings: &mut Findings) -> Result<()> {
     for pair in by_key(fields)?.windows(2) {
         let [(before, old), (key, new)] = [&fields[pair[0]], &fields[pair[1]]];

@@ -1,4 +1,4 @@
-//! The tensors of a directory, whatever file they are in, read in pieces.
+//! The tensors of a directory across its files, read in pieces.
 
 use super::folder::OpenFile;
 use crate::names::Name;
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use mnnkv::status::{Error, Result, bail, error};
 use mnnkv::sys::memory;
 
-/// A file with weights.
+/// A weight file.
 pub struct WeightFile {
     /// Its name within the folder.
     pub name: String,
@@ -16,7 +16,7 @@ pub struct WeightFile {
     pub(super) source: OpenFile,
 }
 
-/// All files with weights, and where each tensor is.
+/// All weight files, and the place of each tensor.
 #[derive(Default)]
 pub(super) struct Files {
     pub(super) files: Vec<WeightFile>,
@@ -32,8 +32,8 @@ pub(super) struct Place {
 }
 
 impl Files {
-    /// Finds the place of every tensor once all files are there. Of tensors with one name that of the first file
-    /// counts; `again` gets each other one, and that first.
+    /// Builds the place of every tensor after the last file. The first file with a name counts; `again` receives each
+    /// other place together with the first one.
     pub(super) fn find_places(&mut self, mut again: impl FnMut(Located<'_>, Located<'_>) -> Result<()>) -> Result<()> {
         let mut places = Vec::new();
         memory::reserve(&mut places, self.files.iter().map(|file| file.tensors.len()).sum())?;
@@ -60,7 +60,7 @@ impl Files {
         Located { file, tensor: &file.tensors[place.tensor] }
     }
 
-    /// Where the tensor of this name is.
+    /// The place of the tensor with this name.
     pub(super) fn place<'a>(&self, name: impl Into<Name<'a>>) -> Option<Place> {
         let found = name.into().find(&self.places, |place| &self.at(*place).tensor.name)?;
         Some(self.places[found])
@@ -70,7 +70,7 @@ impl Files {
         self.place(name).map(|place| self.at(place))
     }
 
-    /// As [`Files::get`]; NOT_FOUND names what is missing.
+    /// As [`Files::get`]. NOT_FOUND: if no tensor has this name.
     pub(super) fn need<'a>(&self, name: impl Into<Name<'a>>) -> Result<Located<'_>> {
         let name = name.into();
         self.get(name).ok_or_else(|| error!(NotFound, "there is no tensor {name}"))
@@ -82,7 +82,7 @@ impl Files {
     }
 }
 
-/// A tensor and the file it is in.
+/// A tensor and its file.
 #[derive(Clone, Copy)]
 pub(super) struct Located<'a> {
     pub(super) file: &'a WeightFile,
@@ -90,7 +90,7 @@ pub(super) struct Located<'a> {
 }
 
 impl Located<'_> {
-    /// The bytes of `count` elements from element `begin` on.
+    /// The bytes of `count` elements from `begin` on.
     pub(super) fn bytes(&self, begin: u64, count: u64) -> Result<Vec<u8>> {
         let (dtype, name) = (self.tensor.dtype, &self.tensor.name);
         let end = begin.checked_add(count).filter(|end| *end <= self.tensor.elements());

@@ -1,16 +1,16 @@
-//! What a check reports.
+//! Findings of a check.
 
 use mnnkv::json::Writer;
 use mnnkv::status::{Error, Result, Status};
 use mnnkv::sys::memory;
 use std::fmt;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// The part it names cannot be used, or gives wrong numbers.
+    /// The part is unusable, or its numbers are wrong.
     Error,
-    /// It can be used here; another reader may refuse it or read it otherwise.
+    /// Usable here; other readers may refuse it or read it differently.
     Warning,
 }
 
@@ -26,7 +26,7 @@ impl Severity {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident $word:literal $status:ident,)+) => {
-        /// What a finding is about. The words are stable.
+        /// Kinds of findings. The words are stable.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum FindingKind {
             $($(#[$doc])* $variant,)+
@@ -64,57 +64,57 @@ kinds! {
     MissingWeights "missing_weights" NotFound,
     /// A file name that leads out of the folder.
     HostilePath "hostile_path" Corrupt,
-    /// A document that is no JSON.
+    /// A malformed JSON document.
     JsonSyntax "json_syntax" Corrupt,
-    /// JSON of another shape than the document has.
+    /// JSON of an unexpected shape.
     JsonShape "json_shape" Corrupt,
-    /// A value of another type that says the same.
+    /// An equivalent value of another type.
     LenientType "lenient_type" Corrupt,
-    /// A key that comes twice in a document.
+    /// A repeated key in a document.
     DuplicateKey "duplicate_key" Corrupt,
-    /// A key that the document should have.
+    /// A missing key.
     MissingKey "missing_key" Corrupt,
-    /// A key without a meaning here.
+    /// An unknown key.
     UnknownKey "unknown_key" Corrupt,
-    /// A version that this library does not know.
+    /// An unknown version.
     UnknownVersion "unknown_version" Unsupported,
-    /// A file that ends before what it announces.
+    /// A file shorter than it announces.
     SafetensorsTruncated "safetensors_truncated" Corrupt,
-    /// A file whose header is not what the format asks for.
+    /// A header that violates the format.
     SafetensorsHeader "safetensors_header" Corrupt,
-    /// A tensor that comes twice.
+    /// A repeated tensor.
     DuplicateTensor "duplicate_tensor" Corrupt,
-    /// Parts without an index, or an index and files that do not fit.
+    /// Parts without an index, or an index that contradicts the files.
     IndexIncomplete "index_incomplete" Corrupt,
-    /// A part that the index names and that is not there.
+    /// A missing part of the index.
     MissingShard "missing_shard" NotFound,
     /// A description entry without a tensor.
     MissingTensor "missing_tensor" Corrupt,
     /// A tensor without a description entry.
     UndescribedTensor "undescribed_tensor" Corrupt,
-    /// A tag that the format does not have.
+    /// An unknown tag.
     UnknownQuantType "unknown_quant_type" Unsupported,
-    /// A tag that this library does not read.
+    /// A tag that this library does not support.
     UnsupportedQuantType "unsupported_quant_type" Unsupported,
-    /// Tensors of one linear, or of linears that are loaded as one, with different tags.
+    /// Different tags within one linear, or among linears that runtimes merge.
     InconsistentTags "inconsistent_tags" Corrupt,
     /// A linear without one of its tensors.
     IncompleteLayer "incomplete_layer" Corrupt,
-    /// A tensor of an element type that its place does not allow.
+    /// An illegal element type for the place of a tensor.
     DtypeMismatch "dtype_mismatch" Corrupt,
-    /// A tensor of a shape that its place does not allow.
+    /// An illegal shape for the place of a tensor.
     ShapeMismatch "shape_mismatch" Corrupt,
-    /// A group_size that is not the tensors'.
+    /// A group_size that contradicts the tensors.
     GroupSizeMismatch "group_size_mismatch" Corrupt,
     /// A scale that is zero, negative, infinite or NaN.
     BadScaleValue "bad_scale_value" Corrupt,
     /// An offset outside -128 .. 127, or other than 0 where the type has none.
     OffsetOutOfRange "offset_out_of_range" Corrupt,
-    /// An offset that is no whole number.
+    /// An offset that is no integer.
     NonIntegralOffset "non_integral_offset" Corrupt,
     /// A deq_scale with bits above the 32 of its number.
     PackedScaleHighBits "packed_scale_high_bits" Corrupt,
-    /// A deq_scale in the form that the NPU's own converter makes.
+    /// A deq_scale in the form of the NPU's own converter.
     PackedScaleNpuForm "packed_scale_npu_form" Corrupt,
     /// deq_scale is not input_scale times weight_scale.
     ScaleProductMismatch "scale_product_mismatch" Corrupt,
@@ -122,11 +122,11 @@ kinds! {
     QuantBiasMismatch "quant_bias_mismatch" Corrupt,
     /// A code of -128 where scales are symmetric.
     SuspiciousCode "suspicious_code" Corrupt,
-    /// Linears that are loaded as one have different input scales.
+    /// Different input scales among linears that runtimes merge.
     FusionMismatch "fusion_mismatch" Corrupt,
-    /// KV scales or offsets that lack their other half.
+    /// KV scales or offsets without their counterpart.
     KvIncomplete "kv_incomplete" Corrupt,
-    /// A KV tensor under a name that some documents or tools use for it.
+    /// A KV tensor under a name of some documents or tools.
     KvAlias "kv_alias" Corrupt,
     /// KV tensors without kv_cache_type.
     KvUndeclared "kv_undeclared" Corrupt,
@@ -134,30 +134,30 @@ kinds! {
     KvOffsetNonzero "kv_offset_nonzero" Corrupt,
 }
 
-/// One thing that a check found.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// What it is about.
+    /// Kind.
     pub kind: FindingKind,
     /// The tensor or key, or empty.
     pub tensor: String,
     /// The file's name within the folder, or empty.
     pub file: String,
-    /// What was found, and what was expected.
+    /// The found and the expected content.
     pub text: String,
     /// The status of a call that fails because of it.
     pub status: Status,
 }
 
 impl Finding {
-    /// The error of a call that needs what this finding is about.
+    /// The error of a call that needs the subject of this finding.
     pub fn error(&self) -> Error {
         Error::formatted(self.status, format_args!("{self}"))
     }
 
-    /// As [`Finding::error`], to be kept.
+    /// As [`Finding::error`], for storage.
     pub(super) fn kept_error(&self) -> Result<Error> {
         Error::kept(self.status, format_args!("{self}"))
     }
@@ -172,7 +172,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings as they come up.
+/// A list of findings.
 #[derive(Debug, Default)]
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
@@ -212,7 +212,7 @@ impl Findings {
         self.add(Severity::Warning, kind, tensor, file, text).map(drop)
     }
 
-    /// Adds that something cannot be read, as `error` says, unless it says that memory ran out.
+    /// Adds a read failure; OUT_OF_MEMORY is returned instead.
     pub(super) fn unreadable(&mut self, tensor: &str, file: &str, error: Error) -> Result<()> {
         let error = error.unless_out_of_memory()?;
         self.error(FindingKind::Unreadable, tensor, file, format_args!("{}", error.message()))?.status = error.status();
@@ -220,7 +220,7 @@ impl Findings {
     }
 }
 
-/// Everything that a check found, in the order in which it looked.
+/// All findings of a check, in the order of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// The findings.

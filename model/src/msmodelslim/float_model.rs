@@ -1,4 +1,4 @@
-//! The float model that a directory stands for: what runtimes without kernels for its types can load.
+//! The float model of a directory, for runtimes without kernels for its types.
 
 use super::files::Place;
 use super::layers::QUANTISED_PARTS;
@@ -12,19 +12,19 @@ use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::ops::Range;
 
-/// Ends of names of tensors that a runtime computes with while the model runs: without them it is another model.
+/// Name endings of tensors that a runtime applies during inference: the model differs without them.
 const RUN_TIME: &[&str] = &[".div.mul_scale", ".heads_rotation", ".kronecker_rotation_m", ".kronecker_rotation_n"];
 
 /// A tensor of the float model, `[rows][row_len]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FloatTensor {
-    /// The name that a model which was never quantised has.
+    /// The name in the model before quantisation.
     pub name: String,
     /// Element type.
     pub dtype: safetensors::Dtype,
     /// As in the directory.
     pub shape: Vec<u64>,
-    /// The first dimension; 1 for a scalar, and for elements of less than a byte.
+    /// The first dimension; 1 for a scalar and for elements below a byte.
     pub rows: u64,
     /// Elements of a row.
     pub row_len: u64,
@@ -33,7 +33,7 @@ pub struct FloatTensor {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum From {
-    /// The weight of the linear of this number.
+    /// The weight of the linear with this number.
     Linear(usize),
     /// The floats of a tensor.
     Floats(Place),
@@ -56,10 +56,10 @@ impl FloatTensor {
 impl Model {
     /// The tensors of the float model with weights, biases and norms in `dtype` (F16, BF16 or F32), by name.
     ///
-    /// Quantised weights become floats; their scales, offsets and folded biases go, as do KV scales. Of a smoothed norm
-    /// the pair for quantised linears stays, under the plain name. Tensors that are no weights or biases, or no floats,
-    /// stay as they are. UNSUPPORTED: a weight of a type that is not read, or a tensor that has to be applied while the
-    /// model runs. Errors of a linear that cannot be used name it.
+    /// Quantised weights become floats. Their scales, offsets and folded biases are dropped, and so are KV scales. A
+    /// smoothed norm keeps the pair for quantised linears, under the plain name. Tensors other than float weights and
+    /// biases stay unchanged. UNSUPPORTED: if a weight has an unsupported type, or a tensor applies during inference.
+    /// Errors of an unusable linear name it.
     pub fn float_tensors(&self, dtype: Dtype) -> Result<Vec<FloatTensor>> {
         let float = match dtype {
             Dtype::F16 => safetensors::Dtype::F16,
@@ -97,7 +97,7 @@ impl Model {
                 ),
                 None => (tensor.dtype, From::Bytes(place)),
             };
-            // Elements of less than a byte need not end a row with a whole one.
+            // A row of elements below a byte may end inside a byte.
             let rows = if dtype.bits() < 8 { 1 } else { tensor.shape.first().copied().unwrap_or(1) };
             let row_len = tensor.elements().checked_div(rows).unwrap_or(0);
             let (name, shape) = (memory::format(format_args!("{new_name}"))?, memory::copied(&tensor.shape)?);
@@ -107,7 +107,7 @@ impl Model {
         Ok(tensors)
     }
 
-    /// The name of a tensor in the float model; `None` where it is in none. `kv_names` is sorted.
+    /// The name of a tensor in the float model; `None` if the model drops it. `kv_names` is sorted.
     fn float_name<'a>(&self, name: &'a str, kv_names: &[&str]) -> Option<Name<'a>> {
         let Some((layer, part)) = name.rsplit_once('.') else { return Some(name.into()) };
         if kv_names.binary_search(&name).is_ok() {
@@ -125,7 +125,7 @@ impl Model {
         };
         match layer.strip_suffix(".module") {
             _ if !["weight", "bias"].contains(&part) => Some(name.into()),
-            // The pair for quantised linears takes the place of the plain one.
+            // The pair for quantised linears replaces the plain one.
             Some(norm) if is_smoothed(norm) => Some(Name::of(norm, part)),
             _ if is_smoothed(layer) => None,
             _ => Some(name.into()),
@@ -136,8 +136,8 @@ impl Model {
         Name::from(name).find(self.linears(), |linear| &linear.name)
     }
 
-    /// Writes rows of a tensor of [`Model::float_tensors`], little endian, rounded to nearest even. `out` is
-    /// `rows.len() * row_bytes()` long. Errors are those of [`Model::dequantize`].
+    /// Writes rows of a tensor of [`Model::float_tensors`], little-endian, rounded to nearest even. `out` has
+    /// `rows.len() * row_bytes()` bytes. Errors are those of [`Model::dequantize`].
     pub fn read_float(&self, tensor: &FloatTensor, rows: Range<u64>, out: &mut [u8]) -> Result<()> {
         let count = rows.end.saturating_sub(rows.start);
         if rows.end > tensor.rows || count.saturating_mul(tensor.row_bytes()) != out.len() as u64 {
@@ -159,7 +159,7 @@ impl Model {
             _ => Dtype::F32,
         };
         match &tensor.from {
-            // Rows of a linear fit a usize: it was checked to have so many.
+            // The row count of a linear is checked: it fits a usize.
             From::Linear(number) => self.dequantize(*number, rows.start as usize..rows.end as usize, dtype, out)?,
             From::Floats(place) => narrow(dtype, Endian::Little, &self.files.at(*place).floats(begin, count)?, out),
             From::Bytes(place) => out.copy_from_slice(&self.files.at(*place).bytes(begin, count)?),

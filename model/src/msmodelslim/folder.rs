@@ -1,4 +1,4 @@
-//! Where the files of a directory come from.
+//! Sources of a directory's files.
 
 use crate::file::{ModelFile, Source};
 use mnnkv::status::{Result, bail};
@@ -11,21 +11,21 @@ use std::sync::Arc;
 /// An open file.
 pub type OpenFile = Box<dyn Source + Send + Sync>;
 
-/// A folder's files by name. The names are plain: nobody asks for a file of another folder.
+/// The files of a folder by plain name, without a path.
 pub trait Folder {
-    /// The names of what is in it, hidden files included.
+    /// The names in the folder, hidden files included.
     fn names(&self) -> Result<Vec<String>>;
 
-    /// Opens a file: NOT_FOUND where there is none of that name.
+    /// Opens a file. NOT_FOUND: if no file has this name.
     fn open(&self, name: &str) -> Result<OpenFile>;
 }
 
-/// A folder of the file system. Links are followed; what is no regular file is refused.
+/// A folder of the file system. Links are followed; only regular files are accepted.
 #[derive(Debug)]
 pub struct DiskFolder(PathBuf);
 
 impl DiskFolder {
-    /// The folder at this path: NOT_FOUND where there is none, INVALID_ARGUMENT where it is no folder.
+    /// The folder at this path. NOT_FOUND: if it does not exist. INVALID_ARGUMENT: if it is no folder.
     pub fn new(path: &Path) -> Result<Self> {
         if files::kind(path).map_err(|e| failed("open", path, &e))? != Kind::Folder {
             bail!(InvalidArgument, "{} is no directory; one with quantised weights expected", path.display());
@@ -47,7 +47,7 @@ impl Folder for DiskFolder {
     }
 }
 
-/// Files in memory: what a host holds, or a test makes.
+/// Files in memory.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryFolder(pub BTreeMap<String, Arc<[u8]>>);
 
@@ -76,7 +76,7 @@ impl Source for Bytes {
     }
 }
 
-/// Whether a name from a document is a plain file name: no folder, no way up, nothing that a system reads otherwise.
+/// Whether a name from a document is a plain file name on every system, without a folder or a parent.
 pub(super) fn is_plain(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', '\0', ':'])
 }

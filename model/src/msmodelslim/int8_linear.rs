@@ -1,4 +1,4 @@
-//! A W8A8 linear, computed as the hardware does: codes times codes in whole numbers, then one multiplication.
+//! W8A8 linears, computed as the hardware does: products of codes as integers, then one multiplication.
 
 use super::dequantize::check_rows;
 use super::layers::Granularity;
@@ -9,13 +9,13 @@ use mnnkv::sys::memory;
 use std::ops::Range;
 
 impl Model {
-    /// Some outputs of a linear of tag W8A8, W8A8S or W8A8_MIX for `x`, `tokens` rows of k inputs.
+    /// Computes outputs of a linear of tag W8A8, W8A8S or W8A8_MIX for `x`, `tokens` rows of k inputs.
     ///
     /// `y` is `tokens` rows of `rows.len()` outputs: `accumulator * deq_scale`, where the accumulator is the sum of
-    /// input code times weight code, plus quant_bias; see [`accumulate`]. A float bias is part of quant_bias and not
-    /// added again. Inputs are quantised with a division, as the format says; hardware that multiplies with the
-    /// reciprocal may round a tie otherwise. Nothing is written on failure: UNSUPPORTED for other tags,
-    /// INVALID_ARGUMENT for sizes that do not fit and for NaN in `x`, CORRUPT and IO as [`Model::dequantize`].
+    /// input code times weight code, plus quant_bias; see [`accumulate`]. quant_bias includes a float bias. Inputs are
+    /// divided by the scale, as the format states; hardware that multiplies by the reciprocal may round a tie
+    /// differently. Nothing is written on failure. UNSUPPORTED: if the tag is another one. INVALID_ARGUMENT: if sizes
+    /// do not fit, or `x` has NaN. CORRUPT, IO: as [`Model::dequantize`].
     pub fn linear_w8a8(
         &self,
         linear: usize,
@@ -59,7 +59,7 @@ impl Model {
     }
 }
 
-/// Inputs as codes: `clamp(round(x / scale + offset), -128, 127)`. INVALID_ARGUMENT: a NaN.
+/// Converts inputs to codes: `clamp(round(x / scale + offset), -128, 127)`. INVALID_ARGUMENT: if one is NaN.
 pub fn quantize_input(x: &[f32], scale: f32, offset: f32) -> Result<Vec<i8>> {
     if let Some(at) = x.iter().position(|x| x.is_nan()) {
         bail!(InvalidArgument, "x[{at}] is NaN; a number expected");
@@ -69,8 +69,8 @@ pub fn quantize_input(x: &[f32], scale: f32, offset: f32) -> Result<Vec<i8>> {
 
 /// `out[token][row] = sum over k of x[token][k] * weights[row][k], plus bias[row]`, exactly.
 ///
-/// Sums are of 64 bits, so that no number of inputs overflows them; where all fit 32 bits (with up to 131,071 inputs
-/// the products do), they are what hardware with 32 bits computes. INVALID_ARGUMENT: lengths that do not fit.
+/// Sums have 64 bits and cannot overflow. If all fit 32 bits (always with up to 131,071 inputs), they equal those of
+/// hardware with 32 bits. INVALID_ARGUMENT: if lengths do not fit.
 pub fn accumulate(x: &[i8], weights: &[i8], k: usize, bias: &[i32], out: &mut [i64]) -> Result<()> {
     let rows = bias.len();
     if k == 0
@@ -98,7 +98,7 @@ pub fn accumulate(x: &[i8], weights: &[i8], k: usize, bias: &[i32], out: &mut [i
 }
 
 fn dot(a: &[i8], b: &[i8]) -> i64 {
-    /// Products that fit an i32 together: 128 * 128 each.
+    /// Products whose sum fits an i32: 128 * 128 each.
     const RUN: usize = 1 << 16;
     let runs = a.chunks(RUN).zip(b.chunks(RUN));
     runs.map(|(a, b)| i64::from(a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum::<i32>())).sum()

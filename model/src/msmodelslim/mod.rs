@@ -3,33 +3,33 @@
 //! A directory has weights (safetensors, one file or parts with an index), a description (a JSON object that tags every
 //! tensor), and mostly the model's config.json. Two generations are read: the older one names files after the type of
 //! quantisation and has no `version`; the newer one (`"version": "1.0.0"`) has fixed names. [`check_path`] reports all
-//! that is wrong, [`Model`] reads, [`Writer`] writes the newer form.
+//! faults, [`Model`] reads, [`Writer`] writes the newer form.
 //!
-//! Nothing is read whole: headers and documents are, tensors are copied in pieces when they are asked for.
+//! Headers and documents are read at once, tensors in pieces on demand.
 //!
-//! # What is a fault, where the format's documents and tools disagree
+//! # Faults, where the format's documents and tools disagree
 //!
-//! - Every tensor has an entry in the description, and every entry a tensor: errors. Rotations (`heads_rotation`,
+//! - Every tensor must have an entry in the description, and every entry a tensor: errors. Rotations (`heads_rotation`,
 //!   `kronecker_rotation_m`, `_n`), which the format's own tool does not describe, are exempt.
-//! - A linear is read by the tag of its weight. Other tags on its scales are a warning.
-//! - A `weight_offset` in neither description nor files is a warning, and zeros. Any other tensor of a quantised linear
-//!   must be there.
-//! - Offsets are whole numbers from -128 to 127. A fraction is a warning, and is used as it is; a number outside is an
+//! - The tag of its weight determines a linear. Other tags on its scales are a warning.
+//! - A `weight_offset` in neither description nor files is a warning, and zeros. All other tensors of a quantised
+//!   linear are required.
+//! - Offsets are integers from -128 to 127. A fraction is a warning, and is used unchanged; a number outside is an
 //!   error. A KV offset other than 0 is a warning, since runtimes disagree about it.
-//! - KV tensors under names from old documents or with the slip of an example (`kv_offset`, `kv_scale_offset`,
-//!   `kv_cacahe_scale`) are read, with a warning. A missing KV offset is a warning, and zeros; a missing scale an
-//!   error. Tags of KV tensors do not matter.
-//! - KV scales are as long as config.json says (KV heads times head_dim), or without it as the rows of the linear that
-//!   makes the keys or values; or there is one for all.
-//! - `group_size` may be a number in a string (warning). Scales say what groups there are; another `group_size` is an
-//!   error, and one where no linear has groups a warning.
-//! - A `weight_offset` other than 0 of a W8A8 or W8A8S weight is a warning: those are read without an offset.
-//! - JSON is read strictly: comments and trailing commas are errors. A key that comes twice is a warning where both
-//!   values are the same, else an error.
+//! - KV tensors under names from old documents or with a misspelling of an example (`kv_offset`, `kv_scale_offset`,
+//!   `kv_cacahe_scale`) are read, with a warning. A missing KV offset is a warning, and zeros; a missing scale is an
+//!   error. Tags of KV tensors are ignored.
+//! - KV scales have KV heads times head_dim elements according to config.json, or else the rows of the K or V
+//!   projection; or there is one scale for all.
+//! - `group_size` may be a number in a string (warning). The shapes of scales determine the groups; another
+//!   `group_size` is an error, and one without any groups a warning.
+//! - A `weight_offset` other than 0 of a W8A8 or W8A8S weight is a warning: it is ignored.
+//! - JSON is read strictly: comments and trailing commas are errors. A repeated key is a warning if both values are
+//!   equal, else an error.
 //! - `deq_scale` in the NPU's own form is read, with a warning; other bits above the number are an error.
-//! - Types of quantisation that are not read here (4 bits, MX formats, compressed ones) are listed, with a warning; a
-//!   word that the format does not have is an error. A `kv_cache_type` other than C8 is an error.
-//! - File names from the index must be plain names of files in the directory. Hidden files are not looked at.
+//! - Unsupported types of quantisation (4 bits, MX formats, compressed ones) are listed, with a warning; a word that
+//!   the format does not have is an error. A `kv_cache_type` other than C8 is an error.
+//! - File names from the index must be plain names of files in the directory. Hidden files are ignored.
 
 mod check;
 mod config;

@@ -20,15 +20,15 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens the directory at a path. Of a path that is none: NOT_FOUND or INVALID_ARGUMENT.
+    /// Opens the directory at a path. NOT_FOUND, INVALID_ARGUMENT: if it is not one.
     pub fn open(path: &Path) -> Result<Model> {
         Model::open_folder(&DiskFolder::new(path)?)
     }
 
     /// Opens a folder: reads its documents and the headers of its files, and keeps the files open.
     ///
-    /// A file that is broken or missing is an error that names it. A layer that is broken is one when it is used;
-    /// [`check_folder`] names them all.
+    /// A broken or missing file is an error that names it. A broken layer is an error when it is used; [`check_folder`]
+    /// reports all of them.
     pub fn open_folder(folder: &dyn Folder) -> Result<Model> {
         let survey = survey(folder)?;
         let fatal = |f: &&super::Finding| f.severity == Severity::Error && f.kind != FindingKind::UnknownQuantType;
@@ -39,17 +39,17 @@ impl Model {
         Ok(Model { files: survey.files, layers, description: survey.description.unwrap_or_default() })
     }
 
-    /// What the description says.
+    /// The description.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// Linears, by name. With [`QuantizedLinear::tag`] FLOAT they are embeddings and other matrices, too.
+    /// Linears, by name. Those with [`QuantizedLinear::tag`] FLOAT include embeddings and other matrices.
     pub fn linears(&self) -> &[QuantizedLinear] {
         &self.layers.linears
     }
 
-    /// The linear of this number.
+    /// The linear with this number.
     pub fn linear(&self, index: usize) -> Result<&QuantizedLinear> {
         let all = self.linears();
         match all.get(index) {
@@ -58,7 +58,7 @@ impl Model {
         }
     }
 
-    /// The number of the linear of this name.
+    /// The number of the linear with this name.
     pub fn find_linear(&self, name: &str) -> Result<usize> {
         match Name::from(name).find(self.linears(), |linear| &linear.name) {
             Some(index) => Ok(index),
@@ -71,7 +71,7 @@ impl Model {
         &self.layers.norms
     }
 
-    /// Layers whose KV cache has scales, by number.
+    /// Layers with KV scales, by number.
     pub fn kv_layers(&self) -> &[KvLayer] {
         &self.layers.kv
     }
@@ -87,10 +87,10 @@ impl Model {
         self.files.files.len()
     }
 
-    /// Everything that is in the directory as JSON: an object with `model_quant_type`, `version`, `group_size`,
-    /// `kv_cache_type`, `bytes`, and the lists `linears` (`name`, `tag`, `n`, `k`, `granularity`, `group_size`, `bias`,
-    /// `bytes`), `norms` (`name`, `len`, `bias`, `smoothed`) and `kv` (`prefix`, `layer`, `key_channels`,
-    /// `value_channels`). What cannot be used has an `error`.
+    /// The contents of the directory as a JSON object: `model_quant_type`, `version`, `group_size`, `kv_cache_type`,
+    /// `bytes`, and the lists `linears` (`name`, `tag`, `n`, `k`, `granularity`, `group_size`, `bias`, `bytes`),
+    /// `norms` (`name`, `len`, `bias`, `smoothed`) and `kv` (`prefix`, `layer`, `key_channels`, `value_channels`).
+    /// Unusable entries have an `error`.
     pub fn layers_json(&self) -> Result<String> {
         let description = &self.description;
         Writer::compact(|to| {
@@ -152,7 +152,7 @@ impl ToJson for KvLayer {
     }
 }
 
-/// Checks the directory at a path, as [`check_folder`]; that there is none is a finding, too.
+/// Checks the directory at a path, as [`check_folder`]. A missing directory is a finding, too.
 pub fn check_path(path: &Path) -> Result<CheckReport> {
     match DiskFolder::new(path) {
         Ok(folder) => check_folder(&folder),
@@ -164,9 +164,9 @@ pub fn check_path(path: &Path) -> Result<CheckReport> {
     }
 }
 
-/// Checks everything that can be checked without the model that was quantised: files, names, types, shapes, and every
-/// number of scales, offsets and codes. Reads all of it once, in pieces, and goes on behind whatever is broken. The only
-/// error is OUT_OF_MEMORY.
+/// Checks all that can be checked without the original model: files, names, types, shapes, and every number of scales,
+/// offsets and codes. Reads everything once, in pieces, and continues after broken parts. The only error is
+/// OUT_OF_MEMORY.
 pub fn check_folder(folder: &dyn Folder) -> Result<CheckReport> {
     let mut survey = survey(folder)?;
     let mut findings = std::mem::take(&mut survey.findings);

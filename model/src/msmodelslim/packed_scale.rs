@@ -1,17 +1,17 @@
 //! deq_scale as 64-bit integers.
 //!
-//! Models of fp16 keep the bits of the f32 in the low half of an i64, sign-extended; models of bf16 keep the f32. The
-//! NPU's own converter (aclnnTransQuantParam) cuts the mantissa to 10 bits, sets bit 46 and may put an offset in bits
-//! 37 to 45. The format's writers do not use that form, but it can be read: the low half is the number there, too.
+//! fp16 models store the bits of the f32 in the low half of an i64, sign-extended; bf16 models store the f32. The NPU's
+//! own converter (aclnnTransQuantParam) cuts the mantissa to 10 bits, sets bit 46 and may store an offset in bits 37 to
+//! 45. Writers of the format do not use that form; its low half is the number, too.
 
-/// A number that was in 64 bits.
+/// A number from 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PackedScale {
-    /// As the format has it.
+    /// The form of the format.
     Plain(f32),
-    /// As the NPU's converter writes it, with the mantissa it left.
+    /// The form of the NPU's converter, with its shorter mantissa.
     Npu(f32),
-    /// Neither: the high half is neither the sign nor the NPU's.
+    /// Neither form.
     Strange,
 }
 
@@ -20,7 +20,7 @@ const NPU_OFFSET: u64 = 0x1ff << 37;
 const NPU_CUT: u64 = 0x1fff;
 
 impl PackedScale {
-    /// What these 64 bits say.
+    /// Decodes 64 bits.
     pub fn unpack(bits: i64) -> PackedScale {
         let number = f32::from_bits(bits as u32);
         if pack(number) == bits || (bits as u64) >> 32 == 0 {
@@ -33,7 +33,7 @@ impl PackedScale {
         PackedScale::Strange
     }
 
-    /// The number, where there is one.
+    /// The number, if the form is known.
     pub fn number(self) -> Option<f32> {
         match self {
             PackedScale::Plain(number) | PackedScale::Npu(number) => Some(number),
@@ -42,7 +42,7 @@ impl PackedScale {
     }
 }
 
-/// The 64 bits that the format has for a number.
+/// The 64 bits of a number in the form of the format.
 pub fn pack(scale: f32) -> i64 {
     i64::from(scale.to_bits() as i32)
 }

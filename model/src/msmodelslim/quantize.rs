@@ -1,17 +1,17 @@
-//! The format's arithmetic, on slices: parameters from ranges, numbers to codes, and codes back to numbers.
+//! The format's arithmetic on slices: parameters from ranges, numbers to codes, and codes to numbers.
 //!
-//! Everything is f32, in the order of the formulas, rounded half to even, so that results are the same everywhere:
-//! `code = clamp(round(x / scale + offset), -128, 127)` and `x' = (code - offset) * scale`.
+//! All operations are f32 in the order of the formulas, rounded half to even, and equal on every machine: `code =
+//! clamp(round(x / scale + offset), -128, 127)` and `x' = (code - offset) * scale`.
 
 use crate::c8::{Symmetry, of_range};
 use mnnkv::status::{Result, bail};
 
-/// Scale and offset of a range, which zero is made part of.
+/// Scale and offset of a range, extended to include zero.
 ///
 /// Symmetric: scale = max(-min, max) / 127, offset 0. Otherwise scale = (max - min) / 255 and offset =
-/// round(-min / scale) - 128, a whole number in -128 .. 127. No scale is below 2^-23.
+/// round(-min / scale) - 128, an integer in -128 .. 127. The least scale is 2^-23.
 ///
-/// INVALID_ARGUMENT: a range that is not finite, or too wide for f32.
+/// INVALID_ARGUMENT: if the range is not finite, or too wide for f32.
 pub fn params(min: f32, max: f32, symmetric: bool) -> Result<(f32, f32)> {
     let symmetry = if symmetric { Symmetry::Symmetric } else { Symmetry::Asymmetric };
     let (scale, offset) = of_range(min, max, symmetry);
@@ -31,10 +31,10 @@ pub fn dequantize(code: i8, scale: f32, offset: f32) -> f32 {
     (f32::from(code) - offset) * scale
 }
 
-/// Quantises rows of `k` weights. `codes` is as long as `weights`; `scales` and `offsets` have as many entries for each
-/// row as it has groups, so that a group is `weights.len() / scales.len()` columns.
+/// Quantises rows of `k` weights. `codes` is as long as `weights`. `scales` and `offsets` have one entry per group of
+/// each row: a group is `weights.len() / scales.len()` columns.
 ///
-/// INVALID_ARGUMENT: lengths that do not fit, or a weight that is not finite.
+/// INVALID_ARGUMENT: if lengths do not fit, or a weight is not finite.
 pub fn quantize_rows(
     weights: &[f32],
     k: usize,
@@ -71,7 +71,7 @@ pub fn quantize_rows(
     Ok(())
 }
 
-/// Turns rows of `k` codes back. Lengths as in [`quantize_rows`].
+/// Converts rows of `k` codes to numbers. Lengths as in [`quantize_rows`].
 pub fn dequantize_rows(codes: &[i8], k: usize, scales: &[f32], offsets: &[f32], out: &mut [f32]) -> Result<()> {
     let group = group_len(codes.len(), k, scales.len(), offsets.len())?;
     if out.len() != codes.len() {
@@ -105,7 +105,7 @@ fn group_len(len: usize, k: usize, scales: usize, offsets: usize) -> Result<usiz
     Ok(len / scales)
 }
 
-/// Codes of 0 .. 255 as codes of -128 .. 127; their offset, less 128, and their scale go on.
+/// Converts codes 0 .. 255 to -128 .. 127. Subtract 128 from their offset; their scale stays.
 pub fn signed(unsigned: u8) -> i8 {
     (unsigned ^ 0x80) as i8
 }

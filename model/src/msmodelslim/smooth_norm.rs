@@ -5,32 +5,32 @@ use crate::names::Name;
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 
-/// Which linears a norm feeds.
+/// The linears after a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormUse {
-    /// Quantised ones: the pair in `<norm>.module`, where there is one.
+    /// Quantised ones: the pair in `<norm>.module`, if present.
     Quantized,
-    /// Ones that were left in float: the plain pair.
+    /// Float ones: the plain pair.
     Float,
 }
 
-/// What a norm multiplies by and adds.
+/// The parameters of a norm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormParameters {
     /// Factors.
     pub weight: Vec<f32>,
-    /// What is added behind them; zeros where the file has none.
+    /// Summands; zeros if the file has none.
     pub bias: Vec<f32>,
-    /// Whether the file has a bias: with one, a norm of a kind that has none still adds it.
+    /// Whether the file has a bias. A runtime must add it even if the norm's kind has none.
     pub has_bias: bool,
 }
 
 impl Model {
     /// The parameters of a norm of [`Model::norms`].
     ///
-    /// Older files have four tensors for a smoothed norm: `<norm>.module.weight` and `.bias` for quantised linears, and
-    /// `<norm>.weight` and `.bias` for others; a `.module.bias` that is missing is zeros. Newer ones have one pair.
-    /// NOT_FOUND: no such norm, or no plain pair for float linears.
+    /// Older files have four tensors for a smoothed norm: `<norm>.module.weight` and `.bias` for quantised linears,
+    /// `<norm>.weight` and `.bias` for others. A missing `.module.bias` is zeros. Newer files have one pair. NOT_FOUND:
+    /// if the norm, or its plain pair for float linears, does not exist.
     pub fn norm(&self, index: usize, usage: NormUse) -> Result<NormParameters> {
         let all = self.norms();
         let Some(norm) = all.get(index) else {

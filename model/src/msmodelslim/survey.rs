@@ -1,4 +1,4 @@
-//! Finding the files of a directory and reading what they say about themselves.
+//! Finds the files of a directory and reads their documents and headers.
 
 use super::config::{self, AttentionConfig};
 use super::description::{Description, last_of_each, report_repeated};
@@ -11,7 +11,7 @@ use mnnkv::json::Json;
 use mnnkv::status::{Result, Status};
 use mnnkv::sys::memory;
 
-/// Bytes that a JSON document of a directory may have. A description has about 100 bytes for each tensor.
+/// The largest JSON document in bytes. A description has about 100 bytes per tensor.
 const MAX_JSON: u64 = 64 << 20;
 
 const DESCRIPTION: &str = "quant_model_description.json";
@@ -19,22 +19,22 @@ const LEGACY_DESCRIPTION: &str = "quant_model_description_";
 const INDEX: &str = ".safetensors.index.json";
 const WEIGHTS: &str = ".safetensors";
 
-/// A directory as it was found, with everything that is wrong with its files.
+/// The files of a directory, and all findings about them.
 #[derive(Default)]
 pub(super) struct Survey {
     pub(super) description: Option<Description>,
     pub(super) config: AttentionConfig,
     pub(super) files: Files,
-    /// Tensors of files that are not there or cannot be read: already reported.
+    /// Tensors of missing or unreadable files: reported already.
     pub(super) lost: NameSet,
-    /// Whether a file was lost whose tensors nobody knows: then nothing can be said about missing ones.
+    /// Whether a lost file had unknown tensors: missing tensors are then not reported.
     pub(super) blind: bool,
-    /// Tensors that are in several files.
+    /// Tensors in several files.
     repeated: NameSet,
     pub(super) findings: Findings,
 }
 
-/// Looks at every file. What cannot be read is a finding; the only error is OUT_OF_MEMORY.
+/// Reads every file. An unreadable file is a finding; the only error is OUT_OF_MEMORY.
 pub(super) fn survey(folder: &dyn Folder) -> Result<Survey> {
     let mut survey = Survey::default();
     let mut names = match folder.names() {
@@ -60,7 +60,7 @@ pub(super) fn survey(folder: &dyn Folder) -> Result<Survey> {
 }
 
 impl Survey {
-    /// The text of a document; `None` where it cannot be read, which is a finding of this severity.
+    /// The text of a document; `None` with a finding of this severity if it cannot be read.
     fn document(&mut self, folder: &dyn Folder, file: &str, severity: Severity) -> Result<Option<Vec<u8>>> {
         let read = folder.open(file).and_then(|source| match source.len() {
             len @ 0..=MAX_JSON => source.read_vec(0, len).map(Ok),
@@ -82,7 +82,7 @@ impl Survey {
         }
     }
 
-    /// A document as a tree; `None` where it is no JSON, which is a finding of this severity.
+    /// A document as a tree; `None` with a finding of this severity if it is no JSON.
     fn json<'a>(&mut self, text: Option<&'a [u8]>, file: &str, severity: Severity) -> Result<Option<Json<'a>>> {
         match text.map(Json::without_lists).transpose() {
             Ok(json) => Ok(json),
@@ -94,7 +94,7 @@ impl Survey {
         }
     }
 
-    /// `embedded` is a description that config.json has.
+    /// `embedded` is a description inside config.json.
     fn find_description(&mut self, folder: &dyn Folder, names: &[String], embedded: Option<&Json>) -> Result<()> {
         let is_legacy = |name: &&str| name.starts_with(LEGACY_DESCRIPTION) && name.ends_with(".json");
         let legacy = memory::collect(names.iter().map(String::as_str).filter(is_legacy))?;
@@ -163,7 +163,7 @@ impl Survey {
         }
     }
 
-    /// Without an index only the names of the parts say how many there are.
+    /// Without an index the names of the parts state their number.
     fn report_absent_parts(&mut self, names: &[String]) -> Result<()> {
         let mut parts = memory::collect(names.iter().filter_map(|name| part_name(name)))?;
         parts.sort_unstable();
@@ -183,7 +183,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Opens the files with weights, and finds where each tensor is.
+    /// Opens the weight files and locates each tensor.
     fn open_all(&mut self, folder: &dyn Folder, names: &[&str]) -> Result<()> {
         for name in names {
             self.open_weights(folder, name)?;
@@ -234,7 +234,7 @@ impl Survey {
             None => None,
         };
         let Some(map) = map else {
-            // The parts can be looked at all the same.
+            // The parts are read regardless.
             return self.open_all(folder, weights);
         };
         let mut parts = memory::collect(map.iter().map(|(_, part)| *part))?;
@@ -266,14 +266,14 @@ impl Survey {
         self.compare_with_index(&map, &absent, index)
     }
 
-    /// `map` has the part of each tensor, sorted by tensor; `absent` is sorted.
+    /// `map` is the part of each tensor, sorted by tensor; `absent` is sorted.
     fn compare_with_index(&mut self, map: &[(&str, &str)], absent: &[&str], index: &str) -> Result<()> {
         let mut lost = NameSet::default();
         for &(tensor, part) in map {
             let place = self.files.get(tensor).map(|located| located.file.name.as_str());
             match place {
                 Some(file) if file == part => {}
-                // One of several; that it is not the only one has been said.
+                // One of several; the duplicate is reported already.
                 Some(_) if self.repeated.contains(tensor) => {}
                 Some(file) => {
                     let text = format_args!("the index has tensor {tensor} in {part}; it is in {file}");

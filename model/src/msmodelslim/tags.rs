@@ -1,27 +1,27 @@
-//! The words that a description tags tensors with.
+//! The tags of a description.
 
-/// What a tensor belongs to.
+/// The quantisation of a tensor's layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tag {
     /// Not quantised.
     Float,
-    /// Weights in 8 bits with their own scales and offsets.
+    /// 8-bit weights with scales and offsets of their own.
     W8A16,
-    /// Weights in 8 bits, inputs in 8 bits with one scale for all.
+    /// 8-bit weights, 8-bit inputs with one scale for all.
     W8A8,
-    /// As [`Tag::W8A8`], of sparse weights.
+    /// [`Tag::W8A8`] with sparse weights.
     W8A8S,
-    /// Weights in 8 bits, inputs with a scale for each token, which the file does not have.
+    /// 8-bit weights, inputs with a scale per token, which the file does not have.
     W8A8Dynamic,
     /// The parameters of [`Tag::W8A8`] and of [`Tag::W8A8Dynamic`] together.
     W8A8Mix,
     /// Scales and offsets of a KV cache in 8 bits.
     C8,
-    /// A known word for something that this library does not read.
+    /// A word of the format for an unsupported type.
     Other(&'static str),
 }
 
-/// Words of the format whose layers are listed but not read.
+/// Words of the format whose layers are listed, not read.
 const OTHER: &[&str] = &[
     "W8A8SC",
     "W8A8_TIMESTEP",
@@ -42,11 +42,11 @@ const OTHER: &[&str] = &[
     "UNKNOWN",
 ];
 
-/// Labels of a whole model from the weakest to the strongest: a mixed model has the strongest of its layers'.
+/// Labels of a whole model, weakest first: a mixed model has the strongest label of its layers.
 const LABELS: &[&str] = &["FLOAT", "W8A16", "W8A8_DYNAMIC", "W8A8_MIX", "W8A8", "W8A8S"];
 
 impl Tag {
-    /// The tag that `word` names.
+    /// The tag with this word.
     pub fn from_word(word: &str) -> Option<Tag> {
         Some(match word {
             "FLOAT" => Tag::Float,
@@ -76,17 +76,17 @@ impl Tag {
         }
     }
 
-    /// Whether linears of this tag can be dequantised: weights in 8 bits with scales.
+    /// Whether linears of this tag can be dequantised: 8-bit weights with scales.
     pub fn is_int8(self) -> bool {
         matches!(self, Tag::W8A16 | Tag::W8A8 | Tag::W8A8S | Tag::W8A8Dynamic | Tag::W8A8Mix)
     }
 
-    /// Whether the file has what quantises the inputs: input_scale, input_offset, deq_scale and quant_bias.
+    /// Whether the file has input parameters: input_scale, input_offset, deq_scale and quant_bias.
     pub fn has_static_input(self) -> bool {
         matches!(self, Tag::W8A8 | Tag::W8A8S | Tag::W8A8Mix)
     }
 
-    /// Whether weight_scale is what the weights are read with, and must be there.
+    /// Whether the weights require weight_scale.
     pub fn needs_weight_scale(self) -> bool {
         matches!(self, Tag::W8A16 | Tag::W8A8Dynamic | Tag::W8A8Mix)
     }

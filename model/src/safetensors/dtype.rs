@@ -10,7 +10,7 @@ macro_rules! dtypes {
         }
 
         impl Dtype {
-            /// Every type that the format has.
+            /// All types of the format.
             pub const ALL: &[Dtype] = &[$(Dtype::$variant,)+];
 
             /// The name in the header.
@@ -61,12 +61,12 @@ impl Dtype {
         Self::ALL.iter().copied().find(|dtype| dtype.name() == name)
     }
 
-    /// Whether it is a number type that this library can turn into f32.
+    /// Whether this library can convert it to f32.
     pub const fn is_float(self) -> bool {
         matches!(self, Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64)
     }
 
-    /// Bytes of `elements` packed elements; `None` where that is no whole number of bytes or no u64.
+    /// Bytes of `elements` packed elements; `None` if that is no whole number of bytes or exceeds 64 bits.
     pub fn bytes_of(self, elements: u64) -> Option<u64> {
         let bits = elements.checked_mul(self.bits())?;
         bits.is_multiple_of(8).then_some(bits / 8)

@@ -1,4 +1,4 @@
-//! Reading and checking a header.
+//! Reads and checks headers.
 
 use super::dtype::Dtype;
 use crate::file::Source;
@@ -8,40 +8,40 @@ use mnnkv::sys::memory;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Bytes a header may have: the limit of the format's own implementation.
+/// The largest header in bytes: the limit of the format's own implementation.
 pub const MAX_HEADER: u64 = 100_000_000;
 
 /// A tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Type of its elements.
+    /// Element type.
     pub dtype: Dtype,
-    /// Its dimensions, outermost first; none for a single number.
+    /// Dimensions, outermost first; none for a single number.
     pub shape: Vec<u64>,
-    /// Where its data begins, in bytes from the beginning of the file.
+    /// Offset of its data in the file.
     pub begin: u64,
-    /// Bytes of its data: as many as type and shape ask for.
+    /// Bytes of its data according to type and shape.
     pub bytes: u64,
-    /// Whether the file has all of its data.
+    /// Whether the file contains all of its data.
     pub complete: bool,
 }
 
 impl Tensor {
-    /// Elements in all.
+    /// Number of elements.
     pub fn elements(&self) -> u64 {
         // Checked when the header was read.
         self.shape.iter().product()
     }
 }
 
-/// What kind of fault a header has.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The file ends before what its header announces.
+    /// The file is shorter than its header announces.
     Truncated,
-    /// The header is not what the format asks for.
+    /// The header violates the format.
     Malformed,
     /// Two tensors have one name.
     Duplicate,
@@ -52,15 +52,15 @@ pub enum Fault {
 /// A fault of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its kind.
+    /// Kind.
     pub fault: Fault,
-    /// The tensor at fault; empty where it is the file.
+    /// The tensor at fault; empty for the file.
     pub tensor: String,
-    /// What was found and what was expected.
+    /// The found and the expected content.
     pub text: String,
 }
 
-/// The tensors of a file in the order of their data, or the first fault: CORRUPT, or IO where the file cannot be read.
+/// The tensors of a file in the order of their data, or the first fault: CORRUPT, or IO if the file cannot be read.
 pub fn read<S: Source + ?Sized>(source: &S) -> Result<Vec<Tensor>> {
     let (tensors, problems) = survey(source)?;
     match problems.into_iter().next() {
@@ -72,8 +72,7 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Vec<Tensor>> {
     }
 }
 
-/// Every tensor whose entry makes sense, in the order of their data, and every fault of the file. The only error is
-/// OUT_OF_MEMORY.
+/// Every valid tensor in the order of their data, and every fault of the file. The only error is OUT_OF_MEMORY.
 pub fn survey<S: Source + ?Sized>(source: &S) -> Result<(Vec<Tensor>, Vec<Problem>)> {
     let mut problems = Problems(Vec::new());
     let tensors = entries(source, &mut problems)?;
@@ -88,14 +87,14 @@ impl Problems {
         memory::push(&mut self.0, problem)
     }
 
-    /// Adds that the file cannot be read.
+    /// Adds a read failure.
     fn add_error(&mut self, e: Error) -> Result<()> {
         let e = e.unless_out_of_memory()?;
         self.add(Fault::Unreadable, "", format_args!("{}", e.message()))
     }
 }
 
-/// An entry as it is written.
+/// An entry of the header.
 struct Entry<'a> {
     name: Cow<'a, str>,
     dtype: Cow<'a, str>,
@@ -103,7 +102,7 @@ struct Entry<'a> {
     offsets: Vec<u64>,
 }
 
-/// The tensors of a header that can be read; of any other a problem says why.
+/// The readable tensors of a header, and a problem for each other one.
 fn entries<S: Source + ?Sized>(source: &S, problems: &mut Problems) -> Result<Vec<Tensor>> {
     let none = |()| Vec::new();
     let file = source.len();
@@ -142,7 +141,7 @@ fn entries<S: Source + ?Sized>(source: &S, problems: &mut Problems) -> Result<Ve
     }
 }
 
-/// `data` is where the data begins, `file` the length of the file.
+/// `data` is the offset of the data, `file` the length of the file.
 fn check(mut entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems) -> Result<Vec<Tensor>> {
     let mut tensors = Vec::new();
     let mut ranges = Vec::new();
@@ -199,12 +198,12 @@ fn check(mut entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems)
     if sound {
         contiguous(&ranges, &tensors, file - data, problems)?;
     }
-    // Of tensors without elements several may lie at one place: their names have an order, too.
+    // Several tensors without elements may share an offset; then names decide.
     tensors.sort_unstable_by(|a, b| (a.begin, a.bytes, &a.name).cmp(&(b.begin, b.bytes, &b.name)));
     Ok(tensors)
 }
 
-/// The entries whose name an earlier one has, ascending.
+/// The entries that repeat an earlier name, ascending.
 fn repeated(entries: &[Entry]) -> Result<Vec<usize>> {
     let mut order = memory::collect(0..entries.len())?;
     order.sort_unstable_by_key(|number| (&entries[*number].name, *number));
@@ -218,14 +217,14 @@ fn repeated(entries: &[Entry]) -> Result<Vec<usize>> {
     Ok(again)
 }
 
-/// Bytes that a tensor asks for; `None` where that is no number of bytes.
+/// Bytes of a tensor; `None` if that is no whole number of bytes or exceeds 64 bits.
 fn extent(dtype: Dtype, shape: &[u64]) -> Option<u64> {
-    // Zeros last: a shape with one has no elements, whatever the product of the others.
+    // Zeros last: a shape with a zero has no elements, whatever the product of the others.
     let elements = shape.iter().try_fold(1u64, |product, dim| product.checked_mul((*dim).max(1)));
     dtype.bytes_of(elements.map(|product| if shape.contains(&0) { 0 } else { product })?)
 }
 
-/// `ranges` are (begin, end, tensor), sorted; `len` is how many bytes of data the file has.
+/// `ranges` are sorted triples (begin, end, tensor); `len` is the data length of the file.
 fn contiguous(ranges: &[(u64, u64, usize)], tensors: &[Tensor], len: u64, problems: &mut Problems) -> Result<()> {
     let mut at = 0;
     for &(begin, end, tensor) in ranges {
@@ -248,7 +247,7 @@ fn contiguous(ranges: &[(u64, u64, usize)], tensors: &[Tensor], len: u64, proble
     Ok(())
 }
 
-/// Reads the entries, whose names and types are borrowed from the header. `__metadata__` is only checked.
+/// Reads the entries, whose names and types borrow from the header. `__metadata__` is only checked.
 fn parse(text: &[u8]) -> Result<Vec<Entry<'_>>> {
     let mut reader = Reader::new(text);
     let mut entries = Vec::new();
@@ -262,7 +261,7 @@ fn parse(text: &[u8]) -> Result<Vec<Entry<'_>>> {
     Ok(entries)
 }
 
-/// Strings by name, which nothing here reads.
+/// Strings by name; checked, not kept.
 fn metadata(reader: &mut Reader) -> Result<()> {
     let expected = "__metadata__ as an object of strings is expected";
     if reader.peek()? != b'{' {
@@ -305,7 +304,7 @@ fn entry<'a>(reader: &mut Reader<'a>, name: Cow<'a, str>) -> Result<Entry<'a>> {
     }
 }
 
-/// A list of whole numbers.
+/// A list of integers.
 fn counts(reader: &mut Reader, name: &str, key: &str) -> Result<Vec<u64>> {
     let mut counts = Vec::new();
     reader.list(|reader| {

@@ -1,11 +1,11 @@
 //! The header of a safetensors file.
 //!
-//! The format: eight bytes with the length of a JSON object, the object, then the data of all tensors. The object gives
-//! for each tensor its element type, its shape and where its data begins and ends; the ranges cover the data without a
-//! gap (<https://huggingface.co/docs/safetensors>). Only the header is read here, so a file of any size costs no more
-//! memory than its header has text; data is read by position when somebody asks for it.
+//! The format: eight bytes with the length of a JSON object, the object, then the data of all tensors. The object maps
+//! each tensor to its element type, shape and data range; the ranges cover the data without gaps
+//! (<https://huggingface.co/docs/safetensors>). Only the header is read: memory is proportional to the header, and data
+//! is read by position on demand.
 //!
-//! [`survey`] finds everything that is wrong and names the tensors, for reports; [`read`] stops at the first fault.
+//! [`survey`] finds all faults and names the tensors, for reports; [`read`] stops at the first fault.
 
 mod dtype;
 mod header;

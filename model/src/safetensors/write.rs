@@ -5,9 +5,9 @@ use mnnkv::json::Writer;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// A tensor of a file that is to be written.
+/// A tensor of a new file.
 pub struct NewTensor<'a> {
-    /// Its name.
+    /// Name.
     pub name: &'a str,
     /// Element type.
     pub dtype: Dtype,
@@ -17,8 +17,8 @@ pub struct NewTensor<'a> {
     pub bytes: u64,
 }
 
-/// What comes before the data of tensors that follow each other without a gap: the length of the JSON object, and the
-/// object, filled with blanks to whole words.
+/// The bytes before the data of contiguous tensors: the length of the JSON object, and the object, padded with blanks
+/// to whole words.
 pub fn header<'a>(tensors: impl IntoIterator<Item = NewTensor<'a>>) -> Result<Vec<u8>> {
     let mut end = 0;
     let mut text = Writer::compact(|to| {

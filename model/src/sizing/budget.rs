@@ -1,29 +1,28 @@
-//! The longest chat that a budget of bytes holds.
+//! The longest context of a byte budget.
 
 use super::sizer::{MAX_TOKENS, Sizer};
 
-/// What fits a budget.
+/// The longest context that fits a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Longest {
-    /// Tokens of each sequence: these fit, and one more would not.
+    /// Tokens of each sequence; one more does not fit.
     pub tokens: u64,
     /// Their bytes on a rank at the peak of a step.
     pub bytes: u64,
-    /// False: every length up to [`MAX_TOKENS`] fits, because the layers hold a bounded number of tokens or the
-    /// budget is vast.
+    /// False: every length up to [`MAX_TOKENS`] fits.
     pub bounded: bool,
 }
 
 impl Sizer {
-    /// The longest context whose cache never takes more than `budget` bytes on a rank, at the peak of a step
-    /// ([`super::Bytes::peak`]). No tokens take no bytes, so there always is one.
+    /// The longest context whose cache takes at most `budget` bytes on a rank at the peak of a step
+    /// ([`super::Bytes::peak`]). Exists always, since no tokens take no bytes.
     pub fn longest(&self, budget: u64) -> Longest {
-        // What does not fit 64 bits does not fit the budget.
+        // Bytes that exceed 64 bits exceed the budget.
         let peak = |tokens| self.bytes(tokens).ok().map(|bytes| bytes.peak).filter(|peak| *peak <= budget);
         if let Some(bytes) = peak(MAX_TOKENS) {
             return Longest { tokens: MAX_TOKENS, bytes, bounded: false };
         }
-        // Bytes never fall with length: `tokens` fits all the time, `too_many` never.
+        // Bytes are monotonic in length. Invariant: `tokens` fits, `too_many` does not.
         let (mut tokens, mut bytes, mut too_many) = (0, 0, MAX_TOKENS);
         while too_many - tokens > 1 {
             let middle = tokens + (too_many - tokens) / 2;

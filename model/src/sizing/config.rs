@@ -1,4 +1,4 @@
-//! The attention of a model, as its Hugging Face `config.json` tells it.
+//! The attention of a model, from its Hugging Face `config.json`.
 
 mod defaults;
 mod keys;
@@ -16,36 +16,36 @@ use mnnkv::json::{Json, Quoted, Short};
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 
-/// The longest config that is read. Real ones have a few kilobytes, with lists of quantised modules some hundred.
+/// The longest config. Usual ones have a few kilobytes, lists of quantised modules some hundred.
 pub const MAX_CONFIG_BYTES: usize = 4 << 20;
-/// The most layers that a model may have.
+/// The largest number of layers.
 pub const MAX_LAYERS: u32 = 4096;
 
-/// Where multimodal models keep the config of their language model. The first that is there counts.
+/// Keys of the language model's config in multimodal configs. The first present one counts.
 const NESTED: [&str; 4] = ["text_config", "llm_config", "language_config", "thinker_config"];
 
-/// What a config says about the KV cache.
+/// The KV cache according to a config.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// `model_type`, of the language model where there are several.
+    /// `model_type` of the language model.
     pub model_type: Option<String>,
     /// Each decoder layer.
     pub layers: Vec<LayerShape>,
-    /// The element type that the model runs in, where the config names one that a cache can have.
+    /// The element type of the model, if the config has one that a cache can have.
     pub element: Option<CacheElement>,
-    /// The longest context that the model was made for, in tokens.
+    /// The longest context of the model, in tokens.
     pub max_context: Option<u64>,
-    /// What was assumed, and what the numbers leave out: sentences for people.
+    /// Assumptions and omissions, as sentences for the user.
     pub notes: Vec<String>,
 }
 
 impl ModelConfig {
-    /// Reads a `config.json` of at most [`MAX_CONFIG_BYTES`]. Keys that say nothing about the cache are not looked at;
-    /// of equal keys the last counts.
+    /// Reads a `config.json` of at most [`MAX_CONFIG_BYTES`]. Keys without effect on the cache are ignored; the last of
+    /// equal keys counts.
     ///
-    /// InvalidArgument: no JSON object, a key that is missing, or has a value of another type or range; the message
-    /// names the key, what was found and what is allowed. Unsupported: attention whose cache this version cannot tell
-    /// the size of.
+    /// INVALID_ARGUMENT: if the text is no JSON object, or a key is missing or has another type or range; the message
+    /// names the key, its value and the allowed ones. UNSUPPORTED: if the cache size of the attention is not defined in
+    /// this version.
     pub fn from_config(json: &[u8]) -> Result<ModelConfig> {
         if json.len() > MAX_CONFIG_BYTES {
             bail!(InvalidArgument, "the config has {} bytes; {MAX_CONFIG_BYTES} or fewer expected", json.len());
@@ -61,7 +61,7 @@ impl ModelConfig {
     }
 }
 
-/// The object with the language model's keys, however deep.
+/// The object with the language model's keys, at any depth.
 fn language_model<'a>(json: &'a Json<'a>) -> Result<Keys<'a>> {
     let mut text = Keys::top(json);
     while let Some(inner) = NESTED.iter().find_map(|key| text.inner(key).transpose()).transpose()? {
@@ -78,7 +78,7 @@ fn read(top: &Keys, text: &Keys) -> Result<ModelConfig> {
     refused::check(text)?;
     let defaults = defaults::of(family);
 
-    // A nested config leaves out what its model type has by default; a config of its own is complete.
+    // A nested config omits the defaults of its model type; a top-level one is complete.
     let mut assumed = Assumed { defaults: defaults.as_ref(), family, nested: text.is_nested(), notes: &mut notes };
     let layers =
         assumed
@@ -115,7 +115,7 @@ fn read(top: &Keys, text: &Keys) -> Result<ModelConfig> {
     })
 }
 
-/// The number of last layers that read the caches of earlier ones.
+/// The number of last layers that read earlier caches.
 fn shared_layers(text: &Keys, layers: u32, defaults: Option<&Defaults>, notes: &mut Notes) -> Result<u32> {
     const KEY: &str = "num_kv_shared_layers";
     let shared = match text.count(KEY)? {
@@ -135,7 +135,7 @@ fn shared_layers(text: &Keys, layers: u32, defaults: Option<&Defaults>, notes: &
     Ok(shared)
 }
 
-/// Notes about what the numbers mean.
+/// Notes about the meaning of the numbers.
 fn describe(layers: &[LayerShape], kv: Kv, state_elements: Option<u64>, notes: &mut Notes) -> Result<()> {
     let count = |what: fn(&LayerShape) -> bool| layers.iter().filter(|layer| what(layer)).count();
     let is_span = |span: fn(&Span) -> bool| layers.iter().filter_map(LayerShape::attention).any(|a| span(&a.span));
@@ -173,7 +173,7 @@ fn describe(layers: &[LayerShape], kv: Kv, state_elements: Option<u64>, notes: &
     Ok(())
 }
 
-/// Notes about caches that are in no number.
+/// Notes about caches that no number includes.
 fn left_out(text: &Keys, notes: &mut Notes) -> Result<()> {
     if let Some(dim) = text.number(&["index_head_dim"], u32::MAX)? {
         notes.add(format_args!("the keys of the sparse-attention indexer (index_head_dim {dim}) are not counted"))?;

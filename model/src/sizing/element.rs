@@ -1,8 +1,8 @@
-//! Element types that a cache may be made of, known to the library's kernels or not.
+//! Element types of caches, including those without kernels in this library.
 
 use mnnkv::status::{Result, bail};
 
-/// An element type. Scales of quantised types are not part of it.
+/// An element type. Scales of quantised types are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CacheElement {
     /// IEEE 754 binary16.

@@ -1,9 +1,9 @@
-//! How many bytes the KV cache of a model takes, before there is one.
+//! Bytes of a model's KV cache, from its config.
 //!
-//! [`ModelConfig::from_config`] reads what a Hugging Face `config.json` says about attention: a list of [`LayerShape`]s, and notes
-//! about everything that was assumed or left out. A [`Sizer`] is made of it once for an element type, a number of
-//! tensor-parallel ranks, a batch and what compression is expected to save; it then answers for any length, and
-//! [`Sizer::longest`] for any budget. [`SizeReport`] is all of that in one piece, as plain data.
+//! [`ModelConfig::from_config`] reads the attention from a Hugging Face `config.json`: a list of [`LayerShape`]s, and
+//! notes about assumptions and omissions. A [`Sizer`] holds an element type, a number of tensor-parallel ranks, a batch
+//! and expected savings; it returns the bytes of any length and, by [`Sizer::longest`], the length of any budget.
+//! [`SizeReport`] is all of that as plain data.
 //!
 //! Per token and layer, in elements:
 //!
@@ -14,11 +14,11 @@
 //!
 //! MHA is Vaswani et al. 2017, MQA Shazeer 2019, GQA Ainslie et al. 2023, MLA DeepSeek-AI 2024 (DeepSeek-V2).
 //!
-//! A layer holds `n` tokens at length `n`, or fewer: one with a sliding window holds at most the window, one with
-//! chunked attention at most a chunk (engines allocate a whole one), and recurrent layers and layers that read another
-//! layer's cache hold none. What is counted is the tokens: the rounding of allocators to pages or blocks is not.
+//! A layer holds at most `n` tokens at length `n`. A sliding window holds at most the window, chunked attention at most
+//! a chunk (engines allocate a whole one). Recurrent layers and layers that read another layer's cache hold none. Sizes
+//! count tokens; the rounding of allocators to pages or blocks is not included.
 //!
-//! Everything here is a pure function; any thread may call it.
+//! All functions are pure; any thread may call them.
 
 mod budget;
 mod config;
@@ -41,7 +41,7 @@ use mnnkv::status::Result;
 use mnnkv::sys::memory;
 use std::fmt;
 
-/// Sentences for people.
+/// Sentences for the user.
 #[derive(Default)]
 struct Notes(Vec<String>);
 

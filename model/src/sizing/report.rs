@@ -1,4 +1,4 @@
-//! Everything about a model's cache in one piece, for whoever shows it.
+//! All sizes of a model's cache as one value.
 
 use super::Notes;
 use super::budget::Longest;
@@ -9,61 +9,61 @@ use super::sizer::{Bytes, Setup, Sizer, token_bytes};
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 
-/// The most contexts that one report has totals of.
+/// The largest number of contexts in a report.
 pub const MAX_CONTEXTS: usize = 1024;
 
-/// What is asked.
+/// The input of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// How the cache is kept.
+    /// The cache before savings.
     pub setup: Setup,
-    /// What is expected to be saved.
+    /// Expected savings.
     pub savings: Savings,
-    /// Lengths to give totals of, in tokens; at most 1,024.
+    /// Lengths in tokens; at most 1,024.
     pub contexts: Vec<u64>,
-    /// Bytes on each rank, for the longest context that fits.
+    /// Byte budget of each rank for the longest context.
     pub budget: Option<u64>,
 }
 
-/// The answer. Bytes are of one rank unless they say otherwise.
+/// The sizes. Bytes are those of one rank unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeReport {
     /// `model_type` of the config.
     pub model_type: Option<String>,
-    /// The longest context that the model was made for.
+    /// The longest context of the model.
     pub max_context: Option<u64>,
-    /// As asked.
+    /// From the request.
     pub setup: Setup,
-    /// As asked.
+    /// From the request.
     pub savings: Savings,
-    /// All layers of the model, with a cache or without.
+    /// All layers, with or without a cache.
     pub layers: u32,
-    /// The layers by what they are, in the order of their first.
+    /// The layers by shape, in the order of their first.
     pub groups: Vec<Group>,
-    /// Bytes of one more token of one sequence while no window or chunk is full, before any saving.
+    /// Bytes of one more token of one sequence while no window or chunk is full, without savings.
     pub bytes_per_token: u64,
     /// The same once every window and chunk is full.
     pub bytes_per_late_token: u64,
     /// Bytes of C8's scales and offsets, which come with the weights and are in no other number; 0 without C8.
     pub c8_scale_bytes: u64,
-    /// One for each context that was asked for, in that order.
+    /// One for each requested context, in that order.
     pub totals: Vec<Total>,
-    /// What fits the budget, savings applied.
+    /// The longest context with savings.
     pub longest: Option<Longest>,
-    /// What would fit it without savings.
+    /// The longest context without savings.
     pub longest_without_savings: Option<Longest>,
-    /// What was assumed, and what the numbers leave out: the model's notes, then those about this request.
+    /// Notes of the model, then notes of the request.
     pub notes: Vec<String>,
 }
 
-/// Layers that are alike.
+/// Layers of one shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// What they are.
+    /// Their shape.
     pub layer: LayerShape,
     /// Their numbers, ascending.
     pub numbers: Vec<u32>,
-    /// Bytes of a token of one sequence in one of them, before any saving; 0 for layers without a cache.
+    /// Bytes of a token of one sequence in one of them, without savings; 0 without a cache.
     pub layer_bytes_per_token: u64,
 }
 
@@ -72,28 +72,27 @@ pub struct Group {
 pub struct Total {
     /// Tokens of each sequence.
     pub context: u64,
-    /// On one rank, all sequences, each saving on top of those before it.
+    /// On one rank, all sequences, savings cumulated.
     pub rank: Bytes,
     /// On all ranks together.
     pub all_ranks: Bytes,
-    /// On one rank with one saving at a time.
+    /// On one rank, each saving alone.
     pub alone: Alone,
 }
 
-/// The bytes that each saving would leave if it were the only one; `None` where it is not asked for.
+/// The bytes with one saving alone; `None` if it is not requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Alone {
     /// Eviction.
     pub h2o: Option<u64>,
-    /// int8.
+    /// C8.
     pub c8: Option<u64>,
-    /// Lossless compression, between steps. Without eviction there are no layers that tokens are evicted from: the
-    /// layers are those that would be compressed with it.
+    /// Lossless compression, between steps. The scope of evicting layers stays that of the requested eviction.
     pub lossless: Option<u64>,
 }
 
 impl SizeReport {
-    /// Works it out. Errors are those of [`Sizer::new`] and [`Sizer::bytes`].
+    /// Computes the report. Errors are those of [`Sizer::new`] and [`Sizer::bytes`].
     pub fn new(model: &ModelConfig, request: &Request) -> Result<SizeReport> {
         let Request { setup, savings, contexts, budget } = request;
         if contexts.len() > MAX_CONTEXTS {
@@ -131,11 +130,11 @@ impl SizeReport {
     }
 }
 
-/// A sizer for each saving that is asked for.
+/// A sizer for each requested saving.
 struct Singles {
     h2o: Option<Sizer>,
     c8: Option<Sizer>,
-    /// With an eviction that evicts nothing, so that it compresses the layers that it would.
+    /// With an idle eviction, so that its scope names the same layers.
     lossless: Option<Sizer>,
 }
 
@@ -222,7 +221,7 @@ fn about(model: &ModelConfig, request: &Request, longest: Option<&Longest>, note
     Ok(())
 }
 
-/// Notes about what ranks have in common.
+/// Notes about the distribution over ranks.
 fn replicas(model: &ModelConfig, setup: &Setup, notes: &mut Notes) -> Result<()> {
     let ranks = setup.ranks;
     let kvs = || model.layers.iter().filter_map(LayerShape::attention).map(|attention| attention.kv);

@@ -1,4 +1,4 @@
-//! A report as JSON: the same fields by the same names.
+//! A report as JSON, with the names of its fields.
 
 use super::budget::Longest;
 use super::report::{Group, SizeReport, Total};
@@ -9,13 +9,13 @@ use mnnkv::json::{ToJson, Writer};
 use mnnkv::status::Result;
 
 impl SizeReport {
-    /// The report as a JSON object with the names of its fields. What was not asked for is absent.
+    /// The report as a JSON object. Fields that were not requested are absent.
     pub fn json(&self) -> Result<String> {
         Writer::compact(|to| self.write(to))
     }
 }
 
-/// Writes a field that is there.
+/// Writes a field if it is present.
 fn some(to: &mut Writer, key: &str, value: Option<impl ToJson>) -> Result<()> {
     value.map_or(Ok(()), |value| to.field(key, value))
 }

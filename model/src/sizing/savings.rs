@@ -1,62 +1,62 @@
-//! What compression is expected to save, in the terms of a session's config (`docs/config.md`).
+//! Expected savings, in the terms of a session's config (`docs/config.md`).
 
 use mnnkv::status::{Result, bail};
 
-/// The largest ratio that makes sense, as in a session's config.
+/// The largest ratio, as in a session's config.
 const MAX_RATIO: f64 = 1e6;
 
-/// What is switched on. They act in this order: tokens go, then elements shrink, then bytes are compressed.
+/// The enabled savings. They apply in this order: eviction, smaller elements, compression of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Savings {
     /// Eviction.
     pub h2o: Option<H2o>,
-    /// K and V as int8 with a scale and an offset per channel, which are part of the model's weights.
+    /// C8: K and V as int8 with a scale and an offset per channel, which are part of the model's weights.
     pub c8: bool,
     /// Lossless compression of cold tokens, in mode "store".
     pub lossless: Option<Lossless>,
 }
 
-/// Eviction by attention, with ratios of the chat's length (basis "logical").
+/// Eviction by attention, with ratios of the logical length (basis "logical").
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct H2o {
-    /// One token in this many stays, 1 to 1,000,000.
+    /// One token in `ratio` stays, 1 to 1,000,000.
     pub ratio: f64,
-    /// First layer to evict from.
+    /// First layer with eviction.
     pub first_layer: u32,
-    /// Last layer to evict from; `None` is the model's last.
+    /// Last layer with eviction; `None` = the last of the model.
     pub last_layer: Option<u32>,
-    /// First and last tokens, which always stay. While they alone are as many as the ratio allows, all tokens stay.
+    /// First and last tokens that stay. No token is evicted while they fill the ratio by themselves.
     pub protected_tokens: u32,
-    /// Nothing is evicted below this length.
+    /// No token is evicted below this length.
     pub trigger_tokens: u32,
 }
 
-/// Compression of the tokens that are neither among the first nor the last.
+/// Compression of cold tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lossless {
     /// Raw bytes over compressed bytes, 1 to 1,000,000: as measured on this model and element type.
     pub ratio: f64,
-    /// Number of first layers that are compressed; more than the model has is all.
+    /// Number of first layers to compress; larger values mean all layers.
     pub front_layers: u32,
-    /// The layers that tokens are evicted from are compressed, too.
+    /// Whether layers with eviction are compressed, too.
     pub h2o_layers: bool,
-    /// First and last tokens of a layer, which are never compressed.
+    /// First and last tokens of a layer that stay raw.
     pub hot_tokens: u32,
 }
 
 impl H2o {
-    /// A session's defaults with this ratio: from layer 2 on, 32 first and 256 last tokens stay, from 512 tokens on.
+    /// A session's defaults with this ratio: layers from 2 on, 32 first and 256 last tokens, lengths from 512 on.
     pub fn new(ratio: f64) -> Self {
         H2o { ratio, first_layer: 2, last_layer: None, protected_tokens: 288, trigger_tokens: 512 }
     }
 
-    /// Whether tokens are evicted from a layer.
+    /// Whether a layer evicts.
     pub(super) fn covers(&self, layer: u32) -> bool {
         layer >= self.first_layer && self.last_layer.is_none_or(|last| layer <= last)
     }
 
-    /// The most tokens that a layer has held by the time the chat is `tokens` long, so it never falls as chats grow: up
-    /// to some length all of them, and much later the share that stays.
+    /// The maximum number of tokens that a layer has held up to length `tokens`, hence monotonic: all of them up to
+    /// some length, and much later the remaining share.
     pub(super) fn held(&self, tokens: u64) -> u64 {
         let undecided = (f64::from(self.protected_tokens) * self.ratio).floor() as u64;
         let all_stay = undecided.max(u64::from(self.trigger_tokens.saturating_sub(1)));
@@ -65,14 +65,14 @@ impl H2o {
 }
 
 impl Lossless {
-    /// A session's defaults with this ratio: the first 2 layers, but for their first 16 and last 256 tokens.
+    /// A session's defaults with this ratio: the first 2 layers without their first 16 and last 256 tokens.
     pub fn new(ratio: f64) -> Self {
         Lossless { ratio, front_layers: 2, h2o_layers: false, hot_tokens: 272 }
     }
 }
 
 impl Savings {
-    /// Fails for what no session would accept.
+    /// Fails for values that a session refuses.
     pub(super) fn check(&self) -> Result<()> {
         if let Some(h2o) = &self.h2o {
             ratio("the h2o ratio", h2o.ratio)?;
@@ -90,7 +90,7 @@ impl Savings {
         Ok(())
     }
 
-    /// Whether cold tokens of a layer are compressed: once, whichever of the scopes name it.
+    /// Whether a layer compresses its cold tokens, by either scope.
     pub(super) fn compresses(&self, layer: u32) -> Option<&Lossless> {
         let evicted = self.h2o.is_some_and(|h2o| h2o.covers(layer));
         self.lossless.as_ref().filter(|l| layer < l.front_layers || l.h2o_layers && evicted)
@@ -104,7 +104,7 @@ fn ratio(what: &str, ratio: f64) -> Result<()> {
     Ok(())
 }
 
-/// `amount` over `ratio`, rounded up; never more than `amount`, and never less for more.
+/// `amount` over `ratio`, rounded up, at most `amount`, and monotonic.
 pub(super) fn divided(amount: u64, ratio: f64) -> u64 {
     ((amount as f64 / ratio).ceil() as u64).min(amount)
 }

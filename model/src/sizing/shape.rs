@@ -1,4 +1,4 @@
-//! What each layer of a model keeps, and how many elements a token is.
+//! Tokens that each layer keeps, and elements of a token.
 
 use mnnkv::status::{Result, bail};
 
@@ -11,21 +11,21 @@ pub enum LayerShape {
     Shared,
     /// A layer with a state of fixed size instead of a cache: linear attention, a state space model, a convolution.
     Recurrent {
-        /// Elements of the state of one sequence, where the config tells.
+        /// Elements of the state of one sequence, if the config states them.
         state_elements: Option<u64>,
     },
 }
 
-/// What a layer with a cache keeps.
+/// The cache of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
-    /// What a token is.
+    /// Elements of a token.
     pub kv: Kv,
-    /// How many tokens.
+    /// Tokens that the layer keeps.
     pub span: Span,
 }
 
-/// What a token is in the cache of a layer.
+/// The elements of a token in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kv {
     /// A key and a value for each KV head (MHA, GQA, MQA).
@@ -44,19 +44,19 @@ pub enum Kv {
     },
 }
 
-/// How far back a layer looks, and so how many tokens it has to keep.
+/// The tokens that a layer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Span {
     /// All of them.
     Full,
     /// The last ones, at most this many.
     Sliding(u32),
-    /// Those of the current chunk of this many. A whole chunk is counted, since the next token may fill it.
+    /// Those of the current chunk. A whole chunk is counted, since the next token may fill it.
     Chunked(u32),
 }
 
 impl LayerShape {
-    /// What it keeps, if it keeps a cache of its own.
+    /// The layer's own cache.
     pub fn attention(&self) -> Option<&Attention> {
         match self {
             LayerShape::Attention(attention) => Some(attention),
@@ -66,7 +66,7 @@ impl LayerShape {
 }
 
 impl Span {
-    /// The tokens that are kept at a length of `tokens`.
+    /// The number of tokens kept at a length of `tokens`.
     pub fn held(self, tokens: u64) -> u64 {
         match self {
             Span::Full => tokens,
@@ -78,8 +78,8 @@ impl Span {
 impl Kv {
     /// Elements per token on each of `ranks` tensor-parallel ranks.
     ///
-    /// Heads are dealt out evenly; where there are fewer than ranks each rank has a copy of one. A latent vector serves
-    /// all heads, so every rank has it whole.
+    /// Heads are distributed evenly; with fewer heads than ranks each rank has a copy of one. A latent vector serves
+    /// all heads, so every rank has all of it.
     pub fn elements(self, ranks: u32) -> Result<u64> {
         if ranks == 0 {
             bail!(InvalidArgument, "the number of tensor-parallel ranks is 0; at least 1 expected");

@@ -6,17 +6,17 @@ use super::shape::{Attention, Kv, LayerShape, Span};
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 
-/// The longest chat that is asked about, in tokens: the most that a cache of this library holds.
+/// The longest context in tokens: the most that a cache of this library holds.
 pub const MAX_TOKENS: u64 = i32::MAX as u64;
 
-/// How the cache is kept.
+/// A cache without savings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// The type of its elements before any saving.
+    /// Its element type.
     pub element: CacheElement,
     /// Tensor-parallel ranks, at least 1.
     pub ranks: u32,
-    /// Sequences of the asked length, at least 1.
+    /// Sequences of the given length, at least 1.
     pub batch: u32,
 }
 
@@ -27,24 +27,24 @@ impl Setup {
     }
 }
 
-/// Bytes of a cache, after each saving on top of those before it. What is switched off changes nothing.
+/// Bytes of a cache, savings cumulated. A disabled saving changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes {
-    /// Nothing is saved.
+    /// Without savings.
     pub raw: u64,
-    /// Tokens are evicted.
+    /// After eviction.
     pub after_h2o: u64,
-    /// And what stays is int8.
+    /// After eviction and C8.
     pub after_c8: u64,
-    /// And its cold tokens are compressed: the cache between two steps.
+    /// After eviction, C8 and lossless compression: the cache between two steps.
     pub after_lossless: u64,
-    /// The most within a step, when a compressed layer is raw for attention to read and the next one is decoded while
-    /// the blobs of both are kept. This is what has to fit.
+    /// Maximum within a step: one compressed layer is raw for attention and the next one is decoded, while the blobs of
+    /// both are kept. Allocate for this number.
     pub peak: u64,
 }
 
 impl Bytes {
-    /// The fields with their names, in the order of the savings.
+    /// The fields with their names, in the order of savings.
     pub fn stages(&self) -> [(&'static str, u64); 5] {
         [
             ("raw", self.raw),
@@ -65,13 +65,13 @@ impl Bytes {
         })
     }
 
-    /// These bytes so many times; `None` where they are more than 2^64 - 1.
+    /// The product with `count`; `None` if a number exceeds 64 bits.
     pub(super) fn times(self, count: u32) -> Option<Bytes> {
         self.map(|bytes| bytes.checked_mul(u64::from(count)))
     }
 }
 
-/// A layer with everything that does not depend on the length worked out.
+/// A layer, with everything computed that does not depend on the length.
 struct SizedLayer {
     /// Its number in the model.
     number: u32,
@@ -84,7 +84,7 @@ struct SizedLayer {
     lossless: Option<Lossless>,
 }
 
-/// A model's cache for one setup and set of savings, ready to be asked for any length.
+/// A model's cache for one setup and one set of savings.
 pub struct Sizer {
     setup: Setup,
     layers: Vec<SizedLayer>,
@@ -92,10 +92,10 @@ pub struct Sizer {
 }
 
 impl Sizer {
-    /// Works out what a token takes in each layer.
+    /// Computes the bytes of a token in each layer.
     ///
-    /// InvalidArgument: ranks that KV heads cannot be dealt out to, 0 ranks or sequences, ratios below 1. Unsupported:
-    /// C8 of elements that have 8 bits or fewer already, or of layers without K and V of their own (MLA).
+    /// INVALID_ARGUMENT: if the ranks do not divide the KV heads, ranks or sequences are 0, or a ratio is below 1.
+    /// UNSUPPORTED: if C8 is combined with elements of 8 bits or fewer, or with latents (MLA).
     pub fn new(layers: &[LayerShape], setup: Setup, savings: &Savings) -> Result<Sizer> {
         if setup.batch == 0 {
             bail!(InvalidArgument, "the batch is 0; at least 1 expected");
@@ -129,13 +129,12 @@ impl Sizer {
         Ok(Sizer { setup, layers: sized, c8_scale_bytes })
     }
 
-    /// What this was made for.
+    /// Its setup.
     pub fn setup(&self) -> Setup {
         self.setup
     }
 
-    /// Bytes that one more token of one sequence takes on a rank while every layer still keeps all of them, before any
-    /// saving.
+    /// Bytes of one more token of one sequence on a rank while no window or chunk is full, without savings.
     pub fn bytes_per_token(&self) -> Result<u64> {
         self.sum_of_tokens(|_| true)
     }
@@ -145,16 +144,15 @@ impl Sizer {
         self.sum_of_tokens(|layer| layer.span == Span::Full)
     }
 
-    /// Bytes of C8's scales and offsets on a rank, one f32 each per channel of K and of V. They come with the model's
-    /// weights and are in no other number.
+    /// Bytes of C8's scales and offsets on a rank, one f32 each per channel of K and of V. They come with the weights
+    /// and are in no other number.
     pub fn c8_scale_bytes(&self) -> u64 {
         self.c8_scale_bytes
     }
 
-    /// Bytes that the caches of all sequences take on each rank, at `tokens` tokens a sequence. Never less for more
-    /// tokens.
+    /// Bytes of the caches of all sequences on each rank, at `tokens` tokens a sequence. Monotonic in tokens.
     ///
-    /// InvalidArgument: more than [`MAX_TOKENS`] tokens, or more than 2^64 - 1 bytes.
+    /// INVALID_ARGUMENT: if `tokens` exceeds [`MAX_TOKENS`], or the bytes exceed 64 bits.
     pub fn bytes(&self, tokens: u64) -> Result<Bytes> {
         if tokens > MAX_TOKENS {
             bail!(InvalidArgument, "{tokens} tokens are asked for; {MAX_TOKENS} or fewer expected");
@@ -165,10 +163,10 @@ impl Sizer {
         })
     }
 
-    /// The bytes of one sequence; `None` when they do not fit.
+    /// The bytes of one sequence; `None` if they exceed 64 bits.
     fn sequence(&self, tokens: u64) -> Option<Bytes> {
         let mut sum = Bytes::default();
-        // What a step brings back of the layer before this one, and the most of two neighbours so far.
+        // Bytes that a step restores of the previous layer, and the maximum of two neighbours so far.
         let (mut before, mut restored) = ((0u32, 0u64), 0u64);
         for layer in &self.layers {
             let held = layer.span.held(tokens);
@@ -202,7 +200,7 @@ impl Sizer {
     }
 }
 
-/// Bytes of a layer's token; a token begins at a whole byte.
+/// Bytes of a token of a layer; a token begins at a whole byte.
 pub(super) fn token_bytes(elements: u64, element: CacheElement, layer: u32) -> Result<u64> {
     match elements.checked_mul(element.bits()) {
         Some(bits) => Ok(bits.div_ceil(8)),
@@ -210,7 +208,7 @@ pub(super) fn token_bytes(elements: u64, element: CacheElement, layer: u32) -> R
     }
 }
 
-/// Bytes of a layer's scales and offsets for C8, which exist for K and V of heads.
+/// Bytes of a layer's C8 scales and offsets. Only K and V of heads have them.
 fn scale_bytes(attention: &Attention, elements: u64, layer: u32) -> Result<u64> {
     match attention.kv {
         Kv::Heads { .. } => Ok(elements.saturating_mul(2 * 4)),

@@ -1,4 +1,4 @@
-//! Codes of weights, and what other tensors must be for them.
+//! Checks of weight codes, and of tensors that depend on them.
 
 use super::{Checker, WINDOW, some};
 use crate::msmodelslim::files::Located;
@@ -10,7 +10,7 @@ use crate::safetensors::Dtype;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// How far deq_scale may be from the product of the other two: both may have been rounded to bf16.
+/// Tolerance of deq_scale against the product of the other two: both may have been rounded to bf16.
 const PRODUCT_TOLERANCE: f32 = 1.0 / 128.0;
 
 impl Checker<'_> {
@@ -32,7 +32,7 @@ impl Checker<'_> {
         }
         let sums = self.codes(linear)?;
         if linear.tag.has_static_input() {
-            // What cannot be read has been reported.
+            // Unreadable tensors are reported already.
             let products = self.products(linear);
             some(products)?;
             if let Some(sums) = sums {
@@ -43,7 +43,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Looks at the codes of a weight; the sums of its rows, where they are of use.
+    /// Checks the codes of a weight; returns the sums of its rows if they are needed.
     fn codes(&mut self, linear: &QuantizedLinear) -> Result<Option<Vec<i64>>> {
         let Some(weight) = self.whole(linear.part("weight")) else { return Ok(None) };
         let symmetric = !linear.tag.needs_weight_scale() || self.is_zero(linear.part("weight_offset"))?;
@@ -81,7 +81,7 @@ impl Checker<'_> {
         Ok((read && static_input).then_some(sums))
     }
 
-    /// Whether a tensor has nothing but zeros, or is not there.
+    /// Whether a tensor is missing or all zeros.
     fn is_zero(&mut self, name: Name<'_>) -> Result<bool> {
         let Some(located) = self.whole(name) else { return Ok(true) };
         let mut zero = true;
@@ -95,7 +95,7 @@ impl Checker<'_> {
         Ok(zero)
     }
 
-    /// deq_scale = input_scale * weight_scale, where all three are there.
+    /// deq_scale = input_scale * weight_scale, if all three exist.
     fn products(&mut self, linear: &QuantizedLinear) -> Result<()> {
         let (Some(deq), Some(weight), Some(input)) = (
             self.whole(linear.part("deq_scale")),
@@ -130,7 +130,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// quant_bias = bias / deq_scale - sum of the row's codes * input_offset, where nothing else was added to it.
+    /// quant_bias = bias / deq_scale - sum of the row's codes * input_offset, if nothing else was added to it.
     fn corrections(&mut self, linear: &QuantizedLinear, sums: &[i64]) -> Result<()> {
         let (Some(quant_bias), Some(deq), Some(offset)) = (
             self.whole(linear.part("quant_bias")),
@@ -158,7 +158,7 @@ impl Checker<'_> {
                 let correction = -(sums[begin as usize + i] as f64) * offset;
                 // Writers compute in f32 and may have rounded bias and scale to 8 bits of mantissa.
                 let slack = 1.0 + bias.abs() / 64.0 + correction.abs() / f64::from(1 << 20);
-                // With NaN or infinity the scale has been reported.
+                // A scale of NaN or infinity is reported already.
                 if (f64::from(*found) - bias - correction).abs() > slack {
                     let text = format_args!(
                         "tensor {}: element {} is {found}; about {:.0} expected for the bias and the input's offset",
@@ -175,7 +175,7 @@ impl Checker<'_> {
     }
 }
 
-/// Elements of deq_scale; what is none is NaN.
+/// Elements of deq_scale; unknown forms are NaN.
 fn unpacked(deq: &Located<'_>, begin: u64, count: u64) -> Result<Vec<f32>> {
     if deq.tensor.dtype != Dtype::I64 {
         return deq.floats(begin, count);

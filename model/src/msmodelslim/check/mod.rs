@@ -11,10 +11,10 @@ use mnnkv::status::Result;
 use mnnkv::sys::memory;
 use std::fmt;
 
-/// Elements that are read at a time.
+/// Elements per read.
 const WINDOW: u64 = 1 << 18;
 
-/// Looks at every number of scales, offsets and codes. The only error is OUT_OF_MEMORY.
+/// Checks every number of scales, offsets and codes. The only error is OUT_OF_MEMORY.
 pub(super) fn values(files: &Files, layers: &Layers, findings: &mut Findings) -> Result<()> {
     let mut checker =
         Checker { files, findings, norms_add: layers.norms.iter().any(|norm| norm.bias || norm.smoothed) };
@@ -34,7 +34,7 @@ pub(super) fn values(files: &Files, layers: &Layers, findings: &mut Findings) ->
 struct Checker<'a> {
     files: &'a Files,
     findings: &'a mut Findings,
-    /// Whether a norm may add something that a linear's quant_bias makes up for.
+    /// Whether a norm may add a term that a linear's quant_bias compensates.
     norms_add: bool,
 }
 
@@ -57,12 +57,12 @@ impl<'a> Checker<'a> {
         self.findings.add(severity, kind, &located.tensor.name, &located.file.name, text).map(drop)
     }
 
-    /// A tensor that is there and whole; others have been reported.
+    /// A complete tensor; others are reported already.
     fn whole(&self, name: Name<'_>) -> Option<Located<'a>> {
         self.files.get(name).filter(|located| located.tensor.complete)
     }
 
-    /// Runs `look` over all elements in pieces. False: they cannot be read, which is a finding.
+    /// Passes all elements to `look` in pieces. False, with a finding: they cannot be read.
     fn scan<T>(
         &mut self,
         located: Located<'a>,
@@ -85,7 +85,7 @@ impl<'a> Checker<'a> {
         Ok(true)
     }
 
-    /// Linears that runtimes load as one must have one scale for their common input.
+    /// Linears that runtimes merge must have one scale for their common input.
     fn siblings(&mut self, layers: &Layers) -> Result<()> {
         for siblings in siblings(&layers.linears)?.chunk_by(Sibling::of_one) {
             let mut scales = Vec::new();
@@ -100,7 +100,7 @@ impl<'a> Checker<'a> {
             }
             let Some(&(first, expected)) = scales.first() else { continue };
             for (located, scale) in scales {
-                // The tolerance with which those runtimes compare.
+                // The tolerance of those runtimes.
                 if (scale - expected).abs() > 1e-5 * expected.abs() + 1e-8 {
                     let text = format_args!(
                         "{} is {scale}, {} is {expected}; runtimes that load them as one linear refuse that",
@@ -114,7 +114,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// What could be read. That something could not has been reported.
+/// The readable elements. Failures are reported already.
 fn some<T>(read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),

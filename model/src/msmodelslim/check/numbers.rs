@@ -1,4 +1,4 @@
-//! Scales and offsets.
+//! Checks of scales and offsets.
 
 use super::Checker;
 use crate::msmodelslim::finding::FindingKind;
@@ -8,7 +8,7 @@ use crate::safetensors::Dtype;
 use mnnkv::status::Result;
 use std::fmt;
 
-/// The first element that is wrong, and how many are.
+/// The first wrong element, and the number of wrong ones.
 #[derive(Default)]
 struct Tally<T> {
     first: Option<(u64, T)>,
@@ -50,7 +50,7 @@ fn tally<T>() -> Tally<T> {
 }
 
 impl Checker<'_> {
-    /// Scales are positive numbers.
+    /// Checks that scales are positive and finite.
     pub(super) fn scales(&mut self, name: Name<'_>) -> Result<()> {
         let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let mut bad = tally::<f32>();
@@ -71,7 +71,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Offsets are codes: whole numbers from -128 to 127.
+    /// Checks that offsets are integers from -128 to 127.
     pub(super) fn offsets(&mut self, name: Name<'_>) -> Result<()> {
         let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let (mut outside, mut fractions) = (tally::<f32>(), tally::<f32>());
@@ -97,12 +97,12 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Runtimes in use are right only with KV offsets of 0.
+    /// Current runtimes are correct only with KV offsets of 0.
     pub(super) fn kv_offsets(&mut self, name: Name<'_>) -> Result<()> {
         self.zeros(name, FindingKind::KvOffsetNonzero, "0, the only offset that every runtime reads alike,")
     }
 
-    /// Warns of numbers other than 0.
+    /// Warns about numbers other than 0.
     pub(super) fn zeros(&mut self, name: Name<'_>, kind: FindingKind, expected: &str) -> Result<()> {
         let Some(located) = self.whole(name).filter(|located| located.tensor.dtype.is_float()) else { return Ok(()) };
         let mut set = tally::<f32>();
@@ -121,7 +121,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// deq_scale in either of its forms.
+    /// Checks deq_scale in both of its forms.
     pub(super) fn deq_scales(&mut self, name: Name<'_>) -> Result<()> {
         let Some(located) = self.whole(name) else { return Ok(()) };
         if located.tensor.dtype != Dtype::I64 {

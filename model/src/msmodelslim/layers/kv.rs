@@ -11,20 +11,20 @@ use std::fmt;
 /// The tensors of K or V of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvSide {
-    /// Name of the scales, empty where there are none.
+    /// Name of the scales; empty if there are none.
     pub scale: String,
-    /// Name of the offsets; `None` is "all zero".
+    /// Name of the offsets; `None` = all zero.
     pub offset: Option<String>,
-    /// Channels: KV heads times elements of a head, or 1 for one scale for all.
+    /// KV heads times head_dim, or 1 for one scale for all.
     pub channels: usize,
 }
 
-/// A layer whose KV cache has scales.
+/// A layer with KV scales.
 #[derive(Clone, Debug)]
 pub struct KvLayer {
-    /// The names' common part: the attention module or its merged linear.
+    /// Common prefix of the names: the attention module or its merged linear.
     pub prefix: String,
-    /// The first number in the prefix, which counts the layers.
+    /// The layer number: the first number in the prefix.
     pub layer: Option<u64>,
     /// Keys.
     pub key: KvSide,
@@ -33,25 +33,25 @@ pub struct KvLayer {
     pub(in crate::msmodelslim) error: Option<Error>,
 }
 
-/// Type words that stand for 8 bits with scale and offset.
+/// Type words for 8 bits with scale and offset.
 const INT8: &[&str] = &["C8", "KV8"];
 
-/// What a name says about a tensor: whose, of keys, and whether it is a scale.
+/// A parsed tensor name: prefix, whether K, whether a scale.
 struct Role<'a> {
     prefix: &'a str,
     key: bool,
     scale: bool,
-    /// Whether the name is one that readers of the format know.
+    /// Whether all readers of the format accept the name.
     regular: bool,
 }
 
-/// `None`: no KV tensor. `Some(None)`: one that does not say whether it is K's or V's.
+/// `None`: no KV tensor. `Some(None)`: one without K or V in its name.
 fn role(name: &str) -> Option<Option<Role<'_>>> {
     let (module, suffix) = name.rsplit_once('.')?;
     let (scale, regular) = match suffix {
         "kv_cache_scale" => (true, true),
         "kv_cache_offset" => (false, true),
-        // A slip in an example of the format's authors, and two names from its first description.
+        // A misspelling in an example of the format's authors, and two names from its first description.
         "kv_cacahe_scale" => (true, false),
         "kv_offset" | "kv_scale_offset" | "kv_cacahe_offset" => (false, false),
         _ => return None,
@@ -83,7 +83,7 @@ impl Inspector<'_> {
             };
             memory::push(&mut layers, layer)?;
         }
-        // Regular names first, so that others only fill gaps.
+        // Regular names first; others only fill gaps.
         for pass in [true, false] {
             for name in &names {
                 match role(name) {
@@ -111,7 +111,7 @@ impl Inspector<'_> {
         Ok(layers)
     }
 
-    /// Takes a tensor into its layer.
+    /// Adds a tensor to its layer.
     fn take(&mut self, layer: &mut KvLayer, name: &str, role: &Role) -> Result<()> {
         if self.files.get(name).is_none() {
             let text = format_args!("there is no tensor {name}");
@@ -134,7 +134,7 @@ impl Inspector<'_> {
         Ok(())
     }
 
-    /// Compares what the documents say of the KV cache with whether there are scales. The error is that of every layer.
+    /// Compares the declared cache type with the scales. The error applies to every layer.
     fn kv_declaration(&mut self, config: &AttentionConfig, any: bool) -> Result<Option<Error>> {
         const KEY: &str = "kv_cache_type";
         let described = self.description.kv_cache_type.as_deref().map(|word| (word, self.description.file.as_str()));
@@ -160,7 +160,7 @@ impl Inspector<'_> {
         (finding.severity == Severity::Error).then(|| finding.kept_error()).transpose()
     }
 
-    /// KV heads times head_dim: from the config, else the rows of the linear that makes the keys or values.
+    /// KV heads times head_dim, from the config, else from the rows of the K or V projection.
     fn channels(&self, prefix: &str, weight: &str, config: &AttentionConfig) -> Option<u64> {
         let (heads, dim) = (config.shape.kv_heads, config.shape.head_dim);
         let rows = || self.files.get(Name::of(prefix, weight))?.tensor.shape.first().copied();
@@ -220,7 +220,7 @@ impl Inspector<'_> {
     }
 }
 
-/// The shapes that scales of so many channels may have.
+/// The legal shapes of scales for this number of channels.
 struct Channels(Option<u64>);
 
 impl fmt::Display for Channels {

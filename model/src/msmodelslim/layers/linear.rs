@@ -1,4 +1,4 @@
-//! Linears: a weight of n rows by k columns and what it is read with.
+//! Linears: a weight of n rows by k columns and its parameters.
 
 use super::names::QUANTISED_PARTS;
 use super::{FLOATS, Inspector, Need, keep};
@@ -11,7 +11,7 @@ use mnnkv::status::{Error, Result, Status};
 use mnnkv::sys::memory;
 use std::fmt;
 
-/// What has one scale.
+/// The extent of one scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Granularity {
     /// Not quantised.
@@ -20,7 +20,7 @@ pub enum Granularity {
     Tensor,
     /// Each row.
     Channel,
-    /// Each run of so many columns of a row.
+    /// Each run of this many columns of a row.
     Group(usize),
 }
 
@@ -35,7 +35,7 @@ impl Granularity {
         }
     }
 
-    /// Columns with one scale; 0 unless there are groups.
+    /// Columns per scale; 0 without groups.
     pub const fn group_size(self) -> usize {
         match self {
             Granularity::Group(size) => size,
@@ -44,7 +44,7 @@ impl Granularity {
     }
 }
 
-/// A weight with two dimensions.
+/// A weight of two dimensions.
 #[derive(Clone, Debug)]
 pub struct QuantizedLinear {
     /// Name of its weight without `.weight`.
@@ -55,20 +55,20 @@ pub struct QuantizedLinear {
     pub n: usize,
     /// Columns: inputs.
     pub k: usize,
-    /// What has one scale.
+    /// Extent of one scale.
     pub granularity: Granularity,
-    /// Whether it has a float bias. With a tag that has quant_bias, that contains the bias already.
+    /// Whether it has a float bias. quant_bias, if its tag has one, includes the bias.
     pub bias: bool,
-    /// Whether the weight is read with weight_scale, not with deq_scale over input_scale.
+    /// Whether the weight uses weight_scale, not deq_scale over input_scale.
     pub(in crate::msmodelslim) by_weight_scale: bool,
     /// Bytes of all its tensors.
     pub bytes: u64,
-    /// Why it cannot be used.
+    /// The reason if it is unusable.
     pub(in crate::msmodelslim) error: Option<Error>,
 }
 
 impl QuantizedLinear {
-    /// Fails when it cannot be used.
+    /// Fails if it is unusable.
     pub(in crate::msmodelslim) fn usable(&self) -> Result<()> {
         self.error.clone().map_or(Ok(()), Err)
     }
@@ -80,13 +80,13 @@ impl QuantizedLinear {
 }
 
 impl Inspector<'_> {
-    /// The linear of this name; `None` where it is something else, or has no tag.
+    /// The linear of this name; `None` if it is something else, or has no tag.
     pub(super) fn linear(&mut self, base: &str) -> Result<Option<QuantizedLinear>> {
         let weight_name = Name::of(base, "weight");
         let weight = self.files.get(weight_name);
         let tag = match self.description.tag(weight_name) {
             Some(tag) => tag,
-            // Not described, or described with no word of the format: said before.
+            // Without a description, or without a known word: reported already.
             None if weight.is_some() || self.description.has(weight_name) => return Ok(None),
             None => {
                 let mut tags = QUANTISED_PARTS.iter().filter_map(|part| self.description.tag(Name::of(base, part)));
@@ -138,7 +138,7 @@ impl Inspector<'_> {
         Ok(Some(linear))
     }
 
-    /// A weight of another number of dimensions that is not quantised: no linear, but it may still hold codes.
+    /// An unquantised weight of another rank: no linear, but it may contain codes.
     fn other_float(&mut self, weight: Located<'_>, tag: Tag) -> Result<()> {
         match self.is_codes(weight.tensor.dtype, tag) {
             true => self.expect_dtype(weight, FLOATS, &mut None),
@@ -161,7 +161,7 @@ impl Inspector<'_> {
         if let Some(weight) = weight {
             self.expect_dtype(weight, &[Dtype::I8], error)?;
         }
-        // Shapes are compared only with a weight that has one.
+        // Only a weight of two dimensions has shapes to compare.
         let size = (linear.n > 0).then_some((linear.n as u64, linear.k as u64));
         if linear.tag.needs_weight_scale() || linear.by_weight_scale {
             let (must, should) =
@@ -198,7 +198,7 @@ impl Inspector<'_> {
         Ok(())
     }
 
-    /// Checks that there is an element for each row.
+    /// Checks for one element per row.
     fn expect_rows(&mut self, located: Located<'_>, size: Option<(u64, u64)>, error: &mut Option<Error>) -> Result<()> {
         match size {
             Some((n, _)) if located.tensor.elements() != n => self.wrong_shape(located, format_args!("[{n}]"), error),
@@ -206,7 +206,7 @@ impl Inspector<'_> {
         }
     }
 
-    /// What quantises the input, and turns the sums back.
+    /// The parameters of inputs, and of the conversion of sums.
     fn static_input(
         &mut self,
         linear: &mut QuantizedLinear,
@@ -240,8 +240,8 @@ impl Inspector<'_> {
         Ok(())
     }
 
-    /// group_size of the description against what the scales' shapes say. Where other linears have the described size,
-    /// a linear with another is wrong; where none has, the description is.
+    /// Compares group_size of the description with the shapes of scales. If other linears have the described size, a
+    /// different one is the fault; otherwise the description is.
     pub(super) fn compare_group_sizes(&mut self, linears: &mut [QuantizedLinear]) -> Result<()> {
         let Some(described) = self.description.group_size else { return Ok(()) };
         let (kind, key, file) = (FindingKind::GroupSizeMismatch, "group_size", self.description.file.as_str());
@@ -250,7 +250,7 @@ impl Inspector<'_> {
             _ => None,
         };
         let any_fits = linears.iter().any(|linear| group(linear) == Some(described));
-        // Scales of a linear that is not read, or is broken, may have the groups.
+        // Scales of an unsupported or broken linear may have the groups.
         let unknown = linears.iter().any(|linear| linear.error.is_some());
         let could = |linear: &&QuantizedLinear| linear.tag.needs_weight_scale() && linear.k as u64 != described;
         if let (true, Some(first)) = (described > 0 && !unknown, linears.iter().find(could))
@@ -275,7 +275,7 @@ impl Inspector<'_> {
         Ok(())
     }
 
-    /// Linears that runtimes load as one must have one tag.
+    /// Linears that runtimes merge must have one tag.
     pub(super) fn compare_siblings(&mut self, linears: &[QuantizedLinear]) -> Result<()> {
         for siblings in siblings(linears)?.chunk_by(Sibling::of_one) {
             let first = siblings[0].linear;
@@ -295,9 +295,9 @@ impl Inspector<'_> {
     }
 }
 
-/// A linear that runtimes load as one with others.
+/// A linear that runtimes merge with others.
 pub(in crate::msmodelslim) struct Sibling<'a> {
-    /// The name of the module they are in, and what they are there.
+    /// Its module, and its role there.
     one: (&'a str, u8),
     pub(in crate::msmodelslim) linear: &'a QuantizedLinear,
 }
@@ -308,7 +308,7 @@ impl Sibling<'_> {
     }
 }
 
-/// Linears that runtimes load as one, siblings side by side.
+/// Linears that runtimes merge, siblings side by side.
 pub(in crate::msmodelslim) fn siblings(linears: &[QuantizedLinear]) -> Result<Vec<Sibling<'_>>> {
     fn sibling(linear: &QuantizedLinear) -> Option<Sibling<'_>> {
         let (module, name) = linear.name.rsplit_once('.')?;
@@ -324,7 +324,7 @@ pub(in crate::msmodelslim) fn siblings(linears: &[QuantizedLinear]) -> Result<Ve
     Ok(siblings)
 }
 
-/// Rows and columns of a shape that has them.
+/// Rows and columns of a shape of rank 2.
 fn matrix(shape: &[u64]) -> Option<(usize, usize)> {
     match *shape {
         [n, k] if n > 0 && k > 0 => usize::try_from(n).ok().zip(usize::try_from(k).ok()),
@@ -332,7 +332,7 @@ fn matrix(shape: &[u64]) -> Option<(usize, usize)> {
     }
 }
 
-/// What scales of this shape belong to, for a weight of `n` rows by `k` columns.
+/// The granularity of scales of this shape, for a weight of `n` rows by `k` columns.
 fn granularity(shape: &[u64], (n, k): (u64, u64)) -> Option<Granularity> {
     match *shape {
         [rows] | [rows, 1] if rows == n => Some(Granularity::Channel),
@@ -342,7 +342,7 @@ fn granularity(shape: &[u64], (n, k): (u64, u64)) -> Option<Granularity> {
     }
 }
 
-/// The shapes that scales of a weight of this size may have.
+/// The legal shapes of scales of a weight of this size.
 struct Allowed((u64, u64));
 
 impl fmt::Display for Allowed {

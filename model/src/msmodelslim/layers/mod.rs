@@ -1,4 +1,4 @@
-//! What the tensors of a directory amount to: linears, norms and KV scales, and whether each has what it needs.
+//! Groups tensors into linears, norms and KV scales, and checks each for completeness.
 
 mod kv;
 mod linear;
@@ -21,7 +21,7 @@ use mnnkv::status::{Error, Result};
 use mnnkv::sys::memory;
 use std::fmt;
 
-/// Everything that a directory has.
+/// All layers of a directory.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     pub(super) linears: Vec<QuantizedLinear>,
@@ -29,7 +29,7 @@ pub(super) struct Layers {
     pub(super) kv: Vec<KvLayer>,
 }
 
-/// Puts the tensors together and reports what does not fit, from names, types and shapes alone.
+/// Groups the tensors and reports contradictions of names, types and shapes.
 pub(super) fn resolve(survey: &Survey, findings: &mut Findings) -> Result<Layers> {
     let nothing = Description::default();
     let mut inspector = Inspector {
@@ -57,7 +57,7 @@ pub(super) fn resolve(survey: &Survey, findings: &mut Findings) -> Result<Layers
     Ok(layers)
 }
 
-/// What is needed to judge a layer.
+/// The inputs of the layer checks.
 struct Inspector<'a> {
     files: &'a Files,
     description: &'a Description,
@@ -68,21 +68,21 @@ struct Inspector<'a> {
     findings: &'a mut Findings,
 }
 
-/// Whether a layer can do without a tensor.
+/// Whether a layer requires a tensor.
 #[derive(Clone, Copy, PartialEq)]
 enum Need {
     Must,
-    /// A warning where it is missing.
+    /// Its absence is a warning.
     Should,
     May,
 }
 
 impl<'a> Inspector<'a> {
-    /// A tensor of a layer. `error` is set where the layer cannot be used without it.
+    /// A tensor of a layer. `error` is set if the layer is unusable without it.
     fn part(&mut self, layer: &str, part: &str, need: Need, error: &mut Option<Error>) -> Result<Option<Located<'a>>> {
         let name = Name::of(layer, part);
         let found = self.files.get(name);
-        // What is described, or was in a file that is lost, has been reported.
+        // Described tensors, and those of lost files, are reported already.
         let reported = self.description.has(name) || self.lost.contains(name) || self.blind;
         let text = format_args!("{layer} has no tensor {name}");
         let file = self.description.file.as_str();
@@ -149,5 +149,5 @@ fn keep(error: &mut Option<Error>, make: impl FnOnce() -> Result<Error>) -> Resu
     Ok(())
 }
 
-/// Types that scales, biases and weights that are not quantised may have.
+/// Legal types of scales, biases and unquantised weights.
 const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::F16, Dtype::Bf16];

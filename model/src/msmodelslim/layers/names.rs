@@ -1,4 +1,4 @@
-//! Which names belong together, and whether description and files have the same ones.
+//! Compares the names of description and files, and derives those of layers.
 
 use super::Inspector;
 use crate::msmodelslim::finding::FindingKind;
@@ -8,7 +8,7 @@ use crate::safetensors::Dtype;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
-/// What a quantised linear has besides its weight.
+/// Tensors of a quantised linear besides its weight.
 pub(in crate::msmodelslim) const QUANTISED_PARTS: &[&str] =
     &["weight_scale", "weight_offset", "input_scale", "input_offset", "deq_scale", "quant_bias"];
 
@@ -16,7 +16,7 @@ pub(in crate::msmodelslim) const QUANTISED_PARTS: &[&str] =
 const NEVER_DESCRIBED: &[&str] = &[".heads_rotation", ".kronecker_rotation_m", ".kronecker_rotation_n"];
 
 impl<'a> Inspector<'a> {
-    /// Description against files.
+    /// Compares description and files.
     pub(super) fn compare_names(&mut self) -> Result<()> {
         let file = self.description.file.as_str();
         for (name, _) in &self.description.tags {
@@ -33,7 +33,7 @@ impl<'a> Inspector<'a> {
                 self.findings.error(FindingKind::UndescribedTensor, name, &located.file.name, text)?;
             }
         }
-        // A layer's other tensors are not read by their tags; who does read them finds two answers.
+        // This library ignores the tags of a layer's other tensors; readers that use them find a contradiction.
         for (name, tag) in &self.description.tags {
             let Some((base, suffix)) = name.rsplit_once('.') else { continue };
             let (Some(tag), true) = (tag, QUANTISED_PARTS.contains(&suffix)) else { continue };
@@ -48,13 +48,13 @@ impl<'a> Inspector<'a> {
         Ok(())
     }
 
-    /// Every tensor that is there or described, in no order.
+    /// Every existing or described tensor, in no order.
     pub(super) fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let described = self.description.tags.iter().map(|(name, _)| name.as_str());
         self.files.all().map(|located| located.tensor.name.as_str()).chain(described)
     }
 
-    /// Names of layers that have a weight, or something that only linears with a weight have, sorted.
+    /// Names of layers with a weight, or with a tensor that only linears with a weight have, sorted.
     pub(super) fn bases(&self) -> Result<Vec<&'a str>> {
         let base = |name: &'a str| {
             let (base, suffix) = name.rsplit_once('.')?;
@@ -66,7 +66,7 @@ impl<'a> Inspector<'a> {
         Ok(bases)
     }
 
-    /// Whether a layer scales its input element by element: its weight is one row of floats, whatever its tag says.
+    /// Whether a layer scales its input element-wise: its weight is one row of floats, whatever its tag.
     pub(super) fn is_norm(&self, base: &str) -> bool {
         match self.files.get(Name::of(base, "weight")) {
             Some(weight) => weight.tensor.dtype.is_float() && weight.tensor.shape.len() == 1,
@@ -74,7 +74,7 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    /// A tensor that is not quantised must not hold codes: readers would take them for numbers.
+    /// An unquantised tensor must not contain codes: readers would take them for numbers.
     pub(super) fn is_codes(&self, dtype: Dtype, tag: Tag) -> bool {
         tag == Tag::Float && matches!(dtype, Dtype::I8 | Dtype::U8)
     }

@@ -1,4 +1,4 @@
-//! Norms: a row of weights, perhaps with a second pair of tensors for linears that were smoothed.
+//! Norms: a row of weights, optionally with a second pair of tensors for smoothed linears.
 
 use super::{FLOATS, Inspector, Need};
 use mnnkv::status::{Error, Result};
@@ -11,17 +11,17 @@ pub struct Norm {
     pub name: String,
     /// Elements.
     pub len: usize,
-    /// Whether `<name>.bias` is there; norms that have none of their own get one by smoothing.
+    /// Whether `<name>.bias` exists; smoothing adds one to norms without their own.
     pub bias: bool,
-    /// Whether `<name>.module.weight` is there: the pair for quantised linears, beside the plain one for others.
+    /// Whether `<name>.module.weight` exists: the pair for quantised linears, beside the plain one.
     pub smoothed: bool,
-    /// Whether `<name>.weight` is there.
+    /// Whether `<name>.weight` exists.
     pub(in crate::msmodelslim) plain: bool,
     pub(in crate::msmodelslim) error: Option<Error>,
 }
 
 impl Inspector<'_> {
-    /// The norms whose weights are `<base>.weight`, where base may end in `.module`. Sorted by name.
+    /// The norms with weights `<base>.weight`, where base may end in `.module`. Sorted by name.
     pub(super) fn norms(&mut self, mut bases: Vec<&str>) -> Result<Vec<Norm>> {
         bases.iter_mut().for_each(|base| *base = base.strip_suffix(".module").unwrap_or(base));
         bases.sort_unstable();

@@ -1,4 +1,4 @@
-//! Writing a directory of the newer generation.
+//! Writes directories of the newer generation.
 
 mod output;
 mod plan;
@@ -12,45 +12,45 @@ use output::{Folder, Output};
 use plan::{Contents, WritePlan};
 use std::path::{Path, PathBuf};
 
-/// How a directory is written.
+/// Options of a new directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Bytes of tensors at which a part ends; 0 writes one file without an index.
+    /// Bytes of tensors after which a part ends; 0 = one file without an index.
     pub part_bytes: u64,
-    /// Columns with one scale; 0 gives each row one.
+    /// Columns per scale; 0 = one scale per row.
     pub group_size: usize,
-    /// Whether offsets are zero, which every runtime reads alike.
+    /// Whether offsets are zero, which all runtimes read alike.
     pub symmetric: bool,
 }
 
 impl Default for WriteOptions {
-    /// One file, a scale for each row, offsets of zero.
+    /// One file, a scale per row, offsets of zero.
     fn default() -> Self {
         WriteOptions { part_bytes: 0, group_size: 0, symmetric: true }
     }
 }
 
-/// Writes a directory of W8A16 linears, tensors copied as they are, and KV scales (C8).
+/// Writes a directory of W8A16 linears, copied tensors, and KV scales (C8).
 ///
-/// First everything is announced, with its shape: [`Writer::tensor`], [`Writer::linear`], [`Writer::kv`]. Then its
-/// contents come in the same order, in pieces of any number of bytes or rows: [`Writer::append`],
-/// [`Writer::append_rows`], [`Writer::append_kv`]. [`Writer::finish`] makes the directory complete: the description is
-/// written last, so that a directory that has one is whole. A writer that is dropped before removes what it wrote.
+/// Declarations come first, with shapes: [`Writer::tensor`], [`Writer::linear`], [`Writer::kv`]. Contents follow in the
+/// same order, in pieces of any number of bytes or rows: [`Writer::append`], [`Writer::append_rows`],
+/// [`Writer::append_kv`]. [`Writer::finish`] completes the directory: the description is written last and marks a
+/// complete directory. Dropping an unfinished writer removes its files.
 ///
-/// Files are `quant_model_weights.safetensors` or its parts and index, and `quant_model_description.json`. Data lies in
-/// the order of the announcements without gaps: behind an int8 weight whose size is no multiple of 4, tensors are not
-/// aligned, which some readers refuse; announce such a weight last. Memory: the scales of one linear, and the codes of the
-/// rows that come together.
+/// Files are `quant_model_weights.safetensors` or its parts and index, and `quant_model_description.json`. Data is
+/// contiguous in the order of declaration. An int8 weight whose size is no multiple of 4 leaves later tensors
+/// unaligned, which some readers refuse: declare it last. Allocates the scales of one linear, and the codes of the
+/// appended rows.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
     options: WriteOptions,
     plan: WritePlan,
-    /// The step whose contents are expected.
+    /// The next step.
     step: usize,
-    /// Bytes or rows of that step that have come.
+    /// Bytes or rows of that step so far.
     done: u64,
-    /// Of a linear: its scales and offsets so far.
+    /// Scales and offsets of the current linear so far.
     scales: Vec<f32>,
     offsets: Vec<f32>,
     output: Option<Output>,
@@ -58,8 +58,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Prepares a directory at `path`, which may exist, and must have no weights or description. Nothing is written
-    /// before the first contents.
+    /// Prepares a directory at `path`. An existing one must have no weights or description. Nothing is written before
+    /// the first contents.
     pub fn new(path: &Path, options: WriteOptions) -> Result<Writer> {
         Folder::check(path)?;
         Ok(Writer {
@@ -82,25 +82,25 @@ impl Writer {
         Ok(())
     }
 
-    /// Announces a tensor that is copied as it is, with the tag of the layer that it is of.
+    /// Declares a tensor that is copied unchanged, with the tag of its layer.
     pub fn tensor(&mut self, name: &str, tag: Tag, dtype: Dtype, shape: &[u64]) -> Result<()> {
         self.announce()?;
         self.plan.tensor(name, tag, dtype, shape)
     }
 
-    /// Announces the weight of a linear, `n` rows by `k` columns, that comes as numbers and is quantised to W8A16.
+    /// Declares the weight of a linear, `n` rows by `k` columns, which comes as numbers and is quantised to W8A16.
     pub fn linear(&mut self, name: &str, n: usize, k: usize) -> Result<()> {
         self.announce()?;
         self.plan.linear(name, n, k, self.options.group_size)
     }
 
-    /// Announces the KV scales of a layer: `prefix` is the name of its attention module.
+    /// Declares the KV scales of a layer. `prefix` is the name of its attention module.
     pub fn kv(&mut self, prefix: &str, channels: usize) -> Result<()> {
         self.announce()?;
         self.plan.kv(prefix, channels)
     }
 
-    /// What the step that is due has, when it is the one of this name.
+    /// The contents of the next step, if it has this name.
     fn due(&mut self, name: &str, what: &str) -> Result<Contents> {
         if self.failed {
             bail!(InvalidArgument, "writing failed or finished before; nothing more can be written");
@@ -115,7 +115,7 @@ impl Writer {
         Ok(step.contents)
     }
 
-    /// Tensors without elements have no contents to wait for; `name` is what comes.
+    /// Skips tensors without elements, which have no contents; `name` is that of the call.
     fn skip_empty(&mut self, name: Option<&str>) {
         while let Some(step) = self.plan.steps.get(self.step)
             && matches!(step.contents, Contents::Tensor { bytes: 0 })
@@ -125,10 +125,9 @@ impl Writer {
         }
     }
 
-    /// Writes, and begins with the files where nothing was written before.
+    /// Writes; the first call creates the files.
     ///
-    /// Beginning takes all memory that writing needs: when it runs out nothing was changed. Any other failure is the
-    /// end of the writer.
+    /// The first call allocates all memory: OUT_OF_MEMORY changes nothing. Any other failure ends the writer.
     fn put(&mut self, contents: &[&[u8]]) -> Result<()> {
         let result = self.try_put(contents);
         if let Err(e) = &result {
@@ -150,7 +149,7 @@ impl Writer {
         self.done = 0;
     }
 
-    /// The next bytes of an announced tensor, little endian.
+    /// Appends bytes, little-endian, to a declared tensor.
     pub fn append(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let Contents::Tensor { bytes: total } = self.due(name, "bytes")? else { unreachable!("due compares") };
         let left = total - self.done;
@@ -165,7 +164,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The next rows of an announced linear. INVALID_ARGUMENT: no whole rows, more than are left, or a number that is
+    /// Appends rows to a declared linear. INVALID_ARGUMENT: if the numbers are no whole rows, exceed the rest, or are
     /// not finite; nothing is written then.
     pub fn append_rows(&mut self, name: &str, weights: &[f32]) -> Result<()> {
         let Contents::Linear { n, k, group } = self.due(name, "rows")? else { unreachable!("due compares") };
@@ -182,7 +181,7 @@ impl Writer {
             bail!(InvalidArgument, "{name}: row {row}, column {column} is {}; a finite number expected", weights[at]);
         }
         let groups = k / group;
-        // By what was written: a call that failed before may have left more.
+        // Truncated to the written length: a failed call may have left more.
         let of_rows = self.done as usize * groups..(self.done as usize + rows) * groups;
         let end = of_rows.end;
         memory::resize(&mut self.scales, end)?;
@@ -205,8 +204,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The KV scales of an announced layer, positive numbers, one for each channel, and offsets, whole numbers from
-    /// -128 to 127; `None` is zeros.
+    /// Appends the KV scales of a declared layer: positive numbers, one per channel, and offsets, integers from -128 to
+    /// 127; `None` = zeros.
     pub fn append_kv(
         &mut self,
         prefix: &str,
@@ -248,8 +247,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Completes the directory. INVALID_ARGUMENT: contents are missing, or nothing was announced. OUT_OF_MEMORY: nothing
-    /// was changed, and the call may be repeated; after any other failure what was written is removed.
+    /// Completes the directory. INVALID_ARGUMENT: if contents are missing, or nothing was declared. OUT_OF_MEMORY
+    /// changes nothing, and the call may be repeated. Any other failure removes the files.
     pub fn finish(&mut self) -> Result<()> {
         let result = self.try_finish();
         if !matches!(&result, Err(e) if e.status() == Status::OutOfMemory) {

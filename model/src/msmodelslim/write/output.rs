@@ -1,4 +1,4 @@
-//! The files of a directory, written one after the other.
+//! The files of a directory, written one after another.
 
 use super::plan::WritePlan;
 use crate::file::{NewFile, NewName};
@@ -15,7 +15,7 @@ const STEM: &str = "quant_model_weights";
 const INDEX: &str = "quant_model_weights.safetensors.index.json";
 const DESCRIPTION: &str = "quant_model_description.json";
 
-/// A directory that is being written. What is in it goes when this is dropped before it is kept.
+/// A new directory. Dropping it removes its files unless it is kept.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Fails where a directory of this path could be taken for one that was there before.
+    /// Fails if the path already has a quantised model.
     pub(super) fn check(path: &Path) -> Result<()> {
         match files::kind(path) {
             Ok(Kind::Folder) => {}
@@ -68,10 +68,10 @@ impl Drop for Folder {
     }
 }
 
-/// A file that is due: its names, and another copy of its path for [`Folder::files`].
+/// The names of the next file, and a copy of its path for [`Folder::files`].
 type Due = Option<(NewName, PathBuf)>;
 
-/// A file with weights.
+/// A weight file.
 #[derive(Debug)]
 struct Part {
     name: String,
@@ -80,20 +80,20 @@ struct Part {
     file: Due,
 }
 
-/// All files with weights, as one stream of the tensors' bytes. All memory is taken before the first file is there.
+/// All weight files as one stream of tensor bytes. All memory is allocated before the first file exists.
 #[derive(Debug)]
 pub(super) struct Output {
-    // Before the folder, since it is dropped before: a folder that is not empty stays.
+    // Dropped before the folder, since only an empty folder can be removed.
     file: Option<NewFile>,
     folder: Folder,
     parts: Vec<Part>,
-    /// Parts that have been begun.
+    /// Parts that have begun.
     begun: usize,
-    /// Bytes of the last one of them that have not come.
+    /// Missing bytes of the last of them.
     left: u64,
     index: Due,
     description: Due,
-    /// For the file that comes next.
+    /// For the next file.
     room: Vec<u8>,
 }
 
@@ -129,14 +129,14 @@ impl Output {
         Ok(output)
     }
 
-    /// Begins a file. It goes with the folder, whatever happens.
+    /// Begins a file. Dropping the folder removes it.
     fn begin(&mut self, due: Due) -> Result<NewFile> {
         let Some((name, path)) = due else { bail!(Internal, "a file was begun before") };
         memory::push(&mut self.folder.files, path)?;
         name.begin(std::mem::take(&mut self.room))
     }
 
-    /// Closes the parts that are complete and opens the next one.
+    /// Closes complete parts and opens the next one.
     fn advance(&mut self, plan: &WritePlan) -> Result<()> {
         while self.left == 0 {
             self.close()?;
@@ -188,7 +188,7 @@ impl Output {
         })
     }
 
-    /// Writes the index where there is one, then the description.
+    /// Writes the index, if any, then the description.
     pub(super) fn finish(mut self, plan: &WritePlan, index: &str, description: &str) -> Result<()> {
         self.advance(plan)?;
         if self.left > 0 {

@@ -1,4 +1,4 @@
-//! What a directory will have, known before its contents.
+//! The contents of a new directory, from its declarations.
 
 use crate::msmodelslim::tags::{self, Tag};
 use crate::names::Name;
@@ -8,7 +8,7 @@ use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 use std::collections::HashSet;
 
-/// Tensors in the order of their data, and what brings their contents.
+/// Tensors in the order of their data, and the steps that fill them.
 #[derive(Debug, Default)]
 pub(super) struct WritePlan {
     pub(super) tensors: Vec<Planned>,
@@ -16,7 +16,7 @@ pub(super) struct WritePlan {
     names: HashSet<String>,
 }
 
-/// A tensor to be written.
+/// A new tensor.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) name: String,
@@ -26,7 +26,7 @@ pub(super) struct Planned {
     pub(super) bytes: u64,
 }
 
-/// Contents that come together.
+/// Contents of one step.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) name: String,
@@ -41,7 +41,7 @@ pub(super) enum Contents {
 }
 
 impl Contents {
-    /// How they are given.
+    /// The unit of its contents.
     pub(super) fn what(self) -> &'static str {
         match self {
             Contents::Tensor { .. } => "bytes",
@@ -51,7 +51,7 @@ impl Contents {
     }
 }
 
-/// A tensor as it is announced.
+/// A declared tensor.
 struct Announced<'a> {
     name: Name<'a>,
     tag: Tag,
@@ -66,7 +66,7 @@ impl WritePlan {
         let mut total = self.tensors.iter().map(|tensor| tensor.bytes).sum::<u64>();
         for Announced { name, tag, dtype, shape } in tensors {
             let name = memory::format(format_args!("{name}"))?;
-            // Keys of a description without a dot are about the model.
+            // Keys of a description without a dot belong to the model.
             if !name.contains('.') {
                 bail!(InvalidArgument, "{name:?} cannot be the name of a tensor; one with a dot expected");
             }
@@ -103,7 +103,7 @@ impl WritePlan {
         self.add(name, Contents::Tensor { bytes }, &[Announced { name: name.into(), tag, dtype, shape }])
     }
 
-    /// `group`: columns with one scale, 0 for all of a row.
+    /// `group`: columns per scale; 0 = all of a row.
     pub(super) fn linear(&mut self, name: &str, n: usize, k: usize, group: usize) -> Result<()> {
         let group = if group == 0 { k } else { group };
         if n == 0 || k == 0 || !k.is_multiple_of(group) {
@@ -130,7 +130,7 @@ impl WritePlan {
         self.add(prefix, Contents::Kv { channels }, &tensors)
     }
 
-    /// Numbers of the tensors at which parts begin. A part ends where the next tensor would bring it to `limit` bytes.
+    /// Numbers of the first tensors of parts. A part ends where the next tensor would bring it to `limit` bytes.
     pub(super) fn parts(&self, limit: u64) -> Result<Vec<usize>> {
         let mut begins = memory::filled(0, 1)?;
         let mut pending = 0u64;

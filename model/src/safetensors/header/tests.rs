@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
-/// A file of this header and so many bytes of data.
+/// A file of this header and this many data bytes.
 fn file(header: &str, data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());
@@ -90,7 +90,7 @@ fn a_truncated_file_still_lists_its_tensors() {
     assert_eq!(problems.len(), 1);
 }
 
-/// Names, types and dimensions of files that the format's own implementation writes.
+/// Names, types and dimensions of files of the format's own implementation.
 fn tensors() -> impl Strategy<Value = Vec<(String, safetensors::Dtype, Vec<usize>)>> {
     use safetensors::Dtype as D;
     let dtypes = [D::BOOL, D::U8, D::I8, D::I16, D::F16, D::BF16, D::I32, D::F32, D::F64, D::I64, D::F8_E4M3, D::C64];
@@ -109,7 +109,7 @@ fn written(tensors: &[(String, safetensors::Dtype, Vec<usize>)]) -> Vec<u8> {
     safetensors::serialize(views, None).unwrap()
 }
 
-/// Bytes that mean something in a header.
+/// Bytes with a meaning in a header.
 const MARKS: &[u8] = b"\0\x01{}[],:\"0129aFI";
 
 proptest! {
@@ -128,8 +128,8 @@ proptest! {
         }
     }
 
-    /// What is accepted here, the format's own reader accepts; what is refused is refused there, too, or has a key
-    /// twice.
+    /// The format's own reader accepts all that this one accepts, and refuses all that it refuses, except keys that
+    /// come twice.
     #[test]
     fn damaged_files_are_judged_as_the_formats_own_reader_does(
         tensors in tensors(),
@@ -137,7 +137,7 @@ proptest! {
     ) {
         let mut bytes = written(&tensors);
         for (at, byte) in edits {
-            // The header is the part that decides.
+            // Only the header matters.
             let header = bytes.len().min(400);
             bytes[at.index(header)] = byte;
         }

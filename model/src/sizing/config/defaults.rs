@@ -1,7 +1,7 @@
-//! What model types have where a config says nothing.
+//! Defaults of model types.
 //!
-//! Configs inside those of multimodal models are written without the values that are a type's defaults in Hugging Face
-//! Transformers. These are facts about that library, as of its version 5.
+//! Nested configs of multimodal models omit values that are their type's defaults in Hugging Face Transformers. The
+//! table states those of its version 5.
 
 use super::Notes;
 use super::keys::Keys;
@@ -10,7 +10,7 @@ use mnnkv::json::Short;
 use mnnkv::status::{Result, bail};
 use std::fmt;
 
-/// The defaults of a model type. `None`: derived from other numbers, or the type has no such thing.
+/// The defaults of a model type. `None`: derived from other numbers, or not applicable.
 #[derive(Clone, Copy)]
 pub(super) struct Defaults {
     pub layers: u32,
@@ -18,19 +18,19 @@ pub(super) struct Defaults {
     pub width: u32,
     pub kv_heads: Option<u32>,
     pub head_dim: Option<u32>,
-    /// Window of the layers that slide.
+    /// Window of sliding layers.
     pub sliding_window: Option<u32>,
-    /// Every so many layers one looks at all tokens, the others slide.
+    /// Period of the layers with full attention; the others slide.
     pub sliding_window_pattern: Option<u32>,
     pub chunk: Option<u32>,
     pub kv_shared_layers: Option<u32>,
     pub kv_lora_rank: Option<u32>,
     pub multi_query: Option<bool>,
-    /// Elements of a key in layers that see all tokens, where that differs.
+    /// Elements of a key in layers with full attention, if different.
     pub global_head_dim: Option<u32>,
 }
 
-/// Those of a model type that is known.
+/// The defaults of a known model type.
 pub(super) fn of(model_type: &str) -> Option<Defaults> {
     let base = |layers, heads, width| Defaults {
         layers,
@@ -83,7 +83,7 @@ pub(super) fn of(model_type: &str) -> Option<Defaults> {
     })
 }
 
-/// What a model type has where its config has no such key.
+/// Defaults in place of missing keys.
 pub(super) struct Assumed<'a> {
     pub defaults: Option<&'a Defaults>,
     pub family: &'a str,
@@ -92,7 +92,7 @@ pub(super) struct Assumed<'a> {
 }
 
 impl Assumed<'_> {
-    /// The default of the model type, with a note; `None` when the type is unknown or has none.
+    /// The default of the model type, with a note; `None` if the type is unknown or has none.
     pub fn default(&mut self, key: impl fmt::Display, of: impl Fn(&Defaults) -> Option<u32>) -> Result<Option<u32>> {
         let Some(value) = self.defaults.and_then(of) else { return Ok(None) };
         let family = self.family;
@@ -100,7 +100,7 @@ impl Assumed<'_> {
         Ok(Some(value))
     }
 
-    /// A number that every config has, but for nested ones of a known type.
+    /// A number that every config has, except nested ones of a known type.
     pub fn required(&mut self, text: &Keys, keys: &[&str], most: u32, of: impl Fn(&Defaults) -> u32) -> Result<u32> {
         if let Some(value) = text.number(keys, most)? {
             return Ok(value);

@@ -1,17 +1,17 @@
-//! Values of a config by key: each has one type, and an error says which key had what.
+//! Typed values of a config by key. Errors name the key and its value.
 
 use mnnkv::json::Json;
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::fmt;
 
-/// An object of the config and the keys that lead to it.
+/// An object of the config and the path of keys to it.
 pub(super) struct Keys<'a> {
     object: &'a Json<'a>,
     prefix: String,
 }
 
-/// A key as it is found from the top of the config.
+/// A key with its path from the top of the config.
 #[derive(Clone, Copy)]
 pub(super) struct Path<'a> {
     prefix: &'a str,
@@ -33,17 +33,17 @@ impl<'a> Keys<'a> {
         !self.prefix.is_empty()
     }
 
-    /// The key as it is found from the top of the config.
+    /// The path of the key from the top of the config.
     pub fn path<'b>(&'b self, key: &'b str) -> Path<'b> {
         Path { prefix: &self.prefix, key }
     }
 
-    /// Whether the key is there, null included.
+    /// Whether the key exists, null included.
     pub fn has(&self, key: &str) -> bool {
         self.object.contains_key(key)
     }
 
-    /// The value, where it says something: null is as good as absent.
+    /// The value; null counts as absent.
     pub fn get(&self, key: &str) -> Option<&'a Json<'a>> {
         self.object.get(key).filter(|value| !value.is_null())
     }
@@ -52,7 +52,7 @@ impl<'a> Keys<'a> {
         bail!(InvalidArgument, "{} is {found}; {expected} expected", self.path(key))
     }
 
-    /// The object behind a key.
+    /// The object of a key.
     pub fn inner(&self, key: &str) -> Result<Option<Keys<'a>>> {
         match self.get(key) {
             None => Ok(None),
@@ -71,7 +71,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A whole number from 1 to `most` that goes by several names; those that are there must agree.
+    /// An integer from 1 to `most` with several names; the present ones must agree.
     pub fn number(&self, names: &[&str], most: u32) -> Result<Option<u32>> {
         let mut found: Option<(&str, u32)> = None;
         for name in names {
@@ -89,7 +89,7 @@ impl<'a> Keys<'a> {
         Ok(found.map(|(_, number)| number))
     }
 
-    /// A whole number from 0 on.
+    /// An integer from 0 on.
     pub fn count(&self, key: &str) -> Result<Option<u32>> {
         self.whole(key, 0, u32::MAX)
     }
@@ -110,7 +110,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A list; one that is empty says nothing.
+    /// A list; an empty one counts as absent.
     pub fn list(&self, key: &str) -> Result<Option<&'a [Json<'a>]>> {
         match self.get(key) {
             None => Ok(None),
@@ -119,7 +119,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A list with an entry for each layer.
+    /// A list with one entry per layer.
     pub fn list_per_layer(&self, key: &str, layers: u32) -> Result<Option<&'a [Json<'a>]>> {
         let list = self.list(key)?;
         if let Some(list) = list.filter(|list| list.len() != layers as usize) {
@@ -133,7 +133,7 @@ impl<'a> Keys<'a> {
         Ok(list)
     }
 
-    /// The layers that a list names.
+    /// The layers in a list.
     pub fn layer_numbers(&self, key: &str, layers: u32) -> Result<Option<Vec<bool>>> {
         let Some(list) = self.list(key)? else { return Ok(None) };
         let mut named = memory::filled(false, layers as usize)?;

@@ -1,4 +1,4 @@
-//! What each layer is: all tokens, a window, a chunk, or no cache at all.
+//! The kind of each layer: full, window, chunk, or without a cache.
 
 use super::Notes;
 use super::defaults::Defaults;
@@ -8,7 +8,7 @@ use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::fmt;
 
-/// A layer before it is known what its tokens are.
+/// A layer before the elements of its tokens are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LayerKind {
     Full,
@@ -17,7 +17,7 @@ pub(super) enum LayerKind {
     Recurrent,
 }
 
-/// Keys of models that mix in layers without a cache. Where nothing says which layers, counting all would be wrong.
+/// Keys of models with some layers without a cache. A config that does not list those layers is refused.
 const RECURRENT_HINTS: [&str; 10] = [
     "linear_num_key_heads",
     "linear_conv_kernel_dim",
@@ -31,7 +31,7 @@ const RECURRENT_HINTS: [&str; 10] = [
     "lru_width",
 ];
 
-/// The kind of each layer. What is assumed becomes a note.
+/// The kind of each layer. Assumptions become notes.
 pub(super) fn kinds(
     text: &Keys,
     layers: u32,
@@ -41,7 +41,7 @@ pub(super) fn kinds(
 ) -> Result<Vec<LayerKind>> {
     let reach = Reach { text, family, defaults };
     let mut kinds = listed_or_assumed(text, layers, &reach, notes)?;
-    // Gemma 4 makes it so, whatever was said before.
+    // Gemma 4 overrides all of the above.
     if defaults.is_some_and(|d| d.global_head_dim.is_some())
         && let Some(last) = kinds.last_mut().filter(|last| **last != LayerKind::Full)
     {
@@ -60,7 +60,7 @@ fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes)
         return Ok(kinds);
     }
     if let Some(hint) = RECURRENT_HINTS.iter().find(|key| text.get(key).is_some()) {
-        // Both kinds side by side in every layer.
+        // Every layer has both kinds.
         if family != "falcon_h1" {
             bail!(
                 Unsupported,
@@ -76,7 +76,7 @@ fn listed_or_assumed(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes)
     windows(text, layers, reach, notes)
 }
 
-/// Windows and chunks that kinds refer to.
+/// Windows and chunks of the kinds.
 struct Reach<'a> {
     text: &'a Keys<'a>,
     family: &'a str,
@@ -86,7 +86,7 @@ struct Reach<'a> {
 impl Reach<'_> {
     fn sliding(&self) -> Result<Option<u32>> {
         let given = self.text.number(&["sliding_window", "attention_window_size"], u32::MAX)?;
-        // null switches it off.
+        // null disables it.
         let default = || self.defaults.and_then(|d| d.sliding_window).filter(|_| !self.text.has("sliding_window"));
         Ok(given.or_else(default))
     }
@@ -105,7 +105,7 @@ impl Reach<'_> {
     }
 }
 
-/// Layers that are listed by the names of their kinds.
+/// Layers listed by the names of their kinds.
 fn by_name(text: &Keys, layers: u32, reach: &Reach) -> Result<Option<Vec<LayerKind>>> {
     for key in ["layer_types", "layers_block_type"] {
         if let Some(names) = text.list_per_layer(key, layers)? {
@@ -132,7 +132,7 @@ fn by_name(text: &Keys, layers: u32, reach: &Reach) -> Result<Option<Vec<LayerKi
 fn named(reach: &Reach, path: fmt::Arguments<'_>, name: &Json) -> Result<LayerKind> {
     let because = format_args!("{path} is {name}");
     Ok(match name.text() {
-        // A sparse layer (DeepSeek-V3.2) picks among all tokens, so it keeps them.
+        // A sparse layer (DeepSeek-V3.2) selects among all tokens, so it keeps them.
         Some("full_attention" | "attention" | "global" | "global_attention" | "deepseek_sparse_attention") => {
             LayerKind::Full
         }
@@ -153,7 +153,7 @@ fn named(reach: &Reach, path: fmt::Arguments<'_>, name: &Json) -> Result<LayerKi
     })
 }
 
-/// Layers with attention that are listed or described by number; the others are recurrent.
+/// Layers with attention, listed or described by number; the others are recurrent.
 fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Notes) -> Result<Option<Vec<LayerKind>>> {
     let kind = |attends: bool| if attends { LayerKind::Full } else { LayerKind::Recurrent };
     for key in ["attn_layer_indices", "full_attn_idxs"] {
@@ -194,12 +194,12 @@ fn by_number(text: &Keys, layers: u32, family: &str, notes: &mut Notes) -> Resul
     interval.map(|interval| every(layers, interval, LayerKind::Full, LayerKind::Recurrent)).transpose()
 }
 
-/// Every `period`-th layer is one kind, the others are another.
+/// Every `period`-th layer has one kind, the others another.
 fn every(layers: u32, period: u32, one: LayerKind, others: LayerKind) -> Result<Vec<LayerKind>> {
     memory::collect((1..=layers).map(|nth| if nth % period == 0 { one } else { others }))
 }
 
-/// Llama 4: layers with rotary positions attend within chunks.
+/// Llama 4: layers with rotary positions use chunks.
 fn chunks(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result<Option<Vec<LayerKind>>> {
     let Some(chunk) = reach.chunk()? else { return Ok(None) };
     let (list, interval) = ("no_rope_layers", "no_rope_layer_interval");
@@ -231,7 +231,7 @@ fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result
     let full = || memory::filled(LayerKind::Full, layers as usize);
     let switch = text.flag("use_sliding_window")?;
     let Some(window) = reach.sliding()? else { return full() };
-    // Qwen has windows only when it says so.
+    // Qwen has windows only with `use_sliding_window`.
     let qwen = reach.family.starts_with("qwen");
     if switch == Some(false) || switch.is_none() && qwen {
         let why = if switch.is_some() { "is false" } else { "is not given, which means false for this model type" };
@@ -258,14 +258,14 @@ fn windows(text: &Keys, layers: u32, reach: &Reach, notes: &mut Notes) -> Result
              as model type {} has it",
             reach.family
         ))?;
-        // GPT-OSS, too, begins with a layer that slides.
+        // GPT-OSS begins with a sliding layer, too.
         return every(layers, period, LayerKind::Full, LayerKind::Sliding(window));
     }
     notes.add(format_args!("the sliding window of {window} tokens is taken to be that of every layer"))?;
     memory::filled(LayerKind::Sliding(window), layers as usize)
 }
 
-/// A pattern of windows: a number, or a letter per layer that repeats (L slides, G does not).
+/// A pattern of windows: a number, or a repeated letter per layer (L slides, G is full).
 fn pattern(text: &Keys, layers: u32, window: u32) -> Result<Option<Vec<LayerKind>>> {
     for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
         match text.get(key) {
@@ -298,8 +298,8 @@ fn pattern(text: &Keys, layers: u32, window: u32) -> Result<Option<Vec<LayerKind
     Ok(None)
 }
 
-/// Elements of the state of a gated-delta layer (Qwen3-Next): a matrix per value head, and what its convolution looks
-/// back at. `None` where the config does not tell.
+/// Elements of the state of a gated-delta layer (Qwen3-Next): a matrix per value head, and the window of its
+/// convolution. `None` if the config does not state them.
 pub(super) fn state_elements(text: &Keys) -> Result<Option<u64>> {
     let mut numbers = [0u64; 5];
     let keys = [
@@ -310,7 +310,7 @@ pub(super) fn state_elements(text: &Keys) -> Result<Option<u64>> {
         "linear_conv_kernel_dim",
     ];
     for (number, key) in numbers.iter_mut().zip(keys) {
-        // Sums and products of numbers this small fit 64 bits.
+        // Sums and products of these numbers fit 64 bits.
         match text.number(&[key], 1 << 16)? {
             Some(value) => *number = value.into(),
             None => return Ok(None),

@@ -1,11 +1,11 @@
-//! What a token is: heads of keys and values, or a latent vector.
+//! The elements of a token: heads of keys and values, or a latent vector.
 
 use super::super::shape::Kv;
 use super::defaults::Assumed;
 use super::keys::Keys;
 use mnnkv::status::{Result, bail};
 
-/// What a token is in layers with attention.
+/// Tokens of layers with attention.
 pub(super) fn of(text: &Keys, assumed: &mut Assumed) -> Result<Kv> {
     match latent(text, assumed)? {
         Some(kv) => Ok(kv),
@@ -13,8 +13,8 @@ pub(super) fn of(text: &Keys, assumed: &mut Assumed) -> Result<Kv> {
     }
 }
 
-/// What it is in the layers that see all tokens: Gemma 4 has longer heads there, and in some sizes fewer of them, whose
-/// values are made of the keys but kept beside them.
+/// Tokens of layers with full attention. Gemma 4 has longer heads there, and fewer of them in some sizes; their values
+/// are computed from the keys but stored beside them.
 pub(super) fn of_full_layers(text: &Keys, kv: Kv, assumed: &mut Assumed) -> Result<Kv> {
     let Kv::Heads { kv_heads, .. } = kv else { return Ok(kv) };
     let head_dim = match text.number(&["global_head_dim"], u32::MAX)? {
@@ -29,14 +29,14 @@ pub(super) fn of_full_layers(text: &Keys, kv: Kv, assumed: &mut Assumed) -> Resu
     Ok(Kv::Heads { kv_heads: own_heads.filter(|_| counts).unwrap_or(kv_heads), head_dim })
 }
 
-/// Latent attention (MLA), where the config has it.
+/// Latent attention (MLA), if the config has it.
 fn latent(text: &Keys, assumed: &mut Assumed) -> Result<Option<Kv>> {
     if text.flag("use_mla")? == Some(false) {
         return Ok(None);
     }
     let rank = match text.number(&["kv_lora_rank"], u32::MAX)? {
         Some(rank) => rank,
-        // An explicit null is how a model of this type says that it has heads.
+        // A model of this type declares heads by an explicit null.
         None if text.has("kv_lora_rank") => return Ok(None),
         None => match assumed.default(text.path("kv_lora_rank"), |d| d.kv_lora_rank)? {
             Some(rank) => rank,
@@ -97,7 +97,7 @@ fn heads(text: &Keys, assumed: &mut Assumed) -> Result<Kv> {
 }
 
 fn kv_heads(text: &Keys, heads: u32, assumed: &mut Assumed) -> Result<u32> {
-    // Falcon has heads of its own only in its newer architecture; before, `num_kv_heads` is there and not read.
+    // Falcon reads `num_kv_heads` only in its newer architecture; older configs have the key, too.
     let newer_falcon = text.flag("new_decoder_architecture")? == Some(true);
     let multi_query = text.flag("multi_query")?.or(assumed.defaults.and_then(|d| d.multi_query));
     if multi_query == Some(true) && !newer_falcon {
@@ -109,7 +109,7 @@ fn kv_heads(text: &Keys, heads: u32, assumed: &mut Assumed) -> Result<u32> {
         }
         return Ok(1);
     }
-    // ChatGLM names the groups whether it uses them or not.
+    // ChatGLM writes the number of groups even if it does not use them.
     if text.flag("multi_query_attention")? != Some(false)
         && let Some(groups) = text.number(&["multi_query_group_num"], u32::MAX)?
     {

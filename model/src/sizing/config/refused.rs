@@ -1,10 +1,10 @@
-//! What changes the cache in ways that this version does not know: refused by name, never guessed.
+//! Cache rules that this version does not implement: refused by name, never guessed.
 
 use super::keys::Keys;
 use mnnkv::json::Json;
 use mnnkv::status::{Result, bail};
 
-/// Model types whose caches follow other rules, and which.
+/// Model types with other cache rules, and those rules.
 const MODEL_TYPES: [(&str, &str); 12] = [
     ("mamba", "it keeps a state and no KV cache"),
     ("mamba2", "it keeps a state and no KV cache"),
@@ -20,7 +20,7 @@ const MODEL_TYPES: [(&str, &str); 12] = [
     ("nemotron-nas", "its layers differ in heads"),
 ];
 
-/// Keys that say so where they say anything.
+/// Keys that announce other rules.
 const KEYS: [(&str, &str); 12] = [
     ("is_encoder_decoder", "the decoder of an encoder-decoder model keeps a second cache for the encoder's tokens"),
     ("global_head_dim", "layers differ in head_dim"),
@@ -36,7 +36,7 @@ const KEYS: [(&str, &str); 12] = [
     ("compress_ratios", "layers compress tokens"),
 ];
 
-/// Those that are known of Gemma 4.
+/// The known keys of Gemma 4.
 const GEMMA_4: [&str; 3] = ["global_head_dim", "num_global_key_value_heads", "attention_k_eq_v"];
 
 pub(super) fn check(config: &Keys) -> Result<()> {
