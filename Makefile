@@ -26,7 +26,7 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize soak bench header setup lint clean
+.PHONY: help demo test test-aarch64 sanitize soak bench size header setup lint clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -36,6 +36,7 @@ help:
 	@echo "make sanitize random schedules of session and store under ThreadSanitizer (nightly Rust)"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make bench    benchmarks: Rust and the C++ host path"
+	@echo "make size     bytes of the stripped library, without and with model files, by room"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   write the headers in include/ again after a change in src/ffi or model/src/ffi"
 	@echo "make setup    install what the tests need and is missing"
@@ -78,6 +79,9 @@ bench:
 	@$(COMPILE) --target mnnkv_bench_host mnnkv_bench_session
 	@"$(BUILD)/bin/mnnkv_bench_host"
 	@"$(BUILD)/bin/mnnkv_bench_session"
+
+size:
+	@cmake/size.sh
 
 header:
 	MNNKV_WRITE_HEADER=1 cargo test --locked --test header

@@ -32,7 +32,10 @@ if(sysroot)
 endif()
 
 set(flags ${RUSTFLAGS})
-set(c_flags "-DZSTD_TRACE=0")
+# Variables in the environment win over those of the configuration.
+file(STRINGS "${SOURCE}/.cargo/config.toml" c_flags REGEX "^TARGET_CFLAGS = ")
+string(REGEX MATCH "\"(.*)\"" c_flags "${c_flags}")
+set(c_flags "${CMAKE_MATCH_1}")
 foreach(map IN LISTS maps)
   list(APPEND flags "--remap-path-prefix=${map}")
   # A path with a space does not fit a list of words.

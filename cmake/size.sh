@@ -1,0 +1,35 @@
+#!/bin/sh
+# Prints the size of the stripped shared library without and with the model crate, and what each room of it costs.
+#
+# A room is a module of a crate, by the names of symbols. Code that is inlined counts where it is inlined; "export" is
+# the body of exported functions. Uses cargo's target folder and the tools NM and STRIP (default: nm, strip).
+set -eu
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+rooms() {
+    "${NM:-nm}" -C -S -t d "$1" | awk '
+        $3 ~ /^[tTrRdDwW]$/ {
+            name = $0
+            sub(/^[0-9]+ [0-9]+ . /, "", name)
+            if (name ~ /backtrace|gimli|addr2line|rustc_demangle|miniz_oxide/) room = "std: backtraces of panics"
+            else if (match(name, /mnnkv(_model)?::[a-z0-9_]+/)) room = substr(name, RSTART, RLENGTH)
+            else if (name ~ /^mnnkv_/) { split(name, part, "_"); room = "export mnnkv_" part[2] "_*" }
+            else if (name ~ /^_?(ZSTD|HUF|FSE|HIST|XXH|ERR|ZDICT)_/) room = "zstd"
+            else if (match(name, /(core|alloc|std)::[a-z0-9_]+/)) room = substr(name, RSTART, RLENGTH)
+            else room = "other"
+            bytes[room] += $2
+        }
+        END { for (room in bytes) if (bytes[room] >= 4096) printf "%9d  %s\n", bytes[room], room }' | sort -rn
+}
+
+for features in --no-default-features ""; do
+    # shellcheck disable=SC2086 # no features are no argument
+    cargo rustc --quiet --locked --release --lib $features --manifest-path capi/Cargo.toml
+    library=$target/release/libmnnkv.so
+    "${STRIP:-strip}" -o "$work/stripped.so" "$library"
+    echo "$(wc -c < "$work/stripped.so") bytes ${features:-with model files}"
+    rooms "$library"
+done
