@@ -3,26 +3,31 @@
 
 const ABI: &str = "1";
 
-/// ZSTD's match finders for dictionaries, `<plain><suffix>`. The codec loads no dictionary, but a table of ZSTD's names
-/// them all; 130 KB.
-const FOR_DICTIONARIES: [(&str, &str); 7] = [
+/// ZSTD's match finders for dictionaries and for inputs in two pieces, `<plain><suffix>`. The codec loads no dictionary
+/// and compresses whole slices, but a table of ZSTD names them all; 190 KB.
+const UNUSED: [(&str, &str); 12] = [
     ("ZSTD_compressBlock_fast", "_dictMatchState"),
+    ("ZSTD_compressBlock_fast", "_extDict"),
     ("ZSTD_compressBlock_doubleFast", "_dictMatchState"),
+    ("ZSTD_compressBlock_doubleFast", "_extDict"),
     ("ZSTD_compressBlock_lazy2", "_dictMatchState"),
     ("ZSTD_compressBlock_lazy2", "_dictMatchState_row"),
     ("ZSTD_compressBlock_lazy2", "_dedicatedDictSearch"),
     ("ZSTD_compressBlock_lazy2", "_dedicatedDictSearch_row"),
+    ("ZSTD_compressBlock_lazy2", "_extDict"),
+    ("ZSTD_compressBlock_lazy2", "_extDict_row"),
     ("ZSTD_compressBlock_btlazy2", "_dictMatchState"),
+    ("ZSTD_compressBlock_btlazy2", "_extDict"),
 ];
 
 /// Makes an ELF linker put the plain functions into that table, which lets it drop the others.
-fn drop_match_finders_for_dictionaries() {
+fn drop_unused_match_finders() {
     println!("cargo::rerun-if-env-changed=ZSTD_SYS_USE_PKG_CONFIG");
     // A ZSTD of the system is linked by its public functions.
     if std::env::var_os("ZSTD_SYS_USE_PKG_CONFIG").is_some() {
         return;
     }
-    for (plain, suffix) in FOR_DICTIONARIES {
+    for (plain, suffix) in UNUSED {
         let row = if suffix.ends_with("_row") { "_row" } else { "" };
         println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap={plain}{suffix}");
         println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=__wrap_{plain}{suffix}={plain}{row}");
@@ -33,7 +38,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let os = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
     if matches!(os.as_str(), "linux" | "android" | "freebsd" | "netbsd" | "openbsd") {
-        drop_match_finders_for_dictionaries();
+        drop_unused_match_finders();
     }
     match os.as_str() {
         "linux" | "freebsd" | "netbsd" | "openbsd" => {

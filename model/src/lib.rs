@@ -16,3 +16,4 @@ pub mod msmodelslim;
 pub(crate) mod names;
 pub mod safetensors;
 pub mod sizing;
+mod sort;

@@ -1,5 +1,6 @@
 //! Names of tensors: composed and looked up without allocation.
 
+use crate::sort;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 use std::cmp::Ordering;
@@ -81,7 +82,7 @@ impl NameSet {
 
     /// Sorts the names. Required between the last [`NameSet::add`] and the first query.
     pub(crate) fn sort(&mut self) {
-        self.names.sort_unstable();
+        sort::sort(&mut self.names);
         self.sorted = true;
     }
 

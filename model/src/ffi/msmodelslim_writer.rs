@@ -1,7 +1,7 @@
 //! Exports of the writer of model::msmodelslim.
 
 use crate::msmodelslim::{Tag, WriteOptions, Writer};
-use crate::safetensors::Dtype;
+use crate::safetensors::FileDtype;
 use mnnkv::ffi::panic::{Handle, guard};
 use mnnkv::ffi::pointer::{self, Out, Sized32};
 use mnnkv::ffi::status::mnnkv_status;
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
             let shape = pointer::input(shape, rank, "shape")?;
             let unknown = |what, word| error!(InvalidArgument, "{what} is {word:?}, which is unknown");
             let tag = Tag::from_word(tag).ok_or_else(|| unknown("tag", tag))?;
-            let dtype = Dtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?;
+            let dtype = FileDtype::from_name(dtype).ok_or_else(|| unknown("dtype", dtype))?;
             writer.tensor(name, tag, dtype, shape)
         })
     }

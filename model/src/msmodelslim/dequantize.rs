@@ -128,7 +128,7 @@ impl Model {
     pub(super) fn deq_scales(&self, linear: &QuantizedLinear, begin: u64, count: u64) -> Result<Vec<f32>> {
         let name = linear.part("deq_scale");
         let deq = self.files.need(name)?;
-        if deq.tensor.dtype != safetensors::Dtype::I64 {
+        if deq.tensor.dtype != safetensors::FileDtype::I64 {
             return positive(name, begin, deq.floats(begin, count)?);
         }
         let packed = deq.i64s(begin, count)?;

@@ -2,7 +2,8 @@
 
 use super::folder::OpenFile;
 use crate::names::Name;
-use crate::safetensors::{Dtype, Tensor};
+use crate::safetensors::{FileDtype, Tensor};
+use crate::sort;
 use half::{bf16, f16};
 use mnnkv::status::{Error, Result, bail, error};
 use mnnkv::sys::memory;
@@ -42,7 +43,7 @@ impl Files {
                 memory::push(&mut places, Place { file: number, tensor })?;
             }
         }
-        places.sort_unstable_by_key(|place| (&self.at(*place).tensor.name, place.file));
+        sort::by_key(&mut places, |place| (&self.at(*place).tensor.name, place.file));
         let mut first: Option<Place> = None;
         for place in &places {
             match first.filter(|first| self.at(*first).tensor.name == self.at(*place).tensor.name) {
@@ -115,10 +116,10 @@ impl Located<'_> {
     /// Elements of any float type as f32.
     pub(super) fn floats(&self, begin: u64, count: u64) -> Result<Vec<f32>> {
         let convert: fn(&[u8]) -> f32 = match self.tensor.dtype {
-            Dtype::F32 => |b| f32::from_le_bytes(fixed(b)),
-            Dtype::F16 => |b| f16::from_le_bytes(fixed(b)).to_f32(),
-            Dtype::Bf16 => |b| bf16::from_le_bytes(fixed(b)).to_f32(),
-            Dtype::F64 => |b| f64::from_le_bytes(fixed(b)) as f32,
+            FileDtype::F32 => |b| f32::from_le_bytes(fixed(b)),
+            FileDtype::F16 => |b| f16::from_le_bytes(fixed(b)).to_f32(),
+            FileDtype::Bf16 => |b| bf16::from_le_bytes(fixed(b)).to_f32(),
+            FileDtype::F64 => |b| f64::from_le_bytes(fixed(b)) as f32,
             other => return Err(self.wrong_dtype(other, "F16, BF16, F32 or F64")),
         };
         self.elements(begin, count, convert)
@@ -127,7 +128,7 @@ impl Located<'_> {
     /// Elements of an I8 tensor.
     pub(super) fn codes(&self, begin: u64, count: u64) -> Result<Vec<i8>> {
         match self.tensor.dtype {
-            Dtype::I8 => self.elements(begin, count, |b| b[0] as i8),
+            FileDtype::I8 => self.elements(begin, count, |b| b[0] as i8),
             other => Err(self.wrong_dtype(other, "I8")),
         }
     }
@@ -135,7 +136,7 @@ impl Located<'_> {
     /// Elements of an I32 tensor.
     pub(super) fn i32s(&self, begin: u64, count: u64) -> Result<Vec<i32>> {
         match self.tensor.dtype {
-            Dtype::I32 => self.elements(begin, count, |b| i32::from_le_bytes(fixed(b))),
+            FileDtype::I32 => self.elements(begin, count, |b| i32::from_le_bytes(fixed(b))),
             other => Err(self.wrong_dtype(other, "I32")),
         }
     }
@@ -143,7 +144,7 @@ impl Located<'_> {
     /// Elements of an I64 tensor.
     pub(super) fn i64s(&self, begin: u64, count: u64) -> Result<Vec<i64>> {
         match self.tensor.dtype {
-            Dtype::I64 => self.elements(begin, count, |b| i64::from_le_bytes(fixed(b))),
+            FileDtype::I64 => self.elements(begin, count, |b| i64::from_le_bytes(fixed(b))),
             other => Err(self.wrong_dtype(other, "I64")),
         }
     }
@@ -154,7 +155,7 @@ impl Located<'_> {
         memory::collect(bytes.chunks_exact(width).map(convert))
     }
 
-    fn wrong_dtype(&self, found: Dtype, expected: &str) -> Error {
+    fn wrong_dtype(&self, found: FileDtype, expected: &str) -> Error {
         let (file, tensor) = (&self.file.name, &self.tensor.name);
         error!(Corrupt, "{file}: tensor {tensor} is {}; {expected} expected", found.name())
     }

@@ -7,6 +7,7 @@ use super::tags::Tag;
 use crate::element::{Endian, narrow};
 use crate::names::Name;
 use crate::safetensors;
+use crate::sort;
 use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
@@ -21,7 +22,7 @@ pub struct FloatTensor {
     /// The name in the model before quantisation.
     pub name: String,
     /// Element type.
-    pub dtype: safetensors::Dtype,
+    pub dtype: safetensors::FileDtype,
     /// As in the directory.
     pub shape: Vec<u64>,
     /// The first dimension; 1 for a scalar and for elements below a byte.
@@ -61,19 +62,17 @@ impl Model {
     /// biases stay unchanged. UNSUPPORTED: if a weight has an unsupported type, or a tensor applies during inference.
     /// Errors of an unusable linear name it.
     pub fn float_tensors(&self, dtype: Dtype) -> Result<Vec<FloatTensor>> {
-        let float = match dtype {
-            Dtype::F16 => safetensors::Dtype::F16,
-            Dtype::Bf16 => safetensors::Dtype::Bf16,
-            Dtype::F32 => safetensors::Dtype::F32,
-            Dtype::Int8 => bail!(InvalidArgument, "dtype is INT8; F16, BF16 or F32 expected"),
-        };
+        if dtype == Dtype::Int8 {
+            bail!(InvalidArgument, "dtype is INT8; F16, BF16 or F32 expected");
+        }
+        let float = safetensors::FileDtype::of(dtype);
         self.linears().iter().try_for_each(|linear| linear.usable())?;
         let mut kv_names = Vec::new();
         for side in self.kv_layers().iter().flat_map(|layer| [&layer.key, &layer.value]) {
             memory::push(&mut kv_names, side.scale.as_str())?;
             memory::push(&mut kv_names, side.offset.as_deref().unwrap_or(""))?;
         }
-        kv_names.sort_unstable();
+        sort::sort(&mut kv_names);
         let mut tensors = Vec::new();
         for located in self.files.all() {
             let (tensor, name) = (located.tensor, located.tensor.name.as_str());
@@ -103,7 +102,7 @@ impl Model {
             let (name, shape) = (memory::format(format_args!("{new_name}"))?, memory::copied(&tensor.shape)?);
             memory::push(&mut tensors, FloatTensor { name, dtype, shape, rows, row_len, from })?;
         }
-        tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        sort::by(&mut tensors, |a, b| a.name < b.name);
         Ok(tensors)
     }
 
@@ -153,11 +152,7 @@ impl Model {
             );
         }
         let (begin, count) = (rows.start * tensor.row_len, count * tensor.row_len);
-        let dtype = match tensor.dtype {
-            safetensors::Dtype::F16 => Dtype::F16,
-            safetensors::Dtype::Bf16 => Dtype::Bf16,
-            _ => Dtype::F32,
-        };
+        let dtype = tensor.dtype.native().unwrap_or(Dtype::F32);
         match &tensor.from {
             // The row count of a linear is checked: it fits a usize.
             From::Linear(number) => self.dequantize(*number, rows.start as usize..rows.end as usize, dtype, out)?,

@@ -7,6 +7,7 @@ use super::finding::{FindingKind, Findings, Severity};
 use super::folder::{Folder, is_plain};
 use crate::names::{Joined, Name, NameSet};
 use crate::safetensors::{self, Fault};
+use crate::sort;
 use mnnkv::json::Json;
 use mnnkv::status::{Result, Status};
 use mnnkv::sys::memory;
@@ -141,7 +142,7 @@ impl Survey {
     fn find_weights(&mut self, folder: &dyn Folder, names: &[String]) -> Result<()> {
         let with_end = |end: &'static str| names.iter().map(String::as_str).filter(move |name| name.ends_with(end));
         let mut weights = memory::collect(with_end(WEIGHTS))?;
-        weights.sort_unstable();
+        sort::sort(&mut weights);
         weights.dedup();
         let indices = memory::collect(with_end(INDEX))?;
         match *indices.as_slice() {
@@ -166,7 +167,7 @@ impl Survey {
     /// Without an index the names of the parts state their number.
     fn report_absent_parts(&mut self, names: &[String]) -> Result<()> {
         let mut parts = memory::collect(names.iter().filter_map(|name| part_name(name)))?;
-        parts.sort_unstable();
+        sort::sort(&mut parts);
         parts.dedup();
         for present in parts.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let (stem, of, _) = present[0];
@@ -238,7 +239,7 @@ impl Survey {
             return self.open_all(folder, weights);
         };
         let mut parts = memory::collect(map.iter().map(|(_, part)| *part))?;
-        parts.sort_unstable();
+        sort::sort(&mut parts);
         parts.dedup();
         let (mut present, mut absent) = (Vec::new(), Vec::new());
         for &part in &parts {

@@ -1,7 +1,8 @@
 //! Reads and checks headers.
 
-use super::dtype::Dtype;
+use super::dtype::FileDtype;
 use crate::file::Source;
+use crate::sort;
 use mnnkv::json::{Number, Reader};
 use mnnkv::status::{Error, Result, Status};
 use mnnkv::sys::memory;
@@ -17,7 +18,7 @@ pub struct Tensor {
     /// Name.
     pub name: String,
     /// Element type.
-    pub dtype: Dtype,
+    pub dtype: FileDtype,
     /// Dimensions, outermost first; none for a single number.
     pub shape: Vec<u64>,
     /// Offset of its data in the file.
@@ -156,7 +157,7 @@ fn check(mut entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems)
             sound = false;
             continue;
         }
-        let Some(dtype) = Dtype::from_name(&entry.dtype) else {
+        let Some(dtype) = FileDtype::from_name(&entry.dtype) else {
             let text = format_args!("tensor {name}: dtype {:?} is none of the format's", entry.dtype);
             problems.add(Fault::Malformed, name, text)?;
             sound = false;
@@ -194,31 +195,31 @@ fn check(mut entries: Vec<Entry>, data: u64, file: u64, problems: &mut Problems)
         let begin = data.saturating_add(begin);
         memory::push(&mut tensors, Tensor { name, dtype, shape, begin, bytes, complete })?;
     }
-    ranges.sort_unstable();
+    sort::sort(&mut ranges);
     if sound {
         contiguous(&ranges, &tensors, file - data, problems)?;
     }
     // Several tensors without elements may share an offset; then names decide.
-    tensors.sort_unstable_by(|a, b| (a.begin, a.bytes, &a.name).cmp(&(b.begin, b.bytes, &b.name)));
+    sort::by(&mut tensors, |a, b| (a.begin, a.bytes, &a.name) < (b.begin, b.bytes, &b.name));
     Ok(tensors)
 }
 
 /// The entries that repeat an earlier name, ascending.
 fn repeated(entries: &[Entry]) -> Result<Vec<usize>> {
     let mut order = memory::collect(0..entries.len())?;
-    order.sort_unstable_by_key(|number| (&entries[*number].name, *number));
+    sort::by_key(&mut order, |number| (&entries[*number].name, *number));
     let mut again = Vec::new();
     for pair in order.windows(2) {
         if entries[pair[0]].name == entries[pair[1]].name {
             memory::push(&mut again, pair[1])?;
         }
     }
-    again.sort_unstable();
+    sort::sort(&mut again);
     Ok(again)
 }
 
 /// Bytes of a tensor; `None` if that is no whole number of bytes or exceeds 64 bits.
-fn extent(dtype: Dtype, shape: &[u64]) -> Option<u64> {
+fn extent(dtype: FileDtype, shape: &[u64]) -> Option<u64> {
     // Zeros last: a shape with a zero has no elements, whatever the product of the others.
     let elements = shape.iter().try_fold(1u64, |product, dim| product.checked_mul((*dim).max(1)));
     dtype.bytes_of(elements.map(|product| if shape.contains(&0) { 0 } else { product })?)

@@ -11,6 +11,6 @@ mod dtype;
 mod header;
 mod write;
 
-pub use dtype::Dtype;
+pub use dtype::FileDtype;
 pub use header::{Fault, MAX_HEADER, Problem, Tensor, read, survey};
 pub use write::{NewTensor, header};

@@ -1,6 +1,6 @@
 //! Headers of new files.
 
-use super::Dtype;
+use super::FileDtype;
 use mnnkv::json::Writer;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
@@ -10,7 +10,7 @@ pub struct NewTensor<'a> {
     /// Name.
     pub name: &'a str,
     /// Element type.
-    pub dtype: Dtype,
+    pub dtype: FileDtype,
     /// Dimensions; none for a scalar.
     pub shape: &'a [u64],
     /// Bytes of all elements.

@@ -1,5 +1,6 @@
 //! Element types of caches, including those without kernels in this library.
 
+use mnnkv::dtype::Dtype;
 use mnnkv::status::{Result, bail};
 
 /// An element type. Scales of quantised types are not included.
@@ -19,17 +20,28 @@ pub enum CacheElement {
     Int4,
 }
 
-/// Type, bits, C ABI number, and the names it goes by; the first is ours.
-type Row = (CacheElement, u64, u32, &'static [&'static str]);
+/// Bits and C ABI number of an element type.
+enum Facts {
+    /// Those of a type with kernels.
+    Native(Dtype),
+    /// Those of a type without. The numbers 5 and 6 are TurboQuant's.
+    Other { bits: u64, code: u32 },
+}
 
-/// The numbers from 1 to 4 are those of [`mnnkv::dtype::Dtype`]; 5 and 6 name TurboQuant there.
+/// Type, facts, and names; the first is the short one.
+type Row = (CacheElement, Facts, &'static [&'static str]);
+
 const TABLE: [Row; 6] = [
-    (CacheElement::F16, 16, 1, &["f16", "float16", "fp16", "half"]),
-    (CacheElement::Bf16, 16, 2, &["bf16", "bfloat16"]),
-    (CacheElement::F32, 32, 3, &["f32", "float32", "fp32", "float"]),
-    (CacheElement::Int8, 8, 4, &["int8", "i8"]),
-    (CacheElement::Fp8, 8, 7, &["fp8", "f8", "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2"]),
-    (CacheElement::Int4, 4, 8, &["int4", "i4"]),
+    (CacheElement::F16, Facts::Native(Dtype::F16), &["f16", "float16", "fp16", "half"]),
+    (CacheElement::Bf16, Facts::Native(Dtype::Bf16), &["bf16", "bfloat16"]),
+    (CacheElement::F32, Facts::Native(Dtype::F32), &["f32", "float32", "fp32", "float"]),
+    (CacheElement::Int8, Facts::Native(Dtype::Int8), &["int8", "i8"]),
+    (
+        CacheElement::Fp8,
+        Facts::Other { bits: 8, code: 7 },
+        &["fp8", "f8", "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2"],
+    ),
+    (CacheElement::Int4, Facts::Other { bits: 4, code: 8 }, &["int4", "i4"]),
 ];
 
 impl CacheElement {
@@ -39,33 +51,39 @@ impl CacheElement {
 
     /// Bits per element.
     pub fn bits(self) -> u64 {
-        self.row().1
+        match self.row().1 {
+            Facts::Native(dtype) => 8 * dtype.bytes() as u64,
+            Facts::Other { bits, .. } => bits,
+        }
     }
 
-    /// The number that names it in the C ABI.
+    /// The number in the C ABI.
     pub fn code(self) -> u32 {
-        self.row().2
+        match self.row().1 {
+            Facts::Native(dtype) => dtype as u32,
+            Facts::Other { code, .. } => code,
+        }
     }
 
     /// The short name: f16, bf16, f32, int8, fp8 or int4.
     pub fn name(self) -> &'static str {
-        self.row().3[0]
+        self.row().2[0]
     }
 
-    /// The type that a name means, as PyTorch, engines and this library write them; upper case and "torch." are fine.
+    /// The type with this name in PyTorch, engines or this library. Case and a prefix "torch." are ignored.
     pub fn from_name(name: &str) -> Option<CacheElement> {
         const TORCH: &str = "torch.";
         let name = match name.get(..TORCH.len()) {
             Some(torch) if torch.eq_ignore_ascii_case(TORCH) => &name[TORCH.len()..],
             _ => name,
         };
-        TABLE.iter().find(|row| row.3.iter().any(|known| known.eq_ignore_ascii_case(name))).map(|row| row.0)
+        TABLE.iter().find(|row| row.2.iter().any(|known| known.eq_ignore_ascii_case(name))).map(|row| row.0)
     }
 
-    /// The type that `code` names in the C ABI. `what` names the argument in the error.
+    /// The type with this number in the C ABI. `what` names the argument in the error.
     pub fn from_code(code: u32, what: &str) -> Result<CacheElement> {
-        match TABLE.iter().find(|row| row.2 == code) {
-            Some(row) => Ok(row.0),
+        match TABLE.iter().map(|row| row.0).find(|element| element.code() == code) {
+            Some(element) => Ok(element),
             None => bail!(
                 InvalidArgument,
                 "{what} is {code}; F16 (1), BF16 (2), F32 (3), INT8 (4), FP8 (7) or INT4 (8) expected"

@@ -5,7 +5,7 @@ use crate::directory::{Directory, f32s};
 use mnnkv::dtype::Dtype;
 use mnnkv::status::Status;
 use mnnkv_model::msmodelslim::Model;
-use mnnkv_model::safetensors::Dtype as Element;
+use mnnkv_model::safetensors::FileDtype as Element;
 use safetensors::Dtype as D;
 
 fn open(directory: &Directory) -> Model {

@@ -4,7 +4,7 @@ use crate::directory::f32s;
 use crate::numbers;
 use mnnkv::status::Status;
 use mnnkv_model::msmodelslim::{Granularity, Model, Tag, WriteOptions, Writer, check_path};
-use mnnkv_model::safetensors::Dtype;
+use mnnkv_model::safetensors::FileDtype;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -39,9 +39,9 @@ fn weights(n: usize, k: usize) -> Vec<f32> {
 /// An embedding, two linears and a layer's KV scales.
 fn write(path: &Path, options: WriteOptions) -> mnnkv::status::Result<()> {
     let mut writer = Writer::new(path, options)?;
-    writer.tensor("m.embed.weight", Tag::Float, Dtype::F16, &[2, 3])?;
+    writer.tensor("m.embed.weight", Tag::Float, FileDtype::F16, &[2, 3])?;
     writer.linear("m.0.up", 5, 8)?;
-    writer.tensor("m.0.empty", Tag::Float, Dtype::F32, &[0])?;
+    writer.tensor("m.0.empty", Tag::Float, FileDtype::F32, &[0])?;
     writer.kv("m.0.attn", 4)?;
     writer.linear("m.0.down", 4, 16)?;
     writer.append("m.embed.weight", &[1, 2, 3, 4, 5])?;
@@ -171,8 +171,8 @@ fn a_writer_that_does_not_finish_leaves_nothing() {
     let scratch = Scratch::new("half");
     let begin = |scratch: &Scratch| {
         let mut writer = Writer::new(&scratch.0, WriteOptions { part_bytes: 8, ..WriteOptions::default() }).unwrap();
-        writer.tensor("m.a", Tag::Float, Dtype::F32, &[4]).unwrap();
-        writer.tensor("m.b", Tag::Float, Dtype::F32, &[4]).unwrap();
+        writer.tensor("m.a", Tag::Float, FileDtype::F32, &[4]).unwrap();
+        writer.tensor("m.b", Tag::Float, FileDtype::F32, &[4]).unwrap();
         writer.append("m.a", &[0; 16]).unwrap();
         writer.append("m.b", &[0; 15]).unwrap();
         writer
@@ -216,9 +216,9 @@ fn contents_come_in_the_announced_order_and_size() {
     let mut writer = begin();
     refused(writer.linear("b", 2, 3), "groups of 2");
     refused(writer.linear("b", 0, 4), "0 by 4");
-    refused(writer.tensor("a.weight", Tag::Float, Dtype::F32, &[1]), "announced before");
-    refused(writer.tensor("version", Tag::Float, Dtype::F32, &[1]), "dot");
-    refused(writer.tensor("m.c", Tag::Float, Dtype::F32, &[u64::MAX, 2]), "possible size");
+    refused(writer.tensor("a.weight", Tag::Float, FileDtype::F32, &[1]), "announced before");
+    refused(writer.tensor("version", Tag::Float, FileDtype::F32, &[1]), "dot");
+    refused(writer.tensor("m.c", Tag::Float, FileDtype::F32, &[u64::MAX, 2]), "possible size");
     refused(writer.kv("q", 0), "0 channels");
     refused(writer.append_rows("p", &[0.0; 4]), "a as rows is next");
     refused(writer.append("a", &[0; 4]), "a as rows is next");
@@ -238,7 +238,7 @@ fn contents_come_in_the_announced_order_and_size() {
     std::fs::remove_dir_all(&scratch.0).unwrap();
     refused(Writer::new(&scratch.0, WriteOptions::default()).unwrap().finish(), "nothing was announced");
     let error = Writer::new(&scratch.0.join("deep/er"), WriteOptions::default()).and_then(|mut writer| {
-        writer.tensor("m.a", Tag::Float, Dtype::F32, &[1])?;
+        writer.tensor("m.a", Tag::Float, FileDtype::F32, &[1])?;
         writer.append("m.a", &[0; 4])
     });
     assert_eq!(error.unwrap_err().status(), Status::NotFound);
@@ -271,12 +271,12 @@ fn rows_that_are_refused_can_be_given_again() {
 fn layers_of_other_types_are_copied_under_their_tags() {
     let scratch = Scratch::new("copy");
     let mut writer = Writer::new(&scratch.0, WriteOptions::default()).unwrap();
-    let parts: [(&str, Dtype, &[u64], Vec<u8>); 5] = [
-        ("weight", Dtype::I8, &[1, 2], vec![3, 4]),
-        ("input_scale", Dtype::F32, &[1], f32s(&[0.5])),
-        ("input_offset", Dtype::F32, &[1], f32s(&[0.0])),
-        ("deq_scale", Dtype::I64, &[1], 0x3f80_0000u64.to_le_bytes().to_vec()),
-        ("quant_bias", Dtype::I32, &[1], vec![0; 4]),
+    let parts: [(&str, FileDtype, &[u64], Vec<u8>); 5] = [
+        ("weight", FileDtype::I8, &[1, 2], vec![3, 4]),
+        ("input_scale", FileDtype::F32, &[1], f32s(&[0.5])),
+        ("input_offset", FileDtype::F32, &[1], f32s(&[0.0])),
+        ("deq_scale", FileDtype::I64, &[1], 0x3f80_0000u64.to_le_bytes().to_vec()),
+        ("quant_bias", FileDtype::I32, &[1], vec![0; 4]),
     ];
     for (part, dtype, shape, _) in &parts {
         writer.tensor(&format!("a.{part}"), Tag::W8A8, *dtype, shape).unwrap();

@@ -205,7 +205,7 @@ fn write(path: &Path) -> Result<()> {
     }
     let options = WriteOptions { part_bytes: 32, group_size: 2, symmetric: false };
     let mut writer = again(|| Writer::new(path, options))?;
-    again(|| writer.tensor("m.norm.weight", Tag::Float, safetensors::Dtype::F32, &[4]))?;
+    again(|| writer.tensor("m.norm.weight", Tag::Float, safetensors::FileDtype::F32, &[4]))?;
     again(|| writer.linear("m.a", 2, 4))?;
     again(|| writer.kv("m.3", 2))?;
     again(|| writer.append("m.norm.weight", &[0; 16]))?;

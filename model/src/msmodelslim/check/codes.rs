@@ -6,7 +6,7 @@ use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::layers::QuantizedLinear;
 use crate::msmodelslim::packed_scale::PackedScale;
 use crate::names::Name;
-use crate::safetensors::Dtype;
+use crate::safetensors::FileDtype;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
@@ -177,7 +177,7 @@ impl Checker<'_> {
 
 /// Elements of deq_scale; unknown forms are NaN.
 fn unpacked(deq: &Located<'_>, begin: u64, count: u64) -> Result<Vec<f32>> {
-    if deq.tensor.dtype != Dtype::I64 {
+    if deq.tensor.dtype != FileDtype::I64 {
         return deq.floats(begin, count);
     }
     let packed = deq.i64s(begin, count)?;

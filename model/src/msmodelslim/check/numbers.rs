@@ -4,7 +4,7 @@ use super::Checker;
 use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::packed_scale::PackedScale;
 use crate::names::Name;
-use crate::safetensors::Dtype;
+use crate::safetensors::FileDtype;
 use mnnkv::status::Result;
 use std::fmt;
 
@@ -124,7 +124,7 @@ impl Checker<'_> {
     /// Checks deq_scale in both of its forms.
     pub(super) fn deq_scales(&mut self, name: Name<'_>) -> Result<()> {
         let Some(located) = self.whole(name) else { return Ok(()) };
-        if located.tensor.dtype != Dtype::I64 {
+        if located.tensor.dtype != FileDtype::I64 {
             return self.scales(name);
         }
         let (mut bad, mut strange, mut npu) = (tally::<f32>(), tally::<i64>(), tally::<i64>());

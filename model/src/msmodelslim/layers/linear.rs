@@ -6,7 +6,8 @@ use crate::msmodelslim::files::Located;
 use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::tags::Tag;
 use crate::names::Name;
-use crate::safetensors::Dtype;
+use crate::safetensors::FileDtype;
+use crate::sort;
 use mnnkv::status::{Error, Result, Status};
 use mnnkv::sys::memory;
 use std::fmt;
@@ -159,7 +160,7 @@ impl Inspector<'_> {
         error: &mut Option<Error>,
     ) -> Result<()> {
         if let Some(weight) = weight {
-            self.expect_dtype(weight, &[Dtype::I8], error)?;
+            self.expect_dtype(weight, &[FileDtype::I8], error)?;
         }
         // Only a weight of two dimensions has shapes to compare.
         let size = (linear.n > 0).then_some((linear.n as u64, linear.k as u64));
@@ -222,7 +223,7 @@ impl Inspector<'_> {
             }
         }
         if let Some(deq) = self.part(&linear.name, "deq_scale", Need::Must, error)? {
-            self.expect_dtype(deq, &[Dtype::I64, Dtype::F32], error)?;
+            self.expect_dtype(deq, &[FileDtype::I64, FileDtype::F32], error)?;
             if let Some(size) = size {
                 match granularity(&deq.tensor.shape, size) {
                     Some(Granularity::Group(_)) | None => {
@@ -234,7 +235,7 @@ impl Inspector<'_> {
             }
         }
         if let Some(bias) = self.part(&linear.name, "quant_bias", Need::Must, error)? {
-            self.expect_dtype(bias, &[Dtype::I32], error)?;
+            self.expect_dtype(bias, &[FileDtype::I32], error)?;
             self.expect_rows(bias, size, error)?;
         }
         Ok(())
@@ -320,7 +321,7 @@ pub(in crate::msmodelslim) fn siblings(linears: &[QuantizedLinear]) -> Result<Ve
         Some(Sibling { one: (module, kind), linear })
     }
     let mut siblings = memory::collect(linears.iter().filter_map(sibling))?;
-    siblings.sort_unstable_by_key(|sibling| (sibling.one, sibling.linear.name.as_str()));
+    sort::by(&mut siblings, |a, b| (a.one, &a.linear.name) < (b.one, &b.linear.name));
     Ok(siblings)
 }
 

@@ -16,7 +16,7 @@ use super::files::{Files, Located};
 use super::finding::{FindingKind, Findings};
 use super::survey::Survey;
 use crate::names::{Joined, Name, NameSet};
-use crate::safetensors::Dtype;
+use crate::safetensors::FileDtype;
 use mnnkv::status::{Error, Result};
 use mnnkv::sys::memory;
 use std::fmt;
@@ -103,7 +103,7 @@ impl<'a> Inspector<'a> {
     }
 
     /// Checks the type of a tensor.
-    fn expect_dtype(&mut self, located: Located<'_>, allowed: &[Dtype], error: &mut Option<Error>) -> Result<()> {
+    fn expect_dtype(&mut self, located: Located<'_>, allowed: &[FileDtype], error: &mut Option<Error>) -> Result<()> {
         let tensor = located.tensor;
         if allowed.contains(&tensor.dtype) {
             return Ok(());
@@ -150,4 +150,4 @@ fn keep(error: &mut Option<Error>, make: impl FnOnce() -> Result<Error>) -> Resu
 }
 
 /// Legal types of scales, biases and unquantised weights.
-const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::F16, Dtype::Bf16];
+const FLOATS: &[FileDtype] = &[FileDtype::F32, FileDtype::F16, FileDtype::Bf16];

@@ -4,7 +4,8 @@ use super::Inspector;
 use crate::msmodelslim::finding::FindingKind;
 use crate::msmodelslim::tags::Tag;
 use crate::names::Name;
-use crate::safetensors::Dtype;
+use crate::safetensors::FileDtype;
+use crate::sort;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
@@ -61,7 +62,7 @@ impl<'a> Inspector<'a> {
             (suffix == "weight" || QUANTISED_PARTS.contains(&suffix)).then_some(base)
         };
         let mut bases = memory::collect(self.names().filter_map(base))?;
-        bases.sort_unstable();
+        sort::sort(&mut bases);
         bases.dedup();
         Ok(bases)
     }
@@ -75,7 +76,7 @@ impl<'a> Inspector<'a> {
     }
 
     /// An unquantised tensor must not contain codes: readers would take them for numbers.
-    pub(super) fn is_codes(&self, dtype: Dtype, tag: Tag) -> bool {
-        tag == Tag::Float && matches!(dtype, Dtype::I8 | Dtype::U8)
+    pub(super) fn is_codes(&self, dtype: FileDtype, tag: Tag) -> bool {
+        tag == Tag::Float && matches!(dtype, FileDtype::I8 | FileDtype::U8)
     }
 }

@@ -5,7 +5,7 @@ mod plan;
 
 use super::quantize::quantize_rows;
 use super::tags::Tag;
-use crate::safetensors::Dtype;
+use crate::safetensors::FileDtype;
 use mnnkv::status::{Error, Result, Status, bail};
 use mnnkv::sys::{files, memory};
 use output::{Folder, Output};
@@ -83,7 +83,7 @@ impl Writer {
     }
 
     /// Declares a tensor that is copied unchanged, with the tag of its layer.
-    pub fn tensor(&mut self, name: &str, tag: Tag, dtype: Dtype, shape: &[u64]) -> Result<()> {
+    pub fn tensor(&mut self, name: &str, tag: Tag, dtype: FileDtype, shape: &[u64]) -> Result<()> {
         self.announce()?;
         self.plan.tensor(name, tag, dtype, shape)
     }

@@ -2,7 +2,7 @@
 
 use crate::msmodelslim::tags::{self, Tag};
 use crate::names::Name;
-use crate::safetensors::Dtype;
+use crate::safetensors::FileDtype;
 use mnnkv::json::Writer;
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
@@ -21,7 +21,7 @@ pub(super) struct WritePlan {
 pub(super) struct Planned {
     pub(super) name: String,
     pub(super) tag: Tag,
-    pub(super) dtype: Dtype,
+    pub(super) dtype: FileDtype,
     pub(super) shape: Vec<u64>,
     pub(super) bytes: u64,
 }
@@ -55,7 +55,7 @@ impl Contents {
 struct Announced<'a> {
     name: Name<'a>,
     tag: Tag,
-    dtype: Dtype,
+    dtype: FileDtype,
     shape: &'a [u64],
 }
 
@@ -97,7 +97,7 @@ impl WritePlan {
         Ok(())
     }
 
-    pub(super) fn tensor(&mut self, name: &str, tag: Tag, dtype: Dtype, shape: &[u64]) -> Result<()> {
+    pub(super) fn tensor(&mut self, name: &str, tag: Tag, dtype: FileDtype, shape: &[u64]) -> Result<()> {
         let bytes = shape.iter().try_fold(1u64, |product, dim| product.checked_mul(*dim));
         let bytes = bytes.and_then(|elements| dtype.bytes_of(elements)).unwrap_or(0);
         self.add(name, Contents::Tensor { bytes }, &[Announced { name: name.into(), tag, dtype, shape }])
@@ -112,9 +112,9 @@ impl WritePlan {
         let (codes, scales) = ([n as u64, k as u64], [n as u64, (k / group) as u64]);
         let part = |part, dtype, shape| Announced { name: Name::of(name, part), tag: Tag::W8A16, dtype, shape };
         let tensors = [
-            part("weight", Dtype::I8, &codes[..]),
-            part("weight_scale", Dtype::F32, &scales),
-            part("weight_offset", Dtype::F32, &scales),
+            part("weight", FileDtype::I8, &codes[..]),
+            part("weight_scale", FileDtype::F32, &scales),
+            part("weight_offset", FileDtype::F32, &scales),
         ];
         self.add(name, Contents::Linear { n, k, group }, &tensors)
     }
@@ -125,8 +125,9 @@ impl WritePlan {
         }
         let shape = [channels as u64];
         let tensors =
-            ["k_proj.kv_cache_scale", "k_proj.kv_cache_offset", "v_proj.kv_cache_scale", "v_proj.kv_cache_offset"]
-                .map(|part| Announced { name: Name::of(prefix, part), tag: Tag::C8, dtype: Dtype::F32, shape: &shape });
+            ["k_proj.kv_cache_scale", "k_proj.kv_cache_offset", "v_proj.kv_cache_scale", "v_proj.kv_cache_offset"].map(
+                |part| Announced { name: Name::of(prefix, part), tag: Tag::C8, dtype: FileDtype::F32, shape: &shape },
+            );
         self.add(prefix, Contents::Kv { channels }, &tensors)
     }
 

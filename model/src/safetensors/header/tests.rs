@@ -26,9 +26,9 @@ fn a_header_says_where_each_tensor_is() {
         complete: true,
     };
     let expected = [
-        tensor("a", Dtype::F16, &[2, 2], begin, 8),
-        tensor("b", Dtype::I8, &[3], begin + 8, 3),
-        tensor("c", Dtype::F32, &[0, 7], begin + 11, 0),
+        tensor("a", FileDtype::F16, &[2, 2], begin, 8),
+        tensor("b", FileDtype::I8, &[3], begin + 8, 3),
+        tensor("c", FileDtype::F32, &[0, 7], begin + 11, 0),
     ];
     assert_eq!(tensors, expected);
 }
@@ -176,9 +176,9 @@ fn types_are_those_of_the_format() {
         D::I64,
         D::U64,
     ];
-    assert_eq!(Dtype::ALL.len(), theirs.len());
+    assert_eq!(FileDtype::ALL.len(), theirs.len());
     for dtype in theirs {
-        let ours = Dtype::from_name(&dtype.to_string()).unwrap();
+        let ours = FileDtype::from_name(&dtype.to_string()).unwrap();
         assert_eq!(ours.bits(), dtype.bitsize() as u64);
     }
 }
