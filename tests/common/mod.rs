@@ -1,5 +1,5 @@
 //! Test data and random numbers of tests and benchmarks.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod random;
 
