@@ -1,58 +1,47 @@
-//! The AArch64 level: NEON, which every one has. What the compiler makes of `portable` is as good for repeats.
+//! NEON.
 
-use super::vector::{self, Floats, Sums, Vector, operations, vectorised};
-use super::{Kernels, Level, PANEL, PORTABLE, Product, Transposition};
+use super::level::level;
+use super::vector::{self, Floats, Sums, Vector, operations};
+use super::{Kernels, PORTABLE, PORTABLE_MODEL};
 use core::arch::aarch64::*;
 
-pub(super) static NEON: Kernels = Kernels {
-    level: Level::Neon,
-    split2,
-    split4,
-    merge2,
-    merge4,
-    transpose2,
-    transpose4,
-    delta,
-    xor,
-    undo_delta,
-    undo_xor,
-    next_run,
-    run_len,
-    planes1,
-    planes2,
-    planes4,
-    unplanes1,
-    unplanes2,
-    unplanes4,
-    product,
-    ..PORTABLE
-};
-
-vectorised! { "neon", uint8x16_t:
-    split2 = split2(src: &[u8], dst: &mut [u8]);
-    split4 = split4(src: &[u8], dst: &mut [u8]);
-    merge2 = merge2(src: &[u8], dst: &mut [u8]);
-    merge4 = merge4(src: &[u8], dst: &mut [u8]);
-    transpose2 = transpose2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]);
-    transpose4 = transpose4(shape: &Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]);
-    delta = delta(src: &[u8], dst: &mut [u8]);
-    xor = xor(src: &[u8], dst: &mut [u8]);
-    undo_delta = undo_delta(lane: &mut [u8]);
-    undo_xor = undo_xor(lane: &mut [u8]);
-    next_run = next_run(src: &[u8]) -> usize;
-    run_len = run_len(src: &[u8]) -> usize;
-    planes1 = planes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    planes2 = planes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    planes4 = planes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes1 = unplanes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes2 = unplanes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes4 = unplanes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
+level! {
+    /// Every AArch64 has NEON. The compiler's version of `portable` is as good for `repeats`.
+    Neon: is_aarch64_feature_detected ["neon"], below PORTABLE, PORTABLE_MODEL;
+    kernels: {
+        split2: shuffle = vector::split2::<uint8x16_t>;
+        split4: shuffle = vector::split4::<uint8x16_t>;
+        merge2: shuffle = vector::merge2::<uint8x16_t>;
+        merge4: shuffle = vector::merge4::<uint8x16_t>;
+        transpose2: transpose2 = vector::transpose2::<uint8x16_t>;
+        transpose4: transpose4 = vector::transpose4::<uint8x16_t>;
+        delta: shuffle = vector::delta::<uint8x16_t>;
+        xor: shuffle = vector::xor::<uint8x16_t>;
+        undo_delta: undo = vector::undo_delta::<uint8x16_t>;
+        undo_xor: undo = vector::undo_xor::<uint8x16_t>;
+        next_run: scan = vector::next_run::<uint8x16_t>;
+        run_len: scan = vector::run_len::<uint8x16_t>;
+        planes1: planes = vector::planes::<uint8x16_t, 1>;
+        planes2: planes = vector::planes::<uint8x16_t, 2>;
+        planes4: planes = vector::planes::<uint8x16_t, 4>;
+        unplanes1: planes = vector::unplanes::<uint8x16_t, 1>;
+        unplanes2: planes = vector::unplanes::<uint8x16_t, 2>;
+        unplanes4: planes = vector::unplanes::<uint8x16_t, 4>;
+    }
+    model: {
+        // 24 sums, four vectors of B and one of A, of 32 registers.
+        product: product = vector::product::<float32x4_t, 6, 4, 4>;
+    }
 }
 
 impl Vector for uint8x16_t {
     const LEN: usize = 16;
     const MASK_BITS: u32 = 4;
     type Half = Self;
+
+    fn below() -> &'static Kernels {
+        &PORTABLE
+    }
 
     operations! {
         fn load(from: *const u8) -> Self = vld1q_u8(from);
@@ -89,8 +78,8 @@ impl Vector for uint8x16_t {
             let uint8x16x4_t(l0, l1, l2, l3) = vld4q_u8(from);
             [l0, l1, l2, l3]
         };
-        fn merge2(lanes: [Self; 2], to: *mut u8) = vst2q_u8(to, uint8x16x2_t(lanes[0], lanes[1]));
-        fn merge4(lanes: [Self; 4], to: *mut u8) = vst4q_u8(to, uint8x16x4_t(lanes[0], lanes[1], lanes[2], lanes[3]));
+        fn merge2(planes: [Self; 2], to: *mut u8) = vst2q_u8(to, uint8x16x2_t(planes[0], planes[1]));
+        fn merge4(planes: [Self; 4], to: *mut u8) = vst4q_u8(to, uint8x16x4_t(planes[0], planes[1], planes[2], planes[3]));
     }
 }
 
@@ -105,17 +94,6 @@ impl Sums for uint8x16_t {
         fn carried(self) -> Self = Self::zero();
         fn last(self) -> Self = vdupq_laneq_u8::<15>(self);
     }
-}
-
-/// 24 sums, four vectors of B and one of A, of 32 registers.
-pub(super) fn product(product: &Product, result: &mut [[f32; PANEL]]) {
-    #[target_feature(enable = "neon")]
-    fn enabled(product: &Product, result: &mut [[f32; PANEL]]) {
-        // SAFETY: the features that the vector needs are enabled.
-        unsafe { vector::product::<float32x4_t, 6, 4, 4>(product, result) }
-    }
-    // SAFETY: reached only through the table of its level, which is handed out after detection.
-    unsafe { enabled(product, result) }
 }
 
 impl Floats for float32x4_t {

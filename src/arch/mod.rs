@@ -1,18 +1,21 @@
-//! Kernels that have a SIMD version, and the choice between the versions.
+//! SIMD kernels, and the choice between their levels.
 //!
-//! Every kernel exists in [`portable`], which is its definition and its oracle in tests; an instruction-set file
-//! holds the faster versions. Results never depend on the level, only the time does.
+//! [`portable`] defines every kernel and is its oracle in tests. `vector` has each kernel once, over a vector type; a
+//! level (`x86_64`, `aarch64`) has the vector types and the tables of its kernels. A table is reached through the
+//! witness of its level alone, a value that exists if the CPU has the level's features. Results never depend on the
+//! level.
 //!
 //! The level is detected once. The environment variable `MNNKV_CPU_LEVEL` (`portable`; on x86-64 `sse2`, `avx2`,
-//! `avx512`; on AArch64 `neon`) can lower it, never raise it above what the CPU has; any value that this CPU does not
-//! offer is ignored.
+//! `avx512`; on AArch64 `neon`) may lower it. A value that names no level of this CPU is ignored.
 
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
-mod int8;
+mod codes;
+#[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
+mod level;
 pub mod portable;
 mod product;
-mod row_sums;
+mod sums;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -23,8 +26,8 @@ mod tests;
 
 use crate::sys;
 pub use product::{PANEL, Product};
-pub use row_sums::PackedRows;
 use std::sync::OnceLock;
+pub use sums::PackedRows;
 
 /// Instruction-set levels, lowest first within an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,16 +57,16 @@ impl Level {
     }
 }
 
-/// Rearranges bytes between words and lanes: lane `i` of an n-byte word stream is byte `i` of every word.
+/// Rearranges bytes between words and planes: plane `i` of n-byte words is byte `i` of every word.
 type Shuffle = fn(src: &[u8], dst: &mut [u8]);
 
 /// A byte stream to its residual, as long.
 type Residual = fn(src: &[u8], dst: &mut [u8]);
 
 /// A residual back to its byte stream.
-type Undo = fn(lane: &mut [u8]);
+type Undo = fn(bytes: &mut [u8]);
 
-/// Looks at a byte stream and answers a position, a length or a number.
+/// A position, a length or a number in a byte stream.
 type Scan = fn(src: &[u8]) -> usize;
 
 /// Moves words between rows and planes. Rows are `[n][row_len]` little-endian words; planes are
@@ -124,18 +127,18 @@ impl Element for [u8; 4] {
     }
 }
 
-/// One level's version of every kernel. For splits and merges `dst` is as long as `src`, and that is a multiple of the
-/// word size; lanes lie one after the other.
+/// One level's version of every kernel for caches and blobs. For splits and merges `dst` is as long as `src`, which is a
+/// multiple of the word size; planes lie one after the other.
 pub struct Kernels {
-    /// The level these kernels need.
+    /// The level of these kernels.
     pub level: Level,
-    /// 2-byte words to 2 lanes.
+    /// 2-byte words to 2 planes.
     pub split2: Shuffle,
-    /// 4-byte words to 4 lanes.
+    /// 4-byte words to 4 planes.
     pub split4: Shuffle,
-    /// 2 lanes to 2-byte words.
+    /// 2 planes to 2-byte words.
     pub merge2: Shuffle,
-    /// 4 lanes to 4-byte words.
+    /// 4 planes to 4-byte words.
     pub merge4: Shuffle,
     /// Transpose of 2-byte elements.
     pub transpose2: Transpose<[u8; 2]>,
@@ -149,13 +152,13 @@ pub struct Kernels {
     pub undo_delta: Undo,
     /// The inverse of `xor`, in place.
     pub undo_xor: Undo,
-    /// Adds to `counts[b]` how often `b` occurs. The sums must fit.
+    /// Adds the number of bytes `b` to `counts[b]`. The sums must fit.
     pub histogram: fn(src: &[u8], counts: &mut [u32; 256]),
-    /// How many bytes equal the byte before them.
+    /// The number of bytes that equal the byte before them.
     pub repeats: Scan,
-    /// Where the first four equal bytes in a row start; the length if there are none.
+    /// The place of the first four equal bytes in a row; the length if there are none.
     pub next_run: Scan,
-    /// How many bytes at the start equal the first.
+    /// The number of bytes at the start that equal the first.
     pub run_len: Scan,
     /// Rows of bytes to one plane: a transpose.
     pub planes1: Planes,
@@ -181,6 +184,35 @@ pub struct Kernels {
     pub row_sums_f16: RowSums,
     /// Sums of rows of BF16.
     pub row_sums_bf16: RowSums,
+}
+
+impl Kernels {
+    /// Rows of `N`-byte words to planes, for 1, 2 and 4.
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
+    fn planes<const N: usize>(&self) -> Planes {
+        match N {
+            1 => self.planes1,
+            2 => self.planes2,
+            _ => self.planes4,
+        }
+    }
+
+    /// The inverse of [`Kernels::planes`].
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
+    fn unplanes<const N: usize>(&self) -> Planes {
+        match N {
+            1 => self.unplanes1,
+            2 => self.unplanes2,
+            _ => self.unplanes4,
+        }
+    }
+}
+
+/// One level's version of every kernel for files that come with a model. Apart from [`Kernels`], so that a library
+/// without the model room has none of them.
+pub struct ModelKernels {
+    /// The level of these kernels.
+    pub level: Level,
     /// F32 to int8.
     pub quantize_f32: Quantize,
     /// F16 to int8.
@@ -225,6 +257,10 @@ static PORTABLE: Kernels = Kernels {
     row_sums_f32: portable::row_sums_f32,
     row_sums_f16: portable::row_sums_f16,
     row_sums_bf16: portable::row_sums_bf16,
+};
+
+static PORTABLE_MODEL: ModelKernels = ModelKernels {
+    level: Level::Portable,
     quantize_f32: portable::quantize_f32,
     quantize_f16: portable::quantize_f16,
     quantize_bf16: portable::quantize_bf16,
@@ -234,20 +270,84 @@ static PORTABLE: Kernels = Kernels {
     product: product::portable,
 };
 
-/// The kernels of every level this CPU can run, lowest first.
-pub fn available() -> impl Iterator<Item = &'static Kernels> {
-    let more = std::iter::empty();
+/// A level that this CPU has, with its witness.
+#[derive(Clone, Copy)]
+enum Available {
+    Portable,
     #[cfg(target_arch = "x86_64")]
-    let more = more.chain(x86_64::available());
+    Sse2(x86_64::Sse2),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(x86_64::Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(x86_64::Avx512),
     #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-    let more = more.chain([&aarch64::NEON]);
-    std::iter::once(&PORTABLE).chain(more)
+    Neon(aarch64::Neon),
+}
+
+impl Available {
+    /// The levels of this CPU, lowest first.
+    fn all() -> impl Iterator<Item = Self> {
+        let more = std::iter::empty();
+        #[cfg(target_arch = "x86_64")]
+        let more = more.chain([
+            x86_64::Sse2::new().map(Available::Sse2),
+            x86_64::Avx2::new().map(Available::Avx2),
+            x86_64::Avx512::new().map(Available::Avx512),
+        ]);
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        let more = more.chain([aarch64::Neon::new().map(Available::Neon)]);
+        std::iter::once(Some(Available::Portable)).chain(more).flatten()
+    }
+
+    fn kernels(self) -> &'static Kernels {
+        match self {
+            Available::Portable => &PORTABLE,
+            #[cfg(target_arch = "x86_64")]
+            Available::Sse2(witness) => witness.kernels(),
+            #[cfg(target_arch = "x86_64")]
+            Available::Avx2(witness) => witness.kernels(),
+            #[cfg(target_arch = "x86_64")]
+            Available::Avx512(witness) => witness.kernels(),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Available::Neon(witness) => witness.kernels(),
+        }
+    }
+
+    fn model_kernels(self) -> &'static ModelKernels {
+        match self {
+            Available::Portable => &PORTABLE_MODEL,
+            #[cfg(target_arch = "x86_64")]
+            Available::Sse2(witness) => witness.model_kernels(),
+            #[cfg(target_arch = "x86_64")]
+            Available::Avx2(witness) => witness.model_kernels(),
+            #[cfg(target_arch = "x86_64")]
+            Available::Avx512(witness) => witness.model_kernels(),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Available::Neon(witness) => witness.model_kernels(),
+        }
+    }
+}
+
+/// The kernels of every level of this CPU, lowest first.
+pub fn available() -> impl Iterator<Item = &'static Kernels> {
+    Available::all().map(Available::kernels)
+}
+
+/// The model kernels of every level of this CPU, lowest first.
+pub fn available_model() -> impl Iterator<Item = &'static ModelKernels> {
+    Available::all().map(Available::model_kernels)
 }
 
 /// The kernels in use.
 pub fn kernels() -> &'static Kernels {
     static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
-    CHOSEN.get_or_init(|| sys::with_variable(c"MNNKV_CPU_LEVEL", |wanted| choose(available(), wanted)))
+    CHOSEN.get_or_init(|| chosen().kernels())
+}
+
+/// The model kernels in use.
+pub fn model_kernels() -> &'static ModelKernels {
+    static CHOSEN: OnceLock<&'static ModelKernels> = OnceLock::new();
+    CHOSEN.get_or_init(|| chosen().model_kernels())
 }
 
 /// The name of the level in use.
@@ -255,14 +355,19 @@ pub fn level_name() -> &'static core::ffi::CStr {
     kernels().level.c_name()
 }
 
+/// The level of the environment.
+fn chosen() -> Available {
+    sys::with_variable(c"MNNKV_CPU_LEVEL", |wanted| choose(Available::all(), wanted))
+}
+
 /// The level of that name if it is there, else the highest.
-fn choose(available: impl Iterator<Item = &'static Kernels>, wanted: Option<&str>) -> &'static Kernels {
-    let mut highest = &PORTABLE;
-    for kernels in available {
-        if wanted.is_some_and(|wanted| kernels.level.c_name().to_str() == Ok(wanted)) {
-            return kernels;
+fn choose(available: impl Iterator<Item = Available>, wanted: Option<&str>) -> Available {
+    let mut highest = Available::Portable;
+    for level in available {
+        if wanted.is_some_and(|wanted| level.kernels().level.c_name().to_str() == Ok(wanted)) {
+            return level;
         }
-        highest = kernels;
+        highest = level;
     }
     highest
 }

@@ -1,18 +1,18 @@
 //! The definition of every kernel, in plain Rust.
 
-use super::int8;
-use super::row_sums::{self, Bf16, F16, F32};
+use super::codes;
+use super::sums::{self, Bf16, F16, F32};
 use super::{PackedRows, Transposition};
 
-/// Byte `i` of every `N`-byte word of `src` goes to lane `i` of `dst`.
+/// Byte `i` of every `N`-byte word of `src` goes to plane `i` of `dst`.
 pub fn split<const N: usize>(src: &[u8], dst: &mut [u8]) {
     let (words, rest) = src.as_chunks::<N>();
     assert!(rest.is_empty() && dst.len() == src.len(), "whole words and equal lengths");
     if words.is_empty() {
         return;
     }
-    for (i, lane) in dst.chunks_exact_mut(words.len()).enumerate() {
-        for (byte, word) in lane.iter_mut().zip(words) {
+    for (i, plane) in dst.chunks_exact_mut(words.len()).enumerate() {
+        for (byte, word) in plane.iter_mut().zip(words) {
             *byte = word[i];
         }
     }
@@ -25,15 +25,15 @@ pub fn merge<const N: usize>(src: &[u8], dst: &mut [u8]) {
     if words.is_empty() {
         return;
     }
-    for (i, lane) in src.chunks_exact(words.len()).enumerate() {
-        for (word, byte) in words.iter_mut().zip(lane) {
+    for (i, plane) in src.chunks_exact(words.len()).enumerate() {
+        for (word, byte) in words.iter_mut().zip(plane) {
             word[i] = *byte;
         }
     }
 }
 
-/// See [`Transposition`]. Goes by squares of 8 and, at the right edge, strips of 8 by 4, so that a cache line is
-/// finished before it is left.
+/// See [`Transposition`]. Moves squares of 8 and, at the right edge, strips of 8 by 4, so that cache lines are finished
+/// one after another.
 pub fn transpose<T: Copy>(shape: &Transposition, src: &[T], dst: &mut [T]) {
     let Transposition { rows, columns, src_stride, dst_stride } = *shape;
     let mut i = 0;
@@ -55,8 +55,7 @@ pub fn transpose<T: Copy>(shape: &Transposition, src: &[T], dst: &mut [T]) {
 
 /// Eight rows of `N` columns.
 fn strip<T: Copy, const N: usize>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize) {
-    let rows: [&[T; N]; 8] =
-        std::array::from_fn(|i| src[i * src_stride..].first_chunk().expect("the caller has eight whole rows"));
+    let rows: [&[T; N]; 8] = std::array::from_fn(|i| src[i * src_stride..].first_chunk().expect("eight whole rows"));
     for j in 0..N {
         let column: [T; 8] = std::array::from_fn(|i| rows[i][j]);
         dst[j * dst_stride..][..8].copy_from_slice(&column);
@@ -98,25 +97,25 @@ fn residual(src: &[u8], dst: &mut [u8], apart: impl Fn(u8, u8) -> u8) {
 }
 
 /// The inverse of [`delta`], in place.
-pub fn undo_delta(lane: &mut [u8]) {
+pub fn undo_delta(bytes: &mut [u8]) {
     let mut before = 0u8;
-    for byte in lane {
+    for byte in bytes {
         before = before.wrapping_add(*byte);
         *byte = before;
     }
 }
 
 /// The inverse of [`xor`], in place.
-pub fn undo_xor(lane: &mut [u8]) {
+pub fn undo_xor(bytes: &mut [u8]) {
     let mut before = 0u8;
-    for byte in lane {
+    for byte in bytes {
         before ^= *byte;
         *byte = before;
     }
 }
 
-/// Adds to `counts[b]` how often `b` occurs. Equal neighbours would wait for each other's count to be stored, so
-/// neighbours count in different tables, which are worth clearing only for a longer input.
+/// Adds the number of bytes `b` to `counts[b]`. Neighbours are counted in different tables, because an increment of the
+/// same count would wait for the one before; the tables pay for longer input alone.
 pub fn histogram(src: &[u8], counts: &mut [u32; 256]) {
     let (groups, mut rest) = src.as_chunks::<8>();
     if src.len() < 512 {
@@ -137,20 +136,20 @@ pub fn histogram(src: &[u8], counts: &mut [u32; 256]) {
     }
 }
 
-/// How many bytes equal the byte before them.
+/// The number of bytes that equal the byte before them.
 pub fn repeats(src: &[u8]) -> usize {
     let Some((_, bytes)) = src.split_first() else { return 0 };
-    // As many as a byte can count, so that the sum stays one byte wide.
+    // A byte can count as many, so the sum stays one byte wide.
     let groups = bytes.chunks(255).zip(src.chunks(255));
     groups.map(|(bytes, before)| bytes.iter().zip(before).map(|(a, b)| u8::from(a == b)).sum::<u8>() as usize).sum()
 }
 
-/// Where the first four equal bytes in a row start; the length if there are none.
+/// The place of the first four equal bytes in a row; the length if there are none.
 pub fn next_run(src: &[u8]) -> usize {
     src.windows(4).position(|w| w[0] == w[1] && w[1] == w[2] && w[2] == w[3]).unwrap_or(src.len())
 }
 
-/// How many bytes at the start equal the first.
+/// The number of bytes at the start that equal the first.
 pub fn run_len(src: &[u8]) -> usize {
     src.iter().position(|byte| *byte != src[0]).unwrap_or(src.len())
 }
@@ -162,8 +161,8 @@ pub fn planes<const N: usize>(src: &[u8], row_len: usize, dst: &mut [u8]) {
         return;
     }
     for (band, rows) in src.chunks(BAND * row_len * N).enumerate() {
-        for (lane, bytes) in dst.chunks_exact_mut(n).enumerate() {
-            let column = lane % row_len * N + lane / row_len;
+        for (number, bytes) in dst.chunks_exact_mut(n).enumerate() {
+            let column = number % row_len * N + number / row_len;
             for (byte, row) in bytes[band * BAND..].iter_mut().zip(rows.chunks_exact(row_len * N)) {
                 *byte = row[column];
             }
@@ -178,8 +177,8 @@ pub fn unplanes<const N: usize>(src: &[u8], row_len: usize, dst: &mut [u8]) {
         return;
     }
     for (band, rows) in dst.chunks_mut(BAND * row_len * N).enumerate() {
-        for (lane, bytes) in src.chunks_exact(n).enumerate() {
-            let column = lane % row_len * N + lane / row_len;
+        for (number, bytes) in src.chunks_exact(n).enumerate() {
+            let column = number % row_len * N + number / row_len;
             for (row, byte) in rows.chunks_exact_mut(row_len * N).zip(&bytes[band * BAND..]) {
                 row[column] = *byte;
             }
@@ -187,10 +186,10 @@ pub fn unplanes<const N: usize>(src: &[u8], row_len: usize, dst: &mut [u8]) {
     }
 }
 
-/// Rows that are finished before the next ones, so that they are still in the cache when their last column is.
+/// Rows that are finished before the next ones, so that they stay in the cache up to their last column.
 const BAND: usize = 64;
 
-/// Checks the shape of a planes kernel and answers the number of rows.
+/// Checks the shape of a planes kernel's arguments. Returns the number of rows.
 pub(super) fn row_count<const N: usize>(src: &[u8], row_len: usize, dst: &[u8]) -> usize {
     let row = row_len.checked_mul(N).filter(|row| *row > 0).expect("a row has at least one word, and its length fits");
     assert!(src.len().is_multiple_of(row) && dst.len() == src.len(), "whole rows and equal lengths");
@@ -199,60 +198,60 @@ pub(super) fn row_count<const N: usize>(src: &[u8], row_len: usize, dst: &[u8]) 
 
 /// The sum of values of F32.
 pub fn sum_f32(values: &[u8]) -> f32 {
-    row_sums::sum::<F32, 4>(values)
+    sums::sum::<F32, 4>(values)
 }
 
 /// The sum of values of F16.
 pub fn sum_f16(values: &[u8]) -> f32 {
-    row_sums::sum::<F16, 2>(values)
+    sums::sum::<F16, 2>(values)
 }
 
 /// The sum of values of BF16.
 pub fn sum_bf16(values: &[u8]) -> f32 {
-    row_sums::sum::<Bf16, 2>(values)
+    sums::sum::<Bf16, 2>(values)
 }
 
 /// The sums of rows of F32.
 pub fn row_sums_f32(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    row_sums::rows::<F32, 4>(shape, values, sums);
+    sums::rows::<F32, 4>(shape, values, sums);
 }
 
 /// The sums of rows of F16.
 pub fn row_sums_f16(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    row_sums::rows::<F16, 2>(shape, values, sums);
+    sums::rows::<F16, 2>(shape, values, sums);
 }
 
 /// The sums of rows of BF16.
 pub fn row_sums_bf16(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-    row_sums::rows::<Bf16, 2>(shape, values, sums);
+    sums::rows::<Bf16, 2>(shape, values, sums);
 }
 
 /// F32 to int8.
 pub fn quantize_f32(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
-    int8::quantize::<F32, 4>(values, scale, offset, codes);
+    codes::quantize::<F32, 4>(values, scale, offset, codes);
 }
 
 /// F16 to int8.
 pub fn quantize_f16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
-    int8::quantize::<F16, 2>(values, scale, offset, codes);
+    codes::quantize::<F16, 2>(values, scale, offset, codes);
 }
 
 /// BF16 to int8.
 pub fn quantize_bf16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
-    int8::quantize::<Bf16, 2>(values, scale, offset, codes);
+    codes::quantize::<Bf16, 2>(values, scale, offset, codes);
 }
 
 /// Int8 to F32.
 pub fn dequantize_f32(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
-    int8::dequantize::<F32, 4>(codes, scale, offset, values);
+    codes::dequantize::<F32, 4>(codes, scale, offset, values);
 }
 
 /// Int8 to F16.
 pub fn dequantize_f16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
-    int8::dequantize::<F16, 2>(codes, scale, offset, values);
+    codes::dequantize::<F16, 2>(codes, scale, offset, values);
 }
 
 /// Int8 to BF16.
 pub fn dequantize_bf16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
-    int8::dequantize::<Bf16, 2>(codes, scale, offset, values);
+    codes::dequantize::<Bf16, 2>(codes, scale, offset, values);
 }

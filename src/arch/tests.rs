@@ -5,15 +5,18 @@ use super::*;
 #[test]
 fn the_variable_lowers_the_level_and_never_raises_it() {
     let highest = available().last().unwrap().level;
+    let choose = |levels: Vec<Available>, wanted| choose(levels.into_iter(), wanted).kernels().level;
+    let all = || Available::all().collect();
     for k in available() {
-        assert_eq!(choose(available(), k.level.c_name().to_str().ok()).level, k.level);
+        assert_eq!(choose(all(), k.level.c_name().to_str().ok()), k.level);
     }
+    assert!(available().map(|k| k.level).eq(available_model().map(|k| k.level)));
     let foreign = if cfg!(target_arch = "aarch64") { "sse2" } else { "neon" };
     for unknown in [None, Some(""), Some("no such level"), Some(foreign)] {
-        assert_eq!(choose(available(), unknown).level, highest);
+        assert_eq!(choose(all(), unknown), highest);
     }
-    assert_eq!(choose(available(), Some("portable")).level, Level::Portable);
-    assert_eq!(choose([&PORTABLE].into_iter(), Some("avx2")).level, Level::Portable);
+    assert_eq!(choose(all(), Some("portable")), Level::Portable);
+    assert_eq!(choose(vec![Available::Portable], Some("avx2")), Level::Portable);
 }
 
 fn noise(len: usize) -> Vec<u8> {

@@ -14,7 +14,7 @@ pub fn quantize(shape: &CacheShape, values: &[u8], scales: &Scales, codes: &mut 
     shape.check_values(values)?;
     shape.check_codes(codes)?;
     shape.check_channels("scales", scales.scale.len())?;
-    let kernels = arch::kernels();
+    let kernels = arch::model_kernels();
     let kernel = match shape.dtype() {
         Dtype::F16 => kernels.quantize_f16,
         Dtype::Bf16 => kernels.quantize_bf16,
@@ -37,7 +37,7 @@ pub fn dequantize(shape: &CacheShape, codes: &[i8], scales: &Scales, values: &mu
     shape.check_codes(codes)?;
     shape.check_values(values)?;
     shape.check_channels("scales", scales.scale.len())?;
-    let kernels = arch::kernels();
+    let kernels = arch::model_kernels();
     let kernel = match shape.dtype() {
         Dtype::F16 => kernels.dequantize_f16,
         Dtype::Bf16 => kernels.dequantize_bf16,

@@ -20,7 +20,7 @@ fn check_quantisation(columns: usize, rows: usize, offsets: &[f32]) {
     };
     let value = |i: usize| (f32::from(all_codes[i]) - at(i).1) * at(i).0;
     let n = bits.len();
-    for k in available() {
+    for k in available_model() {
         let check =
             |name: &str, numbers: Vec<f32>, bytes: Vec<u8>, restored: Vec<u8>, quantize: Quantize, de: Dequantize| {
                 let width = bytes.len() / n;
@@ -103,7 +103,7 @@ fn quantisation_is_the_same_where_the_host_has_denormals_turned_off() {
     let narrow: Vec<u8> = words[..n].iter().flat_map(|w| w.to_ne_bytes()).collect();
     let wide: Vec<u8> = words[..n].iter().flat_map(|w| (u32::from(*w) << 16 | 0x1234).to_ne_bytes()).collect();
     let all_codes: Vec<i8> = words[..n].iter().map(|w| *w as i8).collect();
-    for k in available() {
+    for k in available_model() {
         for (name, src, quantize, dequantize) in [
             ("f32", &wide, k.quantize_f32, k.dequantize_f32),
             ("f16", &narrow, k.quantize_f16, k.dequantize_f16),

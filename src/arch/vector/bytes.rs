@@ -1,4 +1,4 @@
-//! Residuals, and what a byte stream repeats.
+//! Residuals and repetitions of a byte stream.
 
 use super::{Sums, Vector, cover};
 use crate::arch::portable;
@@ -49,10 +49,10 @@ unsafe fn residual<V: Vector, const XOR: bool>(src: &[u8], dst: &mut [u8]) {
 /// # Safety
 /// See [`Vector`].
 #[inline(always)]
-pub(in crate::arch) unsafe fn undo_delta<V: Sums>(lane: &mut [u8]) {
+pub(in crate::arch) unsafe fn undo_delta<V: Sums>(bytes: &mut [u8]) {
     // SAFETY: the caller's.
-    let done = unsafe { undo::<V, false>(lane) };
-    let (before, rest) = lane.split_at_mut(done);
+    let done = unsafe { undo::<V, false>(bytes) };
+    let (before, rest) = bytes.split_at_mut(done);
     if let (Some(before), Some(first)) = (before.last(), rest.first_mut()) {
         *first = first.wrapping_add(*before);
     }
@@ -62,29 +62,29 @@ pub(in crate::arch) unsafe fn undo_delta<V: Sums>(lane: &mut [u8]) {
 /// # Safety
 /// See [`Vector`].
 #[inline(always)]
-pub(in crate::arch) unsafe fn undo_xor<V: Sums>(lane: &mut [u8]) {
+pub(in crate::arch) unsafe fn undo_xor<V: Sums>(bytes: &mut [u8]) {
     // SAFETY: the caller's.
-    let done = unsafe { undo::<V, true>(lane) };
-    let (before, rest) = lane.split_at_mut(done);
+    let done = unsafe { undo::<V, true>(bytes) };
+    let (before, rest) = bytes.split_at_mut(done);
     if let (Some(before), Some(first)) = (before.last(), rest.first_mut()) {
         *first ^= *before;
     }
     portable::undo_xor(rest);
 }
 
-/// The running sum of whole vectors; returns how many bytes are done. A vector's own sums do not wait for those before
-/// it: only one addition per vector does.
+/// The running sum of whole vectors. Returns the number of bytes that are done. The sums within a vector do not wait for
+/// the vector before it; one addition per vector does.
 ///
 /// # Safety
 /// See [`Vector`].
 #[inline(always)]
-unsafe fn undo<V: Sums, const XOR: bool>(lane: &mut [u8]) -> usize {
+unsafe fn undo<V: Sums, const XOR: bool>(bytes: &mut [u8]) -> usize {
     let mut at = 0;
-    // SAFETY: at + LEN <= lane.len() bounds the load and the store.
+    // SAFETY: at + LEN <= bytes.len() bounds the load and the store.
     unsafe {
         let mut before = V::zero();
-        while at + V::LEN <= lane.len() {
-            let place = lane.as_mut_ptr().add(at);
+        while at + V::LEN <= bytes.len() {
+            let place = bytes.as_mut_ptr().add(at);
             let mut v = V::load(place);
             v = combine::<V, XOR>(v, v.up::<1>());
             v = combine::<V, XOR>(v, v.up::<2>());
@@ -107,7 +107,7 @@ unsafe fn combine<V: Vector, const XOR: bool>(a: V, b: V) -> V {
     unsafe { if XOR { a.xor(b) } else { a.add(b) } }
 }
 
-/// Counts bits of the mask, which is no gain where a mask is not one bit a byte.
+/// Counts bits of the mask, which gains nothing if a mask is not one bit a byte.
 ///
 /// # Safety
 /// See [`Vector`].

@@ -1,38 +1,43 @@
-//! Kernels written once for every vector width.
+//! Kernels written once, over the vectors of a level.
 //!
-//! An instruction-set file implements [`Vector`] and instantiates the kernels with [`vectorised`]. Everything here is
-//! inlined into functions that enable the features, so that the operations become single instructions.
+//! A level implements the traits here for its vectors and instantiates the kernels with [`super::level!`]. Everything
+//! here is inlined into functions that enable the features of the level, so operations become single instructions.
 
 mod bytes;
 #[cfg(target_arch = "x86_64")]
-mod int8;
-mod lanes;
+mod codes;
 mod planes;
 mod product;
+mod split;
 mod transpose;
+
+use super::Kernels;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use bytes::repeats;
 pub(super) use bytes::{delta, next_run, run_len, undo_delta, undo_xor, xor};
 #[cfg(target_arch = "x86_64")]
-pub(super) use int8::{Codes, dequantize_f16, quantize_f16};
-pub(super) use lanes::{merge2, merge4, split2, split4};
+pub(super) use codes::{Codes, dequantize_f16, quantize_f16};
 pub(super) use planes::{planes, unplanes};
 pub(super) use product::{Floats, product};
+pub(super) use split::{merge2, merge4, split2, split4};
 pub(super) use transpose::{transpose2, transpose4};
 
 /// A vector of bytes: one or more parts of 16 bytes.
 ///
 /// # Safety
-/// Every function needs the CPU features of its implementation. Those with a pointer need [`Vector::LEN`] bytes there,
-/// or what they say, and no alignment.
+/// Every unsafe function needs the CPU features of its implementation. Functions with a pointer need [`Vector::LEN`]
+/// bytes there, unless they document another number, and no alignment.
 pub(super) trait Vector: Copy {
     /// Bytes in a vector.
     const LEN: usize;
     /// Bits of [`Vector::equal`] for each byte.
     const MASK_BITS: u32;
-    /// For what is too short for this one; itself when it is the shortest.
+    /// The vector of half the length; itself for the shortest.
     type Half: Vector;
+
+    /// The kernels for input that is shorter than this vector.
+    fn below() -> &'static Kernels;
 
     unsafe fn load(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut u8);
@@ -54,17 +59,17 @@ pub(super) trait Vector: Copy {
     /// Interleaves the upper halves of each part, by units of `UNIT` bytes: 1, 2, 4 or 8.
     unsafe fn zip_hi<const UNIT: usize>(self, other: Self) -> Self;
 
-    /// The two lanes of `LEN` 2-byte words.
+    /// The two planes of `LEN` 2-byte words.
     unsafe fn split2(from: *const u8) -> [Self; 2];
-    /// The four lanes of `LEN` 4-byte words.
+    /// The four planes of `LEN` 4-byte words.
     unsafe fn split4(from: *const u8) -> [Self; 4];
     /// Writes `LEN` 2-byte words.
-    unsafe fn merge2(lanes: [Self; 2], to: *mut u8);
+    unsafe fn merge2(planes: [Self; 2], to: *mut u8);
     /// Writes `LEN` 4-byte words.
-    unsafe fn merge4(lanes: [Self; 4], to: *mut u8);
+    unsafe fn merge4(planes: [Self; 4], to: *mut u8);
 }
 
-/// What running sums need. Wider vectors than two parts gain nothing on them.
+/// The operations of running sums. Vectors of more than two parts gain nothing on them.
 ///
 /// # Safety
 /// As [`Vector`].
@@ -77,31 +82,14 @@ pub(super) trait Sums: Vector {
     unsafe fn last(self) -> Self;
 }
 
-/// First and last places of vectors that cover `len` bytes: the first vector, those from the first place on where `to`
-/// is aligned, and the last vector. They overlap, which costs less than a tail and is harmless, because a kernel writes
-/// the same bytes there again. `len` is at least a vector.
+/// First and last places of vectors that cover `len` bytes: the first vector, the vectors from the first aligned place of
+/// `to` on, and the last vector. Vectors overlap, which costs less than a tail; a kernel writes the same bytes again.
+/// `len` is at least [`Vector::LEN`].
 #[inline(always)]
 fn cover<V: Vector>(len: usize, to: *const u8) -> [(usize, usize); 3] {
     let last = len - V::LEN;
     [(0, 0), (V::LEN - to.addr() % V::LEN, last), (last, last)]
 }
-
-/// Functions `name` that run `vector::kernel` for a vector type with CPU features enabled.
-macro_rules! vectorised {
-    ($features:literal, $vector:ty:
-        $($name:ident = $kernel:ident $(<$n:literal>)? ($($arg:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
-        $(pub(super) fn $name($($arg: $type),*) $(-> $out)? {
-            #[target_feature(enable = $features)]
-            fn enabled($($arg: $type),*) $(-> $out)? {
-                // SAFETY: the features that the vector needs are enabled.
-                unsafe { $crate::arch::vector::$kernel::<$vector $(, $n)?>($($arg),*) }
-            }
-            // SAFETY: reached only through the table of its level, which is handed out after detection.
-            unsafe { enabled($($arg),*) }
-        })*
-    };
-}
-pub(super) use vectorised;
 
 /// The functions of an implementation of [`Vector`].
 macro_rules! operations {

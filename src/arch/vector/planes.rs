@@ -7,11 +7,11 @@ use std::mem::MaybeUninit;
 /// Columns of a block, in bytes: what a part of a vector holds.
 const COLUMNS: usize = 16;
 
-/// Rows that are finished before the next ones, at most: they go on for a while in each of the pages where a block's
-/// planes are.
+/// The highest band: rows that are finished before the next ones. It stays for a while in each of the pages of a block's
+/// planes.
 const BAND: usize = 256;
 
-/// Bytes of a band, about: a quarter of the lines are still in the cache when the next block of columns needs them.
+/// Bytes of a band, about. A quarter of its cache lines are still in the cache for the next block of columns.
 const BAND_BYTES: usize = 32 << 10;
 
 /// The part of each plane in a block of columns, for one band.
@@ -21,7 +21,7 @@ struct Tile {
 }
 
 impl Tile {
-    const OFFSETS: Offsets = {
+    const OFFSETS: &Offsets = &{
         let mut offsets = [0; COLUMNS];
         let mut i = 0;
         while i < COLUMNS {
@@ -32,14 +32,14 @@ impl Tile {
     };
 }
 
-/// Where the planes of a block's columns start, from that of its first one.
+/// The starts of the planes of a block's columns, from that of its first column.
 type Offsets = [usize; COLUMNS];
 
 fn offsets<const N: usize>(n: usize, row_len: usize) -> Offsets {
     std::array::from_fn(|k| (k % N * row_len + k / N) * n)
 }
 
-/// First rows and heights of bands that cover `n` rows of `row` bytes; none is lower than a vector, so the last may
+/// First rows and heights of bands that cover `n` rows of `row` bytes. None is lower than a vector, so the last may
 /// overlap.
 fn bands<V: Vector>(n: usize, row: usize) -> impl Iterator<Item = (usize, usize)> {
     let height = (BAND_BYTES / row / 64 * 64).clamp(64, BAND);
@@ -52,7 +52,7 @@ fn columns(row: usize) -> impl Iterator<Item = usize> {
     (0..row).step_by(COLUMNS).map(move |c| c.min(row - COLUMNS))
 }
 
-/// Whether the same places of neighbouring planes compete for the same few cache lines, which are then gone before
+/// Whether the same places of neighbouring planes compete for the same few cache lines, which then leave the cache before
 /// vectors shorter than a line have filled them. Then a tile is filled, and copied plane by plane.
 fn compete<V: Vector>(n: usize) -> bool {
     V::LEN < 64 && (n + 32) % 2048 < 64
@@ -70,13 +70,12 @@ pub(in crate::arch) unsafe fn planes<V: Vector, const N: usize>(src: &[u8], row_
         // SAFETY: the caller's.
         (1, 4) => return unsafe { split4::<V>(src, dst) },
         _ if n < 16 || row < COLUMNS => return portable::planes::<N>(src, row_len, dst),
-        // SAFETY: a level's features include those of narrower vectors.
-        _ if n < V::LEN => return unsafe { planes::<V::Half, N>(src, row_len, dst) },
+        _ if n < V::LEN => return V::below().planes::<N>()(src, row_len, dst),
         _ => {}
     }
     let (offsets, tiled) = (offsets::<N>(n, row_len), compete::<V>(n));
     let mut tile = MaybeUninit::<Tile>::uninit();
-    let tile = tile.as_mut_ptr().cast();
+    let tile = tile.as_mut_ptr().cast::<u8>();
     for (r, height) in bands::<V>(n, row) {
         for c in columns(row) {
             // SAFETY: rows r .. r + height and columns c .. c + 16 are inside the matrix; c is a multiple of N, so
@@ -85,11 +84,10 @@ pub(in crate::arch) unsafe fn planes<V: Vector, const N: usize>(src: &[u8], row_
             unsafe {
                 let from = src.as_ptr().add(r * row + c);
                 let to = dst.as_mut_ptr().add(c / N * n + r);
+                let (target, target_offsets) = if tiled { (tile, Tile::OFFSETS) } else { (to, &offsets) };
+                to_planes::<V>(from, row, height, target, target_offsets);
                 if tiled {
-                    to_planes::<V>(from, row, height, tile, &Tile::OFFSETS);
-                    copy::<V>(tile, &Tile::OFFSETS, height, to, &offsets);
-                } else {
-                    to_planes::<V>(from, row, height, to, &offsets);
+                    copy::<V>(tile, Tile::OFFSETS, height, to, &offsets);
                 }
             }
         }
@@ -108,25 +106,24 @@ pub(in crate::arch) unsafe fn unplanes<V: Vector, const N: usize>(src: &[u8], ro
         // SAFETY: the caller's.
         (1, 4) => return unsafe { merge4::<V>(src, dst) },
         _ if n < 16 || row < COLUMNS => return portable::unplanes::<N>(src, row_len, dst),
-        // SAFETY: a level's features include those of narrower vectors.
-        _ if n < V::LEN => return unsafe { unplanes::<V::Half, N>(src, row_len, dst) },
+        _ if n < V::LEN => return V::below().unplanes::<N>()(src, row_len, dst),
         _ => {}
     }
     let (offsets, tiled) = (offsets::<N>(n, row_len), compete::<V>(n));
     let mut tile = MaybeUninit::<Tile>::uninit();
-    let tile = tile.as_mut_ptr().cast();
+    let tile = tile.as_mut_ptr().cast::<u8>();
     for (r, height) in bands::<V>(n, row) {
         for c in columns(row) {
             // SAFETY: as in `planes`, the other way.
             unsafe {
                 let from = src.as_ptr().add(c / N * n + r);
                 let to = dst.as_mut_ptr().add(r * row + c);
+                let (mut source, mut source_offsets) = (from, &offsets);
                 if tiled {
-                    copy::<V>(from, &offsets, height, tile, &Tile::OFFSETS);
-                    to_rows::<V>(tile, &Tile::OFFSETS, height, to, row);
-                } else {
-                    to_rows::<V>(from, &offsets, height, to, row);
+                    copy::<V>(from, &offsets, height, tile, Tile::OFFSETS);
+                    (source, source_offsets) = (tile.cast_const(), Tile::OFFSETS);
                 }
+                to_rows::<V>(source, source_offsets, height, to, row);
             }
         }
     }

@@ -20,7 +20,7 @@ pub(in crate::arch) unsafe fn transpose4<V: Vector>(shape: &Transposition, src: 
 }
 
 /// Blocks of `COLUMNS` columns of `N` bytes, which fill a part, and as many rows as fill a vector: rows are loaded,
-/// interleaved round by round, and stored as columns. The rest is left to `portable`.
+/// interleaved round by round, and stored as columns. `portable` moves the rest.
 ///
 /// # Safety
 /// See [`Vector`].

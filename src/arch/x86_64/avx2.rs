@@ -1,74 +1,56 @@
-//! With AVX2.
+//! AVX2.
 
-use crate::arch::int8::int8_kernels;
-use crate::arch::row_sums::{self, Bf16, F16, F32, Value};
-use crate::arch::vector::{self, Codes, Floats, Sums, Vector, operations, vectorised};
-use crate::arch::{PANEL, PackedRows, Product, Transposition};
+use super::sse2;
+use crate::arch::level::level;
+use crate::arch::sums::{self, Bf16, F16, F32, Value};
+use crate::arch::vector::{self, Codes, Floats, Sums, Vector, operations};
+use crate::arch::{Kernels, codes};
 use core::arch::x86_64::*;
 
-vectorised! { "avx2,popcnt", __m256i:
-    split2 = split2(src: &[u8], dst: &mut [u8]);
-    split4 = split4(src: &[u8], dst: &mut [u8]);
-    merge2 = merge2(src: &[u8], dst: &mut [u8]);
-    merge4 = merge4(src: &[u8], dst: &mut [u8]);
-    transpose4 = transpose4(shape: &Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]);
-    delta = delta(src: &[u8], dst: &mut [u8]);
-    xor = xor(src: &[u8], dst: &mut [u8]);
-    undo_delta = undo_delta(lane: &mut [u8]);
-    undo_xor = undo_xor(lane: &mut [u8]);
-    repeats = repeats(src: &[u8]) -> usize;
-    next_run = next_run(src: &[u8]) -> usize;
-    run_len = run_len(src: &[u8]) -> usize;
-    planes1 = planes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    planes2 = planes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    planes4 = planes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes1 = unplanes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes2 = unplanes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes4 = unplanes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
+level! {
+    /// AVX2, with conversions of F16 and fused multiplication and addition.
+    Avx2: is_x86_feature_detected ["avx2", "f16c", "fma", "popcnt"], below sse2::KERNELS, sse2::MODEL_KERNELS;
+    kernels: {
+        split2: shuffle = vector::split2::<__m256i>;
+        split4: shuffle = vector::split4::<__m256i>;
+        merge2: shuffle = vector::merge2::<__m256i>;
+        merge4: shuffle = vector::merge4::<__m256i>;
+        // Two parts gain nothing on the short tiles of 2-byte elements.
+        transpose2: transpose2 = vector::transpose2::<__m128i>;
+        transpose4: transpose4 = vector::transpose4::<__m256i>;
+        delta: shuffle = vector::delta::<__m256i>;
+        xor: shuffle = vector::xor::<__m256i>;
+        undo_delta: undo = vector::undo_delta::<__m256i>;
+        undo_xor: undo = vector::undo_xor::<__m256i>;
+        repeats: scan = vector::repeats::<__m256i>;
+        next_run: scan = vector::next_run::<__m256i>;
+        run_len: scan = vector::run_len::<__m256i>;
+        planes1: planes = vector::planes::<__m256i, 1>;
+        planes2: planes = vector::planes::<__m256i, 2>;
+        planes4: planes = vector::planes::<__m256i, 4>;
+        unplanes1: planes = vector::unplanes::<__m256i, 1>;
+        unplanes2: planes = vector::unplanes::<__m256i, 2>;
+        unplanes4: planes = vector::unplanes::<__m256i, 4>;
+        sum_f32: sum = sums::sum::<Wide<F32, 4>, 4>;
+        sum_f16: sum = sums::sum::<Wide<F16, 2>, 2>;
+        sum_bf16: sum = sums::sum::<Wide<Bf16, 2>, 2>;
+        row_sums_f32: row_sums = sums::rows::<Wide<F32, 4>, 4>;
+        row_sums_f16: row_sums = sums::rows::<Wide<F16, 2>, 2>;
+        row_sums_bf16: row_sums = sums::rows::<Wide<Bf16, 2>, 2>;
+    }
+    model: {
+        quantize_f32: quantize = codes::quantize::<F32, 4>;
+        quantize_bf16: quantize = codes::quantize::<Bf16, 2>;
+        dequantize_f32: dequantize = codes::dequantize::<F32, 4>;
+        dequantize_bf16: dequantize = codes::dequantize::<Bf16, 2>;
+        quantize_f16: quantize = vector::quantize_f16::<__m256>;
+        dequantize_f16: dequantize = vector::dequantize_f16::<__m256>;
+        // 12 sums, two vectors of B and one of A fill the 16 registers.
+        product: product = vector::product::<__m256, 6, 2, 2>;
+    }
 }
 
-// Two parts do not gain on the short tiles of 2-byte elements.
-vectorised! { "avx2", __m128i:
-    transpose2 = transpose2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]);
-}
-
-/// The loops of every level, compiled for this one.
-macro_rules! compiled {
-    ($($sum:ident $rows:ident = Wide<$value:ident, $n:literal>;)*) => {
-        $(pub(super) fn $sum(values: &[u8]) -> f32 {
-            #[target_feature(enable = "avx2,f16c")]
-            fn compiled(values: &[u8]) -> f32 {
-                row_sums::sum::<Wide<$value, $n>, $n>(values)
-            }
-            // SAFETY: reached only through the table of its level, which is handed out after detection.
-            unsafe { compiled(values) }
-        }
-
-        pub(super) fn $rows(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-            #[target_feature(enable = "avx2,f16c")]
-            fn compiled(shape: &PackedRows, values: &[u8], sums: &mut [f32]) {
-                row_sums::rows::<Wide<$value, $n>, $n>(shape, values, sums);
-            }
-            // SAFETY: as above.
-            unsafe { compiled(shape, values, sums) }
-        })*
-    };
-}
-
-int8_kernels! { "avx2" }
-
-vectorised! { "avx2,f16c", __m256:
-    quantize_f16 = quantize_f16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]);
-    dequantize_f16 = dequantize_f16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]);
-}
-
-compiled! {
-    sum_f32 row_sums_f32 = Wide<F32, 4>;
-    sum_f16 row_sums_f16 = Wide<F16, 2>;
-    sum_bf16 row_sums_bf16 = Wide<Bf16, 2>;
-}
-
-/// A type whose values are widened eight or four at a time.
+/// Conversions of eight or four values at once.
 ///
 /// # Safety
 /// Both functions need AVX2 and F16C, and as many values at `from`.
@@ -84,7 +66,7 @@ impl Widen for F32 {
     }
 }
 
-/// With conversions of the CPU's, whose results do not depend on how the host has denormals treated.
+/// Converts with the CPU, whose results do not depend on the host's treatment of denormals.
 impl Widen for F16 {
     operations! {
         fn eight(from: *const u8) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
@@ -103,12 +85,12 @@ impl Widen for Bf16 {
     }
 }
 
-/// `V` in vectors.
+/// `V`, summed in vectors.
 struct Wide<V, const N: usize>(V);
 
 impl<V: Value<N> + Widen, const N: usize> Value<N> for Wide<V, N> {
     const UNIT: f32 = 1.0;
-    // Sums begin anew where those of other levels do, so that they are the same.
+    // Runs end at the same places at every level, so sums are the same.
     const MAX_RUN: usize = V::MAX_RUN;
 
     #[inline(always)]
@@ -117,21 +99,21 @@ impl<V: Value<N> + Widen, const N: usize> Value<N> for Wide<V, N> {
     }
 
     #[inline(always)]
-    fn add<const P: usize>(lanes: &mut [f32; P], values: &[[u8; N]; P]) {
-        let (lanes8, lanes4) = lanes.as_chunks_mut::<8>();
+    fn add<const P: usize>(sums: &mut [f32; P], values: &[[u8; N]; P]) {
+        let (sums8, sums4) = sums.as_chunks_mut::<8>();
         let (values8, values4) = values.as_chunks::<8>();
-        for (lanes, values) in lanes8.iter_mut().zip(values8) {
+        for (sums, values) in sums8.iter_mut().zip(values8) {
             // SAFETY: used in functions that enable the features only; both are whole vectors.
             unsafe {
-                let sum = _mm256_add_ps(_mm256_loadu_ps(lanes.as_ptr()), V::eight(values.as_ptr().cast()));
-                _mm256_storeu_ps(lanes.as_mut_ptr(), sum);
+                let sum = _mm256_add_ps(_mm256_loadu_ps(sums.as_ptr()), V::eight(values.as_ptr().cast()));
+                _mm256_storeu_ps(sums.as_mut_ptr(), sum);
             }
         }
-        for (lanes, values) in lanes4.as_chunks_mut::<4>().0.iter_mut().zip(values4.as_chunks::<4>().0) {
+        for (sums, values) in sums4.as_chunks_mut::<4>().0.iter_mut().zip(values4.as_chunks::<4>().0) {
             // SAFETY: as above.
             unsafe {
-                let sum = _mm_add_ps(_mm_loadu_ps(lanes.as_ptr()), V::four(values.as_ptr().cast()));
-                _mm_storeu_ps(lanes.as_mut_ptr(), sum);
+                let sum = _mm_add_ps(_mm_loadu_ps(sums.as_ptr()), V::four(values.as_ptr().cast()));
+                _mm_storeu_ps(sums.as_mut_ptr(), sum);
             }
         }
     }
@@ -150,7 +132,7 @@ impl Codes for __m256 {
         fn store_f16(self, to: *mut u8) = {
             _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self));
         };
-        // Packing clamps, but a number that is too large for i32 would have become the lowest.
+        // Packing clamps, but a number that is too large for i32 becomes the lowest before.
         fn store_codes(self, to: *mut i8) = {
             let codes = _mm256_cvtps_epi32(_mm256_min_ps(self, _mm256_set1_ps(127.0)));
             let codes = _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256::<1>(codes));
@@ -163,6 +145,10 @@ impl Vector for __m256i {
     const LEN: usize = 32;
     const MASK_BITS: u32 = 1;
     type Half = __m128i;
+
+    fn below() -> &'static Kernels {
+        &sse2::KERNELS
+    }
 
     operations! {
         fn load(from: *const u8) -> Self = _mm256_loadu_si256(from.cast());
@@ -202,7 +188,7 @@ impl Vector for __m256i {
                 _mm256_packus_epi16(_mm256_srli_epi16::<8>(a), _mm256_srli_epi16::<8>(b)),
             ]
         };
-        // Bytes of the same lane come together in each part, and then from four vectors.
+        // Bytes of the same plane come together in each part, and then from four vectors.
         fn split4(from: *const u8) -> [Self; 4] = {
             let together = _mm256_broadcastsi128_si256(_mm_setr_epi8(
                 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
@@ -215,13 +201,13 @@ impl Vector for __m256i {
             let (c, d) = (v0.zip_hi::<4>(v1), v2.zip_hi::<4>(v3));
             [a.zip_lo::<8>(b), a.zip_hi::<8>(b), c.zip_lo::<8>(d), c.zip_hi::<8>(d)]
         };
-        fn merge2(lanes: [Self; 2], to: *mut u8) = {
-            let (a, b) = (lanes[0].zip_lo::<1>(lanes[1]), lanes[0].zip_hi::<1>(lanes[1]));
+        fn merge2(planes: [Self; 2], to: *mut u8) = {
+            let (a, b) = (planes[0].zip_lo::<1>(planes[1]), planes[0].zip_hi::<1>(planes[1]));
             _mm256_permute2x128_si256::<0x20>(a, b).store(to);
             _mm256_permute2x128_si256::<0x31>(a, b).store(to.add(32));
         };
-        fn merge4(lanes: [Self; 4], to: *mut u8) = {
-            let [l0, l1, l2, l3] = lanes;
+        fn merge4(planes: [Self; 4], to: *mut u8) = {
+            let [l0, l1, l2, l3] = planes;
             let (ab0, ab1) = (l0.zip_lo::<1>(l1), l0.zip_hi::<1>(l1));
             let (cd0, cd1) = (l2.zip_lo::<1>(l3), l2.zip_hi::<1>(l3));
             let (x0, x1) = (ab0.zip_lo::<2>(cd0), ab0.zip_hi::<2>(cd0));
@@ -243,17 +229,6 @@ impl Sums for __m256i {
         };
         fn last(self) -> Self = _mm256_shuffle_epi8(_mm256_permute4x64_epi64::<0xFF>(self), _mm256_set1_epi8(15));
     }
-}
-
-/// 12 sums, two vectors of B and one of A fill the 16 registers.
-pub(super) fn product(product: &Product, result: &mut [[f32; PANEL]]) {
-    #[target_feature(enable = "avx2,fma")]
-    fn enabled(product: &Product, result: &mut [[f32; PANEL]]) {
-        // SAFETY: the features that the vector needs are enabled.
-        unsafe { vector::product::<__m256, 6, 2, 2>(product, result) }
-    }
-    // SAFETY: reached only through the table of its level, which is handed out after detection.
-    unsafe { enabled(product, result) }
 }
 
 impl Floats for __m256 {

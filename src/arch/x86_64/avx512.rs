@@ -1,36 +1,45 @@
-//! With AVX-512 F, BW, VL and VBMI.
+//! AVX-512.
 
-use crate::arch::int8::int8_kernels;
-use crate::arch::vector::{self, Codes, Floats, Vector, operations, vectorised};
-use crate::arch::{PANEL, Product};
+use super::avx2;
+use crate::arch::level::level;
+use crate::arch::sums::{Bf16, F32};
+use crate::arch::vector::{self, Codes, Floats, Vector, operations};
+use crate::arch::{Kernels, codes};
 use core::arch::x86_64::*;
 
-vectorised! { "avx512f,avx512bw,avx512vl,avx512vbmi,popcnt", __m512i:
-    split2 = split2(src: &[u8], dst: &mut [u8]);
-    split4 = split4(src: &[u8], dst: &mut [u8]);
-    merge2 = merge2(src: &[u8], dst: &mut [u8]);
-    merge4 = merge4(src: &[u8], dst: &mut [u8]);
-    delta = delta(src: &[u8], dst: &mut [u8]);
-    xor = xor(src: &[u8], dst: &mut [u8]);
-    repeats = repeats(src: &[u8]) -> usize;
-    next_run = next_run(src: &[u8]) -> usize;
-    run_len = run_len(src: &[u8]) -> usize;
-    planes1 = planes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    planes2 = planes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    planes4 = planes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes1 = unplanes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes2 = unplanes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes4 = unplanes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
+level! {
+    /// AVX-512 F, BW, VL and VBMI. The intrinsics are stable since Rust 1.89.
+    Avx512: is_x86_feature_detected ["avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx2", "f16c", "fma", "popcnt"], below avx2::KERNELS, avx2::MODEL_KERNELS;
+    kernels: {
+        split2: shuffle = vector::split2::<__m512i>;
+        split4: shuffle = vector::split4::<__m512i>;
+        merge2: shuffle = vector::merge2::<__m512i>;
+        merge4: shuffle = vector::merge4::<__m512i>;
+        delta: shuffle = vector::delta::<__m512i>;
+        xor: shuffle = vector::xor::<__m512i>;
+        repeats: scan = vector::repeats::<__m512i>;
+        next_run: scan = vector::next_run::<__m512i>;
+        run_len: scan = vector::run_len::<__m512i>;
+        planes1: planes = vector::planes::<__m512i, 1>;
+        planes2: planes = vector::planes::<__m512i, 2>;
+        planes4: planes = vector::planes::<__m512i, 4>;
+        unplanes1: planes = vector::unplanes::<__m512i, 1>;
+        unplanes2: planes = vector::unplanes::<__m512i, 2>;
+        unplanes4: planes = vector::unplanes::<__m512i, 4>;
+    }
+    model: {
+        quantize_f32: quantize = codes::quantize::<F32, 4>;
+        quantize_bf16: quantize = codes::quantize::<Bf16, 2>;
+        dequantize_f32: dequantize = codes::dequantize::<F32, 4>;
+        dequantize_bf16: dequantize = codes::dequantize::<Bf16, 2>;
+        quantize_f16: quantize = vector::quantize_f16::<__m512>;
+        dequantize_f16: dequantize = vector::dequantize_f16::<__m512>;
+        // 24 sums, two vectors of B and one of A, of 32 registers.
+        product: product = vector::product::<__m512, 12, 2, 1>;
+    }
 }
 
-int8_kernels! { "avx512f,avx512bw,avx512vl" }
-
-vectorised! { "avx512f,avx512bw,avx512vl", __m512:
-    quantize_f16 = quantize_f16(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]);
-    dequantize_f16 = dequantize_f16(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]);
-}
-
-/// Where each byte of a vector comes from, in the first of two vectors (0 to 63) or the second (64 to 127).
+/// The source of each byte of a vector, in the first of two vectors (0 to 63) or the second (64 to 127).
 struct Places([u8; 64]);
 
 impl Places {
@@ -96,6 +105,10 @@ impl Vector for __m512i {
     const MASK_BITS: u32 = 1;
     type Half = __m256i;
 
+    fn below() -> &'static Kernels {
+        &avx2::KERNELS
+    }
+
     operations! {
         fn load(from: *const u8) -> Self = _mm512_loadu_si512(from.cast());
         fn store(self, to: *mut u8) = _mm512_storeu_si512(to.cast(), self);
@@ -133,14 +146,14 @@ impl Vector for __m512i {
             let (a, b) = (Self::load(from), Self::load(from.add(64)));
             [EVEN.of(a, b), ODD.of(a, b)]
         };
-        // Two lanes in the halves of a vector, which then change places.
+        // Two planes in the halves of a vector, which then change places.
         fn split4(from: *const u8) -> [Self; 4] = {
-            const LANES01: Places = Places::strided(4, 0, 1);
-            const LANES23: Places = Places::strided(4, 2, 3);
+            const PLANES01: Places = Places::strided(4, 0, 1);
+            const PLANES23: Places = Places::strided(4, 2, 3);
             let (a, b) = (Self::load(from), Self::load(from.add(64)));
             let (c, d) = (Self::load(from.add(128)), Self::load(from.add(192)));
-            let (ab01, ab23) = (LANES01.of(a, b), LANES23.of(a, b));
-            let (cd01, cd23) = (LANES01.of(c, d), LANES23.of(c, d));
+            let (ab01, ab23) = (PLANES01.of(a, b), PLANES23.of(a, b));
+            let (cd01, cd23) = (PLANES01.of(c, d), PLANES23.of(c, d));
             [
                 _mm512_shuffle_i64x2::<0x44>(ab01, cd01),
                 _mm512_shuffle_i64x2::<0xEE>(ab01, cd01),
@@ -148,18 +161,18 @@ impl Vector for __m512i {
                 _mm512_shuffle_i64x2::<0xEE>(ab23, cd23),
             ]
         };
-        fn merge2(lanes: [Self; 2], to: *mut u8) = {
+        fn merge2(planes: [Self; 2], to: *mut u8) = {
             const LOWER: Places = Places::zipped(1, 0);
             const UPPER: Places = Places::zipped(1, 32);
-            LOWER.of(lanes[0], lanes[1]).store(to);
-            UPPER.of(lanes[0], lanes[1]).store(to.add(64));
+            LOWER.of(planes[0], planes[1]).store(to);
+            UPPER.of(planes[0], planes[1]).store(to.add(64));
         };
-        fn merge4(lanes: [Self; 4], to: *mut u8) = {
+        fn merge4(planes: [Self; 4], to: *mut u8) = {
             const LOWER: Places = Places::zipped(1, 0);
             const UPPER: Places = Places::zipped(1, 32);
             const LOWER_PAIRS: Places = Places::zipped(2, 0);
             const UPPER_PAIRS: Places = Places::zipped(2, 32);
-            let [l0, l1, l2, l3] = lanes;
+            let [l0, l1, l2, l3] = planes;
             let (ab, cd) = (LOWER.of(l0, l1), LOWER.of(l2, l3));
             LOWER_PAIRS.of(ab, cd).store(to);
             UPPER_PAIRS.of(ab, cd).store(to.add(64));
@@ -168,17 +181,6 @@ impl Vector for __m512i {
             UPPER_PAIRS.of(ab, cd).store(to.add(192));
         };
     }
-}
-
-/// 24 sums, two vectors of B and one of A, of 32 registers.
-pub(super) fn product(product: &Product, result: &mut [[f32; PANEL]]) {
-    #[target_feature(enable = "avx512f")]
-    fn enabled(product: &Product, result: &mut [[f32; PANEL]]) {
-        // SAFETY: the features that the vector needs are enabled.
-        unsafe { vector::product::<__m512, 12, 2, 1>(product, result) }
-    }
-    // SAFETY: reached only through the table of its level, which is handed out after detection.
-    unsafe { enabled(product, result) }
 }
 
 impl Floats for __m512 {

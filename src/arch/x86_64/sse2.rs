@@ -1,28 +1,35 @@
-//! What every x86-64 has.
+//! SSE2.
 
-use crate::arch::Transposition;
-use crate::arch::vector::{Sums, Vector, operations, vectorised};
+use crate::arch::level::level;
+use crate::arch::vector::{self, Sums, Vector, operations};
+use crate::arch::{Kernels, PORTABLE, PORTABLE_MODEL};
 use core::arch::x86_64::*;
 
-vectorised! { "sse2", __m128i:
-    split2 = split2(src: &[u8], dst: &mut [u8]);
-    split4 = split4(src: &[u8], dst: &mut [u8]);
-    merge2 = merge2(src: &[u8], dst: &mut [u8]);
-    merge4 = merge4(src: &[u8], dst: &mut [u8]);
-    transpose2 = transpose2(shape: &Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]);
-    transpose4 = transpose4(shape: &Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]);
-    delta = delta(src: &[u8], dst: &mut [u8]);
-    xor = xor(src: &[u8], dst: &mut [u8]);
-    undo_delta = undo_delta(lane: &mut [u8]);
-    undo_xor = undo_xor(lane: &mut [u8]);
-    next_run = next_run(src: &[u8]) -> usize;
-    run_len = run_len(src: &[u8]) -> usize;
-    planes1 = planes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    planes2 = planes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    planes4 = planes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes1 = unplanes<1>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes2 = unplanes<2>(src: &[u8], row_len: usize, dst: &mut [u8]);
-    unplanes4 = unplanes<4>(src: &[u8], row_len: usize, dst: &mut [u8]);
+level! {
+    /// Every x86-64 has these features.
+    Sse2: is_x86_feature_detected ["sse2"], below PORTABLE, PORTABLE_MODEL;
+    kernels: {
+        split2: shuffle = vector::split2::<__m128i>;
+        split4: shuffle = vector::split4::<__m128i>;
+        merge2: shuffle = vector::merge2::<__m128i>;
+        merge4: shuffle = vector::merge4::<__m128i>;
+        transpose2: transpose2 = vector::transpose2::<__m128i>;
+        transpose4: transpose4 = vector::transpose4::<__m128i>;
+        delta: shuffle = vector::delta::<__m128i>;
+        xor: shuffle = vector::xor::<__m128i>;
+        undo_delta: undo = vector::undo_delta::<__m128i>;
+        undo_xor: undo = vector::undo_xor::<__m128i>;
+        next_run: scan = vector::next_run::<__m128i>;
+        run_len: scan = vector::run_len::<__m128i>;
+        planes1: planes = vector::planes::<__m128i, 1>;
+        planes2: planes = vector::planes::<__m128i, 2>;
+        planes4: planes = vector::planes::<__m128i, 4>;
+        unplanes1: planes = vector::unplanes::<__m128i, 1>;
+        unplanes2: planes = vector::unplanes::<__m128i, 2>;
+        unplanes4: planes = vector::unplanes::<__m128i, 4>;
+    }
+    model: {
+    }
 }
 
 /// Two vectors of 2-byte words: their lower and their upper bytes.
@@ -45,6 +52,10 @@ impl Vector for __m128i {
     const LEN: usize = 16;
     const MASK_BITS: u32 = 1;
     type Half = Self;
+
+    fn below() -> &'static Kernels {
+        &PORTABLE
+    }
 
     operations! {
         fn load(from: *const u8) -> Self = _mm_loadu_si128(from.cast());
@@ -76,12 +87,12 @@ impl Vector for __m128i {
             let ([l0, l2], [l1, l3]) = (bytes_of(even0, even1), bytes_of(odd0, odd1));
             [l0, l1, l2, l3]
         };
-        fn merge2(lanes: [Self; 2], to: *mut u8) = {
-            _mm_unpacklo_epi8(lanes[0], lanes[1]).store(to);
-            _mm_unpackhi_epi8(lanes[0], lanes[1]).store(to.add(16));
+        fn merge2(planes: [Self; 2], to: *mut u8) = {
+            _mm_unpacklo_epi8(planes[0], planes[1]).store(to);
+            _mm_unpackhi_epi8(planes[0], planes[1]).store(to.add(16));
         };
-        fn merge4(lanes: [Self; 4], to: *mut u8) = {
-            let [l0, l1, l2, l3] = lanes;
+        fn merge4(planes: [Self; 4], to: *mut u8) = {
+            let [l0, l1, l2, l3] = planes;
             let (ab, cd) = (_mm_unpacklo_epi8(l0, l1), _mm_unpacklo_epi8(l2, l3));
             _mm_unpacklo_epi16(ab, cd).store(to);
             _mm_unpackhi_epi16(ab, cd).store(to.add(16));

@@ -1,15 +1,16 @@
-//! Rows of F16 to int8 codes and back. Conversions of F16 are what compilers do not make of the portable loops.
+//! Rows of F16 to int8 codes and back, with the CPU's conversions of F16, which compilers do not derive from the portable
+//! loops.
 
 use super::Floats;
-use crate::arch::int8;
-use crate::arch::row_sums::F16;
+use crate::arch::codes;
+use crate::arch::sums::F16;
 
-/// What codes and values of a cache take beside [`Floats`].
+/// The operations of codes and values, beside [`Floats`].
 ///
 /// # Safety
 /// As [`Floats`].
 pub(in crate::arch) trait Codes: Floats {
-    /// Conversions of F16 are the CPU's, whose results do not depend on how the host has denormals treated.
+    /// Converts with the CPU, whose results do not depend on the host's treatment of denormals.
     unsafe fn load_f16(from: *const u8) -> Self;
     unsafe fn load_codes(from: *const i8) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
@@ -27,7 +28,7 @@ pub(in crate::arch) trait Codes: Floats {
 /// See [`Codes`].
 #[inline(always)]
 pub(in crate::arch) unsafe fn quantize_f16<V: Codes>(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
-    let columns = int8::columns(values.len() / 2, scale, offset, codes.len());
+    let columns = codes::columns(values.len() / 2, scale, offset, codes.len());
     let whole = columns - columns % V::LEN;
     for (values, codes) in values.chunks_exact(2 * columns).zip(codes.chunks_exact_mut(columns)) {
         for c in (0..whole).step_by(V::LEN) {
@@ -39,7 +40,7 @@ pub(in crate::arch) unsafe fn quantize_f16<V: Codes>(values: &[u8], scale: &[f32
         }
         if whole < columns {
             let (values, codes) = (&values[2 * whole..], &mut codes[whole..]);
-            int8::quantize::<F16, 2>(values, &scale[whole..], &offset[whole..], codes);
+            codes::quantize::<F16, 2>(values, &scale[whole..], &offset[whole..], codes);
         }
     }
 }
@@ -48,7 +49,7 @@ pub(in crate::arch) unsafe fn quantize_f16<V: Codes>(values: &[u8], scale: &[f32
 /// See [`Codes`].
 #[inline(always)]
 pub(in crate::arch) unsafe fn dequantize_f16<V: Codes>(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
-    // Symmetric parameters are usual, and to subtract zeros is a fifth of the work.
+    // Symmetric parameters are usual, and subtracting zeros is a fifth of the work.
     if offset.iter().all(|offset| *offset == 0.0) {
         // SAFETY: passed on.
         unsafe { dequantize_rows_f16::<V, false>(codes, scale, offset, values) }
@@ -67,7 +68,7 @@ unsafe fn dequantize_rows_f16<V: Codes, const OFFSETS: bool>(
     offset: &[f32],
     values: &mut [u8],
 ) {
-    let columns = int8::columns(values.len() / 2, scale, offset, codes.len());
+    let columns = codes::columns(values.len() / 2, scale, offset, codes.len());
     let whole = columns - columns % V::LEN;
     for (codes, values) in codes.chunks_exact(columns).zip(values.chunks_exact_mut(2 * columns)) {
         for c in (0..whole).step_by(V::LEN) {
@@ -82,7 +83,7 @@ unsafe fn dequantize_rows_f16<V: Codes, const OFFSETS: bool>(
         }
         if whole < columns {
             let (codes, values) = (&codes[whole..], &mut values[2 * whole..]);
-            int8::dequantize::<F16, 2>(codes, &scale[whole..], &offset[whole..], values);
+            codes::dequantize::<F16, 2>(codes, &scale[whole..], &offset[whole..], values);
         }
     }
 }

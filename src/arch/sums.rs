@@ -1,48 +1,47 @@
-//! Sums over a range of columns of a packed matrix, row by row: what attention scores are made of.
+//! Sums over a range of columns of a packed matrix, row by row: the kernels of attention scores.
 //!
-//! Values are widened to f32 and summed in several lanes that do not wait for one another, in loops that compilers
-//! turn into vectors; a level compiles the same loops for its instructions. The order of additions is fixed, so the
-//! sums are the same to the bit at every level.
+//! Values are widened to f32 and added to several partial sums that do not depend on one another, in loops that compilers
+//! vectorise; a level compiles them for its instructions, with its own [`Value::add`]. The order of additions is fixed,
+//! so the sums are the same to the bit at every level.
 
 use std::ops::Range;
 
-/// Contiguous values are summed in this many lanes.
-const LANES: usize = 16;
-/// Packs that are summed at once: few enough streams for any cache, enough that adding up the lanes of a pack, once
-/// per row, is little.
+/// Partial sums of contiguous values.
+const PARTS: usize = 16;
+/// Packs that are summed at once: few enough streams for any cache, and enough to make the additions across a pack, once
+/// per row, cheap.
 const PACKS: usize = 4;
 
-/// Which values of a matrix are summed.
+/// The values of a matrix that are summed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackedRows {
-    /// Columns that lie side by side: values are `[columns / pack, rounded up][rows][pack]`. 0 for plain rows,
-    /// `[rows][columns]`.
+    /// Interleaved columns: values are `[columns / pack, rounded up][rows][pack]`. 0 for plain rows, `[rows][columns]`.
     pub pack: usize,
     /// Rows of the matrix.
     pub rows: usize,
     /// Columns, without padding.
     pub columns: usize,
-    /// Rows before this one are not summed.
+    /// The first row that is summed.
     pub first_row: usize,
-    /// The columns that are.
+    /// The columns that are summed.
     pub range: Range<usize>,
 }
 
 /// A type of `N` bytes.
 pub(super) trait Value<const N: usize> {
-    /// What a widened 1 is to be multiplied with to get 1.
+    /// The factor from a widened value to the value.
     const UNIT: f32;
-    /// So many widened values of at most 1 have a sum in f32.
+    /// The most widened values, of at most 1 each, whose sum fits f32.
     const MAX_RUN: usize = usize::MAX;
 
     /// The value divided by [`Value::UNIT`], exactly; infinity and NaN stay what they are.
     fn widen(bytes: [u8; N]) -> f32;
 
-    /// Adds widened values to lanes.
+    /// Adds widened values to partial sums.
     #[inline(always)]
-    fn add<const P: usize>(lanes: &mut [f32; P], values: &[[u8; N]; P]) {
-        for (lane, value) in lanes.iter_mut().zip(values) {
-            *lane += Self::widen(*value);
+    fn add<const P: usize>(sums: &mut [f32; P], values: &[[u8; N]; P]) {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += Self::widen(*value);
         }
     }
 }
@@ -69,8 +68,8 @@ impl Value<2> for Bf16 {
     }
 }
 
-/// What the largest exponent of f32 is more than that of f16, in place. Moved by so much, infinity and NaN of f16 are
-/// infinity and NaN of f32, and numbers are 2^112 times what they were.
+/// The difference of the largest exponents of f32 and f16, in place. Moved by it, infinity and NaN of f16 are infinity
+/// and NaN of f32, and numbers are multiplied by 2^112.
 const EXPONENT: u32 = (255 - 31) << 23;
 
 impl Value<2> for F16 {
@@ -84,9 +83,9 @@ impl Value<2> for F16 {
         const NORMAL: f32 = f32::from_bits(EXPONENT + (1 << 23));
         let half = u32::from(u16::from_ne_bytes(bytes));
         let number = f32::from_bits(((half & 0x7fff) << 13) + EXPONENT);
-        // Denormals got a hidden bit that they do not have, and half of their unit: they should be twice that, less
-        // NORMAL. They are what is below it.
-        // By its sign: of a comparison the loops of int8 would make a branch.
+        // Denormals, which are below NORMAL, got a hidden bit that they do not have, and half of their unit: the value is
+        // twice the number, less NORMAL.
+        // Selected by sign: a comparison would become a branch in the loops of codes.
         let below = (number - NORMAL).to_bits();
         let number = number + f32::from_bits(below & ((below as i32) >> 31) as u32);
         f32::from_bits(number.to_bits() | (half & 0x8000) << 16)
@@ -95,7 +94,7 @@ impl Value<2> for F16 {
 
 /// The sum of whole values.
 ///
-/// Apart from [`rows`], because attention of one token has one for every 64 tokens or so, and little to do in it.
+/// Apart from [`rows`], because attention of one token calls it about once for 64 tokens.
 #[inline(always)]
 pub(super) fn sum<V: Value<N>, const N: usize>(values: &[u8]) -> f32 {
     contiguous_sum::<V, N>(values.as_chunks::<N>().0)
@@ -141,38 +140,38 @@ fn contiguous_sum<V: Value<N>, const N: usize>(values: &[[u8; N]]) -> f32 {
 
 #[inline(always)]
 fn run_sum<V: Value<N>, const N: usize>(values: &[[u8; N]]) -> f32 {
-    let (parts, rest) = values.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
+    let (parts, rest) = values.as_chunks::<PARTS>();
+    let mut parts_of_sum = [0.0; PARTS];
     for part in parts {
-        V::add(&mut lanes, part);
+        V::add(&mut parts_of_sum, part);
     }
-    let mut total = across(lanes);
+    let mut total = across(parts_of_sum);
     if !rest.is_empty() {
         let (parts, rest) = rest.as_chunks::<4>();
-        let mut lanes = [0.0; 4];
+        let mut parts_of_sum = [0.0; 4];
         for part in parts {
-            V::add(&mut lanes, part);
+            V::add(&mut parts_of_sum, part);
         }
-        total += rest.iter().fold(across(lanes), |sum, value| sum + V::widen(*value));
+        total += rest.iter().fold(across(parts_of_sum), |sum, value| sum + V::widen(*value));
     }
     total * V::UNIT
 }
 
-/// [`many_rows`] of packs of `P`.
+/// [`rows`] of packs of `P`.
 #[inline(always)]
 fn add_packs<V: Value<N>, const N: usize, const P: usize>(shape: &PackedRows, values: &[[u8; N]], sums: &mut [f32]) {
     let packs = values.as_chunks::<P>().0;
     let PackedRows { rows, first_row, range: Range { start: mut column, end }, .. } = *shape;
     while column < end {
-        let (index, lane) = (column / P, column % P);
+        let (index, place) = (column / P, column % P);
         let whole = ((end - column) / P).min(PACKS);
-        if lane == 0 && whole > 0 {
+        if place == 0 && whole > 0 {
             add_whole::<V, N, P>(&packs[index * rows..(index + whole) * rows], rows, first_row, sums);
             column += whole * P;
         } else {
-            let lanes = lane..P.min(lane + (end - column));
-            column += lanes.len();
-            add_part::<V, N, P>(&packs[index * rows + first_row..(index + 1) * rows], lanes, sums);
+            let places = place..P.min(place + (end - column));
+            column += places.len();
+            add_part::<V, N, P>(&packs[index * rows + first_row..(index + 1) * rows], places, sums);
         }
     }
 }
@@ -186,38 +185,42 @@ fn add_whole<V: Value<N>, const N: usize, const P: usize>(
     sums: &mut [f32],
 ) {
     for (row, total) in (first_row..rows).zip(sums) {
-        let mut lanes = [0.0; P];
+        let mut parts_of_sum = [0.0; P];
         let mut at = row;
         while at < packs.len() {
-            V::add(&mut lanes, &packs[at]);
+            V::add(&mut parts_of_sum, &packs[at]);
             at += rows;
         }
-        *total += across(lanes) * V::UNIT;
+        *total += across(parts_of_sum) * V::UNIT;
     }
 }
 
-/// Adds some `lanes` of a pack, `[row]`, to the sums of its rows.
+/// Adds some places of a pack, `[row]`, to the sums of its rows.
 #[inline(always)]
-fn add_part<V: Value<N>, const N: usize, const P: usize>(pack: &[[[u8; N]; P]], lanes: Range<usize>, sums: &mut [f32]) {
-    // The others are taken out by their bits: they may be NaN.
-    let mask: [u32; P] = std::array::from_fn(|i| if lanes.contains(&i) { u32::MAX } else { 0 });
+fn add_part<V: Value<N>, const N: usize, const P: usize>(
+    pack: &[[[u8; N]; P]],
+    places: Range<usize>,
+    sums: &mut [f32],
+) {
+    // The others are masked by their bits, because they may be NaN.
+    let mask: [u32; P] = std::array::from_fn(|i| if places.contains(&i) { u32::MAX } else { 0 });
     for (values, total) in pack.iter().zip(sums) {
-        let lanes = std::array::from_fn::<_, P, _>(|i| f32::from_bits(V::widen(values[i]).to_bits() & mask[i]));
-        *total += across(lanes) * V::UNIT;
+        let parts_of_sum = std::array::from_fn::<_, P, _>(|i| f32::from_bits(V::widen(values[i]).to_bits() & mask[i]));
+        *total += across(parts_of_sum) * V::UNIT;
     }
 }
 
-/// The sum of all lanes, a power of two, by halves.
+/// The sum of partial sums, a power of two of them, by halves.
 #[inline(always)]
-fn across<const P: usize>(mut lanes: [f32; P]) -> f32 {
+fn across<const P: usize>(mut sums: [f32; P]) -> f32 {
     let mut half = P / 2;
     while half > 0 {
         for i in 0..half {
-            lanes[i] += lanes[i + half];
+            sums[i] += sums[i + half];
         }
         half /= 2;
     }
-    lanes[0]
+    sums[0]
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Rows of numbers to int8 codes and back, with a scale and an offset for each column.
 //!
-//! Loops over whole rows that compilers turn into vectors; a level compiles the same loops for its instructions. Every
-//! operation is one of IEEE 754 in f32, so codes and values are the same to the bit at every level. None of them has a
-//! denormal f32 that matters, as long as scales are at least 2^-100: what a host does about denormals changes nothing.
+//! Loops over whole rows that compilers vectorise; a level compiles them for its instructions. Every operation is one of
+//! IEEE 754 in f32, so codes and values are the same to the bit at every level. With scales of at least 2^-100 no
+//! denormal f32 matters, so the host's treatment of denormals changes nothing.
 
-use super::row_sums::{Bf16, F16, F32, Value};
+use super::sums::{Bf16, F16, F32, Value};
 
 /// A type of `N` bytes that f32 is rounded to.
 pub(super) trait Number<const N: usize>: Value<N> {
-    /// The nearest number of the type, of two the even one. Not for NaN.
+    /// The nearest number of the type, ties to even. Not for NaN.
     fn narrow(number: f32) -> [u8; N];
 }
 
@@ -29,7 +29,7 @@ impl Number<2> for Bf16 {
 impl Number<2> for F16 {
     #[inline(always)]
     fn narrow(number: f32) -> [u8; 2] {
-        /// What the exponent of f32 is more than that of f16, in place.
+        /// The difference of the exponents of f32 and f16, in place.
         const BIAS: u32 = (127 - 15) << 23;
         /// The least number of f16 that is not a denormal.
         const NORMAL: u32 = BIAS + (1 << 23);
@@ -44,7 +44,7 @@ impl Number<2> for F16 {
     }
 }
 
-/// The bits of a number, so that to cut off the lowest `cut` of them is to round it to nearest, ties to even.
+/// The bits of a number, changed so that a cut of the lowest `cut` rounds it to nearest, ties to even.
 #[inline(always)]
 fn rounded(bits: u32, cut: u32) -> u32 {
     bits + ((1 << (cut - 1)) - 1) + (bits >> cut & 1)
@@ -53,17 +53,17 @@ fn rounded(bits: u32, cut: u32) -> u32 {
 /// The code of `value`: `rint(value / scale + offset)` in -128 ..= 127; that of 0 for NaN.
 #[inline(always)]
 fn code(value: f32, scale: f32, offset: f32) -> i8 {
-    /// From here on to 2^24, the unit of f32 is 1: an addition rounds, and the lowest byte holds the sum.
+    /// From here to 2^24 the unit of f32 is 1: an addition rounds, and the lowest byte holds the sum.
     const WHOLE: f32 = (3 << 22) as f32;
     let steps = value / scale;
     let steps = if steps.is_nan() { 0.0 } else { steps } + offset;
-    // To clamp before rounding is the same, and single instructions this way round.
+    // Clamping before rounding has the same result, and single instructions in this form.
     let steps = if steps > -128.0 { steps } else { -128.0 };
     let steps = if steps < 127.0 { steps } else { 127.0 };
     (steps + WHOLE).to_bits() as i8
 }
 
-/// See [`super::Kernels::quantize_f32`] and the others.
+/// See [`super::ModelKernels::quantize_f32`] and the others.
 #[inline(always)]
 pub(super) fn quantize<V: Number<N>, const N: usize>(values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) {
     let values = values.as_chunks::<N>().0;
@@ -75,7 +75,7 @@ pub(super) fn quantize<V: Number<N>, const N: usize>(values: &[u8], scale: &[f32
     }
 }
 
-/// See [`super::Kernels::dequantize_f32`] and the others.
+/// See [`super::ModelKernels::dequantize_f32`] and the others.
 #[inline(always)]
 pub(super) fn dequantize<V: Number<N>, const N: usize>(codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) {
     let values = values.as_chunks_mut::<N>().0;
@@ -87,7 +87,7 @@ pub(super) fn dequantize<V: Number<N>, const N: usize>(codes: &[i8], scale: &[f3
     }
 }
 
-/// Checks the shape of a kernel's arguments and answers the number of columns.
+/// Checks the shape of a kernel's arguments. Returns the number of columns.
 #[inline(always)]
 pub(super) fn columns(values: usize, scale: &[f32], offset: &[f32], codes: usize) -> usize {
     let columns = scale.len();
@@ -95,30 +95,6 @@ pub(super) fn columns(values: usize, scale: &[f32], offset: &[f32], codes: usize
     assert!(codes.is_multiple_of(columns) && values == codes, "whole rows and equal lengths");
     columns
 }
-
-/// The kernels of this file, compiled for CPU features; those of F16 are in `vector`, where the CPU converts F16.
-#[cfg(target_arch = "x86_64")]
-macro_rules! int8_kernels {
-    ($features:literal) => {
-        $crate::arch::int8::int8_kernels! { $features, quantize(values: &[u8], codes: &mut [i8]):
-            quantize_f32 = F32<4>; quantize_bf16 = Bf16<2>; }
-        $crate::arch::int8::int8_kernels! { $features, dequantize(codes: &[i8], values: &mut [u8]):
-            dequantize_f32 = F32<4>; dequantize_bf16 = Bf16<2>; }
-    };
-    ($features:literal, $kernel:ident($from:ident: $src:ty, $to:ident: $dst:ty):
-        $($name:ident = $value:ident<$n:literal>;)*) => {
-        $(pub(super) fn $name($from: $src, scale: &[f32], offset: &[f32], $to: $dst) {
-            #[target_feature(enable = $features)]
-            fn enabled($from: $src, scale: &[f32], offset: &[f32], $to: $dst) {
-                $crate::arch::int8::$kernel::<$crate::arch::row_sums::$value, $n>($from, scale, offset, $to);
-            }
-            // SAFETY: reached only through the table of its level, which is handed out after detection.
-            unsafe { enabled($from, scale, offset, $to) }
-        })*
-    };
-}
-#[cfg(target_arch = "x86_64")]
-pub(super) use int8_kernels;
 
 #[cfg(test)]
 mod tests {

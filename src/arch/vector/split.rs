@@ -1,4 +1,4 @@
-//! Words to lanes and back.
+//! Words to byte planes and back.
 
 use super::{Vector, cover};
 use crate::arch::portable;
@@ -14,7 +14,7 @@ pub(in crate::arch) unsafe fn split2<V: Vector>(src: &[u8], dst: &mut [u8]) {
     for (first, last) in cover::<V>(words, dst.as_ptr()) {
         let mut w = first;
         while w <= last {
-            // SAFETY: w + LEN <= words, so the words and the places in both lanes are inside the slices.
+            // SAFETY: w + LEN <= words, so the words and the places in both planes are inside the slices.
             unsafe {
                 let [a, b] = V::split2(src.as_ptr().add(2 * w));
                 let to = dst.as_mut_ptr().add(w);
@@ -37,7 +37,7 @@ pub(in crate::arch) unsafe fn split4<V: Vector>(src: &[u8], dst: &mut [u8]) {
     for (first, last) in cover::<V>(words, dst.as_ptr()) {
         let mut w = first;
         while w <= last {
-            // SAFETY: w + LEN <= words, so the words and the places in all lanes are inside the slices.
+            // SAFETY: w + LEN <= words, so the words and the places in all planes are inside the slices.
             unsafe {
                 let [a, b, c, d] = V::split4(src.as_ptr().add(4 * w));
                 let to = dst.as_mut_ptr().add(w);
@@ -62,7 +62,7 @@ pub(in crate::arch) unsafe fn merge2<V: Vector>(src: &[u8], dst: &mut [u8]) {
     for (first, last) in cover::<V>(words, src.as_ptr()) {
         let mut w = first;
         while w <= last {
-            // SAFETY: w + LEN <= words, so the places in both lanes and the words are inside the slices.
+            // SAFETY: w + LEN <= words, so the places in both planes and the words are inside the slices.
             unsafe {
                 let from = src.as_ptr().add(w);
                 V::merge2([V::load(from), V::load(from.add(words))], dst.as_mut_ptr().add(2 * w));
@@ -83,7 +83,7 @@ pub(in crate::arch) unsafe fn merge4<V: Vector>(src: &[u8], dst: &mut [u8]) {
     for (first, last) in cover::<V>(words, src.as_ptr()) {
         let mut w = first;
         while w <= last {
-            // SAFETY: w + LEN <= words, so the places in all lanes and the words are inside the slices.
+            // SAFETY: w + LEN <= words, so the places in all planes and the words are inside the slices.
             unsafe {
                 let from = src.as_ptr().add(w);
                 let (a, b) = (V::load(from), V::load(from.add(words)));

@@ -1,0 +1,111 @@
+//! The witness of a level, and its tables.
+
+/// Defines a level: its witness, the features that the witness proves, and the tables of kernels, each an instance of a
+/// generic kernel. A kernel that gains nothing at a level is that of the level below.
+macro_rules! level {
+    (
+        $(#[$doc:meta])*
+        $witness:ident: $detected:ident $features:tt, below $kernels_below:path, $model_below:path;
+        kernels: { $($field:ident: $kind:ident = $kernel:path;)* }
+        model: { $($model_field:ident: $model_kind:ident = $model_kernel:path;)* }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(in crate::arch) struct $witness(());
+
+        impl $witness {
+            /// A witness, if the CPU has the features of the level.
+            pub(in crate::arch) fn new() -> Option<Self> {
+                $crate::arch::level::has_features!($detected $features).then_some($witness(()))
+            }
+
+            pub(in crate::arch) fn kernels(self) -> &'static $crate::arch::Kernels {
+                &KERNELS
+            }
+
+            pub(in crate::arch) fn model_kernels(self) -> &'static $crate::arch::ModelKernels {
+                &MODEL_KERNELS
+            }
+        }
+
+        /// Only for [`
+        #[doc = stringify!($witness)]
+        /// `], and for levels that have all of its features.
+        pub(super) static KERNELS: $crate::arch::Kernels = $crate::arch::Kernels {
+            level: $crate::arch::Level::$witness,
+            $($field: $crate::arch::level::kernel!($features $kind $kernel),)*
+            ..$kernels_below
+        };
+
+        /// As `KERNELS`.
+        pub(super) static MODEL_KERNELS: $crate::arch::ModelKernels = $crate::arch::ModelKernels {
+            level: $crate::arch::Level::$witness,
+            $($model_field: $crate::arch::level::kernel!($features $model_kind $model_kernel),)*
+            ..$model_below
+        };
+    };
+}
+
+macro_rules! has_features {
+    ($detected:ident [$($feature:tt),*]) => {
+        $(std::arch::$detected!($feature))&&*
+    };
+}
+
+/// A function of a table that runs a generic kernel with CPU features enabled.
+macro_rules! kernel {
+    ($features:tt shuffle $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (src: &[u8], dst: &mut [u8]) -> () = $kernel)
+    };
+    ($features:tt undo $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (bytes: &mut [u8]) -> () = $kernel)
+    };
+    ($features:tt scan $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (src: &[u8]) -> usize = $kernel)
+    };
+    ($features:tt planes $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (src: &[u8], row_len: usize, dst: &mut [u8]) -> () = $kernel)
+    };
+    ($features:tt transpose2 $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (shape: &$crate::arch::Transposition, src: &[[u8; 2]], dst: &mut [[u8; 2]]) -> () = $kernel)
+    };
+    ($features:tt transpose4 $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (shape: &$crate::arch::Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]) -> () = $kernel)
+    };
+    ($features:tt sum $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (values: &[u8]) -> f32 = $kernel)
+    };
+    ($features:tt row_sums $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (shape: &$crate::arch::PackedRows, values: &[u8], sums: &mut [f32]) -> () = $kernel)
+    };
+    ($features:tt quantize $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (values: &[u8], scale: &[f32], offset: &[f32], codes: &mut [i8]) -> () = $kernel)
+    };
+    ($features:tt dequantize $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (codes: &[i8], scale: &[f32], offset: &[f32], values: &mut [u8]) -> () = $kernel)
+    };
+    ($features:tt product $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (product: &$crate::arch::Product, result: &mut [[f32; $crate::arch::PANEL]]) -> () = $kernel)
+    };
+    (@ [$($feature:literal),*] ($($arg:ident: $type:ty),*) -> $out:ty = $kernel:path) => {{
+        fn call($($arg: $type),*) -> $out {
+            $(#[target_feature(enable = $feature)])*
+            fn enabled($($arg: $type),*) -> $out {
+                #[allow(unused_unsafe, reason = "kernels that compilers vectorise are safe")]
+                // SAFETY: the features that the vectors of this level need are enabled.
+                unsafe { $kernel($($arg),*) }
+            }
+            // SAFETY: the table is reached through a witness of these features.
+            unsafe { enabled($($arg),*) }
+        }
+        call
+    }};
+}
+
+pub(in crate::arch) use {has_features, kernel, level};
