@@ -60,7 +60,7 @@ test:
 test-aarch64:
 	@"$(CURDIR)/cmake/aarch64.sh"
 
-# Dependencies are watched, too, since they are built here; the standard library is not (src/store/sync.rs, tests/*.supp).
+# Dependencies are watched, too, since they are built here; the standard library is not (src/sys/sync.rs, tests/*.supp).
 sanitize:
 	$(TSAN) cargo +nightly test --locked --lib --target "$$(rustc -vV | sed -n 's/^host: //p')" \
 	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store:: ffi::lanes

@@ -24,7 +24,6 @@ mod queue;
 mod restore;
 mod stats;
 mod submit;
-mod sync;
 
 pub use codec::Encoding;
 pub use commit::{Committed, Writes};

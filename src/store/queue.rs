@@ -7,9 +7,9 @@
 //! A job owns its bytes, and an outcome is booked against the blocks that exist by then. So a job can never touch a token
 //! that has moved meanwhile: the outcome of a block that is gone is dropped.
 
-use super::sync::{Condvar, Mutex, MutexGuard};
 use crate::status::Result;
 use crate::sys::memory;
+use crate::sys::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 
 /// The order of jobs.

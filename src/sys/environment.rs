@@ -2,11 +2,11 @@
 
 use std::ffi::CStr;
 
-/// Calls `body` with the value of a variable; `None` where it is not set or not UTF-8.
+/// Calls `body` with the value of a variable, or `None` if it is unset or not UTF-8.
 #[cfg(unix)]
 pub(crate) fn with_variable<R>(name: &CStr, body: impl FnOnce(Option<&str>) -> R) -> R {
-    // SAFETY: the name is terminated. The value is read at once: as with every getenv, a host that sets variables
-    // while other threads read them must not do so now.
+    // SAFETY: the name is terminated. As with every getenv, no other thread may set variables during the call; the value
+    // is read in it.
     let value = unsafe {
         let value = libc::getenv(name.as_ptr());
         if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
@@ -14,7 +14,7 @@ pub(crate) fn with_variable<R>(name: &CStr, body: impl FnOnce(Option<&str>) -> R
     body(value.and_then(|value| value.to_str().ok()))
 }
 
-/// Calls `body` with the value of a variable; `None` where it is not set or not Unicode.
+/// Calls `body` with the value of a variable, or `None` if it is unset or not Unicode.
 #[cfg(not(unix))]
 pub(crate) fn with_variable<R>(name: &CStr, body: impl FnOnce(Option<&str>) -> R) -> R {
     let value = name.to_str().ok().and_then(|name| std::env::var(name).ok());

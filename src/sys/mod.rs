@@ -1,5 +1,16 @@
-//! The ground floor: memory that can be refused, files, pages, threads, panics without a message. Nothing else calls the
-//! system, and nothing above it grows a container in any other way.
+//! The ground floor. No other room calls the system, starts a thread, or grows a container in another way.
+//!
+//! | file | job |
+//! |---|---|
+//! | [`memory`] | containers whose growth can fail |
+//! | [`pages`] | pages released to the system, taken in bulk, mapped |
+//! | [`files`] | paths and files, with errors that name them |
+//! | `threads` | threads whose start can fail, and the id of the process |
+//! | [`thread_slot`] | values per thread |
+//! | `sync` | the locks of the worker queue, which loom and ThreadSanitizer replace |
+//! | `shared` | a counted reference whose allocation can fail |
+//! | `quiet` | panics without a message |
+//! | `environment` | variables of the environment |
 
 mod environment;
 #[doc(hidden)]
@@ -9,10 +20,12 @@ pub mod memory;
 pub mod pages;
 mod quiet;
 mod shared;
+mod sync;
 pub(crate) mod thread_slot;
 mod threads;
 
 pub(crate) use environment::with_variable;
 pub(crate) use quiet::quietly;
 pub(crate) use shared::Shared;
+pub(crate) use sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use threads::{Thread, process};

@@ -1,7 +1,7 @@
-//! Panics without a word.
+//! Panics without a message.
 //!
-//! The library catches its panics and reports them as a status. The standard library would print each to standard error
-//! first, where a host's output belongs to the host.
+//! The library catches its panics and reports them as a status. The standard library would first print each to standard
+//! error, which belongs to the host.
 
 use std::cell::Cell;
 use std::panic::{self, PanicHookInfo};
@@ -9,7 +9,7 @@ use std::sync::{Once, OnceLock};
 
 type Hook = Box<dyn Fn(&PanicHookInfo<'_>) + Sync + Send>;
 
-/// The hook of before, which prints the panics of all other code: a Rust host has panics of its own.
+/// The previous hook, which prints the panics of all other code, such as a Rust host's.
 static BEFORE: OnceLock<Hook> = OnceLock::new();
 
 thread_local! {
@@ -27,7 +27,7 @@ fn hook(panic: &PanicHookInfo<'_>) {
 /// Installs the hook, once. Allocates nothing: the box of a function has no size.
 fn install() {
     static INSTALLED: Once = Once::new();
-    // A thread that panics already, such as that of a host that unwinds through a destructor, may not change hooks.
+    // A thread that is panicking, such as a host's that unwinds through a destructor, may not change hooks.
     if !INSTALLED.is_completed() && !std::thread::panicking() {
         INSTALLED.call_once(|| {
             if BEFORE.set(panic::take_hook()).is_ok() {
@@ -38,9 +38,9 @@ fn install() {
     }
 }
 
-/// Runs `body`, which catches its panics, without a message should one begin in it on this thread.
+/// Runs `body`, which catches its panics. A panic that begins in it on this thread prints no message.
 pub(crate) fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    /// Ends the silence, also where a panic does leave `body`.
+    /// Ends the silence, also if a panic leaves `body`.
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {

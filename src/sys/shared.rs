@@ -15,7 +15,7 @@ struct Counted<T> {
     value: T,
 }
 
-// SAFETY: owners on several threads reach the value by `&T` alone, and the last one drops it wherever it is.
+// SAFETY: owners on several threads reach the value by `&T` alone, and the last one may drop it on any thread.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
@@ -31,13 +31,13 @@ impl<T> Shared<T> {
         unsafe { self.0.as_ref() }
     }
 
-    /// Owners that there are now.
+    /// The number of owners.
     #[cfg(test)]
     pub(crate) fn owners(&self) -> usize {
         self.counted().owners.load(Ordering::Acquire)
     }
 
-    /// The value, when `self` is its only owner.
+    /// The value, if `self` is its only owner.
     #[cfg(test)]
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         if self.owners() > 1 {
@@ -50,7 +50,7 @@ impl<T> Shared<T> {
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
-        // Relaxed: an owner exists, so nobody drops the value meanwhile.
+        // Relaxed: `self` is an owner, so the value is not dropped meanwhile.
         self.counted().owners.fetch_add(1, Ordering::Relaxed);
         Shared(self.0)
     }
@@ -66,7 +66,7 @@ impl<T> Deref for Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Release and acquire: everything that other owners did with the value happens before it is dropped.
+        // Release and acquire: every use by other owners happens before the drop.
         if self.counted().owners.fetch_sub(1, Ordering::AcqRel) == 1 {
             // SAFETY: it was leaked from a box in `new`, and this was its last owner.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });

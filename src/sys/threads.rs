@@ -2,7 +2,7 @@
 
 use crate::status::Result;
 
-/// A thread. It must be joined; one that is dropped goes on by itself.
+/// A thread. It must be joined; a dropped one runs on by itself.
 pub(crate) struct Thread(system::Handle);
 
 impl Thread {
@@ -29,7 +29,7 @@ mod system {
 
     pub(super) type Handle = libc::pthread_t;
 
-    /// As the standard library's threads have.
+    /// The stack of the standard library's threads.
     const STACK_BYTES: usize = 2 << 20;
 
     pub(super) fn start<F: FnOnce() + Send + 'static>(name: &CStr, body: F) -> Result<Handle> {
@@ -42,7 +42,7 @@ mod system {
             let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
             let error = match libc::pthread_attr_init(&mut attributes) {
                 0 => {
-                    // A size that is refused leaves the default.
+                    // A refused size leaves the default.
                     libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
                     let error = libc::pthread_create(&mut handle, &attributes, run::<F>, body.cast());
                     libc::pthread_attr_destroy(&mut attributes);
@@ -65,7 +65,7 @@ mod system {
     extern "C" fn run<F: FnOnce()>(body: *mut c_void) -> *mut c_void {
         // SAFETY: `start` boxed it and gave it away.
         let body = unsafe { Box::from_raw(body.cast::<F>()) };
-        // A panic must not unwind into C. There is nobody to tell.
+        // A panic must not unwind into C, and no caller takes an error.
         let _ = quietly(|| catch_unwind(AssertUnwindSafe(body)));
         ptr::null_mut()
     }
@@ -103,7 +103,7 @@ mod system {
     }
 }
 
-/// The process that calls. A forked child has none of its parent's threads.
+/// The id of the calling process. A forked child has none of its parent's threads.
 pub(crate) fn process() -> u32 {
     std::process::id()
 }
@@ -118,7 +118,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         let thread = Thread::start(c"mnnkv-test", move || {
             sender.send(7).unwrap();
-            panic!("nobody hears it");
+            panic!("silent");
         });
         thread.unwrap().join();
         assert_eq!(receiver.recv(), Ok(7));

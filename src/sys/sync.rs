@@ -1,18 +1,18 @@
-//! The locks of the queue: those of the standard library, those of loom when it explores interleavings, or those of the
-//! standard library in a form that ThreadSanitizer can follow.
+//! The locks of the worker queue: those of the standard library; of loom, which tries every interleaving; or of the
+//! standard library in a form that ThreadSanitizer understands.
 
 #[cfg(loom)]
-pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(tsan)]
-pub(super) use seen::{Condvar, Mutex, MutexGuard};
+pub(crate) use seen::{Condvar, Mutex, MutexGuard};
 #[cfg(not(any(loom, tsan)))]
-pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// The standard library's locks with an instrumented happens-before edge.
 ///
-/// ThreadSanitizer observes only instrumented code. The standard library is not built with it, so contended locks are
-/// invisible and false races are reported. Here unlocking stores to an atomic and locking loads it, both while the lock
-/// is held: exactly the order that the lock makes.
+/// ThreadSanitizer derives the order between threads from operations in code that it compiled. The standard library is
+/// not, so ThreadSanitizer misses every contended lock and reports false races. Here an unlock writes to an atomic and a
+/// lock reads it, both while the lock is held: the order of the lock itself, and no more.
 #[cfg(tsan)]
 mod seen {
     use std::ops::{Deref, DerefMut};
@@ -25,7 +25,7 @@ mod seen {
     }
 
     pub struct MutexGuard<'a, T> {
-        /// `None` while a condition is waited for.
+        /// `None` while the condition variable blocks.
         inner: Option<sync::MutexGuard<'a, T>>,
         handed_over: &'a AtomicU8,
     }
@@ -65,13 +65,13 @@ mod seen {
         type Target = T;
 
         fn deref(&self) -> &T {
-            self.inner.as_ref().expect("a waiting guard is not used")
+            self.inner.as_ref().expect("a guard in use does not wait")
         }
     }
 
     impl<T> DerefMut for MutexGuard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
-            self.inner.as_mut().expect("a waiting guard is not used")
+            self.inner.as_mut().expect("a guard in use does not wait")
         }
     }
 
@@ -81,7 +81,7 @@ mod seen {
         }
 
         pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
-            let inner = guard.inner.take().expect("a waiting guard is not used");
+            let inner = guard.inner.take().expect("a guard in use does not wait");
             guard.handed_over.store(0, Ordering::Release);
             MutexGuard::of(self.0.wait(inner), guard.handed_over)
         }
