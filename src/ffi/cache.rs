@@ -21,6 +21,14 @@ pub const MNNKV_DTYPE_TQ3: u32 = 5;
 pub const MNNKV_DTYPE_TQ4: u32 = 6;
 
 const _: () = assert!(
+    MNNKV_DTYPE_F16 == Dtype::F16.code()
+        && MNNKV_DTYPE_BF16 == Dtype::Bf16.code()
+        && MNNKV_DTYPE_F32 == Dtype::F32.code()
+        && MNNKV_DTYPE_INT8 == Dtype::Int8.code()
+        && Dtype::ALL.len() == 4
+);
+
+const _: () = assert!(
     MNNKV_DTYPE_F16 == Dtype::F16 as u32
         && MNNKV_DTYPE_BF16 == Dtype::Bf16 as u32
         && MNNKV_DTYPE_F32 == Dtype::F32 as u32
