@@ -20,7 +20,7 @@ mod stock;
 
 use dump::Dump;
 use mnnkv::dtype::Dtype;
-use mnnkv::gear::{Encoder, Format, Options, Predictors};
+use mnnkv::gear::{Encoder, Format};
 use peer::Named;
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -91,12 +91,10 @@ fn steps(dump: &Dump) -> report::Steps {
     let mut len = |words: &[u8], options| encoder.encode(words, dump.dtype, &options).unwrap().len();
     let unique = dump.unique_rows();
     let huffman = peer::options(Format::V1, 1, 0);
-    let predictors = Predictors::from_bits(Predictors::RAW, Format::V2).unwrap();
     report::Steps {
         repeats: 1.0 - unique.len() as f64 / dump.words.len() as f64,
         huffman: len(&dump.words, huffman),
         unique: len(&unique, huffman),
-        raw: len(&dump.words, Options { predictors, ..peer::options(Format::V2, 5, dump.dim) }),
     }
 }
 

@@ -9,7 +9,7 @@ use mnnkv::gear::{self, Decoder, Effort, Encoder, Format, Options, Predictors};
 use mnnkv::status::Status;
 use proptest::prelude::*;
 
-const ALL: Predictors = Predictors::all(Format::V1);
+const ALL: Predictors = Predictors::ALL;
 
 struct Golden {
     name: String,

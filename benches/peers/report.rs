@@ -14,8 +14,6 @@ pub struct Steps {
     pub huffman: usize,
     /// The same of the rows that equal no earlier one.
     pub unique: usize,
-    /// v2 at effort 5 without predictors.
-    pub raw: usize,
 }
 
 impl Measured {
@@ -233,12 +231,11 @@ fn ratios(dumps: &[&Measured]) -> Table {
 
 fn savings(dumps: &[&Measured]) -> Table {
     type Len = fn(&Measured) -> usize;
-    let stages: [(&str, Len); 6] = [
+    let stages: [(&str, Len); 5] = [
         ("", |m| m.dump.words.len()),
         ("byte planes, Huffman codes", |m| m.steps.huffman),
         ("rows equal to earlier ones (distances not counted)", |m| m.steps.unique),
-        ("channel groups, nearly equal rows, matches (less distances)", |m| m.steps.raw),
-        ("predictors", |m| m.len(V2_5)),
+        ("channel groups, nearly equal rows, matches (less distances)", |m| m.len(V2_5)),
         ("rotation hint on K", |m| m.len(HINT)),
     ];
     let mut table = dump_headers("saved by", dumps);

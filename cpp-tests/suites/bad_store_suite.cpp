@@ -150,7 +150,7 @@ TEST(BadStoreConfig, IsRefusedAndGivesNoHandle) {
         calls.push_back(
             {MNNKV_UNSUPPORTED, "abi_version", [=, &out] { return mnnkv_store_create(nullptr, abi, out.get()); }});
     }
-    // Predictors of the other format.
+    // V2 has no predictors.
     calls.push_back({bad, "predictors", create_with([](auto& c) {
                          c.format = MNNKV_GEAR_FORMAT_V2;
                          c.value_predictors = MNNKV_PREDICT_XOR_SEQ;

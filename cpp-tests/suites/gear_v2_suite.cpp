@@ -9,9 +9,6 @@ namespace {
 
 using namespace support;
 
-constexpr std::uint32_t v2_predictors[] = {MNNKV_PREDICT_RAW, MNNKV_PREDICT_DELTA_TOKEN, MNNKV_PREDICT_XOR_TOKEN,
-                                           MNNKV_PREDICT_DELTA_PAIR, MNNKV_PREDICT_DELTA_PAIR_TOKEN};
-
 /// All tests of one type.
 class GearV2 : public testing::TestWithParam<word_codec> {
 protected:
@@ -86,41 +83,6 @@ TEST_P(GearV2, TakesEveryEffort) {
     EXPECT_EQ(sizes[0], sizes[5]) << "the default";
     EXPECT_LE(sizes[9], sizes[1]) << "the smallest against the fastest";
     EXPECT_LT(sizes[1], words.size());
-}
-
-TEST_P(GearV2, TakesEveryPredictor) {
-    SEEDED_DICE(random, 906);
-    const bytes words = cache_words(random, codec_, 2, 200, 32, 300);
-    for (std::uint32_t set = 0; set < 32; ++set) {
-        mnnkv_gear_options options = in_v2(32);
-        for (std::size_t i = 0; i < 5; ++i) {
-            options.predictors |= set >> i & 1 ? v2_predictors[i] : 0;
-        }
-        SCOPED_TRACE(options.predictors);
-        for (const std::int32_t effort : {1, 5, 9}) {
-            options.effort = effort;
-            round_trip(codec_, words, &options);
-        }
-    }
-}
-
-TEST_P(GearV2, TakesWhatAPredictorIsGoodAt) {
-    // Channels that grow by a step of their own per token: noise, except for their differences.
-    SEEDED_DICE(random, 907);
-    const std::size_t dim = 16, tokens = 512;
-    bytes words(dim * tokens * codec_.width);
-    for (std::size_t d = 0; d < dim; ++d) {
-        std::uint32_t word = random.bits();
-        const std::uint32_t step = random.bits() | 1;
-        for (std::size_t t = 0; t < tokens; ++t, word += step) {
-            std::memcpy(&words[(t * dim + d) * codec_.width], &word, codec_.width);
-        }
-    }
-    mnnkv_gear_options raw = in_v2(dim), delta = in_v2(dim);
-    raw.predictors = MNNKV_PREDICT_RAW;
-    delta.predictors = MNNKV_PREDICT_DELTA_TOKEN;
-    raw.effort = delta.effort = 9;
-    EXPECT_LT(round_trip(codec_, words, &delta).size(), round_trip(codec_, words, &raw).size());
 }
 
 TEST_P(GearV2, BlobsBeginAndEndAsThePageSays) {

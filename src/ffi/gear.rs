@@ -17,20 +17,12 @@ pub const MNNKV_GEAR_FORMAT_V1: u32 = 1;
 /// Format v2: all types, knows rows and channels, has checksums. Smaller where channels differ or rows repeat, most
 /// from effort 7 on; slower than v1. Libraries before it answer CORRUPT. docs/format.md has both byte for byte.
 pub const MNNKV_GEAR_FORMAT_V2: u32 = 2;
-/// The bytes as they are; in both formats.
+/// The bytes as they are.
 pub const MNNKV_PREDICT_RAW: u32 = 1;
-/// v1: the difference of each byte to the one before it.
+/// The difference of each byte to the one before it.
 pub const MNNKV_PREDICT_DELTA_SEQ: u32 = 2;
-/// v1: the exclusive or of each byte with the one before it.
+/// The exclusive or of each byte with the one before it.
 pub const MNNKV_PREDICT_XOR_SEQ: u32 = 4;
-/// v2: the difference to the token before, same channel, byte by byte as all predictors.
-pub const MNNKV_PREDICT_DELTA_TOKEN: u32 = 8;
-/// v2: the exclusive or with the token before, same channel.
-pub const MNNKV_PREDICT_XOR_TOKEN: u32 = 16;
-/// v2: the difference of an odd channel to the even one before it, same token.
-pub const MNNKV_PREDICT_DELTA_PAIR: u32 = 32;
-/// v2: DELTA_PAIR, and then the difference to the token before.
-pub const MNNKV_PREDICT_DELTA_PAIR_TOKEN: u32 = 64;
 /// Rotation turns channels d and d + rope_dims / 2 together, as in Llama (rotate_half).
 pub const MNNKV_ROPE_HALF: u32 = 1;
 /// Rotation turns channels 2 d and 2 d + 1 together, as in GPT-J.
@@ -40,10 +32,6 @@ const _: () = assert!(
     MNNKV_PREDICT_RAW == Predictors::RAW
         && MNNKV_PREDICT_DELTA_SEQ == Predictors::DELTA_SEQ
         && MNNKV_PREDICT_XOR_SEQ == Predictors::XOR_SEQ
-        && MNNKV_PREDICT_DELTA_TOKEN == Predictors::DELTA_TOKEN
-        && MNNKV_PREDICT_XOR_TOKEN == Predictors::XOR_TOKEN
-        && MNNKV_PREDICT_DELTA_PAIR == Predictors::DELTA_PAIR
-        && MNNKV_PREDICT_DELTA_PAIR_TOKEN == Predictors::DELTA_PAIR_TOKEN
         && MNNKV_ROPE_HALF == Pairing::Half as u32
         && MNNKV_ROPE_ADJACENT == Pairing::Adjacent as u32
 );
@@ -57,8 +45,7 @@ pub struct mnnkv_gear_options {
     pub struct_size: u32,
     /// MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, V2 for BF16 and INT8, which V1 does not have.
     pub format: u32,
-    /// Which predictors to try, MNNKV_PREDICT_* of the format or-ed together; 0 = all of them. Bits of the other format
-    /// are INVALID_ARGUMENT.
+    /// V1: the predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all. V2 has none: must be 0.
     pub predictors: u32,
     /// 1 = fastest .. 9 = smallest, 0 = 5. Up to 6, a look at the words chooses what is tried; at 9 everything is. A
     /// higher one is never larger than a lower one by more than 0.1%. Every decoder reads the blobs of all.
@@ -315,11 +302,12 @@ pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
 /// dst: dst_cap bytes that do not overlap src. dst_len: bytes written. To ask for the size, pass dst NULL and
 /// dst_cap 0: the answer is BUFFER_TOO_SMALL and *dst_len, from headers that agree with each other. It is the blob's
 /// claim: bound it before you allocate for a blob from elsewhere.
-/// CORRUPT: the blob is malformed; dst is untouched. A damaged or cut V2 blob is always refused, by its checksums. V1
-/// has none: with flipped bits it may decode to other words of the right number.
+/// CORRUPT: the blob is malformed. A damaged or cut V2 blob is always refused, by its checksums. V1 has none: with
+/// flipped bits it may decode to other words of the right number.
 /// INVALID_ARGUMENT: the V2 blob holds words of another type. UNSUPPORTED: a V2 blob of a later version of the library
 /// that this one cannot read, or one whose damage looks like that.
-/// OUT_OF_MEMORY: dst is untouched.
+/// OUT_OF_MEMORY: the system refused memory. After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the first decoded-length bytes
+/// of dst are undefined; the rest is untouched.
 /// Working memory is at most three times src_len and the decoded length together and 256 KiB, whatever the blob: one
 /// that takes more is OUT_OF_MEMORY, which no encoder of this library wrote (mnnkv_decode_gear has another limit). The
 /// calling thread keeps it for its next call (mnnkv_thread_trim gives it back), beside what encoding keeps. Any thread.
@@ -439,7 +427,7 @@ unsafe impl Sized32 for mnnkv_decode_options {
 /// NULL.
 ///
 /// OUT_OF_MEMORY: also when the blob takes more working memory than options->max_working_bytes; mnnkv_last_error has
-/// both numbers. dst is untouched. Any thread.
+/// both numbers. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_decode_gear(
     src: *const c_void,

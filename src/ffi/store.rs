@@ -42,9 +42,9 @@ pub struct mnnkv_store_config {
     pub struct_size: u32,
     /// Threads of the store, at most 64; 0 = work inside the calls.
     pub workers: u32,
-    /// MNNKV_PREDICT_* of the format to try on K; 0 = all.
+    /// V1: MNNKV_PREDICT_* to try on K, 0 = all. V2: must be 0.
     pub key_predictors: u32,
-    /// MNNKV_PREDICT_* of the format to try on V; 0 = all.
+    /// V1: MNNKV_PREDICT_* to try on V, 0 = all. V2: must be 0.
     pub value_predictors: u32,
     /// As mnnkv_gear_options::effort.
     pub effort: i32,

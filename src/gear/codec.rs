@@ -108,7 +108,7 @@ impl Decoder {
         if v2::is_v2(blob) {
             return v2::decode(blob, dtype, words, &mut Context { zstd, budget }, buffers);
         }
-        v1::decode(blob, v1_width(dtype)?, words, &mut Context { zstd, budget }, &mut buffers.words)
+        v1::decode(blob, v1_width(dtype)?, words, &mut Context { zstd, budget }, &mut buffers.planes)
     }
 }
 

@@ -102,9 +102,9 @@ pub struct LosslessRules {
     pub grouped_step_tokens: u32,
     /// The format of the blobs.
     pub format: Format,
-    /// Predictors of `format` tried on K.
+    /// Predictors that format v1 tries on K.
     pub key_predictors: Predictors,
-    /// Predictors of `format` tried on V.
+    /// Predictors that format v1 tries on V.
     pub value_predictors: Predictors,
     /// How long the encoder searches.
     pub effort: Effort,
@@ -311,7 +311,7 @@ fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings)
     }))
 }
 
-/// The predictors in a list of v1's names. v2 always tries all of its own.
+/// The predictors of a list, for v1. v2 ignores the list.
 fn predictors(key: &str, list: &str, format: Format, warnings: &mut Warnings) -> Result<Predictors> {
     /// A predictor of an offline codec of the reference system.
     const ELSEWHERE: &str = "pair_delta";
@@ -323,7 +323,7 @@ fn predictors(key: &str, list: &str, format: Format, warnings: &mut Warnings) ->
             .push(format_args!("{key} has \"{}\", which is no predictor of this version", keys::shorten(unknown)))?;
     }
     if format == Format::V2 {
-        return Ok(Predictors::all(Format::V2));
+        return Ok(Predictors::ALL);
     }
     if !names().any(|name| known(&name)) {
         warnings.push(format_args!("{key} has no predictor of this version: raw alone is tried"))?;

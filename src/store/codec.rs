@@ -11,9 +11,9 @@ use crate::sys::memory;
 pub struct Encoding {
     /// Format of the blobs.
     pub format: Format,
-    /// Predictors tried on K.
+    /// Predictors that format v1 tries on K.
     pub key_predictors: Predictors,
-    /// Predictors tried on V.
+    /// Predictors that format v1 tries on V.
     pub value_predictors: Predictors,
     /// How long the encoder searches.
     pub effort: Effort,
@@ -25,8 +25,8 @@ impl Default for Encoding {
     fn default() -> Self {
         Encoding {
             format: Format::V1,
-            key_predictors: Predictors::all(Format::V1),
-            value_predictors: Predictors::all(Format::V1),
+            key_predictors: Predictors::ALL,
+            value_predictors: Predictors::ALL,
             effort: Effort::DEFAULT,
             strict_roundtrip: false,
         }

@@ -446,7 +446,7 @@ fn a_block_that_would_not_shrink_is_not_kept() {
 #[test]
 fn blobs_are_those_of_the_encoder_with_the_settings_of_the_store() {
     let layout = Layout::new(&flash(2, 64, 16, 256)).unwrap();
-    // Rows that follow each other slowly, so that predictors and the length of a row matter.
+    // Rows that follow each other slowly, so that v1's predictors and v2's row length matter.
     let word = |at: usize| (0x3C00 + (at / 128 * 3 + at % 128 * 5 + at % 7) % 2000) as u16;
     let dense: Vec<u8> = (0..2 * 256 * 64).flat_map(|at| word(at).to_ne_bytes()).collect();
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
@@ -456,7 +456,7 @@ fn blobs_are_those_of_the_encoder_with_the_settings_of_the_store() {
         [(Format::V1, true, 5), (Format::V1, false, 5), (Format::V2, false, 1), (Format::V2, false, 8)]
     {
         let effort = Effort::new(effort, "effort").unwrap();
-        let all = Predictors::all(format);
+        let all = Predictors::ALL;
         let key_predictors = if raw_keys { Predictors::raw() } else { all };
         let encoding = Encoding { format, key_predictors, value_predictors: all, effort, strict_roundtrip: false };
         let mut store = Store::new(Settings { encoding, ..Settings::default() }).unwrap();

@@ -5,9 +5,7 @@ use super::common::Random;
 use super::counting_allocator::peak;
 use super::working_memory::{Content, hostile};
 use mnnkv::dtype::Dtype;
-use mnnkv::gear::{
-    self, Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation,
-};
+use mnnkv::gear::{self, Decoder, Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Rotation};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::time::{Duration, Instant};
@@ -41,11 +39,10 @@ fn seeds() -> Vec<(Dtype, Vec<u8>)> {
                     let words = content.words(dtype, count, head_dim, 5);
                     for rotation in [None, Some(hint).filter(|_| is_turned && format == Format::V2)] {
                         let options = Options {
-                            format,
-                            predictors: Predictors::all(format),
                             effort: Effort::new(effort, "effort").unwrap(),
                             head_dim,
                             rotation,
+                            ..Options::new(format)
                         };
                         if let Ok(blob) = Encoder::new().encode(&words, dtype, &options) {
                             seeds.push((dtype, blob.to_vec()));

@@ -2,7 +2,7 @@
 
 use super::common::{self, Random};
 use mnnkv::dtype::Dtype;
-use mnnkv::gear::{Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation};
+use mnnkv::gear::{Effort, Encoder, Format, Frequencies, Options, Pairing, Positions, Rotation};
 
 /// A rotation that owns its lists.
 #[derive(Clone, Debug)]
@@ -98,7 +98,6 @@ pub struct Sample {
     pub purpose: &'static str,
     pub dtype: Dtype,
     pub head_dim: usize,
-    pub predictors: u32,
     pub effort: i32,
     pub hint: Option<Hint>,
     pub words: Vec<u8>,
@@ -107,7 +106,6 @@ pub struct Sample {
 impl Sample {
     pub fn options(&self) -> Options<'_> {
         Options {
-            predictors: Predictors::from_bits(self.predictors, Format::V2).unwrap(),
             effort: Effort::new(self.effort, "effort").unwrap(),
             head_dim: self.head_dim,
             rotation: self.hint.as_ref().map(Hint::rotation),
@@ -121,7 +119,7 @@ impl Sample {
 }
 
 fn sample(name: &'static str, dtype: Dtype, head_dim: usize, words: Vec<u8>, purpose: &'static str) -> Sample {
-    Sample { name, purpose, dtype, head_dim, predictors: 0, effort: 5, hint: None, words }
+    Sample { name, purpose, dtype, head_dim, effort: 5, hint: None, words }
 }
 
 /// Only who tries hard looks for rows that are merely near.
@@ -132,7 +130,6 @@ fn slow(name: &'static str, dtype: Dtype, head_dim: usize, words: Vec<u8>, purpo
 /// The same for every call; names are files of `testdata/gear_v2`.
 pub fn samples() -> Vec<Sample> {
     use Dtype::*;
-    use Predictors as P;
     let mut all = vec![
         sample("stored_f16", F16, 8, Random(1).bytes(96), "noise, stored"),
         sample("stored_int8", Int8, 0, vec![7], "one byte"),
@@ -145,19 +142,6 @@ pub fn samples() -> Vec<Sample> {
     let words = [&a, &b, &a, &b, &a, &a, &b, &b, &a, &b].map(|row| &row[..]).concat();
     all.push(slow("flat_f16", F16, 0, words.clone(), "rows that repeat, no head_dim: bytes of words with matches"));
     all.push(slow("flat_f32", F32, 0, words, "the same of four bytes"));
-    // A column that rises, and beside it one that rises with it.
-    let slope = |i: usize| if i.is_multiple_of(2) { i as f32 / 500.0 } else { i as f32 / 500.0 + 0.5 };
-    let slopes: Vec<f32> = (0..1200).map(slope).collect();
-    for (name, dtype, bit) in [
-        ("predictor0_f32", F32, P::RAW),
-        ("predictor1_f16", F16, P::DELTA_TOKEN),
-        ("predictor2_bf16", Bf16, P::XOR_TOKEN),
-        ("predictor3_int8", Int8, P::DELTA_PAIR),
-        ("predictor4_f16", F16, P::DELTA_PAIR_TOKEN),
-    ] {
-        let words = to_words(&slopes, dtype);
-        all.push(Sample { predictors: bit, effort: 9, ..sample(name, dtype, 4, words, "one predictor") });
-    }
     for (name, dtype) in [("coded_f16", F16), ("coded_bf16", Bf16), ("coded_f32", F32), ("coded_int8", Int8)] {
         let words = to_words(&rows(4, 80, 15, 80, 0.0), dtype);
         all.push(sample(name, dtype, 15, words, "channels of three sizes, two units each"));

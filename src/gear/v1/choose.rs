@@ -81,7 +81,7 @@ pub(super) fn encode(
     let residual = memory::at_least(residual, lane.len())?;
     let effort = options.effort.get();
     let mut predictors = [(0, Predictor::Raw); Predictor::ALL.len()];
-    let count = options.predictors.v1().zip(&mut predictors).map(|(p, slot)| slot.1 = p).count();
+    let count = options.predictors.iter().zip(&mut predictors).map(|(p, slot)| slot.1 = p).count();
     let mut predictors = &mut predictors[..count];
     if effort <= 8 && lane.len() > SHORT {
         predictors = promising(lane, predictors, effort, residual);

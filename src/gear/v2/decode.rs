@@ -1,28 +1,23 @@
-//! Blobs to words.
+//! Blobs to words, in the caller's buffer.
 //!
-//! Works in two buffers as long as the words, one of planes and one of rows, and moves rows to their places in the
-//! latter; beside them only what is known of each row is kept. So a blob of rows of 16 bytes and more takes at most three
-//! times what the words and the blob do.
+//! Works in one buffer as long as the words, and in the buffer of the caller: planes go from one to the other, and rows
+//! move to their places in the latter. Beside them only the references of rows are kept. So a blob with rows of 16 bytes
+//! or more takes at most three times its own length and that of its words.
 
-use super::container::{self, Header, Mode, Reader};
-use super::form::RowForm;
-use super::repeats::{References, Spare};
-use super::rotation::{self, Angles};
-use super::word::{Bf16, F16, F32, Int8};
-use super::{REPEATS, ROTATED, planes, rows};
+use super::container::{self, Header, Mode, Reader, RowForm};
+use super::rows::{self, Angles, References, Spare};
+use super::{REPEATS, ROTATED, planes};
 use crate::dtype::Dtype;
 use crate::gear::budget::held;
 use crate::gear::codec::Context;
 use crate::status::{Error, Result, bail};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Working memory of a decoder. Nothing is kept in it from one call to the next.
+/// Working memory of a decoder. It carries no contents from one call to the next.
 #[derive(Default)]
 pub(in crate::gear) struct DecodeBuffers {
-    /// As long as the words.
-    pub(in crate::gear) words: Vec<u8>,
     /// Planes; rows of steps and planes of new rows.
-    planes: Vec<u8>,
+    pub(in crate::gear) planes: Vec<u8>,
     unit_groups: Vec<u8>,
     large: Vec<u8>,
     references: References,
@@ -30,14 +25,14 @@ pub(in crate::gear) struct DecodeBuffers {
 }
 
 impl DecodeBuffers {
-    /// The bytes that are held.
+    /// Bytes that are held.
     pub(in crate::gear) fn held(&self) -> usize {
-        let bytes: usize = [&self.words, &self.planes, &self.unit_groups, &self.large].map(held).iter().sum();
+        let bytes: usize = [&self.planes, &self.unit_groups, &self.large].map(held).iter().sum();
         bytes + self.references.held() + held(&self.classes)
     }
 }
 
-/// The decoded size in bytes that a blob announces.
+/// The decoded length in bytes that a blob announces.
 pub(in crate::gear) fn decoded_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
     Ok(parse(blob, dtype)?.0.decoded_len)
 }
@@ -50,7 +45,8 @@ fn parse(blob: &[u8], dtype: Dtype) -> Result<(Header, &[u8])> {
     Ok((header, body))
 }
 
-/// Decodes `blob` to the start of `words` and returns the length in bytes.
+/// Decodes `blob` to the start of `words` and returns the length in bytes. After a failure the contents of that part are
+/// undefined, unless the blob's checksum or header was refused, or `words` is too short.
 pub(in crate::gear) fn decode(
     blob: &[u8],
     dtype: Dtype,
@@ -60,35 +56,36 @@ pub(in crate::gear) fn decode(
 ) -> Result<usize> {
     let (header, body) = parse(blob, dtype)?;
     let len = header.decoded_len;
-    if words.len() < len {
-        return Err(Error::too_small("dst_cap (bytes)", words.len(), len));
-    }
+    let capacity = words.len();
+    let Some(words) = words.get_mut(..len) else {
+        return Err(Error::too_small("dst_cap (bytes)", capacity, len));
+    };
     context.budget.allow(blob.len(), len);
-    let decoded = match header.mode {
-        Mode::Stored if body.len() == len => body,
+    match header.mode {
+        Mode::Stored if body.len() == len => words.copy_from_slice(body),
         Mode::Stored => bail!(Corrupt, "stored blob of {len} words' bytes holds {}", body.len()),
-        Mode::Coded => {
-            read_rows(&header, body, context, buffers)?;
-            &buffers.words[..len]
-        }
+        Mode::Coded => read_rows(&header, body, context, buffers, words)?,
         Mode::Flat => {
             let form = RowForm { dtype, len: 1 };
             let planes = context.budget.at_least(&mut buffers.planes, len)?;
             planes::decode_flat(Reader(body), len / form.bytes(), context, planes)?;
-            let words = context.budget.at_least(&mut buffers.words, len)?;
             form.to_rows(planes, words);
-            words
         }
-    };
-    if xxh3_64(decoded) != header.checksum {
+    }
+    if xxh3_64(words) != header.checksum {
         bail!(Corrupt, "the decoded words' checksum does not match: the blob is damaged");
     }
-    words[..len].copy_from_slice(decoded);
     Ok(len)
 }
 
-/// Decodes the body of a coded blob to `buffers.words`.
-fn read_rows(header: &Header, body: &[u8], context: &mut Context<'_>, buffers: &mut DecodeBuffers) -> Result<()> {
+/// Decodes the body of a coded blob to `words`.
+fn read_rows(
+    header: &Header,
+    body: &[u8],
+    context: &mut Context<'_>,
+    buffers: &mut DecodeBuffers,
+    words: &mut [u8],
+) -> Result<()> {
     let mut body = Reader(body);
     let flags = body.byte("flags")?;
     if !matches!(flags, 0 | REPEATS) && flags != REPEATS | ROTATED {
@@ -100,8 +97,7 @@ fn read_rows(header: &Header, body: &[u8], context: &mut Context<'_>, buffers: &
         bail!(Corrupt, "{} bytes hold no row of {} elements", header.decoded_len, header.row_len);
     }
     let count = header.decoded_len / form.bytes();
-    let DecodeBuffers { words, planes, unit_groups, large, references, classes } = buffers;
-    let words = context.budget.at_least(words, header.decoded_len)?;
+    let DecodeBuffers { planes, unit_groups, large, references, classes } = buffers;
     let (matrix, tail) = words.split_at_mut(count * form.bytes());
     let rows = context.budget.at_least(planes, matrix.len())?;
     if flags & REPEATS == 0 {
@@ -124,36 +120,8 @@ fn read_rows(header: &Header, body: &[u8], context: &mut Context<'_>, buffers: &
         form.to_rows(new_planes, new_rows);
         form.restore_exponents(new_rows);
         references.spread(steps, form.bytes(), matrix);
-        match angles {
-            Some(angles) => expand_rotated(references, form, &angles, context, (planes, classes), matrix)?,
-            None => expand_alike(references, form, matrix),
-        }
+        rows::expand(references, form, angles.as_ref(), context, (planes, classes), matrix)?;
     }
     tail.copy_from_slice(body.take(tail.len(), "the last words")?);
     body.end()
-}
-
-fn expand_rotated(
-    references: &mut References,
-    form: RowForm,
-    angles: &Angles<'_>,
-    context: &mut Context<'_>,
-    spare: (&mut Vec<u8>, &mut Vec<u32>),
-    matrix: &mut [u8],
-) -> Result<()> {
-    match form.dtype {
-        Dtype::F16 => rotation::expand::<F16>(references, form.len, angles, context, spare, matrix),
-        Dtype::Bf16 => rotation::expand::<Bf16>(references, form.len, angles, context, spare, matrix),
-        Dtype::F32 => rotation::expand::<F32>(references, form.len, angles, context, spare, matrix),
-        Dtype::Int8 => bail!(Corrupt, "rotated rows of INT8 words"),
-    }
-}
-
-fn expand_alike(references: &References, form: RowForm, matrix: &mut [u8]) {
-    match form.dtype {
-        Dtype::F16 => rows::expand::<F16>(references, form.len, matrix),
-        Dtype::Bf16 => rows::expand::<Bf16>(references, form.len, matrix),
-        Dtype::F32 => rows::expand::<F32>(references, form.len, matrix),
-        Dtype::Int8 => rows::expand::<Int8>(references, form.len, matrix),
-    }
 }

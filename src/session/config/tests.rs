@@ -281,8 +281,8 @@ fn the_defaults_when_switched_on() {
         bootstrap_tokens: 32,
         grouped_step_tokens: 256,
         format: Format::V1,
-        key_predictors: Predictors::all(Format::V1),
-        value_predictors: Predictors::all(Format::V1),
+        key_predictors: Predictors::ALL,
+        value_predictors: Predictors::ALL,
         effort: Effort::DEFAULT,
         workers: 1,
         max_queue: 256,
@@ -407,8 +407,8 @@ fn names_and_what_they_stand_for() {
     ] {
         let lossless = lossless(json!({"kv_lossless_codec_runtime": name}));
         assert_eq!(lossless.format, format);
-        assert_eq!(lossless.key_predictors, Predictors::all(format));
-        assert_eq!(lossless.value_predictors, Predictors::all(format));
+        assert_eq!(lossless.key_predictors, Predictors::ALL);
+        assert_eq!(lossless.value_predictors, Predictors::ALL);
     }
     for (name, mode) in [("probe", RuntimeMode::Probe), ("full", RuntimeMode::Full), ("store", RuntimeMode::Store)] {
         assert_eq!(lossless(json!({"kv_lossless_runtime_mode": name})).mode, mode);
@@ -616,7 +616,7 @@ fn predictors_of_this_version_and_of_others() {
 
     let v2 = json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"});
     let (config, warning) = warned(on(v2));
-    assert_eq!(config.lossless.unwrap().key_predictors, Predictors::all(Format::V2));
+    assert_eq!(config.lossless.unwrap().key_predictors, Predictors::ALL);
     assert!(warning.contains("kv_lossless_predictors_k has no effect"), "{warning}");
 }
 

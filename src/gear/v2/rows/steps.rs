@@ -1,44 +1,39 @@
-//! Residuals of predicted rows: mostly tiny numbers, coded two in a byte so that a Huffman code can get below a bit
-//! for each, and the few large ones apart.
+//! Small steps: mostly tiny numbers, coded two in a byte so that a Huffman code takes less than a bit for each, and the
+//! few large ones apart.
 
-use super::container::{Reader, push_number};
-use super::planes::{self, Options, Scratch, Shape};
 use crate::gear::codec::Context;
-use crate::gear::zstd;
+use crate::gear::v2::container::{Reader, push_number};
+use crate::gear::v2::planes::{self, Coder, PlaneShape};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
-/// Stands for a number of [`ESCAPE`] or more, which is in the list of large ones.
+/// The nibble of a number of [`ESCAPE`] or more, which is in the list of large ones.
 const ESCAPE: u8 = 15;
 
 /// Nibbles of one channel, two rows in a byte.
-fn packed_shape(shape: &Shape) -> Shape {
-    Shape { planes: 1, channels: shape.channels, rows: shape.rows.div_ceil(2) }
+fn packed_shape(shape: &PlaneShape) -> PlaneShape {
+    PlaneShape { planes: 1, channels: shape.channels, rows: shape.rows.div_ceil(2) }
 }
 
 /// The large numbers are one channel.
-fn large_shape(shape: &Shape, count: usize) -> Shape {
-    Shape { planes: shape.planes, channels: 1, rows: count }
+fn large_shape(shape: &PlaneShape, count: usize) -> PlaneShape {
+    PlaneShape { planes: shape.planes, channels: 1, rows: count }
 }
 
 /// The number at place `at` of every plane is less than [`ESCAPE`].
-fn is_small(planes: &[u8], lane: usize, at: usize) -> bool {
-    planes[at] < ESCAPE && planes[at..].iter().step_by(lane).skip(1).all(|byte| *byte == 0)
+fn is_small(planes: &[u8], plane_len: usize, at: usize) -> bool {
+    planes[at] < ESCAPE && planes[at..].iter().step_by(plane_len).skip(1).all(|byte| *byte == 0)
 }
 
-/// Appends the numbers whose bytes are in `planes`, lowest plane first. `packed` and `grouped` are working memory.
-#[expect(clippy::too_many_arguments, reason = "what planes take, and one buffer more")]
+/// Appends the numbers whose bytes are in `planes`, lowest plane first. `packed` is working memory.
 pub(super) fn encode(
     planes: &[u8],
-    shape: &Shape,
-    options: &Options,
-    zstd: &mut zstd::Compressor,
-    scratch: &mut Scratch,
+    shape: &PlaneShape,
+    coder: &mut Coder<'_>,
     packed: &mut Vec<u8>,
-    grouped: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    let lane = shape.channels * shape.rows;
+    let plane_len = shape.channels * shape.rows;
     let packed_shape = packed_shape(shape);
     let nibbles = memory::at_least(packed, planes::room(packed_shape.len()))?;
     let mut count = 0;
@@ -47,44 +42,44 @@ pub(super) fn encode(
         *byte = 0;
         for half in 0..2.min(shape.rows - row) {
             let at = channel * shape.rows + row + half;
-            let nibble = if is_small(planes, lane, at) { planes[at] } else { ESCAPE };
+            let nibble = if is_small(planes, plane_len, at) { planes[at] } else { ESCAPE };
             count += (nibble == ESCAPE) as usize;
             *byte |= nibble << (4 * half);
         }
     }
-    planes::encode(nibbles, &packed_shape, options, zstd, scratch, grouped, out)?;
+    coder.encode(nibbles, &packed_shape, out)?;
 
     push_number(out, count)?;
     let bytes = memory::at_least(packed, planes::room(count * shape.planes))?;
-    let large = (0..lane).filter(|at| !is_small(planes, lane, *at));
+    let large = (0..plane_len).filter(|at| !is_small(planes, plane_len, *at));
     for (number, at) in large.enumerate() {
         for plane in 0..shape.planes {
-            bytes[plane * count + number] = planes[plane * lane + at];
+            bytes[plane * count + number] = planes[plane * plane_len + at];
         }
     }
-    planes::encode(bytes, &large_shape(shape, count), options, zstd, scratch, grouped, out)
+    coder.encode(bytes, &large_shape(shape, count), out)
 }
 
-/// The inverse of [`encode`]: writes to `planes`. `packed` is working memory as long as they are, `large` grows with the
-/// large numbers.
+/// The inverse of [`encode`]: writes to `planes`. `packed` is working memory as long as `planes`; `large` grows with the
+/// number of large numbers.
 pub(super) fn decode(
     body: &mut Reader<'_>,
-    shape: &Shape,
+    shape: &PlaneShape,
     context: &mut Context<'_>,
     unit_groups: &mut Vec<u8>,
     large: &mut Vec<u8>,
     packed: &mut [u8],
     planes: &mut [u8],
 ) -> Result<()> {
-    let lane = shape.channels * shape.rows;
+    let plane_len = shape.channels * shape.rows;
     let packed_shape = packed_shape(shape);
     let packed = &mut packed[..packed_shape.len()];
     planes::decode(body, &packed_shape, context, unit_groups, packed, planes)?;
-    let count = body.number(lane, "number of large steps")?;
+    let count = body.number(plane_len, "number of large steps")?;
     let large = context.budget.at_least(large, count * shape.planes)?;
     planes::decode(body, &large_shape(shape, count), context, unit_groups, large, planes)?;
 
-    planes[lane..shape.len()].fill(0);
+    planes[plane_len..shape.len()].fill(0);
     let mut taken = 0;
     for (channel, packed) in packed.chunks_exact(packed_shape.rows.max(1)).enumerate() {
         for row in 0..shape.rows {
@@ -96,7 +91,7 @@ pub(super) fn decode(
                     bail!(Corrupt, "more large steps than the {count} announced");
                 }
                 for plane in 0..shape.planes {
-                    planes[plane * lane + at] = large[plane * count + taken];
+                    planes[plane * plane_len + at] = large[plane * count + taken];
                 }
                 taken += 1;
             }

@@ -1,39 +1,35 @@
-//! Rows that are predicted from earlier rows, and how far off the predictions were.
+//! Rows predicted from earlier rows, and the steps from the predictions: encoder's and decoder's books and the wire.
 
-use super::container::{Reader, push_bytes};
-use super::form::RowForm;
-use super::list;
-use super::planes::{self, Options};
 use super::steps;
 use crate::gear::budget::held;
 use crate::gear::codec::Context;
+use crate::gear::v2::container::{Reader, RowForm, push_bytes, push_list, read_list};
+use crate::gear::v2::planes::{self, Coder};
 use crate::gear::zstd::{self, Search};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
-/// What the finders find out about the rows of a blob. The vectors are as the wire has them.
+/// The result of a search, with vectors in the order of the wire.
 #[derive(Default)]
-pub(super) struct Repeats {
-    /// Rows are predicted from classes of rows turned back to position 0, not from rows as they are.
-    pub(super) is_rotated: bool,
-    /// For every row: 0 when it is new, else how many rows before it the one lies that it refers to.
-    pub(super) distances: Vec<u32>,
-    /// For every row that refers to another: [`kind`], and [`JOINS`] if so.
+pub(in crate::gear::v2) struct Repeats {
+    /// For every row: 0 if it is new, else the distance to the earlier row that it refers to.
+    pub(in crate::gear::v2) distances: Vec<u32>,
+    /// For every row that refers to another: its [`kind`], with [`JOINS`] if it joins.
     pub(super) kinds: Vec<u8>,
     /// For every row of a kind above 0: the residual words.
     pub(super) steps: Vec<u8>,
 }
 
-/// With the kind: the row belongs to the class of the row it refers to.
+/// The bit beside a kind: the row joins the class of the row it refers to.
 pub(super) const JOINS: u8 = 0x80;
 /// Kinds up to this are coded as small steps.
 const SMALL: u8 = 2;
 /// No kind is above this: 32 bits of steps.
 const MAX_KIND: u8 = 33;
 
-/// Rows of a kind above 0 are coded by kind, so that rows of like size lie together; those of one kind in order.
+/// The order of rows of a kind above 0 on the wire: by kind, so that rows of like size lie together, then by number.
 struct Order {
-    /// The place of the first row of each kind, and at last the number of rows.
+    /// The place of the first row of each kind, and last the number of rows.
     starts: [u32; MAX_KIND as usize + 2],
 }
 
@@ -49,33 +45,32 @@ impl Order {
         Order { starts }
     }
 
-    /// How many rows have steps.
+    /// The number of rows with steps.
     fn count(&self) -> usize {
         self.starts[MAX_KIND as usize + 1] as usize
     }
 
-    /// How many rows have small steps; they come first.
+    /// The number of rows with small steps; they come first.
     fn small(&self) -> usize {
         self.starts[SMALL as usize + 1] as usize
     }
 }
 
-/// The size of a row's steps: 0 when all are 0, else one more than the bits of their mean.
+/// The size of a row's steps: 0 if all are 0, else one more than the bits of their mean.
 pub(super) fn kind(sum: u64, row_len: usize) -> u8 {
     if sum == 0 { 0 } else { 65 - (sum / row_len as u64).leading_zeros() as u8 }
 }
 
 impl Repeats {
-    /// Makes room for what is found out about `count` rows.
-    pub(super) fn start(&mut self, is_rotated: bool, count: usize) -> Result<()> {
-        self.is_rotated = is_rotated;
+    /// Clears the books and makes room for `count` rows.
+    pub(super) fn start(&mut self, count: usize) -> Result<()> {
         memory::cleared(&mut self.distances, count)?;
         memory::cleared(&mut self.kinds, count)?;
         self.steps.clear();
         Ok(())
     }
 
-    /// Adds room for the steps of a row, of which there are at most `most` bytes in all.
+    /// Appends room for the steps of a row. All rows have at most `most` bytes of them.
     pub(super) fn add_steps(&mut self, row_bytes: usize, most: usize) -> Result<&mut [u8]> {
         let len = self.steps.len();
         if self.steps.capacity() < len + row_bytes {
@@ -85,12 +80,12 @@ impl Repeats {
         Ok(&mut self.steps[len..])
     }
 
-    /// The bytes that are held.
-    pub(super) fn held(&self) -> usize {
+    /// Bytes that are held.
+    pub(in crate::gear::v2) fn held(&self) -> usize {
         held(&self.distances) + held(&self.kinds) + held(&self.steps)
     }
 
-    /// Copies the rows of `steps` whose places are `from` up to `to` to `out`, in the order that they are coded in.
+    /// Copies the rows of `steps` with the places `from..to` of the order to `out`.
     fn put_in_order(&self, order: &Order, row_bytes: usize, from: usize, to: usize, out: &mut [u8]) {
         let mut next = order.starts;
         let kinds = self.kinds.iter().map(|kind| (kind & !JOINS) as usize).filter(|kind| *kind > 0);
@@ -104,22 +99,17 @@ impl Repeats {
     }
 }
 
-/// Appends `repeats`. `planes`, `packed` and `grouped` are working memory.
-#[expect(clippy::too_many_arguments, reason = "what planes take, and one buffer more")]
-pub(super) fn push(
+/// Appends `repeats`. `planes` and `packed` are working memory.
+pub(in crate::gear::v2) fn push(
     repeats: &Repeats,
     form: RowForm,
-    options: &Options,
-    zstd: &mut zstd::Compressor,
-    scratch: &mut planes::Scratch,
-    planes: &mut Vec<u8>,
-    packed: &mut Vec<u8>,
-    grouped: &mut Vec<u8>,
+    coder: &mut Coder<'_>,
+    (planes, packed): (&mut Vec<u8>, &mut Vec<u8>),
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    list::push(repeats.distances.iter().copied(), zstd, (&mut *grouped, &mut *planes), out)?;
+    push_list(repeats.distances.iter().copied(), coder.zstd, (&mut *coder.grouped, &mut *planes), out)?;
     let frame = memory::at_least(planes, zstd::bound(repeats.kinds.len()))?;
-    let len = zstd.encode(&repeats.kinds, Search::Level(3), frame)?;
+    let len = coder.zstd.encode(&repeats.kinds, Search::Level(3), frame)?;
     push_bytes(out, &frame[..len])?;
 
     let row_bytes = form.bytes();
@@ -131,64 +121,64 @@ pub(super) fn push(
         }
         let len = (to - from) * row_bytes;
         let shape = form.shape(to - from);
-        let rows = memory::at_least(grouped, len)?;
+        let rows = memory::at_least(coder.grouped, len)?;
         repeats.put_in_order(&order, row_bytes, from, to, rows);
         let planes = memory::at_least(planes, planes::room(len))?;
         form.to_planes(rows, &mut planes[..len]);
         if from == 0 && small > 0 {
-            steps::encode(&planes[..len], &shape, options, zstd, scratch, packed, grouped, out)?;
+            steps::encode(&planes[..len], &shape, coder, packed, out)?;
         } else {
-            planes::encode(planes, &shape, options, zstd, scratch, grouped, out)?;
+            coder.encode(planes, &shape, out)?;
         }
     }
     Ok(())
 }
 
-/// What a blob says about its rows.
+/// The references between the rows of a blob.
 #[derive(Default)]
-pub(super) struct References {
+pub(in crate::gear::v2) struct References {
     rows: usize,
     referring: usize,
     distances: Vec<u32>,
     kinds: Vec<u8>,
 }
 
-/// Working memory of a decoder of rows: as much of each as the rows take.
-pub(super) struct Spare<'a> {
-    /// Of the whole matrix. Nothing is kept in it.
-    pub(super) matrix: &'a mut [u8],
-    pub(super) unit_groups: &'a mut Vec<u8>,
-    pub(super) large: &'a mut Vec<u8>,
+/// Working memory of [`References::read`].
+pub(in crate::gear::v2) struct Spare<'a> {
+    /// As long as the matrix.
+    pub(in crate::gear::v2) matrix: &'a mut [u8],
+    pub(in crate::gear::v2) unit_groups: &'a mut Vec<u8>,
+    pub(in crate::gear::v2) large: &'a mut Vec<u8>,
 }
 
 impl References {
-    /// For every row: 0 when it is new, else how many rows before it the one lies that it refers to.
+    /// For every row: 0 if it is new, else the distance to the earlier row that it refers to.
     pub(super) fn distances(&self) -> &[u32] {
         &self.distances[..self.rows]
     }
 
-    /// For every row that refers to another: [`kind`], and [`JOINS`] if so.
+    /// For every row that refers to another: its [`kind`], with [`JOINS`] if it joins.
     pub(super) fn kinds(&self) -> &[u8] {
         &self.kinds[..self.referring]
     }
 
-    /// The distances, to be overwritten, and the kinds.
+    /// The distances, which may be overwritten, and the kinds.
     pub(super) fn parts_mut(&mut self) -> (&mut [u32], &[u8]) {
         (&mut self.distances[..self.rows], &self.kinds[..self.referring])
     }
 
-    /// How many rows are new.
-    pub(super) fn new_rows(&self) -> usize {
+    /// The number of new rows.
+    pub(in crate::gear::v2) fn new_rows(&self) -> usize {
         self.rows - self.referring
     }
 
-    /// The bytes that are held.
-    pub(super) fn held(&self) -> usize {
+    /// Bytes that are held.
+    pub(in crate::gear::v2) fn held(&self) -> usize {
         held(&self.distances) + held(&self.kinds)
     }
 
-    /// Reads what [`push`] wrote for `count` rows, and the steps to the start of `rows`; returns the length of these.
-    pub(super) fn read(
+    /// Reads the references of `count` rows, and the steps to the start of `rows`. Returns the length of the steps.
+    pub(in crate::gear::v2) fn read(
         &mut self,
         body: &mut Reader<'_>,
         form: RowForm,
@@ -198,7 +188,7 @@ impl References {
         rows: &mut [u8],
     ) -> Result<usize> {
         let distances = context.budget.at_least(&mut self.distances, count)?;
-        list::read(body, "distances of rows", context, spare.matrix, distances)?;
+        read_list(body, "distances of rows", context, spare.matrix, distances)?;
         if let Some(number) = (0..count).find(|number| distances[*number] as usize > *number) {
             bail!(Corrupt, "row {number} refers to one {} rows before it", distances[number]);
         }
@@ -230,13 +220,13 @@ impl References {
         Ok(len)
     }
 
-    /// Moves rows to their places in `matrix`, which begins with the new ones. `steps` are as [`References::read`] left
-    /// them; rows without steps have undefined contents.
-    pub(super) fn spread(&self, steps: &[u8], row_bytes: usize, matrix: &mut [u8]) {
+    /// Moves rows to their places in `matrix`, which begins with the new rows. `steps` are those of
+    /// [`References::read`]. Rows without steps have undefined contents.
+    pub(in crate::gear::v2) fn spread(&self, steps: &[u8], row_bytes: usize, matrix: &mut [u8]) {
         let mut ends = Order::new(self.kinds()).starts;
         let mut kinds = self.kinds().iter().rev();
         let mut new = self.new_rows();
-        // From the last row on, so that no new row is overwritten before it was moved.
+        // The last row is moved first, so no new row is overwritten before it was moved.
         for (number, distance) in self.distances().iter().enumerate().rev() {
             let at = number * row_bytes;
             if *distance == 0 {

@@ -1,13 +1,13 @@
-//! Lists of 32-bit numbers: byte plane by byte plane in one ZSTD frame, so that stretches that repeat are matches.
+//! Lists of 32-bit numbers: byte plane by byte plane in one ZSTD frame, so that repeated stretches are matches.
 
-use super::container::{Reader, push_bytes};
+use super::numbers::{Reader, push_bytes};
 use crate::gear::codec::Context;
 use crate::gear::zstd::{self, Search};
 use crate::status::Result;
 use crate::sys::memory;
 
 /// Appends the numbers of `list`. `scratch` is working memory.
-pub(super) fn push(
+pub(in crate::gear::v2) fn push(
     list: impl ExactSizeIterator<Item = u32> + Clone,
     zstd: &mut zstd::Compressor,
     scratch: (&mut Vec<u8>, &mut Vec<u8>),
@@ -24,9 +24,9 @@ pub(super) fn push(
     push_bytes(out, &frame[..len])
 }
 
-/// Reads what [`push`] wrote for a list as long as this. `spare` is working memory that
-/// serves when it is four times as long.
-pub(super) fn read(
+/// Reads a list of [`push`] with the length of `list`. `spare` is working memory, used if it has four bytes for each
+/// number.
+pub(in crate::gear::v2) fn read(
     body: &mut Reader<'_>,
     what: &str,
     context: &mut Context<'_>,

@@ -1,29 +1,29 @@
-//! What the rows of a blob are made of, and their bytes as planes.
+//! The form of the rows of a blob, and their bytes as planes.
 
-use super::planes::Shape;
 use crate::arch;
 use crate::dtype::Dtype;
+use crate::gear::v2::planes::PlaneShape;
 
 /// The type and number of a row's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RowForm {
-    pub(super) dtype: Dtype,
+pub(in crate::gear::v2) struct RowForm {
+    pub(in crate::gear::v2) dtype: Dtype,
     /// Elements per row.
-    pub(super) len: usize,
+    pub(in crate::gear::v2) len: usize,
 }
 
 impl RowForm {
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::gear::v2) fn bytes(&self) -> usize {
         self.len * self.dtype.bytes()
     }
 
-    /// The planes of so many rows.
-    pub(super) fn shape(&self, rows: usize) -> Shape {
-        Shape { planes: self.dtype.bytes(), channels: self.len, rows }
+    /// The extents of the planes of `rows` rows.
+    pub(in crate::gear::v2) fn shape(&self, rows: usize) -> PlaneShape {
+        PlaneShape { planes: self.dtype.bytes(), channels: self.len, rows }
     }
 
     /// Rows to planes, `[plane][channel][row]`.
-    pub(super) fn to_planes(self, rows: &[u8], planes: &mut [u8]) {
+    pub(in crate::gear::v2) fn to_planes(self, rows: &[u8], planes: &mut [u8]) {
         let k = arch::kernels();
         match self.dtype.bytes() {
             1 => (k.planes1)(rows, self.len, planes),
@@ -33,7 +33,7 @@ impl RowForm {
     }
 
     /// The inverse of [`RowForm::to_planes`].
-    pub(super) fn to_rows(self, planes: &[u8], rows: &mut [u8]) {
+    pub(in crate::gear::v2) fn to_rows(self, planes: &[u8], rows: &mut [u8]) {
         let k = arch::kernels();
         match self.dtype.bytes() {
             1 => (k.unplanes1)(planes, self.len, rows),
@@ -42,14 +42,14 @@ impl RowForm {
         }
     }
 
-    /// Whether [`RowForm::align_exponents`] does anything: f16 has its sign, exponent and two bits of mantissa in one
-    /// byte, which is better left alone.
-    pub(super) fn has_split_exponents(self) -> bool {
+    /// Whether [`RowForm::align_exponents`] changes the words. The upper byte of an f16 word has its sign, exponent and
+    /// two bits of mantissa, which code best together.
+    pub(in crate::gear::v2) fn has_split_exponents(self) -> bool {
         matches!(self.dtype, Dtype::Bf16 | Dtype::F32)
     }
 
     /// Moves the sign of bf16 and f32 words to the low end, so that the exponent fills a byte.
-    pub(super) fn align_exponents(self, words: &mut [u8]) {
+    pub(in crate::gear::v2) fn align_exponents(self, words: &mut [u8]) {
         match self.dtype {
             Dtype::F16 | Dtype::Int8 => {}
             Dtype::Bf16 => each(words, |word| u16::from_le_bytes(word).rotate_left(1).to_le_bytes()),
@@ -58,7 +58,7 @@ impl RowForm {
     }
 
     /// The inverse of [`RowForm::align_exponents`].
-    pub(super) fn restore_exponents(self, words: &mut [u8]) {
+    pub(in crate::gear::v2) fn restore_exponents(self, words: &mut [u8]) {
         match self.dtype {
             Dtype::F16 | Dtype::Int8 => {}
             Dtype::Bf16 => each(words, |word| u16::from_le_bytes(word).rotate_right(1).to_le_bytes()),

@@ -1,16 +1,16 @@
-//! Which units of a plane share an entropy table: units whose values are distributed alike.
+//! Clusters units of like distribution, which then share an entropy table.
 //!
-//! Works on histograms of [`BINS`] bins of about equal mass, so that a unit costs 64 bytes and a comparison a few
-//! instructions. All arithmetic is in integers: every machine comes to the same groups.
+//! Works on histograms of [`BINS`] bins of about equal mass, so a unit costs 64 bytes and a comparison a few
+//! instructions. All arithmetic is in integers, so every machine finds the same groups.
 
 use crate::status::Result;
 use crate::sys::memory;
 
 /// Bins of a unit's histogram.
 pub(super) const BINS: usize = 32;
-/// How often each bin occurs in a unit, which is at most [`MAX_UNIT`] long.
+/// The counts of the bins in a unit, which is at most [`MAX_UNIT`] long.
 pub(super) type Histogram = [i16; BINS];
-/// What a symbol of each bin costs in a group, in bits / 256.
+/// The cost of a symbol of each bin in a group, in bits / 256.
 type Costs = [i16; BINS];
 
 /// The longest unit.
@@ -45,7 +45,7 @@ fn log2(x: u64) -> u32 {
     256 * shift + LOG2[(x >> shift) as usize] as u32
 }
 
-/// The bin of every byte value: bins hold about equal shares of `counts`, in the order of the values.
+/// The bin of every byte value. Bins hold about equal shares of `counts`, in the order of the values.
 pub(super) fn bins(counts: &[u32; 256]) -> [u8; 256] {
     let total: u64 = counts.iter().map(|c| *c as u64).sum::<u64>().max(1);
     let mut below = 0;
@@ -76,42 +76,35 @@ pub(super) fn histogram(bins: &[u8; 256], unit: &[u8]) -> Histogram {
     sum
 }
 
-/// What a unit costs in a group.
+/// The cost of a unit in a group.
 fn cost(unit: &Histogram, costs: &Costs) -> i32 {
     unit.iter().zip(costs).map(|(n, c)| *n as i32 * *c as i32).sum()
 }
 
-/// What a unit costs with a table of its own.
+/// The cost of a unit with a table of its own.
 fn own_cost(unit: &Histogram) -> i32 {
     let total: i32 = unit.iter().map(|n| *n as i32).sum();
     let logs: i32 = unit.iter().map(|n| *n as i32 * LOG2[*n as usize] as i32).sum();
     total * LOG2[total as usize] as i32 - logs
 }
 
-/// Costs for symbols that occur this often; one that never occurs is dear but possible.
+/// Costs from counts. A symbol that does not occur gets a high cost, but a finite one.
 fn costs(counts: &[u64; BINS]) -> Costs {
     let total = counts.iter().sum::<u64>() * 16 + BINS as u64;
     counts.map(|n| (log2(total) - log2(n * 16 + 1)).min(16 * 256) as i16)
 }
 
-/// The entropy of a sample, in bits / 256 for all of it.
-pub(super) fn entropy(counts: &[u32; 256]) -> u32 {
-    let total: u32 = counts.iter().sum();
-    let logs: u64 = counts.iter().filter(|n| **n > 0).map(|n| *n as u64 * log2(*n as u64) as u64).sum();
-    (total as u64 * log2(total.max(1) as u64) as u64 - logs) as u32
-}
-
-/// Units that groups are made of; all others only choose among them.
+/// Units that make the groups; all others only choose among them.
 const SAMPLE: usize = 192;
-/// Symbols for which one more group is thought of.
+/// Symbols for each group that may exist.
 const SYMBOLS_PER_GROUP: usize = 2048;
 
-/// Puts each of `count` units into one of at most `limit` groups: hands its number and that of its group, numbered from
-/// 0 without gaps, to `assign`, and returns how many groups there are. A group is worth having when it saves
-/// `group_bytes`. `histogram` returns the histogram of a unit; only those of a sample are kept.
+/// Puts each of `count` units into one of at most `limit` groups. Calls `assign` with the number of each unit and that
+/// of its group, numbered from 0 without gaps. Returns the number of groups. A group must save `group_bytes`.
+/// `histogram` returns the histogram of a unit; only those of a sample are kept.
 ///
-/// Starts with one group and adds the unit that fits worst as the seed of the next, then lets groups and units settle
-/// (Lloyd), gives up groups that do not pay, and lets them settle once more.
+/// Starts with one group and adds the unit that fits worst as the seed of the next. Then groups and units settle
+/// (Lloyd's algorithm), groups that do not pay are dropped, and the rest settle once more.
 pub(super) fn cluster(
     count: usize,
     mut histogram: impl FnMut(usize) -> Histogram,
@@ -180,7 +173,7 @@ fn add(counts: &mut [u64; BINS], unit: &Histogram) {
     }
 }
 
-/// The cheapest group for a unit, and how much dearer the next is.
+/// The cheapest group for a unit, and the additional cost of the next.
 fn choose(unit: &Histogram, groups: &[Costs]) -> (usize, i32) {
     let (mut best, mut second) = ((0, i32::MAX), i32::MAX);
     for (group, costs) in groups.iter().enumerate() {
@@ -194,8 +187,8 @@ fn choose(unit: &Histogram, groups: &[Costs]) -> (usize, i32) {
     (best.0, second - best.1)
 }
 
-/// Moves every unit to its cheapest group, then makes every group's costs those of its members. Returns what giving
-/// up each group would have cost.
+/// Moves every unit to its cheapest group, then sets the costs of every group from its units. Returns the cost of
+/// dropping each group.
 fn settle(units: &[Histogram], groups: &mut Vec<Costs>) -> Result<Vec<i64>> {
     let mut sums = memory::filled(([0u64; BINS], 0i64), groups.len())?;
     for unit in units {
@@ -203,7 +196,7 @@ fn settle(units: &[Histogram], groups: &mut Vec<Costs>) -> Result<Vec<i64>> {
         add(&mut sums[group].0, unit);
         sums[group].1 += loss as i64;
     }
-    // Of a group that nobody chose, nothing is left.
+    // Groups without units go.
     sums.retain(|(sum, _)| sum.iter().any(|n| *n > 0));
     groups.truncate(sums.len());
     groups.iter_mut().zip(&sums).for_each(|(group, (sum, _))| *group = costs(sum));

@@ -1,0 +1,217 @@
+//! The rotation of the rows of a blob: its angles on the wire, and rows turned by them.
+
+use super::turn;
+use super::word::Real;
+use crate::gear::codec::Context;
+use crate::gear::options::{Frequencies, Pairing, Positions, Rotation};
+use crate::gear::v2::container::{Reader, push_list, push_number, read_list};
+use crate::gear::zstd;
+use crate::status::{Result, bail};
+use crate::sys::memory;
+
+/// Frequencies above this are refused.
+const MAX_FREQUENCY: f32 = 1e6;
+const MAX_THETA: f32 = 1e30;
+/// Frequencies below this are taken for 0.
+const LEAST_FREQUENCY: f32 = 1.0 / MAX_FREQUENCY / 1e6;
+
+/// The rotation of the rows of a blob, the same for encoder and decoder.
+pub(in crate::gear::v2) struct Angles<'a> {
+    pairing: Pairing,
+    /// The origin of the frequencies, unless they were given.
+    theta: Option<f32>,
+    /// Angle per position of each pair.
+    frequencies: Vec<f32>,
+    /// Tokens per head.
+    pub(super) tokens: usize,
+    positions: Places<'a>,
+}
+
+/// The position of each token of a head.
+enum Places<'a> {
+    Given(Positions<'a>),
+    Read(Vec<u32>),
+}
+
+impl Places<'_> {
+    fn of(&self, token: usize) -> u32 {
+        match self {
+            Places::Given(Positions::Counting { first }) => first.wrapping_add(token as u32),
+            Places::Given(Positions::Given(list)) => list[token],
+            Places::Read(list) => list[token],
+        }
+    }
+}
+
+impl<'a> Angles<'a> {
+    /// The angles of a hint. Fails unless it fits `count` rows of `row_len` elements.
+    pub(in crate::gear::v2) fn new(hint: &Rotation<'a>, row_len: usize, count: usize) -> Result<Self> {
+        let Rotation { pairing, dims, frequencies, tokens, positions } = *hint;
+        if dims == 0 || dims % 2 != 0 || dims > row_len {
+            bail!(InvalidArgument, "rope_dims is {dims}; an even number from 2 to head_dim ({row_len}) expected");
+        }
+        let tokens = if tokens == 0 { count } else { tokens };
+        if !count.is_multiple_of(tokens) {
+            bail!(InvalidArgument, "rope_tokens is {tokens}; src holds {count} rows, which is no multiple of it");
+        }
+        let (theta, frequencies) = match frequencies {
+            Frequencies::Theta(theta) if (1.0..=MAX_THETA).contains(&theta) => {
+                (Some(theta), memory::collect(turn::frequencies(theta, dims / 2))?)
+            }
+            Frequencies::Theta(theta) => bail!(InvalidArgument, "rope_theta is {theta}; 1 to {MAX_THETA} expected"),
+            Frequencies::Given(given) if given.len() == dims / 2 => (None, memory::copied(given)?),
+            Frequencies::Given(given) => {
+                bail!(InvalidArgument, "{} rope_inv_freq given; {} expected", given.len(), dims / 2)
+            }
+        };
+        if let Some(i) = frequencies.iter().position(|f| !(0.0..=MAX_FREQUENCY).contains(f)) {
+            bail!(InvalidArgument, "rope_inv_freq[{i}] is {}; 0 to {MAX_FREQUENCY} expected", frequencies[i]);
+        }
+        if let Positions::Given(given) = positions
+            && given.len() != tokens
+        {
+            bail!(InvalidArgument, "{} rope_positions given; {tokens} expected", given.len());
+        }
+        Ok(Angles { pairing, theta, frequencies, tokens, positions: Places::Given(positions) })
+    }
+
+    /// Appends the angles. `scratch` is working memory.
+    pub(in crate::gear::v2) fn push(
+        &self,
+        zstd: &mut zstd::Compressor,
+        scratch: (&mut Vec<u8>, &mut Vec<u8>),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        memory::extend(out, &[self.pairing as u32 as u8])?;
+        push_number(out, self.frequencies.len())?;
+        memory::extend(out, &[self.theta.is_none() as u8])?;
+        let numbers: &[f32] = if self.theta.is_some() { self.theta.as_slice() } else { &self.frequencies };
+        memory::reserve(out, 4 * numbers.len())?;
+        for number in numbers {
+            memory::extend(out, &number.to_le_bytes())?;
+        }
+        push_number(out, self.tokens)?;
+        let before = |token: usize| token.checked_sub(1).map_or(0, |token| self.positions.of(token));
+        let steps = (0..self.tokens).map(|token| self.positions.of(token).wrapping_sub(before(token)));
+        push_list(steps, zstd, scratch, out)
+    }
+
+    /// Reads the angles of `count` rows of `row_len` elements. `spare` is working memory.
+    pub(in crate::gear::v2) fn read(
+        body: &mut Reader<'_>,
+        row_len: usize,
+        count: usize,
+        context: &mut Context<'_>,
+        spare: &mut [u8],
+    ) -> Result<Self> {
+        let pairing = match body.byte("pairing")? {
+            1 => Pairing::Half,
+            2 => Pairing::Adjacent,
+            p => bail!(Unsupported, "rotation with pairing {p}; 1 and 2 are known"),
+        };
+        let pairs = body.number(row_len / 2, "rotated pairs")?;
+        if pairs == 0 {
+            bail!(Corrupt, "rotated pairs are 0");
+        }
+        let is_given = match body.byte("source of frequencies")? {
+            0 => false,
+            1 => true,
+            s => bail!(Unsupported, "rotation with frequencies of source {s}; 0 and 1 are known"),
+        };
+        let numbers = body.take(if is_given { 4 * pairs } else { 4 }, "frequencies")?;
+        let numbers = numbers.as_chunks::<4>().0.iter().map(|f| f32::from_le_bytes(*f));
+        let limits = if is_given { 0.0..=MAX_FREQUENCY } else { 1.0..=MAX_THETA };
+        if let Some(number) = numbers.clone().find(|number| !limits.contains(number)) {
+            bail!(Corrupt, "theta or frequency of {number}; {limits:?} expected");
+        }
+        let theta = numbers.clone().next().filter(|_| !is_given);
+        let mut frequencies = Vec::new();
+        let places = context.budget.at_least(&mut frequencies, pairs)?.iter_mut();
+        match theta {
+            Some(theta) => places.zip(turn::frequencies(theta, pairs)).for_each(|(place, f)| *place = f),
+            None => places.zip(numbers).for_each(|(place, f)| *place = f),
+        }
+        let tokens = body.number(count, "tokens per head")?;
+        if tokens == 0 || !count.is_multiple_of(tokens) {
+            bail!(Corrupt, "{count} rows of heads of {tokens} tokens");
+        }
+        let mut positions = Vec::new();
+        context.budget.at_least(&mut positions, tokens)?;
+        read_list(body, "positions", context, spare, &mut positions)?;
+        let mut position = 0u32;
+        for step in &mut positions {
+            position = position.wrapping_add(*step);
+            *step = position;
+        }
+        Ok(Angles { pairing, theta, frequencies, tokens, positions: Places::Read(positions) })
+    }
+}
+
+/// Turns rows of one blob to position 0 and back.
+pub(super) struct Turner<'a, R> {
+    angles: &'a Angles<'a>,
+    /// Cosines and sines of the pairs of some tokens: the first tokens, and any other in the last place.
+    turns: Vec<(R, R)>,
+    /// One more than the token of each place; 0 for none.
+    tokens: Vec<usize>,
+}
+
+impl<'a, R: Real> Turner<'a, R> {
+    /// A turner that keeps the turns of as many tokens as `bytes` have room for, which may be none.
+    pub(super) fn new(angles: &'a Angles<'a>, bytes: usize) -> Result<Self> {
+        let pairs = angles.frequencies.len();
+        let places = (bytes / Self::bytes_per_place(pairs)).min(angles.tokens);
+        let mut turns = Vec::new();
+        memory::reserve(&mut turns, places * pairs)?;
+        Ok(Turner { angles, turns, tokens: memory::filled(0, places)? })
+    }
+
+    fn bytes_per_place(pairs: usize) -> usize {
+        pairs * size_of::<(R, R)>() + size_of::<usize>()
+    }
+
+    /// Turns row `number` by its token's angles, or back.
+    pub(super) fn apply(&mut self, number: usize, back: bool, row: &mut [R]) -> Result<()> {
+        let Turner { angles, turns, tokens } = self;
+        let pairs = angles.frequencies.len();
+        let token = number % angles.tokens;
+        let position = angles.positions.of(token);
+        let computed = angles.frequencies.iter().map(|f| {
+            let turn = turn::turn(position, if *f < LEAST_FREQUENCY { 0.0 } else { *f });
+            (R::from_f64(turn.cos), R::from_f64(turn.sin))
+        });
+        let Some(last) = tokens.len().checked_sub(1) else {
+            turn_row(angles.pairing, back, pairs, computed, row);
+            return Ok(());
+        };
+        let place = token.min(last);
+        if tokens[place] != token + 1 {
+            tokens[place] = token + 1;
+            // The first tokens come in order.
+            if turns.len() < (place + 1) * pairs {
+                memory::resize(turns, (place + 1) * pairs)?;
+            }
+            turns[place * pairs..][..pairs].iter_mut().zip(computed).for_each(|(place, turn)| *place = turn);
+        }
+        turn_row(angles.pairing, back, pairs, turns[place * pairs..][..pairs].iter().copied(), row);
+        Ok(())
+    }
+}
+
+fn turn_row<R: Real>(pairing: Pairing, back: bool, pairs: usize, turns: impl Iterator<Item = (R, R)>, row: &mut [R]) {
+    let turn = |(a, b): (&mut R, &mut R), (cos, sin): (R, R)| {
+        let (x, y) = (*a, *b);
+        (*a, *b) = if back { (x * cos + y * sin, y * cos - x * sin) } else { (x * cos - y * sin, y * cos + x * sin) };
+    };
+    let (rotated, _) = row.split_at_mut(2 * pairs);
+    match pairing {
+        Pairing::Half => {
+            let (a, b) = rotated.split_at_mut(pairs);
+            a.iter_mut().zip(b).zip(turns).for_each(|(pair, t)| turn(pair, t));
+        }
+        Pairing::Adjacent => {
+            let (pairs, _) = rotated.as_chunks_mut::<2>();
+            pairs.iter_mut().zip(turns).for_each(|([a, b], t)| turn((a, b), t));
+        }
+    }
+}
