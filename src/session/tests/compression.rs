@@ -136,7 +136,7 @@ fn a_failed_block_is_counted_once_and_stays_raw() {
     for mode in ["probe", "store"] {
         let mut failed = 0;
         for seed in 0..200 {
-            let mut chat = chat(config(mode, 0));
+            let mut chat = Chat::new(config(mode, 0), 1, flash(1, 64, 16, 384));
             chat.step(0, 20);
             chat.begin_whole(0);
             shortage::set(8, seed);
