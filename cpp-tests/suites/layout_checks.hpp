@@ -102,7 +102,7 @@ inline void check_clearing(const mnnkv_layout& layout, const token_range& r, boo
 /// The tokens that an eviction keeps: those below base, and pairs (offset, length) relative to it.
 struct eviction {
     std::uint32_t base, kv_len;
-    std::vector<std::int32_t> pairs;
+    pair_list pairs;
 
     std::vector<std::uint32_t> kept() const {
         std::vector<std::uint32_t> out = tokens_from(0, base);
@@ -115,23 +115,9 @@ struct eviction {
     }
 };
 
-/// Ascending pairs, some of them empty, some of whole groups of tokens.
 inline eviction random_eviction(std::uint32_t max, dice& random) {
-    eviction plan;
-    plan.kv_len = random.between(1, max);
-    plan.base = random.one_in(2) ? 0 : random.below(plan.kv_len + 1);
-    const std::uint32_t unit = random.one_in(3) ? 16 : 1, tail = plan.kv_len - plan.base;
-    for (std::uint32_t at = 0; plan.pairs.size() < 40;) {
-        const std::uint32_t offset = at + random.below(8) * unit;
-        const std::uint32_t length = random.one_in(6) ? 0 : random.below(12) * unit;
-        if (offset + length > tail) {
-            break;
-        }
-        plan.pairs.push_back(static_cast<std::int32_t>(offset));
-        plan.pairs.push_back(static_cast<std::int32_t>(length));
-        at = offset + length;
-    }
-    return plan;
+    const std::uint32_t kv_len = random.between(1, max), base = random.one_in(2) ? 0 : random.below(kv_len + 1);
+    return {base, kv_len, random_pairs(kv_len - base, random)};
 }
 
 inline void check_compaction(const mnnkv_layout& layout, const eviction& plan, dice& random) {

@@ -30,6 +30,25 @@ inline std::vector<std::uint32_t> tokens_from(std::uint32_t begin, std::uint32_t
     return tokens;
 }
 
+using pair_list = std::vector<std::int32_t>;
+
+/// Ascending pairs (offset, length) inside `limit` tokens, some of them empty, some of whole groups of tokens.
+inline pair_list random_pairs(std::uint32_t limit, dice& random) {
+    pair_list pairs;
+    const std::uint32_t unit = random.one_in(3) ? 16 : 1;
+    for (std::uint32_t at = 0; pairs.size() < 24;) {
+        const std::uint32_t offset = at + random.below(8) * unit;
+        const std::uint32_t length = random.one_in(6) ? 0 : random.below(30) * unit;
+        if (offset + length > limit) {
+            break;
+        }
+        pairs.push_back(static_cast<std::int32_t>(offset));
+        pairs.push_back(static_cast<std::int32_t>(length));
+        at = offset + length;
+    }
+    return pairs;
+}
+
 class packed_model : public oracle::packing {
 public:
     explicit packed_model(const mnnkv_layout& layout)

@@ -12,8 +12,6 @@ using namespace support;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan_score = std::numeric_limits<float>::quiet_NaN();
 
-using pair_list = std::vector<std::int32_t>;
-
 struct planned {
     mnnkv_status status;
     pair_list pairs;

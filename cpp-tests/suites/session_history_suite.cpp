@@ -6,21 +6,6 @@ namespace {
 
 using namespace support;
 
-/// Ascending pairs inside `limit` tokens, some of them empty.
-pair_list random_pairs(std::uint32_t limit, dice& random) {
-    pair_list pairs;
-    for (std::uint32_t at = 0; pairs.size() < 12;) {
-        const std::uint32_t offset = at + random.below(25), length = random.below(90);
-        if (offset + length > limit) {
-            break;
-        }
-        pairs.push_back(static_cast<std::int32_t>(offset));
-        pairs.push_back(static_cast<std::int32_t>(length));
-        at = offset + length;
-    }
-    return pairs;
-}
-
 TEST(SessionHistory, IsRenumberedFromTheFirstKeptPosition) {
     SEEDED_DICE(random, 1701);
     mnnkv::session session = made_session("{}", 1);

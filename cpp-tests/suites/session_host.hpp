@@ -37,8 +37,6 @@ inline std::string object(const std::string& a, const std::string& b = "") {
     return "{" + a + (b.empty() ? "" : ", " + b) + "}";
 }
 
-using pair_list = std::vector<std::int32_t>;
-
 inline mnnkv_metrics metrics_of(const mnnkv::session& session) {
     mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
     EXPECT_TRUE(ok(session.metrics(metrics).code()));

@@ -47,21 +47,6 @@ void check_counters(const mnnkv_store_statistics& before, const mnnkv_store_stat
     EXPECT_EQ(now.raw_bytes == 0, now.compressed_bytes == 0);
 }
 
-/// Ascending pairs inside `limit` tokens, some of them empty.
-std::vector<std::int32_t> random_pairs(std::uint32_t limit, dice& random) {
-    std::vector<std::int32_t> pairs;
-    const std::uint32_t unit = random.one_in(2) ? 16 : 1;
-    for (std::uint32_t at = 0;;) {
-        const std::uint32_t offset = at + random.below(4) * unit, length = random.below(30) * unit;
-        if (offset + length > limit || pairs.size() > 20) {
-            return pairs;
-        }
-        pairs.push_back(static_cast<std::int32_t>(offset));
-        pairs.push_back(static_cast<std::int32_t>(length));
-        at = offset + length;
-    }
-}
-
 /// One random call on a layer, with its effects on cache and counters.
 void step(mnnkv::store& store, store_host& host, dice& random, mnnkv_layout (*layout_for)(std::uint32_t)) {
     const mnnkv_store_statistics before = stats_of(store);
