@@ -74,7 +74,7 @@ struct Layer {
     std::unique_ptr<mnnkv_host::layer_session> steps;
 };
 
-// One layer's step. The engine has `counts.previous` tokens and makes edits as `counts` says.
+// One layer's step. The engine has `counts.previous` tokens; `counts` has its edits, too.
 bool step(Layer& layer, const mnnkv_host::step_counts& counts, bool fails) {
     mnnkv_cache view = layer.cache.view();
     if (counts.previous == counts.remove) {  // a new chat

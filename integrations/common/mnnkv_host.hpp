@@ -1,4 +1,4 @@
-// What lies between an engine's attention and mnnkv::session and names no engine. README.md shows how a host uses it.
+// The bookkeeping between an engine's attention and mnnkv::session. Names no engine. README.md shows a host.
 //
 // C++11, needs neither exceptions nor RTTI.
 //
@@ -74,7 +74,7 @@ public:
 
     /// Prints each text once in the life of the model.
     void say_once(const std::string& line) {
-        if (said_.insert(line).second) {
+        if (printed_.insert(line).second) {
             say(line);
         }
     }
@@ -128,7 +128,7 @@ private:
     }
 
     void (*const print_)(const char* line);
-    std::set<std::string> said_;
+    std::set<std::string> printed_;
     std::set<std::uint32_t> taken_;
     std::uint32_t last_entered_ = 0;
     bool stale_heap_ = false;

@@ -1,4 +1,4 @@
-// mnn-kv inside Alibaba MNN: what lies between CPUAttention and mnnkv_host.hpp. Included by the patches in this folder.
+// mnn-kv inside Alibaba MNN: the adapter between CPUAttention and mnnkv_host.hpp, included by the patches.
 //
 // C++11, needs neither exceptions nor RTTI.
 //
@@ -124,7 +124,7 @@ public:
         if (chunk_ != 0) {
             cache.mConfig.mExpandChunk = chunk_;
             chunk_ = 0;
-            // MNN has zeroed what it does not need yet.
+            // MNN has zeroed the unused tail, which made its pages resident.
             mnnkv_host::release_tail(describe(cache));
             model().buffers_changed();
         }
