@@ -1,4 +1,4 @@
-/* The smallest host: prints the library's version and takes a few hundred fp16 words through the codec and back. */
+/* The smallest host: prints the library's version, encodes a few hundred fp16 words and decodes them. */
 #include <mnnkv.h>
 
 #include <stdint.h>
@@ -27,7 +27,7 @@ int main(void) {
         return failed("the library is not of this header's version");
     }
 
-    /* Slowly varying exponents and noisy mantissas, as real caches have. */
+    /* Slowly varying exponents and noisy mantissas, as in real caches. */
     for (i = 0; i < WORDS; i++) {
         state = state * 1664525u + 1013904223u;
         words[i] = (uint16_t)(0x3800u + (uint32_t)(i % 8) * 0x0100u + (state >> 24));

@@ -1,11 +1,11 @@
-/* A host with a zstd of its own. */
+/* A host with its own zstd. */
 #include "ours.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <zstd.h>
 
-/* The host's libzstd.a is the one of its header, and works. */
+/* The host's libzstd.a matches its header, and works. */
 static int host_round_trip(void) {
     static char text[20000];
     static char packed[40000];
@@ -26,7 +26,7 @@ static int host_round_trip(void) {
 int main(void) {
     int pass;
 
-    /* Each after the other has run: neither may leave something behind that the other trips over. */
+    /* In turns: neither may leave state behind that breaks the other. */
     for (pass = 0; pass < 2; pass++) {
         if (ZSTD_versionNumber() != ZSTD_VERSION_NUMBER) {
             printf("FAILED: host's zstd is %u, its header says %u\n", ZSTD_versionNumber(),

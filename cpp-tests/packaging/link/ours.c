@@ -18,7 +18,7 @@ int ours_round_trip(void) {
 
     for (i = 0; i < WORDS; i++) {
         state = state * 1664525u + 1013904223u;
-        /* Few distinct high bytes in no order: entropy coding wins, so that zstd is in the blob. */
+        /* Few distinct high bytes in random order: entropy coding wins, so the blob has zstd data. */
         words[i] = (uint16_t)(((0x38u + ((state >> 29) & 3u)) << 8) | (state >> 24));
     }
     if (mnnkv_encode_fp16_gear(words, sizeof words, NULL, blob, sizeof blob, &blob_len) != MNNKV_OK) {

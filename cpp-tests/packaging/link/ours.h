@@ -1,7 +1,7 @@
 #ifndef MNNKV_LINK_OURS_H
 #define MNNKV_LINK_OURS_H
 
-/* Words through the codec and back, by way of the zstd inside libmnnkv. 1 when they came back as they were. */
+/* Encodes and decodes words by the zstd inside libmnnkv. Returns 1 if they are unchanged. */
 int ours_round_trip(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* A host that only uses mnnkv. What else is linked into it is the test's business. */
+/* A host that only uses mnnkv. The test links other archives into it. */
 #include "ours.h"
 
 #include <stdio.h>
