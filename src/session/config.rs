@@ -151,7 +151,8 @@ impl Config {
         let eviction = if values.kv_h2o_enable { Some(eviction(&values, layers, &mut warnings)?) } else { None };
         let lossless = lossless(&values, layers, eviction.is_some(), &mut warnings)?;
         let (given, recommended) = (given.keys()?, recommended.keys()?);
-        let has = |key: &str| given.contains(&key) || recommended.contains(&key);
+        // Sorted.
+        let has = |key: &str| [&given, &recommended].iter().any(|keys| keys.binary_search(&key).is_ok());
         if lossless.as_ref().is_some_and(|l| l.mode == RuntimeMode::Probe) && !has(name::kv_lossless_runtime_mode) {
             let key = name::kv_lossless_runtime_mode;
             warnings.push(format_args!(
@@ -160,7 +161,7 @@ impl Config {
         }
         warnings.idle_keys(&values, &given, &has)?;
         warnings.unknown_keys(&given, "")?;
-        let others = memory::collect(recommended.into_iter().filter(|key| !given.contains(key)))?;
+        let others = memory::collect(recommended.into_iter().filter(|key| given.binary_search(key).is_err()))?;
         warnings.unknown_keys(&others, "defaults_json: ")?;
         Ok((Config { eviction, lossless }, warnings.into_texts()?))
     }

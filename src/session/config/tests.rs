@@ -1,96 +1,14 @@
-//! Worked examples of every rule, the manual against the declarations, and junk.
+//! Worked examples of every rule.
 
-use super::keys::{Decimal, KeyType, NAMES, Names, OneOf, Switch, Whole, each};
+mod declared;
+mod junk;
+
+pub(super) use declared::Declared;
+
 use super::*;
 use crate::status::{Error, Status};
-use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-
-/// A declaration, as the tests see it.
-pub(super) trait Declared {
-    /// Type, default and range, as the manual has them.
-    fn row(&self) -> [String; 3];
-    /// The default, as a host would write it.
-    fn usual(&self) -> Value;
-    /// Values of the right type that are out of range.
-    fn outside(&self) -> Vec<Value>;
-}
-
-impl Declared for Switch {
-    fn row(&self) -> [String; 3] {
-        ["switch".into(), self.0.to_string(), self.allowed().to_string()]
-    }
-
-    fn usual(&self) -> Value {
-        json!(self.0)
-    }
-
-    fn outside(&self) -> Vec<Value> {
-        Vec::new()
-    }
-}
-
-impl<T: Copy + PartialOrd + TryFrom<i128> + Into<i128> + std::fmt::Display> Declared for Whole<T> {
-    fn row(&self) -> [String; 3] {
-        ["whole".into(), self.0.to_string(), format!("{} to {}", self.1.start(), self.1.end())]
-    }
-
-    fn usual(&self) -> Value {
-        json!(self.0.into() as i64)
-    }
-
-    fn outside(&self) -> Vec<Value> {
-        let (least, most) = ((*self.1.start()).into() as i64, (*self.1.end()).into() as i64);
-        let mut outside = vec![json!(least - 1), json!(most + 1), json!(i64::MIN), json!(u64::MAX)];
-        outside.extend([json!(least as f64 + 0.5), json!(1e300), json!(-1e300), json!(f64::MIN_POSITIVE)]);
-        outside
-    }
-}
-
-impl Declared for Decimal {
-    fn row(&self) -> [String; 3] {
-        ["real".into(), self.0.to_string(), format!("{} to {}", self.1.start(), self.1.end())]
-    }
-
-    fn usual(&self) -> Value {
-        json!(self.0)
-    }
-
-    fn outside(&self) -> Vec<Value> {
-        let (least, most) = (f64::from(*self.1.start()), f64::from(*self.1.end()));
-        vec![json!(least - 1e-3), json!(most + 1.0), json!(1e300), json!(-1e300), json!(i64::MIN)]
-    }
-}
-
-impl<T: Copy> Declared for OneOf<T> {
-    fn row(&self) -> [String; 3] {
-        ["name".into(), format!("{:?}", self.0[0].0), self.allowed().to_string()]
-    }
-
-    fn usual(&self) -> Value {
-        json!(self.0[0].0)
-    }
-
-    fn outside(&self) -> Vec<Value> {
-        let padded = format!(" {}", self.0[0].0);
-        vec![json!(""), json!(self.0[0].0.to_uppercase()), json!(padded), json!("x".repeat(10_000))]
-    }
-}
-
-impl Declared for Names {
-    fn row(&self) -> [String; 3] {
-        ["list".into(), format!("{:?}", self.0), "names".into()]
-    }
-
-    fn usual(&self) -> Value {
-        json!(self.0)
-    }
-
-    fn outside(&self) -> Vec<Value> {
-        Vec::new()
-    }
-}
 
 const LAYERS: u32 = 32;
 
@@ -98,13 +16,13 @@ fn parse(config: Value) -> Result<(Config, Vec<String>)> {
     Config::parse(config.to_string().as_bytes(), b"", LAYERS)
 }
 
-/// Drops what is said of every config that leaves the trigger and the mode as they are.
+/// Drops the warnings about every config without trigger and mode.
 fn without_outlook(mut warnings: Vec<String>) -> Vec<String> {
     warnings.retain(|w| !w.contains("the first eviction can come") && !w.contains("\"probe\" only measures"));
     warnings
 }
 
-/// Of a config without other warnings.
+/// A config without other warnings.
 fn clean(config: Value) -> Config {
     let (parsed, warnings) = parse(config.clone()).unwrap();
     let warnings = without_outlook(warnings);
@@ -139,7 +57,7 @@ fn h2o(config: Value) -> EvictionRules {
     clean(on(config)).eviction.unwrap()
 }
 
-/// Whatever the warnings.
+/// Ignores warnings.
 fn warned_h2o(config: Value) -> EvictionRules {
     parse(on(config)).unwrap().0.eviction.unwrap()
 }
@@ -149,51 +67,9 @@ fn lossless(config: Value) -> LosslessRules {
 }
 
 #[test]
-fn the_manual_says_what_is_declared() {
-    let manual: Vec<Vec<String>> = include_str!("../../../docs/config.md")
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `"))
-        .map(|line| line.split(" | ").map(|cell| cell.trim_matches(['`', '|', ' ']).to_owned()).collect())
-        .collect();
-    let mut row = manual.iter();
-    each(|name, declared| {
-        let row = row.next().unwrap_or_else(|| panic!("the manual lacks {name}"));
-        let [kind, default, range] = declared.row();
-        assert_eq!(row[..4], [name.to_owned(), kind, default, range]);
-        assert!(!row[4].is_empty());
-    });
-    assert_eq!(row.next(), None);
-}
-
-#[test]
-fn each_default_may_be_written_out() {
-    for switches in [json!({}), on(json!({}))] {
-        let mut written = json!({});
-        each(|name, declared| written[name] = declared.usual());
-        written.as_object_mut().unwrap().extend(switches.as_object().unwrap().clone());
-        let (given, warnings) = parse(written).unwrap();
-        assert_eq!(clean(switches.clone()), given);
-        let idle = warnings.iter().filter(|warning| warning.contains("has no effect")).count();
-        assert_eq!(idle, usize::from(switches != json!({})), "the ratio that the mode does not use: {warnings:?}");
-    }
-}
-
-#[test]
-fn wrong_types_and_values_out_of_range_name_the_key() {
-    let types = [json!(null), json!(true), json!("text"), json!(0.5), json!(1), json!([1, 2]), json!({"a": 1})];
-    each(|name, declared| {
-        let usual = declared.usual();
-        let same = |value: &Value| std::mem::discriminant(value) == std::mem::discriminant(&usual);
-        for value in types.iter().filter(|value| !same(value)).cloned().chain(declared.outside()) {
-            let error = refused(json!({ name: value }).to_string().as_bytes());
-            assert!(error.message().starts_with(&format!("{name} is ")), "{error}");
-            assert!(error.message().ends_with(" expected"), "{error}");
-        }
-    });
-}
-
-#[test]
-fn errors_say_what_was_given_and_what_is_allowed() {
+fn errors_have_the_value_and_the_range() {
+    let long = json!({ "kv_h2o_target_mode": "é".repeat(100_000) }).to_string();
+    let shortened = format!("kv_h2o_target_mode is \"{}...\"; \"adaptive\" or \"static\" expected", "é".repeat(60));
     for (config, message) in [
         (r#"{"kv_h2o_block_tokens": 0}"#, "kv_h2o_block_tokens is 0; a whole number from 1 to 65536 expected"),
         (r#"{"kv_h2o_block_tokens": 16.5}"#, "kv_h2o_block_tokens is 16.5; a whole number from 1 to 65536 expected"),
@@ -207,6 +83,7 @@ fn errors_say_what_was_given_and_what_is_allowed() {
             r#"{"kv_lossless_predictors_k": 1}"#,
             "kv_lossless_predictors_k is 1; a string of names between commas expected",
         ),
+        (&long, &shortened),
         ("[1]", "config_json is an array of 1; a JSON object expected"),
         ("null", "config_json is null; a JSON object expected"),
     ] {
@@ -215,28 +92,66 @@ fn errors_say_what_was_given_and_what_is_allowed() {
 }
 
 #[test]
-fn long_values_are_shortened() {
-    let error = refused(json!({ "kv_h2o_target_mode": "é".repeat(100_000) }).to_string().as_bytes());
-    assert!(error.message().contains(&format!("\"{}...\"", "é".repeat(60))), "{error}");
-}
-
-#[test]
 fn text_that_is_no_json_is_refused_with_its_place() {
-    let broken = refused(b"{\n  \"kv_h2o_enable\" true}");
-    assert!(broken.message().contains("not JSON") && broken.message().contains("line 2 column 19"), "{broken}");
-    assert!(refused(b" ").message().contains("line 1 column 1"));
-    assert!(refused(b"{} x").message().contains("line 1 column 4"));
-    assert_eq!(refused(b"{\"a\":\"\xff\"}").message(), "config_json is not UTF-8: byte 6 begins no character");
-    refused(b"{\"kv_h2o_ema_alpha\": NaN}");
+    for (text, place) in [
+        (&b"{\n  \"kv_h2o_enable\" true}"[..], "config_json is not JSON: line 2 column 19"),
+        (b" ", "line 1 column 1"),
+        (b"{} x", "line 1 column 4"),
+        (b"{\"a\":\"\xff\"}", "config_json is not UTF-8: byte 6 begins no character"),
+        (b"{\"kv_h2o_ema_alpha\": NaN}", "config_json is not JSON"),
+        ("\u{feff}\u{feff}{}".as_bytes(), ""),
+        ("{}\u{feff}".as_bytes(), ""),
+        ("\u{feff}".as_bytes(), ""),
+    ] {
+        let error = refused(text);
+        assert!(place.split(": ").all(|part| error.message().contains(part)), "{error}");
+    }
 }
 
 #[test]
-fn a_byte_order_mark_before_the_text_is_no_matter() {
+fn defaults_hold_where_the_config_has_no_key() {
+    let given = |config: &str, defaults: &str| Config::parse(config.as_bytes(), defaults.as_bytes(), LAYERS).unwrap();
+    let (config, warnings) = given(
+        r#"{"kv_h2o_sink_tokens": 5, "kv_h2o_unknown": 1}"#,
+        r#"{"kv_h2o_enable": true, "kv_h2o_sink_tokens": 7, "kv_h2o_recent_tokens": 9, "kv_h2o_unknown": 2,
+            "kv_h2o_other": 3, "kv_lossless_front_n": 3}"#,
+    );
+    let rules = config.eviction.unwrap();
+    assert_eq!((rules.sink_tokens, rules.recent_tokens, rules.block_tokens), (5, 9, 64));
+    assert_eq!(
+        without_outlook(warnings),
+        ["kv_h2o_unknown is not a key of this version", "defaults_json: kv_h2o_other is not a key of this version"],
+        "each unknown key once, and no word about defaults without effect"
+    );
+    assert_eq!(given(r#"{"kv_h2o_enable": false}"#, r#"{"kv_h2o_enable": true}"#), given("{}", ""));
+    // The config may be valid with defaults alone, and invalid with them.
+    let refused =
+        |config: &str, defaults: &str| Config::parse(config.as_bytes(), defaults.as_bytes(), LAYERS).unwrap_err();
+    for (config, defaults, message) in [
+        ("{}", "[1]", "defaults_json is an array of 1; a JSON object expected"),
+        ("{}", "{", "defaults_json is not JSON"),
+        (
+            r#"{"kv_h2o_ema_alpha": 0.5}"#,
+            r#"{"kv_h2o_ema_alpha": 2}"#,
+            "defaults_json: kv_h2o_ema_alpha is 2; a number",
+        ),
+        ("{}", r#"{"kv_h2o_max_tokens": 9}"#, "defaults_json: kv_h2o_max_tokens is 9; "),
+        (
+            r#"{"kv_h2o_layer_end": 3}"#,
+            r#"{"kv_h2o_layer_start": 5}"#,
+            "kv_h2o_layer_start is 5 and kv_h2o_layer_end is 3",
+        ),
+        (r#"{"kv_h2o_ema_alpha": 2}"#, r#"{"kv_h2o_ema_alpha": 0.5}"#, "kv_h2o_ema_alpha is 2; "),
+    ] {
+        let error = refused(config, defaults);
+        assert!(error.status() == Status::InvalidArgument && error.message().starts_with(message), "{error}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_before_the_text_is_skipped() {
     let (marked, warnings) = Config::parse("\u{feff}{\"kv_h2o_enable\": true}".as_bytes(), b"", LAYERS).unwrap();
     assert_eq!((marked, without_outlook(warnings)), (clean(json!({"kv_h2o_enable": true})), Vec::new()));
-    refused("\u{feff}\u{feff}{}".as_bytes());
-    refused("{}\u{feff}".as_bytes());
-    refused("\u{feff}".as_bytes());
 }
 
 #[test]
@@ -671,81 +586,4 @@ fn a_config_of_a_megabyte_is_read_at_once() {
     }
     let (_, warnings) = Config::parse(format!("{{{}}}", strange.join(",")).as_bytes(), b"", LAYERS).unwrap();
     assert_eq!(warnings.last().unwrap(), "and 19968 more");
-}
-
-/// Any JSON, three levels deep.
-fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        (-2..70i64).prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        any::<u64>().prop_map(Value::from),
-        any::<f64>().prop_map(Value::from),
-        ".{0,12}".prop_map(Value::from),
-        prop::sample::select(vec!["static", "store", "h2o_kept", "none", "sum", "gear_v2", "raw"])
-            .prop_map(Value::from),
-    ];
-    leaf.prop_recursive(3, 24, 6, |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-            prop::collection::btree_map(".{0,8}", inner, 0..6).prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
-}
-
-/// An object with keys of ours, nearly ours and others.
-fn any_config() -> impl Strategy<Value = Value> {
-    let key =
-        prop_oneof![8 => prop::sample::select(NAMES).prop_map(String::from), 1 => "kv_h2o_.{0,20}", 1 => ".{0,8}"];
-    prop::collection::btree_map(key, any_json(), 0..4).prop_map(|map| Value::Object(map.into_iter().collect()))
-}
-
-/// What holds of every answer.
-fn check(json: &[u8], layers: u32) -> std::result::Result<(), TestCaseError> {
-    match Config::parse(json, b"", layers) {
-        Ok((config, warnings)) => {
-            prop_assert!(warnings.len() <= Warnings::MOST + 1);
-            if let Some(h2o) = config.eviction {
-                prop_assert!(h2o.first_layer <= h2o.end_layer && h2o.end_layer <= layers);
-            }
-            if let Some(lossless) = config.lossless {
-                prop_assert!(lossless.front_layers <= layers);
-            }
-        }
-        Err(error) => {
-            prop_assert_eq!(error.status(), Status::InvalidArgument);
-            let named = NAMES.iter().any(|name| error.message().contains(name));
-            prop_assert!(named || error.message().starts_with("config_json is "), "{}", error);
-        }
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-
-    #[test]
-    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), layers: u32) {
-        check(&bytes, layers)?;
-    }
-
-    #[test]
-    fn random_text_never_panics(text in "[{}\\[\\]\":,a-z0-9_.eE \\\\-]{0,200}", layers: u32) {
-        check(text.as_bytes(), layers)?;
-    }
-
-    #[test]
-    fn random_configs_never_panic(config in any_config(), layers in 0..80u32) {
-        check(on(config).to_string().as_bytes(), layers)?;
-    }
-
-    #[test]
-    fn damaged_configs_never_panic(config in any_config(), at: prop::sample::Index, byte: u8) {
-        let mut text = config.to_string().into_bytes();
-        let at = at.index(text.len());
-        text[at] = byte;
-        check(&text, LAYERS)?;
-        check(&text[..at], LAYERS)?;
-    }
 }
