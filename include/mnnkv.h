@@ -120,14 +120,14 @@
 /// mnnkv_h2o_config::target_mode: keep one token in target_lossy_ratio.
 #define MNNKV_TARGET_ADAPTIVE 2
 
-/// Names every layer at once in mnnkv_session_reset.
-#define MNNKV_ALL_LAYERS UINT32_MAX
-
 /// mnnkv_score_tile::flags: the first tile of a query head.
 #define MNNKV_TILE_FIRST 1
 
 /// mnnkv_score_tile::flags: the last tile of a query head. A head of one tile has both.
 #define MNNKV_TILE_LAST 2
+
+/// Names every layer at once in mnnkv_session_reset.
+#define MNNKV_ALL_LAYERS UINT32_MAX
 
 /// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
 ///
@@ -438,6 +438,29 @@ typedef struct mnnkv_store_statistics {
     /// Now: bytes of decoded rows beside the caches.
     uint64_t decoded_cache_bytes;
 } mnnkv_store_statistics;
+
+/// The arguments of mnnkv_session_create. Zero every field, then set those that are needed.
+typedef struct mnnkv_session_options {
+    /// sizeof(mnnkv_session_options)
+    uint32_t struct_size;
+    /// MNNKV_ABI_VERSION
+    uint32_t abi_version;
+    /// Layers of the model, 1 to 4,096.
+    uint32_t layers;
+    /// Attention threads that may call mnnkv_session_scores at once, 1 to 1,024.
+    uint32_t lanes;
+    /// A JSON object, such as the host's own config: keys that begin with kv_h2o_ or kv_lossless_ are read, others are
+    /// ignored. docs/config.md lists them with types, ranges and defaults. Unless kv_h2o_enable is true no token is
+    /// evicted; unless kv_lossless_enable and kv_lossless_runtime_enable are true no token is compressed. NULL = no keys.
+    const char *config_json;
+    /// Bytes of config_json; no terminating zero needed.
+    size_t config_len;
+    /// A JSON object of the defaults that the host recommends: its keys hold where config_json has none. They are checked
+    /// alike; a key without effect is no warning. NULL = those of docs/config.md.
+    const char *defaults_json;
+    /// Bytes of defaults_json.
+    size_t defaults_len;
+} mnnkv_session_options;
 
 /// A layer's cache as it is now.
 typedef struct mnnkv_cache {
@@ -1005,20 +1028,14 @@ mnnkv_status mnnkv_store_rewritten(struct mnnkv_store *store,
 mnnkv_status mnnkv_store_stats(const struct mnnkv_store *store,
                                struct mnnkv_store_statistics *statistics);
 
-/// Makes a session for a model of layers (1 to 4,096) layers, whose attention runs on up to lanes (1 to 1,024) threads.
+/// Makes a session. The texts are not retained. Any thread.
 ///
-/// config_json: a JSON object of len bytes (no terminating zero needed), such as the host's own config: keys that begin
-/// with kv_h2o_ or kv_lossless_ are read, others ignored; len 0 means no keys. docs/config.md lists them with types,
-/// defaults and ranges. Unless kv_h2o_enable is true nothing is ever evicted; unless kv_lossless_enable and
-/// kv_lossless_runtime_enable are true nothing is compressed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
-/// given to mnnkv_session_destroy.
-/// INVALID_ARGUMENT: not a JSON object; or a key with a wrong type or range, which the message names. Unknown keys with
-/// our prefixes are no error: mnnkv_session_warnings. UNSUPPORTED: another ABI. Any thread.
-mnnkv_status mnnkv_session_create(const char *config_json,
-                                  size_t len,
-                                  uint32_t layers,
-                                  uint32_t lanes,
-                                  uint32_t abi_version,
+/// out: the handle; mnnkv_session_destroy frees it.
+/// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a key has a wrong type or range; the
+/// message names the key, after "defaults_json" where it is in the defaults. Unknown keys with these prefixes are no
+/// error; see mnnkv_session_warnings. UNSUPPORTED: if abi_version is not the library's. OUT_OF_MEMORY: also when the
+/// system refuses a thread.
+mnnkv_status mnnkv_session_create(const struct mnnkv_session_options *options,
                                   struct mnnkv_session **out);
 
 /// Frees a session, its blobs and its threads, after the job that each is at. Tokens that are compressed at that moment
@@ -1036,12 +1053,6 @@ mnnkv_status mnnkv_session_warnings(const struct mnnkv_session *session,
                                     size_t cap,
                                     size_t *len);
 
-/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and
-/// step clock are forgotten, whatever was under way. Metrics go on.
-/// INVALID_ARGUMENT: no such layer; a thread is in mnnkv_session_scores (so, too, begin and end).
-mnnkv_status mnnkv_session_reset(struct mnnkv_session *session,
-                                 uint32_t layer);
-
 /// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has, as the last
 /// end or keep left it; 0 at first and after a reset. With kv_len 0 the cache need not exist yet: layout, key and value may
 /// be NULL, and end is the first call that needs them. Tokens that a cache has from elsewhere (a prefix from a file) are
@@ -1054,6 +1065,32 @@ mnnkv_status mnnkv_session_reset(struct mnnkv_session *session,
 /// from before. CORRUPT, OUT_OF_MEMORY: a token could not be restored; its blob is kept, the cache is not to be read,
 /// and the call may be tried again. On any error the layer is not open and no token has moved.
 mnnkv_status mnnkv_session_begin(struct mnnkv_session *session,
+                                 uint32_t layer,
+                                 struct mnnkv_cache *cache);
+
+/// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
+///
+/// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
+/// tiles. Either every head came in whole or none did, which leaves the scores as they were, whatever heads says. queries
+/// 0 closes a step without attention: scores that came in are dropped, the layer's clock stands still, and the new tokens
+/// up to kv_len stay. For a step that failed as a whole there is mnnkv_session_abort.
+/// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
+/// error: the tokens stay raw and a metric counts it.
+/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
+/// missing, incomplete, or scored tokens past kv_len. The layer is then still open, and nothing has changed.
+mnnkv_status mnnkv_session_end(struct mnnkv_session *session,
+                               uint32_t layer,
+                               uint32_t heads,
+                               uint32_t queries,
+                               struct mnnkv_cache *cache);
+
+/// Closes a layer's step that failed. cache->kv_len must be what begin left; what the host appended since is no part of the
+/// cache, and may be overwritten by the next step. What begin did stays: evicted tokens are gone. Scores that came in are
+/// dropped, and the step is not counted, neither by the layer's clock nor by its intervals. Tokens that are compressed
+/// leave memory again, as at end. With kv_len 0 the cache need not exist, as for begin.
+/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is another; heads, head_dim or an element type differ from
+/// before. The layer is then still open.
+mnnkv_status mnnkv_session_abort(struct mnnkv_session *session,
                                  uint32_t layer,
                                  struct mnnkv_cache *cache);
 
@@ -1084,44 +1121,11 @@ mnnkv_status mnnkv_session_wants_scores(const struct mnnkv_session *session,
                                         uint32_t queries,
                                         uint32_t *wanted);
 
-/// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
-///
-/// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
-/// tiles. Either every head came in whole or none did, which leaves the scores as they were, whatever heads says. queries
-/// 0 closes a step without attention: scores that came in are dropped, the layer's clock stands still, and the new tokens
-/// up to kv_len stay. For a step that failed as a whole there is mnnkv_session_abort.
-/// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
-/// error: the tokens stay raw and a metric counts it.
-/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
-/// missing, incomplete, or scored tokens past kv_len. The layer is then still open, and nothing has changed.
-mnnkv_status mnnkv_session_end(struct mnnkv_session *session,
-                               uint32_t layer,
-                               uint32_t heads,
-                               uint32_t queries,
-                               struct mnnkv_cache *cache);
-
-/// Closes a layer's step that failed. cache->kv_len must be what begin left; what the host appended since is no part of the
-/// cache, and may be overwritten by the next step. What begin did stays: evicted tokens are gone. Scores that came in are
-/// dropped, and the step is not counted, neither by the layer's clock nor by its intervals. Tokens that are compressed
-/// leave memory again, as at end. With kv_len 0 the cache need not exist, as for begin.
-/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is another; heads, head_dim or an element type differ from
-/// before. The layer is then still open.
-mnnkv_status mnnkv_session_abort(struct mnnkv_session *session,
-                                 uint32_t layer,
-                                 struct mnnkv_cache *cache);
-
-/// The host has written other contents to count tokens from begin on, by physical position, such as keys that it rotated
-/// in place to shift positions (K-shift). Blobs of these tokens are void: what the cache has of them counts from now on,
-/// and they may be compressed again. Tokens that share a blob with them stay as they are. Scores stay, too.
-///
-/// Call it right after writing, in an open step for preference: between begin and end every token is there. Between end
-/// and the next begin tokens that are compressed read as zero, in K and in V, so a host must have written both in whole.
-/// INVALID_ARGUMENT: no such layer; a token past the length that begin, end or keep left. OUT_OF_MEMORY: nothing has
-/// changed; call again before anything else of the layer. Threads as begin.
-mnnkv_status mnnkv_session_rewritten(struct mnnkv_session *session,
-                                     uint32_t layer,
-                                     uint32_t begin,
-                                     uint32_t count);
+/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and
+/// step clock are forgotten, whatever was under way. Metrics go on.
+/// INVALID_ARGUMENT: no such layer; a thread is in mnnkv_session_scores (so, too, begin and end).
+mnnkv_status mnnkv_session_reset(struct mnnkv_session *session,
+                                 uint32_t layer);
 
 /// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
 /// before are gone already; the others move together, and cache->kv_len is the new physical length.
@@ -1137,6 +1141,19 @@ mnnkv_status mnnkv_session_keep(struct mnnkv_session *session,
                                 const int32_t *logical_pairs,
                                 size_t n_pairs,
                                 struct mnnkv_cache *cache);
+
+/// The host has written other contents to count tokens from begin on, by physical position, such as keys that it rotated
+/// in place to shift positions (K-shift). Blobs of these tokens are void: what the cache has of them counts from now on,
+/// and they may be compressed again. Tokens that share a blob with them stay as they are. Scores stay, too.
+///
+/// Call it right after writing, in an open step for preference: between begin and end every token is there. Between end
+/// and the next begin tokens that are compressed read as zero, in K and in V, so a host must have written both in whole.
+/// INVALID_ARGUMENT: no such layer; a token past the length that begin, end or keep left. OUT_OF_MEMORY: nothing has
+/// changed; call again before anything else of the layer. Threads as begin.
+mnnkv_status mnnkv_session_rewritten(struct mnnkv_session *session,
+                                     uint32_t layer,
+                                     uint32_t begin,
+                                     uint32_t count);
 
 /// How many tokens a layer has had since its reset, less those that keep removed (logical), and how many are in its
 /// cache (physical); while it is open, as begin left them. Any thread.

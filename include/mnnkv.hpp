@@ -183,10 +183,23 @@ public:
 /// when all were.
 class session : public owner<mnnkv_session, mnnkv_session_destroy> {
 public:
-    /// Makes a session, destroying the one held before. On failure it holds nothing.
-    status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes) noexcept {
+    /// Destroys the session held before and makes another. On failure there is none. struct_size and abi_version need not
+    /// be set.
+    status create(mnnkv_session_options options) noexcept {
         reset();
-        return mnnkv_session_create(config_json, len, layers, lanes, MNNKV_ABI_VERSION, &handle_);
+        options.struct_size = sizeof options;
+        options.abi_version = MNNKV_ABI_VERSION;
+        return mnnkv_session_create(&options, &handle_);
+    }
+
+    /// The same with a config alone.
+    status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes) noexcept {
+        mnnkv_session_options options = {};
+        options.layers = layers;
+        options.lanes = lanes;
+        options.config_json = config_json;
+        options.config_len = len;
+        return create(options);
     }
 
     /// As mnnkv_session_reset of one layer.

@@ -204,6 +204,7 @@ static void run_a_session(const mnnkv_layout* layout) {
     const int32_t rollback[2] = {0, 120};
     uint32_t logical = 0, physical = 0, wanted = 0;
     size_t n_pairs = 0, len = 0;
+    mnnkv_session_options options;
     static char text[1 << 14];
 
     memset(&cache, 0, sizeof cache);
@@ -214,7 +215,14 @@ static void run_a_session(const mnnkv_layout* layout) {
     memset(&metrics, 0, sizeof metrics);
     metrics.struct_size = (uint32_t)sizeof metrics;
 
-    check("session", mnnkv_session_create(config, sizeof config - 1, 1, heads, MNNKV_ABI_VERSION, &session));
+    memset(&options, 0, sizeof options);
+    options.struct_size = (uint32_t)sizeof options;
+    options.abi_version = MNNKV_ABI_VERSION;
+    options.layers = 1;
+    options.lanes = heads;
+    options.config_json = config;
+    options.config_len = sizeof config - 1;
+    check("session", mnnkv_session_create(&options, &session));
     expect("room for the warning", mnnkv_session_warnings(session, NULL, 0, &len) == MNNKV_BUFFER_TOO_SMALL);
     check("warnings", mnnkv_session_warnings(session, text, sizeof text, &len));
     expect("the unknown key", strstr(text, "kv_h2o_nonsense") != NULL && len == strlen(text) + 1);

@@ -7,10 +7,31 @@ namespace {
 
 using namespace support;
 
+mnnkv_session_options options_of(const char* config, std::size_t len, std::uint32_t layers, std::uint32_t lanes,
+                                 std::uint32_t abi) {
+    mnnkv_session_options options = {};
+    options.struct_size = sizeof options;
+    options.abi_version = abi;
+    options.layers = layers;
+    options.lanes = lanes;
+    options.config_json = config;
+    options.config_len = len;
+    return options;
+}
+
 class BadSessionConfig : public testing::Test {
 protected:
     mnnkv_status create(const std::string& config, std::uint32_t layers = 4, std::uint32_t lanes = 1) {
-        return mnnkv_session_create(config.data(), config.size(), layers, lanes, MNNKV_ABI_VERSION, out_.get());
+        const mnnkv_session_options options =
+            options_of(config.data(), config.size(), layers, lanes, MNNKV_ABI_VERSION);
+        return mnnkv_session_create(&options, out_.get());
+    }
+
+    mnnkv_status create_with_defaults(const std::string& config, const std::string& defaults, mnnkv_session** out) {
+        mnnkv_session_options options = options_of(config.data(), config.size(), 4, 1, MNNKV_ABI_VERSION);
+        options.defaults_json = defaults.data();
+        options.defaults_len = defaults.size();
+        return mnnkv_session_create(&options, out);
     }
 
     void expect_config_refused(const std::string& word, const std::string& config) {
@@ -27,7 +48,10 @@ TEST_F(BadSessionConfig, ArgumentsAreChecked) {
     mnnkv_session* handle = nullptr;
     const auto create = [&](const char* text, std::size_t len, std::uint32_t layers, std::uint32_t lanes,
                             std::uint32_t abi, mnnkv_session** out) {
-        return [=] { return mnnkv_session_create(text, len, layers, lanes, abi, out); };
+        return [=] {
+            const mnnkv_session_options options = options_of(text, len, layers, lanes, abi);
+            return mnnkv_session_create(&options, out);
+        };
     };
     const std::uint32_t abi = MNNKV_ABI_VERSION;
     expect_refused({{bad, "config_json", create(nullptr, 2, 1, 1, abi, out_.get())},
@@ -42,12 +66,37 @@ TEST_F(BadSessionConfig, ArgumentsAreChecked) {
                     {MNNKV_UNSUPPORTED, "abi_version", create("{}", 2, 1, 1, abi + 1, out_.get())},
                     {MNNKV_UNSUPPORTED, "abi_version", create("{}", 2, 1, 1, UINT32_MAX, out_.get())}},
                    out_, two[0], two[1]);
+    mnnkv_session_options options = options_of("{}", 2, 1, 1, abi);
+    options.defaults_len = 2;
+    expect_refused({{bad, "options", [&] { return mnnkv_session_create(nullptr, out_.get()); }},
+                    {bad, "defaults_json", [&] { return mnnkv_session_create(&options, out_.get()); }}},
+                   out_);
     EXPECT_TRUE(ok(create(nullptr, 0, 1, 1, abi, &handle)())) << "NULL with length 0 is no config";
     mnnkv_session_destroy(handle);
     mnnkv_session_destroy(nullptr);
     mnnkv::session session;
     EXPECT_FALSE(session.create("[", 1, 1, 1));
     EXPECT_FALSE(session) << "a session that could not be made holds nothing";
+}
+
+TEST_F(BadSessionConfig, DefaultsAreCheckedAsTheConfigIsAndHoldWhereItHasNoKey) {
+    for (const auto& [word, defaults] : {std::pair{"defaults_json", "["}, std::pair{"defaults_json", "3"},
+                                         std::pair{"defaults_json: kv_h2o_ema_alpha", R"({"kv_h2o_ema_alpha": 7})"},
+                                         std::pair{"defaults_json: kv_h2o_max_tokens", R"({"kv_h2o_max_tokens": 9})"}}) {
+        const std::string config = R"({"kv_h2o_ema_alpha": 0.5})", text = defaults;
+        expect_refused({{bad, word, [&] { return create_with_defaults(config, text, out_.get()); }}}, out_);
+    }
+    mnnkv_session* session = nullptr;
+    ASSERT_TRUE(ok(create_with_defaults("{}", R"({"kv_h2o_enable": true})", &session)));
+    std::uint32_t wanted = 0;
+    EXPECT_TRUE(ok(mnnkv_session_wants_scores(session, 2, 1, &wanted)));
+    EXPECT_EQ(wanted, 0u) << "an empty layer gets a prompt, and its rows are not scored";
+    mnnkv_session_destroy(session);
+    ASSERT_TRUE(ok(create_with_defaults(R"({"kv_h2o_prefill_queries": 1})",
+                                        R"({"kv_h2o_enable": true, "kv_h2o_prefill_queries": 0})", &session)));
+    EXPECT_TRUE(ok(mnnkv_session_wants_scores(session, 2, 1, &wanted)));
+    EXPECT_EQ(wanted, 1u) << "the config wins";
+    mnnkv_session_destroy(session);
 }
 
 TEST_F(BadSessionConfig, TextThatIsNoObjectIsRefused) {

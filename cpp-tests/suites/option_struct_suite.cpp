@@ -124,6 +124,19 @@ TEST(OptionStruct, StoreConfigsComeInAllSizes) {
     check_sizes(mnnkv::make<mnnkv_store_config>(), create, first_store_config_size);
 }
 
+TEST(OptionStruct, SessionOptionsComeInAllSizes) {
+    const auto create = [](const mnnkv_session_options* options) {
+        mnnkv_session* session = nullptr;
+        const mnnkv_status status = mnnkv_session_create(options, &session);
+        mnnkv_session_destroy(session);
+        return status;
+    };
+    mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
+    options.abi_version = MNNKV_ABI_VERSION;
+    options.layers = options.lanes = 1;
+    check_sizes(options, create);
+}
+
 TEST(OptionStruct, StoreStructsKeepTheirPlaces) {
     EXPECT_EQ(offsetof(mnnkv_store_config, effort), 16u);
     EXPECT_EQ(offsetof(mnnkv_store_config, format), 20u) << "was reserved[0]";

@@ -47,13 +47,16 @@ public:
     /// Prints the config's warnings, one line each. A refused config sets `refusal`.
     explicit model_session(const model_config& config)
         : logs(config.logs), print_(config.print) {
-        // Scores of a prompt let the first eviction follow it, and run between its chunks. The last of equal keys
-        // counts, so a key of the engine's wins.
-        std::string json = config.json;
-        if (config.evicts) {
-            json.insert(json.find('{') + 1, "\"kv_h2o_prefill_queries\": 8,");
-        }
-        const mnnkv::status made = session.create(json.data(), json.size(), config.layers, config.lanes);
+        // Scores of a prompt let the first eviction follow it, and run between its chunks.
+        const char defaults[] = "{\"kv_h2o_prefill_queries\": 8}";
+        mnnkv_session_options options = {};
+        options.layers = config.layers;
+        options.lanes = config.lanes;
+        options.config_json = config.json.data();
+        options.config_len = config.json.size();
+        options.defaults_json = defaults;
+        options.defaults_len = sizeof defaults - 1;
+        const mnnkv::status made = session.create(options);
         if (!made) {
             refusal = std::string("the config is refused: ") + made.message();
             return;

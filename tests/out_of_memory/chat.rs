@@ -118,13 +118,25 @@ impl Layer {
     }
 }
 
+/// Defaults of the host.
+const DEFAULTS: &CStr = c"{\"kv_h2o_prefill_queries\": 0, \"kv_h2o_unknown\": 1}";
+
 /// A chat through a session, from its first prompt to its end. Returns its calls.
 pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
     let mut calls = Calls { shortage, made: 0, refusals: 0, failures: 0 };
     let mut layer = Layer::new();
     let mut session = null_mut();
-    let (text, len) = (config.as_ptr(), config.count_bytes());
-    call!(calls, mnnkv_session_create(text, len, 1, 2, MNNKV_ABI_VERSION, &mut session));
+    let options = mnnkv_session_options {
+        struct_size: size_of::<mnnkv_session_options>() as u32,
+        abi_version: MNNKV_ABI_VERSION,
+        layers: 1,
+        lanes: 2,
+        config_json: config.as_ptr(),
+        config_len: config.count_bytes(),
+        defaults_json: DEFAULTS.as_ptr(),
+        defaults_len: DEFAULTS.count_bytes(),
+    };
+    call!(calls, mnnkv_session_create(&options, &mut session));
     for step in 0..12 {
         let count = if step == 0 { 100 } else { 1 + step % 3 };
         let heads = 4u32;

@@ -3,7 +3,7 @@
 use crate::ffi::cache::{self, mnnkv_cache};
 use crate::ffi::lanes::Lanes;
 use crate::ffi::panic::guard;
-use crate::ffi::pointer::{self, Out};
+use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::ffi::version;
 use crate::session::{Lane, Session};
@@ -102,33 +102,60 @@ pub(super) unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Sess
     })
 }
 
-/// Makes a session for a model of layers (1 to 4,096) layers, whose attention runs on up to lanes (1 to 1,024) threads.
+/// The arguments of mnnkv_session_create. Zero every field, then set those that are needed.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_session_options {
+    /// sizeof(mnnkv_session_options)
+    pub struct_size: u32,
+    /// MNNKV_ABI_VERSION
+    pub abi_version: u32,
+    /// Layers of the model, 1 to 4,096.
+    pub layers: u32,
+    /// Attention threads that may call mnnkv_session_scores at once, 1 to 1,024.
+    pub lanes: u32,
+    /// A JSON object, such as the host's own config: keys that begin with kv_h2o_ or kv_lossless_ are read, others are
+    /// ignored. docs/config.md lists them with types, ranges and defaults. Unless kv_h2o_enable is true no token is
+    /// evicted; unless kv_lossless_enable and kv_lossless_runtime_enable are true no token is compressed. NULL = no keys.
+    pub config_json: *const c_char,
+    /// Bytes of config_json; no terminating zero needed.
+    pub config_len: usize,
+    /// A JSON object of the defaults that the host recommends: its keys hold where config_json has none. They are checked
+    /// alike; a key without effect is no warning. NULL = those of docs/config.md.
+    pub defaults_json: *const c_char,
+    /// Bytes of defaults_json.
+    pub defaults_len: usize,
+}
+
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
+unsafe impl Sized32 for mnnkv_session_options {
+    const MIN: usize = size_of::<mnnkv_session_options>();
+}
+
+/// Makes a session. The texts are not retained. Any thread.
 ///
-/// config_json: a JSON object of len bytes (no terminating zero needed), such as the host's own config: keys that begin
-/// with kv_h2o_ or kv_lossless_ are read, others ignored; len 0 means no keys. docs/config.md lists them with types,
-/// defaults and ranges. Unless kv_h2o_enable is true nothing is ever evicted; unless kv_lossless_enable and
-/// kv_lossless_runtime_enable are true nothing is compressed. abi_version: MNNKV_ABI_VERSION. out: the handle, to be
-/// given to mnnkv_session_destroy.
-/// INVALID_ARGUMENT: not a JSON object; or a key with a wrong type or range, which the message names. Unknown keys with
-/// our prefixes are no error: mnnkv_session_warnings. UNSUPPORTED: another ABI. Any thread.
+/// out: the handle; mnnkv_session_destroy frees it.
+/// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a key has a wrong type or range; the
+/// message names the key, after "defaults_json" where it is in the defaults. Unknown keys with these prefixes are no
+/// error; see mnnkv_session_warnings. UNSUPPORTED: if abi_version is not the library's. OUT_OF_MEMORY: also when the
+/// system refuses a thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_create(
-    config_json: *const c_char,
-    len: usize,
-    layers: u32,
-    lanes: u32,
-    abi_version: u32,
+    options: *const mnnkv_session_options,
     out: *mut *mut mnnkv_session,
 ) -> mnnkv_status {
     guard(|| {
-        version::check_abi(abi_version)?;
         // SAFETY: the caller vouches for its pointers.
-        let config = unsafe { pointer::input_bytes(config_json.cast(), len, "config_json") }?;
-        // SAFETY: as above.
-        let out = unsafe { Out::new(out, "out") }?;
-        let made =
-            mnnkv_session { session: Session::new(config, b"", layers)?, lanes: Lanes::new(Session::lanes(lanes)?)? };
-        out.set(Box::into_raw(memory::boxed(made)?));
+        unsafe {
+            let options = pointer::required(options, "options")?;
+            version::check_abi(options.abi_version)?;
+            let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
+            let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
+            let out = Out::new(out, "out")?;
+            let session = Session::new(config, defaults, options.layers)?;
+            let lanes = Lanes::new(Session::lanes(options.lanes)?)?;
+            out.set(Box::into_raw(memory::boxed(mnnkv_session { session, lanes })?));
+        }
         Ok(())
     })
 }
@@ -177,13 +204,30 @@ mod tests {
     use crate::ffi::version::MNNKV_ABI_VERSION;
     use std::ptr::{null, null_mut};
 
+    /// Options without keys.
+    fn options(layers: u32, lanes: u32, abi_version: u32) -> mnnkv_session_options {
+        let struct_size = size_of::<mnnkv_session_options>() as u32;
+        let (config_json, defaults_json) = (null(), null());
+        let (config_len, defaults_len) = (0, 0);
+        mnnkv_session_options {
+            struct_size,
+            abi_version,
+            layers,
+            lanes,
+            config_json,
+            config_len,
+            defaults_json,
+            defaults_len,
+        }
+    }
+
     #[test]
     fn after_a_caught_panic_every_call_answers_internal_and_destroy_works() {
         let mut session = null_mut();
         let (mut logical, mut physical) = (7, 7);
         // SAFETY: the handle is live until destroy; other pointers are NULL or live.
         unsafe {
-            assert_eq!(mnnkv_session_create(null(), 0, 2, 1, MNNKV_ABI_VERSION, &mut session), MNNKV_OK);
+            assert_eq!(mnnkv_session_create(&options(2, 1, MNNKV_ABI_VERSION), &mut session), MNNKV_OK);
             assert_eq!(mnnkv_session_lengths(session, 1, &mut logical, &mut physical), MNNKV_OK);
             assert_eq!(with(session, |session| session.panic_inside()), MNNKV_INTERNAL);
             assert_eq!(mnnkv_session_lengths(session, 1, &mut logical, &mut physical), MNNKV_INTERNAL);
@@ -199,7 +243,7 @@ mod tests {
         let mut session = null_mut();
         // SAFETY: pointers are NULL or live.
         unsafe {
-            let create = |layers, lanes, abi, out| mnnkv_session_create(null(), 0, layers, lanes, abi, out);
+            let create = |layers, lanes, abi, out| mnnkv_session_create(&options(layers, lanes, abi), out);
             assert_eq!(create(2, 1, MNNKV_ABI_VERSION + 1, &mut session), MNNKV_UNSUPPORTED);
             assert_eq!(create(0, 1, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
             assert_eq!(create(1, 0, MNNKV_ABI_VERSION, &mut session), MNNKV_INVALID_ARGUMENT);
