@@ -71,8 +71,8 @@ const _: () = assert!(size_of::<mnnkv_store_config>() == 48);
 
 impl mnnkv_store_config {
     fn check(&self) -> Result<Settings> {
-        if self.workers > MOST_WORKERS {
-            bail!(InvalidArgument, "config->workers is {}; 0 to {MOST_WORKERS} expected", self.workers);
+        if self.workers > store::MOST_WORKERS {
+            bail!(InvalidArgument, "config->workers is {}; 0 to {} expected", self.workers, store::MOST_WORKERS);
         }
         if self.strict_roundtrip > 1 {
             bail!(InvalidArgument, "config->strict_roundtrip is {}; 0 or 1 expected", self.strict_roundtrip);
@@ -195,9 +195,6 @@ impl From<Statistics> for mnnkv_store_statistics {
         }
     }
 }
-
-/// More threads than this are a mistake: they share a phone's cores with the host's.
-const MOST_WORKERS: u32 = 64;
 
 /// # Safety
 /// `store` is NULL or live.
