@@ -107,7 +107,6 @@ int main() {
         "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store"})";
     config.layers = layers;
     config.lanes = 1;
-    config.evicts = true;
     config.logs = false;
     config.print = &print;
     mnnkv_host::model_session model(config);

@@ -33,8 +33,6 @@ struct model_config {
     /// A JSON object; mnnkv_session_create reads its kv_h2o_ and kv_lossless_ keys.
     std::string json;
     std::uint32_t layers, lanes;
-    /// kv_h2o_enable.
-    bool evicts;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs;
     /// Prints one line, given without a newline.

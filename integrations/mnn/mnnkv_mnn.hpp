@@ -197,8 +197,7 @@ private:
         if (!refusal.empty()) {
             return std::make_shared<mnnkv_host::model_session>(refusal, &print);
         }
-        const mnnkv_host::model_config config = {settings.config, layers,        lanes,
-                                                 settings.evicts, settings.logs, &print};
+        const mnnkv_host::model_config config = {settings.config, layers, lanes, settings.logs, &print};
         return std::make_shared<mnnkv_host::model_session>(config);
     }
 
