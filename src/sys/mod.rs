@@ -12,6 +12,7 @@
 //! | `quiet` | panics without a message |
 //! | `environment` | variables of the environment |
 
+mod claim;
 mod environment;
 #[doc(hidden)]
 pub mod files;
@@ -24,6 +25,7 @@ mod sync;
 pub(crate) mod thread_slot;
 mod threads;
 
+pub(crate) use claim::{Claim, ClaimState, Claimed};
 pub(crate) use environment::with_variable;
 pub(crate) use quiet::quietly;
 pub(crate) use shared::Shared;
