@@ -63,7 +63,7 @@ test-aarch64:
 # Dependencies are watched, too, since they are built here; the standard library is not (src/sys/sync.rs, tests/*.supp).
 sanitize:
 	$(TSAN) cargo +nightly test --locked --lib --target "$$(rustc -vV | sed -n 's/^host: //p')" \
-	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store:: ffi::lanes
+	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store:: sys::claim
 
 # Every kind of schedule, one after the other; fails when a byte is lost, freed cache memory is touched, or memory grows.
 soak:

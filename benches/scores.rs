@@ -8,7 +8,7 @@ use common::Rivals;
 use flash::{DIM, Prefill, TILE};
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
-use mnnkv::h2o::{Accumulator, Tile, mass_to_f64};
+use mnnkv::h2o::{Accumulator, CheckedTile, Tile, mass_to_f64};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -29,13 +29,12 @@ fn bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
     }
 }
 
-/// The tiles of a step, one query row per head.
+/// Adds the tiles of a step, one query row per head.
 fn gather(scores: &mut Accumulator, dtype: Dtype, values: &[u8], scales: &[f32], sums: &[f32]) {
     let tile_bytes = TILE * dtype.bytes();
     let tiles = TOKENS / TILE;
     for ((values, scales), sum) in values.chunks_exact(tiles * tile_bytes).zip(scales.chunks_exact(tiles)).zip(sums) {
         for (i, data) in values.chunks_exact(tile_bytes).enumerate() {
-            let last = i + 1 == tiles;
             let tile = Tile {
                 dtype,
                 pack: 0,
@@ -44,20 +43,20 @@ fn gather(scores: &mut Accumulator, dtype: Dtype, values: &[u8], scales: &[f32],
                 tokens: TILE,
                 token_begin: i * TILE,
                 first: i == 0,
-                last,
+                last: i + 1 == tiles,
                 data,
                 update_scale: Some(&scales[i..=i]),
-                row_sum: last.then_some(std::slice::from_ref(sum)),
+                row_sum: (i + 1 == tiles).then_some(std::slice::from_ref(sum)),
             };
-            scores.add(black_box(&tile)).unwrap();
+            scores.add(&CheckedTile::new(black_box(&tile)).unwrap()).unwrap();
         }
     }
 }
 
-/// Everything scores are is attention: each row of each head sums to 1.
+/// Each row of each head sums to 1.
 fn check(scores: &Accumulator, rows: usize) {
-    let total: f64 = scores.masses().iter().map(|mass| mass_to_f64(*mass)).sum();
-    assert!((total / rows as f64 - 1.0).abs() < 1e-2 && scores.rows() == rows as u64, "{total} of {rows}");
+    let total: f64 = scores.sums().masses.iter().map(|mass| mass_to_f64(*mass)).sum();
+    assert!((total / rows as f64 - 1.0).abs() < 1e-2 && scores.sums().rows == rows as u64, "{total} of {rows}");
 }
 
 fn decode(kv_heads: usize) {
@@ -77,16 +76,16 @@ fn decode(kv_heads: usize) {
         let medians = Rivals::new()
             .add("attention", || attention(&mut step))
             .add("scores", || {
-                scores.start(BLOCK_TOKENS, TOKENS, usize::MAX);
+                scores.start(BLOCK_TOKENS, usize::MAX, 0);
                 gather(&mut scores, dtype, &data, &scales, &sums);
             })
             .run(1500);
         check(&scores, HEADS);
         report(dtype.name(), medians[0].1, medians[1].1, tiles);
-        // Beside an attention the tiles are no longer in the first caches; in a host they are, as they are here.
+        // Beside an attention the tiles have left the first caches. In a host they are there, as here.
         let warm = Rivals::new()
             .add("one head", || {
-                scores.start(BLOCK_TOKENS, TOKENS, usize::MAX);
+                scores.start(BLOCK_TOKENS, usize::MAX, 0);
                 for _ in 0..HEADS {
                     let tiles = TOKENS / TILE;
                     gather(&mut scores, dtype, &data[..TOKENS * dtype.bytes()], &scales[..tiles], &sums[..1]);
@@ -105,15 +104,15 @@ fn prefill(causal: bool) {
         let mut scores = Accumulator::default();
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..9 {
-            // The scores of a tile are timed where a host would gather them: when its softmax is done. Turning it
-            // into another type is nobody's time.
+            // The scores of a tile are timed where a host computes them: after its softmax. Conversion to another type
+            // counts as neither.
             let (mut others, mut ours) = (0.0, 0.0);
-            scores.start(BLOCK_TOKENS, TOKENS, usize::MAX);
+            scores.start(BLOCK_TOKENS, usize::MAX, 0);
             let begin = Instant::now();
             attention.run(causal, |i, values, scale, sums| {
                 let converting = Instant::now();
                 let narrow = if dtype == Dtype::F32 { Vec::new() } else { bytes(values.as_flattened(), dtype) };
-                // A cast without copying, for f32: what the accumulator sees is the attention's own tile.
+                // Without a copy for f32: the accumulator reads the attention's own tile.
                 let data = if dtype == Dtype::F32 { flash::as_bytes(values) } else { &narrow };
                 let tile = Tile {
                     dtype,
@@ -129,7 +128,7 @@ fn prefill(causal: bool) {
                     row_sum: (i + 1 == tiles).then_some(sums),
                 };
                 let lap = Instant::now();
-                scores.add(black_box(&tile)).unwrap();
+                scores.add(&CheckedTile::new(black_box(&tile)).unwrap()).unwrap();
                 ours += lap.elapsed().as_secs_f64();
                 drop(narrow);
                 others += converting.elapsed().as_secs_f64();

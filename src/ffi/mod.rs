@@ -10,7 +10,6 @@
 #![allow(clippy::missing_safety_doc)] // the header states what a caller owes, once for all functions
 
 pub mod cache;
-mod lanes;
 #[doc(hidden)]
 pub mod panic;
 #[doc(hidden)]

@@ -2,7 +2,7 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | [`Accumulator`] (`attention/`) | softmax tiles to exact mass per block |
+//! | [`CheckedTile`], [`Accumulator`] (`attention/`) | softmax tiles to exact mass per block |
 //! | [`Aggregation`] | how the masses of steps add up to a score |
 //! | [`BlockScores`] | the scores of one layer |
 //! | [`plan()`], [`PlanConfig`] | scores to the tokens that stay |
@@ -19,7 +19,9 @@ mod plan_config;
 pub use aggregation::{Aggregation, update_scores};
 #[cfg(test)]
 pub(crate) use attention::OwnedTile;
-pub use attention::{Accumulator, Tile, mass_to_f64};
+pub use attention::{
+    Accumulator, CheckedTile, MAX_TOKENS, Sums, Tile, TileFields, TileSource, data_bytes, mass_to_f64,
+};
 pub use block_scores::{BlockScores, ScoredStep};
 pub use plan::{Amounts, Plan, plan};
 pub use plan_config::{PlanConfig, Target};

@@ -1,32 +1,32 @@
-//! What the host's attention threads gather while a step is under way.
+//! Lanes: the tile sums of the host's attention threads while steps are open.
 //!
-//! Each lane is one thread's own while attention runs, and nothing is locked: a thread has its lane by `&mut`, the thread
-//! that begins and ends steps has all of them.
+//! One thread at a time uses a lane, without locks: its claim on the lane never blocks. Calls that open or close a step
+//! claim all lanes.
 
-use crate::h2o::{self, Accumulator, Tile};
-use crate::status::{Result, bail};
-use crate::sys::memory;
+use crate::h2o::{self, Accumulator, CheckedTile};
+use crate::status::{Error, Result, bail, error};
+use crate::sys::{Claim, ClaimState, Claimed, memory};
 use std::mem;
 
-/// A step of more rows per head than this is a prompt. Drafts of speculative decoding have fewer, prompts' chunks usually
+/// A step of more rows per head is a prompt. Drafts of speculative decoding have fewer rows, chunks of prompts usually
 /// more.
 pub(super) const MOST_DECODE_ROWS: usize = 64;
 
-/// No token lies behind this one; a wild number must not become a large allocation.
-pub(super) const MOST_TOKENS: usize = 1 << 24;
+/// More than any machine has threads. Bounds what a wrong number can allocate.
+const MOST_LANES: u32 = 1024;
 
-/// How an open layer wants its tiles summed.
+/// How the tiles of an open layer are summed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) block_tokens: usize,
     /// The last rows of a prompt that count.
     pub(super) prompt_rows: usize,
-    /// The layer was empty when its step began: whatever comes is a prompt.
+    /// The layer was empty when its step began, so the step is a prompt.
     pub(super) empty: bool,
 }
 
 impl Wanted {
-    /// Of a step's `queries` rows, how many count.
+    /// The rows that count of a step of `queries` rows.
     pub(super) fn rows(&self, queries: usize) -> usize {
         if self.is_prompt(queries) { self.prompt_rows.min(queries) } else { queries }
     }
@@ -50,15 +50,15 @@ struct Slot {
     is_scored: bool,
 }
 
-/// What one attention thread gathers of the layers that are open.
+/// The open layers of one lane.
 #[derive(Default)]
 #[repr(C)]
-pub struct Lane {
-    /// The layer that was opened or scored last, where a tile looks first. Without a layer its memory waits for one.
+struct Lane {
+    /// The layer that was opened or scored last. Without a layer it is spare.
     slot: Slot,
     /// Further open layers.
     others: Vec<Slot>,
-    /// Slots without a layer. There is room for those of all open layers.
+    /// Slots without a layer, for their memory. There is room for those of all open layers.
     spare: Vec<Slot>,
 }
 
@@ -66,28 +66,29 @@ pub struct Lane {
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) heads: u64,
-    /// Tiles did not say of all heads how many they are: there may be more.
+    /// Some tiles did not say how many heads they have, so there may be more.
     pub(super) may_be_more: bool,
     pub(super) rows: u64,
     /// Mass per block.
     pub(super) masses: Vec<f64>,
-    /// The token after the last that was scored.
+    /// The token after the last one that a tile reached.
     pub(super) token_end: usize,
 }
 
 impl Lane {
-    /// Takes one softmax tile of an open layer; see [`Tile`]. Tiles of one head come one after another in one lane; which
-    /// lane has which heads makes no difference.
+    /// See [`Lanes::scores`].
     #[inline(always)]
-    pub fn scores(&mut self, layer: u32, tile: &Tile<'_>) -> Result<()> {
+    fn scores(&mut self, layer: u32, tile: &CheckedTile<'_>) -> Result<()> {
         if self.slot.layer == Some(layer) && self.slot.sums.add_plain(tile) {
             return Ok(());
         }
-        self.add(layer, tile)
+        // A copy, so that the tile itself can stay in registers.
+        let tile = *tile;
+        self.add(layer, &tile)
     }
 
     #[inline(never)]
-    fn add(&mut self, layer: u32, tile: &Tile<'_>) -> Result<()> {
+    fn add(&mut self, layer: u32, tile: &CheckedTile<'_>) -> Result<()> {
         if self.slot.layer != Some(layer) {
             let Some(slot) = self.others.iter_mut().find(|slot| slot.layer == Some(layer)) else {
                 bail!(InvalidArgument, "layer {layer} is not open; scores come between begin and end");
@@ -106,7 +107,7 @@ impl Lane {
         Ok(())
     }
 
-    /// There is room for it.
+    /// There is room for it by [`Lane::reserve`].
     fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
         if self.slot.layer.is_some() {
             let free = self.spare.pop().unwrap_or_default();
@@ -117,7 +118,7 @@ impl Lane {
         match wanted {
             Some(wanted) => {
                 let (prompt_rows, most_decode_rows) = (wanted.prompt_rows, wanted.most_decode_rows());
-                self.slot.sums.start_step(wanted.block_tokens, MOST_TOKENS, prompt_rows, most_decode_rows);
+                self.slot.sums.start(wanted.block_tokens, prompt_rows, most_decode_rows);
             }
             None => self.slot.sums.start(1, 0, 0),
         }
@@ -139,41 +140,124 @@ impl Lane {
     }
 }
 
-/// Makes room in all lanes for one more open layer.
-pub(super) fn reserve(lanes: &mut [&mut Lane]) -> Result<()> {
-    lanes.iter_mut().try_for_each(|lane| lane.reserve())
-}
+/// The lanes of a session.
+pub(super) struct Lanes(Vec<Claim<Lane>>);
 
-/// Takes tiles of this layer from now on. There is room for it by [`reserve`].
-pub(super) fn open(lanes: &mut [&mut Lane], layer: u32, wanted: Option<Wanted>) {
-    lanes.iter_mut().for_each(|lane| lane.open(layer, wanted));
-}
-
-/// Takes no more tiles of this layer, and forgets those that came.
-pub(super) fn close(lanes: &mut [&mut Lane], layer: u32) {
-    lanes.iter_mut().for_each(|lane| lane.close(layer));
-}
-
-/// Adds up what all lanes have of a layer, which stays as it is. `prompt`: the step is one.
-pub(super) fn gather(lanes: &[&mut Lane], layer: u32, prompt: bool) -> Result<Gathered> {
-    let mut gathered = Gathered::default();
-    let mut masses: Vec<u128> = Vec::new();
-    for (number, lane) in lanes.iter().enumerate() {
-        let Some(sums) = lane.sums(layer) else { continue };
-        if sums.in_head() {
-            bail!(InvalidArgument, "lane {number} has a head of layer {layer} without its last tile");
+impl Lanes {
+    pub(super) fn new(count: u32) -> Result<Self> {
+        if !(1..=MOST_LANES).contains(&count) {
+            bail!(InvalidArgument, "lanes is {count}; 1 to {MOST_LANES} expected");
         }
-        gathered.token_end = gathered.token_end.max(sums.token_end());
-        for sums in [sums.sure(), sums.unsure(prompt)] {
-            gathered.heads += sums.heads;
-            gathered.may_be_more |= sums.unsaid > 0;
-            gathered.rows += sums.rows;
-            if masses.len() < sums.masses.len() {
-                memory::resize(&mut masses, sums.masses.len())?;
-            }
-            masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = sum.saturating_add(*mass));
+        Ok(Lanes(memory::collect((0..count).map(|_| Claim::new(Lane::default())))?))
+    }
+
+    /// Adds a tile of an open layer to a lane. The tiles of a head come in order in one lane.
+    #[inline(always)]
+    pub(super) fn scores(&self, layer: u32, lane: u32, tile: &CheckedTile<'_>) -> Result<()> {
+        let Some(claim) = self.0.get(lane as usize) else { return Err(self.no_lane(lane)) };
+        match claim.with(|lane| lane.scores(layer, tile)) {
+            Some(result) => result,
+            None => Err(self.in_use()),
         }
     }
-    gathered.masses = memory::collect(masses.into_iter().map(h2o::mass_to_f64))?;
-    Ok(gathered)
+
+    /// Claims all lanes until the result is dropped.
+    pub(super) fn all(&self) -> Result<AllLanes<'_>> {
+        Claim::all(&self.0).map(AllLanes).ok_or_else(|| self.in_use())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_lane(&self, lane: u32) -> Error {
+        error!(InvalidArgument, "lane is {lane}; the session has {}", self.0.len())
+    }
+
+    /// Why a claim was refused.
+    #[cold]
+    #[inline(never)]
+    fn in_use(&self) -> Error {
+        let mut states = self.0.iter().map(Claim::state);
+        match states.clone().position(|state| state == ClaimState::InUse) {
+            _ if states.any(|state| state == ClaimState::Poisoned) => Error::out_of_service("the session"),
+            Some(lane) => error!(InvalidArgument, "lane {lane} is in use by another thread"),
+            None => error!(InvalidArgument, "a lane was in use by another thread"),
+        }
+    }
+}
+
+/// All lanes of a session, claimed.
+pub(super) struct AllLanes<'a>(Claimed<'a, Lane>);
+
+impl AllLanes<'_> {
+    /// Makes room for one more open layer.
+    pub(super) fn reserve(&mut self) -> Result<()> {
+        self.0.iter_mut().try_for_each(Lane::reserve)
+    }
+
+    /// Opens a layer for tiles. There is room for it by [`AllLanes::reserve`].
+    pub(super) fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
+        self.0.iter_mut().for_each(|lane| lane.open(layer, wanted));
+    }
+
+    /// Closes a layer, if it is open, and drops its sums.
+    pub(super) fn close(&mut self, layer: u32) {
+        self.0.iter_mut().for_each(|lane| lane.close(layer));
+    }
+
+    /// Returns the sums of an open layer over all lanes, which keep them. `prompt`: the step is one.
+    pub(super) fn gather(&self, layer: u32, prompt: bool) -> Result<Gathered> {
+        let mut gathered = Gathered::default();
+        let mut masses: Vec<u128> = Vec::new();
+        for (number, lane) in self.0.iter().enumerate() {
+            let Some(sums) = lane.sums(layer) else { continue };
+            if sums.in_head() {
+                bail!(InvalidArgument, "lane {number} has a head of layer {layer} without its last tile");
+            }
+            gathered.token_end = gathered.token_end.max(sums.token_end());
+            for sums in [sums.sums(), sums.ambiguous(prompt)] {
+                gathered.heads += sums.heads;
+                gathered.may_be_more |= sums.unsaid > 0;
+                gathered.rows += sums.rows;
+                if masses.len() < sums.masses.len() {
+                    memory::resize(&mut masses, sums.masses.len())?;
+                }
+                masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = sum.saturating_add(*mass));
+            }
+        }
+        gathered.masses = memory::collect(masses.into_iter().map(h2o::mass_to_f64))?;
+        Ok(gathered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h2o::OwnedTile;
+    use crate::status::Status;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Calls of a lane and of all lanes.
+    fn statuses(lanes: &Lanes, lane: u32) -> [Option<Status>; 2] {
+        let tile = OwnedTile::of_one_token();
+        let one = lanes.scores(7, lane, &tile.checked().unwrap());
+        [one.err(), lanes.all().err()].map(|error| error.map(|error| error.status()))
+    }
+
+    #[test]
+    fn lanes_in_use_or_past_the_last_are_refused_and_poisoned_ones_are_out_of_service() {
+        let lanes = Lanes::new(2).unwrap();
+        let mut all = lanes.all().unwrap();
+        all.reserve().unwrap();
+        all.open(7, None);
+        let (invalid, internal) = (Some(Status::InvalidArgument), Some(Status::Internal));
+        assert_eq!(statuses(&lanes, 1), [invalid, invalid]);
+        drop(all);
+        assert_eq!(statuses(&lanes, 1), [None, None]);
+        assert_eq!(statuses(&lanes, 2), [invalid, None]);
+        lanes.0[1]
+            .with(|_| assert_eq!([statuses(&lanes, 0), statuses(&lanes, 1)], [[None, invalid], [invalid, invalid]]));
+        assert!(catch_unwind(AssertUnwindSafe(|| lanes.0[1].with(|_| panic!("a bug")))).is_err());
+        assert_eq!([statuses(&lanes, 0), statuses(&lanes, 1)], [[None, internal], [internal, internal]]);
+        assert!(Lanes::new(0).is_err() && Lanes::new(1025).is_err());
+    }
 }

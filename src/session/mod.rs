@@ -1,11 +1,12 @@
 //! A session: eviction and compression of one model's caches, as a config says.
 //!
-//! Per layer and step a host calls [`Session::begin`], appends tokens, hands tiles to [`Lane::scores`] from its threads,
+//! Per layer and step a host calls [`Session::begin`], appends tokens, hands tiles to [`Session::scores`] from its threads,
 //! and calls [`Session::end`], or [`Session::abort`] after a failure. A plan made at the end of a step is applied at the
 //! begin of the layer's next one; besides, only [`Session::keep`] moves tokens.
 //!
 //! This file checks the contract and sequences the two owners of a layer: [`eviction`] and [`lossless`]. [`State`] is
-//! behind one mutex; tiles are in lanes, without locks. Lock order: the state, then the queue of the store.
+//! behind one mutex; tiles are in [`lanes`], without locks. Lock order: the state, then all lanes (a lane in use is refused),
+//! then the queue of the store.
 
 pub mod config;
 mod eviction;
@@ -15,26 +16,27 @@ mod lossless;
 pub mod metrics;
 mod report;
 
-pub use lanes::Lane;
 pub use layer::CacheLengths;
 
+use crate::h2o::CheckedTile;
 use crate::layout::{self, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::{Cache, Store};
 use crate::sys::memory;
 use config::Config;
 use eviction::ClosingStep;
+use lanes::Lanes;
 use layer::Layer;
 use std::sync::{Mutex, MutexGuard};
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
 const MOST_LAYERS: u32 = 4096;
-const MOST_LANES: u32 = 1024;
 
 /// The eviction and compression of one model's caches.
 pub struct Session {
     warnings: Vec<String>,
     state: Mutex<State>,
+    lanes: Lanes,
 }
 
 struct State {
@@ -44,28 +46,29 @@ struct State {
 }
 
 impl Session {
-    /// A session for `layers` layers. Keys of `defaults_json` hold where `config_json` has none; see [`config`].
-    /// INVALID_ARGUMENT: if `layers` is out of range, or a config is refused by [`Config::parse`].
-    pub fn new(config_json: &[u8], defaults_json: &[u8], layers: u32) -> Result<Self> {
+    /// A session for `layers` layers, whose attention runs on up to `lanes` threads. Keys of `defaults_json` hold where
+    /// `config_json` has none; see [`config`].
+    /// INVALID_ARGUMENT: if `layers` or `lanes` is out of range, or a config is refused by [`Config::parse`].
+    pub fn new(config_json: &[u8], defaults_json: &[u8], layers: u32, lanes: u32) -> Result<Self> {
         if !(1..=MOST_LAYERS).contains(&layers) {
             bail!(InvalidArgument, "layers is {layers}; 1 to {MOST_LAYERS} expected");
         }
+        let lanes = Lanes::new(lanes)?;
         let (config, warnings) = Config::parse(config_json, defaults_json, layers)?;
         let store = match &config.lossless {
             Some(rules) => Some(Store::new(lossless::settings(rules))?),
             None => None,
         };
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
-        Ok(Session { warnings, state: Mutex::new(State { layers, store }) })
+        Ok(Session { warnings, state: Mutex::new(State { layers, store }), lanes })
     }
 
-    /// Lanes for `count` attention threads. A session must get all of its lanes in every call that takes lanes, and lanes
-    /// of no other session.
-    pub fn lanes(count: u32) -> Result<Vec<Lane>> {
-        if !(1..=MOST_LANES).contains(&count) {
-            bail!(InvalidArgument, "lanes is {count}; 1 to {MOST_LANES} expected");
-        }
-        memory::collect((0..count).map(|_| Lane::default()))
+    /// Adds a softmax tile of an open layer to a lane. Non-blocking. One thread at a time may use a lane, and none while
+    /// a call opens, closes or resets a layer. The tiles of a head come in order in one lane; which lane changes no
+    /// result.
+    #[inline(always)]
+    pub fn scores(&self, layer: u32, lane: u32, tile: &CheckedTile<'_>) -> Result<()> {
+        self.lanes.scores(layer, lane, tile)
     }
 
     /// The warnings about the config and about the steps since, one per line.
@@ -100,13 +103,14 @@ impl Session {
     /// Opens a step of a layer whose cache has `kv_len` tokens; returns the length afterwards: compressed tokens are back,
     /// and the plan is applied. An empty layer may have no cache. On an error the layer is closed; compressed tokens may
     /// be back.
-    pub fn begin(&self, lanes: &mut [&mut Lane], layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
+    pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
+        let mut lanes = self.lanes.all()?;
         let State { layers, store } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
-        lanes::reserve(lanes)?;
+        lanes.reserve()?;
 
         if let Some(cache) = &mut cache {
             if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
@@ -117,22 +121,15 @@ impl Session {
         if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
             lossless.begin(store, cache.as_ref(), layer.lengths.physical);
         }
-        lanes::open(lanes, layer.number, layer.open(cache.as_ref()));
+        lanes.open(layer.number, layer.open(cache.as_ref()));
         Ok(layer.lengths.physical)
     }
 
     /// Closes a step: `heads` query heads have scored `queries` rows, or none has; the cache has `kv_len` tokens now. On an
     /// error the layer is still open, and nothing has changed.
-    pub fn end(
-        &self,
-        lanes: &mut [&mut Lane],
-        layer: u32,
-        heads: u32,
-        queries: u32,
-        cache: Cache<'_>,
-        kv_len: u32,
-    ) -> Result<()> {
+    pub fn end(&self, layer: u32, heads: u32, queries: u32, cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
+        let mut lanes = self.lanes.all()?;
         let State { layers, store } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;
@@ -141,9 +138,9 @@ impl Session {
         let added = layer.check_growth(kv_len)?;
 
         let step = ClosingStep { heads, queries, added, wanted };
-        layer.lengths = layer.eviction.end(lanes, &step, layer.lengths)?;
+        layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths)?;
         // Nothing below fails.
-        lanes::close(lanes, layer.number);
+        lanes.close(layer.number);
         layer.close(Some(&cache));
         if let Some(store) = store {
             let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
@@ -157,15 +154,16 @@ impl Session {
     }
 
     /// Closes a step that failed: the cache has the `kv_len` tokens that begin left. The step is not counted.
-    pub fn abort(&self, lanes: &mut [&mut Lane], layer: u32, cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
+    pub fn abort(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
+        let mut lanes = self.lanes.all()?;
         let State { layers, store } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_open("abort")?;
         layer.check_length(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
 
-        lanes::close(lanes, layer.number);
+        lanes.close(layer.number);
         layer.close(cache.as_ref());
         if let (Some(cache), Some((lossless, store))) = (cache, layer.lossless.as_mut().zip(store.as_mut())) {
             lossless.abort(store, cache);
@@ -190,15 +188,16 @@ impl Session {
     }
 
     /// Clears one layer, or all: the host has cleared its cache.
-    pub fn reset(&self, lanes: &mut [&mut Lane], layer: Option<u32>) -> Result<()> {
+    pub fn reset(&self, layer: Option<u32>) -> Result<()> {
         let mut state = self.state()?;
+        let mut lanes = self.lanes.all()?;
         let State { layers, store } = &mut *state;
         let which = match layer {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
         };
         for layer in which {
-            lanes::close(lanes, layer.number);
+            lanes.close(layer.number);
             layer.reset(store.as_mut());
         }
         Ok(())

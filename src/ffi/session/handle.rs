@@ -1,12 +1,11 @@
 //! Exports of the session room: the handle.
 
 use crate::ffi::cache::{self, mnnkv_cache};
-use crate::ffi::lanes::Lanes;
 use crate::ffi::panic::guard;
 use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::ffi::version;
-use crate::session::{Lane, Session};
+use crate::session::Session;
 use crate::status::{Result, bail};
 use crate::store::Cache;
 use crate::sys::memory;
@@ -44,7 +43,6 @@ use std::ffi::c_char;
 /// begin, for tokens that it would have to decode itself otherwise.
 pub struct mnnkv_session {
     pub(super) session: Session,
-    pub(super) lanes: Lanes,
 }
 
 /// Runs the body of an export that edits a layer's cache, and writes the length that it answers.
@@ -54,10 +52,10 @@ pub struct mnnkv_session {
 pub(super) unsafe fn with_cache(
     session: *const mnnkv_session,
     cache: *mut mnnkv_cache,
-    body: impl FnOnce(&Session, &mut [&mut Lane], Cache<'_>, u32) -> Result<u32>,
+    body: impl FnOnce(&Session, Cache<'_>, u32) -> Result<u32>,
 ) -> mnnkv_status {
-    let body = |session: &Session, lanes: &mut [&mut Lane], cache: Option<Cache<'_>>, kv_len| match cache {
-        Some(cache) => body(session, lanes, cache, kv_len),
+    let body = |session: &Session, cache: Option<Cache<'_>>, kv_len| match cache {
+        Some(cache) => body(session, cache, kv_len),
         None => bail!(Internal, "no cache is given"),
     };
     // SAFETY: passed on.
@@ -72,19 +70,19 @@ pub(super) unsafe fn with_cache_or_none(
     session: *const mnnkv_session,
     cache: *mut mnnkv_cache,
     lazily: bool,
-    body: impl FnOnce(&Session, &mut [&mut Lane], Option<Cache<'_>>, u32) -> Result<u32>,
+    body: impl FnOnce(&Session, Option<Cache<'_>>, u32) -> Result<u32>,
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
         unsafe {
-            let mnnkv_session { session, lanes } = pointer::reference(session, "session")?;
+            let mnnkv_session { session } = pointer::reference(session, "session")?;
             let given = pointer::required(cache, "cache")?;
             let is_missing = given.layout.is_null() || given.key.is_null() || given.value.is_null();
             let kv_len = if lazily && given.kv_len == 0 && is_missing {
-                lanes.all(|lanes| body(session, lanes, None, 0))?
+                body(session, None, 0)?
             } else {
                 let (layout, key, value) = cache::checked_cache(given.layout, given.key, given.value)?;
-                lanes.all(|lanes| body(session, lanes, Some(Cache { layout: &layout, key, value }), given.kv_len))?
+                body(session, Some(Cache { layout: &layout, key, value }), given.kv_len)?
             };
             // Read above through the same pointer, which is not const.
             (&raw mut (*cache).kv_len).write(kv_len);
@@ -152,9 +150,8 @@ pub unsafe extern "C" fn mnnkv_session_create(
             let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
             let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
             let out = Out::new(out, "out")?;
-            let session = Session::new(config, defaults, options.layers)?;
-            let lanes = Lanes::new(Session::lanes(options.lanes)?)?;
-            out.set(Box::into_raw(memory::boxed(mnnkv_session { session, lanes })?));
+            let session = Session::new(config, defaults, options.layers, options.lanes)?;
+            out.set(Box::into_raw(memory::boxed(mnnkv_session { session })?));
         }
         Ok(())
     })

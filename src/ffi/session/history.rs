@@ -18,8 +18,8 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
         unsafe {
-            let mnnkv_session { session, lanes } = pointer::reference(session, "session")?;
-            lanes.all(|lanes| session.reset(lanes, (layer != MNNKV_ALL_LAYERS).then_some(layer)))
+            let session = &pointer::reference(session, "session")?.session;
+            session.reset((layer != MNNKV_ALL_LAYERS).then_some(layer))
         }
     })
 }
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn mnnkv_session_keep(
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
-        with_cache(session, cache, |session, _, cache, kv_len| {
+        with_cache(session, cache, |session, cache, kv_len| {
             session.keep(layer, cache::pairs(logical_pairs, n_pairs, "logical_pairs")?, cache, kv_len)
         })
     }

@@ -22,11 +22,7 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with_cache_or_none(session, cache, true, |session, lanes, cache, kv_len| {
-            session.begin(lanes, layer, cache, kv_len)
-        })
-    }
+    unsafe { with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)) }
 }
 
 /// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
@@ -49,8 +45,8 @@ pub unsafe extern "C" fn mnnkv_session_end(
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
-        with_cache(session, cache, |session, lanes, cache, kv_len| {
-            session.end(lanes, layer, heads, queries, cache, kv_len)?;
+        with_cache(session, cache, |session, cache, kv_len| {
+            session.end(layer, heads, queries, cache, kv_len)?;
             Ok(kv_len)
         })
     }
@@ -70,8 +66,8 @@ pub unsafe extern "C" fn mnnkv_session_abort(
 ) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
     unsafe {
-        with_cache_or_none(session, cache, true, |session, lanes, cache, kv_len| {
-            session.abort(lanes, layer, cache, kv_len)?;
+        with_cache_or_none(session, cache, true, |session, cache, kv_len| {
+            session.abort(layer, cache, kv_len)?;
             Ok(kv_len)
         })
     }

@@ -1,12 +1,11 @@
 //! Exports of the session room: the softmax tiles of a step.
 
 use super::handle::{mnnkv_session, with};
-use crate::dtype::Dtype;
 use crate::ffi::panic::guard;
 use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
-use crate::h2o::Tile;
-use crate::status::{Result, bail};
+use crate::h2o::{CheckedTile, TileFields, TileSource};
+use crate::status::Result;
 use std::ffi::c_void;
 
 /// mnnkv_score_tile::flags: the first tile of a query head.
@@ -57,68 +56,50 @@ unsafe impl Sized32 for mnnkv_score_tile {
     const MIN: usize = size_of::<mnnkv_score_tile>();
 }
 
-impl mnnkv_score_tile {
-    /// Whether the fields say what a tile can be, and the pointers point somewhere.
-    ///
+const _: () = assert!(MNNKV_TILE_FIRST == TileFields::FIRST && MNNKV_TILE_LAST == TileFields::LAST);
+
+/// A tile whose pointers are NULL or readable as its fields say.
+struct GivenTile<'a>(&'a mnnkv_score_tile);
+
+impl<'a> GivenTile<'a> {
     /// # Safety
-    /// Non-NULL pointers are readable as the fields say.
+    /// Non-NULL pointers of the tile are readable as its fields say, and the arrays do not change, for `'a`.
     #[inline(always)]
-    unsafe fn check(&self) -> Result<()> {
-        if self.flags & !(MNNKV_TILE_FIRST | MNNKV_TILE_LAST) != 0 {
-            bail!(InvalidArgument, "tile->flags is {:#x}; FIRST (1) and LAST (2) are known", self.flags);
-        }
-        let dtype = Dtype::float_from_code(self.dtype, "tile->dtype")?;
-        let (pack, queries, tokens) = (self.pack as usize, self.queries as usize, self.tokens as usize);
-        let Some(bytes) = Tile::data_bytes(dtype, pack, queries, tokens) else {
-            bail!(InvalidArgument, "a tile of {queries} queries and {tokens} tokens overflows memory");
-        };
-        // SAFETY: the caller vouches for the pointers.
-        unsafe {
-            pointer::input_bytes(self.data, bytes, "tile->data")?;
-            if !self.update_scale.is_null() {
-                pointer::input(self.update_scale, queries, "tile->update_scale")?;
-            }
-            if !self.row_sum.is_null() {
-                pointer::input(self.row_sum, queries, "tile->row_sum")?;
-            }
-        }
-        Ok(())
+    unsafe fn new(tile: &'a mnnkv_score_tile) -> Self {
+        GivenTile(tile)
     }
 
-    /// The tile. Not the answer of [`mnnkv_score_tile::check`]: an answer in a result may be copied once more, by loads that
-    /// are wider than the stores that just made it, and each of these waits until the stores are through.
-    ///
-    /// # Safety
-    /// The check was passed, and the pointers are readable for `'a`.
     #[inline(always)]
-    unsafe fn tile<'a>(&self) -> Tile<'a> {
-        // INT8 is refused by whoever takes the tile; other codes do not come here.
-        let dtype = Dtype::named(self.dtype).unwrap_or(Dtype::Int8);
-        let (pack, queries, tokens) = (self.pack as usize, self.queries as usize, self.tokens as usize);
-        let bytes = Tile::data_bytes(dtype, pack, queries, tokens).unwrap_or(0);
-        let row = |ptr: *const f32| match queries {
-            0 => None,
-            _ if ptr.is_null() => None,
-            // SAFETY: the check was passed, and the caller vouches for the pointers.
-            _ => Some(unsafe { std::slice::from_raw_parts(ptr, queries) }),
-        };
-        Tile {
-            dtype,
-            pack,
-            queries,
-            heads: self.heads as usize,
-            tokens,
-            token_begin: self.token_begin as usize,
-            first: self.flags & MNNKV_TILE_FIRST != 0,
-            last: self.flags & MNNKV_TILE_LAST != 0,
-            data: match bytes {
-                0 => &[],
-                // SAFETY: as above.
-                _ => unsafe { std::slice::from_raw_parts(self.data.cast(), bytes) },
-            },
-            update_scale: row(self.update_scale),
-            row_sum: row(self.row_sum),
+    fn per_row(&self, ptr: *const f32, rows: usize, name: &str) -> Result<Option<&'a [f32]>> {
+        if ptr.is_null() {
+            return Ok(None);
         }
+        // SAFETY: as `new` says.
+        unsafe { pointer::input(ptr, rows, name) }.map(Some)
+    }
+}
+
+impl<'a> TileSource<'a> for GivenTile<'a> {
+    #[inline(always)]
+    fn fields(&self) -> TileFields {
+        let mnnkv_score_tile { dtype, pack, queries, tokens, token_begin, flags, heads, .. } = *self.0;
+        TileFields { dtype, pack, queries, heads, tokens, token_begin, flags }
+    }
+
+    #[inline(always)]
+    fn data(&self, bytes: usize) -> Result<&'a [u8]> {
+        // SAFETY: as `new` says.
+        unsafe { pointer::input_bytes(self.0.data, bytes, "tile->data") }
+    }
+
+    #[inline(always)]
+    fn update_scale(&self, rows: usize) -> Result<Option<&'a [f32]>> {
+        self.per_row(self.0.update_scale, rows, "tile->update_scale")
+    }
+
+    #[inline(always)]
+    fn row_sum(&self, rows: usize) -> Result<Option<&'a [f32]>> {
+        self.per_row(self.0.row_sum, rows, "tile->row_sum")
     }
 }
 
@@ -145,12 +126,10 @@ pub unsafe extern "C" fn mnnkv_session_scores(
     guard(|| {
         // SAFETY: the caller vouches for its pointers.
         unsafe {
-            let session = pointer::reference(session, "session")?;
+            let session = &pointer::reference(session, "session")?.session;
             let mut room = None;
-            let given = pointer::in_place(tile, "tile", &mut room)?;
-            given.check()?;
-            let tile = given.tile();
-            session.lanes.one(lane, |lane| lane.scores(layer, &tile))
+            let given = GivenTile::new(pointer::in_place(tile, "tile", &mut room)?);
+            session.scores(layer, lane, &CheckedTile::new(&given)?)
         }
     })
 }

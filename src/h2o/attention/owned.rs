@@ -1,7 +1,8 @@
-//! A tile with what it points to, for the tests of attention and of sessions.
+//! A tile with its arrays, for the tests of attention and of sessions.
 
-use super::Tile;
+use super::{CheckedTile, Tile};
 use crate::dtype::Dtype;
+use crate::status::Result;
 
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedTile {
@@ -19,6 +20,23 @@ pub(crate) struct OwnedTile {
 }
 
 impl OwnedTile {
+    /// A head of one row and one token.
+    pub(crate) fn of_one_token() -> Self {
+        OwnedTile {
+            dtype: Dtype::F32,
+            pack: 0,
+            queries: 1,
+            heads: 1,
+            tokens: 1,
+            token_begin: 0,
+            first: true,
+            last: true,
+            data: 1f32.to_ne_bytes().to_vec(),
+            update_scale: None,
+            row_sum: None,
+        }
+    }
+
     pub(crate) fn tile(&self) -> Tile<'_> {
         Tile {
             dtype: self.dtype,
@@ -33,5 +51,9 @@ impl OwnedTile {
             update_scale: self.update_scale.as_deref(),
             row_sum: self.row_sum.as_deref(),
         }
+    }
+
+    pub(crate) fn checked(&self) -> Result<CheckedTile<'_>> {
+        CheckedTile::new(&self.tile())
     }
 }

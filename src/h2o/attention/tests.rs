@@ -1,4 +1,5 @@
 use super::*;
+use crate::dtype::Dtype;
 use crate::status::Status;
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -41,7 +42,7 @@ impl Shape {
     /// The only tile of a head. Padding is NaN.
     fn tile(self, token_begin: usize, tokens: usize, value: impl Fn(usize, usize) -> f32) -> OwnedTile {
         let Shape { dtype, pack, queries } = self;
-        let len = Tile::data_bytes(dtype, pack, queries, tokens).unwrap() / dtype.bytes();
+        let len = data_bytes(dtype, pack as u32, queries as u32, tokens as u32).unwrap() / dtype.bytes();
         let mut values = vec![f32::NAN; len];
         for (row, token) in (0..queries).flat_map(|row| (0..tokens).map(move |token| (row, token))) {
             let at = match pack {
@@ -118,7 +119,7 @@ fn head(random: &mut Random, shape: Shape, tokens: usize, flash: bool) -> Head {
         };
         (tile.first, tile.last) = (tiles.is_empty(), tiles.len() + 1 == parts.len());
         if flash {
-            // The first tile's scale is exp(-inf - m); it may as well be nothing at all.
+            // Not read: exp(-inf - m) at best.
             tile.update_scale = Some(if tile.first { vec![f32::NAN; shape.queries] } else { scale });
             tile.row_sum = tile.last.then(|| sum.clone());
         }
@@ -127,22 +128,22 @@ fn head(random: &mut Random, shape: Shape, tokens: usize, flash: bool) -> Head {
     Head { tiles, exact }
 }
 
-/// The masses of heads that are shared out over lanes.
+/// The masses of heads, each on its lane.
 fn masses(heads: &[Head], lanes: &[usize], block_tokens: usize, max_tokens: usize, last_rows: usize) -> Vec<u128> {
     let mut accumulators: Vec<Accumulator> =
         (0..=*lanes.iter().max().unwrap()).map(|_| Accumulator::default()).collect();
-    accumulators.iter_mut().for_each(|a| a.start(block_tokens, max_tokens, last_rows));
+    accumulators.iter_mut().for_each(|a| a.start(block_tokens, last_rows, 0));
     for (head, lane) in heads.iter().zip(lanes) {
         for tile in &head.tiles {
-            accumulators[*lane].add(&tile.tile()).unwrap();
+            add(&mut accumulators[*lane], tile).unwrap();
         }
         assert!(!accumulators[*lane].in_head());
     }
     let mut total = vec![0; max_tokens.div_ceil(block_tokens)];
     for lane in &accumulators {
-        total.iter_mut().zip(lane.masses()).for_each(|(total, mass)| *total += mass);
+        total.iter_mut().zip(&lane.sums().masses).for_each(|(total, mass)| *total += mass);
     }
-    assert_eq!(accumulators.iter().map(Accumulator::heads).sum::<u64>(), heads.len() as u64);
+    assert_eq!(accumulators.iter().map(|lane| lane.sums().heads).sum::<u64>(), heads.len() as u64);
     total
 }
 
@@ -150,7 +151,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn masses_are_those_of_a_plain_softmax_whoever_gathers_them(
+    fn masses_are_those_of_a_plain_softmax_on_any_lanes(
         (dtype, relative) in prop::sample::select(vec![(Dtype::F32, 1e-5), (Dtype::F16, 2e-3), (Dtype::Bf16, 1.6e-2)]),
         pack in prop::sample::select(vec![0usize, 4, 8, 16, 5, 150]),
         queries in 1usize..=7,
@@ -182,54 +183,57 @@ proptest! {
     }
 }
 
-fn started(block_tokens: usize, max_tokens: usize) -> Accumulator {
+fn started(block_tokens: usize) -> Accumulator {
     let mut scores = Accumulator::default();
-    scores.start(block_tokens, max_tokens, usize::MAX);
+    scores.start(block_tokens, usize::MAX, 0);
     scores
 }
 
+/// Checks a tile and adds it.
+fn add(scores: &mut Accumulator, tile: &OwnedTile) -> Result<()> {
+    scores.add(&tile.checked()?)
+}
+
 fn numbers(scores: &Accumulator) -> Vec<f64> {
-    scores.masses().iter().map(|mass| mass_to_f64(*mass)).collect()
+    scores.sums().masses.iter().map(|mass| mass_to_f64(*mass)).collect()
 }
 
 #[test]
 fn a_worked_example_of_one_normalised_tile() {
-    let mut scores = started(2, 100);
-    scores.add(&rows(2, 3, &[0.25, 0.5, 0.25, 0.125, 0.125, 0.75]).tile()).unwrap();
+    let mut scores = started(2);
+    add(&mut scores, &rows(2, 3, &[0.25, 0.5, 0.25, 0.125, 0.125, 0.75])).unwrap();
     assert_eq!(numbers(&scores), [0.0, 0.375, 1.625]);
-    assert_eq!((scores.heads(), scores.rows(), scores.token_end(), scores.in_head()), (1, 2, 6, false));
+    assert_eq!((scores.sums().heads, scores.sums().rows, scores.token_end(), scores.in_head()), (1, 2, 6, false));
 }
 
 #[test]
 fn a_worked_example_of_a_flash_attention() {
     // Two tiles of one row; the maximum grows by ln 4 with the second, so the first counts a quarter.
-    let mut scores = started(2, 4);
+    let mut scores = started(2);
     let first = OwnedTile { last: false, ..rows(1, 0, &[1.0, 0.5]) };
-    scores.add(&first.tile()).unwrap();
-    assert!(scores.in_head() && scores.heads() == 0 && scores.masses().is_empty());
+    add(&mut scores, &first).unwrap();
+    assert!(scores.in_head() && scores.sums().heads == 0 && scores.sums().masses.is_empty());
     let last = OwnedTile {
         first: false,
         update_scale: Some(vec![0.25]),
         row_sum: Some(vec![1.5]),
         ..rows(1, 2, &[1.0, 0.125])
     };
-    scores.add(&last.tile()).unwrap();
+    add(&mut scores, &last).unwrap();
     assert_eq!(numbers(&scores).iter().map(|mass| (mass * 1e9).round() / 1e9).collect::<Vec<_>>(), [0.25, 0.75]);
 }
 
 #[test]
 fn a_tile_may_span_many_blocks_and_begin_anywhere() {
-    let mut scores = started(3, 20);
-    scores
-        .add(&Shape { dtype: Dtype::F16, pack: 4, queries: 2 }.tile(5, 11, |row, _| 1.0 + row as f32).tile())
-        .unwrap();
+    let mut scores = started(3);
+    let shape = Shape { dtype: Dtype::F16, pack: 4, queries: 2 };
+    add(&mut scores, &shape.tile(5, 11, |row, _| 1.0 + row as f32)).unwrap();
     assert_eq!(numbers(&scores), [0.0, 3.0, 9.0, 9.0, 9.0, 3.0]);
     assert_eq!(scores.token_end(), 16);
 }
 
-/// A decode step's tiles take a short way, and what comes of it is what the long one gives.
 #[test]
-fn plain_tiles_count_as_any() {
+fn the_fast_path_gives_what_the_other_gives() {
     let mut random = Random(7);
     for (rows, block_tokens, tile_tokens, pack) in [1, 4, 16]
         .into_iter()
@@ -240,7 +244,7 @@ fn plain_tiles_count_as_any() {
         })
         .flat_map(|(rows, block, tile)| [0, 64, 80].map(|pack| (rows, block, tile, pack)))
     {
-        let (mut short, mut long) = (started(block_tokens, 4096), started(block_tokens, 4096));
+        let (mut short, mut long) = (started(block_tokens), started(block_tokens));
         let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][random.below(3)];
         let shape = Shape { dtype, pack, queries: rows };
         let tiles = 40;
@@ -252,16 +256,17 @@ fn plain_tiles_count_as_any() {
             (tile.first, tile.last) = (i == 0, i + 1 == tiles);
             tile.update_scale =
                 Some((0..rows).map(|row| if i % 9 == 5 && row == rows / 2 { 0.5 } else { 1.0 }).collect());
-            let took = short.add_plain(&tile.tile());
+            let tile = tile.checked().unwrap();
+            let took = short.add_plain(&tile);
             plain += usize::from(took);
             if !took {
-                short.add_any(&tile.tile()).unwrap();
+                short.add_any(&tile).unwrap();
             }
-            long.add_any(&tile.tile()).unwrap();
+            long.add_any(&tile).unwrap();
             token += tokens;
         }
         assert!(plain > tiles / 2 || 3 * block_tokens < tile_tokens, "{rows} {block_tokens} {tile_tokens} {pack}");
-        assert_eq!((short.heads(), short.rows(), short.token_end()), (1, rows as u64, token));
+        assert_eq!((short.sums().heads, short.sums().rows, short.token_end()), (1, rows as u64, token));
         assert_eq!(numbers(&short).len(), numbers(&long).len());
         for (block, (short, long)) in numbers(&short).iter().zip(numbers(&long)).enumerate() {
             assert!((short / long - 1.0).abs() < 1e-5, "block {block}: {short} {long}");
@@ -273,23 +278,23 @@ fn plain_tiles_count_as_any() {
 fn only_the_last_rows_count() {
     for (last_rows, expected) in [(0, 0.0), (1, 4.0), (2, 6.0), (3, 7.0), (4, 7.0)] {
         let mut scores = Accumulator::default();
-        scores.start(8, 8, last_rows);
-        // What does not count may be anything.
+        scores.start(8, last_rows, 0);
+        // Rows that do not count may hold anything.
         let first = if last_rows < 3 { f32::NAN } else { 1.0 };
         let tile = OwnedTile { row_sum: Some(vec![first, 1.0, 1.0]), ..rows(3, 0, &[first, 2.0, 4.0]) };
         match last_rows {
-            0 => scores.add(&OwnedTile { row_sum: None, ..tile }.tile()).unwrap(),
-            _ => scores.add(&tile.tile()).unwrap(),
+            0 => add(&mut scores, &OwnedTile { row_sum: None, ..tile }).unwrap(),
+            _ => add(&mut scores, &tile).unwrap(),
         }
         assert_eq!(numbers(&scores), [expected]);
-        assert_eq!((scores.heads(), scores.rows()), (1, last_rows.min(3) as u64));
+        assert_eq!((scores.sums().heads, scores.sums().rows), (1, last_rows.min(3) as u64));
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Heads as rows of one tile are what they are one by one; where tiles do not say so, both readings are there.
+    /// Heads as rows of one tile give what they give one by one. Where tiles do not say so, both readings are there.
     #[test]
     fn heads_may_come_as_rows_of_one_tile(
         pack in prop::sample::select(vec![0usize, 4, 8, 16, 5]),
@@ -305,10 +310,10 @@ proptest! {
         let all = head(random, Shape { dtype, pack, queries: heads * queries }, tokens, flash);
         let group = |said: usize| {
             let mut scores = Accumulator::default();
-            scores.start_step(16, tokens, last_rows, most_decode_rows);
+            scores.start(16, last_rows, most_decode_rows);
             for tile in &all.tiles {
                 let tile = OwnedTile { heads: said, ..tile.clone() };
-                scores.add(&tile.tile()).unwrap();
+                add(&mut scores, &tile).unwrap();
             }
             scores
         };
@@ -325,43 +330,43 @@ proptest! {
 
         let said = group(heads);
         let counted = if queries <= most_decode_rows { queries } else { last_rows.min(queries) };
-        check(said.sure(), exact(&|row| row % queries >= queries - counted), heads * counted);
-        prop_assert_eq!((said.heads(), said.sure().unsaid), (heads as u64, 0));
+        check(said.sums(), exact(&|row| row % queries >= queries - counted), heads * counted);
+        prop_assert_eq!((said.sums().heads, said.sums().unsaid), (heads as u64, 0));
 
         let unsaid = group(0);
         let rows = heads * queries;
         let last = last_rows.min(rows);
         if rows <= most_decode_rows || most_decode_rows == 0 || last == rows {
             let last = if rows <= most_decode_rows { rows } else { last };
-            check(unsaid.sure(), exact(&|row| row >= rows - last), last);
-            prop_assert_eq!((unsaid.heads(), unsaid.sure().unsaid), (1, 1));
+            check(unsaid.sums(), exact(&|row| row >= rows - last), last);
+            prop_assert_eq!((unsaid.sums().heads, unsaid.sums().unsaid), (1, 1));
         } else {
-            check(unsaid.unsure(true), exact(&|row| row >= rows - last), last);
-            check(unsaid.unsure(false), exact(&|_| true), rows);
-            prop_assert_eq!(unsaid.heads(), 0);
+            check(unsaid.ambiguous(true), exact(&|row| row >= rows - last), last);
+            check(unsaid.ambiguous(false), exact(&|_| true), rows);
+            prop_assert_eq!(unsaid.sums().heads, 0);
         }
     }
 }
 
 #[test]
-fn rows_of_a_prompt_may_hold_anything_where_they_do_not_count_whoever_may_have_them() {
+fn rows_of_an_ambiguous_head_may_hold_anything_where_they_do_not_count() {
     let mut scores = Accumulator::default();
-    scores.start_step(8, 8, 1, 2);
-    scores.add(&rows(4, 0, &[f32::NAN, f32::NAN, f32::NAN, 2.0]).tile()).unwrap();
-    assert_eq!((scores.unsure(true).heads, scores.unsure(true).rows, scores.unsure(false).heads), (1, 1, 0));
-    scores.add(&OwnedTile { heads: 1, ..rows(4, 0, &[f32::NAN, f32::NAN, f32::NAN, 2.0]) }.tile()).unwrap();
+    scores.start(8, 1, 2);
+    add(&mut scores, &rows(4, 0, &[f32::NAN, f32::NAN, f32::NAN, 2.0])).unwrap();
+    assert_eq!((scores.ambiguous(true).heads, scores.ambiguous(true).rows, scores.ambiguous(false).heads), (1, 1, 0));
+    add(&mut scores, &OwnedTile { heads: 1, ..rows(4, 0, &[f32::NAN, f32::NAN, f32::NAN, 2.0]) }).unwrap();
     assert_eq!(numbers(&scores), [2.0]);
 }
 
 #[test]
 fn a_start_forgets_an_open_head_and_all_masses() {
-    let mut scores = started(4, 8);
-    scores.add(&rows(1, 0, &[1.0; 8]).tile()).unwrap();
-    scores.add(&OwnedTile { last: false, ..rows(1, 0, &[1.0; 8]) }.tile()).unwrap();
-    scores.start(4, 8, usize::MAX);
-    assert!(!scores.in_head() && scores.masses().is_empty());
-    assert_eq!((scores.heads(), scores.rows(), scores.token_end()), (0, 0, 0));
-    scores.add(&rows(1, 0, &[0.5; 2]).tile()).unwrap();
+    let mut scores = started(4);
+    add(&mut scores, &rows(1, 0, &[1.0; 8])).unwrap();
+    add(&mut scores, &OwnedTile { last: false, ..rows(1, 0, &[1.0; 8]) }).unwrap();
+    scores.start(4, usize::MAX, 0);
+    assert!(!scores.in_head() && scores.sums().masses.is_empty());
+    assert_eq!((scores.sums().heads, scores.sums().rows, scores.token_end()), (0, 0, 0));
+    add(&mut scores, &rows(1, 0, &[0.5; 2])).unwrap();
     assert_eq!(numbers(&scores), [1.0]);
 }
 
@@ -372,8 +377,9 @@ fn data_may_lie_anywhere_in_memory() {
     for offset in 0..8 {
         let mut moved = vec![0xEE; offset];
         moved.extend(&tile.data);
-        let mut scores = started(64, 64);
-        scores.add(&Tile { data: &moved[offset..], ..tile.tile() }).unwrap();
+        let mut scores = started(64);
+        let tile = Tile { data: &moved[offset..], ..tile.tile() };
+        scores.add(&CheckedTile::new(&tile).unwrap()).unwrap();
         assert_eq!(numbers(&scores), [exact]);
     }
 }
@@ -381,15 +387,15 @@ fn data_may_lie_anywhere_in_memory() {
 #[test]
 fn a_long_piece_of_f16_does_not_overflow() {
     let tokens = 100_000;
-    let mut scores = started(tokens, tokens);
-    scores.add(&Shape { dtype: Dtype::F16, pack: 0, queries: 1 }.tile(0, tokens, |_, _| 1.0).tile()).unwrap();
+    let mut scores = started(tokens);
+    add(&mut scores, &Shape { dtype: Dtype::F16, pack: 0, queries: 1 }.tile(0, tokens, |_, _| 1.0)).unwrap();
     assert_eq!(numbers(&scores), [tokens as f64]);
 }
 
 #[test]
 fn memory_is_for_rows_times_pieces_and_tiles() {
     let (rows, tokens, tile_tokens) = (4096, 4096, 64);
-    let mut scores = started(64, tokens);
+    let mut scores = started(64);
     let tiles = tokens / tile_tokens;
     for i in 0..tiles {
         // Masked values may be tiny and yet not 0.
@@ -398,7 +404,7 @@ fn memory_is_for_rows_times_pieces_and_tiles() {
         (tile.first, tile.last) = (i == 0, i + 1 == tiles);
         tile.update_scale = Some(vec![1.0; rows]);
         tile.row_sum = tile.last.then(|| (1..=rows).map(|row| row as f32).collect());
-        scores.add(&tile.tile()).unwrap();
+        add(&mut scores, &tile).unwrap();
     }
     let harmonic = |token: usize| (token..rows).map(|row| 1.0 / (row + 1) as f64).sum::<f64>();
     for (block, mass) in numbers(&scores).iter().enumerate() {
@@ -406,115 +412,136 @@ fn memory_is_for_rows_times_pieces_and_tiles() {
         assert!((mass / exact - 1.0).abs() < 1e-6, "{block}: {mass} {exact}");
     }
     let pieces = tiles;
-    let most = rows * (pieces + tiles) + Mark::WORDS * tiles;
-    assert!(scores.head.log.len() <= most);
-    assert!(scores.head.log.capacity() <= 2 * most, "and twice that while it grows");
+    let most = rows * (pieces + tiles);
+    let (len, capacity) = scores.head.log.size();
+    assert!(len <= most && capacity <= 2 * most, "{len} of {capacity} words, twice {most} while it grows");
 }
 
-#[test]
-fn a_mass_is_exact_to_its_last_bit() {
-    for (number, expected) in [
-        (0.0, 0),
-        (-0.0, 0),
-        (1.0, 1 << 80),
-        (1.5, 3 << 79),
-        (2f64.powi(-80), 1),
-        (2f64.powi(-80) * 1.999, 1),
-        (2f64.powi(-81), 0),
-        (f64::MIN_POSITIVE / 2.0, 0),
-        (2f64.powi(31) + 2f64.powi(-21), (1 << 111) + (1 << 59)),
-        (HEAD_LIMIT - 2f64.powi(-21), (1 << 112) - (1 << 59)),
-    ] {
-        assert_eq!(fixed(number), expected, "{number:e}");
+/// What a refused tile may not change.
+fn state(scores: &Accumulator) -> (u64, u64, bool, Vec<u128>, usize, Log) {
+    let Sums { heads, rows, masses, .. } = scores.sums();
+    (*heads, *rows, scores.in_head(), masses.clone(), scores.token_end(), scores.head.log.clone())
+}
+
+/// Of fields that no [`Tile`] can have.
+fn refusal_of(fields: TileFields) -> Error {
+    struct Fields(TileFields);
+    impl<'a> TileSource<'a> for Fields {
+        fn fields(&self) -> TileFields {
+            self.0
+        }
+
+        fn data(&self, _: usize) -> Result<&'a [u8]> {
+            unreachable!("the fields come first")
+        }
+
+        fn update_scale(&self, _: usize) -> Result<Option<&'a [f32]>> {
+            unreachable!()
+        }
+
+        fn row_sum(&self, _: usize) -> Result<Option<&'a [f32]>> {
+            unreachable!()
+        }
     }
-    assert_eq!(mass_to_f64(fixed(0.1)), 0.1);
-    assert_eq!(mass_to_f64(fixed(12345.678)), 12345.678);
-}
-
-/// Adds `tile` after `before`, and expects a refusal that changes nothing.
-fn refused(before: &[OwnedTile], tile: &OwnedTile, status: Status, text: &str) {
-    let mut scores = started(8, 100);
-    before.iter().for_each(|tile| scores.add(&tile.tile()).unwrap());
-    let state =
-        |s: &Accumulator| (s.heads(), s.rows(), s.in_head(), s.masses().to_vec(), s.token_end(), s.head.log.clone());
-    let old = state(&scores);
-    let error = scores.add(&tile.tile()).unwrap_err();
-    assert!(error.status() == status && error.message().contains(text), "{error}");
-    assert_eq!(state(&scores), old, "{error}");
+    CheckedTile::new(&Fields(fields)).unwrap_err()
 }
 
 #[test]
-fn a_bad_tile_is_refused_and_changes_nothing() {
+fn a_tile_that_is_bad_by_itself_is_refused() {
     let good = || rows(2, 0, &[0.5; 16]);
-    let open = || vec![good(), OwnedTile { last: false, ..good() }];
+    let with = |change: fn(&mut OwnedTile)| {
+        let mut tile = good();
+        change(&mut tile);
+        tile
+    };
+    for (tile, text) in [
+        (with(|t| t.queries = 0), "tile->queries is 0"),
+        (with(|t| t.tokens = 0), "tile->tokens is 0"),
+        (
+            with(|t| t.token_begin = 16_777_209),
+            "token_begin is 16777209 and tile->tokens 8; an end of 16777216 or less",
+        ),
+        (with(|t| t.token_begin = usize::MAX), "tile->token_begin is 4294967295"),
+        (with(|t| t.tokens = usize::MAX), "tile->tokens 4294967295; an end of"),
+        (with(|t| t.data.truncate(63)), "tile->data has length 63; 64 expected"),
+        (with(|t| t.pack = 5), "length 64; 80 expected"),
+        (with(|t| (t.pack, t.queries) = (usize::MAX, usize::MAX)), "no object is that large"),
+        (with(|t| t.heads = 3), "tile->queries is 2; a multiple of tile->heads, 3"),
+        (OwnedTile { heads: 4, ..rows(6, 0, &[0.5; 6]) }, "tile->queries is 6; a multiple of tile->heads, 4"),
+        (with(|t| t.update_scale = Some(vec![1.0; 3])), "tile->update_scale has length 3; 2 expected"),
+        (with(|t| t.row_sum = Some(vec![1.0; 3])), "tile->row_sum has length 3; 2 expected"),
+        (
+            with(|t| (t.row_sum, t.last) = (Some(vec![1.0; 2]), false)),
+            "tile->row_sum is given and tile->flags has no LAST",
+        ),
+    ] {
+        let error = tile.checked().unwrap_err();
+        assert!(error.status() == Status::InvalidArgument && error.message().contains(text), "{error}");
+    }
+    let int8 = OwnedTile { dtype: Dtype::Int8, data: vec![0; 16], ..good() }.checked().unwrap_err();
+    assert!(int8.status() == Status::Unsupported && int8.message().contains("tile->dtype is INT8"), "{int8}");
+    for (fields, text) in [
+        (TileFields { flags: 4, ..good().tile().fields() }, "tile->flags is 0x4"),
+        (TileFields { dtype: 9, ..good().tile().fields() }, "tile->dtype is 9"),
+    ] {
+        let error = refusal_of(fields);
+        assert!(error.status() == Status::InvalidArgument && error.message().contains(text), "{error}");
+    }
+    // The largest end, and heads that are not read.
+    assert!(with(|t| t.token_begin = 16_777_208).checked().is_ok());
+    assert!(with(|t| (t.heads, t.first) = (3, false)).checked().is_ok());
+}
+
+#[test]
+fn a_tile_that_does_not_fit_its_head_is_refused_and_changes_nothing() {
+    let good = || rows(2, 0, &[0.5; 16]);
     let later = || OwnedTile { first: false, token_begin: 8, ..good() };
-    let invalid =
-        |before: &[OwnedTile], tile: OwnedTile, text: &str| refused(before, &tile, Status::InvalidArgument, text);
-    let int8 = OwnedTile { dtype: Dtype::Int8, data: vec![0; 16], ..good() };
-    refused(&[], &int8, Status::Unsupported, "tile->dtype is INT8");
-    invalid(&[], OwnedTile { queries: 0, ..good() }, "tile->queries is 0");
-    invalid(&[], OwnedTile { tokens: 0, ..good() }, "tile->tokens is 0");
-    invalid(
-        &[],
-        OwnedTile { token_begin: 93, ..good() },
-        "token_begin is 93 and tile->tokens 8; an end of 100 or less",
+    let later_at = |token_begin| OwnedTile { token_begin, ..later() };
+    let sum = |bad| OwnedTile { row_sum: Some(vec![1.0, bad]), ..good() };
+    let scale = |bad| OwnedTile { update_scale: Some(vec![bad, 1.0]), ..later() };
+    let many = (0..50).map(|i| if i == 37 { f32::NAN } else { 1.0 }).collect();
+    let many = OwnedTile { row_sum: Some(many), ..rows(50, 0, &[0.5; 50]) };
+    let mut cases = vec![
+        (false, later(), "tile->flags has no FIRST (1), and no head has begun".to_string()),
+        (true, good(), "tile->flags has FIRST (1), and the head before has not ended".into()),
+        (true, OwnedTile { first: false, ..rows(1, 8, &[0.5; 8]) }, "tile->queries is 1; 2 expected".into()),
+        (false, many, "tile->row_sum[37] is NaN".into()),
+    ];
+    cases.extend([7, 9, 0].map(|at| (true, later_at(at), format!("tile->token_begin is {at}; 8 expected"))));
+    cases.extend(
+        [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY].map(|bad| (false, sum(bad), format!("tile->row_sum[1] is {bad}"))),
     );
-    invalid(&[], OwnedTile { token_begin: usize::MAX, ..good() }, &format!("tile->token_begin is {}", usize::MAX));
-    invalid(
-        &[],
-        OwnedTile { data: vec![0; 63], ..good() },
-        "tile->data holds 63 bytes; 64 expected (2 rows of 8 tokens, F32",
+    cases.extend(
+        [-1.0, f32::NAN, f32::INFINITY].map(|bad| (true, scale(bad), format!("tile->update_scale[0] is {bad}"))),
     );
-    invalid(&[], OwnedTile { pack: 5, ..good() }, "64 bytes; 80 expected");
-    invalid(&[], OwnedTile { pack: usize::MAX, ..good() }, "tile->data cannot hold");
-    invalid(&[], OwnedTile { queries: usize::MAX, ..good() }, "tile->data cannot hold");
-    invalid(&[], later(), "tile->flags has no FIRST (1), and no head has begun");
-    invalid(&open(), good(), "tile->flags has FIRST (1), and the head before has not ended");
-    invalid(&open(), OwnedTile { first: false, ..rows(1, 8, &[0.5; 8]) }, "tile->queries is 1; 2 expected");
-    for token_begin in [7, 9, 0] {
-        let tile = OwnedTile { token_begin, ..later() };
-        invalid(&open(), tile, &format!("tile->token_begin is {token_begin}; 8 expected"));
+    for (open, tile, text) in cases {
+        let mut scores = started(8);
+        add(&mut scores, &good()).unwrap();
+        if open {
+            add(&mut scores, &OwnedTile { last: false, ..good() }).unwrap();
+        }
+        let before = state(&scores);
+        let error = add(&mut scores, &tile).unwrap_err();
+        assert!(error.status() == Status::InvalidArgument && error.message().contains(&text), "{error}");
+        assert_eq!(state(&scores), before, "{error}");
+        // The right one may follow.
+        add(&mut scores, &if open { later() } else { good() }).unwrap();
     }
-    invalid(&[], OwnedTile { heads: 4, ..rows(6, 0, &[0.5; 6]) }, "tile->queries is 6; a multiple of tile->heads, 4");
-    invalid(&[], OwnedTile { heads: 3, ..good() }, "tile->queries is 2; a multiple of tile->heads, 3");
-    invalid(
-        &open(),
-        OwnedTile { update_scale: Some(vec![1.0]), ..later() },
-        "tile->update_scale holds 1 values; 2 expected",
-    );
-    invalid(
-        &[],
-        OwnedTile { update_scale: Some(vec![1.0; 3]), ..good() },
-        "tile->update_scale holds 3 values; 2 expected",
-    );
-    invalid(&[], OwnedTile { row_sum: Some(vec![1.0; 3]), ..good() }, "tile->row_sum holds 3 values; 2 expected");
-    let early = OwnedTile { last: false, row_sum: Some(vec![1.0; 2]), ..later() };
-    invalid(&open(), early, "tile->row_sum is given and tile->flags has no LAST (2)");
-    for bad in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY] {
-        invalid(&[], OwnedTile { row_sum: Some(vec![1.0, bad]), ..good() }, &format!("tile->row_sum[1] is {bad}"));
-    }
-    for bad in [-1.0, f32::NAN, f32::INFINITY] {
-        let tile = OwnedTile { update_scale: Some(vec![bad, 1.0]), ..later() };
-        invalid(&open(), tile, &format!("tile->update_scale[0] is {bad}"));
-    }
-    // Many rows at once are looked at as closely.
-    let sums = (0..50).map(|i| if i == 37 { f32::NAN } else { 1.0 }).collect();
-    invalid(&[], OwnedTile { row_sum: Some(sums), ..rows(50, 0, &[0.5; 50]) }, "tile->row_sum[37] is NaN");
 }
 
 #[test]
 fn a_scale_of_0_and_the_smallest_row_sum_are_numbers() {
-    let mut scores = started(1, 2);
-    scores.add(&OwnedTile { last: false, ..rows(1, 0, &[1.0]) }.tile()).unwrap();
+    let mut scores = started(1);
+    add(&mut scores, &OwnedTile { last: false, ..rows(1, 0, &[1.0]) }).unwrap();
     let sum = f32::from_bits(1);
     let last =
         OwnedTile { first: false, update_scale: Some(vec![0.0]), row_sum: Some(vec![sum]), ..rows(1, 1, &[sum]) };
-    scores.add(&last.tile()).unwrap();
+    add(&mut scores, &last).unwrap();
     assert_eq!(numbers(&scores), [0.0, 1.0]);
 }
 
 #[test]
-fn a_head_that_is_no_attention_is_dropped_and_the_block_named() {
+fn a_head_with_masses_that_are_no_numbers_is_dropped_and_the_block_named() {
     for (dtype, bad, text) in [
         (Dtype::F32, f32::NAN, "attention to block 3 is NaN"),
         (Dtype::F16, f32::NAN, "attention to block 3 is NaN"),
@@ -527,32 +554,36 @@ fn a_head_that_is_no_attention_is_dropped_and_the_block_named() {
         (Dtype::F32, 1e30, "attention to block 3 is "),
     ] {
         for queries in [1, 3] {
-            let mut scores = started(4, 100);
-            scores.add(&rows(1, 0, &[0.5; 2]).tile()).unwrap();
+            let mut scores = started(4);
+            add(&mut scores, &rows(1, 0, &[0.5; 2])).unwrap();
             let tile = Shape { dtype, pack: 4, queries }.tile(0, 20, |_, token| if token == 13 { bad } else { 0.0 });
-            scores.add(&OwnedTile { last: false, ..tile.clone() }.tile()).unwrap();
-            let error = scores
-                .add(&OwnedTile { first: false, ..Shape { dtype, pack: 4, queries }.tile(20, 1, |_, _| 0.0) }.tile());
-            let error = error.unwrap_err();
+            add(&mut scores, &OwnedTile { last: false, ..tile.clone() }).unwrap();
+            let last = OwnedTile { first: false, ..Shape { dtype, pack: 4, queries }.tile(20, 1, |_, _| 0.0) };
+            let error = add(&mut scores, &last).unwrap_err();
             let text =
                 if bad == -2.0 { format!("attention to block 3 is {}", -2 * queries as i32) } else { text.into() };
             assert!(error.status() == Status::InvalidArgument && error.message().starts_with(&text), "{error}");
-            assert_eq!((scores.heads(), scores.rows(), scores.in_head(), scores.token_end()), (1, 1, false, 2));
+            assert_eq!(
+                (scores.sums().heads, scores.sums().rows, scores.in_head(), scores.token_end()),
+                (1, 1, false, 2)
+            );
             assert_eq!(numbers(&scores), [1.0]);
-            // The next head is as good as any.
-            scores.add(&rows(1, 0, &[0.5; 2]).tile()).unwrap();
+            // The next head counts.
+            add(&mut scores, &rows(1, 0, &[0.5; 2])).unwrap();
             assert_eq!(numbers(&scores), [2.0]);
         }
     }
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_none() {
-    assert_eq!(Tile::data_bytes(Dtype::F16, 8, 3, 9), Some(16 * 3 * 2));
-    assert_eq!(Tile::data_bytes(Dtype::F32, 0, 3, 9), Some(9 * 3 * 4));
-    for (pack, queries, tokens) in
-        [(0, usize::MAX, 2), (16, 1, usize::MAX), (usize::MAX, 1, usize::MAX), (0, 1, usize::MAX / 2)]
-    {
-        assert_eq!(Tile::data_bytes(Dtype::F32, pack, queries, tokens), None);
+fn sizes_of_tiles() {
+    for (dtype, pack, queries, tokens, bytes) in [
+        (Dtype::F16, 8, 3, 9, Some(16 * 3 * 2)),
+        (Dtype::F32, 0, 3, 9, Some(9 * 3 * 4)),
+        (Dtype::Bf16, 5, 1, 11, Some(15 * 2)),
+        (Dtype::F32, 1 << 31, u32::MAX, 1 << 24, None),
+        (Dtype::F32, u32::MAX, u32::MAX, u32::MAX, None),
+    ] {
+        assert_eq!(data_bytes(dtype, pack, queries, tokens), bytes);
     }
 }

@@ -1,6 +1,6 @@
 //! The attention of one step: the sums of all lanes, checked against the host's numbers.
 
-use crate::session::lanes::{self, Lane, Wanted};
+use crate::session::lanes::{AllLanes, Wanted};
 use crate::status::{Result, bail};
 
 /// The scored rows of a step.
@@ -15,7 +15,7 @@ pub(super) struct StepAttention {
 /// INVALID_ARGUMENT: if a head is incomplete, the tiles are not those of `heads` heads and `queries` rows, or a tile
 /// reaches beyond `kv_len`.
 pub(super) fn gather(
-    lanes: &[&mut Lane],
+    lanes: &AllLanes<'_>,
     layer: u32,
     wanted: &Wanted,
     heads: u32,
@@ -23,7 +23,7 @@ pub(super) fn gather(
     kv_len: u32,
 ) -> Result<Option<StepAttention>> {
     let prompt = wanted.is_prompt(queries as usize);
-    let gathered = lanes::gather(lanes, layer, prompt)?;
+    let gathered = lanes.gather(layer, prompt)?;
     let rows = wanted.rows(queries as usize) as u32;
     if gathered.heads == 0 {
         return Ok(None);

@@ -11,7 +11,7 @@ mod positions;
 mod target;
 
 use super::config::{Basis, Config, EvictionRules};
-use super::lanes::{Lane, Wanted};
+use super::lanes::{AllLanes, Wanted};
 use super::layer::CacheLengths;
 use crate::h2o::{self, BlockScores, Plan, ScoredStep};
 use crate::layout::Pair;
@@ -177,7 +177,7 @@ impl Eviction {
     /// INVALID_ARGUMENT: if the tiles in `lanes` are not those of the step.
     pub(super) fn end(
         &mut self,
-        lanes: &[&mut Lane],
+        lanes: &AllLanes<'_>,
         step: &ClosingStep,
         before: CacheLengths,
     ) -> Result<CacheLengths> {

@@ -1,15 +1,11 @@
 //! The target of a plan: how many tokens the rules keep of a cache, and the length from which on they evict any.
 
-use crate::h2o::{PlanConfig, Target};
+use crate::h2o::{MAX_TOKENS, PlanConfig, Target};
 use crate::session::config::{EvictionRules, Ratio};
-use crate::session::lanes::MOST_TOKENS;
 use crate::status::Result;
 
 /// Lengths that [`EvictionRules::first_eviction`] tries one by one before it takes larger steps.
 const NEAR: u32 = 1 << 18;
-
-/// The longest cache whose tokens are scored.
-const MOST: u32 = MOST_TOKENS as u32;
 
 /// The lengths of a cache that a plan is made for.
 #[derive(Clone, Copy, Debug)]
@@ -74,15 +70,15 @@ impl EvictionRules {
 
     /// The least length at which a chat that grows token by token loses some; `None` where it never does.
     pub(in crate::session) fn first_eviction(&self) -> Option<u32> {
-        let start = self.trigger_min_tokens.min(self.max_tokens.unwrap_or(MOST)).max(1);
-        let near = start.saturating_add(NEAR).min(MOST);
+        let start = self.trigger_min_tokens.min(self.max_tokens.unwrap_or(MAX_TOKENS)).max(1);
+        let near = start.saturating_add(NEAR).min(MAX_TOKENS);
         if let Some(found) = (start..near).find(|len| self.evicts_at(*len)) {
             return Some(found);
         }
         // For each offset in a block, all lengths from some length on evict: bisect by blocks.
         let size = self.block_tokens;
-        let lengths = |block: u32| near + block * size..MOST.min(near + block * size + (size - 1)) + 1;
-        let (mut none, mut some) = (0, (MOST - near) / size + 1);
+        let lengths = |block: u32| near + block * size..MAX_TOKENS.min(near + block * size + (size - 1)) + 1;
+        let (mut none, mut some) = (0, (MAX_TOKENS - near) / size + 1);
         while none < some {
             let middle = none + (some - none) / 2;
             if lengths(middle).any(|len| self.evicts_at(len)) {
@@ -91,7 +87,7 @@ impl EvictionRules {
                 none = middle + 1;
             }
         }
-        if some > (MOST - near) / size { None } else { lengths(some).find(|len| self.evicts_at(*len)) }
+        if some > (MAX_TOKENS - near) / size { None } else { lengths(some).find(|len| self.evicts_at(*len)) }
     }
 }
 
