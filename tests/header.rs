@@ -1,50 +1,174 @@
-//! The committed headers are what cbindgen makes of the source. `MNNKV_WRITE_HEADER=1` writes them instead.
+//! The committed headers are what cbindgen makes of the exports. `MNNKV_WRITE_HEADER=1` writes them instead.
+//!
+//! cbindgen groups constants, types and functions. It runs once per source file here, so that the constants and structs
+//! of a section stand above its functions. The section's banner is the file's `//!` comment. A comment that names
+//! MNNKV_EXPERIMENTAL puts its section behind that macro.
 
+use mnnkv::session::metrics::{Field, Metrics};
+use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 
-/// Compares a header with what cbindgen makes of the files in a folder. Their order is that of the manual: simple calls,
-/// then handles.
-fn check(header: &str, config: &str, folder: &str, rooms: &[&str]) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_file(root.join(config)).unwrap();
-    let mut generated = Vec::new();
-    rooms
-        .iter()
-        .fold(cbindgen::Builder::new(), |b, room| b.with_src(root.join(format!("{folder}/{room}.rs"))))
-        .with_config(config)
-        .generate()
-        .unwrap()
-        .write(&mut generated);
-    let path = root.join(header);
-    if std::env::var_os("MNNKV_WRITE_HEADER").is_some() {
-        std::fs::write(&path, &generated).unwrap();
+struct Header {
+    path: &'static str,
+    about: &'static str,
+    includes: &'static [&'static str],
+    folder: &'static str,
+    sections: &'static [&'static str],
+}
+
+const HEADERS: &[Header] = &[
+    Header {
+        path: "mnnkv/base.h",
+        about: "status codes, versions, element types, cache layouts",
+        includes: &["<stddef.h>", "<stdint.h>"],
+        folder: "src/ffi",
+        sections: &["status", "version", "cache"],
+    },
+    Header {
+        path: "mnnkv/session.h",
+        about: "all of a model's KV caches, compressed as a JSON config says",
+        includes: &["\"base.h\""],
+        folder: "src/ffi/session",
+        sections: &["handle", "step", "tiles", "history", "metrics"],
+    },
+    Header {
+        path: "mnnkv/store.h",
+        about: "cold tokens as blobs, their memory returned to the system",
+        includes: &["\"base.h\""],
+        folder: "src/ffi/store",
+        sections: &["handle", "blocks", "edits", "statistics"],
+    },
+    Header {
+        path: "mnnkv/layout.h",
+        about: "cache memory in place: index, gather, scatter, move, compact, zero, release",
+        includes: &["\"base.h\""],
+        folder: "src/ffi",
+        sections: &["layout"],
+    },
+    Header {
+        path: "mnnkv/h2o.h",
+        about: "scores of blocks, and plans of the tokens to keep",
+        includes: &["\"base.h\""],
+        folder: "src/ffi/h2o",
+        sections: &["config", "plan"],
+    },
+    Header {
+        path: "mnnkv/gear.h",
+        about: "the lossless codec of fp16, bf16, fp32 and int8 words",
+        includes: &["\"base.h\""],
+        folder: "src/ffi/gear",
+        sections: &["options", "experimental", "encode", "decode"],
+    },
+    Header {
+        path: "mnnkv/model.h",
+        about: "files that come with a model; absent from a library built with MNNKV_MODEL=OFF",
+        includes: &["\"base.h\""],
+        folder: "model/src/ffi",
+        sections: &[
+            "sizing",
+            "c8",
+            "msmodelslim",
+            "msmodelslim_writer",
+            "compressor",
+            "compressor_caches",
+            "compressor_write",
+        ],
+    },
+];
+
+#[test]
+fn the_main_header_includes_every_room_but_model_and_has_the_example_that_is_compiled() {
+    let main = include_str!("../include/mnnkv.h");
+    let included: Vec<_> =
+        main.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"')).collect();
+    let rooms: Vec<_> = HEADERS.iter().map(|header| header.path).filter(|path| *path != "mnnkv/model.h").collect();
+    assert_eq!(included, rooms);
+    let wrappers = rooms.iter().map(|room| format!("#include \"{room}pp\"\n")).collect::<String>();
+    assert!(include_str!("../include/mnnkv.hpp").contains(&wrappers), "mnnkv.hpp includes the same rooms");
+
+    let example = main.split("// Example\n//\n").nth(1).unwrap().split("//\n// Conventions").next().unwrap();
+    let example: String = example.lines().map(|line| format!("{}\n", line.strip_prefix("//   ").unwrap())).collect();
+    let compiled = include_str!("../cpp-tests/c/pure_c.c").split("/* [example] */\n").nth(1).unwrap();
+    assert_eq!(example, compiled);
+}
+
+#[test]
+fn a_host_reads_fewer_than_450_lines() {
+    let lines = HEADERS[..2].iter().map(|header| generate(header).lines().count()).sum::<usize>();
+    assert!(lines < 450, "base.h and session.h have {lines} lines");
+}
+
+#[test]
+fn the_committed_headers_are_current() {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    for header in HEADERS {
+        let (path, generated) = (include.join(header.path), generate(header));
+        if std::env::var_os("MNNKV_WRITE_HEADER").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &generated).unwrap();
+        }
+        let committed = fs::read_to_string(&path).unwrap_or_default();
+        assert!(committed == generated, "{} is stale; run `make header` and commit it", header.path);
     }
-    let committed = std::fs::read(&path).unwrap_or_default();
-    assert!(committed == generated, "{header} is stale; run `make header` and commit it");
 }
 
-#[test]
-fn the_header_is_current() {
-    let rooms = [
-        "status",
-        "version",
-        "gear",
-        "cache",
-        "layout",
-        "h2o",
-        "store",
-        "session/handle",
-        "session/step",
-        "session/tiles",
-        "session/history",
-        "session/metrics",
-    ];
-    check("include/mnnkv.h", "cbindgen.toml", "src/ffi", &rooms);
+fn generate(header: &Header) -> String {
+    let guard = header.path.to_uppercase().replace(['/', '.'], "_");
+    let mut out = format!("// {}: {}.\n//\n", header.path, header.about);
+    writeln!(out, "// Generated from {} by `make header`; do not edit. mnnkv.h has the conventions.", header.folder)
+        .unwrap();
+    writeln!(out, "\n#ifndef {guard}\n#define {guard}\n").unwrap();
+    header.includes.iter().for_each(|name| writeln!(out, "#include {name}").unwrap());
+    out += "\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n";
+    for section in header.sections {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(header.folder).join(format!("{section}.rs"));
+        let source = fs::read_to_string(&file).unwrap();
+        let mut banner = source.lines().map_while(|line| line.strip_prefix("//!"));
+        let title = banner.next().unwrap();
+        let banner: String = banner.map(|line| format!("//{line}\n")).collect();
+        let fence = banner.contains("MNNKV_EXPERIMENTAL");
+        write!(out, "\n// ---{title} {}\n{banner}\n", "-".repeat(108 - title.len())).unwrap();
+        out += if fence { "#ifdef MNNKV_EXPERIMENTAL\n\n" } else { "" };
+        out += &items(&file, &source);
+        out += if fence { "\n#endif  // MNNKV_EXPERIMENTAL\n" } else { "" };
+    }
+    out + &format!("\n#ifdef __cplusplus\n}}  // extern \"C\"\n#endif\n\n#endif  // {guard}\n")
 }
 
-#[test]
-fn the_header_of_model_files_is_current() {
-    let rooms =
-        ["sizing", "c8", "msmodelslim", "msmodelslim_writer", "compressor", "compressor_caches", "compressor_write"];
-    check("include/mnnkv/model.h", "model/cbindgen.toml", "model/src/ffi", &rooms);
+/// The C form of a file's constants, types and functions.
+fn items(file: &Path, source: &str) -> String {
+    let mut config = cbindgen::Config::from_file(Path::new(env!("CARGO_MANIFEST_DIR")).join("cbindgen.toml")).unwrap();
+    // Without this, cbindgen drops structs that no function of the file takes.
+    config.export.include = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub struct "))
+        .map(|line| line.split([' ', '(', ';']).next().unwrap().to_string())
+        .collect();
+    let mut text = Vec::new();
+    cbindgen::Builder::new().with_src(file).with_config(config).generate().unwrap().write(&mut text);
+    let text = String::from_utf8(text).unwrap();
+    // Neighbouring constants form a list.
+    let constant = |item: &str| item.lines().last().is_some_and(|line| line.starts_with("#define"));
+    let items: Vec<_> = text.trim().split("\n\n").map(str::trim).collect();
+    let mut list = items[0].to_string();
+    for pair in items.windows(2) {
+        list += if constant(pair[0]) && constant(pair[1]) { "\n" } else { "\n\n" };
+        list += pair[1];
+    }
+    // Structs get tags, so that hosts can declare them without this header.
+    let mut structs = list.split("typedef struct {");
+    let mut out = structs.next().unwrap().to_string();
+    for rest in structs {
+        let name = rest.split("\n} ").nth(1).unwrap().split(';').next().unwrap();
+        write!(out, "typedef struct {name} {{{rest}").unwrap();
+    }
+    // cbindgen does not see what a macro defines.
+    out.replace("    Metrics values;\n", &Metrics::FIELDS.iter().map(metric).collect::<String>()) + "\n"
+}
+
+fn metric(field: &Field) -> String {
+    let (member, comment) = (format!("    double {};", field.name), format!("{}: {}", field.unit, field.meaning));
+    let line = format!("{member:49}/// {comment}\n");
+    if line.len() <= 117 { line.replace("///", "///<") } else { format!("    /// {comment}\n{member}\n") }
 }

@@ -164,29 +164,53 @@ static void store_and_restore(const mnnkv_layout* layout) {
 }
 
 /* One step of layer 0: `count` tokens are appended and looked at by two query heads, all alike. */
-static void session_step(mnnkv_session* session, mnnkv_cache* cache, uint32_t count) {
-    static float attention[tokens * tokens];
-    mnnkv_score_tile tile;
-    uint32_t head;
-    size_t i;
-    check("begin", mnnkv_session_begin(session, 0, cache));
+/* The engine of the example below: rows from a table, an attention that sees all tokens alike. */
+static void append(mnnkv_cache* cache, uint32_t count) {
     check("append", mnnkv_kv_scatter(cache->layout, key_rows, value_rows, (size_t)heads * count * dims * 2,
                                      cache->kv_len, count, cache->key, cache->value));
-    cache->kv_len += count;
-    for (i = 0; i < (size_t)count * cache->kv_len; ++i) {
-        attention[i] = 1.0f / (float)cache->kv_len;
+}
+
+static const float* attention(const mnnkv_cache* cache, uint32_t head, uint32_t queries) {
+    static float rows[tokens * tokens];
+    const uint32_t length = cache->kv_len + queries;
+    size_t i;
+    (void)head;
+    for (i = 0; i < (size_t)queries * length; ++i) {
+        rows[i] = 1.0f / (float)length;
     }
-    memset(&tile, 0, sizeof tile);
-    tile.struct_size = (uint32_t)sizeof tile;
+    return rows;
+}
+
+/* The example of mnnkv.h; a test keeps the two the same. */
+/* [example] */
+// Tokens of one layer and step. The host owns append, which writes K and V behind cache->kv_len, and attention.
+static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t tokens) {
+    mnnkv_score_tile tile = {0};
+    uint32_t head;
+    mnnkv_status status = mnnkv_session_begin(session, layer, cache);
+    if (status != MNNKV_OK) {
+        return status;
+    }
+    append(cache, tokens);
+    tile.struct_size = sizeof tile;
     tile.dtype = MNNKV_DTYPE_F32;
-    tile.queries = count;
-    tile.tokens = cache->kv_len;
+    tile.queries = tokens;
+    tile.tokens = cache->kv_len + tokens;
     tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-    tile.data = attention;
-    for (head = 0; head < heads; ++head) {
-        check("scores", mnnkv_session_scores(session, 0, head, &tile));
+    for (head = 0; head < heads; ++head) {  // on as many threads as there are lanes
+        tile.data = attention(cache, head, tokens);  // probabilities [tokens][kv_len + tokens]
+        status = mnnkv_session_scores(session, layer, 0, &tile);
+        if (status != MNNKV_OK) {
+            (void)mnnkv_session_abort(session, layer, cache);
+            return status;
+        }
     }
-    check("end", mnnkv_session_end(session, 0, heads, count, cache));
+    cache->kv_len += tokens;
+    return mnnkv_session_end(session, layer, heads, tokens, cache);
+}
+/* [example] */
+static void session_step(mnnkv_session* session, mnnkv_cache* cache, uint32_t count) {
+    check("step", step(session, 0, cache, count));
 }
 
 static void run_a_session(const mnnkv_layout* layout) {

@@ -1,15 +1,16 @@
-# The names that LIBRARY exports are exactly the functions that HEADER declares.
+# The names that LIBRARY exports are exactly the functions that HEADERS declare.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 # The preprocessor removes comments.
-run("${CC}" -E -P "${HEADER}")
+string(REPLACE "," ";" headers "${HEADERS}")
+run("${CC}" -E -P -DMNNKV_EXPERIMENTAL ${headers})
 # A function's name is followed by its parameters, not by (* as a type before a pointer to a function.
 string(REGEX MATCHALL "[^A-Za-z0-9_]mnnkv_[A-Za-z0-9_]+[ \n]*\\([^*]" declared "${run_output}")
 list(TRANSFORM declared REPLACE "^[^m]|[ \n]*\\(.$" "")
 list(REMOVE_DUPLICATES declared)
 list(LENGTH declared count)
 if(count LESS 10)
-  message(FATAL_ERROR "only ${count} functions found in ${HEADER}: ${declared}")
+  message(FATAL_ERROR "only ${count} functions found in ${HEADERS}: ${declared}")
 endif()
 
 set(table -g)
@@ -23,7 +24,7 @@ if(others)
   message(FATAL_ERROR "${LIBRARY} defines names that are not functions: ${others}")
 endif()
 list(TRANSFORM symbols REPLACE " T$" "")
-expect_same("names in ${LIBRARY} against functions in ${HEADER}" "${symbols}" "${declared}")
+expect_same("names in ${LIBRARY} against functions in ${HEADERS}" "${symbols}" "${declared}")
 
 # No symbol of the bundled zstd is undefined: a host could define it, as it could zstd's weak trace hooks.
 run("${NM}" ${table} --undefined-only -P "${LIBRARY}")

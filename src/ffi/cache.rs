@@ -1,23 +1,23 @@
-//! Caches as C hands them over: element types, layouts, buffers.
+//! Caches
+//!
+//! A layer's KV cache is two buffers of the host. Layouts accept the element types F16, BF16 and F32, and are
+//! UNSUPPORTED with the quantised types INT8, TQ3 and TQ4; gear also encodes INT8.
 
-use super::pointer::{self, Sized32};
+use super::panic::guard;
+use super::pointer::{self, Out, Sized32};
+use super::status::mnnkv_status;
 use crate::dtype::Dtype;
 use crate::layout::{Layout, Pair, Spec};
 use crate::status::{Result, bail};
 use std::ffi::c_void;
 
-/// IEEE 754 binary16.
+/// Element types: IEEE 754 binary16, bfloat16, IEEE 754 binary32.
 pub const MNNKV_DTYPE_F16: u32 = 1;
-/// bfloat16.
 pub const MNNKV_DTYPE_BF16: u32 = 2;
-/// IEEE 754 binary32.
 pub const MNNKV_DTYPE_F32: u32 = 3;
-/// One byte, as MNN's int8 cache (attention_mode 9 and 10). gear encodes it; layouts and the store answer UNSUPPORTED in
-/// this version.
+/// MNN's quantised caches: 8 bits (attention_mode 9 and 10), 3 bits, 4 bits.
 pub const MNNKV_DTYPE_INT8: u32 = 4;
-/// MNN's 3-bit cache. Not in this version: UNSUPPORTED.
 pub const MNNKV_DTYPE_TQ3: u32 = 5;
-/// MNN's 4-bit cache. Not in this version: UNSUPPORTED.
 pub const MNNKV_DTYPE_TQ4: u32 = 6;
 
 const _: () = assert!(
@@ -34,67 +34,49 @@ const _: () = assert!(
         && MNNKV_DTYPE_F32 == Dtype::F32 as u32
 );
 
-/// A layer's packed KV cache: one buffer for K, one for V, in each one region per KV head. With D = head_dim,
-/// lP = l_pack, hP = h_pack, F = flash_block and UP(a, b) = a / b rounded up, an element lies within its head at
+/// The arrangement of a cache: one buffer for K and one for V, in each one region per KV head.
 ///
-///   K [max_tokens/hP][D/lP][hP][lP]
-///     (t/hP)*UP(D,lP)*lP*hP + (d/lP)*hP*lP + (t%hP)*lP + d%lP
-///   V [max_tokens/F][D/hP][F/lP][hP][lP], u = t%F
-///     (t/F)*UP(D,hP)*s + (d/hP)*s + (u/lP)*hP*lP + (d%hP)*lP + u%lP      with s = UP(F,lP)*lP*hP
+/// With D = head_dim, lP = l_pack, hP = h_pack, F = flash_block and UP(a, b) = a / b rounded up, the element of
+/// token t and dimension d has this index within its head:
 ///
-/// as in MNN 3.6 (CPUKVCacheManager). Lanes and dims that only fill up a packing unit are padding; no function but
-/// mnnkv_kv_release writes them.
+///   K  (t/hP)*UP(D,lP)*lP*hP + (d/lP)*hP*lP + (t%hP)*lP + d%lP
+///   V  (t/F)*UP(D,hP)*s + (d/hP)*s + (u/lP)*hP*lP + (d%hP)*lP + u%lP    with u = t%F, s = UP(F,lP)*lP*hP
 ///
-/// MNN's packing, element type first: Arm 64 fp16 f16 1/16, Arm 64 f32 1/8, Arm 32 f32 1/4, Arm bf16 1/8 (ARMv8.6:
-/// 4/8), SME2 f32 1/64 and f16 2/64, x86 SSE and AVX2 f32 1/4, x86 AVX-512 f32 1/8, x86 bf16 8/4 (l_pack/h_pack).
+/// This is the cache of MNN 3.6 (CPUKVCacheManager). Its l_pack/h_pack: Arm64 f16 1/16, f32 1/8; Arm32 f32 1/4; Arm
+/// bf16 1/8, with ARMv8.6 4/8; SME2 f16 2/64, f32 1/64; x86 f32 1/4, with AVX-512 1/8; x86 bf16 8/4. Elements that
+/// only complete a pack are padding. Only mnnkv_kv_release writes padding.
 ///
-/// Row-major caches, as llama.cpp has them, are packings of one, with N = kv_heads * head_dim and S bytes an element:
+/// A row-major cache (llama.cpp) has l_pack = h_pack = 1. With N = kv_heads * head_dim * bytes per element:
 ///
-///   K [token][head][dim]        l_pack 1, h_pack 1, key_token_stride N*S
-///   V [token][head][dim]        flash_block 1, value_token_stride N*S (flash attention)
-///   V [head][dim][token]        flash_block max_tokens, no value_token_stride (transposed)
-///
-///   mnnkv_layout l = {0};                   // K and V of a tensor row per token, f16
-///   l.struct_size = sizeof l;
-///   l.key_dtype = l.value_dtype = MNNKV_DTYPE_F16;
-///   l.kv_heads = 8; l.head_dim = 128; l.max_tokens = n_ctx;
-///   l.l_pack = l.h_pack = 1;
-///   l.key_token_stride = 8 * 128 * 2;       // ggml's nb of the token dimension
-///   l.flash_block = 1; l.value_token_stride = 8 * 128 * 2;
-///   // or, where V is transposed: l.flash_block = n_ctx; l.value_token_stride = 0;
+///   K [token][head][dim]    key_token_stride N
+///   V [token][head][dim]    value_token_stride N, flash_block 1
+///   V [head][dim][token]    value_token_stride 0, flash_block max_tokens (transposed V)
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_layout {
-    /// sizeof(mnnkv_layout)
     pub struct_size: u32,
-    /// MNNKV_DTYPE_* of K: F16, BF16 or F32.
+    /// MNNKV_DTYPE_* of K and of V.
     pub key_dtype: u32,
-    /// MNNKV_DTYPE_* of V.
     pub value_dtype: u32,
     /// KV heads (not query heads), at least 1.
     pub kv_heads: u32,
     /// Elements per head and token, at least 1.
     pub head_dim: u32,
-    /// MNN's eP. It packs the query and enters no KV index; any value.
+    /// MNN's eP, lP and hP. eP packs queries and is not read; lP and hP are at least 1.
     pub e_pack: u32,
-    /// MNN's lP, at least 1.
     pub l_pack: u32,
-    /// MNN's hP, at least 1.
     pub h_pack: u32,
-    /// Tokens per value block, at least 1: 64 with flash attention, max_tokens without.
+    /// Tokens per flash block of V, at least 1: 64 with flash attention, max_tokens without.
     pub flash_block: u32,
-    /// Tokens the buffers have room for, at least 1.
+    /// Tokens that the buffers have room for, at least 1.
     pub max_tokens: u32,
-    /// Bytes from one head's K to the next, a multiple of the element size; 0 = heads lie side by side.
+    /// Bytes from one head to the next, a multiple of the element size. 0 = side by side.
     pub key_head_stride: u64,
-    /// Bytes from one head's V to the next, a multiple of the element size; 0 = heads lie side by side.
     pub value_head_stride: u64,
-    /// Bytes from one token's K to the next of the same head, a multiple of the element size, where h_pack is 1: a
-    /// row-major cache. 0 = tokens lie side by side. With a token stride, key_head_stride 0 means that the heads of a
-    /// token lie side by side inside it (INVALID_ARGUMENT where they do not fit), and any head stride that keeps them
-    /// inside the token stride, or apart by whole heads, is accepted.
+    /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1,
+    /// for V only with flash_block 1. 0 = side by side. With a token stride, head stride 0 means that the heads of
+    /// a token lie side by side within it.
     pub key_token_stride: u64,
-    /// As key_token_stride, for V, where flash_block is 1.
     pub value_token_stride: u64,
 }
 
@@ -104,7 +86,7 @@ unsafe impl Sized32 for mnnkv_layout {
 }
 const _: () = assert!(size_of::<mnnkv_layout>() == 72);
 
-/// The type of a cache whose elements are not quantised.
+/// An element type that layouts accept.
 fn float(code: u32, what: &str) -> Result<Dtype> {
     match code {
         4..=6 => {
@@ -133,7 +115,7 @@ impl mnnkv_layout {
     }
 }
 
-/// The checked form of a layout that C handed over.
+/// The checked form of a layout.
 ///
 /// # Safety
 /// As [`pointer::options`].
@@ -159,7 +141,7 @@ pub unsafe fn buffers<'a>(layout: &Layout, key: *const c_void, value: *const c_v
 /// K and V of a cache to edit.
 ///
 /// # Safety
-/// Both buffers are as long as the layout says, and nobody else touches them during the call.
+/// Both buffers are as long as the layout says, and are not touched by others during the call.
 pub unsafe fn buffers_mut<'a>(
     layout: &Layout,
     key: *mut c_void,
@@ -201,24 +183,41 @@ pub(super) unsafe fn pairs<'a>(pairs: *const i32, n_pairs: usize, name: &str) ->
     unsafe { pointer::input(pairs.cast::<Pair>(), n_pairs, name) }
 }
 
-/// A layer's cache as it is now.
+/// A layer's cache at the time of a call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_cache {
-    /// sizeof(mnnkv_cache)
     pub struct_size: u32,
-    /// What the buffers look like. Packing and max_tokens may change from call to call (a cache that has grown); heads,
-    /// head_dim and element types may not.
+    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and element
+    /// types must not.
     pub layout: *const mnnkv_layout,
-    /// K of all heads.
+    /// The buffers, with the sizes that mnnkv_layout_check returns.
     pub key: *mut c_void,
-    /// V of all heads.
     pub value: *mut c_void,
-    /// In: physical tokens in the cache. Out, on success of begin and keep: how many there are now.
+    /// In: physical tokens in the cache. Out, on success of a call that changes it: the new number.
     pub kv_len: u32,
 }
 
 // SAFETY: repr(C), begins with a u32, integers and raw pointers only.
 unsafe impl Sized32 for mnnkv_cache {
     const MIN: usize = size_of::<mnnkv_cache>();
+}
+
+/// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.
+/// INVALID_ARGUMENT: if a field is out of range, or a buffer would not fit in memory
+/// UNSUPPORTED: if an element type is quantised
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_layout_check(
+    layout: *const mnnkv_layout,
+    key_bytes: *mut u64,
+    value_bytes: *mut u64,
+) -> mnnkv_status {
+    // SAFETY: the header is the contract.
+    guard(|| unsafe {
+        let layout = checked(layout)?;
+        let (key_bytes, value_bytes) = (Out::new(key_bytes, "key_bytes")?, Out::new(value_bytes, "value_bytes")?);
+        key_bytes.set(layout.key_bytes() as u64);
+        value_bytes.set(layout.value_bytes() as u64);
+        Ok(())
+    })
 }

@@ -8,8 +8,11 @@
 
 #![allow(non_camel_case_types)]
 #![allow(clippy::missing_safety_doc)] // the header states what a caller owes, once for all functions
+#![allow(missing_docs)] // one comment may stand for neighbouring constants or fields
 
 pub mod cache;
+#[doc(hidden)]
+pub mod handle;
 #[doc(hidden)]
 pub mod panic;
 #[doc(hidden)]

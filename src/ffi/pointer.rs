@@ -1,16 +1,16 @@
-//! What C hands over, turned into slices and values after every check that can be made.
+//! Pointers from C, turned into slices and values after every check that is possible.
 //!
-//! All functions here are unsafe for the same reason: nobody can check that a non-NULL pointer is live and as long
-//! as it is said to be. That is what the header asks of the caller, and it is all they rely on.
+//! All functions here are unsafe for one reason: no check shows that a non-NULL pointer is valid for its stated length. The
+//! header requires that of the caller, and nothing else.
 
 use crate::status::{Error, Result, bail, error};
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 
-/// No object is larger than this, so a longer length is a mistake of the caller's arithmetic.
+/// No object is larger, so a greater length is an error of the caller's arithmetic.
 const MAX_LEN: usize = isize::MAX as usize;
 
-/// An option struct more than this long is a missing `struct_size`, not a newer header.
+/// A greater `struct_size` was not set.
 const MAX_STRUCT_SIZE: usize = 4096;
 
 #[inline]
@@ -21,7 +21,7 @@ fn check<T>(ptr: *const T, bytes: Option<usize>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What [`check`] found. Apart, since calls for a softmax tile have no time for what only an error needs.
+/// The error that [`check`] found, out of line: a call per softmax tile must stay short.
 #[cold]
 #[inline(never)]
 fn refusal(ptr: *const c_void, align: usize, bytes: Option<usize>, name: &str) -> Error {
@@ -37,14 +37,14 @@ fn refusal(ptr: *const c_void, align: usize, bytes: Option<usize>, name: &str) -
 /// `len` elements to read. NULL with length 0 is an empty slice.
 ///
 /// # Safety
-/// A non-NULL `ptr` is readable for `len` elements, and nobody writes them during the call.
+/// A non-NULL `ptr` is readable for `len` elements, which do not change during the call.
 #[inline]
 pub unsafe fn input<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
     }
     check(ptr, len.checked_mul(size_of::<T>()), name)?;
-    // SAFETY: not NULL, aligned, a possible length; the caller vouches for the rest.
+    // SAFETY: not NULL, aligned, a possible length; the rest is passed on.
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 
@@ -61,10 +61,10 @@ pub unsafe fn input_bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Res
 /// Text that ends with a zero byte.
 ///
 /// # Safety
-/// A non-NULL `ptr` is readable up to a zero byte, and nobody writes there during the call.
+/// A non-NULL `ptr` is readable up to a zero byte, and the text does not change during the call.
 pub unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str> {
     check(ptr, Some(1), name)?;
-    // SAFETY: not NULL; the caller vouches for the rest.
+    // SAFETY: not NULL; the rest is passed on.
     match unsafe { CStr::from_ptr(ptr) }.to_str() {
         Ok(text) => Ok(text),
         Err(e) => bail!(InvalidArgument, "{name} is no UTF-8: {e}"),
@@ -86,13 +86,13 @@ pub unsafe fn path<'a>(ptr: *const c_char, name: &str) -> Result<&'a Path> {
 /// `len` elements to read and write. NULL with length 0 is an empty slice.
 ///
 /// # Safety
-/// A non-NULL `ptr` is writable for `len` elements, and nobody else touches them during the call.
+/// A non-NULL `ptr` is writable for `len` elements, which nothing else touches during the call.
 pub unsafe fn output<'a, T>(ptr: *mut T, len: usize, name: &str) -> Result<&'a mut [T]> {
     if len == 0 {
         return Ok(&mut []);
     }
     check(ptr, len.checked_mul(size_of::<T>()), name)?;
-    // SAFETY: not NULL, aligned, a possible length; the caller vouches for the rest.
+    // SAFETY: not NULL, aligned, a possible length; the rest is passed on.
     Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
 }
 
@@ -109,7 +109,7 @@ pub unsafe fn output_bytes<'a>(ptr: *mut c_void, len: usize, name: &str) -> Resu
 pub struct Out<T>(*mut T);
 
 impl<T: Copy> Out<T> {
-    /// Checks the pointer now, so that a NULL is found before any work is done.
+    /// Checks the pointer before any work is done.
     ///
     /// # Safety
     /// A non-NULL `ptr` is writable until the last [`Out::set`].
@@ -119,12 +119,12 @@ impl<T: Copy> Out<T> {
     }
 
     pub fn set(&self, value: T) {
-        // SAFETY: checked in `new`, whose caller vouched for it.
+        // SAFETY: checked in `new`; the rest is its contract.
         unsafe { self.0.write(value) };
     }
 }
 
-/// Copies text to a buffer of C's, with a zero behind it.
+/// Copies text to a buffer of C, and appends a zero.
 pub fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
     let Some(target) = out.get_mut(..text.len() + 1) else {
         len.set(text.len() + 1);
@@ -136,18 +136,44 @@ pub fn put_text(text: &str, out: &mut [u8], len: &Out<usize>) -> Result<()> {
     Ok(())
 }
 
-/// An object the library made.
+/// Room for pairs (offset, length), and for their number.
+pub struct PairsOut<'a> {
+    pairs: &'a mut [[i32; 2]],
+    count: Out<usize>,
+}
+
+impl<'a> PairsOut<'a> {
+    /// # Safety
+    /// A non-NULL `pairs` is writable for `cap` pairs, and a non-NULL `n_pairs` for a number, for `'a`.
+    pub unsafe fn new(pairs: *mut i32, cap: usize, n_pairs: *mut usize) -> Result<Self> {
+        // SAFETY: passed on; a pair is two neighbouring numbers.
+        let (pairs, count) = unsafe { (output(pairs.cast(), cap, "pairs")?, Out::new(n_pairs, "n_pairs")?) };
+        Ok(PairsOut { pairs, count })
+    }
+
+    /// Writes the pairs, or only their number where there is no room.
+    pub fn set(self, pairs: &[[i32; 2]]) -> Result<()> {
+        self.count.set(pairs.len());
+        let Some(target) = self.pairs.get_mut(..pairs.len()) else {
+            return Err(Error::too_small("pairs_cap (pairs)", self.pairs.len(), pairs.len()));
+        };
+        target.copy_from_slice(pairs);
+        Ok(())
+    }
+}
+
+/// An object that the library made.
 ///
 /// # Safety
 /// A non-NULL `ptr` is live for `'a`.
 pub unsafe fn reference<'a, T>(ptr: *const T, name: &str) -> Result<&'a T> {
     check(ptr, Some(size_of::<T>()), name)?;
-    // SAFETY: not NULL, aligned; the caller vouches for the rest.
+    // SAFETY: not NULL, aligned; the rest is passed on.
     Ok(unsafe { &*ptr })
 }
 
-/// Fails when two buffers share a byte: one call must not read what it writes. Comes before any slice of them, so where
-/// they seem to overlap since one is NULL or longer than any object, the error says that.
+/// Fails when two buffers share a byte. Called before any slice of them exists; where they seem to overlap because one is
+/// NULL or longer than any object, the error says that.
 pub fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize, &str)) -> Result<()> {
     let (x, y) = (a.0 as usize, b.0 as usize);
     if a.1 > 0 && b.1 > 0 && x < y.saturating_add(b.1) && y < x.saturating_add(a.1) {
@@ -168,8 +194,8 @@ pub unsafe trait Sized32: Copy {
     const MIN: usize;
 }
 
-/// The struct that `ptr` points to, or `None` for NULL. A shorter struct of an older header is filled up with
-/// zeros; a longer one of a newer header must be zero where this version knows nothing.
+/// The struct that `ptr` points to, or `None` for NULL. A shorter struct of an older header is completed with zeros; a
+/// longer one of a newer header must be zero past the known fields.
 ///
 /// # Safety
 /// A non-NULL `ptr` is readable for as many bytes as its `struct_size` says.
@@ -180,11 +206,11 @@ pub unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Option<T>
     }
     // SAFETY: passed on.
     let given = unsafe { struct_size(ptr, name) }?;
-    // SAFETY: the caller says struct_size bytes are readable.
+    // SAFETY: readable for struct_size bytes, by this function's contract.
     let bytes = unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), given) };
     let known = given.min(size_of::<T>());
     if bytes[known..].iter().any(|b| *b != 0) {
-        bail!(Unsupported, "{name} sets fields past byte {known} that this version of the library does not know");
+        bail!(Unsupported, "{name} sets fields past byte {known} that this version of the library does not have");
     }
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: `known` bytes fit both, and with zeros behind them every bit pattern of T is a value (Sized32).
@@ -207,16 +233,16 @@ pub unsafe fn required<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
     }
 }
 
-/// As [`required`], where the struct lies when it is of this version's size. Copying one that the caller has just filled
-/// in would wait for its stores; a call for every softmax tile cannot afford that.
+/// As [`required`], but borrowed where it has this version's size. Copying a struct that the caller has just filled in
+/// stalls on its stores, which a call per softmax tile cannot afford.
 ///
 /// # Safety
 /// As [`options`], and the struct does not change for `'a`.
 #[inline]
 pub unsafe fn in_place<'a, T: Sized32>(ptr: *const T, name: &str, room: &'a mut Option<T>) -> Result<&'a T> {
-    // SAFETY: aligned, and the caller says that at least the first field is readable.
+    // SAFETY: aligned, and at least the first field is readable, by this function's contract.
     if !ptr.is_null() && ptr.is_aligned() && unsafe { ptr.cast::<u32>().read() } as usize == size_of::<T>() {
-        // SAFETY: aligned, and the caller says struct_size bytes are readable.
+        // SAFETY: aligned, and readable for struct_size bytes, by this function's contract.
         return Ok(unsafe { &*ptr });
     }
     // SAFETY: passed on.
@@ -234,14 +260,14 @@ unsafe fn other_size<T: Sized32>(ptr: *const T, name: &str) -> Result<T> {
     unsafe { required(ptr, name) }
 }
 
-/// A struct to write, of which the caller says by `struct_size` how much it knows.
+/// A struct to write, as far as the caller's `struct_size` reaches.
 pub struct SizedOut<T> {
     ptr: *mut T,
     len: usize,
 }
 
 impl<T: Sized32> SizedOut<T> {
-    /// Checks the pointer and its `struct_size` now, before any work is done.
+    /// Checks the pointer and its `struct_size` before any work is done.
     ///
     /// # Safety
     /// A non-NULL `ptr` is writable for as many bytes as its `struct_size` says until the last [`SizedOut::set`].
@@ -251,7 +277,7 @@ impl<T: Sized32> SizedOut<T> {
         Ok(SizedOut { ptr, len: given.min(size_of::<T>()) })
     }
 
-    /// Writes as much as there is room for; `struct_size` keeps what the caller set.
+    /// Writes as far as `struct_size` reaches; that field keeps its value.
     pub fn set(&self, value: &T) {
         let field = size_of::<u32>();
         // SAFETY: both sides have `len` bytes, checked in `new`; the first field is left out.
@@ -262,15 +288,15 @@ impl<T: Sized32> SizedOut<T> {
     }
 }
 
-/// The `struct_size` of a struct that C handed over, when it is a possible one.
+/// The `struct_size` of a struct from C, if possible.
 ///
 /// # Safety
 /// A non-NULL `ptr` is readable for its first field.
 #[inline]
 unsafe fn struct_size<T: Sized32>(ptr: *const T, name: &str) -> Result<usize> {
-    // Aligned as in its first version: a later one may have grown by wider fields.
+    // Aligned as in its first version: later ones may have wider fields.
     check(ptr.cast::<u32>(), Some(T::MIN), name)?;
-    // SAFETY: every such struct begins with a u32, and the caller says at least that much is readable.
+    // SAFETY: every such struct begins with a u32, which is readable by this function's contract.
     let given = unsafe { ptr.cast::<u32>().read() } as usize;
     if given < T::MIN || given > MAX_STRUCT_SIZE {
         bail!(InvalidArgument, "{name}->struct_size is {given}; {} (sizeof) expected", size_of::<T>());
@@ -278,7 +304,7 @@ unsafe fn struct_size<T: Sized32>(ptr: *const T, name: &str) -> Result<usize> {
     Ok(given)
 }
 
-/// Fails when a reserved field is set: a later version may give it a meaning.
+/// Fails when a reserved field is not 0: a later version may give it a meaning.
 pub fn reserved(fields: &[u32], name: &str) -> Result<()> {
     match fields.iter().position(|f| *f != 0) {
         None => Ok(()),

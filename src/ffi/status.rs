@@ -1,43 +1,45 @@
-//! Status numbers and the text of the last failure.
+//! Status
+//!
+//! Numbers never change meaning.
 
 use crate::status::{Error, Status};
 use std::cell::RefCell;
 use std::ffi::c_char;
 
-/// The outcome of a call: MNNKV_OK or one of the MNNKV_* failures. Numbers never change meaning.
+/// The outcome of a call: MNNKV_OK or a failure below.
 pub type mnnkv_status = i32;
 
 /// Success.
 pub const MNNKV_OK: mnnkv_status = 0;
-/// An argument is outside what the function allows.
+/// An argument is outside of what the function accepts.
 pub const MNNKV_INVALID_ARGUMENT: mnnkv_status = 1;
-/// An output buffer is too small; a length output of the call holds what is needed.
+/// An output buffer is too small. The length output of the call holds the size that is needed.
 pub const MNNKV_BUFFER_TOO_SMALL: mnnkv_status = 2;
 /// Encoded input is malformed.
 pub const MNNKV_CORRUPT: mnnkv_status = 3;
-/// Well-formed, but this version of the library cannot do it.
+/// Valid, but not supported by this version of the library.
 pub const MNNKV_UNSUPPORTED: mnnkv_status = 4;
-/// The named thing does not exist.
+/// A file or name does not exist.
 pub const MNNKV_NOT_FOUND: mnnkv_status = 5;
-/// A bounded queue is full; nothing was done, try again later.
+/// A bounded queue is full. Nothing was done; the call may be repeated later.
 pub const MNNKV_BUSY: mnnkv_status = 6;
-/// A plan or block no longer fits the cache.
+/// A block or plan does not fit the cache.
 pub const MNNKV_STALE: mnnkv_status = 7;
-/// The operating system refused a read or write.
+/// The system refused a read or write.
 pub const MNNKV_IO: mnnkv_status = 8;
-/// Memory could not be had; nothing was changed.
+/// The system refused memory. Nothing was changed; the call may be repeated.
 pub const MNNKV_OUT_OF_MEMORY: mnnkv_status = 9;
-/// A bug in the library was caught. The handle answers INTERNAL from now on; destroying it still works.
+/// A bug in the library. Every later call on the handle returns INTERNAL; only its _destroy works.
 pub const MNNKV_INTERNAL: mnnkv_status = 100;
 
-/// Bytes of a text with its zero; longer ones are cut. In the thread's own storage: keeping a text cannot fail.
+/// Bytes of a text with its zero. Longer texts are cut. Thread-local storage: no allocation.
 const TEXT_BYTES: usize = 1024;
 
 thread_local! {
     static LAST_ERROR: RefCell<[u8; TEXT_BYTES]> = const { RefCell::new([0; TEXT_BYTES]) };
 }
 
-/// Remembers the failure for `mnnkv_last_error`.
+/// Stores the text that `mnnkv_last_error` returns.
 pub(super) fn set_last_error(error: &Error) {
     let message = error.message();
     let len = (0..=message.len().min(TEXT_BYTES - 1)).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
@@ -53,8 +55,7 @@ pub(super) fn last_error_text() -> String {
     LAST_ERROR.with_borrow(|text| std::ffi::CStr::from_bytes_until_nul(text).unwrap().to_str().unwrap().to_owned())
 }
 
-/// The name of a status without its prefix, such as "CORRUPT"; "UNKNOWN" for any other number.
-/// The text is static. Any thread.
+/// Returns the name of a status without its prefix, such as "CORRUPT"; "UNKNOWN" for other numbers. Static text.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
     let name = match status {
@@ -74,9 +75,10 @@ pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
     name.as_ptr()
 }
 
-/// One sentence about the last call that failed on the calling thread: what was given and what was allowed.
-/// Empty when none failed. UTF-8 of at most 1,023 bytes, never NULL; valid until the next mnnkv call on this thread. A successful call
-/// leaves it as it is, so look at the status first.
+/// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
+///
+/// UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid until the thread's next call of this
+/// library. A successful call does not clear it.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|text| text.as_ptr().cast())

@@ -1,39 +1,37 @@
-//! Versions of the library and of the ABI.
+//! Version
 
 use crate::arch;
 use crate::status::{Result, bail};
 use std::ffi::c_char;
 
-/// Version of this header, major part.
+/// Version of this header.
 pub const MNNKV_VERSION_MAJOR: u32 = 0;
-/// Version of this header, minor part.
 pub const MNNKV_VERSION_MINOR: u32 = 1;
-/// Version of this header, patch part.
 pub const MNNKV_VERSION_PATCH: u32 = 0;
-/// Version of this header as major * 10000 + minor * 100 + patch.
+/// major * 10000 + minor * 100 + patch
 pub const MNNKV_VERSION_NUMBER: u32 = 100;
-/// Number of the binary interface; pass it to every _create function. It changes only when a program built with an
-/// older header could no longer run.
+/// The abi_version argument of every function that makes a handle. docs/abi.md says when it changes.
 pub const MNNKV_ABI_VERSION: u32 = 1;
 
 const _: () =
     assert!(MNNKV_VERSION_NUMBER == MNNKV_VERSION_MAJOR * 10000 + MNNKV_VERSION_MINOR * 100 + MNNKV_VERSION_PATCH);
 
-/// The version of the library that is loaded, as MNNKV_VERSION_NUMBER counts it. Any thread.
+/// Returns the version of the loaded library, as MNNKV_VERSION_NUMBER.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_version() -> u32 {
     MNNKV_VERSION_NUMBER
 }
 
-/// The ABI number of the library that is loaded. Any thread.
+/// Returns the ABI version of the loaded library.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_abi_version() -> u32 {
     MNNKV_ABI_VERSION
 }
 
-/// The SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". The environment variable MNNKV_CPU_LEVEL, one
-/// of these names, read once, can lower it; other values are ignored. Results never depend on it. The text is static.
-/// Any thread.
+/// Returns the SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". Static text.
+///
+/// The environment variable MNNKV_CPU_LEVEL, one of these names, may lower the level; it is read once. Results do
+/// not depend on the level.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_cpu_level() -> *const c_char {
     arch::level_name().as_ptr()

@@ -1,14 +1,15 @@
-//! What a session measured, under the names that hosts print.
+//! The metrics of a session: names, units and meanings.
 
 use crate::status::Result;
 use crate::sys::memory;
 
 macro_rules! metrics {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Measurements; NaN is "not measured". The names are those that hosts print.
+    ($($unit:ident $name:ident: $meaning:literal,)*) => {
+        /// Measurements. NaN is "not measured". The C ABI shares the layout.
+        #[repr(C)]
         #[derive(Clone, Copy, Debug)]
         pub struct Metrics {
-            $($(#[$doc])* pub $name: f64,)*
+            $(#[doc = concat!(stringify!($unit), ": ", $meaning)] pub $name: f64,)*
         }
 
         impl Default for Metrics {
@@ -19,6 +20,10 @@ macro_rules! metrics {
         }
 
         impl Metrics {
+            /// Every field in the order of the struct.
+            pub const FIELDS: &[Field] =
+                &[$(Field { name: stringify!($name), unit: stringify!($unit), meaning: $meaning }),*];
+
             /// Name and value of every field, in the order of the struct.
             pub fn fields(&self) -> impl Iterator<Item = (&'static str, f64)> + use<> {
                 [$((stringify!($name), self.$name)),*].into_iter()
@@ -27,102 +32,68 @@ macro_rules! metrics {
     };
 }
 
+/// The definition of one metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// In structs, in JSON and in the header.
+    pub name: &'static str,
+    /// ratio, us (microseconds), bytes, count or tokens.
+    pub unit: &'static str,
+    /// The header's text.
+    pub meaning: &'static str,
+}
+
+// The one definition: the C struct, its header text and the JSON follow from it.
 metrics! {
-    /// Ratio: tokens in the caches over the chat's, of the layers that tokens are evicted from.
-    h2o_keep_ratio,
-    /// Ratio: the chat's tokens over those in the caches, of the layers that tokens are evicted from.
-    h2o_lossy_ratio,
-    /// Ratio: raw bytes over compressed bytes; blocks that stayed raw count as 1.
-    h2o_lossless_ratio,
-    /// Ratio: share of the chat (basis physical: of the cache) that the last plans aimed at: the target, or the protected
-    /// tokens where those are more; mean over layers.
-    h2o_target_keep_effective,
-    /// Ratio: share of it in protected (first and recent) blocks; mean over layers.
-    h2o_floor_keep_by_recent_sink,
-    /// Ratio: the share aimed at, rounded up to whole blocks; mean over layers.
-    h2o_block_quantized_keep,
-    /// Microseconds: evicting, that is moving the tokens that stay and giving the pages behind them back; sum.
-    h2o_evict_us,
-    /// Microseconds: encoding and decoding; sum.
-    h2o_codec_us,
-    /// Bytes: raw size of all blocks that were encoded.
-    h2o_lossless_raw_bytes,
-    /// Bytes: what those blocks became; raw ones count with their raw size.
-    h2o_lossless_compressed_bytes,
-    /// Bytes: raw size of all that was decoded.
-    h2o_lossless_decompressed_bytes,
-    /// Microseconds: encoding; sum.
-    h2o_lossless_compress_us,
-    /// Microseconds: decoding; sum.
-    h2o_lossless_decompress_us,
-    /// Count: most blocks that ever waited for a worker or were with one; needs workers.
-    h2o_lossless_queue_depth_peak,
-    /// Count: blocks that stayed raw, and plans that were not made, because something failed.
-    h2o_lossless_fallback_count,
-    /// Count: blocks that were skipped because the queue was full.
-    h2o_lossless_backpressure_skip_count,
-    /// Count: the same as h2o_lossless_queue_depth_peak, where there are workers.
-    h2o_lossless_async_queue_peak,
-    /// Microseconds: begin restoring compressed tokens, waiting for workers included; sum.
-    h2o_lossless_async_wait_us,
-    /// Count: restored blocks whose decoded rows were there, decoded ahead or kept.
-    h2o_lossless_decode_cache_hit,
-    /// Count: restored blocks that begin had to decode.
-    h2o_lossless_decode_cache_miss,
-    /// Tokens: evicted by the last eviction, summed over layers.
-    h2o_last_evict_tokens,
-    /// Tokens: evicted by all evictions, summed over layers.
-    h2o_total_evict_tokens,
-    /// Tokens: the chat's length, with those that were evicted, summed over layers.
-    h2o_logical_tokens,
-    /// Tokens: what the caches hold, summed over layers.
-    h2o_physical_tokens,
-    /// Microseconds: turning what the lanes gathered into scores, at end; sum. The time that attention threads spend in
-    /// mnnkv_session_scores is not measured: asking for it would cost as much as a tile.
-    h2o_score_us,
-    /// Microseconds: deciding what stays; sum.
-    h2o_plan_us,
-    /// Count: plans made.
-    h2o_plan_count,
-    /// Count: plans dropped because the cache had changed.
-    h2o_stale_plan_count,
-    /// Bytes: memory given back to the system, ever.
-    h2o_released_bytes,
-    /// Bytes: raw size of the tokens that are not in the caches now, less the blobs and decoded rows kept for them.
-    /// Rounding to pages and the threads' working memory are not in it.
-    h2o_resident_saved_bytes,
-    /// Bytes: tails of the caches behind their tokens; a host could move to buffers this much smaller.
-    h2o_reclaimable_bytes,
-    /// Count: blocks written back to a cache.
-    h2o_lossless_restored_blocks,
-    /// Bytes: raw size of what was written back.
-    h2o_lossless_restored_bytes,
-    /// Count: restored blocks whose decoded rows had been kept from an earlier step.
-    h2o_lossless_restore_hit,
-    /// Count: restored blocks that were decoded ahead.
-    h2o_lossless_prefetch_hit,
-    /// Count: restored blocks that should have been decoded ahead and were not.
-    h2o_lossless_prefetch_miss,
-    /// Count: compressed blocks dropped because the cache had changed.
-    h2o_lossless_stale_count,
-    /// Microseconds: what begin spent on restoring, where there was something; half of the calls took less.
-    h2o_host_wait_us_p50,
-    /// Microseconds: as above; 95 of 100 calls took less.
-    h2o_host_wait_us_p95,
-    /// Microseconds: as above, the longest.
-    h2o_host_wait_us_max,
-    /// Count: plans that were not made, or left more tokens than the config says, since no scored row has seen them;
-    /// see kv_h2o_evict_unscored.
-    h2o_unscored_plan_count,
-    /// Count: steps that left more tokens in a cache than kv_h2o_max_tokens, where there is such a limit.
-    h2o_over_limit_count,
+    ratio h2o_keep_ratio: "physical / logical tokens, layers that evict",
+    ratio h2o_lossy_ratio: "logical / physical tokens, layers that evict",
+    ratio h2o_lossless_ratio: "raw / encoded bytes, blocks left raw included",
+    ratio h2o_target_keep_effective: "share that plans keep: target or floor, mean",
+    ratio h2o_floor_keep_by_recent_sink: "share in sink and recent blocks, mean",
+    ratio h2o_block_quantized_keep: "share that plans keep in whole blocks, mean",
+    us h2o_evict_us: "moving kept tokens, releasing pages",
+    us h2o_codec_us: "encoding and decoding",
+    bytes h2o_lossless_raw_bytes: "blocks encoded, raw size",
+    bytes h2o_lossless_compressed_bytes: "blocks encoded, encoded size (raw if no gain)",
+    bytes h2o_lossless_decompressed_bytes: "blocks decoded, raw size",
+    us h2o_lossless_compress_us: "encoding",
+    us h2o_lossless_decompress_us: "decoding",
+    count h2o_lossless_queue_depth_peak: "most blocks queued; NaN without workers",
+    count h2o_lossless_fallback_count: "failures: blocks left raw, plans not made",
+    count h2o_lossless_backpressure_skip_count: "blocks skipped, queue full",
+    count h2o_lossless_async_queue_peak: "as h2o_lossless_queue_depth_peak",
+    us h2o_lossless_async_wait_us: "restoring in begin, waits included",
+    count h2o_lossless_decode_cache_hit: "restored blocks decoded before begin",
+    count h2o_lossless_decode_cache_miss: "restored blocks decoded by begin",
+    tokens h2o_last_evict_tokens: "removed by the last eviction of each layer",
+    tokens h2o_total_evict_tokens: "removed by all evictions",
+    tokens h2o_logical_tokens: "now: in the chat",
+    tokens h2o_physical_tokens: "now: in the caches",
+    us h2o_score_us: "scoring in end; tiles are not timed",
+    us h2o_plan_us: "planning",
+    count h2o_plan_count: "plans made",
+    count h2o_stale_plan_count: "plans dropped, cache had changed",
+    bytes h2o_released_bytes: "returned to the system",
+    bytes h2o_resident_saved_bytes: "now: pages of evicted and stored tokens, less blobs and decoded rows; may be negative",
+    bytes h2o_reclaimable_bytes: "now: buffers behind the last token",
+    count h2o_lossless_restored_blocks: "blocks restored",
+    bytes h2o_lossless_restored_bytes: "blocks restored, raw size",
+    count h2o_lossless_restore_hit: "restored blocks kept decoded since earlier steps",
+    count h2o_lossless_prefetch_hit: "restored blocks that a worker decoded ahead",
+    count h2o_lossless_prefetch_miss: "restored blocks that no worker decoded in time",
+    count h2o_lossless_stale_count: "blocks dropped, cache had changed",
+    us h2o_host_wait_us_p50: "median of the begins that restored, within 5%",
+    us h2o_host_wait_us_p95: "95th percentile, likewise",
+    us h2o_host_wait_us_max: "maximum, exact",
+    count h2o_unscored_plan_count: "plans that kept more than planned: unscored tokens",
+    count h2o_over_limit_count: "steps that ended above kv_h2o_max_tokens; NaN without",
 }
 
 impl Metrics {
-    /// Appends what was measured as members of a JSON object, in order, without its braces. Whole numbers below 2^53 have
+    /// Appends the measured fields as members of a JSON object, in order, without its braces. Whole numbers below 2^53 have
     /// no fraction.
     pub fn write_json(&self, out: &mut String) -> Result<()> {
-        // JSON has no infinity. None occurs, and one would be no measurement either.
+        // JSON has no infinity, and no metric becomes infinite.
         for (i, (name, value)) in self.fields().filter(|(_, value)| value.is_finite()).enumerate() {
             let comma = if i > 0 { "," } else { "" };
             memory::append(out, format_args!("{comma}\"{name}\":"))?;
@@ -130,7 +101,7 @@ impl Metrics {
                 v if v.fract() == 0.0 && v.abs() < (1u64 << 53) as f64 => {
                     memory::append(out, format_args!("{}", v as i64))?;
                 }
-                // Plain digits would fill a line.
+                // Up to 300 digits otherwise.
                 v if v.abs() >= 1e16 || v.abs() < 1e-5 => memory::append(out, format_args!("{v:e}"))?,
                 v => memory::append(out, format_args!("{v}"))?,
             }
@@ -139,7 +110,7 @@ impl Metrics {
     }
 }
 
-/// How often each duration occurred: a histogram of fixed size whose quantiles are at most 5 % off.
+/// A histogram of durations of fixed size. Its quantiles are at most 5% off.
 ///
 /// Buckets are as fine as a sixteenth of the power of two below them, so their middle is at most 1/32 off; durations
 /// below 32 ns have buckets of their own.
@@ -187,8 +158,7 @@ impl WaitTimes {
         (self.count > 0).then(|| microseconds(self.max_ns as f64))
     }
 
-    /// The shortest duration in microseconds that the share `q` (0 to 1) of all durations does not exceed, at most 5 %
-    /// off; `None` when there is none. `q` = 1 is the exact maximum.
+    /// The quantile `q` (0 to 1) in microseconds, at most 5% off; the exact maximum for 1. `None` when there is none.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = ((q * self.count as f64).ceil() as u64).max(1);
         if rank >= self.count {
@@ -202,7 +172,7 @@ impl WaitTimes {
         Some(microseconds(Self::middle(bucket).min(self.max_ns as f64)))
     }
 
-    /// The row is how far the number is shifted until `FINE` to `2 FINE - 1` is left, the column what is left.
+    /// Row: the shift that leaves `FINE` to `2 FINE - 1`. Column: the number shifted.
     fn bucket(ns: u64) -> usize {
         if ns < Self::FINE {
             return ns as usize;

@@ -1,4 +1,4 @@
-//! Exports of KV caches as int8: model quantises, and layout gathers and scatters for it.
+//! C8: K and V as int8 codes with a scale per channel. Calibrate, quantise, restore, measure
 
 use crate::c8::{self, CacheShape, Order, Scales, Symmetry, ranges};
 use mnnkv::dtype::Dtype;

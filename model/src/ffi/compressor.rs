@@ -1,4 +1,4 @@
-//! Exports of the learned compressor: reading a file and running it.
+//! Compressor: learned compressors (.bin), which make groups of tokens one. Read a file, run it on dense rows
 
 use crate::compressor::{Compressor, CompressorOptions, Segments, Tokens, Workspace};
 use crate::file::ModelFile;

@@ -1,4 +1,4 @@
-//! Exports of the learned compressor: packed caches in place.
+//! Compressor: run on packed caches in place
 
 use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
 use crate::compressor::{Compressor, LengthPlan, Tokens, Workspace};

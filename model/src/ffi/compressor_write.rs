@@ -1,4 +1,4 @@
-//! Exports of the learned compressor: writing a file.
+//! Compressor: write a file
 
 use crate::compressor::{LinearWeights, Weights};
 use mnnkv::dtype::Dtype;

@@ -1,4 +1,4 @@
-//! Exports of the reader of model::msmodelslim.
+//! msmodelslim: read directories of quantised weights. Check, dequantise, compute
 
 use crate::msmodelslim::{Granularity, Model, NormUse, Tag, check_path, quantize};
 use mnnkv::dtype::Dtype;

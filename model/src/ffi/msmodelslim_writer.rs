@@ -1,4 +1,4 @@
-//! Exports of the writer of model::msmodelslim.
+//! msmodelslim: write a directory
 
 use crate::msmodelslim::{Tag, WriteOptions, Writer};
 use crate::safetensors::FileDtype;

@@ -1,4 +1,4 @@
-//! Exports of KV-cache sizing.
+//! Sizing: bytes of the KV cache of a model, from its config.json
 
 use crate::names::Joined;
 use crate::sizing::{

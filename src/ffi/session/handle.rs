@@ -1,6 +1,30 @@
-//! Exports of the session room: the handle.
+//! Session: the handle
+//!
+//! A session evicts tokens that attention neglects (H2O) and stores cold tokens without loss. Per layer and step a
+//! host calls
+//!
+//!   mnnkv_session_begin     restores stored tokens, applies the planned eviction and updates cache->kv_len
+//!   ...                     the host appends K and V of its new tokens at kv_len and runs attention
+//!   mnnkv_session_scores    per softmax tile, on the attention threads; only needed with kv_h2o_enable
+//!   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
+//!
+//! Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it.
+//! The physical position is the slot in the cache. Evictions make them differ, in each layer for itself. The host
+//! counts logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
+//!
+//! Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older
+//! tokens need mnnkv_session_rewritten before end. From end to the next call of the layer, stored tokens read as
+//! zero and no token may be written. A host may copy the whole cache to another buffer at any time and pass that
+//! buffer from then on. Layers without a cache of their own are never passed.
+//!
+//! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
+//! mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions
+//! with a const session run on any thread and block while another call runs. The session starts
+//! kv_lossless_async_threads workers, which work on copies and sleep when idle. Only begin waits for one, when a
+//! token that it must restore is being decoded.
 
 use crate::ffi::cache::{self, mnnkv_cache};
+use crate::ffi::handle;
 use crate::ffi::panic::guard;
 use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
@@ -8,44 +32,14 @@ use crate::ffi::version;
 use crate::session::Session;
 use crate::status::{Result, bail};
 use crate::store::Cache;
-use crate::sys::memory;
 use std::ffi::c_char;
 
-/// The compression of one model's KV caches, run as a JSON config says: a handle from mnnkv_session_create.
-///
-/// A host calls, per layer and step:
-///
-///   mnnkv_session_begin     before it appends: the eviction planned last step is applied, compressed tokens are back
-///   ... append K and V of the new tokens at the physical end, attention; its threads call
-///   mnnkv_session_scores    for each softmax tile (only needed with kv_h2o_enable)
-///   mnnkv_session_end       after attention: scores are folded in, the next eviction is planned, cold tokens are
-///                           handed to the workers, and those that are compressed leave memory again
-///
-/// mnnkv_session_abort in place of end when a step failed, mnnkv_session_keep when it edits the chat's history,
-/// mnnkv_session_reset when it clears a cache, and mnnkv_session_rewritten when it has written to tokens in place.
-///
-/// Logical positions are the chat's: a token's number since the layer was reset, which positional encodings need.
-/// Physical positions are the cache's: where the token lies now. They part when tokens are evicted, per layer. The
-/// session knows both; the host keeps its own count of logical tokens as ever, and takes physical lengths from
-/// mnnkv_cache::kv_len.
-///
-/// Between begin and end the host may read every token below kv_len and append behind it; when it writes older ones, it
-/// says so by mnnkv_session_rewritten before end.
-/// From end to the next begin (keep, reset) it leaves the cache as it is: tokens that are compressed read as zero. It
-/// may copy the whole cache to a larger buffer at any time and hand that in from then on (between end and begin such a
-/// copy takes memory for compressed tokens, too, until the next end). Layers without a cache, and layers that read
-/// another layer's, are never named.
-///
-/// Several layers may be open at once. One thread at a time, except: mnnkv_session_scores may run on several threads at
-/// once, each with its own lane, but not beside begin, end, keep, reset or destroy, of whatever layer; functions with a
-/// const session may run at any time (they wait for a call under way). Workers
-/// (kv_lossless_async_threads, with kv_lossless_runtime_enable) sleep when idle; the host never waits for one except in
-/// begin, for tokens that it would have to decode itself otherwise.
+/// The caches of one model and the state of their compression.
 pub struct mnnkv_session {
     pub(super) session: Session,
 }
 
-/// Runs the body of an export that edits a layer's cache, and writes the length that it answers.
+/// Runs the body of an export that edits a layer's cache, and writes the length that it returns.
 ///
 /// # Safety
 /// Pointers are NULL or as the header says.
@@ -73,7 +67,7 @@ pub(super) unsafe fn with_cache_or_none(
     body: impl FnOnce(&Session, Option<Cache<'_>>, u32) -> Result<u32>,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller passes valid pointers.
         unsafe {
             let mnnkv_session { session } = pointer::reference(session, "session")?;
             let given = pointer::required(cache, "cache")?;
@@ -91,6 +85,8 @@ pub(super) unsafe fn with_cache_or_none(
     })
 }
 
+/// Runs the body of an export on a session.
+///
 /// # Safety
 /// `session` is NULL or live.
 pub(super) unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Session) -> Result<()>) -> mnnkv_status {
@@ -100,11 +96,28 @@ pub(super) unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Sess
     })
 }
 
-/// The arguments of mnnkv_session_create. Zero every field, then set those that are needed.
+/// Runs the body of an export that writes a text: its buffer, the capacity, and the length to write.
+///
+/// # Safety
+/// Pointers are NULL or as the header says.
+pub(super) unsafe fn with_text(
+    session: *const mnnkv_session,
+    (text, cap, len): (*mut c_char, usize, *mut usize),
+    body: impl FnOnce(&Session) -> Result<String>,
+) -> mnnkv_status {
+    // SAFETY: passed on.
+    unsafe {
+        with(session, |session| {
+            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
+            pointer::put_text(&body(session)?, out, &len)
+        })
+    }
+}
+
+/// The arguments of mnnkv_session_create.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_session_options {
-    /// sizeof(mnnkv_session_options)
     pub struct_size: u32,
     /// MNNKV_ABI_VERSION
     pub abi_version: u32,
@@ -112,16 +125,13 @@ pub struct mnnkv_session_options {
     pub layers: u32,
     /// Attention threads that may call mnnkv_session_scores at once, 1 to 1,024.
     pub lanes: u32,
-    /// A JSON object, such as the host's own config: keys that begin with kv_h2o_ or kv_lossless_ are read, others are
-    /// ignored. docs/config.md lists them with types, ranges and defaults. Unless kv_h2o_enable is true no token is
-    /// evicted; unless kv_lossless_enable and kv_lossless_runtime_enable are true no token is compressed. NULL = no keys.
+    /// A JSON object of config_len bytes, without a terminating zero; NULL = {}. Keys that begin with kv_h2o_ or
+    /// kv_lossless_ are read, others ignored; docs/config.md lists them. Tokens are evicted only with kv_h2o_enable,
+    /// and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
     pub config_json: *const c_char,
-    /// Bytes of config_json; no terminating zero needed.
     pub config_len: usize,
-    /// A JSON object of the defaults that the host recommends: its keys hold where config_json has none. They are checked
-    /// alike; a key without effect is no warning. NULL = those of docs/config.md.
+    /// As config_json: what the host recommends, for keys that config_json does not have.
     pub defaults_json: *const c_char,
-    /// Bytes of defaults_json.
     pub defaults_len: usize,
 }
 
@@ -130,53 +140,38 @@ unsafe impl Sized32 for mnnkv_session_options {
     const MIN: usize = size_of::<mnnkv_session_options>();
 }
 
-/// Makes a session. The texts are not retained. Any thread.
-///
-/// out: the handle; mnnkv_session_destroy frees it.
-/// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a key has a wrong type or range; the
-/// message names the key, after "defaults_json" where it is in the defaults. Unknown keys with these prefixes are no
-/// error; see mnnkv_session_warnings. UNSUPPORTED: if abi_version is not the library's. OUT_OF_MEMORY: also when the
-/// system refuses a thread.
+/// Makes a session. out: the handle, freed by mnnkv_session_destroy. The texts are not retained.
+/// INVALID_ARGUMENT: if layers or lanes is out of range
+/// INVALID_ARGUMENT: if a text is no JSON object, or a value has a wrong type or range (unknown keys are warnings)
+/// UNSUPPORTED: if abi_version is not that of the library
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,
     out: *mut *mut mnnkv_session,
 ) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: the caller vouches for its pointers.
-        unsafe {
+    // SAFETY: the header is the contract.
+    unsafe {
+        handle::create(out, || {
             let options = pointer::required(options, "options")?;
             version::check_abi(options.abi_version)?;
             let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
             let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
-            let out = Out::new(out, "out")?;
-            let session = Session::new(config, defaults, options.layers, options.lanes)?;
-            out.set(Box::into_raw(memory::boxed(mnnkv_session { session })?));
-        }
-        Ok(())
-    })
+            Ok(mnnkv_session { session: Session::new(config, defaults, options.layers, options.lanes)? })
+        })
+    }
 }
 
-/// Frees a session, its blobs and its threads, after the job that each is at. Tokens that are compressed at that moment
-/// are gone: destroy it with the caches, or right after a begin of each layer. NULL is ignored. Works on a handle that
-/// answers INTERNAL. No other call may be under way.
+/// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens
+/// are lost: destroy the caches as well, or destroy right after a begin of every layer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
-    if session.is_null() {
-        return;
-    }
-    guard(|| {
-        // SAFETY: the caller says the handle is from create and not destroyed yet.
-        drop(unsafe { Box::from_raw(session) });
-        Ok(())
-    });
+    // SAFETY: the header is the contract.
+    unsafe { handle::destroy(session) }
 }
 
-/// What was odd about the config but no error, one sentence per line: unknown keys, settings without effect, the length
-/// from which on tokens are evicted. A line is added when tokens that were due for eviction stay for want of scores.
-///
-/// text: room for cap bytes; the text is zero-terminated. len: its length with the zero; 1 when nothing was odd.
-/// BUFFER_TOO_SMALL: *len is what is needed now. Threads as mnnkv_session_metrics.
+/// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length
+/// that triggers eviction. A line is added when tokens cannot be evicted for want of scores.
+/// text: cap bytes. len: bytes written, the zero included; 1 without warnings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,
@@ -184,13 +179,8 @@ pub unsafe extern "C" fn mnnkv_session_warnings(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(session, |session| {
-            let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
-            pointer::put_text(&session.warnings()?, out, &len)
-        })
-    }
+    // SAFETY: the header is the contract.
+    unsafe { with_text(session, (text, cap, len), Session::warnings) }
 }
 
 #[cfg(test)]

@@ -1,18 +1,17 @@
-//! Exports of the session room: what a host does to a cache between steps, and where its tokens are.
+//! Session: history and positions
 
 use super::handle::{mnnkv_session, with, with_cache};
 use crate::ffi::cache::{self, mnnkv_cache};
 use crate::ffi::panic::guard;
-use crate::ffi::pointer::{self, Out};
+use crate::ffi::pointer::{self, Out, PairsOut};
 use crate::ffi::status::mnnkv_status;
-use crate::status::Error;
 
-/// Names every layer at once in mnnkv_session_reset.
+/// mnnkv_session_reset: every layer.
 pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 
-/// A layer's cache was cleared (MNNKV_ALL_LAYERS: all of them, for a new chat): its tokens, blobs, scores, plan and
-/// step clock are forgotten, whatever was under way. Metrics go on.
-/// INVALID_ARGUMENT: no such layer; a thread is in mnnkv_session_scores (so, too, begin and end).
+/// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
+/// cache was cleared. Metrics continue.
+/// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_scores
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     guard(|| {
@@ -24,15 +23,13 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
     })
 }
 
-/// Edits a layer's history: only the tokens at these logical positions stay (rollback, erase). Those that were evicted
-/// before are gone already; the others move together, and cache->kv_len is the new physical length.
-///
-/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, inside the logical length; none leaves nothing.
-/// Logical positions are renumbered: the first of the first pair becomes 0, whether or not its token is still there,
-/// and the logical length becomes the sum of all lengths (tokens keep the rotation they were cached with). Compressed
-/// tokens stay compressed until the next begin. Scores go with their tokens; a plan that was waiting is made anew. Call
-/// it between steps, for each layer that has a cache.
-/// INVALID_ARGUMENT: no such layer; it is open; pairs or kv_len are wrong. Nothing has changed then.
+/// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
+/// together, and cache->kv_len becomes the new physical length. Call it for each layer that has a cache.
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps
+/// nothing. Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of
+/// all lengths. Tokens keep the rotation that they were cached with, scores follow their tokens, and stored tokens
+/// stay stored.
+/// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache are wrong; nothing has changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_keep(
     session: *mut mnnkv_session,
@@ -49,14 +46,12 @@ pub unsafe extern "C" fn mnnkv_session_keep(
     }
 }
 
-/// The host has written other contents to count tokens from begin on, by physical position, such as keys that it rotated
-/// in place to shift positions (K-shift). Blobs of these tokens are void: what the cache has of them counts from now on,
-/// and they may be compressed again. Tokens that share a blob with them stay as they are. Scores stay, too.
-///
-/// Call it right after writing, in an open step for preference: between begin and end every token is there. Between end
-/// and the next begin tokens that are compressed read as zero, in K and in V, so a host must have written both in whole.
-/// INVALID_ARGUMENT: no such layer; a token past the length that begin, end or keep left. OUT_OF_MEMORY: nothing has
-/// changed; call again before anything else of the layer. Threads as begin.
+/// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift).
+/// Discards their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between
+/// begin and end. Between end and begin stored tokens read as zero, so that the host must have written K and V
+/// completely.
+/// INVALID_ARGUMENT: if layer is out of range, or a token is past the length that begin, end or keep left
+/// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_rewritten(
     session: *mut mnnkv_session,
@@ -68,8 +63,7 @@ pub unsafe extern "C" fn mnnkv_session_rewritten(
     unsafe { with(session, |session| session.rewritten(layer, begin, count)) }
 }
 
-/// How many tokens a layer has had since its reset, less those that keep removed (logical), and how many are in its
-/// cache (physical); while it is open, as begin left them. Any thread.
+/// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_lengths(
     session: *const mnnkv_session,
@@ -89,9 +83,9 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
     }
 }
 
-/// Which logical positions a layer's cache holds, in physical order: n_pairs times (offset, length), ascending, never
-/// touching; while it is open, as begin left them. pairs: room for pairs_cap pairs. BUFFER_TOO_SMALL: *n_pairs is what
-/// is needed. Any thread.
+/// Returns the logical positions that a layer's cache holds, in physical order; of an open layer, those that begin
+/// left.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch. n_pairs: pairs written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_positions(
     session: *const mnnkv_session,
@@ -100,18 +94,11 @@ pub unsafe extern "C" fn mnnkv_session_positions(
     pairs_cap: usize,
     n_pairs: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers; a pair is two neighbouring numbers.
+    // SAFETY: the header is the contract.
     unsafe {
         with(session, |session| {
-            let out = pointer::output(pairs.cast::<[i32; 2]>(), pairs_cap, "pairs")?;
-            let n_pairs = Out::new(n_pairs, "n_pairs")?;
-            let positions = session.positions(layer)?;
-            n_pairs.set(positions.len());
-            let Some(target) = out.get_mut(..positions.len()) else {
-                return Err(Error::too_small("pairs_cap (pairs)", pairs_cap, positions.len()));
-            };
-            target.copy_from_slice(&positions);
-            Ok(())
+            let out = PairsOut::new(pairs, pairs_cap, n_pairs)?;
+            out.set(&session.positions(layer)?)
         })
     }
 }

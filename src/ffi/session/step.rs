@@ -1,20 +1,22 @@
-//! Exports of the session room: the steps of a layer.
+//! Session: the steps of a layer
 
 use super::handle::{mnnkv_session, with_cache, with_cache_or_none};
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::status::mnnkv_status;
 
-/// Opens a layer's step, before the host appends. cache->kv_len: the physical tokens that the cache has, as the last
-/// end or keep left it; 0 at first and after a reset. With kv_len 0 the cache need not exist yet: layout, key and value may
-/// be NULL, and end is the first call that needs them. Tokens that a cache has from elsewhere (a prefix from a file) are
-/// told as a step: begin with kv_len 0, which touches no byte then, and end with their number.
+/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction
+/// that the last end planned: kept tokens move together, and the pages behind them are released. Workers start on
+/// the next layer.
+/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length.
+/// With kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from
+/// elsewhere (a prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries
+/// 0.
+/// INVALID_ARGUMENT: if layer is out of range or open, or kv_len is another
+/// INVALID_ARGUMENT: if heads, head_dim or an element type changed
+/// CORRUPT: if a blob does not decode to the stored tokens
 ///
-/// Compressed tokens are back afterwards, bit for bit; the eviction planned at the last end is applied, which moves
-/// tokens and gives the pages behind them back; cache->kv_len is the new length, and the host appends there.
-/// Decoding of the next layer starts in the background.
-/// INVALID_ARGUMENT: no such layer; it is open already; kv_len is another; heads, head_dim or an element type differ
-/// from before. CORRUPT, OUT_OF_MEMORY: a token could not be restored; its blob is kept, the cache is not to be read,
-/// and the call may be tried again. On any error the layer is not open and no token has moved.
+/// After a failure the layer is not open, no token has moved, and stored tokens must not be read; the call may be
+/// repeated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_begin(
     session: *mut mnnkv_session,
@@ -25,16 +27,19 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     unsafe { with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)) }
 }
 
-/// Closes a layer's step, after attention. cache->kv_len: physical tokens now; those past the length at begin are new.
+/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the
+/// workers and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw,
+/// and a metric counts the failure.
+/// heads: query heads (not KV heads). queries: rows of the step in each head, however tiles grouped them; 0 closes
+/// a step without attention, which drops tiles and is not counted. cache->kv_len: physical tokens now. Those behind
+/// the length of begin are new. Either all heads have scored completely or none has, which leaves the scores as
+/// they are.
+/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache
+/// changed
+/// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
+/// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
 ///
-/// heads: query heads (not KV heads) that scored, queries: rows of the step, as the model has them, however they came in
-/// tiles. Either every head came in whole or none did, which leaves the scores as they were, whatever heads says. queries
-/// 0 closes a step without attention: scores that came in are dropped, the layer's clock stands still, and the new tokens
-/// up to kv_len stay. For a step that failed as a whole there is mnnkv_session_abort.
-/// Cold tokens are copied and handed to the workers; tokens that are compressed leave memory. Trouble there is never an
-/// error: the tokens stay raw and a metric counts it.
-/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is less than at begin or more than max_tokens; a head is
-/// missing, incomplete, or scored tokens past kv_len. The layer is then still open, and nothing has changed.
+/// After a failure the layer is still open, and nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_end(
     session: *mut mnnkv_session,
@@ -52,12 +57,11 @@ pub unsafe extern "C" fn mnnkv_session_end(
     }
 }
 
-/// Closes a layer's step that failed. cache->kv_len must be what begin left; what the host appended since is no part of the
-/// cache, and may be overwritten by the next step. What begin did stays: evicted tokens are gone. Scores that came in are
-/// dropped, and the step is not counted, neither by the layer's clock nor by its intervals. Tokens that are compressed
-/// leave memory again, as at end. With kv_len 0 the cache need not exist, as for begin.
-/// INVALID_ARGUMENT: no such layer; it is not open; kv_len is another; heads, head_dim or an element type differ from
-/// before. The layer is then still open.
+/// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded,
+/// tiles are dropped, and the step is not counted. Releases the memory of stored tokens again.
+/// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
+/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len is another, or heads, head_dim or an element type
+/// changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_abort(
     session: *mut mnnkv_session,

@@ -1,4 +1,4 @@
-//! Exports of the session room: the softmax tiles of a step.
+//! Session: scores
 
 use super::handle::{mnnkv_session, with};
 use crate::ffi::panic::guard;
@@ -8,28 +8,25 @@ use crate::h2o::{CheckedTile, TileFields, TileSource};
 use crate::status::Result;
 use std::ffi::c_void;
 
-/// mnnkv_score_tile::flags: the first tile of a query head.
+/// mnnkv_score_tile::flags: the first and the last tile of a query head. The only tile of a head has both.
 pub const MNNKV_TILE_FIRST: u32 = 1;
-/// mnnkv_score_tile::flags: the last tile of a query head. A head of one tile has both.
 pub const MNNKV_TILE_LAST: u32 = 2;
 
-/// The softmax values of one query head for some tokens, as attention has them before it multiplies by V.
+/// Softmax values of one or more query heads for consecutive tokens, before the product with V.
 ///
-/// data holds exp(x - m) with m the largest x of the row so far (flash attention), or finished probabilities. What the
-/// session makes of it is exact: a value times every later update_scale of its row, divided by row_sum.
+/// data holds exp(x - m), with m the maximum of the row so far (flash attention), or finished probabilities. The
+/// session computes exactly: value * product of the later update_scale of its row / row_sum.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_score_tile {
-    /// sizeof(mnnkv_score_tile)
     pub struct_size: u32,
-    /// MNNKV_DTYPE_F16, BF16 or F32: of data.
+    /// MNNKV_DTYPE_F16, BF16 or F32.
     pub dtype: u32,
-    /// Order of data: [UP(tokens, pack)][queries][pack], with anything in the lanes past the last token; 0 = rows
-    /// [queries][tokens]. MNN's tiles have 4, 8 or 16.
+    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are
+    /// not read; 4, 8 or 16 in MNN.
     pub pack: u32,
-    /// Query rows, at least 1: all rows of the step, the same in every tile of a head. A host that computes several query
-    /// heads together may give them as rows of one tile, which saves calls; see heads. pack then says how far rows are
-    /// apart, when it is not less than tokens.
+    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may
+    /// be one tile, which saves calls. With pack >= tokens, pack is the row stride.
     pub queries: u32,
     /// Tokens, at least 1.
     pub tokens: u32,
@@ -37,17 +34,15 @@ pub struct mnnkv_score_tile {
     pub token_begin: u32,
     /// MNNKV_TILE_FIRST, MNNKV_TILE_LAST, both or 0.
     pub flags: u32,
-    /// Query heads that the rows belong to: [heads][queries / heads]. Read in the first tile of a head. queries is a multiple
-    /// of it. 0 = not said: one head, or outside prompts any number. A step's rows say what a prompt is, so tiles of more
-    /// than 64 rows that do not say are added up either way, which takes longer; and in a prompt of which only some rows
-    /// count such a tile is one head.
+    /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head,
+    /// and in steps that are no prompt any number. 0 is slower for more than 64 rows.
     pub heads: u32,
-    /// The values, 0 or more; no alignment needed. NaN, infinity and negative sums are found with the last tile.
+    /// The values, all >= 0, at any alignment. The last tile of a head detects NaN, infinity and negative sums.
     pub data: *const c_void,
-    /// [queries] or NULL (all 1): multiplies what this head gathered so far, before this tile (exp(old maximum - new
-    /// maximum)). Not read in the first tile of a head.
+    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not
+    /// read in first tiles.
     pub update_scale: *const f32,
-    /// [queries] or NULL (all 1): the sum of each row over all tokens. With the last tile only.
+    /// [queries], or NULL for all 1: sum of each row over all tokens. Only in last tiles.
     pub row_sum: *const f32,
 }
 
@@ -103,19 +98,20 @@ impl<'a> TileSource<'a> for GivenTile<'a> {
     }
 }
 
-/// Takes one softmax tile of an open layer. Layers and rows that are not scored cost next to nothing. Never blocks.
+/// Adds a tile of an open layer. Never blocks.
+/// lane: below the `lanes` of create; one thread at a time. The tiles of a head are passed in order in one lane:
+/// the first begins at any token, each other one where its predecessor ends. Results do not depend on which lane
+/// has which head. Memory: two floats per row and tile, in each lane.
 ///
-/// lane: a number below the session's lanes; one thread per lane at a time, and none while begin, end or reset runs. Tiles
-/// of one head come in order in one lane: the first begins at any token, each later one where the one before ends. Which
-/// lane has which heads makes no difference to any result. No pointer is retained.
-/// A prompt is a step whose layer was empty at begin, or of more than 64 queries per head (the queries of end). In a
-/// prompt only the last kv_h2o_prefill_queries rows of each head count; any other step counts all its rows. Memory: two
-/// numbers per row and tile in each lane, never rows times tokens.
-/// INVALID_ARGUMENT: no such layer or lane; the layer is not open; the tile is out of order, leaves a gap or overlaps the
-/// one before, reaches past token 16,777,215 (whether it fits the cache is for end to say), or has a row_sum or
-/// update_scale that cannot be; another thread is in this lane. The tile is not taken then, and the right one may follow.
-/// Of a layer that is not scored only the struct is checked. A head whose last tile shows that its attention is no number
-/// is dropped, and end will miss it. UNSUPPORTED: INT8 tiles.
+/// A prompt is a step on an empty layer, or of more than 64 queries per head. Of a prompt only the last
+/// kv_h2o_prefill_queries rows of each head count; of other steps all rows. Layers that are not scored check only
+/// the struct. A head whose sums are NaN or infinite is dropped, so that end misses it.
+/// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
+/// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
+/// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite
+/// UNSUPPORTED: if dtype is INT8
+///
+/// After a failure the tile is not added, and the right one may follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_scores(
     session: *mut mnnkv_session,
@@ -134,10 +130,9 @@ pub unsafe extern "C" fn mnnkv_session_scores(
     })
 }
 
-/// Whether mnnkv_session_scores has any use for the tiles of a layer's step of so many queries (the queries of end): in the
-/// open step, or in the next while the layer is closed. *wanted is 1, or 0 where they may be left out: of layers that
-/// tokens are not evicted from, and of prompts while kv_h2o_prefill_queries is 0. Any thread; blocks while another call is
-/// under way.
+/// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers
+/// without eviction, prompts while kv_h2o_prefill_queries is 0. Concerns the open step of the layer, else the next
+/// one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_wants_scores(
     session: *const mnnkv_session,

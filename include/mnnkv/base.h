@@ -1,0 +1,157 @@
+// mnnkv/base.h: status codes, versions, element types, cache layouts.
+//
+// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_BASE_H
+#define MNNKV_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Status -----------------------------------------------------------------------------------------------------
+//
+// Numbers never change meaning.
+
+/// The outcome of a call: MNNKV_OK or a failure below.
+typedef int32_t mnnkv_status;
+
+/// Success.
+#define MNNKV_OK 0
+/// An argument is outside of what the function accepts.
+#define MNNKV_INVALID_ARGUMENT 1
+/// An output buffer is too small. The length output of the call holds the size that is needed.
+#define MNNKV_BUFFER_TOO_SMALL 2
+/// Encoded input is malformed.
+#define MNNKV_CORRUPT 3
+/// Valid, but not supported by this version of the library.
+#define MNNKV_UNSUPPORTED 4
+/// A file or name does not exist.
+#define MNNKV_NOT_FOUND 5
+/// A bounded queue is full. Nothing was done; the call may be repeated later.
+#define MNNKV_BUSY 6
+/// A block or plan does not fit the cache.
+#define MNNKV_STALE 7
+/// The system refused a read or write.
+#define MNNKV_IO 8
+/// The system refused memory. Nothing was changed; the call may be repeated.
+#define MNNKV_OUT_OF_MEMORY 9
+/// A bug in the library. Every later call on the handle returns INTERNAL; only its _destroy works.
+#define MNNKV_INTERNAL 100
+
+/// Returns the name of a status without its prefix, such as "CORRUPT"; "UNKNOWN" for other numbers. Static text.
+const char *mnnkv_status_name(mnnkv_status status);
+
+/// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
+///
+/// UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid until the thread's next call of this
+/// library. A successful call does not clear it.
+const char *mnnkv_last_error(void);
+
+// --- Version ----------------------------------------------------------------------------------------------------
+
+/// Version of this header.
+#define MNNKV_VERSION_MAJOR 0
+#define MNNKV_VERSION_MINOR 1
+#define MNNKV_VERSION_PATCH 0
+/// major * 10000 + minor * 100 + patch
+#define MNNKV_VERSION_NUMBER 100
+/// The abi_version argument of every function that makes a handle. docs/abi.md says when it changes.
+#define MNNKV_ABI_VERSION 1
+
+/// Returns the version of the loaded library, as MNNKV_VERSION_NUMBER.
+uint32_t mnnkv_version(void);
+
+/// Returns the ABI version of the loaded library.
+uint32_t mnnkv_abi_version(void);
+
+/// Returns the SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". Static text.
+///
+/// The environment variable MNNKV_CPU_LEVEL, one of these names, may lower the level; it is read once. Results do
+/// not depend on the level.
+const char *mnnkv_cpu_level(void);
+
+// --- Caches -----------------------------------------------------------------------------------------------------
+//
+// A layer's KV cache is two buffers of the host. Layouts accept the element types F16, BF16 and F32, and are
+// UNSUPPORTED with the quantised types INT8, TQ3 and TQ4; gear also encodes INT8.
+
+/// Element types: IEEE 754 binary16, bfloat16, IEEE 754 binary32.
+#define MNNKV_DTYPE_F16 1
+#define MNNKV_DTYPE_BF16 2
+#define MNNKV_DTYPE_F32 3
+/// MNN's quantised caches: 8 bits (attention_mode 9 and 10), 3 bits, 4 bits.
+#define MNNKV_DTYPE_INT8 4
+#define MNNKV_DTYPE_TQ3 5
+#define MNNKV_DTYPE_TQ4 6
+
+/// The arrangement of a cache: one buffer for K and one for V, in each one region per KV head.
+///
+/// With D = head_dim, lP = l_pack, hP = h_pack, F = flash_block and UP(a, b) = a / b rounded up, the element of
+/// token t and dimension d has this index within its head:
+///
+///   K  (t/hP)*UP(D,lP)*lP*hP + (d/lP)*hP*lP + (t%hP)*lP + d%lP
+///   V  (t/F)*UP(D,hP)*s + (d/hP)*s + (u/lP)*hP*lP + (d%hP)*lP + u%lP    with u = t%F, s = UP(F,lP)*lP*hP
+///
+/// This is the cache of MNN 3.6 (CPUKVCacheManager). Its l_pack/h_pack: Arm64 f16 1/16, f32 1/8; Arm32 f32 1/4; Arm
+/// bf16 1/8, with ARMv8.6 4/8; SME2 f16 2/64, f32 1/64; x86 f32 1/4, with AVX-512 1/8; x86 bf16 8/4. Elements that
+/// only complete a pack are padding. Only mnnkv_kv_release writes padding.
+///
+/// A row-major cache (llama.cpp) has l_pack = h_pack = 1. With N = kv_heads * head_dim * bytes per element:
+///
+///   K [token][head][dim]    key_token_stride N
+///   V [token][head][dim]    value_token_stride N, flash_block 1
+///   V [head][dim][token]    value_token_stride 0, flash_block max_tokens (transposed V)
+typedef struct mnnkv_layout {
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_* of K and of V.
+    uint32_t key_dtype;
+    uint32_t value_dtype;
+    /// KV heads (not query heads), at least 1.
+    uint32_t kv_heads;
+    /// Elements per head and token, at least 1.
+    uint32_t head_dim;
+    /// MNN's eP, lP and hP. eP packs queries and is not read; lP and hP are at least 1.
+    uint32_t e_pack;
+    uint32_t l_pack;
+    uint32_t h_pack;
+    /// Tokens per flash block of V, at least 1: 64 with flash attention, max_tokens without.
+    uint32_t flash_block;
+    /// Tokens that the buffers have room for, at least 1.
+    uint32_t max_tokens;
+    /// Bytes from one head to the next, a multiple of the element size. 0 = side by side.
+    uint64_t key_head_stride;
+    uint64_t value_head_stride;
+    /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1,
+    /// for V only with flash_block 1. 0 = side by side. With a token stride, head stride 0 means that the heads of
+    /// a token lie side by side within it.
+    uint64_t key_token_stride;
+    uint64_t value_token_stride;
+} mnnkv_layout;
+
+/// A layer's cache at the time of a call.
+typedef struct mnnkv_cache {
+    uint32_t struct_size;
+    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and element
+    /// types must not.
+    const mnnkv_layout *layout;
+    /// The buffers, with the sizes that mnnkv_layout_check returns.
+    void *key;
+    void *value;
+    /// In: physical tokens in the cache. Out, on success of a call that changes it: the new number.
+    uint32_t kv_len;
+} mnnkv_cache;
+
+/// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.
+/// INVALID_ARGUMENT: if a field is out of range, or a buffer would not fit in memory
+/// UNSUPPORTED: if an element type is quantised
+mnnkv_status mnnkv_layout_check(const mnnkv_layout *layout, uint64_t *key_bytes, uint64_t *value_bytes);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_BASE_H

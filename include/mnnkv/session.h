@@ -1,0 +1,292 @@
+// mnnkv/session.h: all of a model's KV caches, compressed as a JSON config says.
+//
+// Generated from src/ffi/session by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_SESSION_H
+#define MNNKV_SESSION_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Session: the handle ----------------------------------------------------------------------------------------
+//
+// A session evicts tokens that attention neglects (H2O) and stores cold tokens without loss. Per layer and step a
+// host calls
+//
+//   mnnkv_session_begin     restores stored tokens, applies the planned eviction and updates cache->kv_len
+//   ...                     the host appends K and V of its new tokens at kv_len and runs attention
+//   mnnkv_session_scores    per softmax tile, on the attention threads; only needed with kv_h2o_enable
+//   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
+//
+// Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it.
+// The physical position is the slot in the cache. Evictions make them differ, in each layer for itself. The host
+// counts logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
+//
+// Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older
+// tokens need mnnkv_session_rewritten before end. From end to the next call of the layer, stored tokens read as
+// zero and no token may be written. A host may copy the whole cache to another buffer at any time and pass that
+// buffer from then on. Layers without a cache of their own are never passed.
+//
+// Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
+// mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions
+// with a const session run on any thread and block while another call runs. The session starts
+// kv_lossless_async_threads workers, which work on copies and sleep when idle. Only begin waits for one, when a
+// token that it must restore is being decoded.
+
+/// The caches of one model and the state of their compression.
+typedef struct mnnkv_session mnnkv_session;
+
+/// The arguments of mnnkv_session_create.
+typedef struct mnnkv_session_options {
+    uint32_t struct_size;
+    /// MNNKV_ABI_VERSION
+    uint32_t abi_version;
+    /// Layers of the model, 1 to 4,096.
+    uint32_t layers;
+    /// Attention threads that may call mnnkv_session_scores at once, 1 to 1,024.
+    uint32_t lanes;
+    /// A JSON object of config_len bytes, without a terminating zero; NULL = {}. Keys that begin with kv_h2o_ or
+    /// kv_lossless_ are read, others ignored; docs/config.md lists them. Tokens are evicted only with kv_h2o_enable,
+    /// and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
+    const char *config_json;
+    size_t config_len;
+    /// As config_json: what the host recommends, for keys that config_json does not have.
+    const char *defaults_json;
+    size_t defaults_len;
+} mnnkv_session_options;
+
+/// Makes a session. out: the handle, freed by mnnkv_session_destroy. The texts are not retained.
+/// INVALID_ARGUMENT: if layers or lanes is out of range
+/// INVALID_ARGUMENT: if a text is no JSON object, or a value has a wrong type or range (unknown keys are warnings)
+/// UNSUPPORTED: if abi_version is not that of the library
+mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
+
+/// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens
+/// are lost: destroy the caches as well, or destroy right after a begin of every layer.
+void mnnkv_session_destroy(mnnkv_session *session);
+
+/// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length
+/// that triggers eviction. A line is added when tokens cannot be evicted for want of scores.
+/// text: cap bytes. len: bytes written, the zero included; 1 without warnings.
+mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+
+// --- Session: the steps of a layer ------------------------------------------------------------------------------
+
+/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction
+/// that the last end planned: kept tokens move together, and the pages behind them are released. Workers start on
+/// the next layer.
+/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length.
+/// With kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from
+/// elsewhere (a prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries
+/// 0.
+/// INVALID_ARGUMENT: if layer is out of range or open, or kv_len is another
+/// INVALID_ARGUMENT: if heads, head_dim or an element type changed
+/// CORRUPT: if a blob does not decode to the stored tokens
+///
+/// After a failure the layer is not open, no token has moved, and stored tokens must not be read; the call may be
+/// repeated.
+mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+
+/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the
+/// workers and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw,
+/// and a metric counts the failure.
+/// heads: query heads (not KV heads). queries: rows of the step in each head, however tiles grouped them; 0 closes
+/// a step without attention, which drops tiles and is not counted. cache->kv_len: physical tokens now. Those behind
+/// the length of begin are new. Either all heads have scored completely or none has, which leaves the scores as
+/// they are.
+/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache
+/// changed
+/// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
+/// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
+///
+/// After a failure the layer is still open, and nothing has changed.
+mnnkv_status mnnkv_session_end(mnnkv_session *session,
+                               uint32_t layer,
+                               uint32_t heads,
+                               uint32_t queries,
+                               mnnkv_cache *cache);
+
+/// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded,
+/// tiles are dropped, and the step is not counted. Releases the memory of stored tokens again.
+/// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
+/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len is another, or heads, head_dim or an element type
+/// changed
+mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+
+// --- Session: scores --------------------------------------------------------------------------------------------
+
+/// mnnkv_score_tile::flags: the first and the last tile of a query head. The only tile of a head has both.
+#define MNNKV_TILE_FIRST 1
+#define MNNKV_TILE_LAST 2
+
+/// Softmax values of one or more query heads for consecutive tokens, before the product with V.
+///
+/// data holds exp(x - m), with m the maximum of the row so far (flash attention), or finished probabilities. The
+/// session computes exactly: value * product of the later update_scale of its row / row_sum.
+typedef struct mnnkv_score_tile {
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, BF16 or F32.
+    uint32_t dtype;
+    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are
+    /// not read; 4, 8 or 16 in MNN.
+    uint32_t pack;
+    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may
+    /// be one tile, which saves calls. With pack >= tokens, pack is the row stride.
+    uint32_t queries;
+    /// Tokens, at least 1.
+    uint32_t tokens;
+    /// Physical position of the first token.
+    uint32_t token_begin;
+    /// MNNKV_TILE_FIRST, MNNKV_TILE_LAST, both or 0.
+    uint32_t flags;
+    /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head,
+    /// and in steps that are no prompt any number. 0 is slower for more than 64 rows.
+    uint32_t heads;
+    /// The values, all >= 0, at any alignment. The last tile of a head detects NaN, infinity and negative sums.
+    const void *data;
+    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not
+    /// read in first tiles.
+    const float *update_scale;
+    /// [queries], or NULL for all 1: sum of each row over all tokens. Only in last tiles.
+    const float *row_sum;
+} mnnkv_score_tile;
+
+/// Adds a tile of an open layer. Never blocks.
+/// lane: below the `lanes` of create; one thread at a time. The tiles of a head are passed in order in one lane:
+/// the first begins at any token, each other one where its predecessor ends. Results do not depend on which lane
+/// has which head. Memory: two floats per row and tile, in each lane.
+///
+/// A prompt is a step on an empty layer, or of more than 64 queries per head. Of a prompt only the last
+/// kv_h2o_prefill_queries rows of each head count; of other steps all rows. Layers that are not scored check only
+/// the struct. A head whose sums are NaN or infinite is dropped, so that end misses it.
+/// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
+/// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
+/// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite
+/// UNSUPPORTED: if dtype is INT8
+///
+/// After a failure the tile is not added, and the right one may follow.
+mnnkv_status mnnkv_session_scores(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile);
+
+/// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers
+/// without eviction, prompts while kv_h2o_prefill_queries is 0. Concerns the open step of the layer, else the next
+/// one.
+mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session,
+                                        uint32_t layer,
+                                        uint32_t queries,
+                                        uint32_t *wanted);
+
+// --- Session: history and positions -----------------------------------------------------------------------------
+
+/// mnnkv_session_reset: every layer.
+#define MNNKV_ALL_LAYERS UINT32_MAX
+
+/// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
+/// cache was cleared. Metrics continue.
+/// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_scores
+mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
+
+/// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
+/// together, and cache->kv_len becomes the new physical length. Call it for each layer that has a cache.
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps
+/// nothing. Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of
+/// all lengths. Tokens keep the rotation that they were cached with, scores follow their tokens, and stored tokens
+/// stay stored.
+/// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache are wrong; nothing has changed
+mnnkv_status mnnkv_session_keep(mnnkv_session *session,
+                                uint32_t layer,
+                                const int32_t *logical_pairs,
+                                size_t n_pairs,
+                                mnnkv_cache *cache);
+
+/// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift).
+/// Discards their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between
+/// begin and end. Between end and begin stored tokens read as zero, so that the host must have written K and V
+/// completely.
+/// INVALID_ARGUMENT: if layer is out of range, or a token is past the length that begin, end or keep left
+/// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
+mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
+
+/// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
+mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
+
+/// Returns the logical positions that a layer's cache holds, in physical order; of an open layer, those that begin
+/// left.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch. n_pairs: pairs written.
+mnnkv_status mnnkv_session_positions(const mnnkv_session *session,
+                                     uint32_t layer,
+                                     int32_t *pairs,
+                                     size_t pairs_cap,
+                                     size_t *n_pairs);
+
+// --- Session: metrics -------------------------------------------------------------------------------------------
+
+/// Measurements of a layer or a session. NaN = not measured; a count of 0 is a measurement. Counts, bytes and us
+/// (microseconds) are sums since create unless they say "now"; over layers they add up.
+typedef struct mnnkv_metrics {
+    uint32_t struct_size;
+    uint32_t reserved;
+    double h2o_keep_ratio;                       ///< ratio: physical / logical tokens, layers that evict
+    double h2o_lossy_ratio;                      ///< ratio: logical / physical tokens, layers that evict
+    double h2o_lossless_ratio;                   ///< ratio: raw / encoded bytes, blocks left raw included
+    double h2o_target_keep_effective;            ///< ratio: share that plans keep: target or floor, mean
+    double h2o_floor_keep_by_recent_sink;        ///< ratio: share in sink and recent blocks, mean
+    double h2o_block_quantized_keep;             ///< ratio: share that plans keep in whole blocks, mean
+    double h2o_evict_us;                         ///< us: moving kept tokens, releasing pages
+    double h2o_codec_us;                         ///< us: encoding and decoding
+    double h2o_lossless_raw_bytes;               ///< bytes: blocks encoded, raw size
+    double h2o_lossless_compressed_bytes;        ///< bytes: blocks encoded, encoded size (raw if no gain)
+    double h2o_lossless_decompressed_bytes;      ///< bytes: blocks decoded, raw size
+    double h2o_lossless_compress_us;             ///< us: encoding
+    double h2o_lossless_decompress_us;           ///< us: decoding
+    double h2o_lossless_queue_depth_peak;        ///< count: most blocks queued; NaN without workers
+    double h2o_lossless_fallback_count;          ///< count: failures: blocks left raw, plans not made
+    double h2o_lossless_backpressure_skip_count; ///< count: blocks skipped, queue full
+    double h2o_lossless_async_queue_peak;        ///< count: as h2o_lossless_queue_depth_peak
+    double h2o_lossless_async_wait_us;           ///< us: restoring in begin, waits included
+    double h2o_lossless_decode_cache_hit;        ///< count: restored blocks decoded before begin
+    double h2o_lossless_decode_cache_miss;       ///< count: restored blocks decoded by begin
+    double h2o_last_evict_tokens;                ///< tokens: removed by the last eviction of each layer
+    double h2o_total_evict_tokens;               ///< tokens: removed by all evictions
+    double h2o_logical_tokens;                   ///< tokens: now: in the chat
+    double h2o_physical_tokens;                  ///< tokens: now: in the caches
+    double h2o_score_us;                         ///< us: scoring in end; tiles are not timed
+    double h2o_plan_us;                          ///< us: planning
+    double h2o_plan_count;                       ///< count: plans made
+    double h2o_stale_plan_count;                 ///< count: plans dropped, cache had changed
+    double h2o_released_bytes;                   ///< bytes: returned to the system
+    /// bytes: now: pages of evicted and stored tokens, less blobs and decoded rows; may be negative
+    double h2o_resident_saved_bytes;
+    double h2o_reclaimable_bytes;                ///< bytes: now: buffers behind the last token
+    double h2o_lossless_restored_blocks;         ///< count: blocks restored
+    double h2o_lossless_restored_bytes;          ///< bytes: blocks restored, raw size
+    double h2o_lossless_restore_hit;             ///< count: restored blocks kept decoded since earlier steps
+    double h2o_lossless_prefetch_hit;            ///< count: restored blocks that a worker decoded ahead
+    double h2o_lossless_prefetch_miss;           ///< count: restored blocks that no worker decoded in time
+    double h2o_lossless_stale_count;             ///< count: blocks dropped, cache had changed
+    double h2o_host_wait_us_p50;                 ///< us: median of the begins that restored, within 5%
+    double h2o_host_wait_us_p95;                 ///< us: 95th percentile, likewise
+    double h2o_host_wait_us_max;                 ///< us: maximum, exact
+    double h2o_unscored_plan_count;              ///< count: plans that kept more than planned: unscored tokens
+    double h2o_over_limit_count;                 ///< count: steps that ended above kv_h2o_max_tokens; NaN without
+} mnnkv_metrics;
+
+/// Reads the metrics of all layers together.
+mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, mnnkv_metrics *metrics);
+
+/// Reads the metrics of one layer.
+/// INVALID_ARGUMENT: if layer is out of range
+mnnkv_status mnnkv_session_layer_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
+
+/// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members
+/// that were not measured and layers that were never passed. The text may grow between two calls.
+/// text: cap bytes. len: bytes written, the zero included.
+mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_SESSION_H

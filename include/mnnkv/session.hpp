@@ -1,0 +1,140 @@
+// mnnkv/session.hpp: mnnkv::session.
+
+#ifndef MNNKV_SESSION_HPP
+#define MNNKV_SESSION_HPP
+
+#include "base.hpp"
+#include "session.h"
+
+#include <cstring>
+
+namespace mnnkv {
+
+/// Whether a field of mnnkv_metrics was measured, that is not NaN. Compares bits, so that it works with -ffast-math.
+inline bool measured(double metric) noexcept {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &metric, sizeof bits);
+    return (bits & 0x7fffffffffffffffu) <= 0x7ff0000000000000u;
+}
+
+/// Owns a mnnkv_session. reset() destroys the handle; reset_layer and reset_all are mnnkv_session_reset.
+class session : public owner<mnnkv_session, mnnkv_session_destroy> {
+public:
+    /// mnnkv_session_create, after reset(). Sets struct_size and abi_version. Empty on failure.
+    status create(mnnkv_session_options options) noexcept {
+        reset();
+        options.struct_size = static_cast<std::uint32_t>(sizeof options);
+        options.abi_version = MNNKV_ABI_VERSION;
+        return mnnkv_session_create(&options, &handle_);
+    }
+
+    /// The same with a config alone.
+    status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes) noexcept {
+        mnnkv_session_options options = mnnkv_session_options();
+        options.layers = layers;
+        options.lanes = lanes;
+        options.config_json = config_json;
+        options.config_len = len;
+        return create(options);
+    }
+
+    /// mnnkv_session_reset
+    status reset_layer(std::uint32_t layer) noexcept { return mnnkv_session_reset(handle_, layer); }
+
+    /// mnnkv_session_reset, MNNKV_ALL_LAYERS
+    status reset_all() noexcept { return mnnkv_session_reset(handle_, MNNKV_ALL_LAYERS); }
+
+    /// mnnkv_session_begin
+    status begin(std::uint32_t layer, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_begin(handle_, layer, &cache);
+    }
+
+    /// mnnkv_session_scores
+    status scores(std::uint32_t layer, std::uint32_t lane, const mnnkv_score_tile& tile) noexcept {
+        return mnnkv_session_scores(handle_, layer, lane, &tile);
+    }
+
+    /// mnnkv_session_wants_scores
+    status wants_scores(std::uint32_t layer, std::uint32_t queries, bool& wanted) const noexcept {
+        std::uint32_t given = 0;
+        const status result = mnnkv_session_wants_scores(handle_, layer, queries, &given);
+        if (result) {
+            wanted = given != 0;
+        }
+        return result;
+    }
+
+    /// mnnkv_session_end
+    status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_end(handle_, layer, heads, queries, &cache);
+    }
+
+    /// mnnkv_session_abort
+    status abort(std::uint32_t layer, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_abort(handle_, layer, &cache);
+    }
+
+    /// mnnkv_session_rewritten
+    status rewritten(std::uint32_t layer, std::uint32_t begin, std::uint32_t count) noexcept {
+        return mnnkv_session_rewritten(handle_, layer, begin, count);
+    }
+
+    /// mnnkv_session_keep
+    status keep(std::uint32_t layer, const std::int32_t* logical_pairs, std::size_t n_pairs,
+                mnnkv_cache& cache) noexcept {
+        return mnnkv_session_keep(handle_, layer, logical_pairs, n_pairs, &cache);
+    }
+
+    /// mnnkv_session_lengths
+    status lengths(std::uint32_t layer, std::uint32_t& logical, std::uint32_t& physical) const noexcept {
+        return mnnkv_session_lengths(handle_, layer, &logical, &physical);
+    }
+
+    /// mnnkv_session_positions
+    status positions(std::uint32_t layer, std::int32_t* pairs, std::size_t pairs_cap,
+                     std::size_t& n_pairs) const noexcept {
+        return mnnkv_session_positions(handle_, layer, pairs, pairs_cap, &n_pairs);
+    }
+
+    /// mnnkv_session_metrics
+    status metrics(mnnkv_metrics& out) const noexcept {
+        return detail::get(out, [this](mnnkv_metrics* to) { return mnnkv_session_metrics(handle_, to); });
+    }
+
+    /// mnnkv_session_layer_metrics
+    status layer_metrics(std::uint32_t layer, mnnkv_metrics& out) const noexcept {
+        return detail::get(out, [this, layer](mnnkv_metrics* to) {
+            return mnnkv_session_layer_metrics(handle_, layer, to);
+        });
+    }
+
+    /// mnnkv_session_warnings
+    status warnings(char* text, std::size_t cap, std::size_t& len) const noexcept {
+        return mnnkv_session_warnings(handle_, text, cap, &len);
+    }
+
+    /// mnnkv_session_metrics_json
+    status metrics_json(char* text, std::size_t cap, std::size_t& len) const noexcept {
+        return mnnkv_session_metrics_json(handle_, text, cap, &len);
+    }
+
+    /// mnnkv_session_warnings into a std::string, or a type with resize() and contiguous chars. Empty on failure.
+    template <class Text>
+    status warnings(Text& text) const {
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_warnings(handle_, to, cap, len);
+        });
+    }
+
+    /// mnnkv_session_metrics_json, likewise.
+    template <class Text>
+    status metrics_json(Text& text) const {
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_metrics_json(handle_, to, cap, len);
+        });
+    }
+};
+
+}  // namespace mnnkv
+
+#endif  // MNNKV_SESSION_HPP

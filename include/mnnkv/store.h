@@ -1,0 +1,225 @@
+// mnnkv/store.h: cold tokens as blobs, their memory returned to the system.
+//
+// Generated from src/ffi/store by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_STORE_H
+#define MNNKV_STORE_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Store: the handle ------------------------------------------------------------------------------------------
+//
+// A store keeps cold tokens of any number of layers as blobs. A block is a range of tokens of one layer that is
+// encoded as one. It is resident while the cache still holds its raw bytes, and released once commit has returned
+// them to the system. Per layer and step a host calls
+//
+//   mnnkv_store_restore     before attention reads the layer
+//   mnnkv_store_submit      after attention, for each range that has become cold
+//   mnnkv_store_commit      releases the raw bytes of encoded blocks
+//
+// and reports its own edits of the cache by mnnkv_store_compacted, _truncated or _rewritten. Between commit and
+// restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may
+// be copied to another buffer.
+//
+// Threads. Calls must not overlap, except mnnkv_store_stats. Workers encode and decode copies and blobs, and sleep
+// when idle. Memory besides the blobs: waiting copies, the prefetched layer, decode_cache_bytes, and per thread
+// four times the raw bytes of the largest block.
+//
+// MNNKV_EXPERIMENTAL: all of this header may change, since blocks will become readable by head. Hosts use a
+// session.
+
+#ifdef MNNKV_EXPERIMENTAL
+
+/// The blobs of one model, and the workers that make them.
+typedef struct mnnkv_store mnnkv_store;
+
+/// Settings of a store. NULL = all defaults.
+typedef struct mnnkv_store_config {
+    uint32_t struct_size;
+    /// Threads of the store, at most 64. 0 = submit encodes and restore decodes.
+    uint32_t workers;
+    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all.
+    uint32_t key_predictors;
+    uint32_t value_predictors;
+    /// mnnkv_gear_options::effort
+    int32_t effort;
+    /// MNNKV_GEAR_FORMAT_*; 0 = V1, which decodes fastest.
+    uint32_t format;
+    /// Blocks that may wait to be encoded; 0 = 256.
+    uint32_t max_queue;
+    /// 1 = decode and compare every block after encoding; a block that differs stays raw (failed_blocks). 0 = rely
+    /// on the checksum that each restore verifies.
+    uint32_t strict_roundtrip;
+    /// Bytes of copies that wait, and of blobs whose raw bytes are not released yet; one block is always admitted.
+    /// Only with workers. 0 = no limit but max_queue.
+    uint64_t pending_bytes;
+    /// Bytes of decoded rows to keep for later restores, in equal shares per layer with blocks. A larger block is
+    /// not kept. 0 = none.
+    uint64_t decode_cache_bytes;
+} mnnkv_store_config;
+
+/// Makes an empty store and starts its workers. abi_version: MNNKV_ABI_VERSION. out: the handle, freed by
+/// mnnkv_store_destroy.
+/// INVALID_ARGUMENT: if a field of config is out of range
+/// UNSUPPORTED: if abi_version is not that of the library
+/// OUT_OF_MEMORY: if memory or a thread is refused
+mnnkv_status mnnkv_store_create(const mnnkv_store_config *config, uint32_t abi_version, mnnkv_store **out);
+
+/// Frees a store and its blobs. Blocks until each worker has finished its current job. Released tokens are lost.
+void mnnkv_store_destroy(mnnkv_store *store);
+
+#endif  // MNNKV_EXPERIMENTAL
+
+// --- Store: blocks ----------------------------------------------------------------------------------------------
+//
+// MNNKV_EXPERIMENTAL
+
+#ifdef MNNKV_EXPERIMENTAL
+
+/// Copies tokens begin .. begin + count of a layer, to be encoded by a worker, or within the call without workers.
+/// Never blocks. Pointers are not retained, and the cache is only read. The tokens stay raw until commit. 64 to 256
+/// tokens are a good block.
+/// ticket: the number of the block in error texts. Submitting an unchanged range again returns its ticket and
+/// encodes nothing. A block that does not shrink is dropped and counted (no_gain_blocks), which is no error. A
+/// block whose tokens were rewritten is dropped for one that overlaps it (stale_blocks).
+/// INVALID_ARGUMENT: if count is 0, the range exceeds max_tokens, or it overlaps released tokens or another range
+/// whose block is unchanged
+/// BUSY: if max_queue or pending_bytes is reached
+/// OUT_OF_MEMORY: if memory is refused; the store is as before
+mnnkv_status mnnkv_store_submit(mnnkv_store *store,
+                                uint32_t layer,
+                                const mnnkv_layout *layout,
+                                const void *key,
+                                const void *value,
+                                uint32_t begin,
+                                uint32_t count,
+                                uint64_t *ticket);
+
+/// Releases the raw bytes of every encoded block that still equals the cache; its tokens read as zero until
+/// restore. Blocks that were rewritten or do not fit the layout are dropped and counted (stale_blocks). May be
+/// called every step.
+/// released_bytes: bytes returned to the system, as in mnnkv_kv_release.
+mnnkv_status mnnkv_store_commit(mnnkv_store *store,
+                                uint32_t layer,
+                                const mnnkv_layout *layout,
+                                void *key,
+                                void *value,
+                                uint64_t *released_bytes);
+
+/// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks.
+/// Takes the memory of the raw bytes until then. Without workers it does nothing.
+mnnkv_status mnnkv_store_prefetch(mnnkv_store *store, uint32_t layer);
+
+/// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next
+/// commit needs no encoding; blobs that an edit has cut are dropped.
+///
+/// Packing, strides and max_tokens may differ from submit; heads, head_dim and element types must not.
+/// restored_bytes: raw bytes written.
+/// STALE: if the layout does not fit a block
+/// CORRUPT: if a blob does not decode to the submitted words
+///
+/// After a failure that block stays in the store, and its tokens are as before. Other blocks may be restored.
+mnnkv_status mnnkv_store_restore(mnnkv_store *store,
+                                 uint32_t layer,
+                                 const mnnkv_layout *layout,
+                                 void *key,
+                                 void *value,
+                                 uint64_t *restored_bytes);
+
+#endif  // MNNKV_EXPERIMENTAL
+
+// --- Store: edits of the cache by the host, to be declared before the next call of the layer --------------------
+//
+// MNNKV_EXPERIMENTAL
+
+#ifdef MNNKV_EXPERIMENTAL
+
+/// Declares that only the tokens of the reserve pairs are left, moved together: call it right after
+/// mnnkv_kv_compact or the host's own move. Blocks follow their tokens and lose those that are gone.
+/// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a
+/// compact with a base: (0, base) first, and base added to the other offsets.
+/// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
+/// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
+mnnkv_status mnnkv_store_compacted(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs);
+
+/// Declares that the tokens of a layer from kv_len on are gone; 0 = all.
+mnnkv_status mnnkv_store_truncated(mnnkv_store *store, uint32_t layer, uint32_t kv_len);
+
+/// Declares that the host has written tokens begin .. begin + count in place. Discards their blobs, and counts the
+/// blocks as stale (stale_blocks). Other tokens of these blocks stay stored. A host that reads what it rewrites
+/// (K-shift) calls mnnkv_store_restore first.
+/// INVALID_ARGUMENT: if begin + count overflows
+/// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
+mnnkv_status mnnkv_store_rewritten(mnnkv_store *store, uint32_t layer, uint32_t begin, uint32_t count);
+
+#endif  // MNNKV_EXPERIMENTAL
+
+// --- Store: statistics ------------------------------------------------------------------------------------------
+//
+// MNNKV_EXPERIMENTAL
+
+#ifdef MNNKV_EXPERIMENTAL
+
+/// Counters of a store: "now" is the present state, others are sums since create.
+typedef struct mnnkv_store_statistics {
+    uint32_t struct_size;
+    uint32_t reserved;
+    /// Now: blocks whose raw bytes are also in the cache.
+    uint64_t resident_blocks;
+    /// Now: blocks whose raw bytes are only in the store.
+    uint64_t released_blocks;
+    /// Now: raw bytes of all blocks.
+    uint64_t raw_bytes;
+    /// Now: bytes of all blobs.
+    uint64_t compressed_bytes;
+    /// Now: raw bytes of released tokens.
+    uint64_t released_raw_bytes;
+    /// Blocks encoded.
+    uint64_t submitted_blocks;
+    /// Blocks that did not shrink and stay raw.
+    uint64_t no_gain_blocks;
+    /// Blocks dropped because the cache had changed.
+    uint64_t stale_blocks;
+    /// Blocks restored.
+    uint64_t restored_blocks;
+    /// Bytes returned to the system.
+    uint64_t released_bytes;
+    /// Bytes written to the cache by restore.
+    uint64_t restored_bytes;
+    /// Raw bytes encoded, the time in nanoseconds, and the bytes that they became (raw size if not smaller:
+    /// encoded_to_bytes).
+    uint64_t encoded_bytes;
+    uint64_t encode_ns;
+    /// Raw bytes decoded, and the time in nanoseconds.
+    uint64_t decoded_bytes;
+    uint64_t decode_ns;
+    uint64_t encoded_to_bytes;
+    /// Now: blocks that wait for a worker or are being encoded; and the maximum.
+    uint64_t queued_blocks;
+    uint64_t queue_peak;
+    /// Blocks refused with BUSY.
+    uint64_t busy_blocks;
+    /// Blocks that failed to encode, or the strict check, and stay raw.
+    uint64_t failed_blocks;
+    /// Restored blocks that were prefetched, kept decoded, or decoded by restore.
+    uint64_t prefetch_hits;
+    uint64_t cache_hits;
+    uint64_t cache_misses;
+    /// Now: bytes of decoded rows.
+    uint64_t decoded_cache_bytes;
+} mnnkv_store_statistics;
+
+/// Reads the counters. Any thread; blocks while another call runs.
+mnnkv_status mnnkv_store_stats(const mnnkv_store *store, mnnkv_store_statistics *statistics);
+
+#endif  // MNNKV_EXPERIMENTAL
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_STORE_H

@@ -1,0 +1,147 @@
+//! Gear: decode
+
+use super::{DECODER, buffers, report_needed, with_local};
+use crate::dtype::Dtype;
+use crate::ffi::panic::guard;
+use crate::ffi::pointer::{self, Sized32};
+use crate::ffi::status::mnnkv_status;
+use crate::status::Result;
+use std::ffi::c_void;
+
+/// # Safety
+/// As the exports.
+unsafe fn decode(
+    dtype: Dtype,
+    src: (*const c_void, usize),
+    dst: (*mut c_void, usize),
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: passed on.
+    guard(|| unsafe { decode_within(dtype, None, src, dst, dst_len) })
+}
+
+/// # Safety
+/// As the exports.
+unsafe fn decode_within(
+    dtype: Dtype,
+    max_working_bytes: Option<usize>,
+    src: (*const c_void, usize),
+    dst: (*mut c_void, usize),
+    dst_len: *mut usize,
+) -> Result<()> {
+    // SAFETY: passed on.
+    let (src, dst, dst_len) = unsafe { buffers(src, dst, dst_len) }?;
+    match with_local(&DECODER, |decoder| decoder.decode_within(src, dtype, dst, max_working_bytes)) {
+        Ok(len) => {
+            dst_len.set(len);
+            Ok(())
+        }
+        Err(error) => report_needed(&dst_len, error),
+    }
+}
+
+/// Decodes a blob of either format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16
+/// words that were encoded as fp16. The blob is not trusted.
+/// dst: dst_cap bytes. dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and
+/// the size that the blob claims: limit it before allocating for a blob from elsewhere.
+/// CORRUPT: if the blob is malformed. V2 detects every damage by checksum; V1 has none, and flipped bits may decode
+/// to other words
+/// INVALID_ARGUMENT: if a V2 blob holds another type
+/// UNSUPPORTED: if a V2 blob is of a later version
+/// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
+/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of
+/// this library writes
+///
+/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 *
+/// (src_len + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
+    src: *const c_void,
+    src_len: usize,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the header is the contract.
+    unsafe { decode(Dtype::F16, (src, src_len), (dst, dst_cap), dst_len) }
+}
+
+/// As mnnkv_decode_fp16_gear, for bf16 words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_decode_bf16_gear(
+    src: *const c_void,
+    src_len: usize,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the header is the contract.
+    unsafe { decode(Dtype::Bf16, (src, src_len), (dst, dst_cap), dst_len) }
+}
+
+/// As mnnkv_decode_fp16_gear, for 4-byte words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_decode_fp32_gear(
+    src: *const c_void,
+    src_len: usize,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the header is the contract.
+    unsafe { decode(Dtype::F32, (src, src_len), (dst, dst_cap), dst_len) }
+}
+
+/// As mnnkv_decode_fp16_gear, for 1-byte words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_decode_int8_gear(
+    src: *const c_void,
+    src_len: usize,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the header is the contract.
+    unsafe { decode(Dtype::Int8, (src, src_len), (dst, dst_cap), dst_len) }
+}
+
+/// How to decode. NULL = all defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_decode_options {
+    pub struct_size: u32,
+    pub reserved: u32,
+    /// Limit of the working memory of the call, the memory that the thread keeps included; may exceed the default.
+    /// 0 = 3 * (src_len + decoded length) + 256 KiB.
+    pub max_working_bytes: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_decode_options {
+    const MIN: usize = 16;
+}
+
+/// As the functions above, for words of dtype (F16, BF16, F32 or INT8) and with options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_decode_gear(
+    src: *const c_void,
+    src_len: usize,
+    dtype: u32,
+    options: *const mnnkv_decode_options,
+    dst: *mut c_void,
+    dst_cap: usize,
+    dst_len: *mut usize,
+) -> mnnkv_status {
+    // SAFETY: the header is the contract.
+    guard(|| unsafe {
+        let dtype = Dtype::from_code(dtype, "dtype")?;
+        let max_working_bytes = match pointer::options(options, "options")? {
+            Some(given) => {
+                pointer::reserved(&[given.reserved], "options")?;
+                (given.max_working_bytes > 0).then(|| usize::try_from(given.max_working_bytes).unwrap_or(usize::MAX))
+            }
+            None => None,
+        };
+        decode_within(dtype, max_working_bytes, (src, src_len), (dst, dst_cap), dst_len)
+    })
+}

@@ -1,0 +1,7 @@
+//! Exports of the h2o room.
+
+mod config;
+mod plan;
+
+pub use config::*;
+pub use plan::*;

@@ -1,0 +1,34 @@
+//! How handles come and go: each is a box whose address C holds.
+
+use super::panic::guard;
+use super::pointer::Out;
+use super::status::mnnkv_status;
+use crate::status::Result;
+use crate::sys::memory;
+
+/// Runs the body of a `_create` export: hands out what `make` returns.
+///
+/// # Safety
+/// A non-NULL `out` is writable.
+pub unsafe fn create<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T>) -> mnnkv_status {
+    guard(|| {
+        // SAFETY: passed on.
+        let out = unsafe { Out::new(out, "out") }?;
+        out.set(Box::into_raw(memory::boxed(make()?)?));
+        Ok(())
+    })
+}
+
+/// Runs the body of a `_destroy` export.
+///
+/// # Safety
+/// A non-NULL `handle` is from [`create`], not destroyed yet and in no other call.
+pub unsafe fn destroy<T>(handle: *mut T) {
+    if !handle.is_null() {
+        guard(|| {
+            // SAFETY: passed on.
+            drop(unsafe { Box::from_raw(handle) });
+            Ok(())
+        });
+    }
+}
