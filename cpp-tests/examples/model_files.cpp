@@ -73,7 +73,7 @@ mnnkv::status through_int8(std::string& k, std::uint32_t heads, std::uint32_t di
 
 int main() {
     const std::string directory = "msmodelslim/w8a16_per_channel/", linear = "model.layers.0.mlp.down_proj";
-    std::string report, weights, k = contents("kv/l0_k_h2_t1088_d64.f16");
+    std::string report, weights, k = contents("../../testdata/kv/l0_k_h2_t1088_d64.f16");
     std::uint32_t kv_len = 0;
     std::uint64_t tokens = 0;
     mnnkv_c8_figures cost = mnnkv::make<mnnkv_c8_figures>();

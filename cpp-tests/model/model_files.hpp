@@ -9,5 +9,6 @@
 
 /// As support::read_file, from the test data of the model crate.
 inline support::bytes read_model_file(const std::string& name) { return support::read_file("../model/testdata/" + name); }
+inline std::string read_model_text(const std::string& name) { return support::read_text("../model/testdata/" + name); }
 
 #endif

@@ -191,7 +191,7 @@ TEST(ModelStruct, Int8StructsComeInAllSizes) {
 }
 
 TEST(ModelStruct, SizingStructsComeInAllSizes) {
-    const std::string config = read_text("configs/llama-3-8b.json");
+    const std::string config = read_model_text("configs/llama-3-8b.json");
     mnnkv::sizing model;
     ASSERT_TRUE(ok(model.create(config.data(), config.size()).code()));
     mnnkv_sizing_total total = mnnkv::make<mnnkv_sizing_total>();

@@ -17,7 +17,7 @@ mnnkv::sizing model_of(const std::string& config) {
     return model;
 }
 
-mnnkv::sizing public_model(const std::string& name) { return model_of(read_text("configs/" + name + ".json")); }
+mnnkv::sizing public_model(const std::string& name) { return model_of(read_model_text("configs/" + name + ".json")); }
 
 /// Options with the defaults and this change.
 template <class Change>
@@ -244,7 +244,7 @@ TEST(Sizing, ManyThreadsMayAskOneModel) {
 TEST(BadSizing, ConfigsAreRefusedByNameAndGiveNoHandle) {
     slot<mnnkv_sizing*> out;
     slot<mnnkv_sizing*> two[2];
-    const std::string good = read_text("configs/gpt2.json");
+    const std::string good = read_model_text("configs/gpt2.json");
     const auto create = [&](const std::string& text) {
         return [&out, text] { return mnnkv_sizing_create(text.data(), text.size(), MNNKV_ABI_VERSION, out.get()); };
     };
