@@ -53,8 +53,9 @@
 // - Text outputs (text, cap, len) are UTF-8 with a terminating zero, which *len counts. A call with NULL and 0
 //   returns BUFFER_TOO_SMALL and the size. Input texts are UTF-8, zero-terminated unless a length is passed.
 // - Pointers are not retained after the call, and no function calls back or throws.
-// - Handles are freed by their _destroy function, which ignores NULL, works after INTERNAL, and must not overlap other
-//   calls. Nothing else must be freed.
+// - Handles are made by functions that take MNNKV_ABI_VERSION as abi_version, return UNSUPPORTED for another, and write
+//   the handle to *out. They are freed by their _destroy function, which ignores NULL, works after INTERNAL, and must
+//   not overlap other calls. Nothing else must be freed.
 // - Functions with a const handle may overlap others with a const handle. Calls with a non-const handle must not
 //   overlap any other call on it. Exceptions are documented. Functions without a handle run on any thread.
 // - Only a call that is passed a cache touches its memory. It may return whole pages of tokens to the system. Threads

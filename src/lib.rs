@@ -1,6 +1,6 @@
 //! mnn-kv: KV-cache compression for on-device LLM hosts.
 //!
-//! The library is used through its C ABI (`include/mnnkv.h`); this is the map of the rooms behind it.
+//! The library is used through its C ABI (`include/`); this is the map of the rooms behind it.
 //!
 //! | room | what |
 //! |---|---|

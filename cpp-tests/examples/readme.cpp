@@ -24,23 +24,23 @@ const char* const config = R"({
     "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5,
     "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store"})";
 
-// What a host's attention adds to one step of one layer: four calls.
+// One step of one layer: the four calls that an attention adds.
 mnnkv::status step(mnnkv::session& session, Host& host, uint32_t layer, uint32_t heads, uint32_t tokens) {
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     cache.layout = &host.layout;
     cache.key = host.key.data();
     cache.value = host.value.data();
     cache.kv_len = host.kv_len;
-    mnnkv::status s = session.begin(layer, cache);  // compressed tokens are back, evicted ones gone, kv_len is new
+    mnnkv::status s = session.begin(layer, cache);         // restores stored tokens, evicts, updates kv_len
     if (!s) return s;
     host.kv_len = cache.kv_len;
-    host.append(tokens);                            // behind them, as ever
+    host.append(tokens);                                   // K and V of the new tokens
     host.attention(layer, tokens, [&](uint32_t thread, const mnnkv_score_tile& tile) {
-        const mnnkv::status scored = session.scores(layer, thread, tile);  // each thread has its own lane
+        const mnnkv::status scored = session.scores(layer, thread, tile);  // a lane per thread
         if (!scored) std::fprintf(stderr, "%s\n", scored.message());
     });
     cache.kv_len = host.kv_len;
-    return session.end(layer, heads, tokens, cache);  // plans the next eviction; cold tokens leave memory
+    return session.end(layer, heads, tokens, cache);       // plans the next eviction, stores cold tokens
 }
 // [readme]
 

@@ -13,8 +13,8 @@ extern "C" {
 
 // --- Gear: options ----------------------------------------------------------------------------------------------
 //
-// Lossless compression of the words of a cache, bit for bit, in the formats of docs/format.md. No handle: each
-// thread keeps working memory for its next call, which mnnkv_thread_trim frees.
+// Lossless compression of the words of a cache, bit for bit, in the formats of docs/format.md. No handle: each thread
+// keeps working memory for its next call, which mnnkv_thread_trim frees.
 
 /// Format v1, that of the reference system: F16 and F32, without checksums, fastest.
 #define MNNKV_GEAR_FORMAT_V1 1
@@ -34,13 +34,13 @@ typedef struct mnnkv_gear_options {
     uint32_t predictors;
     /// 1 = fastest .. 9 = smallest; 0 = 5. More effort never costs more than 0.1% of size.
     int32_t effort;
-    /// V2: elements per row (one token of one head). 0 = unknown, as is a value larger than src, or with fewer than
-    /// 64 rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
+    /// V2: elements per row (one token of one head). 0 = unknown, as is a value larger than src, or with fewer than 64
+    /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
     uint32_t head_dim;
     uint32_t reserved[3];
     /// V2, for K: the rotation hint, MNNKV_ROPE_*; 0 = none, and the fields below are not read. Equal tokens at
-    /// different positions then compress as equal, most in the first layer, and encoding takes several times as
-    /// long. Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
+    /// different positions then compress as equal, most in the first layer, and encoding takes several times as long.
+    /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     uint32_t rope_pairing;
     /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.
     uint32_t rope_dims;
@@ -52,8 +52,8 @@ typedef struct mnnkv_gear_options {
     /// with rope_inv_freq.
     float rope_theta;
     uint32_t rope_reserved;
-    /// [rope_dims / 2] radians per position, 0 to 1e6, for scaled variants; NULL = from rope_theta. F32 keys gain
-    /// most from the numbers that the host itself uses.
+    /// [rope_dims / 2] radians per position, 0 to 1e6, for scaled variants; NULL = from rope_theta. F32 keys gain most
+    /// from the numbers that the host itself uses.
     const float *rope_inv_freq;
     /// [rope_tokens] positions; NULL = counting from rope_first_position.
     const uint32_t *rope_positions;
@@ -61,13 +61,12 @@ typedef struct mnnkv_gear_options {
 
 // --- Gear: options of V2 that may change ------------------------------------------------------------------------
 //
-// MNNKV_EXPERIMENTAL: the rotation hint does not cover all variants of RoPE yet. Leave the
-// fields rope_* 0 otherwise.
+// MNNKV_EXPERIMENTAL: the rotation hint does not cover all variants of RoPE yet. Leave the fields rope_* 0 otherwise.
 
 #ifdef MNNKV_EXPERIMENTAL
 
-/// mnnkv_gear_options::rope_pairing: channels d and d + rope_dims / 2 rotate together (Llama, rotate_half), or 2 d
-/// and 2 d + 1 (GPT-J).
+/// mnnkv_gear_options::rope_pairing: channels d and d + rope_dims / 2 rotate together (Llama, rotate_half), or 2 d and
+/// 2 d + 1 (GPT-J).
 #define MNNKV_ROPE_HALF 1
 #define MNNKV_ROPE_ADJACENT 2
 
@@ -75,16 +74,16 @@ typedef struct mnnkv_gear_options {
 
 // --- Gear: encode -----------------------------------------------------------------------------------------------
 
-/// Returns a capacity that suffices to encode src_len bytes of dtype (F16, BF16, F32 or INT8) in any format, a
-/// little over src_len; 0 if src_len is 0, no whole number of words, or larger than memory.
+/// Returns a capacity that suffices to encode src_len bytes of dtype (F16, BF16, F32 or INT8) in any format, a little
+/// over src_len; 0 if src_len is 0, no whole number of words, or larger than memory.
 size_t mnnkv_gear_bound(size_t src_len, uint32_t dtype);
 
 /// Encodes src_len bytes of little-endian words of the type in the name, bit for bit.
-/// src: at least one word. V1 takes any order; V2 compresses [head][token][dim] best. dst: dst_cap bytes;
-/// mnnkv_gear_bound always suffices. dst_len: bytes written.
+/// src: at least one word. V1 takes any order; V2 compresses [head][token][dim] best.
+/// dst: dst_cap bytes; mnnkv_gear_bound always suffices.
+/// dst_len: bytes written.
 /// INVALID_ARGUMENT: if src_len is 0 or no whole number of words (with a rotation hint: of rows), or exceeds
-/// 4,261,672,974 words in V1; if an option is out of range or does not fit src_len; if a rotation hint comes with
-/// int8
+/// 4,261,672,974 words in V1; if an option is out of range or does not fit src_len; if a rotation hint comes with int8
 /// UNSUPPORTED: if format is V1 with bf16 or int8
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 ///
@@ -121,8 +120,8 @@ mnnkv_status mnnkv_encode_int8_gear(const void *src,
                                     size_t dst_cap,
                                     size_t *dst_len);
 
-/// Parses a list of V1's predictors, such as "raw,delta_seq,xor_seq", into mnnkv_gear_options::predictors. Blanks
-/// and unknown names are ignored; without a known name the result is MNNKV_PREDICT_RAW.
+/// Parses a list of V1's predictors, such as "raw,delta_seq,xor_seq", into mnnkv_gear_options::predictors. Blanks and
+/// unknown names are ignored; without a known name the result is MNNKV_PREDICT_RAW.
 /// list: len bytes without a terminating zero.
 /// INVALID_ARGUMENT: if list is not UTF-8
 mnnkv_status mnnkv_predictors_parse(const char *list, size_t len, uint32_t *predictors);
@@ -136,25 +135,26 @@ void mnnkv_thread_trim(void);
 typedef struct mnnkv_decode_options {
     uint32_t struct_size;
     uint32_t reserved;
-    /// Limit of the working memory of the call, the memory that the thread keeps included; may exceed the default.
-    /// 0 = 3 * (src_len + decoded length) + 256 KiB.
+    /// Limit of the working memory of the call, the memory that the thread keeps included; may exceed the default. 0 =
+    /// 3 * (src_len + decoded length) + 256 KiB.
     uint64_t max_working_bytes;
 } mnnkv_decode_options;
 
-/// Decodes a blob of either format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16
-/// words that were encoded as fp16. The blob is not trusted.
-/// dst: dst_cap bytes. dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and
-/// the size that the blob claims: limit it before allocating for a blob from elsewhere.
-/// CORRUPT: if the blob is malformed. V2 detects every damage by checksum; V1 has none, and flipped bits may decode
-/// to other words
+/// Decodes a blob of either format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16 words
+/// that were encoded as fp16. The blob is not trusted.
+/// dst: dst_cap bytes.
+/// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
+/// claims: limit it before allocating for a blob from elsewhere.
+/// CORRUPT: if the blob is malformed. V2 detects every damage by checksum; V1 has none, and flipped bits may decode to
+/// other words
 /// INVALID_ARGUMENT: if a V2 blob holds another type
 /// UNSUPPORTED: if a V2 blob is of a later version
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
-/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of
-/// this library writes
+/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of this
+/// library writes
 ///
-/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 *
-/// (src_len + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
+/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 * (src_len
+/// + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
 mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
 
 /// As mnnkv_decode_fp16_gear, for bf16 words.

@@ -13,8 +13,8 @@ extern "C" {
 
 // --- H2O: settings and scores -----------------------------------------------------------------------------------
 //
-// Heavy-hitter eviction (H2O, Zhang et al. 2023) by whole blocks of tokens, which are really removed. No handle:
-// the host keeps one score per block.
+// Heavy-hitter eviction (H2O, Zhang et al. 2023) by whole blocks of tokens, which are really removed. No handle: the
+// host keeps one score per block.
 
 /// mnnkv_h2o_config::target_mode: keep target_keep_ratio of the tokens, or one token in target_lossy_ratio.
 #define MNNKV_TARGET_STATIC 1
@@ -26,8 +26,8 @@ typedef struct mnnkv_h2o_config {
     uint32_t struct_size;
     /// Tokens per block, the unit of scores and of eviction; 0 = 64.
     uint32_t block_tokens;
-    /// The first and the last tokens, which stay with every block that they touch; default 32 and 256. 0 = none,
-    /// but an incomplete last block stays.
+    /// The first and the last tokens, which stay with every block that they touch; default 32 and 256. 0 = none, but an
+    /// incomplete last block stays.
     uint32_t sink_tokens;
     uint32_t recent_tokens;
     /// MNNKV_TARGET_*; 0 = adaptive.
@@ -54,10 +54,11 @@ typedef struct mnnkv_h2o_config {
 void mnnkv_h2o_config_default(mnnkv_h2o_config *config);
 
 /// Adds a step to the scores in place: score = alpha * score + (1 - alpha) * block_acc / norm.
-/// scores: [n_blocks], 0 for new blocks. block_acc: [n_blocks], the softmax values of each block, summed over query
-/// heads and rows. norm: heads * rows.
-/// INVALID_ARGUMENT: if alpha is outside of 0 .. 1, norm is not positive and finite, block_acc or block_acc / norm
-/// is not finite, or the arrays overlap; no score has changed
+/// scores: [n_blocks], 0 for new blocks.
+/// block_acc: [n_blocks], the softmax values of each block, summed over query heads and rows.
+/// norm: heads * rows.
+/// INVALID_ARGUMENT: if alpha is outside of 0 .. 1, norm is not positive and finite, block_acc or block_acc / norm is
+/// not finite, or the arrays overlap; no score has changed
 mnnkv_status mnnkv_h2o_update_scores(float *scores, size_t n_blocks, const float *block_acc, float alpha, float norm);
 
 // --- H2O: plans -------------------------------------------------------------------------------------------------
@@ -82,10 +83,11 @@ typedef struct mnnkv_h2o_plan {
 
 /// Plans which tokens of a cache of kv_len tokens to keep: the blocks of sink and recent tokens, then blocks by
 /// descending score until the target, rounded up to blocks, is reached.
-/// scores: [n_blocks]; block i starts at token i * block_tokens. Missing scores count as 0, NaN as the lowest,
-/// surplus ones are ignored; of equal scores the lower block stays. pairs: room for pairs_cap pairs (offset,
-/// length), ascending, with gaps between them, as mnnkv_kv_compact takes them with base 0; (blocks + 1) / 2 pairs
-/// always suffice. n_pairs: pairs written. An empty cache has none; with floor_dominates there is one, (0, kv_len).
+/// scores: [n_blocks]; block i starts at token i * block_tokens. Missing scores count as 0, NaN as the lowest, surplus
+/// ones are ignored; of equal scores the lower block stays.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, with gaps between them, as mnnkv_kv_compact takes them
+/// with base 0; (blocks + 1) / 2 pairs always suffice.
+/// n_pairs: pairs written. An empty cache has none; with floor_dominates there is one, (0, kv_len).
 /// INVALID_ARGUMENT: if kv_len exceeds 2^31 - 1, target_mode is unknown, or the ratio of the mode is NaN
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 mnnkv_status mnnkv_h2o_plan_reserve(const float *scores,

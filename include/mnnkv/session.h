@@ -13,28 +13,29 @@ extern "C" {
 
 // --- Session: the handle ----------------------------------------------------------------------------------------
 //
-// A session evicts tokens that attention neglects (H2O) and stores cold tokens without loss. Per layer and step a
-// host calls
+// A session evicts tokens that attention neglects (H2O) and stores cold tokens without loss. Per layer and step a host
+// calls
 //
 //   mnnkv_session_begin     restores stored tokens, applies the planned eviction and updates cache->kv_len
 //   ...                     the host appends K and V of its new tokens at kv_len and runs attention
 //   mnnkv_session_scores    per softmax tile, on the attention threads; only needed with kv_h2o_enable
 //   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //
-// Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it.
-// The physical position is the slot in the cache. Evictions make them differ, in each layer for itself. The host
-// counts logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
+// Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
+// physical position is the slot in the cache. Evictions make them differ, in each layer for itself. The host counts
+// logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
 //
-// Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older
-// tokens need mnnkv_session_rewritten before end. From end to the next call of the layer, stored tokens read as
-// zero and no token may be written. A host may copy the whole cache to another buffer at any time and pass that
-// buffer from then on. Layers without a cache of their own are never passed.
+// Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
+// need mnnkv_session_rewritten before end. From end to the next begin or keep, stored tokens read as zero, and the
+// cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another buffer
+// at any time and pass that buffer from then on; between end and begin the copy takes memory for stored tokens until
+// the next end. Layers without a cache of their own are never passed.
 //
 // Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-// mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions
-// with a const session run on any thread and block while another call runs. The session starts
-// kv_lossless_async_threads workers, which work on copies and sleep when idle. Only begin waits for one, when a
-// token that it must restore is being decoded.
+// mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions with
+// a const session run on any thread and block while another call runs. The session starts kv_lossless_async_threads
+// workers, which work on copies and sleep when idle. Only begin waits for one, when a token that it must restore is
+// being decoded.
 
 /// The caches of one model and the state of their compression.
 typedef struct mnnkv_session mnnkv_session;
@@ -64,24 +65,22 @@ typedef struct mnnkv_session_options {
 /// UNSUPPORTED: if abi_version is not that of the library
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
-/// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens
-/// are lost: destroy the caches as well, or destroy right after a begin of every layer.
+/// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens are
+/// lost: destroy the caches as well, or destroy right after a begin of every layer.
 void mnnkv_session_destroy(mnnkv_session *session);
 
-/// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length
-/// that triggers eviction. A line is added when tokens cannot be evicted for want of scores.
-/// text: cap bytes. len: bytes written, the zero included; 1 without warnings.
+/// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
+/// triggers eviction. A line is added when tokens cannot be evicted for want of scores.
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
 
-/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction
-/// that the last end planned: kept tokens move together, and the pages behind them are released. Workers start on
-/// the next layer.
-/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length.
-/// With kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from
-/// elsewhere (a prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries
-/// 0.
+/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
+/// the last end planned: kept tokens move together, and the pages behind them are released. Workers start on the next
+/// layer.
+/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
+/// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
+/// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, or kv_len is another
 /// INVALID_ARGUMENT: if heads, head_dim or an element type changed
 /// CORRUPT: if a blob does not decode to the stored tokens
@@ -90,15 +89,15 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 /// repeated.
 mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
 
-/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the
-/// workers and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw,
-/// and a metric counts the failure.
-/// heads: query heads (not KV heads). queries: rows of the step in each head, however tiles grouped them; 0 closes
-/// a step without attention, which drops tiles and is not counted. cache->kv_len: physical tokens now. Those behind
-/// the length of begin are new. Either all heads have scored completely or none has, which leaves the scores as
-/// they are.
-/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache
-/// changed
+/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
+/// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
+/// metric counts the failure.
+/// heads: query heads (not KV heads).
+/// queries: rows of the step in each head, however tiles grouped them; 0 closes a step without attention, which drops
+/// tiles and is not counted.
+/// cache->kv_len: physical tokens now. Those behind the length of begin are new. Either all heads have scored
+/// completely or none has, which leaves the scores as they are.
+/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
 /// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
 ///
@@ -109,8 +108,8 @@ mnnkv_status mnnkv_session_end(mnnkv_session *session,
                                uint32_t queries,
                                mnnkv_cache *cache);
 
-/// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded,
-/// tiles are dropped, and the step is not counted. Releases the memory of stored tokens again.
+/// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded, tiles
+/// are dropped, and the step is not counted. Releases the memory of stored tokens again.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len is another, or heads, head_dim or an element type
 /// changed
@@ -118,7 +117,7 @@ mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_c
 
 // --- Session: scores --------------------------------------------------------------------------------------------
 
-/// mnnkv_score_tile::flags: the first and the last tile of a query head. The only tile of a head has both.
+/// mnnkv_score_tile::flags: the first and the last tile of a query head; both for its only tile.
 #define MNNKV_TILE_FIRST 1
 #define MNNKV_TILE_LAST 2
 
@@ -130,38 +129,36 @@ typedef struct mnnkv_score_tile {
     uint32_t struct_size;
     /// MNNKV_DTYPE_F16, BF16 or F32.
     uint32_t dtype;
-    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are
-    /// not read; 4, 8 or 16 in MNN.
+    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are not
+    /// read; 4, 8 or 16 in MNN.
     uint32_t pack;
-    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may
-    /// be one tile, which saves calls. With pack >= tokens, pack is the row stride.
+    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may be
+    /// one tile, which saves calls. With pack >= tokens, pack is the row stride.
     uint32_t queries;
-    /// Tokens, at least 1.
+    /// Tokens, at least 1, and the physical position of the first one.
     uint32_t tokens;
-    /// Physical position of the first token.
     uint32_t token_begin;
-    /// MNNKV_TILE_FIRST, MNNKV_TILE_LAST, both or 0.
     uint32_t flags;
-    /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head,
-    /// and in steps that are no prompt any number. 0 is slower for more than 64 rows.
+    /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head, and in
+    /// steps that are no prompt any number. 0 is slower for more than 64 rows.
     uint32_t heads;
     /// The values, all >= 0, at any alignment. The last tile of a head detects NaN, infinity and negative sums.
     const void *data;
-    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not
-    /// read in first tiles.
+    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read
+    /// in first tiles.
     const float *update_scale;
     /// [queries], or NULL for all 1: sum of each row over all tokens. Only in last tiles.
     const float *row_sum;
 } mnnkv_score_tile;
 
 /// Adds a tile of an open layer. Never blocks.
-/// lane: below the `lanes` of create; one thread at a time. The tiles of a head are passed in order in one lane:
-/// the first begins at any token, each other one where its predecessor ends. Results do not depend on which lane
-/// has which head. Memory: two floats per row and tile, in each lane.
+/// lane: below the `lanes` of create; one thread at a time. The tiles of a head are passed in order in one lane: the
+/// first begins at any token, each other one where its predecessor ends. Results do not depend on which lane has which
+/// head. Memory: two floats per row and tile, in each lane.
 ///
 /// A prompt is a step on an empty layer, or of more than 64 queries per head. Of a prompt only the last
-/// kv_h2o_prefill_queries rows of each head count; of other steps all rows. Layers that are not scored check only
-/// the struct. A head whose sums are NaN or infinite is dropped, so that end misses it.
+/// kv_h2o_prefill_queries rows of each head count; of other steps all rows. Layers that are not scored check only the
+/// struct. A head whose sums are NaN or infinite is dropped, so that end misses it.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
 /// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite
@@ -170,9 +167,9 @@ typedef struct mnnkv_score_tile {
 /// After a failure the tile is not added, and the right one may follow.
 mnnkv_status mnnkv_session_scores(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile);
 
-/// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers
-/// without eviction, prompts while kv_h2o_prefill_queries is 0. Concerns the open step of the layer, else the next
-/// one.
+/// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers without
+/// eviction, prompts while kv_h2o_prefill_queries is 0. Concerns the open step of the layer, else the next one.
+/// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session,
                                         uint32_t layer,
                                         uint32_t queries,
@@ -190,10 +187,10 @@ mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 
 /// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
 /// together, and cache->kv_len becomes the new physical length. Call it for each layer that has a cache.
-/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps
-/// nothing. Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of
-/// all lengths. Tokens keep the rotation that they were cached with, scores follow their tokens, and stored tokens
-/// stay stored.
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
+/// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
+/// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
+/// pending eviction is planned anew.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache are wrong; nothing has changed
 mnnkv_status mnnkv_session_keep(mnnkv_session *session,
                                 uint32_t layer,
@@ -201,20 +198,23 @@ mnnkv_status mnnkv_session_keep(mnnkv_session *session,
                                 size_t n_pairs,
                                 mnnkv_cache *cache);
 
-/// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift).
-/// Discards their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between
-/// begin and end. Between end and begin stored tokens read as zero, so that the host must have written K and V
-/// completely.
+/// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift). Discards
+/// their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between begin and
+/// end. Between end and begin stored tokens read as zero, so that the host must have written K and V completely.
 /// INVALID_ARGUMENT: if layer is out of range, or a token is past the length that begin, end or keep left
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uint32_t begin, uint32_t count);
 
 /// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
+/// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
 
 /// Returns the logical positions that a layer's cache holds, in physical order; of an open layer, those that begin
 /// left.
-/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch. n_pairs: pairs written.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch.
+/// n_pairs: pairs written.
+/// INVALID_ARGUMENT: if layer is out of range
+/// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 mnnkv_status mnnkv_session_positions(const mnnkv_session *session,
                                      uint32_t layer,
                                      int32_t *pairs,
@@ -280,9 +280,8 @@ mnnkv_status mnnkv_session_metrics(const mnnkv_session *session, mnnkv_metrics *
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_layer_metrics(const mnnkv_session *session, uint32_t layer, mnnkv_metrics *metrics);
 
-/// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members
-/// that were not measured and layers that were never passed. The text may grow between two calls.
-/// text: cap bytes. len: bytes written, the zero included.
+/// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members that
+/// were not measured and layers that were never passed. The text may grow between two calls.
 mnnkv_status mnnkv_session_metrics_json(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 #ifdef __cplusplus

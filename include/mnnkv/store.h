@@ -13,24 +13,23 @@ extern "C" {
 
 // --- Store: the handle ------------------------------------------------------------------------------------------
 //
-// A store keeps cold tokens of any number of layers as blobs. A block is a range of tokens of one layer that is
-// encoded as one. It is resident while the cache still holds its raw bytes, and released once commit has returned
-// them to the system. Per layer and step a host calls
+// A store keeps cold tokens of any number of layers as blobs. A block is a range of tokens of one layer that is encoded
+// as one. It is resident while the cache still holds its raw bytes, and released once commit has returned them to the
+// system. Per layer and step a host calls
 //
 //   mnnkv_store_restore     before attention reads the layer
 //   mnnkv_store_submit      after attention, for each range that has become cold
 //   mnnkv_store_commit      releases the raw bytes of encoded blocks
 //
 // and reports its own edits of the cache by mnnkv_store_compacted, _truncated or _rewritten. Between commit and
-// restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may
-// be copied to another buffer.
+// restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may be
+// copied to another buffer.
 //
-// Threads. Calls must not overlap, except mnnkv_store_stats. Workers encode and decode copies and blobs, and sleep
-// when idle. Memory besides the blobs: waiting copies, the prefetched layer, decode_cache_bytes, and per thread
-// four times the raw bytes of the largest block.
+// Threads. Calls must not overlap, except mnnkv_store_stats. Workers encode and decode copies and blobs, and sleep when
+// idle. Memory besides the blobs: waiting copies, the prefetched layer, decode_cache_bytes, and per thread four times
+// the raw bytes of the largest block.
 //
-// MNNKV_EXPERIMENTAL: all of this header may change, since blocks will become readable by head. Hosts use a
-// session.
+// MNNKV_EXPERIMENTAL: all of this header may change, since blocks will become readable by head. Hosts use a session.
 
 #ifdef MNNKV_EXPERIMENTAL
 
@@ -51,21 +50,19 @@ typedef struct mnnkv_store_config {
     uint32_t format;
     /// Blocks that may wait to be encoded; 0 = 256.
     uint32_t max_queue;
-    /// 1 = decode and compare every block after encoding; a block that differs stays raw (failed_blocks). 0 = rely
-    /// on the checksum that each restore verifies.
+    /// 1 = decode and compare every block after encoding; a block that differs stays raw (failed_blocks). 0 = rely on
+    /// the checksum that each restore verifies.
     uint32_t strict_roundtrip;
-    /// Bytes of copies that wait, and of blobs whose raw bytes are not released yet; one block is always admitted.
-    /// Only with workers. 0 = no limit but max_queue.
+    /// Bytes of copies that wait, and of blobs whose raw bytes are not released yet; one block is always admitted. Only
+    /// with workers. 0 = no limit but max_queue.
     uint64_t pending_bytes;
-    /// Bytes of decoded rows to keep for later restores, in equal shares per layer with blocks. A larger block is
-    /// not kept. 0 = none.
+    /// Bytes of decoded rows to keep for later restores, in equal shares per layer with blocks. A larger block is not
+    /// kept. 0 = none.
     uint64_t decode_cache_bytes;
 } mnnkv_store_config;
 
-/// Makes an empty store and starts its workers. abi_version: MNNKV_ABI_VERSION. out: the handle, freed by
-/// mnnkv_store_destroy.
+/// Makes an empty store and starts its workers.
 /// INVALID_ARGUMENT: if a field of config is out of range
-/// UNSUPPORTED: if abi_version is not that of the library
 /// OUT_OF_MEMORY: if memory or a thread is refused
 mnnkv_status mnnkv_store_create(const mnnkv_store_config *config, uint32_t abi_version, mnnkv_store **out);
 
@@ -83,11 +80,11 @@ void mnnkv_store_destroy(mnnkv_store *store);
 /// Copies tokens begin .. begin + count of a layer, to be encoded by a worker, or within the call without workers.
 /// Never blocks. Pointers are not retained, and the cache is only read. The tokens stay raw until commit. 64 to 256
 /// tokens are a good block.
-/// ticket: the number of the block in error texts. Submitting an unchanged range again returns its ticket and
-/// encodes nothing. A block that does not shrink is dropped and counted (no_gain_blocks), which is no error. A
-/// block whose tokens were rewritten is dropped for one that overlaps it (stale_blocks).
-/// INVALID_ARGUMENT: if count is 0, the range exceeds max_tokens, or it overlaps released tokens or another range
-/// whose block is unchanged
+/// ticket: the number of the block in error texts. Submitting an unchanged range again returns its ticket and encodes
+/// nothing. A block that does not shrink is dropped and counted (no_gain_blocks), which is no error. A block whose
+/// tokens were rewritten is dropped for one that overlaps it (stale_blocks).
+/// INVALID_ARGUMENT: if count is 0, the range exceeds max_tokens, or it overlaps released tokens or another range whose
+/// block is unchanged
 /// BUSY: if max_queue or pending_bytes is reached
 /// OUT_OF_MEMORY: if memory is refused; the store is as before
 mnnkv_status mnnkv_store_submit(mnnkv_store *store,
@@ -99,9 +96,9 @@ mnnkv_status mnnkv_store_submit(mnnkv_store *store,
                                 uint32_t count,
                                 uint64_t *ticket);
 
-/// Releases the raw bytes of every encoded block that still equals the cache; its tokens read as zero until
-/// restore. Blocks that were rewritten or do not fit the layout are dropped and counted (stale_blocks). May be
-/// called every step.
+/// Releases the raw bytes of every encoded block that still equals the cache; its tokens read as zero until restore.
+/// Blocks that were rewritten or do not fit the layout are dropped and counted (stale_blocks). May be called every
+/// step.
 /// released_bytes: bytes returned to the system, as in mnnkv_kv_release.
 mnnkv_status mnnkv_store_commit(mnnkv_store *store,
                                 uint32_t layer,
@@ -110,12 +107,12 @@ mnnkv_status mnnkv_store_commit(mnnkv_store *store,
                                 void *value,
                                 uint64_t *released_bytes);
 
-/// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks.
-/// Takes the memory of the raw bytes until then. Without workers it does nothing.
+/// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks. Takes
+/// the memory of the raw bytes until then. Without workers it does nothing.
 mnnkv_status mnnkv_store_prefetch(mnnkv_store *store, uint32_t layer);
 
-/// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next
-/// commit needs no encoding; blobs that an edit has cut are dropped.
+/// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next commit
+/// needs no encoding; blobs that an edit has cut are dropped.
 ///
 /// Packing, strides and max_tokens may differ from submit; heads, head_dim and element types must not.
 /// restored_bytes: raw bytes written.
@@ -138,10 +135,10 @@ mnnkv_status mnnkv_store_restore(mnnkv_store *store,
 
 #ifdef MNNKV_EXPERIMENTAL
 
-/// Declares that only the tokens of the reserve pairs are left, moved together: call it right after
-/// mnnkv_kv_compact or the host's own move. Blocks follow their tokens and lose those that are gone.
-/// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a
-/// compact with a base: (0, base) first, and base added to the other offsets.
+/// Declares that only the tokens of the reserve pairs are left, moved together: call it right after mnnkv_kv_compact or
+/// the host's own move. Blocks follow their tokens and lose those that are gone.
+/// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a compact
+/// with a base: (0, base) first, and base added to the other offsets.
 /// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 mnnkv_status mnnkv_store_compacted(mnnkv_store *store, uint32_t layer, const int32_t *reserve_pairs, size_t n_pairs);

@@ -36,15 +36,15 @@ const _: () = assert!(
 
 /// The arrangement of a cache: one buffer for K and one for V, in each one region per KV head.
 ///
-/// With D = head_dim, lP = l_pack, hP = h_pack, F = flash_block and UP(a, b) = a / b rounded up, the element of
-/// token t and dimension d has this index within its head:
+/// With D = head_dim, lP = l_pack, hP = h_pack, F = flash_block and UP(a, b) = a / b rounded up, the element of token t
+/// and dimension d has this index within its head:
 ///
 ///   K  (t/hP)*UP(D,lP)*lP*hP + (d/lP)*hP*lP + (t%hP)*lP + d%lP
 ///   V  (t/F)*UP(D,hP)*s + (d/hP)*s + (u/lP)*hP*lP + (d%hP)*lP + u%lP    with u = t%F, s = UP(F,lP)*lP*hP
 ///
 /// This is the cache of MNN 3.6 (CPUKVCacheManager). Its l_pack/h_pack: Arm64 f16 1/16, f32 1/8; Arm32 f32 1/4; Arm
-/// bf16 1/8, with ARMv8.6 4/8; SME2 f16 2/64, f32 1/64; x86 f32 1/4, with AVX-512 1/8; x86 bf16 8/4. Elements that
-/// only complete a pack are padding. Only mnnkv_kv_release writes padding.
+/// bf16 1/8, with ARMv8.6 4/8; SME2 f16 2/64, f32 1/64; x86 f32 1/4, with AVX-512 1/8; x86 bf16 8/4. Elements that only
+/// complete a pack are padding. Only mnnkv_kv_release writes padding.
 ///
 /// A row-major cache (llama.cpp) has l_pack = h_pack = 1. With N = kv_heads * head_dim * bytes per element:
 ///
@@ -73,9 +73,9 @@ pub struct mnnkv_layout {
     /// Bytes from one head to the next, a multiple of the element size. 0 = side by side.
     pub key_head_stride: u64,
     pub value_head_stride: u64,
-    /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1,
-    /// for V only with flash_block 1. 0 = side by side. With a token stride, head stride 0 means that the heads of
-    /// a token lie side by side within it.
+    /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1, for
+    /// V only with flash_block 1. 0 = side by side. With a token stride, head stride 0 means that the heads of a token
+    /// lie side by side within it.
     pub key_token_stride: u64,
     pub value_token_stride: u64,
 }
@@ -188,8 +188,8 @@ pub(super) unsafe fn pairs<'a>(pairs: *const i32, n_pairs: usize, name: &str) ->
 #[derive(Clone, Copy)]
 pub struct mnnkv_cache {
     pub struct_size: u32,
-    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and element
-    /// types must not.
+    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and element types
+    /// must not.
     pub layout: *const mnnkv_layout,
     /// The buffers, with the sizes that mnnkv_layout_check returns.
     pub key: *mut c_void,

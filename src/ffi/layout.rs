@@ -1,7 +1,7 @@
 //! Layout: caches in place
 //!
-//! Functions on the memory of one cache, without a handle. key and value are the buffers of the layout. Calls that
-//! write a cache must not overlap other calls on it.
+//! Functions on the memory of one cache, without a handle. key and value are the buffers of the layout. Calls that write
+//! a cache must not overlap other calls on it.
 
 use super::cache::{buffers, buffers_mut, checked, checked_cache, mnnkv_layout, pairs};
 use super::panic::guard;
@@ -70,9 +70,10 @@ pub unsafe extern "C" fn mnnkv_value_index(
     unsafe { index(layout, element, |layout| layout.value_index(token, dim)) }
 }
 
-/// Copies tokens begin .. begin + count of a cache to dense rows [head][token][dim]. May run on several threads for
-/// one cache.
-/// key_out, value_out: kv_heads * count * head_dim elements each. cap_each: capacity of each in bytes.
+/// Copies tokens begin .. begin + count of a cache to dense rows [head][token][dim]. May run on several threads for one
+/// cache.
+/// key_out, value_out: kv_heads * count * head_dim elements each.
+/// cap_each: capacity of each in bytes.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or an output overlaps another buffer
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
 #[unsafe(no_mangle)]
@@ -106,8 +107,8 @@ pub unsafe extern "C" fn mnnkv_kv_gather(
     })
 }
 
-/// Copies dense rows [head][token][dim] to tokens begin .. begin + count of a cache, the inverse of gather. Padding
-/// and other tokens are not written.
+/// Copies dense rows [head][token][dim] to tokens begin .. begin + count of a cache, the inverse of gather. Padding and
+/// other tokens are not written.
 /// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger element type where K and V
 /// differ.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each is another, or a buffer overlaps the cache
@@ -157,9 +158,10 @@ pub unsafe extern "C" fn mnnkv_kv_move(
 }
 
 /// Keeps the tokens below base and those of the reserve pairs, and closes the gaps (eviction).
-/// reserve_pairs: n_pairs times (offset, length), offsets relative to base as in MNN's KVMeta, ascending and
-/// disjoint, within kv_len - base; none keeps only the tokens below base. kv_len: tokens in the cache. new_len:
-/// base plus all lengths; contents of later tokens are undefined.
+/// reserve_pairs: n_pairs times (offset, length), offsets relative to base as in MNN's KVMeta, ascending and disjoint,
+/// within kv_len - base; none keeps only the tokens below base.
+/// kv_len: tokens in the cache.
+/// new_len: base plus all lengths; contents of later tokens are undefined.
 /// INVALID_ARGUMENT: if a pair, base or kv_len is out of range; no byte has moved
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_compact(
@@ -199,12 +201,11 @@ pub unsafe extern "C" fn mnnkv_kv_zero(
     }
 }
 
-/// Sets tokens begin .. begin + count and their padding to zero, and returns the whole pages within them to the
-/// system. Addresses stay valid; writing takes memory again. K is released in groups of h_pack tokens, V in flash
-/// blocks.
-/// bytes: bytes that left memory; pages that were not resident do not count. Linux and Android drop private
-/// anonymous memory (madvise MADV_DONTNEED); shared, file-backed, locked and hugetlbfs memory is only set to zero.
-/// macOS uses MADV_FREE_REUSABLE, Windows trims the working set. Other systems release nothing.
+/// Sets tokens begin .. begin + count and their padding to zero, and returns the whole pages within them to the system.
+/// Addresses stay valid; writing takes memory again. K is released in groups of h_pack tokens, V in flash blocks.
+/// bytes: bytes that left memory; pages that were not resident do not count. Linux and Android drop private anonymous
+/// memory (madvise MADV_DONTNEED); shared, file-backed, locked and hugetlbfs memory is only set to zero. macOS uses
+/// MADV_FREE_REUSABLE, Windows trims the working set. Other systems release nothing.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_release(
@@ -226,8 +227,8 @@ pub unsafe extern "C" fn mnnkv_kv_release(
     }
 }
 
-/// Returns the unused range behind kv_len tokens, for mnnkv_kv_release: begin = kv_len, count = max_tokens -
-/// kv_len, and its bytes in both buffers without padding.
+/// Returns the unused range behind kv_len tokens, for mnnkv_kv_release: begin = kv_len, count = max_tokens - kv_len,
+/// and its bytes in both buffers without padding.
 /// INVALID_ARGUMENT: if kv_len exceeds max_tokens
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_tail(

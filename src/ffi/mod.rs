@@ -1,13 +1,13 @@
 //! The C ABI: the only room with `extern "C"`.
 //!
-//! [`panic`] keeps panics inside and handles poisoned, [`pointer`] turns what C hands over into slices and values,
-//! [`status`] numbers the outcomes and keeps the text of the last failure. Each other file holds the exports of one
-//! room and only converts. The doc comments here become `include/mnnkv.h`, which is the manual.
+//! [`panic`] catches panics, [`pointer`] turns pointers into slices and values, [`handle`] makes and destroys handles,
+//! [`status`] numbers the outcomes and stores the last error. The other files hold the exports of one section of
+//! `include/mnnkv/*.h` each and only convert. Their doc comments are the headers: see `tests/header.rs`.
 //!
-//! Exports are plain functions, not made by macros: cbindgen reads the source without expanding it.
+//! Exports are written out: cbindgen does not expand macros.
 
 #![allow(non_camel_case_types)]
-#![allow(clippy::missing_safety_doc)] // the header states what a caller owes, once for all functions
+#![allow(clippy::missing_safety_doc)] // mnnkv.h states the duties of a caller once, for all functions
 #![allow(missing_docs)] // one comment may stand for neighbouring constants or fields
 
 pub mod cache;

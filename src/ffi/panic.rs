@@ -1,4 +1,4 @@
-//! The barrier that no panic crosses.
+//! The barrier for panics.
 
 use super::status::{self, MNNKV_OK, mnnkv_status};
 use crate::status::{Error, Result, error};
@@ -16,7 +16,7 @@ fn internal(payload: &(dyn Any + Send)) -> Error {
     error!(Internal, "a bug in mnn-kv, please report it: {text}")
 }
 
-/// Runs an export's body. An error or a panic becomes a status and this thread's last error; a panic prints nothing.
+/// Runs the body of an export. An error or a panic becomes a status and the thread's last error; a panic prints nothing.
 pub fn guard(body: impl FnOnce() -> Result<()>) -> mnnkv_status {
     let error = match quietly(|| catch_unwind(AssertUnwindSafe(body))) {
         Ok(Ok(())) => return MNNKV_OK,
@@ -27,18 +27,17 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> mnnkv_status {
     error.status().code()
 }
 
-/// Runs the body of an export that has no status; `fallback` is its answer to an error or a panic.
+/// Runs the body of an export without a status, which returns `fallback` after an error or a panic.
 pub fn guard_or<T>(fallback: T, body: impl FnOnce() -> Result<T>) -> T {
-    let mut answer = fallback;
+    let mut result = fallback;
     let _ = guard(|| {
-        answer = body()?;
+        result = body()?;
         Ok(())
     });
-    answer
+    result
 }
 
-/// What an opaque pointer points to. The mutex orders calls and is poisoned by the standard library when a panic
-/// passes through it: from then on every call answers INTERNAL, and only destroy works.
+/// The target of an opaque pointer. A panic poisons the mutex: every later call returns INTERNAL, and only destroy works.
 pub struct Handle<T>(Mutex<T>);
 
 impl<T> Handle<T> {
@@ -46,7 +45,7 @@ impl<T> Handle<T> {
         Handle(Mutex::new(inner))
     }
 
-    /// Runs `body` on what the handle holds; `name` is for the error.
+    /// Runs `body` on the object; `name` is for the error.
     pub fn with(&self, name: &str, body: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
         let mut inner = self.0.lock().map_err(|_| Error::out_of_service(name))?;
         body(&mut inner)

@@ -30,8 +30,8 @@ pub extern "C" fn mnnkv_abi_version() -> u32 {
 
 /// Returns the SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". Static text.
 ///
-/// The environment variable MNNKV_CPU_LEVEL, one of these names, may lower the level; it is read once. Results do
-/// not depend on the level.
+/// The environment variable MNNKV_CPU_LEVEL, one of these names, may lower the level; it is read once. Results do not
+/// depend on the level.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_cpu_level() -> *const c_char {
     arch::level_name().as_ptr()

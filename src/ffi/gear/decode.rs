@@ -40,20 +40,21 @@ unsafe fn decode_within(
     }
 }
 
-/// Decodes a blob of either format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16
-/// words that were encoded as fp16. The blob is not trusted.
-/// dst: dst_cap bytes. dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and
-/// the size that the blob claims: limit it before allocating for a blob from elsewhere.
-/// CORRUPT: if the blob is malformed. V2 detects every damage by checksum; V1 has none, and flipped bits may decode
-/// to other words
+/// Decodes a blob of either format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16 words
+/// that were encoded as fp16. The blob is not trusted.
+/// dst: dst_cap bytes.
+/// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
+/// claims: limit it before allocating for a blob from elsewhere.
+/// CORRUPT: if the blob is malformed. V2 detects every damage by checksum; V1 has none, and flipped bits may decode to
+/// other words
 /// INVALID_ARGUMENT: if a V2 blob holds another type
 /// UNSUPPORTED: if a V2 blob is of a later version
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
-/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of
-/// this library writes
+/// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of this
+/// library writes
 ///
-/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 *
-/// (src_len + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
+/// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 * (src_len
+/// + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
     src: *const c_void,
@@ -111,8 +112,8 @@ pub unsafe extern "C" fn mnnkv_decode_int8_gear(
 pub struct mnnkv_decode_options {
     pub struct_size: u32,
     pub reserved: u32,
-    /// Limit of the working memory of the call, the memory that the thread keeps included; may exceed the default.
-    /// 0 = 3 * (src_len + decoded length) + 256 KiB.
+    /// Limit of the working memory of the call, the memory that the thread keeps included; may exceed the default. 0 =
+    /// 3 * (src_len + decoded length) + 256 KiB.
     pub max_working_bytes: u64,
 }
 

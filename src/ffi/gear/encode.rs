@@ -40,19 +40,19 @@ unsafe fn encode(
     })
 }
 
-/// Returns a capacity that suffices to encode src_len bytes of dtype (F16, BF16, F32 or INT8) in any format, a
-/// little over src_len; 0 if src_len is 0, no whole number of words, or larger than memory.
+/// Returns a capacity that suffices to encode src_len bytes of dtype (F16, BF16, F32 or INT8) in any format, a little
+/// over src_len; 0 if src_len is 0, no whole number of words, or larger than memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
     guard_or(0, || Ok(gear::bound(src_len, Dtype::from_code(dtype, "dtype")?).unwrap_or(0)))
 }
 
 /// Encodes src_len bytes of little-endian words of the type in the name, bit for bit.
-/// src: at least one word. V1 takes any order; V2 compresses [head][token][dim] best. dst: dst_cap bytes;
-/// mnnkv_gear_bound always suffices. dst_len: bytes written.
+/// src: at least one word. V1 takes any order; V2 compresses [head][token][dim] best.
+/// dst: dst_cap bytes; mnnkv_gear_bound always suffices.
+/// dst_len: bytes written.
 /// INVALID_ARGUMENT: if src_len is 0 or no whole number of words (with a rotation hint: of rows), or exceeds
-/// 4,261,672,974 words in V1; if an option is out of range or does not fit src_len; if a rotation hint comes with
-/// int8
+/// 4,261,672,974 words in V1; if an option is out of range or does not fit src_len; if a rotation hint comes with int8
 /// UNSUPPORTED: if format is V1 with bf16 or int8
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 ///
@@ -113,8 +113,8 @@ pub unsafe extern "C" fn mnnkv_encode_int8_gear(
     unsafe { encode(Dtype::Int8, (src, src_len), options, (dst, dst_cap), dst_len) }
 }
 
-/// Parses a list of V1's predictors, such as "raw,delta_seq,xor_seq", into mnnkv_gear_options::predictors. Blanks
-/// and unknown names are ignored; without a known name the result is MNNKV_PREDICT_RAW.
+/// Parses a list of V1's predictors, such as "raw,delta_seq,xor_seq", into mnnkv_gear_options::predictors. Blanks and
+/// unknown names are ignored; without a known name the result is MNNKV_PREDICT_RAW.
 /// list: len bytes without a terminating zero.
 /// INVALID_ARGUMENT: if list is not UTF-8
 #[unsafe(no_mangle)]

@@ -1,12 +1,11 @@
 //! Gear: options of V2 that may change
 //!
-//! MNNKV_EXPERIMENTAL: the rotation hint does not cover all variants of RoPE yet. Leave the
-//! fields rope_* 0 otherwise.
+//! MNNKV_EXPERIMENTAL: the rotation hint does not cover all variants of RoPE yet. Leave the fields rope_* 0 otherwise.
 
 use crate::gear::Pairing;
 
-/// mnnkv_gear_options::rope_pairing: channels d and d + rope_dims / 2 rotate together (Llama, rotate_half), or 2 d
-/// and 2 d + 1 (GPT-J).
+/// mnnkv_gear_options::rope_pairing: channels d and d + rope_dims / 2 rotate together (Llama, rotate_half), or 2 d and
+/// 2 d + 1 (GPT-J).
 pub const MNNKV_ROPE_HALF: u32 = 1;
 pub const MNNKV_ROPE_ADJACENT: u32 = 2;
 

@@ -1,7 +1,7 @@
 //! Gear: options
 //!
-//! Lossless compression of the words of a cache, bit for bit, in the formats of docs/format.md. No handle: each
-//! thread keeps working memory for its next call, which mnnkv_thread_trim frees.
+//! Lossless compression of the words of a cache, bit for bit, in the formats of docs/format.md. No handle: each thread
+//! keeps working memory for its next call, which mnnkv_thread_trim frees.
 
 use super::experimental::{MNNKV_ROPE_ADJACENT, MNNKV_ROPE_HALF};
 use crate::dtype::Dtype;
@@ -35,13 +35,13 @@ pub struct mnnkv_gear_options {
     pub predictors: u32,
     /// 1 = fastest .. 9 = smallest; 0 = 5. More effort never costs more than 0.1% of size.
     pub effort: i32,
-    /// V2: elements per row (one token of one head). 0 = unknown, as is a value larger than src, or with fewer than
-    /// 64 rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
+    /// V2: elements per row (one token of one head). 0 = unknown, as is a value larger than src, or with fewer than 64
+    /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
     pub head_dim: u32,
     pub reserved: [u32; 3],
     /// V2, for K: the rotation hint, MNNKV_ROPE_*; 0 = none, and the fields below are not read. Equal tokens at
-    /// different positions then compress as equal, most in the first layer, and encoding takes several times as
-    /// long. Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
+    /// different positions then compress as equal, most in the first layer, and encoding takes several times as long.
+    /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     pub rope_pairing: u32,
     /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.
     pub rope_dims: u32,
@@ -53,8 +53,8 @@ pub struct mnnkv_gear_options {
     /// with rope_inv_freq.
     pub rope_theta: f32,
     pub rope_reserved: u32,
-    /// [rope_dims / 2] radians per position, 0 to 1e6, for scaled variants; NULL = from rope_theta. F32 keys gain
-    /// most from the numbers that the host itself uses.
+    /// [rope_dims / 2] radians per position, 0 to 1e6, for scaled variants; NULL = from rope_theta. F32 keys gain most
+    /// from the numbers that the host itself uses.
     pub rope_inv_freq: *const f32,
     /// [rope_tokens] positions; NULL = counting from rope_first_position.
     pub rope_positions: *const u32,

@@ -1,7 +1,7 @@
 //! H2O: settings and scores
 //!
-//! Heavy-hitter eviction (H2O, Zhang et al. 2023) by whole blocks of tokens, which are really removed. No handle:
-//! the host keeps one score per block.
+//! Heavy-hitter eviction (H2O, Zhang et al. 2023) by whole blocks of tokens, which are really removed. No handle: the
+//! host keeps one score per block.
 
 use crate::ffi::panic::guard;
 use crate::ffi::pointer::{self, Sized32};
@@ -21,8 +21,8 @@ pub struct mnnkv_h2o_config {
     pub struct_size: u32,
     /// Tokens per block, the unit of scores and of eviction; 0 = 64.
     pub block_tokens: u32,
-    /// The first and the last tokens, which stay with every block that they touch; default 32 and 256. 0 = none,
-    /// but an incomplete last block stays.
+    /// The first and the last tokens, which stay with every block that they touch; default 32 and 256. 0 = none, but an
+    /// incomplete last block stays.
     pub sink_tokens: u32,
     pub recent_tokens: u32,
     /// MNNKV_TARGET_*; 0 = adaptive.
@@ -105,10 +105,11 @@ pub unsafe extern "C" fn mnnkv_h2o_config_default(config: *mut mnnkv_h2o_config)
 }
 
 /// Adds a step to the scores in place: score = alpha * score + (1 - alpha) * block_acc / norm.
-/// scores: [n_blocks], 0 for new blocks. block_acc: [n_blocks], the softmax values of each block, summed over query
-/// heads and rows. norm: heads * rows.
-/// INVALID_ARGUMENT: if alpha is outside of 0 .. 1, norm is not positive and finite, block_acc or block_acc / norm
-/// is not finite, or the arrays overlap; no score has changed
+/// scores: [n_blocks], 0 for new blocks.
+/// block_acc: [n_blocks], the softmax values of each block, summed over query heads and rows.
+/// norm: heads * rows.
+/// INVALID_ARGUMENT: if alpha is outside of 0 .. 1, norm is not positive and finite, block_acc or block_acc / norm is
+/// not finite, or the arrays overlap; no score has changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_h2o_update_scores(
     scores: *mut f32,

@@ -34,10 +34,11 @@ const _: () = assert!(size_of::<mnnkv_h2o_plan>() == 32);
 
 /// Plans which tokens of a cache of kv_len tokens to keep: the blocks of sink and recent tokens, then blocks by
 /// descending score until the target, rounded up to blocks, is reached.
-/// scores: [n_blocks]; block i starts at token i * block_tokens. Missing scores count as 0, NaN as the lowest,
-/// surplus ones are ignored; of equal scores the lower block stays. pairs: room for pairs_cap pairs (offset,
-/// length), ascending, with gaps between them, as mnnkv_kv_compact takes them with base 0; (blocks + 1) / 2 pairs
-/// always suffice. n_pairs: pairs written. An empty cache has none; with floor_dominates there is one, (0, kv_len).
+/// scores: [n_blocks]; block i starts at token i * block_tokens. Missing scores count as 0, NaN as the lowest, surplus
+/// ones are ignored; of equal scores the lower block stays.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, with gaps between them, as mnnkv_kv_compact takes them
+/// with base 0; (blocks + 1) / 2 pairs always suffice.
+/// n_pairs: pairs written. An empty cache has none; with floor_dominates there is one, (0, kv_len).
 /// INVALID_ARGUMENT: if kv_len exceeds 2^31 - 1, target_mode is unknown, or the ratio of the mode is NaN
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 #[unsafe(no_mangle)]

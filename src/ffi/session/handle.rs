@@ -1,27 +1,28 @@
 //! Session: the handle
 //!
-//! A session evicts tokens that attention neglects (H2O) and stores cold tokens without loss. Per layer and step a
-//! host calls
+//! A session evicts tokens that attention neglects (H2O) and stores cold tokens without loss. Per layer and step a host
+//! calls
 //!
 //!   mnnkv_session_begin     restores stored tokens, applies the planned eviction and updates cache->kv_len
 //!   ...                     the host appends K and V of its new tokens at kv_len and runs attention
 //!   mnnkv_session_scores    per softmax tile, on the attention threads; only needed with kv_h2o_enable
 //!   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //!
-//! Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it.
-//! The physical position is the slot in the cache. Evictions make them differ, in each layer for itself. The host
-//! counts logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
+//! Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
+//! physical position is the slot in the cache. Evictions make them differ, in each layer for itself. The host counts
+//! logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
 //!
-//! Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older
-//! tokens need mnnkv_session_rewritten before end. From end to the next call of the layer, stored tokens read as
-//! zero and no token may be written. A host may copy the whole cache to another buffer at any time and pass that
-//! buffer from then on. Layers without a cache of their own are never passed.
+//! Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
+//! need mnnkv_session_rewritten before end. From end to the next begin or keep, stored tokens read as zero, and the
+//! cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another buffer
+//! at any time and pass that buffer from then on; between end and begin the copy takes memory for stored tokens until
+//! the next end. Layers without a cache of their own are never passed.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-//! mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions
-//! with a const session run on any thread and block while another call runs. The session starts
-//! kv_lossless_async_threads workers, which work on copies and sleep when idle. Only begin waits for one, when a
-//! token that it must restore is being decoded.
+//! mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions with
+//! a const session run on any thread and block while another call runs. The session starts kv_lossless_async_threads
+//! workers, which work on copies and sleep when idle. Only begin waits for one, when a token that it must restore is
+//! being decoded.
 
 use crate::ffi::cache::{self, mnnkv_cache};
 use crate::ffi::handle;
@@ -161,17 +162,16 @@ pub unsafe extern "C" fn mnnkv_session_create(
     }
 }
 
-/// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens
-/// are lost: destroy the caches as well, or destroy right after a begin of every layer.
+/// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens are
+/// lost: destroy the caches as well, or destroy right after a begin of every layer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     // SAFETY: the header is the contract.
     unsafe { handle::destroy(session) }
 }
 
-/// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length
-/// that triggers eviction. A line is added when tokens cannot be evicted for want of scores.
-/// text: cap bytes. len: bytes written, the zero included; 1 without warnings.
+/// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
+/// triggers eviction. A line is added when tokens cannot be evicted for want of scores.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,

@@ -25,10 +25,10 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
 
 /// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
 /// together, and cache->kv_len becomes the new physical length. Call it for each layer that has a cache.
-/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps
-/// nothing. Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of
-/// all lengths. Tokens keep the rotation that they were cached with, scores follow their tokens, and stored tokens
-/// stay stored.
+/// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
+/// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
+/// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
+/// pending eviction is planned anew.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache are wrong; nothing has changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_keep(
@@ -46,10 +46,9 @@ pub unsafe extern "C" fn mnnkv_session_keep(
     }
 }
 
-/// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift).
-/// Discards their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between
-/// begin and end. Between end and begin stored tokens read as zero, so that the host must have written K and V
-/// completely.
+/// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift). Discards
+/// their blobs. Scores stay, as do other tokens of the same blobs. Call it right after the writes, between begin and
+/// end. Between end and begin stored tokens read as zero, so that the host must have written K and V completely.
 /// INVALID_ARGUMENT: if layer is out of range, or a token is past the length that begin, end or keep left
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 #[unsafe(no_mangle)]
@@ -64,6 +63,7 @@ pub unsafe extern "C" fn mnnkv_session_rewritten(
 }
 
 /// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
+/// INVALID_ARGUMENT: if layer is out of range
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_lengths(
     session: *const mnnkv_session,
@@ -85,7 +85,10 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
 
 /// Returns the logical positions that a layer's cache holds, in physical order; of an open layer, those that begin
 /// left.
-/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch. n_pairs: pairs written.
+/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch.
+/// n_pairs: pairs written.
+/// INVALID_ARGUMENT: if layer is out of range
+/// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_positions(
     session: *const mnnkv_session,

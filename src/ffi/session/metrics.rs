@@ -58,9 +58,8 @@ pub unsafe extern "C" fn mnnkv_session_layer_metrics(
     unsafe { read(session, Some(layer), metrics) }
 }
 
-/// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members
-/// that were not measured and layers that were never passed. The text may grow between two calls.
-/// text: cap bytes. len: bytes written, the zero included.
+/// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members that
+/// were not measured and layers that were never passed. The text may grow between two calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_metrics_json(
     session: *const mnnkv_session,

@@ -4,13 +4,12 @@ use super::handle::{mnnkv_session, with_cache, with_cache_or_none};
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::status::mnnkv_status;
 
-/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction
-/// that the last end planned: kept tokens move together, and the pages behind them are released. Workers start on
-/// the next layer.
-/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length.
-/// With kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from
-/// elsewhere (a prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries
-/// 0.
+/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
+/// the last end planned: kept tokens move together, and the pages behind them are released. Workers start on the next
+/// layer.
+/// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
+/// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
+/// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, or kv_len is another
 /// INVALID_ARGUMENT: if heads, head_dim or an element type changed
 /// CORRUPT: if a blob does not decode to the stored tokens
@@ -27,15 +26,15 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     unsafe { with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)) }
 }
 
-/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the
-/// workers and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw,
-/// and a metric counts the failure.
-/// heads: query heads (not KV heads). queries: rows of the step in each head, however tiles grouped them; 0 closes
-/// a step without attention, which drops tiles and is not counted. cache->kv_len: physical tokens now. Those behind
-/// the length of begin are new. Either all heads have scored completely or none has, which leaves the scores as
-/// they are.
-/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache
-/// changed
+/// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
+/// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
+/// metric counts the failure.
+/// heads: query heads (not KV heads).
+/// queries: rows of the step in each head, however tiles grouped them; 0 closes a step without attention, which drops
+/// tiles and is not counted.
+/// cache->kv_len: physical tokens now. Those behind the length of begin are new. Either all heads have scored
+/// completely or none has, which leaves the scores as they are.
+/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
 /// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
 ///
@@ -57,8 +56,8 @@ pub unsafe extern "C" fn mnnkv_session_end(
     }
 }
 
-/// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded,
-/// tiles are dropped, and the step is not counted. Releases the memory of stored tokens again.
+/// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded, tiles
+/// are dropped, and the step is not counted. Releases the memory of stored tokens again.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len is another, or heads, head_dim or an element type
 /// changed

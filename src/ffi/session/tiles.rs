@@ -8,7 +8,7 @@ use crate::h2o::{CheckedTile, TileFields, TileSource};
 use crate::status::Result;
 use std::ffi::c_void;
 
-/// mnnkv_score_tile::flags: the first and the last tile of a query head. The only tile of a head has both.
+/// mnnkv_score_tile::flags: the first and the last tile of a query head; both for its only tile.
 pub const MNNKV_TILE_FIRST: u32 = 1;
 pub const MNNKV_TILE_LAST: u32 = 2;
 
@@ -22,25 +22,23 @@ pub struct mnnkv_score_tile {
     pub struct_size: u32,
     /// MNNKV_DTYPE_F16, BF16 or F32.
     pub dtype: u32,
-    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are
-    /// not read; 4, 8 or 16 in MNN.
+    /// 0 = rows [queries][tokens]. Else [UP(tokens, pack)][queries][pack], where elements past the last token are not
+    /// read; 4, 8 or 16 in MNN.
     pub pack: u32,
-    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may
-    /// be one tile, which saves calls. With pack >= tokens, pack is the row stride.
+    /// Rows, at least 1: all rows of the step, the same number in every tile of a head. Rows of several heads may be
+    /// one tile, which saves calls. With pack >= tokens, pack is the row stride.
     pub queries: u32,
-    /// Tokens, at least 1.
+    /// Tokens, at least 1, and the physical position of the first one.
     pub tokens: u32,
-    /// Physical position of the first token.
     pub token_begin: u32,
-    /// MNNKV_TILE_FIRST, MNNKV_TILE_LAST, both or 0.
     pub flags: u32,
-    /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head,
-    /// and in steps that are no prompt any number. 0 is slower for more than 64 rows.
+    /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head, and in
+    /// steps that are no prompt any number. 0 is slower for more than 64 rows.
     pub heads: u32,
     /// The values, all >= 0, at any alignment. The last tile of a head detects NaN, infinity and negative sums.
     pub data: *const c_void,
-    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not
-    /// read in first tiles.
+    /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read
+    /// in first tiles.
     pub update_scale: *const f32,
     /// [queries], or NULL for all 1: sum of each row over all tokens. Only in last tiles.
     pub row_sum: *const f32,
@@ -99,13 +97,13 @@ impl<'a> TileSource<'a> for GivenTile<'a> {
 }
 
 /// Adds a tile of an open layer. Never blocks.
-/// lane: below the `lanes` of create; one thread at a time. The tiles of a head are passed in order in one lane:
-/// the first begins at any token, each other one where its predecessor ends. Results do not depend on which lane
-/// has which head. Memory: two floats per row and tile, in each lane.
+/// lane: below the `lanes` of create; one thread at a time. The tiles of a head are passed in order in one lane: the
+/// first begins at any token, each other one where its predecessor ends. Results do not depend on which lane has which
+/// head. Memory: two floats per row and tile, in each lane.
 ///
 /// A prompt is a step on an empty layer, or of more than 64 queries per head. Of a prompt only the last
-/// kv_h2o_prefill_queries rows of each head count; of other steps all rows. Layers that are not scored check only
-/// the struct. A head whose sums are NaN or infinite is dropped, so that end misses it.
+/// kv_h2o_prefill_queries rows of each head count; of other steps all rows. Layers that are not scored check only the
+/// struct. A head whose sums are NaN or infinite is dropped, so that end misses it.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
 /// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite
@@ -130,9 +128,9 @@ pub unsafe extern "C" fn mnnkv_session_scores(
     })
 }
 
-/// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers
-/// without eviction, prompts while kv_h2o_prefill_queries is 0. Concerns the open step of the layer, else the next
-/// one.
+/// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers without
+/// eviction, prompts while kv_h2o_prefill_queries is 0. Concerns the open step of the layer, else the next one.
+/// INVALID_ARGUMENT: if layer is out of range
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_wants_scores(
     session: *const mnnkv_session,

@@ -12,11 +12,11 @@ use std::ffi::c_void;
 /// Copies tokens begin .. begin + count of a layer, to be encoded by a worker, or within the call without workers.
 /// Never blocks. Pointers are not retained, and the cache is only read. The tokens stay raw until commit. 64 to 256
 /// tokens are a good block.
-/// ticket: the number of the block in error texts. Submitting an unchanged range again returns its ticket and
-/// encodes nothing. A block that does not shrink is dropped and counted (no_gain_blocks), which is no error. A
-/// block whose tokens were rewritten is dropped for one that overlaps it (stale_blocks).
-/// INVALID_ARGUMENT: if count is 0, the range exceeds max_tokens, or it overlaps released tokens or another range
-/// whose block is unchanged
+/// ticket: the number of the block in error texts. Submitting an unchanged range again returns its ticket and encodes
+/// nothing. A block that does not shrink is dropped and counted (no_gain_blocks), which is no error. A block whose
+/// tokens were rewritten is dropped for one that overlaps it (stale_blocks).
+/// INVALID_ARGUMENT: if count is 0, the range exceeds max_tokens, or it overlaps released tokens or another range whose
+/// block is unchanged
 /// BUSY: if max_queue or pending_bytes is reached
 /// OUT_OF_MEMORY: if memory is refused; the store is as before
 #[unsafe(no_mangle)]
@@ -43,9 +43,9 @@ pub unsafe extern "C" fn mnnkv_store_submit(
     }
 }
 
-/// Releases the raw bytes of every encoded block that still equals the cache; its tokens read as zero until
-/// restore. Blocks that were rewritten or do not fit the layout are dropped and counted (stale_blocks). May be
-/// called every step.
+/// Releases the raw bytes of every encoded block that still equals the cache; its tokens read as zero until restore.
+/// Blocks that were rewritten or do not fit the layout are dropped and counted (stale_blocks). May be called every
+/// step.
 /// released_bytes: bytes returned to the system, as in mnnkv_kv_release.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_commit(
@@ -68,8 +68,8 @@ pub unsafe extern "C" fn mnnkv_store_commit(
     }
 }
 
-/// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks.
-/// Takes the memory of the raw bytes until then. Without workers it does nothing.
+/// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks. Takes
+/// the memory of the raw bytes until then. Without workers it does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u32) -> mnnkv_status {
     // SAFETY: the caller vouches for its pointers.
@@ -81,8 +81,8 @@ pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u3
     }
 }
 
-/// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next
-/// commit needs no encoding; blobs that an edit has cut are dropped.
+/// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next commit
+/// needs no encoding; blobs that an edit has cut are dropped.
 ///
 /// Packing, strides and max_tokens may differ from submit; heads, head_dim and element types must not.
 /// restored_bytes: raw bytes written.

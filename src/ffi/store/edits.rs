@@ -7,10 +7,10 @@ use crate::ffi::cache;
 use crate::ffi::status::mnnkv_status;
 use crate::status::bail;
 
-/// Declares that only the tokens of the reserve pairs are left, moved together: call it right after
-/// mnnkv_kv_compact or the host's own move. Blocks follow their tokens and lose those that are gone.
-/// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a
-/// compact with a base: (0, base) first, and base added to the other offsets.
+/// Declares that only the tokens of the reserve pairs are left, moved together: call it right after mnnkv_kv_compact or
+/// the host's own move. Blocks follow their tokens and lose those that are gone.
+/// reserve_pairs: n_pairs times (offset, length) in positions before the move, ascending and disjoint. After a compact
+/// with a base: (0, base) first, and base added to the other offsets.
 /// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
 #[unsafe(no_mangle)]

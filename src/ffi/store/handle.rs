@@ -1,23 +1,22 @@
 //! Store: the handle
 //!
-//! A store keeps cold tokens of any number of layers as blobs. A block is a range of tokens of one layer that is
-//! encoded as one. It is resident while the cache still holds its raw bytes, and released once commit has returned
-//! them to the system. Per layer and step a host calls
+//! A store keeps cold tokens of any number of layers as blobs. A block is a range of tokens of one layer that is encoded
+//! as one. It is resident while the cache still holds its raw bytes, and released once commit has returned them to the
+//! system. Per layer and step a host calls
 //!
 //!   mnnkv_store_restore     before attention reads the layer
 //!   mnnkv_store_submit      after attention, for each range that has become cold
 //!   mnnkv_store_commit      releases the raw bytes of encoded blocks
 //!
 //! and reports its own edits of the cache by mnnkv_store_compacted, _truncated or _rewritten. Between commit and
-//! restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may
-//! be copied to another buffer.
+//! restore, released tokens must be neither read nor written; they may be moved with others, and the whole cache may be
+//! copied to another buffer.
 //!
-//! Threads. Calls must not overlap, except mnnkv_store_stats. Workers encode and decode copies and blobs, and sleep
-//! when idle. Memory besides the blobs: waiting copies, the prefetched layer, decode_cache_bytes, and per thread
-//! four times the raw bytes of the largest block.
+//! Threads. Calls must not overlap, except mnnkv_store_stats. Workers encode and decode copies and blobs, and sleep when
+//! idle. Memory besides the blobs: waiting copies, the prefetched layer, decode_cache_bytes, and per thread four times
+//! the raw bytes of the largest block.
 //!
-//! MNNKV_EXPERIMENTAL: all of this header may change, since blocks will become readable by head. Hosts use a
-//! session.
+//! MNNKV_EXPERIMENTAL: all of this header may change, since blocks will become readable by head. Hosts use a session.
 
 use crate::ffi::gear::{MNNKV_GEAR_FORMAT_V1, MNNKV_GEAR_FORMAT_V2};
 use crate::ffi::handle;
@@ -48,14 +47,14 @@ pub struct mnnkv_store_config {
     pub format: u32,
     /// Blocks that may wait to be encoded; 0 = 256.
     pub max_queue: u32,
-    /// 1 = decode and compare every block after encoding; a block that differs stays raw (failed_blocks). 0 = rely
-    /// on the checksum that each restore verifies.
+    /// 1 = decode and compare every block after encoding; a block that differs stays raw (failed_blocks). 0 = rely on
+    /// the checksum that each restore verifies.
     pub strict_roundtrip: u32,
-    /// Bytes of copies that wait, and of blobs whose raw bytes are not released yet; one block is always admitted.
-    /// Only with workers. 0 = no limit but max_queue.
+    /// Bytes of copies that wait, and of blobs whose raw bytes are not released yet; one block is always admitted. Only
+    /// with workers. 0 = no limit but max_queue.
     pub pending_bytes: u64,
-    /// Bytes of decoded rows to keep for later restores, in equal shares per layer with blocks. A larger block is
-    /// not kept. 0 = none.
+    /// Bytes of decoded rows to keep for later restores, in equal shares per layer with blocks. A larger block is not
+    /// kept. 0 = none.
     pub decode_cache_bytes: u64,
 }
 
@@ -105,10 +104,8 @@ pub(super) unsafe fn with(store: *const mnnkv_store, body: impl FnOnce(&mut Stor
     })
 }
 
-/// Makes an empty store and starts its workers. abi_version: MNNKV_ABI_VERSION. out: the handle, freed by
-/// mnnkv_store_destroy.
+/// Makes an empty store and starts its workers.
 /// INVALID_ARGUMENT: if a field of config is out of range
-/// UNSUPPORTED: if abi_version is not that of the library
 /// OUT_OF_MEMORY: if memory or a thread is refused
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_create(
