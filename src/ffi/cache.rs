@@ -3,7 +3,7 @@
 //! A layer's KV cache is two buffers of the host. Layouts accept the element types F16, BF16 and F32, and are
 //! UNSUPPORTED with the quantised types INT8, TQ3 and TQ4; gear also encodes INT8.
 
-use super::panic::guard;
+use super::panic::body;
 use super::pointer::{self, Out, Sized32};
 use super::status::mnnkv_status;
 use crate::dtype::Dtype;
@@ -212,8 +212,7 @@ pub unsafe extern "C" fn mnnkv_layout_check(
     key_bytes: *mut u64,
     value_bytes: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    guard(|| unsafe {
+    body!({
         let layout = checked(layout)?;
         let (key_bytes, value_bytes) = (Out::new(key_bytes, "key_bytes")?, Out::new(value_bytes, "value_bytes")?);
         key_bytes.set(layout.key_bytes() as u64);

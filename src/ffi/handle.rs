@@ -2,21 +2,18 @@
 
 use super::panic::guard;
 use super::pointer::Out;
-use super::status::mnnkv_status;
 use crate::status::Result;
 use crate::sys::memory;
 
-/// Runs the body of a `_create` export: hands out what `make` returns.
+/// Hands out what `make` returns.
 ///
 /// # Safety
 /// A non-NULL `out` is writable.
-pub unsafe fn create<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T>) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: passed on.
-        let out = unsafe { Out::new(out, "out") }?;
-        out.set(Box::into_raw(memory::boxed(make()?)?));
-        Ok(())
-    })
+pub unsafe fn create<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T>) -> Result<()> {
+    // SAFETY: passed on.
+    let out = unsafe { Out::new(out, "out") }?;
+    out.set(Box::into_raw(memory::boxed(make()?)?));
+    Ok(())
 }
 
 /// Runs the body of a `_destroy` export.

@@ -4,7 +4,7 @@
 //! a cache must not overlap other calls on it.
 
 use super::cache::{buffers, buffers_mut, checked, checked_cache, mnnkv_layout, pairs};
-use super::panic::guard;
+use super::panic::body;
 use super::pointer::{self, Out};
 use super::status::mnnkv_status;
 use crate::layout::{self, Layout};
@@ -21,12 +21,10 @@ unsafe fn write(
     key: *mut c_void,
     value: *mut c_void,
     body: impl FnOnce(&Layout, &mut [u8], &mut [u8]) -> Result<()>,
-) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: passed on.
-        let (layout, key, value) = unsafe { checked_cache(layout, key, value) }?;
-        body(&layout, key, value)
-    })
+) -> Result<()> {
+    // SAFETY: passed on.
+    let (layout, key, value) = unsafe { checked_cache(layout, key, value) }?;
+    body(&layout, key, value)
 }
 
 /// Runs the body of an export that returns an index.
@@ -37,13 +35,11 @@ unsafe fn index(
     layout: *const mnnkv_layout,
     element: *mut u64,
     look_up: impl FnOnce(&Layout) -> Result<u64>,
-) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: passed on.
-        let (layout, element) = unsafe { (checked(layout)?, Out::new(element, "element")?) };
-        element.set(look_up(&layout)?);
-        Ok(())
-    })
+) -> Result<()> {
+    // SAFETY: passed on.
+    let (layout, element) = unsafe { (checked(layout)?, Out::new(element, "element")?) };
+    element.set(look_up(&layout)?);
+    Ok(())
 }
 
 /// Returns the index of K of a token and dimension within its head, in elements. For tests.
@@ -54,8 +50,7 @@ pub unsafe extern "C" fn mnnkv_key_index(
     dim: u32,
     element: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: passed on.
-    unsafe { index(layout, element, |layout| layout.key_index(token, dim)) }
+    body!(index(layout, element, |layout| layout.key_index(token, dim)))
 }
 
 /// As mnnkv_key_index, for V.
@@ -66,8 +61,7 @@ pub unsafe extern "C" fn mnnkv_value_index(
     dim: u32,
     element: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: passed on.
-    unsafe { index(layout, element, |layout| layout.value_index(token, dim)) }
+    body!(index(layout, element, |layout| layout.value_index(token, dim)))
 }
 
 /// Copies tokens begin .. begin + count of a cache to dense rows [head][token][dim]. May run on several threads for one
@@ -87,8 +81,7 @@ pub unsafe extern "C" fn mnnkv_kv_gather(
     value_out: *mut c_void,
     cap_each: usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    guard(|| unsafe {
+    body!({
         let layout = checked(layout)?;
         let range = layout.range(begin, count)?;
         let (key_len, value_len) = (layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()));
@@ -123,8 +116,7 @@ pub unsafe extern "C" fn mnnkv_kv_scatter(
     key: *mut c_void,
     value: *mut c_void,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    guard(|| unsafe {
+    body!({
         let layout = checked(layout)?;
         let range = layout.range(begin, count)?;
         let (key_len, value_len) = (layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()));
@@ -153,8 +145,7 @@ pub unsafe extern "C" fn mnnkv_kv_move(
     dst: u32,
     count: u32,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { write(layout, key, value, |layout, key, value| layout::move_tokens(layout, key, value, src, dst, count)) }
+    body!(write(layout, key, value, |layout, key, value| layout::move_tokens(layout, key, value, src, dst, count)))
 }
 
 /// Keeps the tokens below base and those of the reserve pairs, and closes the gaps (eviction).
@@ -174,15 +165,12 @@ pub unsafe extern "C" fn mnnkv_kv_compact(
     kv_len: u32,
     new_len: *mut u32,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe {
-        write(layout, key, value, |layout, key, value| {
-            let pairs = pairs(reserve_pairs, n_pairs, "reserve_pairs")?;
-            let new_len = Out::new(new_len, "new_len")?;
-            new_len.set(layout::compact(layout, key, value, base, pairs, kv_len)?);
-            Ok(())
-        })
-    }
+    body!(write(layout, key, value, |layout, key, value| {
+        let pairs = pairs(reserve_pairs, n_pairs, "reserve_pairs")?;
+        let new_len = Out::new(new_len, "new_len")?;
+        new_len.set(layout::compact(layout, key, value, base, pairs, kv_len)?);
+        Ok(())
+    }))
 }
 
 /// Sets tokens begin .. begin + count to zero. Padding and other tokens are not written.
@@ -195,10 +183,7 @@ pub unsafe extern "C" fn mnnkv_kv_zero(
     begin: u32,
     count: u32,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe {
-        write(layout, key, value, |layout, key, value| layout::zero(layout, key, value, layout.range(begin, count)?))
-    }
+    body!(write(layout, key, value, |layout, key, value| layout::zero(layout, key, value, layout.range(begin, count)?)))
 }
 
 /// Sets tokens begin .. begin + count and their padding to zero, and returns the whole pages within them to the system.
@@ -216,15 +201,12 @@ pub unsafe extern "C" fn mnnkv_kv_release(
     count: u32,
     bytes: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe {
-        write(layout, key, value, |layout, key, value| {
-            let bytes = Out::new(bytes, "bytes")?;
-            let range = layout.range(begin, count)?;
-            bytes.set(layout::release(layout, key, value, range, &mut pages::give_back)?);
-            Ok(())
-        })
-    }
+    body!(write(layout, key, value, |layout, key, value| {
+        let bytes = Out::new(bytes, "bytes")?;
+        let range = layout.range(begin, count)?;
+        bytes.set(layout::release(layout, key, value, range, &mut pages::give_back)?);
+        Ok(())
+    }))
 }
 
 /// Returns the unused range behind kv_len tokens, for mnnkv_kv_release: begin = kv_len, count = max_tokens - kv_len,
@@ -238,8 +220,7 @@ pub unsafe extern "C" fn mnnkv_kv_tail(
     count: *mut u32,
     bytes: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    guard(|| unsafe {
+    body!({
         let layout = checked(layout)?;
         let (begin, count, bytes) = (Out::new(begin, "begin")?, Out::new(count, "count")?, Out::new(bytes, "bytes")?);
         let tail = layout.tail(kv_len)?;

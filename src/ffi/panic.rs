@@ -27,6 +27,18 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> mnnkv_status {
     error.status().code()
 }
 
+/// The body of an export with a status: an expression of type `Result<()>`, which may hand the export's pointers to unsafe
+/// functions.
+macro_rules! body {
+    ($body:expr) => {
+        $crate::ffi::panic::guard(|| {
+            // SAFETY: an export is unsafe; the header is its contract, and that of the functions it calls.
+            unsafe { $body }
+        })
+    };
+}
+pub(super) use body;
+
 /// Runs the body of an export without a status, which returns `fallback` after an error or a panic.
 pub fn guard_or<T>(fallback: T, body: impl FnOnce() -> Result<T>) -> T {
     let mut result = fallback;

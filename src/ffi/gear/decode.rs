@@ -2,7 +2,7 @@
 
 use super::{DECODER, buffers, report_needed, with_local};
 use crate::dtype::Dtype;
-use crate::ffi::panic::guard;
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::status::Result;
@@ -15,9 +15,9 @@ unsafe fn decode(
     src: (*const c_void, usize),
     dst: (*mut c_void, usize),
     dst_len: *mut usize,
-) -> mnnkv_status {
+) -> Result<()> {
     // SAFETY: passed on.
-    guard(|| unsafe { decode_within(dtype, None, src, dst, dst_len) })
+    unsafe { decode_within(dtype, None, src, dst, dst_len) }
 }
 
 /// # Safety
@@ -63,8 +63,7 @@ pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { decode(Dtype::F16, (src, src_len), (dst, dst_cap), dst_len) }
+    body!(decode(Dtype::F16, (src, src_len), (dst, dst_cap), dst_len))
 }
 
 /// As mnnkv_decode_fp16_gear, for bf16 words.
@@ -76,8 +75,7 @@ pub unsafe extern "C" fn mnnkv_decode_bf16_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { decode(Dtype::Bf16, (src, src_len), (dst, dst_cap), dst_len) }
+    body!(decode(Dtype::Bf16, (src, src_len), (dst, dst_cap), dst_len))
 }
 
 /// As mnnkv_decode_fp16_gear, for 4-byte words.
@@ -89,8 +87,7 @@ pub unsafe extern "C" fn mnnkv_decode_fp32_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { decode(Dtype::F32, (src, src_len), (dst, dst_cap), dst_len) }
+    body!(decode(Dtype::F32, (src, src_len), (dst, dst_cap), dst_len))
 }
 
 /// As mnnkv_decode_fp16_gear, for 1-byte words.
@@ -102,8 +99,7 @@ pub unsafe extern "C" fn mnnkv_decode_int8_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { decode(Dtype::Int8, (src, src_len), (dst, dst_cap), dst_len) }
+    body!(decode(Dtype::Int8, (src, src_len), (dst, dst_cap), dst_len))
 }
 
 /// How to decode. NULL = all defaults.
@@ -133,8 +129,7 @@ pub unsafe extern "C" fn mnnkv_decode_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    guard(|| unsafe {
+    body!({
         let dtype = Dtype::from_code(dtype, "dtype")?;
         let max_working_bytes = match pointer::options(options, "options")? {
             Some(given) => {

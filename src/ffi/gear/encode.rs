@@ -3,11 +3,11 @@
 use super::options::{mnnkv_gear_options, read_options};
 use super::{DECODER, ENCODER, Kept, buffers, report_needed, with_local};
 use crate::dtype::Dtype;
-use crate::ffi::panic::{guard, guard_or};
+use crate::ffi::panic::{body, guard_or};
 use crate::ffi::pointer::{self, Out};
 use crate::ffi::status::mnnkv_status;
 use crate::gear::{self, Encoder, Predictors};
-use crate::status::{Error, bail};
+use crate::status::{Error, Result, bail};
 use std::ffi::{c_char, c_void};
 
 /// # Safety
@@ -18,25 +18,22 @@ unsafe fn encode(
     options: *const mnnkv_gear_options,
     dst: (*mut c_void, usize),
     dst_len: *mut usize,
-) -> mnnkv_status {
+) -> Result<()> {
     // SAFETY: passed on.
-    guard(|| unsafe {
-        let (src, dst, dst_len) = buffers(src, dst, dst_len)?;
-        let options = read_options(options, dtype)?;
-        with_local(&ENCODER, |kept| {
-            // Memory of another kind of call would add to that of this one.
-            let kind = Some((dtype, options.format, options.rotation.is_some()));
-            if kept.kind != kind {
-                *kept = Kept { kind, encoder: Encoder::default() };
-            }
-            let blob = kept.encoder.encode(src, dtype, &options)?;
-            match dst.get_mut(..blob.len()) {
-                Some(target) => target.copy_from_slice(blob),
-                None => return report_needed(&dst_len, Error::too_small("dst_cap (bytes)", dst.len(), blob.len())),
-            }
-            dst_len.set(blob.len());
-            Ok(())
-        })
+    let ((src, dst, dst_len), options) = unsafe { (buffers(src, dst, dst_len)?, read_options(options, dtype)?) };
+    with_local(&ENCODER, |kept| {
+        // Memory of another kind of call would add to that of this one.
+        let kind = Some((dtype, options.format, options.rotation.is_some()));
+        if kept.kind != kind {
+            *kept = Kept { kind, encoder: Encoder::default() };
+        }
+        let blob = kept.encoder.encode(src, dtype, &options)?;
+        match dst.get_mut(..blob.len()) {
+            Some(target) => target.copy_from_slice(blob),
+            None => return report_needed(&dst_len, Error::too_small("dst_cap (bytes)", dst.len(), blob.len())),
+        }
+        dst_len.set(blob.len());
+        Ok(())
     })
 }
 
@@ -67,8 +64,7 @@ pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { encode(Dtype::F16, (src, src_len), options, (dst, dst_cap), dst_len) }
+    body!(encode(Dtype::F16, (src, src_len), options, (dst, dst_cap), dst_len))
 }
 
 /// As mnnkv_encode_fp16_gear, for bf16 words. V2 only.
@@ -81,8 +77,7 @@ pub unsafe extern "C" fn mnnkv_encode_bf16_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { encode(Dtype::Bf16, (src, src_len), options, (dst, dst_cap), dst_len) }
+    body!(encode(Dtype::Bf16, (src, src_len), options, (dst, dst_cap), dst_len))
 }
 
 /// As mnnkv_encode_fp16_gear, for 4-byte words.
@@ -95,8 +90,7 @@ pub unsafe extern "C" fn mnnkv_encode_fp32_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { encode(Dtype::F32, (src, src_len), options, (dst, dst_cap), dst_len) }
+    body!(encode(Dtype::F32, (src, src_len), options, (dst, dst_cap), dst_len))
 }
 
 /// As mnnkv_encode_fp16_gear, for 1-byte words. V2 only.
@@ -109,8 +103,7 @@ pub unsafe extern "C" fn mnnkv_encode_int8_gear(
     dst_cap: usize,
     dst_len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { encode(Dtype::Int8, (src, src_len), options, (dst, dst_cap), dst_len) }
+    body!(encode(Dtype::Int8, (src, src_len), options, (dst, dst_cap), dst_len))
 }
 
 /// Parses a list of V1's predictors, such as "raw,delta_seq,xor_seq", into mnnkv_gear_options::predictors. Blanks and
@@ -119,8 +112,7 @@ pub unsafe extern "C" fn mnnkv_encode_int8_gear(
 /// INVALID_ARGUMENT: if list is not UTF-8
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_predictors_parse(list: *const c_char, len: usize, predictors: *mut u32) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    guard(|| unsafe {
+    body!({
         let list = pointer::input_bytes(list.cast(), len, "list")?;
         let predictors = Out::new(predictors, "predictors")?;
         match std::str::from_utf8(list) {

@@ -3,7 +3,7 @@
 //! Heavy-hitter eviction (H2O, Zhang et al. 2023) by whole blocks of tokens, which are really removed. No handle: the
 //! host keeps one score per block.
 
-use crate::ffi::panic::guard;
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::h2o::{self, PlanConfig, Target};
@@ -119,8 +119,7 @@ pub unsafe extern "C" fn mnnkv_h2o_update_scores(
     norm: f32,
 ) -> mnnkv_status {
     let bytes = n_blocks.saturating_mul(size_of::<f32>());
-    // SAFETY: the header is the contract; the arrays do not overlap.
-    guard(|| unsafe {
+    body!({
         pointer::disjoint((scores.cast(), bytes, "scores"), (block_acc.cast(), bytes, "block_acc"))?;
         let block_acc = pointer::input(block_acc, n_blocks, "block_acc")?;
         h2o::update_scores(pointer::output(scores, n_blocks, "scores")?, block_acc, alpha, norm)

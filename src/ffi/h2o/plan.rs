@@ -1,7 +1,7 @@
 //! H2O: plans
 
 use super::config::mnnkv_h2o_config;
-use crate::ffi::panic::guard;
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, PairsOut, Sized32, SizedOut};
 use crate::ffi::status::mnnkv_status;
 use crate::h2o;
@@ -52,8 +52,7 @@ pub unsafe extern "C" fn mnnkv_h2o_plan_reserve(
     n_pairs: *mut usize,
     plan: *mut mnnkv_h2o_plan,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    guard(|| unsafe {
+    body!({
         let scores = pointer::input(scores, n_blocks, "scores")?;
         let config = pointer::options(config, "config")?.unwrap_or_default().check()?;
         let pairs = PairsOut::new(pairs, pairs_cap, n_pairs)?;

@@ -16,7 +16,8 @@
 //! need mnnkv_session_rewritten before end. From end to the next begin or keep, stored tokens read as zero, and the
 //! cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another buffer
 //! at any time and pass that buffer from then on; between end and begin the copy takes memory for stored tokens until
-//! the next end. Layers without a cache of their own are never passed.
+//! the next end. Memory returns to the system if it is private and anonymous, such as malloc's (see mnnkv_kv_release).
+//! Layers without a cache of their own are never passed.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
 //! mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions with
@@ -26,7 +27,7 @@
 
 use crate::ffi::cache::{self, mnnkv_cache};
 use crate::ffi::handle;
-use crate::ffi::panic::guard;
+use crate::ffi::panic::{body, guard};
 use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::ffi::version;
@@ -150,16 +151,13 @@ pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,
     out: *mut *mut mnnkv_session,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe {
-        handle::create(out, || {
-            let options = pointer::required(options, "options")?;
-            version::check_abi(options.abi_version)?;
-            let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
-            let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
-            Ok(mnnkv_session { session: Session::new(config, defaults, options.layers, options.lanes)? })
-        })
-    }
+    body!(handle::create(out, || {
+        let options = pointer::required(options, "options")?;
+        version::check_abi(options.abi_version)?;
+        let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
+        let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
+        Ok(mnnkv_session { session: Session::new(config, defaults, options.layers, options.lanes)? })
+    }))
 }
 
 /// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens are

@@ -4,6 +4,7 @@
 
 use super::handle::{mnnkv_store, with};
 use crate::ffi::cache::{self, mnnkv_layout};
+use crate::ffi::panic::body;
 use crate::ffi::pointer::Out;
 use crate::ffi::status::mnnkv_status;
 use crate::store::{Cache, Purpose, Writes};
@@ -30,17 +31,14 @@ pub unsafe extern "C" fn mnnkv_store_submit(
     count: u32,
     ticket: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(store, |store| {
-            let layout = cache::checked(layout)?;
-            let (key, value) = cache::buffers(&layout, key, value)?;
-            let ticket = Out::new(ticket, "ticket")?;
-            let range = layout.range(begin, count)?;
-            ticket.set(store.submit(layer, &layout, key, value, range, Purpose::Keep)?.ticket()?);
-            Ok(())
-        })
-    }
+    body!(with(store, |store| {
+        let layout = cache::checked(layout)?;
+        let (key, value) = cache::buffers(&layout, key, value)?;
+        let ticket = Out::new(ticket, "ticket")?;
+        let range = layout.range(begin, count)?;
+        ticket.set(store.submit(layer, &layout, key, value, range, Purpose::Keep)?.ticket()?);
+        Ok(())
+    }))
 }
 
 /// Releases the raw bytes of every encoded block that still equals the cache; its tokens read as zero until restore.
@@ -56,29 +54,23 @@ pub unsafe extern "C" fn mnnkv_store_commit(
     value: *mut c_void,
     released_bytes: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(store, |store| {
-            let (layout, key, value) = cache::checked_cache(layout, key, value)?;
-            let released_bytes = Out::new(released_bytes, "released_bytes")?;
-            released_bytes
-                .set(store.commit(layer, Cache { layout: &layout, key, value }, Writes::Possible)?.released_bytes);
-            Ok(())
-        })
-    }
+    body!(with(store, |store| {
+        let (layout, key, value) = cache::checked_cache(layout, key, value)?;
+        let released_bytes = Out::new(released_bytes, "released_bytes")?;
+        released_bytes
+            .set(store.commit(layer, Cache { layout: &layout, key, value }, Writes::Possible)?.released_bytes);
+        Ok(())
+    }))
 }
 
 /// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks. Takes
 /// the memory of the raw bytes until then. Without workers it does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u32) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(store, |store| {
-            store.prefetch(layer);
-            Ok(())
-        })
-    }
+    body!(with(store, |store| {
+        store.prefetch(layer);
+        Ok(())
+    }))
 }
 
 /// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next commit
@@ -99,13 +91,10 @@ pub unsafe extern "C" fn mnnkv_store_restore(
     value: *mut c_void,
     restored_bytes: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(store, |store| {
-            let (layout, key, value) = cache::checked_cache(layout, key, value)?;
-            let restored_bytes = Out::new(restored_bytes, "restored_bytes")?;
-            restored_bytes.set(store.restore(layer, Cache { layout: &layout, key, value })?.bytes);
-            Ok(())
-        })
-    }
+    body!(with(store, |store| {
+        let (layout, key, value) = cache::checked_cache(layout, key, value)?;
+        let restored_bytes = Out::new(restored_bytes, "restored_bytes")?;
+        restored_bytes.set(store.restore(layer, Cache { layout: &layout, key, value })?.bytes);
+        Ok(())
+    }))
 }

@@ -4,6 +4,7 @@
 
 use super::handle::{mnnkv_store, with};
 use crate::ffi::cache;
+use crate::ffi::panic::body;
 use crate::ffi::status::mnnkv_status;
 use crate::status::bail;
 
@@ -20,20 +21,16 @@ pub unsafe extern "C" fn mnnkv_store_compacted(
     reserve_pairs: *const i32,
     n_pairs: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe { with(store, |store| store.compacted(layer, cache::pairs(reserve_pairs, n_pairs, "reserve_pairs")?)) }
+    body!(with(store, |store| store.compacted(layer, cache::pairs(reserve_pairs, n_pairs, "reserve_pairs")?)))
 }
 
 /// Declares that the tokens of a layer from kv_len on are gone; 0 = all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_truncated(store: *mut mnnkv_store, layer: u32, kv_len: u32) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(store, |store| {
-            store.truncated(layer, kv_len);
-            Ok(())
-        })
-    }
+    body!(with(store, |store| {
+        store.truncated(layer, kv_len);
+        Ok(())
+    }))
 }
 
 /// Declares that the host has written tokens begin .. begin + count in place. Discards their blobs, and counts the
@@ -48,13 +45,10 @@ pub unsafe extern "C" fn mnnkv_store_rewritten(
     begin: u32,
     count: u32,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(store, |store| {
-            let Some(end) = begin.checked_add(count) else {
-                bail!(InvalidArgument, "{count} tokens from {begin} on; fewer than 2^32 expected");
-            };
-            store.rewritten(layer, begin..end)
-        })
-    }
+    body!(with(store, |store| {
+        let Some(end) = begin.checked_add(count) else {
+            bail!(InvalidArgument, "{count} tokens from {begin} on; fewer than 2^32 expected");
+        };
+        store.rewritten(layer, begin..end)
+    }))
 }

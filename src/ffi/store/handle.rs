@@ -20,7 +20,7 @@
 
 use crate::ffi::gear::{MNNKV_GEAR_FORMAT_V1, MNNKV_GEAR_FORMAT_V2};
 use crate::ffi::handle;
-use crate::ffi::panic::{Handle, guard};
+use crate::ffi::panic::{Handle, body};
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::ffi::version;
@@ -96,12 +96,9 @@ impl mnnkv_store_config {
 
 /// # Safety
 /// `store` is NULL or live.
-pub(super) unsafe fn with(store: *const mnnkv_store, body: impl FnOnce(&mut Store) -> Result<()>) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: passed on.
-        let store = unsafe { pointer::reference(store, "store") }?;
-        store.0.with("store", body)
-    })
+pub(super) unsafe fn with(store: *const mnnkv_store, body: impl FnOnce(&mut Store) -> Result<()>) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe { pointer::reference(store, "store") }?.0.with("store", body)
 }
 
 /// Makes an empty store and starts its workers.
@@ -113,14 +110,11 @@ pub unsafe extern "C" fn mnnkv_store_create(
     abi_version: u32,
     out: *mut *mut mnnkv_store,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe {
-        handle::create(out, || {
-            version::check_abi(abi_version)?;
-            let config = pointer::options(config, "config")?.unwrap_or_default().check()?;
-            Ok(mnnkv_store(Handle::new(Store::new(config)?)))
-        })
-    }
+    body!(handle::create(out, || {
+        version::check_abi(abi_version)?;
+        let config = pointer::options(config, "config")?.unwrap_or_default().check()?;
+        Ok(mnnkv_store(Handle::new(Store::new(config)?)))
+    }))
 }
 
 /// Frees a store and its blobs. Blocks until each worker has finished its current job. Released tokens are lost.
@@ -134,6 +128,7 @@ pub unsafe extern "C" fn mnnkv_store_destroy(store: *mut mnnkv_store) {
 mod tests {
     use super::super::*;
     use super::*;
+    use crate::ffi::panic::guard;
     use crate::ffi::status::{MNNKV_INTERNAL, MNNKV_OK, MNNKV_UNSUPPORTED};
     use crate::ffi::version::MNNKV_ABI_VERSION;
     use crate::store::Statistics;
@@ -147,7 +142,7 @@ mod tests {
         unsafe {
             assert_eq!(mnnkv_store_create(null(), MNNKV_ABI_VERSION, &mut store), MNNKV_OK);
             assert_eq!(mnnkv_store_prefetch(store, 0), MNNKV_OK);
-            assert_eq!(with(store, |_| panic!("a bug")), MNNKV_INTERNAL);
+            assert_eq!(guard(|| with(store, |_| panic!("a bug"))), MNNKV_INTERNAL);
             assert_eq!(mnnkv_store_prefetch(store, 0), MNNKV_INTERNAL);
             assert_eq!(mnnkv_store_truncated(store, 0, 0), MNNKV_INTERNAL);
             assert_eq!(mnnkv_store_compacted(store, 0, null(), 0), MNNKV_INTERNAL);

@@ -3,6 +3,7 @@
 //! MNNKV_EXPERIMENTAL
 
 use super::handle::{mnnkv_store, with};
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{Sized32, SizedOut};
 use crate::ffi::status::mnnkv_status;
 use crate::store::Statistics;
@@ -103,12 +104,9 @@ pub unsafe extern "C" fn mnnkv_store_stats(
     store: *const mnnkv_store,
     statistics: *mut mnnkv_store_statistics,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(store, |store| {
-            let statistics = SizedOut::new(statistics, "statistics")?;
-            statistics.set(&store.statistics(None).into());
-            Ok(())
-        })
-    }
+    body!(with(store, |store| {
+        let statistics = SizedOut::new(statistics, "statistics")?;
+        statistics.set(&store.statistics(None).into());
+        Ok(())
+    }))
 }
