@@ -224,7 +224,7 @@ TEST(Compressor, AFailureInTheLastLayerLeavesEveryCacheAsItWas) {
                             second.packed.key.contents(), second.packed.value.contents()};
     mnnkv_cache array[] = {first.edge, second.edge};
     slot<std::uint32_t> old_len, new_len;
-    EXPECT_TRUE(refuses(bad, "caches[1]: layer 1, block 3 (tv slot 0): head 0: what becomes of the tokens from 0", [&] {
+    EXPECT_TRUE(refuses(bad, "caches[1]: layer 1, block 3 (tv slot 0): head 0: the result of the tokens from 0", [&] {
         return mnnkv_compressor_run_caches(file.get(), 0, nullptr, array, 2, old_len.get(), new_len.get());
     }));
     EXPECT_TRUE(old_len.untouched() && new_len.untouched());
@@ -516,7 +516,7 @@ TEST(Compressor, NetworksThatNoReaderTakesAreNotWritten) {
              [&] { return write([](toy_networks& t) { t.linears[1] = t.linears[2]; }); }},
             {bad, "block 2 (tk slot 2): rows is 0",
              [&] { return write([](toy_networks& t) { t.linears[2].rows = 0; }); }},
-            {bad, "block 0 (tk slot 0): weight[2][3] is 70000, no finite number in F16", [&] {
+            {bad, "block 0 (tk slot 0): weight[2][3] is 70000, not finite in F16", [&] {
                  return write([](toy_networks& t) { t.header.dtype = MNNKV_DTYPE_F16, t.tk0[11] = 70000; });
              }},
             {bad, "bias[1] is NaN", [&] { return write([](toy_networks& t) { t.tv1_bias[1] = std::nanf(""); }); }},

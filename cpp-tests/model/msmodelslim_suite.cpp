@@ -277,7 +277,7 @@ TEST(BadMsmodelslimInput, PathsAndHandlesAreChecked) {
             {bad, "out", open(path.c_str(), MNNKV_ABI_VERSION, nullptr)},
             {MNNKV_UNSUPPORTED, "abi_version", open(path.c_str(), MNNKV_ABI_VERSION + 1, model.get())},
             {MNNKV_NOT_FOUND, "nowhere", open("nowhere", MNNKV_ABI_VERSION, model.get())},
-            {bad, "no directory", open(file.c_str(), MNNKV_ABI_VERSION, model.get())},
+            {bad, "not a directory", open(file.c_str(), MNNKV_ABI_VERSION, model.get())},
             {MNNKV_CORRUPT, "line", open(broken.c_str(), MNNKV_ABI_VERSION, model.get())},
             {bad, "struct_size", with([](mnnkv_msmodelslim_writer_options& o) { o.struct_size = 8; })},
             {bad, "asymmetric", with([](mnnkv_msmodelslim_writer_options& o) { o.asymmetric = 2; })},

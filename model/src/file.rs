@@ -69,7 +69,7 @@ impl ModelFile {
         match files::kind(path).map_err(|e| failed("open", path, &e))? {
             Kind::File => {}
             Kind::Folder => bail!(InvalidArgument, "{} is a directory; a file expected", path.display()),
-            Kind::Other => bail!(InvalidArgument, "{} is no regular file; a file expected", path.display()),
+            Kind::Other => bail!(InvalidArgument, "{} is not a regular file", path.display()),
         }
         let file = files::open(path).map_err(|e| failed("open", path, &e))?;
         let len = file.metadata().map_err(|e| failed("look at", path, &e))?.len();

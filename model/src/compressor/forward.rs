@@ -136,7 +136,7 @@ impl Compressor {
                     let token = segment.begin + group * plan.factor;
                     bail!(
                         InvalidArgument,
-                        "{place}: head {head}: what becomes of the tokens from {token} on is not finite in {}",
+                        "{place}: head {head}: the result of the tokens from {token} on is not finite in {}",
                         tokens.dtype.name()
                     );
                 }

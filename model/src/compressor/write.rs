@@ -146,7 +146,7 @@ impl Weights<'_> {
             (None, Some(row)) => (bias[row], WeightPlace::Bias { row }),
             (None, None) => return Ok(()),
         };
-        bail!(InvalidArgument, "{place}: {what} is {x}, no finite number in {}", self.dtype.name())
+        bail!(InvalidArgument, "{place}: {what} is {x}, not finite in {}", self.dtype.name())
     }
 
     fn header(&self) -> [u8; HEADER_BYTES as usize] {

@@ -139,13 +139,13 @@ unsafe fn shape(ptr: *const mnnkv_c8_shape) -> Result<CacheShape> {
     unsafe { pointer::required(ptr, "shape") }?.check()
 }
 
-/// What errors name a struct of scales and its two arrays.
+/// The names of a struct of scales and its two arrays in errors.
 type Names = [&'static str; 3];
 const SCALES: Names = ["scales", "scales->scale", "scales->offset"];
 const KEY_SCALES: Names = ["key_scales", "key_scales->scale", "key_scales->offset"];
 const VALUE_SCALES: Names = ["value_scales", "value_scales->scale", "value_scales->offset"];
 
-/// Scales that C handed over, and where they lie.
+/// Scales from C, and their addresses.
 struct Given<'a> {
     scales: Scales<'a>,
     places: [(*const c_void, usize, &'static str); 2],
@@ -159,7 +159,7 @@ impl Given<'_> {
 }
 
 /// # Safety
-/// As [`pointer::required`], and both arrays are as long as it says.
+/// As [`pointer::required`], and both arrays are of the stated length.
 unsafe fn scales<'a>(
     ptr: *const mnnkv_c8_scales,
     [name, scale_name, offset_name]: Names,
@@ -184,7 +184,7 @@ unsafe fn scales<'a>(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_ranges_clear(channels: usize, min: *mut f32, max: *mut f32) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let (min, max) = unsafe { ranges_mut(channels, min, max) }?;
         ranges::clear(min, max);
         Ok(())
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn mnnkv_c8_ranges_update(
     max: *mut f32,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let shape = unsafe { self::shape(shape) }?;
         let bytes = shape.channels().saturating_mul(size_of::<f32>());
         for (array, name) in [(min, "min"), (max, "max")] {
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn mnnkv_c8_parameters(
         }
         pointer::disjoint(outputs[0], outputs[1])?;
         let (symmetry, dtype) = (Symmetry::from_code(symmetry, "symmetry")?, Dtype::from_code(dtype, "dtype")?);
-        // SAFETY: the caller vouches for its pointers; outputs overlap nothing.
+        // SAFETY: the caller guarantees its pointers; outputs overlap nothing.
         let (min, max, scale, offset) = unsafe {
             (
                 pointer::input(min, channels, "min")?,
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn mnnkv_c8_quantize(
     codes_cap: usize,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let shape = unsafe { self::shape(shape) }?;
         // SAFETY: as above.
         let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn mnnkv_c8_dequantize(
     values_cap: usize,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let shape = unsafe { self::shape(shape) }?;
         // SAFETY: as above.
         let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
@@ -355,7 +355,7 @@ pub unsafe extern "C" fn mnnkv_c8_measure(
     figures: *mut mnnkv_c8_figures,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let shape = unsafe { self::shape(shape) }?;
         // SAFETY: as above.
         let given = unsafe { self::scales(scales, SCALES, shape.channels()) }?;
@@ -379,7 +379,7 @@ pub unsafe extern "C" fn mnnkv_c8_measure(
     })
 }
 
-/// Dense rows of a cache on their way between layout and model.
+/// Dense rows of a cache between layout and codes.
 struct DenseRows {
     key_shape: CacheShape,
     value_shape: CacheShape,
@@ -421,7 +421,7 @@ pub unsafe extern "C" fn mnnkv_c8_gather(
     cap_each: usize,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let layout = unsafe { checked(layout) }?;
         let range = layout.range(begin, count)?;
         let channels = layout.rows().heads * layout.rows().dims;
@@ -478,7 +478,7 @@ pub unsafe extern "C" fn mnnkv_c8_scatter(
     value: *mut c_void,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let layout = unsafe { checked(layout) }?;
         let range = layout.range(begin, count)?;
         let channels = layout.rows().heads * layout.rows().dims;

@@ -114,7 +114,7 @@ pub struct mnnkv_compressor_options {
     pub struct_size: u32,
     /// Tokens that become one; 0 or 1 = the factor of the file. Any other factor is INVALID_ARGUMENT.
     pub factor: u32,
-    /// Groups that a segment must have to be compressed; 0 = as the file says.
+    /// Groups that a segment must have to be compressed; 0 = as the file.
     pub min_seq_len: u32,
     /// Image tokens at the start of the cache; values above the length mean all.
     pub image_kv_len: u32,
@@ -131,7 +131,7 @@ unsafe impl Sized32 for mnnkv_compressor_options {
 const _: () = assert!(size_of::<mnnkv_compressor_options>() == 32);
 
 impl mnnkv_compressor_options {
-    /// What options that C handed over say.
+    /// The checked options.
     ///
     /// # Safety
     /// As [`pointer::options`].
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn mnnkv_compressor_open(
     abi_version: u32,
     out: *mut *mut mnnkv_compressor,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         create(abi_version, out, || {
             let path = pointer::path(path, "path")?;
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn mnnkv_compressor_create(
     abi_version: u32,
     out: *mut *mut mnnkv_compressor,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe { create(abi_version, out, || Compressor::read(pointer::input_bytes(bytes, len, "bytes")?)) }
 }
 
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn mnnkv_compressor_destroy(compressor: *mut mnnkv_compres
         return;
     }
     guard(|| {
-        // SAFETY: the caller says the handle is from open or create and not destroyed yet.
+        // SAFETY: the caller guarantees a live handle.
         drop(unsafe { Box::from_raw(compressor) });
         Ok(())
     });
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn mnnkv_compressor_get_info(
     compressor: *const mnnkv_compressor,
     info: *mut mnnkv_compressor_info,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(compressor, |file| {
             let info = SizedOut::new(info, "info")?;
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn mnnkv_compressor_notes(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(compressor, |file| {
             let len = Out::new(len, "len")?;
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn mnnkv_compressor_get_block_info(
     block: u32,
     info: *mut mnnkv_compressor_block_info,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(compressor, |file| {
             let info = SizedOut::new(info, "info")?;
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn mnnkv_compressor_new_len(
     kv_len: u32,
     new_len: *mut u32,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(compressor, |file| {
             let options = mnnkv_compressor_options::given(options)?;
@@ -365,7 +365,7 @@ pub unsafe extern "C" fn mnnkv_compressor_run(
     cap_each: usize,
     new_len: *mut u32,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(compressor, |file| {
             let options = mnnkv_compressor_options::given(options)?;

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn mnnkv_compressor_run_caches(
     old_len: *mut u32,
     new_len: *mut u32,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(compressor, |file| {
             let options = mnnkv_compressor_options::given(options)?;
@@ -76,7 +76,7 @@ fn named(index: usize, error: &Error) -> Error {
 /// Every cache and where it is; none of their buffers overlap.
 ///
 /// # Safety
-/// A non-NULL `caches` is readable for `count` structs of the size that the first one says; so are their layouts.
+/// A non-NULL `caches` is readable for `count` structs of the size in the first one; so are their layouts.
 unsafe fn given_caches(caches: *mut mnnkv_cache, count: usize) -> Result<Vec<(*mut mnnkv_cache, mnnkv_cache)>> {
     let mut all = Vec::new();
     let mut buffers = Vec::new();

@@ -60,7 +60,7 @@ fn of(index: usize, error: &Error) -> Error {
 }
 
 /// # Safety
-/// Non-NULL pointers are readable as the header says.
+/// Non-NULL pointers are readable as in the header.
 unsafe fn weights<'a>(
     header: *const mnnkv_compressor_header,
     linears: *const mnnkv_compressor_linear,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn mnnkv_compressor_write_file(
     path: *const c_char,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let (weights, path) = unsafe { (weights(header, linears, n_linears)?, pointer::path(path, "path")?) };
         weights.to_file(path)
     })
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn mnnkv_compressor_write(
     len: *mut usize,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let (weights, dst, len) = unsafe {
             (weights(header, linears, n_linears)?, pointer::output_bytes(dst, cap, "dst")?, Out::new(len, "len")?)
         };

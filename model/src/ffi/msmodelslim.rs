@@ -116,7 +116,7 @@ unsafe fn with(model: *const mnnkv_msmodelslim, body: impl FnOnce(&Model) -> Res
     })
 }
 
-/// A number from C that counts something in memory.
+/// A count from C as a usize.
 fn count(value: u64, name: &str) -> Result<usize> {
     match usize::try_from(value) {
         Ok(value) => Ok(value),
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_check_json(
     len: *mut usize,
 ) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let (path, out, len) = unsafe {
             (pointer::path(path, "path")?, pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?)
         };
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_open(
 ) -> mnnkv_status {
     guard(|| {
         version::check_abi(abi_version)?;
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let (path, out) = unsafe { (pointer::path(path, "path")?, Out::new(out, "out")?) };
         out.set(Box::into_raw(memory::boxed(mnnkv_msmodelslim(Model::open(path)?))?));
         Ok(())
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_destroy(model: *mut mnnkv_msmodelslim
         return;
     }
     guard(|| {
-        // SAFETY: the caller says the handle is from open and not destroyed yet.
+        // SAFETY: the caller guarantees a live handle.
         drop(unsafe { Box::from_raw(model) });
         Ok(())
     });
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_info(
     model: *const mnnkv_msmodelslim,
     info: *mut mnnkv_msmodelslim_info,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let info = SizedOut::new(info, "info")?;
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_name(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_find(
     name: *const c_char,
     linear: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let (name, linear) = (pointer::text(name, "name")?, Out::new(linear, "linear")?);
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
     linear: u64,
     info: *mut mnnkv_msmodelslim_linear_info,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let info = SizedOut::new(info, "info")?;
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, si
     guard(|| {
         pointer::disjoint((codes.cast(), n, "codes"), (signed_codes.cast(), n, "signed_codes"))?;
         let (codes, out) =
-            // SAFETY: the caller vouches for its pointers.
+            // SAFETY: the caller guarantees its pointers.
             unsafe { (pointer::input(codes, n, "codes")?, pointer::output(signed_codes, n, "signed_codes")?) };
         out.iter_mut().zip(codes).for_each(|(to, code)| *to = quantize::signed(*code));
         Ok(())
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
     out: *mut c_void,
     out_bytes: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let out = pointer::output_bytes(out, out_bytes, "out")?;
@@ -412,7 +412,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
     y: *mut f32,
     y_cap: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let linear = count(linear, "linear")?;
@@ -451,7 +451,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             let usage = match quantized {
@@ -485,7 +485,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(model, |model| {
             if values > 1 {
@@ -501,7 +501,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
     }
 }
 
-/// Two arrays of one length that C has room for.
+/// Two output arrays of one length.
 struct FloatPair<'a> {
     first: &'a mut [f32],
     second: &'a mut [f32],

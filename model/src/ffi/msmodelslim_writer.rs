@@ -75,7 +75,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
 ) -> mnnkv_status {
     guard(|| {
         version::check_abi(abi_version)?;
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let (path, options, out) = unsafe {
             let options = pointer::options(options, "options")?.unwrap_or_default();
             (pointer::path(path, "path")?, options, Out::new(out, "out")?)
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_destroy(writer: *mut mnnkv_msm
         return;
     }
     guard(|| {
-        // SAFETY: the caller says the handle is from create and not destroyed yet.
+        // SAFETY: the caller guarantees a live handle.
         drop(unsafe { Box::from_raw(writer) });
         Ok(())
     });
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
     shape: *const u64,
     rank: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(writer, |writer| {
             let name = pointer::text(name, "name")?;
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_linear(
     n: usize,
     k: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe { with(writer, |writer| writer.linear(pointer::text(name, "name")?, n, k)) }
 }
 
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
     prefix: *const c_char,
     channels: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe { with(writer, |writer| writer.kv(pointer::text(prefix, "prefix")?, channels)) }
 }
 
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
     data: *const c_void,
     len: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(writer, |writer| {
             let (name, data) = (pointer::text(name, "name")?, pointer::input_bytes(data, len, "data")?);
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
     weights: *const f32,
     count: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(writer, |writer| {
             let (name, weights) = (pointer::text(name, "name")?, pointer::input(weights, count, "weights")?);
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
     value_offset: *const f32,
     channels: usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(writer, |writer| {
             let prefix = pointer::text(prefix, "prefix")?;
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_finish(writer: *mut mnnkv_msmodelslim_writer) -> mnnkv_status {
     guard(|| {
-        // SAFETY: the caller vouches for its pointers.
+        // SAFETY: the caller guarantees its pointers.
         let writer = unsafe { pointer::reference(writer, "writer") }?;
         writer.0.with("writer", |place| {
             let Some(writer) = place else { bail!(InvalidArgument, "the writer has finished") };

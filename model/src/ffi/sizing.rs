@@ -180,7 +180,7 @@ impl Default for mnnkv_sizing_options {
 }
 
 impl mnnkv_sizing_options {
-    /// What it asks of a model.
+    /// The checked options for a model.
     fn check(&self, model: &ModelConfig) -> Result<(Setup, Savings)> {
         pointer::reserved(&self.reserved, "options")?;
         let element = match self.element {
@@ -265,14 +265,14 @@ unsafe fn with(sizing: *const mnnkv_sizing, body: impl FnOnce(&ModelConfig) -> R
 }
 
 /// # Safety
-/// `options` is NULL or as the header says.
+/// `options` is NULL or as in the header.
 unsafe fn request(model: &ModelConfig, options: *const mnnkv_sizing_options) -> Result<(Setup, Savings)> {
     // SAFETY: passed on.
     unsafe { pointer::options(options, "options") }?.unwrap_or_default().check(model)
 }
 
 /// # Safety
-/// `options` is NULL or as the header says.
+/// `options` is NULL or as in the header.
 unsafe fn sizer(model: &ModelConfig, options: *const mnnkv_sizing_options) -> Result<Sizer> {
     // SAFETY: passed on.
     let (setup, savings) = unsafe { request(model, options) }?;
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing
     if options.is_null() || !options.is_aligned() {
         return;
     }
-    // SAFETY: not NULL and aligned; the caller vouches for the rest.
+    // SAFETY: not NULL and aligned; the caller guarantees the rest.
     unsafe { options.write(mnnkv_sizing_options::default()) };
 }
 
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn mnnkv_sizing_create(
     guard(|| {
         version::check_abi(abi_version)?;
         let (config, out) =
-            // SAFETY: the caller vouches for its pointers.
+            // SAFETY: the caller guarantees its pointers.
             unsafe { (pointer::input_bytes(config_json.cast(), len, "config_json")?, Out::new(out, "out")?) };
         out.set(Box::into_raw(memory::boxed(mnnkv_sizing(ModelConfig::from_config(config)?))?));
         Ok(())
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn mnnkv_sizing_destroy(sizing: *mut mnnkv_sizing) {
         return;
     }
     guard(|| {
-        // SAFETY: the caller says the handle is from create and not destroyed yet.
+        // SAFETY: the caller guarantees a live handle.
         drop(unsafe { Box::from_raw(sizing) });
         Ok(())
     });
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn mnnkv_sizing_get_info(
     sizing: *const mnnkv_sizing,
     info: *mut mnnkv_sizing_info,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(sizing, |model| {
             let info = SizedOut::new(info, "info")?;
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn mnnkv_sizing_get_layer_info(
     layer: u32,
     info: *mut mnnkv_sizing_layer_info,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(sizing, |model| {
             let info = SizedOut::new(info, "info")?;
@@ -421,7 +421,7 @@ pub unsafe extern "C" fn mnnkv_sizing_per_token(
     bytes_per_token: *mut u64,
     bytes_per_late_token: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(sizing, |model| {
             let sizer = sizer(model, options)?;
@@ -449,7 +449,7 @@ pub unsafe extern "C" fn mnnkv_sizing_bytes(
     tokens: u64,
     total: *mut mnnkv_sizing_total,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(sizing, |model| {
             let sizer = sizer(model, options)?;
@@ -484,7 +484,7 @@ pub unsafe extern "C" fn mnnkv_sizing_longest(
     tokens: *mut u64,
     bytes: *mut u64,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(sizing, |model| {
             let sizer = sizer(model, options)?;
@@ -508,7 +508,7 @@ pub unsafe extern "C" fn mnnkv_sizing_notes(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(sizing, |model| {
             let (out, len) = (pointer::output(text.cast::<u8>(), cap, "text")?, Out::new(len, "len")?);
@@ -536,7 +536,7 @@ pub unsafe extern "C" fn mnnkv_sizing_report_json(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
+    // SAFETY: the caller guarantees its pointers.
     unsafe {
         with(sizing, |model| {
             let (setup, savings) = request(model, options)?;

@@ -134,7 +134,7 @@ impl Model {
         let packed = deq.i64s(begin, count)?;
         let scales = packed.iter().enumerate().map(|(i, bits)| {
             PackedScale::unpack(*bits).number().ok_or_else(|| {
-                error!(Corrupt, "tensor {name}: element {} is {bits:#x}, which is no f32", begin + i as u64)
+                error!(Corrupt, "tensor {name}: element {} is {bits:#x}, which encodes no f32", begin + i as u64)
             })
         });
         positive(name, begin, memory::try_collect(scales)?)
@@ -145,7 +145,7 @@ impl Model {
         let all = self.kv_layers();
         match all.get(index) {
             Some(layer) => Ok(layer),
-            None => bail!(NotFound, "KV layer {index} asked for; the directory has {}", all.len()),
+            None => bail!(NotFound, "KV layer is {index}; the directory has {}", all.len()),
         }
     }
 
@@ -171,7 +171,14 @@ impl Model {
 
 pub(super) fn check_rows(linear: &QuantizedLinear, rows: &Range<usize>) -> Result<()> {
     if rows.start > rows.end || rows.end > linear.n {
-        bail!(InvalidArgument, "rows {} .. {} of {} asked for; it has {}", rows.start, rows.end, linear.name, linear.n);
+        bail!(
+            InvalidArgument,
+            "rows {} .. {} of {} are out of range; it has {}",
+            rows.start,
+            rows.end,
+            linear.name,
+            linear.n
+        );
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ impl Files {
     /// As [`Files::get`]. NOT_FOUND: if no tensor has this name.
     pub(super) fn need<'a>(&self, name: impl Into<Name<'a>>) -> Result<Located<'_>> {
         let name = name.into();
-        self.get(name).ok_or_else(|| error!(NotFound, "there is no tensor {name}"))
+        self.get(name).ok_or_else(|| error!(NotFound, "tensor {name} does not exist"))
     }
 
     /// Every tensor, sorted by name.
@@ -99,7 +99,7 @@ impl Located<'_> {
         let Some((at, len)) = range else {
             bail!(
                 InvalidArgument,
-                "tensor {name}: elements {begin} .. {begin} + {count} asked for; it has {}",
+                "tensor {name}: elements {begin} .. {begin} + {count} are out of range; it has {}",
                 self.tensor.elements()
             );
         };

@@ -142,7 +142,7 @@ impl Model {
         if rows.end > tensor.rows || count.saturating_mul(tensor.row_bytes()) != out.len() as u64 {
             bail!(
                 InvalidArgument,
-                "{}: rows {} .. {} of {} asked for, of {} bytes each; there is room for {}",
+                "{}: rows {} .. {} of {}, of {} bytes each, exceed out, which holds {}",
                 tensor.name,
                 rows.start,
                 rows.end,

@@ -29,7 +29,7 @@ impl DiskFolder {
     /// The folder at this path. NOT_FOUND: if it does not exist. INVALID_ARGUMENT: if it is no folder.
     pub fn new(path: &Path) -> Result<Self> {
         if files::kind(path).map_err(|e| failed("open", path, &e))? != Kind::Folder {
-            bail!(InvalidArgument, "{} is no directory; one with quantised weights expected", path.display());
+            bail!(InvalidArgument, "{} is not a directory; one with quantised weights expected", path.display());
         }
         Ok(DiskFolder(files::copied(path)?))
     }
@@ -60,7 +60,7 @@ impl Folder for MemoryFolder {
     fn open(&self, name: &str) -> Result<OpenFile> {
         match self.0.get(name) {
             Some(bytes) => Ok(memory::boxed(Bytes(Arc::clone(bytes)))?),
-            None => bail!(NotFound, "there is no file {name}"),
+            None => bail!(NotFound, "file {name} does not exist"),
         }
     }
 }

@@ -54,7 +54,7 @@ impl Model {
         let all = self.linears();
         match all.get(index) {
             Some(linear) => Ok(linear),
-            None => bail!(NotFound, "linear {index} asked for; the directory has {}", all.len()),
+            None => bail!(NotFound, "linear is {index}; the directory has {}", all.len()),
         }
     }
 

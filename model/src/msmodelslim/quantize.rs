@@ -92,7 +92,7 @@ pub fn dequantize_rows(codes: &[i8], k: usize, scales: &[f32], offsets: &[f32], 
 
 fn group_len(len: usize, k: usize, scales: usize, offsets: usize) -> Result<usize> {
     if k == 0 || !len.is_multiple_of(k) {
-        bail!(InvalidArgument, "{len} elements are no whole rows of {k}");
+        bail!(InvalidArgument, "{len} elements are no multiple of {k}");
     }
     let rows = len / k;
     if len == 0 && scales == 0 && offsets == 0 {

@@ -34,14 +34,14 @@ impl Model {
     pub fn norm(&self, index: usize, usage: NormUse) -> Result<NormParameters> {
         let all = self.norms();
         let Some(norm) = all.get(index) else {
-            bail!(NotFound, "norm {index} asked for; the directory has {}", all.len());
+            bail!(NotFound, "norm is {index}; the directory has {}", all.len());
         };
         if let Some(error) = &norm.error {
             return Err(error.clone());
         }
         let module = norm.smoothed && usage == NormUse::Quantized;
         if !module && !norm.plain {
-            bail!(NotFound, "there is no tensor {}.weight, only the pair for quantised linears", norm.name);
+            bail!(NotFound, "tensor {}.weight does not exist, only the pair for quantised linears", norm.name);
         }
         let [weight, bias] = if module { ["module.weight", "module.bias"] } else { ["weight", "bias"] };
         let weight = self.files.need(Name::of(&norm.name, weight))?.floats(0, norm.len as u64)?;

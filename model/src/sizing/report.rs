@@ -96,7 +96,7 @@ impl SizeReport {
     pub fn new(model: &ModelConfig, request: &Request) -> Result<SizeReport> {
         let Request { setup, savings, contexts, budget } = request;
         if contexts.len() > MAX_CONTEXTS {
-            bail!(InvalidArgument, "{} contexts are asked for; {MAX_CONTEXTS} or fewer expected", contexts.len());
+            bail!(InvalidArgument, "{} contexts given; {MAX_CONTEXTS} or fewer expected", contexts.len());
         }
         let sizer = |savings: &Savings| Sizer::new(&model.layers, *setup, savings);
         let (all, plain) = (sizer(savings)?, sizer(&Savings::default())?);

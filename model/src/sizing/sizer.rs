@@ -155,7 +155,7 @@ impl Sizer {
     /// INVALID_ARGUMENT: if `tokens` exceeds [`MAX_TOKENS`], or the bytes exceed 64 bits.
     pub fn bytes(&self, tokens: u64) -> Result<Bytes> {
         if tokens > MAX_TOKENS {
-            bail!(InvalidArgument, "{tokens} tokens are asked for; {MAX_TOKENS} or fewer expected");
+            bail!(InvalidArgument, "tokens is {tokens}; {MAX_TOKENS} or fewer expected");
         }
         self.sequence(tokens).and_then(|bytes| bytes.times(self.setup.batch)).ok_or_else(|| {
             let batch = self.setup.batch;

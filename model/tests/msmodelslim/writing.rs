@@ -200,7 +200,7 @@ fn a_writer_that_does_not_finish_leaves_nothing() {
 }
 
 #[test]
-fn contents_come_in_the_announced_order_and_size() {
+fn contents_have_the_declared_order_and_size() {
     let scratch = Scratch::new("order");
     let begin = || {
         let mut writer = Writer::new(&scratch.0, WriteOptions { group_size: 2, ..WriteOptions::default() }).unwrap();
@@ -216,7 +216,7 @@ fn contents_come_in_the_announced_order_and_size() {
     let mut writer = begin();
     refused(writer.linear("b", 2, 3), "groups of 2");
     refused(writer.linear("b", 0, 4), "0 by 4");
-    refused(writer.tensor("a.weight", Tag::Float, FileDtype::F32, &[1]), "announced before");
+    refused(writer.tensor("a.weight", Tag::Float, FileDtype::F32, &[1]), "declared before");
     refused(writer.tensor("version", Tag::Float, FileDtype::F32, &[1]), "dot");
     refused(writer.tensor("m.c", Tag::Float, FileDtype::F32, &[u64::MAX, 2]), "possible size");
     refused(writer.kv("q", 0), "0 channels");
@@ -236,7 +236,7 @@ fn contents_come_in_the_announced_order_and_size() {
     refused(writer.append("p", &[0]), "everything");
     writer.finish().unwrap();
     std::fs::remove_dir_all(&scratch.0).unwrap();
-    refused(Writer::new(&scratch.0, WriteOptions::default()).unwrap().finish(), "nothing was announced");
+    refused(Writer::new(&scratch.0, WriteOptions::default()).unwrap().finish(), "nothing was declared");
     let error = Writer::new(&scratch.0.join("deep/er"), WriteOptions::default()).and_then(|mut writer| {
         writer.tensor("m.a", Tag::Float, FileDtype::F32, &[1])?;
         writer.append("m.a", &[0; 4])

@@ -115,7 +115,7 @@ impl Inspector<'_> {
     /// Adds a tensor to its layer.
     fn take(&mut self, layer: &mut KvLayer, name: &str, role: &Role) -> Result<()> {
         if self.files.get(name).is_none() {
-            let text = format_args!("there is no tensor {name}");
+            let text = format_args!("tensor {name} does not exist");
             keep(&mut layer.error, || Error::kept(FindingKind::MissingTensor.status(), text))?;
         }
         let side = if role.key { &mut layer.key } else { &mut layer.value };

@@ -75,28 +75,28 @@ impl Writer {
         })
     }
 
-    fn announce(&self) -> Result<()> {
+    fn declare(&self) -> Result<()> {
         if self.output.is_some() {
-            bail!(InvalidArgument, "contents have begun; everything is announced before");
+            bail!(InvalidArgument, "contents have begun; declarations must come first");
         }
         Ok(())
     }
 
     /// Declares a tensor that is copied unchanged, with the tag of its layer.
     pub fn tensor(&mut self, name: &str, tag: Tag, dtype: FileDtype, shape: &[u64]) -> Result<()> {
-        self.announce()?;
+        self.declare()?;
         self.plan.tensor(name, tag, dtype, shape)
     }
 
     /// Declares the weight of a linear, `n` rows by `k` columns, which comes as numbers and is quantised to W8A16.
     pub fn linear(&mut self, name: &str, n: usize, k: usize) -> Result<()> {
-        self.announce()?;
+        self.declare()?;
         self.plan.linear(name, n, k, self.options.group_size)
     }
 
     /// Declares the KV scales of a layer. `prefix` is the name of its attention module.
     pub fn kv(&mut self, prefix: &str, channels: usize) -> Result<()> {
-        self.announce()?;
+        self.declare()?;
         self.plan.kv(prefix, channels)
     }
 
@@ -107,7 +107,7 @@ impl Writer {
         }
         self.skip_empty(Some(name));
         let Some(step) = self.plan.steps.get(self.step) else {
-            bail!(InvalidArgument, "{name}: everything that was announced has come");
+            bail!(InvalidArgument, "{name}: all declared contents are complete");
         };
         if step.name != name || step.contents.what() != what {
             bail!(InvalidArgument, "{name} given as {what}; {} as {} is next", step.name, step.contents.what());
@@ -230,7 +230,7 @@ impl Writer {
                 let offset = offsets[at];
                 bail!(
                     InvalidArgument,
-                    "{prefix}: {what} offset {at} is {offset}; a whole number from -128 to 127 expected"
+                    "{prefix}: {what} offset {at} is {offset}; an integer from -128 to 127 expected"
                 );
             }
         }
@@ -264,10 +264,10 @@ impl Writer {
         }
         self.skip_empty(None);
         if let Some(step) = self.plan.steps.get(self.step) {
-            bail!(InvalidArgument, "{} is not complete: {} of it have come", step.name, self.done);
+            bail!(InvalidArgument, "{} is incomplete: {} received", step.name, self.done);
         }
         if self.plan.steps.is_empty() {
-            bail!(InvalidArgument, "nothing was announced");
+            bail!(InvalidArgument, "nothing was declared");
         }
         self.put(&[])?;
         let description = self.plan.description(self.options.group_size)?;

@@ -29,7 +29,7 @@ impl Folder {
     pub(super) fn check(path: &Path) -> Result<()> {
         match files::kind(path) {
             Ok(Kind::Folder) => {}
-            Ok(_) => bail!(InvalidArgument, "{} is no directory", path.display()),
+            Ok(_) => bail!(InvalidArgument, "{} is not a directory", path.display()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(failed("look at", path, &e)),
         }
@@ -163,7 +163,7 @@ impl Output {
             self.advance(plan)?;
             let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
             let Some(file) = self.file.as_mut().filter(|_| len > 0) else {
-                bail!(Internal, "more bytes than were announced");
+                bail!(Internal, "more bytes than were declared");
             };
             file.write(&bytes[..len])?;
             self.left -= len as u64;
@@ -192,7 +192,7 @@ impl Output {
     pub(super) fn finish(mut self, plan: &WritePlan, index: &str, description: &str) -> Result<()> {
         self.advance(plan)?;
         if self.left > 0 {
-            bail!(Internal, "fewer bytes than were announced");
+            bail!(Internal, "fewer bytes than were declared");
         }
         for (due, text) in [(self.index.take(), index), (self.description.take(), description)] {
             if due.is_some() {

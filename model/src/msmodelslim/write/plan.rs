@@ -71,7 +71,7 @@ impl WritePlan {
                 bail!(InvalidArgument, "{name:?} cannot be the name of a tensor; one with a dot expected");
             }
             if self.names.contains(&name) {
-                bail!(InvalidArgument, "tensor {name} was announced before");
+                bail!(InvalidArgument, "tensor {name} was declared before");
             }
             let elements = shape.iter().try_fold(1u64, |product, dim| product.checked_mul(*dim));
             let Some(bytes) = elements.and_then(|elements| dtype.bytes_of(elements)) else {
