@@ -1,7 +1,7 @@
 //! One block: its tokens, and the segments of them that edits of the cache have left.
 
 use super::codec::BlockShape;
-use super::kv::Kv;
+use super::kv::KvBytes;
 use crate::layout::{Layout, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::{Shared, memory};
@@ -22,13 +22,13 @@ pub(super) enum BlockState {
 
 /// Tokens of a block that the cache still has: `count` from `offset` of the block on, now at `begin` of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(super) struct LiveSegment {
     pub(super) offset: u32,
     pub(super) begin: u32,
     pub(super) count: u32,
 }
 
-impl Segment {
+impl LiveSegment {
     pub(super) fn end(&self) -> u32 {
         self.begin + self.count
     }
@@ -59,9 +59,9 @@ pub(super) struct Block {
     /// Ticket, rows (the packing of a layout may differ), tokens in the blobs, and their digest.
     pub(super) shape: BlockShape,
     /// See [`Block::segments`].
-    segments: Vec<Segment>,
+    segments: Vec<LiveSegment>,
     pub(super) state: BlockState,
-    pub(super) blob: Option<Shared<Kv>>,
+    pub(super) blob: Option<Shared<KvBytes>>,
     /// The raw bytes were compared with the digest, or come from the blobs.
     pub(super) verified: bool,
     /// The blobs have replaced raw bytes at least once.
@@ -72,7 +72,7 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new(shape: BlockShape, range: TokenRange) -> Result<Self> {
-        let segment = Segment { offset: 0, begin: range.begin() as u32, count: range.count() as u32 };
+        let segment = LiveSegment { offset: 0, begin: range.begin() as u32, count: range.count() as u32 };
         Ok(Block {
             shape,
             segments: memory::copied(&[segment])?,
@@ -85,7 +85,7 @@ impl Block {
     }
 
     /// The tokens that the cache still has, ascending. Unless the block is released, one segment has all of them.
-    pub(super) fn segments(&self) -> &[Segment] {
+    pub(super) fn segments(&self) -> &[LiveSegment] {
         &self.segments
     }
 
@@ -150,7 +150,7 @@ impl Block {
                 given.value_dtype
             );
         }
-        let end = self.segments.last().map_or(0, Segment::end) as usize;
+        let end = self.segments.last().map_or(0, LiveSegment::end) as usize;
         if end > layout.max_tokens() {
             bail!(
                 Stale,
@@ -163,13 +163,13 @@ impl Block {
     }
 
     /// Appends the segments that an edit leaves: the block's tokens in `kept`, which ascends.
-    pub(super) fn cut(&self, kept: &[KeptRun], pieces: &mut Vec<Segment>) -> Result<()> {
+    pub(super) fn cut(&self, kept: &[KeptRun], pieces: &mut Vec<LiveSegment>) -> Result<()> {
         for s in &self.segments {
             let first = kept.partition_point(|range| range.end <= s.begin);
             for range in kept[first..].iter().take_while(|range| range.begin < s.end()) {
                 let (first, end) = (s.begin.max(range.begin), s.end().min(range.end));
                 let begin = range.now + (first - range.begin);
-                let piece = Segment { offset: s.offset + (first - s.begin), begin, count: end - first };
+                let piece = LiveSegment { offset: s.offset + (first - s.begin), begin, count: end - first };
                 match pieces.last_mut() {
                     Some(last) if last.end() == piece.begin && last.offset + last.count == piece.offset => {
                         last.count += piece.count;
@@ -183,7 +183,7 @@ impl Block {
 
     /// Takes the segments that an edit left. A released block lives while it has a token, any other while it is whole;
     /// otherwise it has no segments afterwards.
-    pub(super) fn set_segments(&mut self, pieces: Vec<Segment>) {
+    pub(super) fn set_segments(&mut self, pieces: Vec<LiveSegment>) {
         self.segments = pieces;
         self.drop_unless_worth_keeping();
     }

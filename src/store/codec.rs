@@ -1,6 +1,6 @@
 //! The codec of one block: rows to two blobs, and back with a check of the digest.
 
-use super::kv::Kv;
+use super::kv::KvBytes;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
 use crate::layout::Rows;
 use crate::status::{Result, Status, bail};
@@ -52,7 +52,7 @@ pub(super) struct Codec {
 
 impl Codec {
     /// Returns the blobs of `raw`, or `None` when together they would not be smaller.
-    pub(super) fn encode(&mut self, rows: &Rows, raw: &Kv, encoding: &Encoding) -> Result<Option<Kv>> {
+    pub(super) fn encode(&mut self, rows: &Rows, raw: &KvBytes, encoding: &Encoding) -> Result<Option<KvBytes>> {
         let options = |predictors| Options {
             predictors,
             effort: encoding.effort,
@@ -66,7 +66,7 @@ impl Codec {
         if self.key_blob.len() + value.len() >= raw.len() {
             return Ok(None);
         }
-        let mut blob = Kv::new(self.key_blob.len(), value.len())?;
+        let mut blob = KvBytes::new(self.key_blob.len(), value.len())?;
         let (key_part, value_part) = blob.parts_mut();
         key_part.copy_from_slice(&self.key_blob);
         value_part.copy_from_slice(value);
@@ -74,8 +74,8 @@ impl Codec {
     }
 
     /// INTERNAL: if `blob` does not decode to exactly `raw`.
-    pub(super) fn compare(&mut self, shape: &BlockShape, blob: &Kv, raw: &Kv) -> Result<()> {
-        let mut back = Kv::new(raw.key().len(), raw.value().len())?;
+    pub(super) fn compare(&mut self, shape: &BlockShape, blob: &KvBytes, raw: &KvBytes) -> Result<()> {
+        let mut back = KvBytes::new(raw.key().len(), raw.value().len())?;
         self.decode(shape, blob, &mut back)?;
         if back.key() != raw.key() || back.value() != raw.value() {
             bail!(Internal, "block {} does not decode to what was encoded", shape.ticket);
@@ -85,7 +85,7 @@ impl Codec {
 
     /// Decodes both blobs into `raw`, which takes the size of the rows. CORRUPT: if a blob is damaged or the rows do not
     /// match the digest.
-    pub(super) fn decode(&mut self, shape: &BlockShape, blob: &Kv, raw: &mut Kv) -> Result<()> {
+    pub(super) fn decode(&mut self, shape: &BlockShape, blob: &KvBytes, raw: &mut KvBytes) -> Result<()> {
         let ticket = shape.ticket;
         raw.fit(shape.rows.key_bytes(shape.tokens), shape.rows.value_bytes(shape.tokens))?;
         let mut decode = |name, blob: &[u8], dtype, rows: &mut [u8]| match self.decoder.decode(blob, dtype, rows) {

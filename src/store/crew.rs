@@ -1,7 +1,7 @@
 //! Jobs, and the worker threads that run them.
 
 use super::codec::{BlockShape, Codec, Encoding};
-use super::kv::Kv;
+use super::kv::KvBytes;
 use super::queue::Queue;
 use crate::status::{Result, error};
 use crate::sys::{self, Shared, Thread, memory};
@@ -26,7 +26,7 @@ pub enum Purpose {
 pub(super) struct EncodeJob {
     pub(super) layer: u32,
     pub(super) shape: BlockShape,
-    pub(super) raw: Kv,
+    pub(super) raw: KvBytes,
     pub(super) purpose: Purpose,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct EncodeJob {
 pub(super) struct DecodeJob {
     pub(super) layer: u32,
     pub(super) shape: BlockShape,
-    pub(super) blob: Shared<Kv>,
+    pub(super) blob: Shared<KvBytes>,
     /// Memory of an earlier block, which saves page faults.
-    pub(super) into: Option<Kv>,
+    pub(super) into: Option<KvBytes>,
 }
 
 /// Work on bytes that the job owns.
@@ -47,7 +47,7 @@ pub(super) enum Job {
 
 /// The blobs of a block, or why there are none.
 pub(super) enum Encoded {
-    Smaller(Shared<Kv>),
+    Smaller(Shared<KvBytes>),
     NoGain,
     Sampled { bytes: usize },
 }
@@ -67,7 +67,7 @@ pub(super) struct EncodeOutcome {
 pub(super) struct DecodeOutcome {
     pub(super) layer: u32,
     pub(super) ticket: u64,
-    pub(super) result: Result<Kv>,
+    pub(super) result: Result<KvBytes>,
     pub(super) decode_ns: u64,
 }
 
@@ -112,7 +112,7 @@ impl DecodeJob {
     fn run(self, codec: &mut Codec) -> DecodeOutcome {
         let DecodeJob { layer, shape, blob, into } = self;
         let start = Instant::now();
-        let raw = into.map_or_else(|| Kv::new(0, 0), Ok);
+        let raw = into.map_or_else(|| KvBytes::new(0, 0), Ok);
         let result = raw.and_then(|mut raw| codec.decode(&shape, &blob, &mut raw).map(|()| raw));
         DecodeOutcome { layer, ticket: shape.ticket, result, decode_ns: ns(start) }
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn encode(ticket: u64) -> Job {
-        let raw = Kv::new(64 * 128, 64 * 128).unwrap();
+        let raw = KvBytes::new(64 * 128, 64 * 128).unwrap();
         Job::Encode(EncodeJob { layer: 0, shape: shape(ticket, 64), raw, purpose: Purpose::Keep })
     }
 
@@ -235,7 +235,7 @@ mod tests {
         let crew = Crew::new(2, Encoding::default()).unwrap();
         for ticket in 0..8 {
             // The size of its rows overflows.
-            let blob = Shared::new(Kv::new(1, 1).unwrap()).unwrap();
+            let blob = Shared::new(KvBytes::new(1, 1).unwrap()).unwrap();
             let decode = Job::Decode(DecodeJob { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None });
             crew.queue.push(decode, Urgency::Soon).unwrap();
             crew.queue.push(encode(ticket), Urgency::Later).unwrap();

@@ -7,14 +7,14 @@
 //! The key is a block's ticket, which is never used twice. So rows that are found are the rows that were encoded,
 //! whatever was evicted, renumbered or reset since.
 
-use super::kv::Kv;
+use super::kv::KvBytes;
 use crate::status::Result;
 use crate::sys::memory;
 use std::collections::HashMap;
 
 struct DecodedRows {
     layer: u32,
-    rows: Kv,
+    rows: KvBytes,
     last_used: u64,
     /// Decoded ahead and not used yet: outside the budget, bounded by the size of the next layer.
     ahead: bool,
@@ -66,14 +66,14 @@ impl Decoded {
 
     /// Takes rows that a worker decoded ahead. OUT_OF_MEMORY: the rows are dropped.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
-    pub(super) fn insert_ahead(&mut self, layer: u32, ticket: u64, rows: Kv) -> Result<()> {
+    pub(super) fn insert_ahead(&mut self, layer: u32, ticket: u64, rows: KvBytes) -> Result<()> {
         memory::reserve_map(&mut self.entries, 1)?;
         memory::push(&mut self.ahead, (layer, ticket))?;
         self.entries.insert(ticket, DecodedRows { layer, rows, last_used: self.pass, ahead: true });
         Ok(())
     }
 
-    pub(super) fn get(&mut self, ticket: u64) -> Option<(&Kv, Hit)> {
+    pub(super) fn get(&mut self, ticket: u64) -> Option<(&KvBytes, Hit)> {
         let entry = self.entries.get_mut(&ticket)?;
         entry.last_used = self.pass;
         Some((&entry.rows, if entry.ahead { Hit::Prefetched } else { Hit::Kept }))
@@ -93,7 +93,7 @@ impl Decoded {
         None
     }
 
-    pub(super) fn remove(&mut self, ticket: u64) -> Option<Kv> {
+    pub(super) fn remove(&mut self, ticket: u64) -> Option<KvBytes> {
         let rows = self.entries.remove(&ticket).map(|entry| entry.rows);
         if self.entries.is_empty() {
             self.ahead.clear();
@@ -133,7 +133,7 @@ impl Decoded {
 
     /// Keeps rows for the next restore; [`Decoded::has_room`] must come before. OUT_OF_MEMORY: the rows are dropped.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
-    pub(super) fn keep(&mut self, layer: u32, ticket: u64, rows: Kv) -> Result<()> {
+    pub(super) fn keep(&mut self, layer: u32, ticket: u64, rows: KvBytes) -> Result<()> {
         memory::reserve_map(&mut self.entries, 1)?;
         self.held += rows.len();
         self.entries.insert(ticket, DecodedRows { layer, rows, last_used: self.pass, ahead: false });
@@ -145,8 +145,8 @@ impl Decoded {
 mod tests {
     use super::*;
 
-    fn rows(bytes: usize) -> Kv {
-        Kv::new(bytes, 0).unwrap()
+    fn rows(bytes: usize) -> KvBytes {
+        KvBytes::new(bytes, 0).unwrap()
     }
 
     /// Restores a layer's blocks in order; returns the number that was found.

@@ -6,17 +6,17 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Two byte strings, K's and V's. Dropping them returns their memory to the system.
 #[derive(Debug)]
-pub(super) struct Kv {
+pub(super) struct KvBytes {
     memory: Region,
     key_len: usize,
     len: usize,
 }
 
-impl Kv {
+impl KvBytes {
     /// Zero bytes of these lengths.
     pub(super) fn new(key_len: usize, value_len: usize) -> Result<Self> {
         let len = key_len + value_len;
-        Ok(Kv { memory: Region::new(len)?, key_len, len })
+        Ok(KvBytes { memory: Region::new(len)?, key_len, len })
     }
 
     /// Takes other lengths; contents are unspecified afterwards.

@@ -1,6 +1,6 @@
 //! The blocks of one layer, found by ticket or by token.
 
-use super::block::{Block, KeptRun, Segment};
+use super::block::{Block, KeptRun, LiveSegment};
 use super::stats::Statistics;
 use crate::layout::{Layout, TokenRange};
 use crate::status::Result;
@@ -28,7 +28,7 @@ struct IndexEntry {
 /// The segments that an edit leaves, computed before anything changes.
 pub(super) struct LayerEdit {
     /// By block, in the order of [`LayerBlocks::blocks`].
-    pieces: Vec<Vec<Segment>>,
+    pieces: Vec<Vec<LiveSegment>>,
 }
 
 impl LayerBlocks {

@@ -39,7 +39,7 @@ use block::{Block, BlockState, KeptRun};
 use codec::Codec;
 use crew::{Crew, Job};
 use decoded::Decoded;
-use kv::Kv;
+use kv::KvBytes;
 use layer::{LayerBlocks, LayerEdit};
 use std::ops::Range;
 
@@ -102,10 +102,10 @@ pub struct Store {
     next_ticket: u64,
     /// The codec of the host's thread, and rows on their way through it.
     codec: Codec,
-    rows: Kv,
+    rows: KvBytes,
     part: (Vec<u8>, Vec<u8>),
     /// Memory of rows that were decoded ahead, for those of the next layer.
-    spares: Vec<Kv>,
+    spares: Vec<KvBytes>,
     /// Blocks, and their raw bytes, that wait for an encoding worker or are with one.
     encoding: usize,
     staged_bytes: usize,
@@ -128,7 +128,7 @@ impl Store {
             decoded,
             next_ticket: 0,
             codec: Codec::default(),
-            rows: Kv::new(0, 0)?,
+            rows: KvBytes::new(0, 0)?,
             part: Default::default(),
             spares: Vec::new(),
             encoding: 0,
@@ -282,7 +282,7 @@ fn tokens(range: TokenRange) -> Range<u32> {
 }
 
 /// Copies a range of the cache into `rows`.
-fn gather(rows: &mut Kv, layout: &Layout, key: &[u8], value: &[u8], range: TokenRange) -> Result<()> {
+fn gather(rows: &mut KvBytes, layout: &Layout, key: &[u8], value: &[u8], range: TokenRange) -> Result<()> {
     rows.fit(layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()))?;
     let (keys, values) = rows.parts_mut();
     layout::gather(layout, key, value, range, keys, values)

@@ -4,7 +4,7 @@ use super::block::{Block, BlockState};
 use super::codec::BlockShape;
 use super::crew::{DecodeJob, Job};
 use super::decoded::Hit;
-use super::kv::Kv;
+use super::kv::KvBytes;
 use super::queue::Urgency;
 use super::{Cache, Store};
 use crate::layout;
@@ -175,7 +175,7 @@ impl Store {
         if is_whole && self.decoded.has_room(layer, raw, layers) {
             let rows = match ahead {
                 Some(rows) => Ok(rows),
-                None => Kv::new(0, 0).map(|empty| std::mem::replace(&mut self.rows, empty)),
+                None => KvBytes::new(0, 0).map(|empty| std::mem::replace(&mut self.rows, empty)),
             };
             let _ = rows.and_then(|rows| self.decoded.keep(layer, ticket, rows));
         } else {
@@ -186,14 +186,14 @@ impl Store {
 }
 
 /// Keeps memory of decoded rows for the next layer; drops it where memory for the list is refused.
-fn keep_spare(spares: &mut Vec<Kv>, rows: Option<Kv>) {
+fn keep_spare(spares: &mut Vec<KvBytes>, rows: Option<KvBytes>) {
     if let Some(rows) = rows {
         let _ = memory::push(spares, rows);
     }
 }
 
 /// Writes the rows of a block's tokens to their present places; returns the bytes.
-fn scatter(block: &Block, rows: &Kv, part: &mut (Vec<u8>, Vec<u8>), cache: &mut Cache<'_>) -> Result<u64> {
+fn scatter(block: &Block, rows: &KvBytes, part: &mut (Vec<u8>, Vec<u8>), cache: &mut Cache<'_>) -> Result<u64> {
     let mut bytes = 0;
     for segment in block.segments() {
         let range = cache.layout.range(segment.begin, segment.count)?;

@@ -3,7 +3,7 @@
 use super::block::{Block, BlockState};
 use super::codec::BlockShape;
 use super::crew::{EncodeJob, Job};
-use super::kv::Kv;
+use super::kv::KvBytes;
 use super::queue::Urgency;
 use super::{Purpose, Store, gather, tokens};
 use crate::layout::{Layout, TokenRange};
@@ -73,7 +73,7 @@ impl Store {
         if let Some(refusal) = self.refuse(layer, key_len + value_len) {
             return Ok(Submitted::Full(refusal));
         }
-        let mut raw = Kv::new(key_len, value_len)?;
+        let mut raw = KvBytes::new(key_len, value_len)?;
         gather(&mut raw, layout, key, value, range)?;
         let ticket = self.next_ticket;
         let shape = BlockShape { ticket, rows, tokens: range.count(), digest: raw.digest() };

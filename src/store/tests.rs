@@ -78,7 +78,7 @@ fn must_refuse(layer: &LayerBlocks, host: &Host, range: TokenRange) -> bool {
     }
     let is_current = |b: &Block| {
         let Some(its) = b.range_in(&host.layout) else { return false };
-        let mut rows = Kv::new(0, 0).unwrap();
+        let mut rows = KvBytes::new(0, 0).unwrap();
         gather(&mut rows, &host.layout, &host.key, &host.value, its).unwrap();
         rows.digest() == b.shape.digest
     };

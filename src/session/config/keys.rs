@@ -42,7 +42,7 @@ pub(super) struct Decimal(pub f32, pub RangeInclusive<f32>);
 pub(super) struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
 
 /// Names between commas. Holds the default.
-pub(super) struct Names(pub &'static str);
+pub(super) struct NameList(pub &'static str);
 
 impl KeyType for Switch {
     type Parsed = bool;
@@ -113,7 +113,7 @@ impl<T: Copy> KeyType for OneOf<T> {
     }
 }
 
-impl KeyType for Names {
+impl KeyType for NameList {
     type Parsed = Cow<'static, str>;
 
     fn default(&self) -> Cow<'static, str> {
@@ -255,8 +255,8 @@ keys! {
         ("gear_v1", Format::V1),
         ("gear_v2", Format::V2),
     ]);
-    kv_lossless_predictors_k: Names("raw,delta_seq,xor_seq,pair_delta");
-    kv_lossless_predictors_v: Names("raw,delta_seq,xor_seq");
+    kv_lossless_predictors_k: NameList("raw,delta_seq,xor_seq,pair_delta");
+    kv_lossless_predictors_v: NameList("raw,delta_seq,xor_seq");
     kv_lossless_effort: Whole<i32>(0, 0..=Effort::MAX.get().into());
     kv_lossless_runtime_mode: OneOf<RuntimeMode>(&[
         ("probe", RuntimeMode::Probe),

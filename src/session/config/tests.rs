@@ -474,7 +474,7 @@ fn both_switches_of_compression_with_the_mode_left_alone_save_nothing_and_say_so
     for mode in ["probe", "full", "store"] {
         let mut config = both.clone();
         config["kv_lossless_runtime_mode"] = json!(mode);
-        assert_eq!(parse(config).unwrap().1, [""; 0], "{mode} is what the host wants");
+        assert_eq!(parse(config).unwrap().1, [""; 0], "{mode} is given");
     }
 }
 

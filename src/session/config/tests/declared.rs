@@ -1,7 +1,7 @@
 //! The table of keys against the manual, and against values of every type.
 
 use super::{clean, on, parse, refused};
-use crate::session::config::keys::{Decimal, KeyType, Names, OneOf, Switch, Whole, each};
+use crate::session::config::keys::{Decimal, KeyType, NameList, OneOf, Switch, Whole, each};
 use serde_json::{Value, json};
 
 /// A declaration of the table of keys.
@@ -75,7 +75,7 @@ impl<T: Copy> Declared for OneOf<T> {
     }
 }
 
-impl Declared for Names {
+impl Declared for NameList {
     fn row(&self) -> [String; 3] {
         ["list".into(), format!("{:?}", self.0), "names".into()]
     }
