@@ -1,4 +1,4 @@
-//! Plans: the reference's 300 answers, a brute-force restatement of the rule, and the promises a host relies on.
+//! Plans: the reference's 300 results, a brute-force restatement of the rule, and the guarantees of the header.
 
 mod common;
 

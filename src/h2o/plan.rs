@@ -1,35 +1,36 @@
-//! From scores to the tokens that stay.
+//! Plans: scores of blocks to the tokens that stay.
 
 use super::plan_config::PlanConfig;
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
-/// What stays, and why that much.
+/// The tokens that a cache keeps, and the amounts behind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// (offset, length) of each run of kept tokens, ascending, never touching.
+    /// (offset, length) of each run of kept tokens; ascending, with gaps between.
     pub pairs: Vec<[i32; 2]>,
     /// Tokens in the pairs.
     pub kept_tokens: u32,
     /// Tokens outside them.
     pub evicted_tokens: u32,
-    /// The protected tokens alone reach the target: nothing is evicted, since what would remain is a blind cut.
+    /// The protected tokens alone reach the target. Nothing is evicted then, since only protected tokens would be left.
     pub floor_dominates: bool,
     /// Share of the cache in protected blocks.
     pub floor_keep: f32,
-    /// Share aimed at: the target, or the floor where that is more.
+    /// The larger of target and floor, as a share of the cache.
     pub target_keep_effective: f32,
-    /// That share rounded up to whole blocks.
+    /// That share, rounded up to whole blocks.
     pub block_quantized_keep: f32,
-    /// Length of the cache over kept tokens.
+    /// Tokens of the cache over kept tokens.
     pub lossy_ratio: f32,
 }
 
-/// Decides which blocks of a cache of `kv_len` tokens stay.
+/// Plans a cache of `kv_len` tokens.
 ///
-/// Block `i` covers tokens from `i * block_tokens` on; `scores[i]` is its score, missing ones count as 0 and further
-/// ones are ignored. Protected blocks stay; then whole blocks by descending score until the target, rounded up to
-/// blocks, is reached. Of equal scores the lower block wins; NaN counts as the lowest score.
+/// Block `i` begins at token `i * block_tokens` and has the score `scores[i]`. Missing scores are 0, further ones are
+/// ignored. Protected blocks stay; then whole blocks by descending score until the target, rounded up to blocks, is
+/// reached. Of equal scores the lower block wins. NaN is the lowest score.
+/// INVALID_ARGUMENT: if `kv_len` is over 2^31 - 1, `block_tokens` is 0, or the ratio of the target is NaN.
 pub fn plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Result<Plan> {
     if kv_len > i32::MAX as u32 {
         bail!(InvalidArgument, "kv_len is {kv_len}; {} or less expected", i32::MAX);
@@ -72,18 +73,18 @@ pub fn plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Result<Plan> {
     })
 }
 
-/// How much of a cache stays, whichever blocks that are.
+/// How many tokens of a cache stay, for any scores.
 #[derive(Clone, Copy, Debug)]
 pub struct Amounts {
-    /// Blocks below this one are protected.
+    /// Blocks below it are protected.
     sink_end: u32,
-    /// So are those from this one on.
+    /// Blocks from it on are protected.
     recent_start: u32,
     /// Tokens in protected blocks.
     floor: u32,
-    /// Tokens to keep.
+    /// Tokens that the config aims at.
     target: u32,
-    /// That, or the floor where that is more, rounded up to whole blocks.
+    /// The larger of target and floor, rounded up to whole blocks.
     quantized: u32,
 }
 
@@ -93,14 +94,14 @@ impl Amounts {
         self.floor >= self.target
     }
 
-    /// Whether tokens of a cache of `kv_len` go.
+    /// Whether a plan for a cache of `kv_len` tokens evicts any.
     pub fn evicts(&self, kv_len: u32) -> bool {
         !self.floor_dominates() && self.quantized < kv_len
     }
 }
 
 impl PlanConfig {
-    /// How much of a cache of `kv_len` tokens (at least 1) stays.
+    /// Returns how many tokens of a cache of `kv_len` (at least 1) stay.
     pub fn amounts(&self, kv_len: u32) -> Result<Amounts> {
         let blocks = Blocks { kv_len, size: self.block_tokens };
         let target = self.target.tokens(kv_len)?;
@@ -118,14 +119,14 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// First token of a block; the cache's length for the block after the last.
+    /// The first token of a block; the length of the cache for the block after the last.
     fn start(&self, block: u32) -> u32 {
         (block as u64 * self.size as u64).min(self.kv_len as u64) as u32
     }
 }
 
-/// A sort key for (score, block): lower is better. The bits of a float, with the sign folded in, order like the
-/// float itself; NaN comes after everything.
+/// A sort key for (score, block): lower is better. The bits of a float, with the sign folded in, order as the float
+/// does. NaN comes last.
 fn rank(score: f32, block: u32) -> u64 {
     let ascending = if score.is_nan() {
         0
@@ -138,12 +139,12 @@ fn rank(score: f32, block: u32) -> u64 {
     (!ascending as u64) << 32 | block as u64
 }
 
-/// The candidates that a greedy choice by rank takes until they hold `wanted` tokens, in ascending block order.
+/// Returns the best candidates that together have at least `wanted` tokens, in ascending order.
 fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>, wanted: u32) -> Result<Vec<u32>> {
     let mut ranked = memory::collect(candidates.map(|b| rank(scores.get(b as usize).copied().unwrap_or(0.0), b)))?;
 
-    // All blocks but the cache's last are whole, and the last is protected or whole too (a partial block holds the
-    // last token, and `recent_start` never lies beyond it). So the number of blocks is known before any is chosen.
+    // All candidates are whole blocks: a partial block has the last token, and `recent_start` is never beyond it. So
+    // their number is known before any is chosen.
     let count = (wanted.div_ceil(blocks.size) as usize).min(ranked.len());
     if count < ranked.len() {
         ranked.select_nth_unstable(count);
@@ -154,7 +155,7 @@ fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>
     Ok(chosen)
 }
 
-/// Protected and chosen blocks as runs of tokens.
+/// Returns protected and chosen blocks as runs of tokens.
 fn merge(blocks: &Blocks, sink_end: u32, recent_start: u32, chosen: &[u32]) -> Result<Vec<[i32; 2]>> {
     let mut pairs: Vec<[i32; 2]> = Vec::new();
     let sink = std::iter::once((0, blocks.start(sink_end)));

@@ -1,26 +1,26 @@
-//! How much to keep.
+//! The config of a plan.
 
 use crate::status::{Result, bail};
 
-/// Where the number of tokens to keep comes from.
+/// How many tokens a plan keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
     /// This share of the cache, 0 to 1.
     KeepRatio(f32),
-    /// One token in this many; below 1 counts as 1.
+    /// Tokens of the cache over kept tokens; below 1 counts as 1.
     LossyRatio(f32),
-    /// This many tokens, whatever the length.
+    /// This number of tokens.
     Tokens(u32),
 }
 
-/// What a plan protects and aims at.
+/// The tokens that a plan protects, and how many it keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanConfig {
     /// Tokens per block; blocks are kept or evicted whole.
     pub block_tokens: u32,
-    /// The first tokens, which always stay (with the blocks they touch).
+    /// Number of first tokens that stay, with the blocks that they touch.
     pub sink_tokens: u32,
-    /// The last tokens, which always stay (with the blocks they touch).
+    /// Number of last tokens that stay, with the blocks that they touch.
     pub recent_tokens: u32,
     /// How many tokens to keep.
     pub target: Target,
@@ -33,9 +33,9 @@ impl Default for PlanConfig {
 }
 
 impl Target {
-    /// Tokens to keep of `len` (at least 1) before floor and blocks are considered: at least 1, at most `len`.
-    ///
-    /// The product is rounded up in f32, as the reference does, so that plans agree to the token.
+    /// Returns the tokens to keep of `len` (at least 1), 1 to `len`, before protected tokens and blocks are considered.
+    /// The product is rounded up in f32, as in the reference, so that plans agree to the token.
+    /// INVALID_ARGUMENT: if the ratio is NaN.
     pub fn tokens(self, len: u32) -> Result<u32> {
         let ratio = match self {
             Target::Tokens(tokens) => return Ok(tokens.clamp(1, len)),

@@ -1,28 +1,13 @@
 use super::*;
+use crate::common::Random;
 use crate::dtype::Dtype;
+use crate::host::packing;
 use crate::status::Status;
-use half::{bf16, f16};
 use proptest::prelude::*;
 
-/// Numbers for tests that need no shrinking (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 16) as usize % n
-    }
-
-    /// Between -1 and 1.
-    fn real(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
+/// From -1 to below 1.
+fn real(random: &mut Random) -> f32 {
+    (2.0 * random.unit() - 1.0) as f32
 }
 
 /// A whole head of plain f32 rows, `[queries][tokens]`, whose values are final.
@@ -42,34 +27,8 @@ impl Shape {
     /// The only tile of a head. Padding is NaN.
     fn tile(self, token_begin: usize, tokens: usize, value: impl Fn(usize, usize) -> f32) -> OwnedTile {
         let Shape { dtype, pack, queries } = self;
-        let len = data_bytes(dtype, pack as u32, queries as u32, tokens as u32).unwrap() / dtype.bytes();
-        let mut values = vec![f32::NAN; len];
-        for (row, token) in (0..queries).flat_map(|row| (0..tokens).map(move |token| (row, token))) {
-            let at = match pack {
-                0 => row * tokens + token,
-                _ => (token / pack * queries + row) * pack + token % pack,
-            };
-            values[at] = value(row, token);
-        }
-        let data = match dtype {
-            Dtype::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_ne_bytes()).collect(),
-            Dtype::Bf16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect(),
-            _ => values.iter().flat_map(|v| v.to_ne_bytes()).collect(),
-        };
-        let (first, last) = (true, true);
-        OwnedTile {
-            dtype,
-            pack,
-            queries,
-            heads: 0,
-            tokens,
-            token_begin,
-            first,
-            last,
-            data,
-            update_scale: None,
-            row_sum: None,
-        }
+        let data = packing::tile(dtype, pack, queries, tokens, |row, token| f64::from(value(row, token)));
+        OwnedTile { dtype, pack, queries, heads: 0, tokens, token_begin, data, ..OwnedTile::of_one_token() }
     }
 }
 
@@ -83,8 +42,7 @@ struct Head {
 /// A head over `tokens` tokens in tiles of 1 to 149. With `flash` tiles are scaled by the running maximum and sums come
 /// last, else they are normalised.
 fn head(random: &mut Random, shape: Shape, tokens: usize, flash: bool) -> Head {
-    let logits: Vec<Vec<f32>> =
-        (0..shape.queries).map(|_| (0..tokens).map(|_| 4.0 * random.real()).collect()).collect();
+    let logits: Vec<Vec<f32>> = (0..shape.queries).map(|_| (0..tokens).map(|_| 4.0 * real(random)).collect()).collect();
     let exact: Vec<Vec<f64>> = logits
         .iter()
         .map(|row| {
@@ -162,7 +120,7 @@ proptest! {
         flash: bool,
         seed: u64,
     ) {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let shape = Shape { dtype, pack, queries };
         let heads: Vec<Head> = (0..heads).map(|_| head(random, shape, tokens, flash)).collect();
         let lanes = |random: &mut Random| -> Vec<usize> { heads.iter().map(|_| random.below(4)).collect() };
@@ -234,7 +192,7 @@ fn a_tile_may_span_many_blocks_and_begin_anywhere() {
 
 #[test]
 fn the_fast_path_gives_what_the_other_gives() {
-    let mut random = Random(7);
+    let random = &mut Random::new(7);
     for (rows, block_tokens, tile_tokens, pack) in [1, 4, 16]
         .into_iter()
         .flat_map(|rows| {
@@ -251,7 +209,7 @@ fn the_fast_path_gives_what_the_other_gives() {
         let (mut token, mut plain) = (0, 0);
         for i in 0..tiles {
             let tokens = tile_tokens - usize::from(i == 20 && tile_tokens > 1);
-            let noise: Vec<f32> = (0..rows * tokens).map(|_| random.real().abs() / 64.0).collect();
+            let noise: Vec<f32> = (0..rows * tokens).map(|_| real(random).abs() / 64.0).collect();
             let mut tile = shape.tile(token, tokens, |row, at| noise[row * tokens + at]);
             (tile.first, tile.last) = (i == 0, i + 1 == tiles);
             tile.update_scale =
@@ -305,7 +263,7 @@ proptest! {
         flash: bool,
         seed: u64,
     ) {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let (dtype, tokens) = (Dtype::F32, 1 + random.below(300));
         let all = head(random, Shape { dtype, pack, queries: heads * queries }, tokens, flash);
         let group = |said: usize| {
