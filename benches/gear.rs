@@ -11,20 +11,20 @@ use mnnkv::gear::{Decoder, Encoder, Format, Options};
 use std::hint::black_box;
 
 /// The loop anyone writes first.
-fn split(words: &[u8], lanes: &mut [u8], width: usize) {
+fn split(words: &[u8], planes: &mut [u8], width: usize) {
     let count = words.len() / width;
     for i in 0..count {
-        for lane in 0..width {
-            lanes[lane * count + i] = words[i * width + lane];
+        for plane in 0..width {
+            planes[plane * count + i] = words[i * width + plane];
         }
     }
 }
 
-fn merge(lanes: &[u8], words: &mut [u8], width: usize) {
+fn merge(planes: &[u8], words: &mut [u8], width: usize) {
     let count = words.len() / width;
     for i in 0..count {
-        for lane in 0..width {
-            words[i * width + lane] = lanes[lane * count + i];
+        for plane in 0..width {
+            words[i * width + plane] = planes[plane * count + i];
         }
     }
 }
@@ -56,15 +56,15 @@ fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
     }
     assert!(back == words, "round trip");
 
-    let mut lanes = vec![0; block.min(words.len())];
+    let mut planes = vec![0; block.min(words.len())];
     let mut cctx = zstd_safe::CCtx::create();
     let mut dctx = zstd_safe::DCtx::create();
     let mut frame = vec![0; zstd_safe::compress_bound(block)];
     let mut stock: Vec<Vec<u8>> = Vec::new();
     for block in words.chunks(block) {
-        split(block, &mut lanes[..block.len()], bytes);
-        for lane in lanes[..block.len()].chunks_exact(block.len() / bytes) {
-            let len = cctx.compress(&mut frame[..], lane, 3).unwrap();
+        split(block, &mut planes[..block.len()], bytes);
+        for plane in planes[..block.len()].chunks_exact(block.len() / bytes) {
+            let len = cctx.compress(&mut frame[..], plane, 3).unwrap();
             stock.push(frame[..len].to_vec());
         }
     }
@@ -72,7 +72,7 @@ fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
 
     println!("{name}: ratio gear {:.3}, zstd-3 on split bytes {:.3}", ratio(&blobs), ratio(&stock));
     let mut copy = vec![0; words.len()];
-    let mut split_lanes = lanes.clone();
+    let mut split_planes = planes.clone();
     let medians = Rivals::new()
         .add("gear encode", || {
             for block in words.chunks(block) {
@@ -81,9 +81,9 @@ fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
         })
         .add("split loop + zstd-3", || {
             for block in words.chunks(block) {
-                split(black_box(block), &mut split_lanes[..block.len()], bytes);
-                for lane in split_lanes[..block.len()].chunks_exact(block.len() / bytes) {
-                    cctx.compress(&mut frame[..], lane, 3).unwrap();
+                split(black_box(block), &mut split_planes[..block.len()], bytes);
+                for plane in split_planes[..block.len()].chunks_exact(block.len() / bytes) {
+                    cctx.compress(&mut frame[..], plane, 3).unwrap();
                 }
             }
         })
@@ -100,11 +100,11 @@ fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
         })
         .add("zstd + merge loop", || {
             for (frames, out) in stock.chunks(bytes).zip(stock_words.chunks_mut(block)) {
-                let lanes = &mut lanes[..out.len()];
-                for (lane, frame) in lanes.chunks_exact_mut(out.len() / bytes).zip(frames) {
-                    dctx.decompress(lane, &frame[..]).unwrap();
+                let planes = &mut planes[..out.len()];
+                for (plane, frame) in planes.chunks_exact_mut(out.len() / bytes).zip(frames) {
+                    dctx.decompress(plane, &frame[..]).unwrap();
                 }
-                merge(black_box(lanes), out, bytes);
+                merge(black_box(planes), out, bytes);
             }
         })
         .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(words)))
@@ -114,10 +114,10 @@ fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
 }
 
 /// Splits and merges `len` bytes at every level, against memcpy of as many.
-fn byte_lanes(len: usize) {
+fn byte_planes(len: usize) {
     let src: Vec<u8> = (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let (mut out, mut copy) = (vec![0; len], vec![0; len]);
-    println!("byte lanes, {} KB, as a multiple of memcpy", len >> 10);
+    println!("byte planes, {} KB, as a multiple of memcpy", len >> 10);
     for kernels in mnnkv::arch::available() {
         let shuffles = [
             ("split2", kernels.split2),
@@ -140,7 +140,7 @@ fn byte_lanes(len: usize) {
 fn main() {
     println!("SIMD level: {}; last column: time of a rival / time of ours (the first row)\n", kernels_name());
     for len in [64 << 10, 4 << 20] {
-        byte_lanes(len);
+        byte_planes(len);
     }
     for layer in [0, 3] {
         for kind in ["k", "v"] {

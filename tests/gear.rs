@@ -65,14 +65,14 @@ fn our_frames_are_read_by_an_independent_reader_and_no_larger_than_the_goldens()
         let limit = g.frame.len() + g.frame.len() / 1000 + 8;
         assert!(blob.len() <= limit, "{}: {} bytes, golden {}", g.name, blob.len(), g.frame.len());
         // RLE output is unique: where both chose it for the same residual the bytes agree.
-        for (ours, golden) in v1_reader::lanes(&blob, width).iter().zip(v1_reader::lanes(&g.frame, width)) {
+        for (ours, golden) in v1_reader::planes(&blob, width).iter().zip(v1_reader::planes(&g.frame, width)) {
             if (ours.codec, ours.mode) == (0, golden.mode) && golden.codec == 0 {
                 assert!(ours.payload == golden.payload, "{}", g.name);
                 rle_lanes += 1;
             }
         }
     }
-    assert!(rle_lanes > 50, "the goldens hold RLE lanes to compare; {rle_lanes} seen");
+    assert!(rle_lanes > 50, "the goldens hold RLE planes to compare; {rle_lanes} seen");
 }
 
 #[test]
@@ -159,10 +159,10 @@ fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
     blob.push(0);
     assert_eq!(decode(&blob, Dtype::F16, words.len()).unwrap_err().status(), Status::Corrupt);
 
-    // A lane whose payload is its ZSTD frame and then an empty one.
-    let lane = [1u8, 2, 3, 4];
+    // A plane whose payload is its ZSTD frame and then an empty one.
+    let plane = [1u8, 2, 3, 4];
     let mut payload = [0; 64];
-    let len = zstd_safe::compress(&mut payload[..], &lane, 3).unwrap();
+    let len = zstd_safe::compress(&mut payload[..], &plane, 3).unwrap();
     let extra = zstd_safe::compress(&mut payload[len..], &[], 3).unwrap();
     for (payload, sound) in [(&payload[..len], true), (&payload[..len + extra], false)] {
         let mut blob = 4u32.to_le_bytes().to_vec();
@@ -192,12 +192,13 @@ fn headers_that_disagree_are_corrupt() {
 #[test]
 fn of_equal_candidates_the_first_wins() {
     // Of zeros every predictor leaves zeros: raw comes first.
-    for lane in v1_reader::lanes(&encode(&[0; 256], Dtype::F16, ALL), 2) {
-        assert_eq!((lane.mode, lane.codec), (0, 0));
+    for plane in v1_reader::planes(&encode(&[0; 256], Dtype::F16, ALL), 2) {
+        assert_eq!((plane.mode, plane.codec), (0, 0));
     }
     // Of one word every residual is the word itself, and RLE comes before ZSTD.
-    for lane in v1_reader::lanes(&encode(&[1, 2, 3, 4], Dtype::F32, Predictors::from_bits(6, Format::V1).unwrap()), 4) {
-        assert_eq!((lane.mode, lane.codec), (1, 0));
+    for plane in v1_reader::planes(&encode(&[1, 2, 3, 4], Dtype::F32, Predictors::from_bits(6, Format::V1).unwrap()), 4)
+    {
+        assert_eq!((plane.mode, plane.codec), (1, 0));
     }
 }
 
@@ -242,8 +243,8 @@ proptest! {
         prop_assert_eq!(gear::decoded_len(&blob, width).unwrap(), words.len());
         prop_assert!(decode(&blob, width, words.len()).unwrap() == words);
         prop_assert!(v1_reader::words(&blob, width.bytes()) == words);
-        for lane in v1_reader::lanes(&blob, width.bytes()) {
-            prop_assert!(predictors.bits() & (1 << lane.mode) != 0);
+        for plane in v1_reader::planes(&blob, width.bytes()) {
+            prop_assert!(predictors.bits() & (1 << plane.mode) != 0);
         }
     }
 

@@ -93,7 +93,7 @@ pub fn for_plane() -> Vec<Named> {
     vec![
         (PLANE_ZSTD, Box::new(Zstd::new(1))),
         (PLANE_RANS, Box::<Rans>::default()),
-        // Our Huffman coder is private: the plane as words of two bytes, each lane every other byte of it.
+        // Our Huffman coder is private: the plane as words of two bytes, each plane every other byte of it.
         (PLANE_V1, Box::new(Ours::new(Dtype::F16, options(Format::V1, 1, 0)))),
     ]
 }

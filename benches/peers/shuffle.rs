@@ -2,45 +2,45 @@
 
 /// The loop anyone writes first. Not to be made better: it is half of the yardstick.
 #[inline(never)]
-pub fn split(words: &[u8], lanes: &mut [u8], width: usize) {
+pub fn split(words: &[u8], planes: &mut [u8], width: usize) {
     let count = words.len() / width;
     for i in 0..count {
-        for lane in 0..width {
-            lanes[lane * count + i] = words[i * width + lane];
+        for plane in 0..width {
+            planes[plane * count + i] = words[i * width + plane];
         }
     }
 }
 
 #[inline(never)]
-pub fn merge(lanes: &[u8], words: &mut [u8], width: usize) {
+pub fn merge(planes: &[u8], words: &mut [u8], width: usize) {
     let count = words.len() / width;
     for i in 0..count {
-        for lane in 0..width {
-            words[i * width + lane] = lanes[lane * count + i];
+        for plane in 0..width {
+            words[i * width + plane] = planes[plane * count + i];
         }
     }
 }
 
 /// [`split`] in loops that the compiler turns into vector code.
-pub fn shuffle(words: &[u8], lanes: &mut [u8], width: usize) {
+pub fn shuffle(words: &[u8], planes: &mut [u8], width: usize) {
     match width {
-        2 => shuffle_by::<2>(words, lanes),
-        _ => shuffle_by::<4>(words, lanes),
+        2 => shuffle_by::<2>(words, planes),
+        _ => shuffle_by::<4>(words, planes),
     }
 }
 
-fn shuffle_by<const W: usize>(words: &[u8], lanes: &mut [u8]) {
+fn shuffle_by<const W: usize>(words: &[u8], planes: &mut [u8]) {
     let items = words.as_chunks::<W>().0;
-    for (i, lane) in lanes.chunks_exact_mut(items.len()).enumerate() {
-        for (byte, item) in lane.iter_mut().zip(items) {
+    for (i, plane) in planes.chunks_exact_mut(items.len()).enumerate() {
+        for (byte, item) in plane.iter_mut().zip(items) {
             *byte = item[i];
         }
     }
 }
 
-pub fn unshuffle(lanes: &[u8], words: &mut [u8], width: usize) {
+pub fn unshuffle(planes: &[u8], words: &mut [u8], width: usize) {
     let count = words.len() / width;
-    let (low, high) = lanes.split_at(lanes.len() / 2);
+    let (low, high) = planes.split_at(planes.len() / 2);
     if width == 2 {
         for ((word, a), b) in words.as_chunks_mut::<2>().0.iter_mut().zip(low).zip(high) {
             *word = [*a, *b];

@@ -82,42 +82,42 @@ pub struct Filtered {
     /// Frames per block.
     streams: usize,
     filter: (Order, Order),
-    lanes: Vec<u8>,
+    planes: Vec<u8>,
     /// The decoder has its own, or a check would find what the encoder left.
     back: Vec<u8>,
 }
 
 impl Filtered {
     pub fn new(level: i32, width: usize, block: usize, streams: usize, filter: (Order, Order)) -> Self {
-        Filtered { zstd: Zstd::new(level), width, block, streams, filter, lanes: Vec::new(), back: Vec::new() }
+        Filtered { zstd: Zstd::new(level), width, block, streams, filter, planes: Vec::new(), back: Vec::new() }
     }
 }
 
 impl Peer for Filtered {
     fn prepare(&mut self, words: &[u8]) {
-        self.lanes.resize(words.len().min(self.block), 0);
-        self.back.resize(self.lanes.len(), 0);
+        self.planes.resize(words.len().min(self.block), 0);
+        self.back.resize(self.planes.len(), 0);
     }
 
     fn encode(&mut self, words: &[u8]) {
         self.zstd.ends.clear();
         for block in words.chunks(self.block) {
-            let lanes = &mut self.lanes[..block.len()];
-            self.filter.0(block, lanes, self.width);
-            for lane in lanes.chunks_exact(lanes.len() / self.streams) {
-                self.zstd.push(lane);
+            let planes = &mut self.planes[..block.len()];
+            self.filter.0(block, planes, self.width);
+            for plane in planes.chunks_exact(planes.len() / self.streams) {
+                self.zstd.push(plane);
             }
         }
     }
 
     fn decode(&mut self, words: &mut [u8]) {
         for (i, block) in words.chunks_mut(self.block).enumerate() {
-            let lanes = &mut self.back[..block.len()];
-            let lane_len = lanes.len() / self.streams;
-            for (j, lane) in lanes.chunks_exact_mut(lane_len).enumerate() {
-                self.zstd.pull(i * self.streams + j, lane);
+            let planes = &mut self.back[..block.len()];
+            let lane_len = planes.len() / self.streams;
+            for (j, plane) in planes.chunks_exact_mut(lane_len).enumerate() {
+                self.zstd.pull(i * self.streams + j, plane);
             }
-            self.filter.1(lanes, block, self.width);
+            self.filter.1(planes, block, self.width);
         }
     }
 
@@ -132,19 +132,19 @@ pub struct Alone(pub Filtered);
 impl Peer for Alone {
     fn prepare(&mut self, words: &[u8]) {
         self.0.prepare(words);
-        self.0.filter.0(words, &mut self.0.lanes, self.0.width);
+        self.0.filter.0(words, &mut self.0.planes, self.0.width);
     }
 
     fn encode(&mut self, _words: &[u8]) {
-        let Filtered { zstd, lanes, streams, .. } = &mut self.0;
+        let Filtered { zstd, planes, streams, .. } = &mut self.0;
         zstd.ends.clear();
-        lanes.chunks_exact(lanes.len() / *streams).for_each(|lane| zstd.push(lane));
+        planes.chunks_exact(planes.len() / *streams).for_each(|plane| zstd.push(plane));
     }
 
     fn decode(&mut self, _words: &mut [u8]) {
         let Filtered { zstd, back, streams, .. } = &mut self.0;
         let lane_len = back.len() / *streams;
-        back.chunks_exact_mut(lane_len).enumerate().for_each(|(i, lane)| zstd.pull(i, lane));
+        back.chunks_exact_mut(lane_len).enumerate().for_each(|(i, plane)| zstd.pull(i, plane));
     }
 
     fn finish(&mut self, words: &mut [u8]) {

@@ -38,6 +38,7 @@ macro_rules! level {
         };
 
         /// As `KERNELS`.
+        #[allow(clippy::needless_update, reason = "a level may have all of them")]
         pub(super) static MODEL_KERNELS: $crate::arch::ModelKernels = $crate::arch::ModelKernels {
             level: $crate::arch::Level::$witness,
             $($model_field: $crate::arch::level::kernel!($features $model_kind $model_kernel),)*

@@ -1,4 +1,4 @@
-//! A matrix product: what it takes, and what every level computes, to the bit.
+//! The matrix product: its arguments, and its definition to the bit.
 
 /// Columns of B that lie side by side.
 pub const PANEL: usize = 16;
@@ -6,9 +6,9 @@ pub const PANEL: usize = 16;
 /// `A * B + bias` for matrices of f32.
 ///
 /// An element of the result is `fma(a[k], b[k], sum)` for k from 0 on, with `sum` 0 at first, and then its bias is
-/// added: one chain of fused multiplications and additions in this order, so that every level rounds at the same
-/// places. The columns of the result are as many as the panels have; where B has fewer, its last panel is filled up
-/// with anything, and so are the results there.
+/// added: one chain of fused multiplications and additions in this order, so every level rounds at the same
+/// places. The columns of the result are as many as the panels have; if B has fewer, the rest of its last panel and of the
+/// result is undefined.
 #[derive(Clone, Copy, Debug)]
 pub struct Product<'a> {
     /// The rows of A: `depth` elements each, `stride` apart; elements between them are not read.
@@ -19,12 +19,12 @@ pub struct Product<'a> {
     pub depth: usize,
     /// B as `[panel][depth][PANEL]`.
     pub panels: &'a [[f32; PANEL]],
-    /// What is added to each column, `[panel][PANEL]`.
+    /// The addend of each column, `[panel][PANEL]`.
     pub bias: &'a [[f32; PANEL]],
 }
 
 impl Product<'_> {
-    /// Checks the shapes and answers the rows of A; the result is `[row][panel][PANEL]`.
+    /// Checks the shapes. Returns the rows of A; the result is `[row][panel][PANEL]`.
     pub(super) fn rows(&self, result: &[[f32; PANEL]]) -> usize {
         let Product { a, stride, depth, panels, bias } = self;
         assert!(*depth > 0 && stride >= depth && !bias.is_empty(), "a shape with elements");

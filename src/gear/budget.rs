@@ -1,12 +1,12 @@
-//! Working memory that is counted, so that no blob makes a decoder hold more than it may.
+//! A limit on the working memory of a decoder, for any blob.
 
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
-/// What a decoder may hold beside three times what it is given: a ZSTD context, and what small blobs need.
+/// Bytes that a decoder may hold beside three times its input and output: a ZSTD context, and the needs of small blobs.
 const FIXED_BYTES: usize = 256 << 10;
 
-/// What one call may hold, and what it holds. Every allocation of a decoder goes through it.
+/// The limit of one call, and the bytes that are held. Every allocation of a decoder goes through it.
 pub(super) struct Budget {
     max: Option<usize>,
     limit: usize,
@@ -15,18 +15,18 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A budget of `max` bytes, or of what [`Budget::allow`] says, of which `held` are in use.
+    /// A budget of `max` bytes, or of the default of [`Budget::allow`], of which `held` are in use.
     pub(super) fn new(max: Option<usize>, held: usize) -> Self {
         Budget { max, limit: max.unwrap_or(0), held, was_exceeded: false }
     }
 
-    /// Says how long the blob and its words are.
+    /// Sets the default for a blob and words of these lengths.
     pub(super) fn allow(&mut self, blob_len: usize, decoded_len: usize) {
         let given = blob_len.saturating_add(decoded_len);
         self.limit = self.max.unwrap_or(given.saturating_mul(3).saturating_add(FIXED_BYTES));
     }
 
-    /// Counts `bytes` more; fails when they are too many.
+    /// Counts `bytes` more. OUT_OF_MEMORY: if they exceed the limit.
     pub(super) fn take(&mut self, bytes: usize) -> Result<()> {
         let needed = self.held.saturating_add(bytes);
         if needed > self.limit {
@@ -41,7 +41,7 @@ impl Budget {
         Ok(())
     }
 
-    /// How many bytes may still be taken.
+    /// The bytes that may still be taken.
     pub(super) fn left(&self) -> usize {
         self.limit.saturating_sub(self.held)
     }
@@ -71,7 +71,7 @@ impl Budget {
     }
 }
 
-/// The bytes that `buffer` holds.
+/// The allocated bytes of `buffer`.
 pub(super) fn held<T>(buffer: &Vec<T>) -> usize {
     buffer.capacity() * size_of::<T>()
 }

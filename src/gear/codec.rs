@@ -1,4 +1,4 @@
-//! The two objects that callers hold: an encoder and a decoder for every format and type.
+//! The encoder and the decoder of every format and type.
 
 use super::budget::{Budget, held};
 use super::options::{Format, Options};
@@ -19,7 +19,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Frees all but the blob.
+    /// Frees all buffers but that of the blob.
     pub(super) fn release(&mut self) {
         *self = Buffers { blob: std::mem::take(&mut self.blob), ..Buffers::default() };
     }
@@ -28,13 +28,13 @@ impl Buffers {
         std::mem::swap(&mut self.blob, &mut self.other);
     }
 
-    /// The bytes that are held.
+    /// Bytes that are held.
     pub(super) fn held(&self) -> usize {
         [&self.blob, &self.other, &self.planes, &self.grouped].map(held).iter().sum()
     }
 }
 
-/// Encodes words. Holds the working memory of its calls, which [`Encoder::encode`] says, from one call to the next.
+/// An encoder of words. Retains the working memory of a call, which [`Encoder::encode`] bounds, for the next.
 #[derive(Default)]
 pub struct Encoder {
     zstd: zstd::Compressor,
@@ -43,7 +43,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder that holds no memory yet.
+    /// An encoder without memory.
     pub fn new() -> Self {
         Self::default()
     }
@@ -58,8 +58,7 @@ impl Encoder {
     }
 }
 
-/// Decodes blobs of every format. Holds the working memory of its calls, which [`Decoder::decode`] says, from one call
-/// to the next.
+/// A decoder of every format. Retains the working memory of a call, which [`Decoder::decode`] bounds, for the next.
 #[derive(Default)]
 pub struct Decoder {
     zstd: zstd::Decompressor,
@@ -67,19 +66,20 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that holds no memory yet.
+    /// A decoder without memory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Decodes `blob` to the start of `words` and returns the length in bytes. Reads nothing past `blob`, and writes to
-    /// `words` only after the whole blob proved sound. Holds at most three times the lengths of the blob and the words,
-    /// and 256 KiB: a blob that takes more is refused with OUT_OF_MEMORY. No encoder of this library wrote such a one.
+    /// Decodes `blob` to the start of `words` and returns the length in bytes. After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY
+    /// the decoded length of `words` is undefined; bytes after it are never written. Holds at most three times the
+    /// lengths of the blob and the words, and 256 KiB: OUT_OF_MEMORY for a blob that takes more, which no encoder of
+    /// this library writes.
     pub fn decode(&mut self, blob: &[u8], dtype: Dtype, words: &mut [u8]) -> Result<usize> {
         self.decode_within(blob, dtype, words, None)
     }
 
-    /// As [`Decoder::decode`], holding at most `max_working_bytes`, which may be more or less.
+    /// As [`Decoder::decode`], with a limit of `max_working_bytes` in place of the default.
     pub fn decode_within(
         &mut self,
         blob: &[u8],
@@ -94,7 +94,7 @@ impl Decoder {
         }
         let mut budget = Budget::new(max_working_bytes, held);
         match self.run(blob, dtype, words, &mut budget) {
-            // What other blobs left may be all that is in the way.
+            // Memory that other blobs left may be the excess.
             Err(_) if budget.was_exceeded() && held > 0 => {
                 *self = Decoder::default();
                 self.run(blob, dtype, words, &mut Budget::new(max_working_bytes, 0))
@@ -112,7 +112,7 @@ impl Decoder {
     }
 }
 
-/// What every part of a decoder works with.
+/// The means of every part of a decoder.
 pub(super) struct Context<'a> {
     pub(super) zstd: &'a mut zstd::Decompressor,
     pub(super) budget: &'a mut Budget,
@@ -133,12 +133,12 @@ fn v1_width(dtype: Dtype) -> Result<Width> {
     Width::of(dtype)
 }
 
-/// The decoded size in bytes that a blob announces, after checking all of its headers.
+/// The decoded length in bytes that a blob announces, after a check of all headers.
 pub fn decoded_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
     if v2::is_v2(blob) { v2::decoded_len(blob, dtype) } else { v1::decoded_len(blob, v1_width(dtype)?) }
 }
 
-/// The largest blob of any format that can hold `src_len` bytes, or `None` when none can.
+/// The largest blob of any format for `src_len` bytes, or `None` if no format can hold them.
 pub fn bound(src_len: usize, dtype: Dtype) -> Option<usize> {
     let v1 = Width::of(dtype).ok().and_then(|width| v1::bound(src_len, width));
     v2::bound(src_len, dtype).max(v1)

@@ -1,22 +1,22 @@
-//! Whether a match finder would find anything.
+//! An estimate of the gain of a match finder.
 
 use super::zstd::Search;
 use super::{entropy, histogram};
 use crate::arch;
 
-/// What is looked at: the start of the bytes.
+/// The bytes of a sample, from the start.
 pub(super) const PIECE: usize = 24 << 10;
-/// What a match costs, in bits.
+/// The cost of a match, in bits.
 const COST: f64 = 22.0;
 
-/// What coding promises for some bytes.
+/// The expected gain of codes and matches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Survey {
     /// Codes for single bytes save nothing.
     pub(super) is_noise: bool,
-    /// Bits per byte that matches save. A lower bound: the piece that is looked at is short.
+    /// Bits per byte that matches save. A lower bound, because the sample is short.
     pub(super) saved: f64,
-    /// How to look for matches, if they save anything.
+    /// The search for matches, if they save anything.
     pub(super) search: Option<Search>,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn bits(bytes: &[u8]) -> f64 {
     entropy::estimate(&counts) as f64 * 8.0 / (PIECES * len).max(1) as f64
 }
 
-/// Looks at a piece of `bytes`.
+/// Surveys the start of `bytes`.
 pub(super) fn survey(bytes: &[u8]) -> Survey {
     let piece = &bytes[..bytes.len().min(PIECE)];
     let counts = histogram::of(piece);
@@ -43,16 +43,16 @@ pub(super) fn survey(bytes: &[u8]) -> Survey {
     Survey { is_noise, saved, search }
 }
 
-/// Shortest matches that a finder can be told to take.
+/// The least lengths of a match that a finder takes.
 const SHORTEST: std::ops::RangeInclusive<usize> = 4..=7;
 
-/// What the matches that a simple finder sees in `bytes` save, in bits per byte, and how to search for them if that is
-/// more than an eighth of a percent. Each byte takes about `bits` otherwise. Looks at every `step`-th place.
+/// The bits per byte that the matches of a simple finder save, and the search for them if that is more than an eighth of
+/// a percent. Without matches a byte takes about `bits`. Visits every `step`-th place.
 fn search(bytes: &[u8], bits: f64, step: usize) -> (f64, Option<Search>) {
     let four_at = |at: usize| bytes.get(at..)?.first_chunk::<4>().copied();
-    // What matches of 4, 5, 6, and 7 or more bytes save.
+    // Bits that matches of 4, 5, 6, and 7 or more bytes save.
     let mut saved = [0.0; 4];
-    // Where four bytes with this hash were last.
+    // The last place of four bytes with this hash.
     let mut last = [0u16; 4096];
     let mut at = 0;
     while let Some(four) = four_at(at) {
@@ -66,7 +66,7 @@ fn search(bytes: &[u8], bits: f64, step: usize) -> (f64, Option<Search>) {
         at += len.max(step).next_multiple_of(step);
     }
     let total: f64 = saved.iter().sum();
-    // Short matches take long to find, and of bytes with few bits they cost more than they save.
+    // Short matches take long to find, and cost more than they save where bytes have few bits.
     let mut rest = total;
     let min_match = SHORTEST.zip(saved).find(|(_, saved)| {
         rest -= saved;
@@ -74,7 +74,7 @@ fn search(bytes: &[u8], bits: f64, step: usize) -> (f64, Option<Search>) {
     });
     let min_match = min_match.map_or(*SHORTEST.end(), |(len, _)| len) as u32;
     let saved = total / bytes.len().max(1) as f64;
-    (saved, (saved * 800.0 > bits).then_some(Search::lanes(min_match)))
+    (saved, (saved * 800.0 > bits).then_some(Search::planes(min_match)))
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! gear: a lossless codec for the words of a KV cache.
 //!
-//! [`v1`] is the format of the reference system: flat byte lanes. [`v2`] knows rows and channels: it finds repeated
-//! rows, and codes channels of like distribution together. `docs/format.md` describes both byte for byte. Both end
-//! in standard ZSTD frames, written by [`entropy`] (Huffman codes alone) or [`zstd`] (the library).
+//! [`v1`] is the format of the reference system: flat byte planes. [`v2`] has rows and channels: it leaves out repeated
+//! rows, and codes channels of like distribution together. `docs/format.md` describes both byte for byte.
 //!
-//! Stages are pure functions over slices. [`Encoder`] and [`Decoder`] only own the working memory the stages share,
-//! so that a steady stream of calls allocates nothing.
+//! Both formats end in standard ZSTD frames, written by [`entropy`] (Huffman codes alone) or [`zstd`] (the library), and
+//! both estimate with [`histogram`] and [`matches`]; these four therefore stand beside them.
+//!
+//! Stages are pure functions over slices. [`Encoder`] and [`Decoder`] own the working memory that stages share, so a
+//! steady stream of calls allocates nothing.
 
 mod budget;
 mod codec;

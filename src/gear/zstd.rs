@@ -1,4 +1,4 @@
-//! The ZSTD library: whole slices through contexts that are made on first use and kept.
+//! The ZSTD library: whole slices through contexts that are made on first use and retained.
 
 use super::budget::Budget;
 use crate::status::{Error, Result, bail, error};
@@ -7,7 +7,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, ResetDirective, Strategy};
 /// The first four bytes of a ZSTD frame, as a little-endian number.
 const MAGIC: u32 = 0xFD2F_B528;
 
-/// What ZSTD returns where it had no memory: the negative of ZSTD_error_memory_allocation.
+/// ZSTD's result without memory: the negative of ZSTD_error_memory_allocation.
 const NO_MEMORY: usize = 64usize.wrapping_neg();
 
 fn no_memory(what: &str) -> Error {
@@ -33,36 +33,36 @@ pub(super) fn bound(len: usize) -> usize {
     zstd_safe::compress_bound(len)
 }
 
-/// How to search for matches.
+/// A search for matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
-    /// For byte lanes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
+    /// For byte planes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
     /// as larger ones. Sizes of level 3 or better in less time; `cargo bench --bench zstd` has the comparison.
-    Lanes { min_match: u32, hash_log: u32 },
+    Planes { min_match: u32, hash_log: u32 },
     /// The library's own choice for a level, with tables of at most [`TABLE_LOG`].
     Level(i32),
 }
 
 impl Search {
-    /// [`Search::Lanes`] with the table that fits the first-level cache.
-    pub(super) const fn lanes(min_match: u32) -> Self {
-        Search::Lanes { min_match, hash_log: 12 }
+    /// [`Search::Planes`] with the table that fits the first-level cache.
+    pub(super) const fn planes(min_match: u32) -> Self {
+        Search::Planes { min_match, hash_log: 12 }
     }
 
-    /// A little smaller and slower where matches are short: a larger table.
+    /// With a larger table if matches are short: a little smaller, and slower.
     pub(super) const fn wider(self) -> Self {
         match self {
-            Search::Lanes { min_match: 4, .. } => Search::Lanes { min_match: 4, hash_log: 14 },
+            Search::Planes { min_match: 4, .. } => Search::Planes { min_match: 4, hash_log: 14 },
             other => other,
         }
     }
 }
 
-/// The largest tables have this many entries, as a power of two, so that a context is bounded whatever it
-/// compresses. What a search of a level would find with more is less than 0.1% of a lane of a cache.
+/// The power of two of the entries of the largest tables, which bounds a context. A level's own tables save less than
+/// 0.1% of a plane of a cache beyond that.
 const TABLE_LOG: u32 = 16;
 
-/// No compression context holds more bytes.
+/// The most bytes of a compression context.
 #[cfg(test)]
 const COMPRESSION_CONTEXT: usize = 5 << 18;
 
@@ -91,7 +91,7 @@ impl Compressor {
                     CParameter::HashLog(TABLE_LOG),
                     CParameter::ChainLog(TABLE_LOG),
                 ],
-                Search::Lanes { min_match, hash_log } => &[
+                Search::Planes { min_match, hash_log } => &[
                     CParameter::CompressionLevel(3),
                     CParameter::Strategy(Strategy::ZSTD_dfast),
                     CParameter::HashLog(hash_log),
@@ -151,7 +151,8 @@ mod tests {
         assert!(dctx.sizeof() <= DECOMPRESSION_CONTEXT, "{}", dctx.sizeof());
         let src: Vec<u8> = (0..4_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 25) as u8).collect();
         let mut out = vec![0; bound(src.len())];
-        for search in [Search::lanes(4), Search::lanes(7).wider(), Search::Level(1), Search::Level(3), Search::Level(9)]
+        for search in
+            [Search::planes(4), Search::planes(7).wider(), Search::Level(1), Search::Level(3), Search::Level(9)]
         {
             let mut compressor = Compressor::default();
             compressor.encode(&src, search, &mut out).unwrap();

@@ -1,7 +1,7 @@
-//! JSON in and out, with memory that can be refused.
+//! JSON in and out, with fallible memory.
 //!
-//! [`Json`] is a document as a tree, [`Reader`] reads one piece by piece, [`Writer`] writes. The reader takes what
-//! RFC 8259 allows, in UTF-8, nested at most 127 deep, and nothing else.
+//! [`Json`] is a document as a tree, [`Reader`] reads one piece by piece, [`Writer`] writes. The reader takes
+//! RFC 8259 in UTF-8, nested at most 127 deep, and nothing else.
 
 mod reader;
 mod value;

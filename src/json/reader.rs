@@ -32,7 +32,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Fails unless nothing but blanks is left.
+    /// Fails unless blanks alone are left.
     pub fn end(&mut self) -> Result<()> {
         match self.next_mark() {
             None => Ok(()),
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         match self.text.get(self.at) {
             Some(b'0') => self.at += 1,
             Some(b'1'..=b'9') => self.digits(),
-            // After the sign the byte that is none is passed, as other readers count.
+            // Skips the byte after the sign, as other readers count columns.
             Some(_) => {
                 self.at += 1;
                 return Err(self.fault("a digit is expected"));
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         }
         let digits = std::str::from_utf8(&self.text[begin..self.at]).unwrap_or_default();
         if whole && negative {
-            // -0 is the number that only a float has.
+            // Integers have no -0.
             if let Some(number) = digits.parse().ok().filter(|number| *number != 0) {
                 return Ok(Number::Negative(number));
             }
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
         self.word(b"null")
     }
 
-    /// Reads any value and keeps nothing of it.
+    /// Reads any value and drops it.
     pub fn skip(&mut self) -> Result<()> {
         match self.peek()? {
             b'{' => self.object(|reader, _| reader.skip()),
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         self.fault_ahead("a value is expected")
     }
 
-    /// An error at what was read last.
+    /// An error at the byte before.
     pub fn fault(&self, what: impl fmt::Display) -> crate::status::Error {
         self.fault_at(self.at, &what)
     }
@@ -209,7 +209,7 @@ impl<'a> Reader<'a> {
         crate::status::Error::formatted(Status::Corrupt, format_args!("{what} at line {line} column {column}"))
     }
 
-    /// Passes blanks and looks at what follows.
+    /// Skips blanks. Returns the next byte.
     fn next_mark(&mut self) -> Option<u8> {
         let blanks = self.text[self.at..].iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
         self.at += blanks.count();

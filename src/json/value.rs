@@ -71,7 +71,7 @@ impl<'a> Json<'a> {
         })
     }
 
-    /// The value of a key of an object; the last one where there are several, as JSON parsers in use have it.
+    /// The value of a key of an object; the last of several, as common JSON parsers return.
     pub fn get(&self, key: &str) -> Option<&Json<'a>> {
         match self {
             Json::Object(fields) => fields.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value),
@@ -114,7 +114,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A number that counts something.
+    /// A number of 0 or more that fits 64 bits.
     pub fn count(&self) -> Option<u64> {
         match self {
             Json::Number(Number::Unsigned(value)) => Some(*value),
@@ -126,7 +126,7 @@ impl<'a> Json<'a> {
         matches!(self, Json::Null)
     }
 
-    /// What it is, for error texts.
+    /// The type, for error texts.
     pub fn kind(&self) -> &'static str {
         match self {
             Json::Null => "null",
@@ -169,8 +169,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// A value in a message: short ones as they are, the beginning of text without control characters, others by what they
-/// are.
+/// A value in a message: short ones as they are, the beginning of text without control characters, others by their type.
 impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

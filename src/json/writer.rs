@@ -10,22 +10,22 @@ pub struct Writer {
     /// Two blanks a level, a line for each field and entry.
     indented: bool,
     depth: usize,
-    /// Whether the open list or object has something in it.
+    /// Whether the open list or object has an entry.
     begun: bool,
 }
 
-/// What can be written.
+/// A value that can be written.
 pub trait ToJson {
     fn write(&self, to: &mut Writer) -> Result<()>;
 }
 
 impl Writer {
-    /// The text of what `body` writes, without blanks.
+    /// The text that `body` writes, without blanks.
     pub fn compact(body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
         Writer::text(false, body)
     }
 
-    /// The text of what `body` writes, in lines.
+    /// The text that `body` writes, in lines.
     pub fn indented(body: impl FnOnce(&mut Writer) -> Result<()>) -> Result<String> {
         Writer::text(true, body)
     }
@@ -41,7 +41,7 @@ impl Writer {
         self.between('{', '}', body)
     }
 
-    /// Writes a list of what `each` makes of the items.
+    /// Writes a list with one entry of `each` for every item.
     pub fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,

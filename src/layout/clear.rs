@@ -1,11 +1,11 @@
-//! Clearing tokens, with or without giving their memory back.
+//! Clears tokens, with or without a release of their memory.
 
 use super::plane::{Plane, Span};
 use super::{Layout, TokenRange};
 use crate::status::Result;
 use std::ops::Range;
 
-/// Whether a walk leaves padding dims out.
+/// The treatment of padding dims in a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
     /// Only the elements of tokens.
@@ -19,8 +19,8 @@ pub fn zero(layout: &Layout, key: &mut [u8], value: &mut [u8], range: TokenRange
     for_each_run(layout, key, value, range, Padding::Kept, &mut |run| run.fill(0))
 }
 
-/// Hands every longest run of neighbouring bytes that belong to the range, with its padding, to `give_back`, which must
-/// leave zeros in it and returns how many bytes went back to the system. Returns their sum.
+/// Calls `give_back` with every longest run of neighbouring bytes of the range, with its padding. `give_back` must leave
+/// zeros in a run and return the number of bytes that it released to the system. Returns their sum.
 pub fn release(
     layout: &Layout,
     key: &mut [u8],
@@ -33,7 +33,7 @@ pub fn release(
     Ok(released)
 }
 
-/// Calls `visit` with every longest run of neighbouring bytes that belong to the range, in both buffers.
+/// Calls `visit` with every longest run of neighbouring bytes of the range, in both buffers.
 pub fn for_each_run(
     layout: &Layout,
     key: &mut [u8],
@@ -48,7 +48,7 @@ pub fn for_each_run(
     Ok(())
 }
 
-/// Bytes of the whole pages that a release of the range can give back from buffers at these addresses.
+/// Bytes of the whole pages that a release of the range can return to the system, for buffers at these addresses.
 pub fn whole_pages(layout: &Layout, range: TokenRange, addresses: (usize, usize), page: usize) -> u64 {
     let mut bytes = 0;
     for (plane, address) in [(&layout.key, addresses.0), (&layout.value, addresses.1)] {
@@ -96,15 +96,15 @@ fn runs(plane: &Plane, span: Span, padding: Padding, mut visit: impl FnMut(usize
     if span.count == plane.block() && (dropped || plane.is_solid()) {
         return visit(span.base, plane.block_len());
     }
-    let (lanes, group) = (plane.lanes(), plane.group());
+    let (pack, group) = (plane.pack(), plane.group());
     plane.tiles(span, |tile| {
         let dims = if dropped && group > 1 { group } else { tile.dims };
         if tile.dim_stride == 1 && tile.token_stride == dims {
             visit(tile.start, tile.tokens * dims);
         } else if tile.dim_stride == 1 {
             (0..tile.tokens).for_each(|t| visit(tile.start + t * tile.token_stride, dims));
-        } else if lanes > 1 && tile.tokens == lanes {
-            visit(tile.start, dims * lanes);
+        } else if pack > 1 && tile.tokens == pack {
+            visit(tile.start, dims * pack);
         } else {
             (0..dims).for_each(|d| visit(tile.start + d * tile.dim_stride, tile.tokens));
         }

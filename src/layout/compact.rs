@@ -1,11 +1,11 @@
-//! Moving tokens inside a packed cache.
+//! Moves tokens inside a packed cache.
 
 use super::plane::{Chunk, Place, Plane};
 use super::rows;
 use super::{Layout, by_element};
 use crate::status::{Result, bail};
 
-/// Tokens that stay: an offset and a length, as hosts hand them over.
+/// Tokens that stay: an offset and a length.
 pub type Pair = [i32; 2];
 
 /// Moves `count` tokens from `src` to `dst`. The ranges may overlap; the result is as if moved through a copy.
@@ -19,8 +19,8 @@ pub fn move_tokens(layout: &Layout, key: &mut [u8], value: &mut [u8], src: u32, 
     Ok(())
 }
 
-/// Checks that pairs ascend without overlap and end by `limit` tokens; returns how many tokens they keep. A pair of
-/// length 0 keeps nothing and is allowed.
+/// Checks that pairs ascend without overlap and end by `limit` tokens. Returns the number of tokens that they keep. A
+/// pair of length 0 is allowed.
 pub fn check_pairs(pairs: &[Pair], limit: u32) -> Result<u32> {
     let mut end = 0i64;
     let mut kept = 0;
@@ -41,8 +41,8 @@ pub fn check_pairs(pairs: &[Pair], limit: u32) -> Result<u32> {
     Ok(kept)
 }
 
-/// Keeps tokens `0..base` and the pairs, which are relative to `base`, and closes the gaps; returns the new length.
-/// Everything is checked before the first byte moves. Tokens from the new length on hold anything.
+/// Keeps tokens `0..base` and the pairs, which are relative to `base`, and closes the gaps. Returns the new length. Checks
+/// all arguments before the first byte moves. Tokens from the new length on are undefined.
 pub fn compact(
     layout: &Layout,
     key: &mut [u8],
@@ -109,11 +109,11 @@ fn move_forward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], mut step:
         } else {
             let room = (plane.block() - src.first).min(plane.block() - dst.first);
             let mut count = step.count.min(room);
-            if plane.lanes() > 1 {
-                let (s, d) = (src.first % plane.lanes(), dst.first % plane.lanes());
-                count = match count - count % plane.lanes() {
+            if plane.pack() > 1 {
+                let (s, d) = (src.first % plane.pack(), dst.first % plane.pack());
+                count = match count - count % plane.pack() {
                     panels if s == 0 && d == 0 && panels > 0 => panels,
-                    _ => count.min(plane.lanes() - s.max(d)),
+                    _ => count.min(plane.pack() - s.max(d)),
                 };
             }
             move_chunk(plane, packed, &Chunk { src, dst, count });
@@ -129,8 +129,8 @@ fn move_backward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], step: Mo
     while left > 0 {
         let (src, dst) = (plane.place(step.src + left - 1), plane.place(step.dst + left - 1));
         let mut count = left.min(src.first.min(dst.first) + 1);
-        if plane.lanes() > 1 {
-            count = count.min((src.first % plane.lanes()).min(dst.first % plane.lanes()) + 1);
+        if plane.pack() > 1 {
+            count = count.min((src.first % plane.pack()).min(dst.first % plane.pack()) + 1);
         }
         let back = |p: Place| Place { base: p.base, first: p.first + 1 - count };
         move_chunk(plane, packed, &Chunk { src: back(src), dst: back(dst), count });
@@ -144,20 +144,20 @@ fn move_chunk<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk: &Chu
         return;
     }
     let Chunk { src, dst, count } = *chunk;
-    if plane.block() == 1 && plane.lanes() == 1 {
+    if plane.block() == 1 && plane.pack() == 1 {
         return move_run(packed, src.base, dst.base, plane.dims());
     }
-    let (group, lanes) = (plane.group(), plane.lanes());
-    let panel = group * lanes;
-    let start = |p: Place| p.base + (p.first / lanes) * panel + p.first % lanes;
+    let (group, pack) = (plane.group(), plane.pack());
+    let panel = group * pack;
+    let start = |p: Place| p.base + (p.first / pack) * panel + p.first % pack;
     let (mut s, mut d) = (start(src), start(dst));
-    let whole_panels = count.is_multiple_of(lanes);
+    let whole_panels = count.is_multiple_of(pack);
     for _ in 0..plane.full_rows() {
         if whole_panels {
             move_run(packed, s, d, count * group);
         } else {
             for dim in 0..group {
-                move_run(packed, s + dim * lanes, d + dim * lanes, count);
+                move_run(packed, s + dim * pack, d + dim * pack, count);
             }
         }
         s += plane.row_stride();
@@ -167,7 +167,7 @@ fn move_chunk<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk: &Chu
     if tail == 0 {
         return;
     }
-    if lanes == 1 {
+    if pack == 1 {
         // Tokens are `group` apart. The order matters when source and target share a block.
         let piece =
             |packed: &mut [[u8; N]], t: usize| packed.copy_within(s + t * group..s + t * group + tail, d + t * group);
@@ -178,10 +178,10 @@ fn move_chunk<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk: &Chu
         }
         return;
     }
-    for first in (0..count).step_by(lanes) {
+    for first in (0..count).step_by(pack) {
         for dim in 0..tail {
-            let at = (first / lanes) * panel + dim * lanes;
-            move_run(packed, s + at, d + at, lanes.min(count - first));
+            let at = (first / pack) * panel + dim * pack;
+            move_run(packed, s + at, d + at, pack.min(count - first));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::status::{Error, Result, bail};
 /// Copies a range of tokens out of a packed cache.
 ///
 /// `key_out` and `value_out` hold at least [`Layout::dense_key_bytes`] and [`Layout::dense_value_bytes`] of the
-/// range; what lies behind is untouched.
+/// range; bytes after that are untouched.
 pub fn gather(
     layout: &Layout,
     key: &[u8],
@@ -101,7 +101,7 @@ fn scatter_elements<T: Element>(plane: &Plane, dense: &[T], packed: &mut [T], ra
     }
 }
 
-/// One piece of `tile.dims` elements per token, at the given strides. The usual sizes are known to the compiler.
+/// One piece of `tile.dims` elements per token, at the given strides. The usual sizes are constants.
 #[inline]
 fn copy_rows<T: Copy>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize, tile: &Tile) {
     match tile.dims {

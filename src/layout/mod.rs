@@ -1,10 +1,10 @@
-//! Packed KV caches: where an element lies, and how tokens are read, written, moved and cleared.
+//! Packed KV caches: the positions of elements, and tokens that are gathered, scattered, moved and cleared.
 //!
 //! A layer's cache is one buffer for K and one for V, one region per KV head inside. [`Layout`] checks a host's
 //! description and computes the geometry once; both buffers are then walked as a [`plane::Plane`], since MNN's key
 //! and value layouts are one shape with different numbers.
 //!
-//! Every function checks ranges and buffer sizes before it touches a byte. Padding lanes (where a dimension is not a
+//! Every function checks ranges and buffer sizes before it touches a byte. Padding (where a dimension is not a
 //! multiple of its packing) and bytes outside the named tokens are never written.
 
 mod clear;
@@ -50,7 +50,7 @@ pub struct Spec {
     pub value_token_stride: u64,
 }
 
-/// The dense order `[head][token][dim]` of a layer's tokens, whatever the packing.
+/// The dense order `[head][token][dim]` of a layer's tokens, for any packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     /// Element type of K.
@@ -83,7 +83,7 @@ pub struct Layout {
     rows: Rows,
 }
 
-/// Tokens `begin .. begin + count` of a layout, known to lie inside it.
+/// Tokens `begin .. begin + count`, which lie inside a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {
     begin: usize,
@@ -106,12 +106,12 @@ impl TokenRange {
         self.begin + self.count
     }
 
-    /// The two ranges as one, where `next` begins at the end of this.
+    /// Both ranges as one, if `next` begins at the end of this.
     pub fn joined(self, next: TokenRange) -> Option<Self> {
         (self.end() == next.begin).then_some(TokenRange { begin: self.begin, count: self.count + next.count })
     }
 
-    /// Whether it holds no token.
+    /// Whether the range has no token.
     pub fn is_empty(self) -> bool {
         self.count == 0
     }
@@ -135,8 +135,8 @@ impl Layout {
         // K is [max/hP][D/lP][hP][lP], V is [max/F][D/hP][F/lP][hP][lP]; see Plane for the shape they share.
         let (heads, dims, tokens) = (spec.kv_heads as u64, spec.head_dim as u64, spec.max_tokens as u64);
         let (l_pack, h_pack, flash_block) = (spec.l_pack as u64, spec.h_pack as u64, spec.flash_block as u64);
-        let key = plane::Shape { heads, dims, tokens, block: h_pack, group: l_pack, lanes: 1 };
-        let value = plane::Shape { heads, dims, tokens, block: flash_block, group: h_pack, lanes: l_pack };
+        let key = plane::Extents { heads, dims, tokens, block: h_pack, group: l_pack, pack: 1 };
+        let value = plane::Extents { heads, dims, tokens, block: flash_block, group: h_pack, pack: l_pack };
         let key_strides = plane::Strides { head: spec.key_head_stride, token: spec.key_token_stride };
         let value_strides = plane::Strides { head: spec.value_head_stride, token: spec.value_token_stride };
         Ok(Layout {
@@ -171,12 +171,12 @@ impl Layout {
         self.key.tokens()
     }
 
-    /// Where K of `token` and `dim` lies within a head, in elements.
+    /// The index of K of `token` and `dim` within a head, in elements.
     pub fn key_index(&self, token: u32, dim: u32) -> Result<u64> {
         self.index(&self.key, token, dim)
     }
 
-    /// Where V of `token` and `dim` lies within a head, in elements.
+    /// The index of V of `token` and `dim` within a head, in elements.
     pub fn value_index(&self, token: u32, dim: u32) -> Result<u64> {
         self.index(&self.value, token, dim)
     }
@@ -189,7 +189,7 @@ impl Layout {
         Ok(plane.element(token as usize, dim as usize) as u64)
     }
 
-    /// The range, when it lies inside the layout.
+    /// The range. Fails unless it lies inside the layout.
     pub fn range(&self, begin: u32, count: u32) -> Result<TokenRange> {
         let (begin, count) = (begin as usize, count as usize);
         if begin.checked_add(count).is_none_or(|end| end > self.max_tokens()) {
@@ -207,8 +207,8 @@ impl Layout {
         Ok(TokenRange { begin, count: max - begin })
     }
 
-    /// Tokens of V that share their pages: giving back fewer, or others than whole multiples from the first token on,
-    /// gives back less than their bytes. In a value block a token is spread over one row per `h_pack` dims; in a
+    /// Tokens of V that share their pages. A release of fewer, or of others than whole multiples from the first token on,
+    /// returns less than their bytes. In a value block a token is spread over one row per `h_pack` dims; in a
     /// row-major cache it is one row.
     pub fn tokens_sharing(&self, page: usize) -> usize {
         let value = &self.value;

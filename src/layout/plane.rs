@@ -1,14 +1,14 @@
 //! The shape that packed K and packed V share.
 //!
 //! A head is a sequence of blocks of `block` tokens. A block holds one row per `group` dims, and a row is
-//! `[block / lanes][group][lanes]`: panels in which `lanes` neighbouring tokens are interleaved per dim.
+//! `[block / pack][group][pack]`: panels in which `pack` neighbouring tokens are interleaved per dim.
 //!
 //! ```text
 //! element(t, d) = (t / block) * block_stride + (d / group) * row_stride
-//!               + (u / lanes) * group * lanes + (d % group) * lanes + u % lanes        with u = t % block
+//!               + (u / pack) * group * pack + (d % group) * pack + u % pack        with u = t % block
 //! ```
-//! MNN's float key `[max/hP][D/lP][hP][lP]` is block = hP, group = lP, lanes = 1; its float value
-//! `[max/F][D/hP][F/lP][hP][lP]` is block = F, group = hP, lanes = lP. Row-major caches are blocks of one token, which may
+//! MNN's float key `[max/hP][D/lP][hP][lP]` is block = hP, group = lP, pack = 1; its float value
+//! `[max/F][D/hP][F/lP][hP][lP]` is block = F, group = hP, pack = lP. Row-major caches are blocks of one token, which may
 //! lie apart: `block_stride` is then the token stride, and the heads of a token may lie inside it.
 //!
 //! The formula is for single look-ups and for tests. Everything else walks [`Span`]s (the tokens of a range that lie
@@ -17,14 +17,14 @@
 use super::TokenRange;
 use crate::status::{Result, bail, error};
 
-/// What a plane is computed from, in tokens, dims and elements.
-pub(super) struct Shape {
+/// The dimensions of a plane, in tokens, dims and elements.
+pub(super) struct Extents {
     pub(super) heads: u64,
     pub(super) dims: u64,
     pub(super) tokens: u64,
     pub(super) block: u64,
     pub(super) group: u64,
-    pub(super) lanes: u64,
+    pub(super) pack: u64,
 }
 
 /// Bytes from one head to the next and from one token to the next; 0 = without a gap.
@@ -41,7 +41,7 @@ pub(super) struct Plane {
     tokens: usize,
     block: usize,
     group: usize,
-    lanes: usize,
+    pack: usize,
     row_stride: usize,
     /// Elements of a block; `block_stride` is larger where tokens lie apart.
     block_len: usize,
@@ -93,8 +93,8 @@ pub(super) struct Place {
 }
 
 impl Plane {
-    pub(super) fn new(name: &str, shape: &Shape, element_bytes: usize, strides: &Strides) -> Result<Self> {
-        let Shape { heads, dims, tokens, block, group, lanes } = *shape;
+    pub(super) fn new(name: &str, shape: &Extents, element_bytes: usize, strides: &Strides) -> Result<Self> {
+        let Extents { heads, dims, tokens, block, group, pack } = *shape;
         let bytes = element_bytes as u64;
         let too_large = || {
             error!(
@@ -104,7 +104,7 @@ impl Plane {
         };
         let product = |factors: &[u64]| factors.iter().try_fold(1u64, |p, f| p.checked_mul(*f)).ok_or_else(too_large);
 
-        let row_stride = product(&[block.div_ceil(lanes), lanes, group])?;
+        let row_stride = product(&[block.div_ceil(pack), pack, group])?;
         let block_len = product(&[row_stride, dims.div_ceil(group)])?;
         let block_bytes = product(&[block_len, bytes])?;
         let token_bytes = if strides.token == 0 { block_bytes } else { strides.token };
@@ -160,7 +160,7 @@ impl Plane {
             tokens: tokens as usize,
             block: block as usize,
             group: group as usize,
-            lanes: lanes as usize,
+            pack: pack as usize,
             row_stride: row_stride as usize,
             block_len: block_len as usize,
             block_stride: (token_bytes / bytes) as usize,
@@ -190,8 +190,8 @@ impl Plane {
         self.group
     }
 
-    pub(super) fn lanes(&self) -> usize {
-        self.lanes
+    pub(super) fn pack(&self) -> usize {
+        self.pack
     }
 
     pub(super) fn row_stride(&self) -> usize {
@@ -243,18 +243,18 @@ impl Plane {
         let u = token % self.block;
         (token / self.block) * self.block_stride
             + (dim / self.group) * self.row_stride
-            + (u / self.lanes) * self.group * self.lanes
-            + (dim % self.group) * self.lanes
-            + u % self.lanes
+            + (u / self.pack) * self.group * self.pack
+            + (dim % self.group) * self.pack
+            + u % self.pack
     }
 
     pub(super) fn place(&self, token: usize) -> Place {
         Place { base: (token / self.block) * self.block_stride, first: token % self.block }
     }
 
-    /// Whether a block is all real elements, without padding dims or lanes.
+    /// Whether a block is all real elements, without padding.
     pub(super) fn is_solid(&self) -> bool {
-        self.tail_dims() == 0 && self.block.is_multiple_of(self.lanes)
+        self.tail_dims() == 0 && self.block.is_multiple_of(self.pack)
     }
 
     /// The spans of a range, in order.
@@ -276,7 +276,7 @@ impl Plane {
     /// Calls `visit` with tiles that cover the real elements of a span exactly once.
     #[inline]
     pub(super) fn tiles(&self, span: Span, mut visit: impl FnMut(Tile)) {
-        if self.lanes == 1 && self.group == 1 {
+        if self.pack == 1 && self.group == 1 {
             // Rows are dims: one tile, whose neighbours in memory are tokens. In a block of one token they are dims.
             let token_stride = if self.block == 1 { self.dims } else { 1 };
             return visit(Tile {
@@ -289,11 +289,11 @@ impl Plane {
                 at: span.at,
             });
         }
-        let panel = self.group * self.lanes;
+        let panel = self.group * self.pack;
         for (row, dim) in (0..self.dims).step_by(self.group).enumerate() {
             let row_base = span.base + row * self.row_stride;
             let dims = self.group.min(self.dims - dim);
-            if self.lanes == 1 {
+            if self.pack == 1 {
                 visit(Tile {
                     start: row_base + span.first * self.group,
                     dims,
@@ -308,12 +308,12 @@ impl Plane {
             let mut done = 0;
             while done < span.count {
                 let u = span.first + done;
-                let lane = u % self.lanes;
-                let tokens = (self.lanes - lane).min(span.count - done);
+                let pack = u % self.pack;
+                let tokens = (self.pack - pack).min(span.count - done);
                 visit(Tile {
-                    start: row_base + (u / self.lanes) * panel + lane,
+                    start: row_base + (u / self.pack) * panel + pack,
                     dims,
-                    dim_stride: self.lanes,
+                    dim_stride: self.pack,
                     tokens,
                     token_stride: 1,
                     dim,

@@ -1,14 +1,14 @@
-//! Moving tokens where a row is a short run of tokens: MNN's keys with lP = 1, `[dim][hP tokens]` per block.
+//! Moves tokens if a row is a short run of tokens: MNN's keys with lP = 1, `[dim][hP tokens]` per block.
 //!
 //! An unaligned move there is thousands of pieces of a few bytes each. Here a row is always read and written whole, and a
-//! mask drops the bytes that do not belong, so that pieces of every length cost the same. Both functions answer whether
-//! they did the work; they leave unusual row sizes, and rows whose whole read would leave the head, to the caller.
+//! mask drops the bytes of other tokens, so pieces of every length cost the same. Both functions return whether they did
+//! the work. Unusual row sizes, and rows whose whole read would leave the head, are left to the caller.
 
 use super::plane::{Chunk, Place, Plane};
 
-/// Bytes per row, when rows are runs of tokens.
+/// Bytes per row, if rows are runs of tokens.
 fn row_bytes<const N: usize>(plane: &Plane) -> Option<usize> {
-    (plane.group() == 1 && plane.lanes() == 1).then_some(plane.block() * N)
+    (plane.group() == 1 && plane.pack() == 1).then_some(plane.block() * N)
 }
 
 /// Fills whole target blocks from source blocks that are cut elsewhere: a row is the end of a source row and the start
@@ -35,7 +35,7 @@ pub(super) fn join<const N: usize>(
     true
 }
 
-/// One block of `block` bytes; `cut` is where source rows are cut, in bytes. The tokens exist, so both source blocks do,
+/// One block of `block` bytes; `cut` is the place, in bytes, at which source rows are cut. The tokens exist, so both source blocks do,
 /// and a whole read from either stays between the start of the first and the end of the second.
 fn join_block<const W: usize>(bytes: &mut [u8], src: usize, cut: usize, dst: usize, block: usize) {
     let from_first: [u8; W] = std::array::from_fn(|i| if i < W - cut { 0xFF } else { 0 });
@@ -56,7 +56,7 @@ pub(super) fn blend<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk
         _ => return false,
     };
     let Chunk { src, dst, count } = *chunk;
-    // Where a source row must be read so that its tokens lie where the target's do.
+    // The place of a read of a source row that aligns its tokens with the target's.
     let Some(from) = (src.base + src.first).checked_sub(dst.first) else { return false };
     if from + plane.block_stride() > packed.len() {
         return false;

@@ -61,12 +61,12 @@ pub fn remove_folder(path: &Path) -> io::Result<()> {
     system::remove_folder(path)
 }
 
-/// Calls `visit` with the names of what is in a folder, in no order. Names that are not UTF-8 are left out.
+/// Calls `visit` with the names in a folder, in no order. Names that are not UTF-8 are left out.
 pub fn names(path: &Path, mut visit: impl FnMut(&str) -> Result<()>) -> Result<()> {
     system::names(path, &mut visit)
 }
 
-/// Waits until the names in the folder of `path` are on the disk, where the system can tell.
+/// Blocks until the names in the folder of `path` are on the disk, on systems that offer it.
 pub fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -100,7 +100,7 @@ pub fn text(parts: &[&OsStr], more: usize) -> Result<OsString> {
     Ok(text)
 }
 
-/// The error of a call that failed: what was tried, where, and what the system said.
+/// The error of a failed call: the action, the path and the system's reason.
 pub fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
     let status = match error.kind() {
         io::ErrorKind::NotFound => Status::NotFound,
@@ -110,7 +110,7 @@ pub fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
     Error::formatted(status, format_args!("cannot {verb} {}: {}", path.display(), Reason(error)))
 }
 
-/// What the system said. The `Display` of the error itself allocates.
+/// The system's reason. The `Display` of the error itself allocates.
 struct Reason<'a>(&'a io::Error);
 
 impl fmt::Display for Reason<'_> {
@@ -136,7 +136,7 @@ mod unix {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
 
-    // Where a word has 32 bits the other ones refuse large files.
+    // With 32-bit words the plain functions refuse large files.
     #[cfg(not(all(target_os = "linux", not(target_env = "musl"))))]
     use libc::{lstat, open as open_file, readdir, stat};
     #[cfg(all(target_os = "linux", not(target_env = "musl")))]
@@ -145,7 +145,7 @@ mod unix {
     /// The longest path that a system takes, with its zero.
     const PATH: usize = 4096;
 
-    /// Calls `call` with the path as C has it.
+    /// Calls `call` with the path as a C string.
     fn with<T>(path: &Path, call: impl FnOnce(&CStr) -> io::Result<T>) -> io::Result<T> {
         let bytes = path.as_os_str().as_bytes();
         let mut room = [0; PATH];
@@ -198,8 +198,7 @@ mod unix {
         open_with(path, libc::O_RDONLY)
     }
 
-    /// Locks the file; the system unlocks it when its process ends. Where a file system has no locks two writers of
-    /// one file get in each other's way.
+    /// Locks the file until its process ends. On a file system without locks two writers of one file conflict.
     pub(super) fn open_alone(path: &Path) -> io::Result<Option<File>> {
         loop {
             let file = open_with(path, libc::O_WRONLY | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
@@ -212,7 +211,7 @@ mod unix {
             if !open.is_file() {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
-            // Since it was opened its owner may have given it its name, or removed it.
+            // Its owner may have renamed or removed it since it was opened.
             let mut named = std::mem::MaybeUninit::<stat>::zeroed();
             // SAFETY: the path ends with a zero, and there is room for the answer.
             match with(path, |path| again(|| checked(unsafe { lstat(path.as_ptr(), named.as_mut_ptr()) }))) {
@@ -286,7 +285,7 @@ mod unix {
         }
     }
 
-    /// A folder that ends and one that cannot be read look alike but for this.
+    /// Tells the end of a folder from a failure to read it.
     fn set_errno(code: c_int) {
         // SAFETY: the place is this thread's.
         unsafe {

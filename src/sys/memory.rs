@@ -196,7 +196,7 @@ pub fn out_of_memory(bytes: usize) -> Error {
     Error::formatted(Status::OutOfMemory, format_args!("no memory for {bytes} more bytes"))
 }
 
-/// Allocations that fail on purpose: tests of what happens when memory runs out.
+/// Allocations that fail on purpose, for tests.
 #[cfg(test)]
 pub(crate) mod shortage {
     use crate::status::{Result, bail};

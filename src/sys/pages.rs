@@ -1,4 +1,4 @@
-//! Pages of memory: given back while their address stays valid, taken in bulk, or mapped for regions of their own.
+//! Pages of memory: released while their address stays valid, taken in bulk, or mapped for regions of their own.
 //!
 //! | system | call | afterwards |
 //! |---|---|---|
@@ -15,8 +15,8 @@ use crate::status::{Result, error};
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-/// Leaves zeros in `run` and gives the whole pages inside it back as far as the system takes them; returns how many
-/// bytes left memory.
+/// Leaves zeros in `run` and releases the whole pages inside it, as far as the system takes them. Returns the number of
+/// bytes that left memory.
 pub fn give_back(run: &mut [u8]) -> u64 {
     let page = page_size();
     let before = run.as_ptr().addr().next_multiple_of(page) - run.as_ptr().addr();
@@ -30,8 +30,8 @@ pub fn give_back(run: &mut [u8]) -> u64 {
     if pages.is_empty() { 0 } else { system::discard(pages, page) }
 }
 
-/// Takes memory for the whole pages of `run`, as far as the system can. No byte changes. Writing to pages that were
-/// given back costs a fault for each, which is most of the time that restoring takes.
+/// Takes memory for the whole pages of `run`, as far as the system can. No byte changes. Without it a write to released
+/// pages costs a fault for each, which is most of the time of a restore.
 pub fn populate(run: &mut [u8]) {
     let page = page_size();
     let before = run.as_ptr().addr().next_multiple_of(page) - run.as_ptr().addr();
@@ -84,7 +84,7 @@ mod system {
     pub(super) use super::anonymous::{Mapping, map};
     pub(super) use super::unix_page_size as page_size;
 
-    /// Pages asked about in one call.
+    /// Pages of one query.
     const BATCH: usize = 1024;
 
     pub(super) fn discard(pages: &mut [u8], page: usize) -> u64 {
@@ -99,7 +99,7 @@ mod system {
             if !residency(batch, &mut in_memory) {
                 continue;
             }
-            // Memory of another kind between the ends, or taken again by a host that breaks its word: it stays.
+            // Memory of another kind between the ends, or memory that a host uses against the contract, stays.
             for (page, _) in batch.chunks_mut(page).zip(&in_memory).filter(|(_, state)| *state & 1 == 1) {
                 page.fill(0);
                 after += 1;
@@ -109,7 +109,7 @@ mod system {
     }
 
     /// Whether the first and the last page are private anonymous memory that is not locked. MADV_FREE (Linux 4.5) is
-    /// refused for any other kind; it is the cheapest question that the kernel answers.
+    /// refused for any other kind; it is the cheapest query of the kernel.
     fn is_private_anonymous(pages: &mut [u8], page: usize) -> bool {
         let last = pages.len() - page;
         advise(&mut pages[..page], libc::MADV_FREE) && (last == 0 || advise(&mut pages[last..], libc::MADV_FREE))
@@ -143,7 +143,7 @@ mod system {
             .sum()
     }
 
-    /// Sets bit 0 for each page of a batch that is in memory; false where the system does not tell.
+    /// Sets bit 0 for each page of a batch that is in memory. Returns false if the system does not report it.
     fn residency(batch: &[u8], in_memory: &mut [u8; BATCH]) -> bool {
         let (start, vector) = (batch.as_ptr().cast_mut().cast(), in_memory.as_mut_ptr().cast());
         // SAFETY: the range is whole pages of a live slice; one byte per page is written, at most BATCH.
@@ -259,7 +259,7 @@ mod anonymous {
     }
 }
 
-/// Where the system has no such mappings, or we do not use them: the allocator's memory.
+/// On other systems: the allocator's memory.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
 mod allocated {
     #[derive(Debug)]

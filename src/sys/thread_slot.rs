@@ -1,14 +1,14 @@
 //! A value of each thread's own, dropped when the thread ends.
 //!
-//! A thread-local variable of the standard library with a destructor aborts the process where there is no memory to
-//! register the destructor. A POSIX key reports it, and then nothing is kept.
+//! A thread-local variable of the standard library with a destructor aborts the process if there is no memory to register
+//! the destructor. A POSIX key reports it, and then the value is not retained.
 
 use std::marker::PhantomData;
 
 /// The slots of the library; each has a number of its own.
 const SLOTS: usize = 4;
 
-/// One value of each thread, unless it is taken.
+/// One value of each thread, until it is taken.
 pub(crate) struct ThreadSlot<T> {
     number: usize,
     value: PhantomData<fn() -> T>,
@@ -26,7 +26,7 @@ impl<T: 'static> ThreadSlot<T> {
         kept::take(self.number)
     }
 
-    /// Keeps `value` for the calling thread. Drops it when the thread ends, or at once where it cannot be kept.
+    /// Retains `value` for the calling thread. Drops it when the thread ends, or at once if it cannot be retained.
     pub(crate) fn put(&self, value: Box<T>) {
         kept::put(self.number, value);
     }
@@ -98,7 +98,7 @@ mod kept {
         }
     }
 
-    /// Deletes the keys before the code of their destructors goes. What other threads have kept is not freed.
+    /// Deletes the keys before the code of their destructors is unloaded. Values of other threads are not freed.
     extern "C" fn delete_keys() {
         for state in &KEYS {
             let key = state.swap(CLOSED, Ordering::AcqRel);

@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-pub struct Lane {
+pub struct Plane {
     pub mode: u8,
     pub codec: u8,
     pub payload: Vec<u8>,
@@ -14,10 +14,10 @@ fn u32_at(blob: &[u8], at: usize) -> usize {
     u32::from_le_bytes(blob[at..at + 4].try_into().unwrap()) as usize
 }
 
-pub fn lanes(blob: &[u8], width: usize) -> Vec<Lane> {
+pub fn planes(blob: &[u8], width: usize) -> Vec<Plane> {
     let words = u32_at(blob, 0);
     let mut at = 4;
-    let lanes = (0..width)
+    let planes = (0..width)
         .map(|_| {
             let (mode, codec) = (blob[at], blob[at + 1]);
             assert_eq!(u32_at(blob, at + 2), words, "raw_len");
@@ -28,7 +28,7 @@ pub fn lanes(blob: &[u8], width: usize) -> Vec<Lane> {
                 1 => unzstd(&payload),
                 c => panic!("codec {c}"),
             };
-            assert_eq!(bytes.len(), words, "lane length");
+            assert_eq!(bytes.len(), words, "plane length");
             for i in 1..bytes.len() {
                 bytes[i] = match mode {
                     0 => bytes[i],
@@ -37,17 +37,17 @@ pub fn lanes(blob: &[u8], width: usize) -> Vec<Lane> {
                     m => panic!("mode {m}"),
                 };
             }
-            Lane { mode, codec, payload, bytes }
+            Plane { mode, codec, payload, bytes }
         })
         .collect();
     assert_eq!(at, blob.len(), "bytes after the last frame");
-    lanes
+    planes
 }
 
 pub fn words(blob: &[u8], width: usize) -> Vec<u8> {
-    let lanes = lanes(blob, width);
-    let count = lanes[0].bytes.len();
-    (0..count * width).map(|i| lanes[i % width].bytes[i / width]).collect()
+    let planes = planes(blob, width);
+    let count = planes[0].bytes.len();
+    (0..count * width).map(|i| planes[i % width].bytes[i / width]).collect()
 }
 
 fn unrle(payload: &[u8]) -> Vec<u8> {

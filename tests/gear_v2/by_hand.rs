@@ -59,17 +59,17 @@ fn flat_blobs_are_the_bytes_of_the_words_one_after_another() {
     };
     // Bits are not turned, whatever the type.
     let words = [0x01, 0x80, 0x02, 0x81, 0x03, 0x82, 0x04, 0x83];
-    let lanes = [&[1u8, 2, 3, 4][..], &[0x80, 0x81, 0x82, 0x83]];
-    let [low, high] = [[vec![0, 0], bytes(lanes[0])].concat(), [vec![0, 1], frame(lanes[1])].concat()];
+    let planes = [&[1u8, 2, 3, 4][..], &[0x80, 0x81, 0x82, 0x83]];
+    let [low, high] = [[vec![0, 0], bytes(planes[0])].concat(), [vec![0, 1], frame(planes[1])].concat()];
     let body = [low.clone(), high.clone()].concat();
     check_by_hand(&flat(Dtype::F16, 1, &words, &body), Dtype::F16, &words);
     check_by_hand(&flat(Dtype::Bf16, 1, &words, &body), Dtype::Bf16, &words);
-    check_by_hand(&flat(Dtype::Int8, 1, lanes[0], &low), Dtype::Int8, lanes[0]);
-    let turned = [vec![1, 0], bytes(lanes[0])].concat();
+    check_by_hand(&flat(Dtype::Int8, 1, planes[0], &low), Dtype::Int8, planes[0]);
+    let turned = [vec![1, 0], bytes(planes[0])].concat();
     for (what, body, status) in [
         ("a plane too few", low.clone(), Status::Corrupt),
         ("a plane too many", [&body[..], &low].concat(), Status::Corrupt),
-        ("a plane that is too short", [vec![0, 0], bytes(&lanes[0][1..]), high.clone()].concat(), Status::Corrupt),
+        ("a plane that is too short", [vec![0, 0], bytes(&planes[0][1..]), high.clone()].concat(), Status::Corrupt),
         ("a frame that is too long", [low, vec![0, 1], frame(&[7; 5])].concat(), Status::Corrupt),
         ("a predictor", [turned, high].concat(), Status::Unsupported),
     ] {

@@ -2,7 +2,7 @@
 
 /// Writes bits to the start of a slice, lowest first.
 pub(super) struct BitWriter<'a> {
-    /// What is not written yet; whole bytes leave it.
+    /// The part that is not written yet; whole bytes leave it.
     rest: &'a mut [u8],
     room: usize,
     /// The latest bits, the very latest on top. Of these `held` are not written, or only as part of a byte.

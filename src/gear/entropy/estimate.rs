@@ -15,13 +15,13 @@ fn log2(x: u32) -> f32 {
 
 /// Sum of count * log2(count).
 fn sum(counts: &[u32; 256]) -> f32 {
-    let mut lanes = [0.0; 8];
+    let mut sums = [0.0; 8];
     for group in counts.as_chunks::<8>().0 {
-        for (lane, &count) in lanes.iter_mut().zip(group) {
-            *lane += count as i32 as f32 * log2(count);
+        for (sum, &count) in sums.iter_mut().zip(group) {
+            *sum += count as i32 as f32 * log2(count);
         }
     }
-    lanes.iter().sum()
+    sums.iter().sum()
 }
 
 /// See [`super::estimate`].
@@ -40,7 +40,7 @@ pub(super) fn block(counts: &[u32; 256]) -> usize {
 }
 
 /// Bits that tell which of `span` symbols have a code, and how long each of these is. The latter is fitted to real
-/// lanes.
+/// planes.
 fn tree_bits(distinct: u32, span: u32) -> usize {
     let term = |n: u32| n as f32 * log2(n);
     (term(span) - term(distinct) - term(span - distinct) + 2.7 * distinct as f32) as usize

@@ -12,7 +12,7 @@ const MAGIC: u32 = 0xFD2F_B528;
 /// The bit of the descriptor that makes the content size the window size.
 const SINGLE_SEGMENT: u8 = 1 << 5;
 
-/// What a block holds; the number is its type on the wire.
+/// The type of a block on the wire.
 #[derive(Clone, Copy)]
 pub(super) enum Block {
     Raw = 0,
@@ -20,7 +20,7 @@ pub(super) enum Block {
     Compressed = 2,
 }
 
-/// What a literals section begins with; the number is its type on the wire.
+/// The start of a literals section; the number is its type on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tree {
     /// The description of its tree.
@@ -58,7 +58,7 @@ pub(super) fn raw_block(src: &[u8], last: bool, out: &mut [u8]) -> usize {
     BLOCK_HEADER + src.len()
 }
 
-/// How a literals section of a given length is laid out.
+/// The layout of a literals section.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     pub(super) header_len: usize,

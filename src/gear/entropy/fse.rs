@@ -10,7 +10,7 @@ const MAX_SIZE: usize = 1 << LOGS[1];
 
 pub(super) type Frequencies = [u32; SYMBOLS];
 
-/// Compresses `weights`, which occur as often as `counts` says, into `out`; returns the length. `None` when they are
+/// Compresses `weights`, which occur as often as `counts` says, into `out`; returns the length. `None` if they are
 /// fewer than two or all the same, which FSE cannot express.
 pub(super) fn compress(weights: &[u8], counts: &Frequencies, out: &mut [u8]) -> Option<usize> {
     if counts.iter().filter(|&&c| c > 0).count() < 2 {
@@ -87,7 +87,7 @@ struct Table {
     states: [u8; MAX_SIZE],
 }
 
-/// What encoding a weight takes.
+/// The transition of a weight.
 #[derive(Clone, Copy, Default)]
 struct Step {
     frequency: u32,

@@ -15,7 +15,7 @@ const DEPTHS: usize = 32;
 #[derive(Clone)]
 pub(super) struct Lengths {
     of: [u8; 256],
-    /// How many symbols have each length; not kept for 0.
+    /// The number of symbols of each length; not kept for 0.
     at: [u32; MAX_LOG + 1],
     /// The longest.
     log: u8,
@@ -43,7 +43,7 @@ impl Ranked {
         self.keys[rank] >> 8
     }
 
-    /// How many symbols an optimal code puts at each depth.
+    /// The number of symbols at each depth of an optimal code.
     fn depths(&self) -> [u32; DEPTHS] {
         // Leaves and inner nodes, both lightest first; what does not exist yet is heaviest.
         let mut leaves = [u32::MAX; 512];
@@ -90,12 +90,12 @@ impl Ranked {
         for (count, key) in counts.iter_mut().zip(&self.keys[..n]) {
             *count = key >> 8;
         }
-        // Which entries of each row are counts.
+        // Marks the entries of each row that are counts.
         let mut is_count = [[1u8; 512]; MAX_LOG];
         let mut row = [0; 512];
         row[..n].copy_from_slice(&counts[..n]);
         let mut len = n;
-        // Where each pair stands in the row, and where the row begins to differ from the one before.
+        // The place of each pair in the row, and the first place at which the row differs from the one before.
         let mut position = [0u16; 512];
         let mut same = 0;
         let mut last = 0;
@@ -120,7 +120,7 @@ impl Ranked {
             let entries = row[begin..len].iter_mut().zip(&mut flags[0][begin..len]);
             let (mut a, mut b) = (counts[count], sums[pair]);
             for (i, (entry, flag)) in (begin..).zip(entries) {
-                // What may come next is read before it is known which.
+                // Both candidates are read before the comparison.
                 let (next_a, next_b) = (counts[(count + 1) & 511], sums[(pair + 1) & 511]);
                 let is_count = a <= b;
                 position[pair & 511] = i as u16;
@@ -162,7 +162,7 @@ impl Lengths {
         let ranked = Ranked::new(counts);
         let total: u32 = counts.iter().sum();
         let limit = limit(total, ranked.len);
-        // The limit is passed for certain, almost, when the lightest node is this light.
+        // With a lightest node of this weight the limit is almost certainly exceeded.
         let lightest = ranked.count(0) + ranked.count(1);
         let mut at = [0; DEPTHS];
         if total >> limit < lightest {

@@ -245,25 +245,25 @@ fn equal_weights_of_many_symbols_are_described() {
 
 fn real_lanes() -> Vec<(String, Vec<u8>)> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kv");
-    let mut lanes = Vec::new();
+    let mut planes = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "f16") {
             let words = std::fs::read(&path).unwrap();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            lanes.push((name, words.chunks_exact(2).map(|w| w[1]).collect()));
+            planes.push((name, words.chunks_exact(2).map(|w| w[1]).collect()));
         }
     }
-    assert!(!lanes.is_empty());
-    lanes
+    assert!(!planes.is_empty());
+    planes
 }
 
 #[test]
 fn real_lanes_without_their_matches_are_as_short_as_by_libzstd() {
-    for (name, mut lane) in real_lanes() {
-        Random(6).shuffle(&mut lane);
+    for (name, mut plane) in real_lanes() {
+        Random(6).shuffle(&mut plane);
         for piece in [700, 1500, 4096, 20_000, BLOCK_MAX, 400_000] {
-            let piece = &lane[..piece.min(lane.len())];
+            let piece = &plane[..piece.min(plane.len())];
             let ours = checked(piece, literals).len();
             let mut theirs = vec![0; zstd_safe::compress_bound(piece.len())];
             let theirs = zstd_safe::compress(&mut theirs[..], piece, 1).unwrap();
@@ -274,13 +274,13 @@ fn real_lanes_without_their_matches_are_as_short_as_by_libzstd() {
 
 #[test]
 fn estimates_are_near() {
-    let mut samples: Vec<_> = real_lanes().into_iter().map(|(name, lane)| (name, lane, 0.01)).collect();
+    let mut samples: Vec<_> = real_lanes().into_iter().map(|(name, plane)| (name, plane, 0.01)).collect();
     for (kind, symbols) in (0..SHAPES).flat_map(|k| [2, 5, 30, 200].map(|s| (k, s))) {
         samples.push((format!("{kind}/{symbols}"), sample(kind, symbols, BLOCK_MAX, 7), 0.05));
     }
-    for (name, lane, tolerance) in samples {
+    for (name, plane, tolerance) in samples {
         for piece in [2000, 10_000, BLOCK_MAX] {
-            let piece = &lane[..piece.min(lane.len())];
+            let piece = &plane[..piece.min(plane.len())];
             let len = checked(piece, literals).len();
             let about = estimate(&histogram_of(piece));
             let off = about.abs_diff(len);

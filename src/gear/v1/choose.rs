@@ -1,4 +1,4 @@
-//! Which predictor and backend a lane gets: from histograms and matches of a piece of it, or by trying them all.
+//! The predictor and the backend of a plane: from histograms and matches of a sample, or by trial of all.
 
 use super::frame::Backend;
 use super::predict::{self, Predictor};
@@ -10,7 +10,7 @@ use crate::gear::{entropy, histogram, matches};
 use crate::status::Result;
 use crate::sys::memory;
 
-/// What a lane got.
+/// The predictor and the backend of a plane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub(super) predictor: Predictor,
@@ -19,16 +19,16 @@ pub(super) struct Choice {
     pub(super) len: usize,
 }
 
-/// The room that any candidate for a lane of `len` bytes needs.
+/// The room that any candidate for a plane of `len` bytes needs.
 pub(super) fn bound(len: usize) -> usize {
     rle::bound(len).max(zstd::bound(len)).max(entropy::bound(len))
 }
 
-/// Lanes up to this long get every candidate at every effort: headers weigh as much as a wrong choice, and the bound of a
+/// Planes up to this long get every candidate at every effort: headers weigh as much as a wrong choice, and the bound of a
 /// blob counts on RLE. Of longer ones as much is looked at to rank predictors.
 const SHORT: usize = 4096;
 
-/// How a lane's symbols become a payload.
+/// A coder of a plane's symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coder {
     Rle,
@@ -41,12 +41,12 @@ enum Coder {
 }
 
 impl Coder {
-    /// What is tried when everything is.
+    /// The coders of an exhaustive trial.
     const ALL: [Coder; 5] = [
         Coder::Rle,
         Coder::Literals,
-        Coder::Matches(Search::lanes(4)),
-        Coder::Matches(Search::lanes(7)),
+        Coder::Matches(Search::planes(4)),
+        Coder::Matches(Search::planes(7)),
         Coder::Matches(Search::Level(3)),
     ];
 
@@ -68,41 +68,41 @@ impl Coder {
     }
 }
 
-/// Writes a payload for `lane` to `out`, which holds at least [`bound`] bytes: as small as the effort makes it. Equal
+/// Writes a payload for `plane` to `out`, which holds at least [`bound`] bytes: as small as the effort makes it. Equal
 /// input gives equal output. `residual` and `trial` are working memory.
 pub(super) fn encode(
-    lane: &[u8],
+    plane: &[u8],
     options: &Options<'_>,
     zstd: &mut zstd::Compressor,
     residual: &mut Vec<u8>,
     trial: &mut Vec<u8>,
     out: &mut [u8],
 ) -> Result<Choice> {
-    let residual = memory::at_least(residual, lane.len())?;
+    let residual = memory::at_least(residual, plane.len())?;
     let effort = options.effort.get();
     let mut predictors = [(0, Predictor::Raw); Predictor::ALL.len()];
     let count = options.predictors.iter().zip(&mut predictors).map(|(p, slot)| slot.1 = p).count();
     let mut predictors = &mut predictors[..count];
-    if effort <= 8 && lane.len() > SHORT {
-        predictors = promising(lane, predictors, effort, residual);
+    if effort <= 8 && plane.len() > SHORT {
+        predictors = promising(plane, predictors, effort, residual);
     }
     let mut best: Option<Choice> = None;
     for (_, predictor) in predictors.iter().copied() {
         let symbols = match predictor {
-            Predictor::Raw => lane,
+            Predictor::Raw => plane,
             _ => {
-                predict::residual(predictor, lane, residual);
+                predict::residual(predictor, plane, residual);
                 &*residual
             }
         };
-        let coders: &[Coder] = if effort > 6 || lane.len() <= SHORT { &Coder::ALL } else { &[coder(symbols, effort)] };
+        let coders: &[Coder] = if effort > 6 || plane.len() <= SHORT { &Coder::ALL } else { &[coder(symbols, effort)] };
         for coder in coders {
             let choice = |len| Choice { predictor, backend: coder.backend(), len };
             let Some(least) = best else {
                 best = Some(choice(coder.encode(symbols, zstd, out)?));
                 continue;
             };
-            let trial = memory::at_least(trial, bound(lane.len()))?;
+            let trial = memory::at_least(trial, bound(plane.len()))?;
             let len = coder.encode(symbols, zstd, trial)?;
             if len < least.len {
                 out[..len].copy_from_slice(&trial[..len]);
@@ -113,10 +113,10 @@ pub(super) fn encode(
     Ok(best.expect("a set of predictors is never empty"))
 }
 
-/// The predictors whose residuals promise the shortest codes: one, or at efforts above 6 two, and raw at 2 and 3. Ranks them in place, by
-/// an estimate of the bytes of a piece.
+/// The predictors whose residuals promise the shortest codes: one, or two at efforts above 6, and raw at 2 and 3. Ranks
+/// them in place, by an estimate from the start of the plane.
 fn promising<'a>(
-    lane: &[u8],
+    plane: &[u8],
     all: &'a mut [(usize, Predictor)],
     effort: u8,
     residual: &mut [u8],
@@ -124,9 +124,9 @@ fn promising<'a>(
     let residual = &mut residual[..SHORT];
     if effort > 1 && all.len() > 1 {
         for (estimate, predictor) in all.iter_mut() {
-            predict::residual(*predictor, &lane[..SHORT], residual);
+            predict::residual(*predictor, &plane[..SHORT], residual);
             *estimate = entropy::estimate(&histogram::of(residual));
-            // A prediction must pay for the time that it takes, and matches thrive on what is as it was.
+            // A prediction must pay for its time, and raw bytes have more matches.
             if *predictor == Predictor::Raw {
                 *estimate -= *estimate / 64;
             }
@@ -135,16 +135,16 @@ fn promising<'a>(
     }
     let mut count = all.len().min(if effort > 6 { 2 } else { 1 });
     if let (2 | 3, Some(raw @ 1..)) = (effort, all.iter().position(|(_, predictor)| *predictor == Predictor::Raw)) {
-        // The way of effort 1 costs little.
+        // The candidate of effort 1 costs little.
         all.swap(1, raw);
         count = 2;
     }
     &mut all[..count]
 }
 
-/// The coder that promises the least for the symbols of a long lane.
+/// The coder with the smallest expected payload for the symbols of a long plane.
 fn coder(symbols: &[u8], effort: u8) -> Coder {
-    // Almost everything repeats: the two bytes of a run stand for many.
+    // Almost all bytes repeat: runs are shortest.
     let piece = &symbols[..symbols.len().min(matches::PIECE)];
     if (arch::kernels().repeats)(piece) > piece.len() / 16 * 15 {
         return Coder::Rle;

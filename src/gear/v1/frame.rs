@@ -1,7 +1,7 @@
-//! Wire format v1: headers around the compressed lanes.
+//! Wire format v1: headers around the compressed planes.
 //!
 //! ```text
-//! blob  = u32 word_count, one frame per lane
+//! blob  = u32 word_count, one frame per plane
 //! frame = u8 mode, u8 codec, u32 raw_len, u32 payload_len, payload
 //! ```
 //! All integers are little-endian.
@@ -15,7 +15,7 @@ use crate::status::{Result, bail};
 const COUNT_LEN: usize = 4;
 const HEADER_LEN: usize = 10;
 
-/// What compressed a lane; the number is the `codec` byte of a frame.
+/// The coder of a plane; the number is the `codec` byte of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Backend {
@@ -23,7 +23,7 @@ pub(super) enum Backend {
     Zstd = 1,
 }
 
-/// One lane on the wire.
+/// One plane on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'a> {
     pub(super) predictor: Predictor,
@@ -31,7 +31,7 @@ pub(super) struct Frame<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// The words of `src_len` bytes, when the format can hold them.
+/// The number of words of `src_len` bytes. Fails if the format cannot hold them.
 pub(super) fn word_count(src_len: usize, width: Width) -> Result<u32> {
     let bytes = width.bytes();
     if src_len == 0 {
@@ -47,8 +47,7 @@ pub(super) fn word_count(src_len: usize, width: Width) -> Result<u32> {
     }
 }
 
-/// The largest blob for `src_len` bytes, or `None` when no such input can be encoded. The RLE candidate alone
-/// guarantees it.
+/// The largest blob for `src_len` bytes, or `None` if no such input can be encoded. The RLE candidate guarantees it.
 pub fn bound(src_len: usize, width: Width) -> Option<usize> {
     word_count(src_len, width).ok().map(|words| blob_bound(words, width))
 }
@@ -97,17 +96,17 @@ fn take_u32(src: &mut &[u8], what: &str) -> Result<u32> {
     Ok(u32::from_le_bytes(*take::<4>(src, what)?))
 }
 
-/// What the headers of a blob say.
+/// The headers of a blob.
 pub(super) struct Blob<'a> {
-    /// Bytes per lane.
+    /// Bytes per plane.
     pub(super) words: usize,
     /// Bytes that the blob decodes to.
     pub(super) decoded_len: usize,
-    /// One frame per lane; entries past the width repeat the first and mean nothing.
+    /// One frame per plane; entries past the width repeat the first and have no meaning.
     pub(super) frames: [Frame<'a>; 4],
 }
 
-/// Reads every header and checks all that headers alone can tell.
+/// Reads and checks every header.
 pub(super) fn parse(mut src: &[u8], width: Width) -> Result<Blob<'_>> {
     let words = take_u32(&mut src, "the word count")?;
     if words == 0 {
@@ -115,8 +114,8 @@ pub(super) fn parse(mut src: &[u8], width: Width) -> Result<Blob<'_>> {
     }
     let first = take_frame(&mut src, words, 0)?;
     let mut frames = [first; 4];
-    for (lane, frame) in frames.iter_mut().enumerate().take(width.bytes()).skip(1) {
-        *frame = take_frame(&mut src, words, lane)?;
+    for (plane, frame) in frames.iter_mut().enumerate().take(width.bytes()).skip(1) {
+        *frame = take_frame(&mut src, words, plane)?;
     }
     if !src.is_empty() {
         bail!(Corrupt, "{} bytes after the last frame", src.len());
@@ -128,7 +127,7 @@ pub(super) fn parse(mut src: &[u8], width: Width) -> Result<Blob<'_>> {
     Ok(Blob { words, decoded_len, frames })
 }
 
-fn take_frame<'a>(src: &mut &'a [u8], words: u32, lane: usize) -> Result<Frame<'a>> {
+fn take_frame<'a>(src: &mut &'a [u8], words: u32, plane: usize) -> Result<Frame<'a>> {
     let [mode, codec] = *take::<2>(src, "a frame header")?;
     let raw_len = take_u32(src, "a frame header")?;
     let payload_len = take_u32(src, "a frame header")? as usize;
@@ -136,19 +135,19 @@ fn take_frame<'a>(src: &mut &'a [u8], words: u32, lane: usize) -> Result<Frame<'
     let backend = match codec {
         0 => Backend::Rle,
         1 => Backend::Zstd,
-        _ => bail!(Corrupt, "lane {lane}: codec is {codec}; 0 (RLE) or 1 (ZSTD) expected"),
+        _ => bail!(Corrupt, "plane {plane}: codec is {codec}; 0 (RLE) or 1 (ZSTD) expected"),
     };
     if raw_len != words {
-        bail!(Corrupt, "lane {lane}: raw_len is {raw_len}; the word count {words} expected");
+        bail!(Corrupt, "plane {plane}: raw_len is {raw_len}; the word count {words} expected");
     }
     let Some((payload, rest)) = src.split_at_checked(payload_len) else {
-        bail!(Corrupt, "lane {lane}: payload_len is {payload_len}; {} bytes left", src.len());
+        bail!(Corrupt, "plane {plane}: payload_len is {payload_len}; {} bytes left", src.len());
     };
     *src = rest;
     Ok(Frame { predictor, backend, payload })
 }
 
-/// The decoded size in bytes that a blob announces, after checking all of its headers.
+/// The decoded length in bytes that a blob announces, after a check of all headers.
 pub fn decoded_len(blob: &[u8], width: Width) -> Result<usize> {
     Ok(parse(blob, width)?.decoded_len)
 }

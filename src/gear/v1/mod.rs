@@ -1,5 +1,5 @@
-//! Format v1, as the reference system reads and writes it: words are split into byte lanes ([`split`]), each lane is
-//! predicted ([`predict`]) and compressed by run lengths ([`rle`]) or ZSTD, whichever [`choose`] finds; [`frame`] puts
+//! Format v1, as the reference system reads and writes it: words are split into byte planes ([`split`]), each plane is
+//! predicted ([`predict`]) and compressed by run lengths ([`rle`]) or ZSTD, as [`choose`] decides; [`frame`] puts
 //! headers around it. `docs/format.md` has the format byte for byte.
 
 mod choose;
@@ -28,41 +28,41 @@ pub(super) fn encode<'a>(
     buffers: &'a mut Buffers,
 ) -> Result<&'a [u8]> {
     let count = frame::word_count(words.len(), width)?;
-    let Buffers { blob, other: trial, planes: lanes, grouped: residual } = buffers;
-    let lanes = memory::at_least(lanes, words.len())?;
+    let Buffers { blob, other: trial, planes, grouped: residual } = buffers;
+    let planes = memory::at_least(planes, words.len())?;
     let blob = memory::at_least(blob, frame::room(count, choose::bound(count as usize), width))?;
-    split::split(width, words, lanes);
+    split::split(width, words, planes);
     let mut len = frame::begin(blob, count);
-    for lane in lanes.chunks_exact(count as usize) {
+    for plane in planes.chunks_exact(count as usize) {
         let (header, payload) = frame::split_header(&mut blob[len..]);
-        let choice = choose::encode(lane, options, zstd, residual, trial, payload)?;
+        let choice = choose::encode(plane, options, zstd, residual, trial, payload)?;
         len += frame::put_header(header, count, &choice);
     }
     Ok(&blob[..len])
 }
 
-/// Decodes `blob` to the start of `words` and returns the length in bytes. `lanes` is working memory. Writes to
+/// Decodes `blob` to the start of `words` and returns the length in bytes. `planes` is working memory. Writes to
 /// `words` only after the whole blob proved sound.
 pub(super) fn decode(
     blob: &[u8],
     width: Width,
     words: &mut [u8],
     context: &mut Context<'_>,
-    lanes: &mut Vec<u8>,
+    planes: &mut Vec<u8>,
 ) -> Result<usize> {
     let Blob { words: count, decoded_len: len, frames } = frame::parse(blob, width)?;
     if words.len() < len {
         return Err(Error::too_small("dst_cap (bytes)", words.len(), len));
     }
     context.budget.allow(blob.len(), len);
-    let lanes = context.budget.at_least(lanes, len)?;
-    for (lane, frame) in lanes.chunks_exact_mut(count).zip(&frames) {
+    let planes = context.budget.at_least(planes, len)?;
+    for (plane, frame) in planes.chunks_exact_mut(count).zip(&frames) {
         match frame.backend {
-            Backend::Rle => rle::decode(frame.payload, lane)?,
-            Backend::Zstd => context.unzstd(frame.payload, lane)?,
+            Backend::Rle => rle::decode(frame.payload, plane)?,
+            Backend::Zstd => context.unzstd(frame.payload, plane)?,
         }
-        predict::restore(frame.predictor, lane);
+        predict::restore(frame.predictor, plane);
     }
-    split::merge(width, lanes, &mut words[..len]);
+    split::merge(width, planes, &mut words[..len]);
     Ok(len)
 }

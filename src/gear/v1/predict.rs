@@ -1,11 +1,11 @@
-//! Predictors over one byte lane: what remains after guessing each byte from the one before it.
+//! Predictors over one byte plane: each byte from the byte before it.
 //!
-//! Both run over the flat lane (neighbouring bytes of the stream, not tokens); the byte before the first is 0.
+//! Both run over the flat plane (neighbouring bytes of the stream, not tokens); the byte before the first is 0.
 
 use crate::arch;
 use crate::status::{Result, bail};
 
-/// How a lane was transformed before compression; the number is the `mode` byte of a frame.
+/// The transform of a plane before compression; the number is the `mode` byte of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::gear) enum Predictor {
@@ -27,23 +27,23 @@ impl Predictor {
     }
 }
 
-/// Writes the residual of `lane` to `out`, which is as long. Raw has none: its residual is the lane itself.
-pub(super) fn residual(predictor: Predictor, lane: &[u8], out: &mut [u8]) {
+/// Writes the residual of `plane` to `out`, which is as long. Raw has none: its residual is the plane itself.
+pub(super) fn residual(predictor: Predictor, plane: &[u8], out: &mut [u8]) {
     let k = arch::kernels();
     match predictor {
-        Predictor::Raw => out.copy_from_slice(lane),
-        Predictor::DeltaSeq => (k.delta)(lane, out),
-        Predictor::XorSeq => (k.xor)(lane, out),
+        Predictor::Raw => out.copy_from_slice(plane),
+        Predictor::DeltaSeq => (k.delta)(plane, out),
+        Predictor::XorSeq => (k.xor)(plane, out),
     }
 }
 
 /// The inverse of [`residual`], in place.
-pub(super) fn restore(predictor: Predictor, lane: &mut [u8]) {
+pub(super) fn restore(predictor: Predictor, plane: &mut [u8]) {
     let k = arch::kernels();
     match predictor {
         Predictor::Raw => {}
-        Predictor::DeltaSeq => (k.undo_delta)(lane),
-        Predictor::XorSeq => (k.undo_xor)(lane),
+        Predictor::DeltaSeq => (k.undo_delta)(plane),
+        Predictor::XorSeq => (k.undo_xor)(plane),
     }
 }
 
@@ -53,22 +53,22 @@ mod tests {
 
     #[test]
     fn residuals_follow_the_format_page() {
-        let lane = [5, 3, 3, 250];
+        let plane = [5, 3, 3, 250];
         let mut out = [0; 4];
-        residual(Predictor::DeltaSeq, &lane, &mut out);
+        residual(Predictor::DeltaSeq, &plane, &mut out);
         assert_eq!(out, [5, 254, 0, 247]);
-        residual(Predictor::XorSeq, &lane, &mut out);
+        residual(Predictor::XorSeq, &plane, &mut out);
         assert_eq!(out, [5, 6, 0, 249]);
     }
 
     #[test]
     fn restore_undoes_every_predictor() {
-        let lane: Vec<u8> = (0..1000u32).map(|i| ((i * i) >> 3) as u8).collect();
+        let plane: Vec<u8> = (0..1000u32).map(|i| ((i * i) >> 3) as u8).collect();
         for p in Predictor::ALL {
-            let mut out = vec![0; lane.len()];
-            residual(p, &lane, &mut out);
+            let mut out = vec![0; plane.len()];
+            residual(p, &plane, &mut out);
             restore(p, &mut out);
-            assert_eq!(out, lane, "{p:?}");
+            assert_eq!(out, plane, "{p:?}");
         }
     }
 }

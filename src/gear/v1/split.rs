@@ -1,10 +1,10 @@
-//! Words to byte lanes and back.
+//! Words to byte planes and back.
 
 use crate::arch;
 use crate::dtype::Dtype;
 use crate::status::{Result, bail};
 
-/// Bytes per word, which is also the number of lanes.
+/// Bytes per word, which is also the number of planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gear) enum Width {
     /// fp16 (and, bit for bit, bf16).
@@ -32,20 +32,20 @@ impl Width {
     }
 }
 
-/// Byte `i` of every word goes to lane `i`; lanes lie one after the other in `lanes`, which is as long as `words`.
-pub(super) fn split(width: Width, words: &[u8], lanes: &mut [u8]) {
+/// Byte `i` of every word goes to plane `i`; planes lie one after the other in `planes`, which is as long as `words`.
+pub(super) fn split(width: Width, words: &[u8], planes: &mut [u8]) {
     let k = arch::kernels();
     match width {
-        Width::Two => (k.split2)(words, lanes),
-        Width::Four => (k.split4)(words, lanes),
+        Width::Two => (k.split2)(words, planes),
+        Width::Four => (k.split4)(words, planes),
     }
 }
 
 /// The inverse of [`split`].
-pub(super) fn merge(width: Width, lanes: &[u8], words: &mut [u8]) {
+pub(super) fn merge(width: Width, planes: &[u8], words: &mut [u8]) {
     let k = arch::kernels();
     match width {
-        Width::Two => (k.merge2)(lanes, words),
-        Width::Four => (k.merge4)(lanes, words),
+        Width::Two => (k.merge2)(planes, words),
+        Width::Four => (k.merge4)(planes, words),
     }
 }

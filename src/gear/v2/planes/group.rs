@@ -68,7 +68,7 @@ pub(super) fn code(bytes: &[u8], effort: Effort, zstd: &mut zstd::Compressor, ou
     if effort.get() < 7 && 2 * repeats < bytes.len() {
         return Ok(entropy::literals(bytes, out));
     }
-    let search = if effort.get() < 7 { Search::lanes(4) } else { Search::Level(9) };
+    let search = if effort.get() < 7 { Search::planes(4) } else { Search::Level(9) };
     let literals = entropy::literals(bytes, out);
     let len = zstd.encode(bytes, search, out)?;
     if len <= literals { Ok(len) } else { Ok(entropy::literals(bytes, out)) }

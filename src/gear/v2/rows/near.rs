@@ -1,10 +1,10 @@
-//! Which earlier row is nearest: a window of recent rows, compared by sketches of eight numbers first.
+//! The nearest earlier row: a window of recent rows, compared by sketches of eight numbers first.
 
 use super::word::Real;
 use crate::status::Result;
 use crate::sys::memory;
 
-/// Rows that are remembered. More find more, and every row costs a look at each sketch.
+/// The most rows of a window. More find more, and every row is compared with every sketch.
 pub(super) const WINDOW: usize = 1024;
 /// Rows whose average and spread scale the sketches of all.
 const CALIBRATION: usize = 64;
@@ -12,16 +12,16 @@ const CALIBRATION: usize = 64;
 /// eighth of the channels.
 const SKETCH: usize = 8;
 pub(super) type Sketch = [u8; SKETCH];
-/// Sketches that are compared at once.
-const LANES: usize = 16;
-/// Their numbers, first numbers first. Where there is no row, numbers are 255 and so are differences.
-type Block = [[u8; LANES]; SKETCH];
+/// Sketches in a block, which are compared at once.
+const ABREAST: usize = 16;
+/// The numbers of a block's sketches, first numbers first. A free place has numbers and differences of 255.
+type Block = [[u8; ABREAST]; SKETCH];
 /// Parts of the window whose best rows are compared in full.
 const PARTS: usize = 4;
-/// Rows of a distance over this part of their size are not near.
+/// The least distance, relative to the size of a row, of rows that are not near.
 const NEAR: f32 = 0.35;
 
-/// Recent rows. A row that was found useful gets a second chance when its place is needed (the clock algorithm).
+/// Recent rows. A row that served as a reference gets a second chance when its place is needed (the clock algorithm).
 pub(super) struct Window<R> {
     row_len: usize,
     capacity: usize,
@@ -29,9 +29,9 @@ pub(super) struct Window<R> {
     scale: f32,
     sketches: Vec<Block>,
     rows: Vec<R>,
-    /// What the caller knows each row by.
+    /// The caller's number of each row.
     owners: Vec<u32>,
-    /// Of use since the hand passed.
+    /// Whether a row served since the hand passed it.
     used: Vec<bool>,
     hand: usize,
 }
@@ -40,7 +40,7 @@ pub(super) struct Window<R> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Near {
     pub(super) owner: u32,
-    /// Sum of absolute differences, as a part of the row's size.
+    /// Sum of absolute differences, relative to the row's size.
     pub(super) distance: f32,
     slot: usize,
 }
@@ -48,7 +48,7 @@ pub(super) struct Near {
 fn sums<R: Real>(row: &[R]) -> [f32; SKETCH] {
     let mut sums = [0.0; SKETCH];
     let (parts, rest) = row.as_chunks::<SKETCH>();
-    // Alternating signs keep what rows have in common from filling the sums.
+    // With alternating signs the common part of all rows cancels out.
     let mut sign = 1.0;
     for part in parts {
         sums.iter_mut().zip(part).for_each(|(s, x)| *s += sign * x.to_f32());
@@ -59,14 +59,14 @@ fn sums<R: Real>(row: &[R]) -> [f32; SKETCH] {
 }
 
 impl<R: Real> Window<R> {
-    /// A window of at most `capacity` rows and about `bytes`, for `count` rows like these, which are given by number.
+    /// A window of at most `capacity` rows and about `bytes`, for `count` rows, which `fill` reads by number.
     pub(super) fn new(
         row_len: usize,
         (capacity, bytes): (usize, usize),
         count: usize,
         mut fill: impl FnMut(usize, &mut [R]) -> Result<()>,
     ) -> Result<Self> {
-        let capacity = capacity.min(bytes / size_of::<R>() / row_len).min(count).next_multiple_of(LANES);
+        let capacity = capacity.min(bytes / size_of::<R>() / row_len).min(count).next_multiple_of(ABREAST);
         let mut all = [[0.0; SKETCH]; CALIBRATION];
         let all = &mut all[..count.min(CALIBRATION)];
         let mut row = memory::filled(R::default(), row_len)?;
@@ -91,25 +91,25 @@ impl<R: Real> Window<R> {
             used: Vec::new(),
             hand: 0,
         };
-        memory::reserve(&mut window.sketches, capacity / LANES)?;
+        memory::reserve(&mut window.sketches, capacity / ABREAST)?;
         memory::reserve(&mut window.rows, capacity * row_len)?;
         memory::reserve(&mut window.owners, capacity)?;
         memory::reserve(&mut window.used, capacity)?;
         Ok(window)
     }
 
-    /// What rows are compared by, for [`Window::find`] and [`Window::insert`].
+    /// The sketch of a row, for [`Window::find`] and [`Window::insert`].
     pub(super) fn sketch(&self, row: &[R]) -> Sketch {
         let sums = sums(row);
         std::array::from_fn(|i| (((sums[i] - self.centre[i]) * self.scale + 16.0) as u8).min(31))
     }
 
-    /// The nearest of the rows that look most alike, when it is near.
+    /// The nearest of the rows with the closest sketches, if it is near.
     pub(super) fn find(&self, row: &[R], sketch: &Sketch) -> Option<Near> {
         let size = size(row);
         let part_len = self.sketches.len().div_ceil(PARTS).max(1);
         let near = self.sketches.chunks(part_len).enumerate().filter_map(|(part, blocks)| {
-            let mut best = (u8::MAX, 0, [u8::MAX; LANES]);
+            let mut best = (u8::MAX, 0, [u8::MAX; ABREAST]);
             for (number, block) in blocks.iter().enumerate() {
                 let differences = compare(block, sketch);
                 let least = differences.iter().fold(u8::MAX, |a, b| a.min(*b));
@@ -118,14 +118,14 @@ impl<R: Real> Window<R> {
                 }
             }
             let place = best.2.iter().position(|d| *d == best.0 && best.0 < u8::MAX)?;
-            let slot = (part * part_len + best.1) * LANES + place;
+            let slot = (part * part_len + best.1) * ABREAST + place;
             let other = &self.rows[slot * self.row_len..(slot + 1) * self.row_len];
             Some(Near { owner: self.owners[slot], distance: distance(row, other) / size, slot })
         });
         near.min_by(|a, b| a.distance.total_cmp(&b.distance)).filter(|near| near.distance < NEAR)
     }
 
-    /// Remembers that a row was of use.
+    /// Marks a row that served as a reference.
     pub(super) fn touch(&mut self, near: &Near) {
         self.used[near.slot] = true;
     }
@@ -134,8 +134,8 @@ impl<R: Real> Window<R> {
     pub(super) fn insert(&mut self, row: &[R], sketch: &Sketch, owner: u32) -> Result<()> {
         let mut slot = self.owners.len();
         if slot < self.capacity {
-            if slot.is_multiple_of(LANES) {
-                memory::push(&mut self.sketches, [[u8::MAX; LANES]; SKETCH])?;
+            if slot.is_multiple_of(ABREAST) {
+                memory::push(&mut self.sketches, [[u8::MAX; ABREAST]; SKETCH])?;
             }
             memory::extend(&mut self.rows, row)?;
             memory::push(&mut self.owners, owner)?;
@@ -149,16 +149,16 @@ impl<R: Real> Window<R> {
             self.owners[slot] = owner;
             self.hand = (slot + 1) % self.capacity;
         }
-        let block = &mut self.sketches[slot / LANES];
-        block.iter_mut().zip(sketch).for_each(|(numbers, number)| numbers[slot % LANES] = *number);
+        let block = &mut self.sketches[slot / ABREAST];
+        block.iter_mut().zip(sketch).for_each(|(numbers, number)| numbers[slot % ABREAST] = *number);
         Ok(())
     }
 }
 
 /// Sums of the differences to each sketch of a block, or 255 if that is less.
 #[inline]
-fn compare(block: &Block, sketch: &Sketch) -> [u8; LANES] {
-    let mut sums = [0u8; LANES];
+fn compare(block: &Block, sketch: &Sketch) -> [u8; ABREAST] {
+    let mut sums = [0u8; ABREAST];
     for (numbers, number) in block.iter().zip(sketch) {
         for (sum, n) in sums.iter_mut().zip(numbers) {
             *sum = sum.saturating_add((*n).max(*number) - (*n).min(*number));
@@ -167,7 +167,7 @@ fn compare(block: &Block, sketch: &Sketch) -> [u8; LANES] {
     sums
 }
 
-/// Sum of absolute differences, in eight parts so that eight numbers can be added at once.
+/// Sum of absolute differences, in eight partial sums.
 fn distance<R: Real>(a: &[R], b: &[R]) -> f32 {
     let mut sums = [0.0; 8];
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
@@ -180,7 +180,7 @@ fn distance<R: Real>(a: &[R], b: &[R]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Sum of magnitudes, likewise.
+/// Sum of magnitudes, in eight partial sums.
 fn size<R: Real>(row: &[R]) -> f32 {
     let mut sums = [0.0; 8];
     let (parts, rest) = row.as_chunks::<8>();

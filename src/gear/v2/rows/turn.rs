@@ -1,5 +1,5 @@
-//! Arithmetic of rotary position embeddings that gives the same bits on every machine: IEEE additions,
-//! multiplications and divisions in a fixed order, no library functions.
+//! Arithmetic of rotary position embeddings with the same bits on every machine: IEEE additions, multiplications and
+//! divisions in a fixed order, without library functions.
 
 /// A rotation of the plane: cosine and sine of its angle.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,8 +1,8 @@
 //! Words as numbers: to a real type that is wide enough to compute with, back to the nearest word, and the distance
 //! between two words in steps of their type.
 //!
-//! Conversions take finite numbers only and use no library and no denormal floats, so that every machine gets the same
-//! bits, also on threads whose host made the CPU flush denormals to zero.
+//! Conversions take finite numbers alone, and use no library and no denormal floats. So every machine computes the same
+//! bits, also on threads that flush denormals to zero.
 
 use std::ops::{Add, Mul, Sub};
 
@@ -58,7 +58,7 @@ pub(super) trait Word {
         bits ^ sign as u32 & (u32::MAX >> (33 - Self::BITS))
     }
 
-    /// How many steps `bits` is from `predicted`, with the sign at the low end: 0, -1, 1, -2, 2 are 0, 1, 2, 3, 4.
+    /// The steps from `predicted` to `bits`, with the sign at the low end: 0, -1, 1, -2, 2 are 0, 1, 2, 3, 4.
     fn steps(bits: u32, predicted: u32) -> u32 {
         let difference = (Self::order(bits).wrapping_sub(Self::order(predicted)) << (32 - Self::BITS)) as i32;
         ((difference << 1 ^ difference >> 31) as u32) >> (32 - Self::BITS)
