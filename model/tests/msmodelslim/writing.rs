@@ -233,7 +233,7 @@ fn contents_have_the_declared_order_and_size() {
     refused(writer.append_kv("p", (one, None), (&[1.0, 0.0], None)), "value scale 1 is 0");
     refused(writer.append_kv("p", (one, Some(&[0.5, 0.0])), (one, None)), "key offset 0 is 0.5");
     writer.append_kv("p", (one, None), (one, None)).unwrap();
-    refused(writer.append("p", &[0]), "everything");
+    refused(writer.append("p", &[0]), "complete");
     writer.finish().unwrap();
     std::fs::remove_dir_all(&scratch.0).unwrap();
     refused(Writer::new(&scratch.0, WriteOptions::default()).unwrap().finish(), "nothing was declared");
