@@ -833,7 +833,7 @@ typedef struct mnnkv_compressor_options {
     uint32_t struct_size;
     /// Tokens that become one; 0 or 1 = the factor of the file. Any other factor is INVALID_ARGUMENT.
     uint32_t factor;
-    /// Groups that a segment must have to be compressed; 0 = as the file says.
+    /// Groups that a segment must have to be compressed; 0 = as the file.
     uint32_t min_seq_len;
     /// Image tokens at the start of the cache; values above the length mean all.
     uint32_t image_kv_len;
