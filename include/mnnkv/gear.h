@@ -59,9 +59,9 @@ typedef struct mnnkv_gear_options {
     const uint32_t *rope_positions;
 } mnnkv_gear_options;
 
-// --- Gear: options of V2 that may change ------------------------------------------------------------------------
+// --- Gear: the rotation hint ------------------------------------------------------------------------------------
 //
-// MNNKV_EXPERIMENTAL: the rotation hint does not cover all variants of RoPE yet. Leave the fields rope_* 0 otherwise.
+// MNNKV_EXPERIMENTAL: the hint does not cover all variants of RoPE yet. Without it, the fields rope_* must be 0.
 
 #ifdef MNNKV_EXPERIMENTAL
 

@@ -44,26 +44,24 @@ typedef struct mnnkv_session mnnkv_session;
 /// The arguments of mnnkv_session_create.
 typedef struct mnnkv_session_options {
     uint32_t struct_size;
-    /// MNNKV_ABI_VERSION
     uint32_t abi_version;
-    /// Layers of the model, 1 to 4,096.
+    /// Layers of the model (1 to 4,096), and attention threads that may call mnnkv_session_scores at once (1 to 1,024).
     uint32_t layers;
-    /// Attention threads that may call mnnkv_session_scores at once, 1 to 1,024.
     uint32_t lanes;
-    /// A JSON object of config_len bytes, without a terminating zero; NULL = {}. Keys that begin with kv_h2o_ or
-    /// kv_lossless_ are read, others ignored; docs/config.md lists them. Tokens are evicted only with kv_h2o_enable,
-    /// and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
+    /// A JSON object of config_len bytes; NULL = {}. Keys that begin with kv_h2o_ or kv_lossless_ are read, others
+    /// ignored; docs/config.md lists them. Tokens are evicted only with kv_h2o_enable, and stored only with
+    /// kv_lossless_enable and kv_lossless_runtime_enable.
     const char *config_json;
     size_t config_len;
-    /// As config_json: what the host recommends, for keys that config_json does not have.
+    /// A JSON object of the host's defaults, for keys that config_json lacks; NULL = those of docs/config.md. Keys
+    /// without effect are no warnings.
     const char *defaults_json;
     size_t defaults_len;
 } mnnkv_session_options;
 
-/// Makes a session. out: the handle, freed by mnnkv_session_destroy. The texts are not retained.
+/// Makes a session. The JSON texts need no terminating zero.
 /// INVALID_ARGUMENT: if layers or lanes is out of range
 /// INVALID_ARGUMENT: if a text is no JSON object, or a value has a wrong type or range (unknown keys are warnings)
-/// UNSUPPORTED: if abi_version is not that of the library
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
 /// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens are

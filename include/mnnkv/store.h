@@ -41,7 +41,7 @@ typedef struct mnnkv_store_config {
     uint32_t struct_size;
     /// Threads of the store, at most 64. 0 = submit encodes and restore decodes.
     uint32_t workers;
-    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all.
+    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. V2: must be 0.
     uint32_t key_predictors;
     uint32_t value_predictors;
     /// mnnkv_gear_options::effort

@@ -28,12 +28,6 @@ const _: () = assert!(
         && Dtype::ALL.len() == 4
 );
 
-const _: () = assert!(
-    MNNKV_DTYPE_F16 == Dtype::F16 as u32
-        && MNNKV_DTYPE_BF16 == Dtype::Bf16 as u32
-        && MNNKV_DTYPE_F32 == Dtype::F32 as u32
-);
-
 /// The arrangement of a cache: one buffer for K and one for V, in each one region per KV head.
 ///
 /// With D = head_dim, lP = l_pack, hP = h_pack, F = flash_block and UP(a, b) = a / b rounded up, the element of token t

@@ -2,6 +2,7 @@
 
 use super::panic::guard;
 use super::pointer::Out;
+use super::version;
 use crate::status::Result;
 use crate::sys::memory;
 
@@ -9,7 +10,8 @@ use crate::sys::memory;
 ///
 /// # Safety
 /// A non-NULL `out` is writable.
-pub unsafe fn create<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T>) -> Result<()> {
+pub unsafe fn create<T>(abi_version: u32, out: *mut *mut T, make: impl FnOnce() -> Result<T>) -> Result<()> {
+    version::check_abi(abi_version)?;
     // SAFETY: passed on.
     let out = unsafe { Out::new(out, "out") }?;
     out.set(Box::into_raw(memory::boxed(make()?)?));

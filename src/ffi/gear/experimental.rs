@@ -1,6 +1,6 @@
-//! Gear: options of V2 that may change
+//! Gear: the rotation hint
 //!
-//! MNNKV_EXPERIMENTAL: the rotation hint does not cover all variants of RoPE yet. Leave the fields rope_* 0 otherwise.
+//! MNNKV_EXPERIMENTAL: the hint does not cover all variants of RoPE yet. Without it, the fields rope_* must be 0.
 
 use crate::gear::Pairing;
 

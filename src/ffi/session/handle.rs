@@ -27,10 +27,9 @@
 
 use crate::ffi::cache::{self, mnnkv_cache};
 use crate::ffi::handle;
-use crate::ffi::panic::{body, guard};
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
-use crate::ffi::version;
 use crate::session::Session;
 use crate::status::{Result, bail};
 use crate::store::Cache;
@@ -49,7 +48,7 @@ pub(super) unsafe fn with_cache(
     session: *const mnnkv_session,
     cache: *mut mnnkv_cache,
     body: impl FnOnce(&Session, Cache<'_>, u32) -> Result<u32>,
-) -> mnnkv_status {
+) -> Result<()> {
     let body = |session: &Session, cache: Option<Cache<'_>>, kv_len| match cache {
         Some(cache) => body(session, cache, kv_len),
         None => bail!(Internal, "no cache is given"),
@@ -67,35 +66,31 @@ pub(super) unsafe fn with_cache_or_none(
     cache: *mut mnnkv_cache,
     lazily: bool,
     body: impl FnOnce(&Session, Option<Cache<'_>>, u32) -> Result<u32>,
-) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: the caller passes valid pointers.
-        unsafe {
-            let mnnkv_session { session } = pointer::reference(session, "session")?;
-            let given = pointer::required(cache, "cache")?;
-            let is_missing = given.layout.is_null() || given.key.is_null() || given.value.is_null();
-            let kv_len = if lazily && given.kv_len == 0 && is_missing {
-                body(session, None, 0)?
-            } else {
-                let (layout, key, value) = cache::checked_cache(given.layout, given.key, given.value)?;
-                body(session, Some(Cache { layout: &layout, key, value }), given.kv_len)?
-            };
-            // Read above through the same pointer, which is not const.
-            (&raw mut (*cache).kv_len).write(kv_len);
-        }
-        Ok(())
-    })
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe {
+        let session = &pointer::reference(session, "session")?.session;
+        let given = pointer::required(cache, "cache")?;
+        let is_missing = given.layout.is_null() || given.key.is_null() || given.value.is_null();
+        let kv_len = if lazily && given.kv_len == 0 && is_missing {
+            body(session, None, 0)?
+        } else {
+            let (layout, key, value) = cache::checked_cache(given.layout, given.key, given.value)?;
+            body(session, Some(Cache { layout: &layout, key, value }), given.kv_len)?
+        };
+        // Read above through the same pointer, which is not const.
+        (&raw mut (*cache).kv_len).write(kv_len);
+    }
+    Ok(())
 }
 
 /// Runs the body of an export on a session.
 ///
 /// # Safety
 /// `session` is NULL or live.
-pub(super) unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Session) -> Result<()>) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: passed on.
-        body(unsafe { &pointer::reference(session, "session")?.session })
-    })
+pub(super) unsafe fn with(session: *const mnnkv_session, body: impl FnOnce(&Session) -> Result<()>) -> Result<()> {
+    // SAFETY: passed on.
+    body(unsafe { &pointer::reference(session, "session")?.session })
 }
 
 /// Runs the body of an export that writes a text: its buffer, the capacity, and the length to write.
@@ -106,7 +101,7 @@ pub(super) unsafe fn with_text(
     session: *const mnnkv_session,
     (text, cap, len): (*mut c_char, usize, *mut usize),
     body: impl FnOnce(&Session) -> Result<String>,
-) -> mnnkv_status {
+) -> Result<()> {
     // SAFETY: passed on.
     unsafe {
         with(session, |session| {
@@ -121,18 +116,17 @@ pub(super) unsafe fn with_text(
 #[derive(Clone, Copy)]
 pub struct mnnkv_session_options {
     pub struct_size: u32,
-    /// MNNKV_ABI_VERSION
     pub abi_version: u32,
-    /// Layers of the model, 1 to 4,096.
+    /// Layers of the model (1 to 4,096), and attention threads that may call mnnkv_session_scores at once (1 to 1,024).
     pub layers: u32,
-    /// Attention threads that may call mnnkv_session_scores at once, 1 to 1,024.
     pub lanes: u32,
-    /// A JSON object of config_len bytes, without a terminating zero; NULL = {}. Keys that begin with kv_h2o_ or
-    /// kv_lossless_ are read, others ignored; docs/config.md lists them. Tokens are evicted only with kv_h2o_enable,
-    /// and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
+    /// A JSON object of config_len bytes; NULL = {}. Keys that begin with kv_h2o_ or kv_lossless_ are read, others
+    /// ignored; docs/config.md lists them. Tokens are evicted only with kv_h2o_enable, and stored only with
+    /// kv_lossless_enable and kv_lossless_runtime_enable.
     pub config_json: *const c_char,
     pub config_len: usize,
-    /// As config_json: what the host recommends, for keys that config_json does not have.
+    /// A JSON object of the host's defaults, for keys that config_json lacks; NULL = those of docs/config.md. Keys
+    /// without effect are no warnings.
     pub defaults_json: *const c_char,
     pub defaults_len: usize,
 }
@@ -142,22 +136,22 @@ unsafe impl Sized32 for mnnkv_session_options {
     const MIN: usize = size_of::<mnnkv_session_options>();
 }
 
-/// Makes a session. out: the handle, freed by mnnkv_session_destroy. The texts are not retained.
+/// Makes a session. The JSON texts need no terminating zero.
 /// INVALID_ARGUMENT: if layers or lanes is out of range
 /// INVALID_ARGUMENT: if a text is no JSON object, or a value has a wrong type or range (unknown keys are warnings)
-/// UNSUPPORTED: if abi_version is not that of the library
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,
     out: *mut *mut mnnkv_session,
 ) -> mnnkv_status {
-    body!(handle::create(out, || {
+    body!({
         let options = pointer::required(options, "options")?;
-        version::check_abi(options.abi_version)?;
-        let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
-        let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
-        Ok(mnnkv_session { session: Session::new(config, defaults, options.layers, options.lanes)? })
-    }))
+        handle::create(options.abi_version, out, || {
+            let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
+            let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
+            Ok(mnnkv_session { session: Session::new(config, defaults, options.layers, options.lanes)? })
+        })
+    })
 }
 
 /// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens are
@@ -177,14 +171,14 @@ pub unsafe extern "C" fn mnnkv_session_warnings(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { with_text(session, (text, cap, len), Session::warnings) }
+    body!(with_text(session, (text, cap, len), Session::warnings))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::*;
     use super::*;
+    use crate::ffi::panic::guard;
     use crate::ffi::status::{MNNKV_INTERNAL, MNNKV_INVALID_ARGUMENT, MNNKV_OK, MNNKV_UNSUPPORTED};
     use crate::ffi::version::MNNKV_ABI_VERSION;
     use std::ptr::{null, null_mut};
@@ -214,7 +208,7 @@ mod tests {
         unsafe {
             assert_eq!(mnnkv_session_create(&options(2, 1, MNNKV_ABI_VERSION), &mut session), MNNKV_OK);
             assert_eq!(mnnkv_session_lengths(session, 1, &mut logical, &mut physical), MNNKV_OK);
-            assert_eq!(with(session, |session| session.panic_inside()), MNNKV_INTERNAL);
+            assert_eq!(guard(|| with(session, |session| session.panic_inside())), MNNKV_INTERNAL);
             assert_eq!(mnnkv_session_lengths(session, 1, &mut logical, &mut physical), MNNKV_INTERNAL);
             assert_eq!(mnnkv_session_reset(session, 0), MNNKV_INTERNAL);
             assert_eq!(mnnkv_session_metrics_json(session, null_mut(), 0, &mut 0), MNNKV_INTERNAL);

@@ -2,7 +2,7 @@
 
 use super::handle::{mnnkv_session, with, with_cache};
 use crate::ffi::cache::{self, mnnkv_cache};
-use crate::ffi::panic::guard;
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, PairsOut};
 use crate::ffi::status::mnnkv_status;
 
@@ -14,12 +14,9 @@ pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 /// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_scores
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: the caller vouches for its pointers.
-        unsafe {
-            let session = &pointer::reference(session, "session")?.session;
-            session.reset((layer != MNNKV_ALL_LAYERS).then_some(layer))
-        }
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        session.reset((layer != MNNKV_ALL_LAYERS).then_some(layer))
     })
 }
 
@@ -38,12 +35,9 @@ pub unsafe extern "C" fn mnnkv_session_keep(
     n_pairs: usize,
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with_cache(session, cache, |session, cache, kv_len| {
-            session.keep(layer, cache::pairs(logical_pairs, n_pairs, "logical_pairs")?, cache, kv_len)
-        })
-    }
+    body!(with_cache(session, cache, |session, cache, kv_len| {
+        session.keep(layer, cache::pairs(logical_pairs, n_pairs, "logical_pairs")?, cache, kv_len)
+    }))
 }
 
 /// Declares that the host has written tokens begin .. begin + count in place, by physical position (K-shift). Discards
@@ -58,8 +52,7 @@ pub unsafe extern "C" fn mnnkv_session_rewritten(
     begin: u32,
     count: u32,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe { with(session, |session| session.rewritten(layer, begin, count)) }
+    body!(with(session, |session| session.rewritten(layer, begin, count)))
 }
 
 /// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
@@ -71,16 +64,13 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
     logical: *mut u32,
     physical: *mut u32,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(session, |session| {
-            let (logical, physical) = (Out::new(logical, "logical")?, Out::new(physical, "physical")?);
-            let lengths = session.lengths(layer)?;
-            logical.set(lengths.logical);
-            physical.set(lengths.physical);
-            Ok(())
-        })
-    }
+    body!(with(session, |session| {
+        let (logical, physical) = (Out::new(logical, "logical")?, Out::new(physical, "physical")?);
+        let lengths = session.lengths(layer)?;
+        logical.set(lengths.logical);
+        physical.set(lengths.physical);
+        Ok(())
+    }))
 }
 
 /// Returns the logical positions that a layer's cache holds, in physical order; of an open layer, those that begin
@@ -97,11 +87,8 @@ pub unsafe extern "C" fn mnnkv_session_positions(
     pairs_cap: usize,
     n_pairs: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe {
-        with(session, |session| {
-            let out = PairsOut::new(pairs, pairs_cap, n_pairs)?;
-            out.set(&session.positions(layer)?)
-        })
-    }
+    body!(with(session, |session| {
+        let out = PairsOut::new(pairs, pairs_cap, n_pairs)?;
+        out.set(&session.positions(layer)?)
+    }))
 }

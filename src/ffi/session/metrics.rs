@@ -1,10 +1,12 @@
 //! Session: metrics
 
 use super::handle::{mnnkv_session, with, with_text};
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{Sized32, SizedOut};
 use crate::ffi::status::mnnkv_status;
 use crate::session::Session;
 use crate::session::metrics::Metrics;
+use crate::status::Result;
 use std::ffi::c_char;
 
 /// Measurements of a layer or a session. NaN = not measured; a count of 0 is a measurement. Counts, bytes and us
@@ -25,7 +27,7 @@ const _: () = assert!(size_of::<mnnkv_metrics>() == 8 + 8 * Metrics::FIELDS.len(
 
 /// # Safety
 /// Pointers are NULL or as the header says.
-unsafe fn read(session: *const mnnkv_session, layer: Option<u32>, metrics: *mut mnnkv_metrics) -> mnnkv_status {
+unsafe fn read(session: *const mnnkv_session, layer: Option<u32>, metrics: *mut mnnkv_metrics) -> Result<()> {
     // SAFETY: passed on.
     unsafe {
         with(session, |session| {
@@ -42,8 +44,7 @@ pub unsafe extern "C" fn mnnkv_session_metrics(
     session: *const mnnkv_session,
     metrics: *mut mnnkv_metrics,
 ) -> mnnkv_status {
-    // SAFETY: passed on.
-    unsafe { read(session, None, metrics) }
+    body!(read(session, None, metrics))
 }
 
 /// Reads the metrics of one layer.
@@ -54,8 +55,7 @@ pub unsafe extern "C" fn mnnkv_session_layer_metrics(
     layer: u32,
     metrics: *mut mnnkv_metrics,
 ) -> mnnkv_status {
-    // SAFETY: passed on.
-    unsafe { read(session, Some(layer), metrics) }
+    body!(read(session, Some(layer), metrics))
 }
 
 /// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members that
@@ -67,6 +67,5 @@ pub unsafe extern "C" fn mnnkv_session_metrics_json(
     cap: usize,
     len: *mut usize,
 ) -> mnnkv_status {
-    // SAFETY: the header is the contract.
-    unsafe { with_text(session, (text, cap, len), Session::metrics_json) }
+    body!(with_text(session, (text, cap, len), Session::metrics_json))
 }

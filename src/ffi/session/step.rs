@@ -2,6 +2,7 @@
 
 use super::handle::{mnnkv_session, with_cache, with_cache_or_none};
 use crate::ffi::cache::mnnkv_cache;
+use crate::ffi::panic::body;
 use crate::ffi::status::mnnkv_status;
 
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
@@ -22,8 +23,7 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     layer: u32,
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe { with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)) }
+    body!(with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)))
 }
 
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
@@ -47,13 +47,10 @@ pub unsafe extern "C" fn mnnkv_session_end(
     queries: u32,
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with_cache(session, cache, |session, cache, kv_len| {
-            session.end(layer, heads, queries, cache, kv_len)?;
-            Ok(kv_len)
-        })
-    }
+    body!(with_cache(session, cache, |session, cache, kv_len| {
+        session.end(layer, heads, queries, cache, kv_len)?;
+        Ok(kv_len)
+    }))
 }
 
 /// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded, tiles
@@ -67,11 +64,8 @@ pub unsafe extern "C" fn mnnkv_session_abort(
     layer: u32,
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with_cache_or_none(session, cache, true, |session, cache, kv_len| {
-            session.abort(layer, cache, kv_len)?;
-            Ok(kv_len)
-        })
-    }
+    body!(with_cache_or_none(session, cache, true, |session, cache, kv_len| {
+        session.abort(layer, cache, kv_len)?;
+        Ok(kv_len)
+    }))
 }

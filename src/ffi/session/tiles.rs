@@ -1,7 +1,7 @@
 //! Session: scores
 
 use super::handle::{mnnkv_session, with};
-use crate::ffi::panic::guard;
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::h2o::{CheckedTile, TileFields, TileSource};
@@ -117,14 +117,11 @@ pub unsafe extern "C" fn mnnkv_session_scores(
     lane: u32,
     tile: *const mnnkv_score_tile,
 ) -> mnnkv_status {
-    guard(|| {
-        // SAFETY: the caller vouches for its pointers.
-        unsafe {
-            let session = &pointer::reference(session, "session")?.session;
-            let mut room = None;
-            let given = GivenTile::new(pointer::in_place(tile, "tile", &mut room)?);
-            session.scores(layer, lane, &CheckedTile::new(&given)?)
-        }
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let mut room = None;
+        let given = GivenTile::new(pointer::in_place(tile, "tile", &mut room)?);
+        session.scores(layer, lane, &CheckedTile::new(&given)?)
     })
 }
 
@@ -138,12 +135,9 @@ pub unsafe extern "C" fn mnnkv_session_wants_scores(
     queries: u32,
     wanted: *mut u32,
 ) -> mnnkv_status {
-    // SAFETY: the caller vouches for its pointers.
-    unsafe {
-        with(session, |session| {
-            let wanted = Out::new(wanted, "wanted")?;
-            wanted.set(session.wants_scores(layer, queries)?.into());
-            Ok(())
-        })
-    }
+    body!(with(session, |session| {
+        let wanted = Out::new(wanted, "wanted")?;
+        wanted.set(session.wants_scores(layer, queries)?.into());
+        Ok(())
+    }))
 }

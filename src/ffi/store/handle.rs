@@ -23,7 +23,6 @@ use crate::ffi::handle;
 use crate::ffi::panic::{Handle, body};
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
-use crate::ffi::version;
 use crate::gear::{Effort, Format, Predictors};
 use crate::status::{Result, bail};
 use crate::store::{self, Encoding, Settings, Store};
@@ -38,7 +37,7 @@ pub struct mnnkv_store_config {
     pub struct_size: u32,
     /// Threads of the store, at most 64. 0 = submit encodes and restore decodes.
     pub workers: u32,
-    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all.
+    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. V2: must be 0.
     pub key_predictors: u32,
     pub value_predictors: u32,
     /// mnnkv_gear_options::effort
@@ -110,8 +109,7 @@ pub unsafe extern "C" fn mnnkv_store_create(
     abi_version: u32,
     out: *mut *mut mnnkv_store,
 ) -> mnnkv_status {
-    body!(handle::create(out, || {
-        version::check_abi(abi_version)?;
+    body!(handle::create(abi_version, out, || {
         let config = pointer::options(config, "config")?.unwrap_or_default().check()?;
         Ok(mnnkv_store(Handle::new(Store::new(config)?)))
     }))
