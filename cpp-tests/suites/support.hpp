@@ -156,7 +156,7 @@ inline testing::AssertionResult ok(mnnkv_status got) { return answers(got, MNNKV
 /// text does not pass.
 template <class Call>
 testing::AssertionResult refuses(mnnkv_status expected, const std::string& word, Call call) {
-    mnnkv_store_create(nullptr, 0xBAD, nullptr);
+    mnnkv_session_create(nullptr, nullptr);
     const std::string before = mnnkv_last_error();
     const mnnkv_status got = call();
     if (got != expected) {
