@@ -1,7 +1,7 @@
-//! Amounts of memory, as people write them.
+//! Amounts of memory as text.
 
-/// The bytes that a text such as `8GiB`, `512M` or `1.5e9` names: K, M, G and T with or without iB are powers of 1,024,
-/// with B alone powers of 1,000.
+/// Parses a number of bytes such as `8GiB`, `512M` or `1.5e9`. K, M, G and T, alone or with iB, are powers of 1,024;
+/// with B they are powers of 1,000.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let split = text.find(|c: char| c.is_ascii_alphabetic() && !matches!(c, 'e' | 'E')).unwrap_or(text.len());
@@ -17,11 +17,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "mb" => thousands(2),
         "gb" => thousands(3),
         "tb" => thousands(4),
-        _ => return Err(format!("the unit {unit:?} is none of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB")),
+        _ => return Err(format!("the unit {unit:?} is not one of B, KiB, MiB, GiB, TiB, kB, MB, GB, TB")),
     };
     match number.trim().parse::<f64>() {
         Ok(n) if n >= 0.0 && n * factor < 9e18 => Ok((n * factor) as u64),
-        _ => Err(format!("{number:?} is no amount; one such as 8GiB expected")),
+        _ => Err(format!("{number:?} is not an amount; one such as 8GiB expected")),
     }
 }
 
@@ -29,14 +29,14 @@ pub fn parse(text: &str) -> Result<u64, String> {
 pub fn format(bytes: u64) -> String {
     let mut amount = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] {
-        // Rounded to the digits that are shown, so that nobody reads 1024.0 KiB.
+        // Compares rounded amounts, so that 1024.0 KiB is shown as 1 MiB.
         if unit == "PiB" || (amount * 10.0).round() < 10240.0 {
             let digits = usize::from(unit != "B" && amount.fract() != 0.0);
             return format!("{amount:.digits$} {unit}");
         }
         amount /= 1024.0;
     }
-    unreachable!("the last unit takes any amount")
+    unreachable!("the last unit has no limit")
 }
 
 /// A count with commas: `131,072`.
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_read_as_people_write_them() {
+    fn parse_accepts_binary_and_decimal_units() {
         for (text, bytes) in [
             ("0", 0),
             ("70272", 70272),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_shown_in_the_unit_that_fits() {
+    fn format_chooses_the_unit() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -1,7 +1,7 @@
-//! `mnnkv check`: everything that is wrong with a quantised directory.
+//! `mnnkv check`: findings about a quantised directory.
 
 use crate::failure::Failure;
-use crate::output::{Answer, visible};
+use crate::output::{Output, visible};
 use crate::progress;
 use clap::Args;
 use indicatif::ProgressBar;
@@ -11,25 +11,25 @@ use mnnkv_model::msmodelslim::{DiskFolder, Finding, Folder, OpenFile, Severity, 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// How many findings of a kind are shown before the rest is only counted.
+/// Findings of a kind that are printed without `--all`; the others are counted.
 const SHOWN: usize = 8;
 
-/// Check a directory quantised by msmodelslim, and list everything that is wrong with it.
+/// Check a directory quantised by msmodelslim, and list all findings.
 ///
-/// Compares the description with the tensors, tensors with each other, and looks at every number of scales, offsets and
-/// biases. Errors make a directory unusable or its results wrong. Warnings are things that some runtimes trip over or
-/// ignore. Reads the directory once and changes nothing; a check of 20 GB needs little memory.
+/// Compares the description with the tensors, tensors with each other, and checks every number of scales, offsets and
+/// biases. Errors make a directory unusable or its results wrong. Warnings are deviations that some runtimes reject or
+/// ignore. Reads the directory once and changes nothing. Memory does not grow with the size of the weights.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
     /// The directory with quant_model_description.json and the weights
     directory: PathBuf,
-    /// Show every finding, not only the first of each kind
+    /// Print every finding, not only the first of each kind
     #[arg(long)]
     all: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let directory = arguments.directory.display();
     let bar = progress::bytes("checking", weight_bytes(&arguments.directory));
     let folder = Watched { folder: DiskFolder::new(&arguments.directory)?, bar: bar.clone() };
@@ -49,10 +49,10 @@ pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
     let mut object: Value =
         serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
     object["directory"] = json!(arguments.directory.display().to_string());
-    Ok(Answer { text, json: object, clean: errors == 0 })
+    Ok(Output { text, json: object, clean: errors == 0 })
 }
 
-/// Findings, kind by kind in the order of their first.
+/// Findings by kind; kinds in the order of their first finding.
 fn list<'a>(findings: impl Iterator<Item = &'a Finding>, all: bool) -> String {
     let mut kinds: Vec<(&str, Vec<&Finding>)> = Vec::new();
     for finding in findings {
@@ -70,20 +70,20 @@ fn list<'a>(findings: impl Iterator<Item = &'a Finding>, all: bool) -> String {
             text += &format!("{}\n", visible(&line));
         }
         if shown < findings.len() {
-            text += &format!("... and {} more [{word}]; --all shows them\n", findings.len() - shown);
+            text += &format!("... and {} more [{word}]; --all prints them\n", findings.len() - shown);
         }
     }
     text
 }
 
-/// Bytes of all files with weights, for the bar.
+/// Bytes of all weight files, the length of the bar.
 fn weight_bytes(directory: &Path) -> u64 {
     let entries = directory.read_dir().into_iter().flatten().flatten();
     let weights = entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "safetensors"));
     weights.filter_map(|entry| entry.path().metadata().ok()).map(|metadata| metadata.len()).sum()
 }
 
-/// A folder whose reads move a bar.
+/// A folder whose reads advance a progress bar.
 struct Watched {
     folder: DiskFolder,
     bar: ProgressBar,

@@ -1,8 +1,8 @@
-//! `mnnkv dequantize`: a quantised directory as the float model that it stands for.
+//! `mnnkv dequantize`: writes a quantised directory as a float model.
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::Answer;
+use crate::output::Output;
 use crate::progress;
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
@@ -14,29 +14,28 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that are converted at once.
+/// Bytes that one step converts.
 const PIECE: u64 = 4 << 20;
-/// A config.json has some kilobytes.
+/// Limit of a config.json.
 const MAX_CONFIG: u64 = 4 << 20;
 
-/// Turn a directory quantised by msmodelslim into a float model that any runtime loads.
+/// Convert a directory quantised by msmodelslim to a float model.
 ///
-/// Writes model.safetensors, in parts with an index where it is large, and the config.json without what is about
-/// quantisation. Reads W8A16, W8A8, W8A8S and W8A8_DYNAMIC linears; anything else that is quantised is an error. The
-/// directory appears when it is complete. Other files, such as those of the tokenizer, are not copied. 20 GB need
-/// little memory.
+/// Writes model.safetensors, or parts with an index, and the config.json without its keys of quantisation. Reads W8A16,
+/// W8A8, W8A8S and W8A8_DYNAMIC linears; another quantised type is an error. The directory appears when it is complete.
+/// Other files, such as those of the tokenizer, are not copied. Memory does not grow with the size of the weights.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
     /// The directory with quant_model_description.json and the weights
     directory: PathBuf,
-    /// The directory to write; it must not exist
+    /// The directory to write; must not exist
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
-    /// Type of weights, biases and norms; without it that of the config.json, else f16
+    /// Type of weights, biases and norms [default: that of the config.json, else f16]
     #[arg(long, value_enum)]
     dtype: Option<FloatDtype>,
-    /// Bytes at which a part ends, 0 for one file
+    /// Largest part in bytes; 0: one file
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "4GiB")]
     part_size: u64,
 }
@@ -48,10 +47,10 @@ enum FloatDtype {
     Bf16,
 }
 
-pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let output = &arguments.output;
     if output.symlink_metadata().is_ok() {
-        return Err(Failure(format!("{} exists; a directory that does not is expected", output.display())));
+        return Err(Failure(format!("{} exists; a new directory expected", output.display())));
     }
     let model = Model::open(&arguments.directory)?;
     let config = Config::read(&arguments.directory.join("config.json"))?;
@@ -62,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
         None => config.as_ref().and_then(Config::dtype).unwrap_or(Dtype::F16),
     };
     let mut tensors = model.float_tensors(dtype)?;
-    // Wide elements first, so that each begins where its type may: as other writers of the format do.
+    // Wide elements first, so that each tensor is aligned, as in other writers of the format.
     tensors.sort_by_key(|t| std::cmp::Reverse(t.dtype.bits()));
     let folder = Folder::create(output)?;
     let files = write_parts(&folder.unfinished, &model, &tensors, arguments.part_size)?;
@@ -83,10 +82,10 @@ pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
         "output": output.display().to_string(), "dtype": dtype.name(), "tensors": count, "bytes": total,
         "files": files, "bytes_read": read,
     });
-    Ok(Answer::new(text, object))
+    Ok(Output::new(text, object))
 }
 
-/// Writes all tensors, and an index where they are in parts; answers how many files they are in.
+/// Writes all tensors, and an index if there is more than one part. Returns the number of files.
 fn write_parts(folder: &Path, model: &Model, tensors: &[FloatTensor], limit: u64) -> Result<usize, Failure> {
     let total: u64 = tensors.iter().map(FloatTensor::bytes).sum();
     let bar = progress::bytes("dequantizing", total);
@@ -133,7 +132,7 @@ fn write_part(path: &Path, model: &Model, tensors: &[FloatTensor], bar: &Progres
         while row < tensor.rows && tensor.row_bytes() > 0 {
             let end = tensor.rows.min(row + step);
             let len = usize::try_from((end - row) * tensor.row_bytes())
-                .map_err(|_| Failure(format!("{}: a row is larger than memory", tensor.name)))?;
+                .map_err(|_| Failure(format!("{}: a row exceeds the address space", tensor.name)))?;
             piece.resize(len, 0);
             model.read_float(tensor, row..end, &mut piece)?;
             file.write(&piece)?;
@@ -150,7 +149,7 @@ fn write_text(path: &Path, object: &Value) -> Result<(), Failure> {
     Ok(file.finish()?)
 }
 
-/// A directory that takes its name when it is complete.
+/// A directory that appears under its name when it is complete.
 struct Folder<'a> {
     path: &'a Path,
     unfinished: PathBuf,
@@ -159,7 +158,7 @@ struct Folder<'a> {
 impl<'a> Folder<'a> {
     fn create(path: &'a Path) -> Result<Self, Failure> {
         let Some(name) = path.file_name() else {
-            return Err(Failure(format!("{} names no directory", path.display())));
+            return Err(Failure(format!("{} is not a directory name", path.display())));
         };
         let hidden = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
         let unfinished = path.with_file_name(hidden);
@@ -176,7 +175,7 @@ impl<'a> Folder<'a> {
 
 impl Drop for Folder<'_> {
     fn drop(&mut self) {
-        // After `finish` there is no such directory.
+        // Fails after `finish`, which renamed the directory.
         let _ = fs::remove_dir_all(&self.unfinished);
     }
 }
@@ -187,18 +186,18 @@ struct Config(Map<String, Value>);
 impl Config {
     /// `None` where there is none.
     fn read(path: &Path) -> Result<Option<Self>, Failure> {
-        // A link to nothing is there, and an error: the runtime that is to load the model needs the file.
+        // A dangling link is an error: a runtime needs the file.
         if path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
             return Ok(None);
         }
         let file = ModelFile::open(path)?;
         if file.len() > MAX_CONFIG {
-            return Err(Failure(format!("{} has {} bytes; that is no config", path.display(), file.len())));
+            return Err(Failure(format!("{} has {} bytes; too many for a config", path.display(), file.len())));
         }
         let bytes = file.read_vec(0, file.len())?;
         match serde_json::from_slice(&bytes) {
             Ok(Value::Object(object)) => Ok(Some(Config(object))),
-            Ok(_) => Err(Failure(format!("{} is no JSON object", path.display()))),
+            Ok(_) => Err(Failure(format!("{} is not a JSON object", path.display()))),
             Err(e) => Err(Failure(format!("{}: {e}", path.display()))),
         }
     }

@@ -1,4 +1,4 @@
-//! Why a command could not do what it was asked to.
+//! Failures of commands.
 
 use crate::output;
 use mnnkv::status::Error;
@@ -6,21 +6,21 @@ use std::any::Any;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// A sentence for the user.
+/// The text of an error for the user.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
 impl Failure {
-    /// What a panic leaves.
+    /// The failure for a caught panic.
     pub fn bug(panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         Failure(format!("a bug in mnnkv, please report it: {}", text.unwrap_or("no text")))
     }
 
-    /// Says it, on standard error as text or on standard output as JSON, where a program looks for the answer.
+    /// Prints text to standard error, or JSON to standard output. Returns exit code 3.
     pub fn print(&self, json: bool) -> ExitCode {
         if json {
-            // Where this cannot be written nobody can be told why.
+            // A failed write has no other channel to be reported on.
             let _ = output::print(&output::object(&serde_json::json!({ "error": self.0 })));
         } else {
             let _ = writeln!(io::stderr(), "mnnkv: {}", output::visible(&self.0));

@@ -1,8 +1,8 @@
-//! `mnnkv inspect`: what is in a file or directory.
+//! `mnnkv inspect`: the contents of a file or directory.
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::{Answer, table, visible};
+use crate::output::{Output, table, visible};
 use clap::Args;
 use mnnkv_model::compressor::{self, Compressor};
 use mnnkv_model::file::{ModelFile, Source};
@@ -11,10 +11,10 @@ use mnnkv_model::safetensors;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Show what a file or directory of a model has in it.
+/// Show the contents of a model file or directory.
 ///
-/// Reads learned KV compressors (.bin), safetensors files of any model, and directories quantised by msmodelslim. What
-/// it is shows from the content, not the name. For the KV cache of a config.json see mnnkv size.
+/// Reads learned KV compressors (.bin), safetensors files of any model, and directories quantised by msmodelslim.
+/// The content determines the type, not the name. For the KV cache of a config.json see mnnkv size.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
@@ -22,7 +22,7 @@ pub struct Arguments {
     path: PathBuf,
 }
 
-pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let path = &arguments.path;
     if path.is_dir() {
         return directory(path);
@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
     }
 }
 
-fn compressor(path: &Path, file: &ModelFile) -> Result<Answer, Failure> {
+fn compressor(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
     let file = Compressor::read(file).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))?;
     let header = *file.header();
     let mut text = format!(
@@ -58,8 +58,8 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Answer, Failure> {
         ("layers", header.layers.to_string()),
         ("head dimension", file.head_dim().to_string()),
         ("factor", format!("{} tokens of a head become one", header.factor)),
-        ("least groups", format!("{}; segments of fewer stay as they are", header.min_seq_len)),
-        ("for", if file.has_image() { "text and images" } else { "text; images stay as they are" }.to_owned()),
+        ("least groups", format!("{}; shorter segments stay unchanged", header.min_seq_len)),
+        ("for", if file.has_image() { "text and images" } else { "text; images stay unchanged" }.to_owned()),
     ];
     if header.num_heads != 0 {
         facts.push(("heads", format!("{}, as noted by the converter", header.num_heads)));
@@ -97,10 +97,10 @@ fn compressor(path: &Path, file: &ModelFile) -> Result<Answer, Failure> {
         "blocks": layers?,
         "notes": file.notes(),
     });
-    Ok(Answer::new(text, object))
+    Ok(Output::new(text, object))
 }
 
-fn tensors(path: &Path, file: &ModelFile) -> Result<Answer, Failure> {
+fn tensors(path: &Path, file: &ModelFile) -> Result<Output, Failure> {
     let tensors = safetensors::read(file).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))?;
     let (count, s) = (tensors.len(), if tensors.len() == 1 { "" } else { "s" });
     let mut text = format!("{}: safetensors, {count} tensor{s}, {}\n", path.display(), bytes::format(file.len()));
@@ -110,12 +110,12 @@ fn tensors(path: &Path, file: &ModelFile) -> Result<Answer, Failure> {
     text += &table(&tensors.iter().map(row).collect::<Vec<_>>());
     let tensor = |t: &safetensors::Tensor| json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape, "offset": t.begin, "bytes": t.bytes });
     let list: Vec<Value> = tensors.iter().map(tensor).collect();
-    Ok(Answer::new(text, json!({ "kind": "safetensors", "bytes": file.len(), "tensors": list })))
+    Ok(Output::new(text, json!({ "kind": "safetensors", "bytes": file.len(), "tensors": list })))
 }
 
-fn directory(path: &Path) -> Result<Answer, Failure> {
+fn directory(path: &Path) -> Result<Output, Failure> {
     let model = Model::open(path)
-        .map_err(|e| Failure(format!("{}: {} (mnnkv check {0} lists everything)", path.display(), e.message())))?;
+        .map_err(|e| Failure(format!("{}: {} (mnnkv check {0} lists all findings)", path.display(), e.message())))?;
     let description = model.description();
     let mut text = format!(
         "{}: quantised by msmodelslim, {}, {} in {} file{}\n",
@@ -167,7 +167,7 @@ fn directory(path: &Path) -> Result<Answer, Failure> {
     let mut object: Value =
         serde_json::from_str(&model.layers_json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
     object["kind"] = json!("msmodelslim");
-    Ok(Answer::new(text, object))
+    Ok(Output::new(text, object))
 }
 
 fn notes(notes: &[String]) -> String {

@@ -1,4 +1,4 @@
-//! `mnnkv`: the command line of mnn-kv.
+//! `mnnkv`, the command line of mnn-kv.
 
 mod bytes;
 mod check;
@@ -13,23 +13,22 @@ mod size;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;
-use output::Answer;
+use output::Output;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-/// Looks after the files that come with a model, and tells how large its KV cache gets.
+/// Reads, checks and converts model files, and computes the size of a KV cache.
 ///
-/// mnnkv reads two kinds of files: learned KV-cache compressors (.bin, as InfiniLM and FastCache have them) and model
-/// directories quantised by msmodelslim. It never changes a file that it reads, and what it writes is either complete
-/// or not there.
+/// mnnkv reads learned KV-cache compressors (.bin, the format of InfiniLM and FastCache) and model directories
+/// quantised by msmodelslim. Input files are never changed. An output appears under its name when it is complete.
 #[derive(Parser)]
 #[command(name = "mnnkv", version, max_term_width = 100, arg_required_else_help = true, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Print one JSON object instead of text; failures, too
+    /// Print one JSON object instead of text, also for a failure
     #[arg(long, global = true, display_order = 99)]
     json: bool,
 }
@@ -52,7 +51,7 @@ enum Command {
     Man(pages::Man),
 }
 
-/// Says what is wrong with the command line, or helps, in the form that was asked for.
+/// Prints the error of the command line, or the help, as text or as JSON.
 fn misused(e: &clap::Error) -> ExitCode {
     if !e.use_stderr() {
         let _ = e.print();
@@ -62,14 +61,14 @@ fn misused(e: &clap::Error) -> ExitCode {
     if std::env::args_os().any(|word| word == "--json") {
         let _ = output::print(&output::object(&serde_json::json!({ "error": text.trim_end() })));
     } else {
-        // A word that is wrong is repeated there.
+        // The message repeats the wrong word.
         let lines: String = text.lines().map(|line| output::visible(line) + "\n").collect();
         let _ = io::stderr().write_all(lines.as_bytes());
     }
     ExitCode::from(2)
 }
 
-fn run(command: &Command) -> Result<Answer, Failure> {
+fn run(command: &Command) -> Result<Output, Failure> {
     match command {
         Command::ConvertCompressor(arguments) => convert::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
@@ -86,11 +85,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return misused(&e),
     };
-    // A panic is a failure like others. Without this its message would go to standard error as it is.
+    // A panic is printed as a failure. The default hook would write its message to standard error unescaped.
     std::panic::set_hook(Box::new(|_| ()));
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&cli.command)));
     match outcome.unwrap_or_else(|panic| Err(Failure::bug(&*panic))) {
-        Ok(answer) => answer.print(cli.json),
+        Ok(output) => output.print(cli.json),
         Err(failure) => failure.print(cli.json),
     }
 }

@@ -1,27 +1,27 @@
-//! What a command answers, as text for people or as JSON for programs.
+//! The output of a command, as text or as JSON.
 
 use crate::failure::Failure;
 use serde_json::Value;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Both forms of an answer, and whether it is a good one.
-pub struct Answer {
-    /// Lines, each with its end.
+/// Both forms of the output of a command, and its exit code.
+pub struct Output {
+    /// Lines, each with a newline.
     pub text: String,
-    /// The same as one object.
+    /// The same content as one object.
     pub json: Value,
     /// False when `check` found errors.
     pub clean: bool,
 }
 
-impl Answer {
-    /// An answer that nothing is wrong with.
+impl Output {
+    /// An output with exit code 0.
     pub fn new(text: String, json: Value) -> Self {
-        Answer { text, json, clean: true }
+        Output { text, json, clean: true }
     }
 
-    /// Writes it to standard output.
+    /// Writes one of the forms to standard output. Returns the exit code.
     pub fn print(&self, json: bool) -> ExitCode {
         let printed = if json {
             print(&object(&self.json))
@@ -36,7 +36,7 @@ impl Answer {
     }
 }
 
-/// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
+/// Writes to standard output. A closed pipe, as behind `head`, is not a failure.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -45,8 +45,8 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Whether a character steers instead of showing something: controls, and the format characters and line separators of
-/// Unicode (categories Cc, Cf, Zl and Zp), among them all that turn the direction of writing.
+/// Whether a character controls a terminal: Unicode categories Cc, Cf, Zl and Zp. They include the characters that
+/// change the direction of writing.
 fn steers(c: char) -> bool {
     const FORMAT: [(char, char); 20] = [
         ('\u{ad}', '\u{ad}'),
@@ -73,8 +73,7 @@ fn steers(c: char) -> bool {
     c.is_control() || FORMAT.iter().any(|(first, last)| (*first..=*last).contains(&c))
 }
 
-/// A text from a file or the command line in one line that a terminal only shows: characters that steer are escaped,
-/// but tabs.
+/// Text from a file or the command line as one line. Control characters are escaped, except tabs.
 pub fn visible(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -86,7 +85,7 @@ pub fn visible(text: &str) -> String {
     line
 }
 
-/// An object as text that a terminal only shows, and that means the same: characters that steer can only be in strings.
+/// An object as JSON text with control characters escaped. They occur in strings only, so the meaning stays the same.
 pub fn object(object: &Value) -> String {
     let mut text = String::new();
     for c in format!("{object:#}").chars() {
@@ -101,8 +100,8 @@ pub fn object(object: &Value) -> String {
     text
 }
 
-/// Columns as wide as their longest entry, two spaces apart. Columns of numbers are set to the right, under a heading if
-/// the first row has one.
+/// Columns as wide as their longest entry, two spaces apart. Columns of numbers are right-aligned. The
+/// first row may be a heading.
 pub fn table(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

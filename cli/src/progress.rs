@@ -1,9 +1,9 @@
-//! A bar on standard error while work takes long, where somebody can see it.
+//! A progress bar on standard error, if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
-/// A bar over so many bytes; none unless standard error is a terminal.
+/// A bar of `bytes` bytes; hidden unless standard error is a terminal.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     let target =
         if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

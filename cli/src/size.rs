@@ -1,8 +1,8 @@
-//! `mnnkv size`: how many bytes a KV cache takes, what would make it smaller, and how long a chat may get.
+//! `mnnkv size`: bytes of a KV cache, savings, and the longest context in a budget.
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::{Answer, table};
+use crate::output::{Output, table};
 use clap::{Args, ValueEnum};
 use mnnkv_model::file::{ModelFile, Source};
 use mnnkv_model::sizing::{
@@ -18,13 +18,13 @@ Examples:
   mnnkv size --layers 32 --kv-heads 8 --head-dim 128 --dtype bf16 --tp 2
 ";
 
-/// Contexts that are shown when none are asked for.
+/// Contexts without `--context`.
 const USUAL_CONTEXTS: [u64; 3] = [4096, 32768, 131072];
 
-/// Compute the size of a model's KV cache, what would make it smaller, and the longest context for a budget.
+/// Compute the size of a model's KV cache, savings, and the longest context in a budget.
 ///
-/// The model is a Hugging Face config.json, or the directory it is in, or its numbers: --layers, --kv-heads and
-/// --head-dim, or for MLA --layers, --kv-lora-rank and --rope-head-dim.
+/// The model is a Hugging Face config.json, a directory with one, or numbers: --layers, --kv-heads and --head-dim, or
+/// for MLA --layers, --kv-lora-rank and --rope-head-dim.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Arguments {
@@ -62,7 +62,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", requires = "kv_lora_rank", help_heading = "Model in numbers")]
     rope_head_dim: Option<u32>,
 
-    /// Element type of the cache; without it that of the config where it names one, else f16
+    /// Element type of the cache [default: that of the config, else f16]
     #[arg(long, value_enum)]
     dtype: Option<CacheDtype>,
     /// Tensor-parallel ranks; sizes are those of one rank
@@ -71,10 +71,10 @@ pub struct Arguments {
     /// Sequences at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: u32,
-    /// Tokens of a sequence; several with commas between
+    /// Tokens of a sequence; a list is separated by commas
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     context: Vec<u64>,
-    /// Memory for the cache, such as 8GiB: the longest context that fits is shown
+    /// Memory for the cache, such as 8GiB; prints the longest context that fits
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     budget: Option<u64>,
 
@@ -87,10 +87,10 @@ pub struct Arguments {
     /// Lossless compression of cold tokens by RATIO, as measured on this model
     #[arg(long, value_name = "RATIO", help_heading = "Savings")]
     lossless: Option<f64>,
-    /// How many first layers are compressed [default: 2]
+    /// Number of first layers to compress [default: 2]
     #[arg(long, value_name = "N", requires = "lossless", help_heading = "Savings")]
     lossless_layers: Option<u32>,
-    /// Compress what stays in layers of --h2o, too
+    /// Also compress the remaining tokens in layers of --h2o
     #[arg(long, requires = "lossless", requires = "h2o", help_heading = "Savings")]
     lossless_h2o_layers: bool,
     /// Keep K and V as int8 with a scale per channel
@@ -109,18 +109,18 @@ enum CacheDtype {
 }
 
 fn layer_range(text: &str) -> Result<(u32, Option<u32>), String> {
-    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number of a layer"));
+    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a layer number"));
     match text.split_once('-') {
         None => Ok((number(text)?, None)),
         Some((first, last)) => Ok((number(first)?, Some(number(last)?))),
     }
 }
 
-pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let model = model(arguments)?;
     let report = SizeReport::new(&model, &request(arguments, &model))?;
     let json = serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
-    Ok(Answer::new(text(&report, arguments.budget), json))
+    Ok(Output::new(text(&report, arguments.budget), json))
 }
 
 fn model(arguments: &Arguments) -> Result<ModelConfig, Failure> {
@@ -140,7 +140,7 @@ fn model(arguments: &Arguments) -> Result<ModelConfig, Failure> {
 fn read_config(path: &Path) -> Result<ModelConfig, Failure> {
     let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     let file = ModelFile::open(&path)?;
-    // One byte more than allowed is enough to be told so.
+    // One byte above the limit, which the parser reports.
     let bytes = file.read_vec(0, file.len().min(MAX_CONFIG_BYTES as u64 + 1))?;
     ModelConfig::from_config(&bytes).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))
 }
@@ -242,7 +242,7 @@ fn group(group: &Group) -> Vec<String> {
     row
 }
 
-/// Ascending numbers as people list them: `0-4, 6, 8-9`.
+/// Ascending numbers as a list of ranges: `0-4, 6, 8-9`.
 fn ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for n in numbers {
@@ -259,7 +259,7 @@ fn ranges(numbers: &[u32]) -> String {
     text
 }
 
-/// A line for each context, with a column for each saving that is on.
+/// A line for each context, with a column for each active saving.
 fn totals(report: &SizeReport) -> Vec<Vec<String>> {
     let on = &report.savings;
     let stages = [

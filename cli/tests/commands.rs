@@ -1,4 +1,4 @@
-//! The program as its users run it.
+//! The program as a process: standard output, standard error, exit codes.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ fn mnnkv(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mnnkv")).args(words).output().unwrap()
 }
 
-/// Standard output of a call that ends with this code.
+/// Standard output of a run with exit code `code`.
 #[track_caller]
-fn says(code: i32, words: &[&str]) -> String {
+fn stdout_of(code: i32, words: &[&str]) -> String {
     let output = mnnkv(words);
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(code), "{words:?}: {out}{err}");
     out
 }
 
-/// Standard error of a call that fails with this code and says nothing else.
+/// Standard error of a run with exit code `code` and empty standard output.
 #[track_caller]
-fn complains(code: i32, words: &[&str]) -> String {
+fn stderr_of(code: i32, words: &[&str]) -> String {
     let output = mnnkv(words);
     assert_eq!(output.status.code(), Some(code), "{words:?}");
     assert!(output.stdout.is_empty(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
@@ -32,7 +32,7 @@ fn complains(code: i32, words: &[&str]) -> String {
 
 #[track_caller]
 fn json(code: i32, words: &[&str]) -> Value {
-    let text = says(code, &[&["--json"], words].concat());
+    let text = stdout_of(code, &[&["--json"], words].concat());
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{words:?}: {e}: {text}"))
 }
 
@@ -41,25 +41,25 @@ fn path(name: &str) -> String {
 }
 
 #[test]
-fn the_help_names_every_command_and_exit_code() {
-    let help = says(0, &["--help"]);
+fn help_lists_commands_and_exit_codes() {
+    let help = stdout_of(0, &["--help"]);
     for word in ["convert-compressor", "inspect", "check", "dequantize", "size", "completions", "man", "Exit codes"] {
         assert!(help.contains(word), "{word}: {help}");
     }
     for command in ["convert-compressor", "inspect", "check", "dequantize", "size", "completions", "man"] {
-        let help = says(0, &[command, "--help"]);
+        let help = stdout_of(0, &[command, "--help"]);
         assert!(help.contains("Usage: mnnkv "), "{command}: {help}");
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{command}: {help}");
     }
 }
 
 #[test]
-fn a_wrong_command_line_ends_with_2_and_a_failure_with_3() {
-    complains(2, &["no-such-command"]);
-    complains(2, &["size", "--layers", "3"]);
-    complains(2, &["size", "--config", "x", "--budget", "8 parsecs"]);
-    assert!(complains(3, &["inspect", "no-such-file"]).contains("cannot open no-such-file"));
-    assert!(complains(3, &["check", "no-such-directory"]).contains("cannot open no-such-directory"));
+fn usage_errors_exit_with_2_and_failures_with_3() {
+    stderr_of(2, &["no-such-command"]);
+    stderr_of(2, &["size", "--layers", "3"]);
+    stderr_of(2, &["size", "--config", "x", "--budget", "8 parsecs"]);
+    assert!(stderr_of(3, &["inspect", "no-such-file"]).contains("cannot open no-such-file"));
+    assert!(stderr_of(3, &["check", "no-such-directory"]).contains("cannot open no-such-directory"));
     let failure = json(3, &["inspect", "no-such-file"]);
     assert!(failure["error"].as_str().unwrap().contains("no-such-file"));
 }
@@ -67,7 +67,7 @@ fn a_wrong_command_line_ends_with_2_and_a_failure_with_3() {
 #[test]
 fn inspect_shows_the_header_and_blocks_of_a_compressor() {
     let file = path("compressor/std_fp16_12.bin");
-    let text = says(0, &["inspect", &file]);
+    let text = stdout_of(0, &["inspect", &file]);
     for words in ["learned KV compressor", "3 tokens of a head become one", "image values slot 2"] {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -80,9 +80,9 @@ fn inspect_shows_the_header_and_blocks_of_a_compressor() {
 }
 
 #[test]
-fn check_lists_findings_and_ends_with_1_when_one_is_an_error() {
+fn check_lists_findings_and_exits_with_1_on_errors() {
     let broken = path("msmodelslim/corrupt/zero_scale");
-    let text = says(1, &["check", &broken]);
+    let text = stdout_of(1, &["check", &broken]);
     for words in
         ["error: ", "model.layers.0.mlp.down_proj.weight_scale", "element 0 is 0", "[bad_scale_value]", "1 error, "]
     {
@@ -92,14 +92,14 @@ fn check_lists_findings_and_ends_with_1_when_one_is_an_error() {
     assert_eq!(object["errors"], 1);
     assert_eq!(object["findings"][0]["kind"], "bad_scale_value");
     let healthy = path("msmodelslim/w8a16_per_channel");
-    assert!(says(0, &["check", &healthy]).ends_with("no errors, no warnings\n"));
+    assert!(stdout_of(0, &["check", &healthy]).ends_with("no errors, no warnings\n"));
     assert_eq!(json(0, &["check", &healthy])["findings"], serde_json::json!([]));
 }
 
 #[test]
 fn inspect_lists_the_linears_norms_and_kv_scales_of_a_directory() {
     let directory = path("msmodelslim/w8a8_c8_fp16");
-    let text = says(0, &["inspect", &directory]);
+    let text = stdout_of(0, &["inspect", &directory]);
     for words in ["W8A8", "model.layers.1.mlp.gate_proj", "24 x 16", "Norms", "keys: 8 channels"] {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -112,7 +112,7 @@ fn inspect_lists_the_linears_norms_and_kv_scales_of_a_directory() {
 }
 
 #[test]
-fn size_reads_configs_and_numbers_alike() {
+fn size_is_equal_for_a_config_and_for_numbers() {
     let config = path("configs/llama-3-8b.json");
     let by_config = json(0, &["size", "--config", &config, "--context", "1000"]);
     let numbers = ["size", "--layers", "32", "--kv-heads", "8", "--head-dim", "128", "--dtype", "bf16"];
@@ -127,15 +127,15 @@ fn size_reads_configs_and_numbers_alike() {
 }
 
 #[test]
-fn size_says_what_savings_leave_and_what_fits() {
+fn size_prints_savings_and_the_longest_context() {
     let config = path("configs/llama-3-8b.json");
     let plain = ["size", "--config", &config, "--context", "8192", "--budget", "1GiB"];
-    let text = says(0, &plain);
-    // 2^30 bytes of 131,072 a token.
+    let text = stdout_of(0, &plain);
+    // 2^30 bytes at 131,072 a token.
     assert!(text.contains("Longest context in 1 GiB") && text.contains("8,192 tokens"), "{text}");
     assert!(!text.contains("h2o"), "{text}");
     let saved = [&plain[..], &["--h2o", "4", "--h2o-layers", "0", "--c8", "--lossless", "1.5"]].concat();
-    let text = says(0, &saved);
+    let text = stdout_of(0, &saved);
     assert!(["h2o", "+ c8", "+ lossless", "ratio", "with savings"].iter().all(|word| text.contains(word)), "{text}");
     let object = json(0, &saved);
     let rank = &object["totals"][0]["rank"];
@@ -146,23 +146,23 @@ fn size_says_what_savings_leave_and_what_fits() {
 }
 
 #[test]
-fn size_names_the_key_of_a_config_that_is_wrong() {
+fn size_names_the_wrong_key_of_a_config() {
     let folder = std::env::temp_dir().join(format!("mnnkv-size-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("config.json"), r#"{"num_hidden_layers": "32"}"#).unwrap();
-    let message = complains(3, &["size", "--config", folder.to_str().unwrap()]);
+    let message = stderr_of(3, &["size", "--config", folder.to_str().unwrap()]);
     assert!(message.contains("config.json") && message.contains("num_hidden_layers"), "{message}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn completions_and_manual_pages_know_every_command() {
+fn completions_and_manual_pages_have_every_command() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        let script = says(0, &["completions", shell]);
+        let script = stdout_of(0, &["completions", shell]);
         assert!(script.contains("convert-compressor") && script.contains("prefix-order"), "{shell}");
     }
     let folder = std::env::temp_dir().join(format!("mnnkv-man-{}", std::process::id()));
-    says(0, &["man", folder.to_str().unwrap()]);
+    stdout_of(0, &["man", folder.to_str().unwrap()]);
     for page in ["mnnkv.1", "mnnkv-size.1", "mnnkv-check.1", "mnnkv-convert-compressor.1"] {
         let text = std::fs::read_to_string(folder.join(page)).unwrap_or_else(|e| panic!("{page}: {e}"));
         assert!(text.starts_with(".ie") && text.contains(".SH"), "{page}: {text}");
@@ -171,7 +171,7 @@ fn completions_and_manual_pages_know_every_command() {
 }
 
 #[test]
-fn names_in_files_reach_no_terminal_as_they_are() {
+fn control_characters_of_names_are_escaped() {
     let folder = std::env::temp_dir().join(format!("mnnkv-names-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
@@ -184,20 +184,20 @@ fn names_in_files_reach_no_terminal_as_they_are() {
     let file = folder.join("quant_model_description.json");
     std::fs::write(&file, description.to_string()).unwrap();
     let harmless = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
-    let text = says(0, &["inspect", folder.to_str().unwrap()]);
+    let text = stdout_of(0, &["inspect", folder.to_str().unwrap()]);
     assert!(harmless(&text) && text.contains("\\u{1b}[31m\\nW8A16"), "{text}");
     let steers = |c: char| (c.is_control() && c != '\n') || "\u{200f}\u{202e}\u{2066}\u{feff}".contains(c);
     description["evil\u{1b}[2J\n\u{9b}.weight"] = "W\u{7}".into();
     description["turned\u{7f}\u{200f}\u{202e}\u{2066}\u{feff}.weight"] = "W".into();
     std::fs::write(&file, description.to_string()).unwrap();
     for words in [&["check"][..], &["check", "--all"]] {
-        let text = says(1, &[words, &[folder.to_str().unwrap()]].concat());
+        let text = stdout_of(1, &[words, &[folder.to_str().unwrap()]].concat());
         assert!(harmless(&text) && text.contains("has evil\\u{1b}[2J\\n\\u{9b}.weight; no file"), "{text}");
     }
     let object = json(1, &["check", folder.to_str().unwrap()]);
     assert!(object["findings"].as_array().unwrap().iter().any(|f| f["tensor"] == "evil\u{1b}[2J\n\u{9b}.weight"));
     for words in [&["check", folder.to_str().unwrap()][..], &["--json", "check", folder.to_str().unwrap()]] {
-        let text = says(1, words);
+        let text = stdout_of(1, words);
         assert!(text.contains("turned") && !text.contains(steers), "{text}");
     }
     assert!(
@@ -207,14 +207,14 @@ fn names_in_files_reach_no_terminal_as_they_are() {
             .iter()
             .any(|f| f["tensor"] == "turned\u{7f}\u{200f}\u{202e}\u{2066}\u{feff}.weight")
     );
-    assert!(harmless(&complains(3, &["inspect", "no\u{1b}[31m\nfile"])[..]));
-    assert!(!complains(2, &["no\u{1b}[31m\u{9b}command\u{202e}"]).contains(steers));
-    assert!(!says(2, &["--json", "no\u{9b}command\u{202e}"]).contains(steers));
+    assert!(harmless(&stderr_of(3, &["inspect", "no\u{1b}[31m\nfile"])[..]));
+    assert!(!stderr_of(2, &["no\u{1b}[31m\u{9b}command\u{202e}"]).contains(steers));
+    assert!(!stdout_of(2, &["--json", "no\u{9b}command\u{202e}"]).contains(steers));
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn programs_get_json_for_a_wrong_command_line_too() {
+fn usage_errors_are_json_with_the_json_flag() {
     for words in
         [&["no-such-command"][..], &["check"], &["size"], &["dequantize", "x", "--output", "y", "--dtype", "f64"]]
     {
@@ -225,7 +225,7 @@ fn programs_get_json_for_a_wrong_command_line_too() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_answer_that_cannot_be_written_is_a_failure() {
+fn a_failed_write_to_standard_output_is_a_failure() {
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     let healthy = path("msmodelslim/w8a16_per_channel");
     let program = || Command::new(env!("CARGO_BIN_EXE_mnnkv"));
@@ -240,21 +240,24 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
     assert_eq!(run.code(), Some(2));
 }
 
-/// A pipe whose reader is gone, and no pipe at all.
+/// A closed pipe, and a closed standard output.
 #[cfg(unix)]
 #[test]
-fn a_reader_that_has_seen_enough_gets_no_panic() {
+fn closed_outputs_cause_no_panic() {
     let healthy = path("msmodelslim/w8a16_per_channel");
     for words in [&["--help"][..], &["check", &healthy], &["--json", "inspect", &healthy], &["completions", "zsh"]] {
         for closing in ["| true", ">&-"] {
-            // 2>&3: standard error of the program alone. The sleep lets the reader end first.
+            // 2>&3 captures standard error of the program alone. The reader ends during the sleep.
             let script = format!("exec 3>&2; {{ sleep 0.2; \"$@\" 2>&3; echo $? >&3; }} {closing}");
             let program = env!("CARGO_BIN_EXE_mnnkv");
             let run = Command::new("sh").args(["-c", &script, "sh", program]).args(words).output().unwrap();
-            let said = String::from_utf8_lossy(&run.stderr);
-            let (message, code) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
-            assert!(["0", "3"].contains(&code) && !said.contains("panicked"), "{words:?} {closing}: {said}");
-            assert!(message.is_empty() == (code == "0") && message.lines().count() <= 1, "{words:?} {closing}: {said}");
+            let printed = String::from_utf8_lossy(&run.stderr);
+            let (message, code) = printed.trim_end().rsplit_once('\n').unwrap_or(("", printed.trim_end()));
+            assert!(["0", "3"].contains(&code) && !printed.contains("panicked"), "{words:?} {closing}: {printed}");
+            assert!(
+                message.is_empty() == (code == "0") && message.lines().count() <= 1,
+                "{words:?} {closing}: {printed}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Quantised goldens as float models, read with an independent reader.
+//! Float models of quantised goldens, read by an independent reader.
 
 use safetensors::{Dtype, SafeTensors};
 use std::fs;
@@ -9,7 +9,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/msmodelslim").join(name)
 }
 
-/// A folder of a test's own, removed at the end.
+/// A temporary folder.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -68,7 +68,7 @@ fn expected(name: &str) -> Vec<(String, Vec<f32>)> {
 }
 
 #[test]
-fn weights_of_every_golden_are_the_expected_ones_to_the_bit() {
+fn weights_of_every_golden_are_bit_exact() {
     for name in ["w8a16_per_channel", "w8a16_per_channel_flat_legacy", "w8a8_fp16", "w8a8s_fp16", "w8a8_c8_fp16"] {
         let folder = Folder::new(name);
         let (output, run) = folder.dequantize(&golden(name), &["--dtype", "f32"]);
@@ -80,7 +80,7 @@ fn weights_of_every_golden_are_the_expected_ones_to_the_bit() {
             assert_eq!(ours.dtype(), Dtype::F32);
             assert!(floats(ours.data()) == weights, "{name}: {tensor}");
         }
-        // Nothing is left that only a quantised model has.
+        // No tensor of a quantised model is left.
         for word in ["scale", "offset", "quant_bias", "kv_cache"] {
             assert!(tensors.names().iter().all(|n| !n.contains(word)), "{name}: {word}");
         }
@@ -111,7 +111,7 @@ fn parts_hold_the_same_tensors_as_one_file() {
 }
 
 #[test]
-fn the_config_says_what_was_written_and_nothing_of_quantisation() {
+fn the_config_has_the_written_type_and_no_quantisation() {
     let folder = Folder::new("config");
     let (output, _) = folder.dequantize(&golden("w8a16_per_channel_flat_legacy"), &[]);
     let text = fs::read_to_string(output.join("config.json")).unwrap();
@@ -145,7 +145,7 @@ fn weights_file(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn what_fails_leaves_nothing_behind() {
+fn a_failure_leaves_no_files() {
     for case in
         ["corrupt/zero_scale", "corrupt/truncated_safetensors", "corrupt/unknown_quant_type", "no-such-directory"]
     {
@@ -164,7 +164,7 @@ fn what_fails_leaves_nothing_behind() {
 
 #[cfg(unix)]
 #[test]
-fn a_config_that_leads_nowhere_is_a_failure_and_a_missing_one_is_not() {
+fn a_dangling_config_is_a_failure_and_a_missing_one_is_not() {
     let folder = Folder::new("dangling");
     let input = folder.0.join("in");
     fs::create_dir(&input).unwrap();

@@ -1,5 +1,5 @@
-//! PyTorch checkpoints: a pickle that names tensors, and the storages with their numbers. Since PyTorch 1.6 they are
-//! entries of a zip archive; before, they followed each other.
+//! PyTorch checkpoints: a pickle that names tensors, and storages with their numbers. PyTorch 1.6 and later writes them
+//! as entries of a zip archive, earlier versions one after another.
 
 use super::pickle::{Pickle, Value};
 use super::tensors::{self, Storage, Tensor};
@@ -11,37 +11,37 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use zip::ZipArchive;
 
-/// A pickle of tensor names and shapes is small; one of 64 MiB is none.
+/// Limit of a pickle of tensor names and shapes.
 const MAX_PICKLE: u64 = 64 << 20;
 
-/// The integer that a file from before PyTorch 1.6 begins with, the lowest byte first.
+/// The first integer of a file from before PyTorch 1.6, little-endian.
 const MAGIC: [u8; 10] = 0x1950_a86a_20f9_469c_fc6c_u128.to_le_bytes().first_chunk().copied().unwrap();
 
-/// Tensors may share storages: two MLPs with the same weights are legal. More than this many times the file is made up.
+/// Limit of all numbers, as a multiple of the file. Tensors may share storages: two MLPs may have the same weights.
 const MAX_SHARED: u64 = 4;
 
-/// Named tensors of a checkpoint. Their numbers are read when they are asked for.
+/// Named tensors of a checkpoint. Numbers are read on demand.
 pub struct Checkpoint {
     storages: Storages,
     path: String,
     tensors: BTreeMap<String, Tensor>,
     others: Vec<String>,
-    /// How many bytes of numbers may still be read.
+    /// Bytes of numbers that may still be read.
     left: u64,
 }
 
 /// Where the storages are.
 enum Storages {
-    /// In entries of this folder.
+    /// Entries of this folder of the archive.
     Archive(ZipArchive<BufReader<File>>, String),
-    /// In the file itself: where each begins, and its bytes.
+    /// Offset and bytes of each in the file.
     Plain(File, BTreeMap<String, (u64, u64)>),
 }
 
 impl Checkpoint {
     /// Opens a checkpoint and finds the compressor in it.
     pub fn open(path: &Path) -> Result<Self, Failure> {
-        // Says what is wrong with a name that is no regular file.
+        // Returns the error for a path that is not a regular file.
         ModelFile::open(path)?;
         let name = path.display().to_string();
         let opened = File::open(path).and_then(|file| {
@@ -54,7 +54,7 @@ impl Checkpoint {
         let read = match &head[..] {
             b"P" => archive(file),
             [0x80] => plain(file, len),
-            _ => Err("no checkpoint of PyTorch, which is a zip archive or begins with a pickle".to_owned()),
+            _ => Err("not a PyTorch checkpoint, which is a zip archive or begins with a pickle".to_owned()),
         };
         let (storages, found) = read.map_err(|problem| Failure(format!("{name}: {problem}")))?;
         let (mut tensors, mut others) = (BTreeMap::new(), Vec::new());
@@ -67,7 +67,7 @@ impl Checkpoint {
         Ok(Checkpoint { storages, path: name, tensors, others, left: len.saturating_mul(MAX_SHARED) })
     }
 
-    /// Where it was opened.
+    /// The path that was opened.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -77,7 +77,7 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Names with a value that is no tensor.
+    /// Names of values that are not tensors.
     pub fn others(&self) -> &[String] {
         &self.others
     }
@@ -87,10 +87,10 @@ impl Checkpoint {
         self.tensors.get(name).map(|tensor| &tensor.dims[..])
     }
 
-    /// The numbers of a tensor that is there, row by row.
+    /// The numbers of a tensor, row by row.
     pub fn values(&mut self, name: &str) -> Result<Vec<f32>, Failure> {
         let failed = |problem: String| Failure(format!("{}: {name} {problem}", self.path));
-        let tensor = self.tensors.get(name).ok_or_else(|| failed("is not there".to_owned()))?;
+        let tensor = self.tensors.get(name).ok_or_else(|| failed("is missing".to_owned()))?;
         let storage = self.storages.read(tensor).map_err(failed)?;
         let values = tensor.numbers(&storage).map_err(failed)?;
         let Some(left) = self.left.checked_sub(tensor.bytes().map_err(failed)?) else {
@@ -104,7 +104,7 @@ impl Checkpoint {
 }
 
 impl Storages {
-    /// The bytes of a tensor's storage: as many as the pickle says, or fewer when the file has fewer.
+    /// The bytes of a tensor's storage: as many as the pickle announces, or fewer if the file has fewer.
     fn read(&mut self, tensor: &Tensor) -> Result<Vec<u8>, String> {
         let limit = tensor.storage_bytes()? as u64;
         match self {
@@ -127,10 +127,10 @@ type Found = (Storages, BTreeMap<String, Option<Tensor>>);
 /// A checkpoint of PyTorch 1.6 or later.
 fn archive(file: File) -> Result<Found, String> {
     let opened = ZipArchive::new(BufReader::new(file));
-    let mut archive = opened.map_err(|e| format!("no checkpoint of PyTorch, but a damaged zip archive: {e}"))?;
+    let mut archive = opened.map_err(|e| format!("not a PyTorch checkpoint, but a damaged zip archive: {e}"))?;
     let pickles: Vec<&str> = archive.file_names().filter(|name| name.ends_with("/data.pkl")).collect();
     let &[pickle] = &pickles[..] else {
-        return Err(format!("{} entries are named data.pkl; a checkpoint of PyTorch has one", pickles.len()));
+        return Err(format!("{} entries are named data.pkl; 1 expected", pickles.len()));
     };
     let (pickle, folder) = (pickle.to_owned(), pickle.trim_end_matches("/data.pkl").to_owned());
     let bytes = entry(&mut archive, &pickle, MAX_PICKLE)?;
@@ -152,7 +152,7 @@ fn entry(archive: &mut ZipArchive<BufReader<File>>, name: &str, limit: u64) -> R
     let mut bytes = Vec::new();
     reader.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
     if bytes.len() as u64 > limit {
-        return Err(failed(&format!("it has more than the {limit} bytes expected")));
+        return Err(failed(&format!("more than {limit} bytes; at most that many expected")));
     }
     Ok(bytes)
 }
@@ -161,8 +161,8 @@ fn tensors_of(bytes: &[u8]) -> Result<BTreeMap<String, Option<Tensor>>, String> 
     tensors::compressor(&Pickle::read(bytes)?)
 }
 
-/// A checkpoint from before PyTorch 1.6: pickles of a magic number, a version, facts about the machine, the checkpoint
-/// and the names of its storages; then these, each a number of elements in eight bytes and the elements.
+/// A checkpoint from before PyTorch 1.6: pickles of a magic number, a version, machine facts, the checkpoint and the
+/// names of its storages; then the storages, each a number of elements in eight bytes and the elements.
 fn plain(mut file: File, len: u64) -> Result<Found, String> {
     let mut head = Vec::new();
     let read = file.seek(SeekFrom::Start(0)).and_then(|_| (&file).take(MAX_PICKLE).read_to_end(&mut head));
@@ -175,7 +175,7 @@ fn plain(mut file: File, len: u64) -> Result<Found, String> {
     };
     let magic = next("the magic number")?;
     if !matches!(magic.value(magic.root()), Value::Long(digits) if *digits == MAGIC) {
-        return Err("a pickle, but no checkpoint of PyTorch".to_owned());
+        return Err("a pickle, but not a PyTorch checkpoint".to_owned());
     }
     let version = next("the version")?;
     if version.size(version.root()) != Some(1001) {
@@ -189,7 +189,7 @@ fn plain(mut file: File, len: u64) -> Result<Found, String> {
     let pickle = next("the checkpoint")?;
     let keys = next("the names of the storages")?;
     let Value::List(keys_in_order) = keys.value(keys.root()) else {
-        return Err("the names of the storages are no list".to_owned());
+        return Err("the names of the storages are not a list".to_owned());
     };
 
     let mut element_bytes = BTreeMap::new();
@@ -201,7 +201,7 @@ fn plain(mut file: File, len: u64) -> Result<Found, String> {
     let mut places = BTreeMap::new();
     let mut start = at as u64;
     for key in keys_in_order {
-        let key = keys.name(*key).ok_or("a storage whose name is no text")?;
+        let key = keys.name(*key).ok_or("the name of a storage is not text")?;
         let size = element_bytes.get(key).ok_or_else(|| format!("no tensor has the storage {key}"))?;
         let mut elements = [0; 8];
         let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_exact(&mut elements));
@@ -210,7 +210,7 @@ fn plain(mut file: File, len: u64) -> Result<Found, String> {
         let bytes = u64::from_le_bytes(elements).checked_mul(*size as u64).filter(|bytes| *bytes <= len - start);
         let bytes = bytes.ok_or_else(|| format!("the storage {key}, from byte {start}, is longer than the file"))?;
         if places.insert(key.to_owned(), (start, bytes)).is_some() {
-            return Err(format!("the storage {key} is there twice"));
+            return Err(format!("the storage {key} occurs twice"));
         }
         start += bytes;
     }

@@ -1,4 +1,4 @@
-//! `mnnkv convert-compressor`: a PyTorch checkpoint to the `.bin` file that runtimes read.
+//! `mnnkv convert-compressor`: converts a PyTorch checkpoint to a `.bin` file for runtimes.
 
 mod checkpoint;
 mod pickle;
@@ -10,7 +10,7 @@ mod tests;
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::Answer;
+use crate::output::Output;
 use checkpoint::Checkpoint;
 use clap::{Args, ValueEnum};
 use mnnkv::dtype::Dtype;
@@ -20,29 +20,28 @@ use std::path::PathBuf;
 
 /// Convert a learned KV compressor from a PyTorch checkpoint (.pth) to a weight file (.bin).
 ///
-/// Takes the flags of InfiniLM's converter with the same defaults, and needs no PyTorch. The compressor is looked for
-/// under model_state_dict.compressor, then under compressor, then in the checkpoint itself. Files are the same to the
-/// byte; where that converter writes a file that computes something else without a word, this one says what is wrong
-/// and writes nothing.
+/// Has the flags and defaults of InfiniLM's converter, and needs no PyTorch. Reads the compressor from
+/// model_state_dict.compressor, else from compressor, else from the checkpoint itself. Files are equal byte for byte.
+/// Input from which that converter silently writes a file with other results is an error, and no file is written.
 #[derive(Args)]
 pub struct Arguments {
-    /// The checkpoint, as torch.save wrote it
+    /// The checkpoint, as written by torch.save
     #[arg(long, value_name = "PTH")]
     input: PathBuf,
-    /// The weight file; one that exists is replaced when the new one is complete
+    /// The weight file; an existing one is replaced when the new one is complete
     #[arg(long, value_name = "BIN")]
     output: PathBuf,
     /// Type of all weights and biases in the file
     #[arg(long, value_enum, default_value = "fp16")]
     dtype: FileDtype,
-    /// Tokens that become one; 0 takes it from the shape of the first layer
+    /// Tokens that become one; 0: from the shape of the first layer
     #[arg(long, value_name = "N", default_value_t = 0)]
     compression_factor: u32,
-    /// Fewer groups than this in a segment are left as they are
+    /// Least groups of a segment; shorter segments stay unchanged
     #[arg(long, value_name = "GROUPS", default_value_t = 2)]
     min_seq_len: u32,
-    /// Names of the MLPs in the file's order: text keys, text values, image keys, image values; the first two alone
-    /// make a file without image weights
+    /// Names of the MLPs in the file's order: text keys, text values, image keys, image values; two names make a file
+    /// without image weights
     #[arg(
         long,
         value_name = "NAMES",
@@ -53,10 +52,10 @@ pub struct Arguments {
     /// Places of the three linear layers in each MLP
     #[arg(long, value_name = "PLACES", value_delimiter = ',', default_value = "0,3,6")]
     slot_order: Vec<u32>,
-    /// Number of heads to note in the file; nothing reads it
+    /// Number of heads to note in the file; runtimes ignore it
     #[arg(long, value_name = "N", default_value_t = 0)]
     num_heads: u32,
-    /// Length of a head's vectors; 0 takes the rows of the first layer
+    /// Length of a head's vectors; 0: the rows of the first layer
     #[arg(long, value_name = "N", default_value_t = 0)]
     head_dim: u32,
 }
@@ -68,14 +67,14 @@ enum FileDtype {
     Fp32,
 }
 
-pub fn run(arguments: &Arguments) -> Result<Answer, Failure> {
+pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let mut checkpoint = Checkpoint::open(&arguments.input)?;
     let (weights, ignored) = select::weights(&mut checkpoint, arguments)?;
     weights.to_file(&arguments.output)?;
     Ok(report(arguments, &weights, &ignored))
 }
 
-fn report(arguments: &Arguments, weights: &Weights, ignored: &[String]) -> Answer {
+fn report(arguments: &Arguments, weights: &Weights, ignored: &[String]) -> Output {
     let output = arguments.output.display().to_string();
     let blocks = weights.layers.first().map_or(0, Vec::len);
     let segments = if blocks == 12 { "text and image" } else { "text only" };
@@ -101,7 +100,7 @@ fn report(arguments: &Arguments, weights: &Weights, ignored: &[String]) -> Answe
         "min_seq_len": weights.min_seq_len,
         "left_out": ignored,
     });
-    Answer::new(text, object)
+    Output::new(text, object)
 }
 
 impl FileDtype {

@@ -1,15 +1,15 @@
-//! Pickles of protocols 2 to 5, read without running anything.
+//! Pickles of protocols 2 to 5, read without executing calls.
 //!
-//! A pickle is a program for a small machine. This one builds numbered values instead of objects: a value that is used
-//! twice is one number in two places, so that no pickle becomes larger than its operations, and nothing here recurses,
-//! so that no nesting is too deep. A call is kept as its callable and arguments; whoever knows it may look into it.
+//! A pickle is a program for a stack machine. This machine builds numbered values instead of objects. A value that is
+//! used twice is one number in two places, so memory is linear in the operations. No function recurses, so nesting has
+//! no limit. A call is stored as its callable and arguments.
 
 use std::collections::HashMap;
 
-/// Far more than a checkpoint needs: about 30 operations for each tensor. It bounds the values, the stack and the memo.
+/// Limit of operations; a checkpoint has about 30 for each tensor. Bounds the values, the stack and the memo.
 const MAX_OPERATIONS: usize = 4 << 20;
 
-/// Longer texts are no names.
+/// Limit of a name.
 const MAX_NAME: usize = 4096;
 
 /// The number of a value.
@@ -18,11 +18,11 @@ pub type Id = u32;
 /// A value. Texts are slices of the pickle.
 #[derive(Debug)]
 pub enum Value<'a> {
-    /// A value that no reader of tensors asks for, such as None, a set, or what an unknown operation made.
+    /// A value without use for tensors: None, a set, or the result of an unknown operation.
     Other,
     Bool(bool),
     Int(i64),
-    /// An integer of more than eight bytes, the lowest first.
+    /// An integer of more than eight bytes, little-endian.
     Long(&'a [u8]),
     Text(&'a str),
     List(Vec<Id>),
@@ -30,7 +30,7 @@ pub enum Value<'a> {
     Dict(Vec<(Id, Id)>),
     /// A module and a name in it.
     Global(&'a str, &'a str),
-    /// What stands for an object outside of the pickle.
+    /// A reference to an object outside of the pickle.
     Persistent(Id),
     /// A callable and its arguments.
     Call(Id, Id),
@@ -56,7 +56,7 @@ impl<'a> Pickle<'a> {
         self.root
     }
 
-    /// How many bytes it has.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -65,12 +65,12 @@ impl<'a> Pickle<'a> {
         &self.values[id as usize]
     }
 
-    /// All values, in the order in which they were made.
+    /// All values, in order of creation.
     pub fn values(&self) -> impl Iterator<Item = &Value<'a>> {
         self.values.iter()
     }
 
-    /// A text that is short enough for a name.
+    /// A text within the limit of a name.
     pub fn name(&self, id: Id) -> Option<&'a str> {
         match self.value(id) {
             Value::Text(text) if text.len() <= MAX_NAME => Some(text),
@@ -92,7 +92,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// What a dictionary has under a key. The last one counts, as in Python.
+    /// The value of a key in a dictionary. Of equal keys the last counts, as in Python.
     pub fn entry(&self, dict: Id, key: &str) -> Option<Id> {
         let entries = self.dict(dict)?;
         entries.iter().rev().find(|(name, _)| self.name(*name) == Some(key)).map(|(_, value)| *value)
@@ -109,13 +109,13 @@ impl<'a> Pickle<'a> {
 #[derive(Default)]
 struct Machine<'a> {
     bytes: &'a [u8],
-    /// Where it reads, and where the operation began.
+    /// The read position, and the start of the current operation.
     at: usize,
     operation: usize,
     spent: usize,
     values: Vec<Value<'a>>,
     stack: Vec<Id>,
-    /// Heights of the stack.
+    /// Heights of the stack at marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
 }
@@ -131,7 +131,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// One operation. Returns the value of the whole at the last.
+    /// Executes one operation. The last one returns the root value.
     fn step(&mut self) -> Result<Option<Id>, String> {
         let code = self.take(1)?[0];
         match code {
@@ -222,7 +222,7 @@ impl<'a> Machine<'a> {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let global = match (&self.values[module as usize], &self.values[name as usize]) {
                     (Value::Text(module), Value::Text(name)) => Value::Global(module, name),
-                    _ => return Err("a global whose module or name is no text".to_owned()),
+                    _ => return Err("the module or name of a global is not text".to_owned()),
                 };
                 self.push(global);
             }
@@ -232,7 +232,7 @@ impl<'a> Machine<'a> {
                 self.pop()?;
                 self.call()?;
             }
-            // BUILD: attributes for the object below, which stays what it is.
+            // BUILD: attributes for the object below, which is unchanged.
             b'b' => {
                 self.pop()?;
                 self.top()?;
@@ -264,7 +264,7 @@ impl<'a> Machine<'a> {
         Ok(None)
     }
 
-    /// Counts work that is not bounded by the bytes already.
+    /// Counts work that the number of bytes does not bound.
     fn spend(&mut self, operations: usize) -> Result<(), String> {
         self.spent = self.spent.saturating_add(operations);
         if self.spent > MAX_OPERATIONS {
@@ -291,7 +291,7 @@ impl<'a> Machine<'a> {
         usize::try_from(u64::from_le_bytes(number)).map_err(|e| e.to_string())
     }
 
-    /// Bytes behind their number.
+    /// Bytes that follow their length.
     fn counted(&mut self, size: usize) -> Result<&'a [u8], String> {
         let len = self.length(size)?;
         self.take(len)
@@ -317,12 +317,12 @@ impl<'a> Machine<'a> {
     }
 
     fn push(&mut self, value: Value<'a>) {
-        // At most MAX_OPERATIONS, each of which makes one.
+        // At most MAX_OPERATIONS, each with one value.
         self.stack.push(self.values.len() as Id);
         self.values.push(value);
     }
 
-    /// The lowest place of the stack that the values above the last mark may take.
+    /// The height of the stack at the last mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -381,7 +381,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The entries of an OrderedDict from its arguments: none, or one list of pairs, as Python 2 wrote it.
+    /// The entries of an OrderedDict from its arguments: none, or one list of pairs (Python 2).
     fn pairs(&mut self, arguments: Id) -> Result<Vec<(Id, Id)>, String> {
         let Value::Tuple(arguments) = &self.values[arguments as usize] else { return Ok(Vec::new()) };
         let &[list] = &arguments[..] else { return Ok(Vec::new()) };
@@ -392,7 +392,7 @@ impl<'a> Machine<'a> {
         };
         let count = pairs.len();
         let entries = pairs.iter().take(MAX_OPERATIONS - self.spent).filter_map(pair).collect();
-        // The same list may be given to any number of calls.
+        // Any number of calls may have the same list.
         self.spend(count)?;
         Ok(entries)
     }
@@ -405,13 +405,13 @@ impl<'a> Machine<'a> {
     }
 
     fn recall(&mut self, place: usize) -> Result<(), String> {
-        let id = self.memo.get(&(place as u32)).ok_or_else(|| format!("nothing is remembered as {place}"))?;
+        let id = self.memo.get(&(place as u32)).ok_or_else(|| format!("the memo has no entry {place}"))?;
         self.stack.push(*id);
         Ok(())
     }
 }
 
-/// An integer with a sign, the lowest byte first.
+/// A signed little-endian integer.
 fn integer(digits: &[u8]) -> Value<'_> {
     if digits.len() > 8 {
         return Value::Long(digits);

@@ -1,4 +1,4 @@
-//! Which tensors of a checkpoint become which weights of the file, and whether they can be meant so.
+//! Maps tensors of a checkpoint to weights of the file, and checks the mapping.
 
 use super::Arguments;
 use super::checkpoint::Checkpoint;
@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use mnnkv_model::compressor::{LinearWeights, Weights};
 use std::collections::BTreeSet;
 
-/// What the places of MLPs in a file mean, by the ends of the usual names.
+/// Suffixes of the usual MLP names, in the order of the file.
 const ROLES: [&str; 4] = ["_tk", "_tv", "_ik", "_iv"];
 
 /// A tensor of the naming scheme `<prefix>.<layer>.<slot>.<weight or bias>`.
@@ -26,7 +26,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// The weights as they go to the file, and the names of tensors that do not.
+/// The weights in the order of the file, and the names of the tensors that it leaves out.
 pub fn weights(checkpoint: &mut Checkpoint, arguments: &Arguments) -> Result<(Weights<'static>, Vec<String>), Failure> {
     let (prefixes, slots) = (&arguments.prefix_order, &arguments.slot_order);
     check_order(prefixes, slots)?;
@@ -54,7 +54,7 @@ pub fn weights(checkpoint: &mut Checkpoint, arguments: &Arguments) -> Result<(We
     Ok((weights, ignored))
 }
 
-/// An order that cannot be meant: a file has no names in it, so a wrong one would be computed with.
+/// Refuses an impossible order. A file has no names, so a runtime cannot detect a wrong order.
 fn check_order(prefixes: &[String], slots: &[u32]) -> Result<(), Failure> {
     if ![2, 4].contains(&prefixes.len()) {
         return Err(Failure(format!(
@@ -81,7 +81,7 @@ fn check_order(prefixes: &[String], slots: &[u32]) -> Result<(), Failure> {
     }
 }
 
-/// How many layers the chosen MLPs have.
+/// The number of layers of the chosen MLPs.
 fn layers(checkpoint: &Checkpoint, prefixes: &[String]) -> Result<u32, Failure> {
     let path = checkpoint.path();
     let mut last = None;
@@ -94,12 +94,15 @@ fn layers(checkpoint: &Checkpoint, prefixes: &[String]) -> Result<u32, Failure> 
     }
     let found = found.into_iter().collect::<Vec<_>>().join(",");
     match last {
-        // As many as any model has, and far fewer than a number that someone made up would have us try.
+        // Above every model, and low enough to bound the loop for a forged number.
         Some(layer) if layer < 10_000 => Ok(layer + 1),
-        Some(layer) => Err(Failure(format!("{path}: there is a layer {layer}; fewer than 10,000 layers expected"))),
-        None if found.is_empty() => {
-            Err(Failure(format!("{path}: no tensor is named like {}.0.0.weight; this is no compressor", prefixes[0])))
+        Some(layer) => {
+            Err(Failure(format!("{path}: a tensor has the layer number {layer}; fewer than 10,000 layers expected")))
         }
+        None if found.is_empty() => Err(Failure(format!(
+            "{path}: no tensor is named like {}.0.0.weight; this is not a compressor",
+            prefixes[0]
+        ))),
         None => Err(Failure(format!(
             "{path}: no tensor belongs to {}; the checkpoint has {found}, which --prefix-order can name",
             prefixes.join(",")
@@ -107,7 +110,7 @@ fn layers(checkpoint: &Checkpoint, prefixes: &[String]) -> Result<u32, Failure> 
     }
 }
 
-/// The tensors that no runtime reads. A linear layer of a chosen MLP is not among them: without it the MLP is another.
+/// The tensors that no runtime reads. `Failure` if a linear layer of a chosen MLP would be left out.
 fn left_out(checkpoint: &Checkpoint, prefixes: &[String], slots: &[u32]) -> Result<Vec<String>, Failure> {
     let mut out: BTreeSet<String> = checkpoint.others().iter().cloned().collect();
     for text in checkpoint.names() {
@@ -116,11 +119,11 @@ fn left_out(checkpoint: &Checkpoint, prefixes: &[String], slots: &[u32]) -> Resu
                 if !slots.contains(&name.slot) {
                     return Err(Failure(format!(
                         "{}: {text} is a layer of an MLP at a place that is not in --slot-order ({slots:?}); without it \
-                         the MLP would compute something else",
+                         the MLP would have other results",
                         checkpoint.path()
                     )));
                 }
-                // A bias without its weight is found when the weight is read.
+                // `linear` reports a bias without a weight.
             }
             Some(name) => drop(out.insert(format!("{}.*", name.prefix))),
             None => {
@@ -138,7 +141,7 @@ fn linear(checkpoint: &mut Checkpoint, name: &str, layers: u32) -> Result<Linear
     let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
     let Some(shape) = checkpoint.shape(&weight) else {
         return Err(Failure(format!(
-            "{path}: there is no {weight}; every chosen MLP needs all layers 0 to {} (--prefix-order and --slot-order \
+            "{path}: {weight} is missing; every chosen MLP needs all layers 0 to {} (--prefix-order and --slot-order \
              choose others)",
             layers - 1
         )));
@@ -158,28 +161,26 @@ fn linear(checkpoint: &mut Checkpoint, name: &str, layers: u32) -> Result<Linear
     Ok(LinearWeights { rows, cols, weight: checkpoint.values(&weight)?.into(), bias })
 }
 
-/// Fills in what the flags leave open, and refuses what the shapes contradict.
+/// Fills in missing flags from the shapes. `Failure` if flags and shapes disagree.
 fn infer_shape(weights: &mut Weights, path: &str) -> Result<(), Failure> {
     let [first, _, last, ..] = &weights.layers[0][..] else { unreachable!("each MLP has three layers") };
     let (rows, cols, out) = (first.rows, first.cols, last.rows);
     let head_dim = match weights.head_dim as usize {
         0 if rows != out => {
             return Err(Failure(format!(
-                "{path}: the first layer has {rows} rows and the last {out}, so the length of a head's vectors cannot be \
-                 taken from the first; --head-dim {out} says it"
+                "{path}: the first layer has {rows} rows and the last {out}, so the head dimension is \
+                 ambiguous; --head-dim {out} sets it"
             )));
         }
         0 => rows,
         given => given,
     };
     if head_dim != out {
-        return Err(Failure(format!(
-            "--head-dim is {head_dim}; the last layer has {out} rows, which must be the same"
-        )));
+        return Err(Failure(format!("--head-dim is {head_dim}; the last layer has {out} rows, which must be equal")));
     }
     if head_dim == 0 || !cols.is_multiple_of(head_dim) {
         return Err(Failure(format!(
-            "{path}: the first layer has {cols} columns, which is no multiple of the head dimension {head_dim}"
+            "{path}: the first layer has {cols} columns, which is not a multiple of the head dimension {head_dim}"
         )));
     }
     let factor = cols / head_dim;

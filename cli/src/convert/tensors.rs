@@ -1,16 +1,16 @@
-//! The tensors of a compressor in a pickle of PyTorch.
+//! The tensors of a compressor in a PyTorch pickle.
 
 use super::pickle::{Id, Pickle, Value};
 use half::{bf16, f16};
 use std::collections::BTreeMap;
 
-/// As PyTorch has it, and more than a weight needs.
+/// PyTorch's limit of dimensions.
 const MAX_RANK: usize = 64;
 
-/// A parameter in a parameter of another type, and so on, is found so deep.
+/// Limit of nested parameter wrappers.
 const MAX_WRAPPED: usize = 8;
 
-/// What PyTorch calls the type of a storage, and the bytes of an element.
+/// Names of storage types in PyTorch, and bytes of an element.
 const ELEMENTS: [(&str, usize); 14] = [
     ("FloatStorage", 4),
     ("HalfStorage", 2),
@@ -28,18 +28,18 @@ const ELEMENTS: [(&str, usize); 14] = [
     ("ComplexDoubleStorage", 16),
 ];
 
-/// Where the numbers of a tensor are.
+/// The storage of a tensor.
 #[derive(Debug)]
 pub struct Storage<'a> {
-    /// Its name in the file.
+    /// The name in the file.
     pub key: &'a str,
-    /// Such as FloatStorage.
+    /// The type, such as FloatStorage.
     pub kind: &'a str,
     pub elements: usize,
 }
 
 impl<'a> Storage<'a> {
-    /// What a pickle says in place of a storage. `None`: it is something else.
+    /// Parses a persistent reference. `None` if it is not a storage.
     pub fn read(pickle: &Pickle<'a>, persistent: &Value<'a>) -> Result<Option<Self>, String> {
         let Value::Persistent(id) = persistent else { return Ok(None) };
         let Some(fields) = pickle.tuple(*id) else { return Ok(None) };
@@ -50,9 +50,9 @@ impl<'a> Storage<'a> {
         };
         let Value::Global(_, kind) = pickle.value(kind) else { return Ok(None) };
         let (Some(key), Some(elements)) = (pickle.name(key), pickle.size(elements)) else {
-            return Err("a storage without a name or a number of elements".to_owned());
+            return Err("a storage has no name or no number of elements".to_owned());
         };
-        // A part of another storage, which PyTorch wrote before 0.4.
+        // A view of another storage, as written before PyTorch 0.4.
         if let Some(view) = fields.get(5)
             && !matches!(pickle.value(*view), Value::Other)
         {
@@ -88,7 +88,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A value of a state dictionary. `None`: it is no tensor.
+    /// Parses a value of a state dictionary. `None` if it is not a tensor.
     fn read(pickle: &Pickle, mut id: Id) -> Result<Option<Self>, String> {
         let mut arguments = None;
         for _ in 0..MAX_WRAPPED {
@@ -125,7 +125,7 @@ impl Tensor {
             items.iter().map(|id| pickle.size(*id)).collect::<Option<Vec<_>>>()
         };
         let (Some(offset), Some(dims), Some(strides)) = (pickle.size(offset), sizes(dims), sizes(strides)) else {
-            return Err("an offset, a shape or a stride that no tensor has".to_owned());
+            return Err("the offset, shape or strides of a tensor are invalid".to_owned());
         };
         if dims.len() != strides.len() {
             return Err(format!("a tensor of {} dimensions with {} strides", dims.len(), strides.len()));
@@ -134,7 +134,7 @@ impl Tensor {
         Ok(Some(Tensor { storage: key, kind, elements: storage.elements, offset, dims, strides }))
     }
 
-    /// Its numbers, row by row, from the bytes of its storage.
+    /// The numbers, row by row, from the bytes of the storage.
     pub fn numbers(&self, storage: &[u8]) -> Result<Vec<f32>, String> {
         let (number, size) = self.number()?;
         let starts = self
@@ -147,12 +147,12 @@ impl Tensor {
         })
     }
 
-    /// The bytes of its storage.
+    /// The bytes of the storage.
     pub fn storage_bytes(&self) -> Result<usize, String> {
         Ok(self.elements.saturating_mul(self.number()?.1))
     }
 
-    /// The bytes of its numbers, if each is in the storage once.
+    /// The bytes of the numbers, if each is in the storage once.
     pub fn bytes(&self) -> Result<u64, String> {
         let size = self.number()?.1 as u64;
         Ok(self.dims.iter().fold(size, |n, d| n.saturating_mul(*d as u64)))
@@ -164,12 +164,12 @@ impl Tensor {
             "HalfStorage" => Ok((Number::F16, 2)),
             "BFloat16Storage" => Ok((Number::Bf16, 2)),
             other => {
-                Err(format!("has its numbers in a {other}; a FloatStorage, HalfStorage or BFloat16Storage expected"))
+                Err(format!("has the storage type {other}; FloatStorage, HalfStorage or BFloat16Storage expected"))
             }
         }
     }
 
-    /// Where in its storage each element begins, in bytes; `None` when one lies outside.
+    /// The byte offset of each element in the storage; `None` if one lies outside.
     fn starts(&self, size: usize, bytes: usize) -> Option<Vec<usize>> {
         let elements = self.dims.iter().try_fold(1_usize, |n, d| n.checked_mul(*d))?;
         if elements == 0 {
@@ -192,8 +192,8 @@ fn convert<const N: usize>(bytes: &[u8], starts: &[usize], number: impl Fn([u8; 
     starts.iter().filter_map(|at| bytes[*at..].first_chunk().copied()).map(number).collect()
 }
 
-/// What the compressor's dictionary has by name: under `model_state_dict.compressor`, `compressor`, or as the whole.
-/// `None` is a value that is no tensor.
+/// The compressor's dictionary: `model_state_dict.compressor`, `compressor`, or the root. `None` marks a value that is
+/// not a tensor.
 pub fn compressor(pickle: &Pickle) -> Result<BTreeMap<String, Option<Tensor>>, String> {
     let entry = |dict, key| pickle.entry(dict, key);
     let root = pickle.root();
@@ -201,14 +201,14 @@ pub fn compressor(pickle: &Pickle) -> Result<BTreeMap<String, Option<Tensor>>, S
     let found = state.or_else(|| entry(root, "compressor"));
     let unnamed = || {
         let what = if found.is_some() { "the compressor in it" } else { "the checkpoint" };
-        format!("{what} is no dictionary of tensors by name")
+        format!("{what} is not a dictionary of tensors by name")
     };
     let mut tensors = BTreeMap::new();
     for (key, value) in pickle.dict(found.unwrap_or(root)).ok_or_else(unnamed)? {
         let key = pickle.name(*key).ok_or_else(unnamed)?;
         let tensor = Tensor::read(pickle, *value).map_err(|problem| format!("{key}: {problem}"))?;
         if tensors.insert(key.to_owned(), tensor).is_some() {
-            return Err(format!("{key} is there twice"));
+            return Err(format!("{key} occurs twice"));
         }
     }
     Ok(tensors)

@@ -1,4 +1,4 @@
-//! Conversions of the golden checkpoints, and of checkpoints made here that must be refused.
+//! Conversions of golden checkpoints, and refusals of damaged ones.
 
 use super::{Arguments, run};
 use clap::Parser;
@@ -19,7 +19,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/compressor").join(name)
 }
 
-/// A folder of a test's own.
+/// A temporary folder.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -29,7 +29,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// What the command says, or the file that it writes. On failure there must be no file, not even part of one.
+    /// The file that the command writes, or its error. A failure must leave no file and no part of one.
     fn convert(&self, input: &Path, flags: &str) -> Result<Vec<u8>, String> {
         let output = self.0.join("out.bin");
         let words = ["convert-compressor", "--input", input.to_str().unwrap(), "--output", output.to_str().unwrap()];
@@ -44,7 +44,7 @@ impl Folder {
                 Ok(bytes)
             }
             Err(failure) => {
-                assert!(!left("out.bin"), "{flags}: a file was left: {}", failure.0);
+                assert!(!left("out.bin"), "{flags}: the failed command left a file: {}", failure.0);
                 let parts = fs::read_dir(&self.0).unwrap();
                 assert!(parts.flatten().all(|e| !e.file_name().to_string_lossy().contains(".part")));
                 Err(failure.0)
@@ -65,7 +65,7 @@ impl Drop for Folder {
     }
 }
 
-/// The failure has all of the words.
+/// The error contains all words.
 #[track_caller]
 fn refused(result: Result<Vec<u8>, String>, words: &[&str]) {
     let failure = result.expect_err("it was converted");
@@ -103,11 +103,14 @@ fn flags_reach_the_header() {
 }
 
 #[test]
-fn golden_checkpoints_that_lose_something_are_refused() {
+fn damaged_golden_checkpoints_are_refused() {
     let folder = Folder::new("bad");
     refused(folder.convert(&golden("pth/bad_bias_len.pth"), ""), &["bias has the shape [5]", "[4] expected"]);
-    refused(folder.convert(&golden("pth/bad_layer_gap.pth"), ""), &["there is no compress_tk.", "layers 0 to"]);
-    refused(folder.convert(&golden("pth/bad_not_dict.pth"), ""), &["the checkpoint is no dictionary"]);
+    refused(
+        folder.convert(&golden("pth/bad_layer_gap.pth"), ""),
+        &["compress_tk.", "is missing; every", "layers 0 to"],
+    );
+    refused(folder.convert(&golden("pth/bad_not_dict.pth"), ""), &["the checkpoint is not a dictionary"]);
 }
 
 #[test]
@@ -130,16 +133,16 @@ fn flags_that_the_weights_contradict_are_refused() {
 }
 
 #[test]
-fn what_is_no_checkpoint_is_refused() {
+fn other_files_are_refused() {
     let folder = Folder::new("none");
     refused(folder.convert(&folder.0.join("absent.pth"), ""), &["cannot open", "absent.pth"]);
     refused(folder.convert(&folder.0, ""), &["is a directory"]);
-    refused(folder.convert_bytes(b"", ""), &["no checkpoint of PyTorch"]);
+    refused(folder.convert_bytes(b"", ""), &["not a PyTorch checkpoint"]);
     refused(folder.convert_bytes(b"PK", ""), &["damaged zip archive"]);
-    refused(folder.convert_bytes(b"\x80\x02K\x01.", ""), &["a pickle, but no checkpoint"]);
+    refused(folder.convert_bytes(b"\x80\x02K\x01.", ""), &["a pickle, but not a PyTorch checkpoint"]);
     refused(folder.convert_bytes(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", ""), &["the version, from byte 15"]);
-    refused(folder.convert_bytes(&archive(b"\x80\x02}.", &[]), ""), &["this is no compressor"]);
-    // A number of 255 bytes, and an operation that there is not.
+    refused(folder.convert_bytes(&archive(b"\x80\x02}.", &[]), ""), &["this is not a compressor"]);
+    // A number of 255 bytes, and an undefined operation.
     for pickle in [&b"\x80\x02\x8a\xff"[..], b"\x80\x02\xff.", b"", b"\x80\x02R."] {
         refused(folder.convert_bytes(&archive(pickle, &[]), ""), &["in.pth"]);
     }
@@ -268,7 +271,7 @@ fn weights_that_the_file_cannot_hold_are_refused() {
     tensors.set("compress_tv.0.3.weight", 5, 1e6);
     folder.convert_bytes(&tensors.checkpoint(), &TEXT.replace("fp16", "bf16")).unwrap();
     tensors.storage = "LongStorage";
-    refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), &["LongStorage; a FloatStorage"]);
+    refused(folder.convert_bytes(&tensors.checkpoint(), TEXT), &["LongStorage; FloatStorage"]);
 }
 
 #[test]
@@ -277,10 +280,10 @@ fn damaged_tensors_are_refused() {
     type Damage = fn(&mut Tensors);
     let cases: [(Damage, &[&str]); 9] = [
         (|t| t.find("compress_tk.0.3.weight").1 = 1 << 20, &["compress_tk.0.3.weight reaches beyond its storage"]),
-        // As the pickle has it: -1.
+        // -1 in the pickle.
         (|t| t.find("compress_tk.0.3.weight").1 = u32::MAX as usize, &["compress_tk.0.3.weight"]),
         (|t| t.find("compress_tk.0.3.weight").3 = vec![1 << 30, 1], &["reaches beyond"]),
-        // The same element ever again: more elements than the storage has.
+        // Stride 0: more elements than the storage has.
         (
             |t| {
                 (t.find("compress_tk.0.3.weight").2, t.find("compress_tk.0.3.weight").3) =
@@ -298,7 +301,7 @@ fn damaged_tensors_are_refused() {
         ),
         (|t| t.find("compress_tk.0.3.weight").2 = vec![4, 3], &["cols"]),
         (|t| t.bytes.truncate(100), &["reaches beyond"]),
-        (|t| t.push("compress_tk.4000000000.0.weight", &[1], &[1]), &["a layer 4000000000"]),
+        (|t| t.push("compress_tk.4000000000.0.weight", &[1], &[1]), &["the layer number 4000000000"]),
     ];
     for (damage, words) in cases {
         let mut tensors = Tensors::mlps(4, 4);
@@ -308,7 +311,7 @@ fn damaged_tensors_are_refused() {
 }
 
 #[test]
-fn what_no_runtime_reads_is_left_out_and_said() {
+fn unused_tensors_are_left_out_and_listed() {
     let folder = Folder::new("left-out");
     let mut tensors = Tensors::mlps(4, 4);
     tensors.push("attention.0.weight", &[1, 4], &[4, 1]);
@@ -317,26 +320,26 @@ fn what_no_runtime_reads_is_left_out_and_said() {
     let output = folder.0.join("out.bin");
     let words = ["", "--input", input.to_str().unwrap(), "--output", output.to_str().unwrap()];
     let command = Command::parse_from(words.into_iter().chain(TEXT.split_whitespace()));
-    let answer = run(&command.arguments).unwrap_or_else(|failure| panic!("{}", failure.0));
-    assert_eq!(answer.json["left_out"], serde_json::json!(["attention.*"]));
-    assert!(answer.text.contains("attention.*"));
+    let result = run(&command.arguments).unwrap_or_else(|failure| panic!("{}", failure.0));
+    assert_eq!(result.json["left_out"], serde_json::json!(["attention.*"]));
+    assert!(result.text.contains("attention.*"));
 }
 
-/// A value in itself, `depth` times.
+/// A value nested `depth` times.
 fn nested(depth: usize, wrap: &[u8]) -> Vec<u8> {
     [&b"\x80\x02N"[..], &wrap.repeat(depth), b"."].concat()
 }
 
 #[test]
-fn no_pickle_takes_more_memory_or_stack_than_its_length_earns() {
+fn memory_and_stack_of_a_pickle_are_bounded_by_its_length() {
     let folder = Folder::new("bombs");
     // Each value is the pair of the one before: 2^60 values in 300 bytes, once as tuples and once as lists of lists.
     let pairs = nested(60, b"q\x00h\x00\x86");
     let lists = nested(60, b"q\x00](h\x00h\x00e");
-    // The stack of whoever recurses ends before 200,000.
+    // A recursive reader overflows its stack before 200,000.
     let deep = nested(200_000, b"\x85");
     for pickle in [pairs, lists, deep] {
-        refused(folder.convert_bytes(&archive(&pickle, &[]), ""), &["the checkpoint is no dictionary"]);
+        refused(folder.convert_bytes(&archive(&pickle, &[]), ""), &["the checkpoint is not a dictionary"]);
     }
     refused(folder.convert_bytes(&archive(&nested(5 << 20, b"0N"), &[]), ""), &["more than 4194304 operations"]);
     // A list of 100,000 pairs, in a thousand dictionaries.
@@ -358,7 +361,7 @@ fn no_pickle_takes_more_memory_or_stack_than_its_length_earns() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_read_or_refused() {
+fn damaged_checkpoints_cause_no_panic() {
     let folder = Folder::new("fuzzed");
     let (mut read, mut seed) = (0, 1_u64);
     let mut random = |below: usize| {
@@ -379,11 +382,11 @@ fn a_damaged_checkpoint_is_read_or_refused() {
             }
         }
     }
-    assert!(read > 100, "most damage is in the numbers, and only {read} files were read");
+    assert!(read > 100, "most damage is in the numbers, but only {read} files were read");
 }
 
 #[test]
-fn storages_that_a_file_without_an_archive_does_not_have_are_refused() {
+fn missing_storages_of_a_legacy_file_are_refused() {
     let folder = Folder::new("storages");
     let whole = fs::read(golden("pth/legacy_flat.pth")).unwrap();
     let (short, mut long) = (whole[..whole.len() - 1].to_vec(), whole.clone());
