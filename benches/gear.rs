@@ -10,7 +10,7 @@ use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Decoder, Encoder, Format, Options};
 use std::hint::black_box;
 
-/// The loop anyone writes first.
+/// A plain loop.
 fn split(words: &[u8], planes: &mut [u8], width: usize) {
     let count = words.len() / width;
     for i in 0..count {
@@ -29,7 +29,7 @@ fn merge(planes: &[u8], words: &mut [u8], width: usize) {
     }
 }
 
-/// fp16 to fp32 with the low mantissa bits that arithmetic leaves: taken from the next word, so that they are noise.
+/// fp16 to fp32. The low mantissa bits are noise, derived from the next word.
 fn widen(halves: &[u8]) -> Vec<u8> {
     let (words, _) = halves.as_chunks::<2>();
     let bits = |w: &[u8; 2]| u16::from_le_bytes(*w) as u32;
@@ -113,7 +113,7 @@ fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
     print("  decode", words.len(), &medians);
 }
 
-/// Splits and merges `len` bytes at every level, against memcpy of as many.
+/// Splits and merges `len` bytes at every level, beside memcpy.
 fn byte_planes(len: usize) {
     let src: Vec<u8> = (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let (mut out, mut copy) = (vec![0; len], vec![0; len]);
@@ -152,7 +152,7 @@ fn main() {
             }
         }
     }
-    // Longer caches, made of the sample's layers one after another: 2 heads x 64 dims of f16, in blocks of 128 tokens.
+    // Longer caches, the concatenated layers of the sample: 2 heads x 64 dims of f16, in blocks of 128 tokens.
     let all: Vec<u8> = (0..4)
         .flat_map(|l| ["k", "v"].map(|k| format!("kv/l{l}_{k}_h2_t1088_d64.f16")))
         .flat_map(|file| read(&file))

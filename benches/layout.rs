@@ -1,7 +1,7 @@
 //! gather, scatter and compact beside memcpy of the same bytes and a loop that computes every index.
 //!
-//! The last column is how many times as long a rival takes as ours. Every operation is checked against the element
-//! loop before it is timed.
+//! The last column is the time of a rival over ours. Every operation is checked against the element loop before it is
+//! timed.
 
 mod common;
 #[path = "../tests/common/packing.rs"]
@@ -13,7 +13,7 @@ use mnnkv::layout::{self, Layout, Pair, Spec};
 use packing::Packing;
 use std::hint::black_box;
 
-/// A plain host's loops: every element through the full formula.
+/// Plain loops: the full formula for every element.
 #[derive(Clone, Copy)]
 struct Formula {
     packing: Packing,
@@ -100,7 +100,7 @@ fn plan(tokens: usize, aligned: bool) -> Vec<Pair> {
     pairs
 }
 
-/// The chunks of a byte buffer as elements; no alignment is involved.
+/// A byte buffer as elements of alignment 1.
 fn elements<const N: usize>(bytes: &[u8]) -> &[[u8; N]] {
     bytes.as_chunks::<N>().0
 }
@@ -176,7 +176,7 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
 fn main() {
     println!("last column: time of a rival / time of ours\n");
     for tokens in [4096, 32_768, 131_072] {
-        // The longer caches have fewer heads, so that all fit the machine.
+        // Longer caches have fewer heads, to limit memory.
         let kv_heads = if tokens == 4096 { 8 } else { 2 };
         let base = packing::flash(kv_heads, 128, 16, tokens);
         bench::<2>(&format!("{kv_heads} heads x 128, f16, hP 16"), base);

@@ -26,7 +26,7 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What a candidate took for one dump.
+/// The result of a candidate for one dump.
 struct Lap {
     name: &'static str,
     len: usize,
@@ -38,18 +38,18 @@ struct Lap {
 struct Measured {
     dump: Dump,
     laps: Vec<Lap>,
-    /// For the high byte plane of f16 words: bytes, what an order-0 coder could reach, and the candidates.
+    /// The high byte plane of f16 words: bytes, the order-0 bound, and the candidates.
     plane: Option<(usize, f64, Vec<Lap>)>,
     steps: report::Steps,
 }
 
-/// The time of each of `count` bodies: every round runs each of them once, so that a change in the machine's speed
-/// hits all; the median is what counts.
+/// The median time of each of `count` bodies. Each round runs each of them once, so that a change in the speed of the
+/// machine affects all.
 fn medians(count: usize, mut body: impl FnMut(usize)) -> Vec<f64> {
     let mut times = vec![Vec::new(); count];
     let start = Instant::now();
     while times[0].len() < 7 || times[0].len() < 15 && start.elapsed() < Duration::from_millis(1500) {
-        // Each starts with another one, or something periodic in the machine could hit the same candidate every time.
+        // Each round starts with another body, so that a periodic disturbance does not hit the same one.
         let first = times[0].len();
         for i in (first..first + count).map(|i| i % count) {
             let lap = Instant::now();
@@ -101,7 +101,7 @@ fn steps(dump: &Dump) -> report::Steps {
 fn measure(dump: Dump) -> Measured {
     let laps = race(&dump.words, peer::all(&dump));
     let plane = (dump.dtype == Dtype::F16).then(|| {
-        // An even number of them: v1 has words of two.
+        // An even number of bytes: words of v1 have two.
         let (words, _) = dump.words.as_chunks::<4>();
         let plane: Vec<u8> = words.iter().flat_map(|word| [word[1], word[3]]).collect();
         (plane.len(), report::order_0(&plane), race(&plane, peer::for_plane()))

@@ -6,7 +6,7 @@ use common::{Random, Rivals};
 use mnnkv::h2o::{PlanConfig, plan};
 use std::hint::black_box;
 
-/// As the reference does: sorts all candidates and takes from the top.
+/// The plan of the reference: sorts all candidates and keeps the first.
 fn sorted_plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Vec<u32> {
     let first = config.sink_tokens.div_ceil(config.block_tokens);
     let last = (kv_len - config.recent_tokens) / config.block_tokens;

@@ -1,4 +1,4 @@
-//! What attention scores cost beside the attention they come from: one decode step and one prefill, one thread.
+//! The time of attention scores relative to their attention: one decode step and one prefill, one thread.
 
 mod common;
 #[path = "scores/flash.rs"]
@@ -82,7 +82,7 @@ fn decode(kv_heads: usize) {
             .run(1500);
         check(&scores, HEADS);
         report(dtype.name(), medians[0].1, medians[1].1, tiles);
-        // Beside an attention the tiles have left the first caches. In a host they are there, as here.
+        // After an attention the tiles have left the first caches; here, as in a host, they are cached.
         let warm = Rivals::new()
             .add("one head", || {
                 scores.start(BLOCK_TOKENS, usize::MAX, 0);
@@ -104,15 +104,14 @@ fn prefill(causal: bool) {
         let mut scores = Accumulator::default();
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..9 {
-            // The scores of a tile are timed where a host computes them: after its softmax. Conversion to another type
-            // counts as neither.
+            // The scores of a tile are timed after its softmax, as in a host. Conversion to another type is not timed.
             let (mut others, mut ours) = (0.0, 0.0);
             scores.start(BLOCK_TOKENS, usize::MAX, 0);
             let begin = Instant::now();
             attention.run(causal, |i, values, scale, sums| {
                 let converting = Instant::now();
                 let narrow = if dtype == Dtype::F32 { Vec::new() } else { bytes(values.as_flattened(), dtype) };
-                // Without a copy for f32: the accumulator reads the attention's own tile.
+                // f32 needs no copy: the accumulator reads the tile of the attention.
                 let data = if dtype == Dtype::F32 { flash::as_bytes(values) } else { &narrow };
                 let tile = Tile {
                     dtype,

@@ -1,5 +1,5 @@
-//! Why the codec searches matches as it does: ZSTD's parameters on the highest byte plane of KV dumps, where signs and
-//! exponents are, against level 3. `MNNKV_KV_DUMPS` names a folder of dumps as for the peers benchmark.
+//! Match parameters of ZSTD on the highest byte plane of KV dumps, which holds signs and exponents, relative to level
+//! 3. `MNNKV_KV_DUMPS` names a folder of dumps, as in the peers benchmark.
 
 mod common;
 #[path = "peers/dump.rs"]
@@ -29,7 +29,7 @@ fn main() {
     let mut out = vec![0; compress_bound(planes.iter().map(Vec::len).max().unwrap_or(0))];
     let mut level3 = CCtx::create();
     let sizes: Vec<usize> = planes.iter().map(|plane| encode(&mut level3, &mut out, plane)).collect();
-    // Where matches save nothing the codec does not search for any.
+    // The codec searches no matches where they save nothing.
     let literals = |plane: &[u8]| order0(plane) as usize;
     let with_matches: Vec<&Vec<u8>> =
         planes.iter().zip(&sizes).filter(|(p, size)| **size * 100 < literals(p) * 98).map(|(p, _)| p).collect();
@@ -76,7 +76,7 @@ fn highest_plane(words: &[u8], width: usize) -> Vec<u8> {
     words.iter().skip(width - 1).step_by(width).copied().collect()
 }
 
-/// Bytes by the entropy of single bytes.
+/// Bytes by the order-0 entropy.
 fn order0(bytes: &[u8]) -> f64 {
     let mut counts = [0u32; 256];
     bytes.iter().for_each(|b| counts[*b as usize] += 1);

@@ -1,4 +1,4 @@
-//! Decoding under the two bounds of the header: working memory and time.
+//! Decoding under the bounds of the header: working memory and time.
 
 #[path = "../tests/common/counting_allocator.rs"]
 mod counting_allocator;
@@ -9,8 +9,8 @@ use mnnkv::gear::{self, Decoder};
 use mnnkv::status::Result;
 use std::time::{Duration, Instant};
 
-/// Decodes with a decoder of its own. Panics when that takes more than three times the blob and its words and 256 KiB,
-/// or more than a second and 25 ns for each byte, which allows for sanitizers and other processes.
+/// Decodes with a new decoder. Panics above three times the blob and its words plus 256 KiB of memory, or above one
+/// second plus 25 ns per byte, which allows for sanitizers and other processes.
 pub fn bounded(blob: &[u8], dtype: Dtype, words: &mut [u8]) -> Result<usize> {
     let given = blob.len() + gear::decoded_len(blob, dtype).unwrap_or(0).min(words.len());
     let start = Instant::now();

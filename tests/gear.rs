@@ -1,4 +1,4 @@
-//! What gear promises: bit-exact, compatible with the reference's goldens, and deaf to malformed input.
+//! Gear format v1: bit-exact round trips, the reference's goldens, refusal of malformed input.
 
 mod common;
 #[path = "common/v1_reader.rs"]
@@ -56,8 +56,8 @@ fn every_golden_frame_decodes_to_its_input() {
 }
 
 #[test]
-fn our_frames_are_read_by_an_independent_reader_and_no_larger_than_the_goldens() {
-    let mut rle_lanes = 0;
+fn frames_are_valid_for_an_independent_reader_and_no_larger_than_the_goldens() {
+    let mut rle_planes = 0;
     for g in goldens() {
         let blob = encode(&g.input, g.dtype, g.predictors);
         let width = g.dtype.bytes();
@@ -68,15 +68,15 @@ fn our_frames_are_read_by_an_independent_reader_and_no_larger_than_the_goldens()
         for (ours, golden) in v1_reader::planes(&blob, width).iter().zip(v1_reader::planes(&g.frame, width)) {
             if (ours.codec, ours.mode) == (0, golden.mode) && golden.codec == 0 {
                 assert!(ours.payload == golden.payload, "{}", g.name);
-                rle_lanes += 1;
+                rle_planes += 1;
             }
         }
     }
-    assert!(rle_lanes > 50, "the goldens hold RLE planes to compare; {rle_lanes} seen");
+    assert!(rle_planes > 50, "{rle_planes} RLE planes compared; more than 50 expected");
 }
 
 #[test]
-fn the_real_sample_shrinks_as_the_reference_reports() {
+fn ratios_of_the_real_sample_match_the_reference() {
     for (file, at_least) in [("l0_k", 1.20), ("l0_v", 4.9), ("l1_k", 1.16), ("l1_v", 1.28), ("l3_k", 1.16)] {
         let raw = common::read(&format!("kv/{file}_h2_t1088_d64.f16"));
         let ratio = raw.len() as f64 / encode(&raw, Dtype::F16, ALL).len() as f64;
@@ -85,14 +85,14 @@ fn the_real_sample_shrinks_as_the_reference_reports() {
 }
 
 #[test]
-fn every_fp16_bit_pattern_survives() {
+fn every_fp16_bit_pattern_is_restored() {
     let words: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let blob = encode(&words, Dtype::F16, ALL);
     assert!(decode(&blob, Dtype::F16, words.len()).unwrap() == words);
 }
 
 #[test]
-fn an_encoder_gives_the_same_bytes_whatever_it_did_before() {
+fn blobs_do_not_depend_on_earlier_calls() {
     let mut encoder = Encoder::new();
     let (long, short) = (common::Random(1).bytes(40_000), common::Random(2).bytes(400));
     for (words, width) in [(&long, Dtype::F16), (&short, Dtype::F32), (&short, Dtype::F16), (&long, Dtype::F32)] {
@@ -101,7 +101,7 @@ fn an_encoder_gives_the_same_bytes_whatever_it_did_before() {
     }
 }
 
-/// A few blobs with every backend and predictor in them.
+/// Blobs that cover every backend and predictor.
 fn sample_blobs() -> Vec<(Vec<u8>, Dtype, usize)> {
     let mut found = Vec::new();
     for g in goldens() {
@@ -139,8 +139,8 @@ fn every_flipped_bit_is_an_error_or_the_right_number_of_bytes() {
 }
 
 #[test]
-fn a_hostile_word_count_earns_no_memory() {
-    // 2^32 - 1 words announced by 44 bytes: refused by its own headers or by the caller's capacity.
+fn a_hostile_word_count_allocates_no_memory() {
+    // 44 bytes that announce 2^32 - 1 words: above the caller's capacity.
     let mut blob = u32::MAX.to_le_bytes().to_vec();
     for _ in 0..2 {
         blob.extend_from_slice(&[0, 0]);
@@ -177,7 +177,7 @@ fn bytes_after_the_last_frame_and_second_zstd_frames_are_corrupt() {
 }
 
 #[test]
-fn headers_that_disagree_are_corrupt() {
+fn contradictory_headers_are_corrupt() {
     let blob = encode(&[7; 32], Dtype::F16, ALL);
     assert_eq!(decode(&blob, Dtype::F16, 32).unwrap(), [7; 32]);
     // Word count; the first frame's mode, codec, raw_len and payload_len.
@@ -190,12 +190,12 @@ fn headers_that_disagree_are_corrupt() {
 }
 
 #[test]
-fn of_equal_candidates_the_first_wins() {
-    // Of zeros every predictor leaves zeros: raw comes first.
+fn the_first_of_equal_candidates_wins() {
+    // Every predictor turns zeros into zeros; raw comes first.
     for plane in v1_reader::planes(&encode(&[0; 256], Dtype::F16, ALL), 2) {
         assert_eq!((plane.mode, plane.codec), (0, 0));
     }
-    // Of one word every residual is the word itself, and RLE comes before ZSTD.
+    // Every residual of one word is the word itself; RLE comes before ZSTD.
     for plane in v1_reader::planes(&encode(&[1, 2, 3, 4], Dtype::F32, Predictors::from_bits(6, Format::V1).unwrap()), 4)
     {
         assert_eq!((plane.mode, plane.codec), (1, 0));
@@ -203,18 +203,18 @@ fn of_equal_candidates_the_first_wins() {
 }
 
 #[test]
-fn lengths_that_are_not_whole_words_are_refused() {
+fn partial_words_are_refused() {
     for (len, width) in [(0, Dtype::F16), (1, Dtype::F16), (3, Dtype::F16), (0, Dtype::F32), (6, Dtype::F32)] {
         let error = Encoder::new().encode(&vec![0; len], width, &Options::new(Format::V1)).unwrap_err();
         assert_eq!(error.status(), Status::InvalidArgument);
         assert_eq!(gear::bound(len, width), None);
     }
-    // More words than v1 counts: v2 holds them.
+    // More words than a blob of v1 can hold; v2 holds them.
     assert!(gear::bound(1 << 33, Dtype::F16).unwrap() > 1 << 33);
     assert_eq!(gear::bound(usize::MAX - 1, Dtype::F16), None);
 }
 
-/// Words as caches have them: noise, constants, repeated rows, and any mix.
+/// Words like those of caches: noise, constants, repeated rows, and mixtures.
 fn words(width: usize) -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         prop::collection::vec(any::<u8>(), 1..300),
@@ -230,7 +230,7 @@ fn words(width: usize) -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_words_come_back_bit_for_bit_within_the_bound(
+    fn any_words_are_restored_bit_for_bit_within_the_bound(
         (width, words) in prop_oneof![
             words(2).prop_map(|w| (Dtype::F16, w)),
             words(4).prop_map(|w| (Dtype::F32, w)),
@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_never_decoded_to_more_than_the_caller_allowed(noise in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn noise_is_never_decoded_beyond_the_capacity(noise in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(words) = decode(&noise, Dtype::F16, 64) {
             prop_assert!(words.len() <= 64);
         }

@@ -1,4 +1,4 @@
-//! What gear format v2 promises: bit-exact, within its bound, readable from its page alone, and deaf to damage.
+//! Gear format v2: bit-exact round trips, the bound, an independent reader, refusal of damaged blobs.
 
 #[path = "gear_v2/by_hand.rs"]
 mod by_hand;
@@ -44,7 +44,7 @@ fn effort(number: i32) -> Effort {
     Effort::new(number, "effort").unwrap()
 }
 
-/// Both readers read `blob` as `words`, which it is not much longer than.
+/// Both readers return `words`, and `blob` is at most 64 bytes longer.
 fn check(blob: &[u8], words: &[u8], dtype: Dtype, what: &str) {
     assert!(blob.len() <= words.len() + 64, "{what}: {} bytes for {}", blob.len(), words.len());
     assert!(blob.len() <= gear::bound(words.len(), dtype).unwrap(), "{what}");
@@ -60,7 +60,7 @@ fn kv(name: &str) -> Vec<u8> {
     common::read(&format!("kv/{name}_h2_t1088_d64.f16"))
 }
 
-/// How the keys of the sample were turned.
+/// The rotation of the keys of the sample.
 const ROPE: Rotation<'_> = Rotation {
     pairing: Pairing::Half,
     dims: 64,
@@ -69,7 +69,7 @@ const ROPE: Rotation<'_> = Rotation {
     positions: Positions::Counting { first: 0 },
 };
 
-/// The sample as words of other types; f32 has noise where f16 has nothing, int8 a scale per channel.
+/// The sample as words of another type. f32 has noise below the bits of f16, int8 a scale per channel.
 fn kv_as(dtype: Dtype, f16: &[u8]) -> Vec<u8> {
     let values: Vec<f32> = f16.as_chunks::<2>().0.iter().map(|word| half::f16::from_le_bytes(*word).to_f32()).collect();
     let mut random = Random(7);
@@ -86,7 +86,7 @@ fn kv_as(dtype: Dtype, f16: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_real_sample_is_read_by_an_independent_reader() {
+fn the_real_sample_is_valid_for_an_independent_reader() {
     for name in KV {
         let words = kv(name);
         for (number, head_dim) in [(1, 64), (5, 64), (9, 64), (5, 0)] {
@@ -97,7 +97,7 @@ fn the_real_sample_is_read_by_an_independent_reader() {
 }
 
 #[test]
-fn the_real_sample_in_other_types_is_read_by_an_independent_reader() {
+fn the_real_sample_in_other_types_is_valid_for_an_independent_reader() {
     for (name, dtype) in [
         ("l0_v", Dtype::Bf16),
         ("l1_k", Dtype::Bf16),
@@ -118,7 +118,7 @@ fn the_real_sample_in_other_types_is_read_by_an_independent_reader() {
 }
 
 #[test]
-fn real_keys_with_a_hint_are_read_by_an_independent_reader() {
+fn real_keys_with_a_hint_are_valid_for_an_independent_reader() {
     for (name, dtype, rows) in [
         ("l0_k", Dtype::F16, 2176),
         ("l2_k", Dtype::F16, 2176),
@@ -136,7 +136,7 @@ fn real_keys_with_a_hint_are_read_by_an_independent_reader() {
 }
 
 #[test]
-fn the_real_sample_shrinks_as_promised() {
+fn ratios_of_the_real_sample_reach_the_documented_ones() {
     for (name, by_default, with_effort) in [
         ("l0_k", 3.6, 3.9),
         ("l0_v", 5.0, 5.0),
@@ -198,11 +198,11 @@ fn a_higher_effort_is_never_larger_than_a_lower_one() {
 }
 
 #[test]
-fn told_what_the_words_are_v2_is_no_larger_than_v1_on_the_real_sample() {
+fn with_head_dim_v2_is_no_larger_than_v1_on_the_real_sample() {
     for name in KV {
         let words = kv(name);
         let rotation = name.ends_with('k').then_some(ROPE);
-        // In a hurry, v2 groups too few channels to gain on every tensor.
+        // At effort 1, v2 groups too few channels to gain on every tensor.
         for (number, percent) in [(1, 105), (5, 100), (9, 100)] {
             let effort = effort(number);
             let v1 = encode(&words, Dtype::F16, &Options { effort, ..Options::new(Format::V1) }).len();
@@ -214,7 +214,7 @@ fn told_what_the_words_are_v2_is_no_larger_than_v1_on_the_real_sample() {
 }
 
 #[test]
-fn a_hint_pays_and_a_wrong_one_does_no_harm_to_the_words() {
+fn a_hint_saves_bytes_and_a_wrong_hint_changes_no_words() {
     let words = kv("l0_k");
     let size = |rotation| {
         let options = Options { head_dim: 64, rotation, ..Options::new(Format::V2) };
@@ -231,7 +231,7 @@ fn a_hint_pays_and_a_wrong_one_does_no_harm_to_the_words() {
     ] {
         assert!(size(Some(wrong)) > right, "{wrong:?}");
     }
-    // What matters is how far tokens are apart.
+    // Only distances of tokens matter.
     let shifted = size(Some(Rotation { positions: Positions::Counting { first: 100 }, ..ROPE }));
     assert!(2 * shifted < none, "{shifted} bytes with shifted positions, {none} without a hint");
 }
@@ -249,7 +249,7 @@ fn the_samples_use_every_part_of_the_format_but_predictors() {
 }
 
 #[test]
-fn every_fp16_and_bf16_bit_pattern_survives() {
+fn every_fp16_and_bf16_bit_pattern_is_restored() {
     let words: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     for (dtype, number) in [(Dtype::F16, 1), (Dtype::F16, 9), (Dtype::Bf16, 5)] {
         for head_dim in [0, 64] {
@@ -260,7 +260,7 @@ fn every_fp16_and_bf16_bit_pattern_survives() {
 }
 
 #[test]
-fn an_encoder_and_a_decoder_are_the_same_whatever_they_did_before() {
+fn results_do_not_depend_on_earlier_calls() {
     let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
     let (up, down) = (samples(), samples().into_iter().rev());
     for s in up.into_iter().chain(down) {
@@ -269,14 +269,14 @@ fn an_encoder_and_a_decoder_are_the_same_whatever_they_did_before() {
         let mut out = vec![0; s.words.len()];
         assert_eq!(decoder.decode(&reused, s.dtype, &mut out).unwrap(), s.words.len());
         assert!(out == s.words, "{}", s.name);
-        // A call that fails leaves nothing behind either.
+        // Nor on calls that failed.
         encoder.encode(&s.words[..1], Dtype::F32, &Options::new(Format::V2)).unwrap_err();
         decoder.decode(&reused[..reused.len() - 1], s.dtype, &mut out).unwrap_err();
     }
 }
 
 #[test]
-fn a_buffer_that_is_too_small_is_told_what_is_needed_and_left_alone() {
+fn a_small_buffer_is_unchanged_and_the_error_has_the_needed_size() {
     for s in samples() {
         let blob = s.encode();
         for capacity in [0, s.words.len() - 1] {
@@ -289,7 +289,7 @@ fn a_buffer_that_is_too_small_is_told_what_is_needed_and_left_alone() {
 }
 
 #[test]
-fn lengths_that_are_not_whole_words_are_refused() {
+fn partial_words_are_refused() {
     let lengths = [(0, Dtype::Int8), (0, Dtype::F16), (3, Dtype::F16), (1, Dtype::Bf16), (6, Dtype::F32)];
     for (len, dtype) in lengths {
         let error = Encoder::new().encode(&vec![0; len], dtype, &Options::new(Format::V2)).unwrap_err();
@@ -307,12 +307,12 @@ fn predictors_are_refused() {
         assert!(error.message().contains("predictors") && error.message().contains("v2"), "{error}");
     }
     assert!(Predictors::from_bits(0, Format::V2).is_ok());
-    // v1 has no more than three.
+    // v1 has three predictors.
     assert_eq!(Predictors::from_bits(8, Format::V1).unwrap_err().status(), Status::InvalidArgument);
 }
 
 #[test]
-fn a_rotation_hint_that_does_not_fit_is_refused_by_name() {
+fn an_invalid_rotation_hint_is_refused_with_the_name_of_the_field() {
     let nan = [1.0, f32::NAN];
     let negative = [-0.5, 1.0];
     let good = Rotation { dims: 4, tokens: 5, ..ROPE };
@@ -351,7 +351,7 @@ fn a_rotation_hint_that_does_not_fit_is_refused_by_name() {
     refused(good, 8, Dtype::Int8, 80, "INT8");
 
     let options = Options { head_dim: 8, rotation: Some(good), ..Options::new(Format::V2) };
-    check(&encode(&[0; 160], Dtype::F16, &options), &[0; 160], Dtype::F16, "the hint that fits");
+    check(&encode(&[0; 160], Dtype::F16, &options), &[0; 160], Dtype::F16, "the valid hint");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn many_threads_write_the_same_bytes_as_one() {
     });
 }
 
-/// Run by [`every_cpu_level_writes_the_same_bytes`], in processes of their own.
+/// Run by [`every_cpu_level_writes_the_same_bytes`], in a process for each level.
 #[test]
 #[ignore]
 fn print_level_and_digest() {
@@ -386,7 +386,7 @@ fn print_level_and_digest() {
 fn every_cpu_level_writes_the_same_bytes() {
     let children = mnnkv::arch::available().map(|kernels| {
         let level = format!("{:?}", kernels.level).to_lowercase();
-        // Programs of another kind of machine need another to run them.
+        // Programs of another architecture need an emulator.
         let runner = std::env::var("MNNKV_TEST_RUNNER").unwrap_or_default();
         let test = std::env::current_exe().unwrap();
         let mut command = runner.split_whitespace().map(Into::into).chain([test.into_os_string()]);

@@ -1,5 +1,5 @@
-//! A stopwatch for rivals: every round runs each of them once, so that a change in the machine's speed hits all; the
-//! median is what counts.
+//! Times rivals in turn: each round runs each of them once, so that a change in the speed of the machine affects all.
+//! Results are medians.
 #![allow(dead_code)]
 
 #[path = "../../tests/common/mod.rs"]
@@ -50,7 +50,7 @@ impl<'a> Rivals<'a> {
     }
 }
 
-/// One line per rival: time, bytes per second, and how many times as fast as it the first one is.
+/// Prints one line per rival: time, bytes per second, and its time over that of the first.
 pub fn print(title: &str, bytes: usize, medians: &[(&'static str, f64)]) {
     println!("{title}");
     let first = medians[0].1;

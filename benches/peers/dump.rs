@@ -1,4 +1,4 @@
-//! Files of KV words below a folder, and what their names say.
+//! Files of KV words below a folder, described by their names.
 
 use mnnkv::dtype::Dtype;
 use std::path::Path;
@@ -13,13 +13,13 @@ pub struct Dump {
     pub tokens: usize,
     pub dim: usize,
     pub dtype: Dtype,
-    /// The model that made it turns keys: RoPE, theta 10,000, halves paired, positions from 0.
+    /// Keys are rotated: RoPE, theta 10,000, halves paired, positions from 0.
     pub rotary: bool,
     pub words: Vec<u8>,
 }
 
 impl Dump {
-    /// `None` for files that are named otherwise.
+    /// `None` for files with other names.
     fn parse(folder: &str, rotary: bool, path: &Path) -> Option<Dump> {
         let (stem, extension) = path.file_name()?.to_str()?.split_once('.')?;
         let dtype = match extension {
@@ -33,7 +33,12 @@ impl Dump {
         let (layer, heads) = (number(layer, 'l')?, number(heads, 'h')?);
         let (tokens, dim) = (number(tokens, 't')?, number(dim, 'd')?);
         let words = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        assert_eq!(words.len(), heads * tokens * dim * dtype.bytes(), "{} is as long as its name says", path.display());
+        assert_eq!(
+            words.len(),
+            heads * tokens * dim * dtype.bytes(),
+            "the length of {} is that of its name",
+            path.display()
+        );
         Some(Dump { folder: folder.into(), layer, kind: kind.into(), tokens, dim, dtype, rotary, words })
     }
 

@@ -1,4 +1,4 @@
-//! The candidates: from words to a blob that they hold, and back.
+//! The candidates: words to a blob that the candidate owns, and back.
 
 use super::dump::Dump;
 use super::rans::Rans;
@@ -10,11 +10,11 @@ use mnnkv::gear::{Decoder, Effort, Encoder, Format, Frequencies, Options, Pairin
 use pco::{ChunkConfig, PagingSpec};
 
 pub trait Peer {
-    /// Runs once and is not timed.
+    /// Runs once, not timed.
     fn prepare(&mut self, _words: &[u8]) {}
     fn encode(&mut self, words: &[u8]);
     fn decode(&mut self, words: &mut [u8]);
-    /// Runs after the checked decode and is not timed.
+    /// Runs after the checked decode, not timed.
     fn finish(&mut self, _words: &mut [u8]) {}
     fn encoded_len(&self) -> usize;
 }
@@ -32,7 +32,7 @@ pub const PLANE_ZSTD: &str = "zstd-1";
 pub const PLANE_RANS: &str = "rANS, 12 bits, 8 states";
 pub const PLANE_V1: &str = "v1 effort 1 (Huffman)";
 
-/// Everybody, in the order of the tables.
+/// All candidates, in the order of the tables.
 pub fn all(dump: &Dump) -> Vec<Named> {
     let width = dump.dtype.bytes();
     let whole = dump.words.len();
@@ -59,7 +59,7 @@ pub fn all(dump: &Dump) -> Vec<Named> {
             _ => (name, Box::new(Pco::<f32>::new(config, channels, 0.0))),
         });
     }
-    // As Blosc2 has them at low levels: a stream per plane with its byte shuffle, one per block with its bit shuffle.
+    // As Blosc2 at low levels: a stream per plane with byte shuffle, one per block with bit shuffle.
     const BLOCK: usize = 256 << 10;
     peers.push(("shuffle + zstd-3, 256 KiB", Box::new(split_by(3, BLOCK, width, (shuffle, unshuffle)))));
     peers.push(("bitshuffle + zstd-3, 256 KiB", Box::new(split_by(3, BLOCK, 1, (bit_shuffle, bit_unshuffle)))));
@@ -93,7 +93,7 @@ pub fn for_plane() -> Vec<Named> {
     vec![
         (PLANE_ZSTD, Box::new(Zstd::new(1))),
         (PLANE_RANS, Box::<Rans>::default()),
-        // Our Huffman coder is private: the plane as words of two bytes, each plane every other byte of it.
+        // The Huffman coder is private. The plane is passed as words of two bytes: each plane has every other byte.
         (PLANE_V1, Box::new(Ours::new(Dtype::F16, options(Format::V1, 1, 0)))),
     ]
 }
@@ -117,7 +117,7 @@ impl Ours {
 }
 
 impl Peer for Ours {
-    /// The encoder's blob lives in the encoder: a copy for the decoder, made outside of the time.
+    /// A copy of the encoder's blob for the decoder, not timed.
     fn prepare(&mut self, words: &[u8]) {
         self.blob = self.encoder.encode(words, self.dtype, &self.options).unwrap().to_vec();
     }

@@ -37,7 +37,7 @@ impl Peer for Rans {
 }
 
 pub fn histogram(symbols: &[u8]) -> [u32; 256] {
-    // Four of them: runs would wait for their own last store.
+    // Four histograms: in one, equal bytes would wait for the previous store.
     let mut counts = [[0u32; 256]; 4];
     let (quads, tail) = symbols.as_chunks::<4>();
     for quad in quads {
@@ -67,7 +67,7 @@ fn shares(counts: &[u32; 256], len: usize) -> [u32; 256] {
 
 #[derive(Clone, Copy, Default)]
 struct Step {
-    /// States from here on give up 16 bits first.
+    /// States from this one on emit 16 bits first.
     limit: u32,
     /// 2^(31 + shift) / share, rounded up: exact quotients for states below 2^31.
     reciprocal: u32,
@@ -107,7 +107,7 @@ fn encode(symbols: &[u8], words: &mut Vec<u16>, blob: &mut Vec<u8>) {
         }
     }
 
-    // Backwards, as the decoder reads forwards. One word a symbol at most.
+    // Backwards, for a decoder that reads forwards. At most one word per symbol.
     words.resize(BLOCK, 0);
     let mut at = words.len();
     let mut states = [LOW; STATES];
@@ -166,7 +166,7 @@ fn decode(blob: &mut &[u8], symbols: &mut [u8]) {
             let slot = slots[(*state % TOTAL) as usize];
             *symbol = slot as u8;
             let x = ((slot >> 8 & 0xFFF) + 1) * (*state >> BITS) + (slot >> 20);
-            // A conditional move: no predictor of branches sees when a state runs empty.
+            // A conditional move: the branch would be unpredictable.
             let empty = x < LOW;
             let refilled = x << 16 | u16::from_le_bytes(next[used % STATES]) as u32;
             *state = if empty { refilled } else { x };

@@ -18,7 +18,7 @@ pub struct Steps {
 
 impl Measured {
     fn lap(&self, name: &str) -> Option<&Lap> {
-        // A host has no hint for V.
+        // V has no hint.
         let name = if name == HINT && self.dump.rotary && self.dump.kind == "v" { V2_5 } else { name };
         self.laps.iter().find(|lap| lap.name == name)
     }
@@ -28,7 +28,7 @@ impl Measured {
     }
 }
 
-/// Bytes that codes of whole entropy would take, with the histogram of each block known.
+/// Bytes of ideal order-0 codes, with the histogram of each block given.
 pub fn order_0(bytes: &[u8]) -> f64 {
     let bits = |block: &[u8]| {
         let len = block.len() as f64;
@@ -47,7 +47,7 @@ struct Total {
 }
 
 impl Total {
-    /// `None` when a dump has no such candidate.
+    /// `None` if a dump lacks the candidate.
     fn of(dumps: &[&Measured], name: &str) -> Option<Total> {
         let laps: Vec<&Lap> = dumps.iter().map(|m| m.lap(name)).collect::<Option<_>>()?;
         Some(Total {
@@ -109,7 +109,7 @@ impl Table {
     }
 }
 
-/// Everything of one dump, to the terminal.
+/// Prints the results of one dump.
 pub fn print(measured: &Measured) {
     let print = |title: &str, raw: usize, laps: &[Lap]| {
         println!("{title:<30} {:>7} {:>12} {:>12}", "ratio", "encode MB/s", "decode MB/s");
@@ -145,7 +145,7 @@ pub fn summary(all: &[Measured]) -> String {
         if !first.is_empty() {
             let folder = &first[0].dump.folder;
             section(&mut out, &format!("{folder}: first two layers, K and V together"), ratios(&first));
-            section(&mut out, &format!("{folder}: what each mechanism saves, of raw size"), savings(&first));
+            section(&mut out, &format!("{folder}: savings of each mechanism, of raw size"), savings(&first));
         }
     }
     if !halves.is_empty() {
@@ -194,7 +194,7 @@ fn by_dump(all: &[Measured]) -> Table {
     for measured in all {
         let raw = measured.dump.words.len() as f64;
         let of = |name: &&str| measured.lap(name).map_or(String::new(), |lap| ratio(raw / lap.len as f64));
-        // For V it would be the column before.
+        // V has no hint; its column would repeat the one before.
         let hint = if measured.dump.kind == "k" { HINT } else { "" };
         let mut cells: Vec<String> = [SPLIT_3, V1_5, V2_5, hint, V2_9].iter().map(of).collect();
         let lap = |name| measured.lap(name).unwrap();
@@ -208,7 +208,7 @@ fn by_dump(all: &[Measured]) -> Table {
     table
 }
 
-/// A cell for each dump and one for all, of how long some encoding of it is.
+/// A cell for each dump and one for all, from the encoded lengths.
 fn cells(dumps: &[&Measured], len: impl Fn(&Measured) -> usize, cell: impl Fn(f64, f64) -> String) -> Vec<String> {
     let raw = |m: &Measured| m.dump.words.len() as f64;
     let mut cells: Vec<String> = dumps.iter().map(|m| cell(raw(m), len(m) as f64)).collect();

@@ -1,6 +1,6 @@
 //! Orders of bytes that compress better: byte planes, bit planes, channels.
 
-/// The loop anyone writes first. Not to be made better: it is half of the yardstick.
+/// A plain loop, part of the baseline: must not be optimised.
 #[inline(never)]
 pub fn split(words: &[u8], planes: &mut [u8], width: usize) {
     let count = words.len() / width;
@@ -21,7 +21,7 @@ pub fn merge(planes: &[u8], words: &mut [u8], width: usize) {
     }
 }
 
-/// [`split`] in loops that the compiler turns into vector code.
+/// [`split`] in loops that the compiler vectorises.
 pub fn shuffle(words: &[u8], planes: &mut [u8], width: usize) {
     match width {
         2 => shuffle_by::<2>(words, planes),
@@ -53,10 +53,10 @@ pub fn unshuffle(planes: &[u8], words: &mut [u8], width: usize) {
     }
 }
 
-/// Elements whose bits are turned together: a row gets a cache line of them.
+/// Elements whose bits are transposed together: a row receives a cache line.
 const TILE: usize = 512;
 
-/// Bit planes of byte planes, each a row of `count / 8` bytes; elements past the last whole tile stay as they are.
+/// Bit planes of byte planes, each a row of `count / 8` bytes; elements past the last whole tile stay unchanged.
 pub fn bit_shuffle(words: &[u8], rows: &mut [u8], width: usize) {
     let (tiles, tail) = words.split_at(words.len() / (TILE * width) * (TILE * width));
     let (rows, rest) = rows.split_at_mut(tiles.len());

@@ -1,4 +1,4 @@
-//! Other people's codecs, each as it is used best within its interface, with contexts and buffers reused.
+//! Third-party codecs, each at its best within its interface, with reused contexts and buffers.
 
 use super::peer::Peer;
 use super::shuffle::transpose;
@@ -28,7 +28,7 @@ impl Peer for Copied {
     }
 }
 
-/// Frames, one after another. Their lengths are not counted: a few bytes in the rivals' favour.
+/// Concatenated frames. Their lengths are not counted, a few bytes in favour of the rivals.
 pub struct Zstd {
     level: i32,
     encoder: zstd_safe::CCtx<'static>,
@@ -83,7 +83,7 @@ pub struct Filtered {
     streams: usize,
     filter: (Order, Order),
     planes: Vec<u8>,
-    /// The decoder has its own, or a check would find what the encoder left.
+    /// The decoder has its own buffer; in a shared one the check could read what the encoder wrote.
     back: Vec<u8>,
 }
 
@@ -113,8 +113,8 @@ impl Peer for Filtered {
     fn decode(&mut self, words: &mut [u8]) {
         for (i, block) in words.chunks_mut(self.block).enumerate() {
             let planes = &mut self.back[..block.len()];
-            let lane_len = planes.len() / self.streams;
-            for (j, plane) in planes.chunks_exact_mut(lane_len).enumerate() {
+            let plane_len = planes.len() / self.streams;
+            for (j, plane) in planes.chunks_exact_mut(plane_len).enumerate() {
                 self.zstd.pull(i * self.streams + j, plane);
             }
             self.filter.1(planes, block, self.width);
@@ -126,7 +126,7 @@ impl Peer for Filtered {
     }
 }
 
-/// What ZSTD alone takes of a [`Filtered`] of one block.
+/// The share of ZSTD in the time of a [`Filtered`] of one block.
 pub struct Alone(pub Filtered);
 
 impl Peer for Alone {
@@ -143,8 +143,8 @@ impl Peer for Alone {
 
     fn decode(&mut self, _words: &mut [u8]) {
         let Filtered { zstd, back, streams, .. } = &mut self.0;
-        let lane_len = back.len() / *streams;
-        back.chunks_exact_mut(lane_len).enumerate().for_each(|(i, plane)| zstd.pull(i, plane));
+        let plane_len = back.len() / *streams;
+        back.chunks_exact_mut(plane_len).enumerate().for_each(|(i, plane)| zstd.pull(i, plane));
     }
 
     fn finish(&mut self, words: &mut [u8]) {
@@ -188,7 +188,7 @@ impl Peer for Lz4 {
 
 pub struct Pco<T> {
     config: ChunkConfig,
-    /// Tokens and channels of a head, to code each channel's tokens one after another.
+    /// Tokens and channels of a head; the tokens of a channel are coded consecutively.
     channels: Option<(usize, usize)>,
     zero: T,
     turned: Vec<T>,

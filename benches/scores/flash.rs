@@ -1,5 +1,5 @@
-//! A flash attention to measure scores beside: one thread, f32, heads of 128 dims, tiles of 64 tokens. Loops over
-//! slices with as many accumulators as registers allow, compiled for AVX2 and FMA where the CPU has them.
+//! A flash attention, the baseline for scores: one thread, f32, heads of 128 dims, tiles of 64 tokens. Its loops use
+//! all registers as accumulators, and are compiled for AVX2 and FMA where the CPU has both.
 
 /// Dims of a head.
 pub const DIM: usize = 128;
@@ -8,13 +8,13 @@ pub const TILE: usize = 64;
 /// Tokens side by side in a tile of the prefill.
 pub const PACK: usize = 16;
 const PACKS: usize = TILE / PACK;
-/// Query rows whose products are in registers at once.
+/// Query rows whose products are held in registers.
 const ROWS: usize = 4;
 
 type Row = [f32; DIM];
 type Pack = [f32; PACK];
 
-/// What the attention below is compiled for.
+/// The instruction set of the attention.
 pub fn name() -> &'static str {
     if fast() { "AVX2 and FMA" } else { "the default target" }
 }
@@ -54,7 +54,7 @@ fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// e^x for x of 0 or less, to about 2e-7.
+/// e^x for x <= 0; relative error about 2e-7.
 #[inline(always)]
 fn exp<const FUSED: bool>(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
@@ -209,7 +209,7 @@ impl Prefill {
     }
 
     /// Calls `done(tile, its values, its scales, the sums so far)` after the softmax of each tile, before its product
-    /// with the values. With `causal`, nothing is computed of rows that come before the tile.
+    /// with the values. With `causal`, rows before the tile are skipped.
     pub fn run(&mut self, causal: bool, mut done: impl FnMut(usize, &[Pack], &[f32], &[f32])) {
         self.max.fill(f32::NEG_INFINITY);
         self.sums.fill(0.0);
@@ -226,7 +226,7 @@ impl Prefill {
     }
 }
 
-/// The bytes of a tile where it is.
+/// The bytes of a tile, without a copy.
 pub fn as_bytes(tile: &[Pack]) -> &[u8] {
     // SAFETY: floats are plain memory, and bytes need no alignment.
     unsafe { std::slice::from_raw_parts(tile.as_ptr().cast(), size_of_val(tile)) }

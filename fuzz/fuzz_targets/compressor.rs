@@ -1,6 +1,6 @@
-//! Any bytes as weights of the learned compressor: refused with an offset, or read. What was read can be run, and is
-//! written with the same bytes, except for what the reader has notes of. An odd last byte has the magic, the version
-//! and a type written, so that nothing needs to guess them.
+//! Any bytes as weights of the learned compressor: refused with an offset, or read. Weights that were read run, and are
+//! written with the same bytes, except for content that a note reports. If the last byte is odd, the target writes the
+//! magic, the version and a valid type.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
         let tokens = Tokens { dtype, heads: 1 };
         let bytes = |count: usize| vec![0u8; count * file.head_dim() * dtype.bytes()];
         let (input, mut key, mut value) = (bytes(plan.len()), bytes(plan.new_len()), bytes(plan.new_len()));
-        // Weights may be too large, or make results that are.
+        // Weights or results may be too large.
         let _ = file.run(0, &plan, tokens, &input, &input, &mut key, &mut value, &mut Workspace::default());
     }
 });

@@ -1,4 +1,4 @@
-//! Any bytes as a blob of format v1: refused, or decoded to the number of words it announces.
+//! Any bytes as a blob of format v1: refused, or decoded to the announced number of words.
 #![no_main]
 
 #[path = "../counting.rs"]

@@ -1,6 +1,5 @@
-//! Any bytes as a blob of format v2, under a trailer that suits them: refused, or the words that the header's checksum
-//! is of. The last byte, which the trailer replaces, says whether to write what every blob begins with, so that nothing
-//! needs to guess it.
+//! Any bytes as a blob of format v2, under a matching trailer: refused, or decoded to words with the checksum of the
+//! header. If the last byte, which the trailer replaces, is not 0, the target writes the fixed start of a blob.
 #![no_main]
 
 #[path = "../counting.rs"]
@@ -22,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         blob[..10].copy_from_slice(b"\0\0\0\0MNKV\x02\0");
         blob[10] = (blob[10].wrapping_sub(1) & 3) + 1;
         blob[11] = 1;
-        // No more words than there is room for.
+        // No more words than the capacity.
         blob[17] &= 31;
         blob[18..24].fill(0);
     }

@@ -1,5 +1,5 @@
-//! Any bytes as the files of a directory of quantised weights: a check ends with a report, what opens can be read, and
-//! neither takes more memory than the files account for.
+//! Any bytes as the files of a directory of quantised weights: a check ends with a report, a model that opens can be
+//! read, and memory is proportional to the files.
 #![no_main]
 
 #[path = "../../tests/common/counting_allocator.rs"]
@@ -10,8 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use mnnkv::dtype::Dtype;
 use mnnkv_model::msmodelslim::{MemoryFolder, Model, NormUse, check_folder};
 
-/// Files are separated by this; the first is the description, the second the header of the weights, and what follows is
-/// their data, the index and the config.
+/// Separates the files: the description, the header of the weights, their data, the index and the config.
 const SEPARATOR: &[u8] = b"\n--\n";
 
 fuzz_target!(|input: &[u8]| {
@@ -40,14 +39,14 @@ fuzz_target!(|input: &[u8]| {
     assert!(held < (1 << 20) + 400 * input.len(), "{held} bytes for an input of {}", input.len());
 });
 
-/// Checks the directory, opens it, and reads what it holds.
+/// Checks and opens the directory, and reads all its layers.
 fn read(folder: &MemoryFolder) {
     let report = check_folder(folder).unwrap();
     assert!(report.json().unwrap().starts_with('{'));
     if let Ok(model) = Model::open_folder(folder) {
         for (index, linear) in model.linears().iter().enumerate() {
             let rows = linear.n.min(4);
-            // What has no data can have any number of columns.
+            // A tensor without rows may have any number of columns.
             if let Some(bytes) = linear.k.checked_mul(4 * rows).filter(|bytes| *bytes < 1 << 16) {
                 let _ = model.dequantize(index, 0..rows, Dtype::F32, &mut vec![0; bytes]);
                 let _ = model.linear_w8a8(index, 0..rows, &vec![1.0; linear.k], 1, &mut vec![0.0; rows]);

@@ -1,4 +1,4 @@
-//! Any words with any options: what comes back is what went in, within the bound.
+//! Any words with any options: decoding restores them, and the blob is within the bound.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -17,7 +17,7 @@ struct Case {
     effort: u8,
     hint: Option<Hint>,
     words: Vec<u8>,
-    /// The words are rows of this many bytes, repeated, with a byte changed here and there.
+    /// Bytes of a row that is repeated, with some bytes changed.
     row: u8,
     copies: u8,
     changes: Vec<(u16, u8)>,
@@ -74,7 +74,7 @@ fuzz_target!(|case: Case| {
     let mut encoder = Encoder::new();
     let blob = match encoder.encode(&words, dtype, &options) {
         Ok(blob) => blob,
-        // Without the hint, whole words are all that it takes.
+        // Without the hint, only partial words are refused.
         Err(_) if options.rotation.is_some() => {
             options.rotation = None;
             match encoder.encode(&words, dtype, &options) {

@@ -1,8 +1,8 @@
-//! Arrays in NumPy's format, as far as the test data has them: little-endian, C order.
+//! Arrays in NumPy's format, little-endian and in C order.
 
 use half::f16;
 
-#[allow(dead_code)] // not every program asks for the shape
+#[allow(dead_code)] // some tests do not use the shape
 pub struct Array {
     pub shape: Vec<usize>,
     pub values: Vec<f64>,

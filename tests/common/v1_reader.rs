@@ -1,5 +1,5 @@
-//! A second reader of gear format v1, written from `docs/format.md` and sharing nothing with the library: its ZSTD
-//! is another implementation (ruzstd).
+//! A second reader of gear format v1, written from `docs/format.md`, without code of the library. ZSTD frames are
+//! decoded by ruzstd.
 
 use std::io::Read;
 

@@ -1,13 +1,13 @@
-//! A second reader of gear format v2, written from `docs/format.md` and sharing nothing with the library: its ZSTD is
-//! another implementation (ruzstd), its floating-point conversions are of another crate (half). Slow and obvious; it
-//! panics on whatever the page does not allow.
+//! A second reader of gear format v2, written from `docs/format.md`, without code of the library. ZSTD frames are
+//! decoded by ruzstd, floating-point numbers converted by half. Slow and obvious; panics on any violation of the
+//! format.
 #![allow(dead_code)]
 
 use std::collections::BTreeSet;
 use std::io::Read;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What a blob holds, and which parts of the format it uses.
+/// The contents of a blob, and the parts of the format that it uses.
 pub struct Blob {
     /// 1 f16, 2 bf16, 3 f32, 4 int8.
     pub dtype: u8,
@@ -46,14 +46,14 @@ pub const PARTS: [&str; 25] = [
     "wide steps",
 ];
 
-/// Gives a changed blob the trailer that suits it.
+/// Writes the matching trailer of a changed blob.
 pub fn seal(blob: &mut [u8]) {
     let end = blob.len() - 4;
     let checksum = xxh3_64(&blob[..end]) as u32;
     blob[end..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Reads a blob, whose revision is 0.
+/// Reads a blob of revision 0.
 pub fn read(blob: &[u8]) -> Blob {
     let number = |at: usize, len: usize| blob[at..at + len].iter().rev().fold(0u64, |n, b| n << 8 | *b as u64);
     assert_eq!(&blob[..10], b"\0\0\0\0MNKV\x02\0");
@@ -77,7 +77,7 @@ pub fn read(blob: &[u8]) -> Blob {
     Blob { dtype, head_dim, words, seen: body.seen }
 }
 
-/// The lists of the rows' references: distances, kinds and, for kinds above 0, steps.
+/// References of rows: distances, kinds and, for kinds above 0, steps.
 struct Repeats {
     distances: Vec<u32>,
     kinds: Vec<u8>,
@@ -158,9 +158,9 @@ impl<'a> Body<'a> {
         }
         let mut taken = vec![0; groups];
         for at in 0..out.len() {
-            let (lane, t) = (at / rows, at % rows);
-            let is_odd = lane % channels % 2 == 1;
-            let group = group_of[lane * per_channel + t / unit_rows] as usize;
+            let (line, t) = (at / rows, at % rows);
+            let is_odd = line % channels % 2 == 1;
+            let group = group_of[line * per_channel + t / unit_rows] as usize;
             let (predictor, bytes) = &payloads[group];
             let byte = bytes[taken[group]];
             taken[group] += 1;
@@ -180,7 +180,7 @@ impl<'a> Body<'a> {
         out
     }
 
-    /// Rows of words, of which `planes` has the bytes.
+    /// Rows of words from the bytes of `planes`.
     fn rows(&self, planes: &[u8], rows: usize) -> Vec<Vec<u32>> {
         let word = |t: usize, channel: usize| {
             let byte = |p: usize| planes[(p * self.dims + channel) * rows + t] as u32;
@@ -189,7 +189,7 @@ impl<'a> Body<'a> {
         (0..rows).map(|t| (0..self.dims).map(|channel| word(t, channel)).collect()).collect()
     }
 
-    /// A group of so many bytes: its predictor, and the bytes before that is undone.
+    /// A group of `len` bytes: its predictor, and the bytes before the predictor is undone.
     fn group(&mut self, len: usize) -> (u8, Vec<u8>) {
         let (predictor, coding, payload) = (self.byte(), self.byte(), self.bytes());
         self.saw(format!("predictor {predictor}"));
@@ -302,7 +302,7 @@ impl<'a> Body<'a> {
         Repeats { distances, kinds, steps }
     }
 
-    /// The word that is so many steps from a prediction.
+    /// The word `steps` steps from a prediction.
     fn walk(&self, steps: u32, predicted: u32) -> u32 {
         let bits = 8 * self.width as u32;
         let mask = u32::MAX >> (32 - bits);
@@ -329,7 +329,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Which channels turn together, and the cosine and sine of every pair at every token of a head.
+/// Pairs of rotated channels, and the cosine and sine of every pair at every token of a head.
 struct Angles {
     pairs: Vec<(usize, usize)>,
     turns: Vec<Vec<(f64, f64)>>,

@@ -1,10 +1,10 @@
-//! Blobs written by hand after the page, sound ones and others: what they say does not come from our encoder.
+//! Valid and invalid blobs written by hand from `docs/format.md`, independent of the encoder.
 
 use super::damage::refused;
 use super::v2_reader::{self, seal};
 use super::*;
 
-/// The mode of a blob by hand.
+/// Modes of a body.
 const FLAT: u8 = 2;
 
 /// A coded blob of revision 0.
@@ -36,7 +36,7 @@ fn list(numbers: &[u32]) -> Vec<u8> {
     frame(&(0..4).flat_map(|i| numbers.iter().map(move |n| n.to_le_bytes()[i])).collect::<Vec<u8>>())
 }
 
-/// Planes in one group, as they are; the unit is 127 rows.
+/// Uncompressed planes in one group; the unit is 127 rows.
 fn plain(planes: &[u8]) -> Vec<u8> {
     [vec![127, 1, 0, 0], bytes(planes)].concat()
 }
@@ -50,14 +50,14 @@ fn reads(dtype: Dtype, row_len: u32, words: &[u8], body: &[u8]) {
 }
 
 #[test]
-fn flat_blobs_are_the_bytes_of_the_words_one_after_another() {
+fn flat_blobs_hold_the_bytes_of_the_words_in_order() {
     let flat = |dtype, row_len, words: &[u8], body: &[u8]| {
         let mut blob = blob(dtype, row_len, words, body);
         blob[11] = FLAT;
         seal(&mut blob);
         blob
     };
-    // Bits are not turned, whatever the type.
+    // No type rotates bits.
     let words = [0x01, 0x80, 0x02, 0x81, 0x03, 0x82, 0x04, 0x83];
     let planes = [&[1u8, 2, 3, 4][..], &[0x80, 0x81, 0x82, 0x83]];
     let [low, high] = [[vec![0, 0], bytes(planes[0])].concat(), [vec![0, 1], frame(planes[1])].concat()];
@@ -78,7 +78,7 @@ fn flat_blobs_are_the_bytes_of_the_words_one_after_another() {
 }
 
 fn check_by_hand(blob: &[u8], dtype: Dtype, words: &[u8]) {
-    assert!(v2_reader::read(blob).words == words, "the page says otherwise");
+    assert!(v2_reader::read(blob).words == words, "the reader of docs/format.md differs");
     assert_eq!(decode(blob, dtype, words.len() + 3).unwrap(), words);
 }
 
@@ -94,7 +94,7 @@ const RESIDUALS: [[u8; 10]; 5] = [
 ];
 
 #[test]
-fn predictors_do_what_the_page_says() {
+fn predictors_match_the_format() {
     for (number, residual) in RESIDUALS.iter().enumerate() {
         for unit_rows in [1, 3, 5, 100] {
             let raw = [vec![0, unit_rows, 1, number as u8, 0], bytes(residual)].concat();
@@ -120,20 +120,20 @@ fn units_of_one_channel_may_have_different_predictors() {
 }
 
 #[test]
-fn words_and_tails_are_laid_out_as_the_page_says() {
+fn words_and_tails_match_the_format() {
     let f16 = u16s(&[0x3C00, 0xBC01, 0x4002, 0xC003, 0x1234]);
     // Two rows of two, low bytes of both channels and then high bytes; the fifth word is a tail.
     reads(Dtype::F16, 2, &f16, &[vec![0], plain(&[0, 2, 1, 3, 0x3C, 0x40, 0xBC, 0xC0]), vec![0x34, 0x12]].concat());
-    // -1.0 turned left by a bit is 0x7F01.
+    // -1.0 rotated left by a bit is 0x7F01.
     reads(Dtype::Bf16, 1, &u16s(&[0xBF80, 0x4000]), &[vec![0], plain(&[1, 0, 0x7F, 0x80])].concat());
     let f32: Vec<u8> = [0x3F80_0001u32, 0x8000_0000].iter().flat_map(|word| word.to_le_bytes()).collect();
     reads(Dtype::F32, 1, &f32, &[vec![0], plain(&[2, 1, 0, 0, 0, 0, 0x7F, 0])].concat());
-    // A number may have more bytes than it needs.
+    // A number may have redundant bytes.
     reads(Dtype::Int8, 1, &[9], &[0, 0x81, 0x80, 0, 0x81, 0, 0, 0, 0x81, 0, 9]);
 }
 
 #[test]
-fn steps_lead_from_row_to_row_as_the_page_says() {
+fn steps_from_row_to_row_match_the_format() {
     // Rows 0 and 3 are new. Row 1 equals row 0. Rows 2, 4 and 5 have small steps, row 6 has wide ones.
     let distances = list(&[0, 1, 1, 0, 4, 1, 3]);
     let words = [5, 250, 5, 250, 6, 249, 100, 100, 5, 1, 0, 249, 90, 200];
@@ -148,7 +148,7 @@ fn steps_lead_from_row_to_row_as_the_page_says() {
 }
 
 #[test]
-fn steps_cross_zero_as_the_page_says() {
+fn steps_across_zero_match_the_format() {
     // From 0.0 one word down is -0.0, two down the negative denormal next to it; three up the positive one.
     let words = u16s(&[0x0000, 0x8000, 0x8001, 0x0001]);
     let body = [vec![1], list(&[0, 1, 1, 1]), frame(&[1, 1, 2]), plain(&[0x11, 6]), vec![0], plain(&[0, 0])].concat();
@@ -166,8 +166,8 @@ fn angles(frequency: f32, position_steps: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn rows_are_turned_as_the_page_says() {
-    // A quarter turn: of (1, 0) it makes (cos, sin), and of that (-1, cos - sin ..). The cosine of the f32 nearest to
+fn rotated_rows_match_the_format() {
+    // A quarter turn: (1, 0) becomes (cos, sin), and that (-1, cos - sin ..). The cosine of the f32 nearest to
     // pi / 2 is -4.4e-8, three quarters of the smallest f16.
     let words = u16s(&[0x3C00, 0, 0x8001, 0x3C00]);
     let body = [vec![3], list(&[0, 1]), frame(&[0x80]), angles(std::f32::consts::FRAC_PI_2, &[0, 1])].concat();
@@ -184,20 +184,20 @@ fn rows_are_turned_as_the_page_says() {
 
 #[test]
 fn predictions_are_the_mean_of_a_class() {
-    // Nothing turns. 1.0; 3.0, which joins; 2.0 is the mean of both, and joins; so is the next, and begins a class.
+    // Angle 0. 1.0; 3.0, which joins; 2.0, the mean of both, joins; the next is 2.0, too, and begins a class.
     let words = [0x3C00, 0x4200, 0x4000, 0x4000, 0x4000u16].map(|x| [x, 0]).concat();
     let kinds = [0x83, 0x80, 0, 0];
     // 3.0 is 0x600 words above 1.0.
     let wide = plain(&[0, 0, 0x0C, 0]);
     let last_row = [list(&[0, 1, 1, 1, 1]), frame(&kinds), wide.clone(), angles(0.0, &[0; 5])];
     reads(Dtype::F16, 2, &u16s(&words), &[vec![3], last_row.concat(), plain(&[0, 0, 0x3C, 0])].concat());
-    // Any row of the class may be referred to.
+    // A row may refer to any row of the class.
     let first_row = [list(&[0, 1, 2, 3, 2]), frame(&kinds), wide, angles(0.0, &[0; 5])];
     reads(Dtype::F16, 2, &u16s(&words), &[vec![3], first_row.concat(), plain(&[0, 0, 0x3C, 0])].concat());
 }
 
 #[test]
-fn bodies_that_break_the_page_are_refused() {
+fn invalid_bodies_are_refused() {
     use Status::{Corrupt, Unsupported};
     let words = u16s(&[0x3C00, 0, 0x3C00, 0]);
     let new = plain(&[0, 0, 0x3C, 0]);
@@ -223,15 +223,15 @@ fn bodies_that_break_the_page_are_refused() {
         ("a distance of 2^32 - 1", with(1, &[&list(&[0, u32::MAX]), &kinds]), Corrupt),
         ("too few distances", with(1, &[&list(&[0]), &kinds]), Corrupt),
         ("too many distances", with(1, &[&list(&[0, 1, 1]), &kinds]), Corrupt),
-        ("a list that is no frame", with(1, &[&bytes(&not_a_list), &kinds]), Corrupt),
+        ("a list that is not a frame", with(1, &[&bytes(&not_a_list), &kinds]), Corrupt),
         ("a list of two frames", with(1, &[&bytes(&two_frames), &kinds]), Corrupt),
         ("too many kinds", with(1, &[&distances, &frame(&[0, 0])]), Corrupt),
         ("kind 34", with(1, &[&distances, &frame(&[34])]), Corrupt),
         ("a join without angles", with(1, &[&distances, &frame(&[0x80])]), Corrupt),
         ("kind 34 that joins", with(3, &[&distances, &frame(&[0x80 + 34]), &turn]), Corrupt),
-        ("steps that are missing", with(1, &[&distances, &frame(&[3])]), Corrupt),
-        ("large steps too many", with(1, &[&distances, &frame(&[1]), &plain(&[0, 0]), &[1], &plain(&[9, 0])]), Corrupt),
-        ("large steps too few", with(1, &[&distances, &frame(&[1]), &plain(&[15, 0]), &[0]]), Corrupt),
+        ("missing steps", with(1, &[&distances, &frame(&[3])]), Corrupt),
+        ("too many large steps", with(1, &[&distances, &frame(&[1]), &plain(&[0, 0]), &[1], &plain(&[9, 0])]), Corrupt),
+        ("too few large steps", with(1, &[&distances, &frame(&[1]), &plain(&[15, 0]), &[0]]), Corrupt),
         (
             "large steps in any number",
             with(1, &[&distances, &frame(&[1]), &plain(&[15, 0]), &[0xFF; 9], &[1]]),
@@ -262,7 +262,7 @@ fn bodies_that_break_the_page_are_refused() {
 }
 
 #[test]
-fn planes_that_break_the_page_are_refused() {
+fn invalid_planes_are_refused() {
     use Status::{Corrupt, Unsupported};
     let raw = bytes(&RESIDUALS[0]);
     let group = |head: &[u8]| [&[0], head, &raw].concat();
@@ -279,7 +279,7 @@ fn planes_that_break_the_page_are_refused() {
         ("a number without end", vec![0, 0x85, 0x80], Corrupt),
         ("predictor 5", group(&[5, 1, 5, 0]), Unsupported),
         ("coding 2", group(&[5, 1, 0, 2]), Unsupported),
-        ("a payload that is no frame", group(&[5, 1, 0, 1]), Corrupt),
+        ("a payload that is not a frame", group(&[5, 1, 0, 1]), Corrupt),
         ("a payload that is too short", [&[0, 5, 1, 0, 0][..], &bytes(&ROWS[1..])].concat(), Corrupt),
         ("a payload that is too long", [&[0, 5, 1, 0, 0][..], &bytes(&[1; 11])].concat(), Corrupt),
         ("a payload beyond the blob", vec![0, 5, 1, 0, 0, 10, 1, 2, 3], Corrupt),
@@ -287,7 +287,7 @@ fn planes_that_break_the_page_are_refused() {
         ("a frame that is too short", [&[0, 5, 1, 0, 1][..], &frame(&ROWS[1..])].concat(), Corrupt),
         ("a frame that is too long", [&[0, 5, 1, 0, 1][..], &frame(&[1; 11])].concat(), Corrupt),
         ("a frame of 16 MB", [&[0, 5, 1, 0, 1][..], &long_frame()].concat(), Corrupt),
-        ("a group that is not there", [&[0, 5, 2][..], &frame(&[0, 2]), &[0, 0], &raw, &[0, 0, 0]].concat(), Corrupt),
+        ("a missing group", [&[0, 5, 2][..], &frame(&[0, 2]), &[0, 0], &raw, &[0, 0, 0]].concat(), Corrupt),
         ("a unit too few", [&[0, 5, 2][..], &frame(&[0]), &[0, 0], &raw, &[0, 0, 0]].concat(), Corrupt),
         ("a group too few", [&[0, 5, 2][..], &frame(&[0, 0]), &[0, 0], &raw].concat(), Corrupt),
     ] {
@@ -295,7 +295,7 @@ fn planes_that_break_the_page_are_refused() {
     }
 }
 
-/// A small frame with much in it.
+/// A small frame with a large content.
 fn long_frame() -> Vec<u8> {
     let mut out = vec![0; 4096];
     let len = zstd_safe::compress(&mut out[..], &vec![0; 16 << 20], 3).unwrap();

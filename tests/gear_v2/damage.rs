@@ -1,5 +1,5 @@
-//! Blobs that were cut, changed or made up: refused, for little memory, and without a byte written that the blob does not
-//! announce under a sound checksum.
+//! Truncated, changed and forged blobs: refused, with bounded memory, and without a write beyond the announced length
+//! of a valid header.
 
 use super::by_hand::blob;
 use super::v2_reader::seal;
@@ -11,14 +11,14 @@ use std::sync::LazyLock;
 struct Counting;
 
 thread_local! {
-    /// Bytes this thread asked for.
-    static ASKED: Cell<usize> = const { Cell::new(0) };
+    /// Bytes that this thread allocated.
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system allocator. A large `alloc_zeroed` and `realloc` come here, too.
+// SAFETY: every call is passed to the system allocator. `alloc_zeroed` and `realloc` call `alloc`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED.set(ASKED.get() + layout.size());
+        ALLOCATED.set(ALLOCATED.get() + layout.size());
         // SAFETY: passed on.
         unsafe { System.alloc(layout) }
     }
@@ -32,26 +32,26 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Decodes with `capacity` bytes of room. Takes no more memory than a few times that.
-fn decode_thriftily(blob: &[u8], dtype: Dtype, capacity: usize) -> Result<Vec<u8>> {
+/// Decodes into `capacity` bytes, and bounds the allocated memory.
+fn decode_bounded(blob: &[u8], dtype: Dtype, capacity: usize) -> Result<Vec<u8>> {
     let mut out = vec![0xA5; capacity];
-    let before = ASKED.get();
+    let before = ALLOCATED.get();
     let result = Decoder::new().decode(blob, dtype, &mut out);
-    let asked = ASKED.get() - before;
-    assert!(asked <= 32 * capacity + 32_768, "{asked} bytes of memory for {capacity}");
-    // Without a sound header and checksum there is no announced length, and nothing is written.
+    let allocated = ALLOCATED.get() - before;
+    assert!(allocated <= 32 * capacity + 32_768, "{allocated} bytes of memory for {capacity}");
+    // Without a valid header and checksum the announced length is 0.
     let announced = gear::decoded_len(blob, dtype).ok().filter(|len| *len <= capacity).unwrap_or(0);
-    assert!(out[announced..].iter().all(|byte| *byte == 0xA5), "the buffer was written to");
+    assert!(out[announced..].iter().all(|byte| *byte == 0xA5), "a write beyond the announced length");
     let len = result?;
     assert_eq!(len, announced);
     out.truncate(len);
     Ok(out)
 }
 
-/// The status with which a blob is refused.
+/// The status of a refused blob.
 pub fn refused(blob: &[u8], dtype: Dtype, capacity: usize) -> Status {
-    match decode_thriftily(blob, dtype, capacity) {
-        Ok(words) => panic!("{} words' bytes from a bad blob", words.len()),
+    match decode_bounded(blob, dtype, capacity) {
+        Ok(words) => panic!("{} bytes from an invalid blob", words.len()),
         Err(error) => error.status(),
     }
 }
@@ -68,7 +68,7 @@ static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     samples().into_iter().map(base).collect()
 });
 
-/// What is not a blob of v2 any more is taken for v1, which knows two types only.
+/// A blob without the start of v2 is decoded as v1, which supports two types only.
 fn is_damage(status: Status) -> bool {
     matches!(status, Status::Corrupt | Status::Unsupported)
 }
@@ -100,7 +100,7 @@ fn every_flipped_bit_is_an_error() {
 }
 
 #[test]
-fn bytes_that_are_added_are_an_error() {
+fn appended_bytes_are_an_error() {
     for base in BASES.iter() {
         for more in [&[0][..], &base.blob] {
             let blob = [&base.blob, more].concat();
@@ -109,7 +109,7 @@ fn bytes_that_are_added_are_an_error() {
     }
 }
 
-/// A blob with some bytes of its header replaced, and a trailer that agrees.
+/// A blob with some bytes of its header replaced, and a matching trailer.
 fn with_header(base: &Base, at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut blob = base.blob.clone();
     blob[at..at + bytes.len()].copy_from_slice(bytes);
@@ -128,10 +128,10 @@ fn a_checksum_of_other_words_is_corrupt() {
 }
 
 #[test]
-fn words_of_another_type_are_refused_with_both_names() {
+fn another_type_is_refused_with_both_names() {
     for base in BASES.iter() {
         for other in Dtype::ALL.into_iter().filter(|dtype| *dtype != base.dtype) {
-            let decoded = decode_thriftily(&base.blob, other, base.words.len()).unwrap_err();
+            let decoded = decode_bounded(&base.blob, other, base.words.len()).unwrap_err();
             for error in [decoded, gear::decoded_len(&base.blob, other).unwrap_err()] {
                 assert_eq!(error.status(), Status::InvalidArgument);
                 let names = [other.name(), base.dtype.name()];
@@ -142,17 +142,17 @@ fn words_of_another_type_are_refused_with_both_names() {
 }
 
 #[test]
-fn other_versions_are_unsupported_and_later_revisions_read_if_known() {
+fn other_versions_are_unsupported_and_revisions_are_checked() {
     for base in BASES.iter() {
         for version in [0, 1, 3, 255] {
-            // Whatever else it holds, and whatever its checksum is.
+            // With any other content and checksum.
             let mut blob = with_header(base, 8, &[version]);
             blob.push(0);
             assert_eq!(refused(&blob, base.dtype, base.words.len()), Status::Unsupported, "version {version}");
         }
         for revision in [1, 7, 255] {
             let blob = with_header(base, 9, &[revision]);
-            assert!(decode_thriftily(&blob, base.dtype, base.words.len()).unwrap() == base.words, "{}", base.name);
+            assert!(decode_bounded(&blob, base.dtype, base.words.len()).unwrap() == base.words, "{}", base.name);
             for (at, byte) in [(10, 0), (10, 5), (10, 255), (11, 3), (11, 255)] {
                 let mut blob = blob.clone();
                 blob[at] = byte;
@@ -192,11 +192,11 @@ fn headers_that_contradict_the_body_are_corrupt() {
 }
 
 #[test]
-fn a_hostile_length_earns_no_memory() {
+fn a_hostile_length_allocates_no_memory() {
     for base in BASES.iter() {
         for len in [1u64 << 32, 1 << 60, u64::MAX - 3] {
             let blob = with_header(base, 16, &len.to_le_bytes());
-            let error = decode_thriftily(&blob, base.dtype, base.words.len()).unwrap_err();
+            let error = decode_bounded(&blob, base.dtype, base.words.len()).unwrap_err();
             assert_eq!((error.status(), error.needed()), (Status::BufferTooSmall, Some(len as usize)), "{}", base.name);
         }
     }
@@ -205,12 +205,12 @@ fn a_hostile_length_earns_no_memory() {
 #[test]
 fn a_reader_of_v1_alone_refuses_every_blob() {
     for base in BASES.iter() {
-        assert_eq!(base.blob[..4], [0; 4], "the word count that v1 forbids");
+        assert_eq!(base.blob[..4], [0; 4], "a word count of 0 is invalid in v1");
         for width in [2, 4] {
             assert!(std::panic::catch_unwind(|| v1_reader::words(&base.blob, width)).is_err(), "{}", base.name);
         }
     }
-    // Ours, when the name is missing and the rest would suit v1.
+    // The library, without the name and with a rest that v1 accepts.
     let mut blob = Encoder::new().encode(&[7; 32], Dtype::F16, &Options::new(Format::V1)).unwrap().to_vec();
     assert!(decode(&blob, Dtype::F16, 32).is_ok());
     blob[..4].fill(0);
@@ -220,11 +220,11 @@ fn a_reader_of_v1_alone_refuses_every_blob() {
 }
 
 #[test]
-fn flipped_bits_under_a_new_seal_are_an_error_or_change_nothing() {
+fn flipped_bits_under_a_matching_trailer_are_an_error_or_change_no_words() {
     for base in BASES.iter().filter(|base| base.blob.len() < 1300) {
         for bit in 8 * 32..(base.blob.len() - 4) * 8 {
             let blob = with_header(base, bit / 8, &[base.blob[bit / 8] ^ 1 << (bit % 8)]);
-            match decode_thriftily(&blob, base.dtype, base.words.len()) {
+            match decode_bounded(&blob, base.dtype, base.words.len()) {
                 Ok(words) => assert!(words == base.words, "{} bit {bit}", base.name),
                 Err(error) => assert!(is_damage(error.status()), "{} bit {bit}: {error}", base.name),
             }
@@ -248,7 +248,7 @@ impl Place {
     }
 }
 
-/// What may happen to a body.
+/// A change of a body.
 #[derive(Clone, Debug)]
 enum Change {
     Set(Place, u8),
@@ -298,7 +298,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn changed_bodies_under_a_new_seal_are_an_error_or_change_nothing(
+    fn changed_bodies_under_a_matching_trailer_are_an_error_or_change_no_words(
         base in any::<prop::sample::Index>(),
         changes in prop::collection::vec(change(), 1..4),
         (len, row_len) in (0usize..20, 0usize..20),
@@ -310,28 +310,28 @@ proptest! {
                 apply(change, &mut body);
             }
         }
-        // Now and then, other lengths of rows and words.
+        // Sometimes other lengths of rows and words.
         let words = if len < 17 { &base.words[..] } else { &base.words[..base.words.len().div_ceil(len - 15) / 4 * 4] };
         let its_own = u32::from_le_bytes(base.blob[12..16].try_into().unwrap());
         let row_len = [1, 2, 3].get(row_len).copied().unwrap_or(its_own);
         let mut blob = blob(base.dtype, row_len, words, &body);
         blob[11] = base.blob[11];
         seal(&mut blob);
-        match decode_thriftily(&blob, base.dtype, base.words.len()) {
+        match decode_bounded(&blob, base.dtype, base.words.len()) {
             Ok(decoded) => prop_assert!(decoded == words),
             Err(error) => prop_assert!(is_damage(error.status()), "{error}"),
         }
     }
 
     #[test]
-    fn noise_under_a_header_is_an_error_or_the_words_it_names(
+    fn noise_under_a_header_is_an_error_or_has_its_checksum(
         noise in prop::collection::vec(any::<u8>(), 0..200),
         dtype in prop::sample::select(Dtype::ALL.to_vec()),
         row_len in 0u32..20,
         words in prop::collection::vec(any::<u8>(), 0..64),
     ) {
         let blob = blob(dtype, row_len, &words, &noise);
-        match decode_thriftily(&blob, dtype, 64) {
+        match decode_bounded(&blob, dtype, 64) {
             Ok(decoded) => prop_assert!(decoded == words),
             Err(error) => prop_assert!(is_damage(error.status()), "{error}"),
         }

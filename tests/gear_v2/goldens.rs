@@ -1,4 +1,4 @@
-//! Blobs of `testdata/gear_v2`, which every later version reads as they are.
+//! Blobs of `testdata/gear_v2`, which every later version must decode.
 
 use super::damage::refused;
 use super::samples::Sample;
@@ -43,7 +43,7 @@ fn every_golden_blob_is_read_by_both_readers() {
     for g in goldens() {
         check(&g.blob, &g.words, g.dtype, &g.name);
         let read = v2_reader::read(&g.blob);
-        // Where no row is known, or not even one fits, rows are of one element.
+        // Without a head_dim, or with fewer words than one row, rows have one element.
         let row_len = if g.head_dim > g.words.len() / g.dtype.bytes() { 1 } else { g.head_dim.max(1) };
         assert_eq!(read.head_dim, row_len, "{}", g.name);
         assert_eq!(read.seen, g.parts, "{}", g.name);
@@ -53,8 +53,8 @@ fn every_golden_blob_is_read_by_both_readers() {
 }
 
 #[test]
-fn golden_words_are_encoded_as_small_as_ever() {
-    // Other bytes are fine; blobs that grow by a tenth are a step back.
+fn golden_words_are_encoded_without_growth() {
+    // Bytes may differ; growth above a tenth is a regression.
     let samples = samples();
     let mut compared = 0;
     for g in goldens() {
@@ -64,12 +64,12 @@ fn golden_words_are_encoded_as_small_as_ever() {
             compared += 1;
         }
     }
-    // Turned keys are of the machine's libm.
-    assert!(compared > 20, "{compared} samples are what they were");
+    // Rotated keys depend on the libm of the machine.
+    assert!(compared > 20, "{compared} samples are unchanged; more than 20 expected");
 }
 
 #[test]
-fn no_bit_of_a_golden_blob_may_be_lost() {
+fn every_flipped_byte_of_a_golden_blob_is_an_error() {
     for g in goldens() {
         for at in 0..g.blob.len() {
             let mut blob = g.blob.clone();
@@ -80,8 +80,8 @@ fn no_bit_of_a_golden_blob_may_be_lost() {
     }
 }
 
-/// Writes goldens that are missing. `cargo test --test gear_v2 -- --ignored write_missing_goldens`; what is there is
-/// never written again.
+/// Writes missing goldens, and never replaces one:
+/// `cargo test --test gear_v2 -- --ignored write_missing_goldens`.
 #[test]
 #[ignore]
 fn write_missing_goldens() {
@@ -97,7 +97,7 @@ fn write_missing_goldens() {
         let blob = s.encode();
         for (ending, bytes) in [("bin", &s.words), ("mnkv", &blob)] {
             let file = fs::File::create_new(folder.join(format!("{}.{ending}", s.name)));
-            file.expect("goldens are written once").write_all(bytes).unwrap();
+            file.expect("an existing golden is not replaced").write_all(bytes).unwrap();
         }
         entries.push(entry(&s, &blob));
     }

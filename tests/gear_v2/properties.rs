@@ -1,4 +1,4 @@
-//! Any words, any options.
+//! Round trips of arbitrary words with arbitrary options.
 
 use super::common::Random;
 use super::samples::{Hint, rows, step, to_words};
@@ -12,7 +12,7 @@ fn efforts() -> impl Strategy<Value = Effort> {
     prop::sample::select(vec![1, 5, 9]).prop_map(effort)
 }
 
-/// Noise, constants, rows that repeat, words from the edges of the types, and any mix.
+/// Noise, constants, repeated rows, extreme words of the types, and mixtures.
 fn words() -> impl Strategy<Value = Vec<u8>> {
     let edges: Vec<u32> = vec![
         0,
@@ -51,7 +51,7 @@ fn words() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 1..5).prop_map(|pieces| pieces.concat())
 }
 
-/// Rows of which many are like earlier ones: equal, a few steps away, or many. Some words are any.
+/// Rows similar to earlier ones: equal, a few steps apart, or many. Some words are arbitrary.
 #[derive(Clone, Debug)]
 struct Alike {
     seed: u64,
@@ -59,7 +59,7 @@ struct Alike {
     row_len: usize,
     distinct: usize,
     noise: f32,
-    /// One word in so many is stepped; one in so many is replaced.
+    /// One word in `stepped` moves by steps; one in `replaced` is replaced.
     stepped: usize,
     replaced: usize,
 }
@@ -99,7 +99,7 @@ impl Alike {
     }
 }
 
-/// A hint for rows of this many elements, at least two; sensible or absurd.
+/// A plausible or absurd hint for rows of `row_len` elements, at least two.
 fn hint(row_len: usize, count: usize) -> impl Strategy<Value = Hint> {
     let divisors: Vec<usize> = (1..=count).filter(|n| count.is_multiple_of(*n)).chain([0]).collect();
     let thetas = prop_oneof![Just(10_000.0f32), Just(500_000.0), 1.0f32..1e30, Just(1.0), Just(1e30)];
@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn any_words_come_back_bit_for_bit(
+    fn any_words_are_restored_bit_for_bit(
         words in words(),
         dtype in dtypes(),
         head_dim in prop_oneof![Just(0usize), Just(1), 2usize..100, Just(64), 100usize..5000, Just(usize::MAX)],
@@ -153,11 +153,11 @@ proptest! {
         let blob = encode(words, dtype, &options);
         check(&blob, words, dtype, "any words");
         let predicts = |part: &String| part.starts_with("predictor ") && part != "predictor 0";
-        prop_assert!(!v2_reader::read(&blob).seen.iter().any(predicts), "an encoder predicts nothing");
+        prop_assert!(!v2_reader::read(&blob).seen.iter().any(predicts), "the encoder used a predictor");
     }
 
     #[test]
-    fn rows_that_are_alike_come_back_bit_for_bit(
+    fn similar_rows_are_restored_bit_for_bit(
         alike in alike(),
         dtype in dtypes(),
         tail in 0usize..3,
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn turned_rows_come_back_bit_for_bit(
+    fn rotated_rows_are_restored_bit_for_bit(
         (alike, hint) in alike_with_hint(),
         dtype in prop::sample::select(vec![Dtype::F16, Dtype::Bf16, Dtype::F32]),
         is_turned in any::<bool>(),
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn any_words_with_any_hint_come_back_bit_for_bit(
+    fn any_words_with_any_hint_are_restored_bit_for_bit(
         words in words(),
         dtype in prop::sample::select(vec![Dtype::F16, Dtype::Bf16, Dtype::F32]),
         (row_len, hint) in (2usize..40).prop_flat_map(|row_len| (Just(row_len), hint(row_len, 1))),

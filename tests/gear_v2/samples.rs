@@ -39,7 +39,7 @@ impl Hint {
         }
     }
 
-    /// Turns rows as a host does: in f32, with the libm of the machine.
+    /// Rotates rows in f32 with the libm of the machine, as a host does.
     pub fn apply(&self, rows: &mut [f32], row_len: usize) {
         let tokens = if self.tokens == 0 { rows.len() / row_len } else { self.tokens };
         for (number, row) in rows.chunks_exact_mut(row_len).enumerate() {
@@ -68,12 +68,12 @@ pub fn to_words(values: &[f32], dtype: Dtype) -> Vec<u8> {
     values.iter().flat_map(bytes).collect()
 }
 
-/// Around 0, mostly within 1.
+/// Bell-shaped around 0, mostly within 1.
 fn bell(random: &mut Random) -> f32 {
     (0..6).map(|_| random.below(4001) as f32 / 2000.0 - 1.0).sum::<f32>() / 2.0
 }
 
-/// Rows of channels of different size, each one of `distinct` with some noise on top.
+/// Rows with channels of different magnitude: each is one of `distinct` rows plus noise.
 pub fn rows(seed: u64, count: usize, row_len: usize, distinct: usize, noise: f32) -> Vec<f32> {
     let mut random = Random(seed + 1);
     let scales: Vec<f32> = (0..row_len).map(|i| [1.0, 0.25, 3.0][i % 3]).collect();
@@ -122,12 +122,12 @@ fn sample(name: &'static str, dtype: Dtype, head_dim: usize, words: Vec<u8>, pur
     Sample { name, purpose, dtype, head_dim, effort: 5, hint: None, words }
 }
 
-/// Only who tries hard looks for rows that are merely near.
+/// A sample at effort 9, where the encoder searches for similar rows.
 fn slow(name: &'static str, dtype: Dtype, head_dim: usize, words: Vec<u8>, purpose: &'static str) -> Sample {
     Sample { effort: 9, ..sample(name, dtype, head_dim, words, purpose) }
 }
 
-/// The same for every call; names are files of `testdata/gear_v2`.
+/// Deterministic samples; names are files of `testdata/gear_v2`.
 pub fn samples() -> Vec<Sample> {
     use Dtype::*;
     let mut all = vec![
@@ -137,7 +137,7 @@ pub fn samples() -> Vec<Sample> {
         sample("tail_f32", F32, 12, to_words(&rows(3, 451, 1, 451, 0.0), F32), "37 rows and 7 words"),
         sample("kv_f16", F16, 64, common::read("kv/l3_v_h2_t1088_d64.f16")[..72 * 128].into(), "real values"),
     ];
-    // One row in two, and what they are cut into nobody said.
+    // Two rows, without a head_dim.
     let (a, b) = (Random(11).bytes(120), Random(12).bytes(120));
     let words = [&a, &b, &a, &b, &a, &a, &b, &b, &a, &b].map(|row| &row[..]).concat();
     all.push(slow("flat_f16", F16, 0, words.clone(), "rows that repeat, no head_dim: bytes of words with matches"));
@@ -165,7 +165,7 @@ pub fn samples() -> Vec<Sample> {
 
     let mut rotated = |name, dtype, row_len, hint: Hint, purpose| {
         let mut values = rows(8, 60, row_len, 7, 0.0);
-        // Two rows are merely like others, so that some begin their own class.
+        // Two rows are only similar to others, so that some begin a class.
         values[40 * row_len..42 * row_len].iter_mut().for_each(|x| *x *= 1.1);
         hint.apply(&mut values, row_len);
         let words = to_words(&values, dtype);
