@@ -129,7 +129,7 @@ if(MNNKV_TOP_LEVEL OR MNNKV_INSTALL)
   set(build_by_default ALL)
 endif()
 
-# Always runs: cargo decides what is fresh, and unchanged copies keep their time. Two variables of the user's
+# Always runs: cargo detects changes, and unchanged copies keep their time. Two variables of the user's
 # environment are unset: one moves cargo's output, one replaces the bundled zstd.
 add_custom_target(mnnkv_cargo ${build_by_default}
   COMMAND "${CMAKE_COMMAND}" -E env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG ${cargo_env}
@@ -141,7 +141,7 @@ add_custom_target(mnnkv_cargo ${build_by_default}
           -- "--print=native-static-libs=${MNNKV_NATIVE_LIBS_FILE}"
   ${collect_commands}
   BYPRODUCTS ${byproducts}
-  # The folder decides which .cargo/config.toml and which toolchain file apply.
+  # The folder selects .cargo/config.toml and the toolchain file.
   WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
   COMMENT "Building the Rust library with cargo"
   USES_TERMINAL VERBATIM)
@@ -161,8 +161,8 @@ if(MNNKV_ELF)
     COMMENT "Hiding all but mnnkv_* in ${MNNKV_STATIC_NAME}"
     VERBATIM)
 else()
-  # Mach-O and COFF tools have no counterpart of this step, so their users get cargo's archive: its ZSTD_* symbols are
-  # global, and a host with another libzstd should link the shared library.
+  # Mach-O and COFF tools have no equivalent, so the archive there is that of cargo. Its ZSTD_* symbols are global; a host
+  # with another libzstd should link the shared library.
   add_custom_command(OUTPUT "${static_file}"
     COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${MNNKV_RAW_ARCHIVE}" "${static_file}"
     DEPENDS "${MNNKV_RAW_ARCHIVE}" mnnkv_cargo

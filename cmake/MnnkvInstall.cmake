@@ -68,5 +68,5 @@ foreach(name mnnkv mnnkv-library)
   install(FILES "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" DESTINATION "${pc_dir}")
 endforeach()
 
-# Must accompany the library wherever it is passed on.
+# Must accompany every distribution of the library.
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD-PARTY.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs the tests of Rust, C and C++ for aarch64 on a Debian machine of another kind, under qemu.
+# Runs the tests of Rust, C and C++ for aarch64 under qemu, on a Debian machine with another CPU.
 #
-# Installs what is missing and says how: what `make test` needs, through setup.sh; GCC for aarch64, qemu-user and the
-# LLVM of Debian's rustc, with apt-get. That rustc itself, Rust's standard libraries, GoogleTest and libzstd for aarch64
-# are unpacked in build/aarch64/root: rustup may have no other target to offer, and Debian's Rust packages conflict with
-# rustup. cargo is the machine's own.
+# Installs and prints missing tools: those of `make test` through setup.sh; GCC for aarch64, qemu-user and the LLVM of
+# Debian's rustc with apt-get. That rustc, Rust's standard libraries, GoogleTest and libzstd for aarch64 are unpacked in
+# build/aarch64/root: rustup may lack the target, and Debian's Rust packages conflict with rustup. cargo is that of the
+# machine.
 #
-# MNNKV_NO_INSTALL=1 makes it say what is missing instead of installing it.
+# MNNKV_NO_INSTALL=1 prints missing tools instead of installing them.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -24,14 +24,14 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 case $(uname -m) in
 aarch64 | arm64)
-    say "this machine is one: use make test"
+    say "this machine is aarch64: use make test"
     exit
     ;;
 esac
 
-# Not those of the normal build, nor of the environment.
+# Neither those of the normal build nor of the environment.
 export CARGO_TARGET_DIR="$out/cargo" RUSTC="$root/usr/bin/rustc" RUSTDOC="$root/usr/bin/rustdoc"
-# For rustc's own library.
+# For the shared library of rustc.
 LD_LIBRARY_PATH=$root/usr/lib/$(uname -m)-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
@@ -47,19 +47,19 @@ as_root() {
     elif have sudo; then
         sudo "$@"
     else
-        fail "not root, and there is no sudo"
+        fail "root or sudo is required"
     fi
 }
 
-# What the package $1 depends on, of the names that begin with $2.
+# The dependencies of the package $1 whose names begin with $2.
 dependency() { apt-cache depends "$1" | sed -n "s/^ *Depends: \($2[0-9][0-9a-z.]*\)\$/\1/p"; }
 
 install_missing() {
-    have apt-get || fail "this needs Debian's packages, and there is no apt-get"
+    have apt-get || fail "apt-get is required, for Debian's packages"
     rm -rf "$root" "$out/apt"
     mkdir -p "$out/apt/lists/partial" "$out/apt/debs"
-    # Lists of its own, so that the machine need not become one of two architectures; and apt's caches of lists off, as
-    # they are the machine's.
+    # Separate lists, so that the machine does not become multi-architecture; without apt's caches, which belong to the
+    # lists of the machine.
     export APT_CONFIG="$out/apt/apt.conf"
     cat >"$APT_CONFIG" <<END
 APT::Architectures "$(dpkg --print-architecture),arm64";
@@ -68,10 +68,10 @@ Dir::State::Lists "$out/apt/lists";
 Dir::Cache::pkgcache "";
 Dir::Cache::srcpkgcache "";
 END
-    apt-get -qq update || say "apt-get update failed; trying with the lists that came"
+    apt-get -qq update || say "apt-get update failed; trying with partial lists"
     version=$(apt-cache policy rustc-web | sed -n 's/^ *Candidate: //p')
     std=$(dependency libstd-rust-web-dev libstd-rust-web-)
-    [ -n "$std" ] || fail "apt-get knows no libstd-rust-web-dev"
+    [ -n "$std" ] || fail "apt-get has no libstd-rust-web-dev"
     llvm=$(dependency "$std" libllvm)
 
     say "installing with apt-get: g++-aarch64-linux-gnu qemu-user $llvm"
@@ -89,7 +89,7 @@ END
     mv "$out/apt/root" "$root"
     rm -rf "$out/apt"
     unset APT_CONFIG
-    present || fail "that did not bring all of it"
+    present || fail "tools are still missing after the installation"
 }
 
 "$setup" test
@@ -99,8 +99,8 @@ if ! present; then
 fi
 say "$("$RUSTC" -V), $(qemu-aarch64 --version | head -n 1)"
 
-# The library alone: the tests of the command line start it, which the emulator does not see. Of random schedules as many
-# as an emulator does in a minute.
+# Only the library: tests of the command line start processes outside of the emulator. Fewer random schedules, for about
+# a minute.
 MNNKV_SCHEDULES=${MNNKV_SCHEDULES:-100} cargo test --locked --target aarch64-unknown-linux-gnu
 
 cmake=$("$setup" which cmake)
@@ -110,9 +110,8 @@ jobs=$(getconf _NPROCESSORS_ONLN)
     -DCMAKE_BUILD_TYPE=Release -DMNNKV_BUILD_TESTS=ON -DMNNKV_CARGO_TARGET_DIR="$CARGO_TARGET_DIR" \
     -DCMAKE_PREFIX_PATH="$root/usr" -DMNNKV_RUSTC="$RUSTC"
 "$cmake" --build "$out/cmake" --parallel "$jobs"
-# Left out as processes of their own: these tests ask how much memory the process has, and the 2 MB pages in which qemu
-# keeps the code that it translates meanwhile are too much. They pass in suites.portable and suites.static, where qemu
-# knows the code by then.
+# Excluded as single processes: these tests measure the memory of the process, to which qemu adds 2 MB pages of
+# translated code. They pass in suites.portable and suites.static, where the code is translated before.
 memory='^LargeCache\.FallsAsFarWithBlocksThatEndInsidePages$|ResidentHost\.|ResidentStore\.'
 cd "$out/cmake"
 "$ctest" --output-on-failure --parallel "$jobs" -E "$memory"

@@ -1,4 +1,4 @@
-# Runs cargo so that its output names no folder of this machine. Run with cmake -P and
+# Runs cargo without paths of this machine in its output. Run with cmake -P and
 #   CARGO RUSTC SOURCE TARGET_DIR   the programs, the folder of the project, and where cargo builds
 #   TARGET RUSTFLAGS                the triple of a cross build and flags that it needs; both may be empty
 # Cargo's own arguments follow behind --.
@@ -38,7 +38,7 @@ string(REGEX MATCH "\"(.*)\"" c_flags "${c_flags}")
 set(c_flags "${CMAKE_MATCH_1}")
 foreach(map IN LISTS maps)
   list(APPEND flags "--remap-path-prefix=${map}")
-  # A path with a space does not fit a list of words.
+  # A path with a space cannot be part of a list of words.
   if(C_PREFIX_MAP AND NOT map MATCHES "[ \t]")
     string(APPEND c_flags " -ffile-prefix-map=${map}")
   endif()

@@ -1,10 +1,10 @@
-# Turns cargo's static archive into one that exposes nothing but mnnkv_*. ELF only. Run with cmake -P and
-#   INPUT SHARED OUTPUT   cargo's archive, the shared library that names the functions, and the new archive
+# Turns cargo's static archive into one whose only global symbols are mnnkv_*. ELF only. Run with cmake -P and
+#   INPUT SHARED OUTPUT   cargo's archive, the shared library with the function names, and the new archive
 #   CC_COMMAND NM AR OBJCOPY   the compiler with its flags for the target, and the tools
 #
-# Cargo's archive has the global symbols of the bundled zstd and of Rust's standard library. Beside a host's own libzstd
-# the linker mixes the two copies silently, or stops at duplicates under --whole-archive; beside another Rust archive it
-# stops as well. So everything is linked into one object, and all names but mnnkv_* become local.
+# Cargo's archive has the global symbols of the bundled zstd and of Rust's standard library. With a second libzstd
+# the linker mixes the copies silently, or fails at duplicates under --whole-archive; with another Rust archive it fails,
+# too. So all code is linked into one object, and all symbols except mnnkv_* become local.
 
 foreach(name INPUT SHARED OUTPUT CC_COMMAND NM AR OBJCOPY)
   if("${${name}}" STREQUAL "")
@@ -24,13 +24,13 @@ list(TRANSFORM names STRIP)
 if(names STREQUAL "")
   message(FATAL_ERROR "${SHARED} exports no mnnkv_ symbol")
 endif()
-# Naming the entry points links only what they need, as in a program.
+# With the entry points as roots only their dependencies are linked.
 list(TRANSFORM names PREPEND -Wl,--undefined=)
 separate_arguments(compiler UNIX_COMMAND "${CC_COMMAND}")
 run(${compiler} -r -nostdlib ${names} -o "${object}" "${INPUT}")
 
 # Section groups are dissolved: DW.ref.rust_eh_personality, made local in a group, would be dropped in favour of
-# another Rust archive's copy and leave dangling references. Bitcode has no use here and breaks other tools. Debug
+# another Rust archive's copy and leave dangling references. Bitcode is unused and breaks other tools. Debug
 # sections are most of the size and describe the standard library; function names stay, for profilers.
 run("${OBJCOPY}" --wildcard "--keep-global-symbol=mnnkv_*" --remove-section=.group --remove-section=.llvmbc
     --remove-section=.llvmcmd --strip-debug "${object}")

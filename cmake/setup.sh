@@ -1,15 +1,15 @@
 #!/bin/sh
-# Installs what a build is missing and says how. Quiet when nothing is.
+# Installs and prints missing tools of a build. Prints nothing if none is missing.
 #
 #   setup.sh demo   CMake
 #   setup.sh test   CMake, GoogleTest, pkg-config and, where binaries are ELF, binutils and the system's libzstd.a
 #   setup.sh which cmake|ctest   prints the program to use
 #
-# MNNKV_NO_INSTALL=1 makes it say what is missing instead of installing it.
+# MNNKV_NO_INSTALL=1 prints missing tools instead of installing them.
 set -eu
 
 cd "$(dirname "$0")/.."
-# pip's CMake goes here: no change to the user's Python, and `make clean` takes it away again.
+# The folder of pip's CMake: the user's Python stays unchanged, and `make clean` removes it.
 tools=$PWD/build/tools
 minimum=3.16
 
@@ -45,7 +45,7 @@ present() {
     cmake) which_program cmake >/dev/null ;;
     pkg-config) have pkg-config || have pkgconf ;;
     gtest) pkg-config --exists gtest_main 2>/dev/null || compiles '#include <gtest/gtest.h>' ;;
-    # The compiler answers with a path when it finds the file, and with the bare name when not.
+    # The compiler prints a path if it finds the file, else the bare name.
     zstd) [ -f "$(${CC:-cc} -print-file-name=libzstd.a)" ] && compiles '#include <zstd.h>' ;;
     binutils) have ld && have objcopy && have nm && have readelf ;;
     esac
@@ -59,7 +59,7 @@ missing() {
     echo "${absent# }"
 }
 
-# The packages that bring the tools in $2, as the package manager $1 calls them.
+# The packages with the tools in $2, by their names in the package manager $1.
 packages() {
     for tool in $2; do
         case $1-$tool in
@@ -83,7 +83,7 @@ as_root() {
     elif have sudo; then
         sudo "$@"
     else
-        say "not root, and there is no sudo"
+        say "root or sudo is required"
         return 1
     fi
 }
@@ -96,8 +96,8 @@ install_with() {
     # shellcheck disable=SC2086
     case $1 in
     apt-get)
-        # A stale list names files that mirrors no longer have. When only some mirror fails, the rest may do.
-        as_root apt-get -qq update || say "apt-get update failed; trying with the lists that are there"
+        # A stale list names removed files. If only one mirror fails, the others may suffice.
+        as_root apt-get -qq update || say "apt-get update failed; trying with the present lists"
         as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends \
             -o Dpkg::Use-Pty=0 install $names >/dev/null
         ;;
@@ -131,7 +131,7 @@ by_hand() {
         binutils) say "  binutils: ld, objcopy, nm, readelf" ;;
         cc) say "  cc: a C compiler, as cc or in CC" ;;
         c++) say "  c++: a C++17 compiler, as c++ or in CXX" ;;
-        cargo) say "  cargo: Rust; see rust-version in Cargo.toml for the oldest that works" ;;
+        cargo) say "  cargo: Rust; see rust-version in Cargo.toml for the oldest version" ;;
         esac
     done
     exit 1
@@ -154,7 +154,7 @@ if is_elf; then
     [ "$1" = demo ] || needs="$needs zstd"
 fi
 
-# Not ours to choose for the user.
+# The user chooses these.
 compilers=
 for program in "${CC:-cc}=cc" "${CXX:-c++}=c++" cargo=cargo; do
     program_name=${program%=*}
@@ -175,7 +175,7 @@ done
 absent=$(missing)
 case " $absent " in
 *" cmake "*)
-    install_cmake_with_pip || say "no pip that works"
+    install_cmake_with_pip || say "no working pip"
     absent=$(missing)
     ;;
 esac

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Prints the size of the stripped shared library without and with the model crate, and what each room of it costs.
+# Prints the size of the stripped shared library without and with the model crate, by room.
 #
-# A room is a module of a crate, by the names of symbols. Code that is inlined counts where it is inlined; "export" is
-# the body of exported functions. Uses cargo's target folder and the tools NM and STRIP (default: nm, strip).
+# A room is a module of a crate, by the names of symbols. Inlined code counts at its caller; "export" is the body of
+# exported functions. Uses cargo's target folder and the tools NM and STRIP (default: nm, strip).
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
