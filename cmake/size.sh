@@ -26,7 +26,7 @@ rooms() {
 }
 
 for features in --no-default-features ""; do
-    # shellcheck disable=SC2086 # no features are no argument
+    # shellcheck disable=SC2086 # unquoted: an empty value is no argument
     cargo rustc --quiet --locked --release --lib $features --manifest-path capi/Cargo.toml
     library=$target/release/libmnnkv.so
     "${STRIP:-strip}" -o "$work/stripped.so" "$library"

@@ -8,14 +8,14 @@
 //! | [`gear`] | words to fewer bytes and back: flat lanes (v1), or rows and channels (v2) |
 //! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
 //! | [`h2o`] | attention scores and eviction plans |
-//! | [`store`] | cold blocks kept compressed, raw memory given back |
-//! | [`session`] | all of it together, as a JSON config says |
+//! | [`store`] | cold blocks kept compressed, raw memory released |
+//! | [`session`] | the rooms above together, as configured |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | `json` | JSON in and out |
 //! | `sys` | memory that can be refused; every other room grows its containers through it |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!
-//! gear, layout and h2o know nothing of each other. A byte flows one way: packed cache, gathered by layout,
+//! gear, layout and h2o do not import each other. A byte flows one way: packed cache, gathered by layout,
 //! encoded by gear, kept by the store; and back. Everything below the C ABI is safe Rust over slices, except `arch` and
 //! `sys`.
 

@@ -4,7 +4,7 @@ use crate::sys::memory;
 use std::borrow::Cow;
 use std::fmt;
 
-/// What kind of failure an [`Error`] is. The numbers are part of the ABI and never change meaning.
+/// The kind of an [`Error`]. The numbers are part of the ABI and never change meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Status {
@@ -67,18 +67,18 @@ impl Status {
     }
 }
 
-/// A failure: its kind, and a sentence that says what was given and what was allowed.
+/// A failure: its kind, and a sentence with the given and the allowed value.
 ///
-/// Making one never aborts: where there is no memory for the sentence, the error has a fixed one.
+/// Constructors never abort: without memory for the sentence, the error has a fixed one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Error(Inner);
 
-/// At most two registers, so that success costs nothing to hand on.
+/// At most two registers, so that success is cheap to return.
 #[derive(Debug, PartialEq, Eq)]
 enum Inner {
-    Told(Box<Failure>),
-    /// There was no memory for more.
-    Untold(Status),
+    Full(Box<Failure>),
+    /// Without memory for a message.
+    Bare(Status),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -91,11 +91,11 @@ struct Failure {
 impl Error {
     /// An error of `status` with a sentence for the host's log.
     pub fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Self {
-        Error::told(status, message.into(), None)
+        Error::full(status, message.into(), None)
     }
 
-    fn told(status: Status, message: Cow<'static, str>, needed: Option<usize>) -> Self {
-        Error(memory::try_boxed(Failure { status, message, needed }).map_or(Inner::Untold(status), Inner::Told))
+    fn full(status: Status, message: Cow<'static, str>, needed: Option<usize>) -> Self {
+        Error(memory::try_boxed(Failure { status, message, needed }).map_or(Inner::Bare(status), Inner::Full))
     }
 
     /// As [`Error::new`] with text to be formatted. Out of line, so that functions which check their arguments stay
@@ -104,15 +104,15 @@ impl Error {
     #[inline(never)]
     pub fn formatted(status: Status, text: fmt::Arguments<'_>) -> Self {
         match memory::try_format(text) {
-            Some(text) => Error::told(status, Cow::Owned(text), None),
-            None => Error(Inner::Untold(status)),
+            Some(text) => Error::full(status, Cow::Owned(text), None),
+            None => Error(Inner::Bare(status)),
         }
     }
 
     /// As [`Error::formatted`], of an error that is part of a result: OUT_OF_MEMORY where there is no memory for it.
     pub fn kept(status: Status, text: fmt::Arguments<'_>) -> Result<Self> {
         let message = Cow::Owned(memory::format(text)?);
-        Ok(Error(Inner::Told(memory::boxed(Failure { status, message, needed: None })?)))
+        Ok(Error(Inner::Full(memory::boxed(Failure { status, message, needed: None })?)))
     }
 
     /// The same error with words before its sentence.
@@ -124,7 +124,7 @@ impl Error {
     /// go on without what failed.
     pub fn unless_out_of_memory(self) -> Result<Self> {
         match self.0 {
-            Inner::Untold(_) => Err(Error(Inner::Untold(Status::OutOfMemory))),
+            Inner::Bare(_) => Err(Error(Inner::Bare(Status::OutOfMemory))),
             _ if self.status() == Status::OutOfMemory => Err(self),
             _ => Ok(self),
         }
@@ -138,32 +138,32 @@ impl Error {
     /// An output of `given` units where `needed` are required.
     pub fn too_small(what: &str, given: usize, needed: usize) -> Self {
         match memory::try_format(format_args!("{what} holds {given}, {needed} needed")) {
-            Some(text) => Error::told(Status::BufferTooSmall, Cow::Owned(text), Some(needed)),
-            None => Error(Inner::Untold(Status::OutOfMemory)),
+            Some(text) => Error::full(Status::BufferTooSmall, Cow::Owned(text), Some(needed)),
+            None => Error(Inner::Bare(Status::OutOfMemory)),
         }
     }
 
     /// The kind of failure.
     pub fn status(&self) -> Status {
         match &self.0 {
-            Inner::Told(failure) => failure.status,
-            Inner::Untold(status) => *status,
+            Inner::Full(failure) => failure.status,
+            Inner::Bare(status) => *status,
         }
     }
 
-    /// What was given and what was allowed.
+    /// The sentence: the given and the allowed value.
     pub fn message(&self) -> &str {
         match &self.0 {
-            Inner::Told(failure) => &failure.message,
-            Inner::Untold(_) => "no memory for the details of this error",
+            Inner::Full(failure) => &failure.message,
+            Inner::Bare(_) => "no memory for the details of this error",
         }
     }
 
     /// For [`Status::BufferTooSmall`]: the capacity that would have been enough.
     pub fn needed(&self) -> Option<usize> {
         match &self.0 {
-            Inner::Told(failure) => failure.needed,
-            Inner::Untold(_) => None,
+            Inner::Full(failure) => failure.needed,
+            Inner::Bare(_) => None,
         }
     }
 }
@@ -171,8 +171,8 @@ impl Error {
 impl Clone for Error {
     fn clone(&self) -> Self {
         match memory::try_format(format_args!("{}", self.message())) {
-            Some(text) => Error::told(self.status(), Cow::Owned(text), self.needed()),
-            None => Error(Inner::Untold(self.status())),
+            Some(text) => Error::full(self.status(), Cow::Owned(text), self.needed()),
+            None => Error(Inner::Bare(self.status())),
         }
     }
 }
@@ -185,7 +185,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What every fallible function of the library returns.
+/// The result of every fallible function of the library.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error of the named status with a formatted sentence.

@@ -118,7 +118,7 @@ impl Source {
         room(&self.path)
     }
 
-    /// What is named right behind `prefix`, with line numbers: an identifier, or each of a group in braces.
+    /// The names right behind `prefix`, with line numbers: an identifier, or each of a group in braces.
     fn named(&self, prefix: &str) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         for (at, (number, line)) in self.lines.iter().enumerate() {
@@ -252,9 +252,9 @@ fn directions(table: &Direction, sources: &[Source]) -> Vec<String> {
     }
     for (room, left) in unused {
         if !rooms.contains(&room) {
-            wrong.push(format!("the table names {room}, which is no room"));
+            wrong.push(format!("the table names {room}, which is not a room"));
         }
-        wrong.extend(left.iter().map(|used| format!("{room} does not use {used}, which the table says")));
+        wrong.extend(left.iter().map(|used| format!("{room} does not use {used}, which the table allows")));
     }
     wrong
 }
@@ -341,7 +341,7 @@ fn the_walk_names_files_that_exist() {
     assert_none(&missing.filter(|file| !exists(file)).map(|file| format!("{file} does not exist")).collect::<Vec<_>>());
 }
 
-/// The checks above find what they look for.
+/// The checks above report violations.
 #[test]
 fn every_fault_is_found() {
     let document = Document(
@@ -376,10 +376,10 @@ fn every_fault_is_found() {
         "src/gear.rs:6: gear may not use ffi",
         "model/src/a.rs:1: model may not use store",
         "model/src/a.rs:2: model may not use model/ffi",
-        "the table names attic, which is no room",
-        "attic does not use sys, which the table says",
-        "gear does not use sys, which the table says",
-        "model does not use sys, which the table says",
+        "the table names attic, which is not a room",
+        "attic does not use sys, which the table allows",
+        "gear does not use sys, which the table allows",
+        "model does not use sys, which the table allows",
     ];
     assert_eq!(directions(&table, &sources), expected);
     assert_eq!(table.cycles(), ["gear", "store"]);

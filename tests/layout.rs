@@ -1,4 +1,4 @@
-//! Layout operations against MNN's formulas. Buffers start as noise and are compared whole: every padding lane, gap and
+//! Layout operations against MNN's formulas. Buffers start as noise and are compared whole: every padding word, gap and
 //! token outside the range is a canary.
 
 mod common;

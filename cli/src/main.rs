@@ -38,7 +38,7 @@ Exit codes:
   0  done; for check: no errors were found
   1  check found errors
   2  the command line is wrong
-  3  failed: the message on standard error says why; nothing was written\n";
+  3  failed: the reason is on standard error; no file was written\n";
 
 #[derive(Subcommand)]
 enum Command {

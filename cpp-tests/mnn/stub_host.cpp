@@ -262,9 +262,9 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
         const int block = how.flash ? flash_block : length;
         for (int begin = 0; begin < length; begin += block) {
             const int here = std::min(block, length - begin);
-            // Lanes past the last token may hold anything.
-            const std::size_t lanes = oracle::round_up(index_of(here), index_of(pack));
-            std::vector<std::uint8_t> tile(lanes * index_of(rows * width), 0xFF);
+            // Padding past the last token may hold anything.
+            const std::size_t padded = oracle::round_up(index_of(here), index_of(pack));
+            std::vector<std::uint8_t> tile(padded * index_of(rows * width), 0xFF);
             for (int r = 0; r < rows; ++r) {
                 const std::size_t at = index_of(r);
                 const int visible = visible_to(r, begin, here);
@@ -292,8 +292,8 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
                     out[d] *= scales[at];
                 }
                 for (int t = 0; t < here; ++t) {
-                    std::uint8_t* const lane = &tile[index_of(((t / pack * rows + r) * pack + t % pack) * width)];
-                    store(lane, how.flash ? row[index_of(t)] : row[index_of(t)] / sum, width);
+                    std::uint8_t* const word = &tile[index_of(((t / pack * rows + r) * pack + t % pack) * width)];
+                    store(word, how.flash ? row[index_of(t)] : row[index_of(t)] / sum, width);
                 }
             }
             see(thread, tile.data(), here, begin, begin + here == length, how.flash ? scales.data() : nullptr,
@@ -301,8 +301,8 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
             for (int r = 0; r < rows; ++r) {
                 float* const out = &output[index_of((r * how.heads + head) * dims)];
                 for (int t = 0; t < visible_to(r, begin, here); ++t) {
-                    const std::uint8_t* const lane = &tile[index_of(((t / pack * rows + r) * pack + t % pack) * width)];
-                    const float weight = load(lane, width);
+                    const std::uint8_t* const word = &tile[index_of(((t / pack * rows + r) * pack + t % pack) * width)];
+                    const float weight = load(word, width);
                     const float* const v = &values[index_of(((begin + t) * how.kv_heads + kv_head) * dims)];
                     for (int d = 0; d < dims; ++d) {
                         out[d] += weight * v[d];

@@ -7,7 +7,7 @@ namespace {
 using namespace support;
 
 TEST(C8, AWorkedExample) {
-    // Two channels. What calibration sees comes in two batches, and the token after it is beyond the range.
+    // Two channels. Two batches of calibration, and a token beyond their range.
     floats min(2, 7), max(2, 7);
     ASSERT_TRUE(ok(mnnkv_c8_ranges_clear(2, min.data(), max.data())));
     const floats batches[] = {{0.5f, -4, 1.5f, 2}, {-0.25f, 3}};

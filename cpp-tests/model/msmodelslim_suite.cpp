@@ -36,7 +36,7 @@ writer_ptr new_writer(const std::string& path, const mnnkv_msmodelslim_writer_op
     return writer_ptr(writer);
 }
 
-/// The text of a call that wants room for it: asked for its length first.
+/// The text of a call with a buffer; a first call returns the length.
 template <class Call>
 std::string text_of(Call call) {
     std::size_t len = 0;
@@ -356,7 +356,7 @@ TEST(BadMsmodelslimInput, ReadersRefuseAndWriteNothing) {
             {bad, "list", [&] { return mnnkv_msmodelslim_name(model, 0, 0, text, 64, len.get()); }},
             {MNNKV_NOT_FOUND, "index", [&] { return mnnkv_msmodelslim_name(model, 1, 99, text, 64, len.get()); }},
             {bad, "name", [&] { return mnnkv_msmodelslim_find(model, nullptr, index.get()); }},
-            {MNNKV_NOT_FOUND, "nobody", [&] { return mnnkv_msmodelslim_find(model, "nobody", index.get()); }},
+            {MNNKV_NOT_FOUND, "unlisted", [&] { return mnnkv_msmodelslim_find(model, "unlisted", index.get()); }},
             {MNNKV_NOT_FOUND, "linear 99", [&] { return mnnkv_msmodelslim_get_linear_info(model, 99, info.get()); }},
             {bad, "struct_size", [&] { return mnnkv_msmodelslim_get_linear_info(model, 0, &short_info); }},
             {bad, "len", [&] { return mnnkv_msmodelslim_layers_json(model, text, 64, nullptr); }},

@@ -125,7 +125,7 @@ TEST(Sizing, HeadsAreDealtOutToRanksAndSequencesAddUp) {
 }
 
 TEST(Sizing, SavingsActOneAfterTheOther) {
-    // 32 layers of 4,096 bytes a token. Of 35,000 tokens 10,000 stay in layers 2 to 31.
+    // 32 layers of 4,096 bytes a token. 10,000 of 35,000 tokens stay in layers 2 to 31.
     const mnnkv::sizing model = public_model("llama-3-8b");
     const auto options = options_with([](mnnkv_sizing_options& o) {
         o.h2o_ratio = 3.5;

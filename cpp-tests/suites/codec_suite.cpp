@@ -44,17 +44,17 @@ TEST(GoldenFrame, HasTheRunLengthsThatWeWrite) {
         ASSERT_EQ(v1::parse(golden.frame, golden.codec.width, theirs), "");
         ASSERT_EQ(v1::parse(encoded(golden.codec, golden.input, &options), golden.codec.width, ours), "");
         for (std::size_t i = 0; i < golden.codec.width; ++i) {
-            const v1::frame &their = theirs.lanes[i], &our = ours.lanes[i];
+            const v1::frame &their = theirs.planes[i], &our = ours.planes[i];
             if (their.codec != v1::rle) {
                 continue;
             }
             ++theirs_total;
             // The independent writer agrees with the reference, so it may judge the library.
-            const bytes lane = v1::lane_of(golden.input, golden.codec.width, i);
-            ASSERT_TRUE(same(v1::rle_encode(v1::residual(their.mode, lane)), their.payload)) << "lane " << i;
+            const bytes plane = v1::plane_of(golden.input, golden.codec.width, i);
+            ASSERT_TRUE(same(v1::rle_encode(v1::residual(their.mode, plane)), their.payload)) << "plane " << i;
             if (our.codec == v1::rle) {
-                EXPECT_EQ(our.mode, their.mode) << "lane " << i;
-                EXPECT_TRUE(same(our.payload, their.payload)) << "lane " << i;
+                EXPECT_EQ(our.mode, their.mode) << "plane " << i;
+                EXPECT_TRUE(same(our.payload, their.payload)) << "plane " << i;
                 ++compared;
             }
         }
@@ -63,28 +63,28 @@ TEST(GoldenFrame, HasTheRunLengthsThatWeWrite) {
     EXPECT_GT(compared, theirs_total / 2) << "of " << theirs_total;
 }
 
-/// Checks one blob with the reader: lanes, predictors, run lengths, and that no run-length choice was better.
+/// Checks one blob with the reader: planes, predictors, run lengths, and that no run-length choice was better.
 void check_against_the_page(const word_codec& codec, const bytes& words, std::uint32_t predictors) {
     const mnnkv_gear_options options = predicting(predictors);
     v1::blob blob;
     ASSERT_EQ(v1::parse(encoded(codec, words, &options), codec.width, blob), "");
     ASSERT_EQ(blob.words, words.size() / codec.width);
     for (std::size_t i = 0; i < codec.width; ++i) {
-        SCOPED_TRACE("lane " + std::to_string(i));
-        const v1::frame& frame = blob.lanes[i];
-        const bytes lane = v1::lane_of(words, codec.width, i);
+        SCOPED_TRACE("plane " + std::to_string(i));
+        const v1::frame& frame = blob.planes[i];
+        const bytes plane = v1::plane_of(words, codec.width, i);
         ASSERT_TRUE((predictors == 0 ? 7u : predictors) >> frame.mode & 1) << "mode " << int(frame.mode);
         if (frame.codec == v1::zstd) {
-            EXPECT_EQ(v1::zstd_shape(frame.payload, lane.size()), "");
+            EXPECT_EQ(v1::zstd_shape(frame.payload, plane.size()), "");
         } else {
             bytes symbols;
-            ASSERT_TRUE(v1::rle_decode(frame.payload, lane.size(), symbols));
-            EXPECT_TRUE(same(v1::undo(frame.mode, symbols), lane));
-            EXPECT_TRUE(same(frame.payload, v1::rle_encode(v1::residual(frame.mode, lane))));
+            ASSERT_TRUE(v1::rle_decode(frame.payload, plane.size(), symbols));
+            EXPECT_TRUE(same(v1::undo(frame.mode, symbols), plane));
+            EXPECT_TRUE(same(frame.payload, v1::rle_encode(v1::residual(frame.mode, plane))));
         }
         for (std::uint8_t mode = 0; mode < 3; ++mode) {
             if ((predictors == 0 ? 7u : predictors) >> mode & 1) {
-                const std::size_t other = v1::rle_encode(v1::residual(mode, lane)).size();
+                const std::size_t other = v1::rle_encode(v1::residual(mode, plane)).size();
                 // The earlier of equal payloads wins: modes in order, run lengths before ZSTD.
                 const bool earlier = mode < frame.mode || (mode == frame.mode && frame.codec == v1::zstd);
                 EXPECT_GE(other, frame.payload.size() + (earlier ? 1 : 0)) << "mode " << int(mode) << " was smaller";
@@ -139,10 +139,10 @@ TEST(Codec, DecodesBlobsThatOthersWrote) {
         const word_codec& codec = v1_codecs[i % 2];
         const bytes words = some_words(random, codec.width, random.between(1, 400));
         v1::blob blob{static_cast<std::uint32_t>(words.size() / codec.width), {}};
-        for (std::size_t lane = 0; lane < codec.width; ++lane) {
+        for (std::size_t plane = 0; plane < codec.width; ++plane) {
             const std::uint8_t mode = static_cast<std::uint8_t>(random.below(3));
-            const bytes symbols = v1::residual(mode, v1::lane_of(words, codec.width, lane));
-            blob.lanes.push_back(
+            const bytes symbols = v1::residual(mode, v1::plane_of(words, codec.width, plane));
+            blob.planes.push_back(
                 {mode, v1::rle, random.one_in(3) ? v1::rle_single_literals(symbols) : v1::rle_encode(symbols)});
         }
         ASSERT_TRUE(same(decoded(codec, v1::write(blob), words.size()), words)) << "case " << i;

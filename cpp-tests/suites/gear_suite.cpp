@@ -254,7 +254,7 @@ TEST(GearFormats, TheFirstTakesEveryEffort) {
 }
 
 TEST(GearFormats, TheSecondIsSmallerForARealCache) {
-    // Keys of the first layer want the rotation hint.
+    // Keys of the first layer need the rotation hint.
     for (const char* name : {"kv/l0_v_h2_t1088_d64.f16", "kv/l1_k_h2_t1088_d64.f16",
                              "kv/l1_v_h2_t1088_d64.f16", "kv/l3_k_h2_t1088_d64.f16"}) {
         SCOPED_TRACE(name);

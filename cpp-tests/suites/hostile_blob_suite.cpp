@@ -108,10 +108,10 @@ TEST(HostileBlob, NoiseIsCorrupt) {
     }
 }
 
-/// Two lanes of nine words, run-length coded: a small blob with every field.
+/// Two planes of nine words, run-length coded: a small blob with every field.
 v1::blob sound_blob() {
-    const bytes lane = {1, 2, 3, 7, 7, 7, 7, 7, 9};
-    return {9, {{v1::raw, v1::rle, v1::rle_encode(lane)}, {v1::delta_seq, v1::rle, v1::rle_encode(lane)}}};
+    const bytes plane = {1, 2, 3, 7, 7, 7, 7, 7, 9};
+    return {9, {{v1::raw, v1::rle, v1::rle_encode(plane)}, {v1::delta_seq, v1::rle, v1::rle_encode(plane)}}};
 }
 
 void expect_corrupt(const char* what, const bytes& blob) {
@@ -147,15 +147,15 @@ TEST(HostileBlob, EveryRuleOfTheFormatIsEnforced) {
     expect_corrupt("a payload of 4 GB", with(13, 0xFF));
     expect_corrupt("an empty payload", with(10, 0));
 
-    expect_corrupt("empty lanes", v1::write({0, {{v1::raw, v1::rle, {}}, {v1::raw, v1::rle, {}}}}));
+    expect_corrupt("empty planes", v1::write({0, {{v1::raw, v1::rle, {}}, {v1::raw, v1::rle, {}}}}));
     expect_corrupt("zeros", bytes(24));
 
     bytes longer = good;
     longer.push_back(0);
-    expect_corrupt("a byte after the last lane", longer);
+    expect_corrupt("a byte after the last plane", longer);
     v1::blob three = sound_blob();
-    three.lanes.push_back(three.lanes[0]);
-    expect_corrupt("a third lane", v1::write(three));
+    three.planes.push_back(three.planes[0]);
+    expect_corrupt("a third plane", v1::write(three));
     expect_corrupt("an fp16 blob is no fp32 blob", [&] {
         bytes words(36);
         return encoded(fp32, words);
@@ -175,9 +175,9 @@ TEST(HostileBlob, EveryRuleOfTheFormatIsEnforced) {
         {"nothing", {}},
     };
     for (const auto& p : payloads) {
-        for (std::size_t lane = 0; lane < 2; ++lane) {
+        for (std::size_t plane = 0; plane < 2; ++plane) {
             v1::blob blob = sound_blob();
-            blob.lanes[lane].payload = p.payload;
+            blob.planes[plane].payload = p.payload;
             expect_corrupt(p.what, v1::write(blob));
         }
     }
@@ -191,9 +191,9 @@ bytes zstd_run(std::uint8_t value, std::uint8_t announced, std::uint8_t actual) 
 
 TEST(HostileBlob, ZstdPayloadsMustBeOneFrameOfTheRightLength) {
     v1::blob blob = sound_blob();
-    blob.lanes[0].codec = v1::zstd;
+    blob.planes[0].codec = v1::zstd;
     const auto with = [&](bytes payload) {
-        blob.lanes[0].payload = std::move(payload);
+        blob.planes[0].payload = std::move(payload);
         return v1::write(blob);
     };
     const bytes words = decoded(fp16, with(zstd_run(5, 9, 9)), 18);

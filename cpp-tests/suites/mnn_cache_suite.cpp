@@ -95,7 +95,7 @@ TEST(MnnCache, KeepsTheRowsOfTheTokensThatAnEvictionKeeps) {
 }
 
 TEST(Layout, PlacesWorkedOutByHand) {
-    // hP 4, lP 2, D 5 and F 6: K has panels of 4 tokens x 6 lanes (one is padding), V blocks of two rows of 3 panels.
+    // hP 4, lP 2, D 5 and F 6: K has panels of 4 tokens x 6 dims (one is padding), V blocks of two rows of 3 panels.
     mnnkv_layout layout = make_layout({"by hand", MNNKV_DTYPE_F16, 9, 2, 4}, 2, 5, 10, 6);
     std::uint64_t key_bytes = 0, value_bytes = 0;
     ASSERT_TRUE(ok(mnnkv_layout_check(&layout, &key_bytes, &value_bytes)));
@@ -106,11 +106,11 @@ TEST(Layout, PlacesWorkedOutByHand) {
         std::uint64_t key, value;
     } places[] = {
         {0, 0, 0, 0},
-        {1, 0, 2, 1},                         // K: next token of the panel; V: next lane
-        {0, 1, 1, 2},                         // K: next lane; V: next dim of the panel
+        {1, 0, 2, 1},                         // K: next token of the panel; V: next token of the pair
+        {0, 1, 1, 2},                         // K: next dim of the pair; V: next dim of the panel
         {0, 2, 8, 4},                         // K: next pair of dims
         {4, 0, 24, 16},                       // K: next panel; V: third pair of tokens
-        {5, 4, 24 + 16 + 2, 24 + 16 + 1},     // V: second row, third pair, second lane
+        {5, 4, 24 + 16 + 2, 24 + 16 + 1},     // V: second row, third pair, second token
         {7, 3, 24 + 8 + 6 + 1, 48 + 6 + 1},   // V: second block
     };
     for (const auto& p : places) {

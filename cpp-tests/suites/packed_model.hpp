@@ -147,7 +147,7 @@ private:
     rows kept_, dropped_;
 };
 
-/// A layout, its model, and buffers of noise: every padding lane, gap and foreign token in them is a canary.
+/// A layout, its model, and buffers of noise: every padding word, gap and foreign token in them is a canary.
 class noisy_cache {
 public:
     noisy_cache(const mnnkv_layout& layout, dice& random)

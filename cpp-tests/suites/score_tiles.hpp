@@ -58,9 +58,9 @@ mnnkv_status each_tile(const std::vector<float>& row, std::uint32_t queries, con
     }
     for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint32_t begin = i * how.tokens, tokens = std::min(how.tokens, length - begin);
-        const std::uint32_t lanes = how.pack == 0 ? tokens : (tokens + how.pack - 1) / how.pack * how.pack;
+        const std::uint32_t padded = how.pack == 0 ? tokens : (tokens + how.pack - 1) / how.pack * how.pack;
         const std::size_t width = how.dtype == MNNKV_DTYPE_F32 ? 4 : 2;
-        bytes data(std::size_t{lanes} * queries * width + 1, 0xFF);  // padding is NaN; the address is odd
+        bytes data(std::size_t{padded} * queries * width + 1, 0xFF);  // padding is NaN; the address is odd
         // Tile i of `count` is halved count - 1 - i times more.
         const int shift = how.flash ? static_cast<int>(count - 1 - i) - 8 : 0;
         for (std::uint32_t t = 0; t < tokens; ++t) {

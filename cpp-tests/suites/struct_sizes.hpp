@@ -61,7 +61,7 @@ void check_output_sizes(Call call, std::size_t oldest = sizeof(T)) {
         given.known.struct_size = expected.struct_size;
         EXPECT_EQ(std::memcmp(&given.known, &expected, sizeof(T)), 0);
         for (const std::uint8_t b : given.tail) {
-            EXPECT_EQ(b, 0x5A) << "fields that this library does not know are left alone";
+            EXPECT_EQ(b, 0x5A) << "unknown fields must stay unchanged";
         }
     }
     for (std::size_t size = oldest; size < sizeof(T); size += 4) {

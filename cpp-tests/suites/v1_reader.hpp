@@ -19,7 +19,7 @@ struct frame {
 
 struct blob {
     std::uint32_t words;
-    std::vector<frame> lanes;
+    std::vector<frame> planes;
 };
 
 inline std::uint32_t u32_at(const bytes& from, std::size_t at) {
@@ -39,61 +39,61 @@ inline std::string parse(const bytes& from, std::size_t width, blob& out) {
     }
     out = {u32_at(from, 0), {}};
     std::size_t at = 4;
-    for (std::size_t lane = 0; lane < width; ++lane) {
+    for (std::size_t plane = 0; plane < width; ++plane) {
         if (from.size() - at < 10) {
-            return "no room for the header of lane " + std::to_string(lane);
+            return "no room for the header of plane " + std::to_string(plane);
         }
         const std::size_t length = u32_at(from, at + 6);
         if (from[at] > xor_seq || from[at + 1] > zstd) {
-            return "unknown mode or codec in lane " + std::to_string(lane);
+            return "unknown mode or codec in plane " + std::to_string(plane);
         }
         if (u32_at(from, at + 2) != out.words) {
-            return "raw_len of lane " + std::to_string(lane) + " is not the word count";
+            return "raw_len of plane " + std::to_string(plane) + " is not the word count";
         }
         if (from.size() - at - 10 < length) {
-            return "the payload of lane " + std::to_string(lane) + " is cut off";
+            return "the payload of plane " + std::to_string(plane) + " is cut off";
         }
         const auto payload = from.begin() + static_cast<std::ptrdiff_t>(at + 10);
-        out.lanes.push_back({from[at], from[at + 1], bytes(payload, payload + static_cast<std::ptrdiff_t>(length))});
+        out.planes.push_back({from[at], from[at + 1], bytes(payload, payload + static_cast<std::ptrdiff_t>(length))});
         at += 10 + length;
     }
-    return at == from.size() ? "" : "bytes after the last lane";
+    return at == from.size() ? "" : "bytes after the last plane";
 }
 
 inline bytes write(const blob& in) {
     bytes out;
     push_u32(out, in.words);
-    for (const frame& lane : in.lanes) {
-        out.push_back(lane.mode);
-        out.push_back(lane.codec);
+    for (const frame& plane : in.planes) {
+        out.push_back(plane.mode);
+        out.push_back(plane.codec);
         push_u32(out, in.words);
-        push_u32(out, static_cast<std::uint32_t>(lane.payload.size()));
-        out.insert(out.end(), lane.payload.begin(), lane.payload.end());
+        push_u32(out, static_cast<std::uint32_t>(plane.payload.size()));
+        out.insert(out.end(), plane.payload.begin(), plane.payload.end());
     }
     return out;
 }
 
-/// Byte `lane` of every word.
-inline bytes lane_of(const bytes& words, std::size_t width, std::size_t lane) {
+/// Byte `plane` of every word.
+inline bytes plane_of(const bytes& words, std::size_t width, std::size_t plane) {
     bytes out;
-    for (std::size_t at = lane; at < words.size(); at += width) {
+    for (std::size_t at = plane; at < words.size(); at += width) {
         out.push_back(words[at]);
     }
     return out;
 }
 
-/// The residual of a lane under a predictor.
-inline bytes residual(std::uint8_t mode, const bytes& lane) {
+/// The residual of a plane under a predictor.
+inline bytes residual(std::uint8_t mode, const bytes& plane) {
     bytes out;
     std::uint8_t before = 0;
-    for (const std::uint8_t b : lane) {
+    for (const std::uint8_t b : plane) {
         out.push_back(static_cast<std::uint8_t>(mode == raw ? b : mode == delta_seq ? b - before : b ^ before));
         before = b;
     }
     return out;
 }
 
-/// The lane of a residual.
+/// The plane of a residual.
 inline bytes undo(std::uint8_t mode, const bytes& symbols) {
     bytes out;
     std::uint8_t before = 0;

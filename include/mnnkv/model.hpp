@@ -184,7 +184,7 @@ inline mnnkv_sizing_options sizing_defaults() noexcept {
     return options;
 }
 
-/// Owns a mnnkv_sizing. Any number of threads may ask it at once.
+/// Owns a mnnkv_sizing. Any number of threads may call it at once.
 class sizing : public owner<mnnkv_sizing, mnnkv_sizing_destroy> {
 public:
     /// Reads a config.json, destroying what was held before. On failure it holds nothing.

@@ -69,7 +69,7 @@ mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_se
 void mnnkv_session_destroy(mnnkv_session *session);
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
-/// triggers eviction. A line is added when tokens cannot be evicted for want of scores.
+/// triggers eviction. A line is added when tokens cannot be evicted because they have no scores.
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ typedef struct mnnkv_score_tile {
 /// first begins at any token, each other one where its predecessor ends. Results do not depend on which lane has which
 /// head. Memory: two floats per row and tile, in each lane.
 ///
-/// A prompt is a step on an empty layer, or of more than 64 queries per head. Of a prompt only the last
-/// kv_h2o_prefill_queries rows of each head count; of other steps all rows. Layers that are not scored check only the
-/// struct. A head whose sums are NaN or infinite is dropped, so that end misses it.
+/// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
+/// rows of each head count; all rows of other steps count. Layers that are not scored check only the struct. A head
+/// whose sums are NaN or infinite is dropped, so that end misses it.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
 /// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite

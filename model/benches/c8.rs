@@ -18,7 +18,7 @@ const DIMS: usize = 128;
 const TOKENS: usize = 4096;
 const CHANNELS: usize = HEADS * DIMS;
 
-/// What a host writes first, for `[token][head][dim]`.
+/// A plain loop for `[token][head][dim]`.
 trait Scalar: Copy {
     const DTYPE: Dtype;
     fn of(number: f32) -> Self;

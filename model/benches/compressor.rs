@@ -1,4 +1,4 @@
-//! What the learned compressor makes of a layer of LLaVA-1.5-7B, beside a general sgemm at the same three products.
+//! The learned compressor on a layer of LLaVA-1.5-7B, beside a general sgemm with the same three products.
 
 #[path = "../../benches/common/mod.rs"]
 mod common;
@@ -67,7 +67,7 @@ fn sgemm(a: &[f32], linear: &LinearWeights, c: &mut [f32]) {
     }
 }
 
-/// The network as anyone would write it with a general sgemm.
+/// The network with a general sgemm.
 fn reference(network: &[LinearWeights], input: &[f32]) -> Vec<f32> {
     let mut x = input.to_vec();
     for (slot, linear) in network.iter().enumerate() {

@@ -261,7 +261,7 @@ proptest! {
 }
 
 #[test]
-fn segments_that_are_not_wanted_stay_as_they_are() {
+fn excluded_segments_stay_unchanged() {
     let file = read(&golden("std_fp32_12.bin"));
     let plan = |segments| {
         file.plan(14, &CompressorOptions { image_len: 7, segments, ..CompressorOptions::default() }).unwrap()
@@ -286,7 +286,7 @@ fn only_the_factor_of_the_weights_will_do() {
     }
 }
 
-/// What a run of `plan` over zeros says when it fails.
+/// The error of a run of `plan` over zeros.
 fn failure(
     file: &Compressor,
     layer: usize,

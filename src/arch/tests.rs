@@ -28,7 +28,7 @@ fn runs(len: usize, total: usize) -> Vec<u8> {
     (0..total).map(|i| (i / len * 77) as u8).collect()
 }
 
-/// What streams can look like: all different, all alike, in between.
+/// Contents of streams: noise, constants, and mixtures.
 fn contents(len: usize) -> Vec<Vec<u8>> {
     let mut all = vec![noise(len), vec![0; len], vec![255; len], (0..len).map(|i| i as u8).collect()];
     all.extend([1, 2, 3, 4, 5, 31, 63, 64, 65, 200].map(|run| runs(run, len)));

@@ -29,7 +29,7 @@ pub struct Plan {
 ///
 /// Block `i` begins at token `i * block_tokens` and has the score `scores[i]`. Missing scores are 0, further ones are
 /// ignored. Protected blocks stay; then whole blocks by descending score until the target, rounded up to blocks, is
-/// reached. Of equal scores the lower block wins. NaN is the lowest score.
+/// reached. The lower of blocks with equal scores wins. NaN is the lowest score.
 /// INVALID_ARGUMENT: if `kv_len` is over 2^31 - 1, `block_tokens` is 0, or the ratio of the target is NaN.
 pub fn plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Result<Plan> {
     if kv_len > i32::MAX as u32 {

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::mem;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What a [`Claim`] is at.
+/// The state of a [`Claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ClaimState {

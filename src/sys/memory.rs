@@ -212,7 +212,7 @@ pub(crate) mod shortage {
         ODDS.set((odds, seed | 1));
     }
 
-    /// From now on only allocations of at least so many bytes fail.
+    /// From now on only allocations of at least `bytes` bytes fail.
     pub fn set_least(bytes: usize) {
         LEAST.set(bytes);
     }
@@ -232,7 +232,7 @@ pub(crate) mod shortage {
         state ^= state << 17;
         ODDS.set((odds, state));
         if (state >> 32) % u64::from(odds) == 0 {
-            bail!(OutOfMemory, "no memory for {bytes} bytes, as the test wants it");
+            bail!(OutOfMemory, "no memory for {bytes} bytes, as injected by the test");
         }
         Ok(())
     }

@@ -86,7 +86,7 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn the_last_owner_drops_the_value_whatever_its_thread() {
+    fn the_last_owner_drops_the_value_on_any_thread() {
         static DROPPED: Mutex<u32> = Mutex::new(0);
         struct Value(u64);
         impl Drop for Value {

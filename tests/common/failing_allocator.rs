@@ -109,7 +109,7 @@ pub fn each_of<T: Debug + PartialEq>(
             }
             let allowed = [Some(Status::OutOfMemory), expected.as_ref().err().map(Error::status)];
             match result {
-                Ok(value) => panic!("{what}: {shown:?} was refused, and the call answers {value:?}"),
+                Ok(value) => panic!("{what}: {shown:?} was refused, but the call returned {value:?}"),
                 Err(e) => assert!(allowed.contains(&Some(e.status())), "{what}: {shown:?}: {e}"),
             }
             assert_eq!(call(), expected, "{what}: after {shown:?}");

@@ -39,8 +39,8 @@ impl Calls {
         self.made += 1;
         let mut status = MNNKV_OUT_OF_MEMORY;
         if number == which {
-            let (answer, refusals) = refusing(refused, &mut call);
-            (status, self.refusals) = (answer, refusals);
+            let (result, refusals) = refusing(refused, &mut call);
+            (status, self.refusals) = (result, refusals);
             self.failures += u64::from(status == MNNKV_OUT_OF_MEMORY);
         }
         if status == MNNKV_OUT_OF_MEMORY {

@@ -92,7 +92,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// The value of a key in a dictionary. Of equal keys the last counts, as in Python.
+    /// The value of a key in a dictionary. The last of equal keys counts, as in Python.
     pub fn entry(&self, dict: Id, key: &str) -> Option<Id> {
         let entries = self.dict(dict)?;
         entries.iter().rev().find(|(name, _)| self.name(*name) == Some(key)).map(|(_, value)| *value)

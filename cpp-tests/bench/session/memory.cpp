@@ -172,7 +172,7 @@ void memory(const Content& content, Report& report) {
     const Trace both = run("h2o+store", content, "{" + h2o_config() + ", " + store_config(layers, 1) + "}", true);
 
     const double end = base.at_end(steps - 1);
-    report.claim(h2o.at_end(steps - 1) <= 0.4 * end, "h2o at 3.5 gives back 60 % or more",
+    report.claim(h2o.at_end(steps - 1) <= 0.4 * end, "h2o at 3.5 releases 60 % or more",
                  100 * (1 - h2o.at_end(steps - 1) / end), "%");
     store_claims(base, store, report);
     const double raw = double(tokens) * Caches::token_bytes * layers;

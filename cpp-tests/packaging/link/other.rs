@@ -2,7 +2,7 @@
 
 use std::panic;
 
-/// Panics, catches it, and answers with the negated argument: unwinding works when two copies of the standard
+/// Catches a panic of its own and returns the negated argument: unwinding works when two copies of the standard
 /// library are in one program.
 #[unsafe(no_mangle)]
 pub extern "C" fn other_catches_its_panic(argument: i32) -> i32 {

@@ -1,4 +1,4 @@
-//! What values lose, as the library says and as a second computation does.
+//! Error figures of the library, against a second computation.
 
 use super::brute::Brute;
 use super::{f32_bytes, f32_shape};

@@ -87,7 +87,7 @@ fn attention(q: &[f32], k: &[f32], v: &[f32]) -> Vec<f64> {
     out
 }
 
-/// What attention loses when K and V go through int8: values that saturate, the largest difference, and the relative
+/// The error of attention over K and V in int8: values that saturate, the largest difference, and the relative
 /// root mean square difference; and the attention itself.
 fn attention_loss(model: &str, layer: usize, symmetry: Symmetry, dtype: Dtype) -> (u64, f64, f64, Vec<f64>) {
     let q = array(model, layer, "attn.q_in");

@@ -14,7 +14,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// What a number becomes when it is stored.
+    /// A number after rounding to the stored type.
     fn stored(self, x: f64) -> f64 {
         match self {
             Arithmetic::Exact => x,
@@ -44,7 +44,7 @@ impl Arithmetic {
     }
 }
 
-/// What becomes of one head's tokens `[token][dim]`, K (0) or V (1).
+/// Compresses one head's tokens `[token][dim]`, K (0) or V (1).
 pub fn compress(
     weights: &Weights,
     arithmetic: Arithmetic,

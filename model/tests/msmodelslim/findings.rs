@@ -1,4 +1,4 @@
-//! What a check finds besides the faults of the goldens.
+//! Findings of a check besides the faults of the goldens.
 
 use crate::directory::{Directory, f32s, folder, i32s};
 use mnnkv::status::Status;
@@ -67,7 +67,7 @@ fn a_lost_correction_for_the_inputs_offset_is_noticed() {
     };
     finds(biased([1.0, 0.0, 0.0]), &[]);
     finds(biased([2.0, 0.0, 0.0]), &["warning quant_bias_mismatch m.a.quant_bias"]);
-    // What a norm adds is in quant_bias, too; by how much nobody knows here.
+    // quant_bias includes the bias of a norm, which the check cannot compute.
     finds(
         |d| {
             d.put("m.norm.bias", "FLOAT", Dtype::F32, &[4], f32s(&[0.0; 4]));

@@ -47,7 +47,7 @@ fn weights_are_those_of_dequantize_and_norms_are_rounded_to_the_type() {
 }
 
 #[test]
-fn biases_stay_and_what_is_no_weight_is_copied_as_it_is() {
+fn biases_stay_and_other_tensors_are_copied_unchanged() {
     let mut directory = Directory::healthy();
     directory.put("m.b.bias", "FLOAT", D::F32, &[3], f32s(&[0.5, 1e-3, -2.0]));
     directory.put("m.rotary.inv_freq", "FLOAT", D::F32, &[2], f32s(&[1.0, 1e-4]));

@@ -332,7 +332,7 @@ fn a_file_that_shrinks_is_an_error_and_nothing_is_written() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever bytes the files have, a check ends with a report, and what opens can be asked for all it lists.
+    /// For any bytes of the files a check returns a report, and every listed layer of a model that opens can be read.
     #[test]
     fn damaged_directories_are_reported_or_read(
         edits in prop::collection::vec((0usize..3, any::<prop::sample::Index>(), any::<u8>()), 1..6),

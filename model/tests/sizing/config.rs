@@ -1,4 +1,4 @@
-//! What a config must say, and what it is taken to mean where it says little.
+//! Required keys of a config, and assumptions for missing ones.
 
 use super::{model, notes_say, parse, plain, refusal, says};
 use mnnkv::status::Status;
@@ -65,7 +65,7 @@ fn a_value_of_another_type_or_range_is_named_with_what_was_found() {
 }
 
 #[test]
-fn what_every_config_has_is_missed_by_name() {
+fn missing_keys_are_named() {
     for key in ["num_hidden_layers", "num_attention_heads", "hidden_size"] {
         let error = refusal(small(json!({ key: null })));
         assert_eq!(error.status(), Status::InvalidArgument);
@@ -73,13 +73,13 @@ fn what_every_config_has_is_missed_by_name() {
     }
     // Only a nested config is written without its type's defaults.
     says(refusal(json!({"model_type": "llama"})).message(), &["num_hidden_layers"]);
-    let unknown = refusal(json!({"text_config": {"model_type": "nobody"}}));
-    says(unknown.message(), &["text_config.num_hidden_layers", "nobody"]);
+    let unknown = refusal(json!({"text_config": {"model_type": "unheard-of"}}));
+    says(unknown.message(), &["text_config.num_hidden_layers", "unheard-of"]);
     says(refusal(small(json!({"kv_lora_rank": 512}))).message(), &["kv_lora_rank", "qk_rope_head_dim"]);
 }
 
 #[test]
-fn what_is_no_config_is_refused() {
+fn other_texts_are_refused() {
     for (text, word) in
         [("", "not JSON"), ("[1]", "a list of 1"), ("{\"a\":", "not JSON"), ("7", "is 7"), ("\u{feff}{}", "JSON")]
     {

@@ -52,7 +52,7 @@ fn the_known_values_per_token() {
 }
 
 #[test]
-fn falcon_7b_has_one_kv_head_whatever_num_kv_heads_says() {
+fn falcon_7b_has_one_kv_head_for_any_num_kv_heads() {
     assert_eq!(plain(&model("falcon-7b").layers).bytes_per_token().unwrap(), 2 * 32 * (4544 / 71) * 2);
 }
 
@@ -111,7 +111,7 @@ fn the_last_layers_of_gemma_3n_have_no_cache_of_their_own() {
     let model = model("gemma-3n-e4b");
     assert_eq!(model.layers.len(), 35);
     assert!(model.layers[20..].iter().all(|layer| *layer == LayerShape::Shared));
-    // Of the first 20, every fifth sees everything.
+    // Every fifth of the first 20 layers has full attention.
     let token = 2 * 2 * 256 * 2;
     assert_eq!(plain(&model.layers).bytes(10_000).unwrap().raw, (4 * 10_000 + 16 * 512) * token);
     notes_say(&model.notes, &["last 15 layers", "none of their own"]);
@@ -152,7 +152,7 @@ fn jamba_attends_in_one_layer_of_eight() {
 }
 
 #[test]
-fn a_thin_nested_config_is_filled_with_what_its_type_has_and_says_so() {
+fn missing_keys_of_a_nested_config_take_noted_defaults() {
     let model = model("llava-1.5-7b");
     assert_eq!(model.model_type.as_deref(), Some("llama"));
     notes_say(&model.notes, &["text_config.num_hidden_layers", "32 is assumed", "llama"]);

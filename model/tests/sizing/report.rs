@@ -25,7 +25,7 @@ fn a_report_has_what_was_asked() {
     assert_eq!(report.groups[0].numbers, (0..32).collect::<Vec<_>>());
     assert_eq!(report.groups[0].layer_bytes_per_token, token);
 
-    let [short, long] = report.totals[..] else { panic!("two contexts were asked for") };
+    let [short, long] = report.totals[..] else { panic!("two contexts expected") };
     assert_eq!((short.context, short.rank.raw, short.rank.after_h2o), (1000, 32_000 * token, 32_000 * token));
     let evicted = (2 * 35_000 + 30 * 10_000) * token;
     // In each of two layers 34,728 cold tokens of 1,024 bytes, four fifths of which are 28,449,177.6.

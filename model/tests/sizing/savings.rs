@@ -1,4 +1,4 @@
-//! What eviction, int8 and compression leave, by hand.
+//! Savings by eviction, int8 and compression, computed by hand.
 
 use super::{layers, model, notes_say, says};
 use mnnkv::status::Status;
@@ -60,7 +60,7 @@ fn short_chats_are_whole_and_their_peak_is_not_forgotten() {
 
 #[test]
 fn a_window_and_an_eviction_do_not_multiply() {
-    // Of 35,000 tokens 10,000 stay, which is more than the window.
+    // 10,000 of 35,000 tokens stay, more than the window.
     let sliding = layers(1, 4, 64, Span::Sliding(4096));
     let h2o = Some(H2o { first_layer: 0, ..H2o::new(3.5) });
     let savings = Savings { h2o, ..Savings::default() };
@@ -97,7 +97,7 @@ fn c8_of_what_is_small_already_or_has_no_channels_is_refused() {
 }
 
 #[test]
-fn compression_leaves_hot_tokens_as_they_are() {
+fn compression_excludes_hot_tokens() {
     let sizer = with_lossless(Lossless::new(2.0), None);
     assert_eq!(sizer.bytes(272).unwrap().after_lossless, 8 * 272 * TOKEN);
     let bytes = sizer.bytes(10_272).unwrap();

@@ -65,7 +65,7 @@ fn check_quantisation(columns: usize, rows: usize, offsets: &[f32]) {
 
 #[test]
 fn every_level_quantises_and_restores_by_the_definition() {
-    // At both ends and between; none at all, which kernels may know; zeros of both signs.
+    // Extreme and inner offsets; only 0, for which kernels may have a path; zeros of both signs.
     for offsets in [&[0.0, -128.0, 127.0, 18.0, -77.0][..], &[0.0], &[0.0, -0.0]] {
         // Coprime to 65,536, so that every number meets every scale and offset: 35 pairs of them, 71 columns.
         check_quantisation(71, 65_536, offsets);

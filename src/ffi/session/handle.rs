@@ -163,7 +163,7 @@ pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
 }
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
-/// triggers eviction. A line is added when tokens cannot be evicted for want of scores.
+/// triggers eviction. A line is added when tokens cannot be evicted because they have no scores.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,

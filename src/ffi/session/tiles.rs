@@ -101,9 +101,9 @@ impl<'a> TileSource<'a> for GivenTile<'a> {
 /// first begins at any token, each other one where its predecessor ends. Results do not depend on which lane has which
 /// head. Memory: two floats per row and tile, in each lane.
 ///
-/// A prompt is a step on an empty layer, or of more than 64 queries per head. Of a prompt only the last
-/// kv_h2o_prefill_queries rows of each head count; of other steps all rows. Layers that are not scored check only the
-/// struct. A head whose sums are NaN or infinite is dropped, so that end misses it.
+/// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
+/// rows of each head count; all rows of other steps count. Layers that are not scored check only the struct. A head
+/// whose sums are NaN or infinite is dropped, so that end misses it.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
 /// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite

@@ -5,7 +5,7 @@ pub(super) struct BitWriter<'a> {
     /// The part that is not written yet; whole bytes leave it.
     rest: &'a mut [u8],
     room: usize,
-    /// The latest bits, the very latest on top. Of these `held` are not written, or only as part of a byte.
+    /// The latest bits, the last one on top. `held` of them are not written, or only as part of a byte.
     bits: u64,
     held: u32,
 }

@@ -129,8 +129,8 @@ impl Table {
         self.states[(step.origin + rank as i32) as usize & (MAX_SIZE - 1)] as u32
     }
 
-    /// A state that decodes to `weight` last: of its states the one that asks for the most bits, and so for at least
-    /// one, by whose absence the decoder knows the end.
+    /// The last state, which decodes to `weight`: the one that reads the most bits. It reads at least one, whose
+    /// absence is the end for a decoder.
     fn last(&self, weight: u8) -> u32 {
         let step = self.weights[weight as usize & 15];
         self.state(step, step.frequency)

@@ -80,10 +80,10 @@ impl Ranked {
         at
     }
 
-    /// How many symbols an optimal code that is no longer than `limit` puts at each depth, by package-merge: a row
-    /// has every symbol's count and the sums of pairs of the row before, in order. Of the last row the first 2n - 2
-    /// entries are wanted, of each other row the pairs in what is wanted of the next. A symbol's length is the number
-    /// of rows that its count is wanted in.
+    /// Returns the number of symbols at each depth of an optimal code of at most `limit` bits, by package-merge. A row
+    /// has every symbol's count and the sums of pairs of the row before, in order. The first 2n - 2 entries of the last
+    /// row are selected, and in each other row the pairs that the selected entries of the next row contain. The length
+    /// of a symbol is the number of rows that select its count.
     fn limited_depths(&self, limit: usize) -> [u32; DEPTHS] {
         let n = self.len;
         let mut counts = [u32::MAX; 512];

@@ -18,7 +18,7 @@ fn by_ruzstd(frame: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A frame of `src` in exactly the room that [`bound`] asks for; two decoders have given `src` back.
+/// A frame of `src` in a buffer of exactly [`bound`] bytes, checked with two decoders.
 fn checked(src: &[u8], encode: fn(&[u8], &mut [u8]) -> usize) -> Vec<u8> {
     let mut frame = vec![0xEE; bound(src.len())];
     let len = encode(src, &mut frame);
@@ -38,7 +38,7 @@ enum Kind {
     Previous,
 }
 
-/// What each block of a frame is.
+/// The kind of each block of a frame.
 fn kinds(frame: &[u8]) -> Vec<Kind> {
     let mut at = 5 + [1, 2, 4, 8][frame[4] as usize >> 6];
     let mut kinds = Vec::new();
@@ -259,7 +259,7 @@ fn real_lanes() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn real_lanes_without_their_matches_are_as_short_as_by_libzstd() {
+fn real_planes_without_matches_are_as_short_as_by_libzstd() {
     for (name, mut plane) in real_lanes() {
         Random(6).shuffle(&mut plane);
         for piece in [700, 1500, 4096, 20_000, BLOCK_MAX, 400_000] {

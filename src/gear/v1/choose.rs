@@ -24,8 +24,8 @@ pub(super) fn bound(len: usize) -> usize {
     rle::bound(len).max(zstd::bound(len)).max(entropy::bound(len))
 }
 
-/// Planes up to this long get every candidate at every effort: headers weigh as much as a wrong choice, and the bound of a
-/// blob counts on RLE. Of longer ones as much is looked at to rank predictors.
+/// Planes up to this length get every candidate at every effort: headers weigh as much as a wrong choice, and the bound
+/// of a blob relies on RLE. In longer planes a sample of this length ranks predictors.
 const SHORT: usize = 4096;
 
 /// A coder of a plane's symbols.

@@ -74,8 +74,8 @@ impl Finished {
         [&mut self.sums, &mut self.as_prompt, &mut self.as_group].into_iter().for_each(Sums::clear);
     }
 
-    /// Makes room for what [`Finished::add`] writes, so that a last tile that is refused for want of memory may come
-    /// again.
+    /// Makes room for what [`Finished::add`] writes, so that a last tile that is refused memory may be
+    /// repeated.
     pub(super) fn reserve(&mut self, end: u32, block_tokens: usize, rows: usize, ambiguous: bool) -> Result<()> {
         let blocks = (self.token_end.max(end) as usize).div_ceil(block_tokens);
         self.blocks.clear();

@@ -74,7 +74,7 @@ impl Near {
         self.next
     }
 
-    /// Adds a plain tile. Of any other returns `false`, with nothing changed.
+    /// Adds a plain tile. Returns `false` for any other, without a change.
     #[inline(always)]
     pub(super) fn add(&mut self, tile: &CheckedTile<'_>) -> bool {
         let (Some(sum), Some(scales)) = (self.sum, tile.update_scale) else { return false };

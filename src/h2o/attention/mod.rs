@@ -76,9 +76,9 @@ impl Accumulator {
     /// Drops all sums and any open head. Retains the memory.
     ///
     /// `block_tokens`: tokens of a block; 0 counts as 1. Only the last `last_rows` query rows of each head count:
-    /// `usize::MAX` for all, 0 for none, when tiles are only checked and heads counted. Of a step of up to
-    /// `most_decode_rows` rows per head all rows count. Tiles of more rows that do not say how many heads they have are
-    /// summed both ways ([`Accumulator::ambiguous`]), since a step's rows are known at its end.
+    /// `usize::MAX` for all, 0 for none, when tiles are only checked and heads counted. All rows of a step of up to
+    /// `most_decode_rows` rows per head count. Tiles of more rows without a number of heads are summed both ways
+    /// ([`Accumulator::ambiguous`]), since a step's rows are known at its end.
     pub fn start(&mut self, block_tokens: usize, last_rows: usize, most_decode_rows: usize) {
         self.near.start(block_tokens);
         self.head.open = false;
@@ -100,7 +100,7 @@ impl Accumulator {
         self.add_any(&tile)
     }
 
-    /// As [`Accumulator::add`], of a plain tile (see `fast`). Of any other returns `false`, with nothing changed.
+    /// As [`Accumulator::add`], for a plain tile (see `fast`). Returns `false` for any other, without a change.
     #[inline(always)]
     pub fn add_plain(&mut self, tile: &CheckedTile<'_>) -> bool {
         self.near.add(tile)

@@ -191,7 +191,7 @@ fn a_tile_may_span_many_blocks_and_begin_anywhere() {
 }
 
 #[test]
-fn the_fast_path_gives_what_the_other_gives() {
+fn the_fast_path_equals_the_exact_path() {
     let random = &mut Random::new(7);
     for (rows, block_tokens, tile_tokens, pack) in [1, 4, 16]
         .into_iter()
@@ -375,13 +375,13 @@ fn memory_is_for_rows_times_pieces_and_tiles() {
     assert!(len <= most && capacity <= 2 * most, "{len} of {capacity} words, twice {most} while it grows");
 }
 
-/// What a refused tile may not change.
+/// The state that a refused tile must not change.
 fn state(scores: &Accumulator) -> (u64, u64, bool, Vec<u128>, usize, Log) {
     let Sums { heads, rows, masses, .. } = scores.sums();
     (*heads, *rows, scores.in_head(), masses.clone(), scores.token_end(), scores.head.log.clone())
 }
 
-/// Of fields that no [`Tile`] can have.
+/// The refusal of fields that no [`Tile`] can have.
 fn refusal_of(fields: TileFields) -> Error {
     struct Fields(TileFields);
     impl<'a> TileSource<'a> for Fields {

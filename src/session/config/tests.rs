@@ -467,7 +467,7 @@ fn keys_that_have_no_effect_are_named_with_what_would_make_them_count() {
 }
 
 #[test]
-fn both_switches_of_compression_with_the_mode_left_alone_save_nothing_and_say_so() {
+fn compression_with_the_default_mode_warns_that_it_saves_nothing() {
     let both = json!({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true});
     let (_, warnings) = parse(both.clone()).unwrap();
     assert!(warnings.len() == 1 && warnings[0].contains("must be \"store\""), "{warnings:?}");

@@ -57,8 +57,8 @@ impl Clock {
         self.largest_draft.max(self.last[0]).max(1)
     }
 
-    /// As [`Clock::next_step`], but a large step counts as a chunk only after another one: after a prompt in one piece, room
-    /// for a second prompt would cost tokens that the answer to the first needs.
+    /// As [`Clock::next_step`], but a large step counts as a chunk only after another one: after a prompt in one piece,
+    /// room for a second prompt would evict tokens that decoding still needs.
     pub(super) fn usual_step(&self) -> u32 {
         self.largest_draft.max(self.last[0].min(self.last[1]))
     }

@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_default_config_evicts_first_at_1152_tokens() {
-        // The target is 1152 / 3.5 = 330 tokens; 32 + 256 with the rest of their blocks are 320. Of 1151 tokens the rest
+        // The target is 1152 / 3.5 = 330 tokens; 32 + 256 with the rest of their blocks are 320. With 1151 tokens the rest
         // is 63 tokens more.
         assert_eq!(rules(64, 32, 256, Ratio::Lossy(3.5), 512, None).first_eviction(), Some(1152));
     }

@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn json_has_what_was_measured_and_nothing_else(
+    fn json_has_only_measured_values(
         a in prop::option::of(any::<f64>()), b in prop::option::of(0.0..1e7f64), c in prop::option::of(any::<u32>()),
     ) {
         let metrics = Metrics {

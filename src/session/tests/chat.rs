@@ -97,7 +97,7 @@ impl Chat {
         self.session.metrics(Some(layer as u32)).unwrap()
     }
 
-    /// Of all layers.
+    /// The metrics of all layers.
     pub(super) fn total(&self) -> Metrics {
         self.session.metrics(None).unwrap()
     }

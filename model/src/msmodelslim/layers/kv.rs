@@ -125,7 +125,7 @@ impl Inspector<'_> {
         }
         if !role.regular {
             let what = if role.scale { "kv_cache_scale" } else { "kv_cache_offset" };
-            let text = format_args!("tensor {name} is taken for {what}; other readers do not know this name");
+            let text = format_args!("tensor {name} is taken for {what}; other readers reject or ignore this name");
             self.findings.warn(FindingKind::KvAlias, name, "", text)?;
         }
         match role.scale {
