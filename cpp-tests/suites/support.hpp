@@ -156,7 +156,9 @@ inline testing::AssertionResult ok(mnnkv_status got) { return answers(got, MNNKV
 /// text does not pass.
 template <class Call>
 testing::AssertionResult refuses(mnnkv_status expected, const std::string& word, Call call) {
-    mnnkv_session_create(nullptr, nullptr);
+    mnnkv_session_options other_abi = mnnkv::make<mnnkv_session_options>();
+    other_abi.abi_version = 0xBAD;
+    mnnkv_session_create(&other_abi, nullptr);
     const std::string before = mnnkv_last_error();
     const mnnkv_status got = call();
     if (got != expected) {

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_caught_panic_every_call_answers_internal_and_destroy_works() {
+    fn after_a_caught_panic_every_call_returns_internal_and_destroy_works() {
         let mut session = null_mut();
         let (mut logical, mut physical) = (7, 7);
         // SAFETY: the handle is live until destroy; other pointers are NULL or live.

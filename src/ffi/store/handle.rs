@@ -133,7 +133,7 @@ mod tests {
     use std::ptr::{null, null_mut};
 
     #[test]
-    fn after_a_caught_panic_every_call_answers_internal_and_destroy_works() {
+    fn after_a_caught_panic_every_call_returns_internal_and_destroy_works() {
         let mut store = null_mut();
         let mut number = 7u64;
         // SAFETY: the handle is live until destroy; other pointers are NULL or live.
