@@ -37,7 +37,7 @@ TEST_F(MnnAdapterLife, MendsAStepThatLeftEarly) {
 }
 
 TEST_F(MnnAdapterLife, AbortsAStepThatTheEngineDoesNotCount) {
-    // Tokens of the step are neither compressed nor scored, and the step is no tick of the layer's clock.
+    // Tokens of the step are neither compressed nor scored, and the step does not advance the layer's clock.
     settings how = lossless();
     how.layers = 1;
     chat failing(how), smooth(how);

@@ -277,7 +277,7 @@ TEST_F(MnnAdapter, GrowsCachesByAQuarterAndGivesTheTailBack) {
     ASSERT_NO_FATAL_FAILURE(chat.say(65));
     EXPECT_EQ(chat.last(0).capacity, 665 + 665 / 4);
 #ifdef __linux__
-    // The stub's memory is all ones; pages that come back from the system are zero.
+    // The stub's memory is all ones; pages that were released are zero.
     const bytes ours = chat.host().buffers(0), plain = chat.plain().buffers(0);
     EXPECT_GT(std::count(ours.begin(), ours.end(), 0), std::count(plain.begin(), plain.end(), 0) + 32768);
 #endif

@@ -218,7 +218,7 @@ TEST_F(BadLayoutInput, PlacesOutsideTheCacheAreRefused) {
         calls.push_back({bad, "max_tokens", [=] { return mnnkv_key_index(&layout_, token, 0, first_.get()); }});
         calls.push_back({bad, "max_tokens", [=] { return mnnkv_value_index(&layout_, token, 0, first_.get()); }});
     }
-    // A padding dim has a place in the buffer and is no dim of the cache.
+    // A padding dim has a place in the buffer and is not a dim of the cache.
     for (const std::uint32_t dim : {5u, 7u, UINT32_MAX}) {
         calls.push_back({bad, "dim", [=] { return mnnkv_key_index(&layout_, 0, dim, first_.get()); }});
         calls.push_back({bad, "dim", [=] { return mnnkv_value_index(&layout_, 0, dim, first_.get()); }});

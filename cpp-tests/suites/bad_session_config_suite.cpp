@@ -71,7 +71,7 @@ TEST_F(BadSessionConfig, ArgumentsAreChecked) {
     expect_refused({{bad, "options", [&] { return mnnkv_session_create(nullptr, out_.get()); }},
                     {bad, "defaults_json", [&] { return mnnkv_session_create(&options, out_.get()); }}},
                    out_);
-    EXPECT_TRUE(ok(create(nullptr, 0, 1, 1, abi, &handle)())) << "NULL with length 0 is no config";
+    EXPECT_TRUE(ok(create(nullptr, 0, 1, 1, abi, &handle)())) << "NULL with length 0 means no config";
     mnnkv_session_destroy(handle);
     mnnkv_session_destroy(nullptr);
     mnnkv::session session;

@@ -181,7 +181,7 @@ TEST(Predictors, ListsEndWhereTheLengthSays) {
     EXPECT_TRUE(ok(mnnkv_predictors_parse(list.data(), 7, &bits)));
     EXPECT_EQ(bits, static_cast<std::uint32_t>(MNNKV_PREDICT_XOR_SEQ));
     EXPECT_TRUE(ok(mnnkv_predictors_parse(list.data(), list.size() - 1, &bits)));
-    EXPECT_EQ(bits, static_cast<std::uint32_t>(MNNKV_PREDICT_XOR_SEQ)) << "delta_se is no predictor";
+    EXPECT_EQ(bits, static_cast<std::uint32_t>(MNNKV_PREDICT_XOR_SEQ)) << "delta_se is not a predictor";
 }
 
 TEST(Predictors, TheZeroOptionsMeanAll) {

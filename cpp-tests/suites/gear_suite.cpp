@@ -170,7 +170,7 @@ TEST_P(Gear, OverlapIsRefused) {
         length);
     EXPECT_TRUE(same(place, before));
     for (std::uint8_t* const beside : {src - n, src + m}) {
-        EXPECT_TRUE(ok(codec_.decode(src, m, beside, n, length.get()))) << "side by side is no overlap";
+        EXPECT_TRUE(ok(codec_.decode(src, m, beside, n, length.get()))) << "adjacent buffers do not overlap";
         EXPECT_TRUE(same(beside, n, words.data(), n));
     }
 }

@@ -126,7 +126,7 @@ TEST_P(GearV2, BlobsNameTheirType) {
         SCOPED_TRACE(other.name);
         guarded out(words.size());
         slot<std::size_t> length;
-        // " F16" is no part of "BF16".
+        // "BF16" does not contain " F16".
         for (const char* const name : {codec_.type_name, other.type_name}) {
             expect_refused(
                 {

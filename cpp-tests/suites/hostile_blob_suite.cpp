@@ -156,7 +156,7 @@ TEST(HostileBlob, EveryRuleOfTheFormatIsEnforced) {
     v1::blob three = sound_blob();
     three.planes.push_back(three.planes[0]);
     expect_corrupt("a third plane", v1::write(three));
-    expect_corrupt("an fp16 blob is no fp32 blob", [&] {
+    expect_corrupt("an fp16 blob is not an fp32 blob", [&] {
         bytes words(36);
         return encoded(fp32, words);
     }());

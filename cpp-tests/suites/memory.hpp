@@ -26,7 +26,7 @@ inline long resident_bytes() {
     std::ifstream statm("/proc/self/statm");
     long total = 0, pages = 0, of_files = 0;
     statm >> total >> pages >> of_files;
-    EXPECT_GT(pages, of_files) << "cannot tell how much memory is resident";
+    EXPECT_GT(pages, of_files) << "cannot read the resident memory";
     return (pages - of_files) * sysconf(_SC_PAGESIZE);
 }
 

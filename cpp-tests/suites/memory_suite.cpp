@@ -1,4 +1,4 @@
-// Memory goes back to the system, and as much as the library reports. Linux only: other systems have no figure to
+// Memory is released to the system, as much as the library reports. Linux only: other systems have no figure to
 // compare with.
 #ifdef __linux__
 

@@ -202,7 +202,7 @@ TEST_P(RopeKeys, PositionsMayCountPastTheLargest) {
 }
 
 TEST_P(RopeKeys, MayHoldAnyBits) {
-    // NaNs and infinities go through the arithmetic of the rotation and come back as they were.
+    // NaNs and infinities go through the arithmetic of the rotation and are restored bit for bit.
     SEEDED_DICE(random, 1008);
     const turning how = {MNNKV_ROPE_HALF, frequencies_of(10000, dim_), positions_from(0, tokens_)};
     bytes keys = turned_keys(random, codec_, 1, dim_, 40, how);

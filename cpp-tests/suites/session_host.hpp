@@ -67,7 +67,7 @@ public:
         return cache;
     }
 
-    /// Opens a step; after it every token is there, where positions() says.
+    /// Opens a step; after it every token is at the place of positions().
     mnnkv_status begin() {
         mnnkv_cache given = cache();
         const mnnkv_status status = session_.begin(number_, given).code();

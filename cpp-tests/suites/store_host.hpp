@@ -19,7 +19,7 @@ public:
         write(begin, count, kind);
     }
 
-    /// New words for tokens, of which the store is not told.
+    /// New words for tokens, without a report to the store.
     void write(std::uint32_t begin, std::uint32_t count, content kind = content::compressible) {
         for (std::uint32_t t = begin; t < begin + count; ++t) {
             tokens_[t].releasable = false;

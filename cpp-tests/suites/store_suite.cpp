@@ -59,7 +59,7 @@ TEST_F(Store, ReleasesWhatWasSubmittedAndRestoresItBitForBit) {
 }
 
 TEST(StoreEffort, MayBeAny) {
-    // The same tokens at every effort: they come back bit for bit, and more effort makes nothing larger.
+    // The same tokens at every effort: restored bit for bit, and not larger at a higher effort.
     std::vector<std::uint64_t> sizes;
     for (const std::int32_t effort : {0, 1, 5, 9}) {
         SCOPED_TRACE(effort);

@@ -162,7 +162,7 @@ void mnnkv_sizing_options_default(mnnkv_sizing_options *options);
 /// config may consist of numbers alone: {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
 /// "head_dim": 128}; MLA has "kv_lora_rank" and "qk_rope_head_dim" instead. abi_version: MNNKV_ABI_VERSION. out: the
 /// handle; mnnkv_sizing_destroy frees it. Any thread.
-/// INVALID_ARGUMENT: if config_json is no JSON object, or a key is missing or has another type or range; the message
+/// INVALID_ARGUMENT: if config_json is not a JSON object, or a key is missing or has another type or range; the message
 ///   names the key and its value.
 /// UNSUPPORTED: if the size of the attention's cache is not defined in this version, or the ABI differs.
 mnnkv_status mnnkv_sizing_create(const char *config_json, size_t len, uint32_t abi_version, mnnkv_sizing **out);
@@ -651,7 +651,7 @@ mnnkv_status mnnkv_msmodelslim_kv_scales(const mnnkv_msmodelslim *model,
 ///
 /// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json. The
 /// description is written last and marks a complete directory. Tensors are contiguous in the order of declaration. An
-/// int8 weight whose size is no multiple of 4 leaves later tensors unaligned, which some readers refuse: declare it
+/// int8 weight whose size is not a multiple of 4 leaves later tensors unaligned, which some readers refuse: declare it
 /// last. INVALID_ARGUMENT before finish, and OUT_OF_MEMORY, change nothing; the call may be repeated.
 typedef struct mnnkv_msmodelslim_writer mnnkv_msmodelslim_writer;
 
@@ -718,7 +718,7 @@ mnnkv_status mnnkv_msmodelslim_writer_append(mnnkv_msmodelslim_writer *writer,
                                              size_t len);
 
 /// Appends count floats, whole rows, to a declared linear. INVALID_ARGUMENT writes nothing.
-/// INVALID_ARGUMENT: if another one is next, count is no multiple of k or exceeds the rest, a number is not finite, or,
+/// INVALID_ARGUMENT: if another is next, count is not a multiple of k or exceeds the rest, a number is not finite, or,
 ///   with asymmetric, the range of numbers overflows f32.
 /// NOT_FOUND: if the parent of the directory does not exist.
 /// IO: if writing fails.
@@ -729,7 +729,7 @@ mnnkv_status mnnkv_msmodelslim_writer_append_rows(mnnkv_msmodelslim_writer *writ
 
 /// Appends the KV scales of a declared layer, channels floats each. key_offset, value_offset: integers from -128 to
 /// 127, or NULL for zeros, which all runtimes read alike.
-/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is no code.
+/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
 /// NOT_FOUND: if the parent of the directory does not exist.
 /// IO: if writing fails.
 mnnkv_status mnnkv_msmodelslim_writer_append_kv(mnnkv_msmodelslim_writer *writer,
@@ -864,7 +864,7 @@ void mnnkv_compressor_destroy(mnnkv_compressor *compressor);
 /// Writes the header of the file. Set info->struct_size first. Any thread.
 mnnkv_status mnnkv_compressor_get_info(const mnnkv_compressor *compressor, mnnkv_compressor_info *info);
 
-/// Writes oddities of the file that are no errors, one sentence per line: reserved bytes other than 0, metadata, bytes
+/// Writes oddities of the file that are not errors, one sentence per line: reserved bytes other than 0, metadata, bytes
 /// after the last block, a guessed head_dim.
 ///
 /// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.

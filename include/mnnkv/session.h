@@ -54,14 +54,14 @@ typedef struct mnnkv_session_options {
     const char *config_json;
     size_t config_len;
     /// A JSON object of the host's defaults, for keys that config_json lacks; NULL = those of docs/config.md. Keys
-    /// without effect are no warnings.
+    /// without effect are not warnings.
     const char *defaults_json;
     size_t defaults_len;
 } mnnkv_session_options;
 
 /// Makes a session. The JSON texts need no terminating zero.
 /// INVALID_ARGUMENT: if layers or lanes is out of range
-/// INVALID_ARGUMENT: if a text is no JSON object, or a value has a wrong type or range (unknown keys are warnings)
+/// INVALID_ARGUMENT: if a text is not a JSON object, or a value has a wrong type or range (unknown keys are warnings)
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
 /// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens are

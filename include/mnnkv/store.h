@@ -81,7 +81,7 @@ void mnnkv_store_destroy(mnnkv_store *store);
 /// Never blocks. Pointers are not retained, and the cache is only read. The tokens stay raw until commit. 64 to 256
 /// tokens are a good block.
 /// ticket: the number of the block in error texts. Submitting an unchanged range again returns its ticket and encodes
-/// nothing. A block that does not shrink is dropped and counted (no_gain_blocks), which is no error. A block whose
+/// nothing. A block that does not shrink is dropped and counted (no_gain_blocks), which is not an error. A block whose
 /// tokens were rewritten is dropped for one that overlaps it (stale_blocks).
 /// INVALID_ARGUMENT: if count is 0, the range exceeds max_tokens, or it overlaps released tokens or another range whose
 /// block is unchanged

@@ -93,7 +93,7 @@ public:
     void buffers_changed() { stale_heap_ = true; }
 
     mnnkv::session session;
-    /// Why there is no session; "" when there is one.
+    /// The reason for a missing session; "" if there is a session.
     std::string refusal;
     const bool logs;
 
@@ -261,7 +261,7 @@ private:
         return counts.previous == last_.previous && counts.previous != last_.next;
     }
 
-    /// Closes a step that the engine left. Tokens that the engine does not count are no part of the cache.
+    /// Closes a step that the engine left. Tokens that the engine does not count are not part of the cache.
     void close(bool failed, mnnkv_cache& cache) {
         open_ = false;
         if (failed) {

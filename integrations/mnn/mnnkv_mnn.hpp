@@ -90,7 +90,7 @@ public:
         const mnnkv_host::step_counts counts = {meta->previous, meta->remove, meta->add, meta->reserve,
                                                 meta->n_reserve};
         if (meta->previous == meta->remove) {
-            // MNN clears the cache and allocates a new one, whatever is reserved.
+            // MNN clears the cache and allocates a new one, also with reserved tokens.
             steps_->clear(counts);
             const std::string why = objection(*meta, cache);
             on_ = pending_ = why.empty();

@@ -42,7 +42,7 @@ fn plain(layers: &[LayerShape]) -> Sizer {
     Sizer::new(layers, Setup::new(CacheElement::F16), &Savings::default()).unwrap()
 }
 
-/// Whether a text has all the words; says which it lacks.
+/// Asserts that a text has all the words, and names a missing one.
 #[track_caller]
 fn says(text: &str, words: &[&str]) {
     for word in words {

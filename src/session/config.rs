@@ -136,8 +136,8 @@ pub enum RuntimeMode {
 impl Config {
     /// Parses the config of a model of `layers` layers. Keys of `defaults` hold where `config` has none. Empty text is
     /// `{}`. The strings are warnings, at most 33: unknown keys, and keys of `config` without effect.
-    /// INVALID_ARGUMENT: if a text is no JSON object, or a value has a wrong type or range; the message has the key, the
-    /// value and the range, after "defaults_json: " where `defaults` alone is wrong.
+    /// INVALID_ARGUMENT: if a text is not a JSON object, or a value has a wrong type or range; the message has the key,
+    /// the value and the range, after "defaults_json: " if `defaults` alone is wrong.
     pub fn parse(config: &[u8], defaults: &[u8], layers: u32) -> Result<(Config, Vec<String>)> {
         let (given, recommended) = (object(config, "config_json")?, object(defaults, "defaults_json")?);
         if !defaults.is_empty() {

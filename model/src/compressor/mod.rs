@@ -143,7 +143,7 @@ impl Compressor {
         self.header.blocks_per_layer == BLOCK_COUNTS[1]
     }
 
-    /// Oddities of the file that are no errors, one sentence each.
+    /// Oddities of the file that are not errors, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

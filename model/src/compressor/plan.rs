@@ -21,7 +21,7 @@ pub enum Segments {
 pub struct CompressorOptions {
     /// Tokens that become one: the factor of the weights; 0 and 1 mean that, too.
     pub factor: u32,
-    /// Groups that a segment must have to be compressed; 0 = as the file says.
+    /// Groups that a segment must have to be compressed; 0 = the value of the file.
     pub min_seq_len: u32,
     /// Image tokens at the start of the cache; values above the length mean all.
     pub image_len: u32,

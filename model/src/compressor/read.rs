@@ -89,7 +89,7 @@ fn read_header(source: &(impl Source + ?Sized)) -> Result<Header> {
     if factor < 2 {
         bail!(Corrupt, "offset 28: compression_factor is {factor}; at least 2 expected");
     }
-    // Converters write the columns of the first linear layer, whatever head_dim they were given.
+    // Converters write the columns of the first linear layer, for any head_dim option.
     if hidden_size == 0 || hidden_size % factor != 0 {
         bail!(Corrupt, "offset 24: hidden_size is {hidden_size}; a multiple of compression_factor {factor} expected");
     }

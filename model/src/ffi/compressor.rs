@@ -265,7 +265,7 @@ pub unsafe extern "C" fn mnnkv_compressor_get_info(
     }
 }
 
-/// Writes oddities of the file that are no errors, one sentence per line: reserved bytes other than 0, metadata, bytes
+/// Writes oddities of the file that are not errors, one sentence per line: reserved bytes other than 0, metadata, bytes
 /// after the last block, a guessed head_dim.
 ///
 /// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.

@@ -371,7 +371,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
             let rows = range(row_begin, rows)?;
             let dtype = Dtype::from_code(dtype, "dtype")?;
             let needed = rows.len().saturating_mul(model.linear(linear)?.k).saturating_mul(dtype.bytes());
-            // Rows that are not there are refused as such, whatever room there is for them.
+            // Rows out of range are refused before the size of the buffer is checked.
             let out = match out.get_mut(..needed) {
                 Some(out) => out,
                 None if rows.end > model.linear(linear)?.n => &mut [],

@@ -20,7 +20,7 @@ use std::ffi::{c_char, c_void};
 ///
 /// The files are quant_model_weights.safetensors, or its parts and their index, and quant_model_description.json. The
 /// description is written last and marks a complete directory. Tensors are contiguous in the order of declaration. An
-/// int8 weight whose size is no multiple of 4 leaves later tensors unaligned, which some readers refuse: declare it
+/// int8 weight whose size is not a multiple of 4 leaves later tensors unaligned, which some readers refuse: declare it
 /// last. INVALID_ARGUMENT before finish, and OUT_OF_MEMORY, change nothing; the call may be repeated.
 pub struct mnnkv_msmodelslim_writer(Handle<Option<Writer>>);
 
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
 }
 
 /// Appends count floats, whole rows, to a declared linear. INVALID_ARGUMENT writes nothing.
-/// INVALID_ARGUMENT: if another one is next, count is no multiple of k or exceeds the rest, a number is not finite, or,
+/// INVALID_ARGUMENT: if another is next, count is not a multiple of k or exceeds the rest, a number is not finite, or,
 ///   with asymmetric, the range of numbers overflows f32.
 /// NOT_FOUND: if the parent of the directory does not exist.
 /// IO: if writing fails.
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
 
 /// Appends the KV scales of a declared layer, channels floats each. key_offset, value_offset: integers from -128 to
 /// 127, or NULL for zeros, which all runtimes read alike.
-/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is no code.
+/// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
 /// NOT_FOUND: if the parent of the directory does not exist.
 /// IO: if writing fails.
 #[unsafe(no_mangle)]

@@ -297,7 +297,7 @@ pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing
 /// config may consist of numbers alone: {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
 /// "head_dim": 128}; MLA has "kv_lora_rank" and "qk_rope_head_dim" instead. abi_version: MNNKV_ABI_VERSION. out: the
 /// handle; mnnkv_sizing_destroy frees it. Any thread.
-/// INVALID_ARGUMENT: if config_json is no JSON object, or a key is missing or has another type or range; the message
+/// INVALID_ARGUMENT: if config_json is not a JSON object, or a key is missing or has another type or range; the message
 ///   names the key and its value.
 /// UNSUPPORTED: if the size of the attention's cache is not defined in this version, or the ABI differs.
 #[unsafe(no_mangle)]

@@ -42,7 +42,7 @@ const OTHER_KEYS: &[&str] = &[
 pub(super) type Fields<'a> = [(Cow<'a, str>, Json<'a>)];
 
 impl Description {
-    /// Reads a description and adds its faults to `findings`. `None` if it is no object.
+    /// Reads a description and adds its faults to `findings`. `None` if it is not an object.
     pub(super) fn read(json: &Json, file: &str, findings: &mut Findings) -> Result<Option<Description>> {
         let Json::Object(fields) = json else {
             let text = format_args!("the description is {}; an object expected", json.kind());

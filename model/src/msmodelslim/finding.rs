@@ -110,7 +110,7 @@ kinds! {
     BadScaleValue "bad_scale_value" Corrupt,
     /// An offset outside -128 .. 127, or other than 0 where the type has none.
     OffsetOutOfRange "offset_out_of_range" Corrupt,
-    /// An offset that is no integer.
+    /// An offset that is not an integer.
     NonIntegralOffset "non_integral_offset" Corrupt,
     /// A deq_scale with bits above the 32 of its number.
     PackedScaleHighBits "packed_scale_high_bits" Corrupt,

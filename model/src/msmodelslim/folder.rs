@@ -26,7 +26,7 @@ pub trait Folder {
 pub struct DiskFolder(PathBuf);
 
 impl DiskFolder {
-    /// The folder at this path. NOT_FOUND: if it does not exist. INVALID_ARGUMENT: if it is no folder.
+    /// The folder at this path. NOT_FOUND: if it does not exist. INVALID_ARGUMENT: if it is not a folder.
     pub fn new(path: &Path) -> Result<Self> {
         if files::kind(path).map_err(|e| failed("open", path, &e))? != Kind::Folder {
             bail!(InvalidArgument, "{} is not a directory; one with quantised weights expected", path.display());

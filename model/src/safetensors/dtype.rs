@@ -94,7 +94,7 @@ impl FileDtype {
         matches!(self, FileDtype::F16 | FileDtype::Bf16 | FileDtype::F32 | FileDtype::F64)
     }
 
-    /// Bytes of `elements` packed elements; `None` if that is no whole number of bytes or exceeds 64 bits.
+    /// Bytes of `elements` packed elements; `None` if that is not a whole number of bytes or exceeds 64 bits.
     pub fn bytes_of(self, elements: u64) -> Option<u64> {
         let bits = elements.checked_mul(self.bits())?;
         bits.is_multiple_of(8).then_some(bits / 8)

@@ -208,7 +208,7 @@ fn kv_scales_fit_the_models_config() {
         },
         &["error unsupported_quant_type kv_cache_type"],
     );
-    // Two words mean the same, and one reader looks for them in the model's config.
+    // Two words mean the same, and one reader reads them from the model's config.
     finds(
         |d| {
             d.description.remove("kv_cache_type");

@@ -23,7 +23,7 @@ fn path(name: &str) -> CString {
 fn result(status: mnnkv_status) -> Result<()> {
     match Status::ALL.iter().find(|known| known.code() == status) {
         None if status == MNNKV_OK => Ok(()),
-        None => panic!("{status} is no status"),
+        None => panic!("{status} is not a status"),
         Some(status) => Err(Error::new(*status, "")),
     }
 }

@@ -251,7 +251,7 @@ fn windows_without_a_list_follow_pattern_switch_and_type() {
     assert_eq!(window(json!({"sliding_window_pattern": 1})), [FULL; 4]);
     assert_eq!(window(json!({"sliding_window_pattern": "LG"})), [slides, FULL, slides, FULL]);
     assert_eq!(window(json!({"use_sliding_window": false})), [FULL; 4]);
-    assert_eq!(window(json!({"model_type": "qwen2"})), [FULL; 4], "it slides only when it says so");
+    assert_eq!(window(json!({"model_type": "qwen2"})), [FULL; 4], "the window needs its switch");
     let qwen = json!({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 3});
     assert_eq!(window(qwen), [FULL, FULL, FULL, slides]);
     assert_eq!(window(json!({"model_type": "cohere2"})), [slides, slides, slides, FULL]);
@@ -397,7 +397,7 @@ fn any_key() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever a config says: a model of the layers it names, or an error, and sizes of it are no surprise either.
+    /// Any config is an error, or a model with its number of layers, whose sizes cause no panic.
     #[test]
     fn no_config_is_a_crash(extra in prop::collection::hash_map(any_key(), any_value(), 0..6)) {
         let mut config = small(json!({}));

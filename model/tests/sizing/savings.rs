@@ -135,7 +135,7 @@ fn scopes_name_layers_once() {
     assert_eq!(compressed(0, true, h2o).1, 3 * evicted / 4 + 5 * whole);
     // front_n_and_h2o_kept: layer 1 is in both.
     assert_eq!(compressed(2, true, h2o).1, whole / 4 + 3 * evicted / 4 + 4 * whole);
-    // More than the model has is all; without h2o there are no layers of h2o.
+    // A number above the layers of the model means all; without h2o there are no layers of h2o.
     assert_eq!(compressed(99, true, None), (8 * whole, 8 * whole / 4));
     assert_eq!(compressed(0, true, None), (8 * whole, 8 * whole));
 }

@@ -126,7 +126,7 @@ pub struct mnnkv_session_options {
     pub config_json: *const c_char,
     pub config_len: usize,
     /// A JSON object of the host's defaults, for keys that config_json lacks; NULL = those of docs/config.md. Keys
-    /// without effect are no warnings.
+    /// without effect are not warnings.
     pub defaults_json: *const c_char,
     pub defaults_len: usize,
 }
@@ -138,7 +138,7 @@ unsafe impl Sized32 for mnnkv_session_options {
 
 /// Makes a session. The JSON texts need no terminating zero.
 /// INVALID_ARGUMENT: if layers or lanes is out of range
-/// INVALID_ARGUMENT: if a text is no JSON object, or a value has a wrong type or range (unknown keys are warnings)
+/// INVALID_ARGUMENT: if a text is not a JSON object, or a value has a wrong type or range (unknown keys are warnings)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,

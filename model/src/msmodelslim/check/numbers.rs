@@ -21,20 +21,20 @@ impl<T: Copy> Tally<T> {
         self.count += 1;
     }
 
-    fn told<'a>(&'a self, name: Name<'a>, expected: &'a str) -> Option<Told<'a, T>> {
-        self.first.map(|first| Told { name, first, expected, more: self.count - 1 })
+    fn described<'a>(&'a self, name: Name<'a>, expected: &'a str) -> Option<Described<'a, T>> {
+        self.first.map(|first| Described { name, first, expected, more: self.count - 1 })
     }
 }
 
 /// "tensor x: element 3 is 0; something expected (and 4 more)"
-struct Told<'a, T> {
+struct Described<'a, T> {
     name: Name<'a>,
     first: (u64, T),
     expected: &'a str,
     more: u64,
 }
 
-impl<T: fmt::Display> fmt::Display for Told<'_, T> {
+impl<T: fmt::Display> fmt::Display for Described<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, value) = &self.first;
         write!(f, "tensor {}: element {at} is {value}; {} expected", self.name, self.expected)?;
@@ -65,7 +65,7 @@ impl Checker<'_> {
                 }
             },
         )?;
-        if let Some(text) = bad.told(name, "a positive number") {
+        if let Some(text) = bad.described(name, "a positive number") {
             self.error(located, FindingKind::BadScaleValue, format_args!("{text}"))?;
         }
         Ok(())
@@ -88,10 +88,10 @@ impl Checker<'_> {
                 }
             },
         )?;
-        if let Some(text) = outside.told(name, "a whole number from -128 to 127") {
+        if let Some(text) = outside.described(name, "a whole number from -128 to 127") {
             self.error(located, FindingKind::OffsetOutOfRange, format_args!("{text}"))?;
         }
-        if let Some(text) = fractions.told(name, "a whole number") {
+        if let Some(text) = fractions.described(name, "a whole number") {
             self.warn(located, FindingKind::NonIntegralOffset, format_args!("{text}"))?;
         }
         Ok(())
@@ -115,7 +115,7 @@ impl Checker<'_> {
                 }
             },
         )?;
-        if let Some(text) = set.told(name, expected) {
+        if let Some(text) = set.described(name, expected) {
             self.warn(located, kind, format_args!("{text}"))?;
         }
         Ok(())
@@ -146,14 +146,14 @@ impl Checker<'_> {
                 }
             },
         )?;
-        if let Some(text) = bad.told(name, "the bits of a positive f32") {
+        if let Some(text) = bad.described(name, "the bits of a positive f32") {
             self.error(located, FindingKind::BadScaleValue, format_args!("{text}"))?;
         }
-        if let Some(text) = strange.told(name, "the bits of an f32 and nothing above them") {
+        if let Some(text) = strange.described(name, "the bits of an f32 and nothing above them") {
             self.error(located, FindingKind::PackedScaleHighBits, format_args!("{text}"))?;
         }
         if let Some(text) =
-            npu.told(name, "the format's form; this is the NPU's, read with the mantissa it left, and that")
+            npu.described(name, "the format's form; this is the NPU's, read with the mantissa it left, and that")
         {
             self.warn(located, FindingKind::PackedScaleNpuForm, format_args!("{text}"))?;
         }

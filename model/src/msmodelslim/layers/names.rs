@@ -67,7 +67,7 @@ impl<'a> Inspector<'a> {
         Ok(bases)
     }
 
-    /// Whether a layer scales its input element-wise: its weight is one row of floats, whatever its tag.
+    /// Whether a layer scales its input element-wise: its weight is one row of floats, with any tag.
     pub(super) fn is_norm(&self, base: &str) -> bool {
         match self.files.get(Name::of(base, "weight")) {
             Some(weight) => weight.tensor.dtype.is_float() && weight.tensor.shape.len() == 1,
