@@ -42,7 +42,8 @@
 //
 // - Functions that can fail return mnnkv_status. Each documents its own failures as `STATUS: if <condition>`; the
 //   failures of these conventions may come from any function. mnnkv_last_error has the text.
-// - Outputs are written only on success, except that BUFFER_TOO_SMALL writes the size that is needed.
+// - Outputs are written only on success. Exceptions: BUFFER_TOO_SMALL writes the size that is needed, and decoding
+//   leaves the words undefined after a failure that comes late.
 // - NULL with length 0 is valid. Other NULLs, misaligned pointers to numbers or structs, and buffers of a call that
 //   overlap a buffer that it writes are INVALID_ARGUMENT. Buffers of bytes and words need no alignment.
 // - Structs begin with struct_size. Zero an input struct, set struct_size to its sizeof, then the fields that
