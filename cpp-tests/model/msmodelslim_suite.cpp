@@ -357,7 +357,7 @@ TEST(BadMsmodelslimInput, ReadersRefuseAndWriteNothing) {
             {MNNKV_NOT_FOUND, "index", [&] { return mnnkv_msmodelslim_name(model, 1, 99, text, 64, len.get()); }},
             {bad, "name", [&] { return mnnkv_msmodelslim_find(model, nullptr, index.get()); }},
             {MNNKV_NOT_FOUND, "unlisted", [&] { return mnnkv_msmodelslim_find(model, "unlisted", index.get()); }},
-            {MNNKV_NOT_FOUND, "linear 99", [&] { return mnnkv_msmodelslim_get_linear_info(model, 99, info.get()); }},
+            {MNNKV_NOT_FOUND, "linear is 99", [&] { return mnnkv_msmodelslim_get_linear_info(model, 99, info.get()); }},
             {bad, "struct_size", [&] { return mnnkv_msmodelslim_get_linear_info(model, 0, &short_info); }},
             {bad, "len", [&] { return mnnkv_msmodelslim_layers_json(model, text, 64, nullptr); }},
             {bad, "path", [&] { return mnnkv_msmodelslim_check_json(nullptr, text, 64, len.get()); }},

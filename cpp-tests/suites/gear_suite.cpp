@@ -49,7 +49,7 @@ protected:
 
 TEST_P(Gear, ReturnsEveryInputBitForBit) {
     SEEDED_DICE(random, 901);
-    const std::uint32_t predictors = is_v1() ? 7 : 1 | 8 | 16 | 32 | 64;
+    const std::uint32_t predictors = is_v1() ? 7 : 0;
     for (int i = 0; i < 300; ++i) {
         const std::uint32_t count = i < 70 ? static_cast<std::uint32_t>(i / 2 + 1) : random.between(1, 3000);
         const bytes words = some_words(random, codec_.width, count);
