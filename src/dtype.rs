@@ -3,6 +3,9 @@
 //! A new type is a line of [`table!`] below. The compiler then names every `match` that needs it, and `ffi` asserts that
 //! its constant has the code. Bits below a byte and rows that are not elements alone are not described here.
 
+#[doc(hidden)]
+pub mod convert;
+
 use crate::status::{Error, Result, error};
 
 /// Defines [`Dtype`] and its table: variant, code in the C ABI and in blobs, name, bytes per element, kind.

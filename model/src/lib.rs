@@ -9,7 +9,6 @@
 
 pub mod c8;
 pub mod compressor;
-mod element;
 pub mod ffi;
 pub mod file;
 pub mod msmodelslim;

@@ -25,7 +25,7 @@ mod x86_64;
 mod tests;
 
 use crate::sys;
-pub use product::{PANEL, Product};
+pub use product::{PANEL, Product, pack_panels};
 use std::sync::OnceLock;
 pub use sums::PackedRows;
 

@@ -37,6 +37,17 @@ impl Product<'_> {
     }
 }
 
+/// Rearranges a weight `[rows][depth]` to `[panel][depth][PANEL]`, as B of a product. The padding of the last panel keeps
+/// its contents.
+#[inline(never)]
+pub fn pack_panels(weight: &[f32], depth: usize, panels: &mut [[f32; PANEL]]) {
+    for (panel, rows) in panels.chunks_exact_mut(depth).zip(weight.chunks(PANEL * depth)) {
+        for (column, row) in rows.chunks_exact(depth).enumerate() {
+            panel.iter_mut().zip(row).for_each(|(to, x)| to[column] = *x);
+        }
+    }
+}
+
 /// The definition, and the version of every CPU.
 pub(super) fn portable(product: &Product, result: &mut [[f32; PANEL]]) {
     product.rows(result);

@@ -1,7 +1,7 @@
 //! Errors of values that became int8 codes and values again.
 
 use super::{CacheShape, Scales, dequantize, quantize};
-use crate::element::{self, widen};
+use mnnkv::dtype::convert::{self, widen};
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
@@ -110,7 +110,7 @@ pub fn errors(shape: &CacheShape, values: &[u8], scales: &Scales) -> Result<Erro
         let row_shape = shape.of_row(columns);
         quantize(&row_shape, row, &scales, &mut codes)?;
         dequantize(&row_shape, &codes, &scales, &mut bytes)?;
-        widen(shape.dtype(), element::Endian::Native, &bytes, &mut restored);
+        widen(shape.dtype(), convert::Endian::Native, &bytes, &mut restored);
         let parameters = scales.scale.iter().zip(scales.offset);
         for (((sums, x), y), (scale, offset)) in sums[first..].iter_mut().zip(numbers).zip(&restored).zip(parameters) {
             let code = (x / scale + offset).round_ties_even();

@@ -1,8 +1,8 @@
 //! Scales and offsets: computed from ranges, checked before use.
 
 use super::ranges;
-use crate::element::rounded;
 use mnnkv::dtype::Dtype;
+use mnnkv::dtype::convert::rounded;
 use mnnkv::status::{Result, bail};
 use std::ops::Range;
 

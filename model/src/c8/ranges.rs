@@ -4,6 +4,7 @@
 //! the order of batches. Ranges of several threads or machines may be merged.
 
 use super::CacheShape;
+use mnnkv::dtype::convert::widen_ranges;
 use mnnkv::status::{Result, bail};
 
 /// Empties all ranges.
@@ -21,9 +22,7 @@ pub fn update(shape: &CacheShape, values: &[u8], min: &mut [f32], max: &mut [f32
     check(min, max)?;
     shape.rows(values, |token, first, _, numbers| shape.check_finite(token, first, numbers))?;
     shape.rows(values, |_, first, _, numbers| {
-        for ((min, max), number) in min[first..].iter_mut().zip(&mut max[first..]).zip(numbers) {
-            widen_range(min, max, *number, *number);
-        }
+        widen_ranges(&mut min[first..], &mut max[first..], numbers, numbers);
         Ok(())
     })
 }
@@ -35,15 +34,8 @@ pub fn merge(min: &mut [f32], max: &mut [f32], other_min: &[f32], other_max: &[f
     if min.len() != other_min.len() {
         bail!(InvalidArgument, "ranges of {} channels to merge with {}", other_min.len(), min.len());
     }
-    for ((min, max), (low, high)) in min.iter_mut().zip(max).zip(other_min.iter().zip(other_max)) {
-        widen_range(min, max, *low, *high);
-    }
+    widen_ranges(min, max, other_min, other_max);
     Ok(())
-}
-
-fn widen_range(min: &mut f32, max: &mut f32, low: f32, high: f32) {
-    *min = if low < *min { low } else { *min };
-    *max = if high > *max { high } else { *max };
 }
 
 /// Whether the range of a channel is empty.

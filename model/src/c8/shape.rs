@@ -1,7 +1,7 @@
 //! The shape of K or V of a layer, and the walk over it.
 
-use crate::element::{self, widen};
 use mnnkv::dtype::Dtype;
+use mnnkv::dtype::convert::{self, first_not_finite, widen};
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::ops::Range;
@@ -103,7 +103,7 @@ impl CacheShape {
             memory::resize(&mut numbers, channels.len())?;
             let rows = values[self.bytes_of(&elements)].chunks_exact(channels.len() * self.dtype.bytes());
             for (token, row) in rows.enumerate() {
-                widen(self.dtype, element::Endian::Native, row, &mut numbers);
+                widen(self.dtype, convert::Endian::Native, row, &mut numbers);
                 visit(token, channels.start, row, &numbers)?;
             }
         }
@@ -146,7 +146,7 @@ impl CacheShape {
 
     /// Fails if a row contains NaN or infinity; the error names token and channel.
     pub(super) fn check_finite(&self, token: usize, first_channel: usize, numbers: &[f32]) -> Result<()> {
-        let Some(i) = numbers.iter().position(|x| !x.is_finite()) else { return Ok(()) };
+        let Some(i) = first_not_finite(numbers) else { return Ok(()) };
         let channel = first_channel + i;
         let (head, dim) = (channel / self.dims, channel % self.dims);
         bail!(

@@ -3,8 +3,8 @@
 use super::mlp::{Mlp, ROWS};
 use super::read::WeightPlace;
 use super::{Compressor, LengthPlan, Place, SLOTS, Segment};
-use crate::element::{Endian, rounded, widen};
 use mnnkv::dtype::Dtype;
+use mnnkv::dtype::convert::{Endian, rounded, widen};
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! One network over many rows.
 
 use super::{BlockInfo, Compressor, SLOTS};
-use crate::element::{Endian, narrow, round, rounded, widen};
 use mnnkv::arch::{self, PANEL, Product};
 use mnnkv::dtype::Dtype;
+use mnnkv::dtype::convert::{Endian, activate, largest_magnitude, narrow, round, rounded, widen};
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 
@@ -27,11 +27,7 @@ impl Packed {
         self.depth = depth;
         memory::resize(&mut self.panels, panels * depth)?;
         memory::resize(&mut self.bias, panels)?;
-        for (panel, rows) in self.panels.chunks_exact_mut(depth).zip(weight.chunks(PANEL * depth)) {
-            for (column, row) in rows.chunks_exact(depth).enumerate() {
-                panel.iter_mut().zip(row).for_each(|(to, x)| to[column] = *x);
-            }
-        }
+        arch::pack_panels(weight, depth, &mut self.panels);
         self.bias.fill([0.0; PANEL]);
         self.bias.as_flattened_mut().iter_mut().zip(bias).for_each(|(to, x)| *to = *x);
         Ok(())
@@ -98,12 +94,6 @@ impl Mlp {
     }
 }
 
-/// Rounds to the cache's type and replaces negative numbers by 0. NaN stays NaN.
-fn activate(dtype: Dtype, values: &mut [f32]) {
-    round(dtype, values);
-    values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
-}
-
 /// Rows of numbers with padding between them.
 pub(super) struct InputRows<'a> {
     dtype: Dtype,
@@ -121,9 +111,7 @@ impl InputRows<'_> {
         for (row, (values, to)) in rows.zip(to.chunks_exact_mut(dims * self.dtype.bytes())).enumerate() {
             let values = &values[..dims];
             narrow(self.dtype, Endian::Native, values, to);
-            // The bits of magnitudes are ordered as the numbers, with those of NaN and infinity above.
-            let largest = values.iter().map(|x| x.to_bits() & (u32::MAX >> 1)).max().unwrap_or(0);
-            if bad.is_none() && !rounded(self.dtype, f32::from_bits(largest)).is_finite() {
+            if bad.is_none() && !rounded(self.dtype, largest_magnitude(values)).is_finite() {
                 bad = Some(row);
             }
         }

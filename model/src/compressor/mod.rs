@@ -32,9 +32,6 @@ mod read;
 mod shape;
 mod write;
 
-#[cfg(test)]
-mod tests;
-
 pub use forward::{Tokens, Workspace};
 pub use plan::{CompressorOptions, LengthPlan, Segment, Segments};
 pub use write::{LinearWeights, Weights};

@@ -4,8 +4,8 @@ use super::shape::{Shapes, Side};
 use super::{
     BLOCK_COUNTS, BLOCK_HEADER_BYTES, BlockInfo, Compressor, DTYPES, HEADER_BYTES, Header, MAGIC, Place, VERSION,
 };
-use crate::element::{Endian, widen};
 use crate::file::Source;
+use mnnkv::dtype::convert::{Endian, largest_magnitude, widen};
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 
@@ -211,10 +211,9 @@ fn check_numbers(header: &Header, blocks: &mut [BlockInfo], data: &[u8], data_of
         for (number, from) in all.chunks(RUN * bytes).enumerate() {
             let run = &mut run[..from.len() / bytes];
             widen(header.dtype, Endian::Little, from, run);
-            // The bits of magnitudes are ordered as the numbers, with those of NaN and infinity above.
-            let largest = run.iter().map(|x| x.to_bits() & (u32::MAX >> 1)).max().unwrap_or(0);
-            if f32::from_bits(largest).is_finite() {
-                block.largest = block.largest.max(f32::from_bits(largest));
+            let largest = largest_magnitude(run);
+            if largest.is_finite() {
+                block.largest = block.largest.max(largest);
                 continue;
             }
             let at = run.iter().position(|x| !x.is_finite()).unwrap_or(0);

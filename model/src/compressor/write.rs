@@ -3,9 +3,9 @@
 use super::read::WeightPlace;
 use super::shape::{Shapes, Side};
 use super::{BLOCK_COUNTS, BLOCK_HEADER_BYTES, Compressor, DTYPES, HEADER_BYTES, MAGIC, Place, VERSION};
-use crate::element::{Endian, narrow, rounded, widen};
 use crate::file::NewFile;
 use mnnkv::dtype::Dtype;
+use mnnkv::dtype::convert::{Endian, narrow, rounded, widen};
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::memory;
 use std::borrow::Cow;

@@ -1,8 +1,6 @@
 //! Conversions between element types.
 
-use crate::element::{Endian, narrow, round, widen};
-use half::{bf16, f16};
-use mnnkv::dtype::Dtype;
+use super::*;
 
 #[test]
 fn every_half_is_converted_as_it_should_and_back() {

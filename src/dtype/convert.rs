@@ -1,15 +1,17 @@
-//! Conversions of elements of files and caches to f32 and back, rounded to nearest even.
+//! Conversions of elements of files and caches to f32 and back, rounded to nearest even, and other loops over numbers.
+//!
+//! Loops over whole caches: they are here since the model crate is compiled for size, and never inlined there.
 
+use super::Dtype;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use mnnkv::dtype::Dtype;
 
 /// Elements per conversion.
 const RUN: usize = 256;
 
 /// The order of an element's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Endian {
+pub enum Endian {
     /// Weights files.
     Little,
     /// Caches: native order.
@@ -27,7 +29,8 @@ impl Endian {
 }
 
 /// Converts elements of `dtype`, a float, to f32. Both slices have the same number of elements.
-pub(crate) fn widen(dtype: Dtype, endian: Endian, from: &[u8], to: &mut [f32]) {
+#[inline(never)]
+pub fn widen(dtype: Dtype, endian: Endian, from: &[u8], to: &mut [f32]) {
     assert_eq!(from.len(), to.len() * dtype.bytes());
     let words = from.as_chunks::<2>().0.chunks(RUN).zip(to.chunks_mut(RUN));
     match dtype {
@@ -48,7 +51,8 @@ pub(crate) fn widen(dtype: Dtype, endian: Endian, from: &[u8], to: &mut [f32]) {
 }
 
 /// Converts numbers to elements of `dtype`, a float.
-pub(crate) fn narrow(dtype: Dtype, endian: Endian, from: &[f32], to: &mut [u8]) {
+#[inline(never)]
+pub fn narrow(dtype: Dtype, endian: Endian, from: &[f32], to: &mut [u8]) {
     assert_eq!(to.len(), from.len() * dtype.bytes());
     let two = |bits: u16| if endian == Endian::Little { bits.to_le_bytes() } else { bits.to_ne_bytes() };
     let words = from.chunks(RUN).zip(to.as_chunks_mut::<2>().0.chunks_mut(RUN));
@@ -70,7 +74,8 @@ pub(crate) fn narrow(dtype: Dtype, endian: Endian, from: &[f32], to: &mut [u8]) 
 }
 
 /// Rounds numbers to `dtype`.
-pub(crate) fn round(dtype: Dtype, values: &mut [f32]) {
+#[inline(never)]
+pub fn round(dtype: Dtype, values: &mut [f32]) {
     match dtype {
         Dtype::F16 => values.chunks_mut(RUN).for_each(|values| {
             let mut run = [f16::ZERO; RUN];
@@ -83,7 +88,37 @@ pub(crate) fn round(dtype: Dtype, values: &mut [f32]) {
 }
 
 /// As [`round`], for one number.
-pub(crate) fn rounded(dtype: Dtype, mut value: f32) -> f32 {
+pub fn rounded(dtype: Dtype, mut value: f32) -> f32 {
     round(dtype, std::slice::from_mut(&mut value));
     value
 }
+
+/// Rounds to `dtype` and replaces negative numbers by 0. NaN stays NaN.
+#[inline(never)]
+pub fn activate(dtype: Dtype, values: &mut [f32]) {
+    round(dtype, values);
+    values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
+}
+
+/// The index of the first NaN or infinity.
+#[inline(never)]
+pub fn first_not_finite(values: &[f32]) -> Option<usize> {
+    values.iter().position(|x| !x.is_finite())
+}
+
+/// The largest magnitude; NaN and infinity are above all numbers, and no values have 0.
+#[inline(never)]
+pub fn largest_magnitude(values: &[f32]) -> f32 {
+    // The bits of magnitudes are ordered as the numbers, with those of NaN and infinity above.
+    f32::from_bits(values.iter().map(|x| x.to_bits() & (u32::MAX >> 1)).max().unwrap_or(0))
+}
+
+/// Widens ranges, `min[i]` to `max[i]`, to include those from `low[i]` to `high[i]`. NaN changes nothing.
+#[inline(never)]
+pub fn widen_ranges(min: &mut [f32], max: &mut [f32], low: &[f32], high: &[f32]) {
+    min.iter_mut().zip(low).for_each(|(min, low)| *min = if low < min { *low } else { *min });
+    max.iter_mut().zip(high).for_each(|(max, high)| *max = if high > max { *high } else { *max });
+}
+
+#[cfg(test)]
+mod tests;
