@@ -352,7 +352,7 @@ TEST(BadMsmodelslimInput, ReadersRefuseAndWriteNothing) {
             {bad, "quantized", norm(0, 2, to, len.get())},
             {bad, "weight", norm(0, 0, nullptr, len.get())},
             {bad, "len", norm(0, 0, to, nullptr)},
-            {MNNKV_NOT_FOUND, "norm 99", norm(99, 0, to, len.get())},
+            {MNNKV_NOT_FOUND, "norm is 99", norm(99, 0, to, len.get())},
             {bad, "list", [&] { return mnnkv_msmodelslim_name(model, 0, 0, text, 64, len.get()); }},
             {MNNKV_NOT_FOUND, "index", [&] { return mnnkv_msmodelslim_name(model, 1, 99, text, 64, len.get()); }},
             {bad, "name", [&] { return mnnkv_msmodelslim_find(model, nullptr, index.get()); }},
