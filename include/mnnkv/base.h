@@ -127,7 +127,7 @@ typedef struct mnnkv_layout {
     uint64_t value_head_stride;
     /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1, for
     /// V only with flash_block 1. 0 = side by side. With a token stride, head stride 0 means that the heads of a token
-    /// lie side by side within it.
+    /// lie side by side within it. A head stride spans a whole head, or lets all heads of a token fit its token stride.
     uint64_t key_token_stride;
     uint64_t value_token_stride;
 } mnnkv_layout;
@@ -141,7 +141,7 @@ typedef struct mnnkv_cache {
     /// The buffers, with the sizes that mnnkv_layout_check returns.
     void *key;
     void *value;
-    /// In: physical tokens in the cache. Out, on success of a call that changes it: the new number.
+    /// In: physical tokens in the cache. Out, on success of begin and keep: the new number.
     uint32_t kv_len;
 } mnnkv_cache;
 

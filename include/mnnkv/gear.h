@@ -38,7 +38,7 @@ typedef struct mnnkv_gear_options {
     /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
     uint32_t head_dim;
     uint32_t reserved[3];
-    /// V2, for K: the rotation hint, MNNKV_ROPE_*; 0 = none, and the fields below are not read. Equal tokens at
+    /// V2, for K (V1 ignores it): the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. Equal tokens at
     /// different positions then compress as equal, most in the first layer, and encoding takes several times as long.
     /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     uint32_t rope_pairing;
@@ -61,7 +61,7 @@ typedef struct mnnkv_gear_options {
 
 // --- Gear: the rotation hint ------------------------------------------------------------------------------------
 //
-// MNNKV_EXPERIMENTAL: the hint does not cover all variants of RoPE yet. Without it, the fields rope_* must be 0.
+// MNNKV_EXPERIMENTAL: the hint does not cover all variants of RoPE yet. Without it, rope_pairing must be 0.
 
 #ifdef MNNKV_EXPERIMENTAL
 

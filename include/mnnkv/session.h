@@ -94,13 +94,13 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_c
 /// heads: query heads (not KV heads).
 /// queries: rows of the step in each head, however tiles grouped them; 0 closes a step without attention, which drops
 /// tiles and is not counted.
-/// cache->kv_len: physical tokens now. Those behind the length of begin are new. Either all heads have scored
-/// completely or none has, which leaves the scores as they are.
+/// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
+/// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
 /// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
 ///
-/// After a failure the layer is still open, and nothing has changed.
+/// After a failure the layer is still open and unchanged, for a corrected end or abort.
 mnnkv_status mnnkv_session_end(mnnkv_session *session,
                                uint32_t layer,
                                uint32_t heads,
@@ -141,12 +141,12 @@ typedef struct mnnkv_score_tile {
     /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head, and in
     /// steps that are no prompt any number. 0 is slower for more than 64 rows.
     uint32_t heads;
-    /// The values, all >= 0, at any alignment. The last tile of a head detects NaN, infinity and negative sums.
+    /// The values, all >= 0 (0 for masked tokens), at any alignment.
     const void *data;
     /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read
     /// in first tiles.
     const float *update_scale;
-    /// [queries], or NULL for all 1: sum of each row over all tokens. Only in last tiles.
+    /// [queries], or NULL for all 1: sum of each row over all tokens. INVALID_ARGUMENT in other tiles than the last.
     const float *row_sum;
 } mnnkv_score_tile;
 
@@ -156,14 +156,14 @@ typedef struct mnnkv_score_tile {
 /// head. Memory: two floats per row and tile, in each lane.
 ///
 /// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
-/// rows of each head count; all rows of other steps count. Layers that are not scored check only the struct. A head
-/// whose sums are NaN or infinite is dropped, so that end misses it.
+/// rows of each head count; all rows of other steps count. Layers that are not scored only check tiles.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
 /// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite
+/// INVALID_ARGUMENT: if sums of the head, at its last tile, are NaN, infinite, negative or above 2^32: it is dropped
 /// UNSUPPORTED: if dtype is INT8
 ///
-/// After a failure the tile is not added, and the right one may follow.
+/// After a failure the tile is not added, and the right one may follow; a dropped head begins again.
 mnnkv_status mnnkv_session_scores(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile);
 
 /// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers without

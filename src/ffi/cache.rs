@@ -69,7 +69,7 @@ pub struct mnnkv_layout {
     pub value_head_stride: u64,
     /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1, for
     /// V only with flash_block 1. 0 = side by side. With a token stride, head stride 0 means that the heads of a token
-    /// lie side by side within it.
+    /// lie side by side within it. A head stride spans a whole head, or lets all heads of a token fit its token stride.
     pub key_token_stride: u64,
     pub value_token_stride: u64,
 }
@@ -188,7 +188,7 @@ pub struct mnnkv_cache {
     /// The buffers, with the sizes that mnnkv_layout_check returns.
     pub key: *mut c_void,
     pub value: *mut c_void,
-    /// In: physical tokens in the cache. Out, on success of a call that changes it: the new number.
+    /// In: physical tokens in the cache. Out, on success of begin and keep: the new number.
     pub kv_len: u32,
 }
 

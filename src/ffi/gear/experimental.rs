@@ -1,6 +1,6 @@
 //! Gear: the rotation hint
 //!
-//! MNNKV_EXPERIMENTAL: the hint does not cover all variants of RoPE yet. Without it, the fields rope_* must be 0.
+//! MNNKV_EXPERIMENTAL: the hint does not cover all variants of RoPE yet. Without it, rope_pairing must be 0.
 
 use crate::gear::Pairing;
 

@@ -39,7 +39,7 @@ pub struct mnnkv_gear_options {
     /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
     pub head_dim: u32,
     pub reserved: [u32; 3],
-    /// V2, for K: the rotation hint, MNNKV_ROPE_*; 0 = none, and the fields below are not read. Equal tokens at
+    /// V2, for K (V1 ignores it): the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. Equal tokens at
     /// different positions then compress as equal, most in the first layer, and encoding takes several times as long.
     /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     pub rope_pairing: u32,

@@ -32,13 +32,13 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// heads: query heads (not KV heads).
 /// queries: rows of the step in each head, however tiles grouped them; 0 closes a step without attention, which drops
 /// tiles and is not counted.
-/// cache->kv_len: physical tokens now. Those behind the length of begin are new. Either all heads have scored
-/// completely or none has, which leaves the scores as they are.
+/// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
+/// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
 /// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
 ///
-/// After a failure the layer is still open, and nothing has changed.
+/// After a failure the layer is still open and unchanged, for a corrected end or abort.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_end(
     session: *mut mnnkv_session,

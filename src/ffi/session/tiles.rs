@@ -35,12 +35,12 @@ pub struct mnnkv_score_tile {
     /// Heads of the rows, [heads][queries / heads]; divides queries. Read in first tiles. 0 = unknown: one head, and in
     /// steps that are no prompt any number. 0 is slower for more than 64 rows.
     pub heads: u32,
-    /// The values, all >= 0, at any alignment. The last tile of a head detects NaN, infinity and negative sums.
+    /// The values, all >= 0 (0 for masked tokens), at any alignment.
     pub data: *const c_void,
     /// [queries], or NULL for all 1: scales what the head has gathered in earlier tiles, exp(old m - new m). Not read
     /// in first tiles.
     pub update_scale: *const f32,
-    /// [queries], or NULL for all 1: sum of each row over all tokens. Only in last tiles.
+    /// [queries], or NULL for all 1: sum of each row over all tokens. INVALID_ARGUMENT in other tiles than the last.
     pub row_sum: *const f32,
 }
 
@@ -102,14 +102,14 @@ impl<'a> TileSource<'a> for GivenTile<'a> {
 /// head. Memory: two floats per row and tile, in each lane.
 ///
 /// A prompt is a step on an empty layer, or of more than 64 queries per head. Only its last kv_h2o_prefill_queries
-/// rows of each head count; all rows of other steps count. Layers that are not scored check only the struct. A head
-/// whose sums are NaN or infinite is dropped, so that end misses it.
+/// rows of each head count; all rows of other steps count. Layers that are not scored only check tiles.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if the tile is out of order, leaves a gap, overlaps, or reaches past token 16,777,215
 /// INVALID_ARGUMENT: if a row_sum is not above 0, an update_scale is below 0, or one of them is not finite
+/// INVALID_ARGUMENT: if sums of the head, at its last tile, are NaN, infinite, negative or above 2^32: it is dropped
 /// UNSUPPORTED: if dtype is INT8
 ///
-/// After a failure the tile is not added, and the right one may follow.
+/// After a failure the tile is not added, and the right one may follow; a dropped head begins again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_scores(
     session: *mut mnnkv_session,
