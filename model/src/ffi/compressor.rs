@@ -4,10 +4,10 @@ use crate::compressor::{Compressor, CompressorOptions, Segments, Tokens, Workspa
 use crate::file::ModelFile;
 use crate::names::Joined;
 use mnnkv::dtype::Dtype;
+use mnnkv::ffi::handle;
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Out, Sized32, SizedOut};
 use mnnkv::ffi::status::mnnkv_status;
-use mnnkv::ffi::version;
 use mnnkv::status::{Error, Result, bail, error};
 use mnnkv::sys::memory;
 use std::ffi::{c_char, c_void};
@@ -161,13 +161,8 @@ unsafe fn create(
     out: *mut *mut mnnkv_compressor,
     read: impl FnOnce() -> Result<Compressor>,
 ) -> mnnkv_status {
-    guard(|| {
-        version::check_abi(abi_version)?;
-        // SAFETY: passed on.
-        let out = unsafe { Out::new(out, "out") }?;
-        out.set(Box::into_raw(memory::boxed(mnnkv_compressor(read()?))?));
-        Ok(())
-    })
+    // SAFETY: passed on.
+    guard(|| unsafe { handle::create(abi_version, out, || Ok(mnnkv_compressor(read()?))) })
 }
 
 /// # Safety
@@ -222,14 +217,8 @@ pub unsafe extern "C" fn mnnkv_compressor_create(
 /// Frees the handle. NULL is ignored. No other call on the handle may run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_destroy(compressor: *mut mnnkv_compressor) {
-    if compressor.is_null() {
-        return;
-    }
-    guard(|| {
-        // SAFETY: the caller guarantees a live handle.
-        drop(unsafe { Box::from_raw(compressor) });
-        Ok(())
-    });
+    // SAFETY: the caller guarantees a live handle.
+    unsafe { handle::destroy(compressor) }
 }
 
 /// Writes the header of the file. Set info->struct_size first. Any thread.

@@ -2,12 +2,11 @@
 
 use crate::msmodelslim::{Granularity, Model, NormUse, Tag, check_path, quantize};
 use mnnkv::dtype::Dtype;
+use mnnkv::ffi::handle;
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Out, Sized32, SizedOut};
 use mnnkv::ffi::status::mnnkv_status;
-use mnnkv::ffi::version;
 use mnnkv::status::{Error, Result, bail};
-use mnnkv::sys::memory;
 use std::ffi::{c_char, c_void};
 
 /// mnnkv_msmodelslim_linear_info::tag: not quantised.
@@ -163,26 +162,17 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_open(
     abi_version: u32,
     out: *mut *mut mnnkv_msmodelslim,
 ) -> mnnkv_status {
-    guard(|| {
-        version::check_abi(abi_version)?;
-        // SAFETY: the caller guarantees its pointers.
-        let (path, out) = unsafe { (pointer::path(path, "path")?, Out::new(out, "out")?) };
-        out.set(Box::into_raw(memory::boxed(mnnkv_msmodelslim(Model::open(path)?))?));
-        Ok(())
+    // SAFETY: the caller guarantees its pointers.
+    guard(|| unsafe {
+        handle::create(abi_version, out, || Ok(mnnkv_msmodelslim(Model::open(pointer::path(path, "path")?)?)))
     })
 }
 
 /// Frees the handle. NULL is ignored. No other call on the handle may run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_destroy(model: *mut mnnkv_msmodelslim) {
-    if model.is_null() {
-        return;
-    }
-    guard(|| {
-        // SAFETY: the caller guarantees a live handle.
-        drop(unsafe { Box::from_raw(model) });
-        Ok(())
-    });
+    // SAFETY: the caller guarantees a live handle.
+    unsafe { handle::destroy(model) }
 }
 
 /// Writes the counts of linears, norms and KV layers. Set info->struct_size first.

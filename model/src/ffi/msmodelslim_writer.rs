@@ -2,12 +2,11 @@
 
 use crate::msmodelslim::{Tag, WriteOptions, Writer};
 use crate::safetensors::FileDtype;
+use mnnkv::ffi::handle;
 use mnnkv::ffi::panic::{Handle, guard};
-use mnnkv::ffi::pointer::{self, Out, Sized32};
+use mnnkv::ffi::pointer::{self, Sized32};
 use mnnkv::ffi::status::mnnkv_status;
-use mnnkv::ffi::version;
 use mnnkv::status::{Result, Status, bail, error};
-use mnnkv::sys::memory;
 use std::ffi::{c_char, c_void};
 
 /// A new directory of quantised weights: a handle from mnnkv_msmodelslim_writer_create. One thread at a time.
@@ -73,24 +72,27 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
     abi_version: u32,
     out: *mut *mut mnnkv_msmodelslim_writer,
 ) -> mnnkv_status {
-    guard(|| {
-        version::check_abi(abi_version)?;
-        // SAFETY: the caller guarantees its pointers.
-        let (path, options, out) = unsafe {
+    // SAFETY: the caller guarantees its pointers.
+    guard(|| unsafe {
+        handle::create(abi_version, out, || {
             let options = pointer::options(options, "options")?.unwrap_or_default();
-            (pointer::path(path, "path")?, options, Out::new(out, "out")?)
-        };
-        pointer::reserved(&options.reserved, "options")?;
-        if options.asymmetric > 1 {
-            bail!(InvalidArgument, "options->asymmetric is {}; 0 or 1 expected", options.asymmetric);
-        }
-        let Ok(group_size) = usize::try_from(options.group_size) else {
-            bail!(InvalidArgument, "options->group_size is {}; at most {} expected", options.group_size, usize::MAX);
-        };
-        let options = WriteOptions { part_bytes: options.part_bytes, group_size, symmetric: options.asymmetric == 0 };
-        let writer = Writer::new(path, options)?;
-        out.set(Box::into_raw(memory::boxed(mnnkv_msmodelslim_writer(Handle::new(Some(writer))))?));
-        Ok(())
+            let path = pointer::path(path, "path")?;
+            pointer::reserved(&options.reserved, "options")?;
+            if options.asymmetric > 1 {
+                bail!(InvalidArgument, "options->asymmetric is {}; 0 or 1 expected", options.asymmetric);
+            }
+            let Ok(group_size) = usize::try_from(options.group_size) else {
+                bail!(
+                    InvalidArgument,
+                    "options->group_size is {}; at most {} expected",
+                    options.group_size,
+                    usize::MAX
+                );
+            };
+            let (part_bytes, symmetric) = (options.part_bytes, options.asymmetric == 0);
+            let writer = Writer::new(path, WriteOptions { part_bytes, group_size, symmetric })?;
+            Ok(mnnkv_msmodelslim_writer(Handle::new(Some(writer))))
+        })
     })
 }
 
@@ -98,14 +100,8 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
 /// other call on the handle may run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_destroy(writer: *mut mnnkv_msmodelslim_writer) {
-    if writer.is_null() {
-        return;
-    }
-    guard(|| {
-        // SAFETY: the caller guarantees a live handle.
-        drop(unsafe { Box::from_raw(writer) });
-        Ok(())
-    });
+    // SAFETY: the caller guarantees a live handle.
+    unsafe { handle::destroy(writer) }
 }
 
 /// Declares a tensor that is copied unchanged. tag: the word for the description, such as "FLOAT" or the type of its

@@ -4,10 +4,10 @@ use crate::names::Joined;
 use crate::sizing::{
     CacheElement, H2o, Kv, LayerShape, Lossless, ModelConfig, Request, Savings, Setup, SizeReport, Sizer, Span,
 };
+use mnnkv::ffi::handle;
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Out, Sized32, SizedOut};
 use mnnkv::ffi::status::mnnkv_status;
-use mnnkv::ffi::version;
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 use std::ffi::c_char;
@@ -307,27 +307,20 @@ pub unsafe extern "C" fn mnnkv_sizing_create(
     abi_version: u32,
     out: *mut *mut mnnkv_sizing,
 ) -> mnnkv_status {
-    guard(|| {
-        version::check_abi(abi_version)?;
-        let (config, out) =
-            // SAFETY: the caller guarantees its pointers.
-            unsafe { (pointer::input_bytes(config_json.cast(), len, "config_json")?, Out::new(out, "out")?) };
-        out.set(Box::into_raw(memory::boxed(mnnkv_sizing(ModelConfig::from_config(config)?))?));
-        Ok(())
+    // SAFETY: the caller guarantees its pointers.
+    guard(|| unsafe {
+        handle::create(abi_version, out, || {
+            let config = pointer::input_bytes(config_json.cast(), len, "config_json")?;
+            Ok(mnnkv_sizing(ModelConfig::from_config(config)?))
+        })
     })
 }
 
 /// Frees the handle. NULL is ignored. No other call on the handle may run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_sizing_destroy(sizing: *mut mnnkv_sizing) {
-    if sizing.is_null() {
-        return;
-    }
-    guard(|| {
-        // SAFETY: the caller guarantees a live handle.
-        drop(unsafe { Box::from_raw(sizing) });
-        Ok(())
-    });
+    // SAFETY: the caller guarantees a live handle.
+    unsafe { handle::destroy(sizing) }
 }
 
 /// Writes the totals of the model. Set info->struct_size first. Any thread.
