@@ -41,7 +41,7 @@ mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,
 /// other tokens are not written.
 /// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger element type where K and V
 /// differ.
-/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each is another, or a buffer overlaps the cache
+/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, or a buffer overlaps the cache
 mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout,
                               const void *key_in,
                               const void *value_in,

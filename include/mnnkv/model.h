@@ -335,7 +335,7 @@ mnnkv_status mnnkv_c8_ranges_update(const mnnkv_c8_shape *shape,
 /// The least scale is 2^-23. dtype: element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32. Scales are rounded
 /// to it, as files of that type hold them, and written as f32. min, max, scale, offset: channels numbers each. Nothing
 /// is written on failure. Any thread.
-/// INVALID_ARGUMENT: if symmetry or dtype is another number, a range is empty, or a scale overflows dtype; the message
+/// INVALID_ARGUMENT: if symmetry or dtype is not supported, a range is empty, or a scale overflows dtype; the message
 ///   names the channel.
 mnnkv_status mnnkv_c8_parameters(const float *min,
                                  const float *max,
@@ -541,7 +541,7 @@ mnnkv_status mnnkv_msmodelslim_layers_json(const mnnkv_msmodelslim *model, char 
 /// MNNKV_MSMODELSLIM_KV_LAYERS (the attention module, or its merged linear). text, cap, len: as in
 /// mnnkv_msmodelslim_layers_json.
 /// NOT_FOUND: if index is not below the length of the list.
-/// INVALID_ARGUMENT: if list is another number.
+/// INVALID_ARGUMENT: if list is not one of these.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 mnnkv_status mnnkv_msmodelslim_name(const mnnkv_msmodelslim *model,
                                     uint32_t list,
@@ -571,7 +571,7 @@ mnnkv_status mnnkv_msmodelslim_signed(const uint8_t *codes, size_t n, int8_t *si
 /// has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. The call allocates a byte for each
 /// code: convert some rows at a time.
 /// out: room for out_bytes bytes, in native byte order, of any alignment. rows 0 is legal.
-/// INVALID_ARGUMENT: if the rows do not exist, or dtype is another type.
+/// INVALID_ARGUMENT: if the rows do not exist, or dtype is not supported.
 /// BUFFER_TOO_SMALL: if out_bytes is too small; mnnkv_last_error has the required bytes.
 /// NOT_FOUND: if the linear does not exist.
 /// UNSUPPORTED: if the type of quantisation is not supported.
@@ -897,7 +897,7 @@ mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor,
 /// thread.
 /// INVALID_ARGUMENT: if layer does not exist, or a result is not finite in dtype; the message names head and tokens.
 /// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_last_error has the required bytes.
-/// UNSUPPORTED: if dtype is another type, or a weight exceeds its range.
+/// UNSUPPORTED: if dtype is not supported, or a weight exceeds its range.
 mnnkv_status mnnkv_compressor_run(const mnnkv_compressor *compressor,
                                   uint32_t layer,
                                   const mnnkv_compressor_options *options,

@@ -80,7 +80,7 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
 /// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
 /// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
-/// INVALID_ARGUMENT: if layer is out of range or open, or kv_len is another
+/// INVALID_ARGUMENT: if layer is out of range or open, or kv_len differs
 /// INVALID_ARGUMENT: if heads, head_dim or an element type changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
@@ -110,7 +110,7 @@ mnnkv_status mnnkv_session_end(mnnkv_session *session,
 /// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded, tiles
 /// are dropped, and the step is not counted. Releases the memory of stored tokens again.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
-/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len is another, or heads, head_dim or an element type
+/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or an element type
 /// changed
 mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
 
@@ -190,7 +190,7 @@ mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 /// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
 /// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
 /// pending eviction is planned anew.
-/// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache are wrong; nothing has changed
+/// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
 mnnkv_status mnnkv_session_keep(mnnkv_session *session,
                                 uint32_t layer,
                                 const int32_t *logical_pairs,

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn mnnkv_kv_gather(
 /// other tokens are not written.
 /// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger element type where K and V
 /// differ.
-/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each is another, or a buffer overlaps the cache
+/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, or a buffer overlaps the cache
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_scatter(
     layout: *const mnnkv_layout,

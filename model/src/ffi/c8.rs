@@ -238,7 +238,7 @@ pub unsafe extern "C" fn mnnkv_c8_ranges_update(
 /// The least scale is 2^-23. dtype: element type of the statistics, MNNKV_DTYPE_F16, _BF16 or _F32. Scales are rounded
 /// to it, as files of that type hold them, and written as f32. min, max, scale, offset: channels numbers each. Nothing
 /// is written on failure. Any thread.
-/// INVALID_ARGUMENT: if symmetry or dtype is another number, a range is empty, or a scale overflows dtype; the message
+/// INVALID_ARGUMENT: if symmetry or dtype is not supported, a range is empty, or a scale overflows dtype; the message
 ///   names the channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_c8_parameters(

@@ -338,7 +338,7 @@ pub unsafe extern "C" fn mnnkv_compressor_new_len(
 /// thread.
 /// INVALID_ARGUMENT: if layer does not exist, or a result is not finite in dtype; the message names head and tokens.
 /// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_last_error has the required bytes.
-/// UNSUPPORTED: if dtype is another type, or a weight exceeds its range.
+/// UNSUPPORTED: if dtype is not supported, or a weight exceeds its range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_compressor_run(
     compressor: *const mnnkv_compressor,

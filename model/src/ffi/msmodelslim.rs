@@ -226,7 +226,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
 /// MNNKV_MSMODELSLIM_KV_LAYERS (the attention module, or its merged linear). text, cap, len: as in
 /// mnnkv_msmodelslim_layers_json.
 /// NOT_FOUND: if index is not below the length of the list.
-/// INVALID_ARGUMENT: if list is another number.
+/// INVALID_ARGUMENT: if list is not one of these.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_msmodelslim_name(
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, si
 /// has that, else code * (deq_scale / input_scale). FLOAT: the numbers themselves. The call allocates a byte for each
 /// code: convert some rows at a time.
 /// out: room for out_bytes bytes, in native byte order, of any alignment. rows 0 is legal.
-/// INVALID_ARGUMENT: if the rows do not exist, or dtype is another type.
+/// INVALID_ARGUMENT: if the rows do not exist, or dtype is not supported.
 /// BUFFER_TOO_SMALL: if out_bytes is too small; mnnkv_last_error has the required bytes.
 /// NOT_FOUND: if the linear does not exist.
 /// UNSUPPORTED: if the type of quantisation is not supported.

@@ -26,7 +26,7 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
 /// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
 /// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
 /// pending eviction is planned anew.
-/// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache are wrong; nothing has changed
+/// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_keep(
     session: *mut mnnkv_session,

@@ -11,7 +11,7 @@ use crate::ffi::status::mnnkv_status;
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
 /// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
 /// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
-/// INVALID_ARGUMENT: if layer is out of range or open, or kv_len is another
+/// INVALID_ARGUMENT: if layer is out of range or open, or kv_len differs
 /// INVALID_ARGUMENT: if heads, head_dim or an element type changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn mnnkv_session_end(
 /// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded, tiles
 /// are dropped, and the step is not counted. Releases the memory of stored tokens again.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
-/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len is another, or heads, head_dim or an element type
+/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or an element type
 /// changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_abort(
