@@ -4,11 +4,15 @@ mod bytes;
 mod check;
 mod convert;
 mod dequantize;
+mod dump;
+mod evaluate;
 mod failure;
+mod gate;
 mod inspect;
 mod output;
 mod pages;
 mod progress;
+mod report;
 mod size;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -47,6 +51,10 @@ enum Command {
     Check(check::Arguments),
     Dequantize(dequantize::Arguments),
     Size(size::Arguments),
+    Dump(dump::Arguments),
+    Evaluate(evaluate::Arguments),
+    Gate(gate::Arguments),
+    Report(report::Arguments),
     Completions(pages::Completions),
     Man(pages::Man),
 }
@@ -75,6 +83,10 @@ fn run(command: &Command) -> Result<Output, Failure> {
         Command::Check(arguments) => check::run(arguments),
         Command::Dequantize(arguments) => dequantize::run(arguments),
         Command::Size(arguments) => size::run(arguments),
+        Command::Dump(arguments) => dump::run(arguments),
+        Command::Evaluate(arguments) => evaluate::run(arguments),
+        Command::Gate(arguments) => gate::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Completions(arguments) => pages::completions(arguments, Cli::command()),
         Command::Man(arguments) => pages::man(arguments, Cli::command()),
     }

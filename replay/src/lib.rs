@@ -1,0 +1,22 @@
+//! Dumps of KV caches, and what the library would do with them.
+//!
+//! | room | job |
+//! |---|---|
+//! | [`dumps`] | reads and writes dumps of every format, as layers |
+//! | [`reference`] | the offline evaluator of the reference system, byte for byte |
+//! | [`codec`] | gear on dumps, cut as a session cuts |
+//! | [`eviction`] | sessions that evict, replayed on dumps |
+//! | [`results`] | the JSON of `mnnkv evaluate` |
+//! | [`error`], [`watch`] | failures with their place; progress and cancellation |
+//!
+//! The crate serves the command line, tests and benchmarks. It has no C ABI and no unsafe code.
+
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod dumps;
+pub mod error;
+pub mod eviction;
+pub mod reference;
+pub mod results;
+pub mod watch;
