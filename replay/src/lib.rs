@@ -6,6 +6,8 @@
 //! | [`reference`] | the offline evaluator of the reference system, byte for byte |
 //! | [`codec`] | gear on dumps, cut as a session cuts |
 //! | [`eviction`] | sessions that evict, replayed on dumps |
+//! | [`whole_cache`](mod@whole_cache) | ratios over all layers |
+//! | [`evaluation`] | the rooms above on each layer of a dump |
 //! | [`results`] | the JSON of `mnnkv evaluate` |
 //! | [`error`], [`watch`] | failures with their place; progress and cancellation |
 //!
@@ -16,7 +18,9 @@
 pub mod codec;
 pub mod dumps;
 pub mod error;
+pub mod evaluation;
 pub mod eviction;
 pub mod reference;
 pub mod results;
 pub mod watch;
+pub mod whole_cache;

@@ -75,7 +75,7 @@ pub struct LosslessResult {
     pub format: String,
     /// 1 to 9.
     pub effort: u8,
-    /// The rotation hint: `half`, `adjacent`, or absent.
+    /// The rotation hint, pairing and base: `half:10000`, `adjacent:10000`, or absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<String>,
     /// `whole`: one blob. `blocks`: as a session cuts, the hot zones raw.
@@ -139,8 +139,15 @@ pub struct WholeCacheResult {
     pub run: String,
     /// The encoding, such as `v2 effort 5`.
     pub lossless: String,
+    /// `whole` or `blocks`, as in [`LosslessResult::cut`].
+    pub cut: String,
     /// `kv_h2o_target_lossy_ratio`
     pub target_ratio: f64,
+    /// The policy that the kept tokens were replayed with; absent where they were computed from the config alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// `kv_h2o_block_tokens`
+    pub block_tokens: u32,
     /// First layers that are encoded and keep all tokens.
     pub front_layers: usize,
     /// Bytes of the front layers over their encoded bytes.
