@@ -1,13 +1,207 @@
-//! `mnnkv evaluate`.
+//! `mnnkv evaluate`: what mnn-kv would save on a dump, and at what price.
+
+mod options;
+mod summary;
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::progress;
 use clap::Args;
+use mnnkv::gear::Effort;
+use mnnkv_model::file::NewFile;
+use mnnkv_replay::codec::{self, Cut, Hint, Zones};
+use mnnkv_replay::dumps::Dump;
+use mnnkv_replay::error::Finding;
+use mnnkv_replay::evaluation::{Request, evaluate};
+use mnnkv_replay::eviction::{self, Policy};
+use mnnkv_replay::results::Results;
+use mnnkv_replay::watch::Watch;
+use mnnkv_replay::whole_cache::Rules;
+use options::{CutName, FormatName, Part, SessionKeys};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Computes what mnn-kv would save on dumps of a KV cache, and at what price.
+const EXAMPLES: &str = "\
+Examples:
+  mnnkv evaluate dumps --output results.json
+  mnnkv evaluate dumps --config config.json --ratios 2,3.5,8 --rotation none,half:1000000
+  mnnkv evaluate dumps --skip eviction --formats v2 --efforts 1,5,9
+";
+
+/// Compute what mnn-kv would save on dumps of a KV cache, and at what price.
+///
+/// The codec encodes and decodes K and V of each layer, whole and in blocks as a session cuts them. Eviction is replayed
+/// by real sessions where the dump has Q or attention rows: each policy, ratio and block length is compared with the
+/// whole cache, step by step. docs/dumps.md lists the formats of dumps. Ctrl-C ends early; results that are finished are
+/// still written.
 #[derive(Args)]
-pub struct Arguments {}
+#[command(arg_required_else_help = true, after_help = EXAMPLES)]
+pub struct Arguments {
+    /// A folder with dumps, or one file
+    dumps: PathBuf,
+    /// Write the results as JSON, for `mnnkv gate` and `mnnkv report`
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the output file
+    #[arg(long)]
+    overwrite: bool,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Leave out a part
+    #[arg(long, value_enum)]
+    skip: Option<Part>,
 
-pub fn run(_arguments: &Arguments) -> Result<Output, Failure> {
-    Err(Failure("not written yet".into()))
+    /// A host's config.json, for its kv_h2o_ and kv_lossless_ keys
+    #[arg(long, value_name = "FILE", help_heading = "Session")]
+    config: Option<PathBuf>,
+    /// One such key, stronger than the config's
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = options::assignment, help_heading = "Session")]
+    given: Vec<(String, Value)>,
+
+    /// Formats of blobs
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "v1,v2", help_heading = "Codec")]
+    formats: Vec<FormatName>,
+    /// Efforts, 1 (fastest) to 9 (smallest)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,5,9", value_parser = options::effort, help_heading = "Codec")]
+    efforts: Vec<Effort>,
+    /// Rotation hints for K in v2: none, half:THETA, adjacent:THETA
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "none,half:10000", value_parser = options::hint, help_heading = "Codec")]
+    rotation: Vec<Option<Hint>>,
+    /// How tensors are cut
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "whole,blocks", help_heading = "Codec")]
+    cuts: Vec<CutName>,
+    /// Leave out single heads
+    #[arg(long, help_heading = "Codec")]
+    no_heads: bool,
+
+    /// Target ratios: one token in RATIO stays
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1.5,2,3,3.5,5,8", value_parser = options::ratio, help_heading = "Eviction")]
+    ratios: Vec<f64>,
+    /// Tokens per block of eviction
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "32,64", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Eviction")]
+    block_tokens: Vec<u32>,
+    /// A policy instead of the built-in ones: the name of one of these, or NAME={...} with kv_h2o_ keys
+    #[arg(long = "policy", value_name = "POLICY", value_parser = options::policy, help_heading = "Eviction")]
+    policies: Vec<Policy>,
+    /// Tokens of the prompt [default: the dump's]
+    #[arg(long, value_name = "TOKENS", help_heading = "Eviction")]
+    prompt: Option<usize>,
+    /// Factor of Q times K [default: 1 / sqrt(head_dim)]
+    #[arg(long, value_name = "FACTOR", value_parser = options::scale, help_heading = "Eviction")]
+    scale: Option<f32>,
+}
+
+/// Set by Ctrl-C.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
+    let kept = arguments.output.as_deref().filter(|_| !arguments.overwrite);
+    if let Some(path) = kept.filter(|path| path.symlink_metadata().is_ok()) {
+        return Err(Failure(format!("{} exists; a new file or --overwrite expected", path.display())));
+    }
+    let mut dump = Dump::open(&arguments.dumps).map_err(|e| e.to_string())?;
+    let tokens = dump.layers.iter().map(|info| info.tokens).max().unwrap_or(0);
+    let session = SessionKeys::read(arguments.config.as_deref(), &arguments.given, tokens)?;
+    dump.findings.extend(findings(&session, tokens));
+    let request = arguments.request(&session);
+    let results = arguments.evaluate(&dump, &session, &request)?;
+
+    let json = serde_json::to_value(&results).map_err(|e| e.to_string())?;
+    if let Some(path) = &arguments.output {
+        write(path, &json)?;
+    }
+    let text = summary::text(&results, arguments.output.as_deref());
+    Ok(Output { text, json, clean: results.complete })
+}
+
+/// What the session's keys add to the findings.
+fn findings(session: &SessionKeys, tokens: usize) -> Vec<Finding> {
+    let unknown = session.warnings.iter().map(|warning| Finding::new("unknown_key", "--config, --set", warning));
+    let mut findings: Vec<Finding> = unknown.collect();
+    if session.shrunk {
+        let (sink, recent) = (session.eviction.sink_tokens, session.eviction.recent_tokens);
+        let text = format!(
+            "{tokens} tokens are few; {sink} sink and {recent} recent tokens are protected, fewer than by default"
+        );
+        findings.push(Finding::new("short", "kv_h2o_sink_tokens, kv_h2o_recent_tokens", text));
+    }
+    findings
+}
+
+impl Arguments {
+    fn request(&self, session: &SessionKeys) -> Request {
+        let zones = Zones::of(&session.lossless);
+        let cut = |cut: &CutName| match cut {
+            CutName::Whole => Cut::Whole,
+            CutName::Blocks => Cut::Blocks(zones),
+        };
+        let codec = || codec::Request {
+            encodings: options::encodings(&self.formats, &self.efforts, &self.rotation),
+            cuts: self.cuts.iter().map(cut).collect(),
+            per_head: !self.no_heads,
+        };
+        let eviction = || eviction::Request {
+            policies: if self.policies.is_empty() { eviction::policies() } else { self.policies.clone() },
+            ratios: self.ratios.clone(),
+            block_tokens: self.block_tokens.clone(),
+            base: session.keys.clone(),
+            prompt_tokens: self.prompt,
+            scale: self.scale,
+        };
+        Request {
+            codec: (self.skip != Some(Part::Lossless)).then(codec),
+            eviction: (self.skip != Some(Part::Eviction)).then(eviction),
+            rules: Rules {
+                first_evicted_layer: session.eviction.first_layer,
+                sink_tokens: session.eviction.sink_tokens,
+                recent_tokens: session.eviction.recent_tokens,
+                zones,
+            },
+            ratios: self.ratios.clone(),
+            block_tokens: self.block_tokens.clone(),
+        }
+    }
+
+    fn evaluate(&self, dump: &Dump, session: &SessionKeys, request: &Request) -> Result<Results, Failure> {
+        // A second Ctrl-C ends the program at once.
+        let handler = || {
+            if STOP.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        };
+        ctrlc::set_handler(handler).map_err(|e| format!("Ctrl-C cannot be handled: {e}"))?;
+        let threads = usize::from(self.threads.unwrap_or(0));
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| e.to_string())?;
+        let bar = progress::bytes("evaluating", request.work(dump));
+        let done = |amount| bar.inc(amount);
+        let watch = Watch { stop: &STOP, done: &done };
+        let name = self.dumps.display().to_string();
+        let results = pool.install(|| evaluate(dump, &name, self.settings(session, &pool), request, watch));
+        bar.finish_and_clear();
+        Ok(results.map_err(|e| e.to_string())?)
+    }
+
+    fn settings(&self, session: &SessionKeys, pool: &rayon::ThreadPool) -> Map<String, Value> {
+        let settings = json!({
+            "threads": pool.current_num_threads(),
+            "config": session.keys,
+            "front_layers": session.eviction.first_layer,
+            "prompt": self.prompt,
+            "scale": self.scale,
+        });
+        let Value::Object(settings) = settings else { unreachable!("an object is given") };
+        settings.into_iter().filter(|(_, value)| !value.is_null()).collect()
+    }
+}
+
+/// Writes a file that is complete or absent.
+fn write(path: &Path, json: &Value) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(json).map_err(|e| e.to_string())?;
+    text.push('\n');
+    let mut file = NewFile::create(path)?;
+    file.write(text.as_bytes())?;
+    file.finish()?;
+    Ok(())
 }

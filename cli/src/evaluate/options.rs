@@ -1,0 +1,241 @@
+//! Values of the flags of `mnnkv evaluate`.
+
+use crate::failure::Failure;
+use mnnkv::gear::{Effort, Format, Pairing};
+use mnnkv::session::config::{Config, EvictionRules, LosslessRules};
+use mnnkv_replay::codec::{Encoding, Hint};
+use mnnkv_replay::eviction::{Policy, policies};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Keys of a host's config: `kv_h2o_` and `kv_lossless_`.
+pub type Keys = Map<String, Value>;
+
+/// Limit of a config file.
+const MAX_CONFIG: u64 = 4 << 20;
+/// A dump with fewer tokens has smaller hot zones, since otherwise nothing could be evicted from it.
+const SHORT: usize = 8 * (32 + 256);
+
+/// A format of gear.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum FormatName {
+    /// The format of the reference system
+    V1,
+    /// Rows and channels
+    V2,
+}
+
+/// A way to cut tensors.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CutName {
+    /// A tensor is one blob
+    Whole,
+    /// Cold tokens are cut into blocks, as in a session
+    Blocks,
+}
+
+/// A part of the evaluation.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// The codec
+    Lossless,
+    /// Replayed eviction
+    Eviction,
+}
+
+/// Parses an effort.
+pub fn effort(text: &str) -> Result<Effort, String> {
+    match text.parse() {
+        Ok(number @ 1..=9) => Effort::new(number, "effort").map_err(|e| e.to_string()),
+        _ => Err("a number from 1 to 9 expected".into()),
+    }
+}
+
+/// Parses `none`, `half:10000` or `adjacent:500000`.
+pub fn hint(text: &str) -> Result<Option<Hint>, String> {
+    const EXPECTED: &str = "none, half:THETA or adjacent:THETA expected, such as half:10000";
+    if text == "none" {
+        return Ok(None);
+    }
+    let (pairing, theta) = text.split_once(':').ok_or(EXPECTED)?;
+    let pairing = match pairing {
+        "half" => Pairing::Half,
+        "adjacent" => Pairing::Adjacent,
+        _ => return Err(EXPECTED.into()),
+    };
+    match theta.parse::<f32>() {
+        Ok(theta) if theta.is_finite() && theta >= 1.0 => Ok(Some(Hint { pairing, theta })),
+        _ => Err(format!("theta is {theta:?}; a number of at least 1 expected")),
+    }
+}
+
+/// Parses a ratio of eviction.
+pub fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ratio) if (1.0..=1e6).contains(&ratio) => Ok(ratio),
+        _ => Err("a number from 1 to 1000000 expected".into()),
+    }
+}
+
+/// Parses the factor of Q times K.
+pub fn scale(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(scale) if scale.is_finite() && scale > 0.0 => Ok(scale),
+        _ => Err("a number above 0 expected".into()),
+    }
+}
+
+/// Parses `KEY=VALUE`; the value is JSON, or else a string.
+pub fn assignment(text: &str) -> Result<(String, Value), String> {
+    let (key, value) = text.split_once('=').ok_or("KEY=VALUE expected")?;
+    if !is_ours(key) {
+        return Err(format!("{key:?} begins with neither kv_h2o_ nor kv_lossless_"));
+    }
+    Ok((key.into(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
+}
+
+/// Parses the name of a built-in policy, or `NAME={...}` with keys of a config.
+pub fn policy(text: &str) -> Result<Policy, String> {
+    let known = policies();
+    if let Some(policy) = known.iter().find(|policy| policy.name == text) {
+        return Ok(policy.clone());
+    }
+    let names = || known.iter().map(|policy| format!("{:?}", policy.name)).collect::<Vec<_>>().join(", ");
+    let (name, keys) = text.split_once('=').ok_or_else(|| format!("one of {} or NAME={{...}} expected", names()))?;
+    match serde_json::from_str::<Keys>(keys) {
+        Ok(keys) => match keys.keys().find(|key| !key.starts_with("kv_h2o_")) {
+            None => Ok(Policy { name: name.into(), keys }),
+            Some(key) => Err(format!("{key:?} of {name} does not begin with kv_h2o_")),
+        },
+        Err(e) => Err(format!("the keys of {name} are not a JSON object: {e}")),
+    }
+}
+
+fn is_ours(key: &str) -> bool {
+    key.starts_with("kv_h2o_") || key.starts_with("kv_lossless_")
+}
+
+/// Every combination of formats, efforts and hints that differs; v1 takes no hint.
+pub fn encodings(formats: &[FormatName], efforts: &[Effort], hints: &[Option<Hint>]) -> Vec<Encoding> {
+    let mut encodings = Vec::new();
+    for format in formats {
+        for &effort in efforts {
+            let mut add = |format, rotation| {
+                let encoding = Encoding { format, effort, rotation };
+                if !encodings.contains(&encoding) {
+                    encodings.push(encoding);
+                }
+            };
+            match format {
+                FormatName::V1 => add(Format::V1, None),
+                FormatName::V2 => hints.iter().for_each(|hint| add(Format::V2, *hint)),
+            }
+        }
+    }
+    encodings
+}
+
+/// The keys of a session for a dump.
+pub struct SessionKeys {
+    /// As given, and smaller zones for a short dump.
+    pub keys: Keys,
+    /// The rules of an evicting layer with these keys.
+    pub eviction: EvictionRules,
+    /// The rules of a stored layer with these keys.
+    pub lossless: LosslessRules,
+    /// Unknown keys.
+    pub warnings: Vec<String>,
+    /// The zones are smaller than the session's defaults.
+    pub shrunk: bool,
+}
+
+impl SessionKeys {
+    /// Reads a host's config; `given` wins over it. `tokens` is the length of the longest layer.
+    pub fn read(config: Option<&Path>, given: &[(String, Value)], tokens: usize) -> Result<Self, Failure> {
+        let mut keys = match config {
+            Some(path) => read_config(path)?,
+            None => Keys::new(),
+        };
+        keys.extend(given.iter().cloned());
+        // The errors of the keys as given name them.
+        let (_, warnings) = parse(&keys)?;
+
+        let short = tokens < SHORT;
+        let mut shrunk = false;
+        let mut default = |key: &str, value: usize| {
+            let is_absent = !keys.contains_key(key);
+            if is_absent {
+                keys.insert(key.into(), value.into());
+            }
+            is_absent
+        };
+        default("kv_h2o_trigger_min_tokens", 1);
+        if short {
+            shrunk |= default("kv_h2o_sink_tokens", 32.min(tokens / 16));
+            shrunk |= default("kv_h2o_recent_tokens", 256.min(tokens / 8));
+            shrunk |= default("kv_lossless_hot_recent_tokens", 256.min(tokens / 8));
+        }
+        let mut on = keys.clone();
+        for key in ["kv_h2o_enable", "kv_lossless_enable", "kv_lossless_runtime_enable"] {
+            on.insert(key.into(), true.into());
+        }
+        on.insert("kv_lossless_codec".into(), "gear_delta".into());
+        let (config, _) = parse(&on)?;
+        let (Some(eviction), Some(lossless)) = (config.eviction, config.lossless) else {
+            return Err(Failure("a bug in mnnkv, please report it: the config is off".into()));
+        };
+        let warnings = warnings.into_iter().filter(|warning| warning.contains("is not a key")).collect();
+        Ok(SessionKeys { keys, eviction, lossless, warnings, shrunk })
+    }
+}
+
+fn parse(keys: &Keys) -> Result<(Config, Vec<String>), Failure> {
+    let text = Value::Object(keys.clone()).to_string();
+    Config::parse(text.as_bytes(), b"", u32::from(u16::MAX)).map_err(|e| Failure(format!("--config, --set: {e}")))
+}
+
+fn read_config(path: &Path) -> Result<Keys, Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure(format!("{}: {e}", path.display()));
+    let len = std::fs::metadata(path).map_err(|e| failed(&e))?.len();
+    if len > MAX_CONFIG {
+        return Err(failed(&format!("has {len} bytes; a config of at most {MAX_CONFIG} expected")));
+    }
+    let text = std::fs::read(path).map_err(|e| failed(&e))?;
+    let keys: Keys = serde_json::from_slice(&text).map_err(|e| failed(&e))?;
+    Ok(keys.into_iter().filter(|(key, _)| is_ours(key)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_policies_and_keys_say_what_is_wrong() {
+        assert_eq!(hint("none"), Ok(None));
+        assert_eq!(hint("adjacent:500000"), Ok(Some(Hint { pairing: Pairing::Adjacent, theta: 500000.0 })));
+        for wrong in ["half", "half:x", "half:0", "half:inf", "third:10000"] {
+            assert!(hint(wrong).unwrap_err().contains("expected"), "{wrong}");
+        }
+        assert_eq!(policy("sum").unwrap().keys["kv_h2o_aggregation"], "sum");
+        assert_eq!(policy(r#"mine={"kv_h2o_ema_alpha":0.5}"#).unwrap().name, "mine");
+        for wrong in ["best", "mine={", r#"mine={"kv_lossless_effort":1}"#] {
+            assert!(policy(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(assignment("kv_h2o_sink_tokens=4").unwrap().1, 4);
+        assert_eq!(assignment("kv_h2o_aggregation=sum").unwrap().1, "sum");
+        assert!(assignment("layers=4").is_err() && assignment("kv_h2o_enable").is_err());
+    }
+
+    #[test]
+    fn a_short_dump_gets_smaller_zones_unless_they_are_given() {
+        let keys = |given: &[(String, Value)], tokens| SessionKeys::read(None, given, tokens).unwrap();
+        let short = keys(&[], 1088);
+        assert_eq!((short.eviction.sink_tokens, short.eviction.recent_tokens, short.shrunk), (32, 136, true));
+        let long = keys(&[], 4096);
+        assert_eq!((long.eviction.sink_tokens, long.eviction.recent_tokens, long.shrunk), (32, 256, false));
+        let given = keys(&[("kv_h2o_recent_tokens".into(), 300.into())], 1088);
+        assert_eq!(given.eviction.recent_tokens, 300);
+        let wrong = SessionKeys::read(None, &[("kv_h2o_sink_tokens".into(), "many".into())], 1088);
+        assert!(wrong.is_err_and(|e| e.0.contains("kv_h2o_sink_tokens")));
+    }
+}
