@@ -1,5 +1,7 @@
 //! Dumps: the words of KV caches in files.
 
+pub mod folder;
+
 use crate::error::{Finding, Result};
 use mnnkv::dtype::Dtype;
 use std::path::Path;
