@@ -18,6 +18,11 @@ impl Error {
     pub fn new(place: impl fmt::Display, text: impl fmt::Display) -> Self {
         Error { place: place.to_string(), text: text.to_string() }
     }
+
+    /// The same as a finding of the kind `reason`.
+    pub fn finding(&self, reason: &str) -> Finding {
+        Finding::new(reason, &self.place, &self.text)
+    }
 }
 
 impl fmt::Display for Error {
@@ -43,5 +48,10 @@ impl Finding {
     /// A finding of the kind `reason` at `place`.
     pub fn new(reason: &str, place: impl fmt::Display, text: impl fmt::Display) -> Self {
         Finding { reason: reason.into(), place: place.to_string(), text: text.to_string() }
+    }
+
+    /// The same as a failure.
+    pub fn error(&self) -> Error {
+        Error::new(&self.place, &self.text)
     }
 }

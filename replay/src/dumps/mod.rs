@@ -1,9 +1,29 @@
 //! Dumps: the words of KV caches in files.
+//!
+//! | room | format |
+//! |---|---|
+//! | [`folder`], `parts` | folders of the reference system: meta files and raw words, an entry for each step |
+//! | `flat`, `npy`, `safetensors` | a tensor for K and V each; `names` reads the names, `tensors` joins them |
+//! | `packed` | folders of the reference system with MNN's packed words |
+//!
+//! Each format yields layers without words ([`LayerInfo`]) and findings. [`Dump::load`] reads the words of one layer.
+//! A length from a file allocates nothing before the file has that length.
 
+mod fields;
+mod files;
+mod flat;
 pub mod folder;
+mod names;
+mod npy;
+mod packed;
+mod parts;
+mod safetensors;
+mod tensors;
 
-use crate::error::{Finding, Result};
+use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 
 /// What is known of a layer before its words are read.
@@ -73,16 +93,151 @@ pub struct Dump {
     pub layers: Vec<LayerInfo>,
     /// Skipped entries, gaps, overlaps.
     pub findings: Vec<Finding>,
+    /// Where the words of each layer are.
+    sources: Vec<Source>,
+}
+
+/// Where the words of a layer are.
+#[derive(Debug)]
+enum Source {
+    Parts(parts::Parts),
+    Whole(tensors::Whole),
+    Packed(packed::Packed),
+}
+
+/// A layer that a format found.
+struct Found {
+    info: LayerInfo,
+    source: Source,
+    /// A file of the layer.
+    place: String,
 }
 
 impl Dump {
     /// Reads names and headers of the files below `path`, a folder, or of one file. Every format is recognised by itself.
-    pub fn open(_path: &Path) -> Result<Dump> {
-        todo!()
+    ///
+    /// A bad file, tensor or entry is a finding. A dump without a whole layer is an error, which is the first finding.
+    pub fn open(path: &Path) -> Result<Dump> {
+        let mut findings = Vec::new();
+        let tree = files::Tree::list(path, &mut findings)?;
+        let mut found = parts::find(&tree, &mut findings)?;
+        let mut tensors = Vec::new();
+        for file in &tree.files {
+            let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+            let read = match extension {
+                "npy" => npy::read(&tree, file).map(|tensor| vec![tensor]),
+                "safetensors" => safetensors::read(&tree, file, &mut findings),
+                _ if flat::is_meant(file) => flat::read(&tree, file).map(|tensor| vec![tensor]),
+                _ => continue,
+            };
+            match read {
+                Ok(read) => tensors.extend(read),
+                Err(e) => findings.push(e.finding("file")),
+            }
+        }
+        found.extend(tensors::join(tensors, &mut findings));
+        found.extend(packed::find(&tree, &mut findings));
+        let found = settle(found, &mut findings);
+        if found.is_empty() {
+            return Err(match &findings[..] {
+                [] => Error::new(
+                    path.display(),
+                    "has no KV dump: no meta_*.json, packed_meta_*.json, .npy, .safetensors, .f16, .bf16 or .f32",
+                ),
+                [first, ..] => first.error(),
+            });
+        }
+        let (layers, sources) = found.into_iter().map(|found| (found.info, found.source)).unzip();
+        Ok(Dump { layers, findings, sources })
     }
 
     /// Reads the words of `layers[index]`.
-    pub fn load(&self, _index: usize) -> Result<Layer> {
-        todo!()
+    pub fn load(&self, index: usize) -> Result<Layer> {
+        let (Some(info), Some(source)) = (self.layers.get(index), self.sources.get(index)) else {
+            return Err(Error::new("layer", format!("is {index}; the dump has {}", self.sources.len())));
+        };
+        match source {
+            Source::Parts(parts) => parts.load(info),
+            Source::Whole(whole) => whole.load(info),
+            Source::Packed(packed) => packed.load(info),
+        }
+    }
+
+    /// Rows in a head of Q and of attention of `layers[index]`; 0 without.
+    pub fn score_rows(&self, index: usize) -> (usize, usize) {
+        let (query, attention) = self.score_ranges(index);
+        (query.len(), attention.len())
+    }
+
+    /// The tokens with rows of Q and of attention in `layers[index]`.
+    fn score_ranges(&self, index: usize) -> (Range<usize>, Range<usize>) {
+        match (self.layers.get(index), self.sources.get(index)) {
+            (_, Some(Source::Parts(parts))) => parts.score_ranges(),
+            (Some(info), Some(Source::Whole(whole))) => whole.score_ranges(info.tokens),
+            _ => (0..0, 0..0),
+        }
+    }
+}
+
+impl LayerInfo {
+    /// Bytes of K, which are those of V.
+    pub fn key_bytes(&self) -> usize {
+        self.kv_heads * self.tokens * self.head_dim * self.dtype.bytes()
+    }
+}
+
+/// Sorts layers, and keeps one of each run, layer and type. Layers of a second type become a run of their own.
+fn settle(mut found: Vec<Found>, findings: &mut Vec<Finding>) -> Vec<Found> {
+    let mut counts: BTreeMap<String, [usize; Dtype::ALL.len()]> = BTreeMap::new();
+    let slot = |found: &Found| Dtype::ALL.iter().position(|dtype| *dtype == found.info.dtype).unwrap_or_default();
+    for found in &found {
+        counts.entry(found.info.run.clone()).or_default()[slot(found)] += 1;
+    }
+    for found in &mut found {
+        let counts = &counts[&found.info.run];
+        // Of equal counts the first type is the main one.
+        let main = (0..counts.len()).rev().max_by_key(|slot| counts[*slot]).unwrap_or_default();
+        if slot(found) != main {
+            let run = format!("{}.{}", found.info.run, found.info.dtype.name().to_lowercase());
+            let text =
+                format!("run {:?} has layers of another type; those of this type are run {run:?}", found.info.run);
+            findings.push(Finding::new("types", &found.place, text));
+            found.info.run = run;
+        }
+    }
+    // Of equal layers the longest is the first. The sort is stable: else the order of the formats stays.
+    found.sort_by(|a, b| {
+        let key = |found: &Found| (found.info.run.clone(), found.info.layer, usize::MAX - found.info.tokens);
+        key(a).cmp(&key(b))
+    });
+    let mut kept: Vec<Found> = Vec::new();
+    for found in found {
+        match kept.last() {
+            Some(last) if (&last.info.run, last.info.layer) == (&found.info.run, found.info.layer) => {
+                let text = format!("is left out: {} has the same layer", last.place);
+                findings.push(Finding::new("duplicate", &found.place, text));
+            }
+            _ => kept.push(found),
+        }
+    }
+    tell_lengths(&kept, findings);
+    kept
+}
+
+/// A finding for each run whose layers have different tokens.
+fn tell_lengths(found: &[Found], findings: &mut Vec<Finding>) {
+    for layers in found.chunk_by(|a, b| a.info.run == b.info.run) {
+        let ranges: BTreeSet<_> = layers.iter().map(|l| (l.info.begin, l.info.begin + l.info.tokens)).collect();
+        if ranges.len() < 2 {
+            continue;
+        }
+        let of = |(begin, end): &(usize, usize)| {
+            let layers = layers.iter().filter(|l| (l.info.begin, l.info.begin + l.info.tokens) == (*begin, *end));
+            let layers: Vec<String> = layers.map(|l| l.info.layer.to_string()).collect();
+            format!("tokens {begin} to {end} in layers {}", layers.join(", "))
+        };
+        let text =
+            format!("the layers have different tokens: {}", ranges.iter().map(of).collect::<Vec<_>>().join("; "));
+        findings.push(Finding::new("tokens", format!("run {:?}", layers[0].info.run), text));
     }
 }
