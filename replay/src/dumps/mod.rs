@@ -5,6 +5,7 @@
 //! | [`folder`], `parts` | folders of the reference system: meta files and raw words, an entry for each step |
 //! | `flat`, `npy`, `safetensors` | a tensor for K and V each; `names` reads the names, `tensors` joins them |
 //! | `packed` | folders of the reference system with MNN's packed words |
+//! | [`writer`] | writes folders, flat files and safetensors |
 //!
 //! Each format yields layers without words ([`LayerInfo`]) and findings. [`Dump::load`] reads the words of one layer.
 //! A length from a file allocates nothing before the file has that length.
@@ -19,6 +20,7 @@ mod packed;
 mod parts;
 mod safetensors;
 mod tensors;
+pub mod writer;
 
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
