@@ -4,7 +4,7 @@ use crate::codec;
 use crate::dumps::{Dump, Layer};
 use crate::error::{Finding, Result};
 use crate::eviction::{self, RowSource};
-use crate::results::{FORMAT, LayerResult, Results, VERSION};
+use crate::results::{EvictionResult, FORMAT, LayerResult, Results, VERSION};
 use crate::watch::Watch;
 use crate::whole_cache::{Rules, whole_cache};
 
@@ -68,9 +68,22 @@ pub fn evaluate(
             Err(error) => results.findings.push(Finding::new("unreadable", layer_name(dump, index), error)),
         }
     }
+    results.findings.extend(idle_ratios(&results));
     results.whole_cache = whole_cache(&results, &request.ratios, &request.block_tokens, &request.rules)?;
     results.complete = !watch.is_stopped();
     Ok(results)
+}
+
+/// Ratios that evict nothing: a plan never keeps fewer tokens than the protected ones.
+fn idle_ratios(results: &Results) -> Option<Finding> {
+    let idle = |r: &&EvictionResult| r.evictions == 0 && r.target_ratio > 1.0;
+    let mut ratios: Vec<f64> = results.eviction.iter().filter(idle).map(|r| r.target_ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.dedup();
+    let ratios: Vec<String> = ratios.iter().map(f64::to_string).collect();
+    let text = "nothing was evicted in some replays with these ratios: the protected tokens, sink and recent with the rest of \
+                their blocks, are as many as the ratio keeps";
+    (!ratios.is_empty()).then(|| Finding::new("floor", format!("--ratios {}", ratios.join(",")), text))
 }
 
 fn layer_name(dump: &Dump, index: usize) -> String {

@@ -2,7 +2,7 @@
 
 use crate::bytes;
 use crate::output::table;
-use mnnkv_replay::results::{EvictionResult, LosslessResult, Results};
+use mnnkv_replay::results::{EvictionResult, LosslessResult, Results, WholeCacheResult};
 use std::path::Path;
 
 /// Most findings that are printed; the file has all.
@@ -13,7 +13,7 @@ pub fn text(results: &Results, output: Option<&Path>) -> String {
     let mut text = dump(results);
     for (title, table) in [
         ("Codec, all layers: raw over kept bytes; bytes per second of one thread", lossless(results)),
-        ("Eviction, mean of the layers", eviction(results)),
+        ("Eviction, mean of the layers: share of tokens and of attention kept, error of the output", eviction(results)),
         ("Whole cache: all raw over all kept bytes", whole_cache(results)),
     ] {
         if !table.is_empty() {
@@ -21,7 +21,8 @@ pub fn text(results: &Results, output: Option<&Path>) -> String {
         }
     }
     if !results.findings.is_empty() {
-        text += &format!("\n{} findings\n", results.findings.len());
+        let count = results.findings.len();
+        text += &format!("\n{count} finding{}\n", if count == 1 { "" } else { "s" });
         for finding in results.findings.iter().take(MOST_FINDINGS) {
             text += &format!("  {}: {}: {}\n", finding.reason, finding.place, finding.text);
         }
@@ -123,36 +124,50 @@ fn lossless(results: &Results) -> String {
     rows(&head, body.collect())
 }
 
+/// Policies by ratio; the first block length, since the file has all.
 fn eviction(results: &Results) -> String {
-    let keys = distinct(results.eviction.iter().map(|r| (&r.policy, r.block_tokens, r.target_ratio)));
-    let body = keys.into_iter().map(|(policy, block, ratio)| {
-        let same = |r: &&EvictionResult| (&r.policy, r.block_tokens, r.target_ratio) == (policy, block, ratio);
-        let mean_of = |of: fn(&EvictionResult) -> f64| mean(results.eviction.iter().filter(same).map(of));
-        vec![
-            policy.clone(),
-            block.to_string(),
-            ratio.to_string(),
-            format!("{:.3}", mean_of(|r| r.kept_share)),
-            format!("{:.4}", mean_of(|r| r.kept_mass)),
-            format!("{:.4}", mean_of(|r| r.relative_l2)),
-            format!("{:.4}", mean_of(|r| r.cosine)),
-            format!("{:.0}", mean_of(|r| r.moved_tokens)),
-            bytes::format(mean_of(|r| r.restored_bytes_per_step.unwrap_or(0.0)) as u64),
-        ]
-    });
-    let head = ["policy", "block", "ratio", "kept", "mass", "error", "cosine", "moved", "restored per step"];
-    rows(&head, body.collect())
+    let Some(block) = results.eviction.first().map(|r| r.block_tokens) else { return String::new() };
+    let of_block: Vec<&EvictionResult> = results.eviction.iter().filter(|r| r.block_tokens == block).collect();
+    let ratios = distinct(of_block.iter().map(|r| r.target_ratio));
+    let mut body = Vec::new();
+    for policy in distinct(of_block.iter().map(|r| &r.policy)) {
+        for ratio in &ratios {
+            let same = |r: &&&EvictionResult| (&r.policy, r.target_ratio) == (policy, *ratio);
+            let mean_of = |of: fn(&EvictionResult) -> f64| mean(of_block.iter().filter(same).map(|r| of(r)));
+            // A ratio that evicts nothing tells nothing.
+            if mean_of(|r| r.evictions as f64) == 0.0 {
+                continue;
+            }
+            body.push(vec![
+                policy.clone(),
+                ratio.to_string(),
+                format!("{:.3}", mean_of(|r| r.kept_share)),
+                format!("{:.4}", mean_of(|r| r.kept_mass)),
+                format!("{:.4}", mean_of(|r| r.relative_l2)),
+                format!("{:.4}", mean_of(|r| r.cosine)),
+                format!("{:.0}", mean_of(|r| r.moved_tokens)),
+                bytes::format(mean_of(|r| r.restored_bytes_per_step.unwrap_or(0.0)) as u64),
+            ]);
+        }
+    }
+    rows(&["policy", "ratio", "kept", "mass", "error", "cosine", "moved", "restored per step"], body)
 }
 
+/// Each encoding of the default effort, or of the first one, by ratio; the first block length. The file has all.
 fn whole_cache(results: &Results) -> String {
-    // The first block length; the file has all.
-    let Some(block) = results.whole_cache.first().map(|r| r.block_tokens) else { return String::new() };
-    let body = results.whole_cache.iter().filter(|r| r.block_tokens == block).map(|r| {
+    let Some(first) = results.whole_cache.first() else { return String::new() };
+    let of_block = || results.whole_cache.iter().filter(|r| r.block_tokens == first.block_tokens);
+    let usual = format!("effort {}", mnnkv::gear::Effort::DEFAULT.get());
+    let is_usual = |r: &&WholeCacheResult| r.lossless.contains(&usual);
+    let has_usual = of_block().any(|r| is_usual(&r));
+    // A session cuts blocks, so these are shown where there are any.
+    let cut = if of_block().any(|r| r.cut == "blocks") { "blocks" } else { "whole" };
+    let body = of_block().filter(|r| r.cut == cut && (!has_usual || is_usual(r))).map(|r| {
         let numbers = [r.lossless_only, r.lossy_only, r.joint, r.reference_product].map(|ratio| format!("{ratio:.2}"));
         let mut row = vec![r.run.clone(), r.lossless.clone(), r.cut.clone(), r.target_ratio.to_string()];
         row.extend(numbers);
         row
     });
-    let head = ["run", "encoding", "cut", "ratio", "lossless", "eviction", "both", "product of the reference"];
+    let head = ["run", "encoding", "cut", "ratio", "lossless", "eviction", "both", "reference's product"];
     rows(&head, body.collect())
 }

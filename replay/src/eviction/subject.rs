@@ -213,11 +213,12 @@ impl Subject {
         let whole = &row[head * len..][..len];
         let rows = value.head(head, step.heads);
         let [whole_output, kept_output] = &mut self.outputs;
-        sum(whole_output, whole.iter().zip(rows.chunks_exact(value.dims)), value.dims, 1.0);
+        // Rows of a dump are rounded: their sum is near 1.
+        let total: f64 = whole.iter().map(|value| f64::from(*value)).sum();
+        sum(whole_output, whole.iter().zip(rows.chunks_exact(value.dims)), value.dims, share_to_whole(total));
         let kept_rows = self.positions.iter().map(|at| &rows[*at as usize * value.dims..][..value.dims]);
         sum(kept_output, self.row.iter().zip(kept_rows), value.dims, share_to_whole(mass));
 
-        let total: f64 = whole.iter().map(|value| f64::from(*value)).sum();
         let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let (ww, kk, wk) = (
             product(whole_output, whole_output),
