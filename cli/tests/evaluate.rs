@@ -1,0 +1,119 @@
+//! `mnnkv evaluate` as a process, on the bundled cache.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+fn dumps() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/kv");
+    path.to_str().unwrap().to_owned()
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mnnkv"));
+    command.arg("evaluate").args(words);
+    command
+}
+
+fn run(words: &[&str]) -> Output {
+    command(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A path of this test alone, without a file.
+fn fresh(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_file(&path);
+    path
+}
+
+#[test]
+fn results_hold_each_layer_and_the_promised_ratios() {
+    let output = fresh("evaluate.json");
+    let words =
+        ["--output", output.to_str().unwrap(), "--efforts", "5", "--ratios", "2,3.5", "--rotation", "half:10000"];
+    let done = run(&[&[dumps().as_str()][..], &words].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let tables = text(&done.stdout);
+    assert!(tables.contains("v2 effort 5 half:10000") && tables.contains("reference's product"), "{tables}");
+
+    let results: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
+    assert_eq!((&results["format"], &results["complete"]), (&"mnnkv-evaluate".into(), &true.into()));
+    let list = |name: &str| results[name].as_array().unwrap().clone();
+    assert_eq!(list("layers").len(), 4);
+    let ratio = |layer: u64, tensor: &str, format: &str| {
+        let found = list("lossless").into_iter().find(|r| {
+            r["layer"] == layer
+                && r["tensor"] == tensor
+                && r["format"] == format
+                && r["cut"] == "whole"
+                && r["head"].is_null()
+        });
+        found.unwrap()["ratio"].as_f64().unwrap()
+    };
+    // The reference encoder on the same words: V of layer 0 4.98, K 1.21, V of layer 1 1.29.
+    for (layer, tensor, reference) in [(0, "v", 4.98), (0, "k", 1.21), (1, "v", 1.29)] {
+        let ours = ratio(layer, tensor, "v1");
+        assert!(ours > 0.97 * reference && ours < 1.05 * reference, "{layer} {tensor}: {ours}, {reference}");
+    }
+    assert!(ratio(0, "k", "v2") > 2.0, "rotation shows equal tokens of K");
+    // Layers 2 and 3 have attention rows.
+    let replayed: Vec<u64> = list("eviction").iter().map(|r| r["layer"].as_u64().unwrap()).collect();
+    assert!(replayed.contains(&2) && replayed.contains(&3) && !replayed.contains(&1));
+    for result in list("eviction") {
+        let (mass, share) = (result["kept_mass"].as_f64().unwrap(), result["kept_share"].as_f64().unwrap());
+        assert!(mass > share, "kept tokens have more than their share of attention: {result}");
+    }
+    for whole in list("whole_cache") {
+        let of = |name: &str| whole[name].as_f64().unwrap();
+        assert!(of("joint") < of("reference_product") && of("joint") > of("lossy_only"), "{whole}");
+    }
+}
+
+#[test]
+fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
+    let output = fresh("kept.json");
+    fs::write(&output, "mine").unwrap();
+    let (path, dumps) = (output.to_str().unwrap(), dumps());
+    let failed = run(&[&dumps, "--output", path]);
+    assert_eq!((failed.status.code(), fs::read_to_string(&output).unwrap().as_str()), (Some(3), "mine"));
+    assert!(text(&failed.stderr).contains("--overwrite"));
+
+    for (words, code, part) in [
+        (&["--set", "kv_h2o_sink_tokens=many"][..], 3, "kv_h2o_sink_tokens"),
+        (&["--ratios", "0.5"], 2, "1 to 1000000"),
+        (&["--efforts", "10"], 2, "1 to 9"),
+        (&["--rotation", "half"], 2, "half:THETA"),
+        (&["--policy", "best"], 2, "norm_sum"),
+        (&["--config", "/no/such/file"], 3, "/no/such/file"),
+    ] {
+        let failed = run(&[&[dumps.as_str()][..], words].concat());
+        let error = text(&failed.stderr);
+        assert!(failed.status.code() == Some(code) && error.contains(part), "{words:?}: {error}");
+    }
+    let failed = run(&["/no/such/dump"]);
+    assert!(failed.status.code() == Some(3) && text(&failed.stderr).contains("/no/such/dump"));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_writes_the_results_that_are_finished() {
+    let output = fresh("stopped.json");
+    // More work than the test takes, in many small parts.
+    let words = ["--efforts", "1,9,8,7", "--skip", "eviction", "--threads", "1", "--output", output.to_str().unwrap()];
+    let mut child = command(&[&[dumps().as_str()][..], &words].concat()).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let status = child.wait().unwrap();
+    let results: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
+    // A fast machine may have been done before.
+    assert_eq!(status.code(), Some(if results["complete"] == true { 0 } else { 1 }));
+    for result in results["lossless"].as_array().unwrap() {
+        assert!(result["ratio"].as_f64().unwrap() > 1.0, "{result}");
+    }
+}
