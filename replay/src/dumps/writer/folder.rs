@@ -1,6 +1,6 @@
 //! The folders of the reference system, with `q_file` and `attention_file` in addition.
 
-use super::{Error, Finding, Layer, Options, Result, Split, Written, check, exact_words, file, file_name};
+use super::{Error, Finding, Layer, LayerInfo, Options, Result, Split, Written, check, exact_words, file, file_name};
 use mnnkv::dtype::Dtype;
 use serde_json::json;
 use std::ops::Range;
@@ -12,23 +12,28 @@ pub fn write(layer: &Layer, root: &Path, options: &Options, written: &mut Writte
     check(layer)?;
     let info = &layer.info;
     let folder = root.join(file_name(&info.run)).join(format!("layer_{}", info.layer));
+    let prompt = prompt_tokens(info, options.split)?;
     clear(&folder, options.overwrite)?;
     if info.dtype == Dtype::Bf16 {
         let text = "is BF16; the reference system reads 2 bytes per element as F16";
         written.findings.push(Finding::new("bf16", folder.display(), text));
     }
-    let prompt = match options.split {
-        Split::Prompt(tokens) if tokens > info.tokens || tokens == 0 => {
-            let text = format!("is {tokens}; 1 to {} expected in layer {}", info.tokens, info.layer);
-            return Err(Error::new("prompt", text));
-        }
-        Split::Prompt(tokens) => tokens,
-        Split::Known if (1..info.tokens).contains(&info.prompt_tokens) => info.prompt_tokens,
-        Split::Known | Split::One => info.tokens,
-    };
     let scores = Scores::new(layer);
     entry(layer, &scores, 0..prompt, "prefill", &folder, written)?;
     (prompt..info.tokens).try_for_each(|token| entry(layer, &scores, token..token + 1, "decode", &folder, written))
+}
+
+/// Tokens of the prefill entry.
+pub(super) fn prompt_tokens(info: &LayerInfo, split: Split) -> Result<usize> {
+    match split {
+        Split::Prompt(tokens) if tokens > info.tokens || tokens == 0 => {
+            let place = format!("prompt of run {:?}, layer {}", info.run, info.layer);
+            Err(Error::new(place, format!("is {tokens}; 1 to {} expected", info.tokens)))
+        }
+        Split::Prompt(tokens) => Ok(tokens),
+        Split::Known if (1..info.tokens).contains(&info.prompt_tokens) => Ok(info.prompt_tokens),
+        Split::Known | Split::One => Ok(info.tokens),
+    }
 }
 
 /// Removes the entries of an older dump. Fails if there are some and `overwrite` is false.

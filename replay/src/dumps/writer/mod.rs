@@ -7,7 +7,7 @@ mod flat;
 mod folder;
 mod safetensors;
 
-use super::{Dump, Layer};
+use super::{Dump, Layer, LayerInfo};
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
 use mnnkv::dtype::convert::{self, Endian};
@@ -72,6 +72,10 @@ pub fn write(
     let absent = indices.iter().find(|index| dump.layers.get(**index).is_none());
     if let Some(index) = absent {
         return Err(Error::new("layer", format!("is {index}; the dump has {}", dump.layers.len())));
+    }
+    if options.format == Format::Folder {
+        // Before the first file.
+        indices.iter().try_for_each(|index| folder::prompt_tokens(&dump.layers[*index], options.split).map(drop))?;
     }
     for run in indices.chunk_by(|a, b| dump.layers[*a].run == dump.layers[*b].run) {
         let first = &dump.layers[run[0]];
