@@ -122,12 +122,13 @@ fn judge(home: &Home, path: &Path, rules: &Rules) -> Result<Verdict, Refusal> {
     }
     let folder = path.parent().unwrap_or(Path::new(""));
     let names = [name(&meta, "k_file")?, name(&meta, "v_file")?];
-    let [key, value] = [find(folder, "k_file", names[0])?, find(folder, "v_file", names[1])?];
+    let (key, key_file) = find(folder, "k_file", names[0])?;
+    let (value, value_file) = find(folder, "v_file", names[1])?;
     if !rules.faithful {
         inside(home, &key, "k_file", names[0])?;
         inside(home, &value, "v_file", names[1])?;
     }
-    let [key, value] = [sized(key, "k_file")?, sized(value, "v_file")?];
+    let [key, value] = [readable(key, &key_file, "k_file")?, readable(value, &value_file, "v_file")?];
     if bytes_per_elem == 4 && rules.only_f16 {
         return Err(skip("skip_fp32_strict", "bytes_per_elem", "4; f32 is not wanted"));
     }
@@ -247,11 +248,11 @@ fn name<'a>(meta: &'a Map<String, Value>, field: &'static str) -> Result<&'a str
     }
 }
 
-/// The path of `name`, which exists.
-fn find(folder: &Path, field: &'static str, name: &str) -> Result<PathBuf, Refusal> {
+/// The file `name`, which exists. Nothing is opened that is no regular file: a pipe would block.
+fn find(folder: &Path, field: &'static str, name: &str) -> Result<(PathBuf, fs::Metadata), Refusal> {
     let path = folder.join(name);
     match fs::metadata(&path) {
-        Ok(_) => Ok(path),
+        Ok(file) => Ok((path, file)),
         Err(e) => Err(skip("missing_k_or_v_binary", field, format!("{name:?}: {e}"))),
     }
 }
@@ -270,12 +271,13 @@ fn inside(home: &Home, path: &Path, field: &'static str, name: &str) -> Result<(
     }
 }
 
-fn sized(path: PathBuf, field: &'static str) -> Result<Binary, Refusal> {
-    match fs::metadata(&path) {
-        Ok(file) if file.is_file() => Ok(Binary { path, bytes: file.len() }),
-        Ok(_) => Err(skip("binary_read_error", field, format!("{} is not a regular file", path.display()))),
-        Err(e) => Err(skip("binary_read_error", field, format!("{}: {e}", path.display()))),
+fn readable(path: PathBuf, file: &fs::Metadata, field: &'static str) -> Result<Binary, Refusal> {
+    let refused = |text: String| skip("binary_read_error", field, format!("{}: {text}", path.display()));
+    if !file.is_file() {
+        return Err(refused("not a regular file".into()));
     }
+    fs::File::open(&path).map_err(|e| refused(e.to_string()))?;
+    Ok(Binary { path, bytes: file.len() })
 }
 
 /// The folder of the run below the root.
