@@ -1,6 +1,7 @@
 //! `mnnkv evaluate`: what mnn-kv would save on a dump, and at what price.
 
 mod options;
+mod reference;
 mod summary;
 
 use crate::failure::Failure;
@@ -41,7 +42,7 @@ pub struct Arguments {
     /// A folder with dumps, or one file
     dumps: PathBuf,
     /// Write the results as JSON, for `mnnkv gate` and `mnnkv report`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "out-json", value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the output file
     #[arg(long)]
@@ -91,12 +92,18 @@ pub struct Arguments {
     /// Factor of Q times K [default: 1 / sqrt(head_dim)]
     #[arg(long, value_name = "FACTOR", value_parser = options::scale, help_heading = "Eviction")]
     scale: Option<f32>,
+    #[command(flatten)]
+    reference: reference::ReferenceArguments,
 }
 
 /// Set by Ctrl-C.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
+    if let (true, Some(output)) = (arguments.reference.reference, &arguments.output) {
+        let threads = usize::from(arguments.threads.unwrap_or(0));
+        return reference::run(&arguments.reference, &arguments.dumps, output, arguments.overwrite, threads);
+    }
     let kept = arguments.output.as_deref().filter(|_| !arguments.overwrite);
     if let Some(path) = kept.filter(|path| path.symlink_metadata().is_ok()) {
         return Err(Failure(format!("{} exists; a new file or --overwrite expected", path.display())));

@@ -56,6 +56,8 @@ pub struct Evaluation {
     pub result: Map<String, Value>,
     /// One for each skipped meta.
     pub skipped: Vec<Finding>,
+    /// `mended` of the result.
+    pub mended: Vec<Finding>,
 }
 
 /// K or V.
@@ -94,8 +96,11 @@ pub fn evaluate(root: &Path, options: &Options) -> Result<Evaluation, Refused> {
     if sums.key.raw == 0 && !options.faithful {
         return Err(selection.nothing("nothing could be compressed"));
     }
-    selection.mended.extend(overflows);
-    Ok(Evaluation { result: result::build(root, options, &selection, &sums), skipped: selection.skipped })
+    if !options.faithful {
+        selection.mended.extend(overflows);
+    }
+    let result = result::build(root, options, &selection, &sums);
+    Ok(Evaluation { result, skipped: selection.skipped, mended: selection.mended })
 }
 
 /// Measures K or V of a unit. The findings are words that became infinite.
