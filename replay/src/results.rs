@@ -113,7 +113,7 @@ pub struct EvictionResult {
     pub tokens: usize,
     /// Tokens of the cache at its end.
     pub kept_tokens: usize,
-    /// Kept share at the end, `kept_tokens / tokens`.
+    /// Tokens of the cache over tokens of the chat, mean over the compared steps.
     pub kept_share: f64,
     /// Steps that were compared with the whole cache.
     pub steps: usize,

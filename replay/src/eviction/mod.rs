@@ -153,7 +153,7 @@ pub fn replay(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Vec<
             block_tokens: *block_tokens,
             tokens: info.tokens,
             kept_tokens: seen.kept_tokens,
-            kept_share: seen.kept_tokens as f64 / info.tokens as f64,
+            kept_share: seen.kept_share,
             steps: info.tokens - prompt,
             kept_mass: seen.kept_mass,
             relative_l2: seen.relative_l2,

@@ -30,6 +30,7 @@ struct Sums {
     difference: f64,
     whole: f64,
     steps: u64,
+    share: f64,
     evictions: u64,
     moved: u64,
     restored: f64,
@@ -53,6 +54,7 @@ pub(super) struct Subject {
 /// What a replay found.
 pub(super) struct Outcome {
     pub(super) kept_tokens: usize,
+    pub(super) kept_share: f64,
     pub(super) kept_mass: f64,
     pub(super) relative_l2: f64,
     pub(super) cosine: f64,
@@ -151,6 +153,7 @@ impl Subject {
         if step.counted {
             self.sums.steps += 1;
             self.sums.restored += self.restored()? - restored;
+            self.sums.share += (self.positions.len() + step.tokens) as f64 / (step.first + step.tokens) as f64;
         }
         self.positions.extend(step.first as u32..(step.first + step.tokens) as u32);
         let appended = self.layout.range(self.len, step.tokens as u32)?;
@@ -235,10 +238,11 @@ impl Subject {
     }
 
     pub(super) fn outcome(&self) -> Outcome {
-        let Sums { rows, mass, cosine, difference, whole, steps, evictions, moved, restored } = self.sums;
+        let Sums { rows, mass, cosine, difference, whole, steps, share, evictions, moved, restored } = self.sums;
         let per = |sum: f64, count: u64| if count > 0 { sum / count as f64 } else { 0.0 };
         Outcome {
             kept_tokens: self.positions.len(),
+            kept_share: per(share, steps),
             kept_mass: per(mass, rows),
             relative_l2: if whole > 0.0 { (difference / whole).sqrt() } else { 0.0 },
             cosine: per(cosine, rows),
