@@ -378,6 +378,11 @@ public:
         }
         cache_->read(step.keys, step.values);
         const settings& how = how_;
+        for (const token& of : tokens) {
+            for (int i = 0; i < how.heads * how.head_dim; ++i) {
+                step.queries.push_back(made_up(query, layer_, i / how.head_dim, i % how.head_dim, of));
+            }
+        }
         step.output = attend(how, layer_, tokens, scale_of(how, meta->attn_scale), step.keys, step.values,
                              [&](int thread, const void* tile, int here, int begin, bool last, const float* scales,
                                  const float* sums) {
@@ -387,7 +392,7 @@ public:
                                  }
                              });
         if (kv != nullptr) {
-            kv->end(*cache_, how_.heads, rows);
+            kv->end(*cache_, how_.heads, rows, elements_of(how, step.queries).data());
         }
         step.ran = true;
         step.length = cache_->length();
@@ -459,6 +464,7 @@ engine::engine(const settings& how) : parts_(new parts()) {
         host.evicts = how.evicts;
         host.compresses = how.compresses;
         host.logs = how.logs;
+        host.dump_folder = how.dump_folder;
         host.attention_type = how.attention_type;
         host.attention_mask = how.attention_mask;
         mnnkv_mnn::attach(meta, host);
@@ -567,6 +573,14 @@ std::pair<std::vector<float>, std::vector<float>> rows_of(const settings& how, i
         }
     }
     return rows;
+}
+
+std::vector<std::uint8_t> elements_of(const settings& how, const std::vector<float>& numbers) {
+    std::vector<std::uint8_t> elements(numbers.size() * index_of(how.element_bytes));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        store(&elements[i * index_of(how.element_bytes)], numbers[i], how.element_bytes);
+    }
+    return elements;
 }
 
 std::string bench_metrics(const std::string& dumped_config) { return mnnkv_host::metrics_in(dumped_config); }

@@ -41,6 +41,7 @@ struct settings {
     /// The engine's settings for the adapter.
     std::string config = "{}";
     bool evicts = false, compresses = false, logs = false;
+    std::string dump_folder;
     std::string attention_type = "full", attention_mask = "float";
 
     int source(int layer) const {
@@ -70,7 +71,7 @@ struct layer_step {
     /// The cache as attention reads it, [token][kv head][dim].
     std::vector<float> keys, values;
     /// [row][head][dim]
-    std::vector<float> output;
+    std::vector<float> queries, output;
     /// After the step: mPastLength, mMaxLength, mExpandChunk.
     int length = 0, capacity = 0, chunk = 0;
 };
@@ -122,6 +123,9 @@ layer_step attention_over(const settings& how, int layer, const std::vector<toke
 
 /// [kv head][dim] of a token in the cache of a layer: k, then v.
 std::pair<std::vector<float>, std::vector<float>> rows_of(const settings& how, int layer, const token& of);
+
+/// Numbers in the element type of caches.
+std::vector<std::uint8_t> elements_of(const settings& how, const std::vector<float>& numbers);
 
 /// The lines printed since the last call.
 std::vector<std::string> take_log();

@@ -17,12 +17,14 @@
 #include <MNN/MNNDefine.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "core/KVMeta.hpp"
+#include "mnnkv_dump.hpp"
 #include "mnnkv_host.hpp"
 
 namespace mnnkv_mnn {
@@ -33,6 +35,8 @@ struct host {
     std::string config;
     /// kv_h2o_enable and kv_lossless_enable: with neither no session is made.
     bool evicts = false, compresses = false;
+    /// kv_dump_folder: where K, V and Q of every step are written; "": nowhere.
+    std::string dump_folder;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs = false;
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
@@ -41,12 +45,15 @@ struct host {
     /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run. Set by the side that links
     /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
     std::function<std::string()> metrics;
+    /// Made by the first layer, where the settings say so.
     std::shared_ptr<mnnkv_host::model_session> model;
+    std::shared_ptr<mnnkv_host::cache_dump> dump;
 };
 
 /// Called by the engine before its KVMeta goes to the runtime. Replaces earlier settings.
 inline void attach(MNN::KVMeta& meta, const host& settings) {
-    meta.mnnkv.reset(settings.evicts || settings.compresses ? new host(settings) : nullptr);
+    const bool asked = settings.evicts || settings.compresses || !settings.dump_folder.empty();
+    meta.mnnkv.reset(asked ? new host(settings) : nullptr);
 }
 
 /// The model's metrics as JSON; "" when nothing is compressed.
@@ -65,7 +72,7 @@ public:
         if (!has_cache || meta == nullptr || !meta->mnnkv) {
             return nullptr;
         }
-        if (!cache.mnnkv || !cache.mnnkv->steps_) {
+        if (!cache.mnnkv || !cache.mnnkv->host_) {
             const bool shared = cache.mnnkv != nullptr;
             cache.mnnkv.reset(new layer(*meta, static_cast<std::uint32_t>(std::max(threads, 1))));
             cache.mnnkv->shared_ = shared;
@@ -89,6 +96,12 @@ public:
     MNN::KVMeta* begin(MNN::KVMeta* meta, Cache& cache) {
         const mnnkv_host::step_counts counts = {meta->previous, meta->remove, meta->add, meta->reserve,
                                                 meta->n_reserve};
+        if (host_->dump) {
+            prepare_dump(counts, *meta, cache);
+        }
+        if (!steps_) {
+            return meta;
+        }
         if (meta->previous == meta->remove) {
             // MNN clears the cache and allocates a new one, also with reserved tokens.
             steps_->clear(counts);
@@ -145,7 +158,7 @@ public:
     /// the tile is the whole row, normalised. Called by thread `lane`.
     void tile(int lane, const void* data, int bytes, int pack, int rows, int tokens, int token_begin, bool last,
               const float* scale, const float* sum) {
-        if (!steps_->takes_tiles()) {
+        if (!steps_ || !steps_->takes_tiles()) {
             return;
         }
         mnnkv_score_tile given = mnnkv::make<mnnkv_score_tile>();
@@ -162,12 +175,24 @@ public:
         steps_->tile(static_cast<std::uint32_t>(lane), given);
     }
 
-    /// After attention of `rows` queries in each of `heads` query heads.
+    /// After attention of `rows` queries in each of `heads` query heads. query: MNN's tensor, [row][head][dim] in the
+    /// cache's element type, after RoPE; MNN scales copies of it.
     template <class Cache>
-    void end(Cache& cache, std::uint32_t heads, std::uint32_t rows) {
-        if (steps_->is_open()) {
-            mnnkv_cache now = describe(cache);
+    void end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
+        mnnkv_cache now = describe(cache);
+        if (dumps_) {
+            const bool prompt = rows > 1 || position_ == 0;
+            const mnnkv_host::dump_step step = {&now, rows, position_, prompt, scale_, query, heads};
+            host_->dump->write(dump_number_, step);
+        }
+        if (steps_ && steps_->is_open()) {
             steps_->end(heads, rows, now);
+        }
+    }
+
+    ~layer() {
+        if (host_ && host_->dump) {
+            host_->dump->return_number(dump_number_);
         }
     }
 
@@ -175,6 +200,15 @@ private:
     layer() = default;
 
     layer(MNN::KVMeta& meta, std::uint32_t threads) : host_(meta.mnnkv) {
+        if (!host_->dump_folder.empty()) {
+            if (!host_->dump) {
+                host_->dump = std::make_shared<mnnkv_host::cache_dump>(host_->dump_folder, &print);
+            }
+            dump_number_ = host_->dump->take_number();
+        }
+        if (!host_->evicts && !host_->compresses) {
+            return;
+        }
         if (!host_->model) {
             const std::uint32_t layers = static_cast<std::uint32_t>(std::max(meta.layer_nums, 1));
             host_->model = make_model(*host_, layers, std::max<std::uint32_t>(threads, 8));
@@ -214,6 +248,16 @@ private:
         if (shared_) {
             return "a cache is read by more than one layer";
         }
+        const std::string why = no_words(meta, cache);
+        if (why.empty() && !steps_->is_counted()) {
+            return "a model has more caches than layer_nums says";
+        }
+        return why;
+    }
+
+    /// Why the words of the cache that is about to be made cannot be read or moved; "" when they can.
+    template <class Cache>
+    static std::string no_words(const MNN::KVMeta& meta, const Cache& cache) {
         if (static_cast<int>(cache.mKeyQuantMode) != 0 || static_cast<int>(cache.mValueQuantMode) != 0) {
             return "the cache is quantised; attention_mode 8 and 0 are not";
         }
@@ -223,10 +267,23 @@ private:
         if (cache.mBytes != 4 && cache.mBytes != 2) {
             return "an element of the cache has " + std::to_string(cache.mBytes) + " bytes";
         }
-        if (!steps_->is_counted()) {
-            return "a model has more caches than layer_nums says";
-        }
         return std::string();
+    }
+
+    template <class Cache>
+    void prepare_dump(const mnnkv_host::step_counts& counts, const MNN::KVMeta& meta, const Cache& cache) {
+        if (counts.previous == counts.remove) {
+            const std::string why = no_words(meta, cache);
+            dumps_ = why.empty();
+            if (!dumps_) {
+                host_->dump->say_once("dump off where " + why);
+            }
+        }
+        position_ = counts.previous - counts.remove;
+        for (int i = 0; i < counts.n_reserve; ++i) {
+            position_ += static_cast<std::uint64_t>(counts.reserve[2 * i + 1]);
+        }
+        scale_ = meta.attn_scale > 0 ? meta.attn_scale : 1.0f / std::sqrt(static_cast<float>(cache.mHeadDim));
     }
 
     template <class Cache>
@@ -274,13 +331,19 @@ private:
 
     /// May outlive KVMeta. Declared before steps_, which needs the model until its end.
     std::shared_ptr<host> host_;
-    /// NULL while only share has named the layer.
+    /// NULL while only share has named the layer, and where nothing is evicted or compressed.
     std::unique_ptr<mnnkv_host::layer_session> steps_;
     /// Compressed since the cache was cleared last.
     bool on_ = false;
     /// Cleared in this step, and not yet allocated.
     bool pending_ = false;
     bool shared_ = false;
+    /// Dumped since the cache was cleared last.
+    bool dumps_ = false;
+    std::uint32_t dump_number_ = 0;
+    /// This step's, for the dump: logical position of its first token, factor of Q K.
+    std::uint64_t position_ = 0;
+    float scale_ = 0;
     /// MNN's own mExpandChunk while it is another for one growth; else 0.
     int chunk_ = 0;
     MNN::KVMeta view_;
