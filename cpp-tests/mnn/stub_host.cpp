@@ -11,6 +11,7 @@
 #include "../oracle/packing.hpp"
 #include "mnnkv_columns.hpp"
 #include "mnnkv_mnn.hpp"
+#include "mnnkv_perplexity.hpp"  // compiled as MNN compiles it
 
 namespace mnn_stub {
 

@@ -74,7 +74,7 @@ for patch in "$here"/*.patch; do
     if judge "$patch" " Configure with -DMNN_KV=$(dirname "$(dirname "$here")")"; then
         bench=${patch%.patch}-bench.patch
         if [ -f "$bench" ]; then
-            echo "Optional, columns in llm_bench:"
+            echo "Optional, columns and perplexity in llm_bench:"
             judge "$bench" "" || printf '%s does not fit:\n%s' "$name" "$report"
         fi
         exit 0

@@ -1,0 +1,175 @@
+// Perplexity by decoding (integrations/common/mnnkv_perplexity.hpp) with an engine whose likelihoods are known.
+
+#include "../suites/support.hpp"
+#include "mnnkv_perplexity.hpp"
+
+#include <cmath>
+#include <limits>
+
+namespace {
+
+using namespace support;
+
+const int words = 7;
+
+/// After `length` tokens, word w has the weight 1 + (w + length) % 5.
+double weight(int length, int word) { return 1 + (word + length) % 5; }
+
+class reader : public mnnkv_host::decoder {
+public:
+    bool load(const std::string& config, const std::string& settings) override {
+        loaded = config + settings;
+        return config != "broken";
+    }
+    std::vector<int> encode(const std::string& text) override {
+        std::vector<int> tokens;
+        for (const char c : text) {
+            tokens.push_back(c - 'a');
+        }
+        return tokens;
+    }
+    const float* forward(const std::vector<int>& tokens, std::size_t& vocabulary) override {
+        steps.push_back(tokens);
+        length += static_cast<int>(tokens.size());
+        logits.clear();
+        for (int word = 0; word < words; ++word) {
+            logits.push_back(static_cast<float>(std::log(weight(length, word))) + 8.0f);
+        }
+        if (length == broken_at) {
+            logits[3] = std::numeric_limits<float>::quiet_NaN();
+        }
+        vocabulary = words;
+        return length == fails_at ? nullptr : logits.data();
+    }
+    void reset() override {
+        steps.clear();
+        length = 0;
+    }
+    std::string config() override {
+        return R"({"backend": "cpu", "kv_h2o_enable": true, "list": [{"kv_no": 1}, "}"], "kv_s": "a,\"b}:",)"
+               R"( "kv_metrics": {"h2o_keep_ratio":0.5,"layers":[{"layer":0}]} })";
+    }
+
+    std::string loaded;
+    std::vector<std::vector<int>> steps;
+    std::vector<float> logits;
+    int length = 0, broken_at = -1, fails_at = -1;
+};
+
+class MnnPerplexity : public testing::Test {
+protected:
+    ~MnnPerplexity() override {
+        for (const std::string& path : files_) {
+            std::remove(path.c_str());
+        }
+    }
+
+    std::string file(const std::string& name, const std::string& contents) {
+        const std::string path = testing::TempDir() + "mnnkv-perplexity-" + name;
+        files_.push_back(path);
+        std::ofstream(path, std::ios::binary) << contents;
+        return path;
+    }
+
+    int run(const std::vector<std::string>& arguments) {
+        std::vector<const char*> argv;
+        for (const std::string& argument : arguments) {
+            argv.push_back(argument.c_str());
+        }
+        engine.reset();
+        testing::internal::CaptureStdout();
+        testing::internal::CaptureStderr();
+        const int status =
+            mnnkv_host::perplexity_run(engine).main(static_cast<int>(argv.size()), argv.data());
+        said = testing::internal::GetCapturedStdout();
+        errors = testing::internal::GetCapturedStderr();
+        return status;
+    }
+
+    reader engine;
+    std::string said, errors;
+
+private:
+    std::vector<std::string> files_;
+};
+
+TEST_F(MnnPerplexity, IsOfTheTrueTokensDecodedOneByOne) {
+    const std::string text = "gabbcafedcabbage";
+    const int length = static_cast<int>(text.size());
+    std::string u16, u32;
+    for (const char c : text) {
+        u16 += std::string(1, static_cast<char>(c - 'a')) + std::string(1, '\0');
+        u32 += std::string(1, static_cast<char>(c - 'a')) + std::string(3, '\0');
+    }
+    const std::string result = file("result.json", "old");
+    for (const std::string& path : {file("text.txt", text), file("ids.u16", u16), file("ids.u32", u32)}) {
+        for (const int prompt : {1, 5, length - 1}) {
+            ASSERT_EQ(run({"-m", "model", path, "-p", std::to_string(prompt), "-o", result, "-s", "{}"}), 0) << errors;
+            EXPECT_EQ(engine.loaded, "model{}");
+            std::vector<int> seen;
+            for (const std::vector<int>& step : engine.steps) {
+                EXPECT_EQ(step.size(), seen.empty() ? static_cast<std::size_t>(prompt) : 1u);
+                seen.insert(seen.end(), step.begin(), step.end());
+            }
+            std::vector<int> expected = engine.encode(text);
+            double sum = 0;
+            for (int at = prompt; at < length; ++at) {
+                double all = 0;
+                for (int word = 0; word < words; ++word) {
+                    all += weight(at, word);
+                }
+                sum += std::log(weight(at, expected[static_cast<std::size_t>(at)]) / all);
+            }
+            expected.pop_back();
+            EXPECT_EQ(seen, expected) << "no token is computed that scores none";
+
+            std::ifstream written(result);
+            EXPECT_EQ(std::string((std::istreambuf_iterator<char>(written)), std::istreambuf_iterator<char>()), said);
+            EXPECT_NE(said.find(R"("config": {"kv_h2o_enable": true, "kv_s": "a,\"b}:"},)"), std::string::npos) << said;
+            // The test's JSON reader has no escapes.
+            std::string plain = said;
+            plain.replace(plain.find(R"("a,\"b}:")"), 9, "0");
+            const json read = json_reader(plain).read();
+            EXPECT_EQ(read["format"].text, "mnnkv-ppl");
+            EXPECT_EQ(read["tokens"].number, length);
+            EXPECT_EQ(read["prompt_tokens"].number, prompt);
+            EXPECT_EQ(read["scored_tokens"].number, length - prompt);
+            EXPECT_NEAR(read["mean_log_likelihood"].number, sum / (length - prompt), 1e-6);
+            EXPECT_NEAR(read["perplexity"].number, std::exp(-sum / (length - prompt)), 1e-5);
+            EXPECT_EQ(read["kv_metrics"]["h2o_keep_ratio"].number, 0.5);
+        }
+    }
+    ASSERT_EQ(run({"-m", "model", file("text.txt", text), "-p", "2", "-n", "6"}), 0);
+    EXPECT_EQ(json_reader(said.replace(said.find(R"("a,\"b}:")"), 9, "0")).read()["tokens"].number, 6);
+}
+
+TEST_F(MnnPerplexity, NamesTheMistakeAndWritesNothing) {
+    const std::string text = file("text.txt", "abcdefgabcdefg");
+    const auto fails = [&](int status, const std::string& why, std::vector<std::string> arguments) {
+        EXPECT_EQ(run(arguments), status) << why;
+        EXPECT_NE(errors.find(why), std::string::npos) << errors;
+        EXPECT_EQ(said, "");
+    };
+    fails(2, "-m and TEXT are required", {"-m", "model"});
+    fails(2, "-p 0", {"-m", "model", text, "-p", "0"});
+    fails(2, "-p 4x", {"-m", "model", text, "-p", "4x"});
+    fails(2, "-q 1", {"-m", "model", text, "-q", "1"});
+    fails(2, "wrong argument: -o", {"-m", "model", text, "-o"});
+    fails(2, "wrong argument: more", {"-m", "model", text, "more"});
+    fails(3, "no-such-file", {"-m", "model", "no-such-file"});
+    fails(3, "14 tokens; a prompt of 64 needs at least 65", {"-m", "model", text});
+    fails(3, "3 bytes are no whole number of ids", {"-m", "model", file("odd.u16", "abc")});
+    fails(3, "id 7 at byte 2; the model has 7 tokens", {"-m", "model", file("far.u16", std::string("\6\0\7\0", 4))});
+    fails(3, "", {"-m", "broken", text, "-p", "4"});
+    engine.fails_at = 6;
+    fails(3, "cannot compute token 6", {"-m", "model", text, "-p", "4"});
+    engine.fails_at = -1;
+    engine.broken_at = 8;
+    fails(3, "token 8 no finite likelihood", {"-m", "model", text, "-p", "4"});
+    engine.broken_at = -1;
+    const std::string nowhere = testing::TempDir() + "no_such_folder/result.json";
+    EXPECT_EQ(run({"-m", "model", text, "-p", "4", "-o", nowhere}), 3);
+    EXPECT_NE(errors.find(nowhere + ": " + std::generic_category().message(ENOENT)), std::string::npos) << errors;
+}
+
+}  // namespace

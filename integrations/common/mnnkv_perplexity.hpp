@@ -1,0 +1,309 @@
+// The perplexity of a text, decoded token by token with the true tokens. Eviction and compression act as in a chat,
+// which a forward pass over whole windows does not show. Names no engine, needs no library.
+//
+// C++11, needs neither exceptions nor RTTI.
+
+#ifndef MNNKV_PERPLEXITY_HPP
+#define MNNKV_PERPLEXITY_HPP
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace mnnkv_host {
+
+/// The calls of an engine.
+class decoder {
+public:
+    virtual ~decoder() {}
+    /// Loads a model; settings: a JSON object that extends its config, or "". False: the engine has printed why.
+    virtual bool load(const std::string& config, const std::string& settings) = 0;
+    virtual std::vector<int> encode(const std::string& text) = 0;
+    /// Appends tokens to the chat. Returns the logits after the last one, valid until the next call; NULL on failure.
+    virtual const float* forward(const std::vector<int>& tokens, std::size_t& vocabulary) = 0;
+    /// Begins a new chat.
+    virtual void reset() = 0;
+    /// The config as a JSON object, with metrics as "kv_metrics".
+    virtual std::string config() = 0;
+};
+
+/// The members of a well-formed JSON object: names, and values as they stand there.
+inline std::vector<std::pair<std::string, std::string>> json_members(const std::string& object) {
+    std::vector<std::pair<std::string, std::string>> members;
+    int depth = 0;
+    bool quoted = false;
+    std::size_t from = 0, colon = 0;
+    for (std::size_t at = 0; at < object.size(); ++at) {
+        const char c = object[at];
+        if (quoted) {
+            at += c == '\\' ? 1 : 0;
+            quoted = c != '"';
+            continue;
+        }
+        quoted = c == '"';
+        const bool ends = depth == 1 && (c == ',' || c == '}');
+        if (ends && colon != 0) {
+            const auto part = [&object](std::size_t begin, std::size_t end) {
+                begin = object.find_first_not_of(" \t\r\n", begin);
+                end = object.find_last_not_of(" \t\r\n", end - 1);
+                return object.substr(begin, end + 1 - begin);
+            };
+            const std::string name = part(from, colon);
+            members.emplace_back(name.substr(1, name.size() - 2), part(colon + 1, at));
+        }
+        if (depth == 1 && c == ':') {
+            colon = at;
+        }
+        if (ends || (depth == 0 && c == '{')) {
+            from = at + 1;
+            colon = 0;
+        }
+        depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+    }
+    return members;
+}
+
+/// The logarithm of a token's probability; NaN where a logit is NaN, or none is finite.
+inline double log_probability(const float* logits, std::size_t vocabulary, std::size_t token) {
+    const double top = *std::max_element(logits, logits + vocabulary);
+    double sum = 0;
+    for (std::size_t i = 0; i < vocabulary; ++i) {
+        sum += std::exp(logits[i] - top);
+    }
+    return logits[token] - top - std::log(sum);
+}
+
+/// `perplexity` on a command line, after the program's own name.
+class perplexity_run {
+public:
+    explicit perplexity_run(decoder& engine) : engine_(engine) {}
+
+    /// Returns the exit status: 0 done, 2 the command line is wrong, 3 failed. Errors go to stderr, the result to
+    /// stdout and to a file, which is complete or absent.
+    int main(int argc, const char* const* argv) {
+        if (!parse(argc, argv)) {
+            std::fprintf(stderr,
+                         "usage: perplexity -m CONFIG.json TEXT [-p TOKENS] [-n TOKENS] [-s JSON] [-o RESULT.json]\n"
+                         "  -m  config of the model\n"
+                         "  -p  length of the prompt, which is computed at once (64); the rest is decoded\n"
+                         "  -n  most tokens of the text (all)\n"
+                         "  -s  settings that extend the config, such as '{\"kv_h2o_enable\": true}'\n"
+                         "  -o  file for the result\n"
+                         "TEXT is encoded by the model's tokenizer; a file *.u16 or *.u32 has token ids,\n"
+                         "little-endian.\n");
+            return 2;
+        }
+        return load_text() && engine_.load(model_, settings_) && encode() && decode() && report() ? 0 : 3;
+    }
+
+private:
+    bool parse(int argc, const char* const* argv) {
+        for (int i = 0; i < argc; ++i) {
+            const std::string name = argv[i];
+            if (name.size() == 2 && name[0] == '-' && i + 1 < argc) {
+                const char* const value = argv[++i];
+                bool right = true;
+                switch (name[1]) {
+                case 'm': model_ = value; break;
+                case 's': settings_ = value; break;
+                case 'o': output_ = value; break;
+                case 'p': right = count(value, prompt_); break;
+                case 'n': right = count(value, most_); break;
+                default: right = false;
+                }
+                if (right) {
+                    continue;
+                }
+                return wrong(name + " " + value);
+            }
+            if (name.empty() || name[0] == '-' || !text_.empty()) {
+                return wrong(name);
+            }
+            text_ = name;
+        }
+        return !model_.empty() && !text_.empty() ? true : wrong("-m and TEXT are required");
+    }
+
+    static bool count(const char* text, std::size_t& number) {
+        char* end = nullptr;
+        const long long value = std::strtoll(text, &end, 10);
+        number = static_cast<std::size_t>(value);
+        return end != text && *end == 0 && value > 0 && value < 1000000000;
+    }
+
+    static bool wrong(const std::string& what) {
+        std::fprintf(stderr, "perplexity: wrong argument: %s\n", what.c_str());
+        return false;
+    }
+
+    static bool fail(const std::string& what) {
+        std::fprintf(stderr, "perplexity: %s\n", what.c_str());
+        return false;
+    }
+
+    bool load_text() {
+        errno = 0;
+        std::ifstream file(text_.c_str(), std::ios::binary);
+        contents_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+        if (!file.is_open() || file.bad()) {
+            return fail(text_ + ": " + std::generic_category().message(errno));
+        }
+        return true;
+    }
+
+    bool encode() {
+        const std::size_t dot = text_.rfind('.');
+        const std::string suffix = dot == std::string::npos ? "" : text_.substr(dot);
+        const std::size_t bytes = suffix == ".u16" ? 2 : suffix == ".u32" ? 4 : 0;
+        if (bytes == 0) {
+            tokens_ = engine_.encode(contents_);
+        } else if (contents_.size() % bytes != 0) {
+            return fail(text_ + ": " + std::to_string(contents_.size()) + " bytes are no whole number of ids");
+        } else if (!read_ids(bytes)) {
+            return false;
+        }
+        tokens_.resize(std::min(tokens_.size(), most_));
+        if (tokens_.size() <= prompt_) {
+            return fail(text_ + ": " + std::to_string(tokens_.size()) + " tokens; a prompt of " +
+                        std::to_string(prompt_) + " needs at least " + std::to_string(prompt_ + 1));
+        }
+        return true;
+    }
+
+    /// A token that is none may crash an engine, so a forward of token 0 says how many there are.
+    bool read_ids(std::size_t bytes) {
+        std::size_t vocabulary = 0;
+        if (engine_.forward({0}, vocabulary) == nullptr) {
+            return fail("the model cannot compute token 0");
+        }
+        engine_.reset();
+        for (std::size_t at = 0; at < contents_.size(); at += bytes) {
+            std::uint32_t id = 0;
+            for (std::size_t i = bytes; i-- > 0;) {
+                id = id << 8 | static_cast<unsigned char>(contents_[at + i]);
+            }
+            if (id >= vocabulary) {
+                return fail(text_ + ": id " + std::to_string(id) + " at byte " + std::to_string(at) +
+                            "; the model has " + std::to_string(vocabulary) + " tokens");
+            }
+            tokens_.push_back(static_cast<int>(id));
+        }
+        return true;
+    }
+
+    bool decode() {
+        std::vector<int> next(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(prompt_));
+        for (std::size_t at = prompt_; at < tokens_.size(); ++at) {
+            const auto start = std::chrono::steady_clock::now();
+            std::size_t vocabulary = 0;
+            const float* const logits = engine_.forward(next, vocabulary);
+            const std::size_t token = static_cast<std::size_t>(tokens_[at]);
+            if (logits == nullptr || token >= vocabulary) {
+                return fail("the model cannot compute token " + std::to_string(at));
+            }
+            const double here = log_probability(logits, vocabulary, token);
+            if (!std::isfinite(here)) {
+                return fail("the model gives token " + std::to_string(at) + " no finite likelihood");
+            }
+            sum_ += here;
+            if (at > prompt_) {
+                const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+                seconds_ += passed.count();
+            }
+            next.assign(1, tokens_[at]);
+        }
+        return true;
+    }
+
+    bool report() {
+        // FNV-1a: two results are of the same tokens.
+        unsigned long long hash = 14695981039346656037ull;
+        for (const int token : tokens_) {
+            for (int shift = 0; shift < 32; shift += 8) {
+                hash = (hash ^ (static_cast<std::uint32_t>(token) >> shift & 255)) * 1099511628211ull;
+            }
+        }
+        const std::size_t scored = tokens_.size() - prompt_;
+        const double mean = sum_ / static_cast<double>(scored);
+        std::string config, metrics = "{}";
+        for (const auto& member : json_members(engine_.config())) {
+            if (member.first == "kv_metrics") {
+                metrics = member.second;
+            } else if (member.first.compare(0, 3, "kv_") == 0) {
+                config += (config.empty() ? "\"" : ", \"") + member.first + "\": " + member.second;
+            }
+        }
+        const std::string text =
+            "{\n  \"format\": \"mnnkv-ppl\", \"version\": 1,\n  \"model\": " + quoted(model_) +
+            ",\n  \"text\": " + quoted(text_.substr(text_.find_last_of("/\\") + 1)) +
+            ", \"text_bytes\": " + std::to_string(contents_.size()) + ", \"tokens_fnv1a\": \"" +
+            formatted("%016llx", hash) + "\",\n  \"tokens\": " + std::to_string(tokens_.size()) + ", \"prompt_tokens\": " + std::to_string(prompt_) +
+            ", \"scored_tokens\": " + std::to_string(scored) +
+            ",\n  \"mean_log_likelihood\": " + formatted("%.17g", mean) +
+            ", \"perplexity\": " + formatted("%.17g", std::exp(-mean)) +
+            ",\n  \"decode_seconds\": " + formatted("%.6g", seconds_) + ",\n  \"config\": {" + config +
+            "},\n  \"kv_metrics\": " + metrics + "\n}\n";
+        std::fputs(text.c_str(), stdout);
+        return output_.empty() || write(text);
+    }
+
+    bool write(const std::string& text) const {
+        const std::string part = output_ + ".part";
+        errno = 0;
+        std::ofstream file(part.c_str(), std::ios::binary);
+        file << text;
+        file.close();
+        if (file.fail()) {
+            const int error = errno;
+            (void)std::remove(part.c_str());
+            return fail(output_ + ": " + std::generic_category().message(error));
+        }
+#ifdef _WIN32
+        (void)std::remove(output_.c_str());  // rename does not replace there
+#endif
+        return std::rename(part.c_str(), output_.c_str()) == 0 ||
+               fail(output_ + ": " + std::generic_category().message(errno));
+    }
+
+    static std::string quoted(const std::string& text) {
+        std::string out = "\"";
+        for (const char c : text) {
+            if (static_cast<unsigned char>(c) < 32) {
+                out += formatted("\\u%04x", static_cast<unsigned>(c));
+            } else {
+                out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+            }
+        }
+        return out + '"';
+    }
+
+    template <class Number>
+    static std::string formatted(const char* format, Number number) {
+        char text[40];
+        std::snprintf(text, sizeof text, format, number);
+        return text;
+    }
+
+    decoder& engine_;
+    std::string model_, settings_, text_, output_;
+    std::size_t prompt_ = 64, most_ = 1000000000;
+    std::string contents_;
+    std::vector<int> tokens_;
+    double sum_ = 0, seconds_ = 0;
+};
+
+}  // namespace mnnkv_host
+
+#endif  // MNNKV_PERPLEXITY_HPP
