@@ -101,11 +101,11 @@ TEST_F(MnnPerplexity, IsOfTheTrueTokensDecodedOneByOne) {
         u16 += std::string(1, static_cast<char>(c - 'a')) + std::string(1, '\0');
         u32 += std::string(1, static_cast<char>(c - 'a')) + std::string(3, '\0');
     }
-    const std::string result = file("result.json", "old");
+    const std::string result = file("result.json", "old"), settings = R"({"kv_h2o_enable": true})";
     for (const std::string& path : {file("text.txt", text), file("ids.u16", u16), file("ids.u32", u32)}) {
         for (const int prompt : {1, 5, length - 1}) {
-            ASSERT_EQ(run({"-m", "model", path, "-p", std::to_string(prompt), "-o", result, "-s", "{}"}), 0) << errors;
-            EXPECT_EQ(engine.loaded, "model{}");
+            ASSERT_EQ(run({"-m", "model", path, "-p", std::to_string(prompt), "-o", result, "-s", settings}), 0) << errors;
+            EXPECT_EQ(engine.loaded, "model" + settings);
             std::vector<int> seen;
             for (const std::vector<int>& step : engine.steps) {
                 EXPECT_EQ(step.size(), seen.empty() ? static_cast<std::size_t>(prompt) : 1u);
@@ -160,6 +160,10 @@ TEST_F(MnnPerplexity, NamesTheMistakeAndWritesNothing) {
     fails(3, "14 tokens; a prompt of 64 needs at least 65", {"-m", "model", text});
     fails(3, "3 bytes are no whole number of ids", {"-m", "model", file("odd.u16", "abc")});
     fails(3, "id 7 at byte 2; the model has 7 tokens", {"-m", "model", file("far.u16", std::string("\6\0\7\0", 4))});
+    for (const std::string bad : {"{bad", "{:}", "{ : 1 }", "{\"", "{\"\\", "[1]", "}{", "{\"a\":,}"}) {
+        fails(3, "-s " + bad + ": not a JSON object", {"-m", "model", text, "-p", "4", "-s", bad});
+    }
+    fails(3, "the engine did not take kv_other", {"-m", "model", text, "-p", "4", "-s", R"({"kv_other": tru})"});
     fails(3, "", {"-m", "broken", text, "-p", "4"});
     engine.fails_at = 6;
     fails(3, "cannot compute token 6", {"-m", "model", text, "-p", "4"});

@@ -19,8 +19,9 @@
 #include <iterator>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
+
+#include "mnnkv_json.hpp"
 
 namespace mnnkv_host {
 
@@ -38,42 +39,6 @@ public:
     /// The config as a JSON object, with metrics as "kv_metrics".
     virtual std::string config() = 0;
 };
-
-/// The members of a well-formed JSON object: names, and values as they stand there.
-inline std::vector<std::pair<std::string, std::string>> json_members(const std::string& object) {
-    std::vector<std::pair<std::string, std::string>> members;
-    int depth = 0;
-    bool quoted = false;
-    std::size_t from = 0, colon = 0;
-    for (std::size_t at = 0; at < object.size(); ++at) {
-        const char c = object[at];
-        if (quoted) {
-            at += c == '\\' ? 1 : 0;
-            quoted = c != '"';
-            continue;
-        }
-        quoted = c == '"';
-        const bool ends = depth == 1 && (c == ',' || c == '}');
-        if (ends && colon != 0) {
-            const auto part = [&object](std::size_t begin, std::size_t end) {
-                begin = object.find_first_not_of(" \t\r\n", begin);
-                end = object.find_last_not_of(" \t\r\n", end - 1);
-                return object.substr(begin, end + 1 - begin);
-            };
-            const std::string name = part(from, colon);
-            members.emplace_back(name.substr(1, name.size() - 2), part(colon + 1, at));
-        }
-        if (depth == 1 && c == ':') {
-            colon = at;
-        }
-        if (ends || (depth == 0 && c == '{')) {
-            from = at + 1;
-            colon = 0;
-        }
-        depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
-    }
-    return members;
-}
 
 /// The logarithm of a token's probability; NaN where a logit is NaN, or none is finite.
 inline double log_probability(const float* logits, std::size_t vocabulary, std::size_t token) {
@@ -105,7 +70,7 @@ public:
                          "little-endian.\n");
             return 2;
         }
-        return load_text() && engine_.load(model_, settings_) && encode() && decode() && report() ? 0 : 3;
+        return load_text() && engine_.load(model_, settings_) && settings_hold() && encode() && decode() && report() ? 0 : 3;
     }
 
 private:
@@ -159,6 +124,24 @@ private:
         contents_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
         if (!file.is_open() || file.bad()) {
             return fail(text_ + ": " + std::generic_category().message(errno));
+        }
+        return true;
+    }
+
+    /// Engines may ignore what they cannot parse, and would then score the baseline.
+    bool settings_hold() {
+        const auto members = json_members(settings_);
+        if (members.empty() && !settings_.empty() && settings_ != "{}") {
+            return fail("-s " + settings_ + ": not a JSON object");
+        }
+        const auto config = json_members(engine_.config());
+        for (const auto& member : members) {
+            const auto same = [&member](const std::pair<std::string, std::string>& other) {
+                return other.first == member.first;
+            };
+            if (std::none_of(config.begin(), config.end(), same)) {
+                return fail("-s " + settings_ + ": the engine did not take " + member.first);
+            }
         }
         return true;
     }

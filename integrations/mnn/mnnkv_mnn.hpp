@@ -26,6 +26,7 @@
 #include "core/KVMeta.hpp"
 #include "mnnkv_dump.hpp"
 #include "mnnkv_host.hpp"
+#include "mnnkv_json.hpp"
 
 namespace mnnkv_mnn {
 
@@ -52,6 +53,11 @@ struct host {
 
 /// Called by the engine before its KVMeta goes to the runtime. Replaces earlier settings.
 inline void attach(MNN::KVMeta& meta, const host& settings) {
+    for (const auto& member : mnnkv_host::json_members(settings.config)) {
+        if (member.first == "kv_dump_folder" && member.second[0] != '"') {
+            MNN_PRINT("mnn-kv: dump off where kv_dump_folder is %s, not a string\n", member.second.c_str());
+        }
+    }
     const bool asked = settings.evicts || settings.compresses || !settings.dump_folder.empty();
     meta.mnnkv.reset(asked ? new host(settings) : nullptr);
 }
