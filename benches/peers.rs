@@ -1,5 +1,5 @@
-//! The codec beside its peers, dump by dump, on every KV dump below the folder in MNNKV_KV_DUMPS (files named like
-//! `l0_k_h2_t1088_d64.f16`), or on the bundled sample. MNNKV_BENCH_MARKDOWN names a file for the summary tables.
+//! The codec beside its peers, dump by dump, on every KV dump below the folder in MNNKV_KV_DUMPS (of any format that
+//! `mnnkv dump` reads), or on the bundled sample. MNNKV_BENCH_MARKDOWN names a file for the summary tables.
 //!
 //! Ratio is raw size over encoded size; speeds are raw bytes, from words to a blob and back to words. One thread.
 //! Every round trip is checked before it is timed.

@@ -1,11 +1,12 @@
-//! Files of KV words below a folder, described by their names.
+//! K and V of dumps, one by one.
 
 use mnnkv::dtype::Dtype;
+use mnnkv_replay::dumps;
 use std::path::Path;
 
 /// One layer's K or V, `[head][token][dim]`.
 pub struct Dump {
-    /// Below the root; the root's own name for files right in it.
+    /// The run: the folder below the root, or the name of the root.
     pub folder: String,
     pub layer: usize,
     /// `k` or `v`.
@@ -19,29 +20,6 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// `None` for files with other names.
-    fn parse(folder: &str, rotary: bool, path: &Path) -> Option<Dump> {
-        let (stem, extension) = path.file_name()?.to_str()?.split_once('.')?;
-        let dtype = match extension {
-            "f16" => Dtype::F16,
-            "f32" => Dtype::F32,
-            _ => return None,
-        };
-        let parts: Vec<&str> = stem.split('_').collect();
-        let [layer, kind @ ("k" | "v"), heads, tokens, dim] = parts[..] else { return None };
-        let number = |part: &str, name: char| part.strip_prefix(name)?.parse::<usize>().ok();
-        let (layer, heads) = (number(layer, 'l')?, number(heads, 'h')?);
-        let (tokens, dim) = (number(tokens, 't')?, number(dim, 'd')?);
-        let words = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        assert_eq!(
-            words.len(),
-            heads * tokens * dim * dtype.bytes(),
-            "the length of {} is that of its name",
-            path.display()
-        );
-        Some(Dump { folder: folder.into(), layer, kind: kind.into(), tokens, dim, dtype, rotary, words })
-    }
-
     /// Such as `l0 K`.
     pub fn short_name(&self) -> String {
         format!("l{} {}", self.layer, self.kind.to_uppercase())
@@ -67,24 +45,27 @@ impl Dump {
     }
 }
 
-/// Every dump below `root`, by folder, type, layer and kind.
+/// Every layer below `root`, by folder, type, layer and kind. The peers have no BF16.
 pub fn find(root: &Path, bundled: bool) -> Vec<Dump> {
-    let mut dumps = Vec::new();
-    let mut folders = vec![root.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        let below = folder.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-        let last = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let rotary = bundled || last.starts_with("lm_");
-        let name = if below.is_empty() { last } else { below };
-        let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-        for path in entries.map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                dumps.extend(Dump::parse(&name, rotary, &path));
-            }
+    let dump = dumps::Dump::open(root).unwrap_or_else(|e| panic!("{e}"));
+    let mut found = Vec::new();
+    for (i, info) in dump.layers.iter().enumerate().filter(|(_, info)| info.dtype != Dtype::Bf16) {
+        let layer = dump.load(i).unwrap_or_else(|e| panic!("{e}"));
+        // A folder of several types is a run for each.
+        let folder = info.run.strip_suffix(".f32").unwrap_or(&info.run);
+        let last = folder.rsplit('/').next().unwrap_or_default();
+        for (kind, words) in [("k", layer.key), ("v", layer.value)] {
+            found.push(Dump {
+                folder: folder.into(),
+                layer: info.layer as usize,
+                kind: kind.into(),
+                tokens: info.tokens,
+                dim: info.head_dim,
+                dtype: info.dtype,
+                rotary: bundled || last.starts_with("lm_"),
+                words,
+            });
         }
     }
-    dumps.sort_by_cached_key(|d| (d.folder.clone(), d.dtype as u32, d.layer, d.kind.clone()));
-    dumps
+    found
 }

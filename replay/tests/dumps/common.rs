@@ -102,7 +102,7 @@ fn one(dtype: Dtype, begin: usize, tokens: usize, run: String) -> impl Strategy<
             }
             Layer {
                 query: (query_rows > 0).then(|| Query { first: tokens - query_rows, rows: query_rows, values: query }),
-                attention: (attention_rows > 0).then(|| Attention { first, rows: attention_rows, values: attention }),
+                attention: (attention_rows > 0).then_some(Attention { first, rows: attention_rows, values: attention }),
                 info,
                 key,
                 value,
