@@ -215,6 +215,19 @@ fn wrong_rows_of_q_are_left_out_and_the_layer_stays() {
 }
 
 #[test]
+fn rows_of_q_before_an_entry_without_them_are_left_out() {
+    let layer = common::layer_with_scores();
+    let folder = folder_of(std::slice::from_ref(&layer), Split::Prompt(1));
+    edit(&folder, "chat/layer_0/meta_t1_2.json", |meta| {
+        meta.as_object_mut().unwrap().remove("q_file");
+    });
+    let (dump, layers) = load(folder.path());
+    let query = layers[0].query.as_ref().unwrap();
+    assert_eq!((query.first, query.rows, &layers[0].attention), (2, 2, &layer.attention));
+    assert_eq!((reasons(&dump), &dump.findings[0].text[..20]), (vec!["query"], "rows of 3 entries; t"));
+}
+
+#[test]
 fn metas_without_a_name_of_a_run_belong_to_the_run_of_their_folder() {
     let mut layers = Vec::new();
     for run in ["a", "b"] {

@@ -118,7 +118,7 @@ struct Found {
 impl Dump {
     /// Reads names and headers of the files below `path`, a folder, or of one file. Every format is recognised by itself.
     ///
-    /// A bad file, tensor or entry is a finding. A dump without a whole layer is an error, which is the first finding.
+    /// A bad file, tensor or entry is a finding. A dump without a whole layer is an error at the place of the first finding.
     pub fn open(path: &Path) -> Result<Dump> {
         let mut findings = Vec::new();
         let tree = files::Tree::list(path, &mut findings)?;
@@ -146,7 +146,10 @@ impl Dump {
                     path.display(),
                     "has no KV dump: no meta_*.json, packed_meta_*.json, .npy, .safetensors, .f16, .bf16 or .f32",
                 ),
-                [first, ..] => first.error(),
+                [only] => only.error(),
+                [first, rest @ ..] => {
+                    Error::new(&first.place, format!("{}; {} more findings, no layer", first.text, rest.len()))
+                }
             });
         }
         let (layers, sources) = found.into_iter().map(|found| (found.info, found.source)).unzip();
@@ -195,15 +198,19 @@ fn settle(mut found: Vec<Found>, findings: &mut Vec<Finding>) -> Vec<Found> {
     for found in &found {
         counts.entry(found.info.run.clone()).or_default()[slot(found)] += 1;
     }
+    let mut told = BTreeSet::new();
     for found in &mut found {
         let counts = &counts[&found.info.run];
         // Of equal counts the first type is the main one.
         let main = (0..counts.len()).rev().max_by_key(|slot| counts[*slot]).unwrap_or_default();
         if slot(found) != main {
-            let run = format!("{}.{}", found.info.run, found.info.dtype.name().to_lowercase());
-            let text =
-                format!("run {:?} has layers of another type; those of this type are run {run:?}", found.info.run);
-            findings.push(Finding::new("types", &found.place, text));
+            let dtype = found.info.dtype.name();
+            let run = format!("{}.{}", found.info.run, dtype.to_lowercase());
+            if told.insert(run.clone()) {
+                let text =
+                    format!("run {:?} has layers of two types; those of {dtype} are run {run:?}", found.info.run);
+                findings.push(Finding::new("types", &found.place, text));
+            }
             found.info.run = run;
         }
     }

@@ -158,21 +158,17 @@ fn last_stretch(
     fits: impl Fn(usize, &Rows) -> bool,
 ) -> Option<Stretch> {
     let mut stretch: Option<Stretch> = None;
-    let mut ended = false;
     for part in parts.iter_mut().rev() {
         let end = part.end();
         let slot = of(part);
+        // Nothing joins across a gap: every entry has a token.
         let joins = |rows: &Rows| stretch.is_none_or(|s| s.first == end && s.heads == rows.heads);
-        let rows = slot.as_ref().filter(|rows| !ended && fits(end, rows) && joins(rows));
-        match (rows, stretch) {
-            (Some(rows), _) => {
+        match slot.as_ref().filter(|rows| fits(end, rows) && joins(rows)) {
+            Some(rows) => {
                 let later = stretch.map_or(0, |stretch| stretch.rows);
                 stretch = Some(Stretch { first: end - rows.count, rows: later + rows.count, heads: rows.heads });
             }
-            (None, stretch) => {
-                ended = stretch.is_some();
-                *slot = None;
-            }
+            None => *slot = None,
         }
     }
     stretch

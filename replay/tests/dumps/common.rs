@@ -65,7 +65,8 @@ pub fn layer_with_scores() -> Layer {
     let mut layer = layer(Dtype::F16, [2, 4, 2]);
     layer.info.query_heads = 4;
     layer.query = Some(Query { first: 0, rows: 4, values: vec![0.5; 4 * 4 * 2] });
-    layer.attention = Some(Attention { first: 0, rows: 4, values: vec![0.25; 4 * 4 * 4] });
+    let causal = |i: usize| if i % 4 <= i / 4 % 4 { 0.25 } else { 0.0 };
+    layer.attention = Some(Attention { first: 0, rows: 4, values: (0..4 * 4 * 4).map(causal).collect() });
     layer
 }
 

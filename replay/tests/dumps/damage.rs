@@ -70,7 +70,7 @@ fn damage() -> impl Strategy<Value = Damage> {
             .prop_map(|(at, to)| Damage::Replace(at, to)),
         (any::<prop::sample::Index>(), prop::sample::select(numbers.map(String::from).to_vec()))
             .prop_map(|(at, to)| Damage::Number(at, to)),
-        "[a-z0-9_.]{1,12}(\\.f16|\\.npy|\\.safetensors|\\.json)?".prop_map(Damage::Rename),
+        "[a-z][a-z0-9_.]{0,11}(\\.f16|\\.npy|\\.safetensors|\\.json)?".prop_map(Damage::Rename),
         Just(Damage::Remove),
     ]
 }
