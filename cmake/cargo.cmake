@@ -33,9 +33,12 @@ endif()
 
 set(flags ${RUSTFLAGS})
 # Variables in the environment win over those of the configuration.
-file(STRINGS "${SOURCE}/.cargo/config.toml" c_flags REGEX "^TARGET_CFLAGS = ")
-string(REGEX MATCH "\"(.*)\"" c_flags "${c_flags}")
-set(c_flags "${CMAKE_MATCH_1}")
+file(STRINGS "${SOURCE}/.cargo/config.toml" lines REGEX "^(TARGET|MNNKV_LIBRARY)_CFLAGS = ")
+set(c_flags "")
+foreach(line IN LISTS lines)
+  string(REGEX MATCH "\"(.*)\"" line "${line}")
+  string(APPEND c_flags " ${CMAKE_MATCH_1}")
+endforeach()
 foreach(map IN LISTS maps)
   list(APPEND flags "--remap-path-prefix=${map}")
   # A path with a space cannot be part of a list of words.

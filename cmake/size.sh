@@ -9,6 +9,10 @@ target=${CARGO_TARGET_DIR:-target}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# The flags of the C library, beside those of the configuration.
+CFLAGS="${CFLAGS:-} $(sed -n 's/^MNNKV_LIBRARY_CFLAGS = "\(.*\)"$/\1/p' .cargo/config.toml)"
+export CFLAGS
+
 rooms() {
     "${NM:-nm}" -C -S -t d "$1" | awk '
         $3 ~ /^[tTrRdDwW]$/ {
