@@ -189,3 +189,52 @@ impl Bench {
         best.unwrap_or((Predictor::Raw, 0))
     }
 }
+
+#[cfg(test)]
+#[path = "../../tests/support/recipes.rs"]
+mod recipes;
+
+#[cfg(test)]
+mod tests {
+    use super::super::planes::Planes;
+    use super::*;
+    use recipes::{golden, lines, words};
+    use serde_json::Value;
+
+    /// The sizes of each candidate alone, the choice, and the stream, as traced in the reference's script.
+    #[test]
+    fn each_candidate_of_each_block_has_the_size_that_the_reference_gives_it() {
+        let all: Value = serde_json::from_slice(&std::fs::read(golden("recipes.json")).unwrap()).unwrap();
+        for trace in lines("trace.jsonl") {
+            let predictors: Vec<Predictor> =
+                trace["predictors"].as_array().unwrap().iter().map(|p| p.as_str().unwrap().parse().unwrap()).collect();
+            let run = &all[trace["dump"].as_str().unwrap()]["runs"][0];
+            let [key, value] = words(run, trace["layer"].as_u64().unwrap()).unwrap();
+            let tensor = if trace["tensor"] == "k" { key } else { value };
+            let shape = Shape { row: tensor.heads * tensor.dims, dim: tensor.dims };
+            let mut planes = Planes::default();
+            planes.append(&tensor.bytes);
+            let options = Options {
+                adaptive_block_seq: trace["block"].as_i64().unwrap(),
+                entry_mode: EntryMode::ChunkedGrouped,
+                ..Options::default()
+            };
+            for chunk in trace["chunks"].as_array().unwrap() {
+                let [begin, end] = [0, 1].map(|i| chunk["tokens"][i].as_u64().unwrap() as usize * shape.row);
+                for (plane, name) in [(&planes.hi, "hi"), (&planes.lo, "lo")] {
+                    let stream_size = stream(&plane[begin..end], name == "hi", &predictors, shape, &options);
+                    assert_eq!(stream_size.bytes, chunk[name]["stream"], "{name} {chunk}");
+                    let blocks = plane[begin..end].chunks(64 * shape.row);
+                    for (block, traced) in blocks.zip(chunk[name]["blocks"].as_array().unwrap()) {
+                        let choice = with_bench(&options, |b| b.choose(block, &predictors, shape, false, true));
+                        assert_eq!(choice.0.name(), traced["chosen"], "{name} {chunk}");
+                        for (predictor, size) in predictors.iter().zip(traced["sizes"].as_array().unwrap()) {
+                            let alone = with_bench(&options, |b| b.choose(block, &[*predictor], shape, false, true));
+                            assert_eq!(alone.1, *size, "{name} {} {chunk}", predictor.name());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
