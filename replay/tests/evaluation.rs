@@ -48,6 +48,7 @@ fn layer(tokens: usize, seed: u64) -> Layer {
         head_dim: DIMS,
         dtype: Dtype::F16,
         query_heads: 2 * HEADS,
+        attention_scale: None,
     };
     let query = Query { first: 0, rows: tokens, values: noise(seed + 2, 2 * size) };
     let (key, value) = (words(&noise(seed, size)), words(&noise(seed + 1, size)));

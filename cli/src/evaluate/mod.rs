@@ -89,7 +89,7 @@ pub struct Arguments {
     /// Tokens of the prompt [default: the dump's]
     #[arg(long, value_name = "TOKENS", help_heading = "Eviction")]
     prompt: Option<usize>,
-    /// Factor of Q times K [default: 1 / sqrt(head_dim)]
+    /// Factor of Q times K [default: the dump's, else 1 / sqrt(head_dim)]
     #[arg(long, value_name = "FACTOR", value_parser = options::scale, help_heading = "Eviction")]
     scale: Option<f32>,
     #[command(flatten)]

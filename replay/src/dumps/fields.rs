@@ -39,6 +39,13 @@ impl Fields {
         self.optional(field, min)?.ok_or_else(|| self.wrong(field, "is missing"))
     }
 
+    /// A number above 0; `None` where the field is absent.
+    pub(super) fn positive(&self, field: &str) -> Result<Option<f32>> {
+        let Some(value) = self.fields.get(field) else { return Ok(None) };
+        let number = value.as_f64().map(|number| number as f32).filter(|n| n.is_finite() && *n > 0.0);
+        number.map(Some).ok_or_else(|| self.wrong(field, format!("is {value}; a number above 0 expected")))
+    }
+
     pub(super) fn text(&self, field: &str) -> Result<Option<&str>> {
         match self.fields.get(field) {
             None => Ok(None),

@@ -49,6 +49,8 @@ pub struct LayerInfo {
     pub dtype: Dtype,
     /// Heads of Q, and of attention rows; 0 without both.
     pub query_heads: usize,
+    /// The factor of Q times K before softmax, where the dump tells it.
+    pub attention_scale: Option<f32>,
 }
 
 /// A layer of a dump.

@@ -84,6 +84,7 @@ fn read(tree: &Tree, path: &Path) -> Result<Found> {
         head_dim: head_dim as usize,
         dtype,
         query_heads: 0,
+        attention_scale: None,
     };
     Ok(Found { info, source: Source::Packed(packed), place: path.display().to_string() })
 }

@@ -4,8 +4,8 @@
 //! counts, then the first by path. An entry that begins before the end of its predecessor is left out, and everything
 //! after a gap is, so that a layer is consecutive tokens.
 //!
-//! Three fields are additions to the reference's: `dtype` `bf16` tells bfloat16 from f16, and `q_file` and
-//! `attention_file` name rows of Q and of attention.
+//! Some fields are additions to the reference's: `dtype` `bf16` tells bfloat16 from f16, `q_file` and `attention_file`
+//! name rows of Q and of attention, and `attention_scale` is the factor of Q times K.
 
 use super::fields::Fields;
 use super::files::{Tree, Words};
@@ -32,6 +32,7 @@ struct Part {
     entry: Entry,
     dtype: Dtype,
     query: Option<Rows>,
+    scale: Option<f32>,
     /// `[token][query head][token of the layer]`
     attention: Option<Rows>,
 }
@@ -121,6 +122,14 @@ fn join(run: String, layer: u32, mut parts: Vec<Part>, findings: &mut Vec<Findin
         }
     }
     let first = &kept[0];
+    let same_scale = kept.iter().all(|part| part.scale == first.scale);
+    if !same_scale {
+        findings.push(Finding::new(
+            "query",
+            &place,
+            "attention_scale differs between entries of the layer; it is not used",
+        ));
+    }
     let info = LayerInfo {
         run,
         layer,
@@ -131,6 +140,7 @@ fn join(run: String, layer: u32, mut parts: Vec<Part>, findings: &mut Vec<Findin
         head_dim: first.entry.head_dim,
         dtype: first.dtype,
         query_heads: query.or(attention).map_or(0, |rows| rows.heads),
+        attention_scale: first.scale.filter(|_| same_scale),
     };
     let range = |rows: Option<Stretch>| rows.map(|rows| (rows.first - begin, rows.rows));
     let (query, attention) = (range(query), range(attention));
@@ -178,7 +188,7 @@ impl Part {
     /// Adds the fields of [`Entry`]'s meta that the reference does not have. Wrong rows are a finding.
     fn new(entry: Entry, findings: &mut Vec<Finding>) -> Part {
         let dtype = if entry.bytes_per_elem == 4 { Dtype::F32 } else { Dtype::F16 };
-        let mut part = Part { entry, dtype, query: None, attention: None };
+        let mut part = Part { entry, dtype, query: None, scale: None, attention: None };
         let meta = match Fields::read(&part.entry.meta) {
             Ok(meta) => meta,
             Err(e) => {
@@ -188,6 +198,10 @@ impl Part {
         };
         if dtype == Dtype::F16 && matches!(meta.text("dtype"), Ok(Some("bf16"))) {
             part.dtype = Dtype::Bf16;
+        }
+        match meta.positive("attention_scale") {
+            Ok(scale) => part.scale = scale,
+            Err(e) => findings.push(e.finding("query")),
         }
         match part.rows(&meta, "q", |_| Ok(part.entry.head_dim)) {
             Ok(rows) => part.query = rows,

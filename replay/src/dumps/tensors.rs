@@ -128,6 +128,7 @@ fn with_scores(key: &Tensor, value: &Tensor, tensors: &[Tensor], findings: &mut 
         head_dim,
         dtype: key.words.dtype,
         query_heads: query.as_ref().or(attention.as_ref()).map_or(0, |scores| scores.0),
+        attention_scale: None,
     };
     let whole = Whole {
         key: key.words.clone(),

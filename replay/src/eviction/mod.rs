@@ -42,7 +42,7 @@ pub struct Request {
     /// Tokens of the prompt; `None` is the dump's prompt, or else as many as leave every scored row but
     /// [`PROMPT_ROWS`] to decode steps.
     pub prompt_tokens: Option<usize>,
-    /// Factor of Q times K; `None` is 1 / sqrt(head_dim).
+    /// Factor of Q times K; `None` is the dump's, or else 1 / sqrt(head_dim).
     pub scale: Option<f32>,
 }
 

@@ -56,7 +56,7 @@ impl<'a> Rows<'a> {
         let (kind, name, first, rows, values) = match (RowSource::of(layer), &layer.query, &layer.attention) {
             (Some(RowSource::Query), Some(query), _) => {
                 let key = floats(layer, "k", &layer.key)?;
-                let scale = scale.unwrap_or(1.0 / (info.head_dim as f32).sqrt());
+                let scale = scale.or(info.attention_scale).unwrap_or(1.0 / (info.head_dim as f32).sqrt());
                 let kind = Kind::Computed { query, key, kv_heads: info.kv_heads, dims: info.head_dim, scale };
                 (kind, "q", query.first, query.rows, &query.values)
             }

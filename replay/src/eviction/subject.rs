@@ -312,6 +312,7 @@ mod tests {
             head_dim: 2,
             dtype: Dtype::F32,
             query_heads: 2,
+            attention_scale: None,
         };
         let value = values.iter().flatten().flat_map(|v| (*v as f32).to_le_bytes()).collect();
         let layer = Layer { info, key: Vec::new(), value, query: None, attention: None };

@@ -55,6 +55,7 @@ pub fn layer(dtype: Dtype, [kv_heads, tokens, head_dim]: [usize; 3]) -> Layer {
         head_dim,
         dtype,
         query_heads: 0,
+        attention_scale: None,
     };
     let words: Vec<u8> = (0..info.key_bytes()).map(|i| (i * 7 + i / 251) as u8).collect();
     Layer { value: words.iter().map(|byte| byte ^ 0x55).collect(), key: words, info, query: None, attention: None }
@@ -64,6 +65,7 @@ pub fn layer(dtype: Dtype, [kv_heads, tokens, head_dim]: [usize; 3]) -> Layer {
 pub fn layer_with_scores() -> Layer {
     let mut layer = layer(Dtype::F16, [2, 4, 2]);
     layer.info.query_heads = 4;
+    layer.info.attention_scale = Some(0.125);
     layer.query = Some(Query { first: 0, rows: 4, values: vec![0.5; 4 * 4 * 2] });
     let causal = |i: usize| if i % 4 <= i / 4 % 4 { 0.25 } else { 0.0 };
     layer.attention = Some(Attention { first: 0, rows: 4, values: (0..4 * 4 * 4).map(causal).collect() });
@@ -86,7 +88,18 @@ fn one(dtype: Dtype, begin: usize, tokens: usize, run: String) -> impl Strategy<
     shape.prop_flat_map(move |(kv_heads, head_dim, group, query_rows, attention_rows, prompt_tokens)| {
         let query_heads = if query_rows + attention_rows == 0 { 0 } else { kv_heads * group };
         let run = run.clone();
-        let info = LayerInfo { run, layer: 0, begin, tokens, prompt_tokens, kv_heads, head_dim, dtype, query_heads };
+        let info = LayerInfo {
+            run,
+            layer: 0,
+            begin,
+            tokens,
+            prompt_tokens,
+            kv_heads,
+            head_dim,
+            dtype,
+            query_heads,
+            attention_scale: None,
+        };
         let words = || vec(any::<u8>(), info.key_bytes());
         // Some are exact in two bytes, others are not.
         let values = |len| {

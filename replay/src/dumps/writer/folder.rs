@@ -111,6 +111,9 @@ fn entry(
         "quant_key": false, "quant_value": false, "flash_attention": true, "stage": stage, "run_id": info.run,
         "k_file": k_file, "v_file": v_file,
     });
+    if let Some(scale) = info.attention_scale {
+        meta["attention_scale"] = scale.into();
+    }
     let put = |file: &str, words: &[u8], written: &mut Written| file::put(&folder.join(file), words, true, written);
     let row = info.head_dim * info.dtype.bytes();
     for (file, words) in [(&k_file, &layer.key), (&v_file, &layer.value)] {

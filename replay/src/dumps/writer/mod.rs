@@ -86,6 +86,10 @@ pub fn write(
             );
             written.findings.push(Finding::new("position", format!("run {:?}", first.run), text));
         }
+        if let Some(scale) = first.attention_scale.filter(|_| options.format != Format::Folder) {
+            let text = format!("the format does not keep attention_scale, which is {scale}");
+            written.findings.push(Finding::new("scale", format!("run {:?}", first.run), text));
+        }
         if options.format == Format::Safetensors {
             safetensors::write(dump, run, root, options, &mut written, done)?;
             continue;
