@@ -1,13 +1,381 @@
-//! `mnnkv gate`.
+//! `mnnkv gate`: results against thresholds.
+//!
+//! | file | job |
+//! |---|---|
+//! | table | every gate and its settings |
+//! | flags, toml | their values, from the command line and from files |
+//! | read, tables, metrics, demo | inputs, by content |
+//! | judge, demo, offline, ppl | pure: inputs and thresholds in, verdict out |
+//! | facts, page, summary | verdicts as text and JSON |
+//! | history | the rolling baseline |
+
+mod cells;
+mod demo;
+mod facts;
+mod flags;
+mod history;
+mod judge;
+mod metrics;
+mod offline;
+mod page;
+mod ppl;
+mod read;
+mod summary;
+mod table;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod toml;
+mod verdict;
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, table as columns, visible};
+use cells::Column;
 use clap::Args;
+use clap::error::ErrorKind;
+use flags::Flags;
+use judge::Runtime;
+use read::Inputs;
+use std::path::{Path, PathBuf};
+use summary::Case;
+use table::{Thresholds, Value, index};
+use toml::{CaseEntry, Chosen};
 
-/// Checks results against thresholds.
+const EXAMPLES: &str = "\
+Examples:
+  mnnkv gate bench.log metrics.json --suite full --baseline-results baseline.log
+  mnnkv gate results/ --lossy-target 2.5 --summary summary.json --markdown summary.md
+  mnnkv gate --manifest suite.toml --summary summary.json
+  mnnkv gate --ppl baseline.json candidate.json
+
+Exit codes: 0 all gates passed, 1 a gate failed, 2 nothing to judge or a wrong command line, 3 an input cannot be read.
+";
+
+/// Check results of runs against thresholds.
+///
+/// Reads tables of llm_bench, kv_metrics, results of evaluate, llm_demo reports and logs, and tells them apart by their
+/// content. Folders are searched for *.log, *.md, *.json and *.jsonl. docs/gate.md has every gate.
 #[derive(Args)]
-pub struct Arguments {}
+#[command(arg_required_else_help = true, after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Files and folders
+    results: Vec<PathBuf>,
+    /// Compare two perplexities
+    #[arg(long, num_args = 2, value_names = ["BASELINE", "CANDIDATE"], conflicts_with_all = ["results", "manifest"])]
+    ppl: Vec<PathBuf>,
+    /// Judge the cases of a TOML file
+    #[arg(long, value_name = "FILE", conflicts_with = "results")]
+    manifest: Option<PathBuf>,
+    /// Thresholds of a kind of run
+    #[arg(long, value_parser = table::SUITES)]
+    suite: Option<String>,
+    /// TOML file with thresholds; flags win
+    #[arg(long, value_name = "FILE")]
+    thresholds: Option<PathBuf>,
+    /// Judge as the reference's scripts do, their mistakes included
+    #[arg(long)]
+    faithful: bool,
+    /// Result of the reference's offline evaluator for whole groups
+    #[arg(long, value_name = "FILE")]
+    upper_json: Option<PathBuf>,
+    /// Result of the reference's offline evaluator for chunks
+    #[arg(long, value_name = "FILE")]
+    online_json: Option<PathBuf>,
+    /// Results of an uncompressed run, whose decode speed is the baseline; may be repeated
+    #[arg(long, value_name = "PATH")]
+    baseline_results: Vec<PathBuf>,
+    /// JSON lines of earlier runs, for --decode-baseline-source rolling
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// The runs of the history to compare with [default: model|backend|threads of the first row]
+    #[arg(long, value_name = "KEY", requires = "history")]
+    history_key: Option<String>,
+    /// Add the run to the history if it passed and was not compressed
+    #[arg(long, requires = "history")]
+    history_append: bool,
+    /// Name of the case in the summary
+    #[arg(long, value_name = "NAME")]
+    case: Option<String>,
+    /// Write all figures and verdicts as JSON
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// Write them as Markdown
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    flags: Flags,
+}
 
-pub fn run(_arguments: &Arguments) -> Result<Output, Failure> {
-    Err(Failure("not written yet".into()))
+pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
+    let mut files = Vec::new();
+    let cases = match (&arguments.ppl[..], &arguments.manifest) {
+        ([baseline, candidate], _) => vec![perplexity(arguments, baseline, candidate)?],
+        (_, Some(manifest)) => suite(arguments, manifest, &mut files)?,
+        _ => single(arguments, &mut files)?,
+    };
+    if cases.is_empty() {
+        nothing("nothing to judge: the inputs have no run, report or result of evaluate");
+    }
+    let object = summary::object(&cases, arguments.faithful);
+    if let Some(path) = &arguments.markdown {
+        let json = arguments.summary.as_deref().map(read::name);
+        let page = match &cases[..] {
+            [case] if arguments.manifest.is_none() => case.page.clone(),
+            cases => summary::markdown(cases, json.as_deref()),
+        };
+        files.push((path.clone(), page));
+    }
+    if let Some(path) = &arguments.summary {
+        files.push((path.clone(), format!("{object:#}\n")));
+    }
+    for (path, text) in &files {
+        history::write(path, text)?;
+    }
+    let clean = cases.iter().all(Case::passed);
+    Ok(Output { text: text(&cases), json: object, clean })
+}
+
+/// Ends the program as a wrong command line does.
+fn nothing(text: &str) -> ! {
+    crate::misused(&clap::Error::raw(ErrorKind::ValueValidation, format!("{text}\n")));
+    std::process::exit(2);
+}
+
+/// Defaults, then the preset, files in order, and flags.
+fn limits(arguments: &Arguments, files: &[&Chosen]) -> Result<Thresholds, Failure> {
+    let file = arguments.thresholds.as_deref().map(toml::thresholds).transpose()?.unwrap_or_default();
+    let mut chosen: Vec<&Chosen> = files.to_vec();
+    chosen.push(&file);
+    let suite = chosen.iter().rev().find_map(|c| c.suite.as_deref());
+    let mut limits = Thresholds::preset(arguments.suite.as_deref().or(suite));
+    chosen.iter().for_each(|chosen| chosen.apply(&mut limits));
+    arguments.flags.0.iter().for_each(|(i, value)| limits.set(*i, value.clone()));
+    Ok(limits)
+}
+
+fn set(limits: &mut Thresholds, flag: &str, value: Value) {
+    limits.set(index(flag).expect("a row of the table"), value);
+}
+
+fn perplexity(arguments: &Arguments, baseline: &Path, candidate: &Path) -> Result<Case, Failure> {
+    let limits = limits(arguments, &[])?;
+    let verdict = ppl::judge([baseline, candidate], &limits)?;
+    Ok(Case {
+        name: arguments.case.clone().unwrap_or_else(|| "perplexity".into()),
+        mode: String::new(),
+        page: page::other(&verdict),
+        verdict,
+        summary: String::new(),
+        console_log: String::new(),
+        report_json: String::new(),
+        return_code: 0,
+        report: None,
+    })
+}
+
+/// A file to write.
+type Pending = (PathBuf, String);
+
+fn single(arguments: &Arguments, files: &mut Vec<Pending>) -> Result<Vec<Case>, Failure> {
+    let mut inputs = read::inputs(&arguments.results, arguments.faithful)?;
+    if let Some(path) = &arguments.upper_json {
+        inputs.upper = Some(read::offline_file(path)?);
+    }
+    if let Some(path) = &arguments.online_json {
+        inputs.online = Some(read::offline_file(path)?);
+    }
+    let mut limits = limits(arguments, &[])?;
+    let mut warnings = std::mem::take(&mut inputs.warnings);
+    let key =
+        arguments.history_key.clone().or_else(|| inputs.rows.first().map(|row| row.key.clone())).unwrap_or_default();
+    let baseline = baseline(arguments, &mut limits, &key, &mut warnings)?;
+    let mut cases = judge(arguments, &inputs, &limits, baseline);
+    if let Some(case) = cases.first_mut() {
+        case.verdict.warnings.splice(0..0, warnings);
+    }
+    if let (Some(history), [case, ..]) = (arguments.history.as_deref().filter(|_| arguments.history_append), &cases[..])
+    {
+        let run = runtime(&inputs, &limits, baseline, arguments.faithful);
+        let above = |column| run.best(column).is_some_and(|ratio| ratio > 1.0);
+        let compressed = above(Column::Lossy) || above(Column::Lossless);
+        let speed = run.speed(limits.word("decode-gate-aggregation")).filter(|speed| *speed > 0.0);
+        if let Some(speed) = speed.filter(|_| arguments.faithful || (case.passed() && !compressed)) {
+            files.push((history.to_owned(), history::with(history, &key, speed, case.passed(), compressed)?));
+        }
+    }
+    Ok(cases)
+}
+
+/// The decode speed without compression.
+fn baseline(
+    arguments: &Arguments,
+    limits: &mut Thresholds,
+    key: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Option<f64>, Failure> {
+    if !arguments.baseline_results.is_empty() {
+        let inputs = read::inputs(&arguments.baseline_results, arguments.faithful)?;
+        return Ok(same_batch(&inputs, limits, arguments.faithful));
+    }
+    let fixed = Some(limits.number("decode-baseline")).filter(|baseline| *baseline > 0.0);
+    if limits.word("decode-baseline-source") != "rolling" {
+        return Ok(fixed);
+    }
+    let Some(path) = &arguments.history else { nothing("--decode-baseline-source rolling needs --history") };
+    match history::baseline(path, key, arguments.faithful)? {
+        Some((median, runs)) => {
+            set(limits, "decode-baseline-samples", Value::Number(runs as f64));
+            Ok(Some(median))
+        }
+        None => {
+            let instead = fixed.map_or("no baseline".into(), |fixed| format!("--decode-baseline {fixed}"));
+            warnings.push(format!("{}: too few runs of {key:?}; {instead} is used", read::name(path)));
+            set(limits, "decode-baseline-source", Value::Word("fixed".into()));
+            Ok(fixed)
+        }
+    }
+}
+
+/// The speed of an uncompressed run. The reference compares the mean of a candidate with the best of the baseline.
+fn same_batch(inputs: &Inputs, limits: &mut Thresholds, faithful: bool) -> Option<f64> {
+    let run = runtime(inputs, limits, None, faithful);
+    let aggregation = if faithful { "best" } else { limits.word("decode-gate-aggregation") };
+    let speed = run.speed(aggregation).filter(|speed| *speed > 0.0);
+    let samples = if faithful { 1 } else { inputs.rows.len() };
+    set(limits, "decode-baseline-source", Value::Word("same_batch".into()));
+    set(limits, "decode-baseline-samples", Value::Number(samples as f64));
+    speed
+}
+
+fn runtime<'a>(inputs: &'a Inputs, limits: &'a Thresholds, baseline: Option<f64>, faithful: bool) -> Runtime<'a> {
+    Runtime {
+        rows: &inputs.rows,
+        upper: inputs.upper.as_ref(),
+        online: inputs.online.as_ref(),
+        bad_lines: &inputs.bad_lines,
+        limits,
+        baseline,
+        faithful,
+    }
+}
+
+/// The cases of one set of inputs: a runtime case, llm_demo cases, or what evaluate found.
+fn judge(arguments: &Arguments, inputs: &Inputs, limits: &Thresholds, baseline: Option<f64>) -> Vec<Case> {
+    let mode = limits.word("runtime-mode");
+    let case = |name: &str, verdict: verdict::Verdict, page: String, report| Case {
+        name: arguments
+            .case
+            .clone()
+            .unwrap_or_else(|| if mode.is_empty() { name.into() } else { format!("{name}_{mode}") }),
+        mode: mode.into(),
+        verdict,
+        page,
+        summary: arguments.markdown.as_deref().map(read::name).unwrap_or_default(),
+        console_log: String::new(),
+        report_json: String::new(),
+        return_code: 0,
+        report,
+    };
+    let mut cases = Vec::new();
+    if !inputs.rows.is_empty() {
+        let run = runtime(inputs, limits, baseline, arguments.faithful);
+        let verdict = run.judge();
+        let page = page::runtime(&run, &verdict);
+        cases.push(case("runtime", verdict, page, None));
+    }
+    for demo in &inputs.demos {
+        let (verdict, report) = demo.judge(limits, arguments.faithful);
+        let page = page::other(&verdict);
+        cases.push(Case { report_json: demo.place.to_string(), ..case("llm_demo", verdict, page, Some(report)) });
+    }
+    if cases.is_empty() && inputs.has_offline() {
+        let verdict = offline::judge(inputs, limits);
+        let page = page::other(&verdict);
+        cases.push(case("evaluate", verdict, page, None));
+    }
+    cases
+}
+
+/// The cases of a manifest. `files` receives their summaries.
+fn suite(arguments: &Arguments, path: &Path, files: &mut Vec<Pending>) -> Result<Vec<Case>, Failure> {
+    let manifest = toml::manifest(path)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut read_cases = Vec::new();
+    for entry in &manifest.cases {
+        let mut inputs = read::inputs(&entry.results, arguments.faithful)?;
+        inputs.upper = entry.upper.as_deref().map(read::offline_file).transpose()?.or(inputs.upper);
+        inputs.online = entry.online.as_deref().map(read::offline_file).transpose()?.or(inputs.online);
+        let kinds = usize::from(!inputs.rows.is_empty()) + inputs.demos.len();
+        if inputs.is_empty() || kinds > 1 {
+            let found = if kinds > 1 { "several" } else { "none" };
+            return Err(Failure(format!(
+                "{}: case {:?}: one runtime or llm_demo case expected in its results, {found} found",
+                read::name(path),
+                entry.name
+            )));
+        }
+        read_cases.push((entry, inputs, limits(arguments, &[&manifest.chosen, &entry.chosen])?));
+    }
+    let mut cases = Vec::new();
+    let batch = read_cases
+        .iter()
+        .find(|(entry, ..)| Some(&entry.name) == manifest.baseline.as_ref())
+        .map(|(_, inputs, _)| inputs);
+    for (entry, inputs, mut limits) in read_cases.iter().map(|(entry, inputs, limits)| (entry, inputs, limits.clone()))
+    {
+        let mut warnings = inputs.warnings.clone();
+        let baseline = match batch {
+            Some(batch) => same_batch(batch, &mut limits, arguments.faithful),
+            None => {
+                let key = inputs.rows.first().map(|row| row.key.clone()).unwrap_or_default();
+                baseline(arguments, &mut limits, &key, &mut warnings)?
+            }
+        };
+        for case in judge(arguments, inputs, &limits, baseline) {
+            cases.push(named(case, entry, folder, warnings.clone(), files));
+        }
+    }
+    Ok(cases)
+}
+
+/// The case with the names and paths of its entry.
+fn named(mut case: Case, entry: &CaseEntry, folder: &Path, warnings: Vec<String>, files: &mut Vec<Pending>) -> Case {
+    case.name.clone_from(&entry.name);
+    case.summary.clone_from(&entry.summary);
+    case.console_log.clone_from(&entry.console_log);
+    case.return_code = entry.return_code;
+    if !entry.report_json.is_empty() {
+        case.report_json.clone_from(&entry.report_json);
+    }
+    case.verdict.warnings.splice(0..0, warnings);
+    if !entry.summary.is_empty() {
+        files.push((folder.join(&entry.summary), case.page.clone()));
+    }
+    case
+}
+
+fn text(cases: &[Case]) -> String {
+    let mut text = String::new();
+    for case in cases {
+        let passed = if case.passed() { "passed" } else { "FAILED" };
+        text += &format!("{}: {passed}\n", visible(&case.name));
+        let mut rows = vec![["gate", "verdict", "value", "target", "reason"].map(str::to_owned).to_vec()];
+        for gate in case.verdict.gates.iter().filter(|gate| gate.enabled) {
+            let mut row = vec![gate.key.to_owned()];
+            row.extend(page::words(gate));
+            row.push(gate.reason.clone());
+            rows.push(row);
+        }
+        text += &columns(&rows);
+        for warning in &case.verdict.warnings {
+            let lead = if warning.starts_with("[WARN]") { "" } else { "warning: " };
+            text += &format!("{lead}{}\n", visible(warning));
+        }
+        text.push('\n');
+    }
+    let failed = cases.iter().filter(|case| !case.passed()).count();
+    match failed {
+        0 => text + "all gates passed\n",
+        n => text + &format!("{n} of {} cases failed\n", cases.len()),
+    }
 }

@@ -1,0 +1,97 @@
+//! The metrics of a session as JSON: `mnnkv_session_metrics_json`, alone or as `kv_metrics` of a host's config.
+
+use super::cells::{Cell, Column, Place, Row};
+use super::tables::scaled;
+use serde_json::{Map, Value};
+
+type Object = Map<String, Value>;
+
+/// The metrics inside an object, with their path; `None` if it has none.
+pub fn find(object: &Object) -> Option<(&'static str, &Value)> {
+    if let Some(metrics) = object.get("kv_metrics") {
+        return Some(("kv_metrics", metrics));
+    }
+    object
+        .get("metrics")
+        .filter(|metrics| metrics.as_object().is_some_and(has_metrics))
+        .map(|metrics| ("metrics", metrics))
+}
+
+/// Whether an object has metrics as its own members.
+pub fn has_metrics(object: &Object) -> bool {
+    let layers = object.get("layers").and_then(Value::as_array);
+    let layer = |v: &Value| v.get("layer").is_some();
+    object.keys().any(|key| key.starts_with("h2o_")) || layers.is_some_and(|l| l.iter().all(layer))
+}
+
+/// The number of a member; `None` if it is absent or null.
+pub fn number(object: &Object, key: &str, place: &Place) -> Result<Option<f64>, String> {
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_f64() {
+            Some(number) if number.is_finite() => Ok(Some(number)),
+            _ => Err(format!("{place}.{key} is {}; a number expected", shown(value))),
+        },
+    }
+}
+
+/// The beginning of a value.
+pub fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    if text.chars().count() > 40 { text.chars().take(40).chain("...".chars()).collect() } else { text }
+}
+
+/// The row of one run. `host` is the object around the metrics.
+pub fn row(host: &Object, metrics: &Value, place: Place) -> Result<Row, String> {
+    let Some(metrics) = metrics.as_object() else {
+        return Err(format!("{place} is {}; an object expected", shown(metrics)));
+    };
+    let mut row = Row::new(place.clone(), String::new());
+    Column::all().for_each(|column| row.set(column, Cell::Unmeasured));
+    for (name, _) in metrics {
+        let Some((column, scale)) = Column::find(name) else { continue };
+        if let Some(number) = number(metrics, name, &place)? {
+            if number < 0.0 && column != Column::SavedBytes {
+                return Err(format!("{place}.{name} is {number}; at least 0 expected"));
+            }
+            row.set(column, scaled(Cell::Number(number), scale));
+        }
+    }
+    row.decode = match (number(host, "decode_tps", &place)?, decode_speed(metrics, &place)?) {
+        (Some(speed), _) | (None, Some(speed)) => Cell::Number(speed),
+        (None, None) => Cell::Absent,
+    };
+    row.joint = joint(metrics, &place)?;
+    Ok(row)
+}
+
+/// Tokens per second of decoding, of metrics that have tokens and time.
+pub fn decode_speed(metrics: &Object, place: &Place) -> Result<Option<f64>, String> {
+    let (tokens, time) = (number(metrics, "decode_tokens", place)?, number(metrics, "decode_us", place)?);
+    Ok(tokens.zip(time).map(|(tokens, us)| if us > 0.0 { tokens / (us / 1e6) } else { 0.0 }))
+}
+
+/// Raw over kept bytes of all layers. Layers have rows of equal length.
+fn joint(metrics: &Object, place: &Place) -> Result<Option<f64>, String> {
+    let layers = match metrics.get("layers") {
+        None => return Ok(None),
+        Some(Value::Array(layers)) => layers,
+        Some(other) => return Err(format!("{place}.layers is {}; a list expected", shown(other))),
+    };
+    let (mut raw, mut kept) = (0.0, 0.0);
+    for (i, layer) in layers.iter().enumerate() {
+        let place = Place { file: place.file.clone(), at: format!("{}.layers[{i}]", place.at) };
+        let Some(layer) = layer.as_object() else {
+            return Err(format!("{place} is {}; an object expected", shown(layer)));
+        };
+        let Some(logical) = number(layer, "h2o_logical_tokens", &place)? else { return Ok(None) };
+        let physical = number(layer, "h2o_physical_tokens", &place)?.unwrap_or(logical);
+        let lossless = number(layer, "h2o_lossless_ratio", &place)?.unwrap_or(1.0);
+        if lossless <= 0.0 {
+            return Err(format!("{place}.h2o_lossless_ratio is {lossless}; above 0 expected"));
+        }
+        raw += logical;
+        kept += physical / lossless;
+    }
+    Ok((kept > 0.0).then(|| raw / kept))
+}

@@ -1,0 +1,118 @@
+//! Results of evaluate, and of the reference's offline evaluator, without a run: could some setting reach the targets?
+
+use super::read::Inputs;
+use super::table::Thresholds;
+use super::verdict::{Gate, Verdict};
+use mnnkv_replay::results::Results;
+use serde_json::json;
+
+/// One codec and one ratio; of several chats the worst figures.
+struct Setting {
+    name: String,
+    lossy: Option<f64>,
+    lossless: Option<f64>,
+    joint: Option<f64>,
+    product: Option<f64>,
+}
+
+fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.zip(b).map(|(a, b)| a.min(b))
+}
+
+fn settings(file: &str, results: &Results) -> Vec<Setting> {
+    let mut settings: Vec<Setting> = Vec::new();
+    let mut add = |new: Setting| match settings.iter_mut().find(|old| old.name == new.name) {
+        Some(old) => {
+            (old.lossy, old.lossless) = (least(old.lossy, new.lossy), least(old.lossless, new.lossless));
+            (old.joint, old.product) = (least(old.joint, new.joint), least(old.product, new.product));
+        }
+        None => settings.push(new),
+    };
+    for whole in &results.whole_cache {
+        add(Setting {
+            name: format!("{file}: {}, target ratio {}", whole.lossless, whole.target_ratio),
+            lossy: Some(whole.deep_lossy),
+            lossless: Some(whole.front_lossless),
+            joint: Some(whole.joint),
+            product: Some(whole.reference_product),
+        });
+    }
+    if settings.is_empty() { codecs(file, results) } else { settings }
+}
+
+/// Each codec over all its tensors.
+fn codecs(file: &str, results: &Results) -> Vec<Setting> {
+    let mut sums: Vec<(String, u64, u64)> = Vec::new();
+    for entry in results.lossless.iter().filter(|entry| entry.head.is_none()) {
+        let rotation = entry.rotation.as_deref().map_or(String::new(), |r| format!(", rotation {r}"));
+        let name = format!("{file}: {} effort {}{rotation}, {}", entry.format, entry.effort, entry.cut);
+        match sums.iter_mut().find(|sum| sum.0 == name) {
+            Some(sum) => {
+                (sum.1, sum.2) = (sum.1.saturating_add(entry.raw_bytes), sum.2.saturating_add(entry.kept_bytes))
+            }
+            None => sums.push((name, entry.raw_bytes, entry.kept_bytes)),
+        }
+    }
+    let setting = |(name, raw, kept): (String, u64, u64)| {
+        let ratio = (kept > 0).then(|| raw as f64 / kept as f64);
+        Setting { name, lossy: None, lossless: ratio, joint: None, product: None }
+    };
+    sums.into_iter().map(setting).collect()
+}
+
+/// Judges the setting that passes most gates, of those the one with the greatest joint or lossless ratio.
+pub fn judge(inputs: &Inputs, limits: &Thresholds) -> Verdict {
+    let mut all: Vec<Setting> = inputs.evaluations.iter().flat_map(|(file, results)| settings(file, results)).collect();
+    if let Some(offline) = inputs.online.as_ref().or(inputs.upper.as_ref()) {
+        let name = offline.file.clone();
+        all.push(Setting { name, lossy: None, lossless: Some(offline.ratio), joint: None, product: None });
+    }
+    let gates = |setting: &Setting| {
+        let judged = [
+            ("lossy_pass", "lossy-target", setting.lossy),
+            ("lossless_online_pass", "lossless-target", setting.lossless),
+            ("joint_pass", "joint-target", setting.joint),
+        ];
+        judged.map(|(key, flag, value)| {
+            let target = limits.number(flag);
+            // Results without eviction are not judged by its ratio.
+            let enabled = target >= 0.0 && (value.is_some() || flag == "joint-target");
+            let pass = !enabled || value.is_some_and(|value| value >= target);
+            let cause = if value.is_some() {
+                "below the target in every setting that passes as many gates"
+            } else {
+                "not measured"
+            };
+            let reason = if pass { setting.name.clone() } else { format!("{}: {cause}", setting.name) };
+            Gate { key, flag, value, target: enabled.then_some(target), enabled, pass, reason }
+        })
+    };
+    let rank = |setting: &Setting| {
+        let passed = gates(setting).iter().filter(|gate| gate.enabled && gate.pass).count();
+        (passed, setting.joint.or(setting.lossless).unwrap_or(0.0))
+    };
+    let mut verdict = Verdict { suite: "evaluate", ..Verdict::default() };
+    for (file, results) in &inputs.evaluations {
+        if !results.complete {
+            verdict.warnings.push(format!("{file}: evaluate was interrupted; its lists are not complete"));
+        }
+    }
+    match all.iter().reduce(|best, s| if rank(s) > rank(best) { s } else { best }) {
+        Some(setting) => {
+            verdict.gates = gates(setting).into();
+            verdict.figures.insert("setting".into(), json!(setting.name));
+            verdict.figures.insert("joint_whole_cache".into(), json!(setting.joint));
+            verdict.figures.insert("reference_product".into(), json!(setting.product));
+        }
+        None => verdict.gates.push(Gate {
+            key: "lossless_online_pass",
+            flag: "lossless-target",
+            value: None,
+            target: Some(limits.number("lossless-target")),
+            enabled: true,
+            pass: false,
+            reason: format!("{}: no ratios", inputs.evaluations.first().map_or("", |(file, _)| file)),
+        }),
+    }
+    verdict
+}
