@@ -260,12 +260,16 @@ impl Runtime<'_> {
         self.baseline.map(|baseline| (baseline - speed) / baseline)
     }
 
-    fn decode(&self, target: f64) -> Check {
-        let bad = self.rows.iter().find_map(|row| match &row.decode {
+    /// The first decode speed that is no number.
+    pub fn bad_speed(&self) -> Option<String> {
+        self.rows.iter().find_map(|row| match &row.decode {
             Cell::Bad(text) => Some(format!("{}, decode speed: {text:?} is not a finite number", row.place)),
             _ => None,
-        });
-        match (self.drop(), bad) {
+        })
+    }
+
+    fn decode(&self, target: f64) -> Check {
+        match (self.drop(), self.bad_speed()) {
             (_, Some(bad)) => Err(bad),
             (None, None) => Err("no input has a decode speed".into()),
             (Some(drop), None) if drop <= target => Ok(String::new()),

@@ -116,6 +116,9 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     if cases.is_empty() {
         nothing("nothing to judge: the inputs have no run, report or result of evaluate");
     }
+    if !cases.iter().any(|case| case.verdict.gates.iter().any(|gate| gate.enabled)) {
+        nothing("nothing to judge: every gate is off");
+    }
     let object = summary::object(&cases, arguments.faithful);
     if let Some(path) = &arguments.markdown {
         let json = arguments.summary.as_deref().map(read::name);
@@ -128,9 +131,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     if let Some(path) = &arguments.summary {
         files.push((path.clone(), format!("{object:#}\n")));
     }
-    for (path, text) in &files {
-        history::write(path, text)?;
-    }
+    history::write(&files)?;
     let clean = cases.iter().all(Case::passed);
     Ok(Output { text: text(&cases), json: object, clean })
 }
@@ -215,7 +216,7 @@ fn baseline(
 ) -> Result<Option<f64>, Failure> {
     if !arguments.baseline_results.is_empty() {
         let inputs = read::inputs(&arguments.baseline_results, arguments.faithful)?;
-        return Ok(same_batch(&inputs, limits, arguments.faithful));
+        return same_batch(&inputs, limits, arguments.faithful);
     }
     let fixed = Some(limits.number("decode-baseline")).filter(|baseline| *baseline > 0.0);
     if limits.word("decode-baseline-source") != "rolling" {
@@ -237,14 +238,21 @@ fn baseline(
 }
 
 /// The speed of an uncompressed run. The reference compares the mean of a candidate with the best of the baseline.
-fn same_batch(inputs: &Inputs, limits: &mut Thresholds, faithful: bool) -> Option<f64> {
+fn same_batch(inputs: &Inputs, limits: &mut Thresholds, faithful: bool) -> Result<Option<f64>, Failure> {
     let run = runtime(inputs, limits, None, faithful);
+    if let Some(bad) = run.bad_speed() {
+        return Err(Failure(format!("no baseline: {bad}")));
+    }
     let aggregation = if faithful { "best" } else { limits.word("decode-gate-aggregation") };
     let speed = run.speed(aggregation).filter(|speed| *speed > 0.0);
     let samples = if faithful { 1 } else { inputs.rows.len() };
+    if speed.is_none() && !faithful {
+        let place = inputs.rows.first().map_or_else(String::new, |row| format!("{}: ", row.place));
+        return Err(Failure(format!("no baseline: {place}the results of the baseline have no decode speed")));
+    }
     set(limits, "decode-baseline-source", Value::Word("same_batch".into()));
     set(limits, "decode-baseline-samples", Value::Number(samples as f64));
-    speed
+    Ok(speed)
 }
 
 fn runtime<'a>(inputs: &'a Inputs, limits: &'a Thresholds, baseline: Option<f64>, faithful: bool) -> Runtime<'a> {
@@ -325,7 +333,7 @@ fn suite(arguments: &Arguments, path: &Path, files: &mut Vec<Pending>) -> Result
     {
         let mut warnings = inputs.warnings.clone();
         let baseline = match batch {
-            Some(batch) => same_batch(batch, &mut limits, arguments.faithful),
+            Some(batch) => same_batch(batch, &mut limits, arguments.faithful)?,
             None => {
                 let key = inputs.rows.first().map(|row| row.key.clone()).unwrap_or_default();
                 baseline(arguments, &mut limits, &key, &mut warnings)?

@@ -87,6 +87,9 @@ struct Shown<'a> {
     row: &'a Row,
 }
 
+/// A figure of a row.
+type Figure<'a> = &'a dyn Fn(&Shown) -> Option<f64>;
+
 fn best_rows(page: &mut String, case: &Runtime) {
     let selected = case.selected();
     let number = |row: &Row, column| row.number(column).or(case.faithful.then_some(0.0));
@@ -109,7 +112,7 @@ fn best_rows(page: &mut String, case: &Runtime) {
         ]
     };
     // The order of the items differs between the three lists.
-    let lists: [(&str, &dyn Fn(&Shown) -> Option<f64>, &[usize]); 3] = [
+    let lists: [(&str, Figure, &[usize]); 3] = [
         ("Best Lossy Ratio", &|s| number(s.row, Column::Lossy), &[2, 1, 3, 4, 0, 5, 6]),
         ("Best Decode TPS", &|s| s.decode, &[5, 1, 2, 3, 4, 0, 6]),
         ("Best Total Ratio", &|s| s.total, &[0, 2, 3, 4, 5, 6]),
