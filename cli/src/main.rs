@@ -39,8 +39,8 @@ struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done; for check: no errors were found
-  1  check found errors
+  0  done; for check: no errors were found; for gate: all gates passed
+  1  check found errors, or a gate failed
   2  the command line is wrong
   3  failed: the reason is on standard error; no file was written\n";
 

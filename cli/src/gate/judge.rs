@@ -313,7 +313,8 @@ impl Runtime<'_> {
     }
 
     pub fn clean(&self) -> bool {
-        self.best(Column::Fallback).is_some_and(|fallback| fallback <= 0.0)
+        let readable = self.faithful || self.bad(Column::Fallback).is_none();
+        readable && self.best(Column::Fallback).is_some_and(|fallback| fallback <= 0.0)
     }
 
     pub fn workers_required(&self) -> bool {
@@ -335,8 +336,8 @@ impl Runtime<'_> {
             causes.push("nothing was decoded".to_owned());
         }
         if !self.clean() {
-            let best = self.best(Column::Fallback);
-            causes.push(best.map_or_else(|| self.unmeasured(Column::Fallback), |n| format!("{n} failures")));
+            let best = self.best(Column::Fallback).map(|n| format!("{n} failures"));
+            causes.push(self.bad(Column::Fallback).or(best).unwrap_or_else(|| self.unmeasured(Column::Fallback)));
         }
         if !self.workers_active() {
             causes.push("no worker was used".into());

@@ -76,10 +76,10 @@ pub struct Arguments {
     #[arg(long)]
     faithful: bool,
     /// Result of the reference's offline evaluator for whole groups
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "manifest")]
     upper_json: Option<PathBuf>,
     /// Result of the reference's offline evaluator for chunks
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "manifest")]
     online_json: Option<PathBuf>,
     /// Results of an uncompressed run, whose decode speed is the baseline; may be repeated
     #[arg(long, value_name = "PATH")]
@@ -91,10 +91,10 @@ pub struct Arguments {
     #[arg(long, value_name = "KEY", requires = "history")]
     history_key: Option<String>,
     /// Add the run to the history if it passed and was not compressed
-    #[arg(long, requires = "history")]
+    #[arg(long, requires = "history", conflicts_with = "manifest")]
     history_append: bool,
     /// Name of the case in the summary
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "manifest")]
     case: Option<String>,
     /// Write all figures and verdicts as JSON
     #[arg(long, value_name = "FILE")]
@@ -187,6 +187,9 @@ fn single(arguments: &Arguments, files: &mut Vec<Pending>) -> Result<Vec<Case>, 
     }
     let mut limits = limits(arguments, &[])?;
     let mut warnings = std::mem::take(&mut inputs.warnings);
+    if let (Some((file, _)), false) = (inputs.evaluations.first(), inputs.rows.is_empty()) {
+        warnings.push(format!("{file}: a result of evaluate judges nothing beside a run"));
+    }
     let key =
         arguments.history_key.clone().or_else(|| inputs.rows.first().map(|row| row.key.clone())).unwrap_or_default();
     let baseline = baseline(arguments, &mut limits, &key, &mut warnings)?;
