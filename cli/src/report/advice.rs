@@ -1,0 +1,315 @@
+//! The summary of an evaluation in sentences, and the next steps.
+
+use super::document::{Block, Line, Table, Tile, name, number, percent, ratio, speed};
+use super::figures::{Coding, Figures, Point, Whole};
+use crate::bytes;
+use mnnkv::h2o::{PlanConfig, Target};
+use mnnkv_replay::eviction::policies;
+use serde_json::{Map, Value, json};
+
+/// Errors of the attention output that a ratio is chosen by.
+const LIMITS: [f64; 3] = [0.05, 0.10, 0.20];
+/// The limit whose ratio the config below the summary has.
+const ADVISED: f64 = LIMITS[1];
+
+/// The dump in a sentence: `1 chat, 6 layers of 2 KV heads x 64 dims, F16, 1,088 tokens, 3.2 MiB of K and V`.
+pub fn dump(figures: &Figures) -> String {
+    let layers = &figures.results.layers;
+    let Some(first) = layers.first() else { return "no layers".into() };
+    let chats = layers.iter().map(|l| &l.run).collect::<std::collections::BTreeSet<_>>().len();
+    let same =
+        layers.iter().all(|l| (l.kv_heads, l.head_dim, &l.dtype) == (first.kv_heads, first.head_dim, &first.dtype));
+    let shape = if same {
+        format!("{} KV heads × {} dims in {}", first.kv_heads, first.head_dim, name(&first.dtype))
+    } else {
+        "several shapes".into()
+    };
+    let tokens = layers.iter().map(|l| l.tokens).max().unwrap_or(0);
+    let raw = layers.iter().fold(0, |sum: u64, l| sum.saturating_add(l.raw_bytes));
+    let (s, longest) = if chats == 1 { ("", "") } else { ("s", "at most ") };
+    format!(
+        "{chats} chat{s}, {} layers of {shape}, {longest}{} tokens, {} of K and V",
+        layers.len(),
+        bytes::count(tokens as u64),
+        bytes::format(raw),
+    )
+}
+
+/// The ratio of the first sentences: a session's default, or the nearest that evicts.
+pub fn headline(figures: &Figures) -> Option<f64> {
+    let Target::LossyRatio(default) = PlanConfig::default().target else { return None };
+    let distance = |ratio: &f64| (ratio - f64::from(default)).abs();
+    let nearest = |ratios: &mut dyn Iterator<Item = f64>| ratios.min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    match figures.curve() {
+        Some(curve) => nearest(&mut curve.points.iter().filter(|p| p.evicts).map(|p| p.ratio)),
+        None => nearest(&mut figures.wholes.iter().filter(|w| w.lossy_only > 1.0).map(|w| w.ratio)),
+    }
+}
+
+/// An encoding and its cut in words.
+fn coding_name(coding: &Coding) -> String {
+    let cut = if coding.cut == "blocks" { "blocks" } else { "blobs of whole tensors" };
+    format!("{} {cut} at effort {}", name(&coding.family()), coding.effort)
+}
+
+/// Lossless alone: over all tensors.
+fn lossless(coding: &Coding) -> f64 {
+    coding.total().ratio()
+}
+
+fn point_at<'a>(figures: &'a Figures, ratio: f64) -> Option<&'a Point> {
+    figures.curve()?.points.iter().find(|point| point.ratio == ratio)
+}
+
+/// The figures that are read first.
+pub fn tiles(figures: &Figures) -> Vec<Tile> {
+    let tile = |value: String, label: String, note: String| Tile { value, label, note };
+    let mut tiles = Vec::new();
+    let Some(base) = figures.base() else { return tiles };
+    let times = |r: f64| format!("1/{}", ratio(r));
+    tiles.push(tile(
+        times(lossless(base)),
+        "lossless alone".into(),
+        format!("{}; every bit comes back", coding_name(base)),
+    ));
+    let ratios = [figures.stands(ADVISED).map(|point| point.ratio), headline(figures)];
+    for (i, at) in ratios.into_iter().flatten().enumerate() {
+        let Some(whole) = figures.whole_at(base, at) else { continue };
+        if i > 0 && figures.stands(ADVISED).is_some_and(|point| point.ratio == at) {
+            continue;
+        }
+        let note = match point_at(figures, at) {
+            Some(point) => format!("the attention output changes by {}", percent(point.error)),
+            None => "the error was not measured".into(),
+        };
+        tiles.push(tile(times(whole.joint), format!("both, one token in {} stays", number(at)), note));
+    }
+    if let Some(whole) = headline(figures).and_then(|at| figures.whole_at(base, at)) {
+        tiles.push(tile(
+            times(whole.reference_product),
+            "the reference's product".into(),
+            "multiplies ratios of different layers; no cache is that small".into(),
+        ));
+    }
+    tiles
+}
+
+/// The summary in sentences.
+pub fn summary(figures: &Figures) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    if !figures.results.complete {
+        let text = "The evaluation was stopped early. The figures below are those that were finished.";
+        blocks.push(Block::Note(text.into()));
+    }
+    let tiles = tiles(figures);
+    if !tiles.is_empty() {
+        blocks.push(Block::Tiles(tiles));
+    }
+    if let Some(base) = figures.base() {
+        let line = Line::new("Lossless compression alone keeps ")
+            .strong(format!("1/{}", ratio(lossless(base))))
+            .text(format!(" of the bytes with {}, ", coding_name(base)))
+            .text(match base.cut.as_str() {
+                "blocks" => {
+                    "the format that a session writes by default. The most recent and the first tokens stay raw."
+                }
+                _ => "and every bit comes back.",
+            });
+        blocks.push(Block::Paragraph(line));
+        if let Some(whole) = headline(figures).and_then(|at| figures.whole_at(base, at)) {
+            blocks.push(Block::Paragraph(both(figures, base, whole)));
+            blocks.push(Block::Paragraph(product(whole)));
+        }
+    }
+    blocks.extend(limits(figures));
+    blocks
+}
+
+fn both(figures: &Figures, base: &Coding, whole: &Whole) -> Line {
+    let line = Line::new(format!("At one token in {} the whole cache shrinks to ", number(whole.ratio)))
+        .strong(format!("1/{}", ratio(whole.joint)))
+        .text(format!(" with {} ({} by eviction alone). ", coding_name(base), times_less(whole.lossy_only)));
+    let Some(point) = point_at(figures, whole.ratio) else {
+        return line.text("The dump has neither Q nor attention rows, so the error of that is unknown.");
+    };
+    let (layer, worst) = point.worst();
+    line.text("The attention output changes by ").strong(percent(point.error)).text(format!(
+        " (relative L2, mean of {} layers; {} in layer {layer}, the worst).",
+        point.layers.len(),
+        percent(worst)
+    ))
+}
+
+fn times_less(r: f64) -> String {
+    format!("1/{}", ratio(r))
+}
+
+fn product(whole: &Whole) -> Line {
+    let product = ratio(whole.reference_product);
+    Line::new("The reference system would report ").strong(product).text(
+        ": the lossless ratio of the first layers times the ratio of eviction in the others. These are different layers, \
+         so the product is the ratio of no cache.",
+    )
+}
+
+/// Which ratio stays under which error.
+fn limits(figures: &Figures) -> Vec<Block> {
+    let Some(curve) = figures.curve() else { return Vec::new() };
+    let base = figures.base();
+    let row = |limit: f64| {
+        let point = figures.stands(limit)?;
+        let whole = base.and_then(|base| figures.whole_at(base, point.ratio));
+        let cell = |of: fn(&Whole) -> f64| whole.map_or("—".into(), |w| times_less(of(w)));
+        Some(vec![
+            percent(limit),
+            number(point.ratio),
+            percent(point.kept_share),
+            percent(point.error),
+            format!("{} (layer {})", percent(point.worst().1), point.worst().0),
+            cell(|w| w.lossy_only),
+            cell(|w| w.joint),
+        ])
+    };
+    let rows: Vec<Vec<String>> = LIMITS.into_iter().filter_map(row).collect();
+    let line = Line::new("Which ratio does this model stand? ").text(format!(
+        "The rule here: the highest measured ratio up to which the mean error stays at or under a limit, with policy {:?} \
+         and blocks of {} tokens.",
+        name(&curve.policy),
+        curve.block_tokens
+    ));
+    if rows.is_empty() {
+        let text = format!(" No measured ratio that evicts tokens stays under {}.", percent(LIMITS[LIMITS.len() - 1]));
+        return std::iter::once(Block::Paragraph(line.text(text))).collect();
+    }
+    let head = ["error up to", "one token in", "kept", "error", "worst layer", "cache, eviction only", "cache, both"];
+    vec![
+        Block::Paragraph(line),
+        Block::Table(Table::new("The highest ratio under a limit of the error", &head, rows)),
+        Block::Note(
+            "An error of the attention output is not yet an error of the text. It ranks ratios and policies; \
+             perplexity decides (step 3 below)."
+                .into(),
+        ),
+    ]
+}
+
+/// The next steps.
+pub fn steps(figures: &Figures, file: &str) -> Block {
+    let mut steps = Vec::new();
+    let advised = figures.stands(ADVISED);
+    let set = match (advised, figures.curve()) {
+        (Some(point), _) => format!(
+            "Set these keys in the host's config. Eviction keeps one token in {}, the highest ratio under {} of error.",
+            number(point.ratio),
+            percent(ADVISED)
+        ),
+        (None, Some(_)) => format!(
+            "Set these keys in the host's config. Eviction is off, since no measured ratio stays under {} of error.",
+            percent(ADVISED)
+        ),
+        (None, None) => {
+            "Set these keys in the host's config. Eviction is off, since its error was not measured on this dump."
+                .into()
+        }
+    };
+    steps.push((Line::new(set), std::iter::once(Block::Code(snippet(figures, advised))).collect()));
+    steps.extend(smaller(figures).map(|line| (line, Vec::new())));
+    let perplexity = Line::new("Bound the loss of quality: decode the same text with and without these keys, and run ")
+        .code("mnnkv gate --ppl baseline.json candidate.json")
+        .text(". Errors of single layers cannot tell it.");
+    steps.push((perplexity, Vec::new()));
+    let gate = Line::new("Keep releases honest: ")
+        .code(format!("mnnkv gate {}", name(file)))
+        .text(" checks these results against thresholds, and ")
+        .code("mnnkv report --compare")
+        .text(" shows two rounds side by side.");
+    steps.push((gate, Vec::new()));
+    if figures.results.findings.iter().any(|finding| finding.reason == "short") {
+        let tokens = figures.results.layers.iter().map(|l| l.tokens).max().unwrap_or(0);
+        let text = format!(
+            "Dump a longer chat. With {} tokens fewer recent tokens were protected than a session protects by default, and \
+             most blocks are near a hot zone; ratios grow with the length (chart of memory).",
+            bytes::count(tokens as u64)
+        );
+        steps.push((text.into(), Vec::new()));
+    }
+    if figures.results.eviction.is_empty() {
+        let text = "Dump Q too (or attention rows): then eviction is replayed, and its error is known.";
+        steps.push((text.into(), Vec::new()));
+    }
+    Block::Steps(steps)
+}
+
+/// The smallest encoding of the same cut, where it is smaller than the default by a per cent or more.
+fn smaller(figures: &Figures) -> Option<Line> {
+    let base = figures.base()?;
+    let others = figures.codings.iter().filter(|c| c.cut == base.cut);
+    let best = others.max_by(|a, b| lossless(a).total_cmp(&lossless(b)))?;
+    let (from, to) = (base.total(), best.total());
+    if to.ratio() < from.ratio() * 1.01 {
+        return None;
+    }
+    let speeds = |from: Option<f64>, to: Option<f64>| match (from, to) {
+        (Some(from), Some(to)) => format!("{} instead of {}", speed(to), speed(from)),
+        _ => "at unknown speed".into(),
+    };
+    let mut line = Line::new(format!("Or shrink further: {} keeps ", coding_name(best)))
+        .strong(format!("1/{}", ratio(to.ratio())))
+        .text(format!(
+            " alone. It encodes {} and decodes {}. Set ",
+            speeds(from.encode(), to.encode()),
+            speeds(from.decode(), to.decode())
+        ))
+        .code(format!("\"kv_lossless_codec_runtime\": \"{}\"", runtime_name(&best.format)))
+        .text(" and ")
+        .code(format!("\"kv_lossless_effort\": {}", best.effort));
+    if best.rotation.is_some() {
+        line = line.text("; the host must give the model's rotation to the session");
+    }
+    Some(line.text("."))
+}
+
+fn runtime_name(format: &str) -> &'static str {
+    if format == "v2" { "gear_v2" } else { "gear_v1" }
+}
+
+/// Keys of a host's config.
+fn snippet(figures: &Figures, advised: Option<&Point>) -> String {
+    let mut keys = Map::new();
+    let mut set = |key: &str, value: Value| {
+        keys.insert(key.into(), value);
+    };
+    let mut scope = "front_n";
+    if let (Some(point), Some(curve)) = (advised, figures.curve()) {
+        scope = "front_n_and_h2o_kept";
+        set("kv_h2o_enable", true.into());
+        set("kv_h2o_layer_start", figures.front.into());
+        set("kv_h2o_target_lossy_ratio", json!(point.ratio));
+        set("kv_h2o_block_tokens", curve.block_tokens.into());
+        let policy = policies().into_iter().find(|policy| policy.name == curve.policy);
+        policy.iter().flat_map(|policy| &policy.keys).for_each(|(key, value)| set(key, value.clone()));
+    }
+    set("kv_lossless_enable", true.into());
+    set("kv_lossless_runtime_enable", true.into());
+    set("kv_lossless_runtime_mode", "store".into());
+    set("kv_lossless_scope", scope.into());
+    let layers = figures.results.layers.iter().map(|l| l.layer).max().map_or(0, |last| last.saturating_add(1));
+    set("kv_lossless_front_n", if advised.is_some() { figures.front } else { layers }.into());
+    if let Some(base) = figures.base() {
+        set("kv_lossless_codec_runtime", runtime_name(&base.format).into());
+        set("kv_lossless_effort", base.effort.into());
+    }
+    // Zones that were made smaller for a short dump are no advice.
+    if !figures.results.findings.iter().any(|finding| finding.reason == "short") {
+        let config = figures.results.settings.get("config").and_then(Value::as_object);
+        let number = |(_, value): &(&String, &Value)| value.is_number() || value.is_boolean();
+        let known = |(key, _): &(&String, &Value)| key.ends_with("_tokens") && key.starts_with("kv_");
+        for (key, value) in config.into_iter().flatten().filter(number).filter(known) {
+            if key != "kv_h2o_block_tokens" && (advised.is_some() || key.starts_with("kv_lossless_")) {
+                set(&name(key), value.clone());
+            }
+        }
+    }
+    let text = serde_json::to_string_pretty(&Value::Object(keys));
+    text.unwrap_or_default()
+}

@@ -1,0 +1,201 @@
+//! Reads the files of a report. Their content is not trusted: each number is checked before it is shown.
+
+use crate::failure::Failure;
+use mnnkv_replay::results::{FORMAT, Results, VERSION};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Bytes of a file, at most.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// The content of one file.
+pub enum Input {
+    /// Of `mnnkv evaluate`.
+    Evaluation(Box<Results>),
+    /// Of `mnnkv gate`, one entry per case.
+    Gates(Vec<Case>),
+}
+
+/// The gates of one case.
+#[derive(Debug, Deserialize)]
+pub struct Case {
+    /// Absent where the file has one case.
+    #[serde(default)]
+    pub case: String,
+    #[serde(default)]
+    pub suite: String,
+    pub overall_pass: bool,
+    pub gates: Vec<Gate>,
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// One gate.
+#[derive(Debug, Deserialize)]
+pub struct Gate {
+    #[serde(alias = "key", alias = "name")]
+    pub gate: String,
+    #[serde(default)]
+    pub value: Option<f64>,
+    #[serde(default)]
+    pub target: Option<f64>,
+    pub pass: bool,
+    #[serde(default = "on")]
+    pub enabled: bool,
+    #[serde(default)]
+    pub reason: String,
+}
+
+fn on() -> bool {
+    true
+}
+
+/// The fields that tell the kind of a file.
+#[derive(Deserialize)]
+struct Probe {
+    format: Option<Value>,
+    version: Option<Value>,
+    gates: Option<IgnoredAny>,
+    mnnkv: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    mnnkv: Cases,
+}
+
+#[derive(Deserialize)]
+struct Cases {
+    cases: Vec<Case>,
+}
+
+/// Reads one file. The failure names the file and the field.
+pub fn read(path: &Path) -> Result<Input, Failure> {
+    let failed = |text: String| Failure(format!("{}: {text}", path.display()));
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|e| Failure(format!("cannot open {}: {e}", path.display())))?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| failed(e.to_string()))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(failed(format!("more than {MAX_BYTES} bytes; a file of results has fewer")));
+    }
+    input(&bytes).map_err(failed)
+}
+
+/// The content of a file, checked.
+fn input(bytes: &[u8]) -> Result<Input, String> {
+    let probe: Probe = parse(bytes)?;
+    if probe.format.as_ref().is_some_and(|format| format == FORMAT) {
+        match probe.version {
+            Some(version) if version == VERSION => {}
+            Some(version) => return Err(format!("version is {}; {VERSION} expected", short(&version.to_string()))),
+            None => return Err(format!("version is missing; {VERSION} expected")),
+        }
+        let results: Results = parse(bytes)?;
+        check(&results)?;
+        return Ok(Input::Evaluation(Box::new(results)));
+    }
+    if probe.mnnkv.is_some() {
+        return Ok(Input::Gates(parse::<Summary>(bytes)?.mnnkv.cases));
+    }
+    if probe.gates.is_some() {
+        return Ok(Input::Gates(std::iter::once(parse(bytes)?).collect()));
+    }
+    let found = probe.format.map_or("missing".into(), |format| short(&format.to_string()));
+    Err(format!(
+        "format is {found}; {FORMAT:?} of `mnnkv evaluate --output`, or gates of `mnnkv gate --json` or `--summary` expected"
+    ))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
+        let place = e.path().to_string();
+        let place = if place == "." { String::new() } else { format!("{}: ", short(&place)) };
+        format!("{place}{}", short(&e.into_inner().to_string()))
+    })?;
+    reader.end().map_err(|e| e.to_string())?;
+    Ok(parsed)
+}
+
+/// At most 200 characters of a text.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A number's list and field, the number, and the least and greatest that is allowed.
+type Checked<'a> = (&'a str, f64, f64, f64);
+
+/// Checks that every number has a meaning. JSON has no NaN, but it has 1e300 and -1.
+fn check(results: &Results) -> Result<(), String> {
+    const RATIO: (f64, f64) = (1e-6, 1e9);
+    let list = |list: &str, i: usize, fields: &[Checked]| {
+        let wrong = fields.iter().find(|(_, value, least, most)| !(least..=most).contains(&value));
+        wrong.map_or(Ok(()), |(field, value, least, most)| {
+            Err(format!("{list}[{i}].{field} is {value:e}; a number from {least} to {most:e} expected"))
+        })
+    };
+    for (i, layer) in results.layers.iter().enumerate() {
+        let (tokens, raw) = (layer.tokens as f64, layer.raw_bytes as f64);
+        list("layers", i, &[("tokens", tokens, 1.0, 1e12), ("raw_bytes", raw, 1.0, 1e18)])?;
+    }
+    for (i, r) in results.lossless.iter().enumerate() {
+        let (raw, hot) = (r.raw_bytes as f64, r.hot_bytes as f64);
+        list(
+            "lossless",
+            i,
+            &[
+                ("raw_bytes", raw, 1.0, 1e18),
+                ("hot_bytes", hot, 0.0, raw.min(r.kept_bytes as f64)),
+                ("kept_bytes", r.kept_bytes as f64, 1.0, 1e18),
+                ("ratio", r.ratio, RATIO.0, RATIO.1),
+                ("encode_bytes_per_second", r.encode_bytes_per_second.unwrap_or(1.0), 1.0, 1e15),
+                ("decode_bytes_per_second", r.decode_bytes_per_second.unwrap_or(1.0), 1.0, 1e15),
+            ],
+        )?;
+        if !["k", "v"].contains(&r.tensor.as_str()) {
+            return Err(format!("lossless[{i}].tensor is {:?}; \"k\" or \"v\" expected", short(&r.tensor)));
+        }
+    }
+    for (i, r) in results.eviction.iter().enumerate() {
+        list(
+            "eviction",
+            i,
+            &[
+                ("target_ratio", r.target_ratio, 1.0, 1e6),
+                ("block_tokens", r.block_tokens.into(), 1.0, 65536.0),
+                ("kept_share", r.kept_share, 0.0, 1.0),
+                ("kept_mass", r.kept_mass, 0.0, 1.0 + 1e-6),
+                ("relative_l2", r.relative_l2, 0.0, 1e6),
+                ("cosine", r.cosine, -1.0 - 1e-6, 1.0 + 1e-6),
+                ("moved_tokens", r.moved_tokens, 0.0, 1e12),
+                ("restored_bytes_per_step", r.restored_bytes_per_step.unwrap_or(0.0), 0.0, 1e18),
+            ],
+        )?;
+    }
+    for (i, r) in results.whole_cache.iter().enumerate() {
+        let ratio = |field, value| (field, value, RATIO.0, RATIO.1);
+        list(
+            "whole_cache",
+            i,
+            &[
+                ("target_ratio", r.target_ratio, 1.0, 1e6),
+                ("block_tokens", r.block_tokens.into(), 1.0, 65536.0),
+                ratio("front_lossless", r.front_lossless),
+                ratio("deep_lossy", r.deep_lossy),
+                ratio("deep_lossless", r.deep_lossless),
+                ratio("lossless_only", r.lossless_only),
+                ratio("lossy_only", r.lossy_only),
+                ratio("joint", r.joint),
+                ratio("reference_product", r.reference_product),
+            ],
+        )?;
+    }
+    Ok(())
+}
