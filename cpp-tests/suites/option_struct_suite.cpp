@@ -176,7 +176,8 @@ TEST(OptionStruct, SessionStructsKeepTheirPlaces) {
     EXPECT_EQ(offsetof(mnnkv_metrics, h2o_total_evict_tokens), 8u + 8 * 21);
     EXPECT_EQ(offsetof(mnnkv_metrics, h2o_host_wait_us_max), 320u);
     EXPECT_EQ(offsetof(mnnkv_metrics, h2o_unscored_plan_count), 328u);
-    EXPECT_EQ(sizeof(mnnkv_metrics), 344u);
+    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_host_wait_us_p99), 344u);
+    EXPECT_EQ(sizeof(mnnkv_metrics), 352u);
 }
 
 TEST(OptionStruct, SessionStructsComeInAllSizes) {

@@ -270,6 +270,7 @@ typedef struct mnnkv_metrics {
     double h2o_host_wait_us_max;                 ///< us: maximum, exact
     double h2o_unscored_plan_count;              ///< count: plans that kept more than planned: unscored tokens
     double h2o_over_limit_count;                 ///< count: steps that ended above kv_h2o_max_tokens; NaN without
+    double h2o_host_wait_us_p99;                 ///< us: 99th percentile, within 5%
 } mnnkv_metrics;
 
 /// Reads the metrics of all layers together.

@@ -156,6 +156,7 @@ fn compression(metrics: &mut Metrics, layers: &[&Layer], stats: &Statistics, pag
         metrics.h2o_lossless_async_wait_us = us(count(|c| c.wait_ns));
         metrics.h2o_host_wait_us_p50 = p50;
         metrics.h2o_host_wait_us_p95 = p95;
+        metrics.h2o_host_wait_us_p99 = waits.quantile(0.99).unwrap_or(max);
         metrics.h2o_host_wait_us_max = max;
         metrics.h2o_lossless_restored_blocks = stats.restored_blocks as f64;
         metrics.h2o_lossless_restored_bytes = stats.restored_bytes as f64;

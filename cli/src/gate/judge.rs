@@ -419,6 +419,7 @@ impl Runtime<'_> {
             ("async_wait_us", latencies(Column::AsyncWait)),
             ("host_wait_p50_us", json!(self.best(Column::HostWaitP50))),
             ("host_wait_p95_us", json!(self.best(Column::HostWaitP95))),
+            ("host_wait_p99_us", json!(self.best(Column::HostWaitP99))),
             ("host_wait_max_us", json!(self.best(Column::HostWaitMax))),
             ("decode_tps", json!(self.speed(self.limits.word("decode-gate-aggregation")))),
             ("decode_baseline", json!(self.baseline)),

@@ -119,6 +119,8 @@ pub const ROWS: &[Row] = rows! {
         "Median of a run's waits for restored tokens, microseconds, at most";
     "max-host-wait-p95-us", NUMBER, "-1", SAME, "host_wait_p95_pass", Rule::AtMost(Column::HostWaitP95),
         "95th percentile of a run's waits, microseconds, at most";
+    "max-host-wait-p99-us", NUMBER, "-1", SAME, "host_wait_p99_pass", Rule::AtMost(Column::HostWaitP99),
+        "99th percentile of a run's waits, microseconds, at most";
     "max-host-wait-us", NUMBER, "-1", SAME, "host_wait_max_pass", Rule::AtMost(Column::HostWaitMax),
         "Longest wait of a run, microseconds, at most";
     "llm-demo-decode-drop-target", NUMBER, "0.08", SAME, "llm_demo_decode_pass", Rule::Demo,

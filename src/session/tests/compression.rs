@@ -243,8 +243,9 @@ fn waits_have_percentiles_and_a_maximum() {
         chat.session.state().unwrap().layers[0].lossless.as_mut().unwrap().record_wait(us * 1000);
     }
     let metrics = chat.total();
-    let (p50, p95) = (metrics.h2o_host_wait_us_p50, metrics.h2o_host_wait_us_p95);
+    let (p50, p95, p99) = (metrics.h2o_host_wait_us_p50, metrics.h2o_host_wait_us_p95, metrics.h2o_host_wait_us_p99);
     assert!((47.0..53.0).contains(&p50) && (90.0..100.0).contains(&p95), "{p50} {p95}");
+    assert!((94.0..=100.0).contains(&p99) && p95 <= p99, "{p95} {p99}");
     assert_eq!(metrics.h2o_host_wait_us_max, 100.0);
 }
 
