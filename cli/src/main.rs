@@ -52,7 +52,7 @@ enum Command {
     Dequantize(dequantize::Arguments),
     Size(size::Arguments),
     Dump(dump::Arguments),
-    Evaluate(evaluate::Arguments),
+    Evaluate(Box<evaluate::Arguments>),
     Gate(gate::Arguments),
     Report(report::Arguments),
     Completions(pages::Completions),

@@ -137,8 +137,11 @@ pub struct EvictionResult {
 pub struct WholeCacheResult {
     /// The chat.
     pub run: String,
-    /// The encoding, such as `v2 effort 5`.
+    /// The encoding, such as `v2 effort 5` or `v2 effort 5 half:10000`.
     pub lossless: String,
+    /// The rotation hint of the encoding, which sessions do not have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<String>,
     /// `whole` or `blocks`, as in [`LosslessResult::cut`].
     pub cut: String,
     /// `kv_h2o_target_lossy_ratio`

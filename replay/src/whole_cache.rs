@@ -99,6 +99,7 @@ impl Choice<'_> {
         Ok(Some(WholeCacheResult {
             run: layers[0].run.clone(),
             lossless: format!("{} effort {}{hint}", self.key.format, self.key.effort),
+            rotation: self.key.rotation.clone(),
             cut: self.key.cut.clone(),
             target_ratio: self.ratio,
             policy,

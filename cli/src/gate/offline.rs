@@ -3,7 +3,7 @@
 use super::read::Inputs;
 use super::table::Thresholds;
 use super::verdict::{Gate, Verdict};
-use mnnkv_replay::results::Results;
+use mnnkv_replay::results::{Results, WholeCacheResult};
 use serde_json::json;
 
 /// One codec and one ratio; of several chats the worst figures.
@@ -28,9 +28,13 @@ fn settings(file: &str, results: &Results) -> Vec<Setting> {
         }
         None => settings.push(new),
     };
-    for whole in &results.whole_cache {
+    // A session cuts blocks and has no rotation hint; other ratios are judged where these are missing.
+    let is_session = |whole: &&WholeCacheResult| whole.cut == "blocks" && whole.rotation.is_none();
+    let has_session = results.whole_cache.iter().any(|whole| is_session(&whole));
+    for whole in results.whole_cache.iter().filter(|whole| !has_session || is_session(whole)) {
+        let WholeCacheResult { lossless, cut, target_ratio, block_tokens, .. } = whole;
         add(Setting {
-            name: format!("{file}: {}, target ratio {}", whole.lossless, whole.target_ratio),
+            name: format!("{file}: {lossless}, {cut}, target ratio {target_ratio}, eviction blocks of {block_tokens}"),
             lossy: Some(whole.deep_lossy),
             lossless: Some(whole.front_lossless),
             joint: Some(whole.joint),

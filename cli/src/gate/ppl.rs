@@ -18,6 +18,9 @@ struct Perplexity {
     text: Value,
     tokens: f64,
     scored_tokens: f64,
+    /// Members that the bench patch writes beside these; absent in files of other programs.
+    prompt_tokens: Value,
+    tokens_hash: Value,
     perplexity: f64,
     metrics: Option<Map<String, Value>>,
 }
@@ -57,6 +60,8 @@ fn read(path: &Path) -> Result<Perplexity, String> {
         text: text.clone(),
         tokens: counts[0],
         scored_tokens: counts[1],
+        prompt_tokens: object.get("prompt_tokens").cloned().unwrap_or_default(),
+        tokens_hash: object.get("tokens_fnv1a").cloned().unwrap_or_default(),
         perplexity,
         metrics: object.get("kv_metrics").and_then(Value::as_object).cloned(),
     })
@@ -70,6 +75,8 @@ pub fn judge(paths: [&Path; 2], limits: &Thresholds) -> Result<Verdict, String> 
         ("text", baseline.text.clone(), candidate.text.clone()),
         ("tokens", json!(baseline.tokens), json!(candidate.tokens)),
         ("scored_tokens", json!(baseline.scored_tokens), json!(candidate.scored_tokens)),
+        ("prompt_tokens", baseline.prompt_tokens.clone(), candidate.prompt_tokens.clone()),
+        ("tokens_fnv1a", baseline.tokens_hash.clone(), candidate.tokens_hash.clone()),
     ] {
         if a != b {
             return Err(format!(

@@ -138,19 +138,23 @@ fn a_rolling_baseline_counts_passed_uncompressed_runs_of_its_key() {
 fn results_of_evaluate_are_judged_by_their_best_setting() {
     let folder = Folder::new("evaluate");
     let whole = |run: &str, ratio: f64, lossy: f64, joint: f64| {
-        json!({ "run": run, "lossless": "v2 effort 5", "target_ratio": ratio, "front_layers": 2, "front_lossless": 1.4,
+        json!({ "run": run, "lossless": "v2 effort 5", "cut": "blocks", "target_ratio": ratio, "block_tokens": 64,
+                "front_layers": 2, "front_lossless": 1.4,
                 "deep_lossy": lossy, "deep_lossless": 1.0, "lossless_only": 1.1, "lossy_only": 2.0, "joint": joint,
                 "reference_product": 1.4 * lossy })
     };
-    let results = json!({ "format": "mnnkv-evaluate", "version": 1, "program": "0.1.0", "dumps": "d", "complete": true,
+    let mut results = json!({ "format": "mnnkv-evaluate", "version": 1, "program": "0.1.0", "dumps": "d", "complete": true,
         "settings": {}, "layers": [], "findings": [], "lossless": [], "eviction": [],
         "whole_cache": [whole("a", 2.0, 2.0, 1.8), whole("a", 3.5, 3.4, 2.4), whole("b", 3.5, 3.1, 2.3)] });
+    // No session reaches it.
+    results["whole_cache"].as_array_mut().unwrap().push(whole("a", 9.0, 9.0, 9.0));
+    results["whole_cache"][3]["cut"] = "whole".into();
     folder.write("evaluate.json", &results.to_string());
     let result = folder.json(0, &["evaluate.json", "--joint-target", "2.2"]);
     let figures = &result["mnnkv"]["cases"][0]["figures"];
     assert_eq!(
         (&figures["setting"], &figures["joint_whole_cache"]),
-        (&json!("evaluate.json: v2 effort 5, target ratio 3.5"), &json!(2.3))
+        (&json!("evaluate.json: v2 effort 5, blocks, target ratio 3.5, eviction blocks of 64"), &json!(2.3))
     );
     folder.json(1, &["evaluate.json", "--lossy-target", "3.2"]);
     folder.write("evaluate.json", &results.to_string().replace("\"version\":1", "\"version\":2"));
