@@ -17,10 +17,22 @@ inline std::string metrics_in(const std::string& config) {
     return at == std::string::npos ? std::string() : config.substr(at);
 }
 
-/// Names of metrics, one per column.
+/// Names of metrics, one per column: the savings, then those that `mnnkv gate` judges a store by.
 inline const std::vector<std::string>& metric_columns() {
-    static const std::vector<std::string> names = {"h2o_lossy_ratio", "h2o_lossless_ratio", "h2o_total_evict_tokens",
-                                                   "h2o_resident_saved_bytes"};
+    static const std::vector<std::string> names = {
+        "h2o_lossy_ratio",
+        "h2o_lossless_ratio",
+        "h2o_total_evict_tokens",
+        "h2o_resident_saved_bytes",
+        "h2o_lossless_decompress_us",
+        "h2o_lossless_queue_depth_peak",
+        "h2o_lossless_fallback_count",
+        "h2o_lossless_backpressure_skip_count",
+        "h2o_lossless_async_queue_peak",
+        "h2o_lossless_async_wait_us",
+        "h2o_lossless_decode_cache_hit",
+        "h2o_lossless_decode_cache_miss",
+    };
     return names;
 }
 
