@@ -3,7 +3,7 @@
 use super::document::{Block, Line, Table, Tile, name, number, percent, ratio, speed};
 use super::figures::{Coding, Figures, Point, Whole};
 use crate::bytes;
-use mnnkv::h2o::{PlanConfig, Target};
+use mnnkv::h2o::{self, PlanConfig, Target};
 use mnnkv_replay::eviction::policies;
 use serde_json::{Map, Value, json};
 
@@ -46,6 +46,21 @@ pub fn headline(figures: &Figures) -> Option<f64> {
     }
 }
 
+/// Ratios that are worth a chart: the advised ones and the default, without repetition.
+pub fn ratios(figures: &Figures) -> Vec<f64> {
+    let advised = LIMITS[..2].iter().rev().filter_map(|limit| figures.stands(*limit)).map(|point| point.ratio);
+    let mut ratios = Vec::new();
+    advised.chain(headline(figures)).for_each(|ratio| {
+        if !ratios.contains(&ratio) {
+            ratios.push(ratio);
+        }
+    });
+    if ratios.is_empty() {
+        ratios.push(1.0);
+    }
+    ratios
+}
+
 /// An encoding and its cut in words.
 fn coding_name(coding: &Coding) -> String {
     let cut = if coding.cut == "blocks" { "blocks" } else { "blobs of whole tensors" };
@@ -57,7 +72,7 @@ fn lossless(coding: &Coding) -> f64 {
     coding.total().ratio()
 }
 
-fn point_at<'a>(figures: &'a Figures, ratio: f64) -> Option<&'a Point> {
+fn point_at(figures: &Figures, ratio: f64) -> Option<&Point> {
     figures.curve()?.points.iter().find(|point| point.ratio == ratio)
 }
 
@@ -66,11 +81,11 @@ pub fn tiles(figures: &Figures) -> Vec<Tile> {
     let tile = |value: String, label: String, note: String| Tile { value, label, note };
     let mut tiles = Vec::new();
     let Some(base) = figures.base() else { return tiles };
-    let times = |r: f64| format!("1/{}", ratio(r));
+    let less = |r: f64| format!("{} less memory", percent((1.0 - 1.0 / r).max(0.0)));
     tiles.push(tile(
-        times(lossless(base)),
+        times_less(lossless(base)),
         "lossless alone".into(),
-        format!("{}; every bit comes back", coding_name(base)),
+        format!("{}; every bit comes back ({})", less(lossless(base)), coding_name(base)),
     ));
     let ratios = [figures.stands(ADVISED).map(|point| point.ratio), headline(figures)];
     for (i, at) in ratios.into_iter().flatten().enumerate() {
@@ -82,11 +97,12 @@ pub fn tiles(figures: &Figures) -> Vec<Tile> {
             Some(point) => format!("the attention output changes by {}", percent(point.error)),
             None => "the error was not measured".into(),
         };
-        tiles.push(tile(times(whole.joint), format!("both, one token in {} stays", number(at)), note));
+        let note = format!("{}; {note}", less(whole.joint));
+        tiles.push(tile(times_less(whole.joint), format!("both, one token in {} stays", number(at)), note));
     }
     if let Some(whole) = headline(figures).and_then(|at| figures.whole_at(base, at)) {
         tiles.push(tile(
-            times(whole.reference_product),
+            times_less(whole.reference_product),
             "the reference's product".into(),
             "multiplies ratios of different layers; no cache is that small".into(),
         ));
@@ -187,7 +203,7 @@ fn limits(figures: &Figures) -> Vec<Block> {
         Block::Table(Table::new("The highest ratio under a limit of the error", &head, rows)),
         Block::Note(
             "An error of the attention output is not yet an error of the text. It ranks ratios and policies; \
-             perplexity decides (step 3 below)."
+             perplexity decides (see the next steps)."
                 .into(),
         ),
     ]
@@ -240,11 +256,13 @@ pub fn steps(figures: &Figures, file: &str) -> Block {
     Block::Steps(steps)
 }
 
-/// The smallest encoding of the same cut, where it is smaller than the default by a per cent or more.
+/// The fastest encoding among the smallest ones of the same cut, where it is smaller than the default by a per cent.
 fn smaller(figures: &Figures) -> Option<Line> {
     let base = figures.base()?;
-    let others = figures.codings.iter().filter(|c| c.cut == base.cut);
-    let best = others.max_by(|a, b| lossless(a).total_cmp(&lossless(b)))?;
+    let others = || figures.codings.iter().filter(|c| c.cut == base.cut);
+    let most = others().map(lossless).fold(0.0, f64::max);
+    let fast = |coding: &&Coding| coding.total().encode().unwrap_or(0.0);
+    let best = others().filter(|c| lossless(c) >= most * 0.98).max_by(|a, b| fast(a).total_cmp(&fast(b)))?;
     let (from, to) = (base.total(), best.total());
     if to.ratio() < from.ratio() * 1.01 {
         return None;
@@ -269,6 +287,15 @@ fn smaller(figures: &Figures) -> Option<Line> {
     Some(line.text("."))
 }
 
+/// The least length from which a session with this ratio evicts, and at least the default. A smaller key has no effect.
+fn first_eviction(ratio: f64, block_tokens: u32) -> u32 {
+    const DEFAULT: u32 = 512;
+    const MOST: u32 = 1 << 16;
+    let config = PlanConfig { block_tokens, target: Target::LossyRatio(ratio as f32), ..PlanConfig::default() };
+    let evicts = |tokens: &u32| h2o::plan(&[], *tokens, &config).is_ok_and(|plan| plan.evicted_tokens > 0);
+    (DEFAULT..MOST).find(evicts).unwrap_or(DEFAULT)
+}
+
 fn runtime_name(format: &str) -> &'static str {
     if format == "v2" { "gear_v2" } else { "gear_v1" }
 }
@@ -286,6 +313,7 @@ fn snippet(figures: &Figures, advised: Option<&Point>) -> String {
         set("kv_h2o_layer_start", figures.front.into());
         set("kv_h2o_target_lossy_ratio", json!(point.ratio));
         set("kv_h2o_block_tokens", curve.block_tokens.into());
+        set("kv_h2o_trigger_min_tokens", first_eviction(point.ratio, curve.block_tokens).into());
         let policy = policies().into_iter().find(|policy| policy.name == curve.policy);
         policy.iter().flat_map(|policy| &policy.keys).for_each(|(key, value)| set(key, value.clone()));
     }

@@ -14,7 +14,7 @@ pub const WIDTH: u32 = 340;
 pub const HEIGHT: u32 = 236;
 /// Units per pixel. The backend rounds to units.
 const UNIT: u32 = 4;
-/// Of text, in pixels.
+/// Size of text in pixels.
 const TEXT: f64 = 12.0;
 
 /// Roles beyond the series.
@@ -143,6 +143,8 @@ impl Ranged for Ticked {
 impl ValueFormatter<f64> for Ticked {}
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+/// The place of a point.
+type At<'a> = dyn Fn(&(f64, f64)) -> (i32, i32) + 'a;
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 fn colour(role: u8) -> RGBColor {
@@ -181,10 +183,12 @@ impl Panel {
 
     fn draw(&self, root: &Area) -> Drawn {
         let widest = self.y.ticks.iter().map(|(_, label)| label.chars().count()).max().unwrap_or(0);
+        // Half of the last label lies right of the axis.
+        let right = self.x.ticks.last().map_or(14.0, |(_, label)| 6.0 + 3.6 * label.chars().count() as f64).max(14.0);
         let mut builder = ChartBuilder::on(root);
         builder
             .margin_top(px(24.0))
-            .margin_right(px(14.0))
+            .margin_right(px(right))
             .margin_bottom(px(18.0))
             .x_label_area_size(px(20.0))
             .y_label_area_size(px(12.0 + 6.6 * widest as f64));
@@ -207,11 +211,47 @@ impl Panel {
             .draw()?;
         let (width, height) = root.dim_in_pixel();
         root.draw(&Text::new(self.y.name.clone(), (px(2.0), px(2.0)), text(INK, HPos::Left, VPos::Top)))?;
-        let right = (width as i32 - px(14.0), height as i32 - px(2.0));
+        let right = (width as i32 - px(right), height as i32 - px(2.0));
         root.draw(&Text::new(self.x.name.clone(), right, text(INK, HPos::Right, VPos::Bottom)))?;
         let at = |point: &(f64, f64)| chart.backend_coord(&(clamped(&self.x, point.0), clamped(&self.y, point.1)));
-        self.marks.iter().try_for_each(|mark| mark.draw(root, &self.y, &at))
+        self.marks.iter().try_for_each(|mark| mark.draw(root, &self.y, &at))?;
+        labels(root, &self.marks, &at, at(&(self.x.from, self.y.from)))
     }
+}
+
+/// Parts of a line between two markers that labels avoid.
+const STEPS: i32 = 8;
+
+/// Puts each label beside its point, where it covers the fewest markers and parts of lines. A label that has
+/// no place beside other labels is left out. `area` is the lower left corner of the
+/// area of points, beyond which the axes have their labels.
+fn labels(root: &Area, marks: &[Mark], at: &At, area: (i32, i32)) -> Drawn {
+    let labelled = || marks.iter().filter(|mark| !mark.labels.is_empty());
+    let r = px(5.0);
+    let around = |(x, y): (i32, i32), r: i32| [x - r, y - r, x + r, y + r];
+    let markers = labelled().flat_map(|mark| &mark.points).map(|point| around(at(point), r));
+    let lines = labelled().flat_map(|mark| mark.points.windows(2)).flat_map(|pair| {
+        let (a, b) = (at(&pair[0]), at(&pair[1]));
+        (1..STEPS).map(move |i| around((a.0 + (b.0 - a.0) * i / STEPS, a.1 + (b.1 - a.1) * i / STEPS), 1))
+    });
+    let (width, height) = (px(WIDTH.into()), px(HEIGHT.into()));
+    let axes = [[0, 0, width, px(20.0)], [0, 0, area.0, height], [0, area.1, width, height]];
+    let taken: Vec<[i32; 4]> = axes.into_iter().chain(markers).chain(lines).collect();
+    let mut labels: Vec<[i32; 4]> = Vec::new();
+    for (point, label) in labelled().flat_map(|mark| mark.points.iter().zip(&mark.labels)) {
+        let (x, y) = at(point);
+        let (w, h) = (px(label.chars().count() as f64 * 7.0) / 2, px(TEXT) / 2);
+        let away = px(6.0);
+        let places = [(x, y - h - away), (x + w + away, y), (x - w - away, y), (x, y + h + away)];
+        let covered = |boxes: &[[i32; 4]], (x, y): (i32, i32)| {
+            boxes.iter().filter(|b| b[0] < x + w && x - w < b[2] && b[1] < y + h && y - h < b[3]).count()
+        };
+        let free = places.into_iter().filter(|place| covered(&labels, *place) == 0);
+        let Some((x, y)) = free.min_by_key(|place| covered(&taken, *place)) else { continue };
+        labels.push([x - w, y - h, x + w, y + h]);
+        root.draw(&Text::new(label.clone(), (x, y), text(INK, HPos::Center, VPos::Center)))?;
+    }
+    Ok(())
 }
 
 fn clamped(axis: &Axis, value: f64) -> f64 {
@@ -219,7 +259,7 @@ fn clamped(axis: &Axis, value: f64) -> f64 {
 }
 
 impl Mark {
-    fn draw(&self, root: &Area, y: &Axis, at: &dyn Fn(&(f64, f64)) -> (i32, i32)) -> Drawn {
+    fn draw(&self, root: &Area, y: &Axis, at: &At) -> Drawn {
         let role = (self.series % MOST_SERIES) as u8;
         let pixels: Vec<(i32, i32)> = self.points.iter().map(at).collect();
         let edges = |width: f64, base: f64| {
@@ -241,10 +281,6 @@ impl Mark {
                     root.draw(&PathElement::new([at(&(x, y.from)), at(&(x, y.to))], stroke(AXIS, 1.0)))?;
                 }
             }
-        }
-        for (&(x, y), label) in pixels.iter().zip(&self.labels) {
-            let place = (x, y - px(6.0));
-            root.draw(&Text::new(label.clone(), place, text(INK, HPos::Center, VPos::Bottom)))?;
         }
         Ok(())
     }

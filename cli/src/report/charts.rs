@@ -1,7 +1,7 @@
 //! The charts of a report. One evaluation is told apart by encoding, tensor, policy; several by round.
 
 use super::chart::{Axis, MOST_SERIES, Mark, Panel, Shape};
-use super::document::{Figure, Table, name, number, percent, ratio, speed};
+use super::document::{Figure, Table, name, number, percent, ratio, speed, tick};
 use super::figures::{Coding, Curve, Figures, Point};
 use super::memory::{Bytes, Memory};
 use std::collections::BTreeSet;
@@ -103,7 +103,7 @@ pub fn cut_name(cut: &str) -> String {
 /// Layers and ratios.
 type Values = Vec<(String, f64)>;
 
-/// The ratios of a tensor by layer. Of many layers neighbours are averaged.
+/// The ratios of a tensor by layer. Neighbours of many layers are averaged.
 fn values(coding: &Coding, tensor: usize) -> Values {
     let each: Vec<(u32, f64)> =
         coding.layers.iter().filter_map(|(layer, sums)| Some((*layer, sums[tensor]?.ratio()))).collect();
@@ -147,6 +147,9 @@ fn layer_panel(title: &str, series: &[(usize, Values)], axis: &Axis) -> Panel {
 
 // Ratio against speed
 
+/// Logarithms of speeds, ratios, efforts.
+type Speeds = Vec<(f64, f64, String)>;
+
 /// Ratio against speed of encoding and of decoding, for one cut.
 pub fn speeds(rounds: &[Figures], cut: &str) -> Option<Figure> {
     let codings = |round: &'_ Figures| -> Vec<usize> {
@@ -156,7 +159,7 @@ pub fn speeds(rounds: &[Figures], cut: &str) -> Option<Figure> {
     };
     let families: Vec<String> =
         in_any(rounds, |round| codings(round).into_iter().map(|i| round.codings[i].family()).collect());
-    let points = |round: &Figures, family: &str, way: usize| -> Vec<(f64, f64, String)> {
+    let points = |round: &Figures, family: &str, way: usize| -> Speeds {
         let same = codings(round).into_iter().map(|i| &round.codings[i]).filter(|c| c.family() == family);
         same.map(|c| (speed_of(c, way).log10(), c.total().ratio(), c.effort.to_string())).collect()
     };
@@ -170,9 +173,9 @@ pub fn speeds(rounds: &[Figures], cut: &str) -> Option<Figure> {
     let (low, high) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
     let x = |name: &str| Axis::decades(name, least, most, |v| speed(v).replace(".0 ", " ").replace("/s", ""));
     let y = Axis::linear("raw over kept bytes", low, high.max(low + 0.05), ratio);
-    let panel = |title: String, way: usize, series: Vec<(usize, Vec<(f64, f64, String)>)>| {
+    let panel = |title: String, way: usize, series: Vec<(usize, Speeds)>| {
         let best = |series: &[(f64, f64, String)]| series.iter().map(|p| p.1).fold(0.0, f64::max);
-        let mark = |(number, points): &(usize, Vec<(f64, f64, String)>)| Mark {
+        let mark = |(number, points): &(usize, Speeds)| Mark {
             labels: points.iter().map(|p| p.2.clone()).collect(),
             ..Mark::new(*number, Shape::Line, points.iter().map(|p| (p.0, p.1)).collect())
         };
@@ -212,7 +215,7 @@ pub fn speeds(rounds: &[Figures], cut: &str) -> Option<Figure> {
     Some(Figure { legend, panels, table })
 }
 
-/// Of encoding (0) or decoding (1); 0 where nothing was encoded.
+/// Speed of encoding (0) or decoding (1); 0 where nothing was encoded.
 fn speed_of(coding: &Coding, way: usize) -> f64 {
     let total = coding.total();
     [total.encode(), total.decode()][way].unwrap_or(0.0)
@@ -361,62 +364,77 @@ fn kind(bytes: &Bytes, kind: usize) -> f64 {
     [bytes.raw, bytes.lossless, bytes.eviction, bytes.both][kind]
 }
 
-/// Bytes of the cache against tokens, at one ratio of eviction; in rounds a chart for each kind of saving.
-pub fn memory(rounds: &[Figures], at: f64) -> Option<Figure> {
-    let models: Vec<(usize, Memory)> =
-        rounds.iter().enumerate().filter_map(|(i, round)| Some((i, Memory::new(round, round.base()?, at)?))).collect();
-    let curves: Vec<(usize, Vec<(usize, Bytes)>)> = models
-        .iter()
-        .map(|(i, model)| (*i, model.lengths().into_iter().map(|tokens| (tokens, model.at(tokens))).collect()))
-        .collect();
-    let last = || curves.iter().filter_map(|(_, curve)| curve.last());
-    let (tokens, bytes) = (last().map(|l| l.0).max()?, last().map(|l| l.1.raw).fold(0.0, f64::max));
-    let (unit, factor) = unit(bytes);
-    let count = |v: f64| crate::bytes::count(v as u64);
-    let panel = |title: String, series: &[(usize, usize, usize)]| {
-        let rule = Mark {
-            labels: Vec::new(),
-            ..Mark::new(0, Shape::Rule, models.iter().map(|(_, m)| (m.tokens as f64, 0.0)).take(1).collect())
-        };
-        let mark = |&(number, curve, of): &(usize, usize, usize)| {
-            let points = curves[curve].1.iter().map(|(tokens, bytes)| (*tokens as f64, kind(bytes, of) / factor));
+/// A curve of [`memory`]: the place of its round, its ratio, and bytes by tokens.
+struct Growth {
+    round: usize,
+    ratio: f64,
+    dump: usize,
+    bytes: Vec<(usize, Bytes)>,
+}
+
+/// Bytes of the cache against tokens. One evaluation: a chart for each ratio; rounds: a chart for each kind of saving, at
+/// the first ratio.
+pub fn memory(rounds: &[Figures], ratios: &[f64]) -> Option<Figure> {
+    let mut ratios = ratios.to_vec();
+    if rounds.len() > 1 {
+        ratios.truncate(1);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let growth = |round: usize, ratio: f64| {
+        let model = Memory::new(&rounds[round], rounds[round].base()?, ratio)?;
+        let bytes = model.lengths().into_iter().map(|tokens| (tokens, model.at(tokens))).collect();
+        Some(Growth { round, ratio, dump: model.tokens, bytes })
+    };
+    let each = || (0..rounds.len()).flat_map(|round| ratios.iter().map(move |ratio| (round, *ratio)));
+    let curves: Vec<Growth> = each().filter_map(|(round, ratio)| growth(round, ratio)).collect();
+    let last = || curves.iter().filter_map(|curve| curve.bytes.last());
+    let (tokens, most) = (last().map(|l| l.0).max()?, last().map(|l| l.1.raw).fold(0.0, f64::max));
+    let (unit, factor) = unit(most);
+    let dump = curves.iter().map(|curve| curve.dump).max()?;
+    let panel = |title: String, series: &[(usize, &Growth, usize)]| {
+        let mark = |&(number, curve, of): &(usize, &Growth, usize)| {
+            let points = curve.bytes.iter().map(|(tokens, bytes)| (*tokens as f64, kind(bytes, of) / factor));
             Mark::new(number, Shape::Plain, points.collect())
         };
         let ends = series.iter().map(|&(_, curve, of)| {
-            let end = curves[curve].1.last().map_or(0.0, |(_, bytes)| kind(bytes, of));
+            let end = curve.bytes.last().map_or(0.0, |(_, bytes)| kind(bytes, of));
             format!("{} {}", KINDS[of], crate::bytes::format(end as u64))
         });
-        let ends = ends.collect::<Vec<_>>().join("; ");
+        let rule = Mark::new(0, Shape::Rule, std::iter::once((dump as f64, 0.0)).collect());
         Panel {
             title,
-            description: format!("Bytes of the cache against tokens; at {tokens} tokens: {ends}."),
-            x: Axis::linear("tokens", 0.0, tokens as f64, count),
-            y: Axis::linear(unit, 0.0, bytes / factor, number),
+            description: format!(
+                "Bytes of the cache against tokens; at {tokens} tokens: {}.",
+                ends.collect::<Vec<_>>().join("; ")
+            ),
+            x: Axis::linear("tokens", 0.0, tokens as f64, |v| crate::bytes::count(v as u64)),
+            y: Axis::linear(unit, 0.0, most / factor, tick),
             marks: std::iter::once(rule).chain(series.iter().map(mark)).collect(),
         }
     };
-    let eviction = rounds.iter().any(|round| !round.curves.is_empty() || !round.wholes.is_empty());
-    let kinds = if eviction { 4 } else { 2 };
+    let evicted = rounds.iter().any(|round| !round.curves.is_empty() || !round.wholes.is_empty());
+    let kinds = if evicted { 4 } else { 2 };
+    let title = |ratio: f64| format!("One token in {} stays", number(ratio));
+    let single =
+        |curve: &Growth| panel(title(curve.ratio), &(0..kinds).map(|kind| (kind, curve, kind)).collect::<Vec<_>>());
     let (panels, mut legend) = if rounds.len() == 1 {
-        let series: Vec<(usize, usize, usize)> = (0..kinds).map(|kind| (kind, 0, kind)).collect();
         let legend = KINDS[..kinds].iter().enumerate().map(|(i, kind)| (i, Shape::Plain, (*kind).to_owned())).collect();
-        (vec![panel(format!("One token in {} stays", number(at)), &series)], legend)
+        (curves.iter().map(single).collect(), legend)
     } else {
-        let series = |kind: usize| curves.iter().enumerate().map(|(c, (i, _))| (*i, c, kind)).collect::<Vec<_>>();
-        let panels = (0..kinds).map(|kind| panel(KINDS[kind].into(), &series(kind))).collect();
+        let of = |kind: usize| curves.iter().map(|curve| (curve.round, curve, kind)).collect::<Vec<_>>();
+        let panels = (0..kinds).map(|kind| panel(KINDS[kind].into(), &of(kind))).collect();
         (panels, round_legend(rounds, || Shape::Plain))
     };
-    legend.push((0, Shape::Rule, "length of the dump".into()));
-    let rows = curves.iter().flat_map(|(i, curve)| {
-        let round = &rounds[*i];
-        curve.iter().filter(|(tokens, _)| *tokens > 0).map(move |(tokens, bytes)| {
+    legend.push((0, Shape::Rule, "length of the dump; beyond it an extrapolation".into()));
+    let rows = curves.iter().flat_map(|curve| {
+        curve.bytes.iter().filter(|(tokens, _)| *tokens > 0).map(move |(tokens, bytes)| {
+            let first = [number(curve.ratio), crate::bytes::count(*tokens as u64)];
             let cells = (0..kinds).map(|of| crate::bytes::format(kind(bytes, of) as u64));
-            prefixed(rounds, round, std::iter::once(crate::bytes::count(*tokens as u64)).chain(cells))
+            prefixed(rounds, &rounds[curve.round], first.into_iter().chain(cells))
         })
     });
-    let columns: Vec<&str> = std::iter::once("tokens").chain(KINDS[..kinds].iter().copied()).collect();
-    let caption = format!("Bytes of the cache, one token in {} stays", number(at));
-    Some(Figure { legend, panels, table: Table::new(caption, &head(rounds, &columns), rows) })
+    let columns: Vec<&str> = ["one token in", "tokens"].into_iter().chain(KINDS[..kinds].iter().copied()).collect();
+    Some(Figure { legend, panels, table: Table::new("Bytes of the cache", &head(rounds, &columns), rows) })
 }
 
 fn unit(bytes: f64) -> (&'static str, f64) {

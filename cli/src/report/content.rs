@@ -28,9 +28,12 @@ pub fn report(rounds: &[Figures], cases: &Cases) -> Document {
         if rounds.len() > 1 {
             blocks.push(heading(name(&round.name)));
         }
-        blocks.extend(evaluation(std::slice::from_ref(round)));
+        let own = if rounds.len() == 1 { gates(cases) } else { Vec::new() };
+        blocks.extend(evaluation(std::slice::from_ref(round), own));
     }
-    blocks.extend(gates(cases));
+    if rounds.len() != 1 {
+        blocks.extend(gates(cases));
+    }
     let title = match rounds {
         [one] => format!("KV cache of {}", last_part(&one.results.dumps)),
         [] => "Gates".into(),
@@ -69,13 +72,14 @@ fn last_part(path: &str) -> String {
     name(if part.is_empty() { path } else { part })
 }
 
-fn evaluation(rounds: &[Figures]) -> Vec<Block> {
+fn evaluation(rounds: &[Figures], gates: Vec<Block>) -> Vec<Block> {
     let figures = &rounds[0];
     let mut blocks = vec![heading("Summary"), paragraph(intro())];
     blocks.extend(advice::summary(figures));
     blocks.push(heading("Next steps"));
     blocks.push(advice::steps(figures, &figures.name));
     blocks.extend(plots(rounds));
+    blocks.extend(gates);
     blocks.push(heading("Findings"));
     blocks.extend(provenance(figures));
     blocks.push(heading("Terms"));
@@ -117,7 +121,7 @@ fn terms() -> Block {
 }
 
 /// A section of charts, or why it is left out.
-fn section(title: &str, source: &str, figures: Vec<Option<Figure>>, otherwise: &str, more: Vec<Block>) -> Vec<Block> {
+fn section(title: &str, source: Line, figures: Vec<Option<Figure>>, otherwise: &str, more: Vec<Block>) -> Vec<Block> {
     let mut blocks = vec![heading(title)];
     let found: Vec<Block> = figures.into_iter().flatten().map(|figure| Block::Figure(Box::new(figure))).collect();
     if found.is_empty() && more.is_empty() {
@@ -163,13 +167,14 @@ fn by_layer(rounds: &[Figures]) -> Vec<Block> {
         more.extend(folded(&format!("Other efforts, {words}"), charts::layers(rounds, cut, |e| e != base)));
     }
     let cut = cuts.first().map_or(String::new(), |cut| charts::cut_name(cut));
-    let source = format!(
-        "Raw over kept bytes of K and of V, {cut}, effort {base}; one chart per encoding. 1 saves nothing. The first layers \
-         often compress best. Source: `lossless` of the results."
-    );
+    let source = Line::new(format!(
+        "Raw over kept bytes of K and of V, {cut}, effort {base}; one chart per encoding. 1 saves nothing. Source: "
+    ))
+    .code("lossless")
+    .text(" of the results.");
     section(
         "Ratio by layer",
-        &source,
+        source,
         vec![first],
         "No tensor was encoded (--skip lossless), so there are no ratios.",
         more,
@@ -183,13 +188,16 @@ fn by_speed(rounds: &[Figures]) -> Vec<Block> {
     let more =
         more.filter_map(|cut| folded(&format!("The same, {}", charts::cut_name(cut)), charts::speeds(rounds, cut)));
     let cut = cuts.first().map_or(String::new(), |cut| charts::cut_name(cut));
-    let source = format!(
+    let source = Line::new(format!(
         "All layers, K and V together, {cut}: up is smaller, right is faster. Numbers beside points are efforts. Speeds are \
-         raw bytes over time of one thread of the machine that evaluated; hot tokens are in the ratio and not in the speed."
-    );
+         raw bytes over time of one thread of the machine that evaluated; hot tokens are in the ratio and not in the speed. \
+         Source: "
+    ))
+    .code("lossless")
+    .text(" of the results.");
     section(
         "Ratio against speed",
-        &source,
+        source,
         vec![first],
         "No tensor was encoded (--skip lossless, or a dump shorter than its hot zones), so there are no speeds.",
         more.collect(),
@@ -202,14 +210,17 @@ fn by_policy(rounds: &[Figures]) -> Vec<Block> {
     let front = rounds.iter().map(|r| r.front).max().unwrap_or(0);
     let layers =
         if skipped { format!(", layers from {front} on (those before keep all tokens)") } else { String::new() };
-    let source = format!(
+    let source = Line::new(format!(
         "Relative L2 error of the attention output against the share of tokens that are left at the end of the chat; blocks \
          of {block} tokens{layers}. A point is a ratio; left is smaller, down is better. Points at 100% evicted nothing: the \
-         ratio asked for fewer tokens than are protected. Source: `eviction` of the results."
-    );
+         ratio asked for fewer tokens than are protected. Points above each other end with as many tokens, but evicted them \
+         sooner or later. Source: "
+    ))
+    .code("eviction")
+    .text(" of the results.");
     section(
         "Output error against kept tokens",
-        &source,
+        source,
         vec![charts::errors(rounds)],
         "Eviction was not replayed: the dump has neither Q nor attention rows, or --skip eviction was given.",
         Vec::new(),
@@ -217,16 +228,15 @@ fn by_policy(rounds: &[Figures]) -> Vec<Block> {
 }
 
 fn memory(rounds: &[Figures]) -> Vec<Block> {
-    let at = rounds.iter().find_map(|round| round.stands(0.10)).map(|point| point.ratio);
-    let at = at.or_else(|| rounds.iter().find_map(advice::headline)).unwrap_or(1.0);
+    let first = rounds.first();
+    let ratios = first.map_or_else(Vec::new, advice::ratios);
     let coding = rounds.iter().find_map(|r| r.base()).map_or(String::new(), |c| name(&c.label()));
-    let source = format!(
-        "One chat, all layers, {coding}, one token in {} stays. Up to the length of the dump this follows from measured ratios; \
-         beyond it is an extrapolation: encoded tokens are taken to shrink as they did in the dump.",
-        number(at)
-    );
+    let source = Line::new(format!(
+        "One chat, all layers, {coding}. Up to the length of the dump this follows from measured ratios; beyond it is an \
+         extrapolation: encoded tokens are taken to shrink as they did in the dump, and protected tokens stay as many."
+    ));
     let none = "Without ratios of the codec, or without layers, memory cannot be computed.";
-    section("Memory against tokens", &source, vec![charts::memory(rounds, at)], none, Vec::new())
+    section("Memory against tokens", source, vec![charts::memory(rounds, &ratios)], none, Vec::new())
 }
 
 // Whole cache
@@ -406,7 +416,7 @@ fn provenance(figures: &Figures) -> Vec<Block> {
         fact("evaluation", state.into()),
     ];
     let settings = results.settings.iter().flat_map(|(key, value)| match value.as_object() {
-        Some(object) => object.iter().map(|(inner, value)| (inner, value)).collect::<Vec<_>>(),
+        Some(object) => object.iter().collect::<Vec<_>>(),
         None => std::iter::once((key, value)).collect(),
     });
     let setting = |(key, value): (&String, &serde_json::Value)| {

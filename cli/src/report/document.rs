@@ -81,7 +81,12 @@ impl Table {
         let number = |cell: &String| {
             cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '<' | '—'))
         };
-        self.rows.iter().filter_map(|row| row.get(column)).all(number)
+        self.is_short(column) && self.rows.iter().filter_map(|row| row.get(column)).all(number)
+    }
+
+    /// Whether the cells of a column are short enough to stay on one line.
+    pub fn is_short(&self, column: usize) -> bool {
+        self.rows.iter().filter_map(|row| row.get(column)).all(|cell| cell.chars().count() <= 28)
     }
 }
 
@@ -175,6 +180,12 @@ pub fn speed(bytes: f64) -> String {
     format!("{amount:.0} TB/s")
 }
 
+/// A tick of an axis: a number without zeros at its end.
+pub fn tick(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// Three digits of a number of any size.
 pub fn number(value: f64) -> String {
     match value.abs() {
@@ -182,10 +193,7 @@ pub fn number(value: f64) -> String {
         v if v >= 1000.0 && value >= 0.0 => crate::bytes::count(value.round() as u64),
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
-        _ => {
-            let text = format!("{value:.3}");
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        }
+        _ => tick(value),
     }
 }
 

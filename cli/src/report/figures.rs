@@ -11,7 +11,7 @@ const MOST_GROUPS: usize = 64;
 
 /// Everything that is shown of one evaluation.
 pub struct Figures {
-    /// Of the file, to tell rounds apart.
+    /// The name of the file, which tells rounds apart.
     pub name: String,
     /// As read.
     pub results: Results,

@@ -5,8 +5,6 @@ use super::document::{Block, Document, Figure, Line, Span, Table};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
-/// Columns of the small table of a table that is too wide for a phone are never fewer than this.
-const FIRST_IS_NAME: usize = 0;
 
 /// The page.
 pub fn page(document: &Document) -> String {
@@ -134,7 +132,14 @@ impl Page {
     }
 
     fn table(&mut self, table: &Table) {
-        let class = |column: usize| if table.is_number(column) { " class=\"n\"" } else { "" };
+        let classes: Vec<&str> = (0..table.head.len())
+            .map(|column| match (table.is_number(column), table.is_short(column)) {
+                (true, _) => " class=\"n\"",
+                (_, true) => " class=\"s\"",
+                _ => "",
+            })
+            .collect();
+        let class = |column: usize| classes.get(column).copied().unwrap_or("");
         // A box that scrolls must be reached by keyboard.
         self.text("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"");
         self.text(&escaped(&table.caption));
@@ -147,7 +152,7 @@ impl Page {
             self.text("<tr>");
             for (column, cell) in row.iter().enumerate() {
                 let (cell, class) = (escaped(cell), class(column));
-                if column == FIRST_IS_NAME {
+                if column == 0 {
                     self.write(format_args!("<th scope=\"row\"{class}>{cell}</th>"));
                 } else {
                     self.write(format_args!("<td{class}>{cell}</td>"));

@@ -10,7 +10,7 @@ const MOST_TOKENS: usize = 1 << 20;
 /// The last length is so many times that of the dump.
 const BEYOND: usize = 8;
 /// Lengths from 0 to the last.
-const LENGTHS: usize = 48;
+const LENGTHS: usize = 32;
 
 /// Bytes of a cache.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +34,7 @@ pub struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// Of the longest chat of a dump. Nothing for a dump without layers or too long.
+    /// The model of the longest chat of a dump. Nothing for a dump without layers or too long.
     pub fn new(figures: &'a Figures, coding: &'a Coding, ratio: f64) -> Option<Self> {
         let longest = figures.results.layers.iter().max_by_key(|layer| layer.tokens)?;
         let layers = figures.results.layers.iter().filter(|layer| layer.run == longest.run).collect();

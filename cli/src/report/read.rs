@@ -14,9 +14,9 @@ const MAX_BYTES: u64 = 256 << 20;
 
 /// The content of one file.
 pub enum Input {
-    /// Of `mnnkv evaluate`.
+    /// A result of `mnnkv evaluate`.
     Evaluation(Box<Results>),
-    /// Of `mnnkv gate`, one entry per case.
+    /// Verdicts of `mnnkv gate`, one entry per case.
     Gates(Vec<Case>),
 }
 
@@ -87,6 +87,9 @@ pub fn read(path: &Path) -> Result<Input, Failure> {
 
 /// The content of a file, checked.
 fn input(bytes: &[u8]) -> Result<Input, String> {
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err("no JSON object".into());
+    }
     let probe: Probe = parse(bytes)?;
     if probe.format.as_ref().is_some_and(|format| format == FORMAT) {
         match probe.version {
@@ -152,8 +155,8 @@ fn check(results: &Results) -> Result<(), String> {
             i,
             &[
                 ("raw_bytes", raw, 1.0, 1e18),
-                ("hot_bytes", hot, 0.0, raw.min(r.kept_bytes as f64)),
                 ("kept_bytes", r.kept_bytes as f64, 1.0, 1e18),
+                ("hot_bytes", hot, 0.0, raw.min(r.kept_bytes as f64)),
                 ("ratio", r.ratio, RATIO.0, RATIO.1),
                 ("encode_bytes_per_second", r.encode_bytes_per_second.unwrap_or(1.0), 1.0, 1e15),
                 ("decode_bytes_per_second", r.decode_bytes_per_second.unwrap_or(1.0), 1.0, 1e15),
@@ -198,4 +201,71 @@ fn check(results: &Results) -> Result<(), String> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{content, figures::Figures, html, markdown};
+    use super::*;
+
+    const SAMPLE: &[u8] = include_bytes!("../../testdata/report/lm_a.json");
+
+    /// Damages of a file: other bytes, a piece less, a piece twice, another number.
+    fn damaged(seed: u64) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let mut bytes = SAMPLE.to_vec();
+        let numbers: [&[u8]; 8] =
+            [b"0", b"-1", b"1e308", b"18446744073709551615", b"4294967295", b"1e-300", b"null", b"7"];
+        for _ in 0..1 + random(4) {
+            let at = random(bytes.len());
+            match random(6) {
+                0 => bytes[at] = random(256) as u8,
+                1 => drop(bytes.drain(at..(at + 1 + random(2000)).min(bytes.len()))),
+                // Whole entries, so that the file stays JSON.
+                _ => {
+                    let is_number = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
+                    let Some(first) = bytes[at..].iter().position(|b| *b == b':').map(|i| at + i + 1) else { continue };
+                    let len = bytes[first..].iter().take_while(|byte| is_number(byte)).count();
+                    let number = if len > 0 { numbers[random(numbers.len())] } else { b"" };
+                    drop(bytes.splice(first..first + len, number.iter().copied()));
+                }
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_thousand_damaged_files_give_an_error_or_a_whole_page() {
+        let (mut refused, mut written) = (0, 0);
+        for seed in 0..1000 {
+            match input(&damaged(seed)) {
+                Err(text) => {
+                    assert!(!text.is_empty() && text.len() < 900, "{seed}: {text}");
+                    refused += 1;
+                }
+                Ok(Input::Gates(_)) => {}
+                Ok(Input::Evaluation(results)) => {
+                    written += 1;
+                    // Charts and tables of rounds have the widest choice of figures.
+                    let good: Results = parse(SAMPLE).unwrap();
+                    let rounds = [Figures::new("a".into(), good), Figures::new("b".into(), *results)];
+                    for document in [content::comparison(&rounds, &vec![]), content::report(&rounds[1..], &vec![])] {
+                        let page = html::page(&document);
+                        let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+                        roxmltree::Document::parse_with_options(&page, options)
+                            .unwrap_or_else(|e| panic!("{seed}: {e}"));
+                        assert!(page.len() < 2 << 20 && !page.contains("NaN") && !page.contains(">inf"), "{seed}");
+                        assert!(!markdown::page(&document).contains("NaN"), "{seed}");
+                    }
+                }
+            }
+        }
+        assert!(refused > 300 && written > 100, "{refused} refused, {written} written");
+    }
 }
