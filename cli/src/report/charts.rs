@@ -422,7 +422,12 @@ pub fn memory(rounds: &[Figures], ratios: &[f64]) -> Option<Figure> {
         (curves.iter().map(single).collect(), legend)
     } else {
         let of = |kind: usize| curves.iter().map(|curve| (curve.round, curve, kind)).collect::<Vec<_>>();
-        let panels = (0..kinds).map(|kind| panel(KINDS[kind].into(), &of(kind))).collect();
+        let name = |kind: usize| match (kind, ratios.first()) {
+            (2.., Some(ratio)) => format!("{}, one token in {}", KINDS[kind], number(*ratio)),
+            _ => KINDS[kind].to_owned(),
+        };
+        // Raw bytes tell dumps apart, not rounds.
+        let panels = (1..kinds).map(|kind| panel(name(kind), &of(kind))).collect();
         (panels, round_legend(rounds, || Shape::Plain))
     };
     legend.push((0, Shape::Rule, "length of the dump; beyond it an extrapolation".into()));
