@@ -102,7 +102,7 @@ fn links_pipes_and_odd_names_neither_hang_nor_lead_outside() {
 
 #[test]
 fn f32_rounds_to_even_and_counts_what_becomes_infinite() {
-    let words: Vec<u8> = [1.0, 65519.0, 65520.0, f32::INFINITY, -1e30, 1.00048828125].map(f32::to_le_bytes).concat();
+    let words: Vec<u8> = [1.0, 65519.0, 65520.0, f32::INFINITY, -1e30, 1.000_488_3].map(f32::to_le_bytes).concat();
     let (rounded, overflows) = f32_to_f16(&words);
     let bits: Vec<u16> = rounded.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
     assert_eq!((bits.as_slice(), overflows), (&[0x3c00, 0x7bff, 0x7c00, 0x7c00, 0xfc00, 0x3c00][..], 2));

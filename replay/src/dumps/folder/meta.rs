@@ -122,12 +122,8 @@ fn judge(home: &Home, path: &Path, rules: &Rules) -> Result<Verdict, Refusal> {
     }
     let folder = path.parent().unwrap_or(Path::new(""));
     let names = [name(&meta, "k_file")?, name(&meta, "v_file")?];
-    let (key, key_file) = find(folder, "k_file", names[0])?;
-    let (value, value_file) = find(folder, "v_file", names[1])?;
-    if !rules.faithful {
-        inside(home, &key, "k_file", names[0])?;
-        inside(home, &value, "v_file", names[1])?;
-    }
+    let (key, key_file) = binary(home, folder, "k_file", names[0], rules.faithful)?;
+    let (value, value_file) = binary(home, folder, "v_file", names[1], rules.faithful)?;
     let [key, value] = [readable(key, &key_file, "k_file")?, readable(value, &value_file, "v_file")?];
     if bytes_per_elem == 4 && rules.only_f16 {
         return Err(skip("skip_fp32_strict", "bytes_per_elem", "4; f32 is not wanted"));
@@ -167,15 +163,16 @@ fn saturated(n: i128) -> i64 {
 
 fn parse(path: &Path) -> Result<Value, Refusal> {
     let read = || -> io::Result<Vec<u8>> {
+        let file = fs::metadata(path)?;
         // A pipe would block.
-        if !fs::metadata(path)?.is_file() {
+        if !file.is_file() {
             return Err(io::Error::other("not a regular file"));
         }
-        let mut bytes = Vec::new();
-        fs::File::open(path)?.take(MAX_META_BYTES + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > MAX_META_BYTES {
+        if file.len() > MAX_META_BYTES {
             return Err(io::Error::other(format!("longer than {MAX_META_BYTES} bytes")));
         }
+        let mut bytes = vec![0; file.len() as usize];
+        fs::File::open(path)?.read_exact(&mut bytes)?;
         Ok(bytes)
     };
     let bytes = read().map_err(|e| skip("meta_parse_error", "", e))?;
@@ -248,25 +245,27 @@ fn name<'a>(meta: &'a Map<String, Value>, field: &'static str) -> Result<&'a str
     }
 }
 
-/// The file `name`, which exists. Nothing is opened that is no regular file: a pipe would block.
-fn find(folder: &Path, field: &'static str, name: &str) -> Result<(PathBuf, fs::Metadata), Refusal> {
+/// The file `name`. Nothing is opened that is no regular file: a pipe would block.
+fn binary(
+    home: &Home,
+    folder: &Path,
+    field: &'static str,
+    name: &str,
+    anywhere: bool,
+) -> Result<(PathBuf, fs::Metadata), Refusal> {
     let path = folder.join(name);
-    match fs::metadata(&path) {
-        Ok(file) => Ok((path, file)),
-        Err(e) => Err(skip("missing_k_or_v_binary", field, format!("{name:?}: {e}"))),
-    }
-}
-
-/// Refuses a file outside the folder of the dump.
-fn inside(home: &Home, path: &Path, field: &'static str, name: &str) -> Result<(), Refusal> {
+    let missing = |e: io::Error| skip("missing_k_or_v_binary", field, format!("{name:?}: {e}"));
+    let link = fs::symlink_metadata(&path).map_err(missing)?;
     let mut parts = Path::new(name).components();
     let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
     // The walk follows no links, so that a plain file beside its meta is inside.
-    if plain && fs::symlink_metadata(path).is_ok_and(|file| !file.is_symlink()) {
-        return Ok(());
+    if plain && !link.is_symlink() {
+        return Ok((path, link));
     }
-    match (&home.real, fs::canonicalize(path)) {
-        (Some(real), Ok(path)) if path.starts_with(real) => Ok(()),
+    let file = fs::metadata(&path).map_err(missing)?;
+    match (&home.real, fs::canonicalize(&path)) {
+        _ if anywhere => Ok((path, file)),
+        (Some(real), Ok(target)) if target.starts_with(real) => Ok((path, file)),
         _ => Err(skip("k_or_v_outside_dump", field, format!("{name:?} leads out of {}", home.root.display()))),
     }
 }
