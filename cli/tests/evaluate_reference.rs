@@ -143,6 +143,70 @@ fn faithful_results_on_broken_dumps_are_those_of_the_reference() {
     }
 }
 
+#[test]
+fn an_output_is_replaced_only_on_demand_and_never_written_in_part() {
+    let inputs: Value = serde_json::from_slice(&fs::read(recipes::golden("edge_inputs.json")).unwrap()).unwrap();
+    let folder = Folder::new("output");
+    let [dump, failing] = ["one_token", "all_fail"].map(|case| folder.edge_case(&inputs, case));
+    let output = folder.0.join("new/result.json");
+    let run = |dump: &Path, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mnnkv"));
+        let words = ["evaluate", "--reference", "--output"].map(Path::new);
+        command.args(words).arg(&output).arg(dump).args(more).output().unwrap().status.code()
+    };
+    assert_eq!(run(&failing, &[]), Some(1));
+    assert!(!output.exists());
+    assert_eq!(run(&dump, &[]), Some(0));
+    fs::write(&output, "mine").unwrap();
+    assert_eq!(run(&dump, &[]), Some(1));
+    assert_eq!(run(&failing, &["--overwrite"]), Some(1));
+    assert_eq!(fs::read(&output).unwrap(), b"mine");
+    assert_eq!(run(&dump, &["--overwrite"]), Some(0));
+    let text = fs::read_to_string(&output).unwrap();
+    assert!(text.starts_with("{\n  \"schema_version\": 3,\n  \"dump_dir\": "), "{text}");
+    assert_eq!(fs::read_dir(output.parent().unwrap()).unwrap().count(), 1);
+    assert_eq!(run(&dump, &["--overwrite", "--k-hi-predictors", "raw,best"]), Some(1));
+    assert_eq!(run(&dump, &["--overwrite", "--zstd-level", "23"]), Some(1));
+    assert_eq!(run(&dump, &["--overwrite", "--stage", "middle"]), Some(2));
+}
+
+/// Whether a row of the result has the values of `golden`, up to the order in which entropies were summed.
+fn matches(row: &Value, golden: &Value) -> bool {
+    golden.as_object().unwrap().iter().all(|(key, value)| match (value.as_f64(), row[key].as_f64()) {
+        (Some(a), Some(b)) => (a - b).abs() <= 1e-12 * a.abs(),
+        _ => row[key] == *value,
+    })
+}
+
+#[test]
+fn entropies_and_ratios_of_layers_and_heads_are_those_of_the_reference() {
+    let recipes: Value = serde_json::from_slice(&fs::read(recipes::golden("recipes.json")).unwrap()).unwrap();
+    let folder = Folder::new("layers");
+    for line in recipes::lines("layers.jsonl") {
+        let name = line["dump"].as_str().unwrap();
+        let dump = folder.0.join(name);
+        let whole = make::make(&recipes[name], &[0, 1, 2, 3, 4, 5], &dump).is_ok();
+        if !whole && make::make(&recipes[name], &[0, 1, 2, 3], &dump).is_err() {
+            println!("{name} needs the folder of all KV data, MNNKV_KV");
+            continue;
+        }
+        let result = Value::from(evaluate(&dump, &["--per-layer"]).result.unwrap());
+        for kind in ["layers", "heads"] {
+            let rows = result[kind].as_array().unwrap();
+            let golden = line[kind].as_array().unwrap().iter();
+            for row in golden.filter(|row| whole || row["layer_id"].as_u64() < Some(4)) {
+                assert!(rows.iter().any(|ours| matches(ours, row)), "{name} {kind}: {row}");
+            }
+        }
+        let lines = line["summary"].as_array().unwrap().iter().filter_map(Value::as_str);
+        for (text, ratio) in lines.filter(|_| whole).filter_map(|text| text.split_once(" ratio: ")) {
+            let words: Vec<String> = text.split(&[' ', '+', '-'][..]).map(str::to_lowercase).collect();
+            let key = words.join("_").trim_start_matches('_').to_owned() + "_ratio";
+            assert_eq!(format!("{:.3}", result["summary"][&key].as_f64().unwrap()), ratio, "{name}: {key}");
+        }
+    }
+}
+
 /// The finding that a case must give, and the metas that it takes away.
 fn mend(case: &str) -> (&'static str, &'static [&'static str]) {
     match case {

@@ -5,10 +5,12 @@ use crate::output::{self, Output, table};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use mnnkv_model::file::NewFile;
+use mnnkv_replay::error::Finding;
 use mnnkv_replay::reference::{
-    CodecMode, EntryMode, Evaluation, Options, Predictor, Refused, Scope, Stage, evaluate, python_json,
+    CodecMode, EntryMode, Evaluation, Options, Predictor, Profile, Refused, Scope, Stage, evaluate, profile,
+    python_json,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -26,6 +28,9 @@ pub struct ReferenceArguments {
     /// Make the mistakes of the reference system, too
     #[arg(long, requires = "reference")]
     faithful: bool,
+    /// Instead: byte entropies and ZSTD ratios of each entry and head, of all layers, as its analyser of dumps does
+    #[arg(long, requires = "reference")]
+    per_layer: bool,
     /// Entries to evaluate, by stage
     #[arg(long, value_name = "STAGE", default_value = "both", value_parser = named::<Stage>(Stage::NAMES), requires = "reference")]
     stage: Stage,
@@ -119,18 +124,52 @@ pub fn run(
         return Ok(refused(&text));
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| e.to_string())?;
-    let evaluated = arguments.options().and_then(|options| pool.install(|| evaluate(dumps, &options)));
-    let evaluation = match evaluated {
-        Ok(evaluation) => evaluation,
+    let evaluated = arguments.options().and_then(|options| {
+        pool.install(|| if arguments.per_layer { profiled(dumps, &options) } else { evaluated(dumps, &options) })
+    });
+    let (json, text) = match evaluated {
+        Ok(evaluated) => evaluated,
         Err(Refused(text)) => return Ok(refused(&text)),
     };
     if let Some(folder) = output.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
     }
     let mut file = NewFile::create(output)?;
-    file.write(python_json(&evaluation.result).as_bytes())?;
+    file.write(python_json(&json).as_bytes())?;
     file.finish()?;
-    Ok(Output::new(text(&evaluation, output), Value::Object(evaluation.result)))
+    Ok(Output::new(format!("{text}Written: {}\n", output.display()), Value::Object(json)))
+}
+
+type Evaluated = Result<(Map<String, Value>, String), Refused>;
+
+fn evaluated(dumps: &Path, options: &Options) -> Evaluated {
+    let evaluation = evaluate(dumps, options)?;
+    let text = text(&evaluation);
+    Ok((evaluation.result, text))
+}
+
+fn profiled(dumps: &Path, options: &Options) -> Evaluated {
+    let Profile { layers, heads, summary, findings } = profile(dumps, options)?;
+    let rows: Vec<Vec<String>> = summary
+        .iter()
+        .map(|(name, ratio)| vec![name.clone(), format!("{:.3}", ratio.as_f64().unwrap_or_default())])
+        .collect();
+    let text = format!("{} entries\n{}{}", layers.len(), table(&rows), listed("Findings", &findings));
+    let mut json = Map::from_iter([("dump_dir".to_owned(), json!(dumps.to_string_lossy()))]);
+    json.extend([("layers".into(), json!(layers)), ("heads".into(), json!(heads)), ("summary".into(), json!(summary))]);
+    json.insert("findings".into(), json!(findings));
+    Ok((json, text))
+}
+
+/// The first findings as text.
+fn listed(title: &str, findings: &[Finding]) -> String {
+    if findings.is_empty() {
+        return String::new();
+    }
+    let shown = findings.iter().take(10).map(|f| format!("  {}: {}: {}\n", f.reason, f.place, f.text));
+    let more = findings.len().saturating_sub(10);
+    let rest = if more > 0 { format!("  and {more} more\n") } else { String::new() };
+    format!("{title}\n{}{rest}", shown.collect::<String>())
 }
 
 /// Exit code 1 with a text on standard error, as the script ends.
@@ -177,7 +216,7 @@ impl ReferenceArguments {
     }
 }
 
-fn text(evaluation: &Evaluation, output: &Path) -> String {
+fn text(evaluation: &Evaluation) -> String {
     let result = &evaluation.result;
     let number = |key: &str| result.get(key).and_then(Value::as_u64).unwrap_or_default();
     let row = |name: &str, prefix: &str| {
@@ -188,21 +227,10 @@ fn text(evaluation: &Evaluation, output: &Path) -> String {
     let head = ["tensors", "raw bytes", "compressed bytes", "ratio"].map(str::to_owned).to_vec();
     let mut text = table(&[head, row("K", "k_"), row("V", "v_"), row("K and V", "")]);
     text += &format!(
-        "{} of {} entries selected, {} skipped; {}\n",
+        "{} of {} entries selected, {} skipped\n",
         number("selected_entries"),
         number("scanned_entries"),
         number("skipped_entries"),
-        output.display(),
     );
-    for (title, findings) in [("Skipped", &evaluation.skipped), ("Mended", &evaluation.mended)] {
-        if !findings.is_empty() {
-            text += &format!("{title}\n");
-        }
-        let shown = findings.iter().take(10).map(|f| format!("  {}: {}: {}\n", f.reason, f.place, f.text));
-        text.extend(shown);
-        if let more @ 1.. = findings.len().saturating_sub(10) {
-            text += &format!("  and {more} more\n");
-        }
-    }
-    text
+    text + &listed("Skipped", &evaluation.skipped) + &listed("Mended", &evaluation.mended)
 }

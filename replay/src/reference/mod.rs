@@ -10,13 +10,16 @@
 //! | `planes` | words to byte planes, predictors, bit shuffle: slices to slices |
 //! | `stream` | a plane to compressed bytes |
 //! | `result` | sums to JSON |
+//! | `layers` | entropies and ratios of each layer and head |
 
+mod layers;
 mod options;
 mod planes;
 mod result;
 mod select;
 mod stream;
 
+pub use layers::{Profile, Row, profile};
 pub use options::{CodecMode, EntryMode, Options, Predictor, Scope, Stage};
 pub use result::python_json;
 

@@ -67,7 +67,9 @@ impl Size {
 fn stream(plane: &[u8], is_hi: bool, predictors: &[Predictor], shape: Shape, options: &Options) -> Size {
     if options.codec_mode == CodecMode::Legacy {
         let predictor = if is_hi { Predictor::DeltaSeq } else { Predictor::Raw };
-        let bytes = with_bench(options, |bench| bench.choose(plane, &[predictor], shape, options.bitshuffle, true).1);
+        let bytes = with_bench(options.zstd_level, |bench| {
+            bench.choose(plane, &[predictor], shape, options.bitshuffle, true).1
+        });
         let mut counts = Counts::default();
         counts[predictor as usize] = 1;
         return Size { bytes, counts };
@@ -77,7 +79,9 @@ fn stream(plane: &[u8], is_hi: bool, predictors: &[Predictor], shape: Shape, opt
     let is_alone = block == plane.len();
     let trials: Vec<(Predictor, u64)> = plane
         .par_chunks(block)
-        .map(|block| with_bench(options, |b| b.choose(block, predictors, shape, options.bitshuffle, is_alone)))
+        .map(|block| {
+            with_bench(options.zstd_level, |b| b.choose(block, predictors, shape, options.bitshuffle, is_alone))
+        })
         .collect();
     let mut counts = Counts::default();
     trials.iter().for_each(|(chosen, _)| counts[*chosen as usize] += 1);
@@ -85,7 +89,7 @@ fn stream(plane: &[u8], is_hi: bool, predictors: &[Predictor], shape: Shape, opt
     let joined = if is_alone {
         trials[0].1
     } else if counts[Predictor::Raw as usize] == trials.len() as u64 && !options.bitshuffle {
-        with_bench(options, |bench| bench.compress(plane))
+        compressed(plane, options.zstd_level)
     } else {
         let mut join = vec![0; plane.len()];
         let blocks = join.chunks_mut(block).zip(plane.chunks(block));
@@ -98,7 +102,7 @@ fn stream(plane: &[u8], is_hi: bool, predictors: &[Predictor], shape: Shape, opt
                 predict(*chosen, block, shape, out);
             }
         }
-        with_bench(options, |bench| bench.compress(&join))
+        compressed(&join, options.zstd_level)
     };
     Size { bytes: joined + trials.len() as u64 + 8, counts }
 }
@@ -113,17 +117,19 @@ struct Bench {
     plain: Vec<u8>,
 }
 
+/// The size of `bytes` as one ZSTD frame.
+pub fn compressed(bytes: &[u8], level: i32) -> u64 {
+    with_bench(level, |bench| bench.compress(bytes))
+}
+
 /// Runs `work` with the bench of this thread. `work` must not wait for other threads.
-fn with_bench<T>(options: &Options, work: impl FnOnce(&mut Bench) -> T) -> T {
+fn with_bench<T>(level: i32, work: impl FnOnce(&mut Bench) -> T) -> T {
     thread_local! {
         static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };
     }
-    BENCH.with_borrow_mut(|bench| {
-        let level = options.zstd_level;
-        match bench {
-            Some(bench) if bench.level == level => work(bench),
-            _ => work(bench.insert(Bench::new(level))),
-        }
+    BENCH.with_borrow_mut(|bench| match bench {
+        Some(bench) if bench.level == level => work(bench),
+        _ => work(bench.insert(Bench::new(level))),
     })
 }
 
@@ -226,10 +232,12 @@ mod tests {
                     assert_eq!(stream_size.bytes, chunk[name]["stream"], "{name} {chunk}");
                     let blocks = plane[begin..end].chunks(64 * shape.row);
                     for (block, traced) in blocks.zip(chunk[name]["blocks"].as_array().unwrap()) {
-                        let choice = with_bench(&options, |b| b.choose(block, &predictors, shape, false, true));
+                        let choice =
+                            with_bench(options.zstd_level, |b| b.choose(block, &predictors, shape, false, true));
                         assert_eq!(choice.0.name(), traced["chosen"], "{name} {chunk}");
                         for (predictor, size) in predictors.iter().zip(traced["sizes"].as_array().unwrap()) {
-                            let alone = with_bench(&options, |b| b.choose(block, &[*predictor], shape, false, true));
+                            let alone =
+                                with_bench(options.zstd_level, |b| b.choose(block, &[*predictor], shape, false, true));
                             assert_eq!(alone.1, *size, "{name} {} {chunk}", predictor.name());
                         }
                     }
