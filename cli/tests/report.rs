@@ -401,15 +401,16 @@ addEventListener('load', () => {
 });
 </script></body>"#;
 
-/// A document with the page in frames of all widths, since windows have a least width. It collects what they measure.
-fn frames(page: &str) -> String {
-    let frame = |width| format!("<iframe src='{page}' width='{width}' height='{HEIGHT}'></iframe>");
+/// A document with pages in frames of all widths, since windows have a least width. It collects what they measure.
+fn frames(pages: &[&str]) -> String {
+    let row =
+        |page| WIDTHS.map(|width| format!("<iframe src='{page}' width='{width}' height='{HEIGHT}'></iframe>")).concat();
     format!(
         "<!DOCTYPE html><meta name='color-scheme' content='light dark'><style>body {{ margin: 0; white-space: nowrap; \
          overflow: hidden }} iframe {{ border: 0; vertical-align: top; color-scheme: light dark }}</style>{}\
          <script>const all = []; addEventListener('message', e => {{ all.push(e.data); \
          document.title = JSON.stringify(all.sort((a, b) => a.width - b.width)); }})</script>",
-        WIDTHS.map(frame).concat()
+        pages.iter().map(row).collect::<Vec<_>>().join("<br>")
     )
 }
 
@@ -420,13 +421,17 @@ fn a_browser_shows_the_page_on_phone_and_desk_in_light_and_dark() {
         return;
     };
     let folder = Folder::new("browser");
-    let page = folder.page(&[&sample()], &[]);
-    let policy = page.find("<meta http-equiv=").unwrap()..page.find("<meta name=\"viewport\"").unwrap();
-    let mut measured = page.clone();
-    measured.replace_range(policy, "");
-    fs::write(folder.path("measured.html"), measured.replace("</body>", MEASURE)).unwrap();
-    fs::write(folder.path("frames.html"), frames("page.html")).unwrap();
-    fs::write(folder.path("measured-frames.html"), frames("measured.html")).unwrap();
+    for (name, page) in [
+        ("rounds.html", folder.page(&[&sample(), &sample()], &["--compare"])),
+        ("one.html", folder.page(&[&sample()], &[])),
+    ] {
+        let policy = page.find("<meta http-equiv=").unwrap()..page.find("<meta name=\"viewport\"").unwrap();
+        let mut measured = page.clone();
+        measured.replace_range(policy, "");
+        fs::write(folder.path(name), measured.replace("</body>", MEASURE)).unwrap();
+    }
+    fs::write(folder.path("frames.html"), frames(&["page.html"])).unwrap();
+    fs::write(folder.path("measured.html"), frames(&["one.html", "rounds.html"])).unwrap();
     let run = |scheme: usize, what: &str, file: &str| {
         let window = format!("--window-size={},{HEIGHT}", WIDTHS.iter().sum::<usize>());
         let output = Command::new(&browser)
@@ -444,12 +449,14 @@ fn a_browser_shows_the_page_on_phone_and_desk_in_light_and_dark() {
     };
     let mut looks = Vec::new();
     for (scheme, name) in ["dark", "light"].into_iter().enumerate() {
-        let dom = run(scheme, "--dump-dom", "measured-frames.html");
+        let dom = run(scheme, "--dump-dom", "measured.html");
         let title = dom.split("<title>").nth(1).unwrap_or_else(|| panic!("nothing was measured: {dom}"));
         let title = title.split("</title>").next().unwrap();
         let all: Value = serde_json::from_str(title).unwrap();
-        for (i, width) in WIDTHS.into_iter().enumerate() {
-            let one = &all[i];
+        assert_eq!(all.as_array().unwrap().len(), 4);
+        // Sorted by width, two pages each.
+        for (i, one) in all.as_array().unwrap().iter().enumerate() {
+            let width = WIDTHS[i / 2];
             assert_eq!(
                 (one["width"].as_u64(), one["scroll"].as_u64()),
                 (Some(width as u64), Some(width as u64)),

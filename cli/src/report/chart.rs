@@ -235,9 +235,9 @@ fn labels(root: &Area, marks: &[Mark], at: &At, area: (i32, i32)) -> Drawn {
         (1..STEPS).map(move |i| around((a.0 + (b.0 - a.0) * i / STEPS, a.1 + (b.1 - a.1) * i / STEPS), 1))
     });
     let (width, height) = (px(WIDTH.into()), px(HEIGHT.into()));
-    let axes = [[0, 0, width, px(20.0)], [0, 0, area.0, height], [0, area.1, width, height]];
-    let taken: Vec<[i32; 4]> = axes.into_iter().chain(markers).chain(lines).collect();
-    let mut labels: Vec<[i32; 4]> = Vec::new();
+    let taken: Vec<[i32; 4]> = markers.chain(lines).collect();
+    // Labels of the axes.
+    let mut labels = vec![[0, 0, width, px(20.0)], [0, 0, area.0, height], [0, area.1, width, height]];
     for (point, label) in labelled().flat_map(|mark| mark.points.iter().zip(&mark.labels)) {
         let (x, y) = at(point);
         let (w, h) = (px(label.chars().count() as f64 * 7.0) / 2, px(TEXT) / 2);
