@@ -131,7 +131,7 @@ fn figures_on_the_page_are_those_of_the_results() {
     let v1 = |e: &Value| e["format"] == "v1" && e["effort"] == 5 && e["cut"] == "blocks";
     let blocks = chosen(&results["lossless"], v1);
     let lossless = numbers(&blocks, "raw_bytes") / numbers(&blocks, "kept_bytes");
-    assert!(summary.contains(&format!("1/{lossless:.2}")), "{summary}");
+    assert!(summary.contains(&format!("{lossless:.2}:1")), "{summary}");
     let at = |ratio: f64| move |e: &Value| e["target_ratio"] == ratio;
     let whole = chosen(&results["whole_cache"], |e| at(3.5)(e) && e["lossless"] == "v1 effort 5");
     for key in ["joint", "reference_product"] {

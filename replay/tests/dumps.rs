@@ -47,7 +47,7 @@ fn edit(folder: &Folder, file: &str, change: impl Fn(&mut Value)) {
 #[test]
 fn entries_must_agree_on_the_factor_of_q_times_k() {
     let layer = common::layer_with_scores();
-    let folder = folder_of(&[layer.clone()], Split::Prompt(2));
+    let folder = folder_of(std::slice::from_ref(&layer), Split::Prompt(2));
     let (dump, read) = load(folder.path());
     assert_eq!((read[0].info.attention_scale, reasons(&dump)), (layer.info.attention_scale, vec![]));
     edit(&folder, "chat/layer_0/meta_t2_3.json", |meta| meta["attention_scale"] = 0.5.into());

@@ -122,9 +122,9 @@ pub fn summary(figures: &Figures) -> Vec<Block> {
         blocks.push(Block::Tiles(tiles));
     }
     if let Some(base) = figures.base() {
-        let line = Line::new("Lossless compression alone keeps ")
-            .strong(format!("1/{}", ratio(lossless(base))))
-            .text(format!(" of the bytes with {}, ", coding_name(base)))
+        let line = Line::new("Lossless compression alone shrinks the cache ")
+            .strong(times_less(lossless(base)))
+            .text(format!(" with {}, ", coding_name(base)))
             .text(match base.cut.as_str() {
                 "blocks" => {
                     "the format that a session writes by default. The most recent and the first tokens stay raw."
@@ -142,8 +142,8 @@ pub fn summary(figures: &Figures) -> Vec<Block> {
 }
 
 fn both(figures: &Figures, base: &Coding, whole: &Whole) -> Line {
-    let line = Line::new(format!("At one token in {} the whole cache shrinks to ", number(whole.ratio)))
-        .strong(format!("1/{}", ratio(whole.joint)))
+    let line = Line::new(format!("At one token in {} the whole cache shrinks ", number(whole.ratio)))
+        .strong(times_less(whole.joint))
         .text(format!(" with {} ({} by eviction alone). ", coding_name(base), times_less(whole.lossy_only)));
     let Some(point) = point_at(figures, whole.ratio) else {
         return line.text("The dump has neither Q nor attention rows, so the error of that is unknown.");
@@ -156,8 +156,9 @@ fn both(figures: &Figures, base: &Coding, whole: &Whole) -> Line {
     ))
 }
 
+/// Raw to kept bytes, such as `1.73:1`.
 fn times_less(r: f64) -> String {
-    format!("1/{}", ratio(r))
+    format!("{}:1", ratio(r))
 }
 
 fn product(whole: &Whole) -> Line {
@@ -256,10 +257,11 @@ pub fn steps(figures: &Figures, file: &str) -> Block {
     Block::Steps(steps)
 }
 
-/// The fastest encoding among the smallest ones of the same cut, where it is smaller than the default by a per cent.
+/// The fastest encoding among the smallest ones that a session has, where it is smaller than the default by a per cent.
 fn smaller(figures: &Figures) -> Option<Line> {
     let base = figures.base()?;
-    let others = || figures.codings.iter().filter(|c| c.cut == base.cut);
+    // Sessions have no rotation hint.
+    let others = || figures.codings.iter().filter(|c| c.cut == base.cut && c.rotation.is_none());
     let most = others().map(lossless).fold(0.0, f64::max);
     let fast = |coding: &&Coding| coding.total().encode().unwrap_or(0.0);
     let best = others().filter(|c| lossless(c) >= most * 0.98).max_by(|a, b| fast(a).total_cmp(&fast(b)))?;
@@ -271,8 +273,8 @@ fn smaller(figures: &Figures) -> Option<Line> {
         (Some(from), Some(to)) => format!("{} instead of {}", speed(to), speed(from)),
         _ => "at unknown speed".into(),
     };
-    let mut line = Line::new(format!("Or shrink further: {} keeps ", coding_name(best)))
-        .strong(format!("1/{}", ratio(to.ratio())))
+    let line = Line::new(format!("Or shrink further: {} reaches ", coding_name(best)))
+        .strong(times_less(to.ratio()))
         .text(format!(
             " alone. It encodes {} and decodes {}. Set ",
             speeds(from.encode(), to.encode()),
@@ -281,9 +283,6 @@ fn smaller(figures: &Figures) -> Option<Line> {
         .code(format!("\"kv_lossless_codec_runtime\": \"{}\"", runtime_name(&best.format)))
         .text(" and ")
         .code(format!("\"kv_lossless_effort\": {}", best.effort));
-    if best.rotation.is_some() {
-        line = line.text("; the host must give the model's rotation to the session");
-    }
     Some(line.text("."))
 }
 

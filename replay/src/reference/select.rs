@@ -117,6 +117,7 @@ fn sort_out(entries: &[Entry], options: &Options, selection: &mut Selection) {
     };
     selection.dumps = whole().map(dump).collect::<BTreeSet<_>>().len() as u64;
 
+    let one_run = options.faithful || is_nameless(entries);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut numbers = BTreeMap::new();
     for (i, entry) in entries.iter().enumerate() {
@@ -126,7 +127,7 @@ fn sort_out(entries: &[Entry], options: &Options, selection: &mut Selection) {
             selection.skip("compression_failed", finding);
             continue;
         }
-        let key = group(entry, i, options);
+        let key = group(entry, i, one_run, options);
         let number = *numbers.entry(key).or_insert(groups.len());
         if number == groups.len() {
             groups.push(Vec::new());
@@ -162,12 +163,18 @@ enum Group<'a> {
     Run(RunKey<'a>, i64, usize, usize, Option<&'a str>),
 }
 
-fn group<'a>(entry: &'a Entry, number: usize, options: &Options) -> Group<'a> {
+/// No entry has a run_id that is a string. Such a dump is one run, as the reference reads it; beside named runs each folder
+/// without a name is a run.
+fn is_nameless(entries: &[Entry]) -> bool {
+    entries.iter().all(|entry| entry.run_id.is_none())
+}
+
+fn group<'a>(entry: &'a Entry, number: usize, one_run: bool, options: &Options) -> Group<'a> {
     if !options.entry_mode.is_grouped() {
         return Group::Entry(number);
     }
     let run = match entry.run() {
-        RunKey::Folder(_) if options.faithful => RunKey::Id("__no_run_id__"),
+        RunKey::Folder(_) if one_run => RunKey::Id("__no_run_id__"),
         run => run,
     };
     let stage = options.aggregate_by_stage.then_some(entry.stage.as_str());
@@ -181,9 +188,11 @@ fn tell(root: &Path, entries: &[Entry], options: &Options, selection: &mut Selec
     if folders.len() > 1 {
         let names: Vec<String> = folders.iter().take(3).map(|folder| folder.display().to_string()).collect();
         let text = format!(
-            "{} entries have no run_id that is a string; each of their {} folders is a run: {}{}",
+            "{} entries have no run_id that is a string; {} {} folders {}: {}{}",
             nameless.len(),
+            if is_nameless(entries) { "their" } else { "each of their" },
             folders.len(),
+            if is_nameless(entries) { "are one run, and can be evaluated one by one" } else { "is a run" },
             names.join(", "),
             if folders.len() > 3 { ", ..." } else { "" },
         );
