@@ -2,7 +2,7 @@
 
 use crate::bytes;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, write_files};
 use crate::progress;
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
@@ -144,9 +144,7 @@ fn write_part(path: &Path, model: &Model, tensors: &[FloatTensor], bar: &Progres
 }
 
 fn write_text(path: &Path, object: &Value) -> Result<(), Failure> {
-    let mut file = NewFile::create(path)?;
-    file.write(format!("{object:#}\n").as_bytes())?;
-    Ok(file.finish()?)
+    write_files([(path, format!("{object:#}\n").as_str())])
 }
 
 /// A directory that appears under its name when it is complete.

@@ -1,8 +1,10 @@
 //! The output of a command, as text or as JSON.
 
 use crate::failure::Failure;
+use mnnkv_model::file::NewFile;
 use serde_json::Value;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Both forms of the output of a command, and its exit code.
@@ -43,6 +45,17 @@ pub fn print(text: &str) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => done,
     }
+}
+
+/// Writes files that appear under their names when all are complete.
+pub fn write_files<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<(), Failure> {
+    let mut begun = Vec::new();
+    for (path, text) in files {
+        let mut file = NewFile::create(path)?;
+        file.write(text.as_bytes())?;
+        begun.push(file);
+    }
+    begun.into_iter().try_for_each(|file| Ok(file.finish()?))
 }
 
 /// Whether a character controls a terminal: Unicode categories Cc, Cf, Zl and Zp. They include the characters that

@@ -1,5 +1,8 @@
 //! Float models of quantised goldens, read by an independent reader.
 
+mod common;
+
+use common::Folder;
 use safetensors::{Dtype, SafeTensors};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,17 +12,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/testdata/msmodelslim").join(name)
 }
 
-/// A temporary folder.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("mnnkv-dequantize-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
     fn dequantize(&self, input: &Path, flags: &[&str]) -> (PathBuf, Output) {
         let output = self.0.join("out");
         let words = ["dequantize".as_ref(), input.as_os_str(), "--output".as_ref(), output.as_os_str()];
@@ -32,12 +25,6 @@ impl Folder {
             fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

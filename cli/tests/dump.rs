@@ -1,5 +1,8 @@
 //! `mnnkv dump` as a process.
 
+mod common;
+
+use common::Folder;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,23 +27,9 @@ fn sample() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/kv").to_str().unwrap().to_owned()
 }
 
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("mnnkv-dump-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Folder(path)
-    }
-
     fn path(&self) -> &str {
         self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

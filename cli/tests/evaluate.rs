@@ -1,8 +1,11 @@
 //! `mnnkv evaluate` as a process, on the bundled cache.
 
+mod common;
+
+use common::Folder;
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -25,16 +28,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A path of this test alone, without a file.
-fn fresh(name: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = fs::remove_file(&path);
-    path
-}
-
 #[test]
 fn results_hold_each_layer_and_the_promised_ratios() {
-    let output = fresh("evaluate.json");
+    let folder = Folder::new("evaluate");
+    let output = folder.0.join("results.json");
     let words =
         ["--output", output.to_str().unwrap(), "--efforts", "5", "--ratios", "2,3.5", "--rotation", "half:10000"];
     let done = run(&[&[dumps().as_str()][..], &words].concat());
@@ -77,7 +74,8 @@ fn results_hold_each_layer_and_the_promised_ratios() {
 
 #[test]
 fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
-    let output = fresh("kept.json");
+    let folder = Folder::new("kept");
+    let output = folder.0.join("results.json");
     fs::write(&output, "mine").unwrap();
     let (path, dumps) = (output.to_str().unwrap(), dumps());
     let failed = run(&[&dumps, "--output", path]);
@@ -103,7 +101,8 @@ fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_writes_the_results_that_are_finished() {
-    let output = fresh("stopped.json");
+    let folder = Folder::new("stopped");
+    let output = folder.0.join("results.json");
     // More work than the test takes, in many small parts.
     let words = ["--efforts", "1,9,8,7", "--skip", "eviction", "--threads", "1", "--output", output.to_str().unwrap()];
     let mut child = command(&[&[dumps().as_str()][..], &words].concat()).stdout(Stdio::piped()).spawn().unwrap();

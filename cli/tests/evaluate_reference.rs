@@ -1,27 +1,19 @@
 //! `mnnkv evaluate --reference` against results of the reference system's own script.
 
+mod common;
 #[path = "../../replay/tests/support/make.rs"]
 mod make;
 #[path = "../../replay/tests/support/recipes.rs"]
 mod recipes;
 
+use common::Folder;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder of its own for a test, removed at the end.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("mnnkv-evaluate-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
     /// Writes the files of an edge case, and returns the folder of the dump.
     fn edge_case(&self, inputs: &Value, case: &str) -> PathBuf {
         let root = self.0.join(case);
@@ -37,12 +29,6 @@ impl Folder {
             fs::write(root.join(name), bytes).unwrap();
         }
         root
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -5,11 +5,10 @@ mod reference;
 mod summary;
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::progress;
 use clap::Args;
 use mnnkv::gear::Effort;
-use mnnkv_model::file::NewFile;
 use mnnkv_replay::codec::{self, Cut, Hint, Zones};
 use mnnkv_replay::dumps::Dump;
 use mnnkv_replay::error::Finding;
@@ -20,7 +19,7 @@ use mnnkv_replay::watch::Watch;
 use mnnkv_replay::whole_cache::Rules;
 use options::{CutName, FormatName, Part, SessionKeys};
 use serde_json::{Map, Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const EXAMPLES: &str = "\
@@ -117,7 +116,9 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
 
     let json = serde_json::to_value(&results).map_err(|e| e.to_string())?;
     if let Some(path) = &arguments.output {
-        write(path, &json)?;
+        let mut text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
+        text.push('\n');
+        output::write_files([(path.as_path(), text.as_str())])?;
     }
     let text = summary::text(&results, arguments.output.as_deref());
     Ok(Output { text, json, clean: results.complete })
@@ -201,14 +202,4 @@ impl Arguments {
         let Value::Object(settings) = settings else { unreachable!("an object is given") };
         settings.into_iter().filter(|(_, value)| !value.is_null()).collect()
     }
-}
-
-/// Writes a file that is complete or absent.
-fn write(path: &Path, json: &Value) -> Result<(), Failure> {
-    let mut text = serde_json::to_string_pretty(json).map_err(|e| e.to_string())?;
-    text.push('\n');
-    let mut file = NewFile::create(path)?;
-    file.write(text.as_bytes())?;
-    file.finish()?;
-    Ok(())
 }

@@ -4,7 +4,6 @@ use crate::failure::Failure;
 use crate::output::{self, Output, table};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use mnnkv_model::file::NewFile;
 use mnnkv_replay::error::Finding;
 use mnnkv_replay::reference::{
     CodecMode, EntryMode, Evaluation, Options, Predictor, Profile, Refused, Scope, Stage, evaluate, profile,
@@ -134,9 +133,7 @@ pub fn run(
     if let Some(folder) = output.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
     }
-    let mut file = NewFile::create(output)?;
-    file.write(python_json(&json).as_bytes())?;
-    file.finish()?;
+    crate::output::write_files([(output, python_json(&json).as_str())])?;
     Ok(Output::new(format!("{text}Written: {}\n", output.display()), Value::Object(json)))
 }
 

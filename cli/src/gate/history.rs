@@ -3,9 +3,8 @@
 use super::cells::Place;
 use super::judge::aggregate;
 use super::{metrics, read};
-use mnnkv_model::file::NewFile;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Runs that the median is taken of, at most and at least.
 const LAST: usize = 8;
@@ -48,16 +47,4 @@ pub fn with(path: &Path, key: &str, speed: f64, passed: bool, compressed: bool) 
     }
     let entry = json!({ "key": key, "decode_tps": speed, "passed": passed, "compressed": compressed });
     Ok(text + &format!("{entry}\n"))
-}
-
-/// Writes files that appear when all are complete.
-pub fn write(files: &[(PathBuf, String)]) -> Result<(), String> {
-    let failed = |e: mnnkv::status::Error| e.message().to_owned();
-    let mut begun = Vec::new();
-    for (path, text) in files {
-        let mut file = NewFile::create(path).map_err(failed)?;
-        file.write(text.as_bytes()).map_err(failed)?;
-        begun.push(file);
-    }
-    begun.into_iter().try_for_each(|file| file.finish().map_err(failed))
 }

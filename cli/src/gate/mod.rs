@@ -29,7 +29,7 @@ mod toml;
 mod verdict;
 
 use crate::failure::Failure;
-use crate::output::{Output, table as columns, visible};
+use crate::output::{Output, table as columns, visible, write_files};
 use cells::Column;
 use clap::Args;
 use clap::error::ErrorKind;
@@ -131,7 +131,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     if let Some(path) = &arguments.summary {
         files.push((path.clone(), format!("{object:#}\n")));
     }
-    history::write(&files)?;
+    write_files(files.iter().map(|(path, text)| (path.as_path(), text.as_str())))?;
     let clean = cases.iter().all(Case::passed);
     Ok(Output { text: text(&cases), json: object, clean })
 }

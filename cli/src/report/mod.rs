@@ -12,11 +12,10 @@ mod memory;
 mod read;
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{self, Output};
 use clap::Args;
 use content::Cases;
 use figures::Figures;
-use mnnkv_model::file::NewFile;
 use read::Input;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -78,8 +77,8 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
             (path, if is_markdown { markdown::page(&document) } else { html::page(&document) })
         })
         .collect();
+    output::write_files(pages.iter().map(|(path, page)| (path.as_path(), page.as_str())))?;
     for (path, page) in &pages {
-        write(path, page)?;
         text += &format!("{}: {}\n", path.display(), crate::bytes::format(page.len() as u64));
     }
     let written = pages.iter().map(|(path, page)| json!({ "file": path.display().to_string(), "bytes": page.len() }));
@@ -119,12 +118,4 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
     let of = |parts: usize| paths.iter().map(|path| end(path, parts)).collect::<Vec<_>>();
     let differ = |names: &[String]| names.iter().collect::<std::collections::HashSet<_>>().len() == names.len();
     (1..8).map(of).find(|names| differ(names)).unwrap_or_else(|| of(usize::MAX))
-}
-
-/// Writes a file that is complete or absent.
-fn write(path: &Path, page: &str) -> Result<(), Failure> {
-    let mut file = NewFile::create(path)?;
-    file.write(page.as_bytes())?;
-    file.finish()?;
-    Ok(())
 }

@@ -1,24 +1,17 @@
 //! `mnnkv gate` as a process: here on golden results of the reference's scripts.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod damage;
 mod ours;
 
+use common::Folder;
 use serde_json::{Map, Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("mnnkv-gate-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
     fn write(&self, name: &str, text: &str) {
         let path = self.0.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -54,12 +47,6 @@ impl Folder {
         let error = self.json(code, &[words, &outputs].concat())["error"].as_str().unwrap().to_owned();
         assert!(!self.0.join("unwanted.json").exists() && !self.0.join("unwanted.md").exists());
         error
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,0 +1,26 @@
+//! Shared by the tests of commands.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder of its own for a test, removed at the end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// `name` helps a person who finds the folder after a crash.
+    pub fn new(name: &str) -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("mnnkv-{name}-{}-{number}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
