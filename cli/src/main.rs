@@ -22,9 +22,9 @@ use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-/// Reads, checks and converts model files, and computes the size of a KV cache.
+/// Evaluates dumps of a KV cache, judges runs, and reads and converts model files.
 ///
-/// mnnkv reads learned KV-cache compressors (.bin, the format of InfiniLM and FastCache) and model directories
+/// mnnkv evaluates what mnn-kv would save on dumps of a KV cache, judges results and shows them as a page. It also reads learned KV-cache compressors (.bin, the format of InfiniLM and FastCache) and model directories
 /// quantised by msmodelslim. Input files are never changed. An output appears under its name when it is complete.
 #[derive(Parser)]
 #[command(name = "mnnkv", version, max_term_width = 100, arg_required_else_help = true, after_help = EXIT_CODES)]
@@ -40,7 +40,7 @@ struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; for check: no errors were found; for gate: all gates passed
-  1  check found errors, or a gate failed
+  1  check found errors, a gate failed, or evaluate was stopped
   2  the command line is wrong
   3  failed: the reason is on standard error; no file was written\n";
 

@@ -144,9 +144,9 @@ fn figures_on_the_page_are_those_of_the_results() {
     let wholes = chosen(&results["whole_cache"], |e| e["lossless"] == "v1 effort 5");
     assert_eq!(rows.len() - 1, wholes.as_array().unwrap().len());
     for (row, whole) in rows[1..].iter().zip(wholes.as_array().unwrap()) {
-        let keys = ["lossless_only", "lossy_only", "joint", "reference_product"];
+        let keys = ["joint", "lossless_only", "lossy_only", "reference_product"];
         let expected = keys.map(|key| format!("{:.2}", whole[key].as_f64().unwrap()));
-        assert_eq!(row[2..6], expected);
+        assert_eq!([1, 3, 4, 6].map(|column| row[column].as_str()), expected);
     }
     // At the length of the dump the model of memory must give the measured ratio.
     let memory = table(&page, "Bytes of the cache");
@@ -271,7 +271,8 @@ fn parts_that_were_not_measured_are_left_out_with_the_reason() {
         let page = parsed(&page);
         let words = text(page.root_element());
         assert!(words.contains(reason) && words.contains("The evaluation was stopped early"), "{list}");
-        assert_eq!(all(&page, "h2").len(), SECTIONS.len());
+        // Parts of a dump advise nothing.
+        assert!(all(&page, "h2").len() == SECTIONS.len() - 1 && !words.contains("Next steps"));
     }
 }
 

@@ -4,7 +4,7 @@ use crate::codec;
 use crate::dumps::{Dump, Layer};
 use crate::error::{Finding, Result};
 use crate::eviction::{self, RowSource};
-use crate::results::{EvictionResult, FORMAT, LayerResult, Results, VERSION};
+use crate::results::{FORMAT, LayerResult, Results, VERSION};
 use crate::watch::Watch;
 use crate::whole_cache::{Rules, whole_cache};
 
@@ -63,27 +63,74 @@ pub fn evaluate(
         if watch.is_stopped() {
             break;
         }
+        if let Some(request) = &request.eviction {
+            results.findings.extend(unknown_prompt(dump, index, request));
+        }
         match dump.load(index) {
             Ok(layer) => one_layer(&layer, request, watch, &mut results)?,
             Err(error) => results.findings.push(Finding::new("unreadable", layer_name(dump, index), error)),
         }
     }
-    results.findings.extend(idle_ratios(&results));
-    results.whole_cache = whole_cache(&results, &request.ratios, &request.block_tokens, &request.rules)?;
     results.complete = !watch.is_stopped();
+    if request.eviction.is_some() && results.complete {
+        results.findings.extend(unscored_runs(&results));
+        results.findings.extend(idle_ratios(&results));
+    }
+    results.whole_cache = whole_cache(&results, &request.ratios, &request.block_tokens, &request.rules)?;
     Ok(results)
 }
 
 /// Ratios that evict nothing: a plan never keeps fewer tokens than the protected ones.
-fn idle_ratios(results: &Results) -> Option<Finding> {
-    let idle = |r: &&EvictionResult| r.evictions == 0 && r.target_ratio > 1.0;
-    let mut ratios: Vec<f64> = results.eviction.iter().filter(idle).map(|r| r.target_ratio).collect();
+fn idle_ratios(results: &Results) -> Vec<Finding> {
+    let mut ratios: Vec<f64> = results.eviction.iter().map(|r| r.target_ratio).filter(|ratio| *ratio > 1.0).collect();
     ratios.sort_by(f64::total_cmp);
     ratios.dedup();
-    let ratios: Vec<String> = ratios.iter().map(f64::to_string).collect();
-    let text = "nothing was evicted in some replays with these ratios: the protected tokens, sink and recent with the rest of \
-                their blocks, are as many as the ratio keeps";
-    (!ratios.is_empty()).then(|| Finding::new("floor", format!("--ratios {}", ratios.join(",")), text))
+    let finding = |ratio: f64| {
+        let all: Vec<_> = results.eviction.iter().filter(|r| r.target_ratio == ratio).collect();
+        let idle: Vec<_> = all.iter().filter(|r| r.evictions == 0).collect();
+        let first = idle.first()?;
+        let text = format!(
+            "{} of {} replays evict nothing, the first is {:?} with blocks of {} in layer {}: sink and recent tokens with the \
+             rest of their blocks are as many as the ratio keeps",
+            idle.len(),
+            all.len(),
+            first.policy,
+            first.block_tokens,
+            first.layer
+        );
+        Some(Finding::new("floor", format!("ratio {ratio}"), text))
+    };
+    ratios.into_iter().filter_map(finding).collect()
+}
+
+/// Runs that have layers without attention: nothing is known of the error of eviction there.
+fn unscored_runs(results: &Results) -> Vec<Finding> {
+    let runs = results.layers.chunk_by(|a, b| a.run == b.run);
+    let finding = |layers: &[LayerResult]| {
+        let without: Vec<String> =
+            layers.iter().filter(|l| l.scores_from.is_none()).map(|l| l.layer.to_string()).collect();
+        let text = format!(
+            "layers {} have neither Q nor attention rows: the tokens that they keep follow from the config, and the error is \
+             unknown",
+            without.join(", ")
+        );
+        (!without.is_empty()).then(|| Finding::new("no_attention", format!("run {}", layers[0].run), text))
+    };
+    runs.filter_map(finding).collect()
+}
+
+/// The first layer of a run that is replayed, if nothing tells its prompt.
+fn unknown_prompt(dump: &Dump, index: usize, request: &eviction::Request) -> Option<Finding> {
+    let has_rows = |index: usize| dump.score_rows(index) != (0, 0);
+    let info = &dump.layers[index];
+    let told = (0..index).any(|before| dump.layers[before].run == info.run && has_rows(before));
+    if told || !has_rows(index) || request.prompt_tokens.is_some() || info.prompt_tokens > 0 {
+        return None;
+    }
+    let (query, attention) = dump.score_rows(index);
+    let prompt = eviction::guessed_prompt(info.tokens, info.tokens - query.max(attention));
+    let text = format!("the dump does not tell its prompt; its first {prompt} tokens are taken as one (--prompt)");
+    Some(Finding::new("prompt", format!("run {}", info.run), text))
 }
 
 fn layer_name(dump: &Dump, index: usize) -> String {

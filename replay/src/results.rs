@@ -115,7 +115,7 @@ pub struct EvictionResult {
     pub kept_tokens: usize,
     /// Tokens of the cache over tokens of the chat, mean over the compared steps.
     pub kept_share: f64,
-    /// Steps that were compared with the whole cache.
+    /// Steps that were compared with the whole cache: those from the first eviction on.
     pub steps: usize,
     /// Mean share of attention, over steps and query heads, that the kept tokens had in the whole cache.
     pub kept_mass: f64,

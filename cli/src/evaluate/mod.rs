@@ -10,7 +10,7 @@ use crate::progress;
 use clap::Args;
 use mnnkv::gear::Effort;
 use mnnkv_replay::codec::{self, Cut, Hint, Zones};
-use mnnkv_replay::dumps::Dump;
+use mnnkv_replay::dumps::{Dump, LayerInfo};
 use mnnkv_replay::error::Finding;
 use mnnkv_replay::evaluation::{Request, evaluate};
 use mnnkv_replay::eviction::{self, Policy};
@@ -19,6 +19,7 @@ use mnnkv_replay::watch::Watch;
 use mnnkv_replay::whole_cache::Rules;
 use options::{CutName, FormatName, Part, SessionKeys};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,7 +34,7 @@ Examples:
 ///
 /// The codec encodes and decodes K and V of each layer, whole and in blocks as a session cuts them. Eviction is replayed
 /// by real sessions where the dump has Q or attention rows: each policy, ratio and block length is compared with the
-/// whole cache, step by step. docs/dumps.md lists the formats of dumps. Ctrl-C ends early; results that are finished are
+/// whole cache, step by step. docs/dumps.md lists the formats of dumps. Ctrl-C ends early with exit code 1; results that are finished are
 /// still written.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
@@ -49,6 +50,9 @@ pub struct Arguments {
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// One run of the dump [default: all]
+    #[arg(long, value_name = "NAME")]
+    run: Option<String>,
     /// Leave out a part
     #[arg(long, value_enum)]
     skip: Option<Part>,
@@ -80,7 +84,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1.5,2,3,3.5,5,8", value_parser = options::ratio, help_heading = "Eviction")]
     ratios: Vec<f64>,
     /// Tokens per block of eviction
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "32,64", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Eviction")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,32", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Eviction")]
     block_tokens: Vec<u32>,
     /// A policy instead of the built-in ones: the name of one of these, or NAME={...} with kv_h2o_ keys
     #[arg(long = "policy", value_name = "POLICY", value_parser = options::policy, help_heading = "Eviction")]
@@ -108,6 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
         return Err(Failure(format!("{} exists; a new file or --overwrite expected", path.display())));
     }
     let mut dump = Dump::open(&arguments.dumps).map_err(|e| e.to_string())?;
+    choose_runs(&mut dump, arguments.run.as_deref())?;
     let tokens = dump.layers.iter().map(|info| info.tokens).max().unwrap_or(0);
     let session = SessionKeys::read(arguments.config.as_deref(), &arguments.given, tokens)?;
     dump.findings.extend(findings(&session, tokens));
@@ -128,14 +133,37 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
 fn findings(session: &SessionKeys, tokens: usize) -> Vec<Finding> {
     let unknown = session.warnings.iter().map(|warning| Finding::new("unknown_key", "--config, --set", warning));
     let mut findings: Vec<Finding> = unknown.collect();
-    if session.shrunk {
-        let (sink, recent) = (session.eviction.sink_tokens, session.eviction.recent_tokens);
-        let text = format!(
-            "{tokens} tokens are few; {sink} sink and {recent} recent tokens are protected, fewer than by default"
-        );
-        findings.push(Finding::new("short", "kv_h2o_sink_tokens, kv_h2o_recent_tokens", text));
+    if !session.shrunk.is_empty() {
+        let keys: Vec<String> = session.shrunk.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        let text = format!("the dump has {tokens} tokens; keys that are smaller than by default: {}", keys.join(", "));
+        findings.push(Finding::new("short", "--set", text));
     }
     findings
+}
+
+/// Keeps one run, or else all but those that repeat another one in a second type: their bytes would count twice.
+fn choose_runs(dump: &mut Dump, run: Option<&str>) -> Result<(), Failure> {
+    let runs: BTreeSet<String> = dump.layers.iter().map(|info| info.run.clone()).collect();
+    if let Some(run) = run {
+        if !runs.contains(run) {
+            let names: Vec<&str> = runs.iter().map(String::as_str).collect();
+            return Err(Failure(format!("--run: no run {run:?}; the runs are {}", names.join(", "))));
+        }
+        dump.retain(|info| info.run == run);
+        return Ok(());
+    }
+    let twin = |info: &LayerInfo| {
+        let end = format!(".{}", info.dtype.name().to_lowercase());
+        info.run.strip_suffix(&end).filter(|other| runs.contains(*other)).map(str::to_owned)
+    };
+    let twins: BTreeSet<(String, String)> =
+        dump.layers.iter().filter_map(|info| Some((info.run.clone(), twin(info)?))).collect();
+    for (run, other) in &twins {
+        let text = format!("is {other} in another type, and left out; --run {run} evaluates it");
+        dump.findings.push(Finding::new("twin", format!("run {run}"), text));
+    }
+    dump.retain(|info| twin(info).is_none());
+    Ok(())
 }
 
 impl Arguments {
@@ -151,7 +179,7 @@ impl Arguments {
             per_head: !self.no_heads,
         };
         let eviction = || eviction::Request {
-            policies: if self.policies.is_empty() { eviction::policies() } else { self.policies.clone() },
+            policies: self.policies(session),
             ratios: self.ratios.clone(),
             block_tokens: self.block_tokens.clone(),
             base: session.keys.clone(),
@@ -170,6 +198,15 @@ impl Arguments {
             ratios: self.ratios.clone(),
             block_tokens: self.block_tokens.clone(),
         }
+    }
+
+    /// The policies as given, or the built-in ones. The keys of the config come first where those have other values.
+    fn policies(&self, session: &SessionKeys) -> Vec<Policy> {
+        if !self.policies.is_empty() {
+            return self.policies.clone();
+        }
+        let given = (!session.of_policies.is_empty()).then(|| Policy { name: "config".into(), keys: Map::new() });
+        given.into_iter().chain(eviction::policies()).collect()
     }
 
     fn evaluate(&self, dump: &Dump, session: &SessionKeys, request: &Request) -> Result<Results, Failure> {
@@ -196,6 +233,7 @@ impl Arguments {
             "threads": pool.current_num_threads(),
             "config": session.keys,
             "front_layers": session.eviction.first_layer,
+            "block_tokens": session.eviction.block_tokens,
             "prompt": self.prompt,
             "scale": self.scale,
         });

@@ -145,8 +145,10 @@ pub struct SessionKeys {
     pub lossless: LosslessRules,
     /// Unknown keys.
     pub warnings: Vec<String>,
-    /// The zones are smaller than the session's defaults.
-    pub shrunk: bool,
+    /// Keys that are smaller than the session's defaults since the dump is short, and their values.
+    pub shrunk: Vec<(&'static str, usize)>,
+    /// Keys that were given and that built-in policies set, too.
+    pub of_policies: Vec<String>,
 }
 
 impl SessionKeys {
@@ -160,20 +162,21 @@ impl SessionKeys {
         // The errors of the keys as given name them.
         let (_, warnings) = parse(&keys)?;
 
-        let short = tokens < SHORT;
-        let mut shrunk = false;
-        let mut default = |key: &str, value: usize| {
-            let is_absent = !keys.contains_key(key);
-            if is_absent {
-                keys.insert(key.into(), value.into());
+        let is_of_policy = |key: &&String| policies().iter().any(|policy| policy.keys.contains_key(*key));
+        let of_policies = keys.keys().filter(is_of_policy).cloned().collect();
+        keys.entry("kv_h2o_trigger_min_tokens").or_insert(1.into());
+        let mut shrunk = Vec::new();
+        if tokens < SHORT {
+            for (key, value) in [
+                ("kv_h2o_sink_tokens", 32.min(tokens / 16)),
+                ("kv_h2o_recent_tokens", 256.min(tokens / 8)),
+                ("kv_lossless_hot_recent_tokens", 256.min(tokens / 8)),
+            ] {
+                if !keys.contains_key(key) {
+                    keys.insert(key.into(), value.into());
+                    shrunk.push((key, value));
+                }
             }
-            is_absent
-        };
-        default("kv_h2o_trigger_min_tokens", 1);
-        if short {
-            shrunk |= default("kv_h2o_sink_tokens", 32.min(tokens / 16));
-            shrunk |= default("kv_h2o_recent_tokens", 256.min(tokens / 8));
-            shrunk |= default("kv_lossless_hot_recent_tokens", 256.min(tokens / 8));
         }
         let mut on = keys.clone();
         for key in ["kv_h2o_enable", "kv_lossless_enable", "kv_lossless_runtime_enable"] {
@@ -185,7 +188,7 @@ impl SessionKeys {
             return Err(Failure("a bug in mnnkv, please report it: the config is off".into()));
         };
         let warnings = warnings.into_iter().filter(|warning| warning.contains("is not a key")).collect();
-        Ok(SessionKeys { keys, eviction, lossless, warnings, shrunk })
+        Ok(SessionKeys { keys, eviction, lossless, warnings, shrunk, of_policies })
     }
 }
 
@@ -230,11 +233,13 @@ mod tests {
     fn a_short_dump_gets_smaller_zones_unless_they_are_given() {
         let keys = |given: &[(String, Value)], tokens| SessionKeys::read(None, given, tokens).unwrap();
         let short = keys(&[], 1088);
-        assert_eq!((short.eviction.sink_tokens, short.eviction.recent_tokens, short.shrunk), (32, 136, true));
+        assert_eq!((short.eviction.sink_tokens, short.eviction.recent_tokens, short.shrunk.len()), (32, 136, 3));
         let long = keys(&[], 4096);
-        assert_eq!((long.eviction.sink_tokens, long.eviction.recent_tokens, long.shrunk), (32, 256, false));
+        assert_eq!((long.eviction.sink_tokens, long.eviction.recent_tokens, long.shrunk.len()), (32, 256, 0));
         let given = keys(&[("kv_h2o_recent_tokens".into(), 300.into())], 1088);
-        assert_eq!(given.eviction.recent_tokens, 300);
+        assert_eq!((given.eviction.recent_tokens, given.shrunk.len(), given.of_policies.len()), (300, 2, 0));
+        let given = keys(&[("kv_h2o_aggregation".into(), "sum".into())], 4096);
+        assert_eq!(given.of_policies, ["kv_h2o_aggregation"]);
         let wrong = SessionKeys::read(None, &[("kv_h2o_sink_tokens".into(), "many".into())], 1088);
         assert!(wrong.is_err_and(|e| e.0.contains("kv_h2o_sink_tokens")));
     }

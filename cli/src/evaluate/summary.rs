@@ -10,10 +10,16 @@ const MOST_FINDINGS: usize = 12;
 
 /// Tables of the dump, the codec, eviction and the whole cache.
 pub fn text(results: &Results, output: Option<&Path>) -> String {
+    let block = results.eviction.first().map_or(0, |r| r.block_tokens);
+    let evicted = format!(
+        "Eviction with blocks of {block}, mean of the layers from {} on, over the steps from the first eviction on: share \
+         of tokens and of attention kept, error of the output",
+        front_layers(results)
+    );
     let mut text = dump(results);
     for (title, table) in [
         ("Codec, all layers: raw over kept bytes; bytes per second of one thread", lossless(results)),
-        ("Eviction, mean of the layers: share of tokens and of attention kept, error of the output", eviction(results)),
+        (&evicted, eviction(results)),
         ("Whole cache: all raw over all kept bytes", whole_cache(results)),
     ] {
         if !table.is_empty() {
@@ -80,9 +86,14 @@ fn dump(results: &Results) -> String {
     rows(&["run", "layers", "tokens", "KV heads x dims", "type", "K and V", "attention"], body.collect())
 }
 
+/// The first layer that a session evicts from.
+fn front_layers(results: &Results) -> u64 {
+    results.settings.get("front_layers").and_then(serde_json::Value::as_u64).unwrap_or(0)
+}
+
 fn lossless(results: &Results) -> String {
     let whole: Vec<_> = results.lossless.iter().filter(|r| r.head.is_none()).collect();
-    let front = results.settings.get("front_layers").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let front = front_layers(results);
     let keys = distinct(whole.iter().map(|r| (&r.cut, &r.format, r.effort, &r.rotation)));
     let body = keys.into_iter().map(|(cut, format, effort, rotation)| {
         let of = |tensor: &str| -> Vec<&LosslessResult> {
@@ -119,15 +130,16 @@ fn lossless(results: &Results) -> String {
             speed(|r| r.decode_bytes_per_second),
         ]
     });
-    let front = |tensor: &str| format!("{tensor} of first {front}");
+    let front = |tensor: &str| format!("{tensor}, layers < {front}");
     let head = ["encoding", "cut", "K", "V", &front("K"), &front("V"), "encoded", "decoded"];
     rows(&head, body.collect())
 }
 
-/// Policies by ratio; the first block length, since the file has all.
+/// Policies by ratio, with the first block length and the layers that a session evicts from; the file has all.
 fn eviction(results: &Results) -> String {
     let Some(block) = results.eviction.first().map(|r| r.block_tokens) else { return String::new() };
-    let of_block: Vec<&EvictionResult> = results.eviction.iter().filter(|r| r.block_tokens == block).collect();
+    let is_shown = |r: &&EvictionResult| r.block_tokens == block && u64::from(r.layer) >= front_layers(results);
+    let of_block: Vec<&EvictionResult> = results.eviction.iter().filter(is_shown).collect();
     let ratios = distinct(of_block.iter().map(|r| r.target_ratio));
     let mut body = Vec::new();
     for policy in distinct(of_block.iter().map(|r| &r.policy)) {

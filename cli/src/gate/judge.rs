@@ -108,20 +108,25 @@ impl Runtime<'_> {
         })
     }
 
-    fn first(&self, cell: &Cell, column: Column) -> Option<&Row> {
-        self.rows.iter().find(|row| row.cell(column) == cell)
-    }
-
     fn place_of(&self, column: Column, value: Option<f64>) -> String {
         let row = self.rows.iter().find(|row| row.number(column) == value);
         row.map_or_else(|| "no row".into(), |row| row.place.to_string())
     }
 
     fn unmeasured(&self, column: Column) -> String {
-        match self.first(&Cell::Unmeasured, column) {
-            Some(row) => format!("{}, {}: not measured", row.place, column.name()),
-            None => format!("{} is no column of any input", column.name()),
+        match self.without(column) {
+            Some(row) if !self.is_absent(column) => format!("{}, {}: not measured", row.place, column.name()),
+            _ => format!("{} is no column of any input", column.name()),
         }
+    }
+
+    /// The first row without a figure.
+    fn without(&self, column: Column) -> Option<&Row> {
+        self.rows.iter().find(|row| matches!(row.cell(column), Cell::Unmeasured | Cell::Absent))
+    }
+
+    fn is_absent(&self, column: Column) -> bool {
+        self.rows.iter().all(|row| *row.cell(column) == Cell::Absent)
     }
 
     fn at_least(&self, column: Column, target: f64) -> Check {
@@ -133,7 +138,7 @@ impl Runtime<'_> {
         if let Some(bad) = self.bad(column) {
             return Err(bad);
         }
-        match (value, self.first(&Cell::Unmeasured, column)) {
+        match (value, self.without(column)) {
             // Every run keeps at most all tokens.
             (None, _) if target <= 1.0 => Ok("not measured; at most 1 asks for nothing".into()),
             (None, _) => Err(self.unmeasured(column)),
@@ -169,9 +174,11 @@ impl Runtime<'_> {
         if let Some(bad) = self.bad(column).filter(|_| !self.faithful) {
             return Err(bad);
         }
+        let some_unmeasured = !self.faithful && self.without(column).is_some();
         match value {
             None if self.limits.switch("uncompressed") => Ok("not measured, compression was off".into()),
             None => Err(self.unmeasured(column)),
+            Some(_) if some_unmeasured && !self.limits.switch("uncompressed") => Err(self.unmeasured(column)),
             Some(value) if value <= limit => Ok(String::new()),
             Some(_) => Err(format!("{} is above the limit", self.place_of(column, value))),
         }
@@ -282,7 +289,8 @@ impl Runtime<'_> {
 
     /// Store columns that no row has.
     pub fn missing(&self) -> Vec<&'static str> {
-        let absent = |column: &Column| self.rows.iter().all(|row| *row.cell(*column) == Cell::Absent);
+        let any = |column: Column| self.rows.iter().any(|row| *row.cell(column) == Cell::Absent);
+        let absent = |column: &Column| if self.faithful { self.is_absent(*column) } else { any(*column) };
         Column::STORE.into_iter().filter(absent).map(Column::name).collect()
     }
 

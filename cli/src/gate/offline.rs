@@ -35,10 +35,11 @@ fn settings(file: &str, results: &Results) -> Vec<Setting> {
         let WholeCacheResult { lossless, cut, target_ratio, block_tokens, .. } = whole;
         add(Setting {
             name: format!("{file}: {lossless}, {cut}, target ratio {target_ratio}, eviction blocks of {block_tokens}"),
-            lossy: Some(whole.deep_lossy),
+            // Without a replay the tokens that stay were computed, not measured.
+            lossy: whole.policy.as_ref().map(|_| whole.deep_lossy),
             lossless: Some(whole.front_lossless),
-            joint: Some(whole.joint),
-            product: Some(whole.reference_product),
+            joint: whole.policy.as_ref().map(|_| whole.joint),
+            product: whole.policy.as_ref().map(|_| whole.reference_product),
         });
     }
     if settings.is_empty() { codecs(file, results) } else { settings }

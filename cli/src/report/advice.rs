@@ -100,13 +100,6 @@ pub fn tiles(figures: &Figures) -> Vec<Tile> {
         let note = format!("{}; {note}", less(whole.joint));
         tiles.push(tile(times_less(whole.joint), format!("both, one token in {} stays", number(at)), note));
     }
-    if let Some(whole) = headline(figures).and_then(|at| figures.whole_at(base, at)) {
-        tiles.push(tile(
-            times_less(whole.reference_product),
-            "the reference's product".into(),
-            "multiplies ratios of different layers; no cache is that small".into(),
-        ));
-    }
     tiles
 }
 
@@ -114,8 +107,10 @@ pub fn tiles(figures: &Figures) -> Vec<Tile> {
 pub fn summary(figures: &Figures) -> Vec<Block> {
     let mut blocks = Vec::new();
     if !figures.results.complete {
-        let text = "The evaluation was stopped early. The figures below are those that were finished.";
+        let text = "The evaluation was stopped early. The figures below are those that were finished; ratios of the whole \
+                    cache need all layers.";
         blocks.push(Block::Note(text.into()));
+        return blocks;
     }
     let tiles = tiles(figures);
     if !tiles.is_empty() {
@@ -180,11 +175,11 @@ fn limits(figures: &Figures) -> Vec<Block> {
         Some(vec![
             percent(limit),
             number(point.ratio),
-            percent(point.kept_share),
+            cell(|w| w.joint),
             percent(point.error),
+            percent(point.kept_share),
             format!("{} (layer {})", percent(point.worst().1), point.worst().0),
             cell(|w| w.lossy_only),
-            cell(|w| w.joint),
         ])
     };
     let rows: Vec<Vec<String>> = LIMITS.into_iter().filter_map(row).collect();
@@ -198,7 +193,7 @@ fn limits(figures: &Figures) -> Vec<Block> {
         let text = format!(" No measured ratio that evicts tokens stays under {}.", percent(LIMITS[LIMITS.len() - 1]));
         return std::iter::once(Block::Paragraph(line.text(text))).collect();
     }
-    let head = ["error up to", "one token in", "kept", "error", "worst layer", "cache, eviction only", "cache, both"];
+    let head = ["error up to", "one token in", "cache, both", "error", "kept", "worst layer", "cache, eviction only"];
     vec![
         Block::Paragraph(line),
         Block::Table(Table::new("The highest ratio under a limit of the error", &head, rows)),
@@ -216,7 +211,8 @@ pub fn steps(figures: &Figures, file: &str) -> Block {
     let advised = figures.stands(ADVISED);
     let set = match (advised, figures.curve()) {
         (Some(point), _) => format!(
-            "Set these keys in the host's config. Eviction keeps one token in {}, the highest ratio under {} of error.",
+            "Set these keys in the host's config. Eviction keeps one token in {}, the highest ratio under {} of error, a \
+             limit that this page chooses for a start.",
             number(point.ratio),
             percent(ADVISED)
         ),
@@ -230,6 +226,7 @@ pub fn steps(figures: &Figures, file: &str) -> Block {
         }
     };
     steps.push((Line::new(set), std::iter::once(Block::Code(snippet(figures, advised))).collect()));
+    steps.extend(price(figures).map(|line| (line, Vec::new())));
     steps.extend(smaller(figures).map(|line| (line, Vec::new())));
     let perplexity = Line::new("Bound the loss of quality: decode the same text with and without these keys, and run ")
         .code("mnnkv gate --ppl baseline.json candidate.json")
@@ -255,6 +252,27 @@ pub fn steps(figures: &Figures, file: &str) -> Block {
         steps.push((text.into(), Vec::new()));
     }
     Block::Steps(steps)
+}
+
+/// First layers that the config stores.
+fn stored_layers(figures: &Figures) -> u32 {
+    if figures.front > 0 { figures.front } else { 2 }
+}
+
+/// The time that the store of the config takes: a step restores all cold tokens of its layers.
+fn price(figures: &Figures) -> Option<Line> {
+    let base = figures.base().filter(|base| base.cut == "blocks")?;
+    let layers = stored_layers(figures);
+    let sums = base.layers.iter().filter(|(layer, _)| **layer < layers).flat_map(|(_, sums)| sums.iter().flatten());
+    let bytes: f64 = sums.map(|sum| sum.raw - sum.hot).sum();
+    let seconds = bytes / base.total().decode()?;
+    Some(Line::new("Mind the speed: ").text(format!(
+        "a step restores every stored token, here {} of the first {layers} layers, about {:.2} ms on one core at the measured \
+         speed. The figures above store all layers (\"front_n_and_h2o_kept\"); the keys store the first ones only. Measure \
+         decoding with your engine before more layers are stored.",
+        bytes::format(bytes as u64),
+        seconds * 1e3
+    )))
 }
 
 /// The fastest encoding among the smallest ones that a session has, where it is smaller than the default by a per cent.
@@ -305,9 +323,7 @@ fn snippet(figures: &Figures, advised: Option<&Point>) -> String {
     let mut set = |key: &str, value: Value| {
         keys.insert(key.into(), value);
     };
-    let mut scope = "front_n";
     if let (Some(point), Some(curve)) = (advised, figures.curve()) {
-        scope = "front_n_and_h2o_kept";
         set("kv_h2o_enable", true.into());
         set("kv_h2o_layer_start", figures.front.into());
         set("kv_h2o_target_lossy_ratio", json!(point.ratio));
@@ -319,9 +335,9 @@ fn snippet(figures: &Figures, advised: Option<&Point>) -> String {
     set("kv_lossless_enable", true.into());
     set("kv_lossless_runtime_enable", true.into());
     set("kv_lossless_runtime_mode", "store".into());
-    set("kv_lossless_scope", scope.into());
-    let layers = figures.results.layers.iter().map(|l| l.layer).max().map_or(0, |last| last.saturating_add(1));
-    set("kv_lossless_front_n", if advised.is_some() { figures.front } else { layers }.into());
+    // To restore more layers in every step is slow; see `price`.
+    set("kv_lossless_scope", "front_n".into());
+    set("kv_lossless_front_n", stored_layers(figures).into());
     if let Some(base) = figures.base() {
         set("kv_lossless_codec_runtime", runtime_name(&base.format).into());
         set("kv_lossless_effort", base.effort.into());

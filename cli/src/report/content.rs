@@ -2,7 +2,7 @@
 
 use super::advice;
 use super::charts;
-use super::document::{Block, Document, Figure, Line, Table, change, name, number, percent, ratio, speed};
+use super::document::{Block, Document, Figure, Line, Table, change, name, number, percent, ratio, sentence, speed};
 use super::figures::{Figures, Whole};
 use super::read::{Case, Gate};
 use mnnkv::gear::Effort;
@@ -76,8 +76,11 @@ fn evaluation(rounds: &[Figures], gates: Vec<Block>) -> Vec<Block> {
     let figures = &rounds[0];
     let mut blocks = vec![heading("Summary"), paragraph(intro())];
     blocks.extend(advice::summary(figures));
-    blocks.push(heading("Next steps"));
-    blocks.push(advice::steps(figures, &figures.name));
+    // Parts of a dump advise nothing.
+    if figures.results.complete {
+        blocks.push(heading("Next steps"));
+        blocks.push(advice::steps(figures, &figures.name));
+    }
     blocks.extend(plots(rounds));
     blocks.extend(gates);
     blocks.push(heading("Findings"));
@@ -211,10 +214,9 @@ fn by_policy(rounds: &[Figures]) -> Vec<Block> {
     let layers =
         if skipped { format!(", layers from {front} on (those before keep all tokens)") } else { String::new() };
     let source = Line::new(format!(
-        "Relative L2 error of the attention output against the share of tokens that are left at the end of the chat; blocks \
-         of {block} tokens{layers}. A point is a ratio; left is smaller, down is better. Points at 100% evicted nothing: the \
-         ratio asked for fewer tokens than are protected. Points above each other end with as many tokens, but evicted them \
-         sooner or later. Source: "
+        "Relative L2 error of the attention output against the share of tokens that are kept, both over the steps from the \
+         first eviction on; blocks of {block} tokens{layers}. A point is a ratio; left is smaller, down is better. Points at \
+         100% evicted nothing: the ratio asked for fewer tokens than are protected. Source: "
     ))
     .code("eviction")
     .text(" of the results.");
@@ -242,20 +244,20 @@ fn memory(rounds: &[Figures]) -> Vec<Block> {
 // Whole cache
 
 fn whole_cache(rounds: &[Figures]) -> Vec<Block> {
-    let head = ["one token in", "encoding", "lossless only", "eviction only", "both", "reference's product", "error"];
+    let head = ["one token in", "both", "error", "lossless only", "eviction only", "encoding", "reference's product"];
     let row = |figures: &Figures, whole: &Whole| {
         let point = figures.curve().and_then(|curve| curve.points.iter().find(|point| point.ratio == whole.ratio));
         let cells = [
             number(whole.ratio),
-            name(&whole.lossless),
-            ratio(whole.lossless_only),
-            ratio(whole.lossy_only),
             ratio(whole.joint),
-            ratio(whole.reference_product),
-            point.map_or("—".into(), |point| match point.evicts {
+            point.map_or("unknown".into(), |point| match point.evicts {
                 true => percent(point.error),
                 false => "nothing evicted".into(),
             }),
+            ratio(whole.lossless_only),
+            ratio(whole.lossy_only),
+            name(&whole.lossless),
+            ratio(whole.reference_product),
         ];
         let first = (rounds.len() > 1).then(|| name(&figures.name));
         first.into_iter().chain(cells).collect::<Vec<_>>()
@@ -403,7 +405,7 @@ fn provenance(figures: &Figures) -> Vec<Block> {
     if results.findings.is_empty() {
         blocks.push(paragraph("The evaluator found nothing unusual in the dump."));
     } else {
-        let rows = results.findings.iter().map(|f| vec![name(&f.reason), name(&f.place), name(&f.text)]);
+        let rows = results.findings.iter().map(|f| vec![name(&f.reason), name(&f.place), sentence(&f.text)]);
         blocks.push(Block::Table(Table::new("Findings of the evaluator", &["kind", "place", "finding"], rows)));
     }
     let state = if results.complete { "complete" } else { "stopped early" };

@@ -124,11 +124,26 @@ pub struct Document {
 
 /// A name from a file: one line, no controls, not too long.
 pub fn name(text: &str) -> String {
+    bounded(text, MOST_CHARS)
+}
+
+/// A sentence from a file as one line of bounded length.
+pub fn sentence(text: &str) -> String {
+    bounded(text, 6 * MOST_CHARS)
+}
+
+fn bounded(text: &str, most: usize) -> String {
     let line = crate::output::visible(text);
-    match line.char_indices().nth(MOST_CHARS) {
+    match line.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }
+}
+
+/// A ratio at a tick, with the digits that it needs: 1.2, 1.175.
+pub fn tick_ratio(ratio: f64) -> String {
+    let text = format!("{ratio:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A ratio: 2.24.

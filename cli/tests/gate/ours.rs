@@ -138,7 +138,7 @@ fn a_rolling_baseline_counts_passed_uncompressed_runs_of_its_key() {
 fn results_of_evaluate_are_judged_by_their_best_setting() {
     let folder = Folder::new("evaluate");
     let whole = |run: &str, ratio: f64, lossy: f64, joint: f64| {
-        json!({ "run": run, "lossless": "v2 effort 5", "cut": "blocks", "target_ratio": ratio, "block_tokens": 64,
+        json!({ "run": run, "lossless": "v2 effort 5", "cut": "blocks", "target_ratio": ratio, "block_tokens": 64, "policy": "ema",
                 "front_layers": 2, "front_lossless": 1.4,
                 "deep_lossy": lossy, "deep_lossless": 1.0, "lossless_only": 1.1, "lossy_only": 2.0, "joint": joint,
                 "reference_product": 1.4 * lossy })

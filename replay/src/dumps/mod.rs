@@ -150,12 +150,25 @@ impl Dump {
                 ),
                 [only] => only.error(),
                 [first, rest @ ..] => {
-                    Error::new(&first.place, format!("{}; {} more findings, no layer", first.text, rest.len()))
+                    const MOST: usize = 8;
+                    let others = rest.iter().take(MOST).map(|finding| format!("; {}: {}", finding.place, finding.text));
+                    let more = rest.len().saturating_sub(MOST);
+                    let end = if more > 0 { format!("; and {more} more findings") } else { String::new() };
+                    Error::new(
+                        &first.place,
+                        format!("{}{}{end}; no layer is left", first.text, others.collect::<String>()),
+                    )
                 }
             });
         }
         let (layers, sources) = found.into_iter().map(|found| (found.info, found.source)).unzip();
         Ok(Dump { layers, findings, sources })
+    }
+
+    /// Drops the layers for which `keep` is false.
+    pub fn retain(&mut self, keep: impl Fn(&LayerInfo) -> bool) {
+        let (layers, sources) = (std::mem::take(&mut self.layers), std::mem::take(&mut self.sources));
+        (self.layers, self.sources) = layers.into_iter().zip(sources).filter(|(info, _)| keep(info)).unzip();
     }
 
     /// Reads the words of `layers[index]`.

@@ -39,8 +39,7 @@ pub struct Request {
     pub block_tokens: Vec<u32>,
     /// The keys that hold for all policies.
     pub base: Map<String, Value>,
-    /// Tokens of the prompt; `None` is the dump's prompt, or else as many as leave every scored row but
-    /// [`PROMPT_ROWS`] to decode steps.
+    /// Tokens of the prompt; `None` is the dump's prompt, or else [`guessed_prompt`].
     pub prompt_tokens: Option<usize>,
     /// Factor of Q times K; `None` is the dump's, or else 1 / sqrt(head_dim).
     pub scale: Option<f32>,
@@ -86,6 +85,12 @@ impl Request {
     }
 }
 
+/// The prompt of a layer of which `first` is the first token with a row, where the dump does not tell it: half of the
+/// tokens, and at least [`PROMPT_ROWS`] of those with a row.
+pub fn guessed_prompt(tokens: usize, first: usize) -> usize {
+    (tokens / 2).max(first + PROMPT_ROWS).min(tokens - 1)
+}
+
 /// Replays a layer. Returns nothing for a layer without Q and attention rows. `done` of the watch gets the tokens of each
 /// finished step; a layer that is stopped has no results.
 ///
@@ -98,7 +103,7 @@ pub fn replay(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Vec<
     }
     let prompt = match (request.prompt_tokens, info.prompt_tokens) {
         (Some(given), _) => given,
-        (None, 0) => (source.first() + PROMPT_ROWS).min(info.tokens - 1),
+        (None, 0) => guessed_prompt(info.tokens, source.first()),
         (None, known) => known,
     };
     let prompt = prompt.max(source.first()).max(1);
@@ -154,7 +159,7 @@ pub fn replay(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Vec<
             tokens: info.tokens,
             kept_tokens: seen.kept_tokens,
             kept_share: seen.kept_share,
-            steps: info.tokens - prompt,
+            steps: seen.steps as usize,
             kept_mass: seen.kept_mass,
             relative_l2: seen.relative_l2,
             cosine: seen.cosine,

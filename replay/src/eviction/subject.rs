@@ -29,7 +29,9 @@ struct Sums {
     /// Squared L2 norms of the difference and of the whole cache's output.
     difference: f64,
     whole: f64,
+    /// Steps behind the prompt, and those of them that were compared.
     steps: u64,
+    compared: u64,
     share: f64,
     evictions: u64,
     moved: u64,
@@ -54,6 +56,7 @@ pub(super) struct Subject {
 /// What a replay found.
 pub(super) struct Outcome {
     pub(super) kept_tokens: usize,
+    pub(super) steps: u64,
     pub(super) kept_share: f64,
     pub(super) kept_mass: f64,
     pub(super) relative_l2: f64,
@@ -118,7 +121,8 @@ impl Subject {
         Cache { layout: &self.layout, key: &mut self.key, value: &mut self.value }
     }
 
-    /// Runs one step of the session, and compares its attention with the whole cache's if the step counts.
+    /// Runs one step of the session, and compares its attention with the whole cache's if the step counts and tokens were
+    /// evicted before: earlier steps have no error, and their number says nothing of the policy.
     pub(super) fn step(&mut self, step: &Step<'_>, value: &Values) -> Result<()> {
         self.begin(step)?;
         let wants = self.session.wants_scores(0, step.tokens as u32)?;
@@ -127,7 +131,9 @@ impl Subject {
                 self.score(step, head)?;
             }
         }
-        if step.counted {
+        if step.counted && self.sums.evictions > 0 {
+            self.sums.compared += 1;
+            self.sums.share += self.positions.len() as f64 / (step.first + step.tokens) as f64;
             (0..step.heads).for_each(|head| self.compare(step, head, value));
         }
         let heads = if wants && !step.rows.is_empty() { step.heads as u32 } else { 0 };
@@ -153,7 +159,6 @@ impl Subject {
         if step.counted {
             self.sums.steps += 1;
             self.sums.restored += self.restored()? - restored;
-            self.sums.share += (self.positions.len() + step.tokens) as f64 / (step.first + step.tokens) as f64;
         }
         self.positions.extend(step.first as u32..(step.first + step.tokens) as u32);
         let appended = self.layout.range(self.len, step.tokens as u32)?;
@@ -238,16 +243,19 @@ impl Subject {
     }
 
     pub(super) fn outcome(&self) -> Outcome {
-        let Sums { rows, mass, cosine, difference, whole, steps, share, evictions, moved, restored } = self.sums;
-        let per = |sum: f64, count: u64| if count > 0 { sum / count as f64 } else { 0.0 };
+        let Sums { rows, mass, cosine, difference, whole, steps, compared, share, evictions, moved, restored } =
+            self.sums;
+        // A cache that was never smaller than the chat has its attention.
+        let mean = |sum: f64, count: u64| if count > 0 { sum / count as f64 } else { 1.0 };
         Outcome {
             kept_tokens: self.positions.len(),
-            kept_share: per(share, steps),
-            kept_mass: per(mass, rows),
+            steps: compared,
+            kept_share: mean(share, compared),
+            kept_mass: mean(mass, rows),
             relative_l2: if whole > 0.0 { (difference / whole).sqrt() } else { 0.0 },
-            cosine: per(cosine, rows),
+            cosine: mean(cosine, rows),
             evictions,
-            moved_tokens: per(moved as f64, evictions),
+            moved_tokens: if evictions > 0 { moved as f64 / evictions as f64 } else { 0.0 },
             restored_tokens_per_step: (steps > 0).then(|| restored / steps as f64),
         }
     }
