@@ -88,6 +88,10 @@ fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
         (&["--efforts", "10"], 2, "1 to 9"),
         (&["--rotation", "half"], 2, "half:THETA"),
         (&["--policy", "best"], 2, "norm_sum"),
+        (&["--policy", r#"a={"kv_h2o_block_tokens":8}"#], 2, "--block-tokens"),
+        (&["--policy", r#"a={"kv_h2o_sink_token":8}"#], 2, "kv_h2o_sink_token"),
+        (&["--run", "x"], 3, "the runs are kv"),
+        (&["--config", "/dev/zero"], 3, "no regular file"),
         (&["--config", "/no/such/file"], 3, "/no/such/file"),
     ] {
         let failed = run(&[&[dumps.as_str()][..], words].concat());
@@ -114,5 +118,31 @@ fn ctrl_c_writes_the_results_that_are_finished() {
     assert_eq!(status.code(), Some(if results["complete"] == true { 0 } else { 1 }));
     for result in results["lossless"].as_array().unwrap() {
         assert!(result["ratio"].as_f64().unwrap() > 1.0, "{result}");
+    }
+}
+
+#[test]
+fn layers_of_odd_dims_have_no_rotation_and_a_run_counts_once_in_two_types() {
+    let folder = Folder::new("odd");
+    let words = |count: usize, bytes: usize| (0..count * bytes).map(|i| (i * 7 % 61) as u8).collect::<Vec<u8>>();
+    let chat = folder.0.join("chat");
+    fs::create_dir(&chat).unwrap();
+    for (layer, dtype, bytes) in [(0, "f16", 2), (1, "f16", 2), (0, "f32", 4)] {
+        for tensor in ["k", "v"] {
+            fs::write(chat.join(format!("l{layer}_{tensor}_h1_t40_d3.{dtype}")), words(120, bytes)).unwrap();
+        }
+    }
+    // No value of kv_lossless_scope stops the codec from being evaluated.
+    let output = folder.0.join("results.json");
+    let words = ["--set", "kv_lossless_scope=none", "--efforts", "5", "--output", output.to_str().unwrap()];
+    let done = run(&[&[folder.0.to_str().unwrap()][..], &words].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let results: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
+    let layers = results["layers"].as_array().unwrap();
+    assert!(layers.len() == 2 && layers.iter().all(|layer| layer["dtype"] == "F16"), "{layers:?}");
+    let reasons: Vec<&str> =
+        results["findings"].as_array().unwrap().iter().map(|finding| finding["reason"].as_str().unwrap()).collect();
+    for reason in ["rotation", "twin", "no_attention", "short"] {
+        assert!(reasons.contains(&reason), "{reason}: {reasons:?}");
     }
 }

@@ -157,8 +157,11 @@ impl NewName {
     /// Begins the file. `waiting` is from [`NewFile::room`] or from an earlier file; nothing is allocated.
     pub(crate) fn begin(self, waiting: Vec<u8>) -> Result<NewFile> {
         let NewName { path, unfinished } = self;
-        if matches!(files::kind(&path), Ok(Kind::Folder)) {
-            bail!(InvalidArgument, "{} is a directory; a file expected", path.display());
+        match files::kind(&path) {
+            Ok(Kind::Folder) => bail!(InvalidArgument, "{} is a directory; a file expected", path.display()),
+            // The new file would take the place of a device.
+            Ok(Kind::Other) => bail!(InvalidArgument, "{} is no regular file; a file expected", path.display()),
+            Ok(Kind::File) | Err(_) => {}
         }
         let beside = |e: io::Error| failed("create a file beside", &path, &e);
         let Some(file) = files::open_alone(&unfinished).map_err(beside)? else {

@@ -158,11 +158,19 @@ pub fn work(info: &LayerInfo, request: &Request) -> u64 {
     let encodings = request.encodings.iter();
     encodings
         .map(|encoding| {
-            let tensors = if encoding.rotation.is_some() { 1 } else { 2 };
+            let tensors = match encoding.rotation {
+                None => 2,
+                Some(_) => u64::from(is_rotated(info)),
+            };
             let passes = request.cuts.len() + usize::from(per_head(request, info.kv_heads));
             tensors * passes as u64 * tensor
         })
         .sum()
+}
+
+/// A hint is for pairs of dims. V is not rotated.
+pub fn is_rotated(info: &LayerInfo) -> bool {
+    info.head_dim.is_multiple_of(2)
 }
 
 fn per_head(request: &Request, kv_heads: usize) -> bool {
@@ -174,8 +182,7 @@ fn jobs<'a>(layer: &'a Layer, request: &Request) -> Vec<Job<'a>> {
     let mut jobs = Vec::new();
     for (tensor, words) in [("k", &layer.key), ("v", &layer.value)] {
         for encoding in &request.encodings {
-            // V is not rotated, so a hint changes nothing.
-            if tensor == "v" && encoding.rotation.is_some() {
+            if encoding.rotation.is_some() && (tensor == "v" || !is_rotated(info)) {
                 continue;
             }
             let job = |cut, head, words| Job { info, tensor, head, words, encoding: *encoding, cut };

@@ -64,7 +64,7 @@ pub fn evaluate(
             break;
         }
         if let Some(request) = &request.eviction {
-            results.findings.extend(unknown_prompt(dump, index, request));
+            results.findings.extend(other_prompt(dump, index, request));
         }
         match dump.load(index) {
             Ok(layer) => one_layer(&layer, request, watch, &mut results)?,
@@ -72,6 +72,20 @@ pub fn evaluate(
         }
     }
     results.complete = !watch.is_stopped();
+    if let (true, true, Some(finding)) = (results.complete, results.layers.is_empty(), results.findings.last()) {
+        return Err(finding.error());
+    }
+    if let Some(request) = &request.codec {
+        let hints = request.encodings.iter().any(|encoding| encoding.rotation.is_some());
+        let odd = dump.layers.iter().position(|info| !codec::is_rotated(info));
+        results.findings.extend(odd.filter(|_| hints).map(|index| {
+            let text = format!(
+                "head_dim is {}; rotation hints need an even one, and are left out",
+                dump.layers[index].head_dim
+            );
+            Finding::new("rotation", layer_name(dump, index), text)
+        }));
+    }
     if request.eviction.is_some() && results.complete {
         results.findings.extend(unscored_runs(&results));
         results.findings.extend(idle_ratios(&results));
@@ -119,18 +133,23 @@ fn unscored_runs(results: &Results) -> Vec<Finding> {
     runs.filter_map(finding).collect()
 }
 
-/// The first layer of a run that is replayed, if nothing tells its prompt.
-fn unknown_prompt(dump: &Dump, index: usize, request: &eviction::Request) -> Option<Finding> {
-    let has_rows = |index: usize| dump.score_rows(index) != (0, 0);
+/// A prompt that neither the dump nor the request tells, or that the rows of the layer make longer.
+fn other_prompt(dump: &Dump, index: usize, request: &eviction::Request) -> Option<Finding> {
     let info = &dump.layers[index];
-    let told = (0..index).any(|before| dump.layers[before].run == info.run && has_rows(before));
-    if told || !has_rows(index) || request.prompt_tokens.is_some() || info.prompt_tokens > 0 {
+    let (query, attention) = dump.score_rows(index);
+    let rows = query.max(attention);
+    let wanted = request.prompt_tokens.or((info.prompt_tokens > 0).then_some(info.prompt_tokens));
+    let prompt = eviction::prompt(info, info.tokens - rows, request.prompt_tokens);
+    if rows == 0 || wanted == Some(prompt) {
         return None;
     }
-    let (query, attention) = dump.score_rows(index);
-    let prompt = eviction::guessed_prompt(info.tokens, info.tokens - query.max(attention));
-    let text = format!("the dump does not tell its prompt; its first {prompt} tokens are taken as one (--prompt)");
-    Some(Finding::new("prompt", format!("run {}", info.run), text))
+    let text = match wanted {
+        None => format!("the dump does not tell its prompt; the first {prompt} tokens are taken as one (--prompt)"),
+        Some(wanted) => {
+            format!("the prompt is {prompt} tokens, not {wanted}: earlier tokens have no rows of attention")
+        }
+    };
+    Some(Finding::new("prompt", layer_name(dump, index), text))
 }
 
 fn layer_name(dump: &Dump, index: usize) -> String {

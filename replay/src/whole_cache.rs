@@ -14,6 +14,8 @@ use mnnkv::h2o::{self, PlanConfig, Target};
 pub struct Rules {
     /// `kv_h2o_layer_start`
     pub first_evicted_layer: u32,
+    /// The layer after `kv_h2o_layer_end`. Layers outside of both keep all tokens, encoded.
+    pub end_evicted_layer: u32,
     /// `kv_h2o_sink_tokens`
     pub sink_tokens: u32,
     /// `kv_h2o_recent_tokens`
@@ -75,14 +77,14 @@ struct Choice<'a> {
 
 impl Choice<'_> {
     fn compute(&self, layers: &[LayerResult]) -> Result<Option<WholeCacheResult>> {
-        let is_front = |layer: &&LayerResult| layer.layer < self.rules.first_evicted_layer;
+        let evicted = self.rules.first_evicted_layer..self.rules.end_evicted_layer;
+        let is_front = |layer: &&LayerResult| !evicted.contains(&layer.layer);
         let front = layers.iter().filter(is_front).map(|layer| self.bytes(layer, layer.tokens));
         let Some(front) = front.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let mut deep = Vec::new();
-        let mut policy = None;
+        let policy = self.policy(layers.iter().filter(|layer| !is_front(layer)));
         for layer in layers.iter().filter(|layer| !is_front(layer)) {
-            let replayed = self.replayed(layer);
-            policy = replayed.map(|result| result.policy.clone()).or(policy);
+            let replayed = policy.and_then(|policy| self.replayed(layer).find(|result| result.policy == policy));
             let kept = replayed.map_or_else(|| self.planned(layer), |result| Ok(result.kept_tokens))?;
             match self.bytes(layer, kept) {
                 Some(bytes) => deep.push(bytes),
@@ -102,7 +104,7 @@ impl Choice<'_> {
             rotation: self.key.rotation.clone(),
             cut: self.key.cut.clone(),
             target_ratio: self.ratio,
-            policy,
+            policy: policy.map(str::to_owned),
             block_tokens: self.block,
             front_layers: front.len(),
             front_lossless,
@@ -115,12 +117,21 @@ impl Choice<'_> {
         }))
     }
 
-    /// The first policy that was replayed with this ratio and block length.
-    fn replayed(&self, layer: &LayerResult) -> Option<&EvictionResult> {
-        self.results.eviction.iter().find(|result| {
+    /// The replays of a layer with this ratio and block length.
+    fn replayed(&self, layer: &LayerResult) -> impl Iterator<Item = &EvictionResult> {
+        self.results.eviction.iter().filter(|result| {
             (&result.run, result.layer) == (&layer.run, layer.layer)
                 && (result.target_ratio, result.block_tokens) == (self.ratio, self.block)
         })
+    }
+
+    /// The first policy that was replayed in every layer that has replays.
+    fn policy<'b>(&self, layers: impl Iterator<Item = &'b LayerResult>) -> Option<&str> {
+        let scored: Vec<&LayerResult> = layers.filter(|layer| self.replayed(layer).next().is_some()).collect();
+        let in_all = |result: &&EvictionResult| {
+            scored.iter().all(|layer| self.replayed(layer).any(|other| other.policy == result.policy))
+        };
+        Some(self.replayed(scored.first()?).find(in_all)?.policy.as_str())
     }
 
     /// Tokens that a plan for the whole layer keeps, whatever the scores.

@@ -264,7 +264,8 @@ fn the_whole_cache_has_the_harmonic_mean_of_its_layers_not_their_product() {
         }));
     }
     let zones = Zones { block_tokens: 64, hot_sink_tokens: 0, hot_recent_tokens: 0 };
-    let rules = Rules { first_evicted_layer: 2, sink_tokens: 32, recent_tokens: 256, zones };
+    let rules =
+        Rules { first_evicted_layer: 2, end_evicted_layer: u32::MAX, sink_tokens: 32, recent_tokens: 256, zones };
     let [found] = &whole_cache(&results, &[3.5], &[64], &rules).unwrap()[..] else { panic!("one encoding, one ratio") };
     let near = |value: f64, expected: f64| assert!((value - expected).abs() < 0.005, "{value} {expected}");
     near(found.joint, 2.37);

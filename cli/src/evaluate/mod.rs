@@ -132,7 +132,10 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
 /// What the session's keys add to the findings.
 fn findings(session: &SessionKeys, tokens: usize) -> Vec<Finding> {
     let unknown = session.warnings.iter().map(|warning| Finding::new("unknown_key", "--config, --set", warning));
-    let mut findings: Vec<Finding> = unknown.collect();
+    let ignored = session.ignored.iter().map(|key| {
+        Finding::new("ignored_key", format!("--set {key}"), "--ratios, --block-tokens and the replay set this key")
+    });
+    let mut findings: Vec<Finding> = unknown.chain(ignored).collect();
     if !session.shrunk.is_empty() {
         let keys: Vec<String> = session.shrunk.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         let text = format!("the dump has {tokens} tokens; keys that are smaller than by default: {}", keys.join(", "));
@@ -191,6 +194,7 @@ impl Arguments {
             eviction: (self.skip != Some(Part::Eviction)).then(eviction),
             rules: Rules {
                 first_evicted_layer: session.eviction.first_layer,
+                end_evicted_layer: session.eviction.end_layer,
                 sink_tokens: session.eviction.sink_tokens,
                 recent_tokens: session.eviction.recent_tokens,
                 zones,

@@ -4,13 +4,15 @@ use crate::failure::Failure;
 use mnnkv::gear::{Effort, Format, Pairing};
 use mnnkv::session::config::{Config, EvictionRules, LosslessRules};
 use mnnkv_replay::codec::{Encoding, Hint};
-use mnnkv_replay::eviction::{Policy, policies};
+use mnnkv_replay::eviction::{Policy, fixed_keys, policies};
 use serde_json::{Map, Value};
 use std::path::Path;
 
 /// Keys of a host's config: `kv_h2o_` and `kv_lossless_`.
 pub type Keys = Map<String, Value>;
 
+/// More than any model has.
+const MOST_LAYERS: u32 = u16::MAX as u32;
 /// Limit of a config file.
 const MAX_CONFIG: u64 = 4 << 20;
 /// A dump with fewer tokens has smaller hot zones, since otherwise nothing could be evicted from it.
@@ -102,13 +104,25 @@ pub fn policy(text: &str) -> Result<Policy, String> {
     }
     let names = || known.iter().map(|policy| format!("{:?}", policy.name)).collect::<Vec<_>>().join(", ");
     let (name, keys) = text.split_once('=').ok_or_else(|| format!("one of {} or NAME={{...}} expected", names()))?;
-    match serde_json::from_str::<Keys>(keys) {
-        Ok(keys) => match keys.keys().find(|key| !key.starts_with("kv_h2o_")) {
-            None => Ok(Policy { name: name.into(), keys }),
-            Some(key) => Err(format!("{key:?} of {name} does not begin with kv_h2o_")),
-        },
-        Err(e) => Err(format!("the keys of {name} are not a JSON object: {e}")),
+    let keys: Keys =
+        serde_json::from_str(keys).map_err(|e| format!("the keys of {name} are not a JSON object: {e}"))?;
+    if let Some(key) = keys.keys().find(|key| !key.starts_with("kv_h2o_") || is_of_replay(key)) {
+        return Err(format!("{key:?} of {name} is no key of a policy: --ratios, --block-tokens and the replay set it"));
     }
+    let on = keys.clone().into_iter().chain([("kv_h2o_enable".to_owned(), true.into())]).collect();
+    match parse(&on) {
+        Err(Failure(text)) => Err(format!("{name}: {text}")),
+        Ok((_, warnings)) => match warnings.into_iter().find(|warning| warning.contains("is not a key")) {
+            Some(warning) => Err(format!("{name}: {warning}")),
+            None => Ok(Policy { name: name.into(), keys }),
+        },
+    }
+}
+
+/// Keys that a replay sets itself.
+fn is_of_replay(key: &str) -> bool {
+    let own = ["kv_h2o_target_lossy_ratio", "kv_h2o_target_keep_ratio", "kv_h2o_block_tokens"];
+    own.contains(&key) || fixed_keys().contains_key(key)
 }
 
 fn is_ours(key: &str) -> bool {
@@ -145,6 +159,8 @@ pub struct SessionKeys {
     pub lossless: LosslessRules,
     /// Unknown keys.
     pub warnings: Vec<String>,
+    /// Keys that were given, and that the replay sets itself.
+    pub ignored: Vec<String>,
     /// Keys that are smaller than the session's defaults since the dump is short, and their values.
     pub shrunk: Vec<(&'static str, usize)>,
     /// Keys that were given and that built-in policies set, too.
@@ -160,7 +176,8 @@ impl SessionKeys {
         };
         keys.extend(given.iter().cloned());
         // The errors of the keys as given name them.
-        let (_, warnings) = parse(&keys)?;
+        let (_, warnings) = parse(&keys).map_err(|Failure(text)| Failure(format!("--config, --set: {text}")))?;
+        let ignored: Vec<String> = given.iter().map(|(key, _)| key.clone()).filter(|key| is_of_replay(key)).collect();
 
         let is_of_policy = |key: &&String| policies().iter().any(|policy| policy.keys.contains_key(*key));
         let of_policies = keys.keys().filter(is_of_policy).cloned().collect();
@@ -183,23 +200,28 @@ impl SessionKeys {
             on.insert(key.into(), true.into());
         }
         on.insert("kv_lossless_codec".into(), "gear_delta".into());
+        on.insert("kv_lossless_scope".into(), "front_n".into());
         let (config, _) = parse(&on)?;
         let (Some(eviction), Some(lossless)) = (config.eviction, config.lossless) else {
             return Err(Failure("a bug in mnnkv, please report it: the config is off".into()));
         };
         let warnings = warnings.into_iter().filter(|warning| warning.contains("is not a key")).collect();
-        Ok(SessionKeys { keys, eviction, lossless, warnings, shrunk, of_policies })
+        Ok(SessionKeys { keys, eviction, lossless, warnings, shrunk, of_policies, ignored })
     }
 }
 
 fn parse(keys: &Keys) -> Result<(Config, Vec<String>), Failure> {
     let text = Value::Object(keys.clone()).to_string();
-    Config::parse(text.as_bytes(), b"", u32::from(u16::MAX)).map_err(|e| Failure(format!("--config, --set: {e}")))
+    Config::parse(text.as_bytes(), b"", MOST_LAYERS).map_err(|e| Failure(e.to_string()))
 }
 
 fn read_config(path: &Path) -> Result<Keys, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure(format!("{}: {e}", path.display()));
-    let len = std::fs::metadata(path).map_err(|e| failed(&e))?.len();
+    let file = std::fs::metadata(path).map_err(|e| failed(&e))?;
+    if !file.is_file() {
+        return Err(failed(&"is no regular file; a config expected"));
+    }
+    let len = file.len();
     if len > MAX_CONFIG {
         return Err(failed(&format!("has {len} bytes; a config of at most {MAX_CONFIG} expected")));
     }

@@ -279,6 +279,9 @@ impl Runtime<'_> {
         match (self.drop(), self.bad_speed()) {
             (_, Some(bad)) => Err(bad),
             (None, None) => Err("no input has a decode speed".into()),
+            (Some(_), None) if !self.faithful && self.speedless().is_some() => {
+                Err(format!("{}: no decode speed", self.speedless().map_or(String::new(), |row| row.place.to_string())))
+            }
             (Some(drop), None) if drop <= target => Ok(String::new()),
             (Some(_), None) => {
                 let speed = self.speed(self.limits.word("decode-gate-aggregation"));
@@ -287,7 +290,12 @@ impl Runtime<'_> {
         }
     }
 
-    /// Store columns that no row has.
+    /// The first row of a table without a decode speed.
+    fn speedless(&self) -> Option<&Row> {
+        self.rows.iter().find(|row| row.decode == Cell::Unmeasured)
+    }
+
+    /// Store columns that some row lacks; for the reference, those that no row has.
     pub fn missing(&self) -> Vec<&'static str> {
         let any = |column: Column| self.rows.iter().any(|row| *row.cell(column) == Cell::Absent);
         let absent = |column: &Column| if self.faithful { self.is_absent(*column) } else { any(*column) };

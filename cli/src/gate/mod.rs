@@ -131,9 +131,32 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     if let Some(path) = &arguments.summary {
         files.push((path.clone(), format!("{object:#}\n")));
     }
+    arguments.refuse_inputs(&files)?;
     write_files(files.iter().map(|(path, text)| (path.as_path(), text.as_str())))?;
     let clean = cases.iter().all(Case::passed);
     Ok(Output { text: text(&cases), json: object, clean })
+}
+
+impl Arguments {
+    /// An output must not take the place of an input; the history is both.
+    fn refuse_inputs(&self, files: &[Pending]) -> Result<(), Failure> {
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let lists = [&self.results, &self.ppl, &self.baseline_results];
+        let named = [&self.manifest, &self.thresholds, &self.upper_json, &self.online_json].into_iter().flatten();
+        let inputs: Vec<_> = lists.into_iter().flatten().chain(named).filter_map(|path| real(path)).collect();
+        let appended = |path: &PathBuf| self.history_append && self.history.as_ref() == Some(path);
+        let history = self.history.as_deref().and_then(real);
+        let mut appends = 0;
+        for (path, _) in files {
+            appends += usize::from(appended(path));
+            let is_input = real(path).is_some_and(|path| inputs.contains(&path));
+            let is_history = !appended(path) && real(path).is_some() && real(path) == history;
+            if is_input || is_history || appends > 1 {
+                return Err(Failure(format!("{} is an input; another file expected for the output", path.display())));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Ends the program as a wrong command line does.
@@ -219,6 +242,13 @@ fn baseline(
 ) -> Result<Option<f64>, Failure> {
     if !arguments.baseline_results.is_empty() {
         let inputs = read::inputs(&arguments.baseline_results, arguments.faithful)?;
+        if let Some(row) = inputs.rows.iter().find(|row| row.key != key && !row.key.is_empty() && !key.is_empty()) {
+            warnings.push(format!("{}: the baseline is of {:?}, the run of {key:?}", row.place, row.key));
+        }
+        let lossy = |row: &&cells::Row| row.number(Column::Lossy).is_some_and(|ratio| ratio > 1.0);
+        if let Some(row) = inputs.rows.iter().find(lossy) {
+            warnings.push(format!("{}: the baseline is of a run with eviction", row.place));
+        }
         return same_batch(&inputs, limits, arguments.faithful);
     }
     let fixed = Some(limits.number("decode-baseline")).filter(|baseline| *baseline > 0.0);

@@ -44,8 +44,10 @@ fn read(path: &Path) -> Result<Perplexity, String> {
     let (mean, perplexity) = (number("mean_log_likelihood")?, number("perplexity")?);
     let expected = (-mean).exp();
     // NaN must not pass.
-    if !((perplexity - expected).abs() <= TOLERANCE * expected && perplexity > 0.0) {
-        return Err(format!("{place}.perplexity is {perplexity}; exp(-mean_log_likelihood) is {expected}"));
+    if !((perplexity - expected).abs() <= TOLERANCE * expected && perplexity >= 1.0) {
+        return Err(format!(
+            "{place}.perplexity is {perplexity}; exp(-mean_log_likelihood), which is {expected}, and at least 1 expected"
+        ));
     }
     let counts = [number("tokens")?, number("scored_tokens")?];
     if counts.iter().any(|n| *n < 1.0 || n.fract() != 0.0) || counts[1] > counts[0] {

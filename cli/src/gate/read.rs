@@ -2,8 +2,9 @@
 
 use super::cells::{Place, Row};
 use super::demo::{self, Demo};
-use super::metrics::{self, shown};
+use super::metrics;
 use super::tables::{self, BadLine};
+use crate::report;
 use mnnkv_replay::results::{self, Results};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -52,7 +53,9 @@ pub fn text(path: &Path) -> Result<String, String> {
         return Err(format!("{name}: {} bytes; at most {MAX_BYTES} are read", metadata.len()));
     }
     let bytes = fs::read(path).map_err(|e| format!("cannot read {name}: {e}"))?;
-    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+    let text = String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+    // Editors write a byte order mark.
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// Reads files and folders. A file that is named twice counts once.
@@ -125,13 +128,12 @@ impl Inputs {
             }
             None => {
                 let rows = tables::rows(&file, &text, faithful)?;
-                let known = !rows.is_empty() || has_extension(path, &["log"]);
-                self.rows.extend(rows);
                 // The report of a former call quotes bad lines.
-                if !has_extension(path, &["md"]) {
-                    self.bad_lines.extend(tables::bad_lines(&file, &text));
-                }
-                known || !self.bad_lines.is_empty()
+                let bad = if has_extension(path, &["md"]) { Vec::new() } else { tables::bad_lines(&file, &text) };
+                let known = !rows.is_empty() || !bad.is_empty() || has_extension(path, &["log"]);
+                self.rows.extend(rows);
+                self.bad_lines.extend(bad);
+                known
             }
         };
         match (known, inside) {
@@ -153,7 +155,8 @@ impl Inputs {
         let has = |key: &str| object.contains_key(key);
         match object.get("format").and_then(Value::as_str) {
             Some(results::FORMAT) => {
-                self.evaluations.push((place.file.clone(), evaluation(value, &place)?));
+                let results = report::evaluation(value.to_string().as_bytes()).map_err(|e| format!("{place}: {e}"))?;
+                self.evaluations.push((place.file.clone(), results));
                 return Ok(true);
             }
             Some("mnnkv-ppl") => return Err(format!("{place}: a perplexity; --ppl BASELINE CANDIDATE reads it")),
@@ -216,15 +219,6 @@ fn values(path: &Path, file: &str, text: &str) -> Result<Option<Vec<(Value, Stri
 fn cause(e: &serde_json::Error) -> String {
     let text = e.to_string();
     text.split(" at line ").next().unwrap_or_default().to_owned()
-}
-
-fn evaluation(value: &Value, place: &Place) -> Result<Results, String> {
-    let version = value.get("version").and_then(Value::as_u64);
-    if version != Some(u64::from(results::VERSION)) {
-        let shown = value.get("version").map_or("absent".into(), shown);
-        return Err(format!("{place}.version is {shown}; {} expected", results::VERSION));
-    }
-    serde_json::from_value(value.clone()).map_err(|e| format!("{place}: no result of evaluate: {e}"))
 }
 
 /// A result file that a flag names.

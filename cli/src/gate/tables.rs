@@ -60,7 +60,13 @@ pub fn rows(file: &str, text: &str, faithful: bool) -> Result<Vec<Row>, String> 
         let Some(cells) = split(line) else { continue };
         let begins = is_heading(&cells) && (heading.is_none() || !faithful);
         match &heading {
-            _ if begins => heading = Some(cells),
+            _ if begins => {
+                let twice = cells.iter().enumerate().find(|(i, name)| !name.is_empty() && cells[..*i].contains(name));
+                if let Some((_, name)) = twice.filter(|_| !faithful) {
+                    return Err(format!("{}: the heading has {name} twice", place(file, n)));
+                }
+                heading = Some(cells);
+            }
             None => {}
             Some(_) if is_rule(&cells) => {}
             Some(names) if names.len() != cells.len() && !faithful => {
@@ -79,7 +85,14 @@ fn row(place: Place, names: &[&str], cells: &[&str], faithful: bool) -> Row {
     let mut row = Row::new(place, key);
     for (name, text) in names.iter().zip(cells) {
         if let Some((column, scale)) = Column::find(name) {
-            row.set(column, scaled(number(text, faithful), scale));
+            let cell = match scaled(number(text, faithful), scale) {
+                // Memory may grow; all else is counted or measured from 0 on.
+                Cell::Number(number) if number < 0.0 && column != Column::SavedBytes && !faithful => {
+                    Cell::Bad((*text).to_owned())
+                }
+                cell => cell,
+            };
+            row.set(column, cell);
         }
     }
     row.decode = decode(find("speed(tok/s)"), find("t/s"), find("test").unwrap_or_default(), faithful);

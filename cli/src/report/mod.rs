@@ -17,6 +17,7 @@ use clap::Args;
 use content::Cases;
 use figures::Figures;
 use read::Input;
+pub use read::evaluation;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 

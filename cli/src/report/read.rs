@@ -77,7 +77,11 @@ struct Cases {
 pub fn read(path: &Path) -> Result<Input, Failure> {
     let failed = |text: String| Failure(format!("{}: {text}", path.display()));
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|e| Failure(format!("cannot open {}: {e}", path.display())))?;
+    let cannot_open = |e: std::io::Error| Failure(format!("cannot open {}: {e}", path.display()));
+    if !std::fs::metadata(path).map_err(cannot_open)?.is_file() {
+        return Err(failed("is no regular file; a file of results expected".into()));
+    }
+    let file = File::open(path).map_err(cannot_open)?;
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| failed(e.to_string()))?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(failed(format!("more than {MAX_BYTES} bytes; a file of results has fewer")));
@@ -92,14 +96,7 @@ fn input(bytes: &[u8]) -> Result<Input, String> {
     }
     let probe: Probe = parse(bytes)?;
     if probe.format.as_ref().is_some_and(|format| format == FORMAT) {
-        match probe.version {
-            Some(version) if version == VERSION => {}
-            Some(version) => return Err(format!("version is {}; {VERSION} expected", short(&version.to_string()))),
-            None => return Err(format!("version is missing; {VERSION} expected")),
-        }
-        let results: Results = parse(bytes)?;
-        check(&results)?;
-        return Ok(Input::Evaluation(Box::new(results)));
+        return Ok(Input::Evaluation(Box::new(evaluation(bytes)?)));
     }
     if probe.mnnkv.is_some() {
         return Ok(Input::Gates(parse::<Summary>(bytes)?.mnnkv.cases));
@@ -111,6 +108,18 @@ fn input(bytes: &[u8]) -> Result<Input, String> {
     Err(format!(
         "format is {found}; {FORMAT:?} of `mnnkv evaluate --output`, or gates of `mnnkv gate --json` or `--summary` expected"
     ))
+}
+
+/// A result of `mnnkv evaluate`, checked.
+pub fn evaluation(bytes: &[u8]) -> Result<Results, String> {
+    match parse::<Probe>(bytes)?.version {
+        Some(version) if version == VERSION => {}
+        Some(version) => return Err(format!("version is {}; {VERSION} expected", short(&version.to_string()))),
+        None => return Err(format!("version is missing; {VERSION} expected")),
+    }
+    let results: Results = parse(bytes)?;
+    check(&results)?;
+    Ok(results)
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {

@@ -158,7 +158,7 @@ fn results_of_evaluate_are_judged_by_their_best_setting() {
     );
     folder.json(1, &["evaluate.json", "--lossy-target", "3.2"]);
     folder.write("evaluate.json", &results.to_string().replace("\"version\":1", "\"version\":2"));
-    assert!(folder.error(3, &["evaluate.json"]).contains("evaluate.json.version is 2; 1 expected"));
+    assert!(folder.error(3, &["evaluate.json"]).contains("evaluate.json: version is 2; 1 expected"));
 }
 
 pub fn perplexity(mean: f64, text: &str) -> Value {
@@ -182,7 +182,7 @@ fn perplexity_is_compared_on_equal_texts_only() {
     let mut wrong = perplexity(-2.04, "wiki");
     wrong["perplexity"] = json!(7.7);
     folder.write("b.json", &wrong.to_string());
-    assert!(folder.error(3, &words).contains("b.json.perplexity is 7.7; exp(-mean_log_likelihood) is 7.69"));
+    assert!(folder.error(3, &words).contains("b.json.perplexity is 7.7; exp(-mean_log_likelihood), which is 7.69"));
     folder.write("b.json", &perplexity(-2.04, "other").to_string());
     assert!(folder.error(3, &words).contains("a.json and b.json cannot be compared: text is \"wiki\" and \"other\""));
 }
@@ -223,4 +223,46 @@ fn nothing_to_judge_is_2_and_no_input_is_3() {
     assert!(folder.error(3, &["absent"]).contains("cannot open absent"));
     folder.write("notes.txt", "hello\n");
     assert!(folder.error(3, &["notes.txt"]).contains("notes.txt: no results"));
+}
+
+/// A table of llm_bench with one row.
+fn bench(heads: &str, cells: &str) -> String {
+    let rule = "| --- ".repeat(heads.matches('|').count() + 4) + "|";
+    format!("| model | speed(tok/s) | h2o_lossy | {heads} |\n{rule}\n| m | 50.00<br>6.57 | 3.2 | {cells} |\n")
+}
+
+#[test]
+fn what_a_row_does_not_have_passes_no_gate() {
+    let folder = Folder::new("gate-rows");
+    let heads = "h2o_lossless | h2o_lossless_decomp_us | h2o_lossless_fallback";
+    folder.write("good.log", &bench(heads, "1.4 | 900 | 0"));
+    let words = ["--max-lossless-decomp-us", "1000", "--max-lossless-fallback", "0"];
+    folder.json(0, &[&["good.log"], &words[..]].concat());
+    for (name, table) in [
+        ("dash.log", bench(heads, "1.4 | - | 0")),
+        ("negative.log", bench(heads, "1.4 | -100 | 0")),
+        ("absent.log", bench("h2o_lossless", "1.4")),
+    ] {
+        folder.write(name, &table);
+        let result = folder.json(1, &[&["good.log", name], &words[..]].concat());
+        assert!(result.to_string().contains("runtime_decomp_budget_pass"), "{name}");
+    }
+    folder.write("twice.log", &bench("h2o_lossless | h2o_lossless", "1.1 | 9"));
+    assert!(folder.error(3, &["twice.log"]).contains("twice.log:1: the heading has h2o_lossless twice"));
+    folder.write("bom.log", &("\u{feff}".to_owned() + &bench(heads, "1.4 | 900 | 0")));
+    folder.json(0, &["bom.log"]);
+}
+
+#[test]
+fn an_input_is_never_replaced() {
+    let folder = Folder::new("gate-inputs");
+    let table = bench("h2o_lossless", "1.4");
+    folder.write("in.md", &table);
+    folder.write("history", "");
+    for words in [&["in.md", "--markdown", "./in.md"][..], &["in.md", "--history", "history", "--summary", "history"]] {
+        let output = folder.gate(words);
+        let error = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.code() == Some(3) && error.contains("is an input"), "{words:?}: {error}");
+    }
+    assert_eq!((folder.read("in.md"), folder.read("history")), (table, String::new()));
 }

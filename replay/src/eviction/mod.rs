@@ -9,8 +9,9 @@ mod rows;
 mod subject;
 
 pub use rows::{RowSource, Rows};
+pub use subject::fixed_keys;
 
-use crate::dumps::Layer;
+use crate::dumps::{Layer, LayerInfo};
 use crate::error::{Error, Result};
 use crate::results::EvictionResult;
 use crate::watch::Watch;
@@ -39,7 +40,7 @@ pub struct Request {
     pub block_tokens: Vec<u32>,
     /// The keys that hold for all policies.
     pub base: Map<String, Value>,
-    /// Tokens of the prompt; `None` is the dump's prompt, or else [`guessed_prompt`].
+    /// Tokens of the prompt; `None` is the dump's prompt, or else half of the tokens.
     pub prompt_tokens: Option<usize>,
     /// Factor of Q times K; `None` is the dump's, or else 1 / sqrt(head_dim).
     pub scale: Option<f32>,
@@ -78,7 +79,7 @@ impl Request {
     fn config(&self, policy: &Policy, ratio: f64, block_tokens: u32) -> Map<String, Value> {
         let mut config = self.base.clone();
         config.extend(policy.keys.clone());
-        config.extend(subject::fixed_keys());
+        config.extend(fixed_keys());
         config.insert("kv_h2o_target_lossy_ratio".into(), ratio.into());
         config.insert("kv_h2o_block_tokens".into(), block_tokens.into());
         config
@@ -87,8 +88,18 @@ impl Request {
 
 /// The prompt of a layer of which `first` is the first token with a row, where the dump does not tell it: half of the
 /// tokens, and at least [`PROMPT_ROWS`] of those with a row.
-pub fn guessed_prompt(tokens: usize, first: usize) -> usize {
+fn guessed_prompt(tokens: usize, first: usize) -> usize {
     (tokens / 2).max(first + PROMPT_ROWS).min(tokens - 1)
+}
+
+/// The tokens that are replayed as the prompt: as given, or the dump's, or guessed; and at least those before the first row.
+pub fn prompt(info: &LayerInfo, first_row: usize, given: Option<usize>) -> usize {
+    let wanted = match (given, info.prompt_tokens) {
+        (Some(given), _) => given,
+        (None, 0) => guessed_prompt(info.tokens, first_row),
+        (None, known) => known,
+    };
+    wanted.max(first_row).max(1)
 }
 
 /// Replays a layer. Returns nothing for a layer without Q and attention rows. `done` of the watch gets the tokens of each
@@ -101,12 +112,7 @@ pub fn replay(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Vec<
     if info.tokens < 2 {
         return Ok(Vec::new());
     }
-    let prompt = match (request.prompt_tokens, info.prompt_tokens) {
-        (Some(given), _) => given,
-        (None, 0) => guessed_prompt(info.tokens, source.first()),
-        (None, known) => known,
-    };
-    let prompt = prompt.max(source.first()).max(1);
+    let prompt = prompt(info, source.first(), request.prompt_tokens);
     if prompt >= info.tokens {
         let text = format!(
             "the prompt has {prompt} tokens and the layer {}; fewer expected, so that steps are left",

@@ -70,7 +70,7 @@ pub(super) struct Outcome {
 const WORD: usize = 4;
 
 /// Keys that every replay has: the one layer evicts, and stores its cold tokens, so that restored tokens are counted.
-pub(super) fn fixed_keys() -> Map<String, Value> {
+pub fn fixed_keys() -> Map<String, Value> {
     let keys: [(&str, Value); 11] = [
         ("kv_h2o_enable", true.into()),
         ("kv_h2o_layer_start", 0.into()),
