@@ -37,7 +37,7 @@ struct dump_step {
     std::uint64_t position;
     /// The tokens belong to a prompt.
     bool prompt;
-    /// What attention multiplies products of Q and K with, before softmax.
+    /// The factor of products of Q and K before softmax.
     float attention_scale;
     /// [token][query head][dim], after positional encoding and without the scale, with K's dtype. NULL: not dumped.
     const void* query;

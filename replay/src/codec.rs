@@ -50,7 +50,7 @@ pub struct Zones {
     pub hot_recent_tokens: usize,
 }
 
-/// What [`evaluate`] computes.
+/// The input of [`evaluate`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The encodings.

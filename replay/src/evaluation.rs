@@ -8,7 +8,7 @@ use crate::results::{FORMAT, LayerResult, Results, VERSION};
 use crate::watch::Watch;
 use crate::whole_cache::{Rules, whole_cache};
 
-/// What [`evaluate`] computes. An absent part is left out.
+/// The parts that [`evaluate`] computes. An absent part is left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The codec on each tensor.

@@ -27,7 +27,7 @@ pub struct Results {
     pub settings: serde_json::Map<String, serde_json::Value>,
     /// The evaluated layers.
     pub layers: Vec<LayerResult>,
-    /// What a reader must know: skipped entries, gaps, overlaps.
+    /// Facts that a reader must know: skipped entries, gaps, overlaps.
     pub findings: Vec<Finding>,
     /// The codec on each tensor.
     pub lossless: Vec<LosslessResult>,

@@ -129,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     Ok(Output { text, json, clean: results.complete })
 }
 
-/// What the session's keys add to the findings.
+/// The findings about the session's keys.
 fn findings(session: &SessionKeys, tokens: usize) -> Vec<Finding> {
     let unknown = session.warnings.iter().map(|warning| Finding::new("unknown_key", "--config, --set", warning));
     let ignored = session.ignored.iter().map(|key| {

@@ -12,7 +12,7 @@ pub struct Gate {
     pub target: Option<f64>,
     pub enabled: bool,
     pub pass: bool,
-    /// Of a failure: cause and place. Of a pass: a remark, or nothing.
+    /// Cause and place of a failure; a remark on a pass, or nothing.
     pub reason: String,
 }
 

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
-/// What is known of a layer before its words are read.
+/// The facts of a layer that are known before its words are read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerInfo {
     /// The chat that the layer is of; layers of one run belong to the same tokens.
@@ -216,7 +216,7 @@ fn settle(mut found: Vec<Found>, findings: &mut Vec<Finding>) -> Vec<Found> {
     let mut told = BTreeSet::new();
     for found in &mut found {
         let counts = &counts[&found.info.run];
-        // Of equal counts the first type is the main one.
+        // With equal counts the first type is the main one.
         let main = (0..counts.len()).rev().max_by_key(|slot| counts[*slot]).unwrap_or_default();
         if slot(found) != main {
             let dtype = found.info.dtype.name();
@@ -229,7 +229,7 @@ fn settle(mut found: Vec<Found>, findings: &mut Vec<Finding>) -> Vec<Found> {
             found.info.run = run;
         }
     }
-    // Of equal layers the longest is the first. The sort is stable: else the order of the formats stays.
+    // Among equal layers the longest is the first. The sort is stable: else the order of the formats stays.
     found.sort_by(|a, b| {
         let key = |found: &Found| (found.info.run.clone(), found.info.layer, usize::MAX - found.info.tokens);
         key(a).cmp(&key(b))

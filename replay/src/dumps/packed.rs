@@ -13,7 +13,7 @@ use std::path::Path;
 /// A packed layer.
 #[derive(Debug)]
 pub(super) struct Packed {
-    /// Of one head.
+    /// The layout of one head.
     layout: Layout,
     /// Bytes of a head in the files.
     head_bytes: (usize, usize),

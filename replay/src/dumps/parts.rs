@@ -1,6 +1,6 @@
 //! Entries of the reference system's folders, joined to layers.
 //!
-//! The entries of a layer are taken in the order of their first tokens. Of entries with the same first token the longest
+//! The entries of a layer are taken in the order of their first tokens. Among entries with the same first token the longest
 //! counts, then the first by path. An entry that begins before the end of its predecessor is left out, and everything
 //! after a gap is, so that a layer is consecutive tokens.
 //!

@@ -29,7 +29,7 @@ pub struct Policy {
     pub keys: Map<String, Value>,
 }
 
-/// What [`replay`] computes: every policy with every ratio and block length.
+/// The input of [`replay`]: every policy with every ratio and block length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The policies.

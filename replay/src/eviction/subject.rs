@@ -14,7 +14,7 @@ pub(super) struct Step<'a> {
     pub(super) first: usize,
     pub(super) tokens: usize,
     pub(super) heads: usize,
-    /// Of the last tokens of the step: `[token][head][0..=token]`.
+    /// Rows of the last tokens of the step: `[token][head][0..=token]`.
     pub(super) rows: &'a [Vec<f32>],
     /// The attention of this step is compared; a step that counts has one token.
     pub(super) counted: bool,
@@ -53,7 +53,7 @@ pub(super) struct Subject {
     outputs: [Vec<f64>; 2],
 }
 
-/// What a replay found.
+/// The result of a replay.
 pub(super) struct Outcome {
     pub(super) kept_tokens: usize,
     pub(super) steps: u64,

@@ -26,7 +26,7 @@ pub struct Profile {
     pub findings: Vec<Finding>,
 }
 
-/// Measures the entries of all layers. Of the options, stage, lengths and the level of ZSTD count.
+/// Measures the entries of all layers. Among the options, stage, lengths and the level of ZSTD count.
 pub fn profile(root: &Path, options: &Options) -> Result<Profile, Refused> {
     options.check()?;
     let scan = folder::scan(root)?;
@@ -82,7 +82,7 @@ fn measure(entry: &Entry, level: i32) -> Result<(Row, Vec<Row>), Refused> {
     Ok((layer, heads))
 }
 
-/// What is measured of a tensor: for f16 of its high and low bytes, for f32 of its high and low halves.
+/// The measures of a tensor: for f16 of its high and low bytes, for f32 of its high and low halves.
 const METRICS: [(&str, &str); 9] = [
     ("entropy", "entropy"),
     ("zstd_ratio", "zstd_ratio"),
