@@ -98,6 +98,11 @@ fn a_file_is_replaced_on_request_only_and_a_mistake_names_its_place() {
         let error = text(&failed.stderr);
         assert!(failed.status.code() == Some(code) && error.contains(part), "{words:?}: {error}");
     }
+    let word = format!("{dumps}/l0_k_h2_t1088_d64.f16");
+    let before = fs::read(&word).unwrap();
+    let failed = run(&[&dumps, "--overwrite", "--output", &word]);
+    assert!(failed.status.code() == Some(3) && text(&failed.stderr).contains("is a file of the dump"));
+    assert!(fs::read(&word).unwrap() == before);
     let failed = run(&["/no/such/dump"]);
     assert!(failed.status.code() == Some(3) && text(&failed.stderr).contains("/no/such/dump"));
 }

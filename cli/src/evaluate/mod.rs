@@ -20,7 +20,7 @@ use mnnkv_replay::whole_cache::Rules;
 use options::{CutName, FormatName, Part, SessionKeys};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const EXAMPLES: &str = "\
@@ -111,6 +111,9 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     if let Some(path) = kept.filter(|path| path.symlink_metadata().is_ok()) {
         return Err(Failure(format!("{} exists; a new file or --overwrite expected", path.display())));
     }
+    if let Some(path) = arguments.output.as_deref().filter(|path| is_of_dump(path, &arguments.dumps)) {
+        return Err(Failure(format!("{} is a file of the dump; another output expected", path.display())));
+    }
     let mut dump = Dump::open(&arguments.dumps).map_err(|e| e.to_string())?;
     choose_runs(&mut dump, arguments.run.as_deref())?;
     let tokens = dump.layers.iter().map(|info| info.tokens).max().unwrap_or(0);
@@ -127,6 +130,14 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     }
     let text = summary::text(&results, arguments.output.as_deref());
     Ok(Output { text, json, clean: results.complete })
+}
+
+/// Whether an existing file is one of the dump: it is below it, and no earlier result. Input files are never changed.
+fn is_of_dump(path: &Path, dumps: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_result = name.ends_with(".json") && !name.contains("meta_");
+    !is_result && real(path).zip(real(dumps)).is_some_and(|(path, dumps)| path.starts_with(dumps))
 }
 
 /// The findings about the session's keys.
