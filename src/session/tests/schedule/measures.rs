@@ -35,6 +35,11 @@ impl Run {
         let total = self.session.metrics(None).unwrap();
         let mut sums = vec![0.0; SUMS.len()];
         for (number, layer) in self.layers.iter().enumerate() {
+            // Before the metrics: a worker may fail between two calls.
+            let failed = match &mut self.session.state().unwrap().store {
+                Some(store) => store.statistics(Some(number as u32)).failed_blocks,
+                None => 0,
+            };
             let metrics = self.session.metrics(Some(number as u32)).unwrap();
             if layer.idle {
                 assert!(metrics.fields().all(|(_, value)| value.is_nan()), "{metrics:?}");
@@ -65,13 +70,6 @@ impl Run {
             if metrics.h2o_lossless_backpressure_skip_count.is_nan() {
                 assert_eq!(failures, model.counts.unplanned as f64, "layer {number} is not compressed");
             } else {
-                let failed = self
-                    .session
-                    .state()
-                    .unwrap()
-                    .store
-                    .as_mut()
-                    .map_or(0, |s| s.statistics(Some(number as u32)).failed_blocks);
                 self.coverage.count("no memory to encode", failed);
                 let rest = failures - (model.counts.unplanned + failed) as f64;
                 assert!(rest >= 0.0, "layer {number}: {failures} failures");
