@@ -1,7 +1,7 @@
 //! The charts of a report. One evaluation is told apart by encoding, tensor, policy; several by round.
 
 use super::chart::{Axis, MOST_SERIES, Mark, Panel, Shape};
-use super::document::{Figure, Table, name, number, percent, ratio, speed, tick, tick_ratio};
+use super::document::{Figure, Table, name, number, percent, ratio, speed, tick};
 use super::figures::{Coding, Curve, Figures, Point};
 use super::memory::{Bytes, Memory};
 use std::collections::BTreeSet;
@@ -68,7 +68,7 @@ pub fn layers(rounds: &[Figures], cut: &str, efforts: impl Fn(u8) -> bool) -> Op
     if groups.is_empty() {
         return None;
     }
-    let axis = Axis::linear("raw over kept bytes", least, most.max(least + 0.1), tick_ratio);
+    let axis = Axis::linear("raw over kept bytes", least, most.max(least + 0.1), tick);
     let panels = groups.iter().map(|(title, series)| layer_panel(title, series, &axis)).collect();
     let lines = groups.iter().any(|(_, series)| !is_bars(series));
     let bars = move || if lines { Shape::Plain } else { Shape::Bars { base: 1.0, width: 0.0 } };
@@ -172,7 +172,7 @@ pub fn speeds(rounds: &[Figures], cut: &str) -> Option<Figure> {
     let ratios = || all().map(|c| c.total().ratio());
     let (low, high) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
     let x = |name: &str| Axis::decades(name, least, most, |v| speed(v).replace(".0 ", " ").replace("/s", ""));
-    let y = Axis::linear("raw over kept bytes", low, high.max(low + 0.05), tick_ratio);
+    let y = Axis::linear("raw over kept bytes", low, high.max(low + 0.05), tick);
     let panel = |title: String, way: usize, series: Vec<(usize, Speeds)>| {
         let best = |series: &[(f64, f64, String)]| series.iter().map(|p| p.1).fold(0.0, f64::max);
         let mark = |(number, points): &(usize, Speeds)| Mark {

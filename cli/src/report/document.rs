@@ -140,12 +140,6 @@ fn bounded(text: &str, most: usize) -> String {
     }
 }
 
-/// A ratio at a tick, with the digits that it needs: 1.2, 1.175.
-pub fn tick_ratio(ratio: f64) -> String {
-    let text = format!("{ratio:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 /// A ratio: 2.24.
 pub fn ratio(ratio: f64) -> String {
     match ratio {
