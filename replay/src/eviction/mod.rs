@@ -155,8 +155,8 @@ pub fn replay(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Vec<
     }
     let token_bytes = (2 * info.kv_heads * info.head_dim * info.dtype.bytes()) as f64;
     let results = subjects.iter().map(|(policy, ratio, block_tokens, subject)| {
-        let seen = subject.outcome();
-        EvictionResult {
+        let seen = subject.outcome().map_err(|e| Error::new(place(layer), e))?;
+        Ok(EvictionResult {
             run: info.run.clone(),
             layer: info.layer,
             policy: policy.name.clone(),
@@ -172,9 +172,9 @@ pub fn replay(layer: &Layer, request: &Request, watch: Watch<'_>) -> Result<Vec<
             evictions: seen.evictions,
             moved_tokens: seen.moved_tokens,
             restored_bytes_per_step: seen.restored_tokens_per_step.map(|tokens| tokens * token_bytes),
-        }
+        })
     });
-    Ok(results.collect())
+    results.collect()
 }
 
 fn place(layer: &Layer) -> String {

@@ -35,7 +35,6 @@ struct Sums {
     share: f64,
     evictions: u64,
     moved: u64,
-    restored: f64,
 }
 
 /// A session with a cache of one head and one dim, whose words are zeros.
@@ -146,7 +145,6 @@ impl Subject {
     /// Opens a step and appends its tokens.
     fn begin(&mut self, step: &Step<'_>) -> Result<()> {
         let before = self.len;
-        let restored = self.restored()?;
         let Subject { session, layout, key, value, .. } = &mut *self;
         self.len = session.begin(0, Some(Cache { layout, key, value }), before)?;
         if self.len < before {
@@ -158,7 +156,6 @@ impl Subject {
         }
         if step.counted {
             self.sums.steps += 1;
-            self.sums.restored += self.restored()? - restored;
         }
         self.positions.extend(step.first as u32..(step.first + step.tokens) as u32);
         let appended = self.layout.range(self.len, step.tokens as u32)?;
@@ -168,7 +165,7 @@ impl Subject {
         layout::scatter(cache.layout, &zeros, &zeros, appended, cache.key, cache.value)
     }
 
-    /// Tokens that the session has restored so far.
+    /// Tokens that the session has restored. The first step, which does not count, has none to restore.
     fn restored(&self) -> Result<f64> {
         let bytes = self.session.metrics(Some(0))?.h2o_lossless_restored_bytes;
         Ok(if bytes.is_finite() { bytes / (2 * WORD) as f64 } else { 0.0 })
@@ -242,12 +239,12 @@ impl Subject {
         sums.whole += ww;
     }
 
-    pub(super) fn outcome(&self) -> Outcome {
-        let Sums { rows, mass, cosine, difference, whole, steps, compared, share, evictions, moved, restored } =
-            self.sums;
+    pub(super) fn outcome(&self) -> Result<Outcome> {
+        let restored = self.restored()?;
+        let Sums { rows, mass, cosine, difference, whole, steps, compared, share, evictions, moved } = self.sums;
         // A cache that was never smaller than the chat has its attention.
         let mean = |sum: f64, count: u64| if count > 0 { sum / count as f64 } else { 1.0 };
-        Outcome {
+        Ok(Outcome {
             kept_tokens: self.positions.len(),
             steps: compared,
             kept_share: mean(share, compared),
@@ -257,7 +254,7 @@ impl Subject {
             evictions,
             moved_tokens: if evictions > 0 { moved as f64 / evictions as f64 } else { 0.0 },
             restored_tokens_per_step: (steps > 0).then(|| restored / steps as f64),
-        }
+        })
     }
 }
 
@@ -340,7 +337,7 @@ mod tests {
             difference += length([whole[0] - part[0], whole[1] - part[1]]).powi(2);
             norm += length(whole).powi(2);
         }
-        let seen = subject.outcome();
+        let seen = subject.outcome().unwrap();
         assert!((seen.kept_mass - mass).abs() < 1e-6 && (seen.cosine - cosine).abs() < 1e-6);
         assert!((seen.relative_l2 - (difference / norm).sqrt()).abs() < 1e-6, "{}", seen.relative_l2);
     }
