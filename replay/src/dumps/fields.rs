@@ -14,10 +14,15 @@ pub(super) struct Fields {
 }
 
 impl Fields {
+    /// The fields of the meta file at `path`, which was read before.
+    pub(super) fn new(path: &Path, fields: Map<String, Value>) -> Fields {
+        Fields { path: path.to_owned(), fields }
+    }
+
     pub(super) fn read(path: &Path) -> Result<Fields> {
         let bytes = files::read_small(path, MAX_META)?;
         match serde_json::from_slice(&bytes) {
-            Ok(Value::Object(fields)) => Ok(Fields { path: path.to_owned(), fields }),
+            Ok(Value::Object(fields)) => Ok(Fields::new(path, fields)),
             Ok(_) => Err(Error::new(path.display(), "is not a JSON object")),
             Err(e) => Err(Error::new(path.display(), format!("is not JSON: {e}"))),
         }

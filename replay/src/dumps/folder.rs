@@ -58,6 +58,8 @@ pub struct Entry {
     pub key: Binary,
     /// The file of V.
     pub value: Binary,
+    /// All fields of the meta, for those that the reference does not have.
+    pub fields: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A file of words.

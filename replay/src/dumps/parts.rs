@@ -189,13 +189,7 @@ impl Part {
     fn new(entry: Entry, findings: &mut Vec<Finding>) -> Part {
         let dtype = if entry.bytes_per_elem == 4 { Dtype::F32 } else { Dtype::F16 };
         let mut part = Part { entry, dtype, query: None, scale: None, attention: None };
-        let meta = match Fields::read(&part.entry.meta) {
-            Ok(meta) => meta,
-            Err(e) => {
-                findings.push(e.finding("field"));
-                return part;
-            }
-        };
+        let meta = Fields::new(&part.entry.meta, std::mem::take(&mut part.entry.fields));
         if dtype == Dtype::F16 && matches!(meta.text("dtype"), Ok(Some("bf16"))) {
             part.dtype = Dtype::Bf16;
         }

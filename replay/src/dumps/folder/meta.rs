@@ -154,6 +154,7 @@ fn judge(home: &Home, path: &Path, rules: &Rules) -> Result<Verdict, Refusal> {
         stage,
         key,
         value,
+        fields: meta,
     })))
 }
 
