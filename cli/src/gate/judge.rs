@@ -100,7 +100,7 @@ impl Runtime<'_> {
         numbers
     }
 
-    /// The first cell of a column that is no number.
+    /// Returns the place and text of the first cell of a column without a number.
     fn bad(&self, column: Column) -> Option<String> {
         self.rows.iter().find_map(|row| match row.cell(column) {
             Cell::Bad(text) => Some(format!("{}, {}: {text:?} is not a finite number", row.place, column.name())),
@@ -267,7 +267,7 @@ impl Runtime<'_> {
         self.baseline.map(|baseline| (baseline - speed) / baseline)
     }
 
-    /// The first decode speed that is no number.
+    /// Returns the place and text of the first decode speed without a number.
     pub fn bad_speed(&self) -> Option<String> {
         self.rows.iter().find_map(|row| match &row.decode {
             Cell::Bad(text) => Some(format!("{}, decode speed: {text:?} is not a finite number", row.place)),

@@ -155,7 +155,8 @@ impl Inputs {
         let has = |key: &str| object.contains_key(key);
         match object.get("format").and_then(Value::as_str) {
             Some(results::FORMAT) => {
-                let results = report::evaluation(value.to_string().as_bytes()).map_err(|e| format!("{place}: {e}"))?;
+                let results = report::evaluation(value.get("version"), value.to_string().as_bytes())
+                    .map_err(|e| format!("{place}: {e}"))?;
                 self.evaluations.push((place.file.clone(), results));
                 return Ok(true);
             }

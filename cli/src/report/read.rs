@@ -96,7 +96,7 @@ fn input(bytes: &[u8]) -> Result<Input, String> {
     }
     let probe: Probe = parse(bytes)?;
     if probe.format.as_ref().is_some_and(|format| format == FORMAT) {
-        return Ok(Input::Evaluation(Box::new(evaluation(bytes)?)));
+        return Ok(Input::Evaluation(Box::new(evaluation(probe.version.as_ref(), bytes)?)));
     }
     if probe.mnnkv.is_some() {
         return Ok(Input::Gates(parse::<Summary>(bytes)?.mnnkv.cases));
@@ -110,10 +110,10 @@ fn input(bytes: &[u8]) -> Result<Input, String> {
     ))
 }
 
-/// A result of `mnnkv evaluate`, checked.
-pub fn evaluation(bytes: &[u8]) -> Result<Results, String> {
-    match parse::<Probe>(bytes)?.version {
-        Some(version) if version == VERSION => {}
+/// A result of `mnnkv evaluate` with this version, checked.
+pub fn evaluation(version: Option<&Value>, bytes: &[u8]) -> Result<Results, String> {
+    match version {
+        Some(version) if *version == VERSION => {}
         Some(version) => return Err(format!("version is {}; {VERSION} expected", short(&version.to_string()))),
         None => return Err(format!("version is missing; {VERSION} expected")),
     }
