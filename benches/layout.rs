@@ -9,7 +9,7 @@ mod packing;
 
 use common::{Random, Rivals, print};
 use mnnkv::dtype::Dtype;
-use mnnkv::layout::{self, Layout, Pair, Spec};
+use mnnkv::layout::{self, Cache, CacheRef, Layout, Pair, Spec};
 use packing::Packing;
 use std::hint::black_box;
 
@@ -122,23 +122,27 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
     // gather and scatter
     let (mut keys, mut values) = (vec![0; dense], vec![0; dense]);
     let (mut other_keys, mut other_values) = (vec![0; dense], vec![0; dense]);
-    layout::gather(&layout, &key, &value, range, &mut keys, &mut values).unwrap();
+    layout::gather(&CacheRef::new(&layout, &key, &value).unwrap(), range, &mut keys, &mut values).unwrap();
     formula.gather::<N>(&key, &value, tokens, &mut other_keys, &mut other_values);
     assert!(keys == other_keys && values == other_values, "gather");
     let (mut k, mut v) = (key.clone(), value.clone());
-    layout::scatter(&layout, &keys, &values, range, &mut k, &mut v).unwrap();
+    layout::scatter(&mut Cache::new(&layout, &mut k, &mut v).unwrap(), range, &keys, &values).unwrap();
     assert!(k == key && v == value, "scatter");
 
     let copy_from = random.bytes(2 * dense);
     let mut copy_to = vec![0; 2 * dense];
     let medians = Rivals::new()
-        .add("gather", || layout::gather(&layout, &key, &value, range, &mut keys, &mut values).unwrap())
+        .add("gather", || {
+            layout::gather(&CacheRef::new(&layout, &key, &value).unwrap(), range, &mut keys, &mut values).unwrap()
+        })
         .add("element loop", || formula.gather::<N>(&key, &value, tokens, &mut other_keys, &mut other_values))
         .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
         .run(1500);
     print(&format!("gather, {tokens} tokens, {name}"), 2 * dense, &medians);
     let medians = Rivals::new()
-        .add("scatter", || layout::scatter(&layout, &keys, &values, range, &mut k, &mut v).unwrap())
+        .add("scatter", || {
+            layout::scatter(&mut Cache::new(&layout, &mut k, &mut v).unwrap(), range, &keys, &values).unwrap()
+        })
         .add("element loop", {
             let (mut k, mut v) = (key.clone(), value.clone());
             let (keys, values) = (&keys, &values);
@@ -155,16 +159,16 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
         let bytes = 2 * layout.dense_key_bytes(kept);
         let (mut k, mut v) = (key.clone(), value.clone());
         let (mut ok, mut ov) = (key.clone(), value.clone());
-        layout::compact(&layout, &mut k, &mut v, 0, &pairs, spec.max_tokens).unwrap();
+        layout::compact(&mut Cache::new(&layout, &mut k, &mut v).unwrap(), 0, &pairs, spec.max_tokens).unwrap();
         formula.compact::<N>(&mut ok, &mut ov, &pairs);
         let check = layout.range(0, kept as u32).unwrap();
         let dense = layout.dense_key_bytes(kept);
-        layout::gather(&layout, &k, &v, check, &mut keys, &mut values).unwrap();
-        layout::gather(&layout, &ok, &ov, check, &mut other_keys, &mut other_values).unwrap();
+        layout::gather(&CacheRef::new(&layout, &k, &v).unwrap(), check, &mut keys, &mut values).unwrap();
+        layout::gather(&CacheRef::new(&layout, &ok, &ov).unwrap(), check, &mut other_keys, &mut other_values).unwrap();
         assert!(keys[..dense] == other_keys[..dense] && values[..dense] == other_values[..dense], "compact");
         let medians = Rivals::new()
             .add("compact", || {
-                layout::compact(&layout, &mut k, &mut v, 0, &pairs, spec.max_tokens).unwrap();
+                layout::compact(&mut Cache::new(&layout, &mut k, &mut v).unwrap(), 0, &pairs, spec.max_tokens).unwrap();
             })
             .add("element loop", || formula.compact::<N>(&mut ok, &mut ov, &pairs))
             .add("memcpy", || black_box(&mut copy_to[..bytes]).copy_from_slice(black_box(&copy_from[..bytes])))
@@ -180,12 +184,12 @@ fn main() {
         let kv_heads = if tokens == 4096 { 8 } else { 2 };
         let base = packing::flash(kv_heads, 128, 16, tokens);
         bench::<2>(&format!("{kv_heads} heads x 128, f16, hP 16"), base);
-        let f32 = Spec { key_dtype: Dtype::F32, value_dtype: Dtype::F32, h_pack: 8, ..base };
+        let f32 = Spec { key: Dtype::F32.into(), value: Dtype::F32.into(), h_pack: 8, ..base };
         bench::<4>(&format!("{kv_heads} heads x 128, f32, hP 8"), f32);
         if tokens == 4096 {
             let sme2 = Spec { l_pack: 2, h_pack: 64, ..base };
             bench::<2>(&format!("{kv_heads} heads x 128, f16, lP 2, hP 64 (SME2)"), sme2);
-            let bf16 = Spec { key_dtype: Dtype::Bf16, value_dtype: Dtype::Bf16, l_pack: 8, h_pack: 4, ..base };
+            let bf16 = Spec { key: Dtype::Bf16.into(), value: Dtype::Bf16.into(), l_pack: 8, h_pack: 4, ..base };
             bench::<2>(&format!("{kv_heads} heads x 128, bf16, lP 8, hP 4 (x86 bf16)"), bf16);
         }
     }

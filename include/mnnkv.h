@@ -4,6 +4,7 @@
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
 //   mnnkv/layout.h    cache memory in place: index, gather, scatter, move, compact, zero, release
+//   mnnkv/quantised.h MNN's quantised caches: description, appends, truncation, values for tools
 //   mnnkv/h2o.h       scores of blocks, and plans of the tokens to keep
 //   mnnkv/gear.h      the lossless codec of fp16, bf16, fp32 and int8 words
 //   mnnkv/model.h     files that come with a model; not included here
@@ -73,6 +74,7 @@
 #include "mnnkv/session.h"
 #include "mnnkv/store.h"
 #include "mnnkv/layout.h"
+#include "mnnkv/quantised.h"
 #include "mnnkv/h2o.h"
 #include "mnnkv/gear.h"
 

@@ -12,6 +12,7 @@
 #include "mnnkv/session.hpp"
 #include "mnnkv/store.hpp"
 #include "mnnkv/layout.hpp"
+#include "mnnkv/quantised.hpp"
 #include "mnnkv/h2o.hpp"
 #include "mnnkv/gear.hpp"
 

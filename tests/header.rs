@@ -47,6 +47,13 @@ const HEADERS: &[Header] = &[
         sections: &["layout"],
     },
     Header {
+        path: "mnnkv/quantised.h",
+        about: "MNN's quantised caches: description, appends, truncation, values for tools",
+        includes: &["\"base.h\""],
+        folder: "src/ffi",
+        sections: &["quantised"],
+    },
+    Header {
         path: "mnnkv/h2o.h",
         about: "scores of blocks, and plans of the tokens to keep",
         includes: &["\"base.h\""],
@@ -163,6 +170,8 @@ fn items(file: &Path, source: &str) -> String {
         let name = rest.split("\n} ").nth(1).unwrap().split(';').next().unwrap();
         write!(out, "typedef struct {name} {{{rest}").unwrap();
     }
+    // Of another header, which a host of floating-point caches need not read.
+    let out = out.replace("const mnnkv_int8 *int8;", "const struct mnnkv_int8 *int8;");
     // cbindgen does not see what a macro defines.
     out.replace("    Metrics values;\n", &Metrics::FIELDS.iter().map(metric).collect::<String>()) + "\n"
 }

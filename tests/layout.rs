@@ -7,7 +7,7 @@ mod packing;
 
 use common::Random;
 use mnnkv::dtype::Dtype;
-use mnnkv::layout::{self, Layout, Pair, Spec};
+use mnnkv::layout::{self, CacheRef, Int8Unit, Kind, Layout, Pair, Spec};
 use mnnkv::status::Status;
 use packing::{Dense, Packing};
 use proptest::prelude::*;
@@ -36,10 +36,15 @@ impl Cache {
         self.packing.put(&mut self.key, &mut self.value, &tokens.collect::<Vec<_>>(), rows);
     }
 
+    fn edit(&mut self) -> layout::Cache<'_> {
+        layout::Cache::new(&self.layout, &mut self.key, &mut self.value).unwrap()
+    }
+
     fn gathered(&self, begin: usize, count: usize) -> Dense {
         let range = self.layout.range(begin as u32, count as u32).unwrap();
         let mut out = (vec![0; self.layout.dense_key_bytes(count)], vec![0; self.layout.dense_value_bytes(count)]);
-        layout::gather(&self.layout, &self.key, &self.value, range, &mut out.0, &mut out.1).unwrap();
+        let cache = CacheRef::new(&self.layout, &self.key, &self.value).unwrap();
+        layout::gather(&cache, range, &mut out.0, &mut out.1).unwrap();
         out
     }
 }
@@ -58,12 +63,13 @@ fn spec() -> impl Strategy<Value = Spec> {
         |(key_dtype, value_dtype, kv_heads, head_dim, packs, flash_block, max_tokens, gaps, row_major, inside)| {
             let (l_pack, h_pack) = packs;
             let mut spec = Spec {
-                key_dtype,
-                value_dtype,
+                key: key_dtype.into(),
+                value: value_dtype.into(),
                 kv_heads,
                 head_dim,
                 l_pack,
                 h_pack,
+                int8: Int8Unit::default(),
                 flash_block,
                 max_tokens,
                 key_head_stride: 0,
@@ -164,7 +170,7 @@ proptest! {
         let mut expected = Cache { packing: c.packing, layout: c.layout.clone(), key: c.key.clone(), value: c.value.clone() };
         expected.put(begin..begin + count, &rows);
         let range = c.layout.range(begin as u32, count as u32).unwrap();
-        layout::scatter(&c.layout, &rows.0, &rows.1, range, &mut c.key, &mut c.value).unwrap();
+        layout::scatter(&mut c.edit(), range, &rows.0, &rows.1).unwrap();
         prop_assert!(c.key == expected.key);
         prop_assert!(c.value == expected.value);
     }
@@ -176,7 +182,7 @@ proptest! {
         let (k, v) = expected.rows(begin..begin + count);
         expected.put(begin..begin + count, &(vec![0; k.len()], vec![0; v.len()]));
         let range = c.layout.range(begin as u32, count as u32).unwrap();
-        layout::zero(&c.layout, &mut c.key, &mut c.value, range).unwrap();
+        layout::zero(&mut c.edit(), range);
         prop_assert!(c.key == expected.key);
         prop_assert!(c.value == expected.value);
 
@@ -185,11 +191,11 @@ proptest! {
         let mut expected = Cache::new(spec, seed);
         expected.packing.release(&mut expected.key, &mut expected.value, begin..begin + count);
         let mut passed = 0;
-        layout::release(&c.layout, &mut c.key, &mut c.value, range, &mut |run| {
+        layout::release(&mut c.edit(), range, &mut |run| {
             run.fill(0);
             passed += run.len();
             0
-        }).unwrap();
+        });
         prop_assert!(c.key == expected.key && c.value == expected.value);
         let (mut ones, mut zeros) = (vec![1; c.key.len() + c.value.len()], 0);
         let (key, value) = ones.split_at_mut(c.key.len());
@@ -205,7 +211,7 @@ proptest! {
         let mut expected = Cache::new(spec, seed);
         let rows = expected.rows(src..src + count);
         expected.put(dst..dst + count, &rows);
-        layout::move_tokens(&c.layout, &mut c.key, &mut c.value, src as u32, dst as u32, count as u32).unwrap();
+        layout::move_tokens(&mut c.edit(), src as u32, dst as u32, count as u32).unwrap();
         prop_assert!(c.key == expected.key);
         prop_assert!(c.value == expected.value);
     }
@@ -223,7 +229,7 @@ proptest! {
             (0..base).chain(plan.iter().flat_map(|p| (0..p[1]).map(move |i| base + (p[0] + i) as usize))).collect();
         let kv_len = (base + rest) as u32;
         let new_len =
-            layout::compact(&c.layout, &mut c.key, &mut c.value, base as u32, &plan, kv_len).unwrap() as usize;
+            layout::compact(&mut c.edit(), base as u32, &plan, kv_len).unwrap() as usize;
         prop_assert_eq!(new_len, kept.len());
         prop_assert!(c.rows(0..new_len) == before.packing.rows(&before.key, &before.value, &kept));
         // Tokens from new_len on are undefined. Everything else is as it was.
@@ -241,12 +247,13 @@ proptest! {
 }
 
 const SMALL: Spec = Spec {
-    key_dtype: Dtype::F16,
-    value_dtype: Dtype::F16,
+    key: Kind::Float(Dtype::F16),
+    value: Kind::Float(Dtype::F16),
     kv_heads: 2,
     head_dim: 5,
     l_pack: 2,
     h_pack: 4,
+    int8: Int8Unit { l_pack: 0, h_pack: 0 },
     flash_block: 6,
     max_tokens: 20,
     key_head_stride: 0,
@@ -259,12 +266,13 @@ const SMALL: Spec = Spec {
 fn a_real_mnn_cache_gathers_to_the_rows_it_was_made_of() {
     // x86 AVX-512, f32: docs in testdata/README.md. The dump holds the used part of each head.
     let spec = Spec {
-        key_dtype: Dtype::F32,
-        value_dtype: Dtype::F32,
+        key: Dtype::F32.into(),
+        value: Dtype::F32.into(),
         kv_heads: 2,
         head_dim: 64,
         l_pack: 1,
         h_pack: 8,
+        int8: Int8Unit::default(),
         flash_block: 64,
         max_tokens: 893,
         key_head_stride: 229_376,
@@ -279,7 +287,7 @@ fn a_real_mnn_cache_gathers_to_the_rows_it_was_made_of() {
     let range = layout.range(first, count).unwrap();
     let size = layout.dense_key_bytes(count as usize);
     let (mut keys, mut values) = (vec![0; size], vec![0; size]);
-    layout::gather(&layout, &key, &value, range, &mut keys, &mut values).unwrap();
+    layout::gather(&CacheRef::new(&layout, &key, &value).unwrap(), range, &mut keys, &mut values).unwrap();
     for (gathered, file) in [(keys, "key"), (values, "value")] {
         // Rows are [token][head][dim]; gather gives [head][token][dim].
         let rows = common::read(&format!("mnn_packed/{file}_rows.f32"));
@@ -308,7 +316,7 @@ fn bad_plans_are_refused_before_a_byte_moves() {
     ] {
         let mut c = Cache::new(SMALL, 3);
         let before = (c.key.clone(), c.value.clone());
-        let error = layout::compact(&c.layout, &mut c.key, &mut c.value, base, &pairs, kv_len).unwrap_err();
+        let error = layout::compact(&mut c.edit(), base, &pairs, kv_len).unwrap_err();
         assert_eq!(error.status(), Status::InvalidArgument, "{name}");
         assert!((c.key, c.value) == before, "{name}");
     }
@@ -358,12 +366,14 @@ fn ranges_and_buffers_that_do_not_fit_are_refused() {
     let range = c.layout.range(0, 4).unwrap();
     let (mut key, mut value) = (c.key.clone(), c.value.clone());
     let mut out = vec![0; c.layout.dense_key_bytes(4)];
-    let short = layout::gather(&c.layout, &key[1..], &value, range, &mut out.clone(), &mut out);
-    assert_eq!(short.unwrap_err().status(), Status::InvalidArgument);
-    let small = layout::gather(&c.layout, &key, &value, range, &mut out.clone()[1..], &mut out);
+    assert_eq!(CacheRef::new(&c.layout, &key[1..], &value).err().unwrap().status(), Status::InvalidArgument);
+    assert!(layout::Cache::new(&c.layout, &mut key, &mut value[1..]).is_err());
+    let small =
+        layout::gather(&CacheRef::new(&c.layout, &key, &value).unwrap(), range, &mut out.clone()[1..], &mut out);
     assert_eq!(small.unwrap_err().status(), Status::BufferTooSmall);
     let long = vec![0; out.len() + 2];
-    let unequal = layout::scatter(&c.layout, &long, &out, range, &mut key, &mut value);
+    let unequal =
+        layout::scatter(&mut layout::Cache::new(&c.layout, &mut key, &mut value).unwrap(), range, &long, &out);
     assert_eq!(unequal.unwrap_err().status(), Status::InvalidArgument);
     assert!(key == c.key && value == c.value);
     assert_eq!(c.layout.key_index(20, 0).unwrap_err().status(), Status::InvalidArgument);

@@ -4,7 +4,7 @@
 #[path = "common/packing.rs"]
 mod packing;
 
-use mnnkv::layout::{self, Layout};
+use mnnkv::layout::{self, Cache, Layout};
 use mnnkv::sys::pages;
 
 /// Resident bytes of this process.
@@ -26,7 +26,9 @@ fn release_lowers_the_resident_size_by_what_it_reports() {
         let pages =
             layout::whole_pages(&layout, range, (key.as_ptr().addr(), value.as_ptr().addr()), pages::page_size());
         let before = resident();
-        let reported = layout::release(&layout, &mut key, &mut value, range, &mut pages::give_back).unwrap() as i64;
+        let reported =
+            layout::release(&mut Cache::new(&layout, &mut key, &mut value).unwrap(), range, &mut pages::give_back)
+                as i64;
         let fell = before - resident();
         assert!((fell - reported).abs() <= reported / 10 + (64 << 10), "reported {reported}, fell by {fell}");
         assert!(reported <= pages as i64, "reported {reported} of {pages}");

@@ -76,14 +76,13 @@ const char *mnnkv_cpu_level(void);
 
 // --- Caches -----------------------------------------------------------------------------------------------------
 //
-// A layer's KV cache is two buffers of the host. Layouts accept the element types F16, BF16 and F32, and are
-// UNSUPPORTED with the quantised types INT8, TQ3 and TQ4; gear also encodes INT8.
+// A layer's KV cache is two buffers of the host.
 
 /// Element types: IEEE 754 binary16, bfloat16, IEEE 754 binary32.
 #define MNNKV_DTYPE_F16 1
 #define MNNKV_DTYPE_BF16 2
 #define MNNKV_DTYPE_F32 3
-/// MNN's quantised caches: 8 bits (attention_mode 9 and 10), 3 bits, 4 bits.
+/// MNN's quantised caches (quantised.h): 8, 3 and 4 bits.
 #define MNNKV_DTYPE_INT8 4
 #define MNNKV_DTYPE_TQ3 5
 #define MNNKV_DTYPE_TQ4 6
@@ -130,6 +129,8 @@ typedef struct mnnkv_layout {
     /// lie side by side within it. A head stride spans a whole head, or lets all heads of a token fit its token stride.
     uint64_t key_token_stride;
     uint64_t value_token_stride;
+    /// K INT8: its packing and the arrays beside it (quantised.h); else NULL.
+    const struct mnnkv_int8 *int8;
 } mnnkv_layout;
 
 /// A layer's cache at the time of a call.
@@ -147,7 +148,7 @@ typedef struct mnnkv_cache {
 
 /// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.
 /// INVALID_ARGUMENT: if a field is out of range, or a buffer would not fit in memory
-/// UNSUPPORTED: if an element type is quantised
+/// UNSUPPORTED: if MNN has no such quantised cache
 mnnkv_status mnnkv_layout_check(const mnnkv_layout *layout, uint64_t *key_bytes, uint64_t *value_bytes);
 
 #ifdef __cplusplus

@@ -24,7 +24,9 @@ mnnkv_status mnnkv_value_index(const mnnkv_layout *layout, uint32_t token, uint3
 
 /// Copies tokens begin .. begin + count of a cache to dense rows [head][token][dim]. May run on several threads for one
 /// cache.
-/// key_out, value_out: kv_heads * count * head_dim elements each.
+/// key_out, value_out: kv_heads * count rows each. A row is head_dim elements; TQ: its records; INT8 K: head_dim codes, then
+/// f32 scale, bias and key sum. INT8 V: rows of head_dim codes, and behind all of them the f32 scales [head][2][head_dim]
+/// that they share, scales before biases.
 /// cap_each: capacity of each in bytes.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or an output overlaps another buffer
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
@@ -37,11 +39,12 @@ mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,
                              void *value_out,
                              size_t cap_each);
 
-/// Copies dense rows [head][token][dim] to tokens begin .. begin + count of a cache, the inverse of gather. Padding and
-/// other tokens are not written.
-/// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger element type where K and V
-/// differ.
-/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, or a buffer overlaps the cache
+/// Copies dense rows to tokens begin .. begin + count of a cache, the inverse of gather; the packing may be another.
+/// Padding and other tokens are not written. V INT8: with begin 0 V gets the scales of value_in, otherwise it must have
+/// them, and mnnkv_kv_changed must follow.
+/// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger one where K and V differ.
+/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, a buffer overlaps the cache,
+/// or V has other scales
 mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout,
                               const void *key_in,
                               const void *value_in,
@@ -51,7 +54,8 @@ mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout,
                               void *key,
                               void *value);
 
-/// Moves count tokens from src to dst, as memmove. Tokens of src outside of dst keep their contents.
+/// Moves count tokens from src to dst, as memmove. Tokens of src outside of dst keep their contents. V INT8:
+/// mnnkv_kv_changed must follow.
 /// INVALID_ARGUMENT: if a range exceeds max_tokens
 mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout,
                            void *key,
@@ -60,11 +64,11 @@ mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout,
                            uint32_t dst,
                            uint32_t count);
 
-/// Keeps the tokens below base and those of the reserve pairs, and closes the gaps (eviction).
+/// Keeps the tokens below base and those of the reserve pairs, and closes the gaps (eviction, truncation).
 /// reserve_pairs: n_pairs times (offset, length), offsets relative to base as in MNN's KVMeta, ascending and disjoint,
 /// within kv_len - base; none keeps only the tokens below base.
 /// kv_len: tokens in the cache.
-/// new_len: base plus all lengths; contents of later tokens are undefined.
+/// new_len: base plus all lengths; contents of later tokens are undefined. V INT8 is as mnnkv_kv_changed leaves it.
 /// INVALID_ARGUMENT: if a pair, base or kv_len is out of range; no byte has moved
 mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout,
                               void *key,
@@ -75,12 +79,14 @@ mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout,
                               uint32_t kv_len,
                               uint32_t *new_len);
 
-/// Sets tokens begin .. begin + count to zero. Padding and other tokens are not written.
+/// Sets tokens begin .. begin + count to zero. Padding and other tokens are not written. V INT8: mnnkv_kv_changed must
+/// follow where tokens of the cache are among them.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
 mnnkv_status mnnkv_kv_zero(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
 
 /// Sets tokens begin .. begin + count and their padding to zero, and returns the whole pages within them to the system.
-/// Addresses stay valid; writing takes memory again. K is released in groups of h_pack tokens, V in flash blocks.
+/// Addresses stay valid; writing takes memory again. K is released in groups of h_pack tokens, V in flash blocks. V INT8:
+/// the first flash block stays, since it has the scales of all; later blocks lose theirs until mnnkv_kv_appended.
 /// bytes: bytes that left memory; pages that were not resident do not count. Linux and Android drop private anonymous
 /// memory (madvise MADV_DONTNEED); shared, file-backed, locked and hugetlbfs memory is only set to zero. macOS uses
 /// MADV_FREE_REUSABLE, Windows trims the working set. Other systems release nothing.

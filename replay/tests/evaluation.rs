@@ -2,9 +2,8 @@
 
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Effort, Format};
-use mnnkv::layout::{self, Layout, Spec};
+use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::Session;
-use mnnkv::store::Cache;
 use mnnkv_replay::codec::{self, Cut, Encoding, Hint, Zones};
 use mnnkv_replay::dumps::{Layer, LayerInfo, Query};
 use mnnkv_replay::eviction::{self, Policy};
@@ -71,12 +70,13 @@ fn blocks_have_the_bytes_that_a_session_stores() {
         let encoded: u64 = results.iter().map(|r| r.kept_bytes - r.hot_bytes).sum();
 
         let spec = Spec {
-            key_dtype: Dtype::F16,
-            value_dtype: Dtype::F16,
+            key: Dtype::F16.into(),
+            value: Dtype::F16.into(),
             kv_heads: HEADS as u32,
             head_dim: DIMS as u32,
             l_pack: 1,
             h_pack: 8,
+            int8: Int8Unit::default(),
             // All tokens share the pages of V, so that blocks are not aligned to pages.
             flash_block: tokens as u32,
             max_tokens: tokens as u32,
@@ -94,13 +94,12 @@ fn blocks_have_the_bytes_that_a_session_stores() {
             "kv_lossless_block_tokens": 64, "kv_lossless_hot_recent_tokens": 100, "kv_lossless_pending_bytes": 1 << 30,
         });
         let session = Session::new(config.to_string().as_bytes(), b"", 1, 1).unwrap();
-        let cache = Cache { layout: &layout, key: &mut key, value: &mut value };
+        let cache = Cache::new(&layout, &mut key, &mut value).unwrap();
         assert_eq!(session.begin(0, Some(cache), 0).unwrap(), 0);
         let all = layout.range(0, tokens as u32).unwrap();
-        layout::scatter(&layout, &layer.key, &layer.value, all, &mut key, &mut value).unwrap();
-        session
-            .end(0, 0, tokens as u32, Cache { layout: &layout, key: &mut key, value: &mut value }, tokens as u32)
-            .unwrap();
+        let mut cache = Cache::new(&layout, &mut key, &mut value).unwrap();
+        layout::scatter(&mut cache, all, &layer.key, &layer.value).unwrap();
+        session.end(0, 0, tokens as u32, cache, tokens as u32).unwrap();
         let metrics = session.metrics(Some(0)).unwrap();
         assert_eq!(metrics.h2o_lossless_compressed_bytes, encoded as f64, "{name}");
         let cold = (zones.cold_tokens(tokens) * HEADS * DIMS * 2 * 2) as f64;

@@ -115,6 +115,13 @@ pub trait Element: Copy {
     fn transpose(kernels: &Kernels) -> Transpose<Self>;
 }
 
+impl Element for [u8; 1] {
+    // No cache has bytes whose neighbours are tokens.
+    fn transpose(_: &Kernels) -> Transpose<Self> {
+        portable::transpose
+    }
+}
+
 impl Element for [u8; 2] {
     fn transpose(kernels: &Kernels) -> Transpose<Self> {
         kernels.transpose2

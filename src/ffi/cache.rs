@@ -1,21 +1,22 @@
 //! Caches
 //!
-//! A layer's KV cache is two buffers of the host. Layouts accept the element types F16, BF16 and F32, and are
-//! UNSUPPORTED with the quantised types INT8, TQ3 and TQ4; gear also encodes INT8.
+//! A layer's KV cache is two buffers of the host.
 
+use super::given::{Given, checked};
 use super::panic::body;
 use super::pointer::{self, Out, Sized32};
+use super::quantised::mnnkv_int8;
 use super::status::mnnkv_status;
 use crate::dtype::Dtype;
-use crate::layout::{Layout, Pair, Spec};
-use crate::status::{Result, bail};
+use crate::layout::{Kind, Pair};
+use crate::status::Result;
 use std::ffi::c_void;
 
 /// Element types: IEEE 754 binary16, bfloat16, IEEE 754 binary32.
 pub const MNNKV_DTYPE_F16: u32 = 1;
 pub const MNNKV_DTYPE_BF16: u32 = 2;
 pub const MNNKV_DTYPE_F32: u32 = 3;
-/// MNN's quantised caches: 8 bits (attention_mode 9 and 10), 3 bits, 4 bits.
+/// MNN's quantised caches (quantised.h): 8, 3 and 4 bits.
 pub const MNNKV_DTYPE_INT8: u32 = 4;
 pub const MNNKV_DTYPE_TQ3: u32 = 5;
 pub const MNNKV_DTYPE_TQ4: u32 = 6;
@@ -25,6 +26,8 @@ const _: () = assert!(
         && MNNKV_DTYPE_BF16 == Dtype::Bf16.code()
         && MNNKV_DTYPE_F32 == Dtype::F32.code()
         && MNNKV_DTYPE_INT8 == Dtype::Int8.code()
+        && MNNKV_DTYPE_TQ3 == Kind::TQ3
+        && MNNKV_DTYPE_TQ4 == Kind::TQ4
         && Dtype::ALL.len() == 4
 );
 
@@ -72,101 +75,15 @@ pub struct mnnkv_layout {
     /// lie side by side within it. A head stride spans a whole head, or lets all heads of a token fit its token stride.
     pub key_token_stride: u64,
     pub value_token_stride: u64,
+    /// K INT8: its packing and the arrays beside it (quantised.h); else NULL.
+    pub int8: *const mnnkv_int8,
 }
 
-// SAFETY: repr(C), begins with a u32, integers only.
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
 unsafe impl Sized32 for mnnkv_layout {
     const MIN: usize = 72;
 }
-const _: () = assert!(size_of::<mnnkv_layout>() == 72);
-
-/// An element type that layouts accept.
-fn float(code: u32, what: &str) -> Result<Dtype> {
-    match code {
-        4..=6 => {
-            bail!(Unsupported, "{what} is {code} (a quantised cache); this version takes F16 (1), BF16 (2) and F32 (3)")
-        }
-        _ => Dtype::float_from_code(code, what),
-    }
-}
-
-impl mnnkv_layout {
-    fn check(&self) -> Result<Layout> {
-        Layout::new(&Spec {
-            key_dtype: float(self.key_dtype, "layout->key_dtype")?,
-            value_dtype: float(self.value_dtype, "layout->value_dtype")?,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            l_pack: self.l_pack,
-            h_pack: self.h_pack,
-            flash_block: self.flash_block,
-            max_tokens: self.max_tokens,
-            key_head_stride: self.key_head_stride,
-            value_head_stride: self.value_head_stride,
-            key_token_stride: self.key_token_stride,
-            value_token_stride: self.value_token_stride,
-        })
-    }
-}
-
-/// The checked form of a layout.
-///
-/// # Safety
-/// As [`pointer::options`].
-pub unsafe fn checked(ptr: *const mnnkv_layout) -> Result<Layout> {
-    // SAFETY: passed on.
-    unsafe { pointer::required(ptr, "layout") }?.check()
-}
-
-/// K and V of a cache to read.
-///
-/// # Safety
-/// Both buffers are as long as the layout says.
-pub unsafe fn buffers<'a>(layout: &Layout, key: *const c_void, value: *const c_void) -> Result<(&'a [u8], &'a [u8])> {
-    // SAFETY: passed on.
-    unsafe {
-        Ok((
-            pointer::input_bytes(key, layout.key_bytes(), "key")?,
-            pointer::input_bytes(value, layout.value_bytes(), "value")?,
-        ))
-    }
-}
-
-/// K and V of a cache to edit.
-///
-/// # Safety
-/// Both buffers are as long as the layout says, and are not touched by others during the call.
-pub unsafe fn buffers_mut<'a>(
-    layout: &Layout,
-    key: *mut c_void,
-    value: *mut c_void,
-) -> Result<(&'a mut [u8], &'a mut [u8])> {
-    pointer::disjoint((key, layout.key_bytes(), "key"), (value, layout.value_bytes(), "value"))?;
-    // SAFETY: passed on; the two do not overlap.
-    unsafe {
-        Ok((
-            pointer::output_bytes(key, layout.key_bytes(), "key")?,
-            pointer::output_bytes(value, layout.value_bytes(), "value")?,
-        ))
-    }
-}
-
-/// A layout and the cache it describes, to edit.
-///
-/// # Safety
-/// As [`checked`] and [`buffers_mut`].
-pub unsafe fn checked_cache<'a>(
-    layout: *const mnnkv_layout,
-    key: *mut c_void,
-    value: *mut c_void,
-) -> Result<(Layout, &'a mut [u8], &'a mut [u8])> {
-    // SAFETY: passed on.
-    unsafe {
-        let layout = checked(layout)?;
-        let (key, value) = buffers_mut(&layout, key, value)?;
-        Ok((layout, key, value))
-    }
-}
+const _: () = assert!(size_of::<mnnkv_layout>() == 72 + size_of::<usize>());
 
 /// Reserve pairs as C has them: 2 * n_pairs numbers.
 ///
@@ -199,7 +116,7 @@ unsafe impl Sized32 for mnnkv_cache {
 
 /// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.
 /// INVALID_ARGUMENT: if a field is out of range, or a buffer would not fit in memory
-/// UNSUPPORTED: if an element type is quantised
+/// UNSUPPORTED: if MNN has no such quantised cache
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_layout_check(
     layout: *const mnnkv_layout,
@@ -207,7 +124,7 @@ pub unsafe extern "C" fn mnnkv_layout_check(
     value_bytes: *mut u64,
 ) -> mnnkv_status {
     body!({
-        let layout = checked(layout)?;
+        let Given { layout, .. } = checked(layout)?;
         let (key_bytes, value_bytes) = (Out::new(key_bytes, "key_bytes")?, Out::new(value_bytes, "value_bytes")?);
         key_bytes.set(layout.key_bytes() as u64);
         value_bytes.set(layout.value_bytes() as u64);

@@ -3,7 +3,8 @@
 //! Functions on the memory of one cache, without a handle. key and value are the buffers of the layout. Calls that write
 //! a cache must not overlap other calls on it.
 
-use super::cache::{buffers, buffers_mut, checked, checked_cache, mnnkv_layout, pairs};
+use super::cache::{mnnkv_layout, pairs};
+use super::given::{checked, edit};
 use super::panic::body;
 use super::pointer::{self, Out};
 use super::status::mnnkv_status;
@@ -11,21 +12,6 @@ use crate::layout::{self, Layout};
 use crate::status::{Error, Result, bail};
 use crate::sys::pages;
 use std::ffi::c_void;
-
-/// Runs the body of an export that writes a cache.
-///
-/// # Safety
-/// As the exports.
-unsafe fn write(
-    layout: *const mnnkv_layout,
-    key: *mut c_void,
-    value: *mut c_void,
-    body: impl FnOnce(&Layout, &mut [u8], &mut [u8]) -> Result<()>,
-) -> Result<()> {
-    // SAFETY: passed on.
-    let (layout, key, value) = unsafe { checked_cache(layout, key, value) }?;
-    body(&layout, key, value)
-}
 
 /// Runs the body of an export that returns an index.
 ///
@@ -37,8 +23,8 @@ unsafe fn index(
     look_up: impl FnOnce(&Layout) -> Result<u64>,
 ) -> Result<()> {
     // SAFETY: passed on.
-    let (layout, element) = unsafe { (checked(layout)?, Out::new(element, "element")?) };
-    element.set(look_up(&layout)?);
+    let (given, element) = unsafe { (checked(layout)?, Out::new(element, "element")?) };
+    element.set(look_up(&given.layout)?);
     Ok(())
 }
 
@@ -66,7 +52,9 @@ pub unsafe extern "C" fn mnnkv_value_index(
 
 /// Copies tokens begin .. begin + count of a cache to dense rows [head][token][dim]. May run on several threads for one
 /// cache.
-/// key_out, value_out: kv_heads * count * head_dim elements each.
+/// key_out, value_out: kv_heads * count rows each. A row is head_dim elements; TQ: its records; INT8 K: head_dim codes, then
+/// f32 scale, bias and key sum. INT8 V: rows of head_dim codes, and behind all of them the f32 scales [head][2][head_dim]
+/// that they share, scales before biases.
 /// cap_each: capacity of each in bytes.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or an output overlaps another buffer
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
@@ -82,29 +70,31 @@ pub unsafe extern "C" fn mnnkv_kv_gather(
     cap_each: usize,
 ) -> mnnkv_status {
     body!({
-        let layout = checked(layout)?;
+        let given = checked(layout)?;
+        let layout = &given.layout;
         let range = layout.range(begin, count)?;
-        let (key_len, value_len) = (layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()));
+        let (key_len, rows_len) = (layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()));
+        let value_len = rows_len + layout.scale_bytes();
         if cap_each < key_len.max(value_len) {
             return Err(Error::too_small("cap_each (bytes)", cap_each, key_len.max(value_len)));
         }
         pointer::disjoint((key_out, key_len, "key_out"), (value_out, value_len, "value_out"))?;
-        for (out, len, name) in [(key_out, key_len, "key_out"), (value_out, value_len, "value_out")] {
-            pointer::disjoint((out, len, name), (key, layout.key_bytes(), "key"))?;
-            pointer::disjoint((out, len, name), (value, layout.value_bytes(), "value"))?;
-        }
-        let (key, value) = buffers(&layout, key, value)?;
+        given.apart(key, value, (key_out, key_len, "key_out"))?;
+        given.apart(key, value, (value_out, value_len, "value_out"))?;
+        let cache = given.cache_ref(key, value)?;
         let key_out = pointer::output_bytes(key_out, key_len, "key_out")?;
         let value_out = pointer::output_bytes(value_out, value_len, "value_out")?;
-        layout::gather(&layout, key, value, range, key_out, value_out)
+        layout::gather(&cache, range, key_out, value_out)?;
+        layout::gather_scales(&cache, &mut value_out[rows_len..])
     })
 }
 
-/// Copies dense rows [head][token][dim] to tokens begin .. begin + count of a cache, the inverse of gather. Padding and
-/// other tokens are not written.
-/// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger element type where K and V
-/// differ.
-/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, or a buffer overlaps the cache
+/// Copies dense rows to tokens begin .. begin + count of a cache, the inverse of gather; the packing may be another.
+/// Padding and other tokens are not written. V INT8: with begin 0 V gets the scales of value_in, otherwise it must have
+/// them, and mnnkv_kv_changed must follow.
+/// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger one where K and V differ.
+/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, a buffer overlaps the cache,
+/// or V has other scales
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_scatter(
     layout: *const mnnkv_layout,
@@ -117,24 +107,26 @@ pub unsafe extern "C" fn mnnkv_kv_scatter(
     value: *mut c_void,
 ) -> mnnkv_status {
     body!({
-        let layout = checked(layout)?;
+        let given = checked(layout)?;
+        let layout = &given.layout;
         let range = layout.range(begin, count)?;
-        let (key_len, value_len) = (layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()));
+        let (key_len, rows_len) = (layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()));
+        let value_len = rows_len + layout.scale_bytes();
         if len_each != key_len.max(value_len) {
             bail!(InvalidArgument, "len_each is {len_each}; {} expected for {count} tokens", key_len.max(value_len));
         }
-        for (input, len, name) in [(key_in, key_len, "key_in"), (value_in, value_len, "value_in")] {
-            pointer::disjoint((input, len, name), (key, layout.key_bytes(), "key"))?;
-            pointer::disjoint((input, len, name), (value, layout.value_bytes(), "value"))?;
-        }
+        given.apart(key, value, (key_in, key_len, "key_in"))?;
+        given.apart(key, value, (value_in, value_len, "value_in"))?;
         let key_in = pointer::input_bytes(key_in, key_len, "key_in")?;
         let value_in = pointer::input_bytes(value_in, value_len, "value_in")?;
-        let (key, value) = buffers_mut(&layout, key, value)?;
-        layout::scatter(&layout, key_in, value_in, range, key, value)
+        let mut cache = given.cache(key, value)?;
+        layout::scatter_scales(&mut cache, range, &value_in[rows_len..])?;
+        layout::scatter(&mut cache, range, key_in, &value_in[..rows_len])
     })
 }
 
-/// Moves count tokens from src to dst, as memmove. Tokens of src outside of dst keep their contents.
+/// Moves count tokens from src to dst, as memmove. Tokens of src outside of dst keep their contents. V INT8:
+/// mnnkv_kv_changed must follow.
 /// INVALID_ARGUMENT: if a range exceeds max_tokens
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_move(
@@ -145,14 +137,14 @@ pub unsafe extern "C" fn mnnkv_kv_move(
     dst: u32,
     count: u32,
 ) -> mnnkv_status {
-    body!(write(layout, key, value, |layout, key, value| layout::move_tokens(layout, key, value, src, dst, count)))
+    body!(edit(layout, key, value, |cache| layout::move_tokens(cache, src, dst, count)))
 }
 
-/// Keeps the tokens below base and those of the reserve pairs, and closes the gaps (eviction).
+/// Keeps the tokens below base and those of the reserve pairs, and closes the gaps (eviction, truncation).
 /// reserve_pairs: n_pairs times (offset, length), offsets relative to base as in MNN's KVMeta, ascending and disjoint,
 /// within kv_len - base; none keeps only the tokens below base.
 /// kv_len: tokens in the cache.
-/// new_len: base plus all lengths; contents of later tokens are undefined.
+/// new_len: base plus all lengths; contents of later tokens are undefined. V INT8 is as mnnkv_kv_changed leaves it.
 /// INVALID_ARGUMENT: if a pair, base or kv_len is out of range; no byte has moved
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_compact(
@@ -165,15 +157,16 @@ pub unsafe extern "C" fn mnnkv_kv_compact(
     kv_len: u32,
     new_len: *mut u32,
 ) -> mnnkv_status {
-    body!(write(layout, key, value, |layout, key, value| {
+    body!(edit(layout, key, value, |cache| {
         let pairs = pairs(reserve_pairs, n_pairs, "reserve_pairs")?;
         let new_len = Out::new(new_len, "new_len")?;
-        new_len.set(layout::compact(layout, key, value, base, pairs, kv_len)?);
+        new_len.set(layout::compact(cache, base, pairs, kv_len)?);
         Ok(())
     }))
 }
 
-/// Sets tokens begin .. begin + count to zero. Padding and other tokens are not written.
+/// Sets tokens begin .. begin + count to zero. Padding and other tokens are not written. V INT8: mnnkv_kv_changed must
+/// follow where tokens of the cache are among them.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_zero(
@@ -183,11 +176,15 @@ pub unsafe extern "C" fn mnnkv_kv_zero(
     begin: u32,
     count: u32,
 ) -> mnnkv_status {
-    body!(write(layout, key, value, |layout, key, value| layout::zero(layout, key, value, layout.range(begin, count)?)))
+    body!(edit(layout, key, value, |cache| {
+        layout::zero(cache, cache.layout.range(begin, count)?);
+        Ok(())
+    }))
 }
 
 /// Sets tokens begin .. begin + count and their padding to zero, and returns the whole pages within them to the system.
-/// Addresses stay valid; writing takes memory again. K is released in groups of h_pack tokens, V in flash blocks.
+/// Addresses stay valid; writing takes memory again. K is released in groups of h_pack tokens, V in flash blocks. V INT8:
+/// the first flash block stays, since it has the scales of all; later blocks lose theirs until mnnkv_kv_appended.
 /// bytes: bytes that left memory; pages that were not resident do not count. Linux and Android drop private anonymous
 /// memory (madvise MADV_DONTNEED); shared, file-backed, locked and hugetlbfs memory is only set to zero. macOS uses
 /// MADV_FREE_REUSABLE, Windows trims the working set. Other systems release nothing.
@@ -201,10 +198,10 @@ pub unsafe extern "C" fn mnnkv_kv_release(
     count: u32,
     bytes: *mut u64,
 ) -> mnnkv_status {
-    body!(write(layout, key, value, |layout, key, value| {
+    body!(edit(layout, key, value, |cache| {
         let bytes = Out::new(bytes, "bytes")?;
-        let range = layout.range(begin, count)?;
-        bytes.set(layout::release(layout, key, value, range, &mut pages::give_back)?);
+        let range = cache.layout.range(begin, count)?;
+        bytes.set(layout::release(cache, range, &mut pages::give_back));
         Ok(())
     }))
 }
@@ -221,7 +218,7 @@ pub unsafe extern "C" fn mnnkv_kv_tail(
     bytes: *mut u64,
 ) -> mnnkv_status {
     body!({
-        let layout = checked(layout)?;
+        let layout = checked(layout)?.layout;
         let (begin, count, bytes) = (Out::new(begin, "begin")?, Out::new(count, "count")?, Out::new(bytes, "bytes")?);
         let tail = layout.tail(kv_len)?;
         begin.set(tail.begin() as u32);

@@ -1,6 +1,6 @@
 //! The C ABI: the only room with `extern "C"`.
 //!
-//! [`panic`] catches panics, [`pointer`] turns pointers into slices and values, [`handle`] makes and destroys handles,
+//! [`given`] checks descriptions of caches, [`panic`] catches panics, [`pointer`] turns pointers into slices and values, [`handle`] makes and destroys handles,
 //! [`status`] numbers the outcomes and stores the last error. The other files hold the exports of one section of
 //! `include/mnnkv/*.h` each and only convert. Their doc comments are the headers: see `tests/header.rs`.
 //!
@@ -12,6 +12,8 @@
 
 pub mod cache;
 #[doc(hidden)]
+pub mod given;
+#[doc(hidden)]
 pub mod handle;
 #[doc(hidden)]
 pub mod panic;
@@ -21,6 +23,7 @@ pub mod pointer;
 pub mod gear;
 pub mod h2o;
 pub mod layout;
+pub mod quantised;
 pub mod session;
 pub mod status;
 pub mod store;

@@ -1,8 +1,8 @@
 //! Clears tokens, with or without a release of their memory.
 
 use super::plane::{Plane, Span};
-use super::{Layout, TokenRange};
-use crate::status::Result;
+use super::tensor::Tensor;
+use super::{Cache, Layout, TokenRange};
 use std::ops::Range;
 
 /// The treatment of padding dims in a walk.
@@ -14,46 +14,36 @@ pub enum Padding {
     Dropped,
 }
 
-/// Sets every element of a range of tokens to zero bits.
-pub fn zero(layout: &Layout, key: &mut [u8], value: &mut [u8], range: TokenRange) -> Result<()> {
-    for_each_run(layout, key, value, range, Padding::Kept, &mut |run| run.fill(0))
+/// Sets every element of a range of tokens to zero bits. The value sums of INT8 V stay, see
+/// [`changed`](super::changed).
+pub fn zero(cache: &mut Cache<'_>, range: TokenRange) {
+    for_each_run(cache, range, Padding::Kept, &mut |run| run.fill(0));
+    if let Some(sums) = &cache.layout.key_sums {
+        walk(sums, range, Padding::Kept, &mut |run| cache.key_sums[run].fill(0));
+    }
 }
 
 /// Calls `give_back` with every longest run of neighbouring bytes of the range, with its padding. `give_back` must leave
-/// zeros in a run and return the number of bytes that it released to the system. Returns their sum.
-pub fn release(
-    layout: &Layout,
-    key: &mut [u8],
-    value: &mut [u8],
-    range: TokenRange,
-    give_back: &mut dyn FnMut(&mut [u8]) -> u64,
-) -> Result<u64> {
+/// zeros in a run and return the number of bytes that it released to the system. Returns their sum. The first value block
+/// of INT8 V is never released as a whole, since all blocks have its scales; side arrays stay.
+pub fn release(cache: &mut Cache<'_>, range: TokenRange, give_back: &mut dyn FnMut(&mut [u8]) -> u64) -> u64 {
     let mut released = 0;
-    for_each_run(layout, key, value, range, Padding::Dropped, &mut |run| released += give_back(run))?;
-    Ok(released)
+    for_each_run(cache, range, Padding::Dropped, &mut |run| released += give_back(run));
+    released
 }
 
 /// Calls `visit` with every longest run of neighbouring bytes of the range, in both buffers.
-pub fn for_each_run(
-    layout: &Layout,
-    key: &mut [u8],
-    value: &mut [u8],
-    range: TokenRange,
-    padding: Padding,
-    visit: &mut dyn FnMut(&mut [u8]),
-) -> Result<()> {
-    layout.check_buffers(key, value)?;
-    walk(&layout.key, range, padding, &mut |run| visit(&mut key[run]));
-    walk(&layout.value, range, padding, &mut |run| visit(&mut value[run]));
-    Ok(())
+pub fn for_each_run(cache: &mut Cache<'_>, range: TokenRange, padding: Padding, visit: &mut dyn FnMut(&mut [u8])) {
+    walk(&cache.layout.key, range, padding, &mut |run| visit(&mut cache.key[run]));
+    walk(&cache.layout.value, range, padding, &mut |run| visit(&mut cache.value[run]));
 }
 
 /// Bytes of the whole pages that a release of the range can return to the system, for buffers at these addresses.
 pub fn whole_pages(layout: &Layout, range: TokenRange, addresses: (usize, usize), page: usize) -> u64 {
     let mut bytes = 0;
-    for (plane, address) in [(&layout.key, addresses.0), (&layout.value, addresses.1)] {
+    for (tensor, address) in [(&layout.key, addresses.0), (&layout.value, addresses.1)] {
         let first = address % page;
-        walk(plane, range, Padding::Dropped, &mut |run| {
+        walk(tensor, range, Padding::Dropped, &mut |run| {
             let (start, end) = ((first + run.start).next_multiple_of(page), (first + run.end) / page * page);
             bytes += end.saturating_sub(start) as u64;
         });
@@ -61,42 +51,58 @@ pub fn whole_pages(layout: &Layout, range: TokenRange, addresses: (usize, usize)
     bytes
 }
 
-/// Calls `visit` with the bytes of every longest run of a plane.
-fn walk(plane: &Plane, range: TokenRange, padding: Padding, visit: &mut dyn FnMut(Range<usize>)) {
-    let bytes = plane.element_bytes();
+/// Calls `visit` with every longest run of bytes of a tensor.
+pub(super) fn walk(tensor: &Tensor, range: TokenRange, padding: Padding, visit: &mut dyn FnMut(Range<usize>)) {
     let mut pending = 0..0;
     let mut flush = |run: Range<usize>| {
         if !run.is_empty() {
-            visit(run.start * bytes..run.end * bytes);
+            visit(run);
         }
     };
-    let mut join = |start: usize, len: usize| {
-        if pending.end == start {
-            pending.end += len;
+    let mut join = |run: Range<usize>| {
+        if pending.end == run.start {
+            pending.end = run.end;
         } else {
-            flush(std::mem::replace(&mut pending, start..start + len));
+            flush(std::mem::replace(&mut pending, run));
         }
     };
-    if plane.heads_share_tokens() {
+    if tensor.heads_share_tokens() {
         // A token's heads are neighbours, so tokens are the outer loop.
-        for span in plane.spans(range) {
-            plane.head_ranges().for_each(|head| runs(plane, span, padding, |at, len| join(head.start + at, len)));
+        for span in tensor.plane().spans(range) {
+            tensor.head_ranges().for_each(|head| runs_of(tensor, span, head.start, padding, &mut join));
         }
     } else {
-        for head in plane.head_ranges() {
-            plane.spans(range).for_each(|span| runs(plane, span, padding, |at, len| join(head.start + at, len)));
+        for head in tensor.head_ranges() {
+            tensor.plane().spans(range).for_each(|span| runs_of(tensor, span, head.start, padding, &mut join));
         }
     }
     flush(pending);
 }
 
+/// Calls `visit` with runs of bytes that cover a span of the head at `head`.
+fn runs_of(tensor: &Tensor, span: Span, head: usize, padding: Padding, visit: &mut impl FnMut(Range<usize>)) {
+    if padding == Padding::Dropped && span.count == tensor.plane().block {
+        if let Some(block) = tensor.whole_block(span) {
+            return visit(head + block.start..head + block.end);
+        }
+    }
+    for part in tensor.parts() {
+        // Blocks of every part have the same tokens.
+        let (plane, own) = (&part.plane, tensor.plane());
+        let block = (span.base - own.offset) / own.block_stride;
+        let span = Span { base: plane.offset + block * plane.block_stride, ..span };
+        let bytes = plane.element_bytes;
+        runs(plane, span, padding, |at, len| visit(head + at * bytes..head + (at + len) * bytes));
+    }
+}
+
 /// Calls `visit` with runs of neighbouring elements that cover the elements of a span exactly once.
 fn runs(plane: &Plane, span: Span, padding: Padding, mut visit: impl FnMut(usize, usize)) {
     let dropped = padding == Padding::Dropped;
-    if span.count == plane.block() && (dropped || plane.is_solid()) {
+    if span.count == plane.block && plane.is_solid() {
         return visit(span.base, plane.block_len());
     }
-    let (pack, group) = (plane.pack(), plane.group());
+    let (pack, group) = (plane.pack, plane.group);
     plane.tiles(span, |tile| {
         let dims = if dropped && group > 1 { group } else { tile.dims };
         if tile.dim_stride == 1 && tile.token_stride == dims {

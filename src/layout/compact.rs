@@ -1,21 +1,21 @@
 //! Moves tokens inside a packed cache.
 
 use super::plane::{Chunk, Place, Plane};
-use super::rows;
-use super::{Layout, by_element};
+use super::tensor::Tensor;
+use super::{Cache, TokenRange, by_element, int8, panels, rows};
 use crate::status::{Result, bail};
 
 /// Tokens that stay: an offset and a length.
 pub type Pair = [i32; 2];
 
-/// Moves `count` tokens from `src` to `dst`. The ranges may overlap; the result is as if moved through a copy.
-pub fn move_tokens(layout: &Layout, key: &mut [u8], value: &mut [u8], src: u32, dst: u32, count: u32) -> Result<()> {
-    layout.check_buffers(key, value)?;
-    layout.range(src, count)?;
-    layout.range(dst, count)?;
+/// Moves `count` tokens from `src` to `dst`. The ranges may overlap; the result is as if moved through a copy. The value
+/// sums of INT8 V stay, see [`changed`](super::changed).
+pub fn move_tokens(cache: &mut Cache<'_>, src: u32, dst: u32, count: u32) -> Result<()> {
+    cache.layout.range(src, count)?;
+    let target = cache.layout.range(dst, count)?;
     let moves = [Move { src: src as usize, dst: dst as usize, count: count as usize }];
-    move_plane(&layout.key, key, moves.iter().copied());
-    move_plane(&layout.value, value, moves.iter().copied());
+    move_all(cache, moves.iter().copied());
+    int8::appended(cache, target);
     Ok(())
 }
 
@@ -42,17 +42,10 @@ pub fn check_pairs(pairs: &[Pair], limit: u32) -> Result<u32> {
 }
 
 /// Keeps tokens `0..base` and the pairs, which are relative to `base`, and closes the gaps. Returns the new length. Checks
-/// all arguments before the first byte moves. Tokens from the new length on are undefined.
-pub fn compact(
-    layout: &Layout,
-    key: &mut [u8],
-    value: &mut [u8],
-    base: u32,
-    pairs: &[Pair],
-    kv_len: u32,
-) -> Result<u32> {
-    layout.check_buffers(key, value)?;
-    layout.range(0, kv_len)?;
+/// all arguments before the first byte moves. Tokens from the new length on are undefined; those of INT8 V are zero, and
+/// its value sums are those of the tokens that are left.
+pub fn compact(cache: &mut Cache<'_>, base: u32, pairs: &[Pair], kv_len: u32) -> Result<u32> {
+    let all = cache.layout.range(0, kv_len)?;
     let Some(tail) = kv_len.checked_sub(base) else {
         bail!(InvalidArgument, "base is {base}; kv_len {kv_len} or less expected");
     };
@@ -62,11 +55,14 @@ pub fn compact(
     let moves = pairs.iter().filter_map(move |[offset, len]| {
         let step = Move { src: base as usize + *offset as usize, dst: next, count: *len as usize };
         next += step.count;
-        (step.src != step.dst).then_some(step)
+        (step.src != step.dst && step.count > 0).then_some(step)
     });
-    move_plane(&layout.key, key, moves.clone());
-    move_plane(&layout.value, value, moves);
-    Ok(base + kept)
+    let new_len = base + kept;
+    // The first token that is another one now, or is gone.
+    let first = moves.clone().next().map_or(new_len as usize, |step| step.dst);
+    move_all(cache, moves);
+    int8::settle(cache, TokenRange { begin: first, count: all.count - first }, new_len as usize);
+    Ok(new_len)
 }
 
 /// One move of whole tokens.
@@ -77,19 +73,30 @@ struct Move {
     count: usize,
 }
 
-fn move_plane(plane: &Plane, packed: &mut [u8], moves: impl Iterator<Item = Move> + Clone) {
-    by_element!(plane, move_elements(moves), packed)
+fn move_all(cache: &mut Cache<'_>, moves: impl Iterator<Item = Move> + Clone) {
+    let layout = cache.layout;
+    move_tensor(&layout.key, cache.key, moves.clone());
+    if let Some(sums) = &layout.key_sums {
+        move_tensor(sums, cache.key_sums, moves.clone());
+    }
+    move_tensor(&layout.value, cache.value, moves);
 }
 
-fn move_elements<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], moves: impl Iterator<Item = Move> + Clone) {
-    for head in plane.head_ranges() {
-        let packed = &mut packed[head];
-        for step in moves.clone() {
-            if step.dst <= step.src {
-                move_forward(plane, packed, step);
-            } else {
-                move_backward(plane, packed, step);
-            }
+fn move_tensor(tensor: &Tensor, packed: &mut [u8], moves: impl Iterator<Item = Move> + Clone) {
+    for head in tensor.head_ranges() {
+        for part in tensor.parts() {
+            let (plane, packed) = (&part.plane, &mut packed[head.clone()]);
+            by_element!(plane, move_elements(moves.clone()), packed);
+        }
+    }
+}
+
+fn move_elements<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], moves: impl Iterator<Item = Move>) {
+    for step in moves {
+        if step.dst <= step.src {
+            move_forward(plane, packed, step);
+        } else {
+            move_backward(plane, packed, step);
         }
     }
 }
@@ -98,22 +105,27 @@ fn move_elements<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], moves: i
 fn move_forward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], mut step: Move) {
     while step.count > 0 {
         let (src, dst) = (plane.place(step.src), plane.place(step.dst));
-        let blocks = step.count / plane.block();
+        let blocks = step.count / plane.block;
         let moved = if src.first == 0 && dst.first == 0 && blocks > 0 && plane.is_seamless() {
             // Whole blocks lie side by side: one piece.
-            let len = blocks * plane.block_stride();
+            let len = blocks * plane.block_stride;
             packed.copy_within(src.base..src.base + len, dst.base);
-            blocks * plane.block()
+            blocks * plane.block
         } else if dst.first == 0 && blocks > 0 && rows::join(plane, packed, src, dst.base, blocks) {
-            blocks * plane.block()
+            blocks * plane.block
         } else {
-            let room = (plane.block() - src.first).min(plane.block() - dst.first);
+            let room = (plane.block - src.first).min(plane.block - dst.first);
             let mut count = step.count.min(room);
-            if plane.pack() > 1 {
-                let (s, d) = (src.first % plane.pack(), dst.first % plane.pack());
-                count = match count - count % plane.pack() {
+            let joined = panels::join(plane, packed.as_flattened_mut(), src, dst, count);
+            if joined > 0 {
+                step = Move { src: step.src + joined, dst: step.dst + joined, count: step.count - joined };
+                continue;
+            }
+            if plane.pack > 1 {
+                let (s, d) = (src.first % plane.pack, dst.first % plane.pack);
+                count = match count - count % plane.pack {
                     panels if s == 0 && d == 0 && panels > 0 => panels,
-                    _ => count.min(plane.pack() - s.max(d)),
+                    _ => count.min(plane.pack - s.max(d)),
                 };
             }
             move_chunk(plane, packed, &Chunk { src, dst, count });
@@ -129,8 +141,8 @@ fn move_backward<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], step: Mo
     while left > 0 {
         let (src, dst) = (plane.place(step.src + left - 1), plane.place(step.dst + left - 1));
         let mut count = left.min(src.first.min(dst.first) + 1);
-        if plane.pack() > 1 {
-            count = count.min((src.first % plane.pack()).min(dst.first % plane.pack()) + 1);
+        if plane.pack > 1 {
+            count = count.min((src.first % plane.pack).min(dst.first % plane.pack) + 1);
         }
         let back = |p: Place| Place { base: p.base, first: p.first + 1 - count };
         move_chunk(plane, packed, &Chunk { src: back(src), dst: back(dst), count });
@@ -144,10 +156,10 @@ fn move_chunk<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk: &Chu
         return;
     }
     let Chunk { src, dst, count } = *chunk;
-    if plane.block() == 1 && plane.pack() == 1 {
-        return move_run(packed, src.base, dst.base, plane.dims());
+    if plane.block == 1 && plane.pack == 1 {
+        return move_run(packed, src.base, dst.base, plane.dims);
     }
-    let (group, pack) = (plane.group(), plane.pack());
+    let (group, pack) = (plane.group, plane.pack);
     let panel = group * pack;
     let start = |p: Place| p.base + (p.first / pack) * panel + p.first % pack;
     let (mut s, mut d) = (start(src), start(dst));
@@ -160,8 +172,8 @@ fn move_chunk<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk: &Chu
                 move_run(packed, s + dim * pack, d + dim * pack, count);
             }
         }
-        s += plane.row_stride();
-        d += plane.row_stride();
+        s += plane.row_stride;
+        d += plane.row_stride;
     }
     let tail = plane.tail_dims();
     if tail == 0 {

@@ -1,103 +1,119 @@
-//! Between packed buffers and dense rows `[head][token][dim]`.
+//! Between packed buffers and dense rows `[head][token][row]`.
 
+use super::panels;
 use super::plane::{Plane, Tile};
-use super::{Layout, TokenRange, by_element};
+use super::tensor::{Part, Tensor};
+use super::{Cache, CacheRef, TokenRange, int8};
 use crate::arch::{self, Element, Transposition};
 use crate::status::{Error, Result, bail};
 
 /// Copies a range of tokens out of a packed cache.
 ///
-/// `key_out` and `value_out` hold at least [`Layout::dense_key_bytes`] and [`Layout::dense_value_bytes`] of the
-/// range; bytes after that are untouched.
-pub fn gather(
-    layout: &Layout,
-    key: &[u8],
-    value: &[u8],
-    range: TokenRange,
-    key_out: &mut [u8],
-    value_out: &mut [u8],
-) -> Result<()> {
-    layout.check_buffers(key, value)?;
+/// `key_out` and `value_out` hold at least [`Rows::key_bytes`](super::Rows::key_bytes) and
+/// [`Rows::value_bytes`](super::Rows::value_bytes) of the range; bytes after that are untouched. A row of INT8 K is its
+/// codes, scale, bias and key sum.
+pub fn gather(cache: &CacheRef<'_>, range: TokenRange, key_out: &mut [u8], value_out: &mut [u8]) -> Result<()> {
+    let layout = cache.layout;
     let (key_len, value_len) = (layout.dense_key_bytes(range.count), layout.dense_value_bytes(range.count));
     for (given, needed) in [(key_out.len(), key_len), (value_out.len(), value_len)] {
         if given < needed {
             return Err(Error::too_small("cap_each (bytes)", given, needed));
         }
     }
-    gather_plane(&layout.key, key, range, &mut key_out[..key_len]);
-    gather_plane(&layout.value, value, range, &mut value_out[..value_len]);
+    if range.is_empty() {
+        return Ok(());
+    }
+    let (key_out, value_out) = (&mut key_out[..key_len], &mut value_out[..value_len]);
+    gather_tensor(&layout.key, cache.key, range, key_out);
+    if let Some(sums) = &layout.key_sums {
+        gather_tensor(sums, cache.key_sums, range, key_out);
+    }
+    gather_tensor(&layout.value, cache.value, range, value_out);
     Ok(())
 }
 
 /// Copies dense rows into a range of tokens of a packed cache; the inverse of [`gather`]. The inputs have exactly
-/// the sizes of the range.
-pub fn scatter(
-    layout: &Layout,
-    key_in: &[u8],
-    value_in: &[u8],
-    range: TokenRange,
-    key: &mut [u8],
-    value: &mut [u8],
-) -> Result<()> {
-    layout.check_buffers(key, value)?;
+/// the sizes of the range. The value blocks of INT8 V get the scales of the first one; its value sums stay, see
+/// [`changed`](super::changed).
+pub fn scatter(cache: &mut Cache<'_>, range: TokenRange, key_in: &[u8], value_in: &[u8]) -> Result<()> {
+    let layout = cache.layout;
     let (key_len, value_len) = (layout.dense_key_bytes(range.count), layout.dense_value_bytes(range.count));
     for (name, given, expected) in [("key_in", key_in.len(), key_len), ("value_in", value_in.len(), value_len)] {
         if given != expected {
             bail!(InvalidArgument, "{name} has {given} bytes; {expected} expected for {} tokens", range.count);
         }
     }
-    scatter_plane(&layout.key, key_in, range, key);
-    scatter_plane(&layout.value, value_in, range, value);
+    if range.is_empty() {
+        return Ok(());
+    }
+    scatter_tensor(&layout.key, key_in, range, cache.key);
+    if let Some(sums) = &layout.key_sums {
+        scatter_tensor(sums, key_in, range, cache.key_sums);
+    }
+    scatter_tensor(&layout.value, value_in, range, cache.value);
+    int8::appended(cache, range);
     Ok(())
 }
 
-fn gather_plane(plane: &Plane, packed: &[u8], range: TokenRange, dense: &mut [u8]) {
-    by_element!(plane, gather_elements(range), packed, dense)
-}
-
-fn scatter_plane(plane: &Plane, dense: &[u8], range: TokenRange, packed: &mut [u8]) {
-    by_element!(plane, scatter_elements(range), dense, packed)
-}
-
-fn gather_elements<T: Element>(plane: &Plane, packed: &[T], dense: &mut [T], range: TokenRange) {
-    if range.count == 0 {
-        return;
-    }
-    let dims = plane.dims();
-    let transpose = T::transpose(arch::kernels());
-    for (head, rows) in plane.head_ranges().zip(dense.chunks_exact_mut(range.count * dims)) {
-        let packed = &packed[head];
-        for span in plane.spans(range) {
-            plane.tiles(span, |tile| {
-                let rows = &mut rows[tile.at * dims + tile.dim..];
-                if tile.dim_stride == 1 {
-                    copy_rows(&packed[tile.start..], tile.token_stride, rows, dims, &tile);
-                } else {
-                    transpose(&dims_to_rows(&tile, dims), &packed[tile.start..], rows);
-                }
-            });
+fn gather_tensor(tensor: &Tensor, packed: &[u8], range: TokenRange, dense: &mut [u8]) {
+    let len = dense.len() / tensor.heads();
+    let stride = len / range.count;
+    for (head, rows) in tensor.head_ranges().zip(dense.chunks_exact_mut(len)) {
+        for Part { plane, column } in tensor.parts() {
+            let (packed, rows) = (&packed[head.clone()], &mut rows[*column..]);
+            match plane.element_bytes {
+                1 if panels::are_in(plane) => panels::gather(plane, packed, rows, stride, range),
+                1 => gather_elements(plane, packed.as_chunks::<1>().0, rows.as_chunks_mut::<1>().0, stride, range),
+                2 => gather_elements(plane, packed.as_chunks::<2>().0, rows.as_chunks_mut::<2>().0, stride / 2, range),
+                _ => gather_elements(plane, packed.as_chunks::<4>().0, rows.as_chunks_mut::<4>().0, stride / 4, range),
+            }
         }
     }
 }
 
-fn scatter_elements<T: Element>(plane: &Plane, dense: &[T], packed: &mut [T], range: TokenRange) {
-    if range.count == 0 {
-        return;
-    }
-    let dims = plane.dims();
-    let transpose = T::transpose(arch::kernels());
-    for (head, rows) in plane.head_ranges().zip(dense.chunks_exact(range.count * dims)) {
-        let packed = &mut packed[head];
-        for span in plane.spans(range) {
-            plane.tiles(span, |tile| {
-                let rows = &rows[tile.at * dims + tile.dim..];
-                if tile.dim_stride == 1 {
-                    copy_rows(rows, dims, &mut packed[tile.start..], tile.token_stride, &tile);
-                } else {
-                    transpose(&rows_to_dims(&tile, dims), rows, &mut packed[tile.start..]);
-                }
-            });
+fn scatter_tensor(tensor: &Tensor, dense: &[u8], range: TokenRange, packed: &mut [u8]) {
+    let len = dense.len() / tensor.heads();
+    let stride = len / range.count;
+    for (head, rows) in tensor.head_ranges().zip(dense.chunks_exact(len)) {
+        for Part { plane, column } in tensor.parts() {
+            let (packed, rows) = (&mut packed[head.clone()], &rows[*column..]);
+            match plane.element_bytes {
+                1 if panels::are_in(plane) => panels::scatter(plane, packed, rows, stride, range),
+                1 => scatter_elements(plane, packed.as_chunks_mut::<1>().0, rows.as_chunks::<1>().0, stride, range),
+                2 => scatter_elements(plane, packed.as_chunks_mut::<2>().0, rows.as_chunks::<2>().0, stride / 2, range),
+                _ => scatter_elements(plane, packed.as_chunks_mut::<4>().0, rows.as_chunks::<4>().0, stride / 4, range),
+            }
         }
+    }
+}
+
+/// `stride`: elements from one row to the next. The first row begins at the part's column.
+fn gather_elements<T: Element>(plane: &Plane, packed: &[T], rows: &mut [T], stride: usize, range: TokenRange) {
+    let transpose = T::transpose(arch::kernels());
+    for span in plane.spans(range) {
+        plane.tiles(span, |tile| {
+            let rows = &mut rows[tile.at * stride + tile.dim..];
+            if tile.dim_stride == 1 {
+                copy_rows(&packed[tile.start..], tile.token_stride, rows, stride, &tile);
+            } else {
+                transpose(&dims_to_rows(&tile, stride), &packed[tile.start..], rows);
+            }
+        });
+    }
+}
+
+/// The inverse of [`gather_elements`].
+fn scatter_elements<T: Element>(plane: &Plane, packed: &mut [T], rows: &[T], stride: usize, range: TokenRange) {
+    let transpose = T::transpose(arch::kernels());
+    for span in plane.spans(range) {
+        plane.tiles(span, |tile| {
+            let rows = &rows[tile.at * stride + tile.dim..];
+            if tile.dim_stride == 1 {
+                copy_rows(rows, stride, &mut packed[tile.start..], tile.token_stride, &tile);
+            } else {
+                transpose(&rows_to_dims(&tile, stride), rows, &mut packed[tile.start..]);
+            }
+        });
     }
 }
 
@@ -105,6 +121,7 @@ fn scatter_elements<T: Element>(plane: &Plane, dense: &[T], packed: &mut [T], ra
 #[inline]
 fn copy_rows<T: Copy>(src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize, tile: &Tile) {
     match tile.dims {
+        2 => copy_fixed::<T, 2>(src, src_stride, dst, dst_stride, tile.tokens),
         4 => copy_fixed::<T, 4>(src, src_stride, dst, dst_stride, tile.tokens),
         8 => copy_fixed::<T, 8>(src, src_stride, dst, dst_stride, tile.tokens),
         16 => copy_fixed::<T, 16>(src, src_stride, dst, dst_stride, tile.tokens),

@@ -1,41 +1,54 @@
 //! Packed KV caches: the positions of elements, and tokens that are gathered, scattered, moved and cleared.
 //!
 //! A layer's cache is one buffer for K and one for V, one region per KV head inside. [`Layout`] checks a host's
-//! description and computes the geometry once; both buffers are then walked as a [`plane::Plane`], since MNN's key
-//! and value layouts are one shape with different numbers.
+//! description and computes the geometry once; every buffer is then walked as [`plane::Plane`]s, since MNN's layouts, the
+//! quantised ones included, are one shape with different numbers. A [`Cache`] is a layout and buffers of its sizes.
 //!
-//! Every function checks ranges and buffer sizes before it touches a byte. Padding (where a dimension is not a
-//! multiple of its packing) and bytes outside the named tokens are never written.
+//! Every function checks ranges before it touches a byte. Padding (where a dimension is not a multiple of its packing)
+//! and bytes outside the named tokens are never written. [`int8`] keeps what INT8 V has beside its tokens.
 
+mod cache;
 mod clear;
 mod compact;
 mod dense;
+mod dequantize;
+mod int8;
+mod kind;
+mod panels;
 mod plane;
 mod rows;
+mod tensor;
 
+pub use cache::{Cache, CacheRef};
 pub use clear::{Padding, for_each_run, release, whole_pages, zero};
 pub use compact::{Pair, check_pairs, compact, move_tokens};
 pub use dense::{gather, scatter};
+pub use dequantize::{KeyCenter, dequantize};
+pub use int8::{appended, changed, gather_scales, scatter_scales};
+pub use kind::{Int8Unit, Kind};
 
-use crate::dtype::Dtype;
 use crate::status::{Result, bail};
+use int8::ValueScales;
 use plane::Plane;
+use tensor::{Extents, Strides, Tensor};
 
 /// A host's description of a layer's cache; the fields of `mnnkv_layout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Element type of K.
-    pub key_dtype: Dtype,
-    /// Element type of V.
-    pub value_dtype: Dtype,
+    /// How K is stored.
+    pub key: Kind,
+    /// How V is stored.
+    pub value: Kind,
     /// KV heads.
     pub kv_heads: u32,
     /// Elements per head and token.
     pub head_dim: u32,
-    /// Interleave of the reduction dimension (MNN's lP).
+    /// Interleave of the reduction dimension of floating-point elements (MNN's lP).
     pub l_pack: u32,
-    /// Interleave of the output dimension (MNN's hP).
+    /// Interleave of the output dimension of floating-point elements (MNN's hP).
     pub h_pack: u32,
+    /// Interleaves of INT8; not read without.
+    pub int8: Int8Unit,
     /// Tokens per value block.
     pub flash_block: u32,
     /// Tokens the buffers have room for.
@@ -50,13 +63,13 @@ pub struct Spec {
     pub value_token_stride: u64,
 }
 
-/// The dense order `[head][token][dim]` of a layer's tokens, for any packing.
+/// The dense order `[head][token][row]` of a layer's tokens, for any packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
-    /// Element type of K.
-    pub key_dtype: Dtype,
-    /// Element type of V.
-    pub value_dtype: Dtype,
+    /// How K is stored.
+    pub key: Kind,
+    /// How V is stored.
+    pub value: Kind,
     /// KV heads.
     pub heads: usize,
     /// Elements per head and token.
@@ -66,21 +79,41 @@ pub struct Rows {
 impl Rows {
     /// Bytes of `count` tokens of K.
     pub fn key_bytes(&self, count: usize) -> usize {
-        self.heads * count * self.dims * self.key_dtype.bytes()
+        self.heads * count * self.key.key_row(self.dims)
     }
 
     /// Bytes of `count` tokens of V.
     pub fn value_bytes(&self, count: usize) -> usize {
-        self.heads * count * self.dims * self.value_dtype.bytes()
+        self.heads * count * self.value.value_row(self.dims)
+    }
+
+    /// Words of a codec in a row of K: elements, or the bytes of a quantised row.
+    pub fn key_words(&self) -> usize {
+        self.key.key_row(self.dims) / self.key.words().bytes()
+    }
+
+    /// As [`Rows::key_words`], of V.
+    pub fn value_words(&self) -> usize {
+        self.value.value_row(self.dims) / self.value.words().bytes()
+    }
+
+    /// Whether K or V is quantised.
+    pub fn is_quantised(&self) -> bool {
+        self.key.is_quantised() || self.value.is_quantised()
     }
 }
 
 /// A checked layout with its geometry.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    key: Plane,
-    value: Plane,
+    key: Tensor,
+    value: Tensor,
+    /// Of INT8 K.
+    key_sums: Option<Tensor>,
+    /// Of INT8 V.
+    value_scales: Option<ValueScales>,
     rows: Rows,
+    max_tokens: usize,
 }
 
 /// Tokens `begin .. begin + count`, which lie inside a layout.
@@ -120,35 +153,56 @@ impl TokenRange {
 impl Layout {
     /// Checks a description. Errors name the field.
     pub fn new(spec: &Spec) -> Result<Self> {
-        for (name, value) in [
-            ("kv_heads", spec.kv_heads),
-            ("head_dim", spec.head_dim),
-            ("l_pack", spec.l_pack),
-            ("h_pack", spec.h_pack),
-            ("flash_block", spec.flash_block),
-            ("max_tokens", spec.max_tokens),
+        let float = !(spec.key.is_quantised() && spec.value.is_quantised());
+        for (name, value, is_read) in [
+            ("kv_heads", spec.kv_heads, true),
+            ("head_dim", spec.head_dim, true),
+            ("l_pack", spec.l_pack, float),
+            ("h_pack", spec.h_pack, float),
+            ("flash_block", spec.flash_block, true),
+            ("max_tokens", spec.max_tokens, true),
         ] {
-            if value == 0 {
+            if value == 0 && is_read {
                 bail!(InvalidArgument, "layout->{name} is 0; at least 1 expected");
             }
         }
+        kind::check(spec)?;
         // K is [max/hP][D/lP][hP][lP], V is [max/F][D/hP][F/lP][hP][lP]; see Plane for the shape they share.
         let (heads, dims, tokens) = (spec.kv_heads as u64, spec.head_dim as u64, spec.max_tokens as u64);
         let (l_pack, h_pack, flash_block) = (spec.l_pack as u64, spec.h_pack as u64, spec.flash_block as u64);
-        let key = plane::Extents { heads, dims, tokens, block: h_pack, group: l_pack, pack: 1 };
-        let value = plane::Extents { heads, dims, tokens, block: flash_block, group: h_pack, pack: l_pack };
-        let key_strides = plane::Strides { head: spec.key_head_stride, token: spec.key_token_stride };
-        let value_strides = plane::Strides { head: spec.value_head_stride, token: spec.value_token_stride };
-        Ok(Layout {
-            key: Plane::new("key", &key, spec.key_dtype.bytes(), &key_strides)?,
-            value: Plane::new("value", &value, spec.value_dtype.bytes(), &value_strides)?,
+        let key = Extents { heads, dims, tokens, block: h_pack, group: l_pack, pack: 1 };
+        let value = Extents { heads, dims, tokens, block: flash_block, group: h_pack, pack: l_pack };
+        let key_strides = Strides { head: spec.key_head_stride, token: spec.key_token_stride };
+        let value_strides = Strides { head: spec.value_head_stride, token: spec.value_token_stride };
+        let mut layout = Layout {
+            key: match spec.key {
+                Kind::Float(dtype) => Tensor::of_elements("key", &key, dtype.bytes(), key_strides)?,
+                Kind::Int8 => Tensor::of_int8_key(&key, spec.int8, key_strides)?,
+                Kind::Tq3 | Kind::Tq4 => Tensor::of_records("key", &key, spec.key, key_strides)?,
+            },
+            value: match spec.value {
+                Kind::Float(dtype) => Tensor::of_elements("value", &value, dtype.bytes(), value_strides)?,
+                Kind::Int8 => Tensor::of_int8_value(&value, spec.int8, value_strides)?,
+                Kind::Tq3 | Kind::Tq4 => Tensor::of_records("value", &value, spec.value, value_strides)?,
+            },
+            key_sums: None,
+            value_scales: None,
             rows: Rows {
-                key_dtype: spec.key_dtype,
-                value_dtype: spec.value_dtype,
+                key: spec.key,
+                value: spec.value,
                 heads: spec.kv_heads as usize,
                 dims: spec.head_dim as usize,
             },
-        })
+            max_tokens: spec.max_tokens as usize,
+        };
+        if spec.key == Kind::Int8 {
+            let column = spec.key.key_row(layout.rows.dims) - kind::F32;
+            layout.key_sums = Some(Tensor::of_key_sums(&key, spec.int8, column)?);
+        }
+        if spec.value == Kind::Int8 {
+            layout.value_scales = Some(ValueScales::new(&layout.value, spec)?);
+        }
+        Ok(layout)
     }
 
     /// Bytes of the K buffer, all heads, up to the end of the last head.
@@ -168,25 +222,46 @@ impl Layout {
 
     /// Tokens the buffers have room for.
     pub fn max_tokens(&self) -> usize {
-        self.key.tokens()
+        self.max_tokens
     }
 
-    /// The index of K of `token` and `dim` within a head, in elements.
+    /// Bytes of the key sums, `[head][token]` f32 for the tokens of whole key blocks; 0 where K has none.
+    pub fn key_sum_bytes(&self) -> usize {
+        self.key_sums.map_or(0, |sums| sums.bytes())
+    }
+
+    /// Bytes of the value sums, `[head][value block][dim]` f32 for whole groups of dims; 0 where V has none.
+    pub fn value_sum_bytes(&self) -> usize {
+        self.value_scales.map_or(0, |scales| scales.sum_bytes())
+    }
+
+    /// Bytes of the scales of V, `[head][2][dim]` f32, scales before biases; 0 where V has none.
+    pub fn scale_bytes(&self) -> usize {
+        if self.value_scales.is_some() { self.rows.heads * 2 * self.rows.dims * kind::F32 } else { 0 }
+    }
+
+    /// The index of K of `token` and `dim` within a head, in elements. UNSUPPORTED: if K is TQ3 or TQ4.
     pub fn key_index(&self, token: u32, dim: u32) -> Result<u64> {
-        self.index(&self.key, token, dim)
+        self.index("key_dtype", self.rows.key, self.key.plane(), token, dim)
     }
 
-    /// The index of V of `token` and `dim` within a head, in elements.
+    /// The index of V of `token` and `dim` within a head, in elements. UNSUPPORTED: if V is TQ3 or TQ4.
     pub fn value_index(&self, token: u32, dim: u32) -> Result<u64> {
-        self.index(&self.value, token, dim)
+        self.index("value_dtype", self.rows.value, self.value.plane(), token, dim)
     }
 
-    fn index(&self, plane: &Plane, token: u32, dim: u32) -> Result<u64> {
+    fn index(&self, name: &str, kind: Kind, plane: &Plane, token: u32, dim: u32) -> Result<u64> {
         self.range(token, 1)?;
         if dim as usize >= self.rows.dims {
             bail!(InvalidArgument, "dim is {dim}; below head_dim {} expected", self.rows.dims);
         }
-        Ok(plane.element(token as usize, dim as usize) as u64)
+        if kind.record_bytes() > 0 {
+            bail!(Unsupported, "layout->{name} is {}; its elements have no bytes of their own", kind.name());
+        }
+        // Elements of a plane may be runs of codes.
+        let run = plane.element_bytes / kind.words().bytes();
+        let (token, dim) = (token as usize, dim as usize);
+        Ok((plane.element(token, dim / run) * run + dim % run) as u64)
     }
 
     /// The range. Fails unless it lies inside the layout.
@@ -211,12 +286,12 @@ impl Layout {
     /// returns less than their bytes. In a value block a token is spread over one row per `h_pack` dims; in a
     /// row-major cache it is one row.
     pub fn tokens_sharing(&self, page: usize) -> usize {
-        let value = &self.value;
-        if value.block() == 1 {
-            return page.div_ceil(value.block_stride() * value.element_bytes());
+        let value = self.value.plane();
+        if value.block == 1 {
+            return page.div_ceil(self.value.block_stride());
         }
-        let token_in_row = value.group() * value.element_bytes();
-        page.div_ceil(token_in_row).min(value.block()).max(1)
+        let token_in_row = value.group * value.element_bytes;
+        page.div_ceil(token_in_row).min(value.block).max(1)
     }
 
     /// Bytes of `count` tokens of K in the dense order `[head][token][dim]`.
@@ -228,30 +303,14 @@ impl Layout {
     pub fn dense_value_bytes(&self, count: usize) -> usize {
         self.rows.value_bytes(count)
     }
-
-    fn check_buffers(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        for (name, given, expected) in
-            [("key", key.len(), self.key_bytes()), ("value", value.len(), self.value_bytes())]
-        {
-            if given != expected {
-                bail!(InvalidArgument, "the {name} buffer has {given} bytes; {expected} expected");
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Runs a generic body with elements of the plane's size: 2-byte and 4-byte arrays have no alignment, so any buffer
-/// can be seen as a slice of them.
+/// Runs a generic body with elements of the plane's size: byte arrays have no alignment, so any buffer can be seen as a
+/// slice of them.
 macro_rules! by_element {
-    ($plane:expr, $body:ident($($args:tt)*), $src:ident, $dst:ident) => {
-        match $plane.element_bytes() {
-            2 => $body($plane, $src.as_chunks::<2>().0, $dst.as_chunks_mut::<2>().0, $($args)*),
-            _ => $body($plane, $src.as_chunks::<4>().0, $dst.as_chunks_mut::<4>().0, $($args)*),
-        }
-    };
-    ($plane:expr, $body:ident($($args:tt)*), $packed:ident) => {
-        match $plane.element_bytes() {
+    ($plane:expr, $body:ident($($args:tt)*), $packed:expr) => {
+        match $plane.element_bytes {
+            1 => $body($plane, $packed.as_chunks_mut::<1>().0, $($args)*),
             2 => $body($plane, $packed.as_chunks_mut::<2>().0, $($args)*),
             _ => $body($plane, $packed.as_chunks_mut::<4>().0, $($args)*),
         }

@@ -4,51 +4,33 @@
 //! `[block / pack][group][pack]`: panels in which `pack` neighbouring tokens are interleaved per dim.
 //!
 //! ```text
-//! element(t, d) = (t / block) * block_stride + (d / group) * row_stride
+//! element(t, d) = offset + (t / block) * block_stride + (d / group) * row_stride
 //!               + (u / pack) * group * pack + (d % group) * pack + u % pack        with u = t % block
 //! ```
 //! MNN's float key `[max/hP][D/lP][hP][lP]` is block = hP, group = lP, pack = 1; its float value
 //! `[max/F][D/hP][F/lP][hP][lP]` is block = F, group = hP, pack = lP. Row-major caches are blocks of one token, which may
-//! lie apart: `block_stride` is then the token stride, and the heads of a token may lie inside it.
+//! lie apart: `block_stride` is then the token stride, and the heads of a token may lie inside it. `tensor` makes these
+//! numbers of a description, those of quantised caches, too.
 //!
 //! The formula is for single look-ups and for tests. Everything else walks [`Span`]s (the tokens of a range that lie
 //! in one block) and [`Tile`]s (a strided matrix inside a span).
 
 use super::TokenRange;
-use crate::status::{Result, bail, error};
 
-/// The dimensions of a plane, in tokens, dims and elements.
-pub(super) struct Extents {
-    pub(super) heads: u64,
-    pub(super) dims: u64,
-    pub(super) tokens: u64,
-    pub(super) block: u64,
-    pub(super) group: u64,
-    pub(super) pack: u64,
-}
-
-/// Bytes from one head to the next and from one token to the next; 0 = without a gap.
-pub(super) struct Strides {
-    pub(super) head: u64,
-    pub(super) token: u64,
-}
-
-/// Strides are in elements unless a name says bytes.
-#[derive(Clone, Debug)]
+/// Strides are in elements. Two planes may lie in one block: INT8 K has codes, and scales and biases behind them.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Plane {
-    heads: usize,
-    dims: usize,
-    tokens: usize,
-    block: usize,
-    group: usize,
-    pack: usize,
-    row_stride: usize,
-    /// Elements of a block; `block_stride` is larger where tokens lie apart.
-    block_len: usize,
-    block_stride: usize,
-    head_len: usize,
-    head_stride: usize,
-    element_bytes: usize,
+    pub(super) dims: usize,
+    pub(super) block: usize,
+    pub(super) group: usize,
+    pub(super) pack: usize,
+    /// The first element of the first block.
+    pub(super) offset: usize,
+    /// From one row to the next; larger than a row where something else lies between rows.
+    pub(super) row_stride: usize,
+    /// From one block to the next; larger than a block where tokens lie apart, or something else lies between blocks.
+    pub(super) block_stride: usize,
+    pub(super) element_bytes: usize,
 }
 
 /// Tokens of a range that lie in one block.
@@ -93,128 +75,14 @@ pub(super) struct Place {
 }
 
 impl Plane {
-    pub(super) fn new(name: &str, shape: &Extents, element_bytes: usize, strides: &Strides) -> Result<Self> {
-        let Extents { heads, dims, tokens, block, group, pack } = *shape;
-        let bytes = element_bytes as u64;
-        let too_large = || {
-            error!(
-                InvalidArgument,
-                "layout: the {name} buffer of {heads} heads, {tokens} tokens, {dims} dims overflows memory"
-            )
-        };
-        let product = |factors: &[u64]| factors.iter().try_fold(1u64, |p, f| p.checked_mul(*f)).ok_or_else(too_large);
-
-        let row_stride = product(&[block.div_ceil(pack), pack, group])?;
-        let block_len = product(&[row_stride, dims.div_ceil(group)])?;
-        let block_bytes = product(&[block_len, bytes])?;
-        let token_bytes = if strides.token == 0 { block_bytes } else { strides.token };
-        if strides.token > 0 && block > 1 {
-            bail!(
-                InvalidArgument,
-                "layout->{name}_token_stride is {token_bytes}; 0 expected where {block} tokens are packed together"
-            );
-        }
-        if token_bytes < block_bytes {
-            bail!(InvalidArgument, "layout->{name}_token_stride is {token_bytes}; at least {block_bytes} expected");
-        }
-        // From the first block to the end of the last.
-        let head_bytes = product(&[tokens.div_ceil(block) - 1, token_bytes])?.checked_add(block_bytes);
-        let head_bytes = head_bytes.ok_or_else(too_large)?;
-        // The heads of a token lie between it and the next, if they can.
-        let inside = |stride: u64| {
-            let end = (heads - 1).checked_mul(stride).and_then(|start| start.checked_add(block_bytes));
-            strides.token > 0 && stride >= block_bytes && end.is_some_and(|end| end <= token_bytes)
-        };
-        let head_stride = match strides.head {
-            0 if strides.token > 0 => block_bytes,
-            0 => head_bytes,
-            given => given,
-        };
-        if strides.head == 0 && strides.token > 0 && !inside(block_bytes) {
-            bail!(
-                InvalidArgument,
-                "layout->{name}_token_stride is {token_bytes}; at least {heads} heads of {block_bytes} bytes expected, or \
-                 a {name}_head_stride"
-            );
-        }
-        if head_stride < head_bytes && !inside(head_stride) {
-            let between = if strides.token > 0 { ", or heads that fit between a token and the next" } else { "" };
-            bail!(
-                InvalidArgument,
-                "layout->{name}_head_stride is {head_stride}; at least {head_bytes}{between} expected"
-            );
-        }
-        for (what, stride) in [("head", head_stride), ("token", token_bytes)] {
-            if stride % bytes != 0 {
-                bail!(InvalidArgument, "layout->{name}_{what}_stride is {stride}; a multiple of {bytes} expected");
-            }
-        }
-        let total = product(&[heads - 1, head_stride])?.checked_add(head_bytes).ok_or_else(too_large)?;
-        if isize::try_from(total).is_err() {
-            return Err(too_large());
-        }
-        // Every number above is at most `total`, so it fits.
-        Ok(Plane {
-            heads: heads as usize,
-            dims: dims as usize,
-            tokens: tokens as usize,
-            block: block as usize,
-            group: group as usize,
-            pack: pack as usize,
-            row_stride: row_stride as usize,
-            block_len: block_len as usize,
-            block_stride: (token_bytes / bytes) as usize,
-            head_len: (head_bytes / bytes) as usize,
-            head_stride: (head_stride / bytes) as usize,
-            element_bytes,
-        })
-    }
-
-    pub(super) fn dims(&self) -> usize {
-        self.dims
-    }
-
-    pub(super) fn tokens(&self) -> usize {
-        self.tokens
-    }
-
-    pub(super) fn element_bytes(&self) -> usize {
-        self.element_bytes
-    }
-
-    pub(super) fn block(&self) -> usize {
-        self.block
-    }
-
-    pub(super) fn group(&self) -> usize {
-        self.group
-    }
-
-    pub(super) fn pack(&self) -> usize {
-        self.pack
-    }
-
-    pub(super) fn row_stride(&self) -> usize {
-        self.row_stride
+    /// Elements of a row, its padding included.
+    pub(super) fn row_len(&self) -> usize {
+        self.block.div_ceil(self.pack) * self.pack * self.group
     }
 
     /// Elements of a block, its padding included.
     pub(super) fn block_len(&self) -> usize {
-        self.block_len
-    }
-
-    /// Whether the heads of a token lie between it and the next token.
-    pub(super) fn heads_share_tokens(&self) -> bool {
-        self.heads > 1 && self.head_stride < self.head_len
-    }
-
-    /// Whether blocks are all real elements, without padding, and lie side by side.
-    pub(super) fn is_seamless(&self) -> bool {
-        self.is_solid() && self.block_len == self.block_stride
-    }
-
-    pub(super) fn block_stride(&self) -> usize {
-        self.block_stride
+        (self.dims.div_ceil(self.group) - 1) * self.row_stride + self.row_len()
     }
 
     /// Rows whose dims are all real; a last row may hold padding.
@@ -227,21 +95,21 @@ impl Plane {
         self.dims % self.group
     }
 
-    /// The elements of each head.
-    pub(super) fn head_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
-        let (stride, len) = (self.head_stride, self.head_len);
-        (0..self.heads).map(move |h| h * stride..h * stride + len)
+    /// Whether a block is all real elements, without padding or gaps.
+    pub(super) fn is_solid(&self) -> bool {
+        self.tail_dims() == 0 && self.block.is_multiple_of(self.pack) && self.row_len() == self.row_stride
     }
 
-    /// Bytes from the first head to the end of the last.
-    pub(super) fn bytes(&self) -> usize {
-        ((self.heads - 1) * self.head_stride + self.head_len) * self.element_bytes
+    /// Whether blocks are all real elements, and lie side by side.
+    pub(super) fn is_seamless(&self) -> bool {
+        self.is_solid() && self.block_len() == self.block_stride
     }
 
     /// The formula above.
     pub(super) fn element(&self, token: usize, dim: usize) -> usize {
         let u = token % self.block;
-        (token / self.block) * self.block_stride
+        self.offset
+            + (token / self.block) * self.block_stride
             + (dim / self.group) * self.row_stride
             + (u / self.pack) * self.group * self.pack
             + (dim % self.group) * self.pack
@@ -249,12 +117,7 @@ impl Plane {
     }
 
     pub(super) fn place(&self, token: usize) -> Place {
-        Place { base: (token / self.block) * self.block_stride, first: token % self.block }
-    }
-
-    /// Whether a block is all real elements, without padding.
-    pub(super) fn is_solid(&self) -> bool {
-        self.tail_dims() == 0 && self.block.is_multiple_of(self.pack)
+        Place { base: self.offset + (token / self.block) * self.block_stride, first: token % self.block }
     }
 
     /// The spans of a range, in order.

@@ -8,7 +8,7 @@ use super::plane::{Chunk, Place, Plane};
 
 /// Bytes per row, if rows are runs of tokens.
 fn row_bytes<const N: usize>(plane: &Plane) -> Option<usize> {
-    (plane.group() == 1 && plane.pack() == 1).then_some(plane.block() * N)
+    (plane.group == 1 && plane.pack == 1).then_some(plane.block * N)
 }
 
 /// Fills whole target blocks from source blocks that are cut elsewhere: a row is the end of a source row and the start
@@ -25,23 +25,33 @@ pub(super) fn join<const N: usize>(
         Some(16) => join_block::<16>,
         Some(32) => join_block::<32>,
         Some(64) => join_block::<64>,
+        Some(128) => join_block::<128>,
+        Some(256) => join_block::<256>,
         _ => return false,
     };
     let bytes = packed.as_flattened_mut();
     for block in 0..blocks {
-        let at = |base: usize| (base + block * plane.block_stride()) * N;
-        join(bytes, at(src.base), src.first * N, at(dst_base), plane.block_stride() * N);
+        let at = |base: usize| (base + block * plane.block_stride) * N;
+        join(
+            bytes,
+            at(src.base),
+            at(src.base) + plane.block_stride * N,
+            src.first * N,
+            at(dst_base),
+            plane.block_len() * N,
+        );
     }
     true
 }
 
-/// One block of `block` bytes; `cut` is the place, in bytes, at which source rows are cut. The tokens exist, so both source blocks do,
-/// and a whole read from either stays between the start of the first and the end of the second.
-fn join_block<const W: usize>(bytes: &mut [u8], src: usize, cut: usize, dst: usize, block: usize) {
+/// One block of `len` bytes, from the source blocks at `src` and `next`; `cut` is the place, in bytes, at which source
+/// rows are cut. The tokens exist, so both source blocks do, and a whole read from either stays between the start of the
+/// first and the end of the second.
+fn join_block<const W: usize>(bytes: &mut [u8], src: usize, next: usize, cut: usize, dst: usize, len: usize) {
     let from_first: [u8; W] = std::array::from_fn(|i| if i < W - cut { 0xFF } else { 0 });
-    for row in (0..block).step_by(W) {
+    for row in (0..len).step_by(W) {
         let first: [u8; W] = load(bytes, src + row + cut);
-        let second: [u8; W] = load(bytes, src + block + row + cut - W);
+        let second: [u8; W] = load(bytes, next + row + cut - W);
         bytes[dst + row..][..W].copy_from_slice(&select(&from_first, &first, &second));
     }
 }
@@ -53,16 +63,18 @@ pub(super) fn blend<const N: usize>(plane: &Plane, packed: &mut [[u8; N]], chunk
         Some(16) => blend_block::<16>,
         Some(32) => blend_block::<32>,
         Some(64) => blend_block::<64>,
+        Some(128) => blend_block::<128>,
+        Some(256) => blend_block::<256>,
         _ => return false,
     };
     let Chunk { src, dst, count } = *chunk;
     // The place of a read of a source row that aligns its tokens with the target's.
     let Some(from) = (src.base + src.first).checked_sub(dst.first) else { return false };
-    if from + plane.block_stride() > packed.len() {
+    if from + plane.block_len() > packed.len() {
         return false;
     }
     let tokens = dst.first * N..(dst.first + count) * N;
-    blend(packed.as_flattened_mut(), from * N, dst.base * N, plane.block_stride() * N, tokens);
+    blend(packed.as_flattened_mut(), from * N, dst.base * N, plane.block_len() * N, tokens);
     true
 }
 

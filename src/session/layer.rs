@@ -4,9 +4,9 @@ use super::config::Config;
 use super::eviction::Eviction;
 use super::lanes::Wanted;
 use super::lossless::Lossless;
-use crate::layout::{self, Layout, Rows, TokenRange};
+use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
-use crate::store::{Cache, Store};
+use crate::store::Store;
 use crate::sys::pages;
 
 /// Tokens of a layer.
@@ -147,12 +147,12 @@ impl Layer {
                 "layer {layer} has {} heads x {} ({}, {}); the layout has {} x {} ({}, {})",
                 known.heads,
                 known.dims,
-                known.key_dtype.name(),
-                known.value_dtype.name(),
+                known.key.name(),
+                known.value.name(),
                 given.heads,
                 given.dims,
-                given.key_dtype.name(),
-                given.value_dtype.name()
+                given.key.name(),
+                given.value.name()
             );
         }
         let max_tokens = cache.layout.max_tokens();

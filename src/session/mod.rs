@@ -19,9 +19,9 @@ mod report;
 pub use layer::CacheLengths;
 
 use crate::h2o::CheckedTile;
-use crate::layout::{self, Pair};
+use crate::layout::{self, Cache, Pair};
 use crate::status::{Error, Result, bail};
-use crate::store::{Cache, Store};
+use crate::store::Store;
 use crate::sys::memory;
 use config::Config;
 use eviction::ClosingStep;

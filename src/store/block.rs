@@ -138,16 +138,16 @@ impl Block {
         if mine != given {
             bail!(
                 Stale,
-                "block {} of layer {layer} has {} heads x {} ({:?}, {:?}); the layout has {} x {} ({:?}, {:?})",
+                "block {} of layer {layer} has {} heads x {} ({}, {}); the layout has {} x {} ({}, {})",
                 self.ticket(),
                 mine.heads,
                 mine.dims,
-                mine.key_dtype,
-                mine.value_dtype,
+                mine.key.name(),
+                mine.value.name(),
                 given.heads,
                 given.dims,
-                given.key_dtype,
-                given.value_dtype
+                given.key.name(),
+                given.value.name(),
             );
         }
         let end = self.segments.last().map_or(0, LiveSegment::end) as usize;

@@ -1,6 +1,7 @@
 //! The codec of one block: rows to two blobs, and back with a check of the digest.
 
 use super::kv::KvBytes;
+use crate::dtype::Dtype;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
 use crate::layout::Rows;
 use crate::status::{Result, Status, bail};
@@ -53,16 +54,19 @@ pub(super) struct Codec {
 impl Codec {
     /// Returns the blobs of `raw`, or `None` when together they would not be smaller.
     pub(super) fn encode(&mut self, rows: &Rows, raw: &KvBytes, encoding: &Encoding) -> Result<Option<KvBytes>> {
-        let options = |predictors| Options {
-            predictors,
-            effort: encoding.effort,
-            head_dim: rows.dims,
-            ..Options::new(encoding.format)
+        let options = |words: Dtype, predictors, row| {
+            // V1 has no words of quantised rows.
+            let format = if words.is_float() { encoding.format } else { Format::V2 };
+            let predictors = if format == encoding.format { predictors } else { Predictors::ALL };
+            Options { predictors, effort: encoding.effort, head_dim: row, ..Options::new(format) }
         };
-        let key = self.encoder.encode(raw.key(), rows.key_dtype, &options(encoding.key_predictors))?;
+        let (of_key, of_value) = (rows.key.words(), rows.value.words());
+        let key_options = options(of_key, encoding.key_predictors, rows.key_words());
+        let key = self.encoder.encode(raw.key(), of_key, &key_options)?;
         self.key_blob.clear();
         memory::extend(&mut self.key_blob, key)?;
-        let value = self.encoder.encode(raw.value(), rows.value_dtype, &options(encoding.value_predictors))?;
+        let value_options = options(of_value, encoding.value_predictors, rows.value_words());
+        let value = self.encoder.encode(raw.value(), of_value, &value_options)?;
         if self.key_blob.len() + value.len() >= raw.len() {
             return Ok(None);
         }
@@ -95,8 +99,8 @@ impl Codec {
             Err(error) => bail!(Corrupt, "the {name} blob of block {ticket} is damaged: {error}; it is kept"),
         };
         let (key, value) = raw.parts_mut();
-        decode("key", blob.key(), shape.rows.key_dtype, key)?;
-        decode("value", blob.value(), shape.rows.value_dtype, value)?;
+        decode("key", blob.key(), shape.rows.key.words(), key)?;
+        decode("value", blob.value(), shape.rows.value.words(), value)?;
         if raw.digest() != shape.digest {
             bail!(Corrupt, "block {ticket} decodes to other bytes than were submitted; its blobs are kept");
         }

@@ -1,8 +1,8 @@
 //! Committing: blocks that equal the cache replace its raw bytes.
 
 use super::block::{Block, BlockState};
-use super::{Cache, Store, gather};
-use crate::layout::{self, TokenRange};
+use super::{Store, gather};
+use crate::layout::{self, Cache, TokenRange};
 use crate::status::Result;
 use crate::sys::{memory, pages};
 
@@ -43,7 +43,7 @@ impl Store {
             block.verified = match range {
                 Some(_) if block.verified && writes == Writes::None => true,
                 Some(range) => {
-                    gather(&mut self.rows, cache.layout, cache.key, cache.value, range)?;
+                    gather(&mut self.rows, &cache.as_ref(), range)?;
                     self.rows.digest() == block.shape.digest
                 }
                 None => false,
@@ -65,7 +65,7 @@ impl Store {
 
     /// Releases every resident block of a layer. Returns to the system the memory of the runs that `fresh` (ascending) has
     /// made larger.
-    fn release(&mut self, at: usize, cache: Cache<'_>, fresh: &[TokenRange]) -> Result<u64> {
+    fn release(&mut self, at: usize, mut cache: Cache<'_>, fresh: &[TokenRange]) -> Result<u64> {
         let entry = &mut self.layers[at];
         let is_fresh = |block: &Block| block.state == BlockState::Resident;
         let runs = entry.runs(cache.layout, |block| block.is_released() || is_fresh(block))?;
@@ -79,7 +79,7 @@ impl Store {
         for run in runs {
             let next = fresh.partition_point(|f| f.begin() < run.begin());
             if fresh.get(next).is_some_and(|f| f.end() <= run.end()) {
-                released += layout::release(cache.layout, cache.key, cache.value, run, &mut pages::give_back)?;
+                released += layout::release(&mut cache, run, &mut pages::give_back);
             }
         }
         entry.stats.released_bytes += released;

@@ -32,7 +32,7 @@ pub use restore::Restored;
 pub use stats::Statistics;
 pub use submit::Submitted;
 
-use crate::layout::{self, Layout, Pair, TokenRange};
+use crate::layout::{self, CacheRef, Layout, Pair, TokenRange};
 use crate::status::Result;
 use crate::sys::memory;
 use block::{Block, BlockState, KeptRun};
@@ -73,23 +73,6 @@ impl Default for Settings {
             pending_bytes: 0,
             decode_cache_bytes: 0,
         }
-    }
-}
-
-/// The packed buffers of a layer and their layout.
-pub struct Cache<'a> {
-    /// The checked layout.
-    pub layout: &'a Layout,
-    /// K of all heads.
-    pub key: &'a mut [u8],
-    /// V of all heads.
-    pub value: &'a mut [u8],
-}
-
-impl Cache<'_> {
-    /// The same cache for a shorter time.
-    pub fn reborrow(&mut self) -> Cache<'_> {
-        Cache { layout: self.layout, key: self.key, value: self.value }
     }
 }
 
@@ -282,10 +265,10 @@ fn tokens(range: TokenRange) -> Range<u32> {
 }
 
 /// Copies a range of the cache into `rows`.
-fn gather(rows: &mut KvBytes, layout: &Layout, key: &[u8], value: &[u8], range: TokenRange) -> Result<()> {
-    rows.fit(layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()))?;
+fn gather(rows: &mut KvBytes, cache: &CacheRef<'_>, range: TokenRange) -> Result<()> {
+    rows.fit(cache.layout.dense_key_bytes(range.count()), cache.layout.dense_value_bytes(range.count()))?;
     let (keys, values) = rows.parts_mut();
-    layout::gather(layout, key, value, range, keys, values)
+    layout::gather(cache, range, keys, values)
 }
 
 #[cfg(test)]

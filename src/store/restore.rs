@@ -1,13 +1,13 @@
 //! Restoring: released tokens are decoded, by workers ahead of need or by the host's thread, and written back.
 
+use super::Store;
 use super::block::{Block, BlockState};
 use super::codec::BlockShape;
 use super::crew::{DecodeJob, Job};
 use super::decoded::Hit;
 use super::kv::KvBytes;
 use super::queue::Urgency;
-use super::{Cache, Store};
-use crate::layout;
+use crate::layout::{self, Cache};
 use crate::status::Result;
 use crate::sys::{memory, pages};
 use std::time::Instant;
@@ -77,11 +77,11 @@ impl Store {
     fn take_memory(&self, layer: u32, cache: &mut Cache<'_>) -> Result<()> {
         let Some(entry) = self.layer(layer) else { return Ok(()) };
         for range in entry.runs(cache.layout, Block::is_released)? {
-            layout::for_each_run(cache.layout, cache.key, cache.value, range, layout::Padding::Kept, &mut |run| {
+            layout::for_each_run(cache, range, layout::Padding::Kept, &mut |run| {
                 if run.len() >= LEAST_RUN {
                     pages::populate(run);
                 }
-            })?;
+            });
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ fn scatter(block: &Block, rows: &KvBytes, part: &mut (Vec<u8>, Vec<u8>), cache: 
             segment.cut(rows.value(), shape.heads, tokens, &mut part.1)?;
             (&part.0[..], &part.1[..])
         };
-        layout::scatter(cache.layout, keys, values, range, cache.key, cache.value)?;
+        layout::scatter(cache, range, keys, values)?;
         bytes += (keys.len() + values.len()) as u64;
     }
     Ok(bytes)

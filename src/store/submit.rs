@@ -6,7 +6,7 @@ use super::crew::{EncodeJob, Job};
 use super::kv::KvBytes;
 use super::queue::Urgency;
 use super::{Purpose, Store, gather, tokens};
-use crate::layout::{Layout, TokenRange};
+use crate::layout::{CacheRef, TokenRange};
 use crate::status::{Error, Result, bail, error};
 use std::ops::Range;
 
@@ -54,9 +54,7 @@ impl Store {
     pub fn submit(
         &mut self,
         layer: u32,
-        layout: &Layout,
-        key: &[u8],
-        value: &[u8],
+        cache: &CacheRef<'_>,
         range: TokenRange,
         purpose: Purpose,
     ) -> Result<Submitted> {
@@ -65,16 +63,16 @@ impl Store {
         }
         self.collect();
         self.layer_or_new(layer)?.reserve()?;
-        if let Some(ticket) = self.same_block(layer, layout, key, value, range)? {
+        if let Some(ticket) = self.same_block(layer, cache, range)? {
             return Ok(Submitted::Known(ticket));
         }
-        let rows = layout.rows();
+        let rows = cache.layout.rows();
         let (key_len, value_len) = (rows.key_bytes(range.count()), rows.value_bytes(range.count()));
         if let Some(refusal) = self.refuse(layer, key_len + value_len) {
             return Ok(Submitted::Full(refusal));
         }
         let mut raw = KvBytes::new(key_len, value_len)?;
-        gather(&mut raw, layout, key, value, range)?;
+        gather(&mut raw, cache, range)?;
         let ticket = self.next_ticket;
         let shape = BlockShape { ticket, rows, tokens: range.count(), digest: raw.digest() };
         let block = Block::new(shape, range)?;
@@ -109,14 +107,7 @@ impl Store {
 
     /// The ticket of the block of exactly this range with this content. INVALID_ARGUMENT: if the range overlaps released
     /// tokens, or another block that still equals the cache.
-    fn same_block(
-        &mut self,
-        layer: u32,
-        layout: &Layout,
-        key: &[u8],
-        value: &[u8],
-        range: TokenRange,
-    ) -> Result<Option<u64>> {
+    fn same_block(&mut self, layer: u32, cache: &CacheRef<'_>, range: TokenRange) -> Result<Option<u64>> {
         let Ok(at) = self.layer_at(layer) else { return Ok(None) };
         let entry = &self.layers[at];
         let (first, last) = (range.begin(), range.end() - 1);
@@ -131,13 +122,13 @@ impl Store {
                 );
             }
             let same_range = block.is_whole_at(range);
-            let Some(its_range) = block.range_in(layout).filter(|_| same_range || block.has_content()) else {
+            let Some(its_range) = block.range_in(cache.layout).filter(|_| same_range || block.has_content()) else {
                 continue;
             };
-            if block.shape.rows != layout.rows() {
+            if block.shape.rows != cache.layout.rows() {
                 continue;
             }
-            gather(&mut self.rows, layout, key, value, its_range)?;
+            gather(&mut self.rows, cache, its_range)?;
             if self.rows.digest() != block.shape.digest {
                 continue;
             }

@@ -5,13 +5,13 @@ use crate::dtype::Dtype;
 use crate::gear::{Effort, Encoder, Format, Options, Predictors};
 use crate::host::Host;
 use crate::host::packing::flash;
-use crate::layout::Spec;
+use crate::layout::{Cache, Spec};
 use crate::status::Status;
 use crate::sys::pages;
 use proptest::prelude::*;
 
 fn host(max_tokens: u32, seed: u64) -> Host {
-    let spec = Spec { value_dtype: Dtype::F32, l_pack: 2, flash_block: 16, ..flash(2, 12, 8, max_tokens) };
+    let spec = Spec { value: Dtype::F32.into(), l_pack: 2, flash_block: 16, ..flash(2, 12, 8, max_tokens) };
     Host::new(spec, seed)
 }
 
@@ -23,7 +23,7 @@ fn full(tokens: u32, settings: Settings) -> (Store, Host) {
 }
 
 fn submit(store: &mut Store, layer: u32, host: &Host, begin: u32, count: u32) -> Result<Submitted> {
-    store.submit(layer, &host.layout, &host.key, &host.value, host.range(begin, count), Purpose::Keep)
+    store.submit(layer, &host.cache_ref(), host.range(begin, count), Purpose::Keep)
 }
 
 /// Checks that every token reads as it was written, but for those that only the store has.
@@ -79,7 +79,7 @@ fn must_refuse(layer: &LayerBlocks, host: &Host, range: TokenRange) -> bool {
     let is_current = |b: &Block| {
         let Some(its) = b.range_in(&host.layout) else { return false };
         let mut rows = KvBytes::new(0, 0).unwrap();
-        gather(&mut rows, &host.layout, &host.key, &host.value, its).unwrap();
+        gather(&mut rows, &host.cache_ref(), its).unwrap();
         rows.digest() == b.shape.digest
     };
     let is_same = |b: &Block| b.is_whole_at(range) && is_current(b);
@@ -349,10 +349,10 @@ fn a_damaged_blob_is_an_error_and_is_kept() {
 fn a_cache_that_no_longer_fits_is_stale_and_the_block_waits() {
     let (mut store, mut host) = released();
     let other = Spec { kv_heads: 1, ..host.spec() };
-    for spec in [other, Spec { max_tokens: 39, ..host.spec() }, Spec { key_dtype: Dtype::Bf16, ..host.spec() }] {
+    for spec in [other, Spec { max_tokens: 39, ..host.spec() }, Spec { key: Dtype::Bf16.into(), ..host.spec() }] {
         let layout = Layout::new(&spec).unwrap();
         let (mut key, mut value) = (vec![5; layout.key_bytes()], vec![5; layout.value_bytes()]);
-        let error = store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap_err();
+        let error = store.restore(0, Cache::new(&layout, &mut key, &mut value).unwrap()).unwrap_err();
         assert_eq!(error.status(), Status::Stale, "{error}");
         assert!(key.iter().chain(&value).all(|b| *b == 5));
     }
@@ -393,13 +393,20 @@ fn blocks_that_cut_a_flash_block_in_two_give_its_memory_back_together() {
     let mut store = Store::new(Settings::default()).unwrap();
     let (begin, count) = (32, 64);
     for i in 0..60 {
-        store.submit(0, &layout, &key, &value, layout.range(begin + i * count, count).unwrap(), Purpose::Keep).unwrap();
+        store
+            .submit(
+                0,
+                &CacheRef::new(&layout, &key, &value).unwrap(),
+                layout.range(begin + i * count, count).unwrap(),
+                Purpose::Keep,
+            )
+            .unwrap();
     }
-    let cache = Cache { layout: &layout, key: &mut key, value: &mut value };
+    let cache = Cache::new(&layout, &mut key, &mut value).unwrap();
     let committed = store.commit(0, cache, Writes::Possible).unwrap();
     let raw = 2 * layout.dense_key_bytes(60 * 64) as u64;
     assert!(committed.released_blocks == 60 && committed.released_bytes > raw * 95 / 100, "{committed:?} of {raw}");
-    store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
+    store.restore(0, Cache::new(&layout, &mut key, &mut value).unwrap()).unwrap();
     assert!(key.iter().chain(&value).all(|b| *b == 1));
 }
 
@@ -412,14 +419,14 @@ fn no_memory_is_taken_for_tokens_that_are_gone() {
         let mut store = Store::new(Settings { workers, ..Settings::default() }).unwrap();
         for (begin, count) in [(0, 64), (64, 4032)] {
             let range = layout.range(begin, count).unwrap();
-            store.submit(0, &layout, &key, &value, range, Purpose::Keep).unwrap();
+            store.submit(0, &CacheRef::new(&layout, &key, &value).unwrap(), range, Purpose::Keep).unwrap();
         }
         while store.statistics(None).resident_blocks < 2 {
             std::thread::yield_now();
         }
-        store.commit(0, Cache { layout: &layout, key: &mut key, value: &mut value }, Writes::Possible).unwrap();
+        store.commit(0, Cache::new(&layout, &mut key, &mut value).unwrap(), Writes::Possible).unwrap();
         store.truncated(0, 64);
-        store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
+        store.restore(0, Cache::new(&layout, &mut key, &mut value).unwrap()).unwrap();
         drop(store);
         for buffer in [&mut key, &mut value] {
             let (kept, gone) = buffer.split_at_mut(64 * 128);
@@ -450,7 +457,8 @@ fn blobs_are_those_of_the_encoder_with_the_settings_of_the_store() {
     let word = |at: usize| (0x3C00 + (at / 128 * 3 + at % 128 * 5 + at % 7) % 2000) as u16;
     let dense: Vec<u8> = (0..2 * 256 * 64).flat_map(|at| word(at).to_ne_bytes()).collect();
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-    layout::scatter(&layout, &dense, &dense, layout.range(0, 256).unwrap(), &mut key, &mut value).unwrap();
+    let all = layout.range(0, 256).unwrap();
+    layout::scatter(&mut Cache::new(&layout, &mut key, &mut value).unwrap(), all, &dense, &dense).unwrap();
     let mut sizes = Vec::new();
     for (format, raw_keys, effort) in
         [(Format::V1, true, 5), (Format::V1, false, 5), (Format::V2, false, 1), (Format::V2, false, 8)]
@@ -460,7 +468,9 @@ fn blobs_are_those_of_the_encoder_with_the_settings_of_the_store() {
         let key_predictors = if raw_keys { Predictors::raw() } else { all };
         let encoding = Encoding { format, key_predictors, value_predictors: all, effort, strict_roundtrip: false };
         let mut store = Store::new(Settings { encoding, ..Settings::default() }).unwrap();
-        store.submit(0, &layout, &key, &value, layout.range(0, 256).unwrap(), Purpose::Keep).unwrap();
+        store
+            .submit(0, &CacheRef::new(&layout, &key, &value).unwrap(), layout.range(0, 256).unwrap(), Purpose::Keep)
+            .unwrap();
         let size = |predictors| {
             let options = Options { predictors, effort, head_dim: 64, ..Options::new(format) };
             Encoder::default().encode(&dense, Dtype::F16, &options).unwrap().len()
@@ -531,13 +541,15 @@ fn forty_thousand_blocks_of_a_token_are_no_more_than_forty_thousand_blocks() {
     let config = Encoding { effort: Effort::new(1, "effort").unwrap(), ..Encoding::default() };
     store.settings.encoding = config;
     for token in 0..TOKENS {
-        store.submit(0, &layout, &key, &value, layout.range(token, 1).unwrap(), Purpose::Keep).unwrap();
+        store
+            .submit(0, &CacheRef::new(&layout, &key, &value).unwrap(), layout.range(token, 1).unwrap(), Purpose::Keep)
+            .unwrap();
     }
     let blocks = store.statistics(None).resident_blocks + store.statistics(None).no_gain_blocks;
     assert_eq!(blocks, u64::from(TOKENS));
     for _ in 0..2 {
-        store.commit(0, Cache { layout: &layout, key: &mut key, value: &mut value }, Writes::None).unwrap();
-        store.restore(0, Cache { layout: &layout, key: &mut key, value: &mut value }).unwrap();
+        store.commit(0, Cache::new(&layout, &mut key, &mut value).unwrap(), Writes::None).unwrap();
+        store.restore(0, Cache::new(&layout, &mut key, &mut value).unwrap()).unwrap();
     }
     let pairs: Vec<Pair> = (0..TOKENS as i32 / 2).map(|t| [2 * t, 1]).collect();
     store.compacted(0, &pairs).unwrap();

@@ -10,8 +10,7 @@ pub mod packing;
 use crate::common::Random;
 use buffer::Buffer;
 use mnnkv::dtype::Dtype;
-use mnnkv::layout::{self, Layout, Pair, Spec, TokenRange};
-use mnnkv::store::Cache;
+use mnnkv::layout::{self, Cache, CacheRef, Layout, Pair, Spec, TokenRange};
 use packing::{Both, Dense, Packing};
 use std::ops::Range;
 
@@ -68,8 +67,8 @@ impl Host {
         let mut random = Random::new(seed);
         let dtypes = [Dtype::F16, Dtype::F32, Dtype::Bf16];
         let spec = Spec {
-            key_dtype: random.pick(&dtypes),
-            value_dtype: random.pick(&dtypes),
+            key: random.pick(&dtypes).into(),
+            value: random.pick(&dtypes).into(),
             key_head_stride: u64::from(random.once_in(4)),
             value_head_stride: u64::from(random.once_in(4)),
             ..packing::flash(random.from(1, 3) as u32, random.from(1, 12) as u32, 1, 1)
@@ -93,7 +92,7 @@ impl Host {
         (self.key, self.value) = (Buffer::new(&self.filling[..key]), Buffer::new(&self.filling[..value]));
 
         let all: Vec<usize> = (0..self.layout.max_tokens()).collect();
-        let (kb, vb) = (spec.key_dtype.bytes(), spec.value_dtype.bytes());
+        let (kb, vb) = (spec.key.words().bytes(), spec.value.words().bytes());
         self.real = (vec![0; key], vec![0; value]);
         self.places.clear();
         self.packing.for_each(&all, |k, v| {
@@ -112,8 +111,8 @@ impl Host {
         match self.random.below(4) {
             0 => spec.kv_heads += 1,
             1 => spec.head_dim += 1,
-            2 => spec.key_dtype = if spec.key_dtype == Dtype::F16 { Dtype::Bf16 } else { Dtype::F16 },
-            _ => spec.value_dtype = if spec.value_dtype == Dtype::F32 { Dtype::F16 } else { Dtype::F32 },
+            2 => spec.key = if spec.key.words() == Dtype::F16 { Dtype::Bf16 } else { Dtype::F16 }.into(),
+            _ => spec.value = if spec.value.words() == Dtype::F32 { Dtype::F16 } else { Dtype::F32 }.into(),
         }
         (spec.key_head_stride, spec.value_head_stride) = (0, 0);
         Host::new(spec, 1)
@@ -123,7 +122,12 @@ impl Host {
     pub fn cache(&mut self) -> Cache<'_> {
         self.key.maybe_move();
         self.value.maybe_move();
-        Cache { layout: &self.layout, key: &mut self.key, value: &mut self.value }
+        Cache::new(&self.layout, &mut self.key, &mut self.value).unwrap()
+    }
+
+    /// The cache where it lies, to read.
+    pub fn cache_ref(&self) -> CacheRef<'_> {
+        CacheRef::new(&self.layout, &self.key, &self.value).unwrap()
     }
 
     pub fn len(&self) -> u32 {
@@ -176,7 +180,8 @@ impl Host {
     /// Moves these tokens together.
     pub fn compact(&mut self, pairs: &[Pair]) {
         let len = self.len();
-        layout::compact(&self.layout, &mut self.key, &mut self.value, 0, pairs, len).unwrap();
+        let mut cache = Cache::new(&self.layout, &mut self.key, &mut self.value).unwrap();
+        layout::compact(&mut cache, 0, pairs, len).unwrap();
         self.keep((0..len as i32).map(|at| pairs.iter().any(|p| (p[0]..p[0] + p[1]).contains(&at))));
     }
 
@@ -191,8 +196,8 @@ impl Host {
 
     /// The bytes of tokens as they are now.
     pub fn dense(&self, tokens: Range<usize>) -> Dense {
-        let Spec { key_dtype, value_dtype, kv_heads, head_dim, max_tokens, .. } = self.spec();
-        let (kb, vb, dims, max) = (key_dtype.bytes(), value_dtype.bytes(), head_dim as usize, max_tokens as usize);
+        let Spec { key, value, kv_heads, head_dim, max_tokens, .. } = self.spec();
+        let (kb, vb, dims, max) = (key.words().bytes(), value.words().bytes(), head_dim as usize, max_tokens as usize);
         let mut rows = Dense::default();
         for head in 0..kv_heads as usize {
             for (k, v) in &self.places[(head * max + tokens.start) * dims..(head * max + tokens.end) * dims] {

@@ -3,18 +3,19 @@
 #![allow(dead_code)]
 
 use mnnkv::dtype::Dtype;
-use mnnkv::layout::Spec;
+use mnnkv::layout::{Int8Unit, Kind, Spec};
 use std::ops::Range;
 
 /// Flash attention's f16 cache, without gaps.
 pub fn flash(kv_heads: u32, head_dim: u32, h_pack: u32, max_tokens: u32) -> Spec {
     Spec {
-        key_dtype: Dtype::F16,
-        value_dtype: Dtype::F16,
+        key: Kind::Float(Dtype::F16),
+        value: Kind::Float(Dtype::F16),
         kv_heads,
         head_dim,
         l_pack: 1,
         h_pack,
+        int8: Int8Unit::default(),
         flash_block: 64,
         max_tokens,
         key_head_stride: 0,
@@ -51,7 +52,7 @@ impl Packing {
 
     /// Bytes of an element.
     fn widths(&self) -> Both<usize> {
-        (self.spec.key_dtype.bytes(), self.spec.value_dtype.bytes())
+        (self.spec.key.words().bytes(), self.spec.value.words().bytes())
     }
 
     /// The index of an element of K within its head: `[max/hP][D/lP][hP][lP]`.

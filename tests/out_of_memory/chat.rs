@@ -10,8 +10,7 @@ use mnnkv::ffi::session::*;
 use mnnkv::ffi::status::*;
 use mnnkv::ffi::store::*;
 use mnnkv::ffi::version::MNNKV_ABI_VERSION;
-use mnnkv::layout::Spec;
-use mnnkv::store::Cache;
+use mnnkv::layout::{Cache, Spec};
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
@@ -79,8 +78,8 @@ impl Layer {
         let spec = Spec { flash_block: 16, ..flash(2, 16, 8, 256) };
         let layout = mnnkv_layout {
             struct_size: size_of::<mnnkv_layout>() as u32,
-            key_dtype: spec.key_dtype as u32,
-            value_dtype: spec.value_dtype as u32,
+            key_dtype: spec.key.words() as u32,
+            value_dtype: spec.value.words() as u32,
             kv_heads: spec.kv_heads,
             head_dim: spec.head_dim,
             e_pack: 1,
@@ -92,6 +91,7 @@ impl Layer {
             value_head_stride: 0,
             key_token_stride: 0,
             value_token_stride: 0,
+            int8: std::ptr::null(),
         };
         Layer { host: Host::new(spec, 1), layout }
     }

@@ -2,11 +2,12 @@
 
 use crate::c8::{self, CacheShape, Order, Scales, Symmetry, ranges};
 use mnnkv::dtype::Dtype;
-use mnnkv::ffi::cache::{buffers, buffers_mut, checked, mnnkv_layout};
+use mnnkv::ffi::cache::mnnkv_layout;
+use mnnkv::ffi::given::checked_float;
 use mnnkv::ffi::panic::guard;
 use mnnkv::ffi::pointer::{self, Sized32, SizedOut};
 use mnnkv::ffi::status::mnnkv_status;
-use mnnkv::layout::{self, Layout, TokenRange};
+use mnnkv::layout::{self, Kind, Layout, TokenRange};
 use mnnkv::status::{Error, Result, bail};
 use mnnkv::sys::memory;
 use std::ffi::c_void;
@@ -389,9 +390,9 @@ struct DenseRows {
 
 impl DenseRows {
     fn new(layout: &Layout, range: TokenRange) -> Result<Self> {
-        let layout::Rows { key_dtype, value_dtype, heads, dims } = layout.rows();
-        let shape = |dtype| CacheShape::new(dtype, Order::HeadTokenDim, heads, dims, range.count());
-        let (key_shape, value_shape) = (shape(key_dtype)?, shape(value_dtype)?);
+        let layout::Rows { key, value, heads, dims } = layout.rows();
+        let shape = |kind: Kind| CacheShape::new(kind.words(), Order::HeadTokenDim, heads, dims, range.count());
+        let (key_shape, value_shape) = (shape(key)?, shape(value)?);
         let (mut key, mut value) = (Vec::new(), Vec::new());
         memory::resize(&mut key, key_shape.bytes())?;
         memory::resize(&mut value, value_shape.bytes())?;
@@ -422,7 +423,8 @@ pub unsafe extern "C" fn mnnkv_c8_gather(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller guarantees its pointers.
-        let layout = unsafe { checked(layout) }?;
+        let given = unsafe { checked_float(layout) }?;
+        let layout = &given.layout;
         let range = layout.range(begin, count)?;
         let channels = layout.rows().heads * layout.rows().dims;
         let (of_key, of_value) =
@@ -436,21 +438,20 @@ pub unsafe extern "C" fn mnnkv_c8_gather(
             [(key_codes.cast_const().cast(), len, "key_codes"), (value_codes.cast_const().cast(), len, "value_codes")];
         pointer::disjoint(outputs[0], outputs[1])?;
         for output in outputs {
-            pointer::disjoint(output, (key, layout.key_bytes(), "key"))?;
-            pointer::disjoint(output, (value, layout.value_bytes(), "value"))?;
+            given.apart(key, value, output)?;
             of_key.apart_from(output)?;
             of_value.apart_from(output)?;
         }
         // SAFETY: as above; codes overlap nothing.
-        let ((key, value), key_codes, value_codes) = unsafe {
+        let (cache, key_codes, value_codes) = unsafe {
             (
-                buffers(&layout, key, value)?,
+                given.cache_ref(key, value)?,
                 pointer::output(key_codes, len, "key_codes")?,
                 pointer::output(value_codes, len, "value_codes")?,
             )
         };
-        let mut rows = DenseRows::new(&layout, range)?;
-        layout::gather(&layout, key, value, range, &mut rows.key, &mut rows.value)?;
+        let mut rows = DenseRows::new(layout, range)?;
+        layout::gather(&cache, range, &mut rows.key, &mut rows.value)?;
         c8::quantize(&rows.key_shape, &rows.key, &of_key.scales, key_codes)?;
         c8::quantize(&rows.value_shape, &rows.value, &of_value.scales, value_codes)
     })
@@ -479,7 +480,8 @@ pub unsafe extern "C" fn mnnkv_c8_scatter(
 ) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller guarantees its pointers.
-        let layout = unsafe { checked(layout) }?;
+        let given = unsafe { checked_float(layout) }?;
+        let layout = &given.layout;
         let range = layout.range(begin, count)?;
         let channels = layout.rows().heads * layout.rows().dims;
         let (of_key, of_value) =
@@ -498,16 +500,16 @@ pub unsafe extern "C" fn mnnkv_c8_scatter(
             of_value.apart_from(cache)?;
         }
         // SAFETY: as above; the cache overlaps no input.
-        let (key_codes, value_codes, (key, value)) = unsafe {
+        let (key_codes, value_codes, mut cache) = unsafe {
             (
                 pointer::input(key_codes, len, "key_codes")?,
                 pointer::input(value_codes, len, "value_codes")?,
-                buffers_mut(&layout, key, value)?,
+                given.cache(key, value)?,
             )
         };
-        let mut rows = DenseRows::new(&layout, range)?;
+        let mut rows = DenseRows::new(layout, range)?;
         c8::dequantize(&rows.key_shape, key_codes, &of_key.scales, &mut rows.key)?;
         c8::dequantize(&rows.value_shape, value_codes, &of_value.scales, &mut rows.value)?;
-        layout::scatter(&layout, &rows.key, &rows.value, range, key, value)
+        layout::scatter(&mut cache, range, &rows.key, &rows.value)
     })
 }

@@ -3,10 +3,11 @@
 use super::compressor::{mnnkv_compressor, mnnkv_compressor_options, with};
 use crate::compressor::{Compressor, LengthPlan, Tokens, Workspace};
 use crate::sort;
-use mnnkv::ffi::cache::{self, mnnkv_cache};
+use mnnkv::ffi::cache::mnnkv_cache;
+use mnnkv::ffi::given::checked_float;
 use mnnkv::ffi::pointer::{self, Out};
 use mnnkv::ffi::status::mnnkv_status;
-use mnnkv::layout::Layout;
+use mnnkv::layout::{self, Cache, CacheRef, Layout};
 use mnnkv::status::{Error, Result, bail};
 use mnnkv::sys::memory;
 
@@ -54,7 +55,8 @@ pub unsafe extern "C" fn mnnkv_compressor_run_caches(
                 let results = compress_all(file, first_layer as usize, &plan, &layers)?;
                 for (layer, (key, value)) in layers.iter_mut().zip(&results) {
                     let range = layer.layout.range(0, plan.new_len() as u32)?;
-                    mnnkv::layout::scatter(&layer.layout, key, value, range, layer.key, layer.value)?;
+                    let mut cache = Cache::new(&layer.layout, layer.key, layer.value)?;
+                    layout::scatter(&mut cache, range, key, value)?;
                 }
                 for (place, _) in given {
                     // Read through the same pointer, which is not const.
@@ -91,7 +93,7 @@ unsafe fn given_caches(caches: *mut mnnkv_cache, count: usize) -> Result<Vec<(*m
             bail!(InvalidArgument, "caches[{i}].struct_size is {}; {size} expected, as the first", cache.struct_size);
         }
         // SAFETY: passed on.
-        let layout = unsafe { cache::checked(cache.layout) }.map_err(|e| named(i, &e))?;
+        let layout = unsafe { checked_float(cache.layout) }.map_err(|e| named(i, &e))?.layout;
         memory::push(&mut buffers, (cache.key, layout.key_bytes(), i, "key"))?;
         memory::push(&mut buffers, (cache.value, layout.value_bytes(), i, "value"))?;
         memory::push(&mut all, (place, cache))?;
@@ -116,13 +118,18 @@ struct PackedLayer<'a> {
 
 impl PackedLayer<'_> {
     /// # Safety
-    /// As [`cache::checked_cache`].
+    /// Both buffers are as long as the layout says, and are not touched by others during the call.
     unsafe fn new(file: &Compressor, cache: &mnnkv_cache, kv_len: u32) -> Result<Self> {
-        // SAFETY: passed on.
-        let (layout, key, value) = unsafe { cache::checked_cache(cache.layout, cache.key, cache.value) }?;
+        // SAFETY: passed on; no two buffers overlap, see `given_caches`.
+        let (layout, key, value) = unsafe {
+            let layout = checked_float(cache.layout)?.layout;
+            let key = pointer::output_bytes(cache.key, layout.key_bytes(), "key")?;
+            let value = pointer::output_bytes(cache.value, layout.value_bytes(), "value")?;
+            (layout, key, value)
+        };
         let rows = layout.rows();
-        if rows.key_dtype != rows.value_dtype {
-            let (k, v) = (rows.key_dtype.name(), rows.value_dtype.name());
+        if rows.key != rows.value {
+            let (k, v) = (rows.key.name(), rows.value.name());
             bail!(Unsupported, "layout->key_dtype is {k}, value_dtype is {v}; one type for both expected");
         }
         if rows.dims != file.head_dim() {
@@ -152,11 +159,12 @@ fn compress_all(
         let range = layer.layout.range(0, plan.len() as u32)?;
         memory::resize(&mut keys, rows.key_bytes(plan.len()))?;
         memory::resize(&mut values, rows.value_bytes(plan.len()))?;
-        mnnkv::layout::gather(&layer.layout, layer.key, layer.value, range, &mut keys, &mut values)?;
+        let cache = CacheRef::new(&layer.layout, layer.key, layer.value)?;
+        layout::gather(&cache, range, &mut keys, &mut values)?;
         let (mut key, mut value) = (Vec::new(), Vec::new());
         memory::resize(&mut key, rows.key_bytes(plan.new_len()))?;
         memory::resize(&mut value, rows.value_bytes(plan.new_len()))?;
-        let tokens = Tokens { dtype: rows.key_dtype, heads: rows.heads };
+        let tokens = Tokens { dtype: rows.key.words(), heads: rows.heads };
         file.run(first_layer + i, plan, tokens, &keys, &values, &mut key, &mut value, &mut work)
             .map_err(|e| named(i, &e))?;
         memory::push(&mut results, (key, value))?;

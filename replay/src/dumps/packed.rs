@@ -6,7 +6,7 @@ use super::files::{Tree, Words};
 use super::{Found, Layer, LayerInfo, Source};
 use crate::error::{Error, Finding, Result};
 use mnnkv::dtype::Dtype;
-use mnnkv::layout::{self, Layout, Spec};
+use mnnkv::layout::{self, CacheRef, Int8Unit, Layout, Spec};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -43,12 +43,13 @@ fn read(tree: &Tree, path: &Path) -> Result<Found> {
         block => block,
     };
     let spec = Spec {
-        key_dtype: dtype,
-        value_dtype: dtype,
+        key: dtype.into(),
+        value: dtype.into(),
         kv_heads: 1,
         head_dim,
         l_pack: meta.number("pack_l", 1)?,
         h_pack: meta.number("pack_h", 1)?,
+        int8: Int8Unit::default(),
         flash_block,
         max_tokens: tokens,
         key_head_stride: 0,
@@ -121,7 +122,9 @@ impl Packed {
         for (i, (key, value)) in key.chunks_exact_mut(head).zip(value.chunks_exact_mut(head)).enumerate() {
             let packed_key = self.key.read_part(i * self.head_bytes.0, self.layout.key_bytes())?;
             let packed_value = self.value.read_part(i * self.head_bytes.1, self.layout.value_bytes())?;
-            layout::gather(&self.layout, &packed_key, &packed_value, range, key, value).map_err(place)?;
+            CacheRef::new(&self.layout, &packed_key, &packed_value)
+                .and_then(|cache| layout::gather(&cache, range, key, value))
+                .map_err(place)?;
         }
         Ok(Layer { info: info.clone(), key, value, query: None, attention: None })
     }

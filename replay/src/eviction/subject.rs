@@ -3,10 +3,9 @@
 use super::Values;
 use mnnkv::dtype::Dtype;
 use mnnkv::h2o::{CheckedTile, Tile};
-use mnnkv::layout::{self, Layout, Pair, Spec};
+use mnnkv::layout::{self, Cache, Int8Unit, Layout, Pair, Spec};
 use mnnkv::session::Session;
 use mnnkv::status::Result;
-use mnnkv::store::Cache;
 use serde_json::{Map, Value};
 
 /// A step: tokens `first` to `first + tokens` are appended.
@@ -90,12 +89,13 @@ impl Subject {
     pub(super) fn new(config: &Map<String, Value>, tokens: usize) -> Result<Self> {
         let config = Value::Object(config.clone()).to_string();
         let layout = Layout::new(&Spec {
-            key_dtype: Dtype::F32,
-            value_dtype: Dtype::F32,
+            key: Dtype::F32.into(),
+            value: Dtype::F32.into(),
             kv_heads: 1,
             head_dim: 1,
             l_pack: 1,
             h_pack: 1,
+            int8: Int8Unit::default(),
             flash_block: 1,
             max_tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
             key_head_stride: 0,
@@ -114,10 +114,6 @@ impl Subject {
             row: Vec::new(),
             outputs: Default::default(),
         })
-    }
-
-    fn cache(&mut self) -> Cache<'_> {
-        Cache { layout: &self.layout, key: &mut self.key, value: &mut self.value }
     }
 
     /// Runs one step of the session, and compares its attention with the whole cache's if the step counts and tokens were
@@ -139,14 +135,14 @@ impl Subject {
         let len = self.len;
         let queries = step.tokens as u32;
         let Subject { session, layout, key, value, .. } = self;
-        session.end(0, heads, queries, Cache { layout, key, value }, len)
+        session.end(0, heads, queries, Cache::new(layout, key, value)?, len)
     }
 
     /// Opens a step and appends its tokens.
     fn begin(&mut self, step: &Step<'_>) -> Result<()> {
         let before = self.len;
         let Subject { session, layout, key, value, .. } = &mut *self;
-        self.len = session.begin(0, Some(Cache { layout, key, value }), before)?;
+        self.len = session.begin(0, Some(Cache::new(layout, key, value)?), before)?;
         if self.len < before {
             let kept = expand(&self.session.positions(0)?);
             let unmoved = kept.iter().zip(&self.positions).take_while(|(now, then)| now == then).count();
@@ -161,8 +157,8 @@ impl Subject {
         let appended = self.layout.range(self.len, step.tokens as u32)?;
         self.len += step.tokens as u32;
         let zeros = vec![0; step.tokens * WORD];
-        let cache = self.cache();
-        layout::scatter(cache.layout, &zeros, &zeros, appended, cache.key, cache.value)
+        let mut cache = Cache::new(&self.layout, &mut self.key, &mut self.value)?;
+        layout::scatter(&mut cache, appended, &zeros, &zeros)
     }
 
     /// Tokens that the session has restored. The first step, which does not count, has none to restore.

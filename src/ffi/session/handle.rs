@@ -25,14 +25,15 @@
 //! workers, which work on copies and sleep when idle. Only begin waits for one, when a token that it must restore is
 //! being decoded.
 
-use crate::ffi::cache::{self, mnnkv_cache};
+use crate::ffi::cache::mnnkv_cache;
+use crate::ffi::given;
 use crate::ffi::handle;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
+use crate::layout::Cache;
 use crate::session::Session;
 use crate::status::{Result, bail};
-use crate::store::Cache;
 use std::ffi::c_char;
 
 /// The caches of one model and the state of their compression.
@@ -75,8 +76,8 @@ pub(super) unsafe fn with_cache_or_none(
         let kv_len = if lazily && given.kv_len == 0 && is_missing {
             body(session, None, 0)?
         } else {
-            let (layout, key, value) = cache::checked_cache(given.layout, given.key, given.value)?;
-            body(session, Some(Cache { layout: &layout, key, value }), given.kv_len)?
+            let layout = given::checked(given.layout)?;
+            body(session, Some(layout.cache(given.key, given.value)?), given.kv_len)?
         };
         // Read above through the same pointer, which is not const.
         (&raw mut (*cache).kv_len).write(kv_len);

@@ -3,11 +3,12 @@
 //! MNNKV_EXPERIMENTAL
 
 use super::handle::{mnnkv_store, with};
-use crate::ffi::cache::{self, mnnkv_layout};
+use crate::ffi::cache::mnnkv_layout;
+use crate::ffi::given::checked;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::Out;
 use crate::ffi::status::mnnkv_status;
-use crate::store::{Cache, Purpose, Writes};
+use crate::store::{Purpose, Writes};
 use std::ffi::c_void;
 
 /// Copies tokens begin .. begin + count of a layer, to be encoded by a worker, or within the call without workers.
@@ -32,11 +33,11 @@ pub unsafe extern "C" fn mnnkv_store_submit(
     ticket: *mut u64,
 ) -> mnnkv_status {
     body!(with(store, |store| {
-        let layout = cache::checked(layout)?;
-        let (key, value) = cache::buffers(&layout, key, value)?;
+        let given = checked(layout)?;
+        let cache = given.cache_ref(key, value)?;
         let ticket = Out::new(ticket, "ticket")?;
-        let range = layout.range(begin, count)?;
-        ticket.set(store.submit(layer, &layout, key, value, range, Purpose::Keep)?.ticket()?);
+        let range = cache.layout.range(begin, count)?;
+        ticket.set(store.submit(layer, &cache, range, Purpose::Keep)?.ticket()?);
         Ok(())
     }))
 }
@@ -55,10 +56,10 @@ pub unsafe extern "C" fn mnnkv_store_commit(
     released_bytes: *mut u64,
 ) -> mnnkv_status {
     body!(with(store, |store| {
-        let (layout, key, value) = cache::checked_cache(layout, key, value)?;
+        let given = checked(layout)?;
+        let cache = given.cache(key, value)?;
         let released_bytes = Out::new(released_bytes, "released_bytes")?;
-        released_bytes
-            .set(store.commit(layer, Cache { layout: &layout, key, value }, Writes::Possible)?.released_bytes);
+        released_bytes.set(store.commit(layer, cache, Writes::Possible)?.released_bytes);
         Ok(())
     }))
 }
@@ -92,9 +93,10 @@ pub unsafe extern "C" fn mnnkv_store_restore(
     restored_bytes: *mut u64,
 ) -> mnnkv_status {
     body!(with(store, |store| {
-        let (layout, key, value) = cache::checked_cache(layout, key, value)?;
+        let given = checked(layout)?;
+        let cache = given.cache(key, value)?;
         let restored_bytes = Out::new(restored_bytes, "restored_bytes")?;
-        restored_bytes.set(store.restore(layer, Cache { layout: &layout, key, value })?.bytes);
+        restored_bytes.set(store.restore(layer, cache)?.bytes);
         Ok(())
     }))
 }

@@ -1,8 +1,8 @@
 //! Moving the tokens that stay together, and returning the pages behind them.
 
-use crate::layout::{self, Pair};
+use crate::layout::{self, Cache, Pair};
 use crate::status::Result;
-use crate::store::{Cache, Store};
+use crate::store::Store;
 use crate::sys::pages;
 
 /// Leaves only the tokens at these physical positions of a cache of `before` tokens, side by side, in the store, too.
@@ -14,14 +14,12 @@ pub(super) fn compact(
     before: u32,
     pairs: &[Pair],
 ) -> Result<u64> {
-    let layout = cache.layout;
-    // All that can fail comes before the first byte moves. To move no token checks the buffers.
+    // All that can fail comes before the first byte moves.
     let after = layout::check_pairs(pairs, before)?;
-    layout::compact(layout, cache.key, cache.value, before, &[], before)?;
-    let behind = layout.range(after, before - after)?;
+    let behind = cache.layout.range(after, before - after)?;
     if let Some(store) = store {
         store.compacted(layer, pairs)?;
     }
-    layout::compact(layout, cache.key, cache.value, 0, pairs, before)?;
-    layout::release(layout, cache.key, cache.value, behind, &mut pages::give_back)
+    layout::compact(cache, 0, pairs, before)?;
+    Ok(layout::release(cache, behind, &mut pages::give_back))
 }

@@ -10,8 +10,9 @@ mod zones;
 
 use super::config::{Config, LosslessRules, RuntimeMode};
 use super::metrics::WaitTimes;
+use crate::layout::Cache;
 use crate::status::Result;
-use crate::store::{Cache, Encoding, Purpose, Settings, Store, Submitted, Writes};
+use crate::store::{Encoding, Purpose, Settings, Store, Submitted, Writes};
 use crate::sys::pages;
 use std::ops::Range;
 use std::time::Instant;
@@ -179,7 +180,7 @@ impl Lossless {
         let first = !self.submitted;
         for (begin, count) in zones::cold_blocks(&self.rules, self.number, len, first, store, unit)? {
             let Ok(range) = layout.range(begin, count) else { break };
-            match store.submit(self.number, layout, cache.key, cache.value, range, self.purpose())? {
+            match store.submit(self.number, &cache.as_ref(), range, self.purpose())? {
                 // Counted by the store; the next step submits the tokens again.
                 Submitted::Full(_) | Submitted::Failed(_) => break,
                 _ => self.submitted = true,

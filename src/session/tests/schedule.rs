@@ -6,11 +6,11 @@ use super::settings::{Kind, Rules, Settings};
 use super::{Coverage, trace};
 use crate::common::Random;
 use crate::host::{Host, expand};
+use crate::layout::Cache;
 use crate::layout::Pair;
 use crate::session::CacheLengths;
 use crate::session::tests::shared::Session;
 use crate::status::{Result, Status};
-use crate::store::Cache;
 use crate::sys::memory::shortage;
 use std::rc::Rc;
 

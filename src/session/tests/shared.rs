@@ -1,9 +1,9 @@
 //! A session as tests call it: with caches that exist, and with tiles that are not checked yet.
 
 use crate::h2o::{CheckedTile, Tile};
+use crate::layout::Cache;
 use crate::session;
 use crate::status::Result;
-use crate::store::Cache;
 use std::ops::Deref;
 
 pub(super) struct Session(session::Session);

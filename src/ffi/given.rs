@@ -1,0 +1,184 @@
+//! A layout as a caller gave it, and the buffers of its cache.
+
+use super::cache::{MNNKV_DTYPE_INT8, mnnkv_layout};
+use super::pointer;
+use super::quantised::mnnkv_int8;
+use crate::dtype::Dtype;
+use crate::layout::{Cache, CacheRef, Int8Unit, KeyCenter, Kind, Layout, Spec};
+use crate::status::{Result, bail};
+use std::ffi::c_void;
+
+/// A checked layout, and the arrays beside its cache.
+pub struct Given {
+    /// The checked layout.
+    pub layout: Layout,
+    int8: Option<mnnkv_int8>,
+}
+
+impl Given {
+    fn new(given: &mnnkv_layout, int8: Option<mnnkv_int8>) -> Result<Self> {
+        let unit = int8.map_or(Int8Unit::default(), |int8| Int8Unit { l_pack: int8.l_pack, h_pack: int8.h_pack });
+        let layout = Layout::new(&Spec {
+            key: Kind::from_code(given.key_dtype, "layout->key_dtype")?,
+            value: Kind::from_code(given.value_dtype, "layout->value_dtype")?,
+            kv_heads: given.kv_heads,
+            head_dim: given.head_dim,
+            l_pack: given.l_pack,
+            h_pack: given.h_pack,
+            int8: unit,
+            flash_block: given.flash_block,
+            max_tokens: given.max_tokens,
+            key_head_stride: given.key_head_stride,
+            value_head_stride: given.value_head_stride,
+            key_token_stride: given.key_token_stride,
+            value_token_stride: given.value_token_stride,
+        })?;
+        Ok(Given { layout, int8 })
+    }
+}
+
+/// The checked form of a layout.
+///
+/// # Safety
+/// As [`pointer::options`]; a non-NULL `int8` is such a struct, too.
+pub unsafe fn checked(ptr: *const mnnkv_layout) -> Result<Given> {
+    // SAFETY: passed on.
+    unsafe {
+        let given = pointer::required(ptr, "layout")?;
+        let is_int8 = given.key_dtype == MNNKV_DTYPE_INT8 || given.value_dtype == MNNKV_DTYPE_INT8;
+        let int8 = if is_int8 { Some(pointer::required(given.int8, "layout->int8 of an INT8 cache")?) } else { None };
+        Given::new(&given, int8)
+    }
+}
+
+/// [`checked`], of a layout whose cache has floating-point elements.
+///
+/// # Safety
+/// As [`checked`].
+pub unsafe fn checked_float(ptr: *const mnnkv_layout) -> Result<Given> {
+    // SAFETY: passed on.
+    let given = unsafe { checked(ptr) }?;
+    let rows = given.layout.rows();
+    rows.key.float("layout->key_dtype")?;
+    rows.value.float("layout->value_dtype")?;
+    Ok(given)
+}
+
+/// Runs the body of an export that writes a cache.
+///
+/// # Safety
+/// As the exports.
+pub(super) unsafe fn edit(
+    layout: *const mnnkv_layout,
+    key: *mut c_void,
+    value: *mut c_void,
+    body: impl FnOnce(&mut Cache<'_>) -> Result<()>,
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe {
+        let given = checked(layout)?;
+        body(&mut given.cache(key, value)?)
+    }
+}
+
+impl Given {
+    /// One array, of `expected` bytes; none where the layout has none.
+    fn array(&self, name: &str, expected: usize, pick: impl Fn(&mnnkv_int8) -> (*mut f32, u64)) -> Result<Array> {
+        if expected == 0 {
+            return Ok(Array { ptr: std::ptr::null_mut(), len: 0 });
+        }
+        let (ptr, bytes) = self.int8.as_ref().map_or((std::ptr::null_mut(), 0), pick);
+        if ptr.is_null() {
+            bail!(InvalidArgument, "layout->int8->{name} is NULL; {expected} bytes expected");
+        }
+        if bytes != expected as u64 {
+            bail!(InvalidArgument, "layout->int8->{name}_bytes is {bytes}; {expected} expected");
+        }
+        if !ptr.is_aligned() {
+            bail!(InvalidArgument, "layout->int8->{name} is {ptr:p}; an address aligned to 4 expected");
+        }
+        Ok(Array { ptr: ptr.cast(), len: expected })
+    }
+
+    fn key_sums(&self) -> Result<Array> {
+        self.array("key_sum", self.layout.key_sum_bytes(), |int8| (int8.key_sum, int8.key_sum_bytes))
+    }
+
+    fn value_sums(&self) -> Result<Array> {
+        self.array("value_sum", self.layout.value_sum_bytes(), |int8| (int8.value_sum, int8.value_sum_bytes))
+    }
+
+    /// Every memory region of a cache: its address, bytes and name.
+    fn regions(&self, key: *const c_void, value: *const c_void) -> Result<[(*const c_void, usize, &'static str); 4]> {
+        let (key_sums, value_sums) = (self.key_sums()?, self.value_sums()?);
+        Ok([
+            (key, self.layout.key_bytes(), "key"),
+            (value, self.layout.value_bytes(), "value"),
+            (key_sums.ptr, key_sums.len, "layout->int8->key_sum"),
+            (value_sums.ptr, value_sums.len, "layout->int8->value_sum"),
+        ])
+    }
+
+    /// Fails if a buffer of the caller shares a byte with the cache.
+    pub fn apart(&self, key: *const c_void, value: *const c_void, other: (*const c_void, usize, &str)) -> Result<()> {
+        self.regions(key, value)?.into_iter().try_for_each(|region| pointer::disjoint(other, region))
+    }
+
+    /// The cache to read.
+    ///
+    /// # Safety
+    /// All buffers are as long as the layout says.
+    pub unsafe fn cache_ref<'a>(&'a self, key: *const c_void, value: *const c_void) -> Result<CacheRef<'a>> {
+        let key_sums = self.key_sums()?;
+        // SAFETY: passed on.
+        unsafe {
+            CacheRef::with_sums(
+                &self.layout,
+                pointer::input_bytes(key, self.layout.key_bytes(), "key")?,
+                pointer::input_bytes(value, self.layout.value_bytes(), "value")?,
+                pointer::input_bytes(key_sums.ptr, key_sums.len, "layout->int8->key_sum")?,
+            )
+        }
+    }
+
+    /// The cache to edit.
+    ///
+    /// # Safety
+    /// All buffers are as long as the layout says, and are not touched by others during the call.
+    pub unsafe fn cache<'a>(&'a self, key: *mut c_void, value: *mut c_void) -> Result<Cache<'a>> {
+        let regions = self.regions(key, value)?;
+        for (i, region) in regions.iter().enumerate() {
+            regions[..i].iter().try_for_each(|other| pointer::disjoint(*other, *region))?;
+        }
+        let [_, _, key_sums, value_sums] = regions;
+        // SAFETY: passed on; no two overlap.
+        unsafe {
+            Cache::with_sums(
+                &self.layout,
+                pointer::output_bytes(key, self.layout.key_bytes(), "key")?,
+                pointer::output_bytes(value, self.layout.value_bytes(), "value")?,
+                pointer::output_bytes(key_sums.0.cast_mut(), key_sums.1, key_sums.2)?,
+                pointer::output_bytes(value_sums.0.cast_mut(), value_sums.1, value_sums.2)?,
+            )
+        }
+    }
+
+    /// The centre of K, if it is given.
+    ///
+    /// # Safety
+    /// It is as long as stated.
+    pub unsafe fn key_center<'a>(&self) -> Result<Option<KeyCenter<'a>>> {
+        let Some(int8) = self.int8.filter(|int8| !int8.key_center.is_null()) else { return Ok(None) };
+        let dtype = Dtype::float_from_code(int8.key_center_dtype, "layout->int8->key_center_dtype")?;
+        let len = usize::try_from(int8.key_center_bytes).unwrap_or(usize::MAX);
+        // SAFETY: passed on.
+        let values = unsafe { pointer::input_bytes(int8.key_center, len, "layout->int8->key_center") }?;
+        Ok(Some(KeyCenter { dtype, values }))
+    }
+}
+
+/// An array beside a cache.
+struct Array {
+    ptr: *mut c_void,
+    len: usize,
+}

@@ -1,0 +1,132 @@
+//! Quantised: MNN's INT8 and TurboQuant caches
+//!
+//! attention_mode 9 is K INT8 with a floating-point V, 10 INT8 both; 11 and 12 the same with TQ3, 13 and 14 with TQ4. All
+//! functions of layout.h, stores and sessions take such caches. MNN's modes 4 and 6 (TQ without flash attention) are
+//! refused: MNN overruns their buffer of V. With D = head_dim, F = 64, l and h the packs of mnnkv_int8, a head is
+//!
+//!   K INT8  blocks of h tokens: codes [UP(D,l)][h][l], h f32 scales, h f32 biases
+//!   V INT8  blocks of F tokens: UP(D,h) times codes [F/l][h][l], h f32 scales, h f32 biases, which are the dims'
+//!   TQ3/4   per token D/32 records: f16 scale, 32 indices of 3 or 4 bits; D is a multiple of 32
+//!
+//! V is valid on every CPU only if block 0's scales are in all blocks of tokens, codes behind the last token are 0, and
+//! value_sum is the sum of the tokens. Functions that shorten a cache (mnnkv_kv_compact, sessions) see to that. A host calls
+//!
+//!   mnnkv_kv_appended    after each append of its own, before attention
+//!   mnnkv_kv_changed     after mnnkv_kv_scatter, _move, _zero, and after a truncation of its own
+//!
+//! An INT8 layer must not be left without tokens before an append of one token, whose scales MNN then keeps for ever.
+
+use super::cache::mnnkv_layout;
+use super::given::{checked, edit};
+use super::panic::body;
+use super::pointer::{self, Sized32};
+use super::status::mnnkv_status;
+use crate::dtype::Dtype;
+use crate::layout;
+use crate::status::Error;
+use std::ffi::c_void;
+
+/// Packing of an INT8 cache, and the arrays that MNN (CPUKVCacheManager) has beside it. Lengths are in bytes. MNN replaces
+/// the arrays when a cache grows: fetch them for every call. Only l_pack and h_pack are read where no buffers are given.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_int8 {
+    pub struct_size: u32,
+    /// MNN's lP8 and hP8: 16 and 4 (x86 SSE, plain C, old Arm), 4 and 8 (AVX2, Arm sdot), 4 and 64 (AVX-512), 8 and 8 (Arm
+    /// i8mm), 4 and 32 (SME2). mnnkv_layout::l_pack and h_pack are those of a floating-point V.
+    pub l_pack: u32,
+    pub h_pack: u32,
+    /// MNNKV_DTYPE_F16, _BF16 or _F32 of key_center.
+    pub key_center_dtype: u32,
+    /// f32 [head][UP(max_tokens,h) * h] (mKeySum).
+    pub key_sum: *mut f32,
+    pub key_sum_bytes: u64,
+    /// V INT8: f32 [head][UP(max_tokens,F)][UP(D,h) * h] (mValueSum).
+    pub value_sum: *mut f32,
+    pub value_sum_bytes: u64,
+    /// [head][D] (mKeyMax), or NULL. Only mnnkv_kv_dequantize reads it.
+    pub key_center: *const c_void,
+    pub key_center_bytes: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
+unsafe impl Sized32 for mnnkv_int8 {
+    const MIN: usize = size_of::<mnnkv_int8>();
+}
+
+/// Declares that the host (MNN) has appended tokens begin .. begin + count, after each append and before attention reads V.
+/// V INT8: gives the flash blocks that they touch the scales of the first one, which MNN copies only if begin % 64 is 0.
+/// Other caches stay as they are.
+/// INVALID_ARGUMENT: if the range exceeds max_tokens
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_appended(
+    layout: *const mnnkv_layout,
+    key: *mut c_void,
+    value: *mut c_void,
+    begin: u32,
+    count: u32,
+) -> mnnkv_status {
+    body!(edit(layout, key, value, |cache| {
+        layout::appended(cache, cache.layout.range(begin, count)?);
+        Ok(())
+    }))
+}
+
+/// Declares that tokens begin .. begin + count were written, moved or removed other than by mnnkv_kv_compact or a session,
+/// and that the cache has kv_len tokens now. Plain truncation from 100 to 80 tokens: begin 80, count 20, kv_len 80.
+/// V INT8: sets codes behind kv_len to zero and sums the values of the blocks anew; MNN's kernels for Arm and plain C read
+/// both. Other caches stay as they are.
+/// INVALID_ARGUMENT: if the range or kv_len exceeds max_tokens
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_changed(
+    layout: *const mnnkv_layout,
+    key: *mut c_void,
+    value: *mut c_void,
+    begin: u32,
+    count: u32,
+    kv_len: u32,
+) -> mnnkv_status {
+    body!(edit(layout, key, value, |cache| {
+        let range = cache.layout.range(begin, count)?;
+        layout::changed(cache, range, kv_len)
+    }))
+}
+
+/// As mnnkv_kv_gather, to elements of one floating-point type, for tools. A quantised value is that of its code. K INT8 is
+/// without the centre that MNN has subtracted, which attention does not see, unless mnnkv_int8::key_center is given: the
+/// centre of the newest tokens.
+/// dtype: MNNKV_DTYPE_F16, _BF16 or _F32.
+/// key_out, value_out: kv_heads * count * head_dim elements [head][token][dim] each.
+/// cap_each: capacity of each in bytes.
+/// INVALID_ARGUMENT: as mnnkv_kv_gather; if key_center_bytes is wrong
+/// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_kv_dequantize(
+    layout: *const mnnkv_layout,
+    key: *const c_void,
+    value: *const c_void,
+    begin: u32,
+    count: u32,
+    dtype: u32,
+    key_out: *mut c_void,
+    value_out: *mut c_void,
+    cap_each: usize,
+) -> mnnkv_status {
+    body!({
+        let given = checked(layout)?;
+        let range = given.layout.range(begin, count)?;
+        let dtype = Dtype::float_from_code(dtype, "dtype")?;
+        let rows = given.layout.rows();
+        let len = rows.heads.saturating_mul(range.count()).saturating_mul(rows.dims * dtype.bytes());
+        if cap_each < len {
+            return Err(Error::too_small("cap_each (bytes)", cap_each, len));
+        }
+        pointer::disjoint((key_out, len, "key_out"), (value_out, len, "value_out"))?;
+        given.apart(key, value, (key_out, len, "key_out"))?;
+        given.apart(key, value, (value_out, len, "value_out"))?;
+        let (cache, center) = (given.cache_ref(key, value)?, given.key_center()?);
+        let key_out = pointer::output_bytes(key_out, len, "key_out")?;
+        let value_out = pointer::output_bytes(value_out, len, "value_out")?;
+        layout::dequantize(&cache, center, range, dtype, key_out, value_out)
+    })
+}

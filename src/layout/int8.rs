@@ -1,0 +1,223 @@
+//! INT8 V beside its tokens: the scales of its blocks, and the sums of its values.
+//!
+//! Scales and biases are per head and dim; all value blocks have those of the first one. A value sum is the sum of all
+//! values of a block in one dim, and MNN's Arm and plain C kernels read the codes of a block behind its last token. So
+//! whatever shortens or rewrites a cache must clear those codes and sum anew ([`changed`]), and an append into a block
+//! whose scales MNN has not copied must copy them ([`appended`]).
+
+use super::kind::{F32, QUANTISED_BLOCK};
+use super::tensor::Tensor;
+use super::{Cache, CacheRef, Spec, TokenRange, clear};
+use crate::status::{Error, Result, bail};
+
+/// Tokens of a value block.
+const BLOCK: usize = QUANTISED_BLOCK as usize;
+
+/// Where the scales and the value sums of INT8 V are; sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ValueScales {
+    heads: usize,
+    dims: usize,
+    /// Value blocks of a head.
+    blocks: usize,
+    /// From one block to the next.
+    block: usize,
+    /// Dims of a group, and their bytes: codes, then scales, then biases.
+    group_dims: usize,
+    group: usize,
+    /// Tokens of a panel of codes.
+    pack: usize,
+    /// From one block's sums to the next's.
+    block_sums: usize,
+}
+
+impl ValueScales {
+    pub(super) fn new(value: &Tensor, spec: &Spec) -> Result<Self> {
+        let (plane, heads) = (value.plane(), value.heads());
+        let (dims, group_dims) = (plane.dims, plane.group);
+        let blocks = (spec.max_tokens as usize).div_ceil(BLOCK);
+        // Fewer bytes than V has.
+        let block_sums = dims.next_multiple_of(group_dims) * F32;
+        Ok(ValueScales {
+            heads,
+            dims,
+            blocks,
+            block: value.block_stride(),
+            group_dims,
+            group: plane.row_stride,
+            pack: plane.pack,
+            block_sums,
+        })
+    }
+
+    /// Bytes of the value sums of all heads.
+    pub(super) fn sum_bytes(&self) -> usize {
+        self.heads * self.head_sums()
+    }
+
+    fn head_sums(&self) -> usize {
+        self.blocks * self.block_sums
+    }
+
+    /// Codes of a group.
+    fn codes(&self) -> usize {
+        self.group_dims * BLOCK
+    }
+
+    /// Scales and biases of a group.
+    fn lanes(&self) -> usize {
+        2 * self.group_dims * F32
+    }
+
+    /// The first byte of the scales of each group of a block.
+    fn scale_lanes(&self, block: usize) -> impl Iterator<Item = usize> + use<> {
+        let (start, group, codes) = (block * self.block, self.group, self.codes());
+        (0..self.block / group).map(move |number| start + number * group + codes)
+    }
+
+    /// Writes the sums of the first `tokens` tokens of a block: token by token, product and sum rounded one by one.
+    fn sum_block(&self, value: &[u8], sums: &mut [u8], tokens: usize) {
+        for (group, sums) in
+            value[..self.block].chunks_exact(self.group).zip(sums.chunks_exact_mut(self.group_dims * F32))
+        {
+            let (codes, lanes) = group.split_at(self.codes());
+            let (scales, biases) = lanes.split_at(self.group_dims * F32);
+            match (self.group_dims, self.pack) {
+                (8, 4) => sum_group::<8, 4>(codes, scales, biases, sums, tokens),
+                (64, 4) => sum_group::<64, 4>(codes, scales, biases, sums, tokens),
+                (8, 8) => sum_group::<8, 8>(codes, scales, biases, sums, tokens),
+                (4, 16) => sum_group::<4, 16>(codes, scales, biases, sums, tokens),
+                (32, 4) => sum_group::<32, 4>(codes, scales, biases, sums, tokens),
+                _ => unreachable!("Layout::new refuses other units"),
+            }
+        }
+    }
+}
+
+/// The sums of `H` dims over panels of `L` tokens.
+fn sum_group<const H: usize, const L: usize>(
+    codes: &[u8],
+    scales: &[u8],
+    biases: &[u8],
+    sums: &mut [u8],
+    tokens: usize,
+) {
+    let (scales, biases) = (floats::<H>(scales), floats::<H>(biases));
+    let mut sum = [0f32; H];
+    for (number, panel) in codes.as_chunks::<L>().0.as_chunks::<H>().0.iter().enumerate() {
+        for token in 0..L.min(tokens.saturating_sub(number * L)) {
+            for dim in 0..H {
+                let value = f32::from(panel[dim][token] as i8) * scales[dim] + biases[dim];
+                sum[dim] += value;
+            }
+        }
+    }
+    sums.copy_from_slice(sum.map(f32::to_ne_bytes).as_flattened());
+}
+
+fn floats<const H: usize>(bytes: &[u8]) -> [f32; H] {
+    let values: &[[u8; F32]; H] = bytes.as_chunks().0.first_chunk().expect("a group has a value per dim");
+    values.map(f32::from_ne_bytes)
+}
+
+/// What an append of these tokens requires (the host calls it before attention reads V): the value blocks that they touch
+/// get the scales and biases of the first one. Other caches stay as they are.
+pub fn appended(cache: &mut Cache<'_>, range: TokenRange) {
+    let Some(scales) = cache.layout.value_scales.filter(|_| !range.is_empty()) else { return };
+    for head in cache.layout.value.head_ranges() {
+        let value = &mut cache.value[head];
+        for block in (range.begin / BLOCK).max(1)..range.end().div_ceil(BLOCK) {
+            for (from, to) in scales.scale_lanes(0).zip(scales.scale_lanes(block)) {
+                value.copy_within(from..from + scales.lanes(), to);
+            }
+        }
+    }
+}
+
+/// What a change of these tokens requires, where the cache has `kv_len` tokens afterwards (truncation, tokens written or
+/// moved): codes of INT8 V among them from `kv_len` on become zero, and value sums are those of the tokens that the blocks
+/// have, 0 behind the last one. Other caches stay as they are.
+/// INVALID_ARGUMENT: if `kv_len` is out of range.
+pub fn changed(cache: &mut Cache<'_>, range: TokenRange, kv_len: u32) -> Result<()> {
+    cache.layout.range(0, kv_len)?;
+    settle(cache, range, kv_len as usize);
+    Ok(())
+}
+
+/// [`changed`], of a checked length.
+pub(super) fn settle(cache: &mut Cache<'_>, range: TokenRange, kv_len: usize) {
+    let layout = cache.layout;
+    let Some(scales) = layout.value_scales.filter(|_| !range.is_empty()) else { return };
+    let begin = kv_len.clamp(range.begin, range.end());
+    let behind = TokenRange { begin, count: range.end() - begin };
+    clear::walk(&layout.value, behind, clear::Padding::Kept, &mut |run| cache.value[run].fill(0));
+    let sums = cache.value_sums.chunks_exact_mut(scales.head_sums());
+    for (head, sums) in layout.value.head_ranges().zip(sums) {
+        let value = &cache.value[head];
+        for (block, sums) in sums.chunks_exact_mut(scales.block_sums).enumerate().skip(range.begin / BLOCK) {
+            match kv_len.saturating_sub(block * BLOCK).min(BLOCK) {
+                0 => sums.fill(0),
+                // Tokens before the range, and blocks behind it, have the sums that they had.
+                _ if block * BLOCK >= range.end() => {}
+                tokens => scales.sum_block(&value[block * scales.block..], sums, tokens),
+            }
+        }
+    }
+}
+
+/// Copies the scales of INT8 V, `[head][2][dim]` f32, scales before biases. `out` has [`Layout::scale_bytes`]
+/// (super::Layout::scale_bytes) bytes, none where V has no scales.
+pub fn gather_scales(cache: &CacheRef<'_>, out: &mut [u8]) -> Result<()> {
+    let Some(scales) = cache.layout.value_scales else { return Ok(()) };
+    let needed = cache.layout.scale_bytes();
+    if out.len() < needed {
+        return Err(Error::too_small("cap_each (bytes)", out.len(), needed));
+    }
+    let head_out = needed / scales.heads;
+    for (head, out) in cache.layout.value.head_ranges().zip(out.chunks_exact_mut(head_out)) {
+        let value = &cache.value[head];
+        for_each_lane(&scales, |packed, dense| out[dense].copy_from_slice(&value[packed]));
+    }
+    Ok(())
+}
+
+/// Gives INT8 V the scales that tokens `range` were gathered with. With token 0 among them they become those of the first
+/// value block; otherwise V must have them.
+/// INVALID_ARGUMENT: if V has other scales.
+pub fn scatter_scales(cache: &mut Cache<'_>, range: TokenRange, given: &[u8]) -> Result<()> {
+    let Some(scales) = cache.layout.value_scales.filter(|_| !range.is_empty()) else { return Ok(()) };
+    let head_in = cache.layout.scale_bytes() / scales.heads;
+    for (number, (head, given)) in cache.layout.value.head_ranges().zip(given.chunks_exact(head_in)).enumerate() {
+        let value = &mut cache.value[head];
+        let mut other = None;
+        for_each_lane(&scales, |packed, dense| {
+            if range.begin == 0 {
+                value[packed].copy_from_slice(&given[dense]);
+            } else if value[packed] != given[dense.clone()] {
+                other = Some(dense.start / F32 % scales.dims);
+            }
+        });
+        if let Some(dim) = other {
+            bail!(
+                InvalidArgument,
+                "value_in has other scales than V, in head {number} near dim {dim}; tokens from {} on cannot have their \
+                 own (token 0 brings scales along)",
+                range.begin
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Calls `visit` with the bytes of the scales, then of the biases, of every group of the first block, and their place in
+/// `[2][dim]` f32.
+fn for_each_lane(scales: &ValueScales, mut visit: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>)) {
+    for (group, start) in scales.scale_lanes(0).enumerate() {
+        let dim = group * scales.group_dims;
+        let len = scales.group_dims.min(scales.dims - dim) * F32;
+        for (lane, row) in [(start, 0), (start + scales.group_dims * F32, scales.dims)] {
+            let dense = (row + dim) * F32;
+            visit(lane..lane + len, dense..dense + len);
+        }
+    }
+}
