@@ -311,8 +311,10 @@ std::vector<refused> all_refused() {
         all.back().how.layers = 4;
         return all.back().how;
     };
-    add("quantised_keys", "the cache is quantised").key_quant_mode = 1;
-    add("quantised_values", "the cache is quantised").value_quant_mode = 3;
+    add("float_keys_and_tq", "layout->key_dtype is F32 and value_dtype TQ3").value_quant_mode = 2;
+    settings& mode_4 = add("tq_without_flash", "attention_mode 12 and 14");
+    mode_4.key_quant_mode = mode_4.value_quant_mode = 2;
+    mode_4.flash = false;
     add("bytes", "an element of the cache has 1 bytes").element_bytes = 1;
     add("sliding_attention", R"(attention_type is "mix", not "full")").attention_type = "mix";
     add("glm_mask", R"(attention_mask is "glm", not "float")").attention_mask = "glm";

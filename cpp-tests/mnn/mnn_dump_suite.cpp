@@ -200,14 +200,7 @@ TEST_F(MnnDump, NamesAFolderThatIsNoString) {
     EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: dump off where kv_dump_folder is 7, not a string\n");
 }
 
-TEST_F(MnnDump, RefusesQuantisedCachesAndPrefixFilesWithOneLine) {
-    settings quantised = dumping(settings());
-    quantised.key_quant_mode = 1;
-    chat chat(quantised);
-    ASSERT_NO_FATAL_FAILURE(live(chat));
-    EXPECT_EQ(lines(mnn_stub::take_log()),
-              "mnn-kv: dump off where the cache is quantised; attention_mode 8 and 0 are not\n");
-
+TEST_F(MnnDump, RefusesPrefixFilesWithOneLine) {
     class chat prefixed(dumping(settings()));
     prefixed.read_prefix(100);
     ASSERT_NO_FATAL_FAILURE(prefixed.say(150));

@@ -169,7 +169,7 @@ private:
     bool mKVCacheInDisk = false;
     int mPastLength = 0, mMaxLength = 0;
     int mBytes, mKvNumHead, mHeadDim;
-    int eP, lP, hP;
+    int eP, lP, hP, lP8 = 4, hP8 = 8;
     std::size_t mFlashAttentionUpperKv = 0, mCurrentKeySizePerHead = 0, mCurrentValueSizePerHead = 0;
     quant mKeyQuantMode, mValueQuantMode;
     bool flash_, mapped_;
@@ -178,6 +178,10 @@ private:
 
     std::uint8_t* keyAddr() { return keys_.data(); }
     std::uint8_t* valudAddr() { return values_.data(); }
+    // The stand-in stores no INT8.
+    std::int8_t* addrOfKeySum(int) { return nullptr; }
+    std::int8_t* addrOfValueSum(int) { return nullptr; }
+    std::int8_t* addrOfKeyMax(int) { return nullptr; }
 
     void resize(int tokens) {
         const auto u32 = [](int i) { return static_cast<std::uint32_t>(i); };

@@ -30,8 +30,10 @@ namespace mnnkv_host {
 
 /// The tokens that one step appended to one layer.
 struct dump_step {
-    /// The step's tokens are the last `tokens` ones of its kv_len. Raw words, not quantised ones.
+    /// The step's tokens are the last `tokens` ones of its kv_len.
     const mnnkv_cache* cache;
+    /// F16 or F32 of the dump and of `query`. Quantised K and V are dumped as the values of their codes.
+    std::uint32_t dtype;
     std::uint32_t tokens;
     /// The chat's number of the first of them.
     std::uint64_t position;
@@ -39,7 +41,7 @@ struct dump_step {
     bool prompt;
     /// The factor of products of Q and K before softmax.
     float attention_scale;
-    /// [token][query head][dim], after positional encoding and without the scale, with K's dtype. NULL: not dumped.
+    /// [token][query head][dim], after positional encoding and without the scale. NULL: not dumped.
     const void* query;
     std::uint32_t query_heads;
 };
@@ -136,24 +138,34 @@ public:
     }
 
 private:
-    static std::size_t word(const mnnkv_layout& layout) { return layout.key_dtype == MNNKV_DTYPE_F32 ? 4 : 2; }
+    static std::size_t word(const dump_step& step) { return step.dtype == MNNKV_DTYPE_F32 ? 4 : 2; }
 
-    /// K and V by way of the dense rows of mnnkv_kv_gather, some tokens at a time.
+    /// Tokens as [head][token][dim]: words as they are, or the values of other types.
+    static mnnkv_status gather(const dump_step& step, std::uint32_t begin, std::uint32_t count, void* keys, void* values,
+                               std::size_t bytes) {
+        const mnnkv_layout& layout = *step.cache->layout;
+        if (layout.key_dtype == step.dtype && layout.value_dtype == step.dtype) {
+            return mnnkv_kv_gather(&layout, step.cache->key, step.cache->value, begin, count, keys, values, bytes);
+        }
+        return mnnkv_kv_dequantize(&layout, step.cache->key, step.cache->value, begin, count, step.dtype, keys, values,
+                                   bytes);
+    }
+
+    /// K and V by way of dense rows, some tokens at a time.
     bool write_rows(const std::string& place, const std::string& name, const dump_step& step) {
         const mnnkv_layout& layout = *step.cache->layout;
-        if (layout.key_dtype != layout.value_dtype ||
-            (layout.key_dtype != MNNKV_DTYPE_F16 && layout.key_dtype != MNNKV_DTYPE_F32)) {
-            return fail(place + name, "K and V must both be F16, or both F32");
+        if (step.dtype != MNNKV_DTYPE_F16 && step.dtype != MNNKV_DTYPE_F32) {
+            return fail(place + name, "dtype must be F16 or F32");
         }
         dump_file key(place + "k_" + name + ".bin"), value(place + "v_" + name + ".bin");
-        const std::size_t row = layout.head_dim * word(layout);
+        const std::size_t row = layout.head_dim * word(step);
         for (std::uint32_t done = 0, count = 0; done < step.tokens; done += count) {
             count = std::min<std::uint32_t>(step.tokens - done, 256);
             const std::size_t bytes = count * layout.kv_heads * row;
             rows_.resize(3 * bytes);
             char *const keys = &rows_[0], *const values = keys + bytes, *const turned = values + bytes;
-            if (mnnkv_kv_gather(&layout, step.cache->key, step.cache->value, step.cache->kv_len - step.tokens + done,
-                                count, keys, values, bytes) != MNNKV_OK) {
+            const std::uint32_t begin = step.cache->kv_len - step.tokens + done;
+            if (gather(step, begin, count, keys, values, bytes) != MNNKV_OK) {
                 return fail(place + name, mnnkv_last_error());
             }
             for (dump_file* file : {&key, &value}) {
@@ -180,14 +192,14 @@ private:
             return true;
         }
         dump_file query(place + "q_" + name + ".bin");
-        const std::size_t row = step.cache->layout->head_dim * word(*step.cache->layout);
+        const std::size_t row = step.cache->layout->head_dim * word(step);
         return query.write(step.query, row * step.query_heads * step.tokens) ? finish(query) : fail(query.path);
     }
 
     /// The last file of a step: a reader that finds it finds the others.
     bool write_meta(const std::string& place, const std::string& name, std::uint32_t layer, const dump_step& step) {
         const mnnkv_layout& layout = *step.cache->layout;
-        const std::size_t bytes = word(layout);
+        const std::size_t bytes = word(step);
         std::string text = "{\"run_id\": \"" + run_ + "\"";
         const auto add = [&text](const char* key, const std::string& value) {
             text += std::string(", \"") + key + "\": " + value;

@@ -43,6 +43,20 @@ struct host {
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
     std::string attention_type, attention_mask;
 
+    /// Tokens are evicted or stored, so that history edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
+    bool edits_history() const { return (evicts || compresses) && refusal().empty(); }
+
+    /// Why no session is made for these settings; "" when one can be.
+    std::string refusal() const {
+        if (attention_type != "full") {
+            return "attention_type is \"" + attention_type + "\", not \"full\"";
+        }
+        if (attention_mask != "float") {
+            return "attention_mask is \"" + attention_mask + "\", not \"float\"";
+        }
+        return std::string();
+    }
+
     /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run. Set by the side that links
     /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
     std::function<std::string()> metrics;
@@ -147,15 +161,21 @@ public:
             mnnkv_host::release_tail(describe(cache));
             model().buffers_changed();
         }
-        if (!pending_) {
-            return;
+        if (pending_) {
+            // MNN has allocated the cleared cache just now.
+            pending_ = false;
+            view_.previous = 0;
+            const mnnkv::status begun = steps_->begin_cleared(describe(cache));
+            on_ = static_cast<bool>(begun);
+            if (!begun) {
+                model().say_once(std::string("off where a cache is refused: ") + begun.message());
+            }
         }
-        // MNN has allocated the cleared cache just now.
-        pending_ = false;
-        const mnnkv::status begun = steps_->begin_cleared(describe(cache));
-        on_ = static_cast<bool>(begun);
-        if (!begun) {
-            model().say_once(std::string("off where a cache is refused: ") + begun.message());
+        if (on_ && kind(cache.mValueQuantMode, cache) == MNNKV_DTYPE_INT8) {
+            // MNN leaves V without scales where an append enters blocks that the cache has grown by.
+            const mnnkv_cache now = describe(cache);
+            const std::uint32_t before = static_cast<std::uint32_t>(view_.previous);
+            (void)mnnkv_kv_appended(now.layout, now.key, now.value, before, now.kv_len - before);
         }
     }
 
@@ -188,7 +208,8 @@ public:
         mnnkv_cache now = describe(cache);
         if (dumps_) {
             const bool prompt = rows > 1 || position_ == 0;
-            const mnnkv_host::dump_step step = {&now, rows, position_, prompt, scale_, query, heads};
+            const mnnkv_host::dump_step step = {&now,   float_type(cache), rows,  position_,
+                                               prompt, scale_,            query, heads};
             host_->dump->write(dump_number_, step);
         }
         if (steps_ && steps_->is_open()) {
@@ -228,12 +249,7 @@ private:
 
     static std::shared_ptr<mnnkv_host::model_session> make_model(const host& settings, std::uint32_t layers,
                                                                  std::uint32_t lanes) {
-        std::string refusal;
-        if (settings.attention_type != "full") {
-            refusal = "attention_type is \"" + settings.attention_type + "\", not \"full\"";
-        } else if (settings.attention_mask != "float") {
-            refusal = "attention_mask is \"" + settings.attention_mask + "\", not \"float\"";
-        }
+        const std::string refusal = settings.refusal();
         if (!refusal.empty()) {
             return std::make_shared<mnnkv_host::model_session>(refusal, &print);
         }
@@ -261,12 +277,9 @@ private:
         return why;
     }
 
-    /// Why the words of the cache that is about to be made cannot be read or moved; "" when they can.
+    /// Why the tokens of the cache that is about to be made cannot be read or moved; "" when they can.
     template <class Cache>
     static std::string no_words(const MNN::KVMeta& meta, const Cache& cache) {
-        if (static_cast<int>(cache.mKeyQuantMode) != 0 || static_cast<int>(cache.mValueQuantMode) != 0) {
-            return "the cache is quantised; attention_mode 8 and 0 are not";
-        }
         if (!meta.file_name.empty() && meta.file_flag != MNN::KVMeta::NoChange) {
             return "the cache is a prefix cache file, until a prompt that clears it";
         }
@@ -293,9 +306,36 @@ private:
     }
 
     template <class Cache>
+    static std::uint32_t float_type(const Cache& cache) {
+        return cache.mBytes == 2 ? MNNKV_DTYPE_F16 : MNNKV_DTYPE_F32;
+    }
+
+    /// The element type of K or V, by MNN's KVQuantMode: none, INT8, TQ3, TQ4.
+    template <class Mode, class Cache>
+    static std::uint32_t kind(Mode mode, const Cache& cache) {
+        switch (static_cast<int>(mode)) {
+            case 0:
+                return float_type(cache);
+            case 1:
+                return MNNKV_DTYPE_INT8;
+            case 2:
+                return MNNKV_DTYPE_TQ3;
+            case 3:
+                return MNNKV_DTYPE_TQ4;
+            default:
+                return 0;  // refused by name
+        }
+    }
+
+    template <class Cache>
     mnnkv_cache describe(Cache& cache) {
         layout_ = mnnkv::make<mnnkv_layout>();
-        layout_.key_dtype = layout_.value_dtype = cache.mBytes == 2 ? MNNKV_DTYPE_F16 : MNNKV_DTYPE_F32;
+        layout_.key_dtype = kind(cache.mKeyQuantMode, cache);
+        layout_.value_dtype = kind(cache.mValueQuantMode, cache);
+        if (layout_.key_dtype == MNNKV_DTYPE_INT8) {
+            describe_int8(cache);
+            layout_.int8 = &int8_;
+        }
         layout_.kv_heads = static_cast<std::uint32_t>(cache.mKvNumHead);
         layout_.head_dim = static_cast<std::uint32_t>(cache.mHeadDim);
         layout_.e_pack = static_cast<std::uint32_t>(cache.eP);
@@ -311,6 +351,28 @@ private:
         described.value = cache.valudAddr();
         described.kv_len = static_cast<std::uint32_t>(cache.mPastLength);
         return described;
+    }
+
+    /// The packing of INT8, and the arrays beside it, which growth replaces.
+    template <class Cache>
+    void describe_int8(Cache& cache) {
+        const auto round_up = [](std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; };
+        const std::size_t unit = static_cast<std::size_t>(cache.hP8), f32 = sizeof(float);
+        const std::size_t heads = static_cast<std::size_t>(cache.mKvNumHead);
+        const std::size_t dims = static_cast<std::size_t>(cache.mHeadDim);
+        const std::size_t tokens = static_cast<std::size_t>(cache.mMaxLength);
+        int8_ = mnnkv::make<mnnkv_int8>();
+        int8_.l_pack = static_cast<std::uint32_t>(cache.lP8);
+        int8_.h_pack = static_cast<std::uint32_t>(cache.hP8);
+        int8_.key_sum = static_cast<float*>(static_cast<void*>(cache.addrOfKeySum(0)));
+        int8_.key_sum_bytes = heads * round_up(tokens, unit) * f32;
+        if (layout_.value_dtype == MNNKV_DTYPE_INT8) {
+            int8_.value_sum = static_cast<float*>(static_cast<void*>(cache.addrOfValueSum(0)));
+            int8_.value_sum_bytes = heads * (round_up(tokens, 64) / 64) * round_up(dims, unit) * f32;
+        }
+        int8_.key_center_dtype = float_type(cache);
+        int8_.key_center = cache.addrOfKeyMax(0);
+        int8_.key_center_bytes = heads * dims * static_cast<std::size_t>(cache.mBytes);
     }
 
     /// MNN grows a cache by 64 tokens and copies all of it each time. A compressed cache grows by a quarter; its unused
@@ -354,6 +416,7 @@ private:
     int chunk_ = 0;
     MNN::KVMeta view_;
     mnnkv_layout layout_;
+    mnnkv_int8 int8_;
 };
 
 }  // namespace mnnkv_mnn
