@@ -6,13 +6,13 @@ use crate::quantised::{
 };
 
 /// A cache of one head.
-fn shape(mode: usize, dims: usize, unit: Unit) -> Shape {
+pub fn shape(mode: usize, dims: usize, unit: Unit) -> Shape {
     let (key, value) = kinds(mode);
     Shape { key, value, unit, heads: 1, dims, pack: (1, 4), elem: 4, block: 64, max: 128, gaps: (0, 0) }
 }
 
 /// Numbers of a bell curve around `mean`.
-fn bell(random: &mut Random, count: usize, mean: f64, deviation: f64) -> Vec<f32> {
+pub fn bell(random: &mut Random, count: usize, mean: f64, deviation: f64) -> Vec<f32> {
     let mut unit = || (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
     (0..count).map(|_| (mean + deviation * unit()) as f32).collect()
 }
@@ -74,7 +74,7 @@ fn key_sums_of_a_golden_are_those_of_its_codes() {
 }
 
 /// The largest difference of two outputs.
-fn error(a: &[f64], b: &[f64]) -> f64 {
+pub fn error(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |max, error| if error > max { error } else { max })
 }
 

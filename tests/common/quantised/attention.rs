@@ -48,14 +48,18 @@ pub fn exact(cache: &MnnCache, head: usize, query: &Query) -> Vec<f64> {
     let root = (cache.shape.dims as f64).sqrt();
     let scores: Vec<f64> = (0..cache.n).map(|t| query.dot(&cache.key(head, t)) / root).collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let p: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+    let total: f64 = p.iter().sum();
+    weighted(cache, head, p.into_iter().enumerate()).iter().map(|out| out / total).collect()
+}
+
+/// The sum of V of these tokens and weights.
+fn weighted(cache: &MnnCache, head: usize, tokens: impl Iterator<Item = (usize, f64)>) -> Vec<f64> {
     let mut out = vec![0.0; cache.shape.dims];
-    let mut total = 0.0;
-    for (t, score) in scores.iter().enumerate() {
-        let p = (score - max).exp();
-        total += p;
+    for (t, p) in tokens {
         out.iter_mut().zip(cache.value(head, t)).for_each(|(out, v)| *out += p * f64::from(v));
     }
-    out.iter().map(|out| out / total).collect()
+    out
 }
 
 /// The same as the kernels do it: from codes, key sums and value sums.
@@ -72,9 +76,7 @@ pub fn attend(cache: &MnnCache, head: usize, query: &Query, reader: Reader) -> V
         total = total * update + p.iter().sum::<f64>();
         let block = match s.value {
             Kind::Int8 => int8_block(cache, head, b, &p, reader),
-            _ => (0..s.dims)
-                .map(|d| tokens.clone().zip(&p).map(|(t, p)| p * f64::from(cache.value(head, t)[d])).sum())
-                .collect(),
+            _ => weighted(cache, head, tokens.zip(p)),
         };
         out.iter_mut().zip(block).for_each(|(out, block)| *out = *out * update + block);
     }

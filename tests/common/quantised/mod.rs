@@ -12,7 +12,9 @@ pub use attention::{Query, READERS, Reader, attend, exact};
 pub use golden::{Golden, goldens};
 pub use places::{Kind, Shape, Unit, kinds, round_up};
 
+use crate::common::Random;
 use half::f16;
+use std::ops::Range;
 
 /// A layer's cache: the buffers and their side arrays, and tokens `0 .. n`.
 #[derive(Clone)]
@@ -239,6 +241,79 @@ impl MnnCache {
         out
     }
 
+    /// Tokens `src .. src + count` as they are now at `dst`, in a cache of `n` tokens afterwards.
+    pub fn overwrite(&mut self, src: usize, dst: usize, count: usize, n: usize) {
+        let before = self.clone();
+        (0..count).for_each(|i| self.copy_token(&before, src + i, dst + i));
+        *self = self.mended(dst, count);
+        self.n = n;
+        self.cut(n);
+    }
+
+    /// All tokens of another cache, with their scales.
+    pub fn take(&mut self, of: &MnnCache) {
+        (0..of.n).for_each(|t| self.copy_token(of, t, t));
+        if self.shape.value == Kind::Int8 {
+            for i in 0..self.shape.heads * self.shape.dims {
+                let (head, d) = (i / self.shape.dims, i % self.shape.dims);
+                self.put_value_scale(head, 0, d, of.value_scale(head, 0, d));
+            }
+        }
+        *self = self.mended(0, of.n);
+        self.n = of.n;
+        self.cut(of.n);
+    }
+
+    /// Zeroes tokens and their key sums.
+    pub fn zero(&mut self, tokens: Range<usize>) {
+        let s = self.shape;
+        for (head, t) in (0..s.heads).flat_map(|head| tokens.clone().map(move |t| (head, t))) {
+            s.key_places(head, t).into_iter().for_each(|at| self.key[at] = 0);
+            s.value_places(head, t).into_iter().for_each(|at| self.value[at] = 0);
+            if s.key == Kind::Int8 {
+                put_f32(&mut self.key_sum, s.key_sum(head, t), 0.0);
+            }
+        }
+    }
+
+    /// What the buffers read after the memory behind the tokens went back to the system: zeros, also in padding dims, and
+    /// no scales in whole blocks of V but the first. Side arrays stay.
+    pub fn release_tail(&mut self) {
+        let (s, (key, value)) = (self.shape, self.shape.padded());
+        for (head, t) in (0..s.heads).flat_map(|head| (self.n..s.max).map(move |t| (head, t))) {
+            key.key_places(head, t).into_iter().for_each(|at| self.key[at] = 0);
+            value.value_places(head, t).into_iter().for_each(|at| self.value[at] = 0);
+        }
+        if s.value == Kind::Int8 {
+            for b in self.n.div_ceil(s.block).max(1)..s.max / s.block {
+                (0..s.heads * s.dims).for_each(|i| self.put_value_scale(i / s.dims, b, i % s.dims, (0.0, 0.0)));
+            }
+        }
+    }
+
+    /// Fills an empty cache with noise where it may hold anything: lanes and gaps between heads, but not int8 V.
+    pub fn fill_free_bytes(&mut self, random: &mut Random) {
+        let (s, (key, value)) = (self.shape, self.shape.padded());
+        let lanes = |kind: Kind, float: usize| match kind {
+            Kind::Float => round_up(s.max, float),
+            Kind::Int8 => round_up(s.max, s.unit.h),
+            _ => s.max,
+        };
+        let values = if s.value == Kind::Int8 { 0 } else { lanes(s.value, s.block) };
+        let ((key_bytes, value_bytes), (key_stride, value_stride)) = (s.head_bytes(), s.strides());
+        let mut noise = |bytes: &mut [u8], places: &mut dyn Iterator<Item = usize>| {
+            places.for_each(|place| bytes[place] = random.bytes(1)[0]);
+        };
+        for head in 0..s.heads {
+            noise(&mut self.key, &mut (0..lanes(s.key, s.pack.1)).flat_map(|t| key.key_places(head, t)));
+            noise(&mut self.value, &mut (0..values).flat_map(|t| value.value_places(head, t)));
+        }
+        for head in 1..s.heads {
+            noise(&mut self.key, &mut ((head - 1) * key_stride + key_bytes..head * key_stride));
+            noise(&mut self.value, &mut ((head - 1) * value_stride + value_bytes..head * value_stride));
+        }
+    }
+
     /// Operation B: the blocks of V of the appended tokens `begin .. begin + count` get the scales of block 0.
     pub fn mended(&self, begin: usize, count: usize) -> MnnCache {
         let mut out = self.clone();
@@ -269,7 +344,7 @@ impl MnnCache {
         }
     }
 
-    /// V of a token as it is read.
+    /// V of a token as it was coded: with the scales of block 0.
     pub fn value(&self, head: usize, t: usize) -> Vec<f32> {
         let s = self.shape;
         let bytes = get(&self.value, &s.value_places(head, t));
@@ -277,7 +352,7 @@ impl MnnCache {
             Kind::Float => from_floats(s.elem, &bytes),
             Kind::Int8 => (0..s.dims)
                 .map(|d| {
-                    let (scale, bias) = self.value_scale(head, t / s.block, d);
+                    let (scale, bias) = self.value_scale(head, 0, d);
                     f32::from(bytes[d] as i8) * scale + bias
                 })
                 .collect(),
@@ -320,8 +395,9 @@ pub fn live_bytes_equal(actual: &MnnCache, expected: &MnnCache, tolerance: f32) 
             continue;
         }
         for t in n..round_up(n, s.block) {
-            let zeros = vec![0; actual.value.len()];
-            bytes("value behind the tokens", (&actual.value, &zeros), head, t, &s.value_places(head, t))?;
+            if let Some(at) = s.value_places(head, t).into_iter().find(|at| actual.value[*at] != 0) {
+                return Err(format!("value behind the tokens: head {head}, token {t}, at {at}: {}", actual.value[at]));
+            }
         }
         for (b, d) in (0..s.max.div_ceil(s.block)).flat_map(|b| (0..s.dims).map(move |d| (b, d))) {
             let (at, live) = (s.value_sum(head, b, d), b * s.block < n);

@@ -160,6 +160,18 @@ impl Shape {
         head * self.sum_bytes().1 + 4 * (b * round_up(self.dims, self.unit.h) + d)
     }
 
+    /// Shapes whose dims of K, and of V, include the padding of these.
+    pub fn padded(&self) -> (Shape, Shape) {
+        let pad = |kind: Kind, int8: usize, float: usize| match kind {
+            Kind::Float => round_up(self.dims, float),
+            Kind::Int8 => round_up(self.dims, int8),
+            _ => self.dims,
+        };
+        let (l, h) = self.pack;
+        let (key, value) = (pad(self.key, self.unit.l, l), pad(self.value, self.unit.h, h));
+        (Shape { dims: key, ..*self }, Shape { dims: value, ..*self })
+    }
+
     /// The bytes of a token of K, in the order of a portable token: codes, scale, bias; or floats; or records.
     pub fn key_places(&self, head: usize, t: usize) -> Vec<usize> {
         let base = head * self.strides().0;
