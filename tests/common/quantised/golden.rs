@@ -17,6 +17,14 @@ pub struct Golden {
 }
 
 impl Golden {
+    /// A case of the folder of goldens.
+    pub fn load(folder: &Path) -> Self {
+        let (before, generic) = state(&folder.join("before"));
+        let (after, _) = state(&folder.join("after"));
+        let pairs = pairs(&before, &after);
+        Golden { name: folder.file_name().unwrap().to_str().unwrap().into(), before, after, pairs, generic }
+    }
+
     /// How far sums that are added again may differ.
     pub fn tolerance(&self) -> f32 {
         if self.generic { 0.0 } else { 1e-5 }
@@ -30,14 +38,7 @@ pub fn goldens() -> Vec<Golden> {
     cases.retain(|path| path.is_dir());
     cases.sort();
     assert!(!cases.is_empty(), "{}", folder.display());
-    cases.iter().map(|path| load(path)).collect()
-}
-
-fn load(folder: &Path) -> Golden {
-    let (before, generic) = state(&folder.join("before"));
-    let (after, _) = state(&folder.join("after"));
-    let pairs = pairs(&before, &after);
-    Golden { name: folder.file_name().unwrap().to_str().unwrap().into(), before, after, pairs, generic }
+    cases.iter().map(|path| Golden::load(path)).collect()
 }
 
 fn state(folder: &Path) -> (MnnCache, bool) {
