@@ -75,13 +75,14 @@ impl ValueScales {
         (0..self.block / group).map(move |number| start + number * group + codes)
     }
 
-    /// Writes the sums of the first `tokens` tokens of a block: token by token, product and sum rounded one by one.
-    fn sum_block(&self, value: &[u8], sums: &mut [u8], tokens: usize) {
-        for (group, sums) in
-            value[..self.block].chunks_exact(self.group).zip(sums.chunks_exact_mut(self.group_dims * F32))
+    /// Writes the sums of the first `tokens` tokens of a block of a head: token by token, product and sum rounded one by
+    /// one. The scales are those of the first block, as in MNN: its own may still be missing.
+    fn sum_block(&self, value: &[u8], block: usize, sums: &mut [u8], tokens: usize) {
+        let groups = value[block * self.block..][..self.block].chunks_exact(self.group);
+        for ((group, scales), sums) in groups.zip(self.scale_lanes(0)).zip(sums.chunks_exact_mut(self.group_dims * F32))
         {
-            let (codes, lanes) = group.split_at(self.codes());
-            let (scales, biases) = lanes.split_at(self.group_dims * F32);
+            let codes = &group[..self.codes()];
+            let (scales, biases) = value[scales..][..self.lanes()].split_at(self.group_dims * F32);
             match (self.group_dims, self.pack) {
                 (8, 4) => sum_group::<8, 4>(codes, scales, biases, sums, tokens),
                 (64, 4) => sum_group::<64, 4>(codes, scales, biases, sums, tokens),
@@ -159,7 +160,7 @@ pub(super) fn settle(cache: &mut Cache<'_>, range: TokenRange, kv_len: usize) {
                 0 => sums.fill(0),
                 // Tokens before the range, and blocks behind it, have the sums that they had.
                 _ if block * BLOCK >= range.end() => {}
-                tokens => scales.sum_block(&value[block * scales.block..], sums, tokens),
+                tokens => scales.sum_block(value, block, sums, tokens),
             }
         }
     }

@@ -1,22 +1,37 @@
 //! Appends, evictions and all that a host may do between them: the library and the oracle leave the same bytes, and each
 //! family of MNN's kernels reads the right attention.
 
-use crate::common::Random;
+use crate::common::{Random, testdata};
 use crate::model::{bell, error};
-use crate::quantised::{MnnCache, Query, READERS, Shape, attend, exact, goldens, live_bytes_equal};
+use crate::quantised::{Golden, MnnCache, Query, READERS, Shape, attend, exact, goldens, live_bytes_equal};
 use crate::{edit, layout, range, shapes, view};
 use mnnkv::layout::{self as library, Pair};
 use proptest::prelude::*;
 
+/// The cache after the library's eviction.
+fn compacted(before: &MnnCache, kept: &[(usize, usize)]) -> MnnCache {
+    let (mut cache, layout) = (before.clone(), layout(before));
+    let pairs: Vec<Pair> = kept.iter().map(|&(offset, len)| [offset as i32, len as i32]).collect();
+    cache.n = library::compact(&mut edit(&layout, &mut cache), 0, &pairs, before.n as u32).unwrap() as usize;
+    cache
+}
+
 #[test]
 fn compact_leaves_the_live_bytes_of_the_golden() {
     for golden in goldens() {
-        let (mut cache, layout) = (golden.before.clone(), layout(&golden.before));
-        let pairs: Vec<Pair> = golden.pairs.iter().map(|&(offset, len)| [offset as i32, len as i32]).collect();
-        let kv_len = cache.n as u32;
-        cache.n = library::compact(&mut edit(&layout, &mut cache), 0, &pairs, kv_len).unwrap() as usize;
+        let cache = compacted(&golden.before, &golden.pairs);
         live_bytes_equal(&cache, &golden.after, golden.tolerance()).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
     }
+}
+
+/// MNN codes and sums with the scales of block 0, also in blocks that it left without scales when the cache grew. A cache
+/// that is described only after its growth is such a one.
+#[test]
+fn value_sums_are_of_the_first_blocks_scales_where_mnn_has_not_copied_them() {
+    let golden = Golden::load(&testdata("mnn_quantised/mode10_growth"));
+    let (before, kept) = (&golden.before, [(0, 130), (133, 60)]);
+    assert_eq!(before.value_scale(0, 2, 0), (0.0, 0.0));
+    assert_eq!(live_bytes_equal(&compacted(before, &kept), &before.kept(&kept), 0.0), Ok(()));
 }
 
 /// A call of a host. Numbers are cut to what the cache has.
