@@ -1,5 +1,7 @@
 //! Quantised caches of MNN: the library against an oracle of MNN's formulas, which `quantised/model.rs` tests in its turn.
 
+#[path = "quantised/c_abi.rs"]
+mod c_abi;
 mod common;
 #[path = "quantised/model.rs"]
 mod model;
