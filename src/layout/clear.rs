@@ -81,10 +81,9 @@ pub(super) fn walk(tensor: &Tensor, range: TokenRange, padding: Padding, visit: 
 
 /// Calls `visit` with runs of bytes that cover a span of the head at `head`.
 fn runs_of(tensor: &Tensor, span: Span, head: usize, padding: Padding, visit: &mut impl FnMut(Range<usize>)) {
-    if padding == Padding::Dropped && span.count == tensor.plane().block {
-        if let Some(block) = tensor.whole_block(span) {
-            return visit(head + block.start..head + block.end);
-        }
+    let is_whole = padding == Padding::Dropped && span.count == tensor.plane().block;
+    if let Some(block) = tensor.whole_block(span).filter(|_| is_whole) {
+        return visit(head + block.start..head + block.end);
     }
     for part in tensor.parts() {
         // Blocks of every part have the same tokens.

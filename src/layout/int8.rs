@@ -103,14 +103,21 @@ fn sum_group<const H: usize, const L: usize>(
     sums: &mut [u8],
     tokens: usize,
 ) {
+    /// Codes of a dim that are taken as one word, so that the work on neighbouring dims is the same.
+    const WORD: usize = 4;
     let (scales, biases) = (floats::<H>(scales), floats::<H>(biases));
     let mut sum = [0f32; H];
-    for (number, panel) in codes.as_chunks::<L>().0.as_chunks::<H>().0.iter().enumerate() {
-        for token in 0..L.min(tokens.saturating_sub(number * L)) {
-            for dim in 0..H {
-                let value = f32::from(panel[dim][token] as i8) * scales[dim] + biases[dim];
-                sum[dim] += value;
+    let mut left = tokens;
+    for panel in codes.as_chunks::<L>().0.as_chunks::<H>().0 {
+        for first in (0..L).step_by(WORD) {
+            let words = panel.map(|dim| i32::from_le_bytes(*dim[first..].first_chunk().expect("words of a panel")));
+            for token in 0..WORD.min(left) {
+                for dim in 0..H {
+                    let code = words[dim] << (8 * (WORD - 1 - token)) >> (8 * (WORD - 1));
+                    sum[dim] += code as f32 * scales[dim] + biases[dim];
+                }
             }
+            left = left.saturating_sub(WORD);
         }
     }
     sums.copy_from_slice(sum.map(f32::to_ne_bytes).as_flattened());

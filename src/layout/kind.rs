@@ -133,10 +133,10 @@ impl Int8Unit {
 /// Refuses what no cache of MNN is. The modes are those of `attention_mode`.
 pub(super) fn check(spec: &Spec) -> Result<()> {
     let (key, value) = (spec.key, spec.value);
-    let known = match (key, value) {
-        (_, Kind::Float(_)) | (Kind::Int8, Kind::Int8) | (Kind::Tq3, Kind::Tq3) | (Kind::Tq4, Kind::Tq4) => true,
-        _ => false,
-    };
+    let known = matches!(
+        (key, value),
+        (_, Kind::Float(_)) | (Kind::Int8, Kind::Int8) | (Kind::Tq3, Kind::Tq3) | (Kind::Tq4, Kind::Tq4)
+    );
     if !known {
         bail!(
             Unsupported,

@@ -157,7 +157,7 @@ pub(super) fn join(plane: &Plane, packed: &mut [u8], src: Place, dst: Place, cou
     let (group, pack) = (plane.group, plane.pack);
     let cut = src.first % pack;
     let known = are_in(plane) && matches!(pack, 4 | 8) && group.is_multiple_of(LANES) && plane.tail_dims() == 0;
-    if !known || dst.first % pack != 0 || cut == 0 {
+    if !known || !dst.first.is_multiple_of(pack) || cut == 0 {
         return 0;
     }
     // Both source panels of a target panel lie in the source's block.

@@ -106,7 +106,7 @@ pub struct Dump {
 enum Source {
     Parts(parts::Parts),
     Whole(tensors::Whole),
-    Packed(packed::Packed),
+    Packed(Box<packed::Packed>),
 }
 
 /// A layer that a format found.

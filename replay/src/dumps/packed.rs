@@ -87,7 +87,7 @@ fn read(tree: &Tree, path: &Path) -> Result<Found> {
         query_heads: 0,
         attention_scale: None,
     };
-    Ok(Found { info, source: Source::Packed(packed), place: path.display().to_string() })
+    Ok(Found { info, source: Source::Packed(Box::new(packed)), place: path.display().to_string() })
 }
 
 /// The layers of all meta files. Each step dumps the whole cache, so the longest dump of a layer has all others in it.
