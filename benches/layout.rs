@@ -4,6 +4,8 @@
 //! timed.
 
 mod common;
+#[path = "layout/int8.rs"]
+mod int8;
 #[path = "../tests/common/packing.rs"]
 mod packing;
 
@@ -109,7 +111,15 @@ fn elements_mut<const N: usize>(bytes: &mut [u8]) -> &mut [[u8; N]] {
     bytes.as_chunks_mut::<N>().0
 }
 
+/// Whether a row of this name is to be printed: `cargo bench --bench layout -- INT8`.
+fn is_wanted(name: &str) -> bool {
+    std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).all(|part| name.contains(&part))
+}
+
 fn bench<const N: usize>(name: &str, spec: Spec) {
+    if !is_wanted(name) {
+        return;
+    }
     let layout = Layout::new(&spec).unwrap();
     let formula = black_box(Formula::new(spec));
     let tokens = spec.max_tokens as usize;
@@ -186,11 +196,15 @@ fn main() {
         bench::<2>(&format!("{kv_heads} heads x 128, f16, hP 16"), base);
         let f32 = Spec { key: Dtype::F32.into(), value: Dtype::F32.into(), h_pack: 8, ..base };
         bench::<4>(&format!("{kv_heads} heads x 128, f32, hP 8"), f32);
+        int8::bench(kv_heads, 4, 8, tokens);
         if tokens == 4096 {
             let sme2 = Spec { l_pack: 2, h_pack: 64, ..base };
             bench::<2>(&format!("{kv_heads} heads x 128, f16, lP 2, hP 64 (SME2)"), sme2);
             let bf16 = Spec { key: Dtype::Bf16.into(), value: Dtype::Bf16.into(), l_pack: 8, h_pack: 4, ..base };
             bench::<2>(&format!("{kv_heads} heads x 128, bf16, lP 8, hP 4 (x86 bf16)"), bf16);
+            // AVX-512 and Arm i8mm.
+            int8::bench(kv_heads, 4, 64, tokens);
+            int8::bench(kv_heads, 8, 8, tokens);
         }
     }
 }
