@@ -102,6 +102,9 @@ fn runs(plane: &Plane, span: Span, padding: Padding, mut visit: impl FnMut(usize
         return visit(span.base, plane.block_len());
     }
     let (pack, group) = (plane.pack, plane.group);
+    if span.count == plane.block && plane.tail_dims() == 0 && plane.block.is_multiple_of(pack) {
+        return (0..plane.full_rows()).for_each(|row| visit(span.base + row * plane.row_stride, plane.row_len()));
+    }
     plane.tiles(span, |tile| {
         let dims = if dropped && group > 1 { group } else { tile.dims };
         if tile.dim_stride == 1 && tile.token_stride == dims {

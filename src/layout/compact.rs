@@ -60,8 +60,9 @@ pub fn compact(cache: &mut Cache<'_>, base: u32, pairs: &[Pair], kv_len: u32) ->
     let new_len = base + kept;
     // The first token that is another one now, or is gone.
     let first = moves.clone().next().map_or(new_len as usize, |step| step.dst);
-    move_all(cache, moves);
-    int8::settle(cache, TokenRange { begin: first, count: all.count - first }, new_len as usize);
+    move_all(cache, moves.clone());
+    let changed = TokenRange { begin: first, count: all.count - first };
+    int8::settle_moved(cache, changed, new_len as usize, |block| whole_source(moves.clone(), block));
     Ok(new_len)
 }
 
@@ -71,6 +72,15 @@ struct Move {
     src: usize,
     dst: usize,
     count: usize,
+}
+
+/// The value block of INT8 V that has become this one as a whole.
+fn whole_source(mut moves: impl Iterator<Item = Move>, block: usize) -> Option<usize> {
+    let tokens = int8::BLOCK;
+    let (begin, end) = (block * tokens, (block + 1) * tokens);
+    let step = moves.find(|step| step.dst + step.count >= end)?;
+    let shift = step.src - step.dst;
+    (step.dst <= begin && shift.is_multiple_of(tokens)).then(|| block + shift / tokens)
 }
 
 fn move_all(cache: &mut Cache<'_>, moves: impl Iterator<Item = Move> + Clone) {

@@ -11,7 +11,7 @@ use super::{Cache, CacheRef, Spec, TokenRange, clear};
 use crate::status::{Error, Result, bail};
 
 /// Tokens of a value block.
-const BLOCK: usize = QUANTISED_BLOCK as usize;
+pub(super) const BLOCK: usize = QUANTISED_BLOCK as usize;
 
 /// Where the scales and the value sums of INT8 V are; sizes in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -106,11 +106,13 @@ fn sum_group<const H: usize, const L: usize>(
     /// Codes of a dim that are taken as one word, so that the work on neighbouring dims is the same.
     const WORD: usize = 4;
     let (scales, biases) = (floats::<H>(scales), floats::<H>(biases));
-    let mut sum = [0f32; H];
+    let (mut sum, mut words) = ([0f32; H], [0i32; H]);
     let mut left = tokens;
     for panel in codes.as_chunks::<L>().0.as_chunks::<H>().0 {
         for first in (0..L).step_by(WORD) {
-            let words = panel.map(|dim| i32::from_le_bytes(*dim[first..].first_chunk().expect("words of a panel")));
+            for (word, dim) in words.iter_mut().zip(panel) {
+                *word = i32::from_le_bytes([dim[first], dim[first + 1], dim[first + 2], dim[first + 3]]);
+            }
             for token in 0..WORD.min(left) {
                 for dim in 0..H {
                     let code = words[dim] << (8 * (WORD - 1 - token)) >> (8 * (WORD - 1));
@@ -120,12 +122,15 @@ fn sum_group<const H: usize, const L: usize>(
             left = left.saturating_sub(WORD);
         }
     }
-    sums.copy_from_slice(sum.map(f32::to_ne_bytes).as_flattened());
+    for (to, sum) in sums.as_chunks_mut::<F32>().0.iter_mut().zip(sum) {
+        *to = sum.to_ne_bytes();
+    }
 }
 
 fn floats<const H: usize>(bytes: &[u8]) -> [f32; H] {
-    let values: &[[u8; F32]; H] = bytes.as_chunks().0.first_chunk().expect("a group has a value per dim");
-    values.map(f32::from_ne_bytes)
+    let mut values = [0.0; H];
+    values.iter_mut().zip(bytes.as_chunks::<F32>().0).for_each(|(value, bytes)| *value = f32::from_ne_bytes(*bytes));
+    values
 }
 
 /// What an append of these tokens requires (the host calls it before attention reads V): the value blocks that they touch
@@ -154,6 +159,16 @@ pub fn changed(cache: &mut Cache<'_>, range: TokenRange, kv_len: u32) -> Result<
 
 /// [`changed`], of a checked length.
 pub(super) fn settle(cache: &mut Cache<'_>, range: TokenRange, kv_len: usize) {
+    settle_moved(cache, range, kv_len, |_| None);
+}
+
+/// [`settle`] after a move. `source`: the block that a block was as a whole, whose sums it takes along.
+pub(super) fn settle_moved(
+    cache: &mut Cache<'_>,
+    range: TokenRange,
+    kv_len: usize,
+    source: impl Fn(usize) -> Option<usize>,
+) {
     let layout = cache.layout;
     let Some(scales) = layout.value_scales.filter(|_| !range.is_empty()) else { return };
     let begin = kv_len.clamp(range.begin, range.end());
@@ -162,12 +177,22 @@ pub(super) fn settle(cache: &mut Cache<'_>, range: TokenRange, kv_len: usize) {
     let sums = cache.value_sums.chunks_exact_mut(scales.head_sums());
     for (head, sums) in layout.value.head_ranges().zip(sums) {
         let value = &cache.value[head];
-        for (block, sums) in sums.chunks_exact_mut(scales.block_sums).enumerate().skip(range.begin / BLOCK) {
-            match kv_len.saturating_sub(block * BLOCK).min(BLOCK) {
-                0 => sums.fill(0),
-                // Tokens before the range, and blocks behind it, have the sums that they had.
-                _ if block * BLOCK >= range.end() => {}
-                tokens => scales.sum_block(value, block, sums, tokens),
+        for block in range.begin / BLOCK..scales.blocks {
+            let own = block * scales.block_sums;
+            let tokens = kv_len.saturating_sub(block * BLOCK).min(BLOCK);
+            if tokens == 0 {
+                // Those of all later blocks, too.
+                sums[own..].fill(0);
+                break;
+            }
+            // Tokens before the range, and blocks behind it, have the sums that they had.
+            if block * BLOCK >= range.end() {
+                continue;
+            }
+            match source(block) {
+                // The source's are still there: tokens move to lower blocks, in order.
+                Some(from) => sums.copy_within(from * scales.block_sums..(from + 1) * scales.block_sums, own),
+                None => scales.sum_block(value, block, &mut sums[own..own + scales.block_sums], tokens),
             }
         }
     }
