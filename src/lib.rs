@@ -45,5 +45,11 @@ extern crate self as mnnkv;
 #[path = "../tests/common/mod.rs"]
 mod common;
 #[cfg(test)]
+#[path = "../tests/common/described.rs"]
+mod described;
+#[cfg(test)]
 #[path = "../tests/common/host.rs"]
 mod host;
+#[cfg(test)]
+#[path = "../tests/common/quantised/mod.rs"]
+mod quantised;
