@@ -135,6 +135,7 @@ proptest! {
         prop_assert_eq!(p.lossy_ratio, kv_len as f32 / p.kept_tokens as f32);
         prop_assert!(p.pairs.windows(2).all(|w| w[0][0] + w[0][1] < w[1][0]), "ascending, never touching");
         prop_assert!(!p.floor_dominates || p.evicted_tokens == 0);
+        prop_assert!(p.kept_tokens > 0, "MNN's INT8 quantiser cannot begin with one token");
     }
 
     #[test]

@@ -136,8 +136,8 @@ typedef struct mnnkv_layout {
 /// A layer's cache at the time of a call.
 typedef struct mnnkv_cache {
     uint32_t struct_size;
-    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and element types
-    /// must not.
+    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and dtypes must
+    /// not.
     const mnnkv_layout *layout;
     /// The buffers, with the sizes that mnnkv_layout_check returns.
     void *key;

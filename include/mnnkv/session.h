@@ -81,7 +81,7 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 /// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
 /// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, or kv_len differs
-/// INVALID_ARGUMENT: if heads, head_dim or an element type changed
+/// INVALID_ARGUMENT: if heads, head_dim or a dtype changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
 /// After a failure the layer is not open, no token has moved, and stored tokens must not be read; the call may be
@@ -96,7 +96,7 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_c
 /// tiles and is not counted.
 /// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
-/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache changed
+/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
 /// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
 ///
@@ -108,10 +108,10 @@ mnnkv_status mnnkv_session_end(mnnkv_session *session,
                                mnnkv_cache *cache);
 
 /// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded, tiles
-/// are dropped, and the step is not counted. Releases the memory of stored tokens again.
+/// are dropped, and the step is not counted. Releases the memory of stored tokens again. V INT8: clears all behind
+/// kv_len, codes and value sums.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
-/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or an element type
-/// changed
+/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
 
 // --- Session: scores --------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
 /// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
 /// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
-/// pending eviction is planned anew.
+/// pending eviction is planned anew. K INT8: a chat that has tokens must not be left without one in its cache.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
 mnnkv_status mnnkv_session_keep(mnnkv_session *session,
                                 uint32_t layer,
@@ -255,7 +255,7 @@ typedef struct mnnkv_metrics {
     double h2o_plan_us;                          ///< us: planning
     double h2o_plan_count;                       ///< count: plans made
     double h2o_stale_plan_count;                 ///< count: plans dropped, cache had changed
-    double h2o_released_bytes;                   ///< bytes: returned to the system
+    double h2o_released_bytes;                   ///< bytes: returned to the system; a tail of INT8 V once
     /// bytes: now: pages of evicted and stored tokens, less blobs and decoded rows; may be negative
     double h2o_resident_saved_bytes;
     double h2o_reclaimable_bytes;                ///< bytes: now: buffers behind the last token

@@ -99,8 +99,8 @@ pub(super) unsafe fn pairs<'a>(pairs: *const i32, n_pairs: usize, name: &str) ->
 #[derive(Clone, Copy)]
 pub struct mnnkv_cache {
     pub struct_size: u32,
-    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and element types
-    /// must not.
+    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and dtypes must
+    /// not.
     pub layout: *const mnnkv_layout,
     /// The buffers, with the sizes that mnnkv_layout_check returns.
     pub key: *mut c_void,

@@ -174,8 +174,31 @@ pub(super) fn settle_moved(
     let begin = kv_len.clamp(range.begin, range.end());
     let behind = TokenRange { begin, count: range.end() - begin };
     clear::walk(&layout.value, behind, clear::Padding::Kept, &mut |run| cache.value[run].fill(0));
+    sum_blocks(cache, &scales, range, kv_len, source);
+}
+
+/// What a restore or a release requires that leaves the right codes, of a cache of `kv_len` tokens: the value blocks of
+/// the range, and the rest of the block that it begins in, get the scales of the first block and sums as of [`changed`].
+/// Codes stay, and released ones take no memory. Other caches stay as they are.
+/// INVALID_ARGUMENT: if `kv_len` is out of range.
+pub fn mended(cache: &mut Cache<'_>, range: TokenRange, kv_len: u32) -> Result<()> {
+    let Some(scales) = cache.layout.value_scales else { return Ok(()) };
+    let all = cache.layout.range(0, kv_len)?;
+    appended(cache, TokenRange { count: range.end().min(all.count).saturating_sub(range.begin), ..range });
+    sum_blocks(cache, &scales, range, all.count, |_| None);
+    Ok(())
+}
+
+/// Writes the sums of the value blocks of the range, and 0 behind the last token. `source`: as of [`settle_moved`].
+fn sum_blocks(
+    cache: &mut Cache<'_>,
+    scales: &ValueScales,
+    range: TokenRange,
+    kv_len: usize,
+    source: impl Fn(usize) -> Option<usize>,
+) {
     let sums = cache.value_sums.chunks_exact_mut(scales.head_sums());
-    for (head, sums) in layout.value.head_ranges().zip(sums) {
+    for (head, sums) in cache.layout.value.head_ranges().zip(sums) {
         let value = &cache.value[head];
         for block in range.begin / BLOCK..scales.blocks {
             let own = block * scales.block_sums;

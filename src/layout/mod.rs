@@ -24,7 +24,7 @@ pub use clear::{Padding, for_each_run, release, whole_pages, zero};
 pub use compact::{Pair, check_pairs, compact, move_tokens};
 pub use dense::{gather, scatter};
 pub use dequantize::{KeyCenter, dequantize};
-pub use int8::{appended, changed, gather_scales, scatter_scales};
+pub use int8::{appended, changed, gather_scales, mended, scatter_scales};
 pub use kind::{Int8Unit, Kind};
 
 use crate::status::{Result, bail};
@@ -238,6 +238,11 @@ impl Layout {
     /// Bytes of the scales of V, `[head][2][dim]` f32, scales before biases; 0 where V has none.
     pub fn scale_bytes(&self) -> usize {
         if self.value_scales.is_some() { self.rows.heads * 2 * self.rows.dims * kind::F32 } else { 0 }
+    }
+
+    /// Whether MNN's append of tokens from `begin` on writes behind them, too: the scales of every later block of INT8 V.
+    pub fn append_writes_tail(&self, begin: u32) -> bool {
+        self.value_scales.is_some() && begin.is_multiple_of(kind::QUANTISED_BLOCK)
     }
 
     /// The index of K of `token` and `dim` within a head, in elements. UNSUPPORTED: if K is TQ3 or TQ4.

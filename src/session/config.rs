@@ -100,7 +100,7 @@ pub struct LosslessRules {
     pub bootstrap_tokens: u32,
     /// Most cold tokens that a layer submits in a step, at least 1.
     pub grouped_step_tokens: u32,
-    /// The format of the blobs.
+    /// The format of the blobs of floating-point K and V; quantised ones are always v2.
     pub format: Format,
     /// Predictors that format v1 tries on K.
     pub key_predictors: Predictors,

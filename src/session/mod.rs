@@ -15,6 +15,7 @@ mod layer;
 mod lossless;
 pub mod metrics;
 mod report;
+mod tail;
 
 pub use layer::CacheLengths;
 
@@ -91,6 +92,18 @@ impl Session {
                 ),
             )?;
         }
+        let poor = |layer: &Layer| Some((layer.number, layer.lossless.as_ref()?.counts().poor_ratio?));
+        if let Some((number, ratio)) = state.layers.iter().find_map(poor) {
+            let (end, count) = (if text.is_empty() { "" } else { "\n" }, state.layers.iter().filter_map(poor).count());
+            memory::append(
+                &mut text,
+                format_args!(
+                    "{end}layer {number} ({count} in all) is not compressed until its reset: its quantised tokens became \
+                     smaller by a ratio of {ratio:.3} only, below {}",
+                    lossless::LEAST_RATIO
+                ),
+            )?;
+        }
         Ok(text)
     }
 
@@ -114,7 +127,7 @@ impl Session {
 
         if let Some(cache) = &mut cache {
             if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
-                lossless.restore(store, cache)?;
+                lossless.restore(store, cache, kv_len)?;
             }
             layer.lengths = layer.eviction.begin(cache, store.as_mut(), layer.lengths)?;
         }
@@ -127,7 +140,7 @@ impl Session {
 
     /// Closes a step: `heads` query heads have scored `queries` rows, or none has; the cache has `kv_len` tokens now. On an
     /// error the layer is still open, and nothing has changed.
-    pub fn end(&self, layer: u32, heads: u32, queries: u32, cache: Cache<'_>, kv_len: u32) -> Result<()> {
+    pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
         let State { layers, store } = &mut *state;
@@ -142,6 +155,9 @@ impl Session {
         // Nothing below fails.
         lanes.close(layer.number);
         layer.close(Some(&cache));
+        if layer.eviction.has_released() {
+            tail::release_again(&mut cache, kv_len - added, kv_len);
+        }
         if let Some(store) = store {
             let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
             let layer = &mut layers[at];
@@ -154,7 +170,7 @@ impl Session {
     }
 
     /// Closes a step that failed: the cache has the `kv_len` tokens that begin left. The step is not counted.
-    pub fn abort(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
+    pub fn abort(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
         let State { layers, store } = &mut *state;
@@ -163,6 +179,9 @@ impl Session {
         layer.check_length(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
 
+        if let Some(cache) = &mut cache {
+            tail::discard(cache, kv_len)?;
+        }
         lanes.close(layer.number);
         layer.close(cache.as_ref());
         if let (Some(cache), Some((lossless, store))) = (cache, layer.lossless.as_mut().zip(store.as_mut())) {

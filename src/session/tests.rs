@@ -10,6 +10,7 @@ mod examples;
 mod groups;
 mod layers;
 mod model;
+mod quantised;
 mod sample;
 mod schedule;
 mod settings;
@@ -60,7 +61,12 @@ impl Coverage {
 
 /// Runs one schedule.
 fn chat(kind: &Kind, number: u64) -> Coverage {
-    catch_unwind(AssertUnwindSafe(|| Run::new(kind, number).chat())).unwrap_or_else(|panic| {
+    reported(number, || Run::new(kind, number).chat())
+}
+
+/// Runs a schedule, and prints its number if it fails.
+fn reported<T>(number: u64, schedule: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(schedule)).unwrap_or_else(|panic| {
         crate::sys::memory::shortage::set(0, 0);
         eprintln!("schedule {number} failed: MNNKV_SCHEDULE={number} runs it alone");
         resume_unwind(panic);

@@ -15,6 +15,8 @@ pub(super) struct LayerBlocks {
     blocks: Vec<Block>,
     /// All segments of all blocks, by first token.
     index: Vec<IndexEntry>,
+    /// See [`LayerBlocks::edited`].
+    edited: Option<Range<u32>>,
 }
 
 /// Tokens of a segment, and the ticket of its block.
@@ -33,7 +35,7 @@ pub(super) struct LayerEdit {
 
 impl LayerBlocks {
     pub(super) fn new(number: u32) -> Self {
-        LayerBlocks { number, stats: Statistics::default(), blocks: Vec::new(), index: Vec::new() }
+        LayerBlocks { number, stats: Statistics::default(), blocks: Vec::new(), index: Vec::new(), edited: None }
     }
 
     /// By ticket, ascending.
@@ -60,6 +62,20 @@ impl LayerBlocks {
     pub(super) fn tickets_in(&self, range: Range<u32>) -> impl Iterator<Item = u64> + '_ {
         let first = self.index.partition_point(|entry| entry.end <= range.start);
         self.index[first..].iter().take_while(move |entry| entry.begin < range.end).map(|entry| entry.ticket)
+    }
+
+    /// Remembers that these tokens were moved, written or removed if others are released now: whatever a host derives of
+    /// all tokens, such as sums, has zeros of released ones.
+    pub(super) fn edited(&mut self, range: Range<u32>) {
+        if self.blocks.iter().any(Block::is_released) {
+            let before = self.edited.take().unwrap_or(range.clone());
+            self.edited = Some(range.start.min(before.start)..range.end.max(before.end));
+        }
+    }
+
+    /// The tokens that were edited since the last call while others were released.
+    pub(super) fn take_edited(&mut self) -> Option<Range<u32>> {
+        self.edited.take()
     }
 
     /// The parts of `range` that no block covers, as (begin, count).
@@ -134,6 +150,10 @@ impl LayerBlocks {
 
     /// Drops the tokens from `len` on.
     pub(super) fn truncate(&mut self, len: u32) {
+        self.edited(len..u32::MAX);
+        if len == 0 {
+            self.edited = None;
+        }
         for block in &mut self.blocks {
             block.truncate(len);
         }

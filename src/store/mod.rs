@@ -29,7 +29,7 @@ pub use codec::Encoding;
 pub use commit::{Committed, Writes};
 pub use crew::Purpose;
 pub use restore::Restored;
-pub use stats::Statistics;
+pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
 
 use crate::layout::{self, CacheRef, Layout, Pair, TokenRange};
@@ -199,8 +199,13 @@ impl Store {
             now += len;
             range
         }))?;
+        if now == 0 {
+            self.truncated(layer, 0);
+            return Ok(());
+        }
         let edit = self.plan(layer, &kept)?;
-        self.edit(layer, edit);
+        let moved = kept.iter().find(|run| run.now < run.begin).map_or(now, |run| run.now);
+        self.edit(layer, edit, moved..u32::MAX);
         Ok(())
     }
 
@@ -215,7 +220,7 @@ impl Store {
         let behind = KeptRun { begin: range.end, end: u32::MAX, now: range.end };
         let edit = self.plan(layer, &[before, behind])?;
         self.count_stale(layer, &range);
-        self.edit(layer, edit);
+        self.edit(layer, edit, range);
         Ok(())
     }
 
@@ -223,9 +228,10 @@ impl Store {
         self.layer_mut(layer).map(|entry| entry.plan(kept)).transpose()
     }
 
-    /// Applies an edit of the cache.
-    fn edit(&mut self, layer: u32, edit: Option<LayerEdit>) {
+    /// Applies an edit of the cache, of the tokens `edited`.
+    fn edit(&mut self, layer: u32, edit: Option<LayerEdit>, edited: Range<u32>) {
         if let (Some(entry), Some(edit)) = (self.layer_mut(layer), edit) {
+            entry.edited(edited);
             entry.apply(edit);
             self.retain(layer, |block| !block.is_gone());
         }
@@ -239,10 +245,22 @@ impl Store {
         }
     }
 
+    /// The tokens of a layer that were edited since the last call while others were only in the store. After a restore
+    /// value sums must be made anew of them.
+    pub fn take_edited(&mut self, layer: u32) -> Option<Range<u32>> {
+        self.layer_mut(layer).and_then(LayerBlocks::take_edited)
+    }
+
     /// Runs of tokens of a layer that are only in the store; none when memory for the list is refused.
     pub fn released_runs(&self, layer: u32, layout: &Layout) -> Vec<TokenRange> {
         let runs = self.layer(layer).and_then(|entry| entry.runs(layout, Block::is_released).ok());
         runs.unwrap_or_default()
+    }
+
+    /// The encoded blocks of a layer since the store was made, those included that are gone.
+    pub fn encodings(&self, layer: u32) -> Encodings {
+        let stats = self.layer(layer).map(|entry| entry.stats).unwrap_or_default();
+        Encodings { blocks: stats.submitted_blocks, bytes: stats.encoded_bytes, to_bytes: stats.encoded_to_bytes }
     }
 
     /// Counters of one layer, or of all.

@@ -56,6 +56,17 @@ pub struct Statistics {
     pub decode_ns: u64,
 }
 
+/// Encoded blocks of a layer since the store was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Encodings {
+    /// Their number.
+    pub blocks: u64,
+    /// Raw bytes.
+    pub bytes: u64,
+    /// Bytes of the blobs; raw bytes where the blobs are not smaller.
+    pub to_bytes: u64,
+}
+
 impl Statistics {
     /// Adds the present state of a block.
     pub(super) fn add_block(&mut self, block: &Block) {

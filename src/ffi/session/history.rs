@@ -25,7 +25,7 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
 /// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
 /// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
-/// pending eviction is planned anew.
+/// pending eviction is planned anew. K INT8: a chat that has tokens must not be left without one in its cache.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_keep(

@@ -12,7 +12,7 @@ use crate::ffi::status::mnnkv_status;
 /// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
 /// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, or kv_len differs
-/// INVALID_ARGUMENT: if heads, head_dim or an element type changed
+/// INVALID_ARGUMENT: if heads, head_dim or a dtype changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
 /// After a failure the layer is not open, no token has moved, and stored tokens must not be read; the call may be
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// tiles and is not counted.
 /// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
-/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or an element type of the cache changed
+/// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed
 /// INVALID_ARGUMENT: if kv_len is below that of begin, or above max_tokens
 /// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
 ///
@@ -54,10 +54,10 @@ pub unsafe extern "C" fn mnnkv_session_end(
 }
 
 /// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded, tiles
-/// are dropped, and the step is not counted. Releases the memory of stored tokens again.
+/// are dropped, and the step is not counted. Releases the memory of stored tokens again. V INT8: clears all behind
+/// kv_len, codes and value sums.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
-/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or an element type
-/// changed
+/// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_abort(
     session: *mut mnnkv_session,

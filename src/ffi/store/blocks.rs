@@ -77,7 +77,9 @@ pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u3
 /// Writes every released token of a layer back, bit for bit. Blobs of complete blocks are kept, so that the next commit
 /// needs no encoding; blobs that an edit has cut are dropped.
 ///
-/// Packing, strides and max_tokens may differ from submit; heads, head_dim and element types must not.
+/// Packing, strides and max_tokens may differ from submit; heads, head_dim and dtypes must not.
+/// V INT8: if mnnkv_store_compacted or _rewritten named tokens while others were released, value sums lack these.
+/// mnnkv_kv_appended and mnnkv_kv_changed with the tokens from the first one named on must follow. Sessions see to it.
 /// restored_bytes: raw bytes written.
 /// STALE: if the layout does not fit a block
 /// CORRUPT: if a blob does not decode to the submitted words

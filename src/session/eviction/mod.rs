@@ -14,8 +14,8 @@ use super::config::{Basis, Config, EvictionRules};
 use super::lanes::{AllLanes, Wanted};
 use super::layer::CacheLengths;
 use crate::h2o::{self, BlockScores, Plan, ScoredStep};
-use crate::layout::{Cache, Pair};
-use crate::status::Result;
+use crate::layout::{Cache, Kind, Pair};
+use crate::status::{Result, bail};
 use crate::store::Store;
 use clock::{Clock, Tick};
 use positions::PositionMap;
@@ -142,6 +142,11 @@ impl Eviction {
         &self.counts
     }
 
+    /// Whether bytes behind the tokens were returned to the system.
+    pub(super) fn has_released(&self) -> bool {
+        self.counts.released_bytes > 0
+    }
+
     /// Whether the next [`Eviction::begin`] evicts.
     #[cfg(test)]
     pub(super) fn has_plan(&self) -> bool {
@@ -216,6 +221,7 @@ impl Eviction {
 
     /// Leaves only the tokens at these logical positions, and counts logical positions anew over them; returns the lengths
     /// afterwards. A waiting plan is made anew. On an error nothing has changed.
+    /// INVALID_ARGUMENT: if INT8 K would have no token left of a chat that has some.
     pub(super) fn keep(
         &mut self,
         logical: &[Pair],
@@ -224,6 +230,15 @@ impl Eviction {
         before: CacheLengths,
     ) -> Result<CacheLengths> {
         let physical = self.positions.find(logical)?;
+        if cache.layout.rows().key == Kind::Int8 && tokens(&physical) == 0 && tokens(logical) > 0 {
+            bail!(
+                InvalidArgument,
+                "layer {} would have {} tokens in its chat and none in its cache, whose K is INT8: MNN's quantiser must \
+                 begin with more than one token; clear the cache and reset the layer (mnnkv_session_reset)",
+                self.number,
+                tokens(logical)
+            );
+        }
         let positions = self.positions.kept(logical)?;
         self.leave(&physical, positions, cache, store, before)?;
         let after = CacheLengths { logical: tokens(logical), physical: tokens(&physical) };

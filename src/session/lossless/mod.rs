@@ -4,19 +4,26 @@
 //! [`Lossless::begin`] where workers encode them, otherwise by [`Lossless::end`], which also releases the tokens that are
 //! encoded by then. Errors of submitting and committing never reach the host: the tokens stay raw, and the store's
 //! `failed_blocks` and `busy_blocks` or [`LosslessCounts::failed_calls`] count them, each error once.
+//!
+//! Blobs of quantised tokens may be hardly smaller than the tokens. Such a layer is left raw until its next reset.
 
 mod bounds;
 mod zones;
 
 use super::config::{Config, LosslessRules, RuntimeMode};
 use super::metrics::WaitTimes;
-use crate::layout::Cache;
+use crate::layout::{self, Cache};
 use crate::status::Result;
-use crate::store::{Encoding, Purpose, Settings, Store, Submitted, Writes};
+use crate::store::{Encoding, Encodings, Purpose, Settings, Store, Submitted, Writes};
 use crate::sys::pages;
 use std::ops::Range;
 use std::time::Instant;
 use zones::Zone;
+
+/// The least ratio of raw to encoded bytes that is worth a restore in every step.
+pub(super) const LEAST_RATIO: f64 = 1.05;
+/// The encoded blocks of a chat that the ratio is judged by.
+const JUDGED_BLOCKS: u64 = 4;
 
 /// Counters of one layer since the session was made, besides those of the store.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +34,8 @@ pub(super) struct LosslessCounts {
     pub(super) wait_ns: u64,
     /// Calls of the store that failed before a block was encoded or released.
     pub(super) failed_calls: u64,
+    /// The ratio for which the layer was last left raw.
+    pub(super) poor_ratio: Option<f64>,
 }
 
 /// The compression of one layer.
@@ -41,6 +50,10 @@ pub(super) struct Lossless {
     steps: u64,
     /// Tokens were submitted since the reset.
     submitted: bool,
+    /// Blobs are hardly smaller than the tokens: nothing is submitted until the reset.
+    is_left_raw: bool,
+    /// The encoded blocks at the reset.
+    before: Encodings,
     counts: LosslessCounts,
 }
 
@@ -72,6 +85,8 @@ impl Lossless {
             next: zones::next(config, number),
             steps: 0,
             submitted: false,
+            is_left_raw: false,
+            before: Encodings::default(),
             counts: LosslessCounts::default(),
         })
     }
@@ -94,9 +109,9 @@ impl Lossless {
         self.counts.waits.record(ns);
     }
 
-    /// Writes compressed tokens back; blocks only for a block that a worker is decoding. On an error blocks may have been
-    /// restored, and the others are still in the store.
-    pub(super) fn restore(&mut self, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
+    /// Writes compressed tokens back to a cache of `len` tokens; blocks only for a block that a worker is decoding. On an
+    /// error blocks may have been restored, and the others are still in the store.
+    pub(super) fn restore(&mut self, store: &mut Store, cache: &mut Cache<'_>, len: u32) -> Result<()> {
         let start = Instant::now();
         // Workers decode what they have not decoded ahead, beside this thread.
         store.prefetch(self.number);
@@ -105,7 +120,29 @@ impl Lossless {
             self.counts.waits.record(ns);
             self.counts.wait_ns += ns;
         }
+        if let Some(edited) = store.take_edited(self.number) {
+            let (begin, end) = (edited.start.min(len), edited.end.min(len));
+            layout::mended(cache, cache.layout.range(begin, end - begin)?, len)?;
+        }
+        if self.rules.mode == RuntimeMode::Store && cache.layout.rows().is_quantised() {
+            self.judge(store);
+        }
         Ok(())
+    }
+
+    /// Leaves the layer raw if its blobs are hardly smaller than its tokens, all of which must be restored.
+    fn judge(&mut self, store: &mut Store) {
+        let Encodings { blocks, bytes, to_bytes } = store.encodings(self.number);
+        let (bytes, to_bytes) = (bytes - self.before.bytes, to_bytes - self.before.to_bytes);
+        if self.is_left_raw || blocks - self.before.blocks < JUDGED_BLOCKS || to_bytes == 0 {
+            return;
+        }
+        let ratio = bytes as f64 / to_bytes as f64;
+        if ratio < LEAST_RATIO {
+            store.truncated(self.number, 0);
+            self.is_left_raw = true;
+            self.counts.poor_ratio = Some(ratio);
+        }
     }
 
     /// Queues cold tokens for the workers, then the blocks of the next layer, to be decoded ahead. A layer without tokens
@@ -145,8 +182,9 @@ impl Lossless {
 
     /// The cache was cleared.
     pub(super) fn reset(&mut self, store: &mut Store) {
-        (self.steps, self.submitted) = (0, false);
+        (self.steps, self.submitted, self.is_left_raw) = (0, false, false);
         store.truncated(self.number, 0);
+        self.before = store.encodings(self.number);
     }
 
     /// Whether cold tokens are submitted when a step begins. Then the workers encode them while the host computes the
@@ -167,7 +205,8 @@ impl Lossless {
 
     /// Submits the cold tokens of a cache of `len` tokens, where the zone's interval is over.
     fn submit(&mut self, store: &mut Store, cache: &Cache<'_>, len: u32) {
-        if self.zone.is_some_and(|zone| self.steps.is_multiple_of(zone.interval(&self.rules).into()))
+        if !self.is_left_raw
+            && self.zone.is_some_and(|zone| self.steps.is_multiple_of(zone.interval(&self.rules).into()))
             && self.submit_cold(store, cache, len).is_err()
         {
             self.counts.failed_calls += 1;
