@@ -1,5 +1,6 @@
 // A chat with a stub engine that checks every step: the tokens of a cache, identified by their rows, and the output,
-// which must be that of a host without the adapter whose cache holds just these.
+// which must be that of a host without the adapter whose cache holds just these. Rows of quantised caches are those
+// that MNN coded when it appended the token: no later step may change them.
 
 #ifndef MNNKV_TESTS_MNN_CHAT_HPP
 #define MNNKV_TESTS_MNN_CHAT_HPP
@@ -7,6 +8,7 @@
 #include "../suites/support.hpp"
 #include "stub_host.hpp"
 
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -50,8 +52,8 @@ inline settings configured(settings how, const std::string& keys, const std::str
 
 class chat {
 public:
-    explicit chat(const settings& how) : how_(how), host_(how) {
-        if (!how.evicts) {
+    explicit chat(const settings& how) : how_(how), host_(how), coded_(static_cast<std::size_t>(how.layers)) {
+        if (!how.evicts && !how.is_quantised()) {
             settings plain = how;
             plain.patched = false;
             plain_.emplace(plain);
@@ -73,13 +75,41 @@ public:
     /// Serials of the chat's tokens, in order.
     int serial(int at) const { return history_[static_cast<std::size_t>(at)].serial; }
 
-    /// A step of `count` new tokens. Without eviction the outputs equal those of an engine without patches, which makes
-    /// the same steps.
-    void say(int count) {
+    /// A step of `count` new tokens that is not judged.
+    std::vector<token> advance(int count) {
         const std::vector<token> come = next(count);
         last_ = host_.forward(come);
+        remember(last_, come);
         history_.insert(history_.end(), come.begin(), come.end());
         edited_ = false;
+        return come;
+    }
+
+    /// The largest difference of a layer's last output from that of MNN whose cache holds just these tokens.
+    double deviation(int layer, const std::vector<token>& tokens, int count) {
+        const std::vector<token> last(tokens.end() - count, tokens.end());
+        mnn_stub::rows held;
+        for (const token& of : tokens) {
+            const mnn_stub::rows& row = rows_of(layer, of);
+            held.keys.insert(held.keys.end(), row.keys.begin(), row.keys.end());
+            held.values.insert(held.values.end(), row.values.begin(), row.values.end());
+            held.key_sums.insert(held.key_sums.end(), row.key_sums.begin(), row.key_sums.end());
+        }
+        const std::vector<float> expected = mnn_stub::attention_over(how_, layer, held, last);
+        const std::vector<float>& output = this->last(layer).output;
+        double most = output.size() == expected.size() ? 0 : INFINITY;
+        for (std::size_t i = 0; i < expected.size() && most < INFINITY; ++i) {
+            const double off = std::abs(static_cast<double>(output[i]) - static_cast<double>(expected[i]));
+            most = off <= most ? most : off == off ? off : INFINITY;
+        }
+        return most;
+    }
+    const std::vector<token>& history() const { return history_; }
+
+    /// A step of `count` new tokens. Without eviction the outputs equal those of an engine without patches, which makes
+    /// the same steps; not of a quantised cache, whose history MNN alone cannot edit.
+    void say(int count) {
+        const std::vector<token> come = advance(count);
         std::vector<layer_step> plain;
         if (plain_) {
             plain = plain_->forward(come);
@@ -89,8 +119,10 @@ public:
         for (int layer = 0; layer < how_.layers && !testing::Test::HasFailure(); ++layer) {
             SCOPED_TRACE("layer " + std::to_string(layer) + " after " + std::to_string(length()) + " tokens");
             ASSERT_NO_FATAL_FAILURE(judge(layer, count));
-            if (plain_) {
+            if (!how_.evicts) {
                 EXPECT_EQ(held(layer), length()) << "nothing is evicted";
+            }
+            if (plain_) {
                 EXPECT_TRUE(last(layer).output == plain[static_cast<std::size_t>(layer)].output)
                     << "the output is not that of MNN alone";
             }
@@ -112,6 +144,7 @@ public:
         if (!counted) {
             return;
         }
+        remember(steps, come);
         history_.insert(history_.end(), come.begin(), come.end());
         edited_ = false;
         if (plain_) {
@@ -203,6 +236,31 @@ private:
         return come;
     }
 
+    /// A token as the cache of a layer must have it.
+    const mnn_stub::rows& rows_of(int layer, const token& of) {
+        if (how_.is_quantised()) {
+            return coded_[static_cast<std::size_t>(how_.source(layer))].at(of.serial);
+        }
+        return row_ = mnn_stub::rows_of(how_, how_.source(layer), of);
+    }
+
+    static bool is_at(const std::vector<float>& all, const std::vector<float>& row, std::size_t slot) {
+        return std::equal(row.begin(), row.end(), all.begin() + static_cast<std::ptrdiff_t>(slot * row.size()));
+    }
+
+    void remember(const std::vector<layer_step>& steps, const std::vector<token>& come) {
+        for (std::size_t layer = 0; layer < steps.size() && how_.is_quantised(); ++layer) {
+            const mnn_stub::rows& all = steps[layer].coded;
+            const auto part = [&](const std::vector<float>& of, std::size_t at) {
+                const auto from = of.begin() + static_cast<std::ptrdiff_t>(of.size() / come.size() * at);
+                return std::vector<float>(from, from + static_cast<std::ptrdiff_t>(of.size() / come.size()));
+            };
+            for (std::size_t at = 0; at < come.size(); ++at) {
+                coded_[layer][come[at].serial] = {part(all.keys, at), part(all.values, at), part(all.key_sums, at)};
+            }
+        }
+    }
+
     void forget() { held_.assign(static_cast<std::size_t>(how_.layers), std::vector<int>()); }
 
     void judge(int layer, int count) {
@@ -213,23 +271,26 @@ private:
         EXPECT_LE(step.length, step.capacity);
 
         // Rows are unique, so they identify the tokens of the cache. Tokens are in order.
+        const auto size = static_cast<std::size_t>(step.length);
         const std::size_t row = static_cast<std::size_t>(how_.kv_heads * how_.head_dim);
-        ASSERT_EQ(step.keys.size(), row * static_cast<std::size_t>(step.length));
+        ASSERT_EQ(step.held.keys.size(), row * size);
         std::vector<token> tokens;
         std::vector<int> serials;
         std::size_t slot = 0;
-        for (std::size_t at = 0; at < history_.size() && slot < step.keys.size() / row; ++at) {
-            const auto rows = mnn_stub::rows_of(how_, how_.source(layer), history_[at]);
-            const auto from = static_cast<std::ptrdiff_t>(slot * row);
-            if (std::equal(rows.first.begin(), rows.first.end(), step.keys.begin() + from)) {
-                ASSERT_TRUE(std::equal(rows.second.begin(), rows.second.end(), step.values.begin() + from))
+        for (std::size_t at = 0; at < history_.size() && slot < size; ++at) {
+            const mnn_stub::rows& rows = rows_of(layer, history_[at]);
+            if (is_at(step.held.keys, rows.keys, slot)) {
+                ASSERT_TRUE(is_at(step.held.values, rows.values, slot))
                     << "K of slot " << slot << " is not where its V is";
+                ASSERT_TRUE(is_at(step.held.key_sums, rows.key_sums, slot))
+                    << "K of slot " << slot << " is not where its sums are";
                 tokens.push_back(history_[at]);
                 serials.push_back(history_[at].serial);
                 ++slot;
             }
         }
-        ASSERT_EQ(slot, step.keys.size() / row) << "the cache's first slot that holds no token of the chat, in order";
+        ASSERT_EQ(slot, size) << "the cache's first slot that holds no token of the chat, in order";
+        EXPECT_EQ(step.wrong_sums, "");
         ASSERT_GE(step.length, count);
         ASSERT_EQ(tokens[tokens.size() - static_cast<std::size_t>(count)].serial, serial(length() - count))
             << "a new token is missing";
@@ -238,7 +299,11 @@ private:
         EXPECT_TRUE(std::includes(held.begin(), held.end(), serials.begin(), serials.end() - count) || held.empty())
             << "a token is back that was evicted";
         held = serials;
-        if (how_.evicts) {
+        if (how_.is_quantised()) {
+            // The product with INT8 V adds up in another order.
+            EXPECT_LE(deviation(layer, tokens, count), how_.value_quant_mode == 1 ? 1e-4 : 0.0)
+                << "the output is not that of MNN with " << step.length << " of " << length() << " tokens";
+        } else if (how_.evicts) {
             EXPECT_TRUE(step.output == mnn_stub::attention_over(how_, layer, tokens, count).output)
                 << "the output is not that of MNN with " << step.length << " of " << length() << " tokens";
         }
@@ -253,6 +318,9 @@ private:
     std::vector<layer_step> last_;
     /// Per layer, serials in the cache after the last step.
     std::vector<std::vector<int>> held_;
+    /// Per layer and serial, tokens of a quantised cache.
+    std::vector<std::map<int, mnn_stub::rows>> coded_;
+    mnn_stub::rows row_;
 };
 
 /// A user's session with a model: prompts, answers, edits, drafts.

@@ -54,7 +54,7 @@ void expect_layer(const settings& how, const chat& chat, int layer, int count, s
     };
     const int begin = chat.length() - count;
     all.push_back({"", static_cast<std::uint32_t>(layer), static_cast<std::uint32_t>(begin),
-                   static_cast<std::uint32_t>(count), count > 1 || begin == 0, tail(step.keys), tail(step.values),
+                   static_cast<std::uint32_t>(count), count > 1 || begin == 0, tail(step.held.keys), tail(step.held.values),
                    mnn_stub::elements_of(how, step.queries)});
 }
 

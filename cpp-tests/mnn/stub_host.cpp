@@ -8,244 +8,37 @@
 #include <limits>
 #include <thread>
 
-#include "../oracle/packing.hpp"
 #include "mnnkv_columns.hpp"
-#include "mnnkv_mnn.hpp"
 #include "mnnkv_perplexity.hpp"  // compiled as MNN compiles it
+#include "stub_cache.hpp"
 
 namespace mnn_stub {
 
 namespace {
-
-/// Tokens per tile, and per block of V, of flash attention.
-const int flash_block = 64;
 
 std::string& printed() {
     static std::string text;
     return text;
 }
 
-std::size_t index_of(int i) { return static_cast<std::size_t>(i); }
-
-enum kind { query, key, value };
-
-/// Whole 64ths between -1 and 1, which every element type holds exactly. Queries are larger, which makes attention
-/// uneven.
-float made_up(kind what, int layer, int head, int dim, const token& of) {
-    std::uint32_t hash = 0x9E3779B9u;
-    for (const int word : {static_cast<int>(what), layer, head, dim, of.serial, of.position}) {
-        hash = (hash ^ static_cast<std::uint32_t>(word)) * 0x85EBCA6Bu;
-        hash ^= hash >> 15;
+/// The product of a query and K. INT8 K: as from 8-bit codes of the query, whose zero point has the key sum as factor.
+float product_of(const float* q, const float* k, int dims, const float* key_sum) {
+    const float zero = key_sum != nullptr ? q[0] : 0.0f;
+    float product = 0;
+    for (int d = 0; d < dims; ++d) {
+        product += (q[d] - zero) * k[d];
     }
-    const float number = static_cast<float>(static_cast<int>(hash >> 25) - 64) / 64.0f;
-    return what == query ? number * 6.0f : number;
+    return key_sum != nullptr ? product + zero * *key_sum : product;
 }
 
-/// Rounds towards 0; not for infinities, NaN and denormals.
-inline std::uint16_t half_of(float number) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &number, sizeof bits);
-    const std::uint32_t sign = bits >> 16 & 0x8000u, magnitude = (bits & 0x7FFFFFFFu) >> 13;
-    return static_cast<std::uint16_t>(magnitude <= 112u << 10 ? sign : sign | (magnitude - (112u << 10)));
-}
-
-inline float float_of(std::uint16_t half) {
-    const std::uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7FFFu;
-    const std::uint32_t bits = magnitude == 0 ? sign : sign | ((magnitude + (112u << 10)) << 13);
-    float number = 0;
-    std::memcpy(&number, &bits, sizeof number);
-    return number;
-}
-
-inline void store(std::uint8_t* at, float number, int bytes) {
-    if (bytes == 4) {
-        std::memcpy(at, &number, 4);
-    } else if (bytes == 2) {
-        const std::uint16_t half = half_of(number);
-        std::memcpy(at, &half, 2);
-    } else {
-        *at = static_cast<std::uint8_t>(static_cast<std::int8_t>(number * 64.0f));
-    }
-}
-
-inline float load(const std::uint8_t* at, int bytes) {
-    float number = 0;
-    if (bytes == 4) {
-        std::memcpy(&number, at, 4);
-        return number;
-    }
-    if (bytes == 1) {
-        return static_cast<float>(static_cast<std::int8_t>(*at)) / 64.0f;
-    }
-    std::uint16_t half = 0;
-    std::memcpy(&half, at, 2);
-    return float_of(half);
-}
-
-/// K and V of one layer. Members that the adapter uses have MNN's names.
-class cache_manager {
-public:
-    explicit cache_manager(const settings& how)
-        : mBytes(how.element_bytes), mKvNumHead(how.kv_heads), mHeadDim(how.head_dim), eP(how.e_pack), lP(how.l_pack),
-          hP(how.h_pack), mKeyQuantMode(static_cast<quant>(how.key_quant_mode)),
-          mValueQuantMode(static_cast<quant>(how.value_quant_mode)), flash_(how.flash), mapped_(how.mapped),
-          packing_(mnnkv_layout()) {}
-
-    int length() const { return mPastLength; }
-    int capacity() const { return mMaxLength; }
-    int chunk() const { return mConfig.mExpandChunk; }
-
-    void clear() {
-        keys_.clear();
-        values_.clear();
-        mPastLength = mMaxLength = 0;
-        mKVCacheInDisk = false;
-    }
-
-    void allocate(const MNN::KVMeta& meta, int tokens) {
-        const bool is_prefix = !meta.file_name.empty() && meta.file_flag != MNN::KVMeta::NoChange;
-        resize(tokens + mConfig.mExpandChunk);
-        mKVCacheInDisk = mapped_ || is_prefix;
-        keys_ = fresh(mCurrentKeySizePerHead, mHeadDim % lP != 0);
-        values_ = fresh(mCurrentValueSizePerHead, lP > 1);
-    }
-
-    /// Grows, drops, moves reserved ranges.
-    void reallocate(const MNN::KVMeta& meta) {
-        const std::size_t need = meta.previous + meta.add - meta.remove + meta.reserved();
-        if (need > index_of(mMaxLength)) {
-            grow(static_cast<int>(need) + mConfig.mExpandChunk);
-        }
-        const int start = mPastLength - static_cast<int>(meta.remove);
-        mPastLength = start;
-        for (int n = 0; n < meta.n_reserve; ++n) {
-            for (int i = 0; i < meta.reserve[2 * n + 1]; ++i) {
-                move(start + meta.reserve[2 * n] + i, mPastLength++);
-            }
-        }
-    }
-
-    void append(int layer, const std::vector<token>& tokens) {
-        for (const token& of : tokens) {
-            for (int head = 0; head < mKvNumHead; ++head) {
-                for (int dim = 0; dim < mHeadDim; ++dim) {
-                    store(key_at(head, mPastLength, dim), made_up(key, layer, head, dim, of), mBytes);
-                    store(value_at(head, mPastLength, dim), made_up(value, layer, head, dim, of), mBytes);
-                }
-            }
-            ++mPastLength;
-        }
-    }
-
-    /// [token][kv head][dim]
-    void read(std::vector<float>& keys, std::vector<float>& values) {
-        keys.reserve(index_of(mPastLength * mKvNumHead * mHeadDim));
-        values.reserve(keys.capacity());
-        for (int token = 0; token < mPastLength; ++token) {
-            for (int head = 0; head < mKvNumHead; ++head) {
-                for (int dim = 0; dim < mHeadDim; ++dim) {
-                    keys.push_back(load(key_at(head, token, dim), mBytes));
-                    values.push_back(load(value_at(head, token, dim), mBytes));
-                }
-            }
-        }
-    }
-
-    std::vector<std::uint8_t> buffers() const {
-        std::vector<std::uint8_t> both = keys_;
-        both.insert(both.end(), values_.begin(), values_.end());
-        return both;
-    }
-
-private:
-    friend class mnnkv_mnn::layer;
-    // Declared first and destroyed last, after the buffers, as in MNN.
-    std::shared_ptr<mnnkv_mnn::layer> mnnkv;
-
-    enum class quant : int { none };
-    struct {
-        int mExpandChunk = 64;
-    } mConfig;
-    bool mKVCacheInDisk = false;
-    int mPastLength = 0, mMaxLength = 0;
-    int mBytes, mKvNumHead, mHeadDim;
-    int eP, lP, hP, lP8 = 4, hP8 = 8;
-    std::size_t mFlashAttentionUpperKv = 0, mCurrentKeySizePerHead = 0, mCurrentValueSizePerHead = 0;
-    quant mKeyQuantMode, mValueQuantMode;
-    bool flash_, mapped_;
-    oracle::packing packing_;
-    std::vector<std::uint8_t> keys_, values_;
-
-    std::uint8_t* keyAddr() { return keys_.data(); }
-    std::uint8_t* valudAddr() { return values_.data(); }
-    // The stand-in stores no INT8.
-    std::int8_t* addrOfKeySum(int) { return nullptr; }
-    std::int8_t* addrOfValueSum(int) { return nullptr; }
-    std::int8_t* addrOfKeyMax(int) { return nullptr; }
-
-    void resize(int tokens) {
-        const auto u32 = [](int i) { return static_cast<std::uint32_t>(i); };
-        mMaxLength = tokens;
-        mFlashAttentionUpperKv = index_of(flash_ ? flash_block : tokens);
-        const oracle::pack_mode packs = {"", 0, u32(eP), u32(lP), u32(hP)};  // sizes in elements: no dtype
-        packing_ = oracle::packing(oracle::make_layout(packs, u32(mKvNumHead), u32(mHeadDim), u32(tokens),
-                                                       u32(flash_ ? flash_block : tokens)));
-        mCurrentKeySizePerHead = packing_.key_head() * index_of(mBytes);
-        mCurrentValueSizePerHead = packing_.value_head() * index_of(mBytes);
-    }
-
-    /// New memory holds anything; MNN zeroes it only where padding takes part in products.
-    std::vector<std::uint8_t> fresh(std::size_t per_head, bool zeroed) const {
-        return std::vector<std::uint8_t>(per_head * index_of(mKvNumHead), zeroed ? 0 : 0xFF);
-    }
-
-    void grow(int tokens) {
-        cache_manager old(*this);
-        resize(tokens);
-        keys_ = fresh(mCurrentKeySizePerHead, mHeadDim % lP != 0);
-        values_ = fresh(mCurrentValueSizePerHead, lP > 1);
-        for (int head = 0; head < mKvNumHead; ++head) {
-            const std::size_t h = index_of(head);
-            std::memcpy(&keys_[h * mCurrentKeySizePerHead], &old.keys_[h * old.mCurrentKeySizePerHead],
-                        old.mCurrentKeySizePerHead);
-            if (flash_) {
-                std::memcpy(&values_[h * mCurrentValueSizePerHead], &old.values_[h * old.mCurrentValueSizePerHead],
-                            old.mCurrentValueSizePerHead);
-                continue;
-            }
-            // One block as long as the cache: every group of dims has another offset.
-            const std::size_t was = old.packing_.value_index(0, index_of(hP)) * index_of(mBytes);
-            for (int dim = 0; dim < mHeadDim; dim += hP) {
-                std::memcpy(value_at(head, 0, dim), old.value_at(head, 0, dim), was);
-            }
-        }
-    }
-
-    void move(int from, int to) {
-        for (int head = 0; head < mKvNumHead; ++head) {
-            for (int dim = 0; dim < mHeadDim; ++dim) {
-                std::memmove(key_at(head, to, dim), key_at(head, from, dim), index_of(mBytes));
-                std::memmove(value_at(head, to, dim), value_at(head, from, dim), index_of(mBytes));
-            }
-        }
-    }
-
-    std::uint8_t* key_at(int head, int token, int dim) {
-        const std::size_t at = packing_.key_index(index_of(token), index_of(dim));
-        return &keys_[index_of(head) * mCurrentKeySizePerHead + at * index_of(mBytes)];
-    }
-
-    std::uint8_t* value_at(int head, int token, int dim) {
-        const std::size_t at = packing_.value_index(index_of(token), index_of(dim));
-        return &values_[index_of(head) * mCurrentValueSizePerHead + at * index_of(mBytes)];
-    }
-};
-
-/// Attention of the last rows over a cache in the form of cache_manager::read. The thread of a softmax tile calls
-/// see(thread, tile, tokens, first token, last, scales, sums).
-template <class See>
+/// Attention of the last rows over the tokens of a cache. The thread of a softmax tile calls
+/// see(thread, tile, tokens, first token, last, scales, sums), and multiply(KV head, first token, weights, out) where V
+/// is INT8: adds the product with 8-bit probabilities.
+template <class See, class Multiply>
 std::vector<float> attend(const settings& how, int layer, const std::vector<token>& tokens, float scale,
-                          const std::vector<float>& keys, const std::vector<float>& values, See see) {
+                          const rows& held, See see, Multiply multiply) {
+    const std::vector<float>&keys = held.keys, &values = held.values, &key_sums = held.key_sums;
+    const bool is_int8 = how.value_quant_mode == static_cast<int>(oracle::quant::int8);
     const int rows = static_cast<int>(tokens.size()), dims = how.head_dim, pack = how.tile_pack;
     const int length = static_cast<int>(keys.size()) / (how.kv_heads * dims);
     const int width = how.element_bytes == 2 ? 2 : 4;
@@ -277,12 +70,9 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
                 row.assign(index_of(here), 0.0f);
                 float top = tops[at], sum = 0;
                 for (int t = 0; t < visible; ++t) {
-                    const float* const k = &keys[index_of(((begin + t) * how.kv_heads + kv_head) * dims)];
-                    float product = 0;
-                    for (int d = 0; d < dims; ++d) {
-                        product += q[d] * k[d];
-                    }
-                    row[index_of(t)] = product * scale;
+                    const std::size_t of = index_of((begin + t) * how.kv_heads + kv_head);
+                    row[index_of(t)] = scale * product_of(q, &keys[of * index_of(dims)], dims,
+                                                          key_sums.empty() ? nullptr : &key_sums[of]);
                     top = std::max(top, row[index_of(t)]);
                 }
                 for (int t = 0; t < visible; ++t) {
@@ -305,13 +95,17 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
                 how.flash ? sums.data() : nullptr);
             for (int r = 0; r < rows; ++r) {
                 float* const out = &output[index_of((r * how.heads + head) * dims)];
+                row.assign(index_of(here), 0.0f);
                 for (int t = 0; t < visible_to(r, begin, here); ++t) {
                     const std::uint8_t* const word = &tile[index_of(((t / pack * rows + r) * pack + t % pack) * width)];
-                    const float weight = load(word, width);
+                    const float weight = row[index_of(t)] = load(word, width);
                     const float* const v = &values[index_of(((begin + t) * how.kv_heads + kv_head) * dims)];
-                    for (int d = 0; d < dims; ++d) {
+                    for (int d = 0; d < dims && !is_int8; ++d) {
                         out[d] += weight * v[d];
                     }
+                }
+                if (is_int8) {
+                    multiply(kv_head, begin, row, out);
                 }
             }
         }
@@ -367,13 +161,13 @@ public:
                 cache_->clear();
                 cache_->allocate(*meta, rows + (from_file ? meta->seqlen_in_disk : 0));
                 if (from_file) {
-                    cache_->append(layer_, prefix);
+                    (void)cache_->append(layer_, prefix);
                 }
             } else {
                 step.agrees = meta->previous == index_of(cache_->length());
                 cache_->reallocate(*meta);
             }
-            cache_->append(layer_, tokens);
+            step.coded = cache_->append(layer_, tokens);
             if (kv != nullptr) {
                 kv->appended(*cache_);
             }
@@ -381,21 +175,26 @@ public:
         if (fails == failure::after_append) {
             return step;
         }
-        cache_->read(step.keys, step.values);
+        step.held = cache_->read();
+        step.center = numbers_of(how_, cache_->center());
+        step.wrong_sums = cache_->wrong_sums();
         const settings& how = how_;
         for (const token& of : tokens) {
             for (int i = 0; i < how.heads * how.head_dim; ++i) {
                 step.queries.push_back(made_up(query, layer_, i / how.head_dim, i % how.head_dim, of));
             }
         }
-        step.output = attend(how, layer_, tokens, scale_of(how, meta->attn_scale), step.keys, step.values,
-                             [&](int thread, const void* tile, int here, int begin, bool last, const float* scales,
-                                 const float* sums) {
-                                 if (kv != nullptr) {
-                                     kv->tile(thread, tile, how.element_bytes, how.tile_pack, rows, here, begin, last,
-                                              scales, sums);
-                                 }
-                             });
+        step.output = attend(
+            how, layer_, tokens, scale_of(how, meta->attn_scale), step.held,
+            [&](int thread, const void* tile, int here, int begin, bool last, const float* scales, const float* sums) {
+                if (kv != nullptr) {
+                    kv->tile(thread, tile, how.element_bytes, how.tile_pack, rows, here, begin, last, scales, sums);
+                }
+            },
+            [&](int head, int begin, const std::vector<float>& weights, float* out) {
+                const std::size_t padded = oracle::round_up(weights.size(), index_of(how.tile_pack));
+                cache_->multiply(head, begin, weights, padded, out);
+            });
         if (kv != nullptr) {
             kv->end(*cache_, how_.heads, rows, elements_of(how, step.queries).data());
         }
@@ -560,24 +359,45 @@ void engine::destroy_meta() { parts_->meta.reset(); }
 layer_step attention_over(const settings& how, int layer, const std::vector<token>& held, int rows) {
     cache_manager cache(how);
     cache.allocate(MNN::KVMeta(), static_cast<int>(held.size()));
-    cache.append(how.source(layer), held);
     layer_step step;
-    cache.read(step.keys, step.values);
-    const auto unseen = [](int, const void*, int, int, bool, const float*, const float*) {};
-    step.output = attend(how, layer, std::vector<token>(held.end() - rows, held.end()), scale_of(how, how.attn_scale),
-                         step.keys, step.values, unseen);
+    (void)cache.append(how.source(layer), held);
+    step.held = cache.read();
+    step.output = attention_over(how, layer, step.held, std::vector<token>(held.end() - rows, held.end()));
     return step;
 }
 
-std::pair<std::vector<float>, std::vector<float>> rows_of(const settings& how, int layer, const token& of) {
-    std::pair<std::vector<float>, std::vector<float>> rows;
+std::vector<float> attention_over(const settings& how, int layer, const rows& held, const std::vector<token>& last) {
+    const auto unseen = [](int, const void*, int, int, bool, const float*, const float*) {};
+    const auto multiply = [&](int head, int begin, const std::vector<float>& weights, float* out) {
+        for (std::size_t t = 0; t < weights.size(); ++t) {
+            const std::size_t at = (index_of(begin) + t) * index_of(how.kv_heads) + index_of(head);
+            for (int d = 0; d < how.head_dim; ++d) {
+                const float v = held.values[at * index_of(how.head_dim) + index_of(d)];
+                out[d] += std::round(weights[t] * 255.0f) / 255.0f * v;
+            }
+        }
+    };
+    return attend(how, layer, last, scale_of(how, how.attn_scale), held, unseen, multiply);
+}
+
+rows rows_of(const settings& how, int layer, const token& of) {
+    rows made;
     for (int head = 0; head < how.kv_heads; ++head) {
         for (int dim = 0; dim < how.head_dim; ++dim) {
-            rows.first.push_back(made_up(key, layer, head, dim, of));
-            rows.second.push_back(made_up(value, layer, head, dim, of));
+            const bool lives = dim < how.live_dims;
+            made.keys.push_back(lives ? made_up(key, layer, head, dim, of) : 0.0f);
+            made.values.push_back(lives ? made_up(value, layer, head, dim, of) : 0.0f);
         }
     }
-    return rows;
+    return made;
+}
+
+settings settings::in_mode(int attention_mode) const {
+    settings how = *this;
+    how.flash = attention_mode >= 8;
+    how.key_quant_mode = static_cast<int>(oracle::quants_of(attention_mode).key);
+    how.value_quant_mode = static_cast<int>(oracle::quants_of(attention_mode).value);
+    return how;
 }
 
 std::vector<std::uint8_t> elements_of(const settings& how, const std::vector<float>& numbers) {
@@ -586,6 +406,14 @@ std::vector<std::uint8_t> elements_of(const settings& how, const std::vector<flo
         store(&elements[i * index_of(how.element_bytes)], numbers[i], how.element_bytes);
     }
     return elements;
+}
+
+std::vector<float> numbers_of(const settings& how, const std::vector<std::uint8_t>& elements) {
+    std::vector<float> numbers;
+    for (std::size_t at = 0; at < elements.size(); at += index_of(how.element_bytes)) {
+        numbers.push_back(load(&elements[at], how.element_bytes));
+    }
+    return numbers;
 }
 
 std::string bench_metrics(const std::string& dumped_config) { return mnnkv_host::metrics_in(dumped_config); }

@@ -21,17 +21,20 @@ struct token {
 
 struct settings {
     int layers = 2, heads = 4, kv_heads = 2, head_dim = 12;
+    /// K and V are 0 from this dim on, so that codecs find something in every kind of cache.
+    int live_dims = 1 << 30;
     /// Capacity and order of packed caches, and of softmax tiles.
     int e_pack = 24, l_pack = 1, h_pack = 4, tile_pack = 8;
-    /// 4: float, 2: half, 1: a byte, only in MNN's quantised caches.
+    /// 4: float, 2: half; 1: a byte, which no cache of MNN has.
     int element_bytes = 4;
+    /// MNN's KVQuantMode of K and V; lP8 and hP8 of INT8.
+    int key_quant_mode = 0, value_quant_mode = 0, l_pack_8 = 4, h_pack_8 = 8;
     int threads = 2;
     bool flash = true;
     /// false: MNN without the patches.
     bool patched = true;
     /// Every cache is a memory-mapped file (MNN: in disk).
     bool mapped = false;
-    int key_quant_mode = 0, value_quant_mode = 0;
     /// KVMeta::layer_nums; 0: `layers`.
     int layer_nums = 0;
     float attn_scale = 0;
@@ -44,11 +47,20 @@ struct settings {
     std::string dump_folder;
     std::string attention_type = "full", attention_mask = "float";
 
+    /// MNN's attention_mode: flash and the element types.
+    settings in_mode(int attention_mode) const;
+    bool is_quantised() const { return key_quant_mode != 0 || value_quant_mode != 0; }
+
     int source(int layer) const {
         return static_cast<std::size_t>(layer) < reads.size() && reads[static_cast<std::size_t>(layer)] >= 0
                    ? reads[static_cast<std::size_t>(layer)]
                    : layer;
     }
+};
+
+/// Tokens of a cache, [token][kv head][dim]. INT8 K is without its centre, and has sums, [token][kv head].
+struct rows {
+    std::vector<float> keys, values, key_sums;
 };
 
 /// Where an attention op fails, as if memory had run out.
@@ -68,8 +80,14 @@ struct layer_step {
     bool hooked = false;
     /// The KVMeta for MNN's own code counts as many tokens as the cache has (MNN asserts it in debug builds).
     bool agrees = true;
-    /// The cache as attention reads it, [token][kv head][dim].
-    std::vector<float> keys, values;
+    /// The cache as attention reads it.
+    rows held;
+    /// The new tokens as MNN coded them.
+    rows coded;
+    /// INT8 K: what the newest keys are less, [kv head][dim].
+    std::vector<float> center;
+    /// INT8 V: what is not as if just the tokens of the cache had been appended; "": all is.
+    std::string wrong_sums;
     /// [row][head][dim]
     std::vector<float> queries, output;
     /// After the step: mPastLength, mMaxLength, mExpandChunk.
@@ -121,11 +139,15 @@ private:
 /// The attention of a host without the adapter whose layer holds just these tokens, for the last `rows` of them.
 layer_step attention_over(const settings& how, int layer, const std::vector<token>& held, int rows);
 
-/// [kv head][dim] of a token in the cache of a layer: k, then v.
-std::pair<std::vector<float>, std::vector<float>> rows_of(const settings& how, int layer, const token& of);
+/// The same of rows that a cache has read, for the last tokens among them.
+std::vector<float> attention_over(const settings& how, int layer, const rows& held, const std::vector<token>& last);
 
-/// Numbers in the element type of caches.
+/// A token before it is coded.
+rows rows_of(const settings& how, int layer, const token& of);
+
+/// Numbers in the element type of floating-point caches, and back.
 std::vector<std::uint8_t> elements_of(const settings& how, const std::vector<float>& numbers);
+std::vector<float> numbers_of(const settings& how, const std::vector<std::uint8_t>& elements);
 
 /// The lines printed since the last call.
 std::vector<std::string> take_log();
