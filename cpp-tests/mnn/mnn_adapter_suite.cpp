@@ -311,10 +311,21 @@ std::vector<refused> all_refused() {
         all.back().how.layers = 4;
         return all.back().how;
     };
-    add("float_keys_and_tq", "layout->key_dtype is F32 and value_dtype TQ3").value_quant_mode = 2;
-    settings& mode_4 = add("tq_without_flash", "attention_mode 12 and 14");
-    mode_4.key_quant_mode = mode_4.value_quant_mode = 2;
-    mode_4.flash = false;
+    settings& no_mode = add("float_keys_and_tq", "layout->key_dtype is F32 and value_dtype TQ3");
+    no_mode.head_dim = 32;
+    no_mode.value_quant_mode = 2;
+    for (const int mode : {4, 6}) {
+        const char* const why = "attention_mode is 4 or 6: MNN overruns its buffer of V without flash attention";
+        settings& tq = add(mode == 4 ? "tq3_without_flash" : "tq4_without_flash", why);
+        tq.head_dim = 32;
+        tq = tq.in_mode(mode);
+    }
+    settings& dims = add("tq_of_48_dims", "layout->head_dim is 48 where key_dtype is TQ4; a multiple of 32 expected");
+    dims.head_dim = 48;
+    dims = dims.in_mode(14);
+    settings& unit = add("int8_unit", "layout->int8->l_pack is 4 and h_pack 16; a unit of MNN expected");
+    unit.h_pack_8 = 16;
+    unit = unit.in_mode(10);
     add("bytes", "an element of the cache has 1 bytes").element_bytes = 1;
     add("sliding_attention", R"(attention_type is "mix", not "full")").attention_type = "mix";
     add("glm_mask", R"(attention_mask is "glm", not "float")").attention_mask = "glm";
