@@ -235,12 +235,19 @@ std::vector<std::pair<int, int>> random_ranges(dice& random, int removed) {
     return ranges;
 }
 
-settings random_settings(dice& random, bool evicts) {
+settings random_settings(dice& random, bool evicts, bool quantised) {
     settings how;
+    if (quantised) {
+        const int modes[] = {1, 3, 5, 9, 10, 10, 10, 11, 12, 13, 14};
+        const std::pair<int, int> units[] = {{16, 4}, {4, 8}, {4, 64}, {8, 8}, {4, 32}};
+        how = how.in_mode(modes[random.below(11)]);
+        how.head_dim = how.key_quant_mode == 1 ? 12 : 32;
+        std::tie(how.l_pack_8, how.h_pack_8) = units[random.below(5)];
+    }
     how.heads = 2;
     how.kv_heads = 1;
     how.threads = static_cast<int>(random.between(1, 3));
-    how.flash = !random.one_in(3);
+    how.flash = quantised ? how.flash : !random.one_in(3);
     how.element_bytes = random.one_in(3) ? 2 : 4;
     how.h_pack = random.one_in(2) ? 8 : 4;
     how.l_pack = random.one_in(3) ? 2 : 1;
@@ -273,7 +280,9 @@ std::string act(chat& chat, dice& random) {
         chat.edit(removed, ranges);
         did = "remove " + number(removed) + " but for " + number(static_cast<int>(ranges.size())) + " ranges; ";
     }
-    const int count = static_cast<int>(random.one_in(3) || length == 0 ? random.between(2, 110) : random.between(1, 4));
+    int count = static_cast<int>(random.one_in(3) || length == 0 ? random.between(2, 110) : random.between(1, 4));
+    // MNN cannot read INT8 K that begins with one token.
+    count += count == 1 && chat.length() == 0 && chat.how().is_quantised() ? 1 : 0;
     if (random.one_in(6)) {
         // Not counted: the engine repeats its edits, and repeated ranges do not show whether they are done.
         const bool counted = !did.empty() || chat.forgotten() > 0 || random.one_in(2);
@@ -289,12 +298,12 @@ std::string act(chat& chat, dice& random) {
     return did;
 }
 
-class MnnAdapterSchedules : public testing::TestWithParam<bool> {};
+class MnnAdapterSchedules : public testing::TestWithParam<std::tuple<bool, bool>> {};
 
 TEST_P(MnnAdapterSchedules, NeverShowAWrongTokenOrOutput) {
     for (std::uint32_t seed = 0; seed < 100 && !HasFailure(); ++seed) {
         dice random(seed);
-        const settings how = random_settings(random, GetParam());
+        const settings how = random_settings(random, std::get<0>(GetParam()), std::get<1>(GetParam()));
         SCOPED_TRACE("seed " + std::to_string(seed) + ", config " + how.config);
         chat chat(how);
         std::string trace;
@@ -305,7 +314,10 @@ TEST_P(MnnAdapterSchedules, NeverShowAWrongTokenOrOutput) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Random, MnnAdapterSchedules, testing::Bool(),
-                         [](const auto& tested) { return tested.param ? "Lossy" : "Lossless"; });
+INSTANTIATE_TEST_SUITE_P(Random, MnnAdapterSchedules, testing::Combine(testing::Bool(), testing::Bool()),
+                         [](const auto& tested) {
+                             return std::string(std::get<0>(tested.param) ? "Lossy" : "Lossless") +
+                                    (std::get<1>(tested.param) ? "Quantised" : "");
+                         });
 
 }  // namespace
