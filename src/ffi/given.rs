@@ -45,8 +45,10 @@ pub unsafe fn checked(ptr: *const mnnkv_layout) -> Result<Given> {
     // SAFETY: passed on.
     unsafe {
         let given = pointer::required(ptr, "layout")?;
-        let is_int8 = given.key_dtype == MNNKV_DTYPE_INT8 || given.value_dtype == MNNKV_DTYPE_INT8;
-        let int8 = if is_int8 { Some(pointer::required(given.int8, "layout->int8 of an INT8 cache")?) } else { None };
+        // V alone is never INT8, which Layout::new says.
+        let is_int8 = given.key_dtype == MNNKV_DTYPE_INT8;
+        let int8 =
+            if is_int8 { Some(pointer::required(given.int8, "layout->int8 (key_dtype is INT8)")?) } else { None };
         Given::new(&given, int8)
     }
 }

@@ -129,6 +129,7 @@ impl Tensor {
     pub(super) fn of_records(name: &'static str, extents: &Extents, kind: Kind, strides: Strides) -> Result<Self> {
         // The record's alignment.
         const ELEMENT: usize = 2;
+        no_token_stride(name, kind.name(), strides)?;
         let dims = kind.value_row(extents.dims as usize) / ELEMENT;
         let extents = Extents { dims: dims as u64, block: 1, group: 1, pack: 1, ..*extents };
         Tensor::of_elements(name, &extents, ELEMENT, strides)
@@ -254,6 +255,18 @@ impl Tensor {
     }
 }
 
+/// Refuses a token stride, which quantised tokens do not have.
+fn no_token_stride(name: &str, kind: &str, strides: Strides) -> Result<()> {
+    if strides.token > 0 {
+        bail!(
+            InvalidArgument,
+            "layout->{name}_token_stride is {}; 0 expected where {name}_dtype is {kind}",
+            strides.token
+        );
+    }
+    Ok(())
+}
+
 /// Numbers of a tensor for error texts, and products that may overflow.
 struct Sizes {
     name: &'static str,
@@ -287,13 +300,7 @@ impl Sizes {
     /// A tensor of blocks without gaps, whose planes are still to be named.
     fn frame(&self, blocks: u64, block_bytes: u64, strides: Strides) -> Result<Tensor> {
         let name = self.name;
-        if strides.token > 0 {
-            bail!(
-                InvalidArgument,
-                "layout->{name}_token_stride is {}; 0 expected where {name}_dtype is INT8",
-                strides.token
-            );
-        }
+        no_token_stride(name, Kind::Int8.name(), strides)?;
         let head_bytes = self.product(&[blocks, block_bytes])?;
         let head_stride = if strides.head == 0 { head_bytes } else { strides.head };
         if head_stride < head_bytes {
