@@ -113,7 +113,7 @@ typedef struct mnnkv_layout {
     uint32_t kv_heads;
     /// Elements per head and token, at least 1.
     uint32_t head_dim;
-    /// MNN's eP, lP and hP. eP packs queries and is not read; lP and hP are at least 1.
+    /// MNN's eP, lP and hP of floating-point K and V. eP packs queries and is not read; lP and hP are at least 1.
     uint32_t e_pack;
     uint32_t l_pack;
     uint32_t h_pack;
@@ -121,15 +121,15 @@ typedef struct mnnkv_layout {
     uint32_t flash_block;
     /// Tokens that the buffers have room for, at least 1.
     uint32_t max_tokens;
-    /// Bytes from one head to the next, a multiple of the element size. 0 = side by side.
+    /// Bytes from one head to the next, a multiple of the element size (INT8: 4, TQ: 2). 0 = side by side.
     uint64_t key_head_stride;
     uint64_t value_head_stride;
     /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1, for
-    /// V only with flash_block 1. 0 = side by side. With a token stride, head stride 0 means that the heads of a token
-    /// lie side by side within it. A head stride spans a whole head, or lets all heads of a token fit its token stride.
+    /// V only with flash_block 1, 0 where quantised. 0 = side by side. With a token stride, head stride 0 means that
+    /// heads of a token lie side by side in it. A head stride spans a head, or lets all heads of a token fit its own.
     uint64_t key_token_stride;
     uint64_t value_token_stride;
-    /// K INT8: its packing and the arrays beside it (quantised.h); else NULL.
+    /// K INT8: its packing and the arrays beside it (quantised.h). Not read otherwise.
     const struct mnnkv_int8 *int8;
 } mnnkv_layout;
 
@@ -148,7 +148,7 @@ typedef struct mnnkv_cache {
 
 /// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.
 /// INVALID_ARGUMENT: if a field is out of range, or a buffer would not fit in memory
-/// UNSUPPORTED: if MNN has no such quantised cache
+/// UNSUPPORTED: if a quantised cache is none of MNN's
 mnnkv_status mnnkv_layout_check(const mnnkv_layout *layout, uint64_t *key_bytes, uint64_t *value_bytes);
 
 #ifdef __cplusplus

@@ -13,21 +13,22 @@ extern "C" {
 
 // --- Layout: caches in place ------------------------------------------------------------------------------------
 //
-// Functions on the memory of one cache, without a handle. key and value are the buffers of the layout. Calls that write
-// a cache must not overlap other calls on it.
+// Functions on the memory of one cache, without a handle. key and value are the buffers of the layout. Calls that
+// write a cache must not overlap other calls on it.
 
-/// Returns the index of K of a token and dimension within its head, in elements. For tests.
+/// Returns the index of K of a token and dimension within its head, in elements (INT8: codes). For tests.
+/// UNSUPPORTED: if K is TQ3 or TQ4, whose elements share bytes
 mnnkv_status mnnkv_key_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
 
 /// As mnnkv_key_index, for V.
 mnnkv_status mnnkv_value_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
 
-/// Copies tokens begin .. begin + count of a cache to dense rows [head][token][dim]. May run on several threads for one
-/// cache.
-/// key_out, value_out: kv_heads * count rows each. A row is head_dim elements; TQ: its records; INT8 K: head_dim codes, then
-/// f32 scale, bias and key sum. INT8 V: rows of head_dim codes, and behind all of them the f32 scales [head][2][head_dim]
+/// Copies tokens begin .. begin + count of a cache to dense rows [head][token], which have the same bytes for every
+/// packing. May run on several threads for one cache.
+/// key_out, value_out: kv_heads * count rows each. A row is head_dim elements; TQ: its records; K INT8: head_dim codes,
+/// then f32 scale, bias and key sum; V INT8: head_dim codes, and behind all rows the f32 scales [head][2][head_dim]
 /// that they share, scales before biases.
-/// cap_each: capacity of each in bytes.
+/// cap_each: capacity of each in bytes, at least the larger size of both.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or an output overlaps another buffer
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
 mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,
@@ -40,11 +41,11 @@ mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,
                              size_t cap_each);
 
 /// Copies dense rows to tokens begin .. begin + count of a cache, the inverse of gather; the packing may be another.
-/// Padding and other tokens are not written. V INT8: with begin 0 V gets the scales of value_in, otherwise it must have
-/// them, and mnnkv_kv_changed must follow.
+/// Padding and other tokens are not written. V INT8: with begin 0 the cache takes the scales of value_in, which changes
+/// the values of tokens behind the range; with another begin it must have the same. mnnkv_kv_changed must follow.
 /// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger one where K and V differ.
-/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, a buffer overlaps the cache,
-/// or V has other scales
+/// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, a buffer overlaps the
+/// cache, or V has other scales
 mnnkv_status mnnkv_kv_scatter(const mnnkv_layout *layout,
                               const void *key_in,
                               const void *value_in,
@@ -68,7 +69,7 @@ mnnkv_status mnnkv_kv_move(const mnnkv_layout *layout,
 /// reserve_pairs: n_pairs times (offset, length), offsets relative to base as in MNN's KVMeta, ascending and disjoint,
 /// within kv_len - base; none keeps only the tokens below base.
 /// kv_len: tokens in the cache.
-/// new_len: base plus all lengths; contents of later tokens are undefined. V INT8 is as mnnkv_kv_changed leaves it.
+/// new_len: base plus all lengths; contents of later tokens are undefined. V INT8 needs no mnnkv_kv_changed.
 /// INVALID_ARGUMENT: if a pair, base or kv_len is out of range; no byte has moved
 mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout,
                               void *key,
@@ -80,13 +81,13 @@ mnnkv_status mnnkv_kv_compact(const mnnkv_layout *layout,
                               uint32_t *new_len);
 
 /// Sets tokens begin .. begin + count to zero. Padding and other tokens are not written. V INT8: mnnkv_kv_changed must
-/// follow where tokens of the cache are among them.
+/// follow if the cache has tokens among them.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
 mnnkv_status mnnkv_kv_zero(const mnnkv_layout *layout, void *key, void *value, uint32_t begin, uint32_t count);
 
 /// Sets tokens begin .. begin + count and their padding to zero, and returns the whole pages within them to the system.
-/// Addresses stay valid; writing takes memory again. K is released in groups of h_pack tokens, V in flash blocks. V INT8:
-/// the first flash block stays, since it has the scales of all; later blocks lose theirs until mnnkv_kv_appended.
+/// Addresses stay valid; writing takes memory again. K is released in groups of h_pack tokens, V in flash blocks. V
+/// INT8: the first flash block keeps its scales; others lose theirs until mnnkv_kv_appended. Key and value sums stay.
 /// bytes: bytes that left memory; pages that were not resident do not count. Linux and Android drop private anonymous
 /// memory (madvise MADV_DONTNEED); shared, file-backed, locked and hugetlbfs memory is only set to zero. macOS uses
 /// MADV_FREE_REUSABLE, Windows trims the working set. Other systems release nothing.

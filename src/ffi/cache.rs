@@ -59,7 +59,7 @@ pub struct mnnkv_layout {
     pub kv_heads: u32,
     /// Elements per head and token, at least 1.
     pub head_dim: u32,
-    /// MNN's eP, lP and hP. eP packs queries and is not read; lP and hP are at least 1.
+    /// MNN's eP, lP and hP of floating-point K and V. eP packs queries and is not read; lP and hP are at least 1.
     pub e_pack: u32,
     pub l_pack: u32,
     pub h_pack: u32,
@@ -67,15 +67,15 @@ pub struct mnnkv_layout {
     pub flash_block: u32,
     /// Tokens that the buffers have room for, at least 1.
     pub max_tokens: u32,
-    /// Bytes from one head to the next, a multiple of the element size. 0 = side by side.
+    /// Bytes from one head to the next, a multiple of the element size (INT8: 4, TQ: 2). 0 = side by side.
     pub key_head_stride: u64,
     pub value_head_stride: u64,
     /// Bytes from one token to the next of the same head, a multiple of the element size; for K only with h_pack 1, for
-    /// V only with flash_block 1. 0 = side by side. With a token stride, head stride 0 means that the heads of a token
-    /// lie side by side within it. A head stride spans a whole head, or lets all heads of a token fit its token stride.
+    /// V only with flash_block 1, 0 where quantised. 0 = side by side. With a token stride, head stride 0 means that
+    /// heads of a token lie side by side in it. A head stride spans a head, or lets all heads of a token fit its own.
     pub key_token_stride: u64,
     pub value_token_stride: u64,
-    /// K INT8: its packing and the arrays beside it (quantised.h); else NULL.
+    /// K INT8: its packing and the arrays beside it (quantised.h). Not read otherwise.
     pub int8: *const mnnkv_int8,
 }
 
@@ -83,7 +83,7 @@ pub struct mnnkv_layout {
 unsafe impl Sized32 for mnnkv_layout {
     const MIN: usize = 72;
 }
-const _: () = assert!(size_of::<mnnkv_layout>() == 72 + size_of::<usize>());
+const _: () = assert!(std::mem::offset_of!(mnnkv_layout, int8) == mnnkv_layout::MIN);
 
 /// Reserve pairs as C has them: 2 * n_pairs numbers.
 ///
@@ -116,7 +116,7 @@ unsafe impl Sized32 for mnnkv_cache {
 
 /// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.
 /// INVALID_ARGUMENT: if a field is out of range, or a buffer would not fit in memory
-/// UNSUPPORTED: if MNN has no such quantised cache
+/// UNSUPPORTED: if a quantised cache is none of MNN's
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_layout_check(
     layout: *const mnnkv_layout,

@@ -1,20 +1,28 @@
 //! Quantised: MNN's INT8 and TurboQuant caches
 //!
-//! attention_mode 9 is K INT8 with a floating-point V, 10 INT8 both; 11 and 12 the same with TQ3, 13 and 14 with TQ4. All
-//! functions of layout.h, stores and sessions take such caches. MNN's modes 4 and 6 (TQ without flash attention) are
-//! refused: MNN overruns their buffer of V. With D = head_dim, F = 64, l and h the packs of mnnkv_int8, a head is
+//!   attention_mode   1, 2, 9   10     3, 11   12    5, 13   14
+//!   key_dtype        INT8      INT8   TQ3     TQ3   TQ4     TQ4
+//!   value_dtype      float     INT8   float   TQ3   float   TQ4
 //!
-//!   K INT8  blocks of h tokens: codes [UP(D,l)][h][l], h f32 scales, h f32 biases
-//!   V INT8  blocks of F tokens: UP(D,h) times codes [F/l][h][l], h f32 scales, h f32 biases, which are the dims'
-//!   TQ3/4   per token D/32 records: f16 scale, 32 indices of 3 or 4 bits; D is a multiple of 32
+//! flash_block is 64 from mode 8 on, max_tokens below. MNN's modes 4 and 6 (12 and 14 without flash attention) are
+//! refused: MNN overruns their buffer of V. All functions of layout.h, stores and sessions take these caches. Codes,
+//! scales, biases and key sums are moved as they are, never computed again. With D = head_dim, F = 64, l and h the
+//! packs of mnnkv_int8 and UP(a, b) = a / b rounded up, a head is
 //!
-//! V is valid on every CPU only if block 0's scales are in all blocks of tokens, codes behind the last token are 0, and
-//! value_sum is the sum of the tokens. Functions that shorten a cache (mnnkv_kv_compact, sessions) see to that. A host calls
+//!   K INT8   UP(max_tokens,h) blocks: codes [UP(D,l)][h][l], h f32 scales, h f32 biases
+//!   V INT8   UP(max_tokens,F) blocks of UP(D,h) groups: codes [F/l][h][l], h f32 scales, h f32 biases (of dims)
+//!   TQ3/4    max_tokens tokens of D/32 records: f16 scale, 32 indices of 3 or 4 bits
 //!
-//!   mnnkv_kv_appended    after each append of its own, before attention
-//!   mnnkv_kv_changed     after mnnkv_kv_scatter, _move, _zero, and after a truncation of its own
+//! The flash blocks of an INT8 V share the scales of the first one. MNN's kernels read V right only if each block has
+//! them, codes behind the last token are 0, and value_sum is the sum of the tokens; those of x86 do without the last
+//! two. mnnkv_kv_compact and sessions leave V so. A host of an INT8 V, with a session or without, calls
 //!
-//! An INT8 layer must not be left without tokens before an append of one token, whose scales MNN then keeps for ever.
+//!   mnnkv_kv_appended    after each append, before attention
+//!   mnnkv_kv_changed     after mnnkv_kv_scatter, _move and _zero, and after a truncation of its own
+//!   mnnkv_kv_release     for the tail again, where it is released, after an append that began at a multiple of 64:
+//!                        MNN has written scales to all blocks
+//!
+//! An INT8 layer without tokens must not get an append of one token: MNN would keep its scales for all later tokens.
 
 use super::cache::mnnkv_layout;
 use super::given::{checked, edit};
@@ -26,22 +34,23 @@ use crate::layout;
 use crate::status::Error;
 use std::ffi::c_void;
 
-/// Packing of an INT8 cache, and the arrays that MNN (CPUKVCacheManager) has beside it. Lengths are in bytes. MNN replaces
-/// the arrays when a cache grows: fetch them for every call. Only l_pack and h_pack are read where no buffers are given.
+/// Packing of an INT8 cache, and the arrays that MNN (CPUKVCacheManager) has beside it. Lengths are in bytes. No call
+/// retains them, and MNN replaces the arrays when a cache grows: fetch them for each call. mnnkv_layout_check and other
+/// calls without buffers read only l_pack and h_pack.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_int8 {
     pub struct_size: u32,
-    /// MNN's lP8 and hP8: 16 and 4 (x86 SSE, plain C, old Arm), 4 and 8 (AVX2, Arm sdot), 4 and 64 (AVX-512), 8 and 8 (Arm
-    /// i8mm), 4 and 32 (SME2). mnnkv_layout::l_pack and h_pack are those of a floating-point V.
+    /// MNN's lP8 and hP8: 16 and 4 (x86 SSE, plain C, old Arm), 4 and 8 (AVX2, Arm sdot), 4 and 64 (AVX-512), 8 and 8
+    /// (Arm i8mm), 4 and 32 (SME2). mnnkv_layout's l_pack and h_pack are those of a floating-point V.
     pub l_pack: u32,
     pub h_pack: u32,
-    /// MNNKV_DTYPE_F16, _BF16 or _F32 of key_center.
+    /// MNNKV_DTYPE_F16, _BF16 or _F32: the elements of key_center.
     pub key_center_dtype: u32,
-    /// f32 [head][UP(max_tokens,h) * h] (mKeySum).
+    /// f32 [head][UP(max_tokens,h) * h] (mKeySum), moved with the tokens.
     pub key_sum: *mut f32,
     pub key_sum_bytes: u64,
-    /// V INT8: f32 [head][UP(max_tokens,F)][UP(D,h) * h] (mValueSum).
+    /// V INT8: f32 [head][UP(max_tokens,F)][UP(D,h) * h] (mValueSum), summed anew where tokens change.
     pub value_sum: *mut f32,
     pub value_sum_bytes: u64,
     /// [head][D] (mKeyMax), or NULL. Only mnnkv_kv_dequantize reads it.
@@ -54,9 +63,9 @@ unsafe impl Sized32 for mnnkv_int8 {
     const MIN: usize = size_of::<mnnkv_int8>();
 }
 
-/// Declares that the host (MNN) has appended tokens begin .. begin + count, after each append and before attention reads V.
-/// V INT8: gives the flash blocks that they touch the scales of the first one, which MNN copies only if begin % 64 is 0.
-/// Other caches stay as they are.
+/// Declares that the host (MNN) has appended tokens begin .. begin + count. V INT8: gives the flash blocks that they
+/// touch the scales of the first one, which MNN itself copies only if begin % 64 is 0; a block that came with growth,
+/// or was released, has none. Sums stay: MNN has added the tokens. Other caches stay as they are.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_appended(
@@ -72,10 +81,10 @@ pub unsafe extern "C" fn mnnkv_kv_appended(
     }))
 }
 
-/// Declares that tokens begin .. begin + count were written, moved or removed other than by mnnkv_kv_compact or a session,
-/// and that the cache has kv_len tokens now. Plain truncation from 100 to 80 tokens: begin 80, count 20, kv_len 80.
-/// V INT8: sets codes behind kv_len to zero and sums the values of the blocks anew; MNN's kernels for Arm and plain C read
-/// both. Other caches stay as they are.
+/// Declares that tokens begin .. begin + count were written, moved or removed other than by mnnkv_kv_compact or a
+/// session, and that the cache has kv_len tokens now. Plain truncation from 100 to 80 tokens: begin 80, count 20,
+/// kv_len 80. V INT8: sets codes of the range from kv_len on to zero, sums the values of its flash blocks anew, and
+/// sets all later sums to 0. Other caches stay as they are.
 /// INVALID_ARGUMENT: if the range or kv_len exceeds max_tokens
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_kv_changed(
@@ -92,9 +101,9 @@ pub unsafe extern "C" fn mnnkv_kv_changed(
     }))
 }
 
-/// As mnnkv_kv_gather, to elements of one floating-point type, for tools. A quantised value is that of its code. K INT8 is
-/// without the centre that MNN has subtracted, which attention does not see, unless mnnkv_int8::key_center is given: the
-/// centre of the newest tokens.
+/// As mnnkv_kv_gather, to elements of one floating-point type, for tools. A quantised value is that of its code. MNN
+/// has subtracted a centre from K INT8, which attention does not see: K is without it, unless key_center of mnnkv_int8
+/// is given. MNN keeps only the centre of the newest append, so K of older tokens may be off by a constant per dim.
 /// dtype: MNNKV_DTYPE_F16, _BF16 or _F32.
 /// key_out, value_out: kv_heads * count * head_dim elements [head][token][dim] each.
 /// cap_each: capacity of each in bytes.
