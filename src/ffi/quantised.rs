@@ -134,6 +134,11 @@ pub unsafe extern "C" fn mnnkv_kv_dequantize(
         given.apart(key, value, (key_out, len, "key_out"))?;
         given.apart(key, value, (value_out, len, "value_out"))?;
         let (cache, center) = (given.cache_ref(key, value)?, given.key_center()?);
+        if let Some(center) = center {
+            let center = (center.values.as_ptr().cast(), center.values.len(), "layout->int8->key_center");
+            pointer::disjoint(center, (key_out, len, "key_out"))?;
+            pointer::disjoint(center, (value_out, len, "value_out"))?;
+        }
         let key_out = pointer::output_bytes(key_out, len, "key_out")?;
         let value_out = pointer::output_bytes(value_out, len, "value_out")?;
         layout::dequantize(&cache, center, range, dtype, key_out, value_out)
