@@ -92,6 +92,16 @@ impl Chat {
         true
     }
 
+    /// The host gives some tokens the contents of others.
+    fn rewrite(&mut self) {
+        let len = self.host.len() as usize;
+        let (begin, from) = (self.random.below(len), self.random.below(len));
+        let count = self.random.from(1, 80).min(len - begin.max(from));
+        self.host.rewrite(from, begin, count);
+        self.session.rewritten(0, begin as u32, count as u32).unwrap();
+        self.check(true);
+    }
+
     fn check(&mut self, moved: bool) {
         if !self.stores {
             return self.host.check();
@@ -131,6 +141,7 @@ impl Chat {
                 self.keep(&[[0, (self.logical - drafts) as i32]]);
             }
             3 => self.fail(rows),
+            4 if self.host.len() > 0 && self.random.once_in(2) => self.rewrite(),
             4 if self.random.once_in(8) => self.reset(),
             // MNN's first scales are of more than one token.
             _ if self.host.len() == 0 => {
@@ -258,6 +269,22 @@ fn a_quantised_layer_whose_tokens_hardly_shrink_is_left_raw_until_its_reset() {
     }
 }
 
+#[test]
+fn value_sums_before_an_edit_of_stored_tokens_stay_as_mnn_made_them() {
+    let mut chat = Chat::new(&compressed(0), Host::new(shape(10, 64, 400), 1), 1);
+    chat.step(300);
+    assert!(chat.host.check_stored(false) > 200);
+    chat.keep(&[[0, 200], [210, 90]]);
+    // MNN on Arm rounds otherwise. Block 2 is the last that no token has left.
+    let last_bits: Vec<usize> = (0..3).map(|block| chat.host.real.shape.value_sum(0, block, 5)).collect();
+    last_bits.iter().for_each(|at| chat.host.real.value_sum[*at] ^= 1);
+    let rounded = chat.host.real.value_sum.clone();
+    chat.host.call(|cache, len| chat.session.begin(0, cache, len)).unwrap();
+    last_bits.iter().for_each(|at| assert_eq!(chat.host.real.value_sum[*at], rounded[*at]));
+    last_bits.iter().for_each(|at| chat.host.real.value_sum[*at] ^= 1);
+    chat.host.check();
+}
+
 /// Bytes in memory of the value blocks behind the tokens. They go back: afterwards there are none.
 #[cfg(target_os = "linux")]
 fn tail_in_memory(host: &mut Host) -> u64 {
@@ -270,11 +297,10 @@ fn tail_in_memory(host: &mut Host) -> u64 {
 fn the_tail_of_int8_v_goes_back_again_after_an_append_that_writes_to_it() {
     let mut chat = Chat::new(&json!({}), Host::new(shape(10, 128, 4096), 1), 1);
     chat.step(300);
-    assert!(tail_in_memory(&mut chat.host) > 500_000, "the prompt has written the scales of every block");
-    chat.step(1);
     chat.keep(&[[0, 128]]);
+    assert_eq!(tail_in_memory(&mut chat.host), 0);
     let released = chat.session.metrics(None).unwrap().h2o_released_bytes;
-    assert!(released > 0.0);
+    assert!(released > 500_000.0, "{released}: the prompt has written the scales of every block");
     chat.begin();
     chat.compute(1, false);
     assert_eq!(tail_in_memory(&mut chat.host), 0);

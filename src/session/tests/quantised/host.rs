@@ -100,6 +100,15 @@ impl Host {
         self.model.key_max.clone_from(&self.real.key_max);
     }
 
+    /// The host copies tokens over others, from wherever it has them, and declares it.
+    pub(super) fn rewrite(&mut self, from: usize, to: usize, count: usize) {
+        self.model.overwrite(from, to, count, self.model.n);
+        (to..to + count).for_each(|t| self.real.copy_token(&self.model, t, t));
+        let layout = layout(&self.real);
+        let tokens = range(&layout, to, count);
+        layout::changed(&mut edit(&layout, &mut self.real), tokens, self.model.n as u32).unwrap();
+    }
+
     /// The library has removed the tokens whose logical positions do not `stay`.
     pub(super) fn removed(&mut self, stay: impl Fn(u32) -> bool) {
         let pairs: Vec<(usize, usize)> =
