@@ -156,4 +156,43 @@ TEST_F(MnnQuantised, MendsVWhereTheHistoryIsCut) {
     }
 }
 
+// Rare turns.
+
+TEST_F(MnnQuantised, ContinuesWithATurboLayerThatLostAllItsTokens) {
+    for (const int count : {1, 2}) {
+        settings how = quantised(12);
+        how.layers = 6;
+        chat chat(configured(how, evicting(R"("kv_h2o_sink_tokens": 0)")));
+        ASSERT_NO_FATAL_FAILURE(chat.say(200));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(5));
+        chat.erase(3, chat.length());
+        ASSERT_NO_FATAL_FAILURE(chat.say(count));
+        int empty = 0;
+        for (int layer = 1; layer < 6; ++layer) {
+            empty += chat.held(layer) == count ? 1 : 0;
+        }
+        EXPECT_GT(empty, 0) << "layers that have just the new tokens";
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(10));
+    }
+}
+
+TEST_F(MnnQuantised, KeepsTheTokensOfLargeCachesWhoseTailsAreReleased) {
+    // Pages of a tail read as zero, also those of scales of V, until MNN appends there.
+    for (const int mode : {10, 14}) {
+        SCOPED_TRACE("attention_mode " + std::to_string(mode));
+        settings how = quantised(mode);
+        how.heads = how.kv_heads = 1;
+        how.head_dim = 128;
+        chat chat(configured(how, evicting(R"("kv_h2o_target_lossy_ratio": 4.0)")));
+        ASSERT_NO_FATAL_FAILURE(chat.say(500));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(70));
+        EXPECT_LT(chat.held(1), 200);
+        ASSERT_NO_FATAL_FAILURE(chat.say(200));
+#ifdef __linux__
+        EXPECT_GT(chat.metric("h2o_released_bytes"), 3e4);
+#endif
+    }
+}
+
 }  // namespace
