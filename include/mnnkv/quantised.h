@@ -28,12 +28,12 @@ extern "C" {
 //
 // The flash blocks of an INT8 V share the scales of the first one. MNN's kernels read V right only if each block has
 // them, codes behind the last token are 0, and value_sum is the sum of the tokens; those of x86 do without the last
-// two. mnnkv_kv_compact and sessions leave V so. A host of an INT8 V, with a session or without, calls
+// two. mnnkv_kv_compact and sessions leave V so. A host of an INT8 V calls
 //
-//   mnnkv_kv_appended    after each append, before attention
+//   mnnkv_kv_appended    after each append, before attention; with a session, too
 //   mnnkv_kv_changed     after mnnkv_kv_scatter, _move and _zero, and after a truncation of its own
-//   mnnkv_kv_release     for the tail again, where it is released, after an append that began at a multiple of 64:
-//                        MNN has written scales to all blocks
+//   mnnkv_kv_release     without a session, for a tail that was released, again after an append that began at a
+//                        multiple of 64: MNN has written scales to all blocks
 //
 // An INT8 layer without tokens must not get an append of one token: MNN would keep its scales for all later tokens.
 
