@@ -224,7 +224,9 @@ pub fn bench(kv_heads: u32, l_pack: u32, h_pack: u32, tokens: u32) {
     let layout = Layout::new(&spec).unwrap();
     let (l, h) = (l_pack as usize, h_pack as usize);
     let formula = black_box(Formula { heads: kv_heads as usize, dims: 128, max: tokens as usize, l, h });
-    let cache = formula.noise(&layout, &mut Random(3));
+    let mut cache = formula.noise(&layout, &mut Random(3));
+    let all = layout.range(0, tokens).unwrap();
+    layout::changed(&mut cache.cache(&layout), all, tokens).unwrap();
     gather_and_scatter(&layout, &formula, &cache, &name);
     for (kind, aligned) in [("aligned plan", true), ("arbitrary plan", false)] {
         compact(&layout, &formula, &cache, &plan(tokens as usize, aligned), &format!("{kind}, {name}"));
