@@ -131,14 +131,15 @@ impl Given {
     /// # Safety
     /// All buffers are as long as the layout says.
     pub unsafe fn cache_ref<'a>(&'a self, key: *const c_void, value: *const c_void) -> Result<CacheRef<'a>> {
-        let key_sums = self.key_sums()?;
+        // Value sums are not read, but a cache without them is no cache.
+        let [_, _, (key_sums, key_sum_bytes, name), _] = self.regions(key, value)?;
         // SAFETY: passed on.
         unsafe {
             CacheRef::with_sums(
                 &self.layout,
                 pointer::input_bytes(key, self.layout.key_bytes(), "key")?,
                 pointer::input_bytes(value, self.layout.value_bytes(), "value")?,
-                pointer::input_bytes(key_sums.ptr, key_sums.len, "layout->int8->key_sum")?,
+                pointer::input_bytes(key_sums, key_sum_bytes, name)?,
             )
         }
     }
