@@ -232,6 +232,24 @@ TEST_F(BadC8Input, NumbersThatAreNotFiniteAreRefusedWithTheirPlace) {
     EXPECT_EQ(as_codes(codes_)[2 * channels + 4], 3);
 }
 
+TEST_F(BadC8Input, QuantisedCachesAreRefused) {
+    const std::int8_t* const some = reinterpret_cast<const std::int8_t*>(zeros_.data());
+    const std::uint8_t *key = cache_.key.data(), *value = cache_.value.data();
+    mnnkv_int8 unit = mnnkv::make<mnnkv_int8>();
+    unit.l_pack = 4;
+    unit.h_pack = 8;
+    mnnkv_layout int8 = layout_, tq4 = layout_;
+    int8.key_dtype = MNNKV_DTYPE_INT8;
+    int8.int8 = &unit;
+    tq4.key_dtype = MNNKV_DTYPE_TQ4;
+    tq4.head_dim = 32;
+    expect_all_refused({
+        {MNNKV_UNSUPPORTED, "layout->key_dtype is INT8", [&] { return gather(&int8, key, value, 0, &scales_, &scales_, n); }},
+        {MNNKV_UNSUPPORTED, "layout->key_dtype is INT8", [&] { return scatter(&int8, some, some, n, &scales_, &scales_, 0); }},
+        {MNNKV_UNSUPPORTED, "layout->key_dtype is TQ4", [&] { return gather(&tq4, key, value, 0, &scales_, &scales_, n); }},
+    });
+}
+
 TEST_F(BadC8Input, ParametersNeedRangesThatWereObserved) {
     const float* const low = as_floats(min_);
     const float* const high = as_floats(max_);

@@ -309,8 +309,15 @@ TEST(Compressor, CachesThatDoNotFitAreRefused) {
              [&] { return with_layout([](mnnkv_layout& l) { l.head_dim = 8, l.kv_heads = 1; }); }},
             {MNNKV_UNSUPPORTED, "layout->key_dtype is F32, value_dtype is F16",
              [&] { return with_layout([](mnnkv_layout& l) { l.value_dtype = MNNKV_DTYPE_F16; }); }},
-            {MNNKV_UNSUPPORTED, "caches[1]: layout->key_dtype is 4",
+            {bad, "caches[1]: layout->int8",
              [&] { return with_layout([](mnnkv_layout& l) { l.key_dtype = MNNKV_DTYPE_INT8; }); }},
+            {MNNKV_UNSUPPORTED, "caches[1]: layout->key_dtype is INT8",
+             [&] {
+                 mnnkv_int8 unit = mnnkv::make<mnnkv_int8>();
+                 unit.l_pack = 4;
+                 unit.h_pack = 8;
+                 return with_layout([&](mnnkv_layout& l) { l.key_dtype = MNNKV_DTYPE_INT8, l.int8 = &unit; });
+             }},
             {bad, "cache is NULL",
              [&] {
                  return mnnkv_compressor_run_caches(file.get(), 0, nullptr, nullptr, 2, old_len.get(), new_len.get());

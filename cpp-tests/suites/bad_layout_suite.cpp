@@ -169,7 +169,6 @@ TEST_F(BadLayoutInput, HeadStridesThatCannotBeAreRefused) {
 
 TEST_F(BadLayoutInput, ElementTypesAreChecked) {
     for (const std::uint32_t quantised : {MNNKV_DTYPE_INT8, MNNKV_DTYPE_TQ3, MNNKV_DTYPE_TQ4}) {
-        expect_change_refused(MNNKV_UNSUPPORTED, "key_dtype", [=](mnnkv_layout& l) { l.key_dtype = quantised; });
         expect_change_refused(MNNKV_UNSUPPORTED, "value_dtype", [=](mnnkv_layout& l) { l.value_dtype = quantised; });
     }
     for (const std::uint32_t unknown : {0u, 7u, 0x103u, UINT32_MAX}) {

@@ -65,6 +65,20 @@ TEST(OptionStruct, GearOptionsComeInAllSizes) {
     }
 }
 
+TEST(OptionStruct, LayoutStructsKeepTheirPlaces) {
+    const std::size_t pointer = sizeof(void*);
+    EXPECT_EQ(offsetof(mnnkv_layout, max_tokens), 36u);
+    EXPECT_EQ(offsetof(mnnkv_layout, key_head_stride), 40u);
+    EXPECT_EQ(offsetof(mnnkv_layout, value_token_stride), 64u);
+    EXPECT_EQ(offsetof(mnnkv_layout, int8), 72u) << "the size of the first header";
+    EXPECT_EQ(sizeof(mnnkv_layout), 72u + std::max(pointer, alignof(mnnkv_layout)));
+
+    EXPECT_EQ(offsetof(mnnkv_int8, key_center_dtype), 12u);
+    EXPECT_EQ(offsetof(mnnkv_int8, key_sum), 16u);
+    EXPECT_EQ(offsetof(mnnkv_int8, key_center), offsetof(mnnkv_int8, value_sum_bytes) + 8);
+    EXPECT_EQ(offsetof(mnnkv_int8, key_center_bytes) + 8, sizeof(mnnkv_int8));
+}
+
 TEST(OptionStruct, LayoutsComeInAllSizes) {
     const mnnkv_layout good = make_layout(pack_modes[0], 1, 4, 8, 8);
     std::uint64_t k = 0, v = 0;

@@ -7,10 +7,18 @@
 
 namespace support {
 
+/// Its size in the first header that had it.
+template <class T>
+constexpr std::size_t first_size(const T*) {
+    return sizeof(T);
+}
+/// Programs that were built before INT8 caches.
+constexpr std::size_t first_size(const mnnkv_layout*) { return 72; }
+
 /// Tries one struct in all sizes; `call` passes it to a function and must succeed with the good one. `oldest`: its size
 /// in the first header that had it.
 template <class T, class Call>
-void check_sizes(const T& good, Call call, std::size_t oldest = sizeof(T)) {
+void check_sizes(const T& good, Call call, std::size_t oldest = first_size(static_cast<const T*>(nullptr))) {
     // A struct of a newer header: 40 unknown bytes behind the known ones.
     struct newer {
         T known;
