@@ -1,0 +1,309 @@
+// Quantised MNN caches through the C functions, against caches that an independent implementation made, and against
+// MNN's formulas.
+
+#include "quantised_cache.hpp"
+#include "session_host.hpp"
+
+namespace {
+
+using namespace support;
+
+/// One state of testdata/mnn_quantised, in this host's buffers: heads lie apart there.
+quantised_cache golden(const std::string& folder) {
+    const json about = json_reader(read_text("mnn_quantised/" + folder + "/manifest.json")).read();
+    quantised_shape shape{{}, {about["unit"].items[1].u32(), about["unit"].items[0].u32()}, about["heads"].u32(),
+                          about["dim"].u32(), about["max_tokens"].u32()};
+    for (const quantised_mode& mode : quantised_modes) {
+        shape.mode = mode.mode == about["mode"].u32() ? mode : shape.mode;
+    }
+    dice noise(1);
+    quantised_cache cache(shape, noise);
+    cache.n = about["tokens"].u32();
+    const auto fill = [&](const char* name, std::uint8_t* to, std::size_t head, std::size_t stride) {
+        const bytes from = read_file("mnn_quantised/" + folder + "/" + name);
+        ASSERT_EQ(from.size(), shape.heads * head) << name;
+        for (std::size_t i = 0; i < shape.heads; ++i) {
+            std::copy_n(&from[i * head], head, to + i * stride);
+        }
+    };
+    const auto sums = [&](const char* name, std::vector<float>& to) {
+        const std::size_t head = to.size() * 4 / shape.heads;
+        fill(name, reinterpret_cast<std::uint8_t*>(to.data()), head, head);
+    };
+    fill("key.bin", cache.key(), cache.key_head(), cache.key_stride());
+    fill("value.bin", cache.value(), cache.value_head(), cache.value_stride());
+    if (cache.has_int8_key()) {
+        sums("key_sum.bin", cache.key_sum());
+    }
+    if (cache.has_int8_value()) {
+        sums("value_sum.bin", cache.value_sum());
+    }
+    return cache;
+}
+
+mnnkv_status compact(quantised_cache& cache, std::uint32_t base, const pair_list& pairs) {
+    return mnnkv_kv_compact(cache.layout(), cache.key(), cache.value(), base, pairs.data(), pairs.size() / 2, cache.n,
+                            &cache.n);
+}
+
+/// All tokens, and V as every kernel reads it right.
+testing::AssertionResult holds(quantised_cache& cache, const rows& expected) {
+    const rows now = cache.get(0, cache.n);
+    testing::AssertionResult k = same(now.key, expected.key), v = same(now.value, expected.value);
+    return !k ? k << " of K" : !v ? v << " of V" : cache.is_valid();
+}
+
+TEST(QuantisedGolden, IsEvictedToTheBytesOfAnIndependentImplementation) {
+    const struct {
+        const char* name;
+        std::uint32_t base;
+        pair_list pairs;
+    } cases[] = {{"mode10_cut50", 0, {0, 50}},
+                 {"mode10_cut50", 50, {}},
+                 {"mode14_u8x4", 0, {0, 16, 48, 32, 112, 61}},
+                 {"mode14_u8x4", 16, {32, 32, 96, 61}}};
+    for (const auto& each : cases) {
+        SCOPED_TRACE(each.name);
+        quantised_cache cache = golden(std::string(each.name) + "/before");
+        quantised_cache after = golden(std::string(each.name) + "/after");
+        ASSERT_TRUE(ok(compact(cache, each.base, each.pairs)));
+        ASSERT_EQ(cache.n, after.n);
+        EXPECT_TRUE(holds(cache, after.get(0, after.n)));
+        EXPECT_TRUE(after.is_valid()) << "the formulas of these tests";
+        EXPECT_EQ(cache.value_sum(), after.value_sum());
+    }
+}
+
+TEST(QuantisedGolden, IsMendedAfterATruncationByTheHost) {
+    quantised_cache cache = golden("mode10_cut50/before"), after = golden("mode10_cut50/after");
+    cache.n = 50;
+    ASSERT_FALSE(cache.is_valid()) << "codes and sums of the truncated tokens are left";
+    ASSERT_TRUE(ok(mnnkv_kv_changed(cache.layout(), cache.key(), cache.value(), 50, 14, 50)));
+    EXPECT_TRUE(holds(cache, after.get(0, 50)));
+}
+
+/// A mode on one kind of CPU.
+struct quantised_case {
+    quantised_mode mode;
+    int8_unit unit;
+};
+
+/// Every mode; INT8 on every unit.
+std::vector<quantised_case> all_cases() {
+    std::vector<quantised_case> cases;
+    for (const quantised_mode& mode : quantised_modes) {
+        for (const int8_unit& unit : int8_units) {
+            if (mode.key == MNNKV_DTYPE_INT8 || &unit == int8_units) {
+                cases.push_back({mode, unit});
+            }
+        }
+    }
+    return cases;
+}
+
+class QuantisedCache : public testing::TestWithParam<quantised_case> {
+protected:
+    /// 96 dims are no whole group of 64.
+    static quantised_shape shape(std::uint32_t max) { return {GetParam().mode, GetParam().unit, 2, 96, max}; }
+
+    quantised_cache filled(std::uint32_t max, std::uint32_t tokens) {
+        quantised_cache cache(shape(max), random_);
+        cache.append(tokens / 2, random_);
+        const std::uint32_t before = cache.n;
+        cache.append(tokens - tokens / 2, random_);
+        // MNN does not copy scales here; room of one allocation has them all the same.
+        EXPECT_TRUE(ok(mnnkv_kv_appended(cache.layout(), cache.key(), cache.value(), before, cache.n - before)));
+        return cache;
+    }
+
+    dice random_{501};
+};
+
+TEST_P(QuantisedCache, HasTheSizesAndPlacesOfTheFormulas) {
+    quantised_cache cache = filled(150, 140);
+    const mnnkv_layout* const layout = cache.layout();
+    std::uint64_t key_bytes = 0, value_bytes = 0, place = 0;
+    ASSERT_TRUE(ok(mnnkv_layout_check(layout, &key_bytes, &value_bytes)));
+    EXPECT_EQ(key_bytes, cache.key_stride() + cache.key_head());
+    EXPECT_EQ(value_bytes, cache.value_stride() + cache.value_head());
+    for (const std::uint32_t t : {0u, 63u, 64u, 149u}) {
+        for (const std::uint32_t d : {0u, 17u, 95u}) {
+            if (cache.has_int8_key()) {
+                ASSERT_TRUE(ok(mnnkv_key_index(layout, t, d, &place)));
+                EXPECT_EQ(place, cache.key_code(t, d));
+            }
+            if (cache.has_int8_value()) {
+                ASSERT_TRUE(ok(mnnkv_value_index(layout, t, d, &place)));
+                EXPECT_EQ(place, cache.value_code(t, d));
+            }
+        }
+    }
+}
+
+TEST_P(QuantisedCache, KeepsTheBytesAndSumsOfTheTokensThatAnEvictionKeeps) {
+    for (int i = 0; i < 6; ++i) {
+        quantised_cache cache = filled(200, 193);
+        const std::uint32_t base = i == 0 ? 0 : random_.below(100);
+        const pair_list pairs = random_pairs(cache.n - base, random_);
+        SCOPED_TRACE(testing::Message() << "base " << base << ", pairs " << testing::PrintToString(pairs));
+        std::vector<std::uint32_t> kept = tokens_from(0, base);
+        for (std::size_t p = 0; p < pairs.size(); p += 2) {
+            const auto run = tokens_from(base + static_cast<std::uint32_t>(pairs[p]), static_cast<std::uint32_t>(pairs[p + 1]));
+            kept.insert(kept.end(), run.begin(), run.end());
+        }
+        const rows expected = cache.get(kept);
+        ASSERT_TRUE(ok(compact(cache, base, pairs)));
+        ASSERT_EQ(cache.n, kept.size());
+        EXPECT_TRUE(holds(cache, expected));
+    }
+}
+
+TEST_P(QuantisedCache, TravelsAsPortableTokensToEveryOtherUnitAndBack) {
+    quantised_cache from = filled(150, 130);
+    const rows expected = from.get(0, 130);
+    const std::size_t length = std::max(expected.key.size(), expected.value.size());
+    guarded keys(expected.key.size()), values(expected.value.size());
+    ASSERT_TRUE(ok(mnnkv_kv_gather(from.layout(), from.key(), from.value(), 0, 130, keys.data(), values.data(), length)));
+    EXPECT_TRUE(keys.holds(expected.key));
+    EXPECT_TRUE(values.holds(expected.value));
+    for (const int8_unit& unit : int8_units) {
+        quantised_shape shape = from.shape();
+        shape.unit = unit;
+        shape.max = 131;
+        quantised_cache to(shape, random_);
+        // In two parts; the second must have the scales of the first.
+        for (const auto& part : {std::make_pair(0u, 70u), std::make_pair(70u, 60u)}) {
+            const rows some = from.get(part.first, part.second);
+            ASSERT_TRUE(ok(mnnkv_kv_scatter(to.layout(), some.key.data(), some.value.data(),
+                                            std::max(some.key.size(), some.value.size()), part.first, part.second,
+                                            to.key(), to.value())));
+            to.n += part.second;
+            ASSERT_TRUE(ok(mnnkv_kv_changed(to.layout(), to.key(), to.value(), part.first, part.second, to.n)));
+        }
+        EXPECT_TRUE(holds(to, expected)) << unit.l << " " << unit.h;
+        EXPECT_EQ(to.value_sum().empty(), from.value_sum().empty());
+    }
+}
+
+TEST_P(QuantisedCache, GetsTheScalesOfTheFirstBlockInBlocksThatCameWithGrowth) {
+    quantised_cache small(shape(64), random_);
+    small.append(60, random_);
+    quantised_cache cache = small.grown(300, random_);
+    cache.append(70, random_);
+    const rows expected = cache.get(0, cache.n);
+    if (cache.has_int8_value()) {
+        EXPECT_FALSE(cache.has_scales(1, 1, 0)) << "MNN leaves them 0";
+    }
+    quantised_cache mended = cache;
+    for (std::size_t i = 0; cache.has_int8_value() && i < 2 * 2 * 96; ++i) {
+        mended.copy_scale(i / 192, i / 2 % 96, 1 + i % 2);
+    }
+    ASSERT_TRUE(ok(mnnkv_kv_appended(cache.layout(), cache.key(), cache.value(), 60, 70)));
+    EXPECT_TRUE(cache.equals(mended)) << "only blocks 1 and 2 change";
+    EXPECT_TRUE(holds(cache, expected));
+}
+
+TEST_P(QuantisedCache, LosesOnlyItsTailInARelease) {
+    quantised_cache cache = filled(300, 10);
+    const rows expected = cache.get(0, 10);
+    std::uint32_t begin = 0, count = 0;
+    std::uint64_t released = 0;
+    ASSERT_TRUE(ok(mnnkv_kv_tail(cache.layout(), 10, &begin, &count, &released)));
+    ASSERT_TRUE(ok(mnnkv_kv_release(cache.layout(), cache.key(), cache.value(), begin, count, &released)));
+    EXPECT_TRUE(holds(cache, expected)) << "the first block of V keeps its scales";
+    if (cache.has_int8_value()) {
+        EXPECT_FALSE(cache.has_scales(0, 3, 0)) << "block 3 was released whole";
+    }
+    // All tokens, and the next append of a host that counts from 10 on.
+    const std::uint32_t before = cache.n;
+    cache.append(200, random_);
+    ASSERT_TRUE(ok(mnnkv_kv_appended(cache.layout(), cache.key(), cache.value(), before, 200)));
+    EXPECT_TRUE(cache.is_valid());
+    ASSERT_TRUE(ok(mnnkv_kv_release(cache.layout(), cache.key(), cache.value(), 0, 300, &released)));
+    if (cache.has_int8_value()) {
+        EXPECT_NE(load<float>(cache.value() + cache.value_scale(1, 0, 95)), 0.0f) << "block 0 is the master";
+    }
+    for (const std::size_t at : cache.key_places(1, 209)) {
+        EXPECT_EQ(cache.key()[at], 0);
+    }
+}
+
+TEST_P(QuantisedCache, DequantizesToTheValuesOfItsCodes) {
+    quantised_cache cache = filled(150, 130);
+    const std::uint32_t begin = 60, count = 66, dims = cache.shape().dims;
+    for (const bool centred : {false, true}) {
+        std::vector<float> keys(2 * count * dims), values(keys.size());
+        mnnkv_layout* const layout = cache.layout();
+        if (centred) {
+            cache.int8().key_center = cache.center().data();
+            cache.int8().key_center_bytes = cache.center().size() * 4;
+        }
+        ASSERT_TRUE(ok(mnnkv_kv_dequantize(layout, cache.key(), cache.value(), begin, count, MNNKV_DTYPE_F32,
+                                           keys.data(), values.data(), keys.size() * 4)));
+        for (std::size_t i = 0; i < 2 * count; ++i) {
+            const std::size_t head = i / count, t = begin + i % count;
+            const std::vector<double> k = cache.key_values(head, t), v = cache.value_values(head, t);
+            for (std::size_t d = 0; d < dims; ++d) {
+                const double center = centred && cache.has_int8_key() ? cache.center()[head * dims + d] : 0;
+                ASSERT_NEAR(keys[i * dims + d], k[d] + center, 4e-6) << "token " << t << " dim " << d;
+                ASSERT_NEAR(values[i * dims + d], v[d], 4e-6) << "token " << t << " dim " << d;
+            }
+        }
+    }
+}
+
+TEST_P(QuantisedCache, IsEvictedBySessionsTokenByToken) {
+    const std::string config = object(evicting());
+    mnnkv::session session = made_session(config, 1);
+    quantised_cache cache(shape(256), random_);
+    std::vector<rows> tokens;  // by logical position
+    bool evicted = false;
+    for (std::uint32_t step = 0; step < 40; ++step) {
+        mnnkv_cache given = mnnkv::make<mnnkv_cache>();
+        given.layout = cache.layout();
+        given.key = cache.key();
+        given.value = cache.value();
+        given.kv_len = cache.n;
+        ASSERT_TRUE(ok(session.begin(0, given).code()));
+        evicted = evicted || given.kv_len < cache.n;
+        cache.n = given.kv_len;
+        pair_list runs(64);
+        std::size_t n_runs = 0;
+        ASSERT_TRUE(ok(session.positions(0, runs.data(), 32, n_runs).code()));
+        std::vector<std::uint32_t> kept;
+        for (std::size_t i = 0; i < n_runs; ++i) {
+            const auto run = tokens_from(static_cast<std::uint32_t>(runs[2 * i]), static_cast<std::uint32_t>(runs[2 * i + 1]));
+            kept.insert(kept.end(), run.begin(), run.end());
+        }
+        ASSERT_EQ(kept.size(), cache.n);
+        for (std::uint32_t t = 0; t < cache.n; ++t) {
+            const rows now = cache.get(t, 1);
+            ASSERT_TRUE(same(now.key, tokens[kept[t]].key)) << "step " << step << ", token " << kept[t];
+            ASSERT_TRUE(same(now.value, tokens[kept[t]].value)) << "step " << step << ", token " << kept[t];
+        }
+        ASSERT_TRUE(cache.is_valid()) << "step " << step;
+        const std::uint32_t added = step == 0 ? 130 : 1, before = cache.n;
+        cache.append(added, random_);
+        ASSERT_TRUE(ok(mnnkv_kv_appended(cache.layout(), cache.key(), cache.value(), before, added)));
+        for (std::uint32_t t = before; t < cache.n; ++t) {
+            tokens.push_back(cache.get(t, 1));
+        }
+        const std::vector<float> row(cache.n, 1.0f);
+        ASSERT_TRUE(ok(each_tile(row, added, tiling(), [&](const mnnkv_score_tile& tile) {
+            return session.scores(0, 0, tile).code();
+        })));
+        given.layout = cache.layout();
+        given.kv_len = cache.n;
+        ASSERT_TRUE(ok(session.end(0, 1, added, given).code()));
+    }
+    EXPECT_TRUE(evicted);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryMode, QuantisedCache, testing::ValuesIn(all_cases()),
+                         [](const testing::TestParamInfo<quantised_case>& info) {
+                             const quantised_case& c = info.param;
+                             return "mode" + std::to_string(c.mode.mode) + "_l" + std::to_string(c.unit.l) + "_h" +
+                                    std::to_string(c.unit.h);
+                         });
+
+}  // namespace
