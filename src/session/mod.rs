@@ -20,7 +20,7 @@ mod tail;
 pub use layer::CacheLengths;
 
 use crate::h2o::CheckedTile;
-use crate::layout::{self, Cache, Pair};
+use crate::layout::{self, Cache, Kind, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::memory;
@@ -150,7 +150,8 @@ impl Session {
         layer.check_cache(Some(&cache), kv_len)?;
         let added = layer.check_growth(kv_len)?;
 
-        let step = ClosingStep { heads, queries, added, wanted };
+        let keeps_first = cache.layout.rows().key == Kind::Int8;
+        let step = ClosingStep { heads, queries, added, wanted, keeps_first };
         layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths)?;
         // Nothing below fails.
         lanes.close(layer.number);

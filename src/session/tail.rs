@@ -8,10 +8,11 @@ use crate::sys::pages;
 /// Releases the tail again where the host's append of tokens from `began` to `len` has written to it. Only for layers whose
 /// tail was released before: others have their memory for the tokens to come.
 pub(super) fn release_again(cache: &mut Cache<'_>, began: u32, len: u32) {
-    if began < len && cache.layout.append_writes_tail(began) {
-        if let Ok(tail) = cache.layout.tail(len) {
-            layout::release(cache, tail, &mut pages::give_back);
-        }
+    if let Ok(tail) = cache.layout.tail(len)
+        && began < len
+        && cache.layout.append_writes_tail(began)
+    {
+        layout::release(cache, tail, &mut pages::give_back);
     }
 }
 

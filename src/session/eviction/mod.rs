@@ -66,6 +66,8 @@ pub(super) struct ClosingStep {
     pub(super) added: u32,
     /// How the tiles were summed; `None` where nothing is scored.
     pub(super) wanted: Option<Wanted>,
+    /// K is INT8: MNN cannot go on from an empty cache, so token 0 stays.
+    pub(super) keeps_first: bool,
 }
 
 /// The rules and the scores of a layer that tokens are evicted from.
@@ -96,6 +98,8 @@ pub(super) struct Eviction {
     positions: PositionMap,
     clock: Clock,
     plan: Option<Plan>,
+    /// As of the last step; see [`ClosingStep`].
+    keeps_first: bool,
     shares: Option<Shares>,
     counts: EvictionCounts,
 }
@@ -110,6 +114,7 @@ impl Eviction {
             positions: PositionMap::default(),
             clock: Clock::default(),
             plan: None,
+            keeps_first: false,
             shares: None,
             counts: EvictionCounts::default(),
         }
@@ -187,7 +192,7 @@ impl Eviction {
         before: CacheLengths,
     ) -> Result<CacheLengths> {
         let start = Instant::now();
-        let ClosingStep { heads, queries, added, wanted } = *step;
+        let ClosingStep { heads, queries, added, wanted, keeps_first } = *step;
         let after = CacheLengths { logical: before.logical + added, physical: before.physical + added };
         let attention = match &wanted {
             Some(wanted) if queries > 0 => {
@@ -202,6 +207,7 @@ impl Eviction {
         self.positions.append(before.logical, added)?;
 
         // Nothing below fails.
+        self.keeps_first = keeps_first;
         self.clock.see(added, before.logical == 0);
         if let (Some(ranking), Some(wanted)) = (&mut self.ranking, wanted) {
             if let Some(gathered) = &attention {
@@ -312,7 +318,8 @@ impl Eviction {
             return Ok(());
         }
         let over = self.is_near_limit(lengths);
-        let input = PlanInput { length, physical, unscored, over, usual: self.clock.usual_step() };
+        let least_sink = u32::from(self.keeps_first);
+        let input = PlanInput { length, physical, unscored, over, usual: self.clock.usual_step(), least_sink };
         let plan = h2o::plan(&ranking.scores.ranking()?, physical, &ranking.rules.plan_config(&input)?)?;
         let share = physical as f32 / length.max(1) as f32;
         self.shares = Some(Shares {

@@ -20,6 +20,8 @@ pub(super) struct PlanInput {
     pub(super) over: bool,
     /// Tokens that steps usually append.
     pub(super) usual: u32,
+    /// First tokens that stay even where the rules protect fewer.
+    pub(super) least_sink: u32,
 }
 
 impl EvictionRules {
@@ -47,7 +49,7 @@ impl EvictionRules {
         let target = ratio.tokens(input.length.max(1))?.min(room.unwrap_or(u32::MAX));
         let config = PlanConfig {
             block_tokens: self.block_tokens,
-            sink_tokens: self.sink_tokens,
+            sink_tokens: self.sink_tokens.max(input.least_sink),
             recent_tokens: self.recent_tokens.max(input.unscored),
             target: Target::Tokens(target),
         };
@@ -63,7 +65,7 @@ impl EvictionRules {
     /// Whether a plan evicts from a chat of `len` tokens, each of which was a scored step and none of which was evicted.
     fn evicts_at(&self, len: u32) -> bool {
         let over = self.is_over(len, 1);
-        let input = PlanInput { length: len, physical: len, unscored: 0, over, usual: 1 };
+        let input = PlanInput { length: len, physical: len, unscored: 0, over, usual: 1, least_sink: 0 };
         let evicts = || self.plan_config(&input).and_then(|config| config.amounts(len)).is_ok_and(|a| a.evicts(len));
         (over || len >= self.trigger_min_tokens) && evicts()
     }

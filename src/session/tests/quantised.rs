@@ -238,6 +238,20 @@ fn an_int8_layer_never_loses_its_last_token_while_its_chat_goes_on() {
     }
 }
 
+#[test]
+fn the_first_token_of_int8_k_stays_without_sink_tokens() {
+    for mode in [9, 10, 14] {
+        let mut config = six_of_ten();
+        config["kv_h2o_sink_tokens"] = json!(0);
+        // The last row alone: first rows see little but the first token.
+        config["kv_h2o_prefill_queries"] = json!(1);
+        let mut chat = Chat::new(&config, Host::new(shape(mode, 32, 64), 1), 1);
+        (0..3).for_each(|_| chat.step(10));
+        assert!(chat.host.len() < 30);
+        assert_eq!(chat.host.logical.contains(&0), mode != 14, "{mode}: it has got the least attention");
+    }
+}
+
 /// Compression of all but the last 8 tokens, in blocks of 16.
 fn compressed(workers: usize) -> Value {
     json!({
