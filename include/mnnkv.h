@@ -9,7 +9,7 @@
 //   mnnkv/gear.h      the lossless codec of fp16, bf16, fp32 and int8 words
 //   mnnkv/model.h     files that come with a model; not included here
 //
-// A host that patches its attention needs base.h and session.h only. C++ wrappers: mnnkv.hpp.
+// A host that patches its attention needs base.h and session.h, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp.
 //
 // Example
 //

@@ -28,7 +28,8 @@ mnnkv_status mnnkv_value_index(const mnnkv_layout *layout, uint32_t token, uint3
 /// key_out, value_out: kv_heads * count rows each. A row is head_dim elements; TQ: its records; K INT8: head_dim codes,
 /// then f32 scale, bias and key sum; V INT8: head_dim codes, and behind all rows the f32 scales [head][2][head_dim]
 /// that they share, scales before biases.
-/// cap_each: capacity of each in bytes, at least the larger size of both.
+/// cap_each: capacity of each in bytes, at least the larger size of both: with INT8 K and V that is K's, kv_heads * count *
+/// (head_dim + 12), or V's, kv_heads * (count + 8) * head_dim.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or an output overlaps another buffer
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
 mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,

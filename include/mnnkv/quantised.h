@@ -28,10 +28,13 @@ extern "C" {
 //
 // The flash blocks of an INT8 V share the scales of the first one. MNN's kernels read V right only if each block has
 // them, codes behind the last token are 0, and value_sum is the sum of the tokens; those of x86 do without the last
-// two. mnnkv_kv_compact and sessions leave V so. A host of an INT8 V calls
+// two. mnnkv_kv_compact and sessions keep V so; they do not mend scales. A host of an INT8 V calls
 //
 //   mnnkv_kv_appended    after each append, before attention; with a session, too
-//   mnnkv_kv_changed     after mnnkv_kv_scatter, _move and _zero, and after a truncation of its own
+//   mnnkv_kv_changed     after mnnkv_kv_scatter, _move and _zero, after writing tokens in place, after a truncation of
+//                        its own (with a session mnnkv_session_keep truncates), and with kv_len 0 and all tokens before
+//                        it uses the memory of a cleared cache again; with a session only between begin and end, since
+//                        stored tokens read as zero otherwise
 //   mnnkv_kv_release     without a session, for a tail that was released, again after an append that began at a
 //                        multiple of 64: MNN has written scales to all blocks
 //
@@ -46,12 +49,13 @@ typedef struct mnnkv_int8 {
     /// (Arm i8mm), 4 and 32 (SME2). mnnkv_layout's l_pack and h_pack are those of a floating-point V.
     uint32_t l_pack;
     uint32_t h_pack;
-    /// MNNKV_DTYPE_F16, _BF16 or _F32: the elements of key_center.
+    /// MNNKV_DTYPE_F16, _BF16 or _F32: the elements of key_center. Read with key_center only.
     uint32_t key_center_dtype;
     /// f32 [head][UP(max_tokens,h) * h] (mKeySum), moved with the tokens.
     float *key_sum;
     uint64_t key_sum_bytes;
-    /// V INT8: f32 [head][UP(max_tokens,F)][UP(D,h) * h] (mValueSum), summed anew where tokens change.
+    /// V INT8: f32 [head][UP(max_tokens,F)][UP(D,h) * h] (mValueSum), summed anew where tokens change. Not read
+    /// otherwise.
     float *value_sum;
     uint64_t value_sum_bytes;
     /// [head][D] (mKeyMax), or NULL. Only mnnkv_kv_dequantize reads it.
@@ -67,8 +71,9 @@ mnnkv_status mnnkv_kv_appended(const mnnkv_layout *layout, void *key, void *valu
 
 /// Declares that tokens begin .. begin + count were written, moved or removed other than by mnnkv_kv_compact or a
 /// session, and that the cache has kv_len tokens now. Plain truncation from 100 to 80 tokens: begin 80, count 20,
-/// kv_len 80. V INT8: sets codes of the range from kv_len on to zero, sums the values of its flash blocks anew, and
-/// sets all later sums to 0. Other caches stay as they are.
+/// kv_len 80. The range of a truncation must reach to the old length. V INT8: sets codes of the range and of the last
+/// flash block from kv_len on to zero, sums the values of the flash blocks of both anew, and sets all later sums to 0.
+/// Other caches stay as they are.
 /// INVALID_ARGUMENT: if the range or kv_len exceeds max_tokens
 mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout,
                               void *key,
@@ -77,7 +82,8 @@ mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout,
                               uint32_t count,
                               uint32_t kv_len);
 
-/// As mnnkv_kv_gather, to elements of one floating-point type, for tools. A quantised value is that of its code. MNN
+/// As mnnkv_kv_gather, to elements of one floating-point type, for tools. A quantised value is that of its code, of V
+/// INT8 by the scales of the first flash block, so that a missing mnnkv_kv_appended does not show. MNN
 /// has subtracted a centre from K INT8, which attention does not see: K is without it, unless key_center of mnnkv_int8
 /// is given. MNN keeps only the centre of the newest append, so K of older tokens may be off by a constant per dim.
 /// dtype: MNNKV_DTYPE_F16, _BF16 or _F32.

@@ -17,7 +17,7 @@ extern "C" {
 // calls
 //
 //   mnnkv_session_begin     restores stored tokens, applies the planned eviction and updates cache->kv_len
-//   ...                     the host appends K and V of its new tokens at kv_len and runs attention
+//   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
 //   mnnkv_session_scores    per softmax tile, on the attention threads; only needed with kv_h2o_enable
 //   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //

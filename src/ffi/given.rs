@@ -47,8 +47,7 @@ pub unsafe fn checked(ptr: *const mnnkv_layout) -> Result<Given> {
         let given = pointer::required(ptr, "layout")?;
         // V alone is never INT8, which Layout::new says.
         let is_int8 = given.key_dtype == MNNKV_DTYPE_INT8;
-        let int8 =
-            if is_int8 { Some(pointer::required(given.int8, "layout->int8 (key_dtype is INT8)")?) } else { None };
+        let int8 = if is_int8 { Some(pointer::required(given.int8, "layout->int8")?) } else { None };
         Given::new(&given, int8)
     }
 }
@@ -171,7 +170,9 @@ impl Given {
     /// # Safety
     /// It is as long as stated.
     pub unsafe fn key_center<'a>(&self) -> Result<Option<KeyCenter<'a>>> {
-        let Some(int8) = self.int8.filter(|int8| !int8.key_center.is_null()) else { return Ok(None) };
+        let Some(int8) = self.int8.filter(|int8| int8.key_center_bytes > 0 || !int8.key_center.is_null()) else {
+            return Ok(None);
+        };
         let dtype = Dtype::float_from_code(int8.key_center_dtype, "layout->int8->key_center_dtype")?;
         let len = usize::try_from(int8.key_center_bytes).unwrap_or(usize::MAX);
         // SAFETY: passed on.

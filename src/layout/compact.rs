@@ -45,7 +45,7 @@ pub fn check_pairs(pairs: &[Pair], limit: u32) -> Result<u32> {
 /// all arguments before the first byte moves. Tokens from the new length on are undefined; those of INT8 V are zero, and
 /// its value sums are those of the tokens that are left.
 pub fn compact(cache: &mut Cache<'_>, base: u32, pairs: &[Pair], kv_len: u32) -> Result<u32> {
-    let all = cache.layout.range(0, kv_len)?;
+    cache.layout.tail(kv_len)?;
     let Some(tail) = kv_len.checked_sub(base) else {
         bail!(InvalidArgument, "base is {base}; kv_len {kv_len} or less expected");
     };
@@ -61,7 +61,7 @@ pub fn compact(cache: &mut Cache<'_>, base: u32, pairs: &[Pair], kv_len: u32) ->
     // The first token that is another one now, or is gone.
     let first = moves.clone().next().map_or(new_len as usize, |step| step.dst);
     move_all(cache, moves.clone());
-    let changed = TokenRange { begin: first, count: all.count - first };
+    let changed = TokenRange { begin: first, count: kv_len as usize - first };
     int8::settle_moved(cache, changed, new_len as usize, |block| whole_source(moves.clone(), block));
     Ok(new_len)
 }

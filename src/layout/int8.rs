@@ -148,12 +148,15 @@ pub fn appended(cache: &mut Cache<'_>, range: TokenRange) {
 }
 
 /// What a change of these tokens requires, where the cache has `kv_len` tokens afterwards (truncation, tokens written or
-/// moved): codes of INT8 V among them from `kv_len` on become zero, and value sums are those of the tokens that the blocks
-/// have, 0 behind the last one. Other caches stay as they are.
+/// moved): codes of INT8 V become zero from `kv_len` on, as far as the range and the last block reach, and value sums are
+/// those of the tokens that the blocks have, 0 behind the last one. Other caches stay as they are.
 /// INVALID_ARGUMENT: if `kv_len` is out of range.
 pub fn changed(cache: &mut Cache<'_>, range: TokenRange, kv_len: u32) -> Result<()> {
-    cache.layout.range(0, kv_len)?;
+    let rest = cache.layout.tail(kv_len)?;
     settle(cache, range, kv_len as usize);
+    // Whatever the range: kernels read the last block up to its end.
+    let count = rest.count.min(rest.begin.next_multiple_of(BLOCK) - rest.begin);
+    settle(cache, TokenRange { count, ..rest }, kv_len as usize);
     Ok(())
 }
 

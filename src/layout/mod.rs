@@ -256,7 +256,9 @@ impl Layout {
     }
 
     fn index(&self, name: &str, kind: Kind, plane: &Plane, token: u32, dim: u32) -> Result<u64> {
-        self.range(token, 1)?;
+        if token as usize >= self.max_tokens {
+            bail!(InvalidArgument, "token is {token}; below max_tokens {} expected", self.max_tokens);
+        }
         if dim as usize >= self.rows.dims {
             bail!(InvalidArgument, "dim is {dim}; below head_dim {} expected", self.rows.dims);
         }
