@@ -177,6 +177,21 @@ TEST_F(MnnQuantised, ContinuesWithATurboLayerThatLostAllItsTokens) {
     }
 }
 
+TEST_F(MnnQuantised, PrintsOnceThatLayersWithoutSavingsAreLeftRaw) {
+    settings how = quantised(10);
+    how.layers = 3;
+    how.live_dims = how.head_dim;
+    chat chat(configured(how, compressing("store", 0)));
+    for (int turn = 0; turn < 2; ++turn) {
+        ASSERT_NO_FATAL_FAILURE(chat.say(120));
+        ASSERT_NO_FATAL_FAILURE(chat.decode(10));
+        chat.clear();
+    }
+    const std::vector<std::string> log = mnn_stub::take_log();
+    ASSERT_EQ(log.size(), 1u) << lines(log);
+    EXPECT_NE(log[0].find("is not compressed until its reset"), std::string::npos) << log[0];
+}
+
 TEST_F(MnnQuantised, KeepsTheTokensOfLargeCachesWhoseTailsAreReleased) {
     // Pages of a tail read as zero, also those of scales of V, until MNN appends there.
     for (const int mode : {10, 14}) {

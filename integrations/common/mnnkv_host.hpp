@@ -42,7 +42,7 @@ struct model_config {
 /// The session of one model.
 class model_session {
 public:
-    /// Prints the config's warnings, one line each. A refused config sets `refusal`.
+    /// Prints the config's warnings, one line each; those about steps follow. A refused config sets `refusal`.
     explicit model_session(const model_config& config)
         : logs(config.logs), print_(config.print) {
         // Scores of a prompt let the first eviction follow it, and run between its chunks.
@@ -59,11 +59,9 @@ public:
             refusal = std::string("the config is refused: ") + made.message();
             return;
         }
-        std::string warnings;
-        (void)session.warnings(warnings);
-        std::istringstream lines(warnings);
-        for (std::string line; std::getline(lines, line);) {
+        for (const std::string& line : warnings()) {
             say_once(line);
+            printed_.insert(words_of(line));
         }
     }
 
@@ -114,9 +112,35 @@ private:
         taken_.erase(number);
     }
 
-    /// A layer's step starts. A number that is not above the last one starts a forward: malloc then returns to the
-    /// system what it retains below a buffer in use, which of caches that grow in turn is nearly everything.
+    std::vector<std::string> warnings() const {
+        std::string text;
+        (void)session.warnings(text);
+        std::istringstream given(text);
+        std::vector<std::string> lines;
+        for (std::string line; std::getline(given, line);) {
+            lines.push_back(line);
+        }
+        return lines;
+    }
+
+    /// A line without its digits: the numbers in a warning about steps change while the chat goes on.
+    static std::string words_of(std::string line) {
+        const auto is_digit = [](char letter) { return letter >= '0' && letter <= '9'; };
+        line.erase(std::remove_if(line.begin(), line.end(), is_digit), line.end());
+        return line;
+    }
+
+    /// A layer's step starts. A number that is not above the last one starts a forward: prints warnings about the steps
+    /// before, and malloc returns to the system what it retains below a buffer in use, which of caches that grow in turn
+    /// is nearly everything.
     void enter(std::uint32_t number) {
+        if (number <= last_entered_ && session) {
+            for (const std::string& line : warnings()) {
+                if (printed_.insert(words_of(line)).second) {
+                    say(line);
+                }
+            }
+        }
         if (number <= last_entered_ && stale_heap_) {
             stale_heap_ = false;
 #if defined(__GLIBC__)
