@@ -42,8 +42,9 @@ mnnkv_status mnnkv_kv_gather(const mnnkv_layout *layout,
                              size_t cap_each);
 
 /// Copies dense rows to tokens begin .. begin + count of a cache, the inverse of gather; the packing may be another.
-/// Padding and other tokens are not written. V INT8: with begin 0 the cache takes the scales of value_in, which changes
-/// the values of tokens behind the range; with another begin it must have the same. mnnkv_kv_changed must follow.
+/// Padding and other tokens are not written. V INT8: mnnkv_kv_changed must follow. With begin 0 the cache takes the scales
+/// of value_in: if they are others, all of its tokens must be written, or lose their values. With another begin the cache
+/// must have the same.
 /// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger one where K and V differ.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, a buffer overlaps the
 /// cache, or V has other scales

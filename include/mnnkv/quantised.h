@@ -71,9 +71,8 @@ mnnkv_status mnnkv_kv_appended(const mnnkv_layout *layout, void *key, void *valu
 
 /// Declares that tokens begin .. begin + count were written, moved or removed other than by mnnkv_kv_compact or a
 /// session, and that the cache has kv_len tokens now. Plain truncation from 100 to 80 tokens: begin 80, count 20,
-/// kv_len 80. The range of a truncation must reach to the old length. V INT8: sets codes of the range and of the last
-/// flash block from kv_len on to zero, sums the values of the flash blocks of both anew, and sets all later sums to 0.
-/// Other caches stay as they are.
+/// kv_len 80. The range of a truncation must reach to the old length. V INT8: sets codes of the range from kv_len on to
+/// zero, sums the values of its flash blocks anew, and sets all later sums to 0. Other caches stay as they are.
 /// INVALID_ARGUMENT: if the range or kv_len exceeds max_tokens
 mnnkv_status mnnkv_kv_changed(const mnnkv_layout *layout,
                               void *key,

@@ -181,6 +181,14 @@ impl Given {
     }
 }
 
+/// Fails if memory of the caller, which is not a slice yet, shares a byte with a cache that a call edits.
+pub(super) fn apart<T>(cache: &Cache<'_>, ptr: *const T, count: usize, name: &str) -> Result<()> {
+    let other = (ptr.cast(), count.saturating_mul(size_of::<T>()), name);
+    cache.regions().into_iter().try_for_each(|(region, region_name)| {
+        pointer::disjoint(other, (region.as_ptr().cast(), region.len(), region_name))
+    })
+}
+
 /// An array beside a cache.
 struct Array {
     ptr: *mut c_void,

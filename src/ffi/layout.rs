@@ -4,7 +4,7 @@
 //! write a cache must not overlap other calls on it.
 
 use super::cache::{mnnkv_layout, pairs};
-use super::given::{checked, edit};
+use super::given::{apart, checked, edit};
 use super::panic::body;
 use super::pointer::{self, Out};
 use super::status::mnnkv_status;
@@ -92,8 +92,9 @@ pub unsafe extern "C" fn mnnkv_kv_gather(
 }
 
 /// Copies dense rows to tokens begin .. begin + count of a cache, the inverse of gather; the packing may be another.
-/// Padding and other tokens are not written. V INT8: with begin 0 the cache takes the scales of value_in, which changes
-/// the values of tokens behind the range; with another begin it must have the same. mnnkv_kv_changed must follow.
+/// Padding and other tokens are not written. V INT8: mnnkv_kv_changed must follow. With begin 0 the cache takes the scales
+/// of value_in: if they are others, all of its tokens must be written, or lose their values. With another begin the cache
+/// must have the same.
 /// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger one where K and V differ.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, a buffer overlaps the
 /// cache, or V has other scales
@@ -160,6 +161,8 @@ pub unsafe extern "C" fn mnnkv_kv_compact(
     new_len: *mut u32,
 ) -> mnnkv_status {
     body!(edit(layout, key, value, |cache| {
+        apart(cache, reserve_pairs, n_pairs.saturating_mul(2), "reserve_pairs")?;
+        apart(cache, new_len, 1, "new_len")?;
         let pairs = pairs(reserve_pairs, n_pairs, "reserve_pairs")?;
         let new_len = Out::new(new_len, "new_len")?;
         new_len.set(layout::compact(cache, base, pairs, kv_len)?);
@@ -201,6 +204,7 @@ pub unsafe extern "C" fn mnnkv_kv_release(
     bytes: *mut u64,
 ) -> mnnkv_status {
     body!(edit(layout, key, value, |cache| {
+        apart(cache, bytes, 1, "bytes")?;
         let bytes = Out::new(bytes, "bytes")?;
         let range = cache.layout.range(begin, count)?;
         bytes.set(layout::release(cache, range, &mut pages::give_back));
@@ -225,7 +229,8 @@ pub unsafe extern "C" fn mnnkv_kv_tail(
         let tail = layout.tail(kv_len)?;
         begin.set(tail.begin() as u32);
         count.set(tail.count() as u32);
-        bytes.set((layout.dense_key_bytes(tail.count()) + layout.dense_value_bytes(tail.count())) as u64);
+        let (keys, values) = (layout.dense_key_bytes(tail.count()), layout.dense_value_bytes(tail.count()));
+        bytes.set((keys as u64).saturating_add(values as u64));
         Ok(())
     })
 }

@@ -208,7 +208,8 @@ pub unsafe fn options<T: Sized32>(ptr: *const T, name: &str) -> Result<Option<T>
     let given = unsafe { struct_size(ptr, name) }?;
     // SAFETY: readable for struct_size bytes, by this function's contract.
     let bytes = unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), given) };
-    let known = given.min(size_of::<T>());
+    // Versions end at a multiple of the alignment. A part of a field is none.
+    let known = given.min(size_of::<T>()) / align_of::<T>() * align_of::<T>();
     if bytes[known..].iter().any(|b| *b != 0) {
         bail!(Unsupported, "{name} sets fields past byte {known} that this version of the library does not have");
     }

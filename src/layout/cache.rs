@@ -72,6 +72,16 @@ impl<'a> Cache<'a> {
         }
     }
 
+    /// Every buffer of the cache, and its name.
+    pub fn regions(&self) -> [(&[u8], &'static str); 4] {
+        [
+            (self.key, "key"),
+            (self.value, "value"),
+            (self.key_sums, "layout->int8->key_sum"),
+            (self.value_sums, "layout->int8->value_sum"),
+        ]
+    }
+
     /// The same cache, to read.
     pub fn as_ref(&self) -> CacheRef<'_> {
         CacheRef { layout: self.layout, key: self.key, value: self.value, key_sums: self.key_sums }

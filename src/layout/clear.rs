@@ -27,8 +27,19 @@ pub fn zero(cache: &mut Cache<'_>, range: TokenRange) {
 /// zeros in a run and return the number of bytes that it released to the system. Returns their sum. The first value block
 /// of INT8 V is never released as a whole, since all blocks have its scales; side arrays stay.
 pub fn release(cache: &mut Cache<'_>, range: TokenRange, give_back: &mut dyn FnMut(&mut [u8]) -> u64) -> u64 {
+    release_apart(cache, range, range, give_back)
+}
+
+/// [`release`], of one range of K and another of V.
+pub fn release_apart(
+    cache: &mut Cache<'_>,
+    keys: TokenRange,
+    values: TokenRange,
+    give_back: &mut dyn FnMut(&mut [u8]) -> u64,
+) -> u64 {
     let mut released = 0;
-    for_each_run(cache, range, Padding::Dropped, &mut |run| released += give_back(run));
+    walk(&cache.layout.key, keys, Padding::Dropped, &mut |run| released += give_back(&mut cache.key[run]));
+    walk(&cache.layout.value, values, Padding::Dropped, &mut |run| released += give_back(&mut cache.value[run]));
     released
 }
 

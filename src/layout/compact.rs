@@ -62,7 +62,7 @@ pub fn compact(cache: &mut Cache<'_>, base: u32, pairs: &[Pair], kv_len: u32) ->
     let first = moves.clone().next().map_or(new_len as usize, |step| step.dst);
     move_all(cache, moves.clone());
     let changed = TokenRange { begin: first, count: kv_len as usize - first };
-    int8::settle_moved(cache, changed, new_len as usize, |block| whole_source(moves.clone(), block));
+    int8::settle_moved(cache, changed, new_len as usize, whole_sources(moves));
     Ok(new_len)
 }
 
@@ -74,13 +74,23 @@ struct Move {
     count: usize,
 }
 
-/// The value block of INT8 V that has become this one as a whole.
-fn whole_source(mut moves: impl Iterator<Item = Move>, block: usize) -> Option<usize> {
+/// Returns, for a value block of INT8 V, the block that has become this one as a whole. Blocks are asked for in ascending
+/// order, head after head.
+fn whole_sources(moves: impl Iterator<Item = Move> + Clone) -> impl FnMut(usize) -> Option<usize> {
     let tokens = int8::BLOCK;
-    let (begin, end) = (block * tokens, (block + 1) * tokens);
-    let step = moves.find(|step| step.dst + step.count >= end)?;
-    let shift = step.src - step.dst;
-    (step.dst <= begin && shift.is_multiple_of(tokens)).then(|| block + shift / tokens)
+    let mut left = moves.clone().peekable();
+    let mut last = 0;
+    move |block| {
+        if block < last {
+            left = moves.clone().peekable();
+        }
+        last = block;
+        let (begin, end) = (block * tokens, (block + 1) * tokens);
+        while left.next_if(|step| step.dst + step.count < end).is_some() {}
+        let step = left.peek()?;
+        let shift = step.src - step.dst;
+        (step.dst <= begin && shift.is_multiple_of(tokens)).then(|| block + shift / tokens)
+    }
 }
 
 fn move_all(cache: &mut Cache<'_>, moves: impl Iterator<Item = Move> + Clone) {

@@ -154,9 +154,11 @@ pub fn appended(cache: &mut Cache<'_>, range: TokenRange) {
 pub fn changed(cache: &mut Cache<'_>, range: TokenRange, kv_len: u32) -> Result<()> {
     let rest = cache.layout.tail(kv_len)?;
     settle(cache, range, kv_len as usize);
-    // Whatever the range: kernels read the last block up to its end.
-    let count = rest.count.min(rest.begin.next_multiple_of(BLOCK) - rest.begin);
-    settle(cache, TokenRange { count, ..rest }, kv_len as usize);
+    if range.end() >= rest.begin {
+        // A truncation, whatever its range: kernels read the last block up to its end.
+        let count = rest.count.min(rest.begin.next_multiple_of(BLOCK) - rest.begin);
+        settle(cache, TokenRange { count, ..rest }, kv_len as usize);
+    }
     Ok(())
 }
 
@@ -170,7 +172,7 @@ pub(super) fn settle_moved(
     cache: &mut Cache<'_>,
     range: TokenRange,
     kv_len: usize,
-    source: impl Fn(usize) -> Option<usize>,
+    source: impl FnMut(usize) -> Option<usize>,
 ) {
     let layout = cache.layout;
     let Some(scales) = layout.value_scales.filter(|_| !range.is_empty()) else { return };
@@ -198,7 +200,7 @@ fn sum_blocks(
     scales: &ValueScales,
     range: TokenRange,
     kv_len: usize,
-    source: impl Fn(usize) -> Option<usize>,
+    mut source: impl FnMut(usize) -> Option<usize>,
 ) {
     let sums = cache.value_sums.chunks_exact_mut(scales.head_sums());
     for (head, sums) in cache.layout.value.head_ranges().zip(sums) {

@@ -20,7 +20,7 @@ mod rows;
 mod tensor;
 
 pub use cache::{Cache, CacheRef};
-pub use clear::{Padding, for_each_run, release, whole_pages, zero};
+pub use clear::{Padding, for_each_run, release, release_apart, whole_pages, zero};
 pub use compact::{Pair, check_pairs, compact, move_tokens};
 pub use dense::{gather, scatter};
 pub use dequantize::{KeyCenter, dequantize};
@@ -117,7 +117,7 @@ pub struct Layout {
 }
 
 /// Tokens `begin .. begin + count`, which lie inside a layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenRange {
     begin: usize,
     count: usize,

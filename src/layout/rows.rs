@@ -12,7 +12,7 @@ fn row_bytes<const N: usize>(plane: &Plane) -> Option<usize> {
 }
 
 /// Fills whole target blocks from source blocks that are cut elsewhere: a row is the end of a source row and the start
-/// of the same row in the next block.
+/// of the same row in the next block. Blocks that are not cut have no next one, and are left to the caller.
 pub(super) fn join<const N: usize>(
     plane: &Plane,
     packed: &mut [[u8; N]],
@@ -20,7 +20,7 @@ pub(super) fn join<const N: usize>(
     dst_base: usize,
     blocks: usize,
 ) -> bool {
-    let join = match row_bytes::<N>(plane) {
+    let join = match row_bytes::<N>(plane).filter(|_| src.first > 0) {
         Some(8) => join_block::<8>,
         Some(16) => join_block::<16>,
         Some(32) => join_block::<32>,

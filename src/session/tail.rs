@@ -12,17 +12,18 @@ pub(super) fn release_again(cache: &mut Cache<'_>, began: u32, len: u32) {
         && began < len
         && cache.layout.append_writes_tail(began)
     {
-        layout::release(cache, tail, &mut pages::give_back);
+        layout::release_apart(cache, layout::TokenRange::default(), tail, &mut pages::give_back);
     }
 }
 
 /// Clears the tokens that a failed step may have appended behind the first `len`: their codes, and their share of the
-/// value sums. Their number is unknown. The release, in place of writes, takes no memory for what was never written.
+/// value sums. Their number is unknown. The release, in place of writes, takes no private memory for what was never
+/// written. K is not read behind the tokens.
 pub(super) fn discard(cache: &mut Cache<'_>, len: u32) -> Result<()> {
     if cache.layout.value_sum_bytes() == 0 {
         return Ok(());
     }
     let tail = cache.layout.tail(len)?;
-    layout::release(cache, tail, &mut pages::give_back);
+    layout::release_apart(cache, layout::TokenRange::default(), tail, &mut pages::give_back);
     layout::mended(cache, tail, len)
 }

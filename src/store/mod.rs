@@ -213,7 +213,11 @@ impl Store {
     /// keep their other tokens. OUT_OF_MEMORY: nothing has changed.
     pub fn rewritten(&mut self, layer: u32, range: Range<u32>) -> Result<()> {
         let Some(entry) = self.layer(layer) else { return Ok(()) };
-        if range.is_empty() || entry.tickets_in(range.clone()).next().is_none() {
+        if range.is_empty() {
+            return Ok(());
+        }
+        if entry.tickets_in(range.clone()).next().is_none() {
+            self.edit(layer, None, range);
             return Ok(());
         }
         let before = KeptRun { begin: 0, end: range.start, now: 0 };
@@ -230,8 +234,9 @@ impl Store {
 
     /// Applies an edit of the cache, of the tokens `edited`.
     fn edit(&mut self, layer: u32, edit: Option<LayerEdit>, edited: Range<u32>) {
-        if let (Some(entry), Some(edit)) = (self.layer_mut(layer), edit) {
-            entry.edited(edited);
+        let Some(entry) = self.layer_mut(layer) else { return };
+        entry.edited(edited);
+        if let Some(edit) = edit {
             entry.apply(edit);
             self.retain(layer, |block| !block.is_gone());
         }

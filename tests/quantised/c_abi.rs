@@ -125,6 +125,35 @@ fn the_c_functions_evict_a_golden_and_carry_it_to_another_unit() {
 }
 
 #[test]
+fn pairs_and_outputs_inside_the_cache_are_refused_by_name() {
+    let mut cache = MnnCache::new(shape(10, 64, Unit { l: 4, h: 8 }));
+    cache.append(&[0.5; 3 * 64], &[0.25; 3 * 64]);
+    let before = cache.clone();
+    let refused = |status: mnnkv_status, words: &str| {
+        assert_eq!(status, 1, "{words}");
+        assert_eq!(last_error(), words);
+    };
+    with_host(&mut cache, |Host { layout, int8, key, value }| {
+        let (pairs, mut len, mut bytes) = ([0, 1], 7, 7);
+        // SAFETY: all buffers are live and as long as stated.
+        unsafe {
+            let compact =
+                |pairs: *const i32, len: *mut u32| mnnkv_kv_compact(&*layout, *key, *value, 0, pairs, 1, 3, len);
+            refused(compact(key.cast(), &mut len), "reserve_pairs and key overlap");
+            refused(compact(int8.key_sum.cast(), &mut len), "reserve_pairs and layout->int8->key_sum overlap");
+            refused(compact(pairs.as_ptr(), int8.value_sum.cast()), "new_len and layout->int8->value_sum overlap");
+            let release = mnnkv_kv_release(&*layout, *key, *value, 0, 3, value.cast());
+            refused(release, "bytes and value overlap");
+            layout.struct_size = 76;
+            // Half of the pointer.
+            assert_eq!(mnnkv_kv_release(&*layout, *key, *value, 0, 3, &mut bytes), 4);
+        }
+        assert_eq!((len, bytes), (7, 7));
+    });
+    assert!(cache.key == before.key && cache.value == before.value && cache.value_sum == before.value_sum);
+}
+
+#[test]
 fn arrays_that_are_missing_short_unaligned_or_shared_are_refused_by_name() {
     type Change = fn(&mut Host);
     let changes: [(Change, &str); 11] = [

@@ -2,8 +2,8 @@
 //! family of MNN's kernels reads the right attention.
 
 use crate::common::{Random, testdata};
-use crate::model::{bell, error};
-use crate::quantised::{Golden, MnnCache, Query, READERS, Shape, attend, exact, goldens, live_bytes_equal};
+use crate::model::{bell, error, shape};
+use crate::quantised::{Golden, MnnCache, Query, READERS, Shape, Unit, attend, exact, goldens, live_bytes_equal};
 use crate::{edit, layout, range, shapes, view};
 use mnnkv::layout::{self as library, Pair};
 use proptest::prelude::*;
@@ -21,6 +21,25 @@ fn compact_leaves_the_live_bytes_of_the_golden() {
     for golden in goldens() {
         let cache = compacted(&golden.before, &golden.pairs);
         live_bytes_equal(&cache, &golden.after, golden.tolerance()).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
+    }
+}
+
+/// The last blocks have no next one.
+#[test]
+fn whole_blocks_at_the_end_of_a_full_cache_move() {
+    for mode in 9..15 {
+        for (l, h) in [(16, 4), (4, 8), (4, 64), (8, 8), (4, 32)] {
+            let unit = Unit { l, h };
+            let mut before = MnnCache::new(Shape { max: 256, ..shape(mode, 64, unit) });
+            let rows = bell(&mut Random::new(1), 256 * 64, 0.0, 1.0);
+            before.append(&rows, &rows);
+            let kept = [(0, 64), (192, 64)];
+            assert_eq!(
+                live_bytes_equal(&compacted(&before, &kept), &before.kept(&kept), 0.0),
+                Ok(()),
+                "{mode} {unit:?}"
+            );
+        }
     }
 }
 

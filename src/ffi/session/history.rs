@@ -2,6 +2,7 @@
 
 use super::handle::{mnnkv_session, with, with_cache};
 use crate::ffi::cache::{self, mnnkv_cache};
+use crate::ffi::given;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, PairsOut};
 use crate::ffi::status::mnnkv_status;
@@ -36,6 +37,7 @@ pub unsafe extern "C" fn mnnkv_session_keep(
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
     body!(with_cache(session, cache, |session, cache, kv_len| {
+        given::apart(&cache, logical_pairs, n_pairs.saturating_mul(2), "logical_pairs")?;
         session.keep(layer, cache::pairs(logical_pairs, n_pairs, "logical_pairs")?, cache, kv_len)
     }))
 }

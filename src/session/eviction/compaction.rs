@@ -16,12 +16,12 @@ pub(super) fn compact(
 ) -> Result<u64> {
     // All that can fail comes before the first byte moves.
     let after = layout::check_pairs(pairs, before)?;
+    let behind = cache.layout.range(after, before - after)?;
     // MNN's appends have written to all of the tail of INT8 V.
-    let int8 = cache.layout.value_sum_bytes() > 0;
-    let behind = if int8 { cache.layout.tail(after)? } else { cache.layout.range(after, before - after)? };
+    let values = if cache.layout.value_sum_bytes() > 0 { cache.layout.tail(after)? } else { behind };
     if let Some(store) = store {
         store.compacted(layer, pairs)?;
     }
     layout::compact(cache, 0, pairs, before)?;
-    Ok(layout::release(cache, behind, &mut pages::give_back))
+    Ok(layout::release_apart(cache, behind, values, &mut pages::give_back))
 }

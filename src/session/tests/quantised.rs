@@ -299,6 +299,16 @@ fn value_sums_before_an_edit_of_stored_tokens_stay_as_mnn_made_them() {
     chat.host.check();
 }
 
+#[test]
+fn sums_are_of_all_tokens_after_a_rewrite_of_raw_tokens_beside_stored_ones() {
+    let mut chat = Chat::new(&compressed(0), Host::new(shape(10, 64, 400), 1), 1);
+    chat.step(300);
+    assert!(chat.host.check_stored(false) > 200);
+    chat.host.rewrite(3, 296, 4);
+    chat.session.rewritten(0, 296, 4).unwrap();
+    chat.begin();
+}
+
 /// Bytes in memory of the value blocks behind the tokens. They go back: afterwards there are none.
 #[cfg(target_os = "linux")]
 fn tail_in_memory(host: &mut Host) -> u64 {
