@@ -69,7 +69,7 @@ mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_se
 void mnnkv_session_destroy(mnnkv_session *session);
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
-/// triggers eviction. A line is added when tokens cannot be evicted because they have no scores.
+/// triggers eviction. Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
 }
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
-/// triggers eviction. A line is added when tokens cannot be evicted because they have no scores.
+/// triggers eviction. Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,
