@@ -170,7 +170,7 @@ fn items(file: &Path, source: &str) -> String {
         let name = rest.split("\n} ").nth(1).unwrap().split(';').next().unwrap();
         write!(out, "typedef struct {name} {{{rest}").unwrap();
     }
-    // Of another header, which a host of floating-point caches need not read.
+    // A struct of another header, which a host of floating-point caches need not read.
     let out = out.replace("const mnnkv_int8 *int8;", "const struct mnnkv_int8 *int8;");
     // cbindgen does not see what a macro defines.
     out.replace("    Metrics values;\n", &Metrics::FIELDS.iter().map(metric).collect::<String>()) + "\n"

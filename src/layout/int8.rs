@@ -133,7 +133,7 @@ fn floats<const H: usize>(bytes: &[u8]) -> [f32; H] {
     values
 }
 
-/// What an append of these tokens requires (the host calls it before attention reads V): the value blocks that they touch
+/// Does what an append of these tokens requires, before attention reads V: the value blocks that they touch
 /// get the scales and biases of the first one. Other caches stay as they are.
 pub fn appended(cache: &mut Cache<'_>, range: TokenRange) {
     let Some(scales) = cache.layout.value_scales.filter(|_| !range.is_empty()) else { return };
@@ -147,7 +147,7 @@ pub fn appended(cache: &mut Cache<'_>, range: TokenRange) {
     }
 }
 
-/// What a change of these tokens requires, where the cache has `kv_len` tokens afterwards (truncation, tokens written or
+/// Does what a change of these tokens requires, where the cache has `kv_len` tokens afterwards (truncation, tokens written or
 /// moved): codes of INT8 V become zero from `kv_len` on, as far as the range and the last block reach, and value sums are
 /// those of the tokens that the blocks have, 0 behind the last one. Other caches stay as they are.
 /// INVALID_ARGUMENT: if `kv_len` is out of range.
@@ -182,7 +182,7 @@ pub(super) fn settle_moved(
     sum_blocks(cache, &scales, range, kv_len, source);
 }
 
-/// What a restore or a release requires that leaves the right codes, of a cache of `kv_len` tokens: the value blocks of
+/// Does what a restore or a release requires that leaves the right codes, of a cache of `kv_len` tokens: the value blocks of
 /// the range, and the rest of the block that it begins in, get the scales of the first block and sums as of [`changed`].
 /// Codes stay, and released ones take no memory. Other caches stay as they are.
 /// INVALID_ARGUMENT: if `kv_len` is out of range.

@@ -108,9 +108,9 @@ impl Rows {
 pub struct Layout {
     key: Tensor,
     value: Tensor,
-    /// Of INT8 K.
+    /// The key sums of INT8 K.
     key_sums: Option<Tensor>,
-    /// Of INT8 V.
+    /// The scales and sums of INT8 V.
     value_scales: Option<ValueScales>,
     rows: Rows,
     max_tokens: usize,

@@ -276,7 +276,7 @@ impl MnnCache {
         }
     }
 
-    /// What the buffers read after the memory behind the tokens went back to the system: zeros, also in padding dims, and
+    /// The contents of the buffers after the memory behind the tokens went back to the system: zeros, also in padding dims, and
     /// no scales in whole blocks of V but the first. Side arrays stay.
     pub fn release_tail(&mut self) {
         let (s, (key, value)) = (self.shape, self.shape.padded());

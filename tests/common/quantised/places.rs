@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What one half of a cache, K or V, is made of.
+/// The form of one half of a cache, K or V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Float,
