@@ -78,10 +78,11 @@ fn damage() -> impl Strategy<Value = Damage> {
 fn apply(damage: &Damage, path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     match damage {
-        Damage::Truncate(at) => bytes.truncate(at.index(bytes.len())),
+        // A file may be empty from the damage before.
+        Damage::Truncate(at) => bytes.truncate(at.index(bytes.len() + 1)),
         Damage::Append(more) => bytes.extend(more),
         Damage::Replace(at, to) => {
-            let at = at.index(bytes.len().min(128));
+            let at = at.index(bytes.len().min(128) + 1);
             let end = bytes.len().min(at + to.len());
             bytes.splice(at..end, to.iter().copied());
         }
