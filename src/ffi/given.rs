@@ -5,7 +5,7 @@ use super::pointer;
 use super::quantised::mnnkv_int8;
 use crate::dtype::Dtype;
 use crate::layout::{Cache, CacheRef, Int8Unit, KeyCenter, Kind, Layout, Spec};
-use crate::status::{Result, bail};
+use crate::status::{Error, Result, bail};
 use std::ffi::c_void;
 
 /// A checked layout, and the arrays beside its cache.
@@ -123,6 +123,35 @@ impl Given {
     /// Fails if a buffer of the caller shares a byte with the cache.
     pub fn apart(&self, key: *const c_void, value: *const c_void, other: (*const c_void, usize, &str)) -> Result<()> {
         self.regions(key, value)?.into_iter().try_for_each(|region| pointer::disjoint(other, region))
+    }
+
+    /// The outputs of a call that reads a cache: rows of K and of V, with their lengths. Fails if the capacity of each is
+    /// too small, or if one overlaps another buffer.
+    ///
+    /// # Safety
+    /// Both outputs are writable for their lengths, and nothing else touches them during the call.
+    pub unsafe fn outputs<'a>(
+        &self,
+        key: *const c_void,
+        value: *const c_void,
+        (key_out, key_len): (*mut c_void, usize),
+        (value_out, value_len): (*mut c_void, usize),
+        cap_each: usize,
+    ) -> Result<(&'a mut [u8], &'a mut [u8])> {
+        let needed = key_len.max(value_len);
+        if cap_each < needed {
+            return Err(Error::too_small("cap_each (bytes)", cap_each, needed));
+        }
+        pointer::disjoint((key_out, key_len, "key_out"), (value_out, value_len, "value_out"))?;
+        self.apart(key, value, (key_out, key_len, "key_out"))?;
+        self.apart(key, value, (value_out, value_len, "value_out"))?;
+        // SAFETY: passed on; the two do not overlap.
+        unsafe {
+            Ok((
+                pointer::output_bytes(key_out, key_len, "key_out")?,
+                pointer::output_bytes(value_out, value_len, "value_out")?,
+            ))
+        }
     }
 
     /// The cache to read.

@@ -9,7 +9,7 @@ use super::panic::body;
 use super::pointer::{self, Out};
 use super::status::mnnkv_status;
 use crate::layout::{self, Layout};
-use crate::status::{Error, Result, bail};
+use crate::status::{Result, bail};
 use crate::sys::pages;
 use std::ffi::c_void;
 
@@ -77,15 +77,8 @@ pub unsafe extern "C" fn mnnkv_kv_gather(
         let range = layout.range(begin, count)?;
         let (key_len, rows_len) = (layout.dense_key_bytes(range.count()), layout.dense_value_bytes(range.count()));
         let value_len = rows_len + layout.scale_bytes();
-        if cap_each < key_len.max(value_len) {
-            return Err(Error::too_small("cap_each (bytes)", cap_each, key_len.max(value_len)));
-        }
-        pointer::disjoint((key_out, key_len, "key_out"), (value_out, value_len, "value_out"))?;
-        given.apart(key, value, (key_out, key_len, "key_out"))?;
-        given.apart(key, value, (value_out, value_len, "value_out"))?;
+        let (key_out, value_out) = given.outputs(key, value, (key_out, key_len), (value_out, value_len), cap_each)?;
         let cache = given.cache_ref(key, value)?;
-        let key_out = pointer::output_bytes(key_out, key_len, "key_out")?;
-        let value_out = pointer::output_bytes(value_out, value_len, "value_out")?;
         layout::gather(&cache, range, key_out, value_out)?;
         layout::gather_scales(&cache, &mut value_out[rows_len..])
     })

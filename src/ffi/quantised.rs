@@ -34,7 +34,6 @@ use super::pointer::{self, Sized32};
 use super::status::mnnkv_status;
 use crate::dtype::Dtype;
 use crate::layout;
-use crate::status::Error;
 use std::ffi::c_void;
 
 /// Packing of an INT8 cache, and the arrays that MNN (CPUKVCacheManager) has beside it. Lengths are in bytes. No call
@@ -132,20 +131,13 @@ pub unsafe extern "C" fn mnnkv_kv_dequantize(
         let dtype = Dtype::float_from_code(dtype, "dtype")?;
         let rows = given.layout.rows();
         let len = rows.heads.saturating_mul(range.count()).saturating_mul(rows.dims * dtype.bytes());
-        if cap_each < len {
-            return Err(Error::too_small("cap_each (bytes)", cap_each, len));
-        }
-        pointer::disjoint((key_out, len, "key_out"), (value_out, len, "value_out"))?;
-        given.apart(key, value, (key_out, len, "key_out"))?;
-        given.apart(key, value, (value_out, len, "value_out"))?;
         let (cache, center) = (given.cache_ref(key, value)?, given.key_center()?);
         if let Some(center) = center {
             let center = (center.values.as_ptr().cast(), center.values.len(), "layout->int8->key_center");
             pointer::disjoint(center, (key_out, len, "key_out"))?;
             pointer::disjoint(center, (value_out, len, "value_out"))?;
         }
-        let key_out = pointer::output_bytes(key_out, len, "key_out")?;
-        let value_out = pointer::output_bytes(value_out, len, "value_out")?;
+        let (key_out, value_out) = given.outputs(key, value, (key_out, len), (value_out, len), cap_each)?;
         layout::dequantize(&cache, center, range, dtype, key_out, value_out)
     })
 }
