@@ -58,7 +58,7 @@ pub fn compact(cache: &mut Cache<'_>, base: u32, pairs: &[Pair], kv_len: u32) ->
         (step.src != step.dst && step.count > 0).then_some(step)
     });
     let new_len = base + kept;
-    // The first token that is another one now, or is gone.
+    // The first token that the moves replace or remove.
     let first = moves.clone().next().map_or(new_len as usize, |step| step.dst);
     move_all(cache, moves.clone());
     let changed = TokenRange { begin: first, count: kv_len as usize - first };

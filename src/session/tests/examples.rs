@@ -11,7 +11,7 @@ fn small(config: Value, layers: u32, max_tokens: u32) -> Chat {
 }
 
 /// Blocks of 2, of which the first, the last and the best of the others stay: 6 tokens of 10.
-fn six_of_ten() -> Value {
+pub(super) fn six_of_ten() -> Value {
     json!({
         "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 2,
         "kv_h2o_sink_tokens": 2, "kv_h2o_recent_tokens": 2, "kv_h2o_trigger_min_tokens": 4,

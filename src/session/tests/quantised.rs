@@ -5,6 +5,7 @@ mod host;
 
 use super::Coverage;
 use super::attention::Attention;
+use super::examples::six_of_ten;
 use super::shared::Session;
 use crate::common::Random;
 use crate::host::expand;
@@ -198,15 +199,6 @@ fn no_schedule_of_a_quantised_cache_changes_what_mnn_reads_of_a_kept_token() {
     {
         assert!(schedules < 50 || coverage.of(what) > least * schedules, "{what}: {}", coverage.of(what));
     }
-}
-
-/// Blocks of 2, of which the first, the last and the best of the others stay: 6 tokens of 10.
-fn six_of_ten() -> Value {
-    json!({
-        "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 2,
-        "kv_h2o_sink_tokens": 2, "kv_h2o_recent_tokens": 2, "kv_h2o_trigger_min_tokens": 4,
-        "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.6, "kv_h2o_prefill_queries": -1,
-    })
 }
 
 #[test]
