@@ -118,6 +118,7 @@ pub fn format_name(format: Format) -> &'static str {
     match format {
         Format::V1 => "v1",
         Format::V2 => "v2",
+        Format::Lanes => "lanes",
     }
 }
 

@@ -13,6 +13,8 @@ level! {
         split4: shuffle = vector::split4::<uint8x16_t>;
         merge2: shuffle = vector::merge2::<uint8x16_t>;
         merge4: shuffle = vector::merge4::<uint8x16_t>;
+        join2: join2 = vector::join2::<uint8x16_t>;
+        join4: join4 = vector::join4::<uint8x16_t>;
         transpose2: transpose2 = vector::transpose2::<uint8x16_t>;
         transpose4: transpose4 = vector::transpose4::<uint8x16_t>;
         delta: shuffle = vector::delta::<uint8x16_t>;

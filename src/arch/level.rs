@@ -64,6 +64,25 @@ macro_rules! kernel {
     ($features:tt scan $kernel:path) => {
         $crate::arch::level::kernel!(@ $features (src: &[u8]) -> usize = $kernel)
     };
+    ($features:tt join2 $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (planes: &[&[u8]; 2], words: &mut [u8]) -> () = $kernel)
+    };
+    ($features:tt join4 $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (planes: &[&[u8]; 4], words: &mut [u8]) -> () = $kernel)
+    };
+    ($features:tt lanes_decode $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (table: &$crate::arch::lanes::DecodeTable, windows: &mut $crate::arch::lanes::Windows,
+             source: &$crate::arch::lanes::Source<'_>, out: &mut [u8]) -> bool = $kernel)
+    };
+    ($features:tt lanes_encode $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (table: &$crate::arch::lanes::EncodeTable, pending: &mut $crate::arch::lanes::Pending,
+             symbols: &[u8], target: &mut $crate::arch::lanes::Target<'_>) -> () = $kernel)
+    };
+    ($features:tt xxh3 $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (sums: &mut $crate::arch::xxh3::Sums, bytes: &[u8]) -> () = $kernel)
+    };
     ($features:tt planes $kernel:path) => {
         $crate::arch::level::kernel!(@ $features (src: &[u8], row_len: usize, dst: &mut [u8]) -> () = $kernel)
     };

@@ -11,6 +11,7 @@
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
 mod codes;
+pub mod lanes;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod level;
 pub mod portable;
@@ -20,6 +21,7 @@ mod sums;
 mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
+pub mod xxh3;
 
 #[cfg(test)]
 mod tests;
@@ -38,7 +40,7 @@ pub enum Level {
     Sse2,
     /// x86-64 with AVX2, F16C and FMA.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, VL and VBMI.
+    /// x86-64 with AVX-512 F, BW, VL, VBMI and VBMI2.
     Avx512,
     /// Every AArch64.
     Neon,
@@ -57,13 +59,16 @@ impl Level {
     }
 }
 
+/// Joins planes of the same length, of byte i of every word, to words.
+type Join<const N: usize> = fn(planes: &[&[u8]; N], words: &mut [u8]);
+
 /// Rearranges bytes between words and planes: plane `i` of n-byte words is byte `i` of every word.
 type Shuffle = fn(src: &[u8], dst: &mut [u8]);
 
 /// A byte stream to its residual, as long.
 type Residual = fn(src: &[u8], dst: &mut [u8]);
 
-/// A residual back to its byte stream.
+/// Changes bytes in place, such as a residual back to its byte stream.
 type Undo = fn(bytes: &mut [u8]);
 
 /// A position, a length or a number in a byte stream.
@@ -147,6 +152,24 @@ pub struct Kernels {
     pub merge2: Shuffle,
     /// 4 planes to 4-byte words.
     pub merge4: Shuffle,
+    /// 2 planes that lie apart to 2-byte words.
+    pub join2: Join<2>,
+    /// 4 planes that lie apart to 4-byte words.
+    pub join4: Join<4>,
+    /// Rotates 2-byte words left by one bit.
+    pub turn2: Undo,
+    /// Rotates 4-byte words left by one bit.
+    pub turn4: Undo,
+    /// The inverse of `turn2`.
+    pub unturn2: Undo,
+    /// The inverse of `turn4`.
+    pub unturn4: Undo,
+    /// Lanes to symbols.
+    pub lanes_decode: lanes::Decode,
+    /// Symbols to lanes.
+    pub lanes_encode: lanes::Encode,
+    /// Whole blocks of XXH3.
+    pub xxh3_blocks: fn(sums: &mut xxh3::Sums, bytes: &[u8]),
     /// Transpose of 2-byte elements.
     pub transpose2: Transpose<[u8; 2]>,
     /// Transpose of 4-byte elements.
@@ -242,6 +265,15 @@ static PORTABLE: Kernels = Kernels {
     split4: portable::split::<4>,
     merge2: portable::merge::<2>,
     merge4: portable::merge::<4>,
+    join2: portable::join::<2>,
+    join4: portable::join::<4>,
+    turn2: portable::turn2,
+    turn4: portable::turn4,
+    unturn2: portable::unturn2,
+    unturn4: portable::unturn4,
+    lanes_decode: lanes::portable::decode,
+    lanes_encode: lanes::portable::encode,
+    xxh3_blocks: xxh3::blocks,
     transpose2: portable::transpose,
     transpose4: portable::transpose,
     delta: portable::delta,

@@ -32,6 +32,46 @@ pub fn merge<const N: usize>(src: &[u8], dst: &mut [u8]) {
     }
 }
 
+/// As [`merge`], of planes that lie apart.
+pub fn join<const N: usize>(planes: &[&[u8]; N], words: &mut [u8]) {
+    let (words, rest) = words.as_chunks_mut::<N>();
+    assert!(rest.is_empty() && planes.iter().all(|plane| plane.len() == words.len()), "whole words and equal lengths");
+    for (i, plane) in planes.iter().enumerate() {
+        for (word, byte) in words.iter_mut().zip(*plane) {
+            word[i] = *byte;
+        }
+    }
+}
+
+/// Rotates 2-byte words left by one bit.
+#[inline(always)]
+pub fn turn2(words: &mut [u8]) {
+    each(words, |word| u16::from_le_bytes(word).rotate_left(1).to_le_bytes());
+}
+
+/// Rotates 4-byte words left by one bit.
+#[inline(always)]
+pub fn turn4(words: &mut [u8]) {
+    each(words, |word| u32::from_le_bytes(word).rotate_left(1).to_le_bytes());
+}
+
+/// The inverse of [`turn2`].
+#[inline(always)]
+pub fn unturn2(words: &mut [u8]) {
+    each(words, |word| u16::from_le_bytes(word).rotate_right(1).to_le_bytes());
+}
+
+/// The inverse of [`turn4`].
+#[inline(always)]
+pub fn unturn4(words: &mut [u8]) {
+    each(words, |word| u32::from_le_bytes(word).rotate_right(1).to_le_bytes());
+}
+
+#[inline(always)]
+fn each<const N: usize>(words: &mut [u8], change: impl Fn([u8; N]) -> [u8; N]) {
+    words.as_chunks_mut::<N>().0.iter_mut().for_each(|word| *word = change(*word));
+}
+
 /// See [`Transposition`]. Moves squares of 8 and, at the right edge, strips of 8 by 4, so that cache lines are finished
 /// one after another.
 pub fn transpose<T: Copy>(shape: &Transposition, src: &[T], dst: &mut [T]) {

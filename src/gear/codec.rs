@@ -1,6 +1,7 @@
 //! The encoder and the decoder of every format and type.
 
 use super::budget::{Budget, held};
+use super::lanes;
 use super::options::{Format, Options};
 use super::v1::{self, Width};
 use super::v2;
@@ -8,7 +9,7 @@ use super::zstd;
 use crate::dtype::Dtype;
 use crate::status::{Result, bail};
 
-/// Working memory that encoders of both formats share, each part up to a little over the length of the words.
+/// Working memory that encoders of all formats share, each part up to a little over the length of the words.
 #[derive(Default)]
 pub(super) struct Buffers {
     pub(super) blob: Vec<u8>,
@@ -54,6 +55,7 @@ impl Encoder {
         match options.format {
             Format::V1 => v1::encode(words, Width::of(dtype)?, options, &mut self.zstd, &mut self.buffers),
             Format::V2 => self.v2.encode(words, dtype, options, &mut self.zstd, &mut self.buffers),
+            Format::Lanes => lanes::encode(words, dtype, &mut self.buffers),
         }
     }
 }
@@ -63,6 +65,7 @@ impl Encoder {
 pub struct Decoder {
     zstd: zstd::Decompressor,
     buffers: v2::DecodeBuffers,
+    lanes: lanes::Decoder,
 }
 
 impl Decoder {
@@ -87,6 +90,9 @@ impl Decoder {
         words: &mut [u8],
         max_working_bytes: Option<usize>,
     ) -> Result<usize> {
+        if lanes::is_lanes(blob) {
+            return self.lanes.decode(blob, dtype, words);
+        }
         let mut held = self.zstd.held() + self.buffers.held();
         if max_working_bytes.is_some_and(|max| max < held) {
             *self = Decoder::default();
@@ -104,7 +110,7 @@ impl Decoder {
     }
 
     fn run(&mut self, blob: &[u8], dtype: Dtype, words: &mut [u8], budget: &mut Budget) -> Result<usize> {
-        let Decoder { zstd, buffers } = self;
+        let Decoder { zstd, buffers, .. } = self;
         if v2::is_v2(blob) {
             return v2::decode(blob, dtype, words, &mut Context { zstd, budget }, buffers);
         }
@@ -135,11 +141,14 @@ fn v1_width(dtype: Dtype) -> Result<Width> {
 
 /// The decoded length in bytes that a blob announces, after a check of all headers.
 pub fn decoded_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
+    if lanes::is_lanes(blob) {
+        return lanes::decoded_len(blob, dtype);
+    }
     if v2::is_v2(blob) { v2::decoded_len(blob, dtype) } else { v1::decoded_len(blob, v1_width(dtype)?) }
 }
 
 /// The largest blob of any format for `src_len` bytes, or `None` if no format can hold them.
 pub fn bound(src_len: usize, dtype: Dtype) -> Option<usize> {
     let v1 = Width::of(dtype).ok().and_then(|width| v1::bound(src_len, width));
-    v2::bound(src_len, dtype).max(v1)
+    v2::bound(src_len, dtype).max(v1).max(lanes::bound(src_len, dtype))
 }

@@ -1,10 +1,11 @@
 //! gear: a lossless codec for the words of a KV cache.
 //!
 //! [`v1`] is the format of the reference system: flat byte planes. [`v2`] has rows and channels: it leaves out repeated
-//! rows, and codes channels of like distribution together. `docs/format.md` describes both byte for byte.
+//! rows, and codes channels of like distribution together. [`lanes`] has one prefix code for a byte of every word, which
+//! registers hold. `docs/format.md` describes all byte for byte.
 //!
-//! Both formats end in standard ZSTD frames, written by [`entropy`] (Huffman codes alone) or [`zstd`] (the library), and
-//! both estimate with [`histogram`] and [`matches`]; these four therefore stand beside them.
+//! The first two end in standard ZSTD frames, written by [`entropy`] (Huffman codes alone) or [`zstd`] (the library), and
+//! they estimate with [`histogram`] and [`matches`]; these four therefore stand beside them.
 //!
 //! Stages are pure functions over slices. [`Encoder`] and [`Decoder`] own the working memory that stages share, so a
 //! steady stream of calls allocates nothing.
@@ -13,6 +14,7 @@ mod budget;
 mod codec;
 mod entropy;
 mod histogram;
+mod lanes;
 mod matches;
 mod options;
 mod v1;

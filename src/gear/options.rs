@@ -10,6 +10,8 @@ pub enum Format {
     V1,
     /// With rows, channel groups and a checksum.
     V2,
+    /// One prefix code for a byte of every word, decoded in registers, and a checksum: fastest.
+    Lanes,
 }
 
 /// A set of predictors of format v1; never empty.
@@ -27,14 +29,15 @@ impl Predictors {
     /// Every predictor.
     pub const ALL: Predictors = Predictors(Self::RAW | Self::DELTA_SEQ | Self::XOR_SEQ);
 
-    /// The set with these bits, to be used with `format`; 0 means all. Fails for unknown bits, and for any bit with v2,
-    /// which predicts nothing.
+    /// The set with these bits, to be used with `format`; 0 means all. Fails for unknown bits, and for any bit with v2
+    /// and lanes, which predict nothing.
     pub fn from_bits(bits: u32, format: Format) -> Result<Self> {
         match (bits, format) {
             (0, _) => Ok(Self::ALL),
             (b, Format::V1) if b & !Self::ALL.0 == 0 => Ok(Predictors(b)),
             (b, Format::V1) => bail!(InvalidArgument, "predictors is {b:#x}; bits {:#x} are known", Self::ALL.0),
             (b, Format::V2) => bail!(InvalidArgument, "predictors is {b:#x}; format v2 has none, 0 expected"),
+            (b, Format::Lanes) => bail!(InvalidArgument, "predictors is {b:#x}; format lanes has none, 0 expected"),
         }
     }
 
@@ -68,7 +71,7 @@ impl Predictors {
     }
 }
 
-/// How long an encoder searches, 1 (fastest) to 9 (smallest).
+/// How long an encoder searches, 1 (fastest) to 9 (smallest). Format lanes ignores it.
 ///
 /// | effort | format v1 | format v2 |
 /// |---|---|---|
@@ -159,13 +162,13 @@ pub enum Positions<'a> {
 pub struct Options<'a> {
     /// The format to write.
     pub format: Format,
-    /// The predictors to try. Format v2 ignores them.
+    /// The predictors to try. Formats v2 and lanes ignore them.
     pub predictors: Predictors,
     /// How long to search.
     pub effort: Effort,
-    /// Elements per row (one token of one head), 0 = unknown. Format v1 ignores it.
+    /// Elements per row (one token of one head), 0 = unknown. Formats v1 and lanes ignore it.
     pub head_dim: usize,
-    /// The rotation of keys. Format v1 ignores it.
+    /// The rotation of keys. Formats v1 and lanes ignore it.
     pub rotation: Option<Rotation<'a>>,
 }
 

@@ -6,6 +6,7 @@
 mod bytes;
 #[cfg(target_arch = "x86_64")]
 mod codes;
+mod hash;
 mod planes;
 mod product;
 mod split;
@@ -18,9 +19,10 @@ pub(super) use bytes::repeats;
 pub(super) use bytes::{delta, next_run, run_len, undo_delta, undo_xor, xor};
 #[cfg(target_arch = "x86_64")]
 pub(super) use codes::{Codes, dequantize_f16, quantize_f16};
+pub(super) use hash::{Words, xxh3_blocks};
 pub(super) use planes::{planes, unplanes};
 pub(super) use product::{Floats, product};
-pub(super) use split::{merge2, merge4, split2, split4};
+pub(super) use split::{join2, join4, merge2, merge4, split2, split4};
 pub(super) use transpose::{transpose2, transpose4};
 
 /// A vector of bytes: one or more parts of 16 bytes.

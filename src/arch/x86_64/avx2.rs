@@ -3,8 +3,8 @@
 use super::sse2;
 use crate::arch::level::level;
 use crate::arch::sums::{self, Bf16, F16, F32, Value};
-use crate::arch::vector::{self, Codes, Floats, Sums, Vector, operations};
-use crate::arch::{Kernels, codes};
+use crate::arch::vector::{self, Codes, Floats, Sums, Vector, Words, operations};
+use crate::arch::{Kernels, codes, portable};
 use core::arch::x86_64::*;
 
 level! {
@@ -15,6 +15,13 @@ level! {
         split4: shuffle = vector::split4::<__m256i>;
         merge2: shuffle = vector::merge2::<__m256i>;
         merge4: shuffle = vector::merge4::<__m256i>;
+        join2: join2 = vector::join2::<__m256i>;
+        join4: join4 = vector::join4::<__m256i>;
+        xxh3_blocks: xxh3 = vector::xxh3_blocks::<__m256i, 2>;
+        turn2: undo = portable::turn2;
+        turn4: undo = portable::turn4;
+        unturn2: undo = portable::unturn2;
+        unturn4: undo = portable::unturn4;
         // Two parts gain nothing on the short tiles of 2-byte elements.
         transpose2: transpose2 = vector::transpose2::<__m128i>;
         transpose4: transpose4 = vector::transpose4::<__m256i>;
@@ -241,5 +248,19 @@ impl Floats for __m256 {
         fn repeat(from: *const f32) -> Self = _mm256_set1_ps(*from);
         fn add_product(self, a: Self, b: Self) -> Self = _mm256_fmadd_ps(a, b, self);
         fn add(self, other: Self) -> Self = _mm256_add_ps(self, other);
+    }
+}
+
+impl Words for __m256i {
+    operations! {
+        fn add64(self, other: Self) -> Self = _mm256_add_epi64(self, other);
+        fn product(self) -> Self = _mm256_mul_epu32(self, _mm256_srli_epi64::<32>(self));
+        fn swapped(self) -> Self = _mm256_shuffle_epi32::<0x4E>(self);
+        fn scrambled(self, key: Self, prime: u32) -> Self = {
+            let word = self.xor(_mm256_srli_epi64::<47>(self)).xor(key);
+            let prime = _mm256_set1_epi32(prime as i32);
+            let upper = _mm256_mul_epu32(_mm256_srli_epi64::<32>(word), prime);
+            _mm256_mul_epu32(word, prime).add64(_mm256_slli_epi64::<32>(upper))
+        };
     }
 }

@@ -3,18 +3,27 @@
 use super::avx2;
 use crate::arch::level::level;
 use crate::arch::sums::{Bf16, F32};
-use crate::arch::vector::{self, Codes, Floats, Vector, operations};
-use crate::arch::{Kernels, codes};
+use crate::arch::vector::{self, Codes, Floats, Vector, Words, operations};
+use crate::arch::{Kernels, codes, lanes, portable};
 use core::arch::x86_64::*;
 
 level! {
-    /// AVX-512 F, BW, VL and VBMI. The intrinsics are stable since Rust 1.89.
-    Avx512: is_x86_feature_detected ["avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx2", "f16c", "fma", "popcnt"], below avx2::KERNELS, avx2::MODEL_KERNELS;
+    /// AVX-512 F, BW, VL, VBMI and VBMI2. The intrinsics are stable since Rust 1.89.
+    Avx512: is_x86_feature_detected ["avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2", "avx2", "f16c", "fma", "popcnt", "bmi2"], below avx2::KERNELS, avx2::MODEL_KERNELS;
     kernels: {
         split2: shuffle = vector::split2::<__m512i>;
         split4: shuffle = vector::split4::<__m512i>;
         merge2: shuffle = vector::merge2::<__m512i>;
         merge4: shuffle = vector::merge4::<__m512i>;
+        join2: join2 = vector::join2::<__m512i>;
+        join4: join4 = vector::join4::<__m512i>;
+        xxh3_blocks: xxh3 = vector::xxh3_blocks::<__m512i, 1>;
+        turn2: undo = portable::turn2;
+        turn4: undo = portable::turn4;
+        unturn2: undo = portable::unturn2;
+        unturn4: undo = portable::unturn4;
+        lanes_decode: lanes_decode = lanes::avx512::decode;
+        lanes_encode: lanes_encode = lanes::avx512::encode;
         delta: shuffle = vector::delta::<__m512i>;
         xor: shuffle = vector::xor::<__m512i>;
         repeats: scan = vector::repeats::<__m512i>;
@@ -193,5 +202,19 @@ impl Floats for __m512 {
         fn repeat(from: *const f32) -> Self = _mm512_set1_ps(*from);
         fn add_product(self, a: Self, b: Self) -> Self = _mm512_fmadd_ps(a, b, self);
         fn add(self, other: Self) -> Self = _mm512_add_ps(self, other);
+    }
+}
+
+impl Words for __m512i {
+    operations! {
+        fn add64(self, other: Self) -> Self = _mm512_add_epi64(self, other);
+        fn product(self) -> Self = _mm512_mul_epu32(self, _mm512_srli_epi64::<32>(self));
+        fn swapped(self) -> Self = _mm512_shuffle_epi32::<0x4E>(self);
+        fn scrambled(self, key: Self, prime: u32) -> Self = {
+            let word = self.xor(_mm512_srli_epi64::<47>(self)).xor(key);
+            let prime = _mm512_set1_epi32(prime as i32);
+            let upper = _mm512_mul_epu32(_mm512_srli_epi64::<32>(word), prime);
+            _mm512_mul_epu32(word, prime).add64(_mm512_slli_epi64::<32>(upper))
+        };
     }
 }

@@ -13,6 +13,8 @@ level! {
         split4: shuffle = vector::split4::<__m128i>;
         merge2: shuffle = vector::merge2::<__m128i>;
         merge4: shuffle = vector::merge4::<__m128i>;
+        join2: join2 = vector::join2::<__m128i>;
+        join4: join4 = vector::join4::<__m128i>;
         transpose2: transpose2 = vector::transpose2::<__m128i>;
         transpose4: transpose4 = vector::transpose4::<__m128i>;
         delta: shuffle = vector::delta::<__m128i>;

@@ -13,6 +13,9 @@ use crate::status::{Result, bail};
 pub const MNNKV_GEAR_FORMAT_V1: u32 = 1;
 /// Format v2: all types, with checksums. Uses rows and channels; smaller, most from effort 7 on, and slower.
 pub const MNNKV_GEAR_FORMAT_V2: u32 = 2;
+/// Format lanes: all types, with a checksum. A little larger than V1, and several times as fast to decode. effort and the
+/// fields of V2 are not used.
+pub const MNNKV_GEAR_FORMAT_LANES: u32 = 3;
 /// Predictors of V1: the bytes as they are, the difference to the byte before, the exclusive or with it.
 pub const MNNKV_PREDICT_RAW: u32 = 1;
 pub const MNNKV_PREDICT_DELTA_SEQ: u32 = 2;
@@ -31,7 +34,7 @@ pub struct mnnkv_gear_options {
     pub struct_size: u32,
     /// MNNKV_GEAR_FORMAT_*; 0 = V1 for F16 and F32, V2 for BF16 and INT8.
     pub format: u32,
-    /// V1: the predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all. V2: must be 0.
+    /// V1: the predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all. V2 and LANES: must be 0.
     pub predictors: u32,
     /// 1 = fastest .. 9 = smallest; 0 = 5. More effort never costs more than 0.1% of size.
     pub effort: i32,
@@ -86,7 +89,8 @@ pub(super) unsafe fn read_options<'a>(options: *const mnnkv_gear_options, dtype:
         }
         MNNKV_GEAR_FORMAT_V1 => Format::V1,
         MNNKV_GEAR_FORMAT_V2 => Format::V2,
-        f => bail!(InvalidArgument, "options->format is {f}; 0 to 2 expected"),
+        MNNKV_GEAR_FORMAT_LANES => Format::Lanes,
+        f => bail!(InvalidArgument, "options->format is {f}; 0 to 3 expected"),
     };
     pointer::reserved(&given.reserved, "options")?;
     Ok(Options {
