@@ -39,7 +39,7 @@ typedef struct mnnkv_store mnnkv_store;
 /// Settings of a store. NULL = all defaults.
 typedef struct mnnkv_store_config {
     uint32_t struct_size;
-    /// Threads of the store, at most 64. 0 = submit encodes and restore decodes.
+    /// Most workers that work for the store at once, at most 64. 0 = submit encodes and restore decodes.
     uint32_t workers;
     /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. V2: must be 0.
     uint32_t key_predictors;
@@ -61,12 +61,12 @@ typedef struct mnnkv_store_config {
     uint64_t decode_cache_bytes;
 } mnnkv_store_config;
 
-/// Makes an empty store and starts its workers.
+/// Makes an empty store. Its workers are shared with the other stores and sessions of the process.
 /// INVALID_ARGUMENT: if a field of config is out of range
 /// OUT_OF_MEMORY: if memory or a thread is refused
 mnnkv_status mnnkv_store_create(const mnnkv_store_config *config, uint32_t abi_version, mnnkv_store **out);
 
-/// Frees a store and its blobs. Blocks until each worker has finished its current job. Released tokens are lost.
+/// Frees a store and its blobs. Blocks until its jobs that have begun are done. Released tokens are lost.
 void mnnkv_store_destroy(mnnkv_store *store);
 
 #endif  // MNNKV_EXPERIMENTAL

@@ -1,10 +1,12 @@
-//! Jobs, and the worker threads that run them.
+//! Jobs, and the threads that run them: the workers, which all stores of the process share, or a host's own.
 
+use super::MOST_WORKERS;
 use super::codec::{BlockShape, Codec, Encoding};
 use super::kv::KvBytes;
-use super::queue::Queue;
+use super::queue::{Queue, Queues, Taken, Urgency};
 use crate::status::{Result, error};
-use crate::sys::{self, Shared, Thread, memory};
+use crate::sys::thread_slot::ThreadSlot;
+use crate::sys::{self, Mutex, PerProcess, Shared, Thread, memory};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -157,58 +159,176 @@ impl Job {
     }
 }
 
-/// The workers. Dropping blocks until each has finished its current job.
-pub(super) struct Crew {
-    queue: Shared<Queue<Job, Outcome>>,
-    threads: Vec<Thread>,
-    /// The process that has the threads.
+/// What running a job needs besides the job.
+#[derive(Clone, Copy)]
+pub(super) struct Context {
+    encoding: Encoding,
+    /// Refused allocations: those of the thread that made the store.
+    #[cfg(test)]
+    shortage: (u32, usize),
+}
+
+type Taking = Taken<Context, Job>;
+
+/// Runs a job and hands its outcome in.
+fn run(queues: &Queues<Context, Job, Outcome>, Taking { id, context, job }: Taking, codec: &mut Codec) {
+    #[cfg(test)]
+    let own = memory::shortage::inherit(context.shortage);
+    let lost = job.lost();
+    let outcome = catch_unwind(AssertUnwindSafe(|| job.run(codec, &context.encoding))).unwrap_or_else(|_| {
+        // The codec may be in any state.
+        *codec = Codec::default();
+        lost()
+    });
+    #[cfg(test)]
+    memory::shortage::inherit(own);
+    queues.hand_in(id, outcome);
+}
+
+/// The workers of a process, as many as the store with the most has. They start with the first store that needs them, and
+/// end with the last one.
+struct Workers {
+    queues: Shared<Queues<Context, Job, Outcome>>,
+    /// By number; `None` was joined. Locked before the queues, by stores that come or go.
+    threads: Mutex<Vec<Option<Thread>>>,
     process: u32,
 }
 
-impl Crew {
-    pub(super) fn new(workers: u32, encoding: Encoding) -> Result<Self> {
-        let mut crew = Crew { queue: Shared::new(Queue::new())?, threads: Vec::new(), process: sys::process() };
-        #[cfg(test)]
-        let shortage = memory::shortage::get();
-        memory::reserve(&mut crew.threads, workers as usize)?;
-        for _worker in 0..workers {
-            let queue = crew.queue.clone();
-            let work = move || {
-                #[cfg(test)]
-                {
-                    memory::shortage::set(shortage.0, u64::from(_worker) + 7);
-                    memory::shortage::set_least(shortage.1);
-                }
-                let mut codec = Codec::default();
-                while let Some(job) = queue.next() {
-                    let lost = job.lost();
-                    let run = catch_unwind(AssertUnwindSafe(|| job.run(&mut codec, &encoding)));
-                    queue.hand_in(run.unwrap_or_else(|_| {
-                        // The codec may be in any state.
-                        codec = Codec::default();
-                        lost()
-                    }));
-                }
-            };
-            memory::push(&mut crew.threads, Thread::start(c"mnnkv-worker", work)?)?;
-        }
-        Ok(crew)
+/// A child of a fork has none of its parent's threads, one of which may have held a lock. It gets its own.
+static WORKERS: PerProcess<Shared<Workers>> = PerProcess::new();
+
+impl Workers {
+    fn new() -> Result<Shared<Self>> {
+        let queues = Shared::new(Queues::new())?;
+        Shared::new(Workers { queues, threads: Mutex::new(Vec::new()), process: sys::process() })
     }
 
-    pub(super) fn queue(&self) -> &Queue<Job, Outcome> {
+    /// Opens a queue, and starts the workers that it has more than others. OUT_OF_MEMORY: nothing is open.
+    fn join(&self, context: Context, workers: u32) -> Result<Queue<Context, Job, Outcome>> {
+        let mut threads = self.threads.lock().expect(NEVER);
+        let slots = (workers as usize).saturating_sub(threads.len());
+        memory::reserve(&mut threads, slots)?;
+        for _ in 0..slots {
+            memory::push(&mut threads, None)?;
+        }
+        let queue = Queues::open(&self.queues, context, workers)?;
+        // Those that are present stay, now that they are wanted.
+        for number in (0..workers).filter(|number| self.queues.arrive(*number)) {
+            let slot = &mut threads[number as usize];
+            // It has left, and returns.
+            slot.take().into_iter().for_each(Thread::join);
+            match self.start(number) {
+                Ok(thread) => *slot = Some(thread),
+                Err(error) => {
+                    self.queues.leave(number);
+                    queue.close();
+                    self.reap(&mut threads);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(queue)
+    }
+
+    fn start(&self, number: u32) -> Result<Thread> {
+        let queues = self.queues.clone();
+        Thread::start(c"mnnkv-worker", move || {
+            let mut codec = Codec::default();
+            while let Some(taken) = queues.next(number) {
+                run(&queues, taken, &mut codec);
+            }
+        })
+    }
+
+    /// Joins the workers that have left; all where no queue has one. Blocks for no job.
+    fn reap(&self, threads: &mut [Option<Thread>]) {
+        let wanted = self.queues.wanted();
+        for (number, thread) in threads.iter_mut().enumerate().skip(wanted as usize) {
+            if wanted == 0 || !self.queues.is_present(number as u32) {
+                thread.take().into_iter().for_each(Thread::join);
+            }
+        }
+    }
+}
+
+const NEVER: &str = "nothing panics while it holds the list of threads";
+
+/// Passes the number of a store to the host, which must call [`run_one`] with it once, on any thread and at any time; false
+/// where the host refuses. Must not block.
+pub type Executor = Box<dyn Fn(usize) -> bool + Send>;
+
+/// The codec of a host's thread.
+static CODEC: ThreadSlot<Codec> = ThreadSlot::new(2);
+
+/// Runs a job of the store with this number. Does nothing where none waits, or where the store is gone.
+pub fn run_one(number: usize) {
+    let Some(workers) = WORKERS.known() else { return };
+    let Some(taken) = workers.queues.take(number) else { return };
+    let mut codec = CODEC.take().map_or_else(Codec::default, |codec| *codec);
+    run(&workers.queues, taken, &mut codec);
+    // Dropped where memory is refused.
+    if let Ok(codec) = memory::boxed(codec) {
+        CODEC.put(codec);
+    }
+}
+
+/// Frees the working memory of [`run_one`] on the calling thread.
+pub fn trim_thread() {
+    drop(CODEC.take());
+}
+
+/// A store's share in the threads that run jobs. Dropping blocks until each of its jobs that has begun is done.
+pub(super) struct Crew {
+    queue: Queue<Context, Job, Outcome>,
+    workers: Shared<Workers>,
+    executor: Option<Executor>,
+}
+
+impl Crew {
+    /// A share in the workers of the process; or, with an executor, in the host's threads alone.
+    pub(super) fn new(workers: u32, encoding: Encoding, executor: Option<Executor>) -> Result<Self> {
+        Crew::among(WORKERS.get(Workers::new)?, workers, encoding, executor)
+    }
+
+    fn among(all: &Shared<Workers>, workers: u32, encoding: Encoding, executor: Option<Executor>) -> Result<Self> {
+        let context = Context {
+            encoding,
+            #[cfg(test)]
+            shortage: memory::shortage::get(),
+        };
+        let workers = if executor.is_some() { 0 } else { workers.min(MOST_WORKERS) };
+        Ok(Crew { queue: all.join(context, workers)?, workers: all.clone(), executor })
+    }
+
+    pub(super) fn queue(&self) -> &Queue<Context, Job, Outcome> {
         &self.queue
+    }
+
+    /// Adds a job; bounds are the caller's. The job is dropped on an error. BUSY: if the host refuses it.
+    pub(super) fn push(&self, job: Job, urgency: Urgency) -> Result<()> {
+        self.queue.push(job, urgency)?;
+        let Some(executor) = &self.executor else { return Ok(()) };
+        while self.queue.lacks_promise() {
+            if !executor(self.queue.id()) {
+                return match self.queue.refused(urgency) {
+                    Some(_) => Err(error!(Busy, "the host's executor has refused a job")),
+                    None => Ok(()),
+                };
+            }
+        }
+        Ok(())
     }
 }
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        if self.process != sys::process() {
-            // A forked child has no threads, and one of them may have held the queue's lock. Their share of the queue is
-            // never dropped, so the queue stays.
+        if self.workers.process != sys::process() {
+            // A forked child has no threads, and one of them may have held a lock. Their share of the queues is never
+            // dropped, so the queues stay.
             return;
         }
         self.queue.close();
-        self.threads.drain(..).for_each(Thread::join);
+        self.workers.reap(&mut self.workers.threads.lock().expect(NEVER));
     }
 }
 
@@ -228,17 +348,26 @@ mod tests {
         Job::Encode(EncodeJob { layer: 0, shape: shape(ticket, 64), raw, purpose: Purpose::Keep })
     }
 
+    fn crew(all: &Shared<Workers>, workers: u32) -> Crew {
+        Crew::among(all, workers, Encoding::default(), None).unwrap()
+    }
+
+    /// Workers that have started and were not joined.
+    fn threads(all: &Workers) -> usize {
+        all.threads.lock().unwrap().iter().flatten().count()
+    }
+
     // A panic's message goes to a buffer of the test program, whose lock ThreadSanitizer does not see.
     #[cfg(not(tsan))]
     #[test]
     fn a_job_that_panics_is_lost_alone() {
-        let crew = Crew::new(2, Encoding::default()).unwrap();
+        let crew = crew(&Workers::new().unwrap(), 2);
         for ticket in 0..8 {
             // The size of its rows overflows.
             let blob = Shared::new(KvBytes::new(1, 1).unwrap()).unwrap();
             let decode = Job::Decode(DecodeJob { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None });
-            crew.queue.push(decode, Urgency::Soon).unwrap();
-            crew.queue.push(encode(ticket), Urgency::Later).unwrap();
+            crew.push(decode, Urgency::Soon).unwrap();
+            crew.push(encode(ticket), Urgency::Later).unwrap();
         }
         let (mut lost, mut encoded) = (Vec::new(), Vec::new());
         while crew.queue.wait() {
@@ -261,13 +390,54 @@ mod tests {
     }
 
     #[test]
-    fn no_worker_outlives_its_crew() {
-        for workers in [1, 3] {
-            let crew = Crew::new(workers, Encoding::default()).unwrap();
-            (0..20).for_each(|ticket| crew.queue.push(encode(ticket), Urgency::Later).unwrap());
-            let queue = crew.queue.clone();
-            drop(crew);
-            assert_eq!(queue.owners(), 1, "each worker holds one");
+    fn no_worker_outlives_the_last_store() {
+        let all = Workers::new().unwrap();
+        for _ in 0..3 {
+            let stores = [1, 3, 2, 0].map(|workers| crew(&all, workers));
+            for ticket in 0..20 {
+                stores[..3].iter().for_each(|store| store.push(encode(ticket), Urgency::Later).unwrap());
+            }
+            assert_eq!(threads(&all), 3, "the most that a store has");
+            drop(stores);
+            assert_eq!((threads(&all), all.queues.owners()), (0, 1), "each worker holds one");
         }
+    }
+
+    #[test]
+    fn workers_that_no_store_has_any_more_end_and_start_again() {
+        let all = Workers::new().unwrap();
+        let narrow = crew(&all, 1);
+        for ticket in 0..50 {
+            let wide = crew(&all, 1 + ticket as u32 % 4);
+            wide.push(encode(ticket), Urgency::Soon).unwrap();
+            narrow.push(encode(ticket), Urgency::Later).unwrap();
+            assert!(wide.queue.wait() && wide.queue.outcome().is_some());
+        }
+        let mut outcomes = 0;
+        while narrow.queue.wait() {
+            outcomes += std::iter::from_fn(|| narrow.queue.outcome()).count();
+        }
+        assert_eq!(outcomes, 50);
+        while (1..4).any(|number| all.queues.is_present(number)) {
+            std::thread::yield_now();
+        }
+        drop(crew(&all, 0));
+        assert_eq!(threads(&all), 1);
+    }
+
+    #[test]
+    fn a_thread_that_is_refused_leaves_nothing_open() {
+        let all = Workers::new().unwrap();
+        let narrow = crew(&all, 1);
+        memory::shortage::set_least(1);
+        for seed in 1..40 {
+            memory::shortage::set(3, seed << 32 | seed);
+            let _ = Crew::among(&all, 4, Encoding::default(), None).map(drop);
+        }
+        memory::shortage::set(0, 0);
+        memory::shortage::set_least(1024);
+        assert_eq!(all.queues.wanted(), 1);
+        drop(narrow);
+        assert_eq!((threads(&all), all.queues.owners()), (0, 1));
     }
 }

@@ -27,7 +27,7 @@ mod submit;
 
 pub use codec::Encoding;
 pub use commit::{Committed, Writes};
-pub use crew::Purpose;
+pub use crew::{Executor, Purpose, run_one, trim_thread};
 pub use restore::Restored;
 pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
@@ -53,7 +53,7 @@ pub const DEFAULT_QUEUE: u32 = 256;
 pub struct Settings {
     /// How blocks are encoded.
     pub encoding: Encoding,
-    /// Worker threads, at most [`MOST_WORKERS`]; 0 = encode and decode inside the calls.
+    /// Most workers that encode and decode at once, at most [`MOST_WORKERS`]; 0 = encode and decode inside the calls.
     pub workers: u32,
     /// Most blocks that may wait to be encoded.
     pub max_queue: usize,
@@ -100,8 +100,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store. Starts its workers, which sleep until there are jobs.
+    /// An empty store. Its workers, which it shares with the other stores of the process, sleep until there are jobs.
     pub fn new(settings: Settings) -> Result<Self> {
+        Store::with_executor(settings, None)
+    }
+
+    /// As [`Store::new`]. With an executor the host's threads run the jobs, and `workers` must not be 0.
+    pub fn with_executor(settings: Settings, executor: Option<Executor>) -> Result<Self> {
         let Settings { encoding, workers, decode_cache_bytes, .. } = settings;
         let mut decoded = Decoded::default();
         decoded.set_budget(decode_cache_bytes);
@@ -118,7 +123,7 @@ impl Store {
             staged_bytes: 0,
             unclaimed_bytes: 0,
             refusals: 0,
-            crew: if workers > 0 { Some(Crew::new(workers, encoding)?) } else { None },
+            crew: if workers > 0 { Some(Crew::new(workers, encoding, executor)?) } else { None },
         })
     }
 

@@ -1,15 +1,16 @@
-//! The queue between the host's thread and the workers.
+//! The queues between the hosts' threads and whoever runs their jobs.
 //!
-//! The host's thread pushes jobs and collects outcomes; workers take jobs and hand outcomes in. One mutex, held for a few
-//! moves of pointers and never during a job. The host's thread blocks in one place only, [`Queue::wait`], for a job that
-//! a worker has already begun.
+//! Each store has a [`Queue`], with bounds and an order of its own. The queues of a process share the workers: a worker
+//! takes a job of each queue in turn. A queue without workers is served by its host's threads, which call
+//! [`Queues::take`]. One mutex, held for a few moves of pointers and never during a job. A host's thread blocks in
+//! [`Queue::wait`] and [`Queue::close`], for a job of its own store that has begun.
 //!
 //! A job owns its bytes, and an outcome is booked against the blocks that exist by then. So a job can never touch a token
 //! that has moved meanwhile: the outcome of a block that is gone is dropped.
 
 use crate::status::Result;
 use crate::sys::memory;
-use crate::sys::{Condvar, Mutex, MutexGuard};
+use crate::sys::{Condvar, Mutex, MutexGuard, Shared};
 use std::collections::VecDeque;
 
 /// The order of jobs.
@@ -21,208 +22,507 @@ pub(super) enum Urgency {
     Later,
 }
 
-struct Books<J, O> {
+/// One store's part of the books.
+struct Desk<C, J, O> {
+    id: usize,
+    context: C,
+    /// Most workers that run its jobs at once; 0 = the host's threads run them.
+    workers: u32,
     soon: VecDeque<J>,
     later: VecDeque<J>,
-    /// Jobs that workers have taken and not handed in.
+    /// Jobs that were taken and not handed in.
     running: usize,
-    /// Has room for the outcome of every job, so that [`Queue::hand_in`] cannot fail.
+    /// Calls of [`Queues::take`] that the host has promised.
+    promised: usize,
+    /// Has room for the outcome of every job, so that [`Queues::hand_in`] cannot fail.
     outcomes: VecDeque<O>,
-    /// Workers must return.
-    closed: bool,
+    /// Outcomes are dropped.
+    is_closed: bool,
 }
 
-/// Jobs `J` on their way to workers, outcomes `O` on their way back.
-pub(super) struct Queue<J, O> {
-    books: Mutex<Books<J, O>>,
+impl<C: Copy, J, O> Desk<C, J, O> {
+    fn waiting(&self) -> usize {
+        self.soon.len() + self.later.len()
+    }
+
+    fn jobs(&mut self, urgency: Urgency) -> &mut VecDeque<J> {
+        match urgency {
+            Urgency::Soon => &mut self.soon,
+            Urgency::Later => &mut self.later,
+        }
+    }
+
+    fn take(&mut self) -> Option<Taken<C, J>> {
+        let job = self.soon.pop_front().or_else(|| self.later.pop_front())?;
+        self.running += 1;
+        Some(Taken { id: self.id, context: self.context, job })
+    }
+}
+
+struct Books<C, J, O> {
+    /// By id, ascending.
+    desks: Vec<Desk<C, J, O>>,
+    last_id: usize,
+    /// The desk that a worker took a job of last.
+    served: usize,
+    /// Workers that take jobs, a bit for each number.
+    present: u64,
+}
+
+impl<C: Copy, J, O> Books<C, J, O> {
+    fn find(&mut self, id: usize) -> Option<&mut Desk<C, J, O>> {
+        self.desks.binary_search_by_key(&id, |desk| desk.id).ok().map(|at| &mut self.desks[at])
+    }
+
+    fn wanted(&self) -> u32 {
+        self.desks.iter().map(|desk| desk.workers).max().unwrap_or(0)
+    }
+
+    /// A job of the next desk in turn.
+    fn take(&mut self) -> Option<Taken<C, J>> {
+        let next = self.desks.partition_point(|desk| desk.id <= self.served);
+        let (before, behind) = self.desks.split_at_mut(next);
+        let mut in_turn = behind.iter_mut().chain(before);
+        let taken = in_turn.find_map(|desk| if desk.running < desk.workers as usize { desk.take() } else { None })?;
+        self.served = taken.id;
+        Some(taken)
+    }
+}
+
+/// A job that has begun. Its outcome must be handed in.
+pub(super) struct Taken<C, J> {
+    /// Of its queue.
+    pub(super) id: usize,
+    pub(super) context: C,
+    pub(super) job: J,
+}
+
+/// The queues of a process: jobs `J` on their way to workers, with the context `C` of their store, and outcomes `O` on
+/// their way back.
+pub(super) struct Queues<C, J, O> {
+    books: Mutex<Books<C, J, O>>,
     work: Condvar,
     news: Condvar,
 }
 
-impl<J, O> Queue<J, O> {
+impl<C: Copy, J, O> Queues<C, J, O> {
     pub(super) fn new() -> Self {
-        let (soon, later, outcomes) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        let books = Books { soon, later, running: 0, outcomes, closed: false };
-        Queue { books: Mutex::new(books), work: Condvar::new(), news: Condvar::new() }
+        let books = Books { desks: Vec::new(), last_id: 0, served: 0, present: 0 };
+        Queues { books: Mutex::new(books), work: Condvar::new(), news: Condvar::new() }
     }
 
-    /// A worker's panic is caught around its job, outside this lock, so it cannot poison the lock.
-    fn books(&self) -> MutexGuard<'_, Books<J, O>> {
-        self.books.lock().expect("nothing panics while it holds the queue")
+    /// A panic of a job is caught around it, outside this lock, so it cannot poison the lock.
+    fn books(&self) -> MutexGuard<'_, Books<C, J, O>> {
+        self.books.lock().expect(NEVER)
+    }
+
+    /// Adds a queue, of whose jobs up to `workers` run at once; 0 = those that the host's threads take.
+    #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
+    pub(super) fn open(this: &Shared<Self>, context: C, workers: u32) -> Result<Queue<C, J, O>> {
+        let mut books = this.books();
+        memory::reserve_amortized(&mut books.desks, 1)?;
+        books.last_id += 1;
+        let id = books.last_id;
+        let (soon, later, outcomes) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let (running, promised, is_closed) = (0, 0, false);
+        books.desks.push(Desk { id, context, workers, soon, later, running, promised, outcomes, is_closed });
+        drop(books);
+        Ok(Queue { queues: this.clone(), id })
+    }
+
+    /// The most workers that an open queue has.
+    pub(super) fn wanted(&self) -> u32 {
+        self.books().wanted()
+    }
+
+    /// Registers worker `number`; false where it is present.
+    pub(super) fn arrive(&self, number: u32) -> bool {
+        let mut books = self.books();
+        let is_new = books.present & 1 << number == 0;
+        books.present |= 1 << number;
+        is_new
+    }
+
+    /// Takes back what [`Queues::arrive`] registered.
+    pub(super) fn leave(&self, number: u32) {
+        self.books().present &= !(1 << number);
+    }
+
+    pub(super) fn is_present(&self, number: u32) -> bool {
+        self.books().present & 1 << number != 0
+    }
+
+    /// The next job of worker `number`; blocks while there is none. `None` when no queue has so many workers any more: the
+    /// worker must return, and is not present.
+    pub(super) fn next(&self, number: u32) -> Option<Taken<C, J>> {
+        let mut books = self.books();
+        loop {
+            if number >= books.wanted() {
+                books.present &= !(1 << number);
+                drop(books);
+                // The job that it has just handed in may have been in the way of another one.
+                self.work.notify_one();
+                return None;
+            }
+            if let Some(taken) = books.take() {
+                return Some(taken);
+            }
+            books = self.work.wait(books).expect(NEVER);
+        }
+    }
+
+    /// The next job of a queue without workers. `None` where none waits or the queue is closed. Never blocks.
+    pub(super) fn take(&self, id: usize) -> Option<Taken<C, J>> {
+        let mut books = self.books();
+        let desk = books.find(id).filter(|desk| desk.workers == 0)?;
+        desk.promised = desk.promised.saturating_sub(1);
+        desk.take()
+    }
+
+    /// Hands in the outcome of a job that was taken from queue `id`.
+    pub(super) fn hand_in(&self, id: usize, outcome: O) {
+        let mut late = None;
+        let mut books = self.books();
+        let desk = books.find(id).expect("a queue stays while a job of it runs");
+        desk.running -= 1;
+        if desk.is_closed {
+            late = Some(outcome);
+        } else {
+            #[expect(clippy::disallowed_methods, reason = "room was reserved when the job was pushed")]
+            desk.outcomes.push_back(outcome);
+        }
+        drop(books);
+        self.news.notify_all();
+        drop(late);
+    }
+}
+
+/// Why a lock is not poisoned.
+const NEVER: &str = "nothing panics while it holds the queues";
+
+/// The end of a queue that its store holds. It must be closed.
+pub(super) struct Queue<C, J, O> {
+    queues: Shared<Queues<C, J, O>>,
+    id: usize,
+}
+
+impl<C: Copy, J, O> Queue<C, J, O> {
+    /// The number of this queue, never 0. No other queue of the process ever has it.
+    pub(super) fn id(&self) -> usize {
+        self.id
+    }
+
+    fn with<R>(&self, body: impl FnOnce(&mut Desk<C, J, O>) -> R) -> R {
+        body(self.queues.books().find(self.id).expect(OPEN))
     }
 
     /// Adds a job; bounds are the caller's. OUT_OF_MEMORY: the job is dropped.
     #[expect(clippy::disallowed_methods, reason = "room is reserved first")]
     pub(super) fn push(&self, job: J, urgency: Urgency) -> Result<()> {
-        let mut books = self.books();
-        let books_mut = &mut *books;
-        let jobs = books_mut.soon.len() + books_mut.later.len() + books_mut.running + 1;
-        memory::reserve_deque(&mut books_mut.outcomes, jobs)?;
-        let queue = match urgency {
-            Urgency::Soon => &mut books_mut.soon,
-            Urgency::Later => &mut books_mut.later,
-        };
-        memory::reserve_deque(queue, 1)?;
-        queue.push_back(job);
-        drop(books);
-        self.work.notify_one();
+        self.with(|desk| {
+            let jobs = desk.waiting() + desk.running + 1;
+            memory::reserve_deque(&mut desk.outcomes, jobs)?;
+            let queue = desk.jobs(urgency);
+            memory::reserve_deque(queue, 1)?;
+            queue.push_back(job);
+            Ok(())
+        })?;
+        self.queues.work.notify_one();
         Ok(())
     }
 
-    /// Takes back the last waiting job for which `which` is true; workers take jobs from the front.
+    /// Whether the host must promise one more [`Queues::take`]. `true` counts it as promised.
+    pub(super) fn lacks_promise(&self) -> bool {
+        self.with(|desk| {
+            let lacks = desk.promised < desk.waiting();
+            desk.promised += usize::from(lacks);
+            lacks
+        })
+    }
+
+    /// Takes back a promise that the host has refused, and the job that was pushed last, of this urgency. `None` where the
+    /// job has begun under an earlier promise.
+    pub(super) fn refused(&self, urgency: Urgency) -> Option<J> {
+        self.with(|desk| {
+            desk.promised = desk.promised.saturating_sub(1);
+            desk.jobs(urgency).pop_back()
+        })
+    }
+
+    /// Takes back the last waiting job for which `which` is true; jobs begin from the front.
     pub(super) fn take_back(&self, which: impl Fn(&J) -> bool) -> Option<J> {
-        let mut books = self.books();
-        let books = &mut *books;
-        [&mut books.soon, &mut books.later]
-            .into_iter()
-            .find_map(|jobs| jobs.iter().rposition(&which).and_then(|at| jobs.remove(at)))
+        self.with(|desk| {
+            [&mut desk.soon, &mut desk.later]
+                .into_iter()
+                .find_map(|jobs| jobs.iter().rposition(&which).and_then(|at| jobs.remove(at)))
+        })
     }
 
     /// Takes the oldest outcome. Never blocks.
     pub(super) fn outcome(&self) -> Option<O> {
-        self.books().outcomes.pop_front()
+        self.with(|desk| desk.outcomes.pop_front())
     }
 
-    /// Blocks until there is an outcome; returns false at once when no job is under way.
+    /// Blocks until there is an outcome; returns false at once when no job is under way. A job that waits for a host's
+    /// thread is not.
     pub(super) fn wait(&self) -> bool {
-        let mut books = self.books();
-        while books.outcomes.is_empty() {
-            if books.running == 0 && books.soon.is_empty() && books.later.is_empty() {
+        let mut books = self.queues.books();
+        loop {
+            let desk = books.find(self.id).expect(OPEN);
+            if !desk.outcomes.is_empty() {
+                return true;
+            }
+            if desk.running == 0 && (desk.workers == 0 || desk.waiting() == 0) {
                 return false;
             }
-            books = self.news.wait(books).expect("nothing panics while it holds the queue");
-        }
-        true
-    }
-
-    /// A worker's next job; blocks while there is none. `None` when the queue was closed.
-    pub(super) fn next(&self) -> Option<J> {
-        let mut books = self.books();
-        loop {
-            if books.closed {
-                return None;
-            }
-            if let Some(job) = books.soon.pop_front().or_else(|| books.later.pop_front()) {
-                books.running += 1;
-                return Some(job);
-            }
-            books = self.work.wait(books).expect("nothing panics while it holds the queue");
+            books = self.queues.news.wait(books).expect(NEVER);
         }
     }
 
-    /// Hands in the outcome of a job from [`Queue::next`].
-    pub(super) fn hand_in(&self, outcome: O) {
-        let mut books = self.books();
-        books.running -= 1;
-        #[expect(clippy::disallowed_methods, reason = "room was reserved when the job was pushed")]
-        books.outcomes.push_back(outcome);
-        drop(books);
-        self.news.notify_one();
-    }
-
-    /// Makes all workers return. Waiting jobs are dropped.
+    /// Removes the queue: blocks until each of its jobs that has begun is handed in, and drops the others. Workers that no
+    /// queue has any more return from [`Queues::next`].
     pub(super) fn close(&self) {
-        let mut books = self.books();
-        books.closed = true;
-        books.soon.clear();
-        books.later.clear();
+        let mut books = self.queues.books();
+        let desk = books.find(self.id).expect(OPEN);
+        desk.is_closed = true;
+        let waiting = (std::mem::take(&mut desk.soon), std::mem::take(&mut desk.later));
+        while books.find(self.id).is_some_and(|desk| desk.running > 0) {
+            books = self.queues.news.wait(books).expect(NEVER);
+        }
+        let at = books.desks.binary_search_by_key(&self.id, |desk| desk.id);
+        let desk = at.ok().map(|at| books.desks.remove(at));
         drop(books);
-        self.work.notify_all();
+        self.queues.work.notify_all();
+        drop((waiting, desk));
     }
 }
+
+/// Why a queue is found.
+const OPEN: &str = "a queue is used before it is closed";
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
+    type Tens = Queues<u32, u32, u32>;
+
+    fn queues() -> Shared<Tens> {
+        Shared::new(Queues::new()).unwrap()
+    }
+
     #[test]
     fn urgent_jobs_go_first_and_jobs_can_be_taken_back() {
-        let queue: Queue<u32, u32> = Queue::new();
+        let queues = queues();
+        let queue = Queues::open(&queues, 0, 1).unwrap();
+        let next = || queues.next(0).map(|taken| taken.job);
         for (job, urgency) in [(1, Urgency::Later), (2, Urgency::Soon), (3, Urgency::Later), (4, Urgency::Soon)] {
             queue.push(job, urgency).unwrap();
         }
-        assert_eq!(queue.next(), Some(2));
+        assert_eq!(next(), Some(2));
+        queues.hand_in(queue.id(), 10);
         assert_eq!(queue.take_back(|job| *job > 1), Some(4));
         assert_eq!(queue.take_back(|job| *job > 1), Some(3));
-        assert_eq!(queue.next(), Some(1));
-        queue.hand_in(10);
+        assert_eq!(next(), Some(1));
         assert!(queue.wait());
         assert_eq!((queue.outcome(), queue.outcome()), (Some(10), None));
-        queue.hand_in(20);
+        queues.hand_in(queue.id(), 20);
         assert_eq!(queue.outcome(), Some(20));
         assert!(!queue.wait(), "nothing is under way");
         queue.close();
-        assert_eq!(queue.next(), None);
+        assert_eq!(next(), None);
+    }
+
+    #[test]
+    fn queues_take_turns_and_none_has_more_workers_than_it_asked_for() {
+        let queues = queues();
+        let open = |context, workers, jobs: [u32; 3]| {
+            let queue = Queues::open(&queues, context, workers).unwrap();
+            jobs.iter().for_each(|job| queue.push(*job, Urgency::Later).unwrap());
+            queue
+        };
+        let (one, two, _three) = (open(7, 1, [10, 11, 12]), open(8, 2, [20, 21, 22]), open(9, 0, [30, 31, 32]));
+        let next = || queues.next(0).map(|taken| (taken.context, taken.job));
+        assert_eq!([next(), next(), next()], [Some((7, 10)), Some((8, 20)), Some((8, 21))]);
+        [&one, &two].iter().for_each(|queue| queues.hand_in(queue.id(), 0));
+        assert_eq!([next(), next()], [Some((7, 11)), Some((8, 22))]);
+        assert_eq!((queues.wanted(), queues.arrive(1), queues.arrive(1)), (2, true, false));
+    }
+
+    #[test]
+    fn a_host_takes_jobs_of_its_own_queue_as_often_as_it_likes() {
+        let queues = queues();
+        let (hosted, other) = (Queues::open(&queues, 0, 0).unwrap(), Queues::open(&queues, 0, 1).unwrap());
+        let take = |id| queues.take(id).map(|taken| taken.job);
+        other.push(1, Urgency::Soon).unwrap();
+        assert_eq!((take(hosted.id()), take(other.id()), take(77)), (None, None, None), "nothing of its own waits");
+        hosted.push(2, Urgency::Later).unwrap();
+        assert!(hosted.lacks_promise() && !hosted.lacks_promise(), "one call for one job");
+        hosted.push(3, Urgency::Soon).unwrap();
+        assert!(hosted.lacks_promise());
+        assert_eq!(hosted.refused(Urgency::Soon), Some(3));
+        hosted.push(4, Urgency::Soon).unwrap();
+        assert!(hosted.lacks_promise());
+        assert_eq!(take(hosted.id()), Some(4), "in place of the job that the call was for");
+        assert_eq!(hosted.refused(Urgency::Soon), None, "it has begun");
+        assert!(hosted.lacks_promise(), "the other one waits without a call");
+        assert_eq!((take(hosted.id()), take(hosted.id())), (Some(2), None));
+        (0..2).for_each(|_| queues.hand_in(hosted.id(), 0));
+        hosted.close();
+        assert_eq!(take(hosted.id()), None);
     }
 }
 
-/// All interleavings of a small host and its workers; `make test` runs them.
+/// All interleavings of small hosts and their workers; `make test` runs them.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
     use loom::sync::Arc;
     use loom::thread;
 
-    fn workers(queue: &Arc<Queue<u32, u32>>, count: usize) -> Vec<thread::JoinHandle<()>> {
-        (0..count)
-            .map(|_| {
-                let queue = queue.clone();
+    type Tens = Queues<u32, u32, u32>;
+
+    fn queues() -> Shared<Tens> {
+        Shared::new(Queues::new()).unwrap()
+    }
+
+    /// Workers of the first numbers. Each returns when no queue has so many.
+    fn workers(queues: &Shared<Tens>, numbers: std::ops::Range<u32>) -> Vec<thread::JoinHandle<()>> {
+        numbers
+            .map(|number| {
+                let queues = queues.clone();
+                assert!(queues.arrive(number));
                 thread::spawn(move || {
-                    while let Some(job) = queue.next() {
-                        queue.hand_in(job * 10);
+                    while let Some(taken) = queues.next(number) {
+                        queues.hand_in(taken.id, taken.job * 10 + taken.context);
                     }
+                    assert!(!queues.is_present(number));
                 })
             })
             .collect()
     }
 
+    fn end(workers: Vec<thread::JoinHandle<()>>) {
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    }
+
+    /// The outcomes of all jobs under way, sorted.
+    fn drained(queue: &Queue<u32, u32, u32>) -> Vec<u32> {
+        let mut outcomes = Vec::new();
+        while queue.wait() {
+            outcomes.extend(std::iter::from_fn(|| queue.outcome()));
+        }
+        outcomes.sort_unstable();
+        outcomes
+    }
+
     #[test]
     fn every_job_comes_back_once_in_any_order() {
         loom::model(|| {
-            let queue = Arc::new(Queue::new());
-            let workers = workers(&queue, 2);
+            let queues = queues();
+            let queue = Queues::open(&queues, 0, 2).unwrap();
+            let workers = workers(&queues, 0..2);
             queue.push(1, Urgency::Later).unwrap();
             queue.push(2, Urgency::Soon).unwrap();
-            let mut outcomes = Vec::new();
-            while outcomes.len() < 2 {
-                assert!(queue.wait(), "a job was lost");
-                outcomes.extend(std::iter::from_fn(|| queue.outcome()));
-            }
-            outcomes.sort_unstable();
-            assert_eq!(outcomes, [10, 20]);
-            assert!(!queue.wait(), "nothing is left");
+            assert_eq!(drained(&queue), [10, 20]);
             queue.close();
-            workers.into_iter().for_each(|w| w.join().unwrap());
+            end(workers);
         });
     }
 
     #[test]
     fn a_job_is_taken_back_or_done_and_never_both() {
         loom::model(|| {
-            let queue = Arc::new(Queue::new());
-            let workers = workers(&queue, 1);
+            let queues = queues();
+            let queue = Queues::open(&queues, 0, 1).unwrap();
+            let workers = workers(&queues, 0..1);
             queue.push(1, Urgency::Soon).unwrap();
             queue.push(2, Urgency::Soon).unwrap();
-            let mut seen: Vec<u32> = queue.take_back(|job| *job == 2).map(|job| job * 10).into_iter().collect();
-            while queue.wait() {
-                seen.extend(std::iter::from_fn(|| queue.outcome()));
-            }
+            let back = queue.take_back(|job| *job == 2).map(|job| job * 10);
+            let mut seen = drained(&queue);
+            seen.extend(back);
             seen.sort_unstable();
             assert_eq!(seen, [10, 20]);
             queue.close();
-            workers.into_iter().for_each(|w| w.join().unwrap());
+            end(workers);
         });
     }
 
     #[test]
     fn closing_ends_sleeping_and_busy_workers() {
         loom::model(|| {
-            let queue = Arc::new(Queue::new());
-            let workers = workers(&queue, 2);
+            let queues = queues();
+            let queue = Queues::open(&queues, 0, 2).unwrap();
+            let workers = workers(&queues, 0..2);
             queue.push(1, Urgency::Later).unwrap();
             queue.close();
-            workers.into_iter().for_each(|w| w.join().unwrap());
-            assert!(queue.outcome().is_none() || queue.outcome().is_none());
+            end(workers);
+        });
+    }
+
+    #[test]
+    fn two_hosts_share_a_worker_and_each_gets_its_own_outcomes() {
+        loom::model(|| {
+            let queues = queues();
+            let queue = Queues::open(&queues, 1, 1).unwrap();
+            let workers = workers(&queues, 0..1);
+            let other = Queues::open(&queues, 2, 1).unwrap();
+            let host = thread::spawn(move || {
+                other.push(2, Urgency::Later).unwrap();
+                assert_eq!(drained(&other), [22]);
+                other.close();
+            });
+            queue.push(1, Urgency::Soon).unwrap();
+            assert_eq!(drained(&queue), [11]);
+            host.join().unwrap();
+            queue.close();
+            end(workers);
+        });
+    }
+
+    #[test]
+    fn closing_one_queue_costs_the_other_no_job_and_no_worker_of_its_own() {
+        loom::model(|| {
+            let queues = queues();
+            let (wide, narrow) = (Queues::open(&queues, 1, 2).unwrap(), Queues::open(&queues, 2, 1).unwrap());
+            let workers = workers(&queues, 0..2);
+            wide.push(1, Urgency::Soon).unwrap();
+            narrow.push(2, Urgency::Soon).unwrap();
+            // The second worker leaves, whether it sleeps, is about to, or has a job of either.
+            wide.close();
+            narrow.push(3, Urgency::Soon).unwrap();
+            assert_eq!(drained(&narrow), [22, 32]);
+            assert!(queues.is_present(0));
+            narrow.close();
+            end(workers);
+        });
+    }
+
+    #[test]
+    fn a_host_that_runs_its_jobs_late_finds_each_once_or_none() {
+        loom::model(|| {
+            let queues = queues();
+            let queue = Queues::open(&queues, 0, 0).unwrap();
+            let ran = Arc::new(loom::sync::atomic::AtomicU32::new(0));
+            let pool: Vec<_> = (0..2)
+                .map(|_| {
+                    let (queues, ran, id) = (queues.clone(), ran.clone(), queue.id());
+                    thread::spawn(move || {
+                        if let Some(taken) = queues.take(id) {
+                            ran.fetch_add(taken.job, loom::sync::atomic::Ordering::Relaxed);
+                            queues.hand_in(id, taken.job);
+                        }
+                    })
+                })
+                .collect();
+            queue.push(1, Urgency::Later).unwrap();
+            queue.push(2, Urgency::Soon).unwrap();
+            let back = queue.take_back(|job| *job == 2).unwrap_or(0);
+            // Blocks for those that have begun; later calls find nothing.
+            queue.close();
+            let before = ran.load(loom::sync::atomic::Ordering::Relaxed);
+            end(pool);
+            assert_eq!(ran.load(loom::sync::atomic::Ordering::Relaxed), before, "a job ran after the close");
+            assert!([0, 1, 2, 3].contains(&before) && (back == 0 || before < 2), "{before} {back}");
         });
     }
 }

@@ -38,7 +38,7 @@ impl Store {
             };
             if !self.decoded.contains(block.shape.ticket) {
                 let job = DecodeJob { layer, shape: block.shape, blob: blob.clone(), into: self.spares.pop() };
-                if crew.queue().push(Job::Decode(job), Urgency::Soon).is_err() {
+                if crew.push(Job::Decode(job), Urgency::Soon).is_err() {
                     return;
                 }
                 block.decoding = true;

@@ -7,7 +7,7 @@ use super::kv::KvBytes;
 use super::queue::Urgency;
 use super::{Purpose, Store, gather, tokens};
 use crate::layout::{CacheRef, TokenRange};
-use crate::status::{Error, Result, bail, error};
+use crate::status::{Error, Result, Status, bail, error};
 use std::ops::Range;
 
 /// Refusals in a row after which unclaimed blobs make way; two more for each layer. A layer claims its blobs in its next
@@ -25,7 +25,7 @@ pub enum Submitted {
     Encoded(u64),
     /// The block was encoded and its tokens stay raw: the blobs are not smaller, or were only measured.
     Raw(u64),
-    /// The queue is full or the bytes under way are at their bound; counted in `busy_blocks`. The tokens stay raw.
+    /// The queue is full, the bytes under way are at their bound, or the host's executor refuses; counted in `busy_blocks`. The tokens stay raw.
     Full(Error),
     /// Encoding failed; counted in `failed_blocks`. The tokens stay raw.
     Failed(Error),
@@ -81,7 +81,13 @@ impl Store {
         let outcome = match &self.crew {
             Some(crew) => {
                 let urgency = if purpose == Purpose::KeepSoon { Urgency::Soon } else { Urgency::Later };
-                crew.queue().push(Job::Encode(job), urgency)?;
+                match crew.push(Job::Encode(job), urgency) {
+                    Err(refusal) if refusal.status() == Status::Busy => {
+                        self.layer_or_new(layer)?.stats.busy_blocks += 1;
+                        return Ok(Submitted::Full(refusal));
+                    }
+                    pushed => pushed?,
+                }
                 None
             }
             None => Some(job.run(&mut self.codec, &self.settings.encoding)),

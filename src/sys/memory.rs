@@ -203,7 +203,7 @@ pub(crate) mod shortage {
     use std::cell::Cell;
 
     thread_local! {
-        static ODDS: Cell<(u32, u64)> = const { Cell::new((0, 1)) };
+        static ODDS: Cell<(u32, u64)> = const { Cell::new((0, 0x9E37_79B9_7F4A_7C15)) };
         static LEAST: Cell<usize> = const { Cell::new(1024) };
     }
 
@@ -220,6 +220,14 @@ pub(crate) mod shortage {
     /// The odds, and the bytes that an allocation must have to fail.
     pub fn get() -> (u32, usize) {
         (ODDS.get().0, LEAST.get())
+    }
+
+    /// Sets what [`get`] returns, and keeps the sequence of chances. Returns the setting before.
+    pub fn inherit(setting: (u32, usize)) -> (u32, usize) {
+        let before = get();
+        ODDS.set((setting.0, ODDS.get().1));
+        LEAST.set(setting.1);
+        before
     }
 
     pub fn check(bytes: usize) -> Result<()> {

@@ -9,6 +9,7 @@
 //! | [`thread_slot`] | values per thread |
 //! | `sync` | the locks of the worker queue, which loom and ThreadSanitizer replace |
 //! | `shared` | a counted reference whose allocation can fail |
+//! | `per_process` | a value that a forked child makes anew |
 //! | `quiet` | panics without a message |
 //! | `environment` | variables of the environment |
 
@@ -19,6 +20,7 @@ pub mod files;
 #[doc(hidden)]
 pub mod memory;
 pub mod pages;
+mod per_process;
 mod quiet;
 mod shared;
 mod sync;
@@ -27,6 +29,7 @@ mod threads;
 
 pub(crate) use claim::{Claim, ClaimState, Claimed};
 pub(crate) use environment::with_variable;
+pub(crate) use per_process::PerProcess;
 pub(crate) use quiet::quietly;
 pub(crate) use shared::Shared;
 pub(crate) use sync::{Condvar, Mutex, MutexGuard};

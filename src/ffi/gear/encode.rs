@@ -8,6 +8,7 @@ use crate::ffi::pointer::{self, Out};
 use crate::ffi::status::mnnkv_status;
 use crate::gear::{self, Encoder, Predictors};
 use crate::status::{Error, Result, bail};
+use crate::store;
 use std::ffi::{c_char, c_void};
 
 /// # Safety
@@ -129,6 +130,7 @@ pub extern "C" fn mnnkv_thread_trim() {
     guard_or((), || {
         drop(ENCODER.take());
         drop(DECODER.take());
+        store::trim_thread();
         Ok(())
     });
 }

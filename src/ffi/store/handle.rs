@@ -35,7 +35,7 @@ pub struct mnnkv_store(Handle<Store>);
 #[derive(Clone, Copy, Default)]
 pub struct mnnkv_store_config {
     pub struct_size: u32,
-    /// Threads of the store, at most 64. 0 = submit encodes and restore decodes.
+    /// Most workers that work for the store at once, at most 64. 0 = submit encodes and restore decodes.
     pub workers: u32,
     /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. V2: must be 0.
     pub key_predictors: u32,
@@ -100,7 +100,7 @@ pub(super) unsafe fn with(store: *const mnnkv_store, body: impl FnOnce(&mut Stor
     unsafe { pointer::reference(store, "store") }?.0.with("store", body)
 }
 
-/// Makes an empty store and starts its workers.
+/// Makes an empty store. Its workers are shared with the other stores and sessions of the process.
 /// INVALID_ARGUMENT: if a field of config is out of range
 /// OUT_OF_MEMORY: if memory or a thread is refused
 #[unsafe(no_mangle)]
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn mnnkv_store_create(
     }))
 }
 
-/// Frees a store and its blobs. Blocks until each worker has finished its current job. Released tokens are lost.
+/// Frees a store and its blobs. Blocks until its jobs that have begun are done. Released tokens are lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_store_destroy(store: *mut mnnkv_store) {
     // SAFETY: the header is the contract.
