@@ -2,6 +2,7 @@
 //
 //   mnnkv/base.h      status codes, versions, element types, cache layouts
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
+//   mnnkv/executor.h  threads of the host that encode and decode for a session
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
 //   mnnkv/layout.h    cache memory in place: index, gather, scatter, move, compact, zero, release
 //   mnnkv/quantised.h MNN's quantised caches: description, appends, truncation, values for tools
@@ -54,7 +55,7 @@
 // - Sizes are bytes where nothing else is said. Arrays are dense and row-major: [head][token][dim] has dim innermost.
 // - Text outputs (text, cap, len) are UTF-8 with a terminating zero, which *len counts. A call with NULL and 0
 //   returns BUFFER_TOO_SMALL and the size. Input texts are UTF-8, zero-terminated unless a length is passed.
-// - Pointers are not retained after the call, and no function calls back or throws.
+// - Pointers are not retained after the call, and no function calls back or throws; mnnkv_executor is the exception.
 // - Handles are made by functions that take MNNKV_ABI_VERSION as abi_version, return UNSUPPORTED for another, and write
 //   the handle to *out. They are freed by their _destroy function, which ignores NULL, works after INTERNAL, and must
 //   not overlap other calls. Nothing else must be freed.
@@ -72,6 +73,7 @@
 
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
+#include "mnnkv/executor.h"
 #include "mnnkv/store.h"
 #include "mnnkv/layout.h"
 #include "mnnkv/quantised.h"

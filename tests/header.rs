@@ -33,6 +33,13 @@ const HEADERS: &[Header] = &[
         sections: &["handle", "step", "tiles", "history", "metrics"],
     },
     Header {
+        path: "mnnkv/executor.h",
+        about: "threads of the host that encode and decode for a session",
+        includes: &["<stdint.h>"],
+        folder: "src/ffi/session",
+        sections: &["executor"],
+    },
+    Header {
         path: "mnnkv/store.h",
         about: "cold tokens as blobs, their memory returned to the system",
         includes: &["\"base.h\""],
@@ -170,8 +177,9 @@ fn items(file: &Path, source: &str) -> String {
         let name = rest.split("\n} ").nth(1).unwrap().split(';').next().unwrap();
         write!(out, "typedef struct {name} {{{rest}").unwrap();
     }
-    // A struct of another header, which a host of floating-point caches need not read.
+    // Structs of other headers, which many hosts need not read.
     let out = out.replace("const mnnkv_int8 *int8;", "const struct mnnkv_int8 *int8;");
+    let out = out.replace("const mnnkv_executor *executor;", "const struct mnnkv_executor *executor;");
     // cbindgen does not see what a macro defines.
     out.replace("    Metrics values;\n", &Metrics::FIELDS.iter().map(metric).collect::<String>()) + "\n"
 }

@@ -173,7 +173,7 @@ TEST_F(BadSessionConfig, WrongTypesAndRangesNameTheKey) {
         {"kv_lossless_front_sample_token_interval", "-2", "2147483648"},
         {"kv_lossless_store_bootstrap_tokens", "-1", "2147483648"},
         {"kv_lossless_store_grouped_step_tokens", "0", "2147483648"},
-        {"kv_lossless_async_threads", "-1", "65"},
+        {"kv_lossless_async_threads", "-2", "65"},
         {"kv_lossless_max_queue", "0", "65537"},
         {"kv_lossless_decode_cache_blocks", "-1", "65537"},
         {"kv_lossless_decode_cache_bytes", "-1", "1099511627777"},

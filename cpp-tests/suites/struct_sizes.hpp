@@ -14,6 +14,10 @@ constexpr std::size_t first_size(const T*) {
 }
 /// Programs that were built before INT8 caches.
 constexpr std::size_t first_size(const mnnkv_layout*) { return 72; }
+/// Programs that were built before executors.
+constexpr std::size_t first_size(const mnnkv_session_options*) {
+    return offsetof(mnnkv_session_options, host_threads);
+}
 
 /// Tries one struct in all sizes; `call` passes it to a function and must succeed with the good one. `oldest`: its size
 /// in the first header that had it.

@@ -188,7 +188,8 @@ pub fn disjoint(a: (*const c_void, usize, &str), b: (*const c_void, usize, &str)
 /// A struct that begins with `uint32_t struct_size` and may grow in later versions.
 ///
 /// # Safety
-/// `repr(C)`, begins with a u32, and every bit pattern is a value (integers, floats and raw pointers only).
+/// `repr(C)`, begins with a u32, and every bit pattern is a value (integers, floats, raw pointers, and pointers to
+/// functions that may be NULL).
 pub unsafe trait Sized32: Copy {
     /// The size in the first version that had this struct.
     const MIN: usize;

@@ -108,8 +108,8 @@ pub struct LosslessRules {
     pub value_predictors: Predictors,
     /// How long the encoder searches.
     pub effort: Effort,
-    /// Worker threads; 0 = encode and decode inside the calls.
-    pub workers: u32,
+    /// Workers; 0 = encode and decode inside the calls, `None` = as many as the host leaves cores free.
+    pub workers: Option<u32>,
     /// Most blocks that may wait to be encoded, at least 1.
     pub max_queue: u32,
     /// Decoded blocks that are kept for the next step; 0 is none.
@@ -303,7 +303,7 @@ fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings)
         key_predictors,
         value_predictors,
         effort,
-        workers: values.kv_lossless_async_threads,
+        workers: u32::try_from(values.kv_lossless_async_threads).ok(),
         max_queue: values.kv_lossless_max_queue,
         decode_cache_blocks: values.kv_lossless_decode_cache_blocks,
         decode_cache_bytes: values.kv_lossless_decode_cache_bytes,

@@ -10,6 +10,7 @@
 
 pub mod config;
 mod eviction;
+mod host;
 mod lanes;
 mod layer;
 mod lossless;
@@ -17,6 +18,7 @@ pub mod metrics;
 mod report;
 mod tail;
 
+pub use host::Host;
 pub use layer::CacheLengths;
 
 use crate::h2o::CheckedTile;
@@ -51,17 +53,25 @@ impl Session {
     /// `config_json` has none; see [`config`].
     /// INVALID_ARGUMENT: if `layers` or `lanes` is out of range, or a config is refused by [`Config::parse`].
     pub fn new(config_json: &[u8], defaults_json: &[u8], layers: u32, lanes: u32) -> Result<Self> {
+        Session::with_host(config_json, defaults_json, layers, lanes, Host::default())
+    }
+
+    /// As [`Session::new`], for a host that has described its threads.
+    pub fn with_host(config_json: &[u8], defaults_json: &[u8], layers: u32, lanes: u32, host: Host) -> Result<Self> {
         if !(1..=MOST_LAYERS).contains(&layers) {
             bail!(InvalidArgument, "layers is {layers}; 1 to {MOST_LAYERS} expected");
         }
-        let lanes = Lanes::new(lanes)?;
-        let (config, warnings) = Config::parse(config_json, defaults_json, layers)?;
-        let store = match &config.lossless {
-            Some(rules) => Some(Store::new(lossless::settings(rules))?),
+        let (all_lanes, lanes) = (Lanes::new(lanes)?, lanes);
+        let (mut config, warnings) = Config::parse(config_json, defaults_json, layers)?;
+        let store = match &mut config.lossless {
+            Some(rules) => {
+                rules.workers = Some(host.workers(rules.workers, lanes));
+                Some(Store::with_executor(lossless::settings(rules), host.executor)?)
+            }
             None => None,
         };
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
-        Ok(Session { warnings, state: Mutex::new(State { layers, store }), lanes })
+        Ok(Session { warnings, state: Mutex::new(State { layers, store }), lanes: all_lanes })
     }
 
     /// Adds a softmax tile of an open layer to a lane. Non-blocking. One thread at a time may use a lane, and none while

@@ -12,8 +12,10 @@
 //! | `per_process` | a value that a forked child makes anew |
 //! | `quiet` | panics without a message |
 //! | `environment` | variables of the environment |
+//! | `cores` | the number of cores that the process may use |
 
 mod claim;
+mod cores;
 mod environment;
 #[doc(hidden)]
 pub mod files;
@@ -28,6 +30,7 @@ pub(crate) mod thread_slot;
 mod threads;
 
 pub(crate) use claim::{Claim, ClaimState, Claimed};
+pub(crate) use cores::cores;
 pub(crate) use environment::with_variable;
 pub(crate) use per_process::PerProcess;
 pub(crate) use quiet::quietly;

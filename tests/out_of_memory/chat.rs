@@ -135,6 +135,8 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         config_len: config.count_bytes(),
         defaults_json: DEFAULTS.as_ptr(),
         defaults_len: DEFAULTS.count_bytes(),
+        host_threads: 0,
+        executor: null(),
     };
     call!(calls, mnnkv_session_create(&options, &mut session));
     for step in 0..12 {

@@ -35,7 +35,8 @@ fn sessions_lose_no_token() {
                 "kv_h2o_target_lossy_ratio": 1.5, "kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
                 "kv_lossless_runtime_mode": "store", "kv_lossless_scope": "front_n_and_h2o_kept",
                 "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 8, "kv_lossless_hot_sink_tokens": 0,
-                "kv_lossless_store_bootstrap_tokens": 0, "kv_lossless_decode_cache_blocks": 4}"#,
+                "kv_lossless_store_bootstrap_tokens": 0, "kv_lossless_decode_cache_blocks": 4,
+                "kv_lossless_async_threads": 1}"#,
         ),
         (
             "full",

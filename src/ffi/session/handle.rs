@@ -21,10 +21,10 @@
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
 //! mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions with
-//! a const session run on any thread and block while another call runs. The session starts kv_lossless_async_threads
-//! workers, which work on copies and sleep when idle. Only begin waits for one, when a token that it must restore is
-//! being decoded.
+//! a const session run on any thread and block while another call runs. Workers, which the sessions of a process share,
+//! work on copies and sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
 
+use super::executor::{self, mnnkv_executor};
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::given;
 use crate::ffi::handle;
@@ -32,7 +32,7 @@ use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Out, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::layout::Cache;
-use crate::session::Session;
+use crate::session::{Host, Session};
 use crate::status::{Result, bail};
 use std::ffi::c_char;
 
@@ -121,25 +121,26 @@ pub struct mnnkv_session_options {
     /// Layers of the model (1 to 4,096), and attention threads that may call mnnkv_session_scores at once (1 to 1,024).
     pub layers: u32,
     pub lanes: u32,
-    /// A JSON object of config_len bytes; NULL = {}. Keys that begin with kv_h2o_ or kv_lossless_ are read, others
-    /// ignored; docs/config.md lists them. Tokens are evicted only with kv_h2o_enable, and stored only with
-    /// kv_lossless_enable and kv_lossless_runtime_enable.
+    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with
+    /// kv_h2o_enable, and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
     pub config_json: *const c_char,
     pub config_len: usize,
-    /// A JSON object of the host's defaults, for keys that config_json lacks; NULL = those of docs/config.md. Keys
-    /// without effect are not warnings.
+    /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
     pub defaults_json: *const c_char,
     pub defaults_len: usize,
+    /// Threads of the host's attention, 0 = lanes. By default workers get the other cores (docs/config.md).
+    pub host_threads: u32,
+    /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
+    pub executor: *const mnnkv_executor,
 }
 
 // SAFETY: repr(C), begins with a u32, integers and raw pointers only.
 unsafe impl Sized32 for mnnkv_session_options {
-    const MIN: usize = size_of::<mnnkv_session_options>();
+    const MIN: usize = std::mem::offset_of!(mnnkv_session_options, host_threads);
 }
 
 /// Makes a session. The JSON texts need no terminating zero.
-/// INVALID_ARGUMENT: if layers or lanes is out of range
-/// INVALID_ARGUMENT: if a text is not a JSON object, or a value has a wrong type or range (unknown keys are warnings)
+/// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,
@@ -150,13 +151,15 @@ pub unsafe extern "C" fn mnnkv_session_create(
         handle::create(options.abi_version, out, || {
             let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
             let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
-            Ok(mnnkv_session { session: Session::new(config, defaults, options.layers, options.lanes)? })
+            let host = Host { threads: options.host_threads, executor: executor::executor(options.executor)? };
+            let session = Session::with_host(config, defaults, options.layers, options.lanes, host)?;
+            Ok(mnnkv_session { session })
         })
     })
 }
 
-/// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens are
-/// lost: destroy the caches as well, or destroy right after a begin of every layer.
+/// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost: destroy the
+/// caches as well, or destroy right after a begin of every layer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     // SAFETY: the header is the contract.
@@ -198,6 +201,8 @@ mod tests {
             config_len,
             defaults_json,
             defaults_len,
+            host_threads: 0,
+            executor: null(),
         }
     }
 

@@ -1,11 +1,13 @@
 //! Exports of the session room.
 
+mod executor;
 mod handle;
 mod history;
 mod metrics;
 mod step;
 mod tiles;
 
+pub use executor::*;
 pub use handle::*;
 pub use history::*;
 pub use metrics::*;

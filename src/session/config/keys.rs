@@ -272,7 +272,7 @@ keys! {
     kv_lossless_store_disable_front: Switch(false);
     kv_lossless_store_bootstrap_tokens: Whole<u32>(32, 0..=TOKENS);
     kv_lossless_store_grouped_step_tokens: Whole<u32>(256, 1..=TOKENS);
-    kv_lossless_async_threads: Whole<u32>(1, 0..=MOST_WORKERS);
+    kv_lossless_async_threads: Whole<i32>(-1, -1..=MOST_WORKERS as i32);
     kv_lossless_max_queue: Whole<u32>(DEFAULT_QUEUE, 1..=65_536);
     kv_lossless_decode_cache_blocks: Whole<u32>(64, 0..=65_536);
     kv_lossless_decode_cache_bytes: Whole<u64>(0, 0..=BYTES);

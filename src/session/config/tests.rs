@@ -199,7 +199,7 @@ fn the_defaults_when_switched_on() {
         key_predictors: Predictors::ALL,
         value_predictors: Predictors::ALL,
         effort: Effort::DEFAULT,
-        workers: 1,
+        workers: None,
         max_queue: 256,
         decode_cache_blocks: 64,
         decode_cache_bytes: 0,
@@ -264,7 +264,7 @@ fn every_key_reaches_its_field() {
         key_predictors: Predictors::from_bits(Predictors::RAW | Predictors::DELTA_SEQ, Format::V1).unwrap(),
         value_predictors: Predictors::from_bits(Predictors::XOR_SEQ, Format::V1).unwrap(),
         effort: Effort::MAX,
-        workers: 2,
+        workers: Some(2),
         max_queue: 128,
         decode_cache_blocks: 7,
         decode_cache_bytes: 1 << 33,
@@ -444,7 +444,7 @@ fn keys_that_have_no_effect_are_named_with_what_would_make_them_count() {
         (
             on(json!({"kv_lossless_async_threads": 0, "kv_lossless_pending_bytes": 9, "kv_lossless_max_queue": 5})),
             "kv_lossless_max_queue and 1 more",
-            "kv_lossless_async_threads must be above 0",
+            "kv_lossless_async_threads must not be 0",
         ),
         (
             on(json!({"kv_lossless_decode_cache_blocks": 0, "kv_lossless_decode_cache_bytes": 9})),

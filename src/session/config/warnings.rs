@@ -64,7 +64,7 @@ const IDLE: &[Idle] = &[
     Idle {
         keys: |key| [name::kv_lossless_pending_bytes, name::kv_lossless_max_queue].contains(&key),
         idle: |values, _| compresses(values) && values.kv_lossless_async_threads == 0,
-        needs: "kv_lossless_async_threads must be above 0",
+        needs: "kv_lossless_async_threads must not be 0",
     },
     Idle {
         keys: |key| key == name::kv_lossless_decode_cache_bytes,

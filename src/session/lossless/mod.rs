@@ -67,7 +67,7 @@ pub(super) fn settings(rules: &LosslessRules) -> Settings {
             effort: rules.effort,
             strict_roundtrip: rules.strict_roundtrip,
         },
-        workers: rules.workers,
+        workers: rules.workers.unwrap_or(0),
         max_queue: rules.max_queue as usize,
         pending_bytes: 0,
         decode_cache_bytes: 0,
@@ -97,7 +97,7 @@ impl Lossless {
     }
 
     pub(super) fn has_workers(&self) -> bool {
-        self.rules.workers > 0
+        self.rules.workers != Some(0)
     }
 
     pub(super) fn counts(&self) -> &LosslessCounts {

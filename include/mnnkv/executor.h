@@ -1,0 +1,44 @@
+// mnnkv/executor.h: threads of the host that encode and decode for a session.
+//
+// Generated from src/ffi/session by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_EXECUTOR_H
+#define MNNKV_EXECUTOR_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Executor: threads of the host ------------------------------------------------------------------------------
+//
+// A session encodes and decodes blocks as jobs, on workers of the library, or on threads of the host through an executor
+// (mnnkv_session_options::executor). A job is one block; it holds no lock and waits for no other job.
+//
+// submit is called inside functions with a non-const session, on their thread. It must return without waiting, must
+// not throw, and must not call the session. 0 promises that run(job) will be called once. Any other value refuses the
+// job: its tokens stay raw (h2o_lossless_backpressure_skip_count), or begin decodes them.
+//
+// run may be called on any thread, by several at once, and inside submit. It runs the most urgent job of the session that
+// waits. It does nothing where none does: begin decodes what has not begun, and jobs of tokens that are evicted or reset
+// are dropped. So a call may come at any time, even after mnnkv_session_destroy, while the library is loaded; a call that
+// never comes leaves one block raw. begin and destroy wait for jobs that have begun, and for no others.
+//
+// Promised calls are no more than kv_lossless_max_queue and the blocks of two layers. Each thread keeps working memory of
+// four times the raw bytes of the largest block, until it ends or calls mnnkv_thread_trim.
+
+/// A pool of threads. Copied by mnnkv_session_create; user must stay valid until mnnkv_session_destroy returns.
+typedef struct mnnkv_executor {
+    uint32_t struct_size;
+    uint32_t reserved;
+    /// Gets user, and what to call. job is not a pointer to memory.
+    int32_t (*submit)(void *user, void (*run)(void *job), void *job);
+    void *user;
+} mnnkv_executor;
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_EXECUTOR_H
