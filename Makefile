@@ -53,7 +53,7 @@ demo:
 test:
 	@"$(SETUP)" test
 	cargo test --locked --workspace
-	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" store::queue
+	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue store::marks
 	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON
 	@$(COMPILE)
 	@cd "$(BUILD)" && $(CTEST) --output-on-failure

@@ -73,6 +73,7 @@
 
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
+#include "mnnkv/heads.h"
 #include "mnnkv/executor.h"
 #include "mnnkv/store.h"
 #include "mnnkv/layout.h"

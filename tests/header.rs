@@ -33,6 +33,13 @@ const HEADERS: &[Header] = &[
         sections: &["handle", "step", "tiles", "history", "metrics"],
     },
     Header {
+        path: "mnnkv/heads.h",
+        about: "stored tokens restored by the attention threads, a head at a time",
+        includes: &["\"session.h\""],
+        folder: "src/ffi",
+        sections: &["heads"],
+    },
+    Header {
         path: "mnnkv/executor.h",
         about: "threads of the host that encode and decode for a session",
         includes: &["<stdint.h>"],

@@ -176,16 +176,17 @@ inline Function best() { return any_cpu; }
 
 }  // namespace kernel
 
-/// Attention of a KV head's query heads over all tokens of the cache. Calls see(tile) after each tile with the softmax
-/// values of all heads, as rows, in the form of mnnkv_session_scores. Head dims must be whole lanes of the packing.
+/// Attention of a KV head's query heads over all tokens of the cache, whose K and V of that head are at `key` and
+/// `value`. Calls see(tile) after each tile with the softmax values of all heads, as rows, in the form of
+/// mnnkv_session_scores. Head dims must be whole lanes of the packing.
 template <class See>
-void attend(const PackedCache& cache, std::uint32_t kv_head, HeadGroup& group, See&& see) {
+void attend(const PackedCache& cache, const half* key, const half* value, HeadGroup& group, See&& see) {
     static const kernel::Function kernel = kernel::best();
     const std::uint32_t length = cache.length();
     for (std::uint32_t begin = 0; begin < length; begin += flash_block) {
         const std::uint32_t tokens = length - begin < flash_block ? length - begin : flash_block;
         const std::size_t at = std::size_t(begin) * group.dims;
-        kernel(group, cache.key(kv_head) + at, cache.value(kv_head) + at, tokens, cache.layout().h_pack);
+        kernel(group, key + at, value + at, tokens, cache.layout().h_pack);
         mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
         tile.dtype = MNNKV_DTYPE_F32;
         tile.pack = flash_block;  // rows are as far apart, also in the last tile

@@ -1,5 +1,5 @@
-// A host that decodes several chats in a batch with caches that mnn-kv shrinks, as a patched engine does. The four
-// calls are in Host::decode and session.hpp.
+// A host that decodes several chats in a batch with caches that mnn-kv shrinks, as a patched engine does. The calls
+// are in Host::decode and session.hpp.
 
 #ifndef MNNKV_DEMO_HOST_HPP
 #define MNNKV_DEMO_HOST_HPP
@@ -82,6 +82,7 @@ public:
         std::uint64_t bytes = 0;
         for (std::uint32_t i = 0; i < caches_.size(); ++i) {
             session_.begin(i, caches_[i]);
+            session_.restore(i, caches_[i]);
             bytes += compare(i);
             session_.end(i, caches_[i], Sample::query_heads, 0);
         }
@@ -108,10 +109,10 @@ private:
 
     /// One layer and one new token, in the order of a patched engine.
     void decode(std::uint32_t i, std::uint32_t token) {
-        session_.begin(i, caches_[i]);  // 1. evicts planned tokens, restores stored ones
+        session_.begin(i, caches_[i]);  // 1. evicts planned tokens
         append(i, token);
         const double start = seconds();
-        attention(i, token);  // 2. passes its softmax tiles to Session::scores
+        attention(i, token);  // 2. asks Session::head where a head is, passes its softmax tiles to Session::scores
         attention_seconds_ += seconds() - start;
         session_.end(i, caches_[i], Sample::query_heads, 1);  // 3. plans the next eviction, compresses cold tokens
     }
@@ -126,7 +127,9 @@ private:
         for (std::uint32_t kv_head = 0; kv_head < Sample::heads; ++kv_head) {
             make_queries(i / chats_, kv_head, token);
             group_.start(group_size, Sample::dims, queries_, &out_[kv_head * group_size * Sample::dims]);
-            attend(caches_[i], kv_head, group_, [&](const mnnkv_score_tile& tile) {
+            const half *key, *value;
+            session_.head(i, caches_[i], kv_head, key, value);
+            attend(caches_[i], key, value, group_, [&](const mnnkv_score_tile& tile) {
                 if (evicts_) {
                     session_.scores(i, tile);
                 }

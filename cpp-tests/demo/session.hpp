@@ -19,21 +19,45 @@ inline void require(mnnkv::status status, const char* call) {
 
 class Session {
 public:
-    /// config: JSON; "": no mnn-kv. Attention runs on one thread.
-    Session(const std::string& config, std::uint32_t layers) {
+    /// config: JSON; "": no mnn-kv. Attention runs on one thread. by_head: it asks for each head; else begin restores.
+    Session(const std::string& config, std::uint32_t layers, bool by_head = true) {
         if (!config.empty()) {
-            require(session_.create(config.data(), config.size(), layers, 1), "session");
+            mnnkv_session_options options = {};
+            options.layers = layers;
+            options.lanes = 1;
+            options.config_json = config.data();
+            options.config_len = config.size();
+            options.restores_heads = by_head ? 1 : 0;
+            require(session_.create(options), "session");
         }
     }
 
     bool on() const { return static_cast<bool>(session_); }
 
-    /// Before new tokens are appended: evicts planned tokens, restores stored ones.
+    /// Before new tokens are appended: evicts planned tokens.
     void begin(std::uint32_t layer, PackedCache& cache) {
         if (on()) {
             mnnkv_cache view = cache.view();
             require(session_.begin(layer, view), "begin");
             cache.set_length(view.kv_len);
+        }
+    }
+
+    /// Before attention reads a KV head: where all of it is.
+    void head(std::uint32_t layer, const PackedCache& cache, std::uint32_t head, const half*& key,
+              const half*& value) {
+        const void *k = cache.key(head), *v = cache.value(head);
+        if (on()) {
+            require(session_.head(layer, 0, head, cache.view(), k, v), "head");
+        }
+        key = static_cast<const half*>(k);
+        value = static_cast<const half*>(v);
+    }
+
+    /// Writes all stored tokens of an open layer to the cache.
+    void restore(std::uint32_t layer, const PackedCache& cache) {
+        if (on()) {
+            require(session_.restore(layer, 0, 0, cache.layout().kv_heads, cache.view()), "restore");
         }
     }
 

@@ -91,8 +91,7 @@ bool step(Layer& layer, const mnnkv_host::step_counts& counts, bool fails) {
     const uint32_t queries = static_cast<uint32_t>(counts.add);
     if (!attention(*layer.steps, layer.cache.length, queries, fails)) return false;  // the next begin closes the step
     view = layer.cache.view();
-    layer.steps->end(kv_heads, queries, view);
-    return true;
+    return layer.steps->end(kv_heads, queries, view);
 }
 // [readme]
 
@@ -108,6 +107,7 @@ int main() {
     config.layers = layers;
     config.lanes = 1;
     config.logs = false;
+    config.restores_heads = false;  // begin restores stored tokens
     config.print = &print;
     mnnkv_host::model_session model(config);
     if (!model.refusal.empty()) {

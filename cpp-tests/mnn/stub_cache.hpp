@@ -147,11 +147,20 @@ public:
         return coded;
     }
 
-    /// All tokens, as attention reads them.
-    rows read() {
+    /// All tokens, as the threads of attention read them.
+    rows read(mnnkv_mnn::layer* kv, int threads) {
+        std::vector<head_bytes> heads;
+        for (int head = 0; head < mKvNumHead; ++head) {
+            std::int8_t* key = reinterpret_cast<std::int8_t*>(key_head(head));
+            std::int8_t* value = reinterpret_cast<std::int8_t*>(value_head(head));
+            if (kv != nullptr) {
+                kv->read(head % threads, head, key, value);
+            }
+            heads.push_back({{key, key + mCurrentKeySizePerHead}, {value, value + mCurrentValueSizePerHead}});
+        }
         rows all;
         for (std::size_t t = 0; t < index_of(mPastLength); ++t) {
-            read_token(t, t / block_tokens, all);
+            read_token(t, t / block_tokens, all, &heads);
         }
         return all;
     }
@@ -360,15 +369,23 @@ private:
         }
     }
 
-    /// Adds a token to `to`, INT8 V by the scales of a block.
-    void read_token(std::size_t t, std::size_t scale_block, rows& to) {
+    /// A copy of one head.
+    struct head_bytes {
+        std::vector<std::uint8_t> key, value;
+    };
+
+    /// Adds a token to `to`, INT8 V by the scales of a block. Floats are read in `heads`, if given.
+    void read_token(std::size_t t, std::size_t scale_block, rows& to, const std::vector<head_bytes>* heads = nullptr) {
         std::vector<float> key(index_of(mHeadDim)), value(key);
         for (int head = 0; head < mKvNumHead; ++head) {
             for (int dim = 0; is_float(mKeyQuantMode) && dim < mHeadDim; ++dim) {
-                key[index_of(dim)] = load(key_at(head, static_cast<int>(t), dim), mBytes);
+                const std::uint8_t* const from = heads != nullptr ? (*heads)[index_of(head)].key.data() : key_head(head);
+                key[index_of(dim)] = load(from + packing_.key_index(t, index_of(dim)) * index_of(mBytes), mBytes);
             }
             for (int dim = 0; is_float(mValueQuantMode) && dim < mHeadDim; ++dim) {
-                value[index_of(dim)] = load(value_at(head, static_cast<int>(t), dim), mBytes);
+                const std::uint8_t* const from =
+                    heads != nullptr ? (*heads)[index_of(head)].value.data() : value_head(head);
+                value[index_of(dim)] = load(from + packing_.value_index(t, index_of(dim)) * index_of(mBytes), mBytes);
             }
             if (is_int8(mKeyQuantMode)) {
                 int8_keys_.read(key_head(head), t, key.data());

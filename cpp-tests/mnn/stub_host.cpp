@@ -175,7 +175,7 @@ public:
         if (fails == failure::after_append) {
             return step;
         }
-        step.held = cache_->read();
+        step.held = cache_->read(kv, how_.threads);
         step.center = numbers_of(how_, cache_->center());
         step.wrong_sums = cache_->wrong_sums();
         const settings& how = how_;
@@ -195,8 +195,8 @@ public:
                 const std::size_t padded = oracle::round_up(weights.size(), index_of(how.tile_pack));
                 cache_->multiply(head, begin, weights, padded, out);
             });
-        if (kv != nullptr) {
-            kv->end(*cache_, how_.heads, rows, elements_of(how, step.queries).data());
+        if (kv != nullptr && !kv->end(*cache_, how_.heads, rows, elements_of(how, step.queries).data())) {
+            return step;
         }
         step.ran = true;
         step.length = cache_->length();
@@ -361,7 +361,7 @@ layer_step attention_over(const settings& how, int layer, const std::vector<toke
     cache.allocate(MNN::KVMeta(), static_cast<int>(held.size()));
     layer_step step;
     (void)cache.append(how.source(layer), held);
-    step.held = cache.read();
+    step.held = cache.read(nullptr, 1);
     step.output = attention_over(how, layer, step.held, std::vector<token>(held.end() - rows, held.end()));
     return step;
 }

@@ -4,6 +4,7 @@
 #define MNNKV_SESSION_HPP
 
 #include "base.hpp"
+#include "heads.h"
 #include "session.h"
 
 #include <cstring>
@@ -62,6 +63,29 @@ public:
             wanted = given != 0;
         }
         return result;
+    }
+
+    /// mnnkv_session_head
+    status head(std::uint32_t layer, std::uint32_t lane, std::uint32_t head, const mnnkv_cache& cache,
+                const void*& key, const void*& value) noexcept {
+        return mnnkv_session_head(handle_, layer, lane, head, &cache, &key, &value);
+    }
+
+    /// mnnkv_session_restore
+    status restore(std::uint32_t layer, std::uint32_t lane, std::uint32_t head_begin, std::uint32_t head_count,
+                   const mnnkv_cache& cache) noexcept {
+        return mnnkv_session_restore(handle_, layer, lane, head_begin, head_count, &cache);
+    }
+
+    /// mnnkv_session_released
+    status released(std::uint32_t layer, std::uint32_t lane, std::uint32_t head_begin, std::uint32_t head_count,
+                    const mnnkv_cache& cache) noexcept {
+        return mnnkv_session_released(handle_, layer, lane, head_begin, head_count, &cache);
+    }
+
+    /// mnnkv_session_check_heads
+    status check_heads(std::uint32_t layer, std::uint32_t head_begin, std::uint32_t head_count) const noexcept {
+        return mnnkv_session_check_heads(handle_, layer, head_begin, head_count);
     }
 
     /// mnnkv_session_end

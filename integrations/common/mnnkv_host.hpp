@@ -35,6 +35,8 @@ struct model_config {
     std::uint32_t layers, lanes;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs;
+    /// Attention asks layer_session::head for every KV head that it reads.
+    bool restores_heads;
     /// Prints one line, given without a newline.
     void (*print)(const char* line);
 };
@@ -54,6 +56,7 @@ public:
         options.config_len = config.json.size();
         options.defaults_json = defaults;
         options.defaults_len = sizeof defaults - 1;
+        options.restores_heads = config.restores_heads ? 1 : 0;
         const mnnkv::status made = session.create(options);
         if (!made) {
             refusal = std::string("the config is refused: ") + made.message();
@@ -247,34 +250,62 @@ public:
         }
     }
 
-    /// Closes the open step after attention of `heads` query heads, `queries` rows each. Where a tile was refused the
-    /// step keeps its tokens and changes no score, which is printed.
-    void end(std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) {
-        if (!open_) {
+    /// Where a KV head of the open step can be read, as mnnkv_session_head: sets key and value if that is not in the
+    /// cache. Several threads may call this at once, each with its own lane. After a failure, which `end` reports, they
+    /// keep their values.
+    void head(std::uint32_t lane, std::uint32_t head, const mnnkv_cache& cache, const void*& key, const void*& value) {
+        if (!stored_) {
             return;
+        }
+        const mnnkv::status read = model_.session.head(number_, lane, head, cache, key, value);
+        if (!read && !unread_.exchange(true)) {
+            unread_why_ = read.message();
+        }
+    }
+
+    /// Writes the stored tokens of the open step to the cache, all heads.
+    void restore(const mnnkv_cache& cache) {
+        if (stored_) {
+            (void)model_.session.restore(number_, 0, 0, cache.layout->kv_heads, cache);
+        }
+    }
+
+    /// Closes the open step after attention of `heads` query heads, `queries` rows each. Where a tile was refused the
+    /// step keeps its tokens and changes no score, which is printed. Returns false, with the reason printed, if a head
+    /// could not be read: the engine's step has failed, and the next begin mends it. No token is lost.
+    bool end(std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) {
+        if (!open_) {
+            return true;
+        }
+        if (unread_.load(std::memory_order_acquire)) {
+            model_.say("layer " + std::to_string(number_) + ": " + unread_why_);
+            return false;
         }
         open_ = false;
         std::string why = "a tile was refused";
         if (!refused_.load(std::memory_order_relaxed)) {
             const mnnkv::status ended = model_.session.end(number_, heads, queries, cache);
             if (ended) {
-                return;
+                return true;
             }
             why = ended.message();
         }
         model_.say_once("a step goes without scores: " + why);
         (void)model_.session.end(number_, 0, 0, cache);
+        return true;
     }
 
 private:
     mnnkv::status open(mnnkv_cache& cache) {
         refused_.store(false, std::memory_order_relaxed);
+        unread_.store(false, std::memory_order_relaxed);
         const mnnkv::status begun = model_.session.begin(number_, cache);
         open_ = static_cast<bool>(begun);
         begun_len_ = cache.kv_len;
-        scored_ = false;
+        scored_ = stored_ = false;
         if (open_) {
             (void)model_.session.wants_scores(number_, 1, scored_);
+            stored_ = model_.session.check_heads(number_, 0, 1).code() == MNNKV_NOT_FOUND;
         }
         return begun;
     }
@@ -341,10 +372,15 @@ private:
     /// Between begin and end of the session.
     bool open_ = false;
     bool scored_ = false;
+    /// Stored tokens are not in the cache.
+    bool stored_ = false;
     /// The cache's length that the last begin left.
     std::uint32_t begun_len_ = 0;
     /// A tile of this step was refused.
     std::atomic<bool> refused_{false};
+    /// A head of this step could not be read, and the first reason. Threads meet between the heads and `end`.
+    std::atomic<bool> unread_{false};
+    std::string unread_why_;
     /// The counts at the last begin or clear; next: the engine's length after a step that succeeds.
     struct {
         std::size_t previous, next, remove, edited;

@@ -81,7 +81,7 @@ inline std::string metrics(const MNN::KVMeta& meta) {
     return meta.mnnkv && meta.mnnkv->metrics ? meta.mnnkv->metrics() : std::string();
 }
 
-/// One attention op's cache. Per step CPUAttention calls begin, appended, tile, end; it may leave after begin on an
+/// One attention op's cache. Per step CPUAttention calls begin, appended, read, tile, end; it may leave after begin on an
 /// error of its own, which the next begin mends.
 class layer {
 public:
@@ -177,6 +177,20 @@ public:
             const std::uint32_t before = static_cast<std::uint32_t>(view_.previous);
             (void)mnnkv_kv_appended(now.layout, now.key, now.value, before, now.kv_len - before);
         }
+        if (on_) {
+            now_ = describe(cache);
+        }
+    }
+
+    /// Before a thread reads a KV head: sets key and value, addresses in the cache, to where all of it can be read.
+    void read(int lane, int head, std::int8_t*& key, std::int8_t*& value) {
+        if (on_) {
+            const void *k = key, *v = value;
+            steps_->head(static_cast<std::uint32_t>(lane), static_cast<std::uint32_t>(head), now_, k, v);
+            // MNN's kernels take them as writable and only read.
+            key = static_cast<std::int8_t*>(const_cast<void*>(k));
+            value = static_cast<std::int8_t*>(const_cast<void*>(v));
+        }
     }
 
     /// A softmax tile of one query head before its product with V: [UP(tokens, pack)][rows][pack] of `bytes` bytes
@@ -202,19 +216,21 @@ public:
     }
 
     /// After attention of `rows` queries in each of `heads` query heads. query: MNN's tensor, [row][head][dim] in the
-    /// cache's element type, after RoPE; MNN scales copies of it.
+    /// cache's element type, after RoPE; MNN scales copies of it. Returns false if stored tokens could not be read: the
+    /// step has failed, and no token is lost.
     template <class Cache>
-    void end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
+    bool end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
         mnnkv_cache now = describe(cache);
         if (dumps_) {
+            if (on_) {
+                steps_->restore(now);
+            }
             const bool prompt = rows > 1 || position_ == 0;
             const mnnkv_host::dump_step step = {&now,   float_type(cache), rows,  position_,
                                                prompt, scale_,            query, heads};
             host_->dump->write(dump_number_, step);
         }
-        if (steps_ && steps_->is_open()) {
-            steps_->end(heads, rows, now);
-        }
+        return !steps_ || steps_->end(heads, rows, now);
     }
 
     ~layer() {
@@ -238,7 +254,7 @@ private:
         }
         if (!host_->model) {
             const std::uint32_t layers = static_cast<std::uint32_t>(std::max(meta.layer_nums, 1));
-            host_->model = make_model(*host_, layers, std::max<std::uint32_t>(threads, 8));
+            host_->model = make_model(*host_, layers, std::max<std::uint32_t>(threads, 64));
             const mnnkv_host::model_session* made = host_->model.get();
             if (made->session) {
                 host_->metrics = [made] { return made->metrics(); };
@@ -253,7 +269,12 @@ private:
         if (!refusal.empty()) {
             return std::make_shared<mnnkv_host::model_session>(refusal, &print);
         }
-        const mnnkv_host::model_config config = {settings.config, layers, lanes, settings.logs, &print};
+#if defined(__riscv)
+        const bool by_head = false;  // MNN's path for one row reads the cache itself
+#else
+        const bool by_head = true;
+#endif
+        const mnnkv_host::model_config config = {settings.config, layers, lanes, settings.logs, by_head, &print};
         return std::make_shared<mnnkv_host::model_session>(config);
     }
 
@@ -420,6 +441,8 @@ private:
     MNN::KVMeta view_;
     mnnkv_layout layout_;
     mnnkv_int8 int8_;
+    /// The cache while threads read it, which no member function changes meanwhile.
+    mnnkv_cache now_;
 };
 
 }  // namespace mnnkv_mnn

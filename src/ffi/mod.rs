@@ -22,6 +22,7 @@ pub mod pointer;
 
 pub mod gear;
 pub mod h2o;
+pub mod heads;
 pub mod layout;
 pub mod quantised;
 pub mod session;

@@ -1,6 +1,8 @@
 //! The options of an encoding.
 
 use super::v1::Predictor;
+use super::{lanes, v2};
+use crate::arch::{self, Level};
 use crate::status::{Result, bail};
 
 /// The wire format to write. Decoders read every format.
@@ -12,6 +14,21 @@ pub enum Format {
     V2,
     /// One prefix code for a byte of every word, decoded in registers, and a checksum: fastest.
     Lanes,
+}
+
+impl Format {
+    /// The format that this CPU decodes fastest.
+    pub fn fastest() -> Self {
+        match arch::kernels().level {
+            Level::Portable | Level::Sse2 => Format::V1,
+            _ => Format::Lanes,
+        }
+    }
+
+    /// Whether a blob has a checksum of its words, which decoders verify: those of every format but v1.
+    pub fn is_checksummed(blob: &[u8]) -> bool {
+        v2::is_v2(blob) || lanes::is_lanes(blob)
+    }
 }
 
 /// A set of predictors of format v1; never empty.

@@ -64,30 +64,49 @@ pub fn whole_pages(layout: &Layout, range: TokenRange, addresses: (usize, usize)
 
 /// Calls `visit` with every longest run of bytes of a tensor.
 pub(super) fn walk(tensor: &Tensor, range: TokenRange, padding: Padding, visit: &mut dyn FnMut(Range<usize>)) {
-    let mut pending = 0..0;
-    let mut flush = |run: Range<usize>| {
-        if !run.is_empty() {
-            visit(run);
-        }
-    };
-    let mut join = |run: Range<usize>| {
-        if pending.end == run.start {
-            pending.end = run.end;
-        } else {
-            flush(std::mem::replace(&mut pending, run));
-        }
-    };
+    let mut runs = Joined { pending: 0..0, visit };
     if tensor.heads_share_tokens() {
         // A token's heads are neighbours, so tokens are the outer loop.
         for span in tensor.plane().spans(range) {
-            tensor.head_ranges().for_each(|head| runs_of(tensor, span, head.start, padding, &mut join));
+            tensor.head_ranges().for_each(|head| runs_of(tensor, span, head.start, padding, &mut |run| runs.join(run)));
         }
     } else {
         for head in tensor.head_ranges() {
-            tensor.plane().spans(range).for_each(|span| runs_of(tensor, span, head.start, padding, &mut join));
+            let spans = tensor.plane().spans(range);
+            spans.for_each(|span| runs_of(tensor, span, head.start, padding, &mut |run| runs.join(run)));
         }
     }
-    flush(pending);
+    runs.flush();
+}
+
+/// [`walk`], of one head, with places counted from its start.
+pub(super) fn walk_head(tensor: &Tensor, range: TokenRange, padding: Padding, visit: &mut dyn FnMut(Range<usize>)) {
+    let mut runs = Joined { pending: 0..0, visit };
+    tensor.plane().spans(range).for_each(|span| runs_of(tensor, span, 0, padding, &mut |run| runs.join(run)));
+    runs.flush();
+}
+
+/// Makes one run of runs that touch.
+struct Joined<'a> {
+    pending: Range<usize>,
+    visit: &'a mut dyn FnMut(Range<usize>),
+}
+
+impl Joined<'_> {
+    fn join(&mut self, run: Range<usize>) {
+        if self.pending.end == run.start {
+            self.pending.end = run.end;
+        } else {
+            self.flush();
+            self.pending = run;
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.pending.is_empty() {
+            (self.visit)(std::mem::take(&mut self.pending));
+        }
+    }
 }
 
 /// Calls `visit` with runs of bytes that cover a span of the head at `head`.

@@ -73,16 +73,21 @@ fn gather_tensor(tensor: &Tensor, packed: &[u8], range: TokenRange, dense: &mut 
 
 fn scatter_tensor(tensor: &Tensor, dense: &[u8], range: TokenRange, packed: &mut [u8]) {
     let len = dense.len() / tensor.heads();
-    let stride = len / range.count;
     for (head, rows) in tensor.head_ranges().zip(dense.chunks_exact(len)) {
-        for Part { plane, column } in tensor.parts() {
-            let (packed, rows) = (&mut packed[head.clone()], &rows[*column..]);
-            match plane.element_bytes {
-                1 if panels::are_in(plane) => panels::scatter(plane, packed, rows, stride, range),
-                1 => scatter_elements(plane, packed.as_chunks_mut::<1>().0, rows.as_chunks::<1>().0, stride, range),
-                2 => scatter_elements(plane, packed.as_chunks_mut::<2>().0, rows.as_chunks::<2>().0, stride / 2, range),
-                _ => scatter_elements(plane, packed.as_chunks_mut::<4>().0, rows.as_chunks::<4>().0, stride / 4, range),
-            }
+        scatter_rows(tensor, rows, range, &mut packed[head]);
+    }
+}
+
+/// Copies dense rows of one head into its packed bytes.
+pub(super) fn scatter_rows(tensor: &Tensor, rows: &[u8], range: TokenRange, packed: &mut [u8]) {
+    let stride = rows.len() / range.count;
+    for Part { plane, column } in tensor.parts() {
+        let rows = &rows[*column..];
+        match plane.element_bytes {
+            1 if panels::are_in(plane) => panels::scatter(plane, packed, rows, stride, range),
+            1 => scatter_elements(plane, packed.as_chunks_mut::<1>().0, rows.as_chunks::<1>().0, stride, range),
+            2 => scatter_elements(plane, packed.as_chunks_mut::<2>().0, rows.as_chunks::<2>().0, stride / 2, range),
+            _ => scatter_elements(plane, packed.as_chunks_mut::<4>().0, rows.as_chunks::<4>().0, stride / 4, range),
         }
     }
 }

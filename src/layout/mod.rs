@@ -12,8 +12,10 @@ mod clear;
 mod compact;
 mod dense;
 mod dequantize;
+mod head;
 mod int8;
 mod kind;
+mod order;
 mod panels;
 mod plane;
 mod rows;
@@ -24,8 +26,10 @@ pub use clear::{Padding, for_each_run, release, release_apart, whole_pages, zero
 pub use compact::{Pair, check_pairs, compact, move_tokens};
 pub use dense::{gather, scatter};
 pub use dequantize::{KeyCenter, dequantize};
+pub use head::{Head, HeadMut, copy_tokens, for_each_run_of_head, release_head};
 pub use int8::{appended, changed, gather_scales, mended, scatter_scales};
 pub use kind::{Int8Unit, Kind};
+pub use order::{Order, dense, gather_as, scatter_as};
 
 use crate::status::{Result, bail};
 use int8::ValueScales;

@@ -252,7 +252,7 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
 }
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {
-    let format = values.kv_lossless_codec_runtime;
+    let format = values.kv_lossless_codec_runtime.unwrap_or_else(Format::fastest);
     let mut predictors = |key, list| predictors(key, list, format, warnings);
     let key_predictors = predictors(name::kv_lossless_predictors_k, &values.kv_lossless_predictors_k)?;
     let value_predictors = predictors(name::kv_lossless_predictors_v, &values.kv_lossless_predictors_v)?;
@@ -323,7 +323,7 @@ fn predictors(key: &str, list: &str, format: Format, warnings: &mut Warnings) ->
         warnings
             .push(format_args!("{key} has \"{}\", which is no predictor of this version", keys::shorten(unknown)))?;
     }
-    if format == Format::V2 {
+    if format != Format::V1 {
         return Ok(Predictors::ALL);
     }
     if !names().any(|name| known(&name)) {

@@ -4,9 +4,12 @@
 //! claim all lanes.
 
 use crate::h2o::{self, Accumulator, CheckedTile};
+use crate::layout::{Head, HeadMut};
 use crate::status::{Error, Result, bail, error};
-use crate::sys::{Claim, ClaimState, Claimed, memory};
+use crate::store::{HeadReader, HeadWork, StoredLayer};
+use crate::sys::{Claim, ClaimState, Claimed, Shared, memory};
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A step of more rows per head is a prompt. Drafts of speculative decoding have fewer rows, chunks of prompts usually
 /// more.
@@ -48,6 +51,8 @@ struct Slot {
     sums: Accumulator,
     /// The layer is scored.
     is_scored: bool,
+    /// The tokens that a thread restores before it reads a head.
+    stored: Option<Shared<StoredLayer>>,
 }
 
 /// The open layers of one lane.
@@ -60,6 +65,7 @@ struct Lane {
     others: Vec<Slot>,
     /// Slots without a layer, for their memory. There is room for those of all open layers.
     spare: Vec<Slot>,
+    reader: HeadReader,
 }
 
 /// The sums of one layer over all lanes.
@@ -108,13 +114,13 @@ impl Lane {
     }
 
     /// There is room for it by [`Lane::reserve`].
-    fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
+    fn open(&mut self, layer: u32, wanted: Option<Wanted>, stored: Option<Shared<StoredLayer>>) {
         if self.slot.layer.is_some() {
             let free = self.spare.pop().unwrap_or_default();
             #[expect(clippy::disallowed_methods, reason = "room is reserved before the step opens")]
             self.others.push(mem::replace(&mut self.slot, free));
         }
-        (self.slot.layer, self.slot.is_scored) = (Some(layer), wanted.is_some());
+        (self.slot.layer, self.slot.is_scored, self.slot.stored) = (Some(layer), wanted.is_some(), stored);
         match wanted {
             Some(wanted) => {
                 let (prompt_rows, most_decode_rows) = (wanted.prompt_rows, wanted.most_decode_rows());
@@ -126,36 +132,98 @@ impl Lane {
 
     fn close(&mut self, layer: u32) {
         if self.slot.layer == Some(layer) {
-            self.slot.layer = None;
+            (self.slot.layer, self.slot.stored) = (None, None);
         } else if let Some(at) = self.others.iter().position(|slot| slot.layer == Some(layer)) {
             let slot = self.others.swap_remove(at);
             #[expect(clippy::disallowed_methods, reason = "room is reserved before the step opens")]
-            self.spare.push(Slot { layer: None, ..slot });
+            self.spare.push(Slot { layer: None, stored: None, ..slot });
         }
     }
 
+    fn slot(&self, layer: u32) -> Option<&Slot> {
+        std::iter::once(&self.slot).chain(&self.others).find(|slot| slot.layer == Some(layer))
+    }
+
     fn sums(&self, layer: u32) -> Option<&Accumulator> {
-        let mut slots = std::iter::once(&self.slot).chain(&self.others);
-        slots.find(|slot| slot.layer == Some(layer) && slot.is_scored).map(|slot| &slot.sums)
+        self.slot(layer).filter(|slot| slot.is_scored).map(|slot| &slot.sums)
+    }
+
+    /// The reader, and the stored tokens of an open layer.
+    fn reader(&mut self, layer: u32) -> Result<(&mut HeadReader, Option<Shared<StoredLayer>>)> {
+        let Some(slot) = self.slot(layer) else {
+            bail!(InvalidArgument, "layer {layer} is not open; heads are read between begin and end");
+        };
+        let stored = slot.stored.clone();
+        Ok((&mut self.reader, stored))
     }
 }
 
 /// The lanes of a session.
-pub(super) struct Lanes(Vec<Claim<Lane>>);
+pub(super) struct Lanes {
+    lanes: Vec<Claim<Lane>>,
+    /// Bytes of the windows of all readers.
+    window_bytes: AtomicUsize,
+}
 
 impl Lanes {
     pub(super) fn new(count: u32) -> Result<Self> {
         if !(1..=MOST_LANES).contains(&count) {
             bail!(InvalidArgument, "lanes is {count}; 1 to {MOST_LANES} expected");
         }
-        Ok(Lanes(memory::collect((0..count).map(|_| Claim::new(Lane::default())))?))
+        let lanes = memory::collect((0..count).map(|_| Claim::new(Lane::default())))?;
+        Ok(Lanes { lanes, window_bytes: AtomicUsize::new(0) })
     }
 
     /// Adds a tile of an open layer to a lane. The tiles of a head come in order in one lane.
     #[inline(always)]
     pub(super) fn scores(&self, layer: u32, lane: u32, tile: &CheckedTile<'_>) -> Result<()> {
-        let Some(claim) = self.0.get(lane as usize) else { return Err(self.no_lane(lane)) };
-        match claim.with(|lane| lane.scores(layer, tile)) {
+        self.with(lane, |lane| lane.scores(layer, tile))
+    }
+
+    /// Writes a head's stored tokens to its place in the cache. The claim on the head never blocks.
+    pub(super) fn restore(&self, layer: u32, lane: u32, head: u32, to: HeadMut<'_>) -> Result<()> {
+        self.with(lane, |lane| match lane.reader(layer)? {
+            (reader, Some(stored)) => reader.restore(&stored, head, to),
+            _ => Ok(()),
+        })
+    }
+
+    /// Releases a head's restored tokens again.
+    pub(super) fn release(&self, layer: u32, lane: u32, head: u32, from: HeadMut<'_>) -> Result<u64> {
+        self.with(lane, |lane| match lane.reader(layer)? {
+            (reader, Some(stored)) => reader.release(&stored, head, from),
+            _ => Ok(0),
+        })
+    }
+
+    /// Runs `read` on K and V of a head with all of its `len` tokens: in the cache where nothing of it is stored, else in
+    /// the lane's window.
+    pub(super) fn head<R>(
+        &self,
+        (layer, lane, head): (u32, u32, u32),
+        from: &Head<'_>,
+        len: u32,
+        read: impl FnOnce(&[u8], &[u8]) -> R,
+    ) -> Result<R> {
+        self.with(lane, |lane| {
+            let (reader, Some(stored)) = lane.reader(layer)? else { return Ok(read(from.key, from.value)) };
+            let before = reader.window_bytes();
+            let read = reader.window(&stored, head, from, len).map(|(key, value)| read(key, value));
+            // Wraps where a window has become smaller, and so does the sum.
+            self.window_bytes.fetch_add(reader.window_bytes().wrapping_sub(before), Ordering::Relaxed);
+            read
+        })
+    }
+
+    /// Bytes of the windows.
+    pub(super) fn window_bytes(&self) -> usize {
+        self.window_bytes.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn with<R>(&self, lane: u32, body: impl FnOnce(&mut Lane) -> Result<R>) -> Result<R> {
+        let Some(claim) = self.lanes.get(lane as usize) else { return Err(self.no_lane(lane)) };
+        match claim.with(body) {
             Some(result) => result,
             None => Err(self.in_use()),
         }
@@ -163,20 +231,20 @@ impl Lanes {
 
     /// Claims all lanes until the result is dropped.
     pub(super) fn all(&self) -> Result<AllLanes<'_>> {
-        Claim::all(&self.0).map(AllLanes).ok_or_else(|| self.in_use())
+        Claim::all(&self.lanes).map(AllLanes).ok_or_else(|| self.in_use())
     }
 
     #[cold]
     #[inline(never)]
     fn no_lane(&self, lane: u32) -> Error {
-        error!(InvalidArgument, "lane is {lane}; the session has {}", self.0.len())
+        error!(InvalidArgument, "lane is {lane}; the session has {}", self.lanes.len())
     }
 
     /// Why a claim was refused.
     #[cold]
     #[inline(never)]
     fn in_use(&self) -> Error {
-        let mut states = self.0.iter().map(Claim::state);
+        let mut states = self.lanes.iter().map(Claim::state);
         match states.clone().position(|state| state == ClaimState::InUse) {
             _ if states.any(|state| state == ClaimState::Poisoned) => Error::out_of_service("the session"),
             Some(lane) => error!(InvalidArgument, "lane {lane} is in use by another thread"),
@@ -195,8 +263,23 @@ impl AllLanes<'_> {
     }
 
     /// Opens a layer for tiles. There is room for it by [`AllLanes::reserve`].
-    pub(super) fn open(&mut self, layer: u32, wanted: Option<Wanted>) {
-        self.0.iter_mut().for_each(|lane| lane.open(layer, wanted));
+    pub(super) fn open(&mut self, layer: u32, wanted: Option<Wanted>, stored: &Option<Shared<StoredLayer>>) {
+        self.0.iter_mut().for_each(|lane| lane.open(layer, wanted, stored.clone()));
+    }
+
+    /// Replaces the stored tokens of an open layer.
+    pub(super) fn set_stored(&mut self, layer: u32, stored: &Option<Shared<StoredLayer>>) {
+        for lane in self.0.iter_mut() {
+            let mut slots = std::iter::once(&mut lane.slot).chain(&mut lane.others);
+            if let Some(slot) = slots.find(|slot| slot.layer == Some(layer)) {
+                slot.stored = stored.clone();
+            }
+        }
+    }
+
+    /// The work of all readers since the last call.
+    pub(super) fn take_work(&mut self) -> HeadWork {
+        self.0.iter_mut().map(|lane| lane.reader.take_work()).fold(HeadWork::default(), HeadWork::and)
     }
 
     /// Closes a layer, if it is open, and drops its sums.
@@ -248,15 +331,15 @@ mod tests {
         let lanes = Lanes::new(2).unwrap();
         let mut all = lanes.all().unwrap();
         all.reserve().unwrap();
-        all.open(7, None);
+        all.open(7, None, &None);
         let (invalid, internal) = (Some(Status::InvalidArgument), Some(Status::Internal));
         assert_eq!(statuses(&lanes, 1), [invalid, invalid]);
         drop(all);
         assert_eq!(statuses(&lanes, 1), [None, None]);
         assert_eq!(statuses(&lanes, 2), [invalid, None]);
-        lanes.0[1]
+        lanes.lanes[1]
             .with(|_| assert_eq!([statuses(&lanes, 0), statuses(&lanes, 1)], [[None, invalid], [invalid, invalid]]));
-        assert!(catch_unwind(AssertUnwindSafe(|| lanes.0[1].with(|_| panic!("a bug")))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| lanes.lanes[1].with(|_| panic!("a bug")))).is_err());
         assert_eq!([statuses(&lanes, 0), statuses(&lanes, 1)], [[None, internal], [internal, internal]]);
         assert!(Lanes::new(0).is_err() && Lanes::new(1025).is_err());
     }

@@ -6,8 +6,8 @@ use super::lanes::Wanted;
 use super::lossless::Lossless;
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
-use crate::store::Store;
-use crate::sys::pages;
+use crate::store::{Store, StoredLayer};
+use crate::sys::{Shared, pages};
 
 /// Tokens of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,16 +19,18 @@ pub struct CacheLengths {
 }
 
 /// A step between begin and end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub(super) struct OpenStep {
     /// How tiles are summed; `None` where nothing is scored.
     pub(super) wanted: Option<Wanted>,
+    /// The tokens that the host's threads restore.
+    pub(super) stored: Option<Shared<StoredLayer>>,
 }
 
-/// The layout of a cache, and the offsets of its buffers in a page. Addresses are not retained.
+/// The layout of a cache, and the addresses of its buffers, which are compared and never read through.
 struct SeenCache {
     layout: Layout,
-    offsets: (usize, usize),
+    addresses: (usize, usize),
 }
 
 /// The state of one layer.
@@ -47,6 +49,9 @@ pub(super) struct Layer {
     pub(super) buffer_tokens: usize,
     /// The cache of the last call that had one.
     seen: Option<SeenCache>,
+    /// The host has copied the cache, or restored some of it, since the memory of stored tokens was released: they may
+    /// have memory again.
+    pub(super) is_copied: bool,
 }
 
 impl Layer {
@@ -61,22 +66,24 @@ impl Layer {
             used: false,
             buffer_tokens: 0,
             seen: None,
+            is_copied: false,
         }
     }
 
     /// Opens a step; returns how its tiles are summed.
-    pub(super) fn open(&mut self, cache: Option<&Cache<'_>>) -> Option<Wanted> {
+    pub(super) fn open(&mut self, cache: Option<&Cache<'_>>, stored: Option<Shared<StoredLayer>>) -> Option<Wanted> {
         match cache {
             Some(cache) => self.see(cache),
             None => self.buffer_tokens = 0,
         }
         let wanted = self.wanted();
-        self.step = Some(OpenStep { wanted });
+        self.step = Some(OpenStep { wanted, stored });
         wanted
     }
 
     pub(super) fn close(&mut self, cache: Option<&Cache<'_>>) {
-        self.step = None;
+        let stored = self.step.take().and_then(|step| step.stored);
+        self.is_copied |= stored.is_some_and(|stored| stored.any_restored());
         if let Some(cache) = cache {
             self.see(cache);
         }
@@ -95,7 +102,7 @@ impl Layer {
 
     /// How tiles are summed, of the open step or of the next; `None` where nothing is scored.
     pub(super) fn wanted(&self) -> Option<Wanted> {
-        self.step.map_or_else(|| self.eviction.wanted(self.lengths), |step| step.wanted)
+        self.step.as_ref().map_or_else(|| self.eviction.wanted(self.lengths), |step| step.wanted)
     }
 
     /// INVALID_ARGUMENT: if a step is open, or `kv_len` is not the length of the cache.
@@ -112,8 +119,8 @@ impl Layer {
 
     /// The open step. INVALID_ARGUMENT: if there is none; `call` is the name of the caller.
     pub(super) fn check_open(&self, call: &str) -> Result<OpenStep> {
-        match self.step {
-            Some(step) => Ok(step),
+        match &self.step {
+            Some(step) => Ok(step.clone()),
             None => bail!(InvalidArgument, "layer {} is not open; begin comes before {call}", self.number),
         }
     }
@@ -182,9 +189,29 @@ impl Layer {
         self.rows = Some(cache.layout.rows());
         self.used = true;
         self.buffer_tokens = cache.layout.max_tokens();
-        let page = pages::page_size();
-        let offsets = (cache.key.as_ptr().addr() % page, cache.value.as_ptr().addr() % page);
-        self.seen = Some(SeenCache { layout: cache.layout.clone(), offsets });
+        let addresses = (cache.key.as_ptr().addr(), cache.value.as_ptr().addr());
+        self.is_copied |= self.seen.as_ref().is_some_and(|seen| seen.addresses != addresses);
+        self.seen = Some(SeenCache { layout: cache.layout.clone(), addresses });
+    }
+
+    /// Releases the memory of stored tokens again, if they may have some.
+    pub(super) fn release_again(&mut self, store: &mut Store, cache: &mut Cache<'_>) {
+        if std::mem::take(&mut self.is_copied) {
+            store.release_again(self.number, cache);
+        }
+    }
+
+    /// Replaces the stored tokens of the open step.
+    pub(super) fn set_stored(&mut self, stored: Option<Shared<StoredLayer>>) {
+        if let Some(step) = &mut self.step {
+            self.is_copied |= step.stored.as_ref().is_some_and(|stored| stored.any_restored());
+            step.stored = stored;
+        }
+    }
+
+    /// The layout of the last call's cache.
+    pub(super) fn seen_layout(&self) -> Option<&Layout> {
+        self.seen.as_ref().map(|seen| &seen.layout)
     }
 
     /// Whether any call had a cache of the layer.
@@ -232,6 +259,6 @@ impl Layer {
 impl SeenCache {
     /// Bytes of the whole pages that a release of these tokens returns.
     fn page_bytes(&self, range: TokenRange) -> u64 {
-        layout::whole_pages(&self.layout, range, self.offsets, pages::page_size())
+        layout::whole_pages(&self.layout, range, self.addresses, pages::page_size())
     }
 }

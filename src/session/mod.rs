@@ -22,7 +22,7 @@ pub use host::Host;
 pub use layer::CacheLengths;
 
 use crate::h2o::CheckedTile;
-use crate::layout::{self, Cache, Kind, Pair};
+use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::memory;
@@ -30,6 +30,7 @@ use config::Config;
 use eviction::ClosingStep;
 use lanes::Lanes;
 use layer::Layer;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
@@ -40,6 +41,8 @@ pub struct Session {
     warnings: Vec<String>,
     state: Mutex<State>,
     lanes: Lanes,
+    /// The host's threads restore each head before they read it.
+    restores_heads: bool,
 }
 
 struct State {
@@ -61,7 +64,6 @@ impl Session {
         if !(1..=MOST_LAYERS).contains(&layers) {
             bail!(InvalidArgument, "layers is {layers}; 1 to {MOST_LAYERS} expected");
         }
-        let (all_lanes, lanes) = (Lanes::new(lanes)?, lanes);
         let (mut config, warnings) = Config::parse(config_json, defaults_json, layers)?;
         let store = match &mut config.lossless {
             Some(rules) => {
@@ -71,7 +73,19 @@ impl Session {
             None => None,
         };
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
-        Ok(Session { warnings, state: Mutex::new(State { layers, store }), lanes: all_lanes })
+        Ok(Session {
+            warnings,
+            state: Mutex::new(State { layers, store }),
+            lanes: Lanes::new(lanes)?,
+            restores_heads: false,
+        })
+    }
+
+    /// Says that the host's threads restore each head before they read it, by [`Session::head`] or [`Session::restore`].
+    /// Begins then restore nothing of caches whose heads are apart ([`Layout::has_heads_apart`](layout::Layout)).
+    pub fn restoring_heads(mut self, restores_heads: bool) -> Self {
+        self.restores_heads = restores_heads;
+        self
     }
 
     /// Adds a softmax tile of an open layer to a lane. Non-blocking. One thread at a time may use a lane, and none while
@@ -135,16 +149,28 @@ impl Session {
         layer.check_cache(cache.as_ref(), kv_len)?;
         lanes.reserve()?;
 
+        let by_head = self.restores_heads && cache.as_ref().is_some_and(|cache| cache.layout.has_heads_apart());
+        let mut stored = None;
         if let Some(cache) = &mut cache {
             if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
-                lossless.restore(store, cache, kv_len)?;
+                // An eviction moves tokens, and drops those of blobs for good.
+                if !by_head || layer.eviction.has_plan() || store.has_cut(layer.number) {
+                    lossless.restore(store, cache, kv_len)?;
+                }
             }
             layer.lengths = layer.eviction.begin(cache, store.as_mut(), layer.lengths)?;
+            if let Some(store) = store.as_mut().filter(|_| by_head) {
+                stored = store.stored(layer.number, cache.layout)?;
+            }
         }
         if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
             lossless.begin(store, cache.as_ref(), layer.lengths.physical);
+            if !by_head {
+                lossless.prefetch_next(store);
+            }
         }
-        lanes.open(layer.number, layer.open(cache.as_ref()));
+        let wanted = layer.open(cache.as_ref(), stored.clone());
+        lanes.open(layer.number, wanted, &stored);
         Ok(layer.lengths.physical)
     }
 
@@ -164,6 +190,7 @@ impl Session {
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
         layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths)?;
         // Nothing below fails.
+        let work = lanes.take_work();
         lanes.close(layer.number);
         layer.close(Some(&cache));
         if layer.eviction.has_released() {
@@ -173,6 +200,8 @@ impl Session {
             let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
             let layer = &mut layers[at];
             let (len, token_bytes) = (layer.lengths.physical, layer.token_bytes());
+            store.book(layer.number, work);
+            layer.release_again(store, &mut cache);
             if let Some(lossless) = &mut layer.lossless {
                 lossless.end(store, cache, len, token_bytes, raw_bytes);
             }
@@ -193,10 +222,15 @@ impl Session {
         if let Some(cache) = &mut cache {
             tail::discard(cache, kv_len)?;
         }
+        let work = lanes.take_work();
         lanes.close(layer.number);
         layer.close(cache.as_ref());
-        if let (Some(cache), Some((lossless, store))) = (cache, layer.lossless.as_mut().zip(store.as_mut())) {
-            lossless.abort(store, cache);
+        if let Some((mut cache, store)) = cache.zip(store.as_mut()) {
+            store.book(layer.number, work);
+            layer.release_again(store, &mut cache);
+            if let Some(lossless) = &mut layer.lossless {
+                lossless.abort(store, cache);
+            }
         }
         Ok(())
     }
@@ -239,12 +273,61 @@ impl Session {
         let State { layers, store } = &mut *state;
         let layer = find(layers, layer)?;
         let (number, len) = (layer.number, layer.lengths.physical);
+        let stored = layer.step.as_ref().is_some_and(|step| step.stored.is_some());
+        let lanes = if stored { Some(self.lanes.all()?) } else { None };
         if begin.checked_add(count).is_none_or(|end| end > len) {
             bail!(InvalidArgument, "begin is {begin} and count {count}; layer {number} has {len} tokens in its cache");
         }
-        match layer.lossless.as_ref().zip(store.as_mut()) {
-            Some((lossless, store)) if count > 0 => lossless.rewritten(store, begin..begin + count),
-            _ => Ok(()),
+        let Some((lossless, store)) = layer.lossless.as_ref().zip(store.as_mut()).filter(|_| count > 0) else {
+            return Ok(());
+        };
+        lossless.rewritten(store, begin..begin + count)?;
+        if let Some((mut lanes, layout)) = lanes.zip(layer.seen_layout()) {
+            let stored = store.stored(number, layout)?;
+            lanes.set_stored(number, &stored);
+            layer.set_stored(stored);
+        }
+        Ok(())
+    }
+
+    /// Writes the stored tokens of a KV head of an open layer to `to`, its place in the cache, in a lane. Without stored
+    /// tokens of the layer it does nothing. Threads may restore several heads at once, each in its lane; no lock is taken.
+    /// INVALID_ARGUMENT: if the layer is not open, the lane is in use, or another thread restores the head now.
+    /// CORRUPT: if a blob does not decode to the stored tokens.
+    pub fn restore(&self, layer: u32, lane: u32, head: u32, to: HeadMut<'_>) -> Result<()> {
+        self.lanes.restore(layer, lane, head, to)
+    }
+
+    /// Releases the memory of a head's restored tokens again, once it was read. Returns the bytes.
+    pub fn released(&self, layer: u32, lane: u32, head: u32, from: HeadMut<'_>) -> Result<u64> {
+        self.lanes.release(layer, lane, head, from)
+    }
+
+    /// Runs `read` on the bytes of K and of V of a head, with all `len` tokens that the cache has now: those in the cache
+    /// where nothing of the layer is stored, else those of the lane's window, which change in the lane's next call.
+    /// Errors are those of [`Session::restore`].
+    pub fn head<R>(
+        &self,
+        (layer, lane, head): (u32, u32, u32),
+        from: &Head<'_>,
+        len: u32,
+        read: impl FnOnce(&[u8], &[u8]) -> R,
+    ) -> Result<R> {
+        self.lanes.head((layer, lane, head), from, len, read)
+    }
+
+    /// NOT_FOUND: if tokens of one of these heads are in the store and were not restored in the cache in this step.
+    pub fn check_heads(&self, layer: u32, heads: Range<u32>) -> Result<()> {
+        let state = self.state()?;
+        let Some(layer) = state.layers.get(layer as usize) else {
+            bail!(InvalidArgument, "layer is {layer}; the session has {} layers", state.layers.len());
+        };
+        let Some(stored) = layer.check_open("this call")?.stored else { return Ok(()) };
+        match heads.into_iter().find(|head| !stored.is_restored(*head)) {
+            Some(head) => {
+                bail!(NotFound, "head {head} of layer {} has stored tokens that are not restored", layer.number)
+            }
+            None => Ok(()),
         }
     }
 

@@ -16,14 +16,15 @@ impl Session {
         if let Some(layer) = layer {
             find(&mut state.layers, layer)?;
         }
-        state.measure(layer)
+        let windows = if layer.is_none() { self.lanes.window_bytes() } else { 0 };
+        state.measure(layer, windows)
     }
 
     /// The metrics as a JSON object: the totals, and "layers", a list of the layers that have been named.
     pub fn metrics_json(&self) -> Result<String> {
         let mut state = self.state()?;
         let mut text = memory::text("{")?;
-        state.measure(None)?.write_json(&mut text)?;
+        state.measure(None, self.lanes.window_bytes())?.write_json(&mut text)?;
         let mut comma = if text.len() > 1 { "," } else { "" };
         memory::append(&mut text, format_args!("{comma}\"layers\":["))?;
         comma = "";
@@ -32,7 +33,7 @@ impl Session {
                 continue;
             }
             memory::append(&mut text, format_args!("{comma}{{\"layer\":{number},"))?;
-            state.measure(Some(number))?.write_json(&mut text)?;
+            state.measure(Some(number), 0)?.write_json(&mut text)?;
             if text.ends_with(',') {
                 text.pop();
             }
@@ -45,7 +46,8 @@ impl Session {
 }
 
 impl State {
-    fn measure(&mut self, layer: Option<u32>) -> Result<Metrics> {
+    /// `windows`: bytes of the session that are no layer's.
+    fn measure(&mut self, layer: Option<u32>, windows: usize) -> Result<Metrics> {
         let mut metrics = Metrics::default();
         let chosen = |l: &&Layer| l.is_used() && layer.is_none_or(|number| number == l.number);
         let layers = memory::collect(self.layers.iter().filter(chosen))?;
@@ -61,6 +63,7 @@ impl State {
             let dropped = layers.iter().filter(|_| stats.released_bytes > 0);
             let pages = dropped.map(|l| l.compressed_page_bytes(store)).sum();
             compression(&mut metrics, &layers, &stats, pages);
+            metrics.h2o_resident_saved_bytes -= windows as f64;
         }
         Ok(metrics)
     }

@@ -1,7 +1,7 @@
 //! One block: its tokens, and the segments of them that edits of the cache have left.
 
+use super::blob::Blob;
 use super::codec::BlockShape;
-use super::kv::KvBytes;
 use crate::layout::{Layout, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::{Shared, memory};
@@ -61,7 +61,7 @@ pub(super) struct Block {
     /// See [`Block::segments`].
     segments: Vec<LiveSegment>,
     pub(super) state: BlockState,
-    pub(super) blob: Option<Shared<KvBytes>>,
+    pub(super) blob: Option<Shared<Blob>>,
     /// The raw bytes were compared with the digest, or come from the blobs.
     pub(super) verified: bool,
     /// The blobs have replaced raw bytes at least once.

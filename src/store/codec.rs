@@ -1,11 +1,12 @@
-//! The codec of one block: rows to two blobs, and back with a check of the digest.
+//! The codec of one block: rows to blobs, and back with a check of the digests.
 
+use super::blob::{Blob, Part};
 use super::kv::KvBytes;
-use crate::dtype::Dtype;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
-use crate::layout::Rows;
+use crate::layout::{Layout, Order, Rows, TokenRange};
 use crate::status::{Result, Status, bail};
 use crate::sys::memory;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How blocks are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,51 +35,75 @@ impl Default for Encoding {
     }
 }
 
+impl Encoding {
+    /// The order of a range's rows: v1 and v2 look for likeness along dense rows.
+    pub(super) fn order(&self, layout: &Layout, range: TokenRange) -> Order {
+        match self.format {
+            Format::V1 | Format::V2 => Order::DENSE,
+            Format::Lanes => layout.run_order(range).unwrap_or(Order::DENSE),
+        }
+    }
+}
+
 /// Input of a decoder besides the blobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockShape {
     pub(super) ticket: u64,
     pub(super) rows: Rows,
     pub(super) tokens: usize,
+    /// How the rows lie.
+    pub(super) order: Order,
     pub(super) digest: u128,
 }
 
-/// Encoder, decoder and their working memory, kept from block to block: one on the host's thread, one per worker.
+impl BlockShape {
+    /// Parts of K, and as many of V.
+    pub(super) fn parts(&self) -> usize {
+        if self.rows.is_quantised() { 1 } else { self.rows.heads }
+    }
+
+    /// Raw bytes of K and of V.
+    pub(super) fn raw_bytes(&self) -> (usize, usize) {
+        (self.rows.key_bytes(self.tokens), self.rows.value_bytes(self.tokens))
+    }
+}
+
+/// Encoder, decoder and their working memory, kept from block to block: one on the host's thread, one per worker and lane.
 #[derive(Default)]
 pub(super) struct Codec {
     encoder: Encoder,
     decoder: Decoder,
-    key_blob: Vec<u8>,
+    blob: Vec<u8>,
+    parts: Vec<Part>,
 }
 
 impl Codec {
     /// Returns the blobs of `raw`, or `None` when together they would not be smaller.
-    pub(super) fn encode(&mut self, rows: &Rows, raw: &KvBytes, encoding: &Encoding) -> Result<Option<KvBytes>> {
-        let options = |words: Dtype, predictors, row| {
-            // V1 has no words of quantised rows.
+    pub(super) fn encode(&mut self, shape: &BlockShape, raw: &KvBytes, encoding: &Encoding) -> Result<Option<Blob>> {
+        let rows = &shape.rows;
+        memory::cleared(&mut self.blob, 0)?;
+        memory::cleared(&mut self.parts, 2 * shape.parts())?;
+        for (raw, words, predictors, row) in [
+            (raw.key(), rows.key.words(), encoding.key_predictors, rows.key_words()),
+            (raw.value(), rows.value.words(), encoding.value_predictors, rows.value_words()),
+        ] {
+            // V1 and lane codes have no use of rows of codes.
             let format = if words.is_float() { encoding.format } else { Format::V2 };
-            let predictors = if format == encoding.format { predictors } else { Predictors::ALL };
-            Options { predictors, effort: encoding.effort, head_dim: row, ..Options::new(format) }
-        };
-        let (of_key, of_value) = (rows.key.words(), rows.value.words());
-        let key_options = options(of_key, encoding.key_predictors, rows.key_words());
-        let key = self.encoder.encode(raw.key(), of_key, &key_options)?;
-        self.key_blob.clear();
-        memory::extend(&mut self.key_blob, key)?;
-        let value_options = options(of_value, encoding.value_predictors, rows.value_words());
-        let value = self.encoder.encode(raw.value(), of_value, &value_options)?;
-        if self.key_blob.len() + value.len() >= raw.len() {
+            let predictors = if format == Format::V1 { predictors } else { Predictors::ALL };
+            let options = Options { predictors, effort: encoding.effort, head_dim: row, ..Options::new(format) };
+            for part in raw.chunks_exact(raw.len() / shape.parts()) {
+                memory::extend(&mut self.blob, self.encoder.encode(part, words, &options)?)?;
+                memory::push(&mut self.parts, Part { end: self.blob.len(), digest: xxh3_64(part) })?;
+            }
+        }
+        if self.blob.len() >= raw.len() {
             return Ok(None);
         }
-        let mut blob = KvBytes::new(self.key_blob.len(), value.len())?;
-        let (key_part, value_part) = blob.parts_mut();
-        key_part.copy_from_slice(&self.key_blob);
-        value_part.copy_from_slice(value);
-        Ok(Some(blob))
+        Blob::new(&self.blob, &self.parts).map(Some)
     }
 
     /// INTERNAL: if `blob` does not decode to exactly `raw`.
-    pub(super) fn compare(&mut self, shape: &BlockShape, blob: &KvBytes, raw: &KvBytes) -> Result<()> {
+    pub(super) fn compare(&mut self, shape: &BlockShape, blob: &Blob, raw: &KvBytes) -> Result<()> {
         let mut back = KvBytes::new(raw.key().len(), raw.value().len())?;
         self.decode(shape, blob, &mut back)?;
         if back.key() != raw.key() || back.value() != raw.value() {
@@ -87,22 +112,53 @@ impl Codec {
         Ok(())
     }
 
-    /// Decodes both blobs into `raw`, which takes the size of the rows. CORRUPT: if a blob is damaged or the rows do not
-    /// match the digest.
-    pub(super) fn decode(&mut self, shape: &BlockShape, blob: &KvBytes, raw: &mut KvBytes) -> Result<()> {
-        let ticket = shape.ticket;
-        raw.fit(shape.rows.key_bytes(shape.tokens), shape.rows.value_bytes(shape.tokens))?;
-        let mut decode = |name, blob: &[u8], dtype, rows: &mut [u8]| match self.decoder.decode(blob, dtype, rows) {
-            Ok(len) if len == rows.len() => Ok(()),
-            Ok(len) => bail!(Corrupt, "the {name} blob of block {ticket} has {len} bytes; {} expected", rows.len()),
-            Err(error) if error.status() == Status::OutOfMemory => Err(error),
-            Err(error) => bail!(Corrupt, "the {name} blob of block {ticket} is damaged: {error}; it is kept"),
-        };
+    /// Decodes all blobs into `raw`, which takes the size of the rows. CORRUPT: if a blob is damaged or does not decode to
+    /// the submitted bytes.
+    pub(super) fn decode(&mut self, shape: &BlockShape, blob: &Blob, raw: &mut KvBytes) -> Result<()> {
+        let (key_bytes, value_bytes) = shape.raw_bytes();
+        raw.fit(key_bytes, value_bytes)?;
         let (key, value) = raw.parts_mut();
-        decode("key", blob.key(), shape.rows.key.words(), key)?;
-        decode("value", blob.value(), shape.rows.value.words(), value)?;
-        if raw.digest() != shape.digest {
-            bail!(Corrupt, "block {ticket} decodes to other bytes than were submitted; its blobs are kept");
+        let parts = shape.parts();
+        let parts_of = |bytes: usize| bytes / parts;
+        let both = key.chunks_exact_mut(parts_of(key_bytes)).zip(value.chunks_exact_mut(parts_of(value_bytes)));
+        for (part, (key, value)) in both.enumerate() {
+            self.decode_part(shape, blob, part, key, value)?;
+        }
+        Ok(())
+    }
+
+    /// Decodes part `part` of K and of V into memory of exactly their sizes. CORRUPT: as [`Codec::decode`].
+    pub(super) fn decode_part(
+        &mut self,
+        shape: &BlockShape,
+        blob: &Blob,
+        part: usize,
+        key: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<()> {
+        let ticket = shape.ticket;
+        for (name, at, words, rows) in [
+            ("key", part, shape.rows.key.words(), key),
+            ("value", shape.parts() + part, shape.rows.value.words(), value),
+        ] {
+            let (bytes, digest) = blob.part(at);
+            match self.decoder.decode(bytes, words, rows) {
+                Ok(len) if len == rows.len() => {}
+                Ok(len) => bail!(
+                    Corrupt,
+                    "{name} blob {part} of block {ticket} has {len} bytes; {} expected; it is kept",
+                    rows.len()
+                ),
+                Err(error) if error.status() == Status::OutOfMemory => return Err(error),
+                Err(error) => bail!(Corrupt, "{name} blob {part} of block {ticket} is damaged: {error}; it is kept"),
+            }
+            // The other formats have a checksum of the words, which the decoder has verified.
+            if !Format::is_checksummed(bytes) && xxh3_64(rows) != digest {
+                bail!(
+                    Corrupt,
+                    "{name} blob {part} of block {ticket} decodes to other bytes than were submitted; it is kept"
+                );
+            }
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Jobs, and the threads that run them: the workers, which all stores of the process share, or a host's own.
 
 use super::MOST_WORKERS;
+use super::blob::Blob;
 use super::codec::{BlockShape, Codec, Encoding};
 use super::kv::KvBytes;
 use super::queue::{Queue, Queues, Taken, Urgency};
@@ -36,7 +37,7 @@ pub(super) struct EncodeJob {
 pub(super) struct DecodeJob {
     pub(super) layer: u32,
     pub(super) shape: BlockShape,
-    pub(super) blob: Shared<KvBytes>,
+    pub(super) blob: Shared<Blob>,
     /// Memory of an earlier block, which saves page faults.
     pub(super) into: Option<KvBytes>,
 }
@@ -49,7 +50,7 @@ pub(super) enum Job {
 
 /// The blobs of a block, or why there are none.
 pub(super) enum Encoded {
-    Smaller(Shared<KvBytes>),
+    Smaller(Shared<Blob>),
     NoGain,
     Sampled { bytes: usize },
 }
@@ -87,7 +88,7 @@ impl EncodeJob {
     pub(super) fn run(self, codec: &mut Codec, encoding: &Encoding) -> EncodeOutcome {
         let EncodeJob { layer, shape, raw, purpose } = self;
         let start = Instant::now();
-        let blob = codec.encode(&shape.rows, &raw, encoding);
+        let blob = codec.encode(&shape, &raw, encoding);
         let encode_ns = ns(start);
         let compare = encoding.strict_roundtrip || purpose == Purpose::Sample { compare: true };
         let mut decode_ns = 0;
@@ -336,11 +337,11 @@ impl Drop for Crew {
 mod tests {
     use super::super::queue::Urgency;
     use super::*;
-    use crate::layout::Layout;
+    use crate::layout::{Layout, Order};
 
     fn shape(ticket: u64, tokens: usize) -> BlockShape {
         let rows = Layout::new(&crate::host::packing::flash(1, 64, 16, 64)).unwrap().rows();
-        BlockShape { ticket, rows, tokens, digest: 0 }
+        BlockShape { ticket, rows, tokens, order: Order::DENSE, digest: 0 }
     }
 
     fn encode(ticket: u64) -> Job {
@@ -364,7 +365,7 @@ mod tests {
         let crew = crew(&Workers::new().unwrap(), 2);
         for ticket in 0..8 {
             // The size of its rows overflows.
-            let blob = Shared::new(KvBytes::new(1, 1).unwrap()).unwrap();
+            let blob = Shared::new(Blob::new(&[], &[]).unwrap()).unwrap();
             let decode = Job::Decode(DecodeJob { layer: 3, shape: shape(ticket, usize::MAX), blob, into: None });
             crew.push(decode, Urgency::Soon).unwrap();
             crew.push(encode(ticket), Urgency::Later).unwrap();

@@ -12,14 +12,17 @@
 //! [`Settings::pending_bytes`]), rows decoded ahead of one layer or room for them, decoded rows that are kept, and a few
 //! blocks per thread.
 
+mod blob;
 mod block;
 mod booking;
 mod codec;
 mod commit;
 mod crew;
 mod decoded;
+mod heads;
 mod kv;
 mod layer;
+mod marks;
 mod queue;
 mod restore;
 mod stats;
@@ -28,11 +31,12 @@ mod submit;
 pub use codec::Encoding;
 pub use commit::{Committed, Writes};
 pub use crew::{Executor, Purpose, run_one, trim_thread};
+pub use heads::{HeadReader, HeadWork, StoredLayer};
 pub use restore::Restored;
 pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
 
-use crate::layout::{self, CacheRef, Layout, Pair, TokenRange};
+use crate::layout::{self, CacheRef, Layout, Order, Pair, TokenRange};
 use crate::status::Result;
 use crate::sys::memory;
 use block::{Block, BlockState, KeptRun};
@@ -76,6 +80,13 @@ impl Default for Settings {
     }
 }
 
+/// Dense rows of K and of V, and such rows of a segment.
+#[derive(Default)]
+struct Parts {
+    dense: (Vec<u8>, Vec<u8>),
+    cut: (Vec<u8>, Vec<u8>),
+}
+
 /// Compressed blocks of all layers of one model.
 pub struct Store {
     settings: Settings,
@@ -83,10 +94,12 @@ pub struct Store {
     layers: Vec<LayerBlocks>,
     decoded: Decoded,
     next_ticket: u64,
+    /// Of the next list of released blocks.
+    next_version: u64,
     /// The codec of the host's thread, and rows on their way through it.
     codec: Codec,
     rows: KvBytes,
-    part: (Vec<u8>, Vec<u8>),
+    part: Parts,
     /// Memory of rows that were decoded ahead, for those of the next layer.
     spares: Vec<KvBytes>,
     /// Blocks, and their raw bytes, that wait for an encoding worker or are with one.
@@ -115,9 +128,10 @@ impl Store {
             layers: Vec::new(),
             decoded,
             next_ticket: 0,
+            next_version: 0,
             codec: Codec::default(),
             rows: KvBytes::new(0, 0)?,
-            part: Default::default(),
+            part: Parts::default(),
             spares: Vec::new(),
             encoding: 0,
             staged_bytes: 0,
@@ -292,11 +306,11 @@ fn tokens(range: TokenRange) -> Range<u32> {
     range.begin() as u32..range.end() as u32
 }
 
-/// Copies a range of the cache into `rows`.
-fn gather(rows: &mut KvBytes, cache: &CacheRef<'_>, range: TokenRange) -> Result<()> {
+/// Copies a range of the cache into `rows`, in `order`.
+fn gather(rows: &mut KvBytes, cache: &CacheRef<'_>, range: TokenRange, order: Order) -> Result<()> {
     rows.fit(cache.layout.dense_key_bytes(range.count()), cache.layout.dense_value_bytes(range.count()))?;
     let (keys, values) = rows.parts_mut();
-    layout::gather(cache, range, keys, values)
+    layout::gather_as(cache, range, order, keys, values)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Restoring: released tokens are decoded, by workers ahead of need or by the host's thread, and written back.
 
-use super::Store;
 use super::block::{Block, BlockState};
 use super::codec::BlockShape;
 use super::crew::{DecodeJob, Job};
 use super::decoded::Hit;
 use super::kv::KvBytes;
 use super::queue::Urgency;
+use super::{Parts, Store};
 use crate::layout::{self, Cache};
 use crate::status::Result;
 use crate::sys::{memory, pages};
@@ -193,20 +193,21 @@ fn keep_spare(spares: &mut Vec<KvBytes>, rows: Option<KvBytes>) {
 }
 
 /// Writes the rows of a block's tokens to their present places; returns the bytes.
-fn scatter(block: &Block, rows: &KvBytes, part: &mut (Vec<u8>, Vec<u8>), cache: &mut Cache<'_>) -> Result<u64> {
+fn scatter(block: &Block, rows: &KvBytes, parts: &mut Parts, cache: &mut Cache<'_>) -> Result<u64> {
+    let BlockShape { rows: shape, tokens, order, .. } = block.shape;
+    if let ([segment], true) = (block.segments(), block.is_whole()) {
+        let range = cache.layout.range(segment.begin, segment.count)?;
+        layout::scatter_as(cache, range, order, rows.key(), rows.value(), &mut parts.dense)?;
+        return Ok(rows.len() as u64);
+    }
     let mut bytes = 0;
+    layout::dense(&shape, shape.heads, tokens, order, (rows.key(), rows.value()), &mut parts.dense)?;
     for segment in block.segments() {
         let range = cache.layout.range(segment.begin, segment.count)?;
-        let (keys, values) = if block.is_whole() {
-            (rows.key(), rows.value())
-        } else {
-            let BlockShape { rows: shape, tokens, .. } = block.shape;
-            segment.cut(rows.key(), shape.heads, tokens, &mut part.0)?;
-            segment.cut(rows.value(), shape.heads, tokens, &mut part.1)?;
-            (&part.0[..], &part.1[..])
-        };
-        layout::scatter(cache, range, keys, values)?;
-        bytes += (keys.len() + values.len()) as u64;
+        segment.cut(&parts.dense.0, shape.heads, tokens, &mut parts.cut.0)?;
+        segment.cut(&parts.dense.1, shape.heads, tokens, &mut parts.cut.1)?;
+        layout::scatter(cache, range, &parts.cut.0, &parts.cut.1)?;
+        bytes += (parts.cut.0.len() + parts.cut.1.len()) as u64;
     }
     Ok(bytes)
 }

@@ -72,9 +72,10 @@ impl Store {
             return Ok(Submitted::Full(refusal));
         }
         let mut raw = KvBytes::new(key_len, value_len)?;
-        gather(&mut raw, cache, range)?;
+        let order = self.settings.encoding.order(cache.layout, range);
+        gather(&mut raw, cache, range, order)?;
         let ticket = self.next_ticket;
-        let shape = BlockShape { ticket, rows, tokens: range.count(), digest: raw.digest() };
+        let shape = BlockShape { ticket, rows, tokens: range.count(), order, digest: raw.digest() };
         let block = Block::new(shape, range)?;
         let bytes = raw.len();
         let job = EncodeJob { layer, shape, raw, purpose };
@@ -134,7 +135,7 @@ impl Store {
             if block.shape.rows != cache.layout.rows() {
                 continue;
             }
-            gather(&mut self.rows, cache, its_range)?;
+            gather(&mut self.rows, cache, its_range, block.shape.order)?;
             if self.rows.digest() != block.shape.digest {
                 continue;
             }

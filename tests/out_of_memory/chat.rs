@@ -136,6 +136,7 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         defaults_json: DEFAULTS.as_ptr(),
         defaults_len: DEFAULTS.count_bytes(),
         host_threads: 0,
+        restores_heads: 0,
         executor: null(),
     };
     call!(calls, mnnkv_session_create(&options, &mut session));

@@ -13,30 +13,32 @@ public:
     static constexpr std::uint32_t query_heads = 32;
     static constexpr std::uint32_t group_size = query_heads / Caches::kv_heads;
 
-    /// Attention of the newest token. `see(tile)` as in demo::attend.
+    /// Attention of the newest token of a layer. `see(tile)` as in demo::attend.
     template <class See>
-    void attend(const PackedCache& cache, See&& see) {
+    void attend(const PackedCache& cache, Session& session, std::uint32_t layer, See&& see) {
         for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
             // As in the demo: the token's key replaces its queries.
             for (std::uint32_t q = 0; q < group_size; ++q) {
                 for (std::uint32_t d = 0; d < Content::dims; ++d) {
-                    const half key = cache.key(h)[cache.key_index(cache.length() - 1, d)];
-                    queries_[q * Content::dims + d] = kernel::widen(key) * 0.02f / float(1 + q);
+                    const half key_word = cache.key(h)[cache.key_index(cache.length() - 1, d)];
+                    queries_[q * Content::dims + d] = kernel::widen(key_word) * 0.02f / float(1 + q);
                 }
             }
             group_.start(group_size, Content::dims, queries_, out_ + h * group_size * Content::dims);
-            demo::attend(cache, h, group_, see);
+            const half *key, *value;
+            session.head(layer, cache, h, key, value);
+            demo::attend(cache, key, value, group_, see);
         }
     }
 
-    /// Without a session.
-    void attend(const PackedCache& cache) {
-        attend(cache, [](const mnnkv_score_tile&) {});
+    /// Nothing is scored.
+    void attend_only(const PackedCache& cache, Session& session, std::uint32_t layer) {
+        attend(cache, session, layer, [](const mnnkv_score_tile&) {});
     }
 
     /// As in an engine: the session gets each tile.
     void attend(const PackedCache& cache, Session& session, std::uint32_t layer) {
-        attend(cache, [&](const mnnkv_score_tile& tile) { session.scores(layer, tile); });
+        attend(cache, session, layer, [&](const mnnkv_score_tile& tile) { session.scores(layer, tile); });
     }
 
 private:

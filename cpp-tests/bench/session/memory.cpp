@@ -41,14 +41,16 @@ std::uint64_t checksum(const void* data, std::size_t bytes) {
     return sum;
 }
 
-/// Reads every K and V row, in whole packing units and flash blocks.
-std::uint64_t read_all(const PackedCache& cache) {
+/// Reads every K and V row of a layer, in whole packing units and flash blocks.
+std::uint64_t read_all(Session& session, std::uint32_t layer, const PackedCache& cache) {
     const std::size_t row = Content::dims * sizeof(half);
     const std::size_t key = (cache.length() + 15) / 16 * 16 * row, value = (cache.length() + 63) / 64 * 64 * row;
     std::uint64_t sum = 0;
     for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
-        sum = mix(sum ^ checksum(cache.key(h), key));
-        sum = mix(sum ^ checksum(cache.value(h), value));
+        const half *k, *v;
+        session.head(layer, cache, h, k, v);
+        sum = mix(sum ^ checksum(k, key));
+        sum = mix(sum ^ checksum(v, value));
     }
     return sum;
 }
@@ -92,7 +94,7 @@ Trace run(const char* name, const Content& content, const std::string& config, b
             session.begin(l, caches[l]);
             sample();
             caches.append(l, 1);
-            trace.checksums.push_back(read_all(caches[l]));
+            trace.checksums.push_back(read_all(session, l, caches[l]));
             sample();
             if (evicts) {
                 made_up_scores(session, l, caches[l].length());
@@ -106,6 +108,7 @@ Trace run(const char* name, const Content& content, const std::string& config, b
         trace.metrics = session.metrics();
         for (std::uint32_t l = 0; l < layers; ++l) {
             session.begin(l, caches[l]);
+            session.restore(l, caches[l]);
             const std::vector<std::int32_t> pairs = session.positions(l, caches[l].length());
             if (!caches.holds(l, pairs.data(), pairs.size() / 2)) {
                 std::fprintf(stderr, "%s: layer %u: a kept token is not what it was\n", name, l);

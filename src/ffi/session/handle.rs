@@ -3,7 +3,7 @@
 //! A session evicts tokens that attention neglects (H2O) and stores cold tokens without loss. Per layer and step a host
 //! calls
 //!
-//!   mnnkv_session_begin     restores stored tokens, applies the planned eviction and updates cache->kv_len
+//!   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //!   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
 //!   mnnkv_session_scores    per softmax tile, on the attention threads; only needed with kv_h2o_enable
 //!   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
@@ -15,12 +15,11 @@
 //! Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
 //! need mnnkv_session_rewritten before end. From end to the next begin or keep, stored tokens read as zero, and the
 //! cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another buffer
-//! at any time and pass that buffer from then on; between end and begin the copy takes memory for stored tokens until
-//! the next end. Memory returns to the system if it is private and anonymous, such as malloc's (see mnnkv_kv_release).
+//! at any time and pass that buffer from then on; the copy takes memory for stored tokens until the next end. Memory returns to the system if it is private and anonymous, such as malloc's (see mnnkv_kv_release).
 //! Layers without a cache of their own are never passed.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-//! mnnkv_session_scores: one thread per lane, and none while another non-const call runs, for any layer. Functions with
+//! mnnkv_session_scores and heads.h: one thread per lane, and none while another non-const call runs. Functions with
 //! a const session run on any thread and block while another call runs. Workers, which the sessions of a process share,
 //! work on copies and sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
 
@@ -38,7 +37,7 @@ use std::ffi::c_char;
 
 /// The caches of one model and the state of their compression.
 pub struct mnnkv_session {
-    pub(super) session: Session,
+    pub(in crate::ffi) session: Session,
 }
 
 /// Runs the body of an export that edits a layer's cache, and writes the length that it returns.
@@ -130,6 +129,8 @@ pub struct mnnkv_session_options {
     pub defaults_len: usize,
     /// Threads of the host's attention, 0 = lanes. By default workers get the other cores (docs/config.md).
     pub host_threads: u32,
+    /// 1 = attention asks for each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
+    pub restores_heads: u32,
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     pub executor: *const mnnkv_executor,
 }
@@ -151,9 +152,13 @@ pub unsafe extern "C" fn mnnkv_session_create(
         handle::create(options.abi_version, out, || {
             let config = pointer::input_bytes(options.config_json.cast(), options.config_len, "config_json")?;
             let defaults = pointer::input_bytes(options.defaults_json.cast(), options.defaults_len, "defaults_json")?;
+            let restores_heads = options.restores_heads;
+            if restores_heads > 1 {
+                bail!(InvalidArgument, "options->restores_heads is {restores_heads}; 0 or 1 expected");
+            }
             let host = Host { threads: options.host_threads, executor: executor::executor(options.executor)? };
             let session = Session::with_host(config, defaults, options.layers, options.lanes, host)?;
-            Ok(mnnkv_session { session })
+            Ok(mnnkv_session { session: session.restoring_heads(restores_heads == 1) })
         })
     })
 }
@@ -202,6 +207,7 @@ mod tests {
             defaults_json,
             defaults_len,
             host_threads: 0,
+            restores_heads: 0,
             executor: null(),
         }
     }

@@ -18,7 +18,7 @@
 //!
 //! MNNKV_EXPERIMENTAL: all of this header may change, since blocks will become readable by head. Hosts use a session.
 
-use crate::ffi::gear::{MNNKV_GEAR_FORMAT_V1, MNNKV_GEAR_FORMAT_V2};
+use crate::ffi::gear::{MNNKV_GEAR_FORMAT_LANES, MNNKV_GEAR_FORMAT_V1, MNNKV_GEAR_FORMAT_V2};
 use crate::ffi::handle;
 use crate::ffi::panic::{Handle, body};
 use crate::ffi::pointer::{self, Sized32};
@@ -37,12 +37,13 @@ pub struct mnnkv_store_config {
     pub struct_size: u32,
     /// Most workers that work for the store at once, at most 64. 0 = submit encodes and restore decodes.
     pub workers: u32,
-    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. V2: must be 0.
+    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. Others: must be 0.
     pub key_predictors: u32,
     pub value_predictors: u32,
     /// mnnkv_gear_options::effort
     pub effort: i32,
-    /// MNNKV_GEAR_FORMAT_*; 0 = V1, which decodes fastest.
+    /// MNNKV_GEAR_FORMAT_*; 0 = the one that decodes fastest here: LANES, or V1 on CPUs without AVX2 or NEON,
+    /// and with predictors.
     pub format: u32,
     /// Blocks that may wait to be encoded; 0 = 256.
     pub max_queue: u32,
@@ -72,9 +73,11 @@ impl mnnkv_store_config {
             bail!(InvalidArgument, "config->strict_roundtrip is {}; 0 or 1 expected", self.strict_roundtrip);
         }
         let format = match self.format {
+            0 if self.key_predictors == 0 && self.value_predictors == 0 => Format::fastest(),
             0 | MNNKV_GEAR_FORMAT_V1 => Format::V1,
             MNNKV_GEAR_FORMAT_V2 => Format::V2,
-            other => bail!(InvalidArgument, "config->format is {other}; 0 to 2 expected"),
+            MNNKV_GEAR_FORMAT_LANES => Format::Lanes,
+            other => bail!(InvalidArgument, "config->format is {other}; 0 to 3 expected"),
         };
         let or = |value: u64, none: usize| if value == 0 { none } else { usize::try_from(value).unwrap_or(usize::MAX) };
         Ok(Settings {

@@ -249,11 +249,13 @@ keys! {
     ]);
     kv_lossless_front_n: Whole<u32>(2, 0..=LAYERS);
     kv_lossless_codec: OneOf<bool>(&[("gear_delta", true), ("none", false)]);
-    kv_lossless_codec_runtime: OneOf<Format>(&[
-        ("fp16_gear_predictive_v3", Format::V1),
-        ("gear_delta", Format::V1),
-        ("gear_v1", Format::V1),
-        ("gear_v2", Format::V2),
+    kv_lossless_codec_runtime: OneOf<Option<Format>>(&[
+        ("auto", None),
+        ("fp16_gear_predictive_v3", None),
+        ("gear_delta", None),
+        ("gear_lanes", Some(Format::Lanes)),
+        ("gear_v1", Some(Format::V1)),
+        ("gear_v2", Some(Format::V2)),
     ]);
     kv_lossless_predictors_k: NameList("raw,delta_seq,xor_seq,pair_delta");
     kv_lossless_predictors_v: NameList("raw,delta_seq,xor_seq");

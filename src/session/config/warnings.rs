@@ -58,7 +58,7 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         keys: |key| [name::kv_lossless_predictors_k, name::kv_lossless_predictors_v].contains(&key),
-        idle: |values, _| compresses(values) && values.kv_lossless_codec_runtime == Format::V2,
+        idle: |values, _| compresses(values) && values.kv_lossless_codec_runtime != Some(Format::V1),
         needs: "kv_lossless_codec_runtime must be \"gear_v1\"",
     },
     Idle {

@@ -153,7 +153,6 @@ impl Eviction {
     }
 
     /// Whether the next [`Eviction::begin`] evicts.
-    #[cfg(test)]
     pub(super) fn has_plan(&self) -> bool {
         self.plan.is_some()
     }

@@ -145,12 +145,15 @@ impl Lossless {
         }
     }
 
-    /// Queues cold tokens for the workers, then the blocks of the next layer, to be decoded ahead. A layer without tokens
-    /// may have no cache.
+    /// Queues cold tokens for the workers. A layer without tokens may have no cache.
     pub(super) fn begin(&mut self, store: &mut Store, cache: Option<&Cache<'_>>, len: u32) {
         if let Some(cache) = cache.filter(|_| self.submits_at_begin()) {
             self.submit(store, cache, len);
         }
+    }
+
+    /// Queues the blocks of the next layer, to be decoded ahead.
+    pub(super) fn prefetch_next(&self, store: &mut Store) {
         match self.next {
             Some(next) => store.prefetch(next),
             // Between steps no decoded rows lie beside the caches.

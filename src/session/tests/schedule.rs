@@ -6,8 +6,7 @@ use super::settings::{Kind, Rules, Settings};
 use super::{Coverage, trace};
 use crate::common::Random;
 use crate::host::{Host, expand};
-use crate::layout::Cache;
-use crate::layout::Pair;
+use crate::layout::{Cache, Head, Pair};
 use crate::session::CacheLengths;
 use crate::session::tests::shared::Session;
 use crate::status::{Result, Status};
@@ -58,7 +57,8 @@ impl Run {
             let made = Session::new(settings.json.as_bytes(), settings.layers, settings.lanes);
             made.inspect_err(|error| assert!(kind.shortage && error.status() == Status::OutOfMemory, "{error}"))
         });
-        let session = Rc::new(made.flatten().next().expect("the shortage ends by chance"));
+        let session = made.flatten().next().expect("the shortage ends by chance");
+        let session = Rc::new(session.restoring_heads(settings.restores_heads));
         shortage::set(0, 0);
         assert!(!session.warnings().unwrap().contains("not a key"));
         let layer = |number| Layer {
@@ -229,7 +229,53 @@ impl Run {
         mine.step = Some(Step { begin: len });
         assert_eq!(len as usize, mine.model.len());
         self.check_lengths(layer);
-        self.check(layer, &before, old as usize, Bytes::All);
+        self.check(layer, &before, old as usize, self.open_bytes(layer));
+        self.read_heads(layer);
+    }
+
+    /// The tokens that an open layer's cache has.
+    fn open_bytes(&self, layer: usize) -> Bytes {
+        let by_head = self.settings.restores_heads && self.layers[layer].host.layout.has_heads_apart();
+        if by_head { Bytes::MayBeGone } else { Bytes::All }
+    }
+
+    /// Reads heads of an open layer as attention threads do: in the lane's window, or restored in the cache.
+    fn read_heads(&mut self, layer: usize) {
+        let Run { layers, random, session, settings, coverage, shortage, .. } = self;
+        let (host, number) = (&mut layers[layer].host, layer as u32);
+        let len = host.len();
+        for head in 0..host.spec().kv_heads {
+            if random.once_in(3) {
+                continue;
+            }
+            let lane = random.below(settings.lanes as usize) as u32;
+            let stored = session.check_heads(number, head..head + 1).is_err();
+            let in_window = random.once_in(2);
+            let read = |host: &mut Host| match in_window {
+                true => session.head((number, lane, head), &host.head(head), len, |k, v| host.check_head(head, k, v)),
+                false => session.restore(number, lane, head, host.head_mut(head)),
+            };
+            if *shortage && random.once_in(3) {
+                shortage::set(random.pick(&[1, 2, 4]), random.next());
+                let error = read(host).err();
+                shortage::set(0, 0);
+                coverage.count("no memory to read a head", u64::from(error.is_some()));
+                assert!(error.is_none_or(|error| error.status() == Status::OutOfMemory));
+            }
+            read(host).unwrap();
+            coverage.count(if in_window { "heads read in a window" } else { "heads restored" }, u64::from(stored));
+            if in_window {
+                continue;
+            }
+            session.check_heads(number, head..head + 1).unwrap();
+            let Head { key, value, .. } = host.head(head);
+            host.check_head(head, key, value);
+            if random.once_in(2) {
+                session.released(number, lane, head, host.head_mut(head)).unwrap();
+                let step = session.state().unwrap().layers[layer].step.clone().unwrap();
+                assert_eq!(session.check_heads(number, head..head + 1).is_err(), step.stored.is_some());
+            }
+        }
     }
 
     /// Appends, attends and closes an open step.
@@ -251,9 +297,10 @@ impl Run {
         if self.random.once_in(80) {
             self.wrong_calls(layer);
         }
+        self.layers[layer].host.append(rows);
+        self.read_heads(layer);
         let Run { layers, random, .. } = self;
         let mine = &mut layers[layer];
-        mine.host.append(rows);
         let positions = mine.model.positions().into_iter().chain(mine.model.logical..mine.model.logical + rows as u32);
         mine.worth.resize_with(MOST_TOKENS as usize, || 6.0 * random.unit());
         let worth: Vec<f64> = positions.map(|l| mine.worth[l as usize]).collect();
@@ -283,7 +330,10 @@ impl Run {
         });
         self.coverage.count("tokens rewritten", count as u64);
         let open = self.layers[layer].step.is_some();
-        self.check(layer, &before, len, if open { Bytes::All } else { Bytes::MayBeGone });
+        self.check(layer, &before, len, if open { self.open_bytes(layer) } else { Bytes::MayBeGone });
+        if open {
+            self.read_heads(layer);
+        }
     }
 
     /// Closes a step that failed.

@@ -55,6 +55,8 @@ pub(super) struct Settings {
     pub(super) compression: String,
     pub(super) hot_sink: usize,
     pub(super) hot_recent: usize,
+    /// Threads restore the heads that they read.
+    pub(super) restores_heads: bool,
 }
 
 /// A kind of schedules.
@@ -138,7 +140,7 @@ impl Settings {
         key("lossless_scope", format!("\"{scope}\""));
         key("lossless_front_n", front_n.to_string());
         key("lossless_store_disable_front", no_front.to_string());
-        let codec = random.pick(&["gear_v1", "gear_v1", "gear_v2"]);
+        let codec = random.pick(&["gear_v1", "gear_lanes", "gear_lanes", "gear_v2"]);
         key("lossless_codec_runtime", format!("\"{codec}\""));
         key("lossless_strict_roundtrip_check", random.once_in(3).to_string());
         for (name, number) in [
@@ -174,6 +176,7 @@ impl Settings {
             evicted,
             hot_sink,
             hot_recent,
+            restores_heads: random.once_in(2),
         }
     }
 

@@ -13,6 +13,11 @@ impl Session {
         Ok(Session(session::Session::new(json, b"", layers, lanes)?))
     }
 
+    /// The host's threads restore heads.
+    pub(super) fn restoring_heads(self, restores_heads: bool) -> Self {
+        Session(self.0.restoring_heads(restores_heads))
+    }
+
     pub(super) fn begin(&self, layer: u32, cache: Cache<'_>, kv_len: u32) -> Result<u32> {
         self.0.begin(layer, Some(cache), kv_len)
     }
