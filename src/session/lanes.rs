@@ -65,7 +65,8 @@ struct Lane {
     others: Vec<Slot>,
     /// Slots without a layer, for their memory. There is room for those of all open layers.
     spare: Vec<Slot>,
-    reader: HeadReader,
+    /// Made by the first head that needs it.
+    reader: Option<Box<HeadReader>>,
 }
 
 /// The sums of one layer over all lanes.
@@ -148,13 +149,17 @@ impl Lane {
         self.slot(layer).filter(|slot| slot.is_scored).map(|slot| &slot.sums)
     }
 
-    /// The reader, and the stored tokens of an open layer.
-    fn reader(&mut self, layer: u32) -> Result<(&mut HeadReader, Option<Shared<StoredLayer>>)> {
+    /// The reader, and the stored tokens of an open layer; `None` where there are none.
+    fn reader(&mut self, layer: u32) -> Result<Option<(&mut HeadReader, Shared<StoredLayer>)>> {
         let Some(slot) = self.slot(layer) else {
             bail!(InvalidArgument, "layer {layer} is not open; heads are read between begin and end");
         };
-        let stored = slot.stored.clone();
-        Ok((&mut self.reader, stored))
+        let Some(stored) = slot.stored.clone() else { return Ok(None) };
+        let reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => memory::boxed(HeadReader::default())?,
+        };
+        Ok(Some((self.reader.insert(reader), stored)))
     }
 }
 
@@ -183,16 +188,16 @@ impl Lanes {
     /// Writes a head's stored tokens to its place in the cache. The claim on the head never blocks.
     pub(super) fn restore(&self, layer: u32, lane: u32, head: u32, to: HeadMut<'_>) -> Result<()> {
         self.with(lane, |lane| match lane.reader(layer)? {
-            (reader, Some(stored)) => reader.restore(&stored, head, to),
-            _ => Ok(()),
+            Some((reader, stored)) => reader.restore(&stored, head, to),
+            None => Ok(()),
         })
     }
 
     /// Releases a head's restored tokens again.
     pub(super) fn release(&self, layer: u32, lane: u32, head: u32, from: HeadMut<'_>) -> Result<u64> {
         self.with(lane, |lane| match lane.reader(layer)? {
-            (reader, Some(stored)) => reader.release(&stored, head, from),
-            _ => Ok(0),
+            Some((reader, stored)) => reader.release(&stored, head, from),
+            None => Ok(0),
         })
     }
 
@@ -206,7 +211,7 @@ impl Lanes {
         read: impl FnOnce(&[u8], &[u8]) -> R,
     ) -> Result<R> {
         self.with(lane, |lane| {
-            let (reader, Some(stored)) = lane.reader(layer)? else { return Ok(read(from.key, from.value)) };
+            let Some((reader, stored)) = lane.reader(layer)? else { return Ok(read(from.key, from.value)) };
             let before = reader.window_bytes();
             let read = reader.window(&stored, head, from, len).map(|(key, value)| read(key, value));
             // Wraps where a window has become smaller, and so does the sum.
@@ -279,7 +284,8 @@ impl AllLanes<'_> {
 
     /// The work of all readers since the last call.
     pub(super) fn take_work(&mut self) -> HeadWork {
-        self.0.iter_mut().map(|lane| lane.reader.take_work()).fold(HeadWork::default(), HeadWork::and)
+        let readers = self.0.iter_mut().filter_map(|lane| lane.reader.as_mut());
+        readers.map(|reader| reader.take_work()).fold(HeadWork::default(), HeadWork::and)
     }
 
     /// Closes a layer, if it is open, and drops its sums.
