@@ -2,7 +2,7 @@
 
 use super::level::level;
 use super::vector::{self, Floats, Sums, Vector, operations};
-use super::{Kernels, PORTABLE, PORTABLE_MODEL};
+use super::{Kernels, PORTABLE, PORTABLE_MODEL, lanes};
 use core::arch::aarch64::*;
 
 level! {
@@ -13,6 +13,8 @@ level! {
         split4: shuffle = vector::split4::<uint8x16_t>;
         merge2: shuffle = vector::merge2::<uint8x16_t>;
         merge4: shuffle = vector::merge4::<uint8x16_t>;
+        lanes_decode: lanes_decode = lanes::neon::decode;
+        lanes_encode: lanes_encode = lanes::neon::encode;
         join2: join2 = vector::join2::<uint8x16_t>;
         join4: join4 = vector::join4::<uint8x16_t>;
         transpose2: transpose2 = vector::transpose2::<uint8x16_t>;

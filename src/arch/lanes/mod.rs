@@ -7,8 +7,14 @@
 //! [`portable`] defines the kernels.
 
 #[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+pub(super) mod neon;
 pub mod portable;
+#[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
+mod shuffles;
 
 /// The lanes of a vector.
 const GROUP: usize = 64;
@@ -17,6 +23,9 @@ pub const MAX_LANES: usize = 2 * GROUP;
 
 /// The longest code in bits.
 pub const MAX_LEN: usize = 8;
+
+/// Bytes before each stream of an encoder, which it may overwrite.
+pub const SLACK: usize = 8;
 
 /// A code, as decoders look it up.
 #[derive(Clone)]
@@ -132,10 +141,10 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Panics unless `symbols` more symbols find room in any case.
+    /// Panics unless `symbols` more symbols find room in any case, behind the slack.
     #[inline(always)]
     fn check(&self, symbols: usize) {
-        let has_room = |at: usize, len: usize| symbols <= at && at <= len;
+        let has_room = |at: usize, len: usize| symbols.checked_add(SLACK).is_some_and(|least| least <= at) && at <= len;
         assert!(has_room(self.at, self.bytes.len()) && has_room(self.escape_at, self.escapes.len()), "no room");
     }
 }

@@ -4,7 +4,7 @@ use super::sse2;
 use crate::arch::level::level;
 use crate::arch::sums::{self, Bf16, F16, F32, Value};
 use crate::arch::vector::{self, Codes, Floats, Sums, Vector, Words, operations};
-use crate::arch::{Kernels, codes, portable};
+use crate::arch::{Kernels, codes, lanes, portable};
 use core::arch::x86_64::*;
 
 level! {
@@ -17,6 +17,8 @@ level! {
         merge4: shuffle = vector::merge4::<__m256i>;
         join2: join2 = vector::join2::<__m256i>;
         join4: join4 = vector::join4::<__m256i>;
+        lanes_decode: lanes_decode = lanes::avx2::decode;
+        lanes_encode: lanes_encode = lanes::avx2::encode;
         xxh3_blocks: xxh3 = vector::xxh3_blocks::<__m256i, 2>;
         turn2: undo = portable::turn2;
         turn4: undo = portable::turn4;

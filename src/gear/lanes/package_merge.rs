@@ -20,8 +20,8 @@ pub(crate) fn lens(weights: &[u64], lens: &mut [u8; LEAVES]) {
     let mut is_leaf = [[0u8; 2 * LEAVES]; MAX_LEN];
     let mut pairs = [NONE; LEAVES];
     let mut number = 0;
+    let mut items = [0; 2 * LEAVES];
     for list in &mut is_leaf {
-        let mut items = [0; 2 * LEAVES];
         let (mut leaf, mut pair) = (0, 0);
         for (item, is_leaf) in items.iter_mut().zip(list).take(n + number) {
             let (a, b) = (leaves[leaf], pairs[pair]);

@@ -9,7 +9,7 @@ use super::code::Code;
 use super::container::{NUMBER_BOUND, Reader, put_number};
 use crate::arch::{
     self,
-    lanes::{DecodeTable, MAX_LANES, Pending, Source, Target, Windows},
+    lanes::{DecodeTable, MAX_LANES, Pending, SLACK, Source, Target, Windows},
 };
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -32,8 +32,8 @@ pub(super) fn encode(
     out: &mut [u8],
 ) -> Result<Option<usize>> {
     let (symbols, tail) = plane.split_at(coded_len(plane.len(), lanes));
-    let streams = memory::at_least(streams, 2 * symbols.len() + 2)?;
-    let (escapes, stream) = streams[..2 * symbols.len() + 2].split_at_mut(symbols.len() + 1);
+    let room = symbols.len() + SLACK;
+    let (escapes, stream) = memory::at_least(streams, 2 * room)?[..2 * room].split_at_mut(room);
     let mut target = Target { at: stream.len(), bytes: stream, escape_at: escapes.len(), escapes };
     let mut pending = Pending { lanes, bits: [0; MAX_LANES], count: [8; MAX_LANES] };
     for (bits, symbol) in pending.bits.iter_mut().zip(tail) {
