@@ -25,6 +25,7 @@ level! {
         undo_xor: undo = vector::undo_xor::<uint8x16_t>;
         next_run: scan = vector::next_run::<uint8x16_t>;
         run_len: scan = vector::run_len::<uint8x16_t>;
+        places: places = vector::places::<uint8x16_t>;
         planes1: planes = vector::planes::<uint8x16_t, 1>;
         planes2: planes = vector::planes::<uint8x16_t, 2>;
         planes4: planes = vector::planes::<uint8x16_t, 4>;

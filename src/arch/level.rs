@@ -94,6 +94,36 @@ macro_rules! kernel {
         $crate::arch::level::kernel!(@ $features
             (shape: &$crate::arch::Transposition, src: &[[u8; 4]], dst: &mut [[u8; 4]]) -> () = $kernel)
     };
+    ($features:tt places $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (src: &[u8], byte: u8, places: &mut [u16]) -> usize = $kernel)
+    };
+    ($features:tt checksum $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features (bytes: &[u8]) -> u64 = $kernel)
+    };
+    ($features:tt pack $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (codes: &[u16; 256], symbols: &[[u8; 4]], groups: &mut [u64]) -> () = $kernel)
+    };
+    ($features:tt closest $kernel:path) => {
+        $crate::arch::level::kernel!(@ $features
+            (blocks: &[$crate::arch::SketchBlock], sketch: &[u8; $crate::arch::SKETCH]) -> Option<usize> = $kernel)
+    };
+    ($features:tt rows $word:path) => {
+        $crate::arch::RowKernels {
+            read: $crate::arch::level::kernel!(@ $features (words: &[u8], row: &mut [<$word as $crate::arch::words::Word>::Real]) -> () = $crate::arch::rows::read::<$word>),
+            nearest: $crate::arch::level::kernel!(@ $features (row: &[<$word as $crate::arch::words::Word>::Real], words: &mut [u8]) -> () = $crate::arch::rows::nearest::<$word>),
+            are_moderate: $crate::arch::level::kernel!(@ $features (words: &[u8]) -> bool = $crate::arch::rows::are_moderate::<$word>),
+            steps: $crate::arch::level::kernel!(@ $features (words: &[u8], from: &[u8], steps: &mut [u8]) -> u64 = $crate::arch::rows::steps::<$word>),
+            walk: $crate::arch::level::kernel!(@ $features (from: &[u8], steps: &mut [u8]) -> () = $crate::arch::rows::walk::<$word>),
+            turns: $crate::arch::level::kernel!(@ $features
+                (position: u32, frequencies: &[f32], cos: &mut [<$word as $crate::arch::words::Word>::Real], sin: &mut [<$word as $crate::arch::words::Word>::Real]) -> () = $crate::arch::rows::turns),
+            turn: $crate::arch::level::kernel!(@ $features
+                (back: bool, a: &mut [<$word as $crate::arch::words::Word>::Real], b: &mut [<$word as $crate::arch::words::Word>::Real], cos: &[<$word as $crate::arch::words::Word>::Real], sin: &[<$word as $crate::arch::words::Word>::Real]) -> () = $crate::arch::rows::turn),
+            sums: $crate::arch::level::kernel!(@ $features (row: &[<$word as $crate::arch::words::Word>::Real]) -> [f32; $crate::arch::SKETCH] = $crate::arch::rows::sums),
+            size: $crate::arch::level::kernel!(@ $features (row: &[<$word as $crate::arch::words::Word>::Real]) -> f32 = $crate::arch::rows::size),
+            distance: $crate::arch::level::kernel!(@ $features (a: &[<$word as $crate::arch::words::Word>::Real], b: &[<$word as $crate::arch::words::Word>::Real]) -> f32 = $crate::arch::rows::distance),
+        }
+    };
     ($features:tt sum $kernel:path) => {
         $crate::arch::level::kernel!(@ $features (values: &[u8]) -> f32 = $kernel)
     };

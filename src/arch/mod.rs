@@ -10,15 +10,19 @@
 
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
+mod checksum;
 mod codes;
 pub mod lanes;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod level;
+pub mod pack;
 pub mod portable;
 mod product;
+mod rows;
 mod sums;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod vector;
+pub mod words;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 pub mod xxh3;
@@ -28,6 +32,7 @@ mod tests;
 
 use crate::sys;
 pub use product::{PANEL, Product, pack_panels};
+pub use rows::{ABREAST, RowKernels, SKETCH, SketchBlock};
 use std::sync::OnceLock;
 pub use sums::PackedRows;
 
@@ -214,6 +219,25 @@ pub struct Kernels {
     pub row_sums_f16: RowSums,
     /// Sums of rows of BF16.
     pub row_sums_bf16: RowSums,
+    /// Lists the places of a byte, in order; returns how many there are. There is room for as many as `src` has bytes,
+    /// at most 2^16.
+    pub places: fn(src: &[u8], byte: u8, places: &mut [u16]) -> usize,
+    /// XXH3 with 64 bits and seed 0.
+    pub checksum: fn(bytes: &[u8]) -> u64,
+    /// Packs the codes of four symbols each: in the top bits the codes, the first symbol's on top, in the low six how
+    /// many bits they are.
+    pub pack: fn(codes: &[pack::CodeWord; 256], symbols: &[[u8; 4]], groups: &mut [u64]),
+    /// The number of the sketch with the least sum of differences, of those the first in the first block, unless all
+    /// sums are 255 or more. There are at most 256 blocks.
+    pub closest: fn(blocks: &[SketchBlock], sketch: &[u8; SKETCH]) -> Option<usize>,
+    /// Rows of F16.
+    pub rows_f16: RowKernels<f32>,
+    /// Rows of BF16.
+    pub rows_bf16: RowKernels<f32>,
+    /// Rows of F32.
+    pub rows_f32: RowKernels<f64>,
+    /// Rows of int8.
+    pub rows_int8: RowKernels<f32>,
 }
 
 impl Kernels {
@@ -296,6 +320,14 @@ static PORTABLE: Kernels = Kernels {
     row_sums_f32: portable::row_sums_f32,
     row_sums_f16: portable::row_sums_f16,
     row_sums_bf16: portable::row_sums_bf16,
+    places: portable::places,
+    checksum: xxhash_rust::xxh3::xxh3_64,
+    pack: pack::portable,
+    closest: rows::closest,
+    rows_f16: rows::portable::<words::F16>(),
+    rows_bf16: rows::portable::<words::Bf16>(),
+    rows_f32: rows::portable::<words::F32>(),
+    rows_int8: rows::portable::<words::Int8>(),
 };
 
 static PORTABLE_MODEL: ModelKernels = ModelKernels {

@@ -194,6 +194,18 @@ pub fn run_len(src: &[u8]) -> usize {
     src.iter().position(|byte| *byte != src[0]).unwrap_or(src.len())
 }
 
+/// The places of a byte.
+pub fn places(src: &[u8], byte: u8, places: &mut [u16]) -> usize {
+    assert!(src.len() <= places.len() && src.len() <= 1 << 16, "room for all places, which fit");
+    let mut count = 0;
+    for (at, other) in src.iter().enumerate() {
+        // Written in any case; kept if it is the byte.
+        places[count] = at as u16;
+        count += (*other == byte) as usize;
+    }
+    count
+}
+
 /// Rows of `N`-byte words to planes: byte `p` of word `c` of row `r` goes to `dst[(p * row_len + c) * n + r]`.
 pub fn planes<const N: usize>(src: &[u8], row_len: usize, dst: &mut [u8]) {
     let n = row_count::<N>(src, row_len, dst);

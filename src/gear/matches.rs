@@ -4,77 +4,124 @@ use super::zstd::Search;
 use super::{entropy, histogram};
 use crate::arch;
 
-/// The bytes of a sample, from the start.
-pub(super) const PIECE: usize = 24 << 10;
-/// The cost of a match, in bits.
-const COST: f64 = 22.0;
+/// The bytes of a sample.
+const PIECE: usize = 24 << 10;
+/// The cost of a match beside the bits of its distance, in bits.
+const COST: f64 = 10.0;
 
 /// The expected gain of codes and matches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Survey {
     /// Codes for single bytes save nothing.
     pub(super) is_noise: bool,
-    /// Bits per byte that matches save. A lower bound, because the sample is short.
+    /// Bits per byte that matches save.
     pub(super) saved: f64,
-    /// The search for matches, if they save anything.
+    /// The search for matches, if they are worth it.
     pub(super) search: Option<Search>,
 }
 
-/// Bits per byte that a code for single bytes takes, from pieces all over `bytes`.
-pub(super) fn bits(bytes: &[u8]) -> f64 {
-    const PIECES: usize = 16;
-    let len = (PIECE / PIECES).min(bytes.len());
+/// The pieces of a histogram of a sample.
+const PIECES: usize = 16;
+
+/// The histogram of pieces all over `bytes`, `len` bytes in all or a little less.
+fn sample(bytes: &[u8], len: usize) -> [u32; 256] {
+    let len = (len / PIECES).min(bytes.len());
     let step = (bytes.len() - len) / (PIECES - 1);
     let mut counts = [0; 256];
     for piece in 0..PIECES {
         (arch::kernels().histogram)(&bytes[piece * step..][..len], &mut counts);
     }
-    entropy::estimate(&counts) as f64 * 8.0 / (PIECES * len).max(1) as f64
+    counts
 }
 
-/// Surveys the start of `bytes`.
+/// Bits per byte that a code for single bytes takes.
+pub(super) fn bits(bytes: &[u8]) -> f64 {
+    let counts = sample(bytes, PIECE);
+    entropy::estimate(&counts) as f64 * 8.0 / counts.iter().sum::<u32>().max(1) as f64
+}
+
+/// Whether codes for single bytes save nothing at the start of `bytes`.
+pub(super) fn is_noise(bytes: &[u8]) -> bool {
+    !histogram::is_uneven(&histogram::of(&bytes[..bytes.len().min(PIECE)]))
+}
+
+/// Surveys `bytes`. Places with one byte value are compared with the last place that begins like them: both ends of a
+/// match have it at the same places, so a sample of places finds as much as all of them would.
 pub(super) fn survey(bytes: &[u8]) -> Survey {
-    let piece = &bytes[..bytes.len().min(PIECE)];
-    let counts = histogram::of(piece);
+    let counts = sample(bytes, PIECE);
     let is_noise = !histogram::is_uneven(&counts);
-    let bits = if is_noise { 8.0 } else { entropy::estimate(&counts) as f64 * 8.0 / piece.len() as f64 };
-    // In noise only whole rows can repeat.
-    let (saved, search) = search(piece, bits, if is_noise { 8 } else { 1 });
-    Survey { is_noise, saved, search }
+    let total = counts.iter().sum::<u32>();
+    let bits = if is_noise { 8.0 } else { entropy::estimate(&counts) as f64 * 8.0 / total.max(1) as f64 };
+    let wanted = total / if bits < FEW_BITS { SHARE / 2 } else { SHARE };
+    let distance = |value: &u8| counts[*value as usize].abs_diff(wanted);
+    let marker = (0..=u8::MAX).min_by_key(distance).expect("there are values");
+    let gain = gain(bytes, marker, bits);
+    Survey { is_noise, saved: gain.all, search: gain.search(bits) }
 }
 
-/// The least lengths of a match that a finder takes.
-const SHORTEST: std::ops::RangeInclusive<usize> = 4..=7;
+/// One byte in so many is compared, or in half as many of [`FEW_BITS`]: rare bytes are seldom in a match there.
+const SHARE: u32 = 32;
+/// Bytes that take fewer bits than this have only long matches worth their cost.
+const FEW_BITS: f64 = 4.0;
+/// Bytes whose places are listed at once.
+const CHUNK: usize = 4096;
+/// Bytes that are compared in either direction.
+const REACH: usize = 64;
 
-/// The bits per byte that the matches of a simple finder save, and the search for them if that is more than an eighth of
-/// a percent. Without matches a byte takes about `bits`. Visits every `step`-th place.
-fn search(bytes: &[u8], bits: f64, step: usize) -> (f64, Option<Search>) {
-    let four_at = |at: usize| bytes.get(at..)?.first_chunk::<4>().copied();
-    // Bits that matches of 4, 5, 6, and 7 or more bytes save.
-    let mut saved = [0.0; 4];
-    // The last place of four bytes with this hash.
-    let mut last = [0u16; 4096];
-    let mut at = 0;
-    while let Some(four) = four_at(at) {
-        let slot = &mut last[(u32::from_le_bytes(four).wrapping_mul(2_654_435_761) >> 20) as usize];
-        let before = std::mem::replace(slot, at as u16) as usize;
-        let mut len = 0;
-        if before < at && four_at(before) == Some(four) {
-            len = bytes[at..].iter().zip(&bytes[before..]).take_while(|(a, b)| a == b).count();
-            saved[len.min(*SHORTEST.end()) - SHORTEST.start()] += (len as f64 * bits - COST).max(0.0);
+/// Bits per byte that matches save.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gain {
+    all: f64,
+    /// Of those, by matches of eight bytes or more.
+    long: f64,
+}
+
+impl Gain {
+    /// The search for matches that take `bits` per byte without, if it pays for its time.
+    fn search(&self, bits: f64) -> Option<Search> {
+        let (share, long) = (self.all / bits, self.long / self.all);
+        match () {
+            _ if share.is_nan() || share < 0.02 => None,
+            _ if bits < FEW_BITS => Some(Search::fast(7)),
+            _ if long > 0.65 && !(0.12..0.4).contains(&share) => Some(Search::fast(5)),
+            _ if share > 0.1 => Some(Search::planes(4)),
+            _ => Some(Search::fast(4)),
         }
-        at += len.max(step).next_multiple_of(step);
     }
-    let total: f64 = saved.iter().sum();
-    // Short matches take long to find, and cost more than they save where bytes have few bits.
-    let mut rest = total;
-    let min_match = SHORTEST.zip(saved).find(|(_, saved)| {
-        rest -= saved;
-        rest < total * 0.995
-    });
-    let min_match = min_match.map_or(*SHORTEST.end(), |(len, _)| len) as u32;
-    let saved = total / bytes.len().max(1) as f64;
-    (saved, (saved * 800.0 > bits).then_some(Search::planes(min_match)))
+}
+
+/// The gain of matches over codes of `bits` per byte, from the places of `marker`.
+fn gain(bytes: &[u8], marker: u8, bits: f64) -> Gain {
+    let four_at = |at: usize| bytes.get(at..)?.first_chunk::<4>().copied();
+    let places = arch::kernels().places;
+    // One more than the last place of four bytes with this hash.
+    let mut last = [0u32; 4096];
+    let mut list = [0u16; CHUNK];
+    let (mut gain, mut count) = (Gain::default(), 0);
+    for (number, chunk) in bytes.chunks(CHUNK).enumerate() {
+        let found = places(chunk, marker, &mut list);
+        count += found;
+        for place in &list[..found] {
+            let at = number * CHUNK + *place as usize;
+            let Some(four) = four_at(at) else { break };
+            let slot = &mut last[(u32::from_le_bytes(four).wrapping_mul(2_654_435_761) >> 20) as usize];
+            let Some(before) = (std::mem::replace(slot, at as u32 + 1) as usize).checked_sub(1) else { continue };
+            if four_at(before) != Some(four) {
+                continue;
+            }
+            let equal = |(a, b): &(&u8, &u8)| a == b;
+            let after = bytes[at..].iter().zip(&bytes[before..]).take(REACH).take_while(equal).count();
+            let ahead = bytes[..at].iter().rev().zip(bytes[..before].iter().rev());
+            let len = after + ahead.take(REACH).take_while(equal).count();
+            let cost = COST + (at - before).ilog2() as f64;
+            // So many places of a match are found by their four bytes.
+            let saved = (len as f64 * bits - cost).max(0.0) / (len - 3) as f64;
+            gain.all += saved;
+            gain.long += if len >= 8 { saved } else { 0.0 };
+        }
+    }
+    let count = count.max(1) as f64;
+    Gain { all: gain.all / count, long: gain.long / count }
 }
 
 #[cfg(test)]
@@ -92,12 +139,10 @@ mod tests {
 
     #[test]
     fn noise_has_none_and_repeated_rows_have_many() {
-        let rows = [noise(4096), noise(4096)].concat();
-        for step in [1, 8] {
-            assert!(search(&rows[..4096], 8.0, step).1.is_none());
-            assert!(search(&noise(64).repeat(40), 8.0, step).1.is_some());
-            assert!(search(&[7; 300], 8.0, step).1.is_some());
-            assert!(search(&[], 8.0, step).1.is_none() && search(&[1, 2, 3], 8.0, step).1.is_none());
-        }
+        let rows = noise(40_000);
+        assert!(survey(&rows).search.is_none());
+        assert!(survey(&rows[..64].repeat(400)).search.is_some());
+        assert!(survey(&[rows.clone(), rows].concat()).search.is_some());
+        assert!(survey(&[]).search.is_none() && survey(&[1, 2, 3]).search.is_none());
     }
 }

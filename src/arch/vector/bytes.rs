@@ -175,3 +175,32 @@ pub(in crate::arch) unsafe fn run_len<V: Vector>(src: &[u8]) -> usize {
         at = last.min(at + V::LEN);
     }
 }
+
+/// # Safety
+/// See [`Vector`].
+#[inline(always)]
+pub(in crate::arch) unsafe fn places<V: Vector>(src: &[u8], byte: u8, places: &mut [u16]) -> usize {
+    assert!(src.len() <= places.len() && src.len() <= 1 << 16, "room for all places, which fit");
+    // SAFETY: V::splat touches no memory.
+    let wanted = unsafe { V::splat(byte) };
+    let (mut count, mut at) = (0, 0);
+    while at + V::LEN <= src.len() {
+        // SAFETY: at + LEN <= src.len().
+        let mut equal = unsafe { V::load(src.as_ptr().add(at)).equal(wanted) };
+        while equal != 0 {
+            let bit = equal.trailing_zeros();
+            places[count] = (at + (bit / V::MASK_BITS) as usize) as u16;
+            count += 1;
+            // All bits of the byte.
+            equal &= !((u64::MAX >> (64 - V::MASK_BITS)) << bit);
+        }
+        at += V::LEN;
+    }
+    for (i, other) in src[at..].iter().enumerate() {
+        if *other == byte {
+            places[count] = (at + i) as u16;
+            count += 1;
+        }
+    }
+    count
+}

@@ -16,7 +16,7 @@ use super::Kernels;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use bytes::repeats;
-pub(super) use bytes::{delta, next_run, run_len, undo_delta, undo_xor, xor};
+pub(super) use bytes::{delta, next_run, places, run_len, undo_delta, undo_xor, xor};
 #[cfg(target_arch = "x86_64")]
 pub(super) use codes::{Codes, dequantize_f16, quantize_f16};
 pub(super) use hash::{Words, xxh3_blocks};

@@ -4,7 +4,7 @@ use super::sse2;
 use crate::arch::level::level;
 use crate::arch::sums::{self, Bf16, F16, F32, Value};
 use crate::arch::vector::{self, Codes, Floats, Sums, Vector, Words, operations};
-use crate::arch::{Kernels, codes, lanes, portable};
+use crate::arch::{Kernels, checksum, codes, lanes, portable, rows, words};
 use core::arch::x86_64::*;
 
 level! {
@@ -34,6 +34,7 @@ level! {
         repeats: scan = vector::repeats::<__m256i>;
         next_run: scan = vector::next_run::<__m256i>;
         run_len: scan = vector::run_len::<__m256i>;
+        places: places = vector::places::<__m256i>;
         planes1: planes = vector::planes::<__m256i, 1>;
         planes2: planes = vector::planes::<__m256i, 2>;
         planes4: planes = vector::planes::<__m256i, 4>;
@@ -46,6 +47,12 @@ level! {
         row_sums_f32: row_sums = sums::rows::<Wide<F32, 4>, 4>;
         row_sums_f16: row_sums = sums::rows::<Wide<F16, 2>, 2>;
         row_sums_bf16: row_sums = sums::rows::<Wide<Bf16, 2>, 2>;
+        checksum: checksum = checksum::checksum::<[__m256i; 2]>;
+        closest: closest = rows::closest;
+        rows_f16: rows = words::F16;
+        rows_bf16: rows = words::Bf16;
+        rows_f32: rows = words::F32;
+        rows_int8: rows = words::Int8;
     }
     model: {
         quantize_f32: quantize = codes::quantize::<F32, 4>;

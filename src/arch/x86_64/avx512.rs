@@ -1,10 +1,10 @@
 //! AVX-512.
 
-use super::avx2;
+use super::{avx2, pack};
 use crate::arch::level::level;
 use crate::arch::sums::{Bf16, F32};
 use crate::arch::vector::{self, Codes, Floats, Vector, Words, operations};
-use crate::arch::{Kernels, codes, lanes, portable};
+use crate::arch::{Kernels, checksum, codes, lanes, portable, rows, words};
 use core::arch::x86_64::*;
 
 level! {
@@ -29,12 +29,20 @@ level! {
         repeats: scan = vector::repeats::<__m512i>;
         next_run: scan = vector::next_run::<__m512i>;
         run_len: scan = vector::run_len::<__m512i>;
+        places: places = vector::places::<__m512i>;
         planes1: planes = vector::planes::<__m512i, 1>;
         planes2: planes = vector::planes::<__m512i, 2>;
         planes4: planes = vector::planes::<__m512i, 4>;
         unplanes1: planes = vector::unplanes::<__m512i, 1>;
         unplanes2: planes = vector::unplanes::<__m512i, 2>;
         unplanes4: planes = vector::unplanes::<__m512i, 4>;
+        checksum: checksum = checksum::checksum::<__m512i>;
+        closest: closest = rows::closest;
+        rows_f16: rows = words::F16;
+        rows_bf16: rows = words::Bf16;
+        rows_f32: rows = words::F32;
+        rows_int8: rows = words::Int8;
+        pack: pack = pack::pack;
     }
     model: {
         quantize_f32: quantize = codes::quantize::<F32, 4>;

@@ -2,6 +2,8 @@
 
 mod avx2;
 mod avx512;
+mod checksum;
+mod pack;
 mod sse2;
 
 pub(super) use avx2::Avx2;

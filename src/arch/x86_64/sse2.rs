@@ -23,6 +23,7 @@ level! {
         undo_xor: undo = vector::undo_xor::<__m128i>;
         next_run: scan = vector::next_run::<__m128i>;
         run_len: scan = vector::run_len::<__m128i>;
+        places: places = vector::places::<__m128i>;
         planes1: planes = vector::planes::<__m128i, 1>;
         planes2: planes = vector::planes::<__m128i, 2>;
         planes4: planes = vector::planes::<__m128i, 4>;

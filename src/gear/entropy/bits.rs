@@ -11,9 +11,6 @@ pub(super) struct BitWriter<'a> {
 }
 
 impl<'a> BitWriter<'a> {
-    /// The most bits that can be pushed at once.
-    pub(super) const MAX_PUSH: u32 = 53;
-
     /// `out` has eight bytes more than will be written.
     pub(super) fn new(out: &'a mut [u8]) -> Self {
         BitWriter { room: out.len(), rest: out, bits: 0, held: 0 }
@@ -26,7 +23,7 @@ impl<'a> BitWriter<'a> {
         }
     }
 
-    /// Appends the high `count` bits of `value`, at least one. Its low four bits may be anything, others are zero.
+    /// Appends the high `count` bits of `value`, 1 to 51. Its low six bits may be anything, others are zero.
     #[inline(always)]
     pub(super) fn push_top(&mut self, value: u64, count: u32) {
         self.bits = self.bits.wrapping_shr(count) | value;

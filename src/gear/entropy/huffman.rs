@@ -1,10 +1,11 @@
 //! Huffman codes: lengths from a histogram, and words and weights in the order of the format (RFC 8878, 4.2.1).
 
 use super::fse;
+use crate::arch::pack::{self, CodeWord};
 use std::hint::select_unpredictable;
 
 /// The longest code the format allows.
-pub(super) const MAX_LOG: usize = 11;
+pub(super) const MAX_LOG: usize = pack::LONGEST as usize;
 /// The longest description of a tree, with room for a bit writer: 127 bytes of FSE or 64 of plain weights.
 pub(super) const DESCRIPTION_ROOM: usize = 160;
 
@@ -242,20 +243,20 @@ impl Lengths {
         Some(plain)
     }
 
-    /// The code of each symbol: in the top bits its word, in the low byte its length.
-    pub(super) fn codes(&self) -> [u64; 256] {
+    /// The code of each symbol.
+    pub(super) fn codes(&self) -> [CodeWord; 256] {
         // Words count up from 0 through the symbols of the longest code, then of the next length, and so on.
         let mut next = [0; 16];
         let mut word = 0;
         for len in (1..=self.log as usize).rev() {
             next[len] = word;
-            word = (word + self.at[len] as u64) >> 1;
+            word = (word + self.at[len] as CodeWord) >> 1;
         }
         let mut codes = [0; 256];
         for (code, &len) in codes.iter_mut().zip(&self.of) {
             if len > 0 {
                 let word = &mut next[len as usize & 15];
-                *code = *word << (64 - len) | len as u64;
+                *code = *word << 4 | len as CodeWord;
                 *word += 1;
             }
         }

@@ -15,6 +15,7 @@ mod streams;
 mod tests;
 
 use super::histogram;
+use crate::arch::pack::CodeWord;
 use frame::{BLOCK_HEADER, BLOCK_MAX, Block, Tree};
 use huffman::Lengths;
 
@@ -60,7 +61,7 @@ fn blocks(src: &[u8], out: &mut [u8], mut block: impl FnMut(&[u8], bool, &mut [u
 /// A tree that a block was written with, for the blocks after it.
 struct Code {
     lengths: Lengths,
-    words: [u64; 256],
+    words: [CodeWord; 256],
 }
 
 /// Writes one block; returns its length.

@@ -28,6 +28,9 @@ pub(super) fn bound(len: usize) -> usize {
 /// of a blob relies on RLE. In longer planes a sample of this length ranks predictors.
 const SHORT: usize = 4096;
 
+/// The start of a plane, which shows whether almost all bytes repeat.
+const PIECE: usize = 24 << 10;
+
 /// A coder of a plane's symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coder {
@@ -145,14 +148,17 @@ fn promising<'a>(
 /// The coder with the smallest expected payload for the symbols of a long plane.
 fn coder(symbols: &[u8], effort: u8) -> Coder {
     // Almost all bytes repeat: runs are shortest.
-    let piece = &symbols[..symbols.len().min(matches::PIECE)];
+    let piece = &symbols[..symbols.len().min(PIECE)];
     if (arch::kernels().repeats)(piece) > piece.len() / 16 * 15 {
         return Coder::Rle;
     }
-    let survey = matches::survey(piece);
+    let survey = match effort {
+        1..=3 => matches::Survey { is_noise: matches::is_noise(symbols), ..Default::default() },
+        _ => matches::survey(symbols),
+    };
     match survey.search {
-        Some(search) if effort > 3 => Coder::Matches(search),
-        _ if survey.is_noise => Coder::Stored,
-        _ => Coder::Literals,
+        Some(search) => Coder::Matches(search),
+        None if survey.is_noise => Coder::Stored,
+        None => Coder::Literals,
     }
 }

@@ -7,11 +7,11 @@
 use super::container::{self, Header, Mode, Reader, RowForm};
 use super::rows::{self, Angles, References, Spare};
 use super::{REPEATS, ROTATED, planes};
+use crate::arch;
 use crate::dtype::Dtype;
 use crate::gear::budget::held;
 use crate::gear::codec::Context;
 use crate::status::{Error, Result, bail};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Working memory of a decoder. It carries no contents from one call to the next.
 #[derive(Default)]
@@ -72,7 +72,7 @@ pub(in crate::gear) fn decode(
             form.to_rows(planes, words);
         }
     }
-    if xxh3_64(words) != header.checksum {
+    if (arch::kernels().checksum)(words) != header.checksum {
         bail!(Corrupt, "the decoded words' checksum does not match: the blob is damaged");
     }
     Ok(len)

@@ -4,6 +4,7 @@ use super::container::{self, Header, Mode, OVERHEAD, RowForm};
 use super::planes::{self, Coder};
 use super::rows::{self, Angles, Repeats};
 use super::{REPEATS, ROTATED};
+use crate::arch;
 use crate::dtype::Dtype;
 use crate::gear::budget::held;
 use crate::gear::codec::Buffers;
@@ -12,7 +13,6 @@ use crate::gear::options::{Effort, Options, Rotation};
 use crate::gear::zstd;
 use crate::status::{Result, bail};
 use crate::sys::memory;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// The largest blob for `src_len` bytes, or `None` if no such input can be encoded.
 pub(in crate::gear) fn bound(src_len: usize, dtype: Dtype) -> Option<usize> {
@@ -74,7 +74,13 @@ impl Encoder {
         let form = RowForm { dtype, len: row_len };
         let (matrix, tail) = words.split_at(words.len() / form.bytes() * form.bytes());
         let parts = Words { form, matrix, tail };
-        let header = Header { dtype, mode: Mode::Coded, row_len, decoded_len: words.len(), checksum: xxh3_64(words) };
+        let header = Header {
+            dtype,
+            mode: Mode::Coded,
+            row_len,
+            decoded_len: words.len(),
+            checksum: (arch::kernels().checksum)(words),
+        };
 
         let has_repeats = self.push_best(parts, &header, angles.as_ref(), options.effort, zstd, buffers)?;
         let rows = (has_repeats, buffers.blob.len());
@@ -114,6 +120,9 @@ impl Encoder {
             self.push_shorter(words, header, found, Effort::DEFAULT, zstd, buffers)?;
         }
         let has_repeats = found.has_repeats;
+        if has_repeats && found.angles.is_none() && self.saves_much(words, effort, buffers)? {
+            return Ok(true);
+        }
         // More groups seldom cost more than they save, except in steps, or in one plane that they save little of.
         let saves_little = || {
             let bits = matches::bits(words.matrix) * words.matrix.len() as f64;
@@ -129,6 +138,23 @@ impl Encoder {
             self.push_shorter(words, header, found, Effort::FASTEST, zstd, buffers)?;
         }
         Ok(has_repeats)
+    }
+
+    /// Whether steps from near rows save more than the ways without them could.
+    fn saves_much(&self, words: Words<'_>, effort: Effort, buffers: &mut Buffers) -> Result<bool> {
+        /// What channel groups leave of codes for single bytes, at least.
+        const GROUPED: f64 = 0.92;
+        if effort >= Effort::THOROUGH || self.repeats.steps.is_empty() {
+            return Ok(false);
+        }
+        let Words { form, matrix, .. } = words;
+        let equal = self.repeats.kinds.iter().filter(|kind| **kind == 0).count();
+        let others = 1.0 - equal as f64 / self.repeats.distances.len() as f64;
+        let planes = memory::at_least(&mut buffers.planes, matrix.len())?;
+        RowForm { len: 1, ..form }.to_planes(matrix, planes);
+        let plane_len = matrix.len() / form.dtype.bytes();
+        let bits = planes.chunks_exact(plane_len).map(matches::bits).sum::<f64>() * plane_len as f64;
+        Ok((buffers.blob.len() * 8) as f64 <= bits * others * GROUPED)
     }
 
     /// As [`Encoder::push_rows`], but keeps the blob that is there unless the new one is shorter.
@@ -177,9 +203,9 @@ impl Encoder {
             .zip(planes.chunks_exact(plane_len))
             .for_each(|(survey, plane)| *survey = matches::survey(plane));
         let saved: f64 = surveys.iter().filter(|survey| survey.search.is_some()).map(|survey| survey.saved).sum();
-        // Bits that channels save. Matches save about five times as much as the surveyed piece shows.
+        // Bits that channels save.
         let channels = bits - 8.0 * blob_len as f64 / plane_len as f64;
-        if effort.get() < 7 && (saved == 0.0 || 5.0 * saved < channels) {
+        if effort.get() < 7 && (saved == 0.0 || saved < channels) {
             return Ok(false);
         }
         container::begin(blob, &Header { mode: Mode::Flat, row_len: 1, ..*header })?;

@@ -5,7 +5,7 @@
 //!
 //! | stage | input -> output | file |
 //! |---|---|---|
-//! | find rows | rows -> distances, kinds and steps of the rows that repeat earlier ones | `rows/alike.rs` (`equal`, `near`); `rows/rotated.rs` (`angles`, `turn`, `word`) for keys with a rotation hint |
+//! | find rows | rows -> distances, kinds and steps of the rows that repeat earlier ones | `rows/alike.rs` (`equal`, `near`); `rows/rotated.rs` (`angles`, `turn`) for keys with a rotation hint |
 //! | pack small steps | step planes -> nibble planes and a list of large steps | `rows/steps.rs` |
 //! | write repeats | distances, kinds, steps -> bytes | `rows/repeats.rs` |
 //! | keep new rows | rows, distances -> rows that repeat none | `rows/mod.rs` |

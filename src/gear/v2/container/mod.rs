@@ -11,10 +11,10 @@ pub(super) use form::RowForm;
 pub(super) use list::{push as push_list, read as read_list};
 pub(super) use numbers::{Reader, push_bytes, push_number};
 
+use crate::arch;
 use crate::dtype::Dtype;
 use crate::status::{Result, bail};
 use crate::sys::memory;
-use xxhash_rust::xxh3::xxh3_64;
 
 const START: [u8; 8] = *b"\0\0\0\0MNKV";
 const VERSION: u8 = 2;
@@ -66,7 +66,7 @@ pub(super) fn begin(blob: &mut Vec<u8>, header: &Header) -> Result<()> {
 
 /// Appends the checksum of the blob.
 pub(super) fn end(blob: &mut Vec<u8>) -> Result<()> {
-    let checksum = xxh3_64(blob) as u32;
+    let checksum = (arch::kernels().checksum)(blob) as u32;
     memory::extend(blob, &checksum.to_le_bytes())
 }
 
@@ -79,7 +79,7 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     if content[8] != VERSION {
         bail!(Unsupported, "blob of format version {}; this library reads 1 and 2", content[8]);
     }
-    if (xxh3_64(content) as u32).to_le_bytes() != trailer {
+    if ((arch::kernels().checksum)(content) as u32).to_le_bytes() != trailer {
         bail!(Corrupt, "the blob's checksum does not match: {} bytes, damaged or cut", blob.len());
     }
     let u32_at = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().expect("four bytes"));

@@ -6,8 +6,9 @@
 use super::equal::Equal;
 use super::near::{WINDOW, Window};
 use super::repeats::{self, References, Repeats};
-use super::word::Word;
 use super::{PROBE, Savings};
+use crate::arch;
+use crate::arch::words::Word;
 use crate::gear::options::Effort;
 use crate::gear::v2::container::RowForm;
 use crate::status::Result;
@@ -40,10 +41,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
     }
     repeats.start(count)?;
     let bytes_of = |number: usize| &matrix[number * row_bytes..(number + 1) * row_bytes];
-    let read = |number: usize, row: &mut [W::Real]| {
-        let words = bytes_of(number).chunks_exact(W::BYTES);
-        row.iter_mut().zip(words).for_each(|(r, word)| *r = W::real(W::bits(word)));
-    };
+    let kernels = W::kernels(arch::kernels());
     // The search for near rows takes several times as long as all the rest, and as long for short rows as for long
     // ones, so it must promise much per row.
     let capacity = window(effort);
@@ -54,8 +52,8 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
     };
     let mut window = match capacity {
         0 => None,
-        _ => Some(Window::<W::Real>::new(row_len, (capacity, 2 * matrix.len()), count, |number, row| {
-            read(number, row);
+        _ => Some(Window::<W::Real>::new(kernels, row_len, (capacity, 2 * matrix.len()), count, |number, row| {
+            (kernels.read)(bytes_of(number), row);
             Ok(())
         })?),
     };
@@ -81,7 +79,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
             memory::push(&mut repeats.distances, 0)?;
             continue;
         };
-        read(number, &mut row);
+        (kernels.read)(bytes_of(number), &mut row);
         let sketch = window.sketch(&row);
         let near = window.find(&row, &sketch);
         let mut distance = 0;
@@ -89,7 +87,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
             savings.add(near.distance);
             distance = number as u32 - near.owner;
             let steps = repeats.add_steps(row_bytes, matrix.len())?;
-            let sum = put_steps::<W>(bytes_of(number), bytes_of(near.owner as usize), steps);
+            let sum = (kernels.steps)(bytes_of(number), bytes_of(near.owner as usize), steps);
             memory::push(&mut repeats.kinds, repeats::kind(sum, row_len))?;
             window.touch(&near);
         }
@@ -99,22 +97,11 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
     Ok(count > PROBE || savings.are_worth_it(count) || equal_savings.are_worth_it(count))
 }
 
-/// Writes the steps from `reference` to `row`; returns their sum.
-fn put_steps<W: Word>(row: &[u8], reference: &[u8], steps: &mut [u8]) -> u64 {
-    let words = row.chunks_exact(W::BYTES).zip(reference.chunks_exact(W::BYTES));
-    let mut sum = 0;
-    for ((word, reference), out) in words.zip(steps.chunks_exact_mut(W::BYTES)) {
-        let steps = W::steps(W::bits(word), W::bits(reference));
-        sum += steps as u64;
-        out.copy_from_slice(&steps.to_le_bytes()[..W::BYTES]);
-    }
-    sum
-}
-
 /// The inverse of [`find`]. `matrix` has new rows and, in place of the others, their steps.
 pub(super) fn expand<W: Word>(references: &References, row_len: usize, matrix: &mut [u8]) {
     let row_bytes = row_len * W::BYTES;
     let mut kinds = references.kinds().iter();
+    let walk = W::kernels(arch::kernels()).walk;
     for (number, distance) in references.distances().iter().enumerate().filter(|(_, distance)| **distance > 0) {
         let (before, row) = matrix.split_at_mut(number * row_bytes);
         let row = &mut row[..row_bytes];
@@ -123,10 +110,6 @@ pub(super) fn expand<W: Word>(references: &References, row_len: usize, matrix: &
             row.copy_from_slice(reference);
             continue;
         }
-        let words = row.chunks_exact_mut(W::BYTES).zip(reference.chunks_exact(W::BYTES));
-        for (word, reference) in words {
-            let bits = W::walk(W::bits(word), W::bits(reference));
-            word.copy_from_slice(&bits.to_le_bytes()[..W::BYTES]);
-        }
+        walk(reference, row);
     }
 }

@@ -1,19 +1,19 @@
 //! The rotation of the rows of a blob: its angles on the wire, and rows turned by them.
 
 use super::turn;
-use super::word::Real;
+use crate::arch::RowKernels;
+use crate::arch::words::Real;
 use crate::gear::codec::Context;
 use crate::gear::options::{Frequencies, Pairing, Positions, Rotation};
 use crate::gear::v2::container::{Reader, push_list, push_number, read_list};
 use crate::gear::zstd;
 use crate::status::{Result, bail};
 use crate::sys::memory;
+use std::slice;
 
 /// Frequencies above this are refused.
 const MAX_FREQUENCY: f32 = 1e6;
 const MAX_THETA: f32 = 1e30;
-/// Frequencies below this are taken for 0.
-const LEAST_FREQUENCY: f32 = 1.0 / MAX_FREQUENCY / 1e6;
 
 /// The rotation of the rows of a blob, the same for encoder and decoder.
 pub(in crate::gear::v2) struct Angles<'a> {
@@ -148,70 +148,87 @@ impl<'a> Angles<'a> {
 }
 
 /// Turns rows of one blob to position 0 and back.
-pub(super) struct Turner<'a, R> {
+pub(super) struct Turner<'a, R: 'static> {
+    kernels: &'static RowKernels<R>,
     angles: &'a Angles<'a>,
-    /// Cosines and sines of the pairs of some tokens: the first tokens, and any other in the last place.
-    turns: Vec<(R, R)>,
+    /// For each place the cosines, then the sines of the pairs of a token: the first tokens, and any other in the last
+    /// place.
+    turns: Vec<R>,
     /// One more than the token of each place; 0 for none.
     tokens: Vec<usize>,
 }
 
+/// Pairs that are turned at once where no turns are kept.
+const ABREAST: usize = 32;
+
 impl<'a, R: Real> Turner<'a, R> {
     /// A turner that keeps the turns of as many tokens as `bytes` have room for, which may be none.
-    pub(super) fn new(angles: &'a Angles<'a>, bytes: usize) -> Result<Self> {
+    pub(super) fn new(kernels: &'static RowKernels<R>, angles: &'a Angles<'a>, bytes: usize) -> Result<Self> {
         let pairs = angles.frequencies.len();
-        let places = (bytes / Self::bytes_per_place(pairs)).min(angles.tokens);
+        let places = (bytes / (2 * pairs * size_of::<R>() + size_of::<usize>())).min(angles.tokens);
         let mut turns = Vec::new();
-        memory::reserve(&mut turns, places * pairs)?;
-        Ok(Turner { angles, turns, tokens: memory::filled(0, places)? })
-    }
-
-    fn bytes_per_place(pairs: usize) -> usize {
-        pairs * size_of::<(R, R)>() + size_of::<usize>()
+        memory::reserve(&mut turns, 2 * places * pairs)?;
+        Ok(Turner { kernels, angles, turns, tokens: memory::filled(0, places)? })
     }
 
     /// Turns row `number` by its token's angles, or back.
     pub(super) fn apply(&mut self, number: usize, back: bool, row: &mut [R]) -> Result<()> {
-        let Turner { angles, turns, tokens } = self;
-        let pairs = angles.frequencies.len();
+        let Turner { kernels, angles, turns, tokens } = self;
+        let frequencies = &angles.frequencies[..];
+        let pairs = frequencies.len();
         let token = number % angles.tokens;
         let position = angles.positions.of(token);
-        let computed = angles.frequencies.iter().map(|f| {
-            let turn = turn::turn(position, if *f < LEAST_FREQUENCY { 0.0 } else { *f });
-            (R::from_f64(turn.cos), R::from_f64(turn.sin))
-        });
         let Some(last) = tokens.len().checked_sub(1) else {
-            turn_row(angles.pairing, back, pairs, computed, row);
+            let mut computed = [[R::default(); ABREAST]; 2];
+            for (i, part) in frequencies.chunks(ABREAST).enumerate() {
+                let [cos, sin] = computed.each_mut().map(|turns| &mut turns[..part.len()]);
+                (kernels.turns)(position, part, cos, sin);
+                turn_row(kernels, angles.pairing, back, (pairs, i * ABREAST), cos, sin, row);
+            }
             return Ok(());
         };
         let place = token.min(last);
         if tokens[place] != token + 1 {
             tokens[place] = token + 1;
             // The first tokens come in order.
-            if turns.len() < (place + 1) * pairs {
-                memory::resize(turns, (place + 1) * pairs)?;
+            if turns.len() < 2 * (place + 1) * pairs {
+                memory::resize(turns, 2 * (place + 1) * pairs)?;
             }
-            turns[place * pairs..][..pairs].iter_mut().zip(computed).for_each(|(place, turn)| *place = turn);
+            let (cos, sin) = turns[2 * place * pairs..][..2 * pairs].split_at_mut(pairs);
+            (kernels.turns)(position, frequencies, cos, sin);
         }
-        turn_row(angles.pairing, back, pairs, turns[place * pairs..][..pairs].iter().copied(), row);
+        let (cos, sin) = turns[2 * place * pairs..][..2 * pairs].split_at(pairs);
+        turn_row(kernels, angles.pairing, back, (pairs, 0), cos, sin, row);
         Ok(())
     }
 }
 
-fn turn_row<R: Real>(pairing: Pairing, back: bool, pairs: usize, turns: impl Iterator<Item = (R, R)>, row: &mut [R]) {
-    let turn = |(a, b): (&mut R, &mut R), (cos, sin): (R, R)| {
-        let (x, y) = (*a, *b);
-        (*a, *b) = if back { (x * cos + y * sin, y * cos - x * sin) } else { (x * cos - y * sin, y * cos + x * sin) };
-    };
-    let (rotated, _) = row.split_at_mut(2 * pairs);
+/// Turns as many of a row's pairs as there are turns, from pair `first` on.
+fn turn_row<R: Real>(
+    kernels: &RowKernels<R>,
+    pairing: Pairing,
+    back: bool,
+    (pairs, first): (usize, usize),
+    cos: &[R],
+    sin: &[R],
+    row: &mut [R],
+) {
     match pairing {
         Pairing::Half => {
-            let (a, b) = rotated.split_at_mut(pairs);
-            a.iter_mut().zip(b).zip(turns).for_each(|(pair, t)| turn(pair, t));
+            let (a, b) = row.split_at_mut(pairs);
+            (kernels.turn)(back, &mut a[first..][..cos.len()], &mut b[first..][..cos.len()], cos, sin);
         }
         Pairing::Adjacent => {
-            let (pairs, _) = rotated.as_chunks_mut::<2>();
-            pairs.iter_mut().zip(turns).for_each(|([a, b], t)| turn((a, b), t));
+            let pairs = &mut row.as_chunks_mut::<2>().0[first..][..cos.len()];
+            for ([a, b], (cos, sin)) in pairs.iter_mut().zip(cos.iter().zip(sin)) {
+                (kernels.turn)(
+                    back,
+                    slice::from_mut(a),
+                    slice::from_mut(b),
+                    slice::from_ref(cos),
+                    slice::from_ref(sin),
+                );
+            }
         }
     }
 }

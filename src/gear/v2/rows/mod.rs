@@ -12,17 +12,16 @@ mod repeats;
 mod rotated;
 mod steps;
 mod turn;
-mod word;
 
 pub(super) use angles::Angles;
 pub(super) use repeats::{References, Repeats, Spare, push as push_repeats};
 
 use super::container::RowForm;
+use crate::arch::words::{Bf16, F16, F32, Int8};
 use crate::dtype::Dtype;
 use crate::gear::codec::Context;
 use crate::gear::options::Effort;
 use crate::status::{Result, bail};
-use word::{Bf16, F16, F32, Int8};
 
 /// Finds the rows of `matrix` that repeat earlier ones: with angles those that do when turned back, else those that do
 /// as they are. Returns false, with `repeats` undefined, if that promises little.

@@ -1,6 +1,7 @@
 //! The nearest earlier row: a window of recent rows, compared by sketches of eight numbers first.
 
-use super::word::Real;
+use crate::arch::words::Real;
+use crate::arch::{self, ABREAST, RowKernels, SKETCH, SketchBlock};
 use crate::status::Result;
 use crate::sys::memory;
 
@@ -8,26 +9,22 @@ use crate::sys::memory;
 pub(super) const WINDOW: usize = 1024;
 /// Rows whose average and spread scale the sketches of all.
 const CALIBRATION: usize = 64;
-/// Numbers of a sketch, below 32 each, so that the sum of their differences fits a byte. Each is a signed sum over an
-/// eighth of the channels.
-const SKETCH: usize = 8;
+/// Numbers below 32, so that the sum of their differences fits a byte. Each is a signed sum over an eighth of the
+/// channels.
 pub(super) type Sketch = [u8; SKETCH];
-/// Sketches in a block, which are compared at once.
-const ABREAST: usize = 16;
-/// The numbers of a block's sketches, first numbers first. A free place has numbers and differences of 255.
-type Block = [[u8; ABREAST]; SKETCH];
 /// Parts of the window whose best rows are compared in full.
 const PARTS: usize = 4;
 /// The least distance, relative to the size of a row, of rows that are not near.
 const NEAR: f32 = 0.35;
 
 /// Recent rows. A row that served as a reference gets a second chance when its place is needed (the clock algorithm).
-pub(super) struct Window<R> {
+pub(super) struct Window<R: 'static> {
+    kernels: &'static RowKernels<R>,
     row_len: usize,
     capacity: usize,
     centre: [f32; SKETCH],
     scale: f32,
-    sketches: Vec<Block>,
+    sketches: Vec<SketchBlock>,
     rows: Vec<R>,
     /// The caller's number of each row.
     owners: Vec<u32>,
@@ -45,22 +42,10 @@ pub(super) struct Near {
     slot: usize,
 }
 
-fn sums<R: Real>(row: &[R]) -> [f32; SKETCH] {
-    let mut sums = [0.0; SKETCH];
-    let (parts, rest) = row.as_chunks::<SKETCH>();
-    // With alternating signs the common part of all rows cancels out.
-    let mut sign = 1.0;
-    for part in parts {
-        sums.iter_mut().zip(part).for_each(|(s, x)| *s += sign * x.to_f32());
-        sign = -sign;
-    }
-    sums.iter_mut().zip(rest).for_each(|(s, x)| *s += sign * x.to_f32());
-    sums
-}
-
 impl<R: Real> Window<R> {
     /// A window of at most `capacity` rows and about `bytes`, for `count` rows, which `fill` reads by number.
     pub(super) fn new(
+        kernels: &'static RowKernels<R>,
         row_len: usize,
         (capacity, bytes): (usize, usize),
         count: usize,
@@ -72,7 +57,7 @@ impl<R: Real> Window<R> {
         let mut row = memory::filled(R::default(), row_len)?;
         for (number, s) in all.iter_mut().enumerate() {
             fill(number, &mut row)?;
-            *s = sums(&row);
+            *s = (kernels.sums)(&row);
         }
         let n = all.len().max(1) as f32;
         let centre: [f32; SKETCH] = std::array::from_fn(|i| all.iter().map(|s| s[i]).sum::<f32>() / n);
@@ -81,6 +66,7 @@ impl<R: Real> Window<R> {
         // A mean deviation is 5 steps, so that 3 of them fit on either side.
         let scale = if spread > 1e-30 { 5.0 / spread } else { 0.0 };
         let mut window = Window {
+            kernels,
             row_len,
             capacity,
             centre,
@@ -100,27 +86,19 @@ impl<R: Real> Window<R> {
 
     /// The sketch of a row, for [`Window::find`] and [`Window::insert`].
     pub(super) fn sketch(&self, row: &[R]) -> Sketch {
-        let sums = sums(row);
+        let sums = (self.kernels.sums)(row);
         std::array::from_fn(|i| (((sums[i] - self.centre[i]) * self.scale + 16.0) as u8).min(31))
     }
 
     /// The nearest of the rows with the closest sketches, if it is near.
     pub(super) fn find(&self, row: &[R], sketch: &Sketch) -> Option<Near> {
-        let size = size(row);
+        let size = (self.kernels.size)(row);
+        let closest = arch::kernels().closest;
         let part_len = self.sketches.len().div_ceil(PARTS).max(1);
         let near = self.sketches.chunks(part_len).enumerate().filter_map(|(part, blocks)| {
-            let mut best = (u8::MAX, 0, [u8::MAX; ABREAST]);
-            for (number, block) in blocks.iter().enumerate() {
-                let differences = compare(block, sketch);
-                let least = differences.iter().fold(u8::MAX, |a, b| a.min(*b));
-                if least < best.0 {
-                    best = (least, number, differences);
-                }
-            }
-            let place = best.2.iter().position(|d| *d == best.0 && best.0 < u8::MAX)?;
-            let slot = (part * part_len + best.1) * ABREAST + place;
+            let slot = part * part_len * ABREAST + closest(blocks, sketch)?;
             let other = &self.rows[slot * self.row_len..(slot + 1) * self.row_len];
-            Some(Near { owner: self.owners[slot], distance: distance(row, other) / size, slot })
+            Some(Near { owner: self.owners[slot], distance: (self.kernels.distance)(row, other) / size, slot })
         });
         near.min_by(|a, b| a.distance.total_cmp(&b.distance)).filter(|near| near.distance < NEAR)
     }
@@ -153,41 +131,4 @@ impl<R: Real> Window<R> {
         block.iter_mut().zip(sketch).for_each(|(numbers, number)| numbers[slot % ABREAST] = *number);
         Ok(())
     }
-}
-
-/// Sums of the differences to each sketch of a block, or 255 if that is less.
-#[inline]
-fn compare(block: &Block, sketch: &Sketch) -> [u8; ABREAST] {
-    let mut sums = [0u8; ABREAST];
-    for (numbers, number) in block.iter().zip(sketch) {
-        for (sum, n) in sums.iter_mut().zip(numbers) {
-            *sum = sum.saturating_add((*n).max(*number) - (*n).min(*number));
-        }
-    }
-    sums
-}
-
-/// Sum of absolute differences, in eight partial sums.
-fn distance<R: Real>(a: &[R], b: &[R]) -> f32 {
-    let mut sums = [0.0; 8];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
-    for (a, b) in a.iter().zip(b) {
-        for i in 0..8 {
-            sums[i] += (a[i].to_f32() - b[i].to_f32()).abs();
-        }
-    }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| (a.to_f32() - b.to_f32()).abs()).sum();
-    sums.iter().sum::<f32>() + rest
-}
-
-/// Sum of magnitudes, in eight partial sums.
-fn size<R: Real>(row: &[R]) -> f32 {
-    let mut sums = [0.0; 8];
-    let (parts, rest) = row.as_chunks::<8>();
-    for part in parts {
-        for i in 0..8 {
-            sums[i] += part[i].to_f32().abs();
-        }
-    }
-    sums.iter().sum::<f32>() + rest.iter().map(|x| x.to_f32().abs()).sum::<f32>()
 }

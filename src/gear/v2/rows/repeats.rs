@@ -15,9 +15,9 @@ pub(in crate::gear::v2) struct Repeats {
     /// For every row: 0 if it is new, else the distance to the earlier row that it refers to.
     pub(in crate::gear::v2) distances: Vec<u32>,
     /// For every row that refers to another: its [`kind`], with [`JOINS`] if it joins.
-    pub(super) kinds: Vec<u8>,
+    pub(in crate::gear::v2) kinds: Vec<u8>,
     /// For every row of a kind above 0: the residual words.
-    pub(super) steps: Vec<u8>,
+    pub(in crate::gear::v2) steps: Vec<u8>,
 }
 
 /// The bit beside a kind: the row joins the class of the row it refers to.

@@ -8,8 +8,9 @@
 use super::angles::{Angles, Turner};
 use super::near::{WINDOW, Window};
 use super::repeats::{self, JOINS, References, Repeats};
-use super::word::{Real, Word};
 use super::{PROBE, Savings};
+use crate::arch;
+use crate::arch::words::{Real, Word};
 use crate::gear::codec::Context;
 use crate::gear::options::Effort;
 use crate::status::{Result, bail};
@@ -89,11 +90,12 @@ pub(super) fn find<W: Word>(
     }
     repeats.start(count)?;
     let heads = count / angles.tokens;
-    let mut turner = Turner::<W::Real>::new(angles, if heads > 1 { matrix.len() / 2 } else { 4 * row_bytes + 64 })?;
+    let kernels = W::kernels(arch::kernels());
+    let turns = if heads > 1 { matrix.len() / 2 } else { 4 * row_bytes + 64 };
+    let mut turner = Turner::<W::Real>::new(kernels, angles, turns)?;
     let mut classes = Classes::<W::Real>::new(row_len, count)?;
-    let mut window = Window::new(row_len, (WINDOW, matrix.len()), count, |number, row: &mut [W::Real]| {
-        let words = matrix[number * row_bytes..][..row_bytes].chunks_exact(W::BYTES);
-        row.iter_mut().zip(words).for_each(|(r, word)| *r = W::real(W::bits(word)));
+    let mut window = Window::new(kernels, row_len, (WINDOW, matrix.len()), count, |number, row: &mut [W::Real]| {
+        (kernels.read)(&matrix[number * row_bytes..][..row_bytes], row);
         turner.apply(number, true, row)
     })?;
     // The last row of each class.
@@ -101,17 +103,17 @@ pub(super) fn find<W: Word>(
     memory::reserve(&mut last, count)?;
     let mut row = memory::filled(W::Real::default(), row_len)?;
     let mut prediction = memory::filled(W::Real::default(), row_len)?;
+    let mut predicted = memory::filled(0, row_bytes)?;
     let mut savings = Savings::new(if effort.get() < 7 { 1.0 } else { 0.2 });
     for (number, bytes) in matrix.chunks_exact(row_bytes).enumerate() {
         if number == PROBE && !savings.are_worth_it(number) {
             return Ok(false);
         }
-        let words = bytes.chunks_exact(W::BYTES).map(W::bits);
-        if !words.clone().all(W::is_moderate) {
+        if !(kernels.are_moderate)(bytes) {
             memory::push(&mut repeats.distances, 0)?;
             continue;
         }
-        row.iter_mut().zip(words.clone()).for_each(|(r, w)| *r = W::real(w));
+        (kernels.read)(bytes, &mut row);
         turner.apply(number, true, &mut row)?;
         let sketch = window.sketch(&row);
         let Some(near) = window.find(&row, &sketch) else {
@@ -124,13 +126,8 @@ pub(super) fn find<W: Word>(
         let class = near.owner as usize;
         classes.mean(class, &mut prediction);
         turner.apply(number, false, &mut prediction)?;
-        let mut sum = 0;
-        let out = repeats.add_steps(row_bytes, matrix.len())?;
-        for ((word, predicted), out) in words.zip(&prediction).zip(out.chunks_exact_mut(W::BYTES)) {
-            let steps = W::steps(word, W::nearest(*predicted));
-            sum += steps as u64;
-            out.copy_from_slice(&steps.to_le_bytes()[..W::BYTES]);
-        }
+        (kernels.nearest)(&prediction, &mut predicted);
+        let sum = (kernels.steps)(bytes, &predicted, repeats.add_steps(row_bytes, matrix.len())?);
         let kind = repeats::kind(sum, row_len);
         if kind == 0 {
             repeats.steps.truncate(repeats.steps.len() - row_bytes);
@@ -215,18 +212,17 @@ pub(super) fn expand<W: Word>(
 
     let stored = stored as usize;
     let real = size_of::<W::Real>();
-    let needed = (stored + 1) * row_len * real + stored * size_of::<u32>();
+    let needed = (stored + 1) * row_len * real + row_bytes + stored * size_of::<u32>();
     if needed > context.budget.left() {
         context.budget.release(spare);
     }
     context.budget.take(needed)?;
     let mut row = memory::filled(W::Real::default(), row_len)?;
+    let mut predicted = memory::filled(0, row_bytes)?;
     let mut sums = memory::filled(W::Real::default(), stored * row_len)?;
     let mut counts = memory::filled(0u32, stored)?;
-    let mut turner = Turner::<W::Real>::new(angles, context.budget.left())?;
-    let read = |bytes: &[u8], row: &mut [W::Real]| {
-        row.iter_mut().zip(bytes.chunks_exact(W::BYTES)).for_each(|(r, w)| *r = W::real(W::bits(w)));
-    };
+    let kernels = W::kernels(arch::kernels());
+    let mut turner = Turner::<W::Real>::new(kernels, angles, context.budget.left())?;
     let mut kinds = kinds.iter();
     for (number, target) in targets.iter().map(|target| Target(*target)).enumerate() {
         let (before, bytes) = matrix.split_at_mut(number * row_bytes);
@@ -239,7 +235,7 @@ pub(super) fn expand<W: Word>(
                     row.iter_mut().zip(&sums[stored * row_len..]).for_each(|(o, s)| *o = *s * part);
                 }
                 _ => {
-                    read(&before[class * row_bytes..][..row_bytes], &mut row);
+                    (kernels.read)(&before[class * row_bytes..][..row_bytes], &mut row);
                     turner.apply(class, true, &mut row)?;
                     let part = W::Real::from_f64(1.0);
                     row.iter_mut().for_each(|o| *o = *o * part);
@@ -249,13 +245,11 @@ pub(super) fn expand<W: Word>(
             if kinds.next().is_none_or(|kind| kind & !JOINS == 0) {
                 bytes.fill(0);
             }
-            for (word, predicted) in bytes.chunks_exact_mut(W::BYTES).zip(&row) {
-                let bits = W::walk(W::bits(word), W::nearest(*predicted));
-                word.copy_from_slice(&bits.to_le_bytes()[..W::BYTES]);
-            }
+            (kernels.nearest)(&row, &mut predicted);
+            (kernels.walk)(&predicted, bytes);
         }
         if let Some(stored) = (classes_of[target.own_class(number)] as usize).checked_sub(1) {
-            read(bytes, &mut row);
+            (kernels.read)(bytes, &mut row);
             turner.apply(number, true, &mut row)?;
             let sum = &mut sums[stored * row_len..][..row_len];
             if counts[stored] == 0 {

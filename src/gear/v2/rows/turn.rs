@@ -1,12 +1,5 @@
-//! Arithmetic of rotary position embeddings with the same bits on every machine: IEEE additions, multiplications and
-//! divisions in a fixed order, without library functions.
-
-/// A rotation of the plane: cosine and sine of its angle.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Turn {
-    pub(super) cos: f64,
-    pub(super) sin: f64,
-}
+//! The frequencies of rotary position embeddings with the same bits on every machine: IEEE additions, multiplications
+//! and divisions in a fixed order, without library functions.
 
 /// `theta^(-2 i / dims)` for each of `dims / 2` pairs, rounded to f32 as hosts do: first the power, then its inverse.
 pub(super) fn frequencies(theta: f32, pairs: usize) -> impl ExactSizeIterator<Item = f32> {
@@ -37,50 +30,9 @@ fn root(x: f64, n: usize) -> f64 {
     root
 }
 
-/// The turn at `position` for an angle of `frequency` per position. The angle is rounded to f32, as hosts do.
-pub(super) fn turn(position: u32, frequency: f32) -> Turn {
-    let angle = position as f32 * frequency;
-    // Pi / 2 in three parts, the first two short enough that their products are exact.
-    const HALF_PI: [f64; 3] = [1.570796325802803, 9.920935791635221e-10, 5.170182981794105e-19];
-    let x = angle as f64;
-    let quarters = (x * std::f64::consts::FRAC_2_PI + 0.5) as i64;
-    let q = quarters as f64;
-    let r = ((x - q * HALF_PI[0]) - q * HALF_PI[1]) - q * HALF_PI[2];
-    let (cos, sin) = near_zero(r);
-    match quarters & 3 {
-        0 => Turn { cos, sin },
-        1 => Turn { cos: -sin, sin: cos },
-        2 => Turn { cos: -cos, sin: -sin },
-        _ => Turn { cos: sin, sin: -cos },
-    }
-}
-
-/// Cosine and sine between -pi / 4 and pi / 4, by their series. Divisions would take most of the time of a rotated row;
-/// their inverses are constants.
-fn near_zero(x: f64) -> (f64, f64) {
-    let z = x * x;
-    let (mut cos, mut sin) = (1.0, 1.0);
-    for n in [14.0, 12.0, 10.0, 8.0, 6.0, 4.0, 2.0] {
-        cos = 1.0 - z * (1.0 / (n * (n - 1.0))) * cos;
-        sin = 1.0 - z * (1.0 / (n * (n + 1.0))) * sin;
-    }
-    (cos, x * sin)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn turns_agree_with_the_libm_of_the_machine() {
-        for position in [0, 1, 2, 3, 7, 100, 1087, 4095, 131_071, 1_000_000] {
-            for frequency in frequencies(10_000.0, 32) {
-                let angle = (position as f32 * frequency) as f64;
-                let Turn { cos, sin } = turn(position, frequency);
-                assert!((cos - angle.cos()).abs() < 1e-11 && (sin - angle.sin()).abs() < 1e-11, "{angle}: {cos} {sin}");
-            }
-        }
-    }
 
     #[test]
     fn frequencies_are_the_powers_of_theta() {
