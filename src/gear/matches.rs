@@ -48,25 +48,28 @@ pub(super) fn is_noise(bytes: &[u8]) -> bool {
 /// Surveys `bytes`. Places with one byte value are compared with the last place that begins like them: both ends of a
 /// match have it at the same places, so a sample of places finds as much as all of them would.
 pub(super) fn survey(bytes: &[u8]) -> Survey {
-    let counts = sample(bytes, PIECE);
+    let counts = sample(bytes, PIECE / 2);
     let is_noise = !histogram::is_uneven(&counts);
     let total = counts.iter().sum::<u32>();
     let bits = if is_noise { 8.0 } else { entropy::estimate(&counts) as f64 * 8.0 / total.max(1) as f64 };
-    let wanted = total / if bits < FEW_BITS { SHARE / 2 } else { SHARE };
+    let share = (bytes.len() / PLACES).max(SHARE) as u32;
+    let wanted = total / if bits < FEW_BITS { share / 2 } else { share };
     let distance = |value: &u8| counts[*value as usize].abs_diff(wanted);
     let marker = (0..=u8::MAX).min_by_key(distance).expect("there are values");
     let gain = gain(bytes, marker, bits);
     Survey { is_noise, saved: gain.all, search: gain.search(bits) }
 }
 
-/// One byte in so many is compared, or in half as many of [`FEW_BITS`]: rare bytes are seldom in a match there.
-const SHARE: u32 = 32;
+/// About so many places are compared, or twice as many of [`FEW_BITS`]: rare bytes are seldom in a match there.
+const PLACES: usize = 4096;
+/// One byte in so many is compared at most.
+const SHARE: usize = 32;
 /// Bytes that take fewer bits than this have only long matches worth their cost.
 const FEW_BITS: f64 = 4.0;
 /// Bytes whose places are listed at once.
 const CHUNK: usize = 4096;
-/// Bytes that are compared in either direction.
-const REACH: usize = 64;
+/// Longer matches are as good.
+const LONGEST: usize = 32;
 
 /// Bits per byte that matches save.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +84,7 @@ impl Gain {
     fn search(&self, bits: f64) -> Option<Search> {
         let (share, long) = (self.all / bits, self.long / self.all);
         match () {
-            _ if share.is_nan() || share < 0.02 => None,
+            _ if share.is_nan() || share < 0.014 => None,
             _ if bits < FEW_BITS => Some(Search::fast(7)),
             _ if long > 0.65 && !(0.12..0.4).contains(&share) => Some(Search::fast(5)),
             _ if share > 0.1 => Some(Search::planes(4)),
@@ -109,10 +112,8 @@ fn gain(bytes: &[u8], marker: u8, bits: f64) -> Gain {
             if four_at(before) != Some(four) {
                 continue;
             }
-            let equal = |(a, b): &(&u8, &u8)| a == b;
-            let after = bytes[at..].iter().zip(&bytes[before..]).take(REACH).take_while(equal).count();
-            let ahead = bytes[..at].iter().rev().zip(bytes[..before].iter().rev());
-            let len = after + ahead.take(REACH).take_while(equal).count();
+            let len = (common_start(&bytes[at..], &bytes[before..]) + common_end(&bytes[..at], &bytes[..before]))
+                .min(LONGEST);
             let cost = COST + (at - before).ilog2() as f64;
             // So many places of a match are found by their four bytes.
             let saved = (len as f64 * bits - cost).max(0.0) / (len - 3) as f64;
@@ -122,6 +123,26 @@ fn gain(bytes: &[u8], marker: u8, bits: f64) -> Gain {
     }
     let count = count.max(1) as f64;
     Gain { all: gain.all / count, long: gain.long / count }
+}
+
+/// Equal bytes at the start of both, up to 24, by whole words.
+fn common_start(a: &[u8], b: &[u8]) -> usize {
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0).take(3);
+    let mut len = 0;
+    for (a, b) in words {
+        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        len += differing.trailing_zeros() as usize / 8;
+        if differing != 0 {
+            return len;
+        }
+    }
+    len.max(4)
+}
+
+/// Equal bytes at the end of both, up to 8.
+fn common_end(a: &[u8], b: &[u8]) -> usize {
+    let (Some(a), Some(b)) = (a.last_chunk(), b.last_chunk()) else { return 0 };
+    (u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b)).leading_zeros() as usize / 8
 }
 
 #[cfg(test)]

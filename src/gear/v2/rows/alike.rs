@@ -57,7 +57,7 @@ pub(super) fn find<W: Word>(matrix: &[u8], row_len: usize, effort: Effort, repea
             Ok(())
         })?),
     };
-    let mut equal = Equal::new()?;
+    let mut equal = Equal::new(count)?;
     let mut row = memory::filled(W::Real::default(), row_len)?;
     let mut savings = Savings::new(worth);
     let mut equal_savings = Savings::new(0.75);

@@ -10,14 +10,17 @@ pub(super) struct Equal {
     /// One more than the number of a row; 0 in free slots.
     slots: Vec<u32>,
     len: usize,
+    /// The rows there are.
+    rows: usize,
 }
 
 /// The longest search for a row. Rows that were made to collide are taken for new ones.
 const MAX_PROBES: usize = 64;
 
 impl Equal {
-    pub(super) fn new() -> Result<Self> {
-        Ok(Equal { slots: memory::filled(0, 2 * PROBE)?, len: 0 })
+    /// An index with room for the probe of `rows` rows; it grows once.
+    pub(super) fn new(rows: usize) -> Result<Self> {
+        Ok(Equal { slots: memory::filled(0, 2 * PROBE)?, len: 0, rows })
     }
 
     /// The slot of a row equal to row `number`, or the free slot for it, or one that it may take.
@@ -38,7 +41,7 @@ impl Equal {
     pub(super) fn replace(&mut self, matrix: &[u8], row_bytes: usize, number: usize) -> Result<Option<usize>> {
         if 2 * self.len >= self.slots.len() {
             let old = std::mem::take(&mut self.slots);
-            self.slots = memory::filled(0, 2 * old.len())?;
+            self.slots = memory::filled(0, (2 * self.rows).next_power_of_two().max(2 * old.len()))?;
             for known in old.into_iter().filter(|n| *n > 0) {
                 let slot = self.slot(matrix, row_bytes, known as usize - 1);
                 self.slots[slot] = known;
