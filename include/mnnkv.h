@@ -3,6 +3,7 @@
 //   mnnkv/base.h      status codes, versions, element types, cache layouts
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
 //   mnnkv/executor.h  threads of the host that encode and decode for a session
+//   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
 //   mnnkv/layout.h    cache memory in place: index, gather, scatter, move, compact, zero, release
 //   mnnkv/quantised.h MNN's quantised caches: description, appends, truncation, values for tools
@@ -73,6 +74,7 @@
 
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
+#include "mnnkv/scores.h"
 #include "mnnkv/heads.h"
 #include "mnnkv/executor.h"
 #include "mnnkv/store.h"

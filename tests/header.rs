@@ -33,6 +33,13 @@ const HEADERS: &[Header] = &[
         sections: &["handle", "step", "tiles", "history", "metrics"],
     },
     Header {
+        path: "mnnkv/scores.h",
+        about: "scores from sums that a host makes in its own attention loop",
+        includes: &["<string.h>", "\"session.h\""],
+        folder: "src/ffi/session",
+        sections: &["sums"],
+    },
+    Header {
         path: "mnnkv/heads.h",
         about: "stored tokens restored by the attention threads, a head at a time",
         includes: &["\"session.h\""],
@@ -98,6 +105,9 @@ const HEADERS: &[Header] = &[
     },
 ];
 
+/// Inline functions, which follow the sections of a header.
+const INLINE: (&str, &str) = ("mnnkv/scores.h", include_str!("../src/ffi/session/sum_tile.h"));
+
 #[test]
 fn the_main_header_includes_every_room_but_model_and_has_the_example_that_is_compiled() {
     let main = include_str!("../include/mnnkv.h");
@@ -153,6 +163,10 @@ fn generate(header: &Header) -> String {
         out += if fence { "#ifdef MNNKV_EXPERIMENTAL\n\n" } else { "" };
         out += &items(&file, &source);
         out += if fence { "\n#endif  // MNNKV_EXPERIMENTAL\n" } else { "" };
+    }
+    if header.path == INLINE.0 {
+        out += "\n";
+        out += INLINE.1;
     }
     out + &format!("\n#ifdef __cplusplus\n}}  // extern \"C\"\n#endif\n\n#endif  // {guard}\n")
 }

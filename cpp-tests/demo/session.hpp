@@ -40,6 +40,7 @@ public:
             mnnkv_cache view = cache.view();
             require(session_.begin(layer, view), "begin");
             cache.set_length(view.kv_len);
+            require(session_.scored_rows(layer, 1, counted_, sums_.block_tokens), "scored_rows");
         }
     }
 
@@ -64,6 +65,20 @@ public:
     /// Each softmax tile, between begin and end.
     void scores(std::uint32_t layer, const mnnkv_score_tile& tile) {
         require(session_.scores(layer, 0, tile), "scores");  // lane 0: the only thread
+    }
+
+    /// As scores of a step of one row, at less cost: sums the tile here, where it is near, and hands over the last.
+    void sums(std::uint32_t layer, const mnnkv_score_tile& tile) {
+        if (counted_ == 0) {
+            return;
+        }
+        if (sums_.rows != tile.queries) {
+            size_sums(tile.queries);
+        }
+        mnnkv_sum_tile(&sums_, &tile);
+        if ((tile.flags & MNNKV_TILE_LAST) != 0) {
+            require(session_.block_sums(layer, 0, sums_), "block_sums");
+        }
     }
 
     /// After attention: plans the next eviction, compresses cold tokens.
@@ -95,7 +110,20 @@ public:
     }
 
 private:
+    /// Makes room for tiles of so many heads of one row.
+    void size_sums(std::uint32_t heads) {
+        sums_.blocks = 1024;  // an engine takes them from its longest chat
+        room_.resize((std::size_t(sums_.blocks) + 1) * heads);
+        sums_.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+        sums_.heads = sums_.rows = heads;
+        sums_.factors = room_.data();
+        sums_.sums = room_.data() + heads;
+    }
+
     mnnkv::session session_;
+    mnnkv_block_sums sums_ = mnnkv::make<mnnkv_block_sums>();
+    std::vector<double> room_;
+    std::uint32_t counted_ = 0;  // rows of a step of one row
 };
 
 }  // namespace demo

@@ -91,6 +91,52 @@ mnnkv_status each_tile(const std::vector<float>& row, std::uint32_t queries, con
     return MNNKV_OK;
 }
 
+/// The rows of a step, and those that are scored: the last of each head.
+struct row_counts {
+    std::uint32_t heads, queries, counted;
+};
+
+/// Block sums with their memory.
+struct summed_part {
+    mnnkv_block_sums given = mnnkv::make<mnnkv_block_sums>();
+    std::vector<double> sums, factors;
+};
+
+/// What mnnkv_sum_tile makes of the tokens begin .. end of each_tile's rows, as a part of split rows.
+inline summed_part sum_part(const std::vector<float>& row, std::uint32_t begin, std::uint32_t end,
+                            const row_counts& rows, std::uint32_t block_tokens, const tiling& how) {
+    const std::uint32_t length = static_cast<std::uint32_t>(row.size()), count = rows.heads * rows.counted;
+    summed_part part;
+    part.sums.assign(std::size_t{(end - begin) / block_tokens + 2} * count, std::nan(""));
+    part.factors.assign(count, std::nan(""));
+    part.given.flags = (begin == 0 ? MNNKV_TILE_FIRST : 0) | (end == length ? MNNKV_TILE_LAST : 0);
+    part.given.heads = rows.heads;
+    part.given.rows = count;
+    part.given.block_tokens = block_tokens;
+    part.given.blocks = static_cast<std::uint32_t>(part.sums.size() / count);
+    part.given.sums = part.sums.data();
+    part.given.factors = part.factors.data();
+    const std::vector<float> own(row.begin() + begin, row.begin() + end);
+    (void)each_tile(own, rows.heads * rows.queries, how, [&](mnnkv_score_tile tile) {
+        tile.token_begin += begin;
+        tile.row_sum = nullptr;
+        mnnkv_sum_tile(&part.given, &tile);
+        return MNNKV_OK;
+    });
+    float total = 0, own_total = 0;
+    for (float weight : row) {
+        total += weight;
+    }
+    for (float weight : own) {
+        own_total += weight;
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+        const std::uint32_t q = (i / rows.counted + 1) * rows.queries - rows.counted + i % rows.counted;
+        part.factors[i] *= how.flash ? std::ldexp(1.0, 8 - static_cast<int>(q % 3)) / total : own_total / total;
+    }
+    return part;
+}
+
 }  // namespace support
 
 #endif  // MNNKV_TESTS_SCORE_TILES_HPP

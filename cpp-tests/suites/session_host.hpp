@@ -164,12 +164,21 @@ public:
         EXPECT_TRUE(sound());
     }
 
+    /// The attention to each token of the cache.
+    std::vector<float> attention(const weights& weight) const {
+        std::vector<float> row;
+        for (const token& t : tokens_) {
+            row.push_back(weight(t.logical));
+        }
+        return row;
+    }
+
     /// All tiles of one head.
     mnnkv_status score(std::uint32_t lane, std::uint32_t head, std::uint32_t queries, const weights& weight,
                        const tiling& how = tiling()) {
-        std::vector<float> row;
-        for (const token& t : tokens_) {
-            row.push_back(weight(t.logical) * static_cast<float>(1 + head));
+        std::vector<float> row = attention(weight);
+        for (float& each : row) {
+            each *= static_cast<float>(1 + head);
         }
         return each_tile(row, queries, how, [&](const mnnkv_score_tile& tile) {
             return session_.scores(number_, lane, tile).code();

@@ -4,6 +4,7 @@
 #include "session_host.hpp"
 
 #include <atomic>
+#include <numeric>
 #include <thread>
 
 namespace {
@@ -80,6 +81,74 @@ TEST_F(SessionScores, DoNotDependOnTheShapeOfTheTiles) {
         SCOPED_TRACE(testing::Message() << "dtype " << how.dtype << ", pack " << how.pack << ", " << how.tokens
                                         << " tokens, flash " << how.flash);
         EXPECT_EQ(left(1, [&](session_layer& l, std::uint32_t rows) { one_lane(l, rows, how); }), expected);
+    }
+}
+
+TEST_F(SessionScores, AreTheSameFromBlockSumsAlsoOfSplitRows) {
+    for (const std::uint32_t rows : {1u, 5u}) {
+        const pair_list expected = left(1, [](session_layer& layer, std::uint32_t q) { one_lane(layer, q); }, rows);
+        for (const std::uint32_t threads : {1u, 3u}) {
+            SCOPED_TRACE(testing::Message() << rows << " rows, " << threads << " threads");
+            const pair_list got = left(threads, [=](session_layer& layer, std::uint32_t queries) {
+                std::uint32_t counted = 0, block_tokens = 0;
+                EXPECT_TRUE(ok(layer.session().scored_rows(0, queries, counted, block_tokens).code()));
+                EXPECT_EQ(counted, queries);
+                EXPECT_EQ(block_tokens, 16u);
+                const std::vector<float> row = layer.attention(ranked());
+                const std::uint32_t length = static_cast<std::uint32_t>(row.size());
+                std::atomic<int> failed{0};
+                std::vector<std::thread> pool;
+                for (std::uint32_t lane = 0; lane < threads; ++lane) {
+                    pool.emplace_back([&, lane] {
+                        for (std::uint32_t head = 0; head < heads; ++head) {
+                            const summed_part part =
+                                sum_part(row, length * lane / threads, length * (lane + 1) / threads,
+                                         {1, queries, counted}, block_tokens, tiling());
+                            failed += !layer.session().block_sums(0, lane, part.given);
+                        }
+                    });
+                }
+                for (std::thread& thread : pool) {
+                    thread.join();
+                }
+                EXPECT_EQ(failed, 0);
+            }, rows);
+            EXPECT_EQ(got, expected);
+        }
+    }
+}
+
+TEST(BlockSums, EqualTheSumsOfWeightsForEveryShapeOfTiles) {
+    SEEDED_DICE(random, 1108);
+    std::vector<float> row;
+    for (int i = 0; i < 300; ++i) {
+        row.push_back(static_cast<float>(random.below(8)));
+    }
+    const double total = std::accumulate(row.begin(), row.end(), 0.0);
+    const std::uint32_t dtypes[] = {MNNKV_DTYPE_F32, MNNKV_DTYPE_F16, MNNKV_DTYPE_BF16};
+    for (int i = 0; i < 1500; ++i) {
+        const auto pick = [&](std::initializer_list<std::uint32_t> of) { return of.begin()[random.below(of.size())]; };
+        const tiling how = {dtypes[i % 3], pick({0, 4, 5, 8, 16, 64}), pick({20, 33, 64, 1000}), i % 4 != 0};
+        row_counts rows = {pick({1, 1, 3}), pick({1, 2, 7}), 1};
+        rows.counted += static_cast<std::uint32_t>(random.below(rows.queries));
+        const std::uint32_t block_tokens = pick({1, 7, 16, 64, 1000}), begin = pick({0, 16, 101}), end = pick({200, 300});
+        SCOPED_TRACE(testing::Message() << "dtype " << how.dtype << ", pack " << how.pack << ", " << how.tokens
+                                        << " tokens, flash " << how.flash << ", " << rows.heads << " heads, "
+                                        << rows.counted << " of " << rows.queries << " rows, blocks of "
+                                        << block_tokens << ", tokens " << begin << " to " << end);
+        const summed_part part = sum_part(row, begin, end, rows, block_tokens, how);
+        ASSERT_EQ(part.given.state, std::uint32_t{MNNKV_SUMS_COMPLETE});
+        ASSERT_EQ(part.given.used, (end + block_tokens - 1) / block_tokens - begin / block_tokens);
+        for (std::uint32_t b = 0; b < part.given.used; ++b) {
+            const std::uint32_t from = (begin / block_tokens + b) * block_tokens;
+            const double expected = std::accumulate(row.begin() + std::max(begin, from),
+                                                    row.begin() + std::min(end, from + block_tokens), 0.0) / total;
+            for (std::uint32_t r = 0; r < part.given.rows; ++r) {
+                const double got = part.sums[std::size_t{b} * part.given.rows + r] * part.factors[r];
+                // Values of normalised tiles are rounded.
+                ASSERT_NEAR(got, expected, expected * (how.flash || i % 3 == 0 ? 1e-5 : 1e-2)) << b << " " << r;
+            }
+        }
     }
 }
 

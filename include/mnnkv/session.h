@@ -18,7 +18,7 @@ extern "C" {
 //
 //   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//   mnnkv_session_scores    per softmax tile, on the attention threads; only needed with kv_h2o_enable
+//   mnnkv_session_scores    per softmax tile, on the attention threads; only with kv_h2o_enable. Cheaper: scores.h
 //   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //
 // Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The

@@ -5,6 +5,7 @@
 
 #include "base.hpp"
 #include "heads.h"
+#include "scores.h"
 #include "session.h"
 
 #include <cstring>
@@ -63,6 +64,17 @@ public:
             wanted = given != 0;
         }
         return result;
+    }
+
+    /// mnnkv_session_block_sums
+    status block_sums(std::uint32_t layer, std::uint32_t lane, const mnnkv_block_sums& sums) noexcept {
+        return mnnkv_session_block_sums(handle_, layer, lane, &sums);
+    }
+
+    /// mnnkv_session_scored_rows
+    status scored_rows(std::uint32_t layer, std::uint32_t queries, std::uint32_t& rows,
+                       std::uint32_t& block_tokens) const noexcept {
+        return mnnkv_session_scored_rows(handle_, layer, queries, &rows, &block_tokens);
     }
 
     /// mnnkv_session_head

@@ -6,7 +6,7 @@
 //   layer_session   the steps of one layer, failed ones included
 //   step_counts     an engine's counts of a step, from which history edits follow
 //
-// All calls of one model must come from one thread at a time, except layer_session::tile.
+// All calls of one model must come from one thread at a time, except layer_session::tile and sum.
 
 #ifndef MNNKV_HOST_HPP
 #define MNNKV_HOST_HPP
@@ -46,7 +46,7 @@ class model_session {
 public:
     /// Prints the config's warnings, one line each; those about steps follow. A refused config sets `refusal`.
     explicit model_session(const model_config& config)
-        : logs(config.logs), print_(config.print) {
+        : logs(config.logs), print_(config.print), sums_(config.lanes) {
         // Scores of a prompt let the first eviction follow it, and run between its chunks.
         const char defaults[] = "{\"kv_h2o_prefill_queries\": 8}";
         mnnkv_session_options options = {};
@@ -155,7 +155,15 @@ private:
         last_entered_ = number;
     }
 
+    /// The head that a lane sums: memory that grows with its tokens and is used again for the next head.
+    struct lane_sums {
+        mnnkv_block_sums head = mnnkv::make<mnnkv_block_sums>();
+        std::vector<double> sums, factors;
+        char apart[64];  // no cache line of two lanes
+    };
+
     void (*const print_)(const char* line);
+    std::vector<lane_sums> sums_;
     std::set<std::string> printed_;
     std::set<std::uint32_t> taken_;
     std::uint32_t last_entered_ = 0;
@@ -191,7 +199,7 @@ public:
     bool is_open() const { return open_; }
 
     /// The layer is open and scored: tiles are of use.
-    bool takes_tiles() const { return open_ && scored_; }
+    bool takes_tiles() const { return open_ && one_row_ > 0; }
 
     /// The engine clears the cache: drops the layer's tokens, and its open step. begin_cleared may follow.
     void clear(const step_counts& counts) {
@@ -250,6 +258,31 @@ public:
         }
     }
 
+    /// As tile, at less cost: the sums are made here, where the tile is near, and handed over with the head's last tile.
+    /// The heads of `given` are read (0 = 1), and its rows are all rows of the step.
+    void sum(std::uint32_t lane, const mnnkv_score_tile& given) {
+        if (!takes_tiles() || lane >= model_.sums_.size()) {
+            return;
+        }
+        model_session::lane_sums& own = model_.sums_[lane];
+        if ((given.flags & MNNKV_TILE_FIRST) != 0) {
+            start(own, given);
+        }
+        if (own.head.rows == 0) {
+            return;
+        }
+        const std::size_t blocks = given.tokens / own.head.block_tokens + own.head.used + 2;
+        if (own.sums.size() < blocks * own.head.rows) {
+            own.sums.resize(2 * blocks * own.head.rows);
+            own.head.sums = own.sums.data();
+            own.head.blocks = static_cast<std::uint32_t>(own.sums.size() / own.head.rows);
+        }
+        mnnkv_sum_tile(&own.head, &given);
+        if ((given.flags & MNNKV_TILE_LAST) != 0 && !model_.session.block_sums(number_, lane, own.head)) {
+            refused_.store(true, std::memory_order_relaxed);
+        }
+    }
+
     /// Where a KV head of the open step can be read, as mnnkv_session_head: sets key and value if that is not in the
     /// cache. Several threads may call this at once, each with its own lane. After a failure, which `end` reports, they
     /// keep their values.
@@ -296,15 +329,36 @@ public:
     }
 
 private:
+    /// Begins a head; without rows where none of the step's rows count.
+    void start(model_session::lane_sums& own, const mnnkv_score_tile& first) {
+        mnnkv_block_sums& head = own.head;
+        std::uint32_t rows = one_row_;
+        head.heads = std::max(first.heads, 1u);
+        head.block_tokens = block_tokens_;
+        head.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
+        if (first.queries != head.heads) {
+            (void)model_.session.scored_rows(number_, first.queries / head.heads, rows, head.block_tokens);
+        }
+        head.rows = rows * head.heads;
+        head.used = 0;
+        if (own.factors.size() < head.rows) {
+            own.factors.resize(head.rows);
+        }
+        head.factors = own.factors.data();
+        head.sums = own.sums.data();
+        head.blocks = head.rows == 0 ? 0 : static_cast<std::uint32_t>(own.sums.size() / head.rows);
+    }
+
     mnnkv::status open(mnnkv_cache& cache) {
         refused_.store(false, std::memory_order_relaxed);
         unread_.store(false, std::memory_order_relaxed);
         const mnnkv::status begun = model_.session.begin(number_, cache);
         open_ = static_cast<bool>(begun);
         begun_len_ = cache.kv_len;
-        scored_ = stored_ = false;
+        one_row_ = block_tokens_ = 0;
+        stored_ = false;
         if (open_) {
-            (void)model_.session.wants_scores(number_, 1, scored_);
+            (void)model_.session.scored_rows(number_, 1, one_row_, block_tokens_);
             stored_ = model_.session.check_heads(number_, 0, 1).code() == MNNKV_NOT_FOUND;
         }
         return begun;
@@ -371,7 +425,8 @@ private:
     const std::uint32_t number_;
     /// Between begin and end of the session.
     bool open_ = false;
-    bool scored_ = false;
+    /// As mnnkv_session_scored_rows says of a step of one row.
+    std::uint32_t one_row_ = 0, block_tokens_ = 0;
     /// Stored tokens are not in the cache.
     bool stored_ = false;
     /// The cache's length that the last begin left.

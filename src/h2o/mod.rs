@@ -2,7 +2,7 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | [`CheckedTile`], [`Accumulator`] (`attention/`) | softmax tiles to exact mass per block |
+//! | [`CheckedTile`], [`BlockSums`], [`Accumulator`] (`attention/`) | softmax tiles to exact mass per block |
 //! | [`Aggregation`] | how the masses of steps add up to a score |
 //! | [`BlockScores`] | the scores of one layer |
 //! | [`plan()`], [`PlanConfig`] | scores to the tokens that stay |
@@ -20,7 +20,8 @@ pub use aggregation::{Aggregation, update_scores};
 #[cfg(test)]
 pub(crate) use attention::OwnedTile;
 pub use attention::{
-    Accumulator, CheckedTile, MAX_TOKENS, Sums, Tile, TileFields, TileSource, data_bytes, mass_to_f64,
+    Accumulator, BlockSums, CheckedTile, MAX_TOKENS, Missing, SumFields, Sums, Tile, TileFields, TileSource,
+    data_bytes, mass_to_f64,
 };
 pub use block_scores::{BlockScores, ScoredStep};
 pub use plan::{Amounts, Plan, plan};

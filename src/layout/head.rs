@@ -2,8 +2,13 @@
 //! write one.
 
 use super::clear::{Padding, walk_head};
+use super::plane::Plane;
 use super::{Kind, Layout, TokenRange};
 use std::ops::Range;
+
+/// Where the tokens of floating-point K and V are within a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places(Plane, Plane);
 
 /// K and V of one head, to read.
 #[derive(Clone, Copy)]
@@ -40,6 +45,11 @@ impl Layout {
         self.key.head_ranges().nth(head).zip(self.value.head_ranges().nth(head))
     }
 
+    /// The places of tokens within a head, which two layouts may share.
+    pub fn places(&self) -> Places {
+        Places(*self.key.plane(), *self.value.plane())
+    }
+
     /// Bytes of a head of K and of V.
     pub fn head_bytes(&self) -> (usize, usize) {
         self.head(0).map_or((0, 0), |(key, value)| (key.len(), value.len()))
@@ -50,11 +60,13 @@ impl Layout {
 /// last token are copied, too: up to the end of its block of K, and of its panel of V.
 pub fn copy_tokens(from: &Head<'_>, to: &mut HeadMut<'_>, range: TokenRange) {
     let layout = from.layout;
-    let up_to = |unit: usize| TokenRange {
-        begin: range.begin,
-        count: range.end().next_multiple_of(unit).min(layout.max_tokens.next_multiple_of(unit)) - range.begin,
+    let up_to = |block: usize, unit: usize| {
+        let (begin, in_block) = (range.begin, range.end() % block);
+        let more = in_block.next_multiple_of(unit).min(block) - in_block;
+        TokenRange { begin, count: range.count + more }
     };
-    let (keys, values) = (up_to(layout.key.plane().block), up_to(layout.value.plane().pack));
+    let (key_block, value) = (layout.key.plane().block, layout.value.plane());
+    let (keys, values) = (up_to(key_block, key_block), up_to(value.block, value.pack));
     walk_head(&layout.key, keys, Padding::Dropped, &mut |run| to.key[run.clone()].copy_from_slice(&from.key[run]));
     walk_head(&layout.value, values, Padding::Dropped, &mut |run| {
         to.value[run.clone()].copy_from_slice(&from.value[run]);

@@ -26,7 +26,7 @@ pub use clear::{Padding, for_each_run, release, release_apart, whole_pages, zero
 pub use compact::{Pair, check_pairs, compact, move_tokens};
 pub use dense::{gather, scatter};
 pub use dequantize::{KeyCenter, dequantize};
-pub use head::{Head, HeadMut, copy_tokens, for_each_run_of_head, release_head};
+pub use head::{Head, HeadMut, Places, copy_tokens, for_each_run_of_head, release_head};
 pub use int8::{appended, changed, gather_scales, mended, scatter_scales};
 pub use kind::{Int8Unit, Kind};
 pub use order::{Order, dense, gather_as, scatter_as};

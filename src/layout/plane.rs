@@ -18,7 +18,7 @@
 use super::TokenRange;
 
 /// Strides are in elements. Two planes may lie in one block: INT8 K has codes, and scales and biases behind them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plane {
     pub(super) dims: usize,
     pub(super) block: usize,

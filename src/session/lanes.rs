@@ -3,7 +3,7 @@
 //! One thread at a time uses a lane, without locks: its claim on the lane never blocks. Calls that open or close a step
 //! claim all lanes.
 
-use crate::h2o::{self, Accumulator, CheckedTile};
+use crate::h2o::{self, Accumulator, BlockSums, CheckedTile, Missing};
 use crate::layout::{Head, HeadMut};
 use crate::status::{Error, Result, bail, error};
 use crate::store::{HeadReader, HeadWork, StoredLayer};
@@ -41,6 +41,15 @@ impl Wanted {
     fn most_decode_rows(&self) -> usize {
         if self.empty { 0 } else { MOST_DECODE_ROWS }
     }
+}
+
+/// The rows of a step that are scored, and the blocks of their sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScoredRows {
+    /// The last rows of each head, which count.
+    pub rows: u32,
+    /// Tokens of a block; 0 where the layer is not scored.
+    pub block_tokens: u32,
 }
 
 /// One open layer in one lane.
@@ -96,13 +105,25 @@ impl Lane {
 
     #[inline(never)]
     fn add(&mut self, layer: u32, tile: &CheckedTile<'_>) -> Result<()> {
+        let slot = self.near(layer)?;
+        if slot.is_scored { slot.sums.add(tile) } else { Ok(()) }
+    }
+
+    /// See [`Lanes::block_sums`].
+    fn block_sums(&mut self, layer: u32, sums: &BlockSums<'_>) -> Result<()> {
+        let slot = self.near(layer)?;
+        if slot.is_scored { slot.sums.add_sums(sums) } else { Ok(()) }
+    }
+
+    /// The slot of an open layer, which is in front from then on.
+    fn near(&mut self, layer: u32) -> Result<&mut Slot> {
         if self.slot.layer != Some(layer) {
             let Some(slot) = self.others.iter_mut().find(|slot| slot.layer == Some(layer)) else {
                 bail!(InvalidArgument, "layer {layer} is not open; scores come between begin and end");
             };
             mem::swap(slot, &mut self.slot);
         }
-        if self.slot.is_scored { self.slot.sums.add(tile) } else { Ok(()) }
+        Ok(&mut self.slot)
     }
 
     /// Makes room for one more open layer.
@@ -234,6 +255,11 @@ impl Lanes {
         }
     }
 
+    /// Adds block sums of an open layer to a lane.
+    pub(super) fn block_sums(&self, layer: u32, lane: u32, sums: &BlockSums<'_>) -> Result<()> {
+        self.with(lane, |lane| lane.block_sums(layer, sums))
+    }
+
     /// Claims all lanes until the result is dropped.
     pub(super) fn all(&self) -> Result<AllLanes<'_>> {
         Claim::all(&self.lanes).map(AllLanes).ok_or_else(|| self.in_use())
@@ -297,12 +323,14 @@ impl AllLanes<'_> {
     pub(super) fn gather(&self, layer: u32, prompt: bool) -> Result<Gathered> {
         let mut gathered = Gathered::default();
         let mut masses: Vec<u128> = Vec::new();
+        let mut missing = Missing::default();
         for (number, lane) in self.0.iter().enumerate() {
             let Some(sums) = lane.sums(layer) else { continue };
             if sums.in_head() {
                 bail!(InvalidArgument, "lane {number} has a head of layer {layer} without its last tile");
             }
             gathered.token_end = gathered.token_end.max(sums.token_end());
+            missing.add(sums.missing());
             for sums in [sums.sums(), sums.ambiguous(prompt)] {
                 gathered.heads += sums.heads;
                 gathered.may_be_more |= sums.unsaid > 0;
@@ -312,6 +340,15 @@ impl AllLanes<'_> {
                 }
                 masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = sum.saturating_add(*mass));
             }
+        }
+        if missing != Missing::default() {
+            bail!(
+                InvalidArgument,
+                "block sums of split rows of layer {layer} lack {} tokens and {} last parts; each token of a row expected \
+                 once",
+                missing.tokens,
+                missing.rows
+            );
         }
         gathered.masses = memory::collect(masses.into_iter().map(h2o::mass_to_f64))?;
         Ok(gathered)

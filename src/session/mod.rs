@@ -19,9 +19,10 @@ mod report;
 mod tail;
 
 pub use host::Host;
+pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
 
-use crate::h2o::CheckedTile;
+use crate::h2o::{BlockSums, CheckedTile};
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
@@ -96,6 +97,11 @@ impl Session {
         self.lanes.scores(layer, lane, tile)
     }
 
+    /// Adds block sums that the host made of its tiles, with the rules of [`Session::scores`].
+    pub fn block_sums(&self, layer: u32, lane: u32, sums: &BlockSums<'_>) -> Result<()> {
+        self.lanes.block_sums(layer, lane, sums)
+    }
+
     /// The warnings about the config and about the steps since, one per line.
     pub fn warnings(&self) -> Result<String> {
         let state = self.state()?;
@@ -133,8 +139,16 @@ impl Session {
 
     /// Whether tiles of a step of `queries` rows per head are used, of the open step or of the next.
     pub fn wants_scores(&self, layer: u32, queries: u32) -> Result<bool> {
+        Ok(self.scored_rows(layer, queries)?.rows > 0)
+    }
+
+    /// What a host sums in a step of `queries` rows per head, of the open step or of the next.
+    pub fn scored_rows(&self, layer: u32, queries: u32) -> Result<ScoredRows> {
         let wanted = find(&mut self.state()?.layers, layer)?.wanted();
-        Ok(wanted.is_some_and(|wanted| wanted.rows(queries as usize) > 0))
+        Ok(wanted.map_or(ScoredRows::default(), |wanted| ScoredRows {
+            rows: wanted.rows(queries as usize) as u32,
+            block_tokens: wanted.block_tokens as u32,
+        }))
     }
 
     /// Opens a step of a layer whose cache has `kv_len` tokens; returns the length afterwards: compressed tokens are back,

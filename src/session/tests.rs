@@ -125,8 +125,8 @@ fn run(part: u64) {
         ("encoded blocks", if workers { count / 10 } else { 2 * count }),
         ("restored blocks", if workers { count / 10 } else { 2 * count }),
         ("blocks found decoded", 1),
-        ("heads read in a window", count),
-        ("heads restored", count),
+        ("heads read in a window", if workers { count / 10 } else { count }),
+        ("heads restored", if workers { count / 10 } else { count }),
     ];
     let with = |wanted: bool, of: &'static [(&str, u64)]| if wanted { of } else { &[] };
     // In a thousand schedules.

@@ -9,7 +9,7 @@ use super::codec::{BlockShape, Codec};
 use super::kv::KvBytes;
 use super::marks::Marks;
 use super::{Parts, Store};
-use crate::layout::{self, Cache, Head, HeadMut, Layout, TokenRange};
+use crate::layout::{self, Cache, Head, HeadMut, Layout, Places, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::pages::{self, Region};
 use crate::sys::{Shared, memory};
@@ -70,6 +70,7 @@ pub struct HeadReader {
 /// One head of a cache, with the places of its bytes unchanged.
 struct Window {
     memory: Region,
+    places: Places,
     /// The list, the head and the length whose tokens it has.
     holds: Option<(u64, u32, u32)>,
 }
@@ -218,8 +219,13 @@ impl HeadReader {
         let len_bytes = value_at + value_bytes + SLACK;
         let mut window = match self.window.take() {
             Some(window) if window.memory.len() >= len_bytes => window,
-            _ => Window { memory: Region::new(len_bytes)?, holds: None },
+            _ => Window { memory: Region::new(len_bytes)?, places: from.layout.places(), holds: None },
         };
+        if window.places != from.layout.places() {
+            // Kernels may multiply padding by zero, so it must not be tokens of another layout.
+            window.memory.fill(0);
+            window.places = from.layout.places();
+        }
         let holds = (stored.version, head, len);
         let filled = if window.holds == Some(holds) {
             Ok(())

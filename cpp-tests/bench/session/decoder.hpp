@@ -36,9 +36,9 @@ public:
         attend(cache, session, layer, [](const mnnkv_score_tile&) {});
     }
 
-    /// As in an engine: the session gets each tile.
+    /// As in an engine: each tile is summed.
     void attend(const PackedCache& cache, Session& session, std::uint32_t layer) {
-        attend(cache, session, layer, [&](const mnnkv_score_tile& tile) { session.scores(layer, tile); });
+        attend(cache, session, layer, [&](const mnnkv_score_tile& tile) { session.sums(layer, tile); });
     }
 
 private:

@@ -5,7 +5,7 @@
 //!
 //!   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //!   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//!   mnnkv_session_scores    per softmax tile, on the attention threads; only needed with kv_h2o_enable
+//!   mnnkv_session_scores    per softmax tile, on the attention threads; only with kv_h2o_enable. Cheaper: scores.h
 //!   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //!
 //! Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The
@@ -19,9 +19,9 @@
 //! Layers without a cache of their own are never passed.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-//! mnnkv_session_scores and heads.h: one thread per lane, and none while another non-const call runs. Functions with
-//! a const session run on any thread and block while another call runs. Workers, which the sessions of a process share,
-//! work on copies and sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
+//! mnnkv_session_scores, _block_sums and heads.h: one thread per lane, and none while another non-const call runs.
+//! Functions with a const session run on any thread and block while another call runs. Workers, which the sessions of a
+//! process share, sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
 
 use super::executor::{self, mnnkv_executor};
 use crate::ffi::cache::mnnkv_cache;

@@ -5,6 +5,7 @@ mod handle;
 mod history;
 mod metrics;
 mod step;
+mod sums;
 mod tiles;
 
 pub use executor::*;
@@ -12,4 +13,5 @@ pub use handle::*;
 pub use history::*;
 pub use metrics::*;
 pub use step::*;
+pub use sums::*;
 pub use tiles::*;

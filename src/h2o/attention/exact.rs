@@ -1,6 +1,7 @@
 //! Exact masses: the walk backwards over the log of a head, and sums in fixed point.
 
 use super::Head;
+use super::block_sums::BlockSums;
 use super::log::Log;
 use super::rows::Rows;
 use crate::status::{Result, bail};
@@ -47,7 +48,37 @@ impl Sums {
         self.heads += heads.max(1) as u64;
         self.unsaid += u64::from(heads == 0);
         self.rows += rows as u64;
-        self.masses.iter_mut().zip(masses).for_each(|(sum, mass)| *sum = sum.saturating_add(fixed(*mass)));
+        self.add_masses(0, masses);
+    }
+
+    /// Adds masses from a block on, which are covered.
+    fn add_masses(&mut self, first_block: usize, masses: &[f64]) {
+        let sums = self.masses[first_block..].iter_mut();
+        sums.zip(masses).for_each(|(sum, mass)| *sum = sum.saturating_add(fixed(*mass)));
+    }
+}
+
+/// What parts of split rows lack: both numbers are 0 where each row has each of its tokens once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Last parts less first ones, in rows.
+    pub rows: i128,
+    /// Tokens of all rows.
+    pub tokens: i128,
+}
+
+impl Missing {
+    /// Adds what other parts lack.
+    pub fn add(&mut self, other: Missing) {
+        self.rows += other.rows;
+        self.tokens += other.tokens;
+    }
+
+    /// What is missing of a part: the tokens before it or behind it, where it is not the first or the last.
+    fn of(part: &BlockSums<'_>) -> Self {
+        let (rows, end, tokens) = (part.rows as i128, i128::from(part.token_end), i128::from(part.tokens));
+        let ends = if part.last { end } else { 0 } - if part.first { end - tokens } else { 0 };
+        Missing { rows: rows * (i128::from(part.first) - i128::from(part.last)), tokens: rows * (ends - tokens) }
     }
 }
 
@@ -60,6 +91,8 @@ pub(super) struct Finished {
     pub(super) as_group: Sums,
     /// The token after the last of all heads.
     pub(super) token_end: u32,
+    /// Of block sums.
+    pub(super) missing: Missing,
 
     // Working memory.
     /// `[row]`: the product of all scales after the run at hand, over the row's sum.
@@ -71,6 +104,7 @@ pub(super) struct Finished {
 impl Finished {
     pub(super) fn clear(&mut self) {
         self.token_end = 0;
+        self.missing = Missing::default();
         [&mut self.sums, &mut self.as_prompt, &mut self.as_group].into_iter().for_each(Sums::clear);
     }
 
@@ -136,6 +170,54 @@ impl Finished {
         self.token_end = token_end;
         Ok(())
     }
+
+    /// Adds block sums of whole heads, or of parts of their rows.
+    #[inline(never)]
+    pub(super) fn add_sums(&mut self, given: &BlockSums<'_>) -> Result<()> {
+        let BlockSums { heads, rows, first_block, blocks, sums, factors, .. } = *given;
+        self.blocks.clear();
+        memory::resize(&mut self.blocks, blocks)?;
+        self.sums.reserve(first_block + blocks)?;
+        // Twice over several heads: all are checked before the first is added.
+        for adds in [false, true] {
+            for head in 0..heads {
+                let own = rows / heads * head..rows / heads * (head + 1);
+                for (mass, sums) in self.blocks.iter_mut().zip(sums.chunks_exact(rows)) {
+                    *mass = match factors {
+                        Some(factors) => dot(&sums[own.clone()], &factors[own.clone()]),
+                        None => sums[own.clone()].iter().sum(),
+                    };
+                }
+                if let Some(at) = self.blocks.iter().position(|mass| !is_mass(*mass)) {
+                    bail!(
+                        InvalidArgument,
+                        "attention of head {head} to block {} is {}; a number of 0 or more expected, about 1 per query \
+                         row at most",
+                        first_block + at,
+                        self.blocks[at]
+                    );
+                }
+                if adds || heads == 1 {
+                    self.sums.cover(first_block + blocks)?;
+                    self.sums.add_masses(first_block, &self.blocks);
+                }
+            }
+            if heads == 1 {
+                break;
+            }
+        }
+        if given.last {
+            self.sums.heads += heads as u64;
+            self.sums.rows += rows as u64;
+        }
+        self.missing.add(Missing::of(given));
+        self.token_end = self.token_end.max(given.token_end);
+        Ok(())
+    }
+}
+
+fn dot(sums: &[f64], factors: &[f64]) -> f64 {
+    sums.iter().zip(factors).map(|(sum, factor)| sum * factor).sum()
 }
 
 /// False for NaN, too.

@@ -13,8 +13,10 @@
 //! | `fast` | the path of plain decode tiles |
 //! | `rows` | rows that count, and their sums per piece |
 //! | `log` | what is kept of a head |
+//! | `block_sums` | [`BlockSums`]: what a host has summed itself |
 //! | `exact` | the walk backwards, and masses in fixed point |
 
+mod block_sums;
 mod exact;
 mod fast;
 mod log;
@@ -25,9 +27,10 @@ mod rows;
 mod tests;
 mod tile;
 
-use crate::status::{Error, Result, error};
+use crate::status::{Error, Result, bail, error};
+pub use block_sums::{BlockSums, SumFields};
 use exact::Finished;
-pub use exact::{Sums, mass_to_f64};
+pub use exact::{Missing, Sums, mass_to_f64};
 use fast::{Near, is_scale};
 use log::{Log, Run};
 #[cfg(test)]
@@ -135,6 +138,16 @@ impl Accumulator {
             self.near.expect_plain(tile.dtype, tile.queries, &mut self.head.log);
         }
         Ok(())
+    }
+
+    /// Adds block sums of a host. A head whose tiles are under way is not concerned.
+    /// INVALID_ARGUMENT: if blocks have another size, or an attention is no number or negative; nothing is added.
+    pub fn add_sums(&mut self, sums: &BlockSums<'_>) -> Result<()> {
+        let (given, expected) = (sums.block_tokens, self.near.block_tokens());
+        if given != expected {
+            bail!(InvalidArgument, "sums->block_tokens is {given}; {expected} expected, as kv_h2o_block_tokens is");
+        }
+        self.finished.add_sums(sums)
     }
 
     /// The rows of a head that count, by its first tile, and whether that is ambiguous.
@@ -249,6 +262,11 @@ impl Accumulator {
     /// rows count.
     pub fn ambiguous(&self, prompt: bool) -> &Sums {
         if prompt { &self.finished.as_prompt } else { &self.finished.as_group }
+    }
+
+    /// What parts of split rows lack.
+    pub fn missing(&self) -> Missing {
+        self.finished.missing
     }
 
     /// The token after the last of all finished heads.

@@ -2,8 +2,9 @@
 
 use crate::common::Random;
 use crate::dtype::Dtype;
-use crate::h2o::{OwnedTile, Tile};
+use crate::h2o::{BlockSums, OwnedTile, SumFields, Tile};
 use crate::host::packing;
+use crate::status::Result;
 use half::{bf16, f16};
 
 /// The attention of one layer in one step.
@@ -13,6 +14,8 @@ pub(super) struct Attention {
     pub(super) queries: usize,
     /// The last rows, which are scored.
     pub(super) counted: usize,
+    /// `[head][scored row][token]`: softmax values.
+    exact: Vec<Vec<Vec<f64>>>,
     /// `[token]`: the softmax values of scored rows, summed over heads.
     pub(super) masses: Vec<f64>,
 }
@@ -37,7 +40,8 @@ impl Attention {
             flash: !random.once_in(4),
             junk: random.once_in(2),
         };
-        let mut attention = Attention { heads: Vec::new(), queries, counted, masses: vec![0.0; worth.len()] };
+        let (masses, exact) = (vec![0.0; worth.len()], Vec::new());
+        let mut attention = Attention { heads: Vec::new(), queries, counted, exact, masses };
         for _ in 0..heads {
             let tiles = attention.head(worth, &style, random);
             attention.heads.push(tiles);
@@ -109,11 +113,52 @@ impl Attention {
                 }),
             });
         }
-        for row in queries - self.counted..queries {
+        let exact = |row: usize| {
             let sum = if style.flash { f64::from(sums[row] as f32) } else { 1.0 };
-            self.masses.iter_mut().zip(&given[row]).for_each(|(mass, given)| *mass += given / sum);
-        }
+            given[row].iter().map(|given| given / sum).collect::<Vec<f64>>()
+        };
+        let exact: Vec<_> = (queries - self.counted..queries).map(exact).collect();
+        exact.iter().for_each(|row| self.masses.iter_mut().zip(row).for_each(|(mass, value)| *mass += value));
+        self.exact.push(exact);
         tiles
+    }
+
+    /// The block sums of a head as a host makes them, in parts of its tokens, with any factors.
+    pub(super) fn block_sums(&self, head: usize, block_tokens: u32, random: &mut Random) -> Vec<OwnedSums> {
+        let cuts = cuts(self.masses.len(), random);
+        let parts = cuts.iter().enumerate().map(|(number, (begin, count))| {
+            let (begin, end) = (*begin as u32, (*begin + *count) as u32);
+            let flags = u32::from(number == 0) + if number + 1 == cuts.len() { 2 } else { 0 };
+            let first_block = begin / block_tokens;
+            let blocks = end.div_ceil(block_tokens) - first_block;
+            let rows = self.exact[head].len();
+            let factors: Vec<f64> = (0..rows).map(|_| 0.01 + random.unit()).collect();
+            let mut sums = vec![0.0; blocks as usize * rows];
+            for (token, (row, factor)) in
+                (begin..end).flat_map(|token| factors.iter().enumerate().map(move |r| (token, r)))
+            {
+                let block = (token / block_tokens - first_block) as usize;
+                sums[block * rows + row] += self.exact[head][row][token as usize] / factor;
+            }
+            let (rows, token_begin, token_end) = (rows as u32, begin, end);
+            let fields = SumFields { flags, heads: 1, rows, block_tokens, blocks, token_begin, token_end };
+            OwnedSums { fields, sums, factors }
+        });
+        parts.collect()
+    }
+}
+
+/// Block sums with their memory.
+pub(super) struct OwnedSums {
+    pub(super) fields: SumFields,
+    pub(super) sums: Vec<f64>,
+    pub(super) factors: Vec<f64>,
+}
+
+impl OwnedSums {
+    pub(super) fn checked(&self) -> Result<BlockSums<'_>> {
+        self.fields.check()?;
+        Ok(BlockSums::new(self.fields, &self.sums, Some(&self.factors)))
     }
 }
 

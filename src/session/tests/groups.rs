@@ -4,7 +4,7 @@ use super::attention::rows_of;
 use super::chat::Chat;
 use crate::common::Random;
 use crate::dtype::Dtype;
-use crate::h2o::Tile;
+use crate::h2o::{BlockSums, SumFields, Tile};
 use crate::host::packing::{flash, tile};
 use crate::status::Status;
 use serde_json::json;
@@ -90,6 +90,41 @@ fn a_group_of_heads_may_come_as_rows_of_one_tile() {
     }
     let metrics = chats[0].chat.metrics(0);
     assert!(metrics.h2o_total_evict_tokens > 40.0 && metrics.h2o_plan_count > 5.0, "{metrics:?}");
+}
+
+#[test]
+fn parts_of_split_rows_must_have_each_token_once() {
+    let mut grouped = Grouped::new(1, true, 0);
+    grouped.begin(100);
+    grouped.end(HEADS, 100).unwrap();
+    const END: u32 = u32::MAX;
+    let (a, b, c) = ((1, 0, 20), (0, 20, 40), (2, 40, END));
+    for (parts, is_whole) in [
+        (vec![a, c], false),
+        (vec![a, b], false),
+        (vec![b, c], false),
+        (vec![b], false),
+        (vec![a, b, b, c], false),
+        (vec![a, b, c, c], false),
+        (vec![a, b, (2, 39, END)], false),
+        (vec![(3, 0, END), b], false),
+        (vec![(3, 0, END)], true),
+        (vec![c, a, b], true),
+    ] {
+        grouped.begin(1);
+        let (rows, len) = (HEADS as u32, grouped.chat.hosts[0].len());
+        for (flags, token_begin, token_end) in parts.iter().copied() {
+            let token_end = token_end.min(len);
+            let fields = SumFields { flags, heads: rows, rows, block_tokens: 8, blocks: 20, token_begin, token_end };
+            let sums = vec![0.01; fields.check().unwrap()];
+            grouped.chat.session.block_sums(0, 0, &BlockSums::new(fields, &sums, None)).unwrap();
+        }
+        let ended = grouped.end(HEADS, 1);
+        assert_eq!(ended, if is_whole { Ok(()) } else { Err(Status::InvalidArgument) }, "{parts:?}");
+        if !is_whole {
+            grouped.chat.close(0, 0, 0).unwrap();
+        }
+    }
 }
 
 /// Rows of a step make a prompt, not rows of a tile: 16 heads of 5 drafts are 80 rows.

@@ -3,7 +3,7 @@
 use super::{Cache, Host, Run};
 use crate::common::Random;
 use crate::h2o::{OwnedTile, Tile};
-use crate::session::tests::attention::{Attention, rows_of};
+use crate::session::tests::attention::{Attention, OwnedSums, rows_of};
 use crate::session::tests::shared::Session;
 use crate::session::tests::trace;
 use crate::status::{Result, Status};
@@ -15,7 +15,13 @@ impl Run {
     pub(super) fn send(&mut self, layer: usize, attention: &Attention) -> bool {
         let lanes = self.settings.lanes as usize;
         let mut queues: Vec<Vec<&OwnedTile>> = vec![Vec::new(); lanes];
-        for head in &attention.heads {
+        let block_tokens = self.session.scored_rows(layer as u32, 1).unwrap().block_tokens;
+        for (number, head) in attention.heads.iter().enumerate() {
+            if attention.counted > 0 && self.random.once_in(4) {
+                let parts = attention.block_sums(number, block_tokens, &mut self.random);
+                self.send_sums(layer as u32, parts);
+                continue;
+            }
             queues[self.random.below(lanes)].extend(head);
         }
         let layer = layer as u32;
@@ -45,6 +51,24 @@ impl Run {
                 self.coverage.count("no memory to score", 1);
                 false
             }
+        }
+    }
+
+    /// Sends the parts of a head that the host has summed, in any order and from any lanes. One that is no attention
+    /// changes nothing.
+    fn send_sums(&mut self, layer: u32, mut parts: Vec<OwnedSums>) {
+        self.coverage.count("heads summed by the host", 1);
+        while !parts.is_empty() {
+            let mut part = parts.swap_remove(self.random.below(parts.len()));
+            let lane = self.random.below(self.settings.lanes as usize) as u32;
+            let good = part.sums[0];
+            for bad in [f64::NAN, f64::INFINITY, -1e3, 1e13] {
+                part.sums[0] = bad;
+                let error = self.session.block_sums(layer, lane, &part.checked().unwrap()).unwrap_err();
+                assert_eq!(error.status(), Status::InvalidArgument, "{error}");
+            }
+            part.sums[0] = good;
+            self.session.block_sums(layer, lane, &part.checked().unwrap()).unwrap();
         }
     }
 

@@ -1,0 +1,330 @@
+// mnnkv/scores.h: scores from sums that a host makes in its own attention loop.
+//
+// Generated from src/ffi/session by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_SCORES_H
+#define MNNKV_SCORES_H
+
+#include <string.h>
+#include "session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Scores: block sums -----------------------------------------------------------------------------------------
+//
+// A host that sums its softmax tiles in its own attention loop, where they are near, needs no mnnkv_session_scores. With
+// a mnnkv_block_sums per thread it calls
+//
+//   mnnkv_session_scored_rows   per step, after begin: the rows of each head that count, and the tokens of a block
+//   mnnkv_sum_tile              per tile: the same tiles, without a call of the library
+//   mnnkv_session_block_sums    per head, after its last tile
+//
+// Heads may come from any lane and thread, and some by tiles. Scores equal those of tiles up to 1e-5 of a block's mass.
+//
+// Split rows. With flash decoding, threads attend to parts of a head's tokens, each with a maximum m and a sum l per
+// row, and a reduction gives the maximum M and the sum L of whole rows. Each part has a mnnkv_block_sums of its own,
+// whose flags say whether it has the first and the last tokens of the rows. Tiles are flagged as if the part were a
+// head, without row_sum. After the reduction, multiply factors of the part by exp(m - M) / L and hand it over. Parts
+// may come in any order and from any lane. Together they must have each token of the rows once.
+
+/// mnnkv_block_sums::state: what the last tile led to. Complete: the host may hand over; the others are errors of tiles,
+/// except open.
+#define MNNKV_SUMS_COMPLETE 0
+#define MNNKV_SUMS_OPEN 1
+#define MNNKV_SUMS_NO_FIRST 2
+#define MNNKV_SUMS_BAD_TILE 3
+#define MNNKV_SUMS_GAP 4
+#define MNNKV_SUMS_NO_ROOM 5
+#define MNNKV_SUMS_BAD_SCALE 6
+/// No tile reaches past this token.
+#define MNNKV_SUMS_MAX_TOKENS 16777216
+
+/// Softmax values of one or more query heads, summed per block, in memory of the host.
+///
+/// A block has block_tokens tokens by physical position. The attention of row r to block i is sums[i][r] * factors[r].
+/// Set struct_size, flags, heads, rows, block_tokens, blocks, sums and factors before the first tile; the struct may be
+/// used again for the next head. A host that sums otherwise also sets token_begin and token_end, and no later field.
+typedef struct mnnkv_block_sums {
+    uint32_t struct_size;
+    /// MNNKV_TILE_FIRST and MNNKV_TILE_LAST: the sums have the first and the last token of the rows. Both, except for
+    /// parts of split rows.
+    uint32_t flags;
+    /// Query heads, at least 1.
+    uint32_t heads;
+    /// Rows that count, [heads][rows / heads]; the last of each head, as mnnkv_session_scored_rows returns.
+    uint32_t rows;
+    uint32_t block_tokens;
+    /// Blocks that sums has room for. The memory may be moved and grow between tiles.
+    uint32_t blocks;
+    /// [blocks][rows]; the first block is that of token_begin.
+    double *sums;
+    /// [rows]; NULL = all 1, for hosts that sum otherwise.
+    double *factors;
+    /// The first token and the one behind the last. Written by mnnkv_sum_tile, as are all further fields.
+    uint32_t token_begin;
+    uint32_t token_end;
+    uint32_t state;
+    /// Rows of a tile.
+    uint32_t queries;
+    /// Blocks with sums.
+    uint32_t used;
+    uint32_t reserved;
+} mnnkv_block_sums;
+
+/// Adds block sums to an open layer. Never blocks. The memory may be reused after the call.
+/// lane: as in mnnkv_session_scores. Results do not depend on which lane has which head.
+///
+/// Heads and rows are counted by end, as those of tiles. Layers that are not scored only check the fields.
+/// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
+/// INVALID_ARGUMENT: if state is not MNNKV_SUMS_COMPLETE: a tile did not fit, which the text names, or is missing
+/// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not kv_h2o_block_tokens
+/// INVALID_ARGUMENT: if the attention of a head to a block is NaN, infinite, negative or above 2^32
+///
+/// After a failure nothing is added. end returns INVALID_ARGUMENT if split rows lack a part or have one twice.
+mnnkv_status mnnkv_session_block_sums(mnnkv_session *session,
+                                      uint32_t layer,
+                                      uint32_t lane,
+                                      const mnnkv_block_sums *sums);
+
+/// Writes how many rows of each head count in a step of `queries` rows per head, the last ones, and the tokens of a
+/// block. rows 0: nothing is to be summed, as mnnkv_session_wants_scores has it. Concerns the open step of the layer,
+/// else the next one. Layers that are not scored have block_tokens 0.
+/// INVALID_ARGUMENT: if layer is out of range
+mnnkv_status mnnkv_session_scored_rows(const mnnkv_session *session,
+                                       uint32_t layer,
+                                       uint32_t queries,
+                                       uint32_t *rows,
+                                       uint32_t *block_tokens);
+
+// Words of 4 bytes that are added at once, values of F32 or pairs of F16 or BF16: vectors where the compiler has them.
+#if defined(__GNUC__) || defined(__clang__)
+typedef float mnnkv_floats __attribute__((vector_size(16)));
+typedef uint32_t mnnkv_words __attribute__((vector_size(16)));
+typedef int32_t mnnkv_signs __attribute__((vector_size(16)));
+#else
+typedef float mnnkv_floats;
+typedef uint32_t mnnkv_words;
+typedef int32_t mnnkv_signs;
+#endif
+
+/// Adds F16 values, which are the high halves of the words, as 2^112 times themselves.
+static inline void mnnkv_add_f16(const mnnkv_words *words, mnnkv_floats *sum) {
+    const float normal = 3.1691265e29f;  // 2^112 times the least number that is not a denormal
+    mnnkv_words bits = ((*words & 0x7fff0000u) >> 3) + (224u << 23), fix;  // infinity becomes infinity
+    mnnkv_floats value, below;
+    mnnkv_signs sign;
+    memcpy(&value, &bits, sizeof value);
+    // A denormal has got a hidden bit, which makes it normal / 2 and half of what it should be. The value is twice that
+    // less normal, computed without denormals of F32, which a host may flush.
+    below = value - normal;
+    memcpy(&sign, &below, sizeof sign);
+    memcpy(&fix, &below, sizeof fix);
+    sign = sign >> 31;
+    memcpy(&bits, &sign, sizeof bits);
+    fix = fix & bits;
+    memcpy(&below, &fix, sizeof below);
+    value += below;
+    memcpy(&bits, &value, sizeof bits);
+    bits = bits | (*words & 0x80000000u);
+    memcpy(&value, &bits, sizeof value);
+    *sum += value;
+}
+
+/// Adds the values of words to two sums.
+static inline void mnnkv_add_words(uint32_t dtype, const mnnkv_words *words, mnnkv_floats *a, mnnkv_floats *b) {
+    mnnkv_words half = *words << 16;
+    mnnkv_floats value;
+    if (dtype == MNNKV_DTYPE_F16) {
+        mnnkv_add_f16(words, a);
+        mnnkv_add_f16(&half, b);
+    } else if (dtype == MNNKV_DTYPE_BF16) {
+        memcpy(&value, &half, sizeof value);
+        *a += value;
+        half = *words & 0xffff0000u;
+        memcpy(&value, &half, sizeof value);
+        *b += value;
+    } else {
+        memcpy(&value, words, sizeof value);
+        *a += value;
+    }
+}
+
+/// The sum of consecutive values, at any alignment.
+static inline float mnnkv_sum_values(uint32_t dtype, const char *data, size_t bytes) {
+    // Sums that do not depend on one another.
+    mnnkv_floats a, b, c, d;
+    mnnkv_words words[4];
+    float parts[sizeof(mnnkv_floats) / sizeof(float)], sum = 0;
+    size_t i;
+    memset(&a, 0, sizeof a);
+    b = c = d = a;
+    for (; bytes >= sizeof words; bytes -= sizeof words, data += sizeof words) {
+        memcpy(words, data, sizeof words);
+        if (dtype == MNNKV_DTYPE_F32) {
+            mnnkv_add_words(MNNKV_DTYPE_F32, &words[0], &a, &b);
+            mnnkv_add_words(MNNKV_DTYPE_F32, &words[1], &b, &a);
+            mnnkv_add_words(MNNKV_DTYPE_F32, &words[2], &c, &d);
+            mnnkv_add_words(MNNKV_DTYPE_F32, &words[3], &d, &c);
+        } else {
+            mnnkv_add_words(dtype, &words[0], &a, &b);
+            mnnkv_add_words(dtype, &words[1], &c, &d);
+            mnnkv_add_words(dtype, &words[2], &a, &b);
+            mnnkv_add_words(dtype, &words[3], &c, &d);
+        }
+    }
+    for (; bytes >= sizeof *words; bytes -= sizeof *words, data += sizeof *words) {
+        memcpy(words, data, sizeof *words);
+        mnnkv_add_words(dtype, words, &a, &b);
+    }
+    if (bytes > 0) {
+        memset(words, 0, sizeof *words);
+        memcpy(words, data, bytes);
+        mnnkv_add_words(dtype, words, &a, &b);
+    }
+    a = (a + b) + (c + d);
+    memcpy(parts, &a, sizeof parts);
+    for (i = 0; i < sizeof parts / sizeof *parts; ++i) {
+        sum += parts[i];
+    }
+    return dtype == MNNKV_DTYPE_F16 ? sum * 1.9259299e-34f : sum;  // 2^-112
+}
+
+/// The sum of a tile's columns begin .. end in a row.
+static inline float mnnkv_sum_columns(const mnnkv_score_tile *tile, uint32_t row, uint32_t begin, uint32_t end) {
+    // The columns of a row that lie side by side.
+    const uint32_t width = tile->pack == 0 || tile->queries == 1 ? tile->tokens : tile->pack;
+    const size_t size = tile->dtype == MNNKV_DTYPE_F32 ? 4 : 2;
+    float sum = 0;
+    while (begin < end) {
+        const uint32_t group = begin < width ? 0 : begin / width;
+        const uint32_t place = begin - group * width;
+        const uint32_t count = width - place < end - begin ? width - place : end - begin;
+        const size_t at = ((size_t)group * tile->queries + row) * width + place;
+        sum += mnnkv_sum_values(tile->dtype, (const char *)tile->data + at * size, count * size);
+        begin += count;
+    }
+    return sum;
+}
+
+/// The row of the tiles that is row `row` of the sums.
+static inline uint32_t mnnkv_summed_row(const mnnkv_block_sums *sums, uint32_t row) {
+    const uint32_t omitted = sums->queries - sums->rows;
+    if (sums->heads == 1 || omitted == 0) {
+        return omitted + row;
+    }
+    return row + (row / (sums->rows / sums->heads) + 1) * (omitted / sums->heads);
+}
+
+/// Scales what a row has gathered. Its factor takes the scale, or its sums where the factor would leave the numbers
+/// whose reciprocal is exact enough.
+static inline void mnnkv_scale_row(mnnkv_block_sums *sums, uint32_t row, float scale) {
+    const double factor = sums->factors[row] * (double)scale;
+    uint32_t block;
+    if (factor >= 1e-120 && factor <= 1e120) {
+        sums->factors[row] = factor;
+        return;
+    }
+    for (block = 0; block < sums->used; ++block) {
+        sums->sums[(size_t)block * sums->rows + row] *= (double)scale;
+    }
+}
+
+/// The state that a tile leads to.
+static inline uint32_t mnnkv_sums_state(const mnnkv_block_sums *sums, const mnnkv_score_tile *tile) {
+    if (sums->state != MNNKV_SUMS_OPEN) {
+        return sums->state == MNNKV_SUMS_COMPLETE ? MNNKV_SUMS_NO_FIRST : sums->state;
+    }
+    if (tile->queries != sums->queries || tile->tokens == 0 || (tile->row_sum && !(tile->flags & MNNKV_TILE_LAST)) ||
+        tile->dtype < MNNKV_DTYPE_F16 || tile->dtype > MNNKV_DTYPE_F32 || !tile->data) {
+        return MNNKV_SUMS_BAD_TILE;
+    }
+    if (tile->token_begin != sums->token_end || tile->tokens > MNNKV_SUMS_MAX_TOKENS - sums->token_end) {
+        return MNNKV_SUMS_GAP;
+    }
+    return MNNKV_SUMS_OPEN;
+}
+
+/// Begins with a first tile; returns the state.
+static inline uint32_t mnnkv_sums_start(mnnkv_block_sums *sums, const mnnkv_score_tile *tile) {
+    uint32_t row;
+    sums->queries = tile->queries;
+    sums->token_begin = sums->token_end = tile->token_begin;
+    sums->used = 0;
+    if (sums->block_tokens == 0 || sums->heads == 0 || sums->rows < sums->heads || sums->rows % sums->heads != 0 ||
+        sums->queries < sums->rows || sums->queries % sums->heads != 0 || !sums->sums || !sums->factors) {
+        return MNNKV_SUMS_BAD_TILE;
+    }
+    if (tile->token_begin > MNNKV_SUMS_MAX_TOKENS) {
+        return MNNKV_SUMS_GAP;
+    }
+    for (row = 0; row < sums->rows; ++row) {
+        sums->factors[row] = 1;
+    }
+    return MNNKV_SUMS_OPEN;
+}
+
+/// Adds a tile to the sums of its blocks, in the host's own attention loop. Neither allocates nor calls the library.
+///
+/// The tile is one of mnnkv_session_scores; its struct_size and heads are not read. Tiles of a head come in order. A
+/// tile with MNNKV_TILE_FIRST begins anew, whatever was before; after one with MNNKV_TILE_LAST sums and factors are
+/// finished. Only rows that count are read.
+///
+/// Errors are kept: a tile that does not fit changes sums->state, later tiles of the head are ignored, and
+/// mnnkv_session_block_sums returns the error.
+static inline void mnnkv_sum_tile(mnnkv_block_sums *sums, const mnnkv_score_tile *tile) {
+    const uint32_t is_first = tile->flags & MNNKV_TILE_FIRST;
+    uint32_t begin = 0, end, row;
+    if (is_first) {
+        sums->state = mnnkv_sums_start(sums, tile);
+    }
+    sums->state = mnnkv_sums_state(sums, tile);
+    if (sums->state != MNNKV_SUMS_OPEN) {
+        return;
+    }
+    for (row = 0; tile->update_scale && !is_first && row < sums->rows; ++row) {
+        const float scale = tile->update_scale[mnnkv_summed_row(sums, row)];
+        if (scale < 0) {
+            sums->state = MNNKV_SUMS_BAD_SCALE;
+            return;
+        }
+        if (scale != 1) {
+            mnnkv_scale_row(sums, row, scale);
+        }
+    }
+    for (; begin < tile->tokens; begin = end) {
+        const uint32_t offset = sums->token_end % sums->block_tokens;
+        const uint32_t left = sums->block_tokens - offset;
+        const uint32_t is_new = offset == 0 || sums->used == 0;
+        double *block;
+        if (is_new && sums->used++ >= sums->blocks) {
+            sums->state = MNNKV_SUMS_NO_ROOM;
+            return;
+        }
+        end = left < tile->tokens - begin ? begin + left : tile->tokens;
+        block = sums->sums + (size_t)(sums->used - 1) * sums->rows;
+        for (row = 0; row < sums->rows; ++row) {
+            const float sum = mnnkv_sum_columns(tile, mnnkv_summed_row(sums, row), begin, end);
+            const double value = (double)sum / sums->factors[row];
+            block[row] = is_new ? value : block[row] + value;
+        }
+        sums->token_end += end - begin;
+    }
+    if (tile->flags & MNNKV_TILE_LAST) {
+        sums->state = MNNKV_SUMS_COMPLETE;
+        for (row = 0; tile->row_sum && row < sums->rows; ++row) {
+            const float sum = tile->row_sum[mnnkv_summed_row(sums, row)];
+            if (!(sum > 0 && sum <= 3.4028235e38f)) {
+                sums->state = MNNKV_SUMS_BAD_SCALE;
+            }
+            sums->factors[row] /= (double)sum;
+        }
+    }
+}
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_SCORES_H

@@ -1,0 +1,176 @@
+//! Scores: block sums
+//!
+//! A host that sums its softmax tiles in its own attention loop, where they are near, needs no mnnkv_session_scores. With
+//! a mnnkv_block_sums per thread it calls
+//!
+//!   mnnkv_session_scored_rows   per step, after begin: the rows of each head that count, and the tokens of a block
+//!   mnnkv_sum_tile              per tile: the same tiles, without a call of the library
+//!   mnnkv_session_block_sums    per head, after its last tile
+//!
+//! Heads may come from any lane and thread, and some by tiles. Scores equal those of tiles up to 1e-5 of a block's mass.
+//!
+//! Split rows. With flash decoding, threads attend to parts of a head's tokens, each with a maximum m and a sum l per
+//! row, and a reduction gives the maximum M and the sum L of whole rows. Each part has a mnnkv_block_sums of its own,
+//! whose flags say whether it has the first and the last tokens of the rows. Tiles are flagged as if the part were a
+//! head, without row_sum. After the reduction, multiply factors of the part by exp(m - M) / L and hand it over. Parts
+//! may come in any order and from any lane. Together they must have each token of the rows once.
+
+use super::handle::{mnnkv_session, with};
+use crate::ffi::panic::body;
+use crate::ffi::pointer::{self, Out, Sized32};
+use crate::ffi::status::mnnkv_status;
+use crate::h2o::{self, BlockSums, SumFields};
+use crate::status::{Result, bail};
+
+/// mnnkv_block_sums::state: what the last tile led to. Complete: the host may hand over; the others are errors of tiles,
+/// except open.
+pub const MNNKV_SUMS_COMPLETE: u32 = 0;
+pub const MNNKV_SUMS_OPEN: u32 = 1;
+pub const MNNKV_SUMS_NO_FIRST: u32 = 2;
+pub const MNNKV_SUMS_BAD_TILE: u32 = 3;
+pub const MNNKV_SUMS_GAP: u32 = 4;
+pub const MNNKV_SUMS_NO_ROOM: u32 = 5;
+pub const MNNKV_SUMS_BAD_SCALE: u32 = 6;
+
+/// No tile reaches past this token.
+pub const MNNKV_SUMS_MAX_TOKENS: u32 = 16777216;
+
+/// Softmax values of one or more query heads, summed per block, in memory of the host.
+///
+/// A block has block_tokens tokens by physical position. The attention of row r to block i is sums[i][r] * factors[r].
+/// Set struct_size, flags, heads, rows, block_tokens, blocks, sums and factors before the first tile; the struct may be
+/// used again for the next head. A host that sums otherwise also sets token_begin and token_end, and no later field.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_block_sums {
+    pub struct_size: u32,
+    /// MNNKV_TILE_FIRST and MNNKV_TILE_LAST: the sums have the first and the last token of the rows. Both, except for
+    /// parts of split rows.
+    pub flags: u32,
+    /// Query heads, at least 1.
+    pub heads: u32,
+    /// Rows that count, [heads][rows / heads]; the last of each head, as mnnkv_session_scored_rows returns.
+    pub rows: u32,
+    pub block_tokens: u32,
+    /// Blocks that sums has room for. The memory may be moved and grow between tiles.
+    pub blocks: u32,
+    /// [blocks][rows]; the first block is that of token_begin.
+    pub sums: *mut f64,
+    /// [rows]; NULL = all 1, for hosts that sum otherwise.
+    pub factors: *mut f64,
+    /// The first token and the one behind the last. Written by mnnkv_sum_tile, as are all further fields.
+    pub token_begin: u32,
+    pub token_end: u32,
+    pub state: u32,
+    /// Rows of a tile.
+    pub queries: u32,
+    /// Blocks with sums.
+    pub used: u32,
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
+unsafe impl Sized32 for mnnkv_block_sums {
+    const MIN: usize = size_of::<mnnkv_block_sums>();
+}
+
+const _: () = assert!(MNNKV_SUMS_MAX_TOKENS == h2o::MAX_TOKENS);
+
+/// Adds block sums to an open layer. Never blocks. The memory may be reused after the call.
+/// lane: as in mnnkv_session_scores. Results do not depend on which lane has which head.
+///
+/// Heads and rows are counted by end, as those of tiles. Layers that are not scored only check the fields.
+/// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
+/// INVALID_ARGUMENT: if state is not MNNKV_SUMS_COMPLETE: a tile did not fit, which the text names, or is missing
+/// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not kv_h2o_block_tokens
+/// INVALID_ARGUMENT: if the attention of a head to a block is NaN, infinite, negative or above 2^32
+///
+/// After a failure nothing is added. end returns INVALID_ARGUMENT if split rows lack a part or have one twice.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_block_sums(
+    session: *mut mnnkv_session,
+    layer: u32,
+    lane: u32,
+    sums: *const mnnkv_block_sums,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let mut room = None;
+        let given = pointer::in_place(sums, "sums", &mut room)?;
+        session.block_sums(layer, lane, &checked(given)?)
+    })
+}
+
+/// # Safety
+/// The arrays are readable as the fields say, and do not change, for `'a`.
+unsafe fn checked(given: &mnnkv_block_sums) -> Result<BlockSums<'_>> {
+    let mnnkv_block_sums { flags, heads, rows, block_tokens, blocks, token_begin, token_end, .. } = *given;
+    check_state(given)?;
+    let fields = SumFields { flags, heads, rows, block_tokens, blocks, token_begin, token_end };
+    let len = fields.check()?;
+    // SAFETY: passed on.
+    let sums = unsafe { pointer::input(given.sums.cast_const(), len, "sums->sums") }?;
+    let factors = match given.factors.is_null() {
+        true => None,
+        // SAFETY: passed on.
+        false => Some(unsafe { pointer::input(given.factors.cast_const(), rows as usize, "sums->factors") }?),
+    };
+    Ok(BlockSums::new(fields, sums, factors))
+}
+
+/// INVALID_ARGUMENT: if a tile did not fit, or the last one is missing.
+fn check_state(given: &mnnkv_block_sums) -> Result<()> {
+    let mnnkv_block_sums { token_end, queries, rows, heads, blocks, block_tokens, .. } = *given;
+    match given.state {
+        MNNKV_SUMS_COMPLETE => Ok(()),
+        MNNKV_SUMS_OPEN => bail!(
+            InvalidArgument,
+            "sums->state is OPEN: a tile with LAST (2) in its flags expected after token {token_end}"
+        ),
+        MNNKV_SUMS_NO_FIRST => bail!(
+            InvalidArgument,
+            "sums->state is NO_FIRST: a tile without FIRST (1) in its flags came, and no head had begun"
+        ),
+        MNNKV_SUMS_BAD_TILE => bail!(
+            InvalidArgument,
+            "sums->state is BAD_TILE: after token {token_end}, a tile of {queries} rows expected, F16, BF16 or F32, with \
+             data, tokens, and a row_sum only in the last one; sums has {rows} rows, {heads} heads and {block_tokens} \
+             block_tokens"
+        ),
+        MNNKV_SUMS_GAP => bail!(
+            InvalidArgument,
+            "sums->state is GAP: a tile that begins at token {token_end} and ends by {MNNKV_SUMS_MAX_TOKENS} expected"
+        ),
+        MNNKV_SUMS_NO_ROOM => bail!(
+            InvalidArgument,
+            "sums->state is NO_ROOM: token {token_end} is in a block behind the last; blocks is {blocks}"
+        ),
+        MNNKV_SUMS_BAD_SCALE => bail!(
+            InvalidArgument,
+            "sums->state is BAD_SCALE: a tile up to token {token_end} has an update_scale below 0, or a row_sum that is \
+             not above 0 and finite"
+        ),
+        state => bail!(InvalidArgument, "sums->state is {state}; MNNKV_SUMS_COMPLETE (0) expected"),
+    }
+}
+
+/// Writes how many rows of each head count in a step of `queries` rows per head, the last ones, and the tokens of a
+/// block. rows 0: nothing is to be summed, as mnnkv_session_wants_scores has it. Concerns the open step of the layer,
+/// else the next one. Layers that are not scored have block_tokens 0.
+/// INVALID_ARGUMENT: if layer is out of range
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_scored_rows(
+    session: *const mnnkv_session,
+    layer: u32,
+    queries: u32,
+    rows: *mut u32,
+    block_tokens: *mut u32,
+) -> mnnkv_status {
+    body!(with(session, |session| {
+        let (rows, block_tokens) = (Out::new(rows, "rows")?, Out::new(block_tokens, "block_tokens")?);
+        let scored = session.scored_rows(layer, queries)?;
+        rows.set(scored.rows);
+        block_tokens.set(scored.block_tokens);
+        Ok(())
+    }))
+}
