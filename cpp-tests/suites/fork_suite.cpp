@@ -82,6 +82,25 @@ TEST_P(fork_suite, a_child_destroys_a_store_of_its_parent) {
     EXPECT_TRUE(key == key_before && value == value_before);
 }
 
+TEST_P(fork_suite, a_child_has_workers_of_its_own_while_its_parent_has_some) {
+    SEEDED_DICE(random, 1702);
+    const std::string config = object(evicting(), storing(GetParam()));
+    const mnnkv::session session = made_session(config, 1);
+    expect_silent_end(in_child([&] {
+        mnnkv::session own = made_session(config, 1);
+        session_layer layer(own, 0, half_layout(1024), random);
+        layer.step(300);
+        for (int i = 0; i < 1000 && layer.compressed_tokens() == 0; ++i) {
+            layer.step(0);
+            usleep(1000);
+        }
+        own.reset();
+        if (layer.compressed_tokens() == 0 || testing::Test::HasFailure()) {
+            _exit(1);
+        }
+    }));
+}
+
 INSTANTIATE_TEST_SUITE_P(workers, fork_suite, testing::Values(0u, 2u));
 
 }  // namespace
