@@ -225,7 +225,7 @@ pub struct Kernels {
     /// XXH3 with 64 bits and seed 0.
     pub checksum: fn(bytes: &[u8]) -> u64,
     /// Packs the codes of four symbols each: in the top bits the codes, the first symbol's on top, in the low six how
-    /// many bits they are.
+    /// many bits they are. Every symbol has a code.
     pub pack: fn(codes: &[pack::CodeWord; 256], symbols: &[[u8; 4]], groups: &mut [u64]),
     /// The number of the sketch with the least sum of differences, of those the first in the first block, unless all
     /// sums are 255 or more. There are at most 256 blocks.

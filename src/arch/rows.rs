@@ -211,15 +211,22 @@ pub(super) fn distance<R: Real>(a: &[R], b: &[R]) -> f32 {
 /// See [`super::Kernels::closest`]. The closest of each place first, then the closest place: no branch for each block.
 #[inline(always)]
 pub(super) fn closest(blocks: &[SketchBlock], sketch: &[u8; SKETCH]) -> Option<usize> {
+    /// A block is two vectors at most.
+    const HALF: usize = SKETCH / 2 * ABREAST;
     assert!(blocks.len() <= 256, "numbers of blocks are bytes");
+    let wanted: [[u8; HALF]; 2] =
+        std::array::from_fn(|half| std::array::from_fn(|i| sketch[half * SKETCH / 2 + i / ABREAST]));
     let mut best = ([u8::MAX; ABREAST], [0u8; ABREAST]);
     for (number, block) in blocks.iter().enumerate() {
-        let mut sums = [0u8; ABREAST];
-        for (numbers, number) in block.iter().zip(sketch) {
-            for (sum, n) in sums.iter_mut().zip(numbers) {
-                *sum = sum.saturating_add((*n).max(*number) - (*n).min(*number));
-            }
-        }
+        let halves = block.as_flattened().as_chunks::<HALF>().0;
+        // One of the two is 0.
+        let difference = |half: usize, i: usize| {
+            let (a, b): (u8, u8) = (halves[half][i], wanted[half][i]);
+            a.saturating_sub(b) | b.saturating_sub(a)
+        };
+        let sums: [u8; HALF] = std::array::from_fn(|i| difference(0, i).saturating_add(difference(1, i)));
+        let sums: [u8; HALF / 2] = std::array::from_fn(|i| sums[i].saturating_add(sums[i + HALF / 2]));
+        let sums: [u8; ABREAST] = std::array::from_fn(|i| sums[i].saturating_add(sums[i + ABREAST]));
         for i in 0..ABREAST {
             best.1[i] = if sums[i] < best.0[i] { number as u8 } else { best.1[i] };
             best.0[i] = best.0[i].min(sums[i]);

@@ -70,7 +70,7 @@ const SAME: f32 = 1.0 / 128.0;
 /// The most bytes that [`find`] takes for `count` rows of `len` bytes in all: steps, a window, sums, turns, and the
 /// books of each row.
 pub(super) fn room(len: usize, count: usize) -> usize {
-    len + len + 2 * len + len / 2 + 24 * count + 4 * len / count.max(1)
+    len + len + 2 * len + len / 2 + 24 * count + 5 * len / count.max(1)
 }
 
 /// Finds rows that are like earlier ones but for their rotation. Returns false, with `repeats` undefined, if that
