@@ -1,7 +1,7 @@
 //! NEON.
 
 use super::level::level;
-use super::vector::{self, Floats, Sums, Vector, operations};
+use super::vector::{self, Floats, Sums, Vector, Words, operations};
 use super::{Kernels, PORTABLE, PORTABLE_MODEL, lanes};
 use core::arch::aarch64::*;
 
@@ -15,6 +15,7 @@ level! {
         merge4: shuffle = vector::merge4::<uint8x16_t>;
         lanes_decode: lanes_decode = lanes::neon::decode;
         lanes_encode: lanes_encode = lanes::neon::encode;
+        xxh3_blocks: xxh3 = vector::xxh3_blocks::<uint8x16_t, 4>;
         join2: join2 = vector::join2::<uint8x16_t>;
         join4: join4 = vector::join4::<uint8x16_t>;
         transpose2: transpose2 = vector::transpose2::<uint8x16_t>;
@@ -85,6 +86,25 @@ impl Vector for uint8x16_t {
         };
         fn merge2(planes: [Self; 2], to: *mut u8) = vst2q_u8(to, uint8x16x2_t(planes[0], planes[1]));
         fn merge4(planes: [Self; 4], to: *mut u8) = vst4q_u8(to, uint8x16x4_t(planes[0], planes[1], planes[2], planes[3]));
+    }
+}
+
+impl Words for uint8x16_t {
+    operations! {
+        fn add64(self, other: Self) -> Self = {
+            vreinterpretq_u8_u64(vaddq_u64(vreinterpretq_u64_u8(self), vreinterpretq_u64_u8(other)))
+        };
+        fn product(self) -> Self = {
+            let words = vreinterpretq_u64_u8(self);
+            vreinterpretq_u8_u64(vmull_u32(vmovn_u64(words), vshrn_n_u64::<32>(words)))
+        };
+        fn swapped(self) -> Self = vextq_u8::<8>(self, self);
+        fn scrambled(self, key: Self, prime: u32) -> Self = {
+            let words = self.xor(vreinterpretq_u8_u64(vshrq_n_u64::<47>(vreinterpretq_u64_u8(self)))).xor(key);
+            let words = vreinterpretq_u64_u8(words);
+            let upper = vshlq_n_u64::<32>(vmull_u32(vshrn_n_u64::<32>(words), vdup_n_u32(prime)));
+            vreinterpretq_u8_u64(vmlal_u32(upper, vmovn_u64(words), vdup_n_u32(prime)))
+        };
     }
 }
 

@@ -302,5 +302,6 @@ fn every_level_sums_rows_by_the_definition_and_to_the_same_bits() {
 }
 
 mod gear;
+mod lanes;
 mod product;
 mod quantisation;

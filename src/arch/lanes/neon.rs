@@ -1,7 +1,7 @@
 //! Prefix codes with NEON: a code's length comes from comparisons, its rank among all codes from the length, and its
 //! symbol from look-ups of 64 ranks each.
 
-use super::shuffles::{COMPRESS, EXPAND};
+use super::shuffles::{COMPRESS, COUNT, EXPAND};
 use super::{DecodeTable, EncodeTable, MAX_LANES, Pending, SLACK, Source, Target, Windows};
 use core::arch::aarch64::*;
 
@@ -92,7 +92,7 @@ pub(in crate::arch) unsafe fn decode(
                 vst1q_u8(free, still_free);
                 let next = masks(short).map(|mask| {
                     let next = vtbl1_u8(vld1_u8(from.add(at)), vld1_u8(EXPAND[mask as usize].as_ptr()));
-                    at += mask.count_ones() as usize;
+                    at += COUNT[mask as usize] as usize;
                     vmovl_u8(next)
                 });
                 let ([len_a, len_b], [free_a, free_b]) = (shifts(len), shifts(still_free));
@@ -164,7 +164,7 @@ pub(in crate::arch) unsafe fn encode(
                 for (mask, eight) in [(high, vget_high_u8(bytes)), (low, vget_low_u8(bytes))] {
                     let places = vld1_u8(COMPRESS[mask as usize].as_ptr());
                     vst1_u8(to.add(at - SLACK), vtbl1_u8(eight, places));
-                    at -= mask.count_ones() as usize;
+                    at -= COUNT[mask as usize] as usize;
                 }
             }
         }

@@ -13,7 +13,7 @@ pub fn decode(table: &DecodeTable, windows: &mut Windows, source: &Source<'_>, o
             *out = table.symbols[first as usize];
             if first.wrapping_sub(table.escape) < table.escape_size {
                 *out = source.bytes[windows.escape_at];
-                windows.escape_at = source.escape_end.min(windows.escape_at + 1);
+                windows.escape_at += 1;
             }
             let len = table.lens[first as usize];
             // Without a branch: which lanes take a byte is no pattern.

@@ -18,6 +18,18 @@ pub(super) static EXPAND: [[u8; 8]; 256] = {
     all
 };
 
+/// The number of lanes in the mask: not every CPU counts bits of a general register.
+#[cfg(target_arch = "aarch64")]
+pub(super) static COUNT: [u8; 256] = {
+    let mut all = [0; 256];
+    let mut mask = 0;
+    while mask < 256 {
+        all[mask] = (mask as u8).count_ones() as u8;
+        mask += 1;
+    }
+    all
+};
+
 /// The lanes in the mask, at the end of eight.
 pub(super) static COMPRESS: [[u8; 8]; 256] = {
     let mut all = [[0; 8]; 256];
