@@ -63,7 +63,7 @@ bool attention(mnnkv_host::layer_session& steps, std::uint32_t length, std::uint
         tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
         tile.data = rows.data();
         tile.row_sum = sums.data();
-        steps.tile(0, tile);  // each thread has its own lane
+        steps.sum(0, tile);  // each thread has its own lane
     }
     return true;
 }

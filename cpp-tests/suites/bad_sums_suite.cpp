@@ -72,6 +72,7 @@ TEST_F(BadSums, FieldsOutOfRangeAreRefused) {
     EXPECT_REFUSED_SUMS("sums->sums is NULL", s.sums = nullptr);
     EXPECT_REFUSED_SUMS("sums->sums", s.sums = misaligned(sums_));
     EXPECT_REFUSED_SUMS("sums->factors", s.factors = misaligned(factors_));
+    EXPECT_REFUSED_SUMS("sums->reserved", s.reserved = 1);
     EXPECT_REFUSED_SUMS("sums->state is OPEN", s.state = MNNKV_SUMS_OPEN);
     EXPECT_REFUSED_SUMS("sums->state is 99", s.state = 99);
     EXPECT_TRUE(refuses(bad, "sums is NULL", [&] { return mnnkv_session_block_sums(session_.get(), 0, 0, nullptr); }));

@@ -152,6 +152,59 @@ TEST(BlockSums, EqualTheSumsOfWeightsForEveryShapeOfTiles) {
     }
 }
 
+/// One row whose tiles are the blocks: bits of a value per token, and a scale per tile.
+std::vector<double> summed(std::uint32_t dtype, const void* values, std::uint32_t width, std::uint32_t tokens,
+                           const std::vector<float>& scales) {
+    std::vector<double> sums(scales.size()), factors(1);
+    mnnkv_block_sums given = mnnkv::make<mnnkv_block_sums>();
+    given.heads = given.rows = 1;
+    given.block_tokens = tokens;
+    given.blocks = static_cast<std::uint32_t>(scales.size());
+    given.sums = sums.data();
+    given.factors = factors.data();
+    for (std::uint32_t i = 0; i < given.blocks; ++i) {
+        mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
+        tile.dtype = dtype;
+        tile.queries = 1;
+        tile.tokens = tokens;
+        tile.token_begin = i * tokens;
+        tile.flags = (i == 0 ? MNNKV_TILE_FIRST : 0) | (i + 1 == given.blocks ? MNNKV_TILE_LAST : 0);
+        tile.data = static_cast<const char*>(values) + std::size_t{i} * tokens * width;
+        tile.update_scale = &scales[i];
+        mnnkv_sum_tile(&given, &tile);
+    }
+    EXPECT_EQ(given.state, std::uint32_t{MNNKV_SUMS_COMPLETE});
+    for (double& sum : sums) {
+        sum *= factors[0];
+    }
+    return sums;
+}
+
+TEST(BlockSums, WidenEveryF16) {
+    std::vector<std::uint16_t> words;
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+        words.push_back(static_cast<std::uint16_t>(bits));
+    }
+    const std::vector<double> got = summed(MNNKV_DTYPE_F16, words.data(), 2, 1, std::vector<float>(words.size(), 1.0f));
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+        const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+        const double value = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+        // Infinity and NaN need only be no attention.
+        ASSERT_TRUE(exponent == 31 ? !std::isfinite(got[bits]) : got[bits] == (bits >> 15 ? -value : value)) << bits;
+    }
+}
+
+TEST(BlockSums, HoldBesideScalesOfAnySize) {
+    const std::vector<float> ones(14, 1.0f);
+    const std::vector<float> scales = {not_a_number, 0.5f, 0, 1e-30f, 1e-30f, 1e-38f, 1e-38f, 1e-3f, 1, 1e30f, 1e30f, 0.25f, 2, 1};
+    const std::vector<double> got = summed(MNNKV_DTYPE_F32, ones.data(), 4, 1, scales);
+    double expected = 1;
+    for (std::size_t i = ones.size(); i-- > 0;) {
+        EXPECT_NEAR(got[i], expected, 1e-12 * expected) << i;
+        expected *= static_cast<double>(scales[i]);
+    }
+}
+
 TEST_F(SessionScores, CountAllRowsOfAStepOfSeveral) {
     const auto all = [](session_layer& layer, std::uint32_t rows) { one_lane(layer, rows); };
     EXPECT_EQ(left(1, all, 5), left(2, all, 5));

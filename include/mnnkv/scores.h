@@ -153,35 +153,39 @@ static inline void mnnkv_add_words(uint32_t dtype, const mnnkv_words *words, mnn
 
 /// The sum of consecutive values, at any alignment.
 static inline float mnnkv_sum_values(uint32_t dtype, const char *data, size_t bytes) {
+    const size_t step = sizeof(mnnkv_words);
     // Sums that do not depend on one another.
-    mnnkv_floats a, b, c, d;
-    mnnkv_words words[4];
+    mnnkv_floats a, b, c, d, value;
+    mnnkv_words words;
     float parts[sizeof(mnnkv_floats) / sizeof(float)], sum = 0;
     size_t i;
     memset(&a, 0, sizeof a);
     b = c = d = a;
-    for (; bytes >= sizeof words; bytes -= sizeof words, data += sizeof words) {
-        memcpy(words, data, sizeof words);
-        if (dtype == MNNKV_DTYPE_F32) {
-            mnnkv_add_words(MNNKV_DTYPE_F32, &words[0], &a, &b);
-            mnnkv_add_words(MNNKV_DTYPE_F32, &words[1], &b, &a);
-            mnnkv_add_words(MNNKV_DTYPE_F32, &words[2], &c, &d);
-            mnnkv_add_words(MNNKV_DTYPE_F32, &words[3], &d, &c);
-        } else {
-            mnnkv_add_words(dtype, &words[0], &a, &b);
-            mnnkv_add_words(dtype, &words[1], &c, &d);
-            mnnkv_add_words(dtype, &words[2], &a, &b);
-            mnnkv_add_words(dtype, &words[3], &c, &d);
-        }
+    // By itself, since it is what most hosts have: 64 tokens of one row.
+    for (; dtype == MNNKV_DTYPE_F32 && bytes >= 4 * step; bytes -= 4 * step, data += 4 * step) {
+        memcpy(&value, data, step);
+        a += value;
+        memcpy(&value, data + step, step);
+        b += value;
+        memcpy(&value, data + 2 * step, step);
+        c += value;
+        memcpy(&value, data + 3 * step, step);
+        d += value;
     }
-    for (; bytes >= sizeof *words; bytes -= sizeof *words, data += sizeof *words) {
-        memcpy(words, data, sizeof *words);
-        mnnkv_add_words(dtype, words, &a, &b);
+    for (; bytes >= 2 * step; bytes -= 2 * step, data += 2 * step) {
+        memcpy(&words, data, step);
+        mnnkv_add_words(dtype, &words, &a, &b);
+        memcpy(&words, data + step, step);
+        mnnkv_add_words(dtype, &words, &c, &d);
+    }
+    for (; bytes >= step; bytes -= step, data += step) {
+        memcpy(&words, data, step);
+        mnnkv_add_words(dtype, &words, &a, &b);
     }
     if (bytes > 0) {
-        memset(words, 0, sizeof *words);
-        memcpy(words, data, bytes);
-        mnnkv_add_words(dtype, words, &a, &b);
+        memset(&words, 0, step);
+        memcpy(&words, data, bytes);
+        mnnkv_add_words(dtype, &words, &a, &b);
     }
     a = (a + b) + (c + d);
     memcpy(parts, &a, sizeof parts);
@@ -193,12 +197,16 @@ static inline float mnnkv_sum_values(uint32_t dtype, const char *data, size_t by
 
 /// The sum of a tile's columns begin .. end in a row.
 static inline float mnnkv_sum_columns(const mnnkv_score_tile *tile, uint32_t row, uint32_t begin, uint32_t end) {
+    const size_t size = tile->dtype == MNNKV_DTYPE_F32 ? 4 : 2;
     // The columns of a row that lie side by side.
     const uint32_t width = tile->pack == 0 || tile->queries == 1 ? tile->tokens : tile->pack;
-    const size_t size = tile->dtype == MNNKV_DTYPE_F32 ? 4 : 2;
     float sum = 0;
+    if (width >= tile->tokens) {
+        const size_t at = (size_t)row * width + begin;
+        return mnnkv_sum_values(tile->dtype, (const char *)tile->data + at * size, (end - begin) * size);
+    }
     while (begin < end) {
-        const uint32_t group = begin < width ? 0 : begin / width;
+        const uint32_t group = begin / width;
         const uint32_t place = begin - group * width;
         const uint32_t count = width - place < end - begin ? width - place : end - begin;
         const size_t at = ((size_t)group * tile->queries + row) * width + place;

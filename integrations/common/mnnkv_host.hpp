@@ -178,7 +178,7 @@ struct step_counts {
     int n_reserve;
 };
 
-/// The steps of one layer of a model: begin (or clear and begin_cleared), tile, end. The next begin or clear closes a
+/// The steps of one layer of a model: begin (or clear and begin_cleared), sum, end. The next begin or clear closes a
 /// step that the engine left before end.
 class layer_session {
 public:
@@ -261,7 +261,11 @@ public:
     /// As tile, at less cost: the sums are made here, where the tile is near, and handed over with the head's last tile.
     /// The heads of `given` are read (0 = 1), and its rows are all rows of the step.
     void sum(std::uint32_t lane, const mnnkv_score_tile& given) {
-        if (!takes_tiles() || lane >= model_.sums_.size()) {
+        if (!takes_tiles()) {
+            return;
+        }
+        if (lane >= model_.sums_.size()) {
+            refused_.store(true, std::memory_order_relaxed);
             return;
         }
         model_session::lane_sums& own = model_.sums_[lane];

@@ -105,6 +105,7 @@ pub unsafe extern "C" fn mnnkv_session_block_sums(
 /// The arrays are readable as the fields say, and do not change, for `'a`.
 unsafe fn checked(given: &mnnkv_block_sums) -> Result<BlockSums<'_>> {
     let mnnkv_block_sums { flags, heads, rows, block_tokens, blocks, token_begin, token_end, .. } = *given;
+    pointer::reserved(&[given.reserved], "sums")?;
     check_state(given)?;
     let fields = SumFields { flags, heads, rows, block_tokens, blocks, token_begin, token_end };
     let len = fields.check()?;

@@ -174,20 +174,14 @@ impl Finished {
     /// Adds block sums of whole heads, or of parts of their rows.
     #[inline(never)]
     pub(super) fn add_sums(&mut self, given: &BlockSums<'_>) -> Result<()> {
-        let BlockSums { heads, rows, first_block, blocks, sums, factors, .. } = *given;
+        let BlockSums { heads, rows, first_block, blocks, .. } = *given;
         self.blocks.clear();
         memory::resize(&mut self.blocks, blocks)?;
         self.sums.reserve(first_block + blocks)?;
         // Twice over several heads: all are checked before the first is added.
         for adds in [false, true] {
             for head in 0..heads {
-                let own = rows / heads * head..rows / heads * (head + 1);
-                for (mass, sums) in self.blocks.iter_mut().zip(sums.chunks_exact(rows)) {
-                    *mass = match factors {
-                        Some(factors) => dot(&sums[own.clone()], &factors[own.clone()]),
-                        None => sums[own.clone()].iter().sum(),
-                    };
-                }
+                weigh(given, head, &mut self.blocks);
                 if let Some(at) = self.blocks.iter().position(|mass| !is_mass(*mass)) {
                     bail!(
                         InvalidArgument,
@@ -216,8 +210,23 @@ impl Finished {
     }
 }
 
-fn dot(sums: &[f64], factors: &[f64]) -> f64 {
-    sums.iter().zip(factors).map(|(sum, factor)| sum * factor).sum()
+/// Writes the masses of a head: `[block]`, as many as its sums have.
+fn weigh(given: &BlockSums<'_>, head: usize, masses: &mut [f64]) {
+    let BlockSums { heads, rows, sums, factors, .. } = *given;
+    if rows == 1 {
+        // Most steps; a product of slices for each block would take longer than the rest.
+        let factor = factors.map_or(1.0, |factors| factors[0]);
+        masses.iter_mut().zip(sums).for_each(|(mass, sum)| *mass = sum * factor);
+        return;
+    }
+    let own = rows / heads * head..rows / heads * (head + 1);
+    for (mass, sums) in masses.iter_mut().zip(sums.chunks_exact(rows)) {
+        let sums = &sums[own.clone()];
+        *mass = match factors {
+            Some(factors) => sums.iter().zip(&factors[own.clone()]).map(|(sum, factor)| sum * factor).sum(),
+            None => sums.iter().sum(),
+        };
+    }
 }
 
 /// False for NaN, too.
