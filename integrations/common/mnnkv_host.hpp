@@ -300,13 +300,6 @@ public:
         }
     }
 
-    /// Writes the stored tokens of the open step to the cache, all heads.
-    void restore(const mnnkv_cache& cache) {
-        if (stored_) {
-            (void)model_.session.restore(number_, 0, 0, cache.layout->kv_heads, cache);
-        }
-    }
-
     /// Closes the open step after attention of `heads` query heads, `queries` rows each. Where a tile was refused the
     /// step keeps its tokens and changes no score, which is printed. Returns false, with the reason printed, if a head
     /// could not be read: the engine's step has failed, and the next begin mends it. No token is lost.

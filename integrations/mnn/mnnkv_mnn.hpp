@@ -222,9 +222,6 @@ public:
     bool end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
         mnnkv_cache now = describe(cache);
         if (dumps_) {
-            if (on_) {
-                steps_->restore(now);
-            }
             const bool prompt = rows > 1 || position_ == 0;
             const mnnkv_host::dump_step step = {&now,   float_type(cache), rows,  position_,
                                                prompt, scale_,            query, heads};
