@@ -12,13 +12,14 @@ protected:
     void SetUp() override { mnn_stub::take_log(); }
 };
 
-/// An attention shape per number of threads, with padding in heads, dims and blocks.
+/// An attention shape per number of threads, with padding in heads, dims and blocks. With 3 threads or more, KV heads
+/// are read by several of them; with 3, a thread reads two.
 settings shape(int threads, bool flash, int element_bytes = 4) {
     settings how;
     how.threads = threads;
     how.flash = flash;
     how.element_bytes = element_bytes;
-    how.heads = std::max(4, threads);
+    how.heads = threads == 3 ? 6 : std::max(4, threads);
     if (element_bytes == 2) {
         how.h_pack = 8;
         how.l_pack = threads > 2 ? 2 : 1;
@@ -68,7 +69,7 @@ TEST_P(MnnAdapterLossless, ChangesNoOutput) {
 
 INSTANTIATE_TEST_SUITE_P(EveryWay, MnnAdapterLossless,
                          testing::Combine(testing::Values("full", "store"), testing::Values(0, 1), testing::Bool(),
-                                          testing::Values(1, 2, 4, 8)),
+                                          testing::Values(1, 2, 3, 4, 8)),
                          [](const auto& tested) {
                              return std::get<0>(tested.param) + "_workers" + std::to_string(std::get<1>(tested.param)) +
                                     (std::get<2>(tested.param) ? "_flash" : "_no_flash") + "_threads" +

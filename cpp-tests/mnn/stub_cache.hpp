@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 namespace mnn_stub {
 
@@ -76,6 +77,25 @@ inline float load(const std::uint8_t* at, int bytes) {
     std::uint16_t half = 0;
     std::memcpy(&half, at, 2);
     return float_of(half);
+}
+
+/// Calls body(thread, head) for every head, in that many threads: each has a run of heads.
+template <class Body>
+void share_heads(int heads, int threads, Body body) {
+    const int share = (heads + threads - 1) / threads;
+    const auto work = [&](int thread) {
+        for (int head = thread * share; head < std::min(heads, (thread + 1) * share); ++head) {
+            body(thread, head);
+        }
+    };
+    std::vector<std::thread> others;
+    for (int thread = 1; thread < threads; ++thread) {
+        others.emplace_back(work, thread);
+    }
+    work(0);
+    for (std::thread& other : others) {
+        other.join();
+    }
 }
 
 class cache_manager {
@@ -147,17 +167,19 @@ public:
         return coded;
     }
 
-    /// All tokens, as the threads of attention read them.
-    rows read(mnnkv_mnn::layer* kv, int threads) {
-        std::vector<head_bytes> heads;
-        for (int head = 0; head < mKvNumHead; ++head) {
-            std::int8_t* key = reinterpret_cast<std::int8_t*>(key_head(head));
-            std::int8_t* value = reinterpret_cast<std::int8_t*>(value_head(head));
+    /// All tokens as attention reads them: a thread asks for the KV head of each of its query heads, and a KV head's
+    /// tokens are in turn those of each of its query heads. lane: of the first thread.
+    rows read(mnnkv_mnn::layer* kv, int threads, int lane = 0) {
+        std::vector<head_bytes> heads(index_of(how_.heads));
+        share_heads(how_.heads, threads, [&](int thread, int head) {
+            const int kv_head = head / (how_.heads / mKvNumHead);
+            std::int8_t* key = reinterpret_cast<std::int8_t*>(key_head(kv_head));
+            std::int8_t* value = reinterpret_cast<std::int8_t*>(value_head(kv_head));
             if (kv != nullptr) {
-                kv->read(head % threads, head, key, value);
+                kv->read(lane + thread, kv_head, key, value);
             }
-            heads.push_back({{key, key + mCurrentKeySizePerHead}, {value, value + mCurrentValueSizePerHead}});
-        }
+            heads[index_of(head)] = {{key, key + mCurrentKeySizePerHead}, {value, value + mCurrentValueSizePerHead}};
+        });
         rows all;
         for (std::size_t t = 0; t < index_of(mPastLength); ++t) {
             read_token(t, t / block_tokens, all, &heads);
@@ -374,18 +396,19 @@ private:
         std::vector<std::uint8_t> key, value;
     };
 
-    /// Adds a token to `to`, INT8 V by the scales of a block. Floats are read in `heads`, if given.
+    /// Adds a token to `to`, INT8 V by the scales of a block. Floats are read in `heads`, by query head, if given.
     void read_token(std::size_t t, std::size_t scale_block, rows& to, const std::vector<head_bytes>* heads = nullptr) {
         std::vector<float> key(index_of(mHeadDim)), value(key);
+        const std::size_t group = index_of(how_.heads / mKvNumHead);
         for (int head = 0; head < mKvNumHead; ++head) {
-            for (int dim = 0; is_float(mKeyQuantMode) && dim < mHeadDim; ++dim) {
-                const std::uint8_t* const from = heads != nullptr ? (*heads)[index_of(head)].key.data() : key_head(head);
-                key[index_of(dim)] = load(from + packing_.key_index(t, index_of(dim)) * index_of(mBytes), mBytes);
+            const std::size_t reader = index_of(head) * group + t % group;
+            const std::uint8_t* const keys = heads != nullptr ? (*heads)[reader].key.data() : key_head(head);
+            const std::uint8_t* const values = heads != nullptr ? (*heads)[reader].value.data() : value_head(head);
+            for (std::size_t dim = 0; is_float(mKeyQuantMode) && dim < key.size(); ++dim) {
+                key[dim] = load(keys + packing_.key_index(t, dim) * index_of(mBytes), mBytes);
             }
-            for (int dim = 0; is_float(mValueQuantMode) && dim < mHeadDim; ++dim) {
-                const std::uint8_t* const from =
-                    heads != nullptr ? (*heads)[index_of(head)].value.data() : value_head(head);
-                value[index_of(dim)] = load(from + packing_.value_index(t, index_of(dim)) * index_of(mBytes), mBytes);
+            for (std::size_t dim = 0; is_float(mValueQuantMode) && dim < value.size(); ++dim) {
+                value[dim] = load(values + packing_.value_index(t, dim) * index_of(mBytes), mBytes);
             }
             if (is_int8(mKeyQuantMode)) {
                 int8_keys_.read(key_head(head), t, key.data());

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <thread>
 
 #include "mnnkv_columns.hpp"
 #include "mnnkv_perplexity.hpp"  // compiled as MNN compiles it
@@ -114,20 +113,7 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
         }
     };
 
-    const int share = (how.heads + how.threads - 1) / how.threads;
-    const auto work = [&](int thread) {
-        for (int head = thread * share; head < std::min(how.heads, (thread + 1) * share); ++head) {
-            head_of(thread, head);
-        }
-    };
-    std::vector<std::thread> others;
-    for (int thread = 1; thread < how.threads; ++thread) {
-        others.emplace_back(work, thread);
-    }
-    work(0);
-    for (std::thread& other : others) {
-        other.join();
-    }
+    share_heads(how.heads, how.threads, head_of);
     return output;
 }
 
@@ -175,7 +161,7 @@ public:
         if (fails == failure::after_append) {
             return step;
         }
-        step.held = cache_->read(kv, how_.threads);
+        step.held = cache_->read(kv, how_.threads, fails == failure::heads ? no_lane : 0);
         step.center = numbers_of(how_, cache_->center());
         step.wrong_sums = cache_->wrong_sums();
         const settings& how = how_;
