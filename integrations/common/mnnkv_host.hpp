@@ -33,6 +33,8 @@ struct model_config {
     /// A JSON object; mnnkv_session_create reads its kv_h2o_ and kv_lossless_ keys.
     std::string json;
     std::uint32_t layers, lanes;
+    /// Threads of attention, which workers leave their cores; 0: as many as lanes.
+    std::uint32_t threads;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs;
     /// Attention asks layer_session::head for every KV head that it reads.
@@ -52,6 +54,7 @@ public:
         mnnkv_session_options options = {};
         options.layers = config.layers;
         options.lanes = config.lanes;
+        options.host_threads = config.threads;
         options.config_json = config.json.data();
         options.config_len = config.json.size();
         options.defaults_json = defaults;

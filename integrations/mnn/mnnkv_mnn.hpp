@@ -251,7 +251,7 @@ private:
         }
         if (!host_->model) {
             const std::uint32_t layers = static_cast<std::uint32_t>(std::max(meta.layer_nums, 1));
-            host_->model = make_model(*host_, layers, std::max<std::uint32_t>(threads, 64));
+            host_->model = make_model(*host_, layers, threads);
             const mnnkv_host::model_session* made = host_->model.get();
             if (made->session) {
                 host_->metrics = [made] { return made->metrics(); };
@@ -261,7 +261,7 @@ private:
     }
 
     static std::shared_ptr<mnnkv_host::model_session> make_model(const host& settings, std::uint32_t layers,
-                                                                 std::uint32_t lanes) {
+                                                                 std::uint32_t threads) {
         const std::string refusal = settings.refusal();
         if (!refusal.empty()) {
             return std::make_shared<mnnkv_host::model_session>(refusal, &print);
@@ -271,7 +271,10 @@ private:
 #else
         const bool by_head = true;
 #endif
-        const mnnkv_host::model_config config = {settings.config, layers, lanes, settings.logs, by_head, &print};
+        // A later op may have more threads.
+        const std::uint32_t lanes = std::max<std::uint32_t>(threads, 64);
+        const mnnkv_host::model_config config = {settings.config, layers,  lanes, threads,
+                                                 settings.logs,   by_head, &print};
         return std::make_shared<mnnkv_host::model_session>(config);
     }
 
