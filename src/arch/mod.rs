@@ -10,7 +10,6 @@
 
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
-mod checksum;
 mod codes;
 pub mod lanes;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
@@ -222,8 +221,6 @@ pub struct Kernels {
     /// Lists the places of a byte, in order; returns how many there are. There is room for as many as `src` has bytes,
     /// at most 2^16.
     pub places: fn(src: &[u8], byte: u8, places: &mut [u16]) -> usize,
-    /// XXH3 with 64 bits and seed 0.
-    pub checksum: fn(bytes: &[u8]) -> u64,
     /// Packs the codes of four symbols each: in the top bits the codes, the first symbol's on top, in the low six how
     /// many bits they are. Every symbol has a code.
     pub pack: fn(codes: &[pack::CodeWord; 256], symbols: &[[u8; 4]], groups: &mut [u64]),
@@ -321,7 +318,6 @@ static PORTABLE: Kernels = Kernels {
     row_sums_f16: portable::row_sums_f16,
     row_sums_bf16: portable::row_sums_bf16,
     places: portable::places,
-    checksum: xxhash_rust::xxh3::xxh3_64,
     pack: pack::portable,
     closest: rows::closest,
     rows_f16: rows::portable::<words::F16>(),

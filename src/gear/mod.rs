@@ -11,6 +11,7 @@
 //! steady stream of calls allocates nothing.
 
 mod budget;
+mod checksum;
 mod codec;
 mod entropy;
 mod histogram;

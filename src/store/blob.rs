@@ -20,8 +20,8 @@ pub(super) struct Blob {
 pub(super) struct Part {
     /// The byte after its last.
     pub(super) end: usize,
-    /// XXH3-64 of its raw bytes.
-    pub(super) digest: u64,
+    /// XXH3-64 of its raw bytes; `None` where the blob has a checksum, which its decoder verifies.
+    pub(super) digest: Option<u64>,
 }
 
 impl Blob {
@@ -38,8 +38,8 @@ impl Blob {
         self.len
     }
 
-    /// The bytes of part `at`, and the digest of what they decode to.
-    pub(super) fn part(&self, at: usize) -> (&[u8], u64) {
+    /// The bytes of part `at`, and the digest of what they decode to; see [`Part`].
+    pub(super) fn part(&self, at: usize) -> (&[u8], Option<u64>) {
         let start = at.checked_sub(1).map_or(0, |before| self.parts[before].end);
         (&self.memory[start..self.parts[at].end], self.parts[at].digest)
     }

@@ -92,8 +92,10 @@ impl Codec {
             let predictors = if format == Format::V1 { predictors } else { Predictors::ALL };
             let options = Options { predictors, effort: encoding.effort, head_dim: row, ..Options::new(format) };
             for part in raw.chunks_exact(raw.len() / shape.parts()) {
-                memory::extend(&mut self.blob, self.encoder.encode(part, words, &options)?)?;
-                memory::push(&mut self.parts, Part { end: self.blob.len(), digest: xxh3_64(part) })?;
+                let blob = self.encoder.encode(part, words, &options)?;
+                let digest = (!Format::is_checksummed(blob)).then(|| xxh3_64(part));
+                memory::extend(&mut self.blob, blob)?;
+                memory::push(&mut self.parts, Part { end: self.blob.len(), digest })?;
             }
         }
         if self.blob.len() >= raw.len() {
@@ -152,8 +154,7 @@ impl Codec {
                 Err(error) if error.status() == Status::OutOfMemory => return Err(error),
                 Err(error) => bail!(Corrupt, "{name} blob {part} of block {ticket} is damaged: {error}; it is kept"),
             }
-            // The other formats have a checksum of the words, which the decoder has verified.
-            if !Format::is_checksummed(bytes) && xxh3_64(rows) != digest {
+            if digest.is_some_and(|digest| xxh3_64(rows) != digest) {
                 bail!(
                     Corrupt,
                     "{name} blob {part} of block {ticket} decodes to other bytes than were submitted; it is kept"

@@ -1,18 +1,7 @@
-//! The kernels of gear: checksums, codes, matches, and rows of words.
+//! The kernels of gear: codes, matches, and rows of words.
 
 use super::*;
 use crate::arch::words::{Bf16, F16, F32, Int8, Real, Word};
-
-#[test]
-fn every_level_computes_xxh3() {
-    let bytes = noise(9000);
-    for len in (0..=300).chain([1023, 1024, 1025, 1087, 1088, 1089, 2047, 2048, 2049, 8999]) {
-        for k in available() {
-            let (own, definition) = ((k.checksum)(&bytes[1..][..len]), xxhash_rust::xxh3::xxh3_64(&bytes[1..][..len]));
-            assert_eq!(own, definition, "{:?} {len}", k.level);
-        }
-    }
-}
 
 #[test]
 fn every_level_packs_codes_first_symbol_on_top() {

@@ -4,7 +4,7 @@ use super::{avx2, pack};
 use crate::arch::level::level;
 use crate::arch::sums::{Bf16, F32};
 use crate::arch::vector::{self, Codes, Floats, Vector, Words, operations};
-use crate::arch::{Kernels, checksum, codes, lanes, portable, rows, words};
+use crate::arch::{Kernels, codes, lanes, portable, rows, words};
 use core::arch::x86_64::*;
 
 level! {
@@ -36,7 +36,6 @@ level! {
         unplanes1: planes = vector::unplanes::<__m512i, 1>;
         unplanes2: planes = vector::unplanes::<__m512i, 2>;
         unplanes4: planes = vector::unplanes::<__m512i, 4>;
-        checksum: checksum = checksum::checksum::<__m512i>;
         closest: closest = rows::closest;
         rows_f16: rows = words::F16;
         rows_bf16: rows = words::Bf16;

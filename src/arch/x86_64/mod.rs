@@ -2,7 +2,6 @@
 
 mod avx2;
 mod avx512;
-mod checksum;
 mod pack;
 mod sse2;
 

@@ -1,11 +1,11 @@
 //! Blobs to words, in pieces.
 
-use super::checksum::Checksum;
 use super::container::{Header, Kind};
 use super::form;
 use super::plane::Plane;
 use crate::arch::lanes::Source;
 use crate::dtype::Dtype;
+use crate::gear::checksum::Checksum;
 use crate::status::{Error, Result, bail};
 
 /// Words of a piece: whole steps, and four planes and the words of F32 fit a cache of 32 KiB.

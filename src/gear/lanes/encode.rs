@@ -1,10 +1,10 @@
 //! Words to a blob.
 
-use super::checksum::Checksum;
 use super::choose::{Choice, choose};
 use super::container::{HEADER_BOUND, Header, Kind};
 use super::{form, plane};
 use crate::dtype::Dtype;
+use crate::gear::checksum::checksum;
 use crate::gear::codec::Buffers;
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -25,7 +25,7 @@ pub(in crate::gear) fn encode<'a>(words: &[u8], dtype: Dtype, buffers: &'a mut B
     };
     let count = words.len() / dtype.bytes();
     let lanes = if count < WIDE { 64 } else { 128 };
-    let checksum = Checksum::new().finish(words);
+    let checksum = checksum(words);
     let mut header = Header { dtype, kinds: [Kind::Raw; 4], lanes, decoded_len: words.len(), checksum };
 
     let Buffers { blob, other: streams, planes, grouped: turned } = buffers;

@@ -9,11 +9,10 @@
 //! | split | words -> a plane of bytes for each place in a word | `form.rs` over `arch` |
 //! | choose | a plane -> raw, constant or coded, and its code | `choose.rs`, `code.rs`, `package_merge.rs` |
 //! | code | a plane -> streams of 64 or 128 lanes | `plane.rs` over `arch` |
-//! | contain | planes -> header and parts | `container.rs`, `checksum.rs` |
+//! | contain | planes -> header and parts | `container.rs`, `../checksum.rs` |
 //!
 //! [`decode`] works in pieces that fit the first-level cache and allocates nothing.
 
-mod checksum;
 mod choose;
 mod code;
 mod container;

@@ -7,9 +7,9 @@
 use super::container::{self, Header, Mode, Reader, RowForm};
 use super::rows::{self, Angles, References, Spare};
 use super::{REPEATS, ROTATED, planes};
-use crate::arch;
 use crate::dtype::Dtype;
 use crate::gear::budget::held;
+use crate::gear::checksum::checksum;
 use crate::gear::codec::Context;
 use crate::status::{Error, Result, bail};
 
@@ -72,7 +72,7 @@ pub(in crate::gear) fn decode(
             form.to_rows(planes, words);
         }
     }
-    if (arch::kernels().checksum)(words) != header.checksum {
+    if checksum(words) != header.checksum {
         bail!(Corrupt, "the decoded words' checksum does not match: the blob is damaged");
     }
     Ok(len)

@@ -4,9 +4,9 @@ use super::container::{self, Header, Mode, OVERHEAD, RowForm};
 use super::planes::{self, Coder};
 use super::rows::{self, Angles, Repeats};
 use super::{REPEATS, ROTATED};
-use crate::arch;
 use crate::dtype::Dtype;
 use crate::gear::budget::held;
+use crate::gear::checksum::checksum;
 use crate::gear::codec::Buffers;
 use crate::gear::matches;
 use crate::gear::options::{Effort, Options, Rotation};
@@ -74,13 +74,7 @@ impl Encoder {
         let form = RowForm { dtype, len: row_len };
         let (matrix, tail) = words.split_at(words.len() / form.bytes() * form.bytes());
         let parts = Words { form, matrix, tail };
-        let header = Header {
-            dtype,
-            mode: Mode::Coded,
-            row_len,
-            decoded_len: words.len(),
-            checksum: (arch::kernels().checksum)(words),
-        };
+        let header = Header { dtype, mode: Mode::Coded, row_len, decoded_len: words.len(), checksum: checksum(words) };
 
         let has_repeats = self.push_best(parts, &header, angles.as_ref(), options.effort, zstd, buffers)?;
         let rows = (has_repeats, buffers.blob.len());

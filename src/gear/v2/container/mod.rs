@@ -11,8 +11,8 @@ pub(super) use form::RowForm;
 pub(super) use list::{push as push_list, read as read_list};
 pub(super) use numbers::{Reader, push_bytes, push_number};
 
-use crate::arch;
 use crate::dtype::Dtype;
+use crate::gear::checksum::checksum;
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
@@ -66,7 +66,7 @@ pub(super) fn begin(blob: &mut Vec<u8>, header: &Header) -> Result<()> {
 
 /// Appends the checksum of the blob.
 pub(super) fn end(blob: &mut Vec<u8>) -> Result<()> {
-    let checksum = (arch::kernels().checksum)(blob) as u32;
+    let checksum = checksum(blob) as u32;
     memory::extend(blob, &checksum.to_le_bytes())
 }
 
@@ -79,7 +79,7 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     if content[8] != VERSION {
         bail!(Unsupported, "blob of format version {}; this library reads 1 and 2", content[8]);
     }
-    if ((arch::kernels().checksum)(content) as u32).to_le_bytes() != trailer {
+    if (checksum(content) as u32).to_le_bytes() != trailer {
         bail!(Corrupt, "the blob's checksum does not match: {} bytes, damaged or cut", blob.len());
     }
     let u32_at = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().expect("four bytes"));

@@ -3,6 +3,11 @@
 use crate::arch::{self, xxh3};
 use xxhash_rust::xxh3::xxh3_64;
 
+/// The checksum of bytes that are complete.
+pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    Checksum::new().finish(bytes)
+}
+
 /// The checksum of words that come into being from their start.
 pub(super) struct Checksum {
     sums: xxh3::Sums,
