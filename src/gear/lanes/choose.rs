@@ -9,6 +9,7 @@ const SAMPLE: usize = 4096;
 const PIECES: usize = 4;
 
 /// What becomes of a plane.
+#[allow(clippy::large_enum_variant, reason = "one lives at a time, on the stack")]
 pub(super) enum Choice {
     Raw,
     Constant,
