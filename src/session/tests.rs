@@ -10,6 +10,7 @@ mod examples;
 mod groups;
 mod layers;
 mod model;
+mod pool;
 mod quantised;
 mod sample;
 mod schedule;

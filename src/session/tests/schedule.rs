@@ -3,7 +3,7 @@
 use super::attention::Attention;
 use super::model::{Counts, Model};
 use super::settings::{Kind, Rules, Settings};
-use super::{Coverage, trace};
+use super::{Coverage, pool, trace};
 use crate::common::Random;
 use crate::host::{Host, expand};
 use crate::layout::{Cache, Head, Pair};
@@ -54,7 +54,11 @@ impl Run {
         shortage::set(if kind.shortage { 60 } else { 0 }, seed);
         shortage::set_least(1);
         let made = std::iter::repeat_with(|| {
-            let made = Session::new(settings.json.as_bytes(), settings.layers, settings.lanes);
+            let (json, layers, lanes) = (settings.json.as_bytes(), settings.layers, settings.lanes);
+            let made = match seed % 3 {
+                0 => Session::pooled(json, layers, lanes, pool::executor(5 + seed as usize % 20)),
+                _ => Session::new(json, layers, lanes),
+            };
             made.inspect_err(|error| assert!(kind.shortage && error.status() == Status::OutOfMemory, "{error}"))
         });
         let session = made.flatten().next().expect("the shortage ends by chance");

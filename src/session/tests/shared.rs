@@ -4,6 +4,7 @@ use crate::h2o::{CheckedTile, Tile};
 use crate::layout::Cache;
 use crate::session;
 use crate::status::Result;
+use crate::store::Executor;
 use std::ops::Deref;
 
 pub(super) struct Session(session::Session);
@@ -16,6 +17,12 @@ impl Session {
     /// The host's threads restore heads.
     pub(super) fn restoring_heads(self, restores_heads: bool) -> Self {
         Session(self.0.restoring_heads(restores_heads))
+    }
+
+    /// With threads of a host in place of workers.
+    pub(super) fn pooled(json: &[u8], layers: u32, lanes: u32, executor: Executor) -> Result<Self> {
+        let host = session::Host { executor: Some(executor), ..Default::default() };
+        Ok(Session(session::Session::with_host(json, b"", layers, lanes, host)?))
     }
 
     pub(super) fn begin(&self, layer: u32, cache: Cache<'_>, kv_len: u32) -> Result<u32> {
