@@ -385,7 +385,14 @@ mod model {
         Shared::new(Queues::new()).unwrap()
     }
 
-    /// Workers of the first numbers. Each returns when no queue has so many.
+    /// All interleavings with few preemptions, for models of many steps.
+    fn explore(body: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = builder.preemption_bound.map(|bound| bound.min(2));
+        builder.check(body);
+    }
+
+    /// Workers of these numbers. Each returns when no queue has so many.
     fn workers(queues: &Shared<Tens>, numbers: std::ops::Range<u32>) -> Vec<thread::JoinHandle<()>> {
         numbers
             .map(|number| {
@@ -461,7 +468,7 @@ mod model {
 
     #[test]
     fn two_hosts_share_a_worker_and_each_gets_its_own_outcomes() {
-        loom::model(|| {
+        explore(|| {
             let queues = queues();
             let queue = Queues::open(&queues, 1, 1).unwrap();
             let workers = workers(&queues, 0..1);
@@ -481,7 +488,7 @@ mod model {
 
     #[test]
     fn closing_one_queue_costs_the_other_no_job_and_no_worker_of_its_own() {
-        loom::model(|| {
+        explore(|| {
             let queues = queues();
             let (wide, narrow) = (Queues::open(&queues, 1, 2).unwrap(), Queues::open(&queues, 2, 1).unwrap());
             let workers = workers(&queues, 0..2);
