@@ -68,7 +68,7 @@ impl Session {
         let (mut config, warnings) = Config::parse(config_json, defaults_json, layers)?;
         let store = match &mut config.lossless {
             Some(rules) => {
-                rules.workers = Some(host.workers(rules.workers, lanes));
+                rules.workers = Some(host.workers(rules.workers, most_lanes));
                 Some(Store::with_executor(lossless::settings(rules), host.executor)?)
             }
             None => None,

@@ -26,7 +26,7 @@ pub struct Restored {
 
 impl Store {
     /// Queues the layer's released blocks for decoding, ahead of [`Store::restore`]. Never blocks. Does nothing without
-    /// workers, and stops where memory is refused.
+    /// workers, and stops where memory or the host's executor refuses.
     pub fn prefetch(&mut self, layer: u32) {
         self.collect();
         let Ok(at) = self.layer_at(layer) else { return };
