@@ -178,28 +178,17 @@ impl Finished {
         self.blocks.clear();
         memory::resize(&mut self.blocks, blocks)?;
         self.sums.reserve(first_block + blocks)?;
-        // Twice over several heads: all are checked before the first is added.
-        for adds in [false, true] {
-            for head in 0..heads {
-                weigh(given, head, &mut self.blocks);
-                if let Some(at) = self.blocks.iter().position(|mass| !is_mass(*mass)) {
-                    bail!(
-                        InvalidArgument,
-                        "attention of head {head} to block {} is {}; a number of 0 or more expected, about 1 per query \
-                         row at most",
-                        first_block + at,
-                        self.blocks[at]
-                    );
-                }
-                if adds || heads == 1 {
-                    self.sums.cover(first_block + blocks)?;
-                    self.sums.add_masses(first_block, &self.blocks);
-                }
-            }
-            if heads == 1 {
-                break;
-            }
+        weigh(given, &mut self.blocks);
+        if let Some(at) = self.blocks.iter().position(|mass| !is_mass(*mass)) {
+            bail!(
+                InvalidArgument,
+                "attention to block {} is {}; a number of 0 or more expected, about 1 per query row at most",
+                first_block + at,
+                self.blocks[at]
+            );
         }
+        self.sums.cover(first_block + blocks)?;
+        self.sums.add_masses(first_block, &self.blocks);
         if given.last {
             self.sums.heads += heads as u64;
             self.sums.rows += rows as u64;
@@ -210,20 +199,18 @@ impl Finished {
     }
 }
 
-/// Writes the masses of a head: `[block]`, as many as its sums have.
-fn weigh(given: &BlockSums<'_>, head: usize, masses: &mut [f64]) {
-    let BlockSums { heads, rows, sums, factors, .. } = *given;
+/// Writes the masses of block sums: `[block]`, as many as they have.
+fn weigh(given: &BlockSums<'_>, masses: &mut [f64]) {
+    let BlockSums { rows, sums, factors, .. } = *given;
     if rows == 1 {
         // Most steps; a product of slices for each block would take longer than the rest.
         let factor = factors.map_or(1.0, |factors| factors[0]);
         masses.iter_mut().zip(sums).for_each(|(mass, sum)| *mass = sum * factor);
         return;
     }
-    let own = rows / heads * head..rows / heads * (head + 1);
     for (mass, sums) in masses.iter_mut().zip(sums.chunks_exact(rows)) {
-        let sums = &sums[own.clone()];
         *mass = match factors {
-            Some(factors) => sums.iter().zip(&factors[own.clone()]).map(|(sum, factor)| sum * factor).sum(),
+            Some(factors) => sums.iter().zip(factors).map(|(sum, factor)| sum * factor).sum(),
             None => sums.iter().sum(),
         };
     }
