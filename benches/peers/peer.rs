@@ -71,6 +71,7 @@ pub fn all(dump: &Dump) -> Vec<Named> {
         ("v2 effort 1", Format::V2, 1),
         (V2_5, Format::V2, 5),
         (V2_9, Format::V2, 9),
+        ("lanes", Format::Lanes, 0),
     ] {
         peers.push((name, Box::new(Ours::new(dump.dtype, options(format, effort, dump.dim)))));
     }

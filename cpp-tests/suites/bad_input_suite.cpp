@@ -240,7 +240,7 @@ TEST_P(BadCodecInput, OptionsOutOfRangeAreRefused) {
         };
     };
     std::vector<bad_call> calls = {
-        {bad, "format", with([](auto& o) { o.format = 3; })},
+        {bad, "format", with([](auto& o) { o.format = 4; })},
         {bad, "format", with([](auto& o) { o.format = UINT32_MAX; })},
         {bad, "predictors", with([](auto& o) { o.predictors = 128; })},
         {bad, "predictors", with([](auto& o) { o.predictors = MNNKV_PREDICT_RAW | 1u << 31; })},
@@ -252,7 +252,7 @@ TEST_P(BadCodecInput, OptionsOutOfRangeAreRefused) {
     for (std::size_t i = 0; i < 3; ++i) {
         calls.push_back({bad, "reserved", with([i](auto& o) { o.reserved[i] = 1; })});
     }
-    // V2 has no predictors, V1 three.
+    // V2 and LANES have no predictors, V1 three.
     const auto refuse = [&](std::uint32_t format, const char* name, std::uint32_t predictors) {
         calls.push_back({bad, name, with([=](auto& o) {
                              o.format = format;
@@ -263,6 +263,7 @@ TEST_P(BadCodecInput, OptionsOutOfRangeAreRefused) {
     const std::uint32_t any[] = {MNNKV_PREDICT_RAW, MNNKV_PREDICT_DELTA_SEQ, MNNKV_PREDICT_XOR_SEQ, 7, 8};
     for (const std::uint32_t predictors : any) {
         refuse(MNNKV_GEAR_FORMAT_V2, "v2", predictors);
+        refuse(MNNKV_GEAR_FORMAT_LANES, "lanes", predictors);
     }
     for (const std::uint32_t predictors : {8u, 9u, 16u, 32u, 64u}) {
         if (has_v1) {

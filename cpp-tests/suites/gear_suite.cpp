@@ -1,4 +1,4 @@
-// Promises of both formats of the lossless codec, in every type that each format has.
+// Promises of all formats of the lossless codec, in every type that each format has.
 
 #include "cache_words.hpp"
 #include "refusal.hpp"
@@ -22,6 +22,7 @@ std::vector<wire> all_wires() {
     std::vector<wire> all;
     for (const word_codec& codec : all_codecs) {
         all.push_back({codec, MNNKV_GEAR_FORMAT_V2});
+        all.push_back({codec, MNNKV_GEAR_FORMAT_LANES});
         if (codec.default_format == MNNKV_GEAR_FORMAT_V1) {
             all.push_back({codec, MNNKV_GEAR_FORMAT_V1});
         }
@@ -30,7 +31,8 @@ std::vector<wire> all_wires() {
 }
 
 std::string name_of(const wire& w) {
-    return std::string(w.codec.name) + (w.format == MNNKV_GEAR_FORMAT_V1 ? "_v1" : "_v2");
+    const char* const names[] = {"", "_v1", "_v2", "_lanes"};
+    return std::string(w.codec.name) + names[w.format];
 }
 void PrintTo(const wire& w, std::ostream* out) { *out << name_of(w); }
 

@@ -99,7 +99,7 @@ mnnkv_status mnnkv_encode_fp16_gear(const void *src,
                                     size_t dst_cap,
                                     size_t *dst_len);
 
-/// As mnnkv_encode_fp16_gear, for bf16 words. V2 only.
+/// As mnnkv_encode_fp16_gear, for bf16 words. V2 and LANES only.
 mnnkv_status mnnkv_encode_bf16_gear(const void *src,
                                     size_t src_len,
                                     const mnnkv_gear_options *options,
@@ -115,7 +115,7 @@ mnnkv_status mnnkv_encode_fp32_gear(const void *src,
                                     size_t dst_cap,
                                     size_t *dst_len);
 
-/// As mnnkv_encode_fp16_gear, for 1-byte words. V2 only.
+/// As mnnkv_encode_fp16_gear, for 1-byte words. V2 and LANES only.
 mnnkv_status mnnkv_encode_int8_gear(const void *src,
                                     size_t src_len,
                                     const mnnkv_gear_options *options,
@@ -143,22 +143,26 @@ typedef struct mnnkv_decode_options {
     uint64_t max_working_bytes;
 } mnnkv_decode_options;
 
-/// Decodes a blob of either format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16 words
+/// Decodes a blob of any format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16 words
 /// that were encoded as fp16. The blob is not trusted.
 /// dst: dst_cap bytes.
 /// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
 /// claims: limit it before allocating for a blob from elsewhere.
-/// CORRUPT: if the blob is malformed. V2 detects every damage by checksum; V1 has none, and flipped bits may decode to
+/// CORRUPT: if the blob is malformed. V2 and LANES detect every damage by checksum; V1 has none, and flipped bits may decode to
 /// other words
-/// INVALID_ARGUMENT: if a V2 blob holds another type
-/// UNSUPPORTED: if a V2 blob is of a later version
+/// INVALID_ARGUMENT: if a V2 or LANES blob holds another type
+/// UNSUPPORTED: if a blob is of a later version
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 /// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of this
 /// library writes
 ///
 /// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 * (src_len
 /// + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
-mnnkv_status mnnkv_decode_fp16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);
+mnnkv_status mnnkv_decode_fp16_gear(const void *src,
+                                    size_t src_len,
+                                    void *dst,
+                                    size_t dst_cap,
+                                    size_t *dst_len);
 
 /// As mnnkv_decode_fp16_gear, for bf16 words.
 mnnkv_status mnnkv_decode_bf16_gear(const void *src, size_t src_len, void *dst, size_t dst_cap, size_t *dst_len);

@@ -65,6 +65,7 @@ impl Session {
         if !(1..=MOST_LAYERS).contains(&layers) {
             bail!(InvalidArgument, "layers is {layers}; 1 to {MOST_LAYERS} expected");
         }
+        let (most_lanes, lanes) = (lanes, Lanes::new(lanes)?);
         let (mut config, warnings) = Config::parse(config_json, defaults_json, layers)?;
         let store = match &mut config.lossless {
             Some(rules) => {
@@ -74,12 +75,7 @@ impl Session {
             None => None,
         };
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
-        Ok(Session {
-            warnings,
-            state: Mutex::new(State { layers, store }),
-            lanes: Lanes::new(lanes)?,
-            restores_heads: false,
-        })
+        Ok(Session { warnings, state: Mutex::new(State { layers, store }), lanes, restores_heads: false })
     }
 
     /// Says that the host's threads restore each head before they read it, by [`Session::head`] or [`Session::restore`].

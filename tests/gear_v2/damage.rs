@@ -144,7 +144,7 @@ fn another_type_is_refused_with_both_names() {
 #[test]
 fn other_versions_are_unsupported_and_revisions_are_checked() {
     for base in BASES.iter() {
-        for version in [0, 1, 3, 255] {
+        for version in [0, 1, 4, 255] {
             // With any other content and checksum.
             let mut blob = with_header(base, 8, &[version]);
             blob.push(0);

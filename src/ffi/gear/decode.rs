@@ -40,15 +40,15 @@ unsafe fn decode_within(
     }
 }
 
-/// Decodes a blob of either format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16 words
+/// Decodes a blob of any format that encoding words of the same type made. bf16 also decodes V1 blobs of bf16 words
 /// that were encoded as fp16. The blob is not trusted.
 /// dst: dst_cap bytes.
 /// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
 /// claims: limit it before allocating for a blob from elsewhere.
-/// CORRUPT: if the blob is malformed. V2 detects every damage by checksum; V1 has none, and flipped bits may decode to
+/// CORRUPT: if the blob is malformed. V2 and LANES detect every damage by checksum; V1 has none, and flipped bits may decode to
 /// other words
-/// INVALID_ARGUMENT: if a V2 blob holds another type
-/// UNSUPPORTED: if a V2 blob is of a later version
+/// INVALID_ARGUMENT: if a V2 or LANES blob holds another type
+/// UNSUPPORTED: if a blob is of a later version
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 /// OUT_OF_MEMORY: if memory is refused, or the blob needs more than the working memory below, which no encoder of this
 /// library writes

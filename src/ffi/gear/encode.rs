@@ -68,7 +68,7 @@ pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
     body!(encode(Dtype::F16, (src, src_len), options, (dst, dst_cap), dst_len))
 }
 
-/// As mnnkv_encode_fp16_gear, for bf16 words. V2 only.
+/// As mnnkv_encode_fp16_gear, for bf16 words. V2 and LANES only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_encode_bf16_gear(
     src: *const c_void,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn mnnkv_encode_fp32_gear(
     body!(encode(Dtype::F32, (src, src_len), options, (dst, dst_cap), dst_len))
 }
 
-/// As mnnkv_encode_fp16_gear, for 1-byte words. V2 only.
+/// As mnnkv_encode_fp16_gear, for 1-byte words. V2 and LANES only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_encode_int8_gear(
     src: *const c_void,
