@@ -1,4 +1,4 @@
-//! Prefix codes with NEON: a code's length comes from comparisons, its rank among all codes from the length, and its
+//! Prefix codes with NEON: a code's length comes from its first six bits, its rank among all codes from the length, and its
 //! symbol from look-ups of 64 ranks each.
 
 use super::shuffles::{COMPRESS, COUNT, EXPAND};
@@ -47,12 +47,17 @@ pub(in crate::arch) unsafe fn decode(
     // SAFETY: every CPU of this architecture has NEON. A step begins with both places at most at the ends of their
     // streams, takes at most a byte of each for every lane, and these are behind the ends, too.
     unsafe {
-        let last: [uint8x16_t; 7] = std::array::from_fn(|i| vdupq_n_u8(table.last[i + 1]));
-        let (min_len, eight) = (vdupq_n_u8(table.min_len), vdupq_n_u8(8));
+        // Lengths by six bits, up to 7: codes of 7 and 8 bits are told apart by a comparison. A code may have 8 alone.
+        let most = vdupq_n_u8(table.min_len.max(7));
+        let of_six = |i: usize| vminq_u8(vld4q_u8(table.lens.as_ptr().add(64 * i)).0, most);
+        let lens = uint8x16x4_t(of_six(0), of_six(1), of_six(2), of_six(3));
+        let (last, eight) = (vdupq_n_u8(table.last[7]), vdupq_n_u8(8));
         let base = vld1q_u8(table.base.as_ptr());
         let escape = vdupq_n_u8(table.escape_rank);
         let has_escape = vdupq_n_u8(if table.escape_size > 0 { 255 } else { 0 });
-        let blocks = &table.ranked.as_chunks::<64>().0[..table.count.div_ceil(64).min(4)];
+        let ranked = table.ranked.as_ptr();
+        let (block, next_block) = (vld1q_u8_x4(ranked), vld1q_u8_x4(ranked.add(64)));
+        let rare_blocks = &table.ranked.as_chunks::<64>().0[2..table.count.div_ceil(64).clamp(2, 4)];
         let (mut at, mut escape_at) = (windows.at, windows.escape_at);
         let mut is_inside = true;
         for step in out.chunks_exact_mut(windows.lanes) {
@@ -60,18 +65,15 @@ pub(in crate::arch) unsafe fn decode(
                 let bits = windows.bits.as_mut_ptr().add(PART * i);
                 let (a, b) = (vld1q_u16(bits), vld1q_u16(bits.add(8)));
                 let first = vuzp2q_u8(vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b));
-                let mut len = min_len;
-                for last in last {
-                    len = vsubq_u8(len, vcgtq_u8(first, last));
-                }
+                let len = vsubq_u8(vqtbl4q_u8(lens, vshrq_n_u8::<2>(first)), vcgtq_u8(first, last));
                 let code = vshlq_u8(first, vreinterpretq_s8_u8(vsubq_u8(len, eight)));
                 let rank = vsubq_u8(code, vqtbl1q_u8(base, len));
-                let mut symbol = vdupq_n_u8(0);
-                let mut place = rank;
-                for block in blocks {
-                    // Places from 64 on look up nothing.
-                    symbol = vqtbx4q_u8(symbol, vld1q_u8_x4(block.as_ptr()), place);
+                // Places from 64 on look up nothing.
+                let mut place = vsubq_u8(rank, vdupq_n_u8(64));
+                let mut symbol = vqtbx4q_u8(vqtbl4q_u8(block, rank), next_block, place);
+                for block in rare_blocks {
                     place = vsubq_u8(place, vdupq_n_u8(64));
+                    symbol = vqtbx4q_u8(symbol, vld1q_u8_x4(block.as_ptr()), place);
                 }
                 vst1q_u8(out.as_mut_ptr(), symbol);
                 let escaped = vandq_u8(vceqq_u8(rank, escape), has_escape);
