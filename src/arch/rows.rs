@@ -12,6 +12,9 @@ pub const ABREAST: usize = 16;
 /// Sketches side by side, first numbers first. A free place has numbers of 255.
 pub type SketchBlock = [[u8; ABREAST]; SKETCH];
 
+/// See [`RowKernels::turn`].
+type Turn<R> = fn(back: bool, a: &mut [R], b: &mut [R], cos: &[R], sin: &[R]);
+
 /// The kernels for rows of one type of words; `R` is the type to compute with. Rows of a call are equally long.
 pub struct RowKernels<R: 'static> {
     /// Words to numbers.
@@ -28,7 +31,7 @@ pub struct RowKernels<R: 'static> {
     /// those below [`LEAST_FREQUENCY`] are taken for 0. An angle is rounded to f32, as hosts do.
     pub turns: fn(position: u32, frequencies: &[f32], cos: &mut [R], sin: &mut [R]),
     /// Turns the pairs `(a[i], b[i])` by their angles, or back.
-    pub turn: fn(back: bool, a: &mut [R], b: &mut [R], cos: &[R], sin: &[R]),
+    pub turn: Turn<R>,
     /// Sums of every eighth number, with alternating signs.
     pub sums: fn(row: &[R]) -> [f32; SKETCH],
     /// The sum of magnitudes.
@@ -227,9 +230,9 @@ pub(super) fn closest(blocks: &[SketchBlock], sketch: &[u8; SKETCH]) -> Option<u
         let sums: [u8; HALF] = std::array::from_fn(|i| difference(0, i).saturating_add(difference(1, i)));
         let sums: [u8; HALF / 2] = std::array::from_fn(|i| sums[i].saturating_add(sums[i + HALF / 2]));
         let sums: [u8; ABREAST] = std::array::from_fn(|i| sums[i].saturating_add(sums[i + ABREAST]));
-        for i in 0..ABREAST {
-            best.1[i] = if sums[i] < best.0[i] { number as u8 } else { best.1[i] };
-            best.0[i] = best.0[i].min(sums[i]);
+        for ((sum, least), at) in sums.iter().zip(&mut best.0).zip(&mut best.1) {
+            *at = if sum < least { number as u8 } else { *at };
+            *least = (*least).min(*sum);
         }
     }
     let key = |place: usize| (best.0[place] as u32) << 16 | (best.1[place] as u32 * ABREAST as u32 + place as u32);

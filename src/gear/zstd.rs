@@ -38,7 +38,7 @@ pub(super) fn bound(len: usize) -> usize {
 pub(super) enum Search {
     /// For byte planes of a cache: matches are few and near, so tables that stay in the first-level cache find as much
     /// as larger ones. Sizes of level 3 or better in less time; `cargo bench --bench zstd` has the comparison.
-    Planes { min_match: u32, hash_log: u32 },
+    Planes { min_match: u32, hash_log: u32, chain_log: u32 },
     /// As [`Search::Planes`], with one table: finds a little less in two thirds of the time.
     Fast { min_match: u32, hash_log: u32 },
     /// The library's own choice for a level, with tables of at most [`TABLE_LOG`].
@@ -48,7 +48,7 @@ pub(super) enum Search {
 impl Search {
     /// [`Search::Planes`] with the table that fits the first-level cache.
     pub(super) const fn planes(min_match: u32) -> Self {
-        Search::Planes { min_match, hash_log: 12 }
+        Search::Planes { min_match, hash_log: 12, chain_log: 12 }
     }
 
     /// [`Search::Fast`] with the table that fits the first-level cache.
@@ -56,11 +56,12 @@ impl Search {
         Search::Fast { min_match, hash_log: 13 }
     }
 
-    /// With two tables, and a larger one: a little smaller, and slower.
+    /// With two tables, larger ones if matches are short: a little smaller, and slower.
     pub(super) const fn wider(self) -> Self {
         match self {
-            Search::Planes { min_match: 4 | 5, .. } | Search::Fast { min_match: 4 | 5, .. } => {
-                Search::Planes { min_match: 4, hash_log: 14 }
+            Search::Fast { min_match: 4, .. } => Search::Planes { min_match: 4, hash_log: 14, chain_log: 13 },
+            Search::Planes { min_match: 4, .. } | Search::Fast { min_match: 5, .. } => {
+                Search::Planes { min_match: 4, hash_log: 14, chain_log: 12 }
             }
             Search::Fast { min_match, .. } => Search::planes(min_match),
             other => other,
@@ -101,11 +102,11 @@ impl Compressor {
                     CParameter::HashLog(TABLE_LOG),
                     CParameter::ChainLog(TABLE_LOG),
                 ],
-                Search::Planes { min_match, hash_log } => &[
+                Search::Planes { min_match, hash_log, chain_log } => &[
                     CParameter::CompressionLevel(3),
                     CParameter::Strategy(Strategy::ZSTD_dfast),
                     CParameter::HashLog(hash_log),
-                    CParameter::ChainLog(12),
+                    CParameter::ChainLog(chain_log),
                     CParameter::MinMatch(min_match),
                 ],
                 Search::Fast { min_match, hash_log } => &[

@@ -197,9 +197,9 @@ impl Encoder {
             .zip(planes.chunks_exact(plane_len))
             .for_each(|(survey, plane)| *survey = matches::survey(plane));
         let saved: f64 = surveys.iter().filter(|survey| survey.search.is_some()).map(|survey| survey.saved).sum();
-        // Bits that channels save.
+        // Bits that channels save. The estimate of what matches save may be half of it.
         let channels = bits - 8.0 * blob_len as f64 / plane_len as f64;
-        if effort.get() < 7 && (saved == 0.0 || saved < channels) {
+        if effort.get() < 7 && (saved == 0.0 || 2.0 * saved < channels) {
             return Ok(false);
         }
         container::begin(blob, &Header { mode: Mode::Flat, row_len: 1, ..*header })?;
