@@ -8,7 +8,7 @@ fn every_level_packs_codes_first_symbol_on_top() {
     // Lengths 1 to 11; a word of ones has no zeros to hide behind.
     let codes: [u16; 256] = std::array::from_fn(|i| {
         let len = 1 + i as u16 % 11;
-        ((i as u16 * 77 | 1) & ((1 << len) - 1)) << 4 | len
+        (((i as u16 * 77) | 1) & ((1 << len) - 1)) << 4 | len
     });
     let symbols = noise(4 * 300);
     let symbols = symbols.as_chunks::<4>().0;
