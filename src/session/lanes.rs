@@ -6,7 +6,7 @@
 use crate::h2o::{self, Accumulator, BlockSums, CheckedTile, Missing};
 use crate::layout::{Head, HeadMut};
 use crate::status::{Error, Result, bail, error};
-use crate::store::{HeadReader, HeadWork, StoredLayer};
+use crate::store::{HeadReader, StoredLayer};
 use crate::sys::{Claim, ClaimState, Claimed, Shared, memory};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -306,12 +306,6 @@ impl AllLanes<'_> {
                 slot.stored = stored.clone();
             }
         }
-    }
-
-    /// The work of all readers since the last call.
-    pub(super) fn take_work(&mut self) -> HeadWork {
-        let readers = self.0.iter_mut().filter_map(|lane| lane.reader.as_mut());
-        readers.map(|reader| reader.take_work()).fold(HeadWork::default(), HeadWork::and)
     }
 
     /// Closes a layer, if it is open, and drops its sums.

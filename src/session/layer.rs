@@ -81,9 +81,11 @@ impl Layer {
         wanted
     }
 
-    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>) {
-        let stored = self.step.take().and_then(|step| step.stored);
-        self.is_copied |= stored.is_some_and(|stored| stored.any_restored());
+    pub(super) fn close(&mut self, cache: Option<&Cache<'_>>, store: Option<&mut Store>) {
+        if let Some((stored, store)) = self.step.take().and_then(|step| step.stored).zip(store) {
+            self.is_copied |= stored.any_restored();
+            store.book(&stored);
+        }
         if let Some(cache) = cache {
             self.see(cache);
         }
@@ -202,10 +204,11 @@ impl Layer {
     }
 
     /// Replaces the stored tokens of the open step.
-    pub(super) fn set_stored(&mut self, stored: Option<Shared<StoredLayer>>) {
-        if let Some(step) = &mut self.step {
-            self.is_copied |= step.stored.as_ref().is_some_and(|stored| stored.any_restored());
-            step.stored = stored;
+    pub(super) fn set_stored(&mut self, stored: Option<Shared<StoredLayer>>, store: &mut Store) {
+        let Some(step) = &mut self.step else { return };
+        if let Some(before) = std::mem::replace(&mut step.stored, stored) {
+            self.is_copied |= before.any_restored();
+            store.book(&before);
         }
     }
 

@@ -200,9 +200,8 @@ impl Session {
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
         layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths)?;
         // Nothing below fails.
-        let work = lanes.take_work();
         lanes.close(layer.number);
-        layer.close(Some(&cache));
+        layer.close(Some(&cache), store.as_mut());
         if layer.eviction.has_released() {
             tail::release_again(&mut cache, kv_len - added, kv_len);
         }
@@ -210,7 +209,6 @@ impl Session {
             let raw_bytes = layers.iter().map(Layer::raw_bytes).sum();
             let layer = &mut layers[at];
             let (len, token_bytes) = (layer.lengths.physical, layer.token_bytes());
-            store.book(layer.number, work);
             layer.release_again(store, &mut cache);
             if let Some(lossless) = &mut layer.lossless {
                 lossless.end(store, cache, len, token_bytes, raw_bytes);
@@ -232,11 +230,9 @@ impl Session {
         if let Some(cache) = &mut cache {
             tail::discard(cache, kv_len)?;
         }
-        let work = lanes.take_work();
         lanes.close(layer.number);
-        layer.close(cache.as_ref());
+        layer.close(cache.as_ref(), store.as_mut());
         if let Some((mut cache, store)) = cache.zip(store.as_mut()) {
-            store.book(layer.number, work);
             layer.release_again(store, &mut cache);
             if let Some(lossless) = &mut layer.lossless {
                 lossless.abort(store, cache);
@@ -295,7 +291,7 @@ impl Session {
         if let Some((mut lanes, layout)) = lanes.zip(layer.seen_layout()) {
             let stored = store.stored(number, layout)?;
             lanes.set_stored(number, &stored);
-            layer.set_stored(stored);
+            layer.set_stored(stored, store);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::layout::{self, Cache, Head, HeadMut, Layout, Places, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::pages::{self, Region};
 use crate::sys::{Shared, memory};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Bytes behind a window that kernels may read with whole vectors, and the alignment of its V.
@@ -31,6 +32,7 @@ pub struct StoredLayer {
     runs: Vec<TokenRange>,
     /// The state of each head in the cache.
     marks: Marks,
+    work: Work,
 }
 
 struct StoredBlock {
@@ -39,22 +41,15 @@ struct StoredBlock {
     segments: Vec<LiveSegment>,
 }
 
-/// Work done by a [`HeadReader`] since the last look.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HeadWork {
+/// Work done by all readers of a list.
+#[derive(Default)]
+struct Work {
     /// Blocks of a head decoded.
-    pub blocks: u64,
+    blocks: AtomicU64,
     /// Raw bytes decoded.
-    pub bytes: u64,
+    bytes: AtomicU64,
     /// Nanoseconds that took, with all copies.
-    pub ns: u64,
-}
-
-impl HeadWork {
-    /// The sum of both.
-    pub fn and(self, other: HeadWork) -> HeadWork {
-        HeadWork { blocks: self.blocks + other.blocks, bytes: self.bytes + other.bytes, ns: self.ns + other.ns }
-    }
+    ns: AtomicU64,
 }
 
 /// A thread's codec and working memory, and its window: memory of one head that stays mapped from one head to the next.
@@ -64,7 +59,6 @@ pub struct HeadReader {
     rows: Option<KvBytes>,
     parts: Parts,
     window: Option<Window>,
-    work: HeadWork,
 }
 
 /// One head of a cache, with the places of its bytes unchanged.
@@ -96,7 +90,7 @@ impl Store {
         let runs = entry.runs(layout, Block::is_released)?;
         let marks = Marks::new(layout.rows().heads)?;
         self.next_version += 1;
-        Shared::new(StoredLayer { number: layer, version, blocks, runs, marks }).map(Some)
+        Shared::new(StoredLayer { number: layer, version, blocks, runs, marks, work: Work::default() }).map(Some)
     }
 
     /// Whether an edit has cut a released block of the layer. Its tokens cannot be stored in blocks of their own before a
@@ -113,15 +107,17 @@ impl Store {
         }
     }
 
-    /// Adds the work of a reader to the counters of a layer.
-    pub fn book(&mut self, layer: u32, work: HeadWork) {
-        let Some(entry) = self.layer_mut(layer) else { return };
+    /// Adds the work of readers to the counters of their layer, when they are done with a list.
+    pub fn book(&mut self, stored: &StoredLayer) {
+        let Some(entry) = self.layer_mut(stored.number) else { return };
+        let Work { blocks, bytes, ns } = &stored.work;
+        let [blocks, bytes, ns] = [blocks, bytes, ns].map(|sum| sum.load(Ordering::Relaxed));
         let stats = &mut entry.stats;
-        stats.decode_ns += work.ns;
-        stats.decoded_bytes += work.bytes;
-        stats.restored_bytes += work.bytes;
-        stats.restored_blocks += work.blocks;
-        stats.cache_misses += work.blocks;
+        stats.decode_ns += ns;
+        stats.decoded_bytes += bytes;
+        stats.restored_bytes += bytes;
+        stats.restored_blocks += blocks;
+        stats.cache_misses += blocks;
     }
 }
 
@@ -262,14 +258,14 @@ impl HeadReader {
     /// Decodes the part of every block that has the head, to the places of its tokens.
     fn decode(&mut self, stored: &StoredLayer, head: usize, to: &mut HeadMut<'_>) -> Result<()> {
         let start = Instant::now();
-        let mut work = HeadWork::default();
+        let mut bytes = 0;
         for block in &stored.blocks {
-            work.bytes += self.decode_block(block, head, to)?;
-            work.blocks += 1;
+            bytes += self.decode_block(block, head, to)?;
         }
-        self.work.blocks += work.blocks;
-        self.work.bytes += work.bytes;
-        self.work.ns += start.elapsed().as_nanos() as u64;
+        let Work { blocks, bytes: sum, ns } = &stored.work;
+        blocks.fetch_add(stored.blocks.len() as u64, Ordering::Relaxed);
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -301,11 +297,6 @@ impl HeadReader {
             to.scatter(to.layout.range(segment.begin, segment.count)?, &cut.0, &cut.1);
         }
         Ok(bytes)
-    }
-
-    /// The work since the last call.
-    pub fn take_work(&mut self) -> HeadWork {
-        std::mem::take(&mut self.work)
     }
 
     /// Bytes of the window.

@@ -31,7 +31,7 @@ mod submit;
 pub use codec::Encoding;
 pub use commit::{Committed, Writes};
 pub use crew::{Executor, Purpose, run_one, trim_thread};
-pub use heads::{HeadReader, HeadWork, StoredLayer};
+pub use heads::{HeadReader, StoredLayer};
 pub use restore::Restored;
 pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;

@@ -195,7 +195,7 @@ fn the_defaults_when_switched_on() {
         store_front: true,
         bootstrap_tokens: 32,
         grouped_step_tokens: 256,
-        format: Format::V1,
+        format: Format::fastest(),
         key_predictors: Predictors::ALL,
         value_predictors: Predictors::ALL,
         effort: Effort::DEFAULT,
@@ -315,8 +315,10 @@ fn names_and_what_they_stand_for() {
         assert_eq!(warned_h2o(json!({"kv_h2o_aggregation": name, "kv_h2o_ema_alpha": 0.5})).aggregation, aggregation);
     }
     for (name, format) in [
-        ("fp16_gear_predictive_v3", Format::V1),
-        ("gear_delta", Format::V1),
+        ("auto", Format::fastest()),
+        ("fp16_gear_predictive_v3", Format::fastest()),
+        ("gear_delta", Format::fastest()),
+        ("gear_lanes", Format::Lanes),
         ("gear_v1", Format::V1),
         ("gear_v2", Format::V2),
     ] {
@@ -516,17 +518,22 @@ fn the_length_of_the_first_eviction_is_said_where_the_trigger_is_another() {
 
 #[test]
 fn predictors_of_this_version_and_of_others() {
-    let (config, warning) = warned(on(json!({"kv_lossless_predictors_k": "raw, dleta_seq ,,xor_seq,"})));
+    let v1 = |mut config: Value| {
+        config["kv_lossless_codec_runtime"] = json!("gear_v1");
+        on(config)
+    };
+    let (config, warning) = warned(v1(json!({"kv_lossless_predictors_k": "raw, dleta_seq ,,xor_seq,"})));
     let xor = Predictors::from_bits(Predictors::RAW | Predictors::XOR_SEQ, Format::V1).unwrap();
     assert_eq!(config.lossless.unwrap().key_predictors, xor);
     assert!(warning.contains("kv_lossless_predictors_k") && warning.contains("\"dleta_seq\""), "{warning}");
 
     for nothing in ["", " , ", "pair_delta"] {
-        let (config, warning) = warned(on(json!({"kv_lossless_predictors_v": nothing})));
+        let (config, warning) = warned(v1(json!({"kv_lossless_predictors_v": nothing})));
         assert_eq!(config.lossless.unwrap().value_predictors, Predictors::raw());
         assert!(warning.contains("kv_lossless_predictors_v has no predictor"), "{warning}");
     }
-    let (_, warnings) = parse(json!({"kv_lossless_predictors_v": "a,b"})).unwrap();
+    let (_, warnings) =
+        parse(json!({"kv_lossless_codec_runtime": "gear_v1", "kv_lossless_predictors_v": "a,b"})).unwrap();
     assert_eq!(warnings.len(), 4, "one for each name, one for the list, and that compression is off: {warnings:?}");
 
     let v2 = json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"});

@@ -58,7 +58,9 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         keys: |key| [name::kv_lossless_predictors_k, name::kv_lossless_predictors_v].contains(&key),
-        idle: |values, _| compresses(values) && values.kv_lossless_codec_runtime != Some(Format::V1),
+        idle: |values, _| {
+            compresses(values) && matches!(values.kv_lossless_codec_runtime, Some(Format::V2 | Format::Lanes))
+        },
         needs: "kv_lossless_codec_runtime must be \"gear_v1\"",
     },
     Idle {
