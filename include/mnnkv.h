@@ -2,8 +2,9 @@
 //
 //   mnnkv/base.h      status codes, versions, element types, cache layouts
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
-//   mnnkv/executor.h  threads of the host that encode and decode for a session
+//   mnnkv/heads.h     stored tokens read head by head, on the attention threads, in place of a restore in begin
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
+//   mnnkv/executor.h  threads of the host that encode and decode for a session
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
 //   mnnkv/layout.h    cache memory in place: index, gather, scatter, move, compact, zero, release
 //   mnnkv/quantised.h MNN's quantised caches: description, appends, truncation, values for tools
@@ -11,7 +12,8 @@
 //   mnnkv/gear.h      the lossless codec of fp16, bf16, fp32 and int8 words
 //   mnnkv/model.h     files that come with a model; not included here
 //
-// A host that patches its attention needs base.h and session.h, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp.
+// A host that patches its attention needs base.h and session.h, heads.h if it stores tokens and must not become slower,
+// and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp.
 //
 // Example
 //

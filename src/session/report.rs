@@ -161,6 +161,8 @@ fn compression(metrics: &mut Metrics, layers: &[&Layer], stats: &Statistics, pag
         metrics.h2o_host_wait_us_p95 = p95;
         metrics.h2o_host_wait_us_p99 = waits.quantile(0.99).unwrap_or(max);
         metrics.h2o_host_wait_us_max = max;
+    }
+    if stats.restored_blocks > 0 {
         metrics.h2o_lossless_restored_blocks = stats.restored_blocks as f64;
         metrics.h2o_lossless_restored_bytes = stats.restored_bytes as f64;
         metrics.h2o_lossless_decode_cache_hit = (stats.prefetch_hits + stats.cache_hits) as f64;
