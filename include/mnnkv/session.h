@@ -27,14 +27,14 @@ extern "C" {
 //
 // Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
 // need mnnkv_session_rewritten before end. From end to the next begin or keep, stored tokens read as zero, and the
-// cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another buffer
-// at any time and pass that buffer from then on; the copy takes memory for stored tokens until the next end. Memory returns to the system if it is private and anonymous, such as malloc's (see mnnkv_kv_release).
-// Layers without a cache of their own are never passed.
+// cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another
+// buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the system if it
+// is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
 //
 // Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
-// mnnkv_session_scores and heads.h: one thread per lane, and none while another non-const call runs. Functions with
-// a const session run on any thread and block while another call runs. The session starts kv_lossless_async_threads
-// workers. Only begin waits for one, when a token that it must restore is being decoded.
+// mnnkv_session_scores, _block_sums and heads.h: one thread per lane, and none while another non-const call runs.
+// Functions with a const session run on any thread and block while another call runs. Workers, which the sessions of a
+// process share, sleep when idle. Only begin waits for one, when a token that it must restore is being decoded.
 
 /// The caches of one model and the state of their compression.
 typedef struct mnnkv_session mnnkv_session;
@@ -46,26 +46,27 @@ typedef struct mnnkv_session_options {
     /// Layers of the model (1 to 4,096), and attention threads that may call mnnkv_session_scores at once (1 to 1,024).
     uint32_t layers;
     uint32_t lanes;
-    /// A JSON object of config_len bytes; NULL = {}. Keys that begin with kv_h2o_ or kv_lossless_ are read, others
-    /// ignored; docs/config.md lists them. Tokens are evicted only with kv_h2o_enable, and stored only with
-    /// kv_lossless_enable and kv_lossless_runtime_enable.
+    /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with
+    /// kv_h2o_enable, and stored only with kv_lossless_enable and kv_lossless_runtime_enable.
     const char *config_json;
     size_t config_len;
-    /// A JSON object of the host's defaults, for keys that config_json lacks; NULL = those of docs/config.md. Keys
-    /// without effect are not warnings.
+    /// The host's defaults for keys that config_json lacks, likewise. Keys without effect are not warnings.
     const char *defaults_json;
     size_t defaults_len;
-    /// 1 = attention restores each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
+    /// Threads of the host's attention, 0 = lanes. By default workers get the other cores (docs/config.md).
+    uint32_t host_threads;
+    /// 1 = attention asks for each KV head that it reads (heads.h), and begin restores none; 0 = begin restores all.
     uint32_t restores_heads;
+    /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
+    const struct mnnkv_executor *executor;
 } mnnkv_session_options;
 
 /// Makes a session. The JSON texts need no terminating zero.
-/// INVALID_ARGUMENT: if layers or lanes is out of range
-/// INVALID_ARGUMENT: if a text is not a JSON object, or a value has a wrong type or range (unknown keys are warnings)
+/// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
-/// Frees a session, its blobs and its threads. Blocks until each thread has finished its current job. Stored tokens are
-/// lost: destroy the caches as well, or destroy right after a begin of every layer.
+/// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost: destroy the
+/// caches as well, or destroy right after a begin of every layer.
 void mnnkv_session_destroy(mnnkv_session *session);
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
@@ -75,8 +76,7 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
 
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
-/// the last end planned: kept tokens move together, and the pages behind them are released. Workers start on the next
-/// layer.
+/// the last end planned: kept tokens move together, and the pages behind them are released.
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
 /// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
 /// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.

@@ -41,12 +41,13 @@ typedef struct mnnkv_store_config {
     uint32_t struct_size;
     /// Most workers that work for the store at once, at most 64. 0 = submit encodes and restore decodes.
     uint32_t workers;
-    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. V2: must be 0.
+    /// V1: MNNKV_PREDICT_* to try on K and on V; 0 = all. Others: must be 0.
     uint32_t key_predictors;
     uint32_t value_predictors;
     /// mnnkv_gear_options::effort
     int32_t effort;
-    /// MNNKV_GEAR_FORMAT_*; 0 = V1, which decodes fastest.
+    /// MNNKV_GEAR_FORMAT_*; 0 = the one that decodes fastest here: LANES, or V1 on CPUs without AVX2 or NEON,
+    /// and with predictors.
     uint32_t format;
     /// Blocks that may wait to be encoded; 0 = 256.
     uint32_t max_queue;

@@ -124,10 +124,10 @@ fn run(part: u64) {
         ("steps above a cap", count / 20),
         ("evictions", 3 * count),
         ("encoded blocks", if workers { count / 10 } else { 2 * count }),
-        ("restored blocks", if workers { count / 10 } else { 2 * count }),
+        ("restored blocks", if workers { count / 10 } else { count }),
         ("blocks found decoded", 1),
-        ("heads read in a window", if workers { count / 10 } else { count }),
-        ("heads restored", if workers { count / 10 } else { count }),
+        ("heads read in a window", count / 20),
+        ("heads restored", count / 20),
     ];
     let with = |wanted: bool, of: &'static [(&str, u64)]| if wanted { of } else { &[] };
     // In a thousand schedules.

@@ -14,9 +14,9 @@
 //!
 //! Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
 //! need mnnkv_session_rewritten before end. From end to the next begin or keep, stored tokens read as zero, and the
-//! cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another buffer
-//! at any time and pass that buffer from then on; the copy takes memory for stored tokens until the next end. Memory returns to the system if it is private and anonymous, such as malloc's (see mnnkv_kv_release).
-//! Layers without a cache of their own are never passed.
+//! cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another
+//! buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the system if it
+//! is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
 //! mnnkv_session_scores, _block_sums and heads.h: one thread per lane, and none while another non-const call runs.

@@ -6,8 +6,7 @@ use crate::ffi::panic::body;
 use crate::ffi::status::mnnkv_status;
 
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
-/// the last end planned: kept tokens move together, and the pages behind them are released. Workers start on the next
-/// layer.
+/// the last end planned: kept tokens move together, and the pages behind them are released.
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
 /// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
 /// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
