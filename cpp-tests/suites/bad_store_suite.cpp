@@ -137,7 +137,7 @@ TEST(BadStoreConfig, IsRefusedAndGivesNoHandle) {
         {bad, "config", [&] { return mnnkv_store_create(misaligned(&configs[0]), MNNKV_ABI_VERSION, out.get()); }},
         {bad, "workers", create_with([](auto& c) { c.workers = 65; })},
         {bad, "workers", create_with([](auto& c) { c.workers = UINT32_MAX; })},
-        {bad, "format", create_with([](auto& c) { c.format = 3; })},
+        {bad, "format", create_with([](auto& c) { c.format = 4; })},
         {bad, "format", create_with([](auto& c) { c.format = UINT32_MAX; })},
         {bad, "strict_roundtrip", create_with([](auto& c) { c.strict_roundtrip = 2; })},
         {bad, "predictors", create_with([](auto& c) { c.key_predictors = 8; })},

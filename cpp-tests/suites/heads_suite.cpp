@@ -96,13 +96,13 @@ TEST_F(Heads, AreReadWithAllTokensWhileTheCacheStaysReleased) {
         make(make_layout(packs, heads, dims, room, 64), 2);
         store();
         begin();
-        layer_->append(1);
         const std::uint32_t stored = layer_->compressed_tokens();
         copy_heads([&](std::uint32_t h, const void*& key, const void*& value) {
             ASSERT_TRUE(ok(head(h % 2, h, key, value)));
         });
         EXPECT_EQ(layer_->compressed_tokens(), stored) << "no token was written to the cache";
         expect_whole();
+        layer_->append(1);
         end();
         EXPECT_EQ(layer_->compressed_tokens(), stored) << "heads that were restored are released by end";
     }
@@ -113,7 +113,6 @@ TEST_F(Heads, AreReadByThreadsAtTheSameTime) {
     store();
     for (int step = 0; step < 20; ++step) {
         begin();
-        layer_->append(1);
         std::vector<std::vector<std::uint8_t>> read(3 * heads);
         std::vector<std::thread> threads;
         const std::size_t bytes = layer_->layout().max_tokens * dims * 2;
@@ -140,6 +139,7 @@ TEST_F(Heads, AreReadByThreadsAtTheSameTime) {
             ASSERT_FALSE(mine.empty());
             EXPECT_TRUE(same(mine.data(), mine.size(), right, mine.size())) << "head " << at % heads;
         }
+        layer_->append(1);
         end();
     }
 }
@@ -159,7 +159,6 @@ TEST_F(Heads, AreRestoredInTheCacheAndReleasedOneByOne) {
     ASSERT_TRUE(ok(session_.released(0, 1, 1, 2, layer_->cache()).code()));
     EXPECT_TRUE(ok(session_.check_heads(0, 0, 1).code()));
     EXPECT_EQ(session_.check_heads(0, 1, 1).code(), MNNKV_NOT_FOUND);
-    EXPECT_TRUE(layer_->sound());
     ASSERT_TRUE(ok(session_.restore(0, 0, 0, heads, layer_->cache()).code()));
     EXPECT_TRUE(layer_->whole());
     layer_->append(1);

@@ -16,6 +16,7 @@ pub mod lanes;
 mod level;
 pub mod pack;
 pub mod portable;
+mod prefetch;
 mod product;
 mod rows;
 mod sums;
@@ -30,6 +31,7 @@ pub mod xxh3;
 mod tests;
 
 use crate::sys;
+pub use prefetch::prefetch;
 pub use product::{PANEL, Product, pack_panels};
 pub use rows::{ABREAST, RowKernels, SKETCH, SketchBlock};
 use std::sync::OnceLock;

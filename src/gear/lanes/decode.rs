@@ -4,9 +4,13 @@ use super::container::{Header, Kind};
 use super::form;
 use super::plane::Plane;
 use crate::arch::lanes::Source;
+use crate::arch::prefetch;
 use crate::dtype::Dtype;
 use crate::gear::checksum::Checksum;
 use crate::status::{Error, Result, bail};
+
+/// Bytes of a blob's end and of a coded plane's start that are asked for at once.
+const ENDS: usize = 256;
 
 /// Words of a piece: whole steps, and four planes and the words of F32 fit a cache of 32 KiB.
 const PIECE: usize = 2048;
@@ -49,10 +53,17 @@ impl Decoder {
             return Err(Error::too_small("dst_cap (bytes)", capacity, len));
         };
         let count = len / dtype.bytes();
+        // Blobs are cold: a code and the first bits of its lanes are far from the header.
+        prefetch(&rest.0[rest.0.len().saturating_sub(ENDS)..]);
         let mut parts = [Part::Constant; 4];
         for (i, part) in parts.iter_mut().enumerate().take(dtype.bytes()) {
             *part = match header.kinds[i] {
-                Kind::Raw => Part::Raw(rest.take(count, "a raw plane")?),
+                Kind::Raw => {
+                    let plane = rest.take(count, "a raw plane")?;
+                    prefetch(&plane[..count.min(PIECE)]);
+                    prefetch(&rest.0[..rest.0.len().min(ENDS)]);
+                    Part::Raw(plane)
+                }
                 Kind::Constant => {
                     self.symbols[i].fill(rest.take(1, "a constant plane")?[0]);
                     Part::Constant
@@ -66,6 +77,11 @@ impl Decoder {
         let coded = super::plane::coded_len(count, header.lanes);
         let mut checksum = Checksum::new();
         for first in (0..coded).step_by(PIECE) {
+            for part in &parts {
+                if let Part::Raw(plane) = part {
+                    prefetch(&plane[count.min(first + PIECE)..count.min(first + 2 * PIECE)]);
+                }
+            }
             let end = coded.min(first + PIECE) * dtype.bytes();
             self.piece(&parts, dtype, first, &mut words[first * dtype.bytes()..end], false)?;
             checksum.advance(words, end);

@@ -15,7 +15,8 @@ const WIDE: usize = 8192;
 
 /// The largest blob for `src_len` bytes, or `None` if they are no words.
 pub(in crate::gear) fn bound(src_len: usize, dtype: Dtype) -> Option<usize> {
-    (src_len > 0 && src_len.is_multiple_of(dtype.bytes())).then(|| src_len.checked_add(HEADER_BOUND))?
+    let whole = src_len > 0 && src_len.is_multiple_of(dtype.bytes());
+    src_len.checked_add(HEADER_BOUND).filter(|bound| whole && *bound <= isize::MAX as usize)
 }
 
 /// Encodes `words`, a whole number of words and at least one, to `buffers.blob`.

@@ -77,7 +77,7 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     }
     let (content, trailer) = blob.split_at(blob.len() - TRAILER_LEN);
     if content[8] != VERSION {
-        bail!(Unsupported, "blob of format version {}; this library reads 1 and 2", content[8]);
+        bail!(Unsupported, "blob of format version {}; this library reads 1 to 3", content[8]);
     }
     if (checksum(content) as u32).to_le_bytes() != trailer {
         bail!(Corrupt, "the blob's checksum does not match: {} bytes, damaged or cut", blob.len());
