@@ -212,7 +212,7 @@ public:
         given.data = data;
         given.update_scale = scale;
         given.row_sum = scale != nullptr && last ? sum : nullptr;
-        steps_->tile(static_cast<std::uint32_t>(lane), given);
+        steps_->sum(static_cast<std::uint32_t>(lane), given);
     }
 
     /// After attention of `rows` queries in each of `heads` query heads. query: MNN's tensor, [row][head][dim] in the

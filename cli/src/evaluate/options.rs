@@ -25,6 +25,8 @@ pub enum FormatName {
     V1,
     /// Rows and channels
     V2,
+    /// Prefix codes in lanes, which a store uses by default
+    Lanes,
 }
 
 /// A way to cut tensors.
@@ -129,7 +131,7 @@ fn is_ours(key: &str) -> bool {
     key.starts_with("kv_h2o_") || key.starts_with("kv_lossless_")
 }
 
-/// Every combination of formats, efforts and hints that differs; v1 takes no hint.
+/// Every combination of formats, efforts and hints that differs; v1 takes no hint, lanes take neither.
 pub fn encodings(formats: &[FormatName], efforts: &[Effort], hints: &[Option<Hint>]) -> Vec<Encoding> {
     let mut encodings = Vec::new();
     for format in formats {
@@ -143,7 +145,12 @@ pub fn encodings(formats: &[FormatName], efforts: &[Effort], hints: &[Option<Hin
             match format {
                 FormatName::V1 => add(Format::V1, None),
                 FormatName::V2 => hints.iter().for_each(|hint| add(Format::V2, *hint)),
+                FormatName::Lanes => {}
             }
+        }
+        if *format == FormatName::Lanes {
+            // It has no efforts.
+            encodings.push(Encoding { format: Format::Lanes, effort: Effort::DEFAULT, rotation: None });
         }
     }
     encodings

@@ -314,7 +314,11 @@ fn first_eviction(ratio: f64, block_tokens: u32) -> u32 {
 }
 
 fn runtime_name(format: &str) -> &'static str {
-    if format == "v2" { "gear_v2" } else { "gear_v1" }
+    match format {
+        "v2" => "gear_v2",
+        "lanes" => "gear_lanes",
+        _ => "gear_v1",
+    }
 }
 
 /// Keys of a host's config.

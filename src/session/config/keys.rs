@@ -265,7 +265,7 @@ keys! {
         ("full", RuntimeMode::Full),
         ("store", RuntimeMode::Store),
     ]);
-    kv_lossless_block_tokens: Whole<u32>(128, 1..=65_536);
+    kv_lossless_block_tokens: Whole<u32>(256, 1..=65_536);
     kv_lossless_hot_sink_tokens: Whole<u32>(16, 0..=TOKENS);
     kv_lossless_hot_recent_tokens: Whole<u32>(256, 0..=TOKENS);
     kv_lossless_kept_sample_layers: Whole<i32>(1, -1..=LAYERS as i32);

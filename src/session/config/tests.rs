@@ -186,7 +186,7 @@ fn the_defaults_when_switched_on() {
         front_layers: 2,
         kept_layers: false,
         mode: RuntimeMode::Probe,
-        block_tokens: 128,
+        block_tokens: 256,
         hot_sink_tokens: 16,
         hot_recent_tokens: 256,
         kept_sample_layers: 1,
