@@ -77,8 +77,9 @@ bench:
 	@"$(SETUP)" demo
 	cargo bench --locked --workspace --exclude mnn-kv-capi --exclude mnnkv-cli
 	@$(CONFIGURE)
-	@$(COMPILE) --target mnnkv_bench_host mnnkv_bench_session
+	@$(COMPILE) --target mnnkv_bench_host mnnkv_bench_pages mnnkv_bench_session
 	@"$(BUILD)/bin/mnnkv_bench_host"
+	@"$(BUILD)/bin/mnnkv_bench_pages"
 	@"$(BUILD)/bin/mnnkv_bench_session"
 
 size:
