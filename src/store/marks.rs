@@ -23,10 +23,15 @@ impl Marks {
     /// Claims a head; returns whether it is restored. `None`: another thread has it. Its owner must give it back by
     /// [`Marks::set`].
     pub(super) fn claim(&self, head: usize) -> Option<bool> {
-        match self.0[head].swap(IN_USE, Ordering::Acquire) {
-            IN_USE => None,
-            state => Some(state == RESTORED),
+        let mark = &self.0[head];
+        let mut state = mark.load(Ordering::Relaxed);
+        while state != IN_USE {
+            match mark.compare_exchange(state, IN_USE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(state) => return Some(state == RESTORED),
+                Err(now) => state = now,
+            }
         }
+        None
     }
 
     /// Ends a claim.
