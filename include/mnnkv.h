@@ -12,8 +12,8 @@
 //   mnnkv/gear.h      the lossless codec of fp16, bf16, fp32 and int8 words
 //   mnnkv/model.h     files that come with a model; not included here
 //
-// A host that patches its attention needs base.h and session.h, heads.h if it stores tokens and must not become slower,
-// and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp.
+// A host that patches its attention needs base.h and session.h, heads.h if it stores tokens, since a
+// restore in begin costs more, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp.
 //
 // Example
 //

@@ -108,6 +108,41 @@ TEST_F(Heads, AreReadWithAllTokensWhileTheCacheStaysReleased) {
     }
 }
 
+TEST_F(Heads, AreReadAnewWhereTheCacheHasMovedWithinTheStep) {
+    for (const mnnkv_layout& next : {make_layout(pack_modes[7], heads, dims, 2 * room, 64),
+                                     make_layout(pack_modes[8], heads, dims, room, 64)}) {
+        make(make_layout(pack_modes[7], heads, dims, room, 64), 1);
+        store();
+        begin();
+        const void *key = nullptr, *value = nullptr;
+        ASSERT_TRUE(ok(head(0, 0, key, value)));
+        layer_->move_to(next);
+        copy_heads([&](std::uint32_t h, const void*& k, const void*& v) { ASSERT_TRUE(ok(head(0, h, k, v))); });
+        expect_whole();
+        layer_->append(1);
+        end();
+    }
+}
+
+TEST_F(Heads, AreNeitherRestoredNorForgottenWhereTheyComeToLieInEachOther) {
+    make(make_layout(pack_modes[7], heads, dims, room, 64), 1);
+    store();
+    begin();
+    mnnkv_layout rows = make_layout(pack_modes[7], heads, dims, room, 64);
+    rows.l_pack = rows.h_pack = rows.flash_block = 1;
+    rows.key_token_stride = rows.value_token_stride = heads * dims * 2;
+    std::vector<std::uint8_t> key(std::size_t(room) * heads * dims * 2), value(key);
+    mnnkv_cache other = layer_->cache();
+    other.layout = &rows;
+    other.key = key.data();
+    other.value = value.data();
+    EXPECT_TRUE(refuses(MNNKV_STALE, "layout", [&] { return session_.restore(0, 0, 0, heads, other).code(); }));
+    ASSERT_TRUE(ok(session_.restore(0, 0, 0, heads, layer_->cache()).code()));
+    EXPECT_TRUE(layer_->whole());
+    layer_->append(1);
+    end();
+}
+
 TEST_F(Heads, AreReadByThreadsAtTheSameTime) {
     make(make_layout(pack_modes[7], heads, dims, room, 64), 3);
     store();
@@ -183,7 +218,8 @@ TEST_F(Heads, OfWrongNumbersOrBuffersAreRefused) {
     const void *key = nullptr, *value = nullptr;
     EXPECT_TRUE(refuses(bad, "not open", [&] { return head(0, 0, key, value); }));
     begin();
-    mnnkv_cache given = layer_->cache(), no_key = given, no_value = given, long_cache = given, other = given;
+    mnnkv_cache given = layer_->cache(), no_key = given, no_value = given, long_cache = given, short_cache = given, other = given;
+    short_cache.kv_len = 100;
     no_key.key = nullptr;
     no_value.value = nullptr;
     long_cache.kv_len = room + 1;
@@ -207,6 +243,7 @@ TEST_F(Heads, OfWrongNumbersOrBuffersAreRefused) {
             {bad, "key", [&] { return ask(0, 0, 0, no_key); }},
             {bad, "value", [&] { return ask(0, 0, heads - 1, no_value); }},
             {bad, "kv_len", [&] { return ask(0, 0, 0, long_cache); }},
+            {bad, "kv_len", [&] { return ask(0, 0, 0, short_cache); }},
             {MNNKV_STALE, "heads", [&] { return ask(0, 0, 0, other); }},
             {bad, "cache", [&] {
                  return mnnkv_session_head(session_.get(), 0, 0, 0, nullptr, key_out.get(), value_out.get());

@@ -16,23 +16,26 @@ extern "C" {
 // A session encodes and decodes blocks as jobs, on workers of the library, or on threads of the host through an executor
 // (mnnkv_session_options::executor). A job is one block; it holds no lock and waits for no other job.
 //
-// submit is called inside functions with a non-const session, on their thread. It must return without waiting, must
-// not throw, and must not call the session. 0 promises that run(job) will be called once. Any other value refuses the
-// job: its tokens stay raw (h2o_lossless_backpressure_skip_count), or begin decodes them.
+// submit is called inside mnnkv_session_begin, on its thread: for cold tokens to encode and, unless restores_heads is
+// set, for stored tokens to decode, of this layer and ahead of the next. It must return without waiting, must not throw,
+// and must not call the session. Returning 0 promises that run(job) will be called once. Any other value refuses the job:
+// its tokens stay raw (h2o_lossless_backpressure_skip_count), or begin decodes them.
 //
-// run may be called on any thread, by several at once, and inside submit. It runs the most urgent job of the session that
-// waits. It does nothing where none does: begin decodes what has not begun, and jobs of tokens that are evicted or reset
-// are dropped. So a call may come at any time, even after mnnkv_session_destroy, while the library is loaded; a call that
-// never comes leaves one block raw. begin and destroy wait for jobs that have begun, and for no others.
+// run may be called on any thread, by several at once, and inside submit. It takes the most urgent job of the session
+// that waits, not always the one that it was submitted for. It does nothing if no job waits: begin decodes what has not
+// begun, and jobs of tokens that are evicted or reset are dropped. A call may come at any time, even after
+// mnnkv_session_destroy, while the library is loaded. A call that never comes leaves a block raw, and keeps its part of
+// kv_lossless_pending_bytes; when that is used up, nothing more is stored. begin and destroy wait for jobs that have
+// begun, and for no others.
 //
-// Promised calls are no more than kv_lossless_max_queue and the blocks of two layers. Each thread keeps working memory of
+// At most kv_lossless_max_queue jobs and those of the blocks of two layers are promised at a time. Each thread keeps working memory of
 // four times the raw bytes of the largest block, until it ends or calls mnnkv_thread_trim.
 
 /// A pool of threads. Copied by mnnkv_session_create; user must stay valid until mnnkv_session_destroy returns.
 typedef struct mnnkv_executor {
     uint32_t struct_size;
     uint32_t reserved;
-    /// Gets user, and what to call. job is not a pointer to memory.
+    /// user: as given here. run(job): the call to make. job must not be dereferenced.
     int32_t (*submit)(void *user, void (*run)(void *job), void *job);
     void *user;
 } mnnkv_executor;

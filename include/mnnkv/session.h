@@ -26,10 +26,10 @@ extern "C" {
 // logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
 //
 // Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
-// need mnnkv_session_rewritten before end. From end to the next begin or keep, stored tokens read as zero, and the
-// cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another
-// buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the system if it
-// is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
+// need mnnkv_session_rewritten before end. From end to the next begin or keep (heads.h: also then), stored tokens read
+// as zero, and the cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache
+// to another buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the
+// system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
 //
 // Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
 // mnnkv_session_scores, _block_sums and heads.h: one thread per lane, and none while another non-const call runs.
@@ -43,7 +43,7 @@ typedef struct mnnkv_session mnnkv_session;
 typedef struct mnnkv_session_options {
     uint32_t struct_size;
     uint32_t abi_version;
-    /// Layers of the model (1 to 4,096), and attention threads that may call mnnkv_session_scores at once (1 to 1,024).
+    /// Layers of the model (1 to 4,096), and attention threads that may use a lane at once (1 to 1,024).
     uint32_t layers;
     uint32_t lanes;
     /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with
@@ -65,8 +65,7 @@ typedef struct mnnkv_session_options {
 /// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 
-/// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost: destroy the
-/// caches as well, or destroy right after a begin of every layer.
+/// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.
 void mnnkv_session_destroy(mnnkv_session *session);
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
@@ -242,7 +241,8 @@ typedef struct mnnkv_metrics {
     double h2o_lossless_decompress_us;           ///< us: decoding
     double h2o_lossless_queue_depth_peak;        ///< count: most blocks queued; NaN without workers
     double h2o_lossless_fallback_count;          ///< count: failures: blocks left raw, plans not made
-    double h2o_lossless_backpressure_skip_count; ///< count: blocks skipped, queue full
+    /// count: blocks skipped: queue full, pending bytes used up, refused
+    double h2o_lossless_backpressure_skip_count;
     double h2o_lossless_async_queue_peak;        ///< count: as h2o_lossless_queue_depth_peak
     double h2o_lossless_async_wait_us;           ///< us: restoring in begin, waits included
     double h2o_lossless_decode_cache_hit;        ///< count: restored blocks decoded before begin
@@ -256,7 +256,7 @@ typedef struct mnnkv_metrics {
     double h2o_plan_count;                       ///< count: plans made
     double h2o_stale_plan_count;                 ///< count: plans dropped, cache had changed
     double h2o_released_bytes;                   ///< bytes: returned to the system; a tail of INT8 V once
-    /// bytes: now: pages of evicted and stored tokens, less blobs and decoded rows; may be negative
+    /// bytes: now: pages of evicted and stored tokens, less blobs, decoded rows and windows; may be negative
     double h2o_resident_saved_bytes;
     double h2o_reclaimable_bytes;                ///< bytes: now: buffers behind the last token
     double h2o_lossless_restored_blocks;         ///< count: blocks restored

@@ -4,16 +4,23 @@
 //! still read as zero in the cache. Instead each attention thread asks for a KV head just before it reads it, and only
 //! the heads that are being read take memory:
 //!
-//!   mnnkv_session_head       returns where the head can be read: in the cache, or decoded in the lane's own memory
+//!   mnnkv_session_head       returns where the head can be read: in the cache, or decoded in memory of the lane
 //!   mnnkv_session_restore    decodes heads into the cache itself, for kernels that must read them there
-//!   mnnkv_session_released   gives the memory of heads that were restored in the cache back, once they were read
+//!   mnnkv_session_released   returns the memory of heads that mnnkv_session_restore filled, after they were read
 //!
-//! mnnkv_session_head is the faster one: its memory is used again for head after head, so that no page is taken or
-//! returned. All of these are called between begin and end, on any thread, with a lane of its own; different lanes at the
-//! same time, with no other call that has a non-const session but mnnkv_session_scores. None takes a lock or blocks.
+//! mnnkv_session_head is the faster one: its memory is used for head after head, so that no page is taken or returned.
+//! A lane that has read a stored head keeps memory for K and V of one head of max_tokens until the session is destroyed;
+//! pages that no token has reached stay free. Each lane decodes for itself, so that query heads of one KV head belong on
+//! one thread.
 //!
-//! Quantised caches, and row-major ones whose heads share tokens, are restored by begin as without the option. The calls
-//! are allowed there, too, and find nothing to do. Begin also restores in the steps that evict tokens of a stored layer.
+//! These three are called between begin and end, on any thread, one thread per lane. Different lanes may call them at the
+//! same time, also with mnnkv_session_scores and mnnkv_session_block_sums. No other call with a non-const session may
+//! run. They take no lock and never block.
+//!
+//! A host that rewrites tokens (K-shift) must restore all heads first.
+//!
+//! begin restores quantised caches, and row-major ones whose heads share tokens, whatever the option says. begin also
+//! restores a layer in the steps that evict from it. The calls are allowed there, too, and find nothing to do.
 
 use super::cache::mnnkv_cache;
 use super::given;
@@ -23,7 +30,7 @@ use super::session::mnnkv_session;
 use super::status::mnnkv_status;
 use crate::layout::{Head, HeadMut, Layout};
 use crate::session::Session;
-use crate::status::{Result, bail};
+use crate::status::{Result, Status, bail, error};
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -56,6 +63,7 @@ unsafe fn given_cache(cache: *const mnnkv_cache) -> Result<mnnkv_cache> {
 /// Pointers are NULL or as the header says.
 unsafe fn for_each_head(
     session: *const mnnkv_session,
+    layer: u32,
     cache: *const mnnkv_cache,
     (head_begin, head_count): (u32, u32),
     mut body: impl FnMut(&Session, u32, HeadMut<'_>) -> Result<()>,
@@ -67,7 +75,15 @@ unsafe fn for_each_head(
         let given = given::checked(cache.layout)?;
         let layout = &given.layout;
         if !layout.has_heads_apart() {
-            return Ok(());
+            // Begin has restored such a cache, unless it was another one then.
+            let heads = head_begin..head_begin.saturating_add(head_count);
+            return session.check_heads(layer, heads).map_err(|error| match error.status() {
+                Status::NotFound => error!(
+                    Stale,
+                    "layer {layer} has stored tokens, and the layout, whose heads lie in each other, is not that of begin"
+                ),
+                _ => error,
+            });
         }
         let heads = layout.rows().heads as u32;
         if head_begin.checked_add(head_count).is_none_or(|end| end > heads) {
@@ -91,16 +107,17 @@ unsafe fn for_each_head(
 }
 
 /// Returns the addresses of K and V of one KV head, complete with all cache->kv_len tokens and with the packing of the
-/// cache: index 0 is the head's first element. They are those in the cache where nothing of the layer is stored, else
-/// memory of the lane, of a head's size. Valid until the lane's next call of this function, or the end of the step.
-/// Asking for the same head again costs nothing. The head must not be written.
+/// cache: index 0 is the head's first element. The addresses are in the cache if nothing of the layer is stored, else in
+/// memory of the lane, also after mnnkv_session_restore. They are valid until the lane's next call of this function, or
+/// the end of the step. Asking for the same head again with the same kv_len costs nothing. The head must not be written.
+/// Call it after the append: memory of the lane has nothing that is written later.
 /// lane: below the `lanes` of create; one thread at a time.
 /// head: KV head (not query head).
 /// cache->kv_len: physical tokens now, those appended since begin included.
 /// INVALID_ARGUMENT: if layer, lane or head is out of range, the layer is not open, or the lane is in use
-/// INVALID_ARGUMENT: if kv_len exceeds max_tokens
+/// INVALID_ARGUMENT: if kv_len exceeds max_tokens, or stored tokens lie behind it
 /// STALE: if the layout has other heads, head_dim or dtypes than the stored tokens
-/// CORRUPT: if a blob does not decode to the stored tokens; it is kept
+/// CORRUPT: if a blob does not decode to the stored tokens; the blob is kept
 /// OUT_OF_MEMORY: if memory for the lane is refused
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_head(
@@ -136,8 +153,7 @@ pub unsafe extern "C" fn mnnkv_session_head(
 }
 
 /// Writes the stored tokens of KV heads head_begin .. head_begin + head_count to the cache, bit for bit. Heads that are
-/// there already cost nothing. Another lane must not restore or release the same head at the same time. The memory goes
-/// back with mnnkv_session_released, else at the end of the step.
+/// there already cost nothing. The memory goes back with mnnkv_session_released, else at the end of the step.
 /// INVALID_ARGUMENT: if layer, lane or a head is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if another lane restores or releases one of the heads now
 /// STALE, CORRUPT: as mnnkv_session_head; heads before the one that failed are restored
@@ -150,7 +166,7 @@ pub unsafe extern "C" fn mnnkv_session_restore(
     head_count: u32,
     cache: *const mnnkv_cache,
 ) -> mnnkv_status {
-    body!(for_each_head(session, cache, (head_begin, head_count), |session, head, to| {
+    body!(for_each_head(session, layer, cache, (head_begin, head_count), |session, head, to| {
         session.restore(layer, lane, head, to)
     }))
 }
@@ -167,16 +183,16 @@ pub unsafe extern "C" fn mnnkv_session_released(
     head_count: u32,
     cache: *const mnnkv_cache,
 ) -> mnnkv_status {
-    body!(for_each_head(session, cache, (head_begin, head_count), |session, head, from| {
+    body!(for_each_head(session, layer, cache, (head_begin, head_count), |session, head, from| {
         session.released(layer, lane, head, from).map(drop)
     }))
 }
 
-/// Checks that attention may read KV heads head_begin .. head_begin + head_count of an open layer in the cache. A host
-/// calls it in its tests; heads that it reads through mnnkv_session_head need no check. Blocks while another call with
-/// a non-const session runs that is not of this header.
-/// NOT_FOUND: if stored tokens of a head were not restored in this step, or were released again
-/// INVALID_ARGUMENT: if layer is out of range or not open
+/// Checks that attention may read KV heads head_begin .. head_begin + head_count of an open layer in the cache: for tests
+/// of a host. Heads that are read through mnnkv_session_head need no check. Blocks while another call with a non-const
+/// session runs that is not one of the three above.
+/// NOT_FOUND: if stored tokens of a head were not restored in the cache in this step, or were released again
+/// INVALID_ARGUMENT: if layer is out of range or not open, or a head with stored tokens is out of range
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_check_heads(
     session: *const mnnkv_session,

@@ -329,12 +329,13 @@ impl Session {
             bail!(InvalidArgument, "layer is {layer}; the session has {} layers", state.layers.len());
         };
         let Some(stored) = layer.check_open("this call")?.stored else { return Ok(()) };
-        match heads.into_iter().find(|head| !stored.is_restored(*head)) {
-            Some(head) => {
-                bail!(NotFound, "head {head} of layer {} has stored tokens that are not restored", layer.number)
+        for head in heads {
+            if !stored.is_restored(head)? {
+                let layer = layer.number;
+                bail!(NotFound, "head {head} of layer {layer} has stored tokens that are not restored in the cache");
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
     /// The logical and the physical length of a layer; while it is open, as begin left them.

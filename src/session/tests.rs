@@ -135,7 +135,7 @@ fn run(part: u64) {
         workers,
         &[("blocks refused by a full queue", 1000), ("blocks decoded ahead", 1), ("queues of two or more", 1)],
     );
-    let inside = with(!workers, &[("released blocks cut", 40)]);
+    let inside = with(!workers, &[("released blocks cut", 10)]);
     let threads = with(!kind.shortage, &[("steps scored by several threads", 1000)]);
     let short = with(
         kind.shortage,

@@ -64,7 +64,8 @@ pub struct HeadReader {
 /// One head of a cache, with the places of its bytes unchanged.
 struct Window {
     memory: Region,
-    places: Places,
+    /// The places of tokens, and the bytes of K and of V, of the layout that the window has.
+    shape: (Places, (usize, usize)),
     /// The list, the head and the length whose tokens it has.
     holds: Option<(u64, u32, u32)>,
 }
@@ -139,9 +140,10 @@ impl StoredLayer {
         Ok(head as usize)
     }
 
-    /// Whether a head's tokens were restored in the cache and not released since. False where there is no such head.
-    pub fn is_restored(&self, head: u32) -> bool {
-        self.find(head).is_ok_and(|head| self.marks.is_restored(head))
+    /// Whether a head's tokens were restored in the cache and not released since. INVALID_ARGUMENT: if there is no such
+    /// head.
+    pub fn is_restored(&self, head: u32) -> Result<bool> {
+        Ok(self.marks.is_restored(self.find(head)?))
     }
 
     /// Whether any head has its tokens in the cache, or some of them.
@@ -152,17 +154,24 @@ impl StoredLayer {
     fn check(&self, layout: &Layout) -> Result<()> {
         let end = self.runs.last().map_or(0, |run| run.end());
         match self.blocks.first() {
-            Some(block) if block.shape.rows != layout.rows() || end > layout.max_tokens() => bail!(
-                Stale,
-                "the stored tokens of layer {} have {} heads x {} and end at token {end}; the layout has {} x {} and room \
-                 for {}",
-                self.number,
-                block.shape.rows.heads,
-                block.shape.rows.dims,
-                layout.rows().heads,
-                layout.rows().dims,
-                layout.max_tokens()
-            ),
+            Some(block) if block.shape.rows != layout.rows() || end > layout.max_tokens() => {
+                let (mine, given) = (block.shape.rows, layout.rows());
+                bail!(
+                    Stale,
+                    "the stored tokens of layer {} have {} heads x {} ({}, {}) and end at token {end}; the layout has {} x {} \
+                     ({}, {}) and room for {}",
+                    self.number,
+                    mine.heads,
+                    mine.dims,
+                    mine.key.name(),
+                    mine.value.name(),
+                    given.heads,
+                    given.dims,
+                    given.key.name(),
+                    given.value.name(),
+                    layout.max_tokens()
+                )
+            }
             _ => Ok(()),
         }
     }
@@ -210,17 +219,26 @@ impl HeadReader {
     pub fn window(&mut self, stored: &StoredLayer, head: u32, from: &Head<'_>, len: u32) -> Result<(&[u8], &[u8])> {
         stored.check(from.layout)?;
         let at = stored.find(head)?;
+        let end = stored.runs.last().map_or(0, |run| run.end());
+        if end > len as usize {
+            bail!(
+                InvalidArgument,
+                "cache->kv_len is {len}; layer {} has stored tokens up to {end}: begin returned a larger length",
+                stored.number
+            );
+        }
         let (key_bytes, value_bytes) = from.layout.head_bytes();
         let value_at = key_bytes.next_multiple_of(SLACK);
         let len_bytes = value_at + value_bytes + SLACK;
+        let shape = (from.layout.places(), (key_bytes, value_bytes));
         let mut window = match self.window.take() {
             Some(window) if window.memory.len() >= len_bytes => window,
-            _ => Window { memory: Region::new(len_bytes)?, places: from.layout.places(), holds: None },
+            _ => Window { memory: Region::new(len_bytes)?, shape, holds: None },
         };
-        if window.places != from.layout.places() {
+        if window.shape != shape {
             // Kernels may multiply padding by zero, so it must not be tokens of another layout.
             window.memory.fill(0);
-            window.places = from.layout.places();
+            (window.shape, window.holds) = (shape, None);
         }
         let holds = (stored.version, head, len);
         let filled = if window.holds == Some(holds) {

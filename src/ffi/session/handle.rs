@@ -13,10 +13,10 @@
 //! logical tokens as without a session, and takes physical lengths from mnnkv_cache::kv_len.
 //!
 //! Cache memory. Between begin and end, tokens below kv_len may be read and new tokens appended; writes to older tokens
-//! need mnnkv_session_rewritten before end. From end to the next begin or keep, stored tokens read as zero, and the
-//! cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache to another
-//! buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the system if it
-//! is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
+//! need mnnkv_session_rewritten before end. From end to the next begin or keep (heads.h: also then), stored tokens read
+//! as zero, and the cache must not be written except as mnnkv_session_rewritten states. A host may copy the whole cache
+//! to another buffer at any time; the copy takes memory for stored tokens until the next end. Memory returns to the
+//! system if it is private and anonymous, such as malloc's. Layers without a cache of their own are never passed.
 //!
 //! Threads. Several layers may be open at once, but calls with a non-const session must not overlap, except
 //! mnnkv_session_scores, _block_sums and heads.h: one thread per lane, and none while another non-const call runs.
@@ -117,7 +117,7 @@ pub(super) unsafe fn with_text(
 pub struct mnnkv_session_options {
     pub struct_size: u32,
     pub abi_version: u32,
-    /// Layers of the model (1 to 4,096), and attention threads that may call mnnkv_session_scores at once (1 to 1,024).
+    /// Layers of the model (1 to 4,096), and attention threads that may use a lane at once (1 to 1,024).
     pub layers: u32,
     pub lanes: u32,
     /// A JSON object of config_len bytes; NULL = {}. docs/config.md lists the keys. Tokens are evicted only with
@@ -163,8 +163,7 @@ pub unsafe extern "C" fn mnnkv_session_create(
     })
 }
 
-/// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost: destroy the
-/// caches as well, or destroy right after a begin of every layer.
+/// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     // SAFETY: the header is the contract.

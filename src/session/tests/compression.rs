@@ -76,6 +76,7 @@ fn a_full_queue_is_counted_and_skipped_blocks_are_submitted_later() {
     let mut config = config("store", 1);
     config["kv_lossless_max_queue"] = json!(1);
     // The worker must still encode the first block when the second is submitted.
+    config["kv_lossless_codec_runtime"] = json!("gear_v2");
     config["kv_lossless_effort"] = json!(9);
     let mut chat = chat(config);
     chat.step(0, 1500);
