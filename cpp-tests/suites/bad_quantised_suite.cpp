@@ -103,7 +103,7 @@ protected:
     }
 
     static constexpr std::size_t room = 2 * count * dims * 4;
-    /// Of V with its scales, the larger.
+    /// Bytes of V with its scales, the larger.
     static constexpr std::size_t rows_ = 2 * count * dims + 2 * 2 * dims * 4;
 
     dice random_{701};

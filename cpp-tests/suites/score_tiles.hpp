@@ -102,7 +102,7 @@ struct summed_part {
     std::vector<double> sums, factors;
 };
 
-/// What mnnkv_sum_tile makes of the tokens begin .. end of each_tile's rows, as a part of split rows.
+/// The sums that mnnkv_sum_tile makes of tokens begin .. end of each_tile's rows, as a part of split rows.
 inline summed_part sum_part(const std::vector<float>& row, std::uint32_t begin, std::uint32_t end,
                             const row_counts& rows, std::uint32_t block_tokens, const tiling& how) {
     const std::uint32_t length = static_cast<std::uint32_t>(row.size()), count = rows.heads * rows.counted;

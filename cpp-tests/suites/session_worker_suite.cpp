@@ -1,4 +1,5 @@
-// Who works for sessions: workers that a process shares, as many as the host leaves cores; or threads of the host.
+// Threads that work for sessions: workers that a process shares, as many as the host leaves cores, or threads of the
+// host.
 
 #include "refusal.hpp"
 #include "session_host.hpp"
@@ -168,7 +169,7 @@ public:
         return executor;
     }
 
-    /// Of so many jobs in a row one is refused; 0 = none.
+    /// One of so many jobs in a row is refused; 0 = none.
     void refuse_one_in(unsigned count) { refuses_ = count; }
     /// Jobs run inside submit.
     void run_inside_submit() { runs_inside_ = true; }

@@ -75,7 +75,7 @@ const LONGEST: usize = 32;
 #[derive(Clone, Copy, Debug, Default)]
 struct Gain {
     all: f64,
-    /// Of those, by matches of eight bytes or more.
+    /// Those among them by matches of eight bytes or more.
     long: f64,
 }
 

@@ -138,7 +138,7 @@ impl Session {
         Ok(self.scored_rows(layer, queries)?.rows > 0)
     }
 
-    /// What a host sums in a step of `queries` rows per head, of the open step or of the next.
+    /// The rows and blocks that a host sums in a step of `queries` rows per head, of the open step or of the next.
     pub fn scored_rows(&self, layer: u32, queries: u32) -> Result<ScoredRows> {
         let wanted = find(&mut self.state()?.layers, layer)?.wanted();
         Ok(wanted.map_or(ScoredRows::default(), |wanted| ScoredRows {

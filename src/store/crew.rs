@@ -160,7 +160,7 @@ impl Job {
     }
 }
 
-/// What running a job needs besides the job.
+/// The means of running a job.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     encoding: Encoding,

@@ -94,7 +94,7 @@ pub struct Store {
     layers: Vec<LayerBlocks>,
     decoded: Decoded,
     next_ticket: u64,
-    /// Of the next list of released blocks.
+    /// The version of the next list of released blocks.
     next_version: u64,
     /// The codec of the host's thread, and rows on their way through it.
     codec: Codec,

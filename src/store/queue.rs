@@ -91,7 +91,7 @@ impl<C: Copy, J, O> Books<C, J, O> {
 
 /// A job that has begun. Its outcome must be handed in.
 pub(super) struct Taken<C, J> {
-    /// Of its queue.
+    /// The number of its queue.
     pub(super) id: usize,
     pub(super) context: C,
     pub(super) job: J,

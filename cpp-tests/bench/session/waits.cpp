@@ -1,5 +1,5 @@
-// What stored tokens cost a step: restored by begin, with a worker that decodes the next layer while the host computes
-// this one (prefetch) and without, and decoded head by head where attention reads them.
+// The cost of stored tokens in a step: restored by begin, with a worker that decodes the next layer while the host
+// computes this one (prefetch) and without, and decoded head by head where attention reads them.
 //
 // The host computes for the time of a model's layer, or less. Between begin and end: attention of 32 query heads over
 // 2,048 tokens. Between end and the next layer's begin, the place of matrix products: a pass over their weights. 1B:

@@ -8,7 +8,7 @@ const SAMPLE: usize = 4096;
 /// Pieces of a sample.
 const PIECES: usize = 4;
 
-/// What becomes of a plane.
+/// The fate of a plane.
 #[allow(clippy::large_enum_variant, reason = "one lives at a time, on the stack")]
 pub(super) enum Choice {
     Raw,

@@ -27,7 +27,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) dtype: Dtype,
-    /// Of each byte of a word; of more than a word has, raw.
+    /// The kind of each byte of a word; raw for more than a word has.
     pub(super) kinds: [Kind; 4],
     pub(super) lanes: usize,
     /// Bytes.

@@ -28,7 +28,7 @@ impl Default for Decoder {
     }
 }
 
-/// What a plane is made of.
+/// The source of a plane's symbols.
 #[derive(Clone, Copy)]
 enum Part<'a> {
     Raw(&'a [u8]),

@@ -136,7 +136,7 @@ impl Encoder {
 
     /// Whether steps from near rows save more than the ways without them could.
     fn saves_much(&self, words: Words<'_>, effort: Effort, buffers: &mut Buffers) -> Result<bool> {
-        /// What channel groups leave of codes for single bytes, at least.
+        /// The least share that channel groups leave of codes for single bytes.
         const GROUPED: f64 = 0.92;
         if effort >= Effort::THOROUGH || self.repeats.steps.is_empty() {
             return Ok(false);

@@ -58,7 +58,7 @@ impl Sums {
     }
 }
 
-/// What parts of split rows lack: both numbers are 0 where each row has each of its tokens once.
+/// The tokens and last parts that split rows lack: both numbers are 0 where each row has each of its tokens once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Last parts less first ones, in rows.
@@ -74,7 +74,7 @@ impl Missing {
         self.tokens += other.tokens;
     }
 
-    /// What is missing of a part: the tokens before it or behind it, where it is not the first or the last.
+    /// The gap of a part: the tokens before it or behind it, where it is not the first or the last.
     fn of(part: &BlockSums<'_>) -> Self {
         let (rows, end, tokens) = (part.rows as i128, i128::from(part.token_end), i128::from(part.tokens));
         let ends = if part.last { end } else { 0 } - if part.first { end - tokens } else { 0 };
@@ -91,7 +91,7 @@ pub(super) struct Finished {
     pub(super) as_group: Sums,
     /// The token after the last of all heads.
     pub(super) token_end: u32,
-    /// Of block sums.
+    /// Those of block sums.
     pub(super) missing: Missing,
 
     // Working memory.

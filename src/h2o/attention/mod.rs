@@ -264,7 +264,7 @@ impl Accumulator {
         if prompt { &self.finished.as_prompt } else { &self.finished.as_group }
     }
 
-    /// What parts of split rows lack.
+    /// The tokens and last parts that split rows lack.
     pub fn missing(&self) -> Missing {
         self.finished.missing
     }
