@@ -246,7 +246,7 @@ typedef struct mnnkv_metrics {
     double h2o_lossless_async_queue_peak;        ///< count: as h2o_lossless_queue_depth_peak
     double h2o_lossless_async_wait_us;           ///< us: restoring in begin, waits included
     double h2o_lossless_decode_cache_hit;        ///< count: restored blocks decoded before begin
-    double h2o_lossless_decode_cache_miss;       ///< count: restored blocks decoded by begin
+    double h2o_lossless_decode_cache_miss;       ///< count: restored blocks decoded by begin, or by head
     double h2o_last_evict_tokens;                ///< tokens: removed by the last eviction of each layer
     double h2o_total_evict_tokens;               ///< tokens: removed by all evictions
     double h2o_logical_tokens;                   ///< tokens: now: in the chat
@@ -259,7 +259,7 @@ typedef struct mnnkv_metrics {
     /// bytes: now: pages of evicted and stored tokens, less blobs, decoded rows and windows; may be negative
     double h2o_resident_saved_bytes;
     double h2o_reclaimable_bytes;                ///< bytes: now: buffers behind the last token
-    double h2o_lossless_restored_blocks;         ///< count: blocks restored
+    double h2o_lossless_restored_blocks;         ///< count: blocks restored; by head, each head of a block
     double h2o_lossless_restored_bytes;          ///< bytes: blocks restored, raw size
     double h2o_lossless_restore_hit;             ///< count: restored blocks kept decoded since earlier steps
     double h2o_lossless_prefetch_hit;            ///< count: restored blocks that a worker decoded ahead

@@ -170,7 +170,7 @@ fn run(part: u64) {
         }
     }
     for what in ["restored blocks of interleaved tokens", "restored blocks with padding dims"] {
-        assert!(coverage.of(what) > if workers { 0 } else { count }, "{what}: {}", coverage.of(what));
+        assert!(coverage.of(what) > if workers { 0 } else { count / 4 }, "{what}: {}", coverage.of(what));
     }
 }
 
