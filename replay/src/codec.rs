@@ -232,17 +232,22 @@ impl Job<'_> {
             let options = self.options(&range);
             let dtype = self.info.dtype;
             let failed = |e: mnnkv::status::Error| Error::new(self.place(), e);
-            let (blob, encoding) =
-                timed(|| encoder.encode(&rows, dtype, &options).map(<[u8]>::to_vec).map_err(failed))?;
-            back.resize(rows.len(), 0);
-            let (len, decoding) = timed(|| decoder.decode(&blob, dtype, &mut back).map_err(failed))?;
-            if back[..len] != rows[..] {
-                return Err(Error::new(self.place(), "decoded words differ from the encoded ones: a bug of the codec"));
+            let mut encoded = 0;
+            for part in rows.chunks_exact((rows.len() / self.parts()).max(1)) {
+                let (blob, encoding) =
+                    timed(|| encoder.encode(part, dtype, &options).map(<[u8]>::to_vec).map_err(failed))?;
+                back.resize(part.len(), 0);
+                let (len, decoding) = timed(|| decoder.decode(&blob, dtype, &mut back).map_err(failed))?;
+                if back[..len] != *part {
+                    let bug = "decoded words differ from the encoded ones: a bug of the codec";
+                    return Err(Error::new(self.place(), bug));
+                }
+                encoded += blob.len();
+                times = [times[0] + encoding, times[1] + decoding];
             }
             raw += rows.len();
             // A session keeps a block raw that does not shrink.
-            kept += blob.len().min(rows.len());
-            times = [times[0] + encoding, times[1] + decoding];
+            kept += encoded.min(rows.len());
         }
         let hot = self.words.len() - raw;
         let speed = |time: Duration| (raw > 0).then(|| raw as f64 / time.as_secs_f64().max(1e-9));
@@ -262,6 +267,14 @@ impl Job<'_> {
             encode_bytes_per_second: speed(times[0]),
             decode_bytes_per_second: speed(times[1]),
         })
+    }
+
+    /// The blobs of a range: a session stores a block in one for each head.
+    fn parts(&self) -> usize {
+        match self.cut {
+            Cut::Blocks(_) if self.head.is_none() => self.info.kv_heads.max(1),
+            _ => 1,
+        }
     }
 
     fn options(&self, range: &Range<usize>) -> Options<'static> {
