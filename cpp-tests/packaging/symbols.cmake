@@ -4,6 +4,8 @@ include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 # The preprocessor removes comments.
 string(REPLACE "," ";" headers "${HEADERS}")
 run("${CC}" -E -P -DMNNKV_EXPERIMENTAL ${headers})
+# A bracket would hold elements of a list together.
+string(REGEX REPLACE "[][]" " " run_output "${run_output}")
 # A function's name is followed by its parameters, not by (* as a type before a pointer to a function.
 string(REGEX MATCHALL "[^A-Za-z0-9_]mnnkv_[A-Za-z0-9_]+[ \n]*\\([^*]" declared "${run_output}")
 list(TRANSFORM declared REPLACE "^[^m]|[ \n]*\\(.$" "")
