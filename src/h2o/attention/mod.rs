@@ -141,7 +141,7 @@ impl Accumulator {
     }
 
     /// Adds block sums of a host. A head whose tiles are under way is not concerned.
-    /// INVALID_ARGUMENT: if blocks have another size, or an attention is no number or negative; nothing is added.
+    /// INVALID_ARGUMENT: if `blocks` has another size or an attention is NaN or negative. The masses are unchanged then.
     pub fn add_sums(&mut self, sums: &BlockSums<'_>) -> Result<()> {
         let (given, expected) = (sums.block_tokens, self.near.block_tokens());
         if given != expected {
