@@ -6,6 +6,7 @@
 //! | [`pages`] | pages released to the system, taken in bulk, mapped |
 //! | [`files`] | paths and files, with errors that name them |
 //! | `threads` | threads whose start can fail, and the id of the process |
+//! | [`parallel`] | jobs of one call on several threads |
 //! | [`thread_slot`] | values per thread |
 //! | `sync` | the locks of the worker queue and the marks of heads, which loom and ThreadSanitizer replace |
 //! | `shared` | a counted reference whose allocation can fail |
@@ -22,6 +23,8 @@ pub mod files;
 #[doc(hidden)]
 pub mod memory;
 pub mod pages;
+#[doc(hidden)]
+pub mod parallel;
 mod per_process;
 mod quiet;
 mod shared;

@@ -1,5 +1,6 @@
 //! Threads whose start can be refused. The standard library's aborts the process when memory runs out.
 
+use super::memory;
 use crate::status::Result;
 
 /// A thread. It must be joined; a dropped one runs on by itself.
@@ -11,6 +12,17 @@ impl Thread {
     /// OUT_OF_MEMORY: the system has no memory or no thread left.
     pub(crate) fn start(name: &std::ffi::CStr, body: impl FnOnce() + Send + 'static) -> Result<Self> {
         system::start(name, body).map(Thread)
+    }
+
+    /// As [`Thread::start`], for a body that borrows.
+    ///
+    /// # Safety
+    /// The thread must be joined before anything that `body` borrows is dropped.
+    pub(super) unsafe fn start_scoped<'a>(name: &std::ffi::CStr, body: impl FnOnce() + Send + 'a) -> Result<Self> {
+        let body: Box<dyn FnOnce() + Send + 'a> = memory::boxed(body)?;
+        // SAFETY: the types differ in a lifetime that ends after the thread, by contract.
+        let body = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(body) };
+        Thread::start(name, body)
     }
 
     /// Blocks until the thread has ended.
