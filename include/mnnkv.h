@@ -4,6 +4,7 @@
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
 //   mnnkv/heads.h     stored tokens read head by head, on the attention threads, in place of a restore in begin
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
+//   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
 //   mnnkv/executor.h  threads of the host that encode and decode for a session
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
 //   mnnkv/layout.h    cache memory in place: index, gather, scatter, move, compact, zero, release
@@ -78,6 +79,7 @@
 #include "mnnkv/session.h"
 #include "mnnkv/scores.h"
 #include "mnnkv/heads.h"
+#include "mnnkv/park.h"
 #include "mnnkv/executor.h"
 #include "mnnkv/store.h"
 #include "mnnkv/layout.h"

@@ -12,6 +12,7 @@
 #include "mnnkv/session.hpp"
 #include "mnnkv/scores.hpp"
 #include "mnnkv/heads.hpp"
+#include "mnnkv/park.hpp"
 #include "mnnkv/executor.hpp"
 #include "mnnkv/store.hpp"
 #include "mnnkv/layout.hpp"

@@ -47,6 +47,13 @@ const HEADERS: &[Header] = &[
         sections: &["heads"],
     },
     Header {
+        path: "mnnkv/park.h",
+        about: "a layer compressed as a whole, and its memory returned, while no step is due",
+        includes: &["\"session.h\""],
+        folder: "src/ffi",
+        sections: &["park"],
+    },
+    Header {
         path: "mnnkv/executor.h",
         about: "threads of the host that encode and decode for a session",
         includes: &["<stdint.h>"],

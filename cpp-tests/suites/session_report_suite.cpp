@@ -68,6 +68,8 @@ const struct {
     METRIC(h2o_unscored_plan_count),
     METRIC(h2o_over_limit_count),
     METRIC(h2o_host_wait_us_p99),
+    METRIC(h2o_parked_raw_bytes),
+    METRIC(h2o_parked_bytes),
 };
 #undef METRIC
 

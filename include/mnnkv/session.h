@@ -79,8 +79,7 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
 /// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
 /// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
-/// INVALID_ARGUMENT: if layer is out of range or open, or kv_len differs
-/// INVALID_ARGUMENT: if heads, head_dim or a dtype changed
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
 /// After a failure the layer is not open, no token has moved, and stored tokens must not be read; the call may be
@@ -207,8 +206,7 @@ mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uin
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
 
-/// Returns the logical positions that a layer's cache holds, in physical order; of an open layer, those that begin
-/// left.
+/// Returns the logical positions of a layer's tokens, in physical order; of an open layer, as begin left them.
 /// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch.
 /// n_pairs: pairs written.
 /// INVALID_ARGUMENT: if layer is out of range
@@ -271,6 +269,8 @@ typedef struct mnnkv_metrics {
     double h2o_unscored_plan_count;              ///< count: plans that kept more than planned: unscored tokens
     double h2o_over_limit_count;                 ///< count: steps that ended above kv_h2o_max_tokens; NaN without
     double h2o_host_wait_us_p99;                 ///< us: 99th percentile, within 5%
+    double h2o_parked_raw_bytes;                 ///< bytes: now: parked tokens, raw size
+    double h2o_parked_bytes;                     ///< bytes: now: parked tokens, encoded size
 } mnnkv_metrics;
 
 /// Reads the metrics of all layers together.

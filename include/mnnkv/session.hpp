@@ -5,6 +5,7 @@
 
 #include "base.hpp"
 #include "heads.h"
+#include "park.h"
 #include "scores.h"
 #include "session.h"
 
@@ -99,6 +100,15 @@ public:
     status check_heads(std::uint32_t layer, std::uint32_t head_begin, std::uint32_t head_count) const noexcept {
         return mnnkv_session_check_heads(handle_, layer, head_begin, head_count);
     }
+
+    /// mnnkv_session_park
+    status park(std::uint32_t layer, const mnnkv_park_options* options, mnnkv_cache& cache,
+                mnnkv_parked* parked = nullptr) noexcept {
+        return mnnkv_session_park(handle_, layer, options, &cache, parked);
+    }
+
+    /// mnnkv_session_interrupt
+    status interrupt() const noexcept { return mnnkv_session_interrupt(handle_); }
 
     /// mnnkv_session_end
     status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {

@@ -24,6 +24,7 @@ pub mod gear;
 pub mod h2o;
 pub mod heads;
 pub mod layout;
+pub mod park;
 pub mod quantised;
 pub mod session;
 pub mod status;

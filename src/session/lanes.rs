@@ -241,6 +241,12 @@ impl Lanes {
         })
     }
 
+    /// Frees the windows of all readers.
+    pub(super) fn drop_windows(&self, lanes: &mut AllLanes<'_>) {
+        lanes.0.iter_mut().for_each(|lane| lane.reader = None);
+        self.window_bytes.store(0, Ordering::Relaxed);
+    }
+
     /// Bytes of the windows.
     pub(super) fn window_bytes(&self) -> usize {
         self.window_bytes.load(Ordering::Relaxed)

@@ -97,8 +97,9 @@ impl Layer {
         self.step = None;
         self.rows = None;
         self.eviction.reset();
-        if let Some((lossless, store)) = self.lossless.as_mut().zip(store) {
-            lossless.reset(store);
+        if let Some(store) = store {
+            store.truncated(self.number, 0);
+            self.lossless.iter_mut().for_each(|lossless| lossless.reset(store));
         }
     }
 

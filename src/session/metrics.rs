@@ -88,6 +88,8 @@ metrics! {
     count h2o_unscored_plan_count: "plans that kept more than planned: unscored tokens",
     count h2o_over_limit_count: "steps that ended above kv_h2o_max_tokens; NaN without",
     us h2o_host_wait_us_p99: "99th percentile, within 5%",
+    bytes h2o_parked_raw_bytes: "now: parked tokens, raw size",
+    bytes h2o_parked_bytes: "now: parked tokens, encoded size",
 }
 
 impl Metrics {

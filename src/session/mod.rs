@@ -15,6 +15,7 @@ mod lanes;
 mod layer;
 mod lossless;
 pub mod metrics;
+mod park;
 mod report;
 mod tail;
 
@@ -32,6 +33,7 @@ use eviction::ClosingStep;
 use lanes::Lanes;
 use layer::Layer;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
@@ -44,6 +46,8 @@ pub struct Session {
     lanes: Lanes,
     /// The host's threads restore each head before they read it.
     restores_heads: bool,
+    /// See [`Session::interrupt`].
+    interrupted: AtomicBool,
 }
 
 struct State {
@@ -75,7 +79,13 @@ impl Session {
             None => None,
         };
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
-        Ok(Session { warnings, state: Mutex::new(State { layers, store }), lanes, restores_heads: false })
+        Ok(Session {
+            warnings,
+            state: Mutex::new(State { layers, store }),
+            lanes,
+            restores_heads: false,
+            interrupted: AtomicBool::new(false),
+        })
     }
 
     /// Says that the host's threads restore each head before they read it, by [`Session::head`] or [`Session::restore`].
@@ -160,8 +170,12 @@ impl Session {
         lanes.reserve()?;
 
         let by_head = self.restores_heads && cache.as_ref().is_some_and(|cache| cache.layout.has_heads_apart());
+        self.interrupted.store(false, Ordering::Relaxed);
         let mut stored = None;
         if let Some(cache) = &mut cache {
+            if let Some(store) = store.as_mut() {
+                layer.unpark(store, cache)?;
+            }
             if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
                 // An eviction moves tokens, and drops those of blobs for good.
                 if !by_head || layer.eviction.has_plan() || store.has_cut(layer.number) {
@@ -284,10 +298,8 @@ impl Session {
         if begin.checked_add(count).is_none_or(|end| end > len) {
             bail!(InvalidArgument, "begin is {begin} and count {count}; layer {number} has {len} tokens in its cache");
         }
-        let Some((lossless, store)) = layer.lossless.as_ref().zip(store.as_mut()).filter(|_| count > 0) else {
-            return Ok(());
-        };
-        lossless.rewritten(store, begin..begin + count)?;
+        let Some(store) = store.as_mut().filter(|_| count > 0) else { return Ok(()) };
+        store.rewritten(number, begin..begin + count)?;
         if let Some((mut lanes, layout)) = lanes.zip(layer.seen_layout()) {
             let stored = store.stored(number, layout)?;
             lanes.set_stored(number, &stored);

@@ -57,12 +57,16 @@ impl State {
         lengths(&mut metrics, &layers);
         eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.eviction.rules().is_some()))?);
         let Some(store) = &mut self.store else { return Ok(metrics) };
+        let stats = store.statistics(layer);
+        metrics.h2o_parked_raw_bytes = stats.parked_raw_bytes as f64;
+        metrics.h2o_parked_bytes = stats.parked_bytes as f64;
+        // 0 where the system drops no pages.
+        let dropped = layers.iter().filter(|_| stats.released_bytes > 0);
+        let pages: u64 = dropped.map(|l| l.compressed_page_bytes(store)).sum();
+        metrics.h2o_resident_saved_bytes += pages as f64 - stats.compressed_bytes as f64;
+        metrics.h2o_released_bytes += stats.released_bytes as f64;
         if layers.iter().filter_map(|l| l.lossless.as_ref()).any(Lossless::takes_part) {
-            let stats = store.statistics(layer);
-            // 0 where the system drops no pages.
-            let dropped = layers.iter().filter(|_| stats.released_bytes > 0);
-            let pages = dropped.map(|l| l.compressed_page_bytes(store)).sum();
-            compression(&mut metrics, &layers, &stats, pages);
+            compression(&mut metrics, &layers, &stats);
             metrics.h2o_resident_saved_bytes -= windows as f64;
         }
         Ok(metrics)
@@ -128,15 +132,14 @@ fn eviction(metrics: &mut Metrics, layers: Vec<&Layer>) {
     }
 }
 
-fn compression(metrics: &mut Metrics, layers: &[&Layer], stats: &Statistics, pages: u64) {
+fn compression(metrics: &mut Metrics, layers: &[&Layer], stats: &Statistics) {
     let compressed = || layers.iter().filter_map(|l| l.lossless.as_ref());
     let count = |of: fn(&LosslessCounts) -> u64| compressed().map(|l| of(l.counts())).sum::<u64>() as f64;
     let failures = count(|c| c.failed_calls) + evicting(layers, |c| c.failed_plans);
     let workers = compressed().any(Lossless::has_workers);
     metrics.h2o_lossless_fallback_count = stats.failed_blocks as f64 + failures;
     metrics.h2o_lossless_stale_count = stats.stale_blocks as f64;
-    metrics.h2o_resident_saved_bytes += pages as f64 - stats.compressed_bytes as f64 - stats.decoded_cache_bytes as f64;
-    metrics.h2o_released_bytes += stats.released_bytes as f64;
+    metrics.h2o_resident_saved_bytes -= stats.decoded_cache_bytes as f64;
     metrics.h2o_lossless_backpressure_skip_count = stats.busy_blocks as f64;
     if workers {
         metrics.h2o_lossless_queue_depth_peak = stats.queue_peak as f64;

@@ -68,6 +68,8 @@ pub(super) struct Block {
     pub(super) claimed: bool,
     /// A decode job waits for a worker or is with one.
     pub(super) decoding: bool,
+    /// The blob is a piece of a parked layer.
+    pub(super) is_parked: bool,
 }
 
 impl Block {
@@ -81,7 +83,14 @@ impl Block {
             verified: false,
             claimed: false,
             decoding: false,
+            is_parked: false,
         })
+    }
+
+    /// A released block of a parked layer.
+    pub(super) fn parked(shape: BlockShape, range: TokenRange, blob: Shared<Blob>) -> Result<Self> {
+        let (state, blob) = (BlockState::Released, Some(blob));
+        Ok(Block { state, blob, verified: true, claimed: true, is_parked: true, ..Block::new(shape, range)? })
     }
 
     /// The tokens that the cache still has, ascending. Unless the block is released, one segment has all of them.

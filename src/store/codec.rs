@@ -3,7 +3,7 @@
 use super::blob::{Blob, Part};
 use super::kv::KvBytes;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options, Predictors};
-use crate::layout::{Layout, Order, Rows, TokenRange};
+use crate::layout::{Kind, Layout, Order, Rows, TokenRange};
 use crate::status::{Result, Status, bail};
 use crate::sys::memory;
 use xxhash_rust::xxh3::xxh3_64;
@@ -102,6 +102,11 @@ impl Codec {
             return Ok(None);
         }
         Blob::new(&self.blob, &self.parts).map(Some)
+    }
+
+    /// Encodes the words of one part. The blob lives until the next call.
+    pub(super) fn encode_words(&mut self, words: &[u8], kind: Kind, options: &Options<'_>) -> Result<&[u8]> {
+        self.encoder.encode(words, kind.words(), options)
     }
 
     /// INTERNAL: if `blob` does not decode to exactly `raw`.

@@ -93,10 +93,10 @@ impl LayerBlocks {
         Ok(gaps)
     }
 
-    /// Reserves room for one more block, so that [`LayerBlocks::push`] cannot fail.
-    pub(super) fn reserve(&mut self) -> Result<()> {
-        memory::reserve_amortized(&mut self.blocks, 1)?;
-        memory::reserve_amortized(&mut self.index, 1)
+    /// Reserves room for more whole blocks, so that [`LayerBlocks::push`] cannot fail.
+    pub(super) fn reserve(&mut self, blocks: usize) -> Result<()> {
+        memory::reserve_amortized(&mut self.blocks, blocks)?;
+        memory::reserve_amortized(&mut self.index, blocks)
     }
 
     /// Adds a block. Its ticket must be the highest, and its tokens in no other block.

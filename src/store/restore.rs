@@ -32,8 +32,8 @@ impl Store {
         let Ok(at) = self.layer_at(layer) else { return };
         let (Some(crew), entry) = (&self.crew, &mut self.layers[at]) else { return };
         for block in entry.blocks_mut() {
-            let Some(blob) = block.blob.as_ref().filter(|_| block.state == BlockState::Released && !block.decoding)
-            else {
+            let is_wanted = block.state == BlockState::Released && !block.decoding && !block.is_parked;
+            let Some(blob) = block.blob.as_ref().filter(|_| is_wanted) else {
                 continue;
             };
             if !self.decoded.contains(block.shape.ticket) {
@@ -154,6 +154,9 @@ impl Store {
         let bytes = scatter(block, rows, &mut self.part, cache)?;
 
         (block.state, block.verified) = (BlockState::Resident, true);
+        if block.is_parked {
+            return Ok(bytes);
+        }
         let is_whole = block.is_whole();
         let stats = &mut entry.stats;
         match hit {

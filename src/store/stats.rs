@@ -13,6 +13,10 @@ pub struct Statistics {
     pub raw_bytes: u64,
     /// Bytes of all blobs.
     pub compressed_bytes: u64,
+    /// Raw bytes of parked tokens.
+    pub parked_raw_bytes: u64,
+    /// Bytes of their blobs.
+    pub parked_bytes: u64,
     /// Raw bytes of tokens that are only in the store.
     pub released_raw_bytes: u64,
     /// Blocks that wait for an encoding worker or are with one.
@@ -79,6 +83,10 @@ impl Statistics {
                 self.released_raw_bytes += block.live_bytes() as u64;
             }
         }
+        if block.is_parked {
+            self.parked_raw_bytes += block.live_bytes() as u64;
+            self.parked_bytes += block.blob_bytes() as u64;
+        }
         if block.blob.is_some() {
             self.raw_bytes += block.live_bytes() as u64;
             self.compressed_bytes += block.blob_bytes() as u64;
@@ -92,6 +100,8 @@ impl Statistics {
             (&mut self.released_blocks, other.released_blocks),
             (&mut self.raw_bytes, other.raw_bytes),
             (&mut self.compressed_bytes, other.compressed_bytes),
+            (&mut self.parked_raw_bytes, other.parked_raw_bytes),
+            (&mut self.parked_bytes, other.parked_bytes),
             (&mut self.released_raw_bytes, other.released_raw_bytes),
             (&mut self.queued_blocks, other.queued_blocks),
             (&mut self.decoded_cache_bytes, other.decoded_cache_bytes),

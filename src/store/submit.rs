@@ -63,7 +63,7 @@ impl Store {
             bail!(InvalidArgument, "count is 0; at least one token expected");
         }
         self.collect();
-        self.layer_or_new(layer)?.reserve()?;
+        self.layer_or_new(layer)?.reserve(1)?;
         if let Some(ticket) = self.same_block(layer, cache, range)? {
             return Ok(Submitted::Known(ticket));
         }
@@ -167,7 +167,8 @@ impl Store {
         if entry.tickets_in(range.clone()).next().is_none() {
             return false;
         }
-        let stale = entry.blocks().iter().filter(|block| block.overlaps(range) && block.has_content()).count();
+        let is_stale = |block: &&Block| block.overlaps(range) && block.has_content() && !block.is_parked;
+        let stale = entry.blocks().iter().filter(is_stale).count();
         entry.stats.stale_blocks += stale as u64;
         true
     }

@@ -44,7 +44,7 @@ pub struct mnnkv_session {
 ///
 /// # Safety
 /// Pointers are NULL or as the header says.
-pub(super) unsafe fn with_cache(
+pub(in crate::ffi) unsafe fn with_cache(
     session: *const mnnkv_session,
     cache: *mut mnnkv_cache,
     body: impl FnOnce(&Session, Cache<'_>, u32) -> Result<u32>,

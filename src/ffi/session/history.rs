@@ -75,8 +75,7 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
     }))
 }
 
-/// Returns the logical positions that a layer's cache holds, in physical order; of an open layer, those that begin
-/// left.
+/// Returns the logical positions of a layer's tokens, in physical order; of an open layer, as begin left them.
 /// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch.
 /// n_pairs: pairs written.
 /// INVALID_ARGUMENT: if layer is out of range

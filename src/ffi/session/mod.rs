@@ -15,3 +15,5 @@ pub use metrics::*;
 pub use step::*;
 pub use sums::*;
 pub use tiles::*;
+
+pub(in crate::ffi) use handle::with_cache;

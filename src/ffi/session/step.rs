@@ -10,8 +10,7 @@ use crate::ffi::status::mnnkv_status;
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
 /// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
 /// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
-/// INVALID_ARGUMENT: if layer is out of range or open, or kv_len differs
-/// INVALID_ARGUMENT: if heads, head_dim or a dtype changed
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
 /// After a failure the layer is not open, no token has moved, and stored tokens must not be read; the call may be

@@ -16,7 +16,6 @@ use crate::layout::{self, Cache};
 use crate::status::Result;
 use crate::store::{Encoding, Encodings, Purpose, Settings, Store, Submitted, Writes};
 use crate::sys::pages;
-use std::ops::Range;
 use std::time::Instant;
 use zones::Zone;
 
@@ -178,15 +177,9 @@ impl Lossless {
         self.commit(store, cache);
     }
 
-    /// The host has written these tokens in place. OUT_OF_MEMORY: nothing has changed.
-    pub(super) fn rewritten(&self, store: &mut Store, tokens: Range<u32>) -> Result<()> {
-        store.rewritten(self.number, tokens)
-    }
-
-    /// The cache was cleared.
+    /// The cache was cleared, and the store dropped its blocks.
     pub(super) fn reset(&mut self, store: &mut Store) {
         (self.steps, self.submitted, self.is_left_raw) = (0, false, false);
-        store.truncated(self.number, 0);
         self.before = store.encodings(self.number);
     }
 

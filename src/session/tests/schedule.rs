@@ -5,11 +5,13 @@ use super::model::{Counts, Model};
 use super::settings::{Kind, Rules, Settings};
 use super::{Coverage, pool, trace};
 use crate::common::Random;
+use crate::gear::Effort;
 use crate::host::{Host, expand};
 use crate::layout::{Cache, Head, Pair};
 use crate::session::CacheLengths;
 use crate::session::tests::shared::Session;
 use crate::status::{Result, Status};
+use crate::store::Packing;
 use crate::sys::memory::shortage;
 use std::rc::Rc;
 
@@ -24,6 +26,8 @@ pub(super) struct Layer {
     pub(super) step: Option<Step>,
     /// The host never names it.
     idle: bool,
+    /// No step has begun since it was parked.
+    parked: bool,
     /// The attention that each token of the chat draws.
     worth: Vec<f64>,
     query_heads: usize,
@@ -70,6 +74,7 @@ impl Run {
             model: Model::new(settings.rules_of(number)),
             step: None,
             idle: random.once_in(8),
+            parked: false,
             worth: Vec::new(),
             query_heads: random.from(1, 3),
         };
@@ -129,6 +134,7 @@ impl Run {
                 let layer = random.below(self.layers.len());
                 self.rewrite(layer);
             }
+            10 if random.once_in(3) => self.each(Run::park),
             _ => self.forward(1),
         }
     }
@@ -208,6 +214,18 @@ impl Run {
         what(&self.session, self.layers[layer].host.cache(), len).unwrap()
     }
 
+    /// Nobody types. Edits of parked layers may follow.
+    fn park(&mut self, layer: usize) {
+        trace!("park {layer}");
+        let (len, dense) = (self.layers[layer].host.len(), self.layers[layer].host.all());
+        let packing = Packing { effort: Effort::new(1, "effort").unwrap(), rotation: None, threads: 2 };
+        let parked = self
+            .call(layer, "no memory to park", |session, cache, len| session.park(layer as u32, cache, len, &packing));
+        self.layers[layer].parked = true;
+        self.coverage.count("parked layers", u64::from(parked.raw_bytes > 0));
+        self.check(layer, &dense, len as usize, Bytes::MayBeGone);
+    }
+
     fn begin(&mut self, layer: usize) {
         trace!("begin {layer}");
         if self.random.once_in(12) {
@@ -228,6 +246,7 @@ impl Run {
         });
         let kept: Vec<u32> = expand(&self.session.positions(layer as u32).unwrap()).collect();
         let mine = &mut self.layers[layer];
+        self.coverage.count("parked layers that go on", u64::from(std::mem::take(&mut mine.parked)));
         let mask = mine.model.begin(&kept);
         mine.host.keep(mask);
         mine.step = Some(Step { begin: len });
@@ -430,7 +449,7 @@ impl Run {
             if layer.is_none_or(|l| l == number) {
                 let mine = &mut self.layers[number];
                 mine.model.reset();
-                mine.step = None;
+                (mine.step, mine.parked) = (None, false);
                 mine.worth.clear();
                 mine.host = Host::any(self.random.next());
                 self.check_lengths(number);
@@ -500,8 +519,9 @@ impl Run {
     }
 
     pub(super) fn check(&self, layer: usize, before: &(Vec<u8>, Vec<u8>), free: usize, bytes: Bytes) {
+        let Layer { host, parked, .. } = &self.layers[layer];
         let stored = self.settings.stores(layer as u32) && bytes == Bytes::MayBeGone;
-        self.layers[layer].host.check(before, free, |_, token| stored && token.cold);
+        host.check(before, free, |_, token| *parked || stored && token.cold);
     }
 }
 

@@ -1,0 +1,78 @@
+// mnnkv/park.h: a layer compressed as a whole, and its memory returned, while no step is due.
+//
+// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_PARK_H
+#define MNNKV_PARK_H
+
+#include "session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Parking: a layer's memory while no step is due -------------------------------------------------------------
+//
+// mnnkv_session_park compresses all tokens of a layer, smaller and more slowly than the store does, and returns the
+// memory of its buffers to the system. The next mnnkv_session_begin of the layer writes them back bit for bit, on all
+// cores, whatever mnnkv_session_options::restores_heads says. Every config can be parked, {} included. Eviction, edits
+// and positions work on parked layers as on others. A host parks each layer after a turn:
+//
+//   for (layer = 0; layer < layers && status == MNNKV_OK; ++layer)
+//       status = mnnkv_session_park(session, layer, &options, &caches[layer], &parked);
+//
+// A message that arrives meanwhile must not wait: another thread calls mnnkv_session_interrupt, the loop ends with
+// MNNKV_BUSY, and begin unparks the layers that are parked. Between park and begin the buffers of a floating-point
+// cache may be freed: begin must get buffers with room for the tokens. Buffers of a quantised cache must stay, or be
+// copied as a whole.
+
+/// How tokens are parked. NULL = all defaults.
+typedef struct mnnkv_park_options {
+    uint32_t struct_size;
+    /// 1 = fastest .. 9 = smallest; 0 = 5. docs/benchmarks.md has speeds and sizes.
+    int32_t effort;
+    /// Threads that compress, the calling one included; 0 = one for each core.
+    uint32_t threads;
+    /// The rotation hint for floating-point K, as in mnnkv_gear_options (gear.h): MNNKV_ROPE_*, 0 = none. Positions are
+    /// the logical ones of the session.
+    uint32_t rope_pairing;
+    uint32_t rope_dims;
+    float rope_theta;
+    const float *rope_inv_freq;
+} mnnkv_park_options;
+
+/// The outcome of mnnkv_session_park. All 0 if the layer was parked already.
+typedef struct mnnkv_parked {
+    uint32_t struct_size;
+    uint32_t reserved;
+    /// Bytes of the tokens, and of their blobs.
+    uint64_t raw_bytes;
+    uint64_t encoded_bytes;
+    /// Bytes of the buffers that returned to the system.
+    uint64_t released_bytes;
+} mnnkv_parked;
+
+/// Compresses the tokens of a layer between steps and releases the memory of its cache; a layer that is parked stays so.
+/// Blocks while it compresses. Working memory: a copy of at most 8,192 tokens of the layer, and the six-fold of a head's
+/// K of them for each thread.
+/// parked: may be NULL.
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or an option is out of range
+/// BUSY: if mnnkv_session_interrupt was called since the last begin
+/// CORRUPT: if tokens in the store do not decode
+///
+/// After a failure the layer is not parked, and its tokens are unchanged.
+mnnkv_status mnnkv_session_park(mnnkv_session *session,
+                                uint32_t layer,
+                                const mnnkv_park_options *options,
+                                mnnkv_cache *cache,
+                                mnnkv_parked *parked);
+
+/// Makes a mnnkv_session_park that runs on another thread return BUSY within milliseconds, and others until the next
+/// begin of any layer. Never blocks. May run at any time, beside any call but destroy.
+mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_PARK_H

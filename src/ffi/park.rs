@@ -1,0 +1,148 @@
+//! Parking: a layer's memory while no step is due
+//!
+//! mnnkv_session_park compresses all tokens of a layer, smaller and more slowly than the store does, and returns the
+//! memory of its buffers to the system. The next mnnkv_session_begin of the layer writes them back bit for bit, on all
+//! cores, whatever mnnkv_session_options::restores_heads says. Every config can be parked, {} included. Eviction, edits
+//! and positions work on parked layers as on others. A host parks each layer after a turn:
+//!
+//!   for (layer = 0; layer < layers && status == MNNKV_OK; ++layer)
+//!       status = mnnkv_session_park(session, layer, &options, &caches[layer], &parked);
+//!
+//! A message that arrives meanwhile must not wait: another thread calls mnnkv_session_interrupt, the loop ends with
+//! MNNKV_BUSY, and begin unparks the layers that are parked. Between park and begin the buffers of a floating-point
+//! cache may be freed: begin must get buffers with room for the tokens. Buffers of a quantised cache must stay, or be
+//! copied as a whole.
+
+use super::cache::mnnkv_cache;
+use super::panic::body;
+use super::pointer::{self, Sized32, SizedOut};
+use super::session::{mnnkv_session, with_cache};
+use super::status::mnnkv_status;
+use crate::gear::{Effort, Frequencies, Pairing};
+use crate::status::{Result, bail};
+use crate::store::{KeyRotation, Packing, Parked};
+use crate::sys;
+
+/// How tokens are parked. NULL = all defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_park_options {
+    pub struct_size: u32,
+    /// 1 = fastest .. 9 = smallest; 0 = 5. docs/benchmarks.md has speeds and sizes.
+    pub effort: i32,
+    /// Threads that compress, the calling one included; 0 = one for each core.
+    pub threads: u32,
+    /// The rotation hint for floating-point K, as in mnnkv_gear_options (gear.h): MNNKV_ROPE_*, 0 = none. Positions are
+    /// the logical ones of the session.
+    pub rope_pairing: u32,
+    pub rope_dims: u32,
+    pub rope_theta: f32,
+    pub rope_inv_freq: *const f32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers, floats and a raw pointer only.
+unsafe impl Sized32 for mnnkv_park_options {
+    const MIN: usize = 32;
+}
+
+/// The outcome of mnnkv_session_park. All 0 if the layer was parked already.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_parked {
+    pub struct_size: u32,
+    pub reserved: u32,
+    /// Bytes of the tokens, and of their blobs.
+    pub raw_bytes: u64,
+    pub encoded_bytes: u64,
+    /// Bytes of the buffers that returned to the system.
+    pub released_bytes: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_parked {
+    const MIN: usize = size_of::<Self>();
+}
+
+/// Reads how pieces are encoded, of rows of `head_dim` elements.
+///
+/// # Safety
+/// `options` is NULL or as the header says; its array outlives `'a`.
+pub(super) unsafe fn read_options<'a>(options: *const mnnkv_park_options, head_dim: usize) -> Result<Packing<'a>> {
+    let cores = sys::cores() as usize;
+    // SAFETY: passed on.
+    let Some(given) = (unsafe { pointer::options(options, "options") })? else {
+        return Ok(Packing { effort: Effort::DEFAULT, rotation: None, threads: cores });
+    };
+    let pairing = match given.rope_pairing {
+        0 => None,
+        1 => Some(Pairing::Half),
+        2 => Some(Pairing::Adjacent),
+        pairing => bail!(InvalidArgument, "options->rope_pairing is {pairing}; 0 to 2 expected"),
+    };
+    let dims = if given.rope_dims == 0 { head_dim } else { given.rope_dims as usize };
+    let rotation = match pairing {
+        None => None,
+        Some(_) if !dims.is_multiple_of(2) || dims == 0 || dims > head_dim => {
+            bail!(InvalidArgument, "options->rope_dims is {dims}; an even number up to head_dim ({head_dim}) expected")
+        }
+        Some(pairing) => {
+            let frequencies = if given.rope_inv_freq.is_null() {
+                Frequencies::Theta(if given.rope_theta == 0.0 { 10_000.0 } else { given.rope_theta })
+            } else {
+                // SAFETY: rope_dims / 2 numbers, by the header.
+                Frequencies::Given(unsafe { pointer::input(given.rope_inv_freq, dims / 2, "options->rope_inv_freq") }?)
+            };
+            Some(KeyRotation { pairing, dims, frequencies })
+        }
+    };
+    let threads = if given.threads == 0 { cores } else { (given.threads as usize).min(cores) };
+    Ok(Packing { effort: Effort::new(given.effort, "options->effort")?, rotation, threads })
+}
+
+/// Compresses the tokens of a layer between steps and releases the memory of its cache; a layer that is parked stays so.
+/// Blocks while it compresses. Working memory: a copy of at most 8,192 tokens of the layer, and the six-fold of a head's
+/// K of them for each thread.
+/// parked: may be NULL.
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or an option is out of range
+/// BUSY: if mnnkv_session_interrupt was called since the last begin
+/// CORRUPT: if tokens in the store do not decode
+///
+/// After a failure the layer is not parked, and its tokens are unchanged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_park(
+    session: *mut mnnkv_session,
+    layer: u32,
+    options: *const mnnkv_park_options,
+    cache: *mut mnnkv_cache,
+    parked: *mut mnnkv_parked,
+) -> mnnkv_status {
+    body!({
+        let out = if parked.is_null() { None } else { Some(SizedOut::new(parked, "parked")?) };
+        let mut outcome = Parked::default();
+        with_cache(session, cache, |session, cache, kv_len| {
+            let packing = read_options(options, cache.layout.rows().dims)?;
+            outcome = session.park(layer, cache, kv_len, &packing)?;
+            Ok(kv_len)
+        })?;
+        if let Some(out) = out {
+            out.set(&mnnkv_parked {
+                struct_size: 0,
+                reserved: 0,
+                raw_bytes: outcome.raw_bytes,
+                encoded_bytes: outcome.bytes,
+                released_bytes: outcome.released_bytes,
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Makes a mnnkv_session_park that runs on another thread return BUSY within milliseconds, and others until the next
+/// begin of any layer. Never blocks. May run at any time, beside any call but destroy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_interrupt(session: *const mnnkv_session) -> mnnkv_status {
+    body!({
+        pointer::reference(session, "session")?.session.interrupt();
+        Ok(())
+    })
+}

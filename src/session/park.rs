@@ -1,0 +1,62 @@
+//! Parking a layer while no step is due, and its way back.
+
+use super::layer::Layer;
+use super::{Session, State, find};
+use crate::layout::{self, Cache};
+use crate::status::{Result, bail};
+use crate::store::{Packing, Parked, Settings, Store};
+use crate::sys;
+use std::sync::atomic::Ordering;
+
+impl Session {
+    /// Encodes all tokens of a closed layer and releases the memory of its cache; the next [`Session::begin`] writes them
+    /// back. A layer that is parked stays so. On an error tokens may have been restored from the store, and nothing else
+    /// has changed.
+    /// BUSY: if [`Session::interrupt`] was called since the last begin.
+    pub fn park(&self, layer: u32, mut cache: Cache<'_>, kv_len: u32, packing: &Packing<'_>) -> Result<Parked> {
+        let mut state = self.state()?;
+        let mut lanes = self.lanes.all()?;
+        let State { layers, store } = &mut *state;
+        let layer = find(layers, layer)?;
+        layer.check_closed(kv_len)?;
+        layer.check_cache(Some(&cache), kv_len)?;
+        if self.interrupted.load(Ordering::Relaxed) {
+            bail!(Busy, "layer {} was not parked: parking is interrupted until the next begin", layer.number);
+        }
+        self.lanes.drop_windows(&mut lanes);
+        let store = match store {
+            Some(store) => store,
+            None => store.insert(Store::new(Settings::default())?),
+        };
+        if store.is_parked(layer.number) {
+            return Ok(Parked::default());
+        }
+        match &mut layer.lossless {
+            Some(lossless) => lossless.restore(store, &mut cache, kv_len)?,
+            None => drop(store.restore(layer.number, cache.reborrow())?),
+        }
+        let positions = layer.eviction.positions();
+        let parked = store.park(layer.number, cache.reborrow(), kv_len, positions, packing, &self.interrupted)?;
+        layer.see(&cache);
+        Ok(parked)
+    }
+
+    /// Ends a [`Session::park`] that runs on another thread, and refuses others until the next begin. Non-blocking.
+    pub fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Layer {
+    /// Writes the tokens of a parked layer back to its cache.
+    pub(super) fn unpark(&self, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
+        if !store.is_parked(self.number) {
+            return Ok(());
+        }
+        store.unpark(self.number, cache.reborrow(), sys::cores() as usize)?;
+        // Value sums of tokens that were edited meanwhile.
+        store.take_edited(self.number);
+        let len = self.lengths.physical;
+        layout::mended(cache, cache.layout.range(0, len)?, len)
+    }
+}
