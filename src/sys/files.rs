@@ -41,6 +41,24 @@ pub fn open_alone(path: &Path) -> io::Result<Option<File>> {
     system::open_alone(path)
 }
 
+/// How [`open_locked`] opens a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Reads, beside other readers.
+    Read,
+    /// Reads and writes, alone.
+    Edit,
+    /// Makes a file that does not exist, to read and write it alone.
+    Create,
+}
+
+/// Opens a file with a lock that lasts until it is closed, on systems and file systems with locks.
+///
+/// `None`: the file is locked against this use.
+pub fn open_locked(path: &Path, how: Use) -> io::Result<Option<File>> {
+    system::open_locked(path, how)
+}
+
 /// Gives a file another name, in place of a file that has it.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     system::rename(from, to)
@@ -130,7 +148,7 @@ impl fmt::Display for Reason<'_> {
 
 #[cfg(unix)]
 mod unix {
-    use super::{File, Kind, Path, Result, failed, io};
+    use super::{File, Kind, Path, Result, Use, failed, io};
     use std::ffi::{CStr, c_char, c_int, c_uint};
     use std::os::fd::{AsRawFd, FromRawFd};
     use std::os::unix::ffi::OsStrExt;
@@ -225,6 +243,24 @@ mod unix {
             if (named.st_dev as u64, named.st_ino as u64) == (open.dev(), open.ino()) {
                 return Ok(Some(file));
             }
+        }
+    }
+
+    pub(super) fn open_locked(path: &Path, how: Use) -> io::Result<Option<File>> {
+        let (flags, lock) = match how {
+            Use::Read => (libc::O_RDONLY, libc::LOCK_SH),
+            Use::Edit => (libc::O_RDWR, libc::LOCK_EX),
+            Use::Create => (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, libc::LOCK_EX),
+        };
+        // A pipe that nothing writes to would block.
+        let file = open_with(path, flags | libc::O_NONBLOCK)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the descriptor is open.
+        match again(|| checked(unsafe { libc::flock(file.as_raw_fd(), lock | libc::LOCK_NB) })) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            _ => Ok(Some(file)),
         }
     }
 
@@ -325,7 +361,7 @@ mod unix {
 
 #[cfg(not(unix))]
 mod portable {
-    use super::{File, Kind, Path, Result, failed, io};
+    use super::{File, Kind, Path, Result, Use, failed, io};
     use std::fs;
 
     pub(super) fn kind(path: &Path) -> io::Result<Kind> {
@@ -361,6 +397,26 @@ mod portable {
     #[cfg(not(windows))]
     pub(super) fn open_alone(path: &Path) -> io::Result<Option<File>> {
         File::options().write(true).create(true).truncate(false).open(path).map(Some)
+    }
+
+    pub(super) fn open_locked(path: &Path, how: Use) -> io::Result<Option<File>> {
+        let mut options = File::options();
+        options.read(true).write(how != Use::Read).create_new(how == Use::Create);
+        #[cfg(windows)]
+        {
+            use std::os::windows::fs::OpenOptionsExt;
+
+            const FILE_SHARE_READ: u32 = 1;
+            const FILE_SHARE_DELETE: u32 = 4;
+            const ERROR_SHARING_VIOLATION: i32 = 32;
+            options.share_mode(FILE_SHARE_DELETE | if how == Use::Read { FILE_SHARE_READ } else { 0 });
+            match options.open(path) {
+                Err(e) if e.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => Ok(None),
+                result => result.map(Some),
+            }
+        }
+        #[cfg(not(windows))]
+        options.open(path).map(Some)
     }
 
     pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {

@@ -5,6 +5,7 @@
 //! | [`memory`] | containers whose growth can fail |
 //! | [`pages`] | pages released to the system, taken in bulk, mapped |
 //! | [`files`] | paths and files, with errors that name them |
+//! | [`storage`] | a file read and written at offsets, mapped, or of a host |
 //! | `threads` | threads whose start can fail, and the id of the process |
 //! | [`parallel`] | jobs of one call on several threads |
 //! | [`thread_slot`] | values per thread |
@@ -28,6 +29,8 @@ pub mod parallel;
 mod per_process;
 mod quiet;
 mod shared;
+#[doc(hidden)]
+pub mod storage;
 mod sync;
 pub(crate) mod thread_slot;
 mod threads;

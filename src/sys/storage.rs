@@ -1,0 +1,358 @@
+//! A file that is read and written at offsets, by its path or through a host, and views of its bytes.
+
+use crate::status::{Error, Result, error};
+use crate::sys::files::{self, Use};
+use crate::sys::pages::Region;
+use crate::sys::{Shared, memory};
+use std::fmt;
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+
+/// Bytes at offsets. Calls of one medium may come from several threads; a write never overlaps another call.
+pub trait Medium: Send + Sync {
+    /// The number of bytes.
+    fn len(&self) -> Result<u64>;
+
+    /// Whether there is no byte.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `to` from `offset` on; fails where the bytes end before.
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()>;
+
+    /// Writes all of `from` at `offset`, which is at most the number of bytes.
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
+
+    /// Returns once all that was written would survive a power failure.
+    fn sync(&self) -> Result<()>;
+
+    /// Drops the bytes from `len` on. A medium that cannot do so keeps them.
+    fn truncate(&self, _len: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A medium with a name for errors.
+pub struct Storage {
+    name: String,
+    kind: Kind,
+}
+
+enum Kind {
+    File(LockedFile),
+    Host(Box<dyn Medium>),
+}
+
+impl Storage {
+    /// Makes the file at `path`, which must not exist.
+    pub fn create(path: &Path) -> Result<Self> {
+        Storage::locked(path, Use::Create)
+    }
+
+    /// Opens the file at `path`, to read it beside other readers.
+    pub fn open(path: &Path) -> Result<Self> {
+        Storage::locked(path, Use::Read)
+    }
+
+    /// Opens the file at `path`, to read and write it alone.
+    pub fn edit(path: &Path) -> Result<Self> {
+        Storage::locked(path, Use::Edit)
+    }
+
+    fn locked(path: &Path, how: Use) -> Result<Self> {
+        let name = memory::format(format_args!("{}", path.display()))?;
+        let copy = files::copied(path)?;
+        let verb = if how == Use::Create { "create" } else { "open" };
+        match files::open_locked(path, how).map_err(|e| files::failed(verb, path, &e))? {
+            Some(file) => Ok(Storage { name, kind: Kind::File(LockedFile { file, path: copy }) }),
+            None if how == Use::Read => Err(error!(Busy, "{name} is open to be written, here or in another process")),
+            None => Err(error!(Busy, "{name} is open elsewhere, here or in another process")),
+        }
+    }
+
+    /// The bytes of a host.
+    pub fn host(name: &str, medium: impl Medium + 'static) -> Result<Self> {
+        Ok(Storage { name: memory::text(name)?, kind: Kind::Host(memory::boxed(medium)?) })
+    }
+
+    /// The name in errors.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn medium(&self) -> &dyn Medium {
+        match &self.kind {
+            Kind::File(file) => file,
+            Kind::Host(medium) => &**medium,
+        }
+    }
+
+    /// [`Medium::len`].
+    pub fn len(&self) -> Result<u64> {
+        self.medium().len()
+    }
+
+    /// [`Medium::is_empty`].
+    pub fn is_empty(&self) -> Result<bool> {
+        self.medium().is_empty()
+    }
+
+    /// [`Medium::read_at`].
+    pub fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        self.medium().read_at(offset, to)
+    }
+
+    /// [`Medium::write_at`].
+    pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.medium().write_at(offset, from)
+    }
+
+    /// [`Medium::sync`].
+    pub fn sync(&self) -> Result<()> {
+        self.medium().sync()
+    }
+
+    /// [`Medium::truncate`].
+    pub fn truncate(&self, len: u64) -> Result<()> {
+        self.medium().truncate(len)
+    }
+
+    /// Makes the name of a new file survive a power failure.
+    pub fn sync_name(&self) -> Result<()> {
+        match &self.kind {
+            Kind::File(file) => {
+                files::sync_folder_of(&file.path).map_err(|e| files::failed("sync the folder of", &file.path, &e))
+            }
+            Kind::Host(_) => Ok(()),
+        }
+    }
+
+    /// Removes a file that could not be completed.
+    pub fn remove(self) {
+        if let Kind::File(file) = &self.kind {
+            // The failure that led here is the one to report.
+            let _ = files::remove(&file.path);
+        }
+    }
+
+    /// Maps the first `len` bytes, where the system can. The caller must never change them again, not even through
+    /// another storage of the same file.
+    pub fn map(&self, len: u64) -> Option<Map> {
+        match &self.kind {
+            Kind::File(file) => Map::new(&file.file, usize::try_from(len).ok()?),
+            Kind::Host(_) => None,
+        }
+    }
+
+    /// A view of a range: in `map` as far as it reaches, otherwise read into memory.
+    pub fn view(&self, map: Option<&Map>, range: Range<u64>) -> Result<Bytes> {
+        let len = usize::try_from(range.end - range.start).map_err(|_| memory::out_of_memory(usize::MAX))?;
+        if let Some(map) = map
+            && range.end <= map.0.len as u64
+        {
+            return Ok(Bytes { memory: Memory::Mapped(map.0.clone()), start: range.start as usize, len });
+        }
+        let mut region = Region::new(len)?;
+        self.read_at(range.start, &mut region)?;
+        Ok(Bytes { memory: Memory::Read(Shared::new(region)?), start: 0, len })
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Storage").field(&self.name).finish()
+    }
+}
+
+/// An open file with its lock.
+#[derive(Debug)]
+struct LockedFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LockedFile {
+    fn failed(&self, verb: &str, error: &std::io::Error) -> Error {
+        files::failed(verb, &self.path, error)
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // A mapping keeps the file open, and with it the lock.
+        #[cfg(unix)]
+        let _ = self.file.unlock();
+    }
+}
+
+impl Medium for LockedFile {
+    fn len(&self) -> Result<u64> {
+        self.file.metadata().map(|found| found.len()).map_err(|e| self.failed("read the length of", &e))
+    }
+
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        system::read_at(&self.file, offset, to).map_err(|e| self.failed("read", &e))
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
+        system::write_at(&self.file, offset, from).map_err(|e| self.failed("write", &e))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|e| self.failed("sync", &e))
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.file.set_len(len).map_err(|e| self.failed("truncate", &e))
+    }
+}
+
+/// The first bytes of a file, mapped. They outlive the storage and its lock.
+#[derive(Clone, Debug)]
+pub struct Map(Shared<Mapped>);
+
+impl Map {
+    fn new(file: &File, len: usize) -> Option<Self> {
+        let start = system::map(file, len)?;
+        Shared::new(Mapped { start, len }).ok().map(Map)
+    }
+}
+
+#[derive(Debug)]
+struct Mapped {
+    start: std::ptr::NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: read-only memory that its value alone owns.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        system::unmap(self.start, self.len);
+    }
+}
+
+/// Bytes of a file: mapped, or read into memory. Clones share them; they outlive the storage.
+#[derive(Clone)]
+pub struct Bytes {
+    memory: Memory,
+    start: usize,
+    len: usize,
+}
+
+#[derive(Clone)]
+enum Memory {
+    Mapped(Shared<Mapped>),
+    Read(Shared<Region>),
+}
+
+impl Bytes {
+    /// A view of a part.
+    pub fn slice(&self, range: Range<usize>) -> Bytes {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        Bytes { memory: self.memory.clone(), start: self.start + range.start, len: range.end - range.start }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.memory {
+            // SAFETY: inside the mapping, which lives as long as its owners. No caller of `map` changes or truncates
+            // these bytes, in this process or another; a program that does breaks the contract of the file.
+            Memory::Mapped(map) => unsafe { std::slice::from_raw_parts(map.start.as_ptr().add(self.start), self.len) },
+            Memory::Read(region) => &region[self.start..][..self.len],
+        }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({})", self.len)
+    }
+}
+
+#[cfg(unix)]
+mod system {
+    use std::fs::File;
+    use std::io;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    use std::ptr::{NonNull, null_mut};
+
+    pub(super) fn read_at(file: &File, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        file.read_exact_at(to, offset)
+    }
+
+    pub(super) fn write_at(file: &File, offset: u64, from: &[u8]) -> io::Result<()> {
+        file.write_all_at(from, offset)
+    }
+
+    pub(super) fn map(file: &File, len: usize) -> Option<NonNull<u8>> {
+        if len == 0 || len > isize::MAX as usize {
+            return None;
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { libc::mmap(null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
+    }
+
+    pub(super) fn unmap(start: NonNull<u8>, len: usize) {
+        // SAFETY: mapped in `map` with this length; no view is left.
+        unsafe { libc::munmap(start.as_ptr().cast(), len) };
+    }
+}
+
+#[cfg(not(unix))]
+mod system {
+    use std::fs::File;
+    use std::io;
+    use std::ptr::NonNull;
+
+    #[cfg(windows)]
+    pub(super) fn read_at(file: &File, mut offset: u64, mut to: &mut [u8]) -> io::Result<()> {
+        use std::os::windows::fs::FileExt;
+        while !to.is_empty() {
+            match file.seek_read(to, offset)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => (to, offset) = (&mut to[n..], offset + n as u64),
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(windows)]
+    pub(super) fn write_at(file: &File, mut offset: u64, mut from: &[u8]) -> io::Result<()> {
+        use std::os::windows::fs::FileExt;
+        while !from.is_empty() {
+            match file.seek_write(from, offset)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => (from, offset) = (&from[n..], offset + n as u64),
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(not(windows))]
+    pub(super) fn read_at(_: &File, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    #[cfg(not(windows))]
+    pub(super) fn write_at(_: &File, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Views are read into memory.
+    pub(super) fn map(_: &File, _: usize) -> Option<NonNull<u8>> {
+        None
+    }
+
+    pub(super) fn unmap(_: NonNull<u8>, _: usize) {}
+}
