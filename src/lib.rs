@@ -9,6 +9,7 @@
 //! | [`layout`] | packed caches: index, gather, scatter, move, compact, clear |
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory released |
+//! | [`snapshot`] | a file of a chat's layers, saved step by step |
 //! | [`session`] | the rooms above together, as configured |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | `json` | JSON in and out |
@@ -34,6 +35,7 @@ pub mod h2o;
 pub mod json;
 pub mod layout;
 pub mod session;
+pub mod snapshot;
 pub mod status;
 pub mod store;
 pub mod sys;
