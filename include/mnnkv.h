@@ -11,6 +11,7 @@
 //   mnnkv/quantised.h MNN's quantised caches: description, appends, truncation, values for tools
 //   mnnkv/h2o.h       scores of blocks, and plans of the tokens to keep
 //   mnnkv/gear.h      the lossless codec of fp16, bf16, fp32 and int8 words
+//   mnnkv/state.h     state buffers of other engines, by a description of their tensors
 //   mnnkv/model.h     files that come with a model; not included here
 //
 // A host that patches its attention needs base.h and session.h, heads.h if it stores tokens, since a
@@ -86,5 +87,6 @@
 #include "mnnkv/quantised.h"
 #include "mnnkv/h2o.h"
 #include "mnnkv/gear.h"
+#include "mnnkv/state.h"
 
 #endif  // MNNKV_H

@@ -19,5 +19,6 @@
 #include "mnnkv/quantised.hpp"
 #include "mnnkv/h2o.hpp"
 #include "mnnkv/gear.hpp"
+#include "mnnkv/state.hpp"
 
 #endif  // MNNKV_HPP

@@ -11,6 +11,7 @@
 //! | [`store`] | cold blocks kept compressed, raw memory released |
 //! | [`snapshot`] | a file of a chat's layers, saved step by step |
 //! | [`session`] | the rooms above together, as configured |
+//! | [`state`] | state buffers of other engines, by a description of their tensors |
 //! | [`arch`] | SIMD kernels and the choice between them |
 //! | `json` | JSON in and out |
 //! | `sys` | memory that can be refused; every other room grows its containers through it |
@@ -36,6 +37,7 @@ pub mod json;
 pub mod layout;
 pub mod session;
 pub mod snapshot;
+pub mod state;
 pub mod status;
 pub mod store;
 pub mod sys;

@@ -96,6 +96,13 @@ const HEADERS: &[Header] = &[
         sections: &["options", "experimental", "encode", "decode"],
     },
     Header {
+        path: "mnnkv/state.h",
+        about: "state buffers of other engines, by a description of their tensors",
+        includes: &["\"base.h\""],
+        folder: "src/ffi",
+        sections: &["state"],
+    },
+    Header {
         path: "mnnkv/model.h",
         about: "files that come with a model; absent from a library built with MNNKV_MODEL=OFF",
         includes: &["\"base.h\""],

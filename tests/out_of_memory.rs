@@ -11,6 +11,8 @@ mod failing_allocator;
 mod host;
 #[path = "out_of_memory/runtime.rs"]
 mod runtime;
+#[path = "out_of_memory/state.rs"]
+mod state;
 
 #[global_allocator]
 static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;

@@ -27,6 +27,7 @@ pub mod layout;
 pub mod park;
 pub mod quantised;
 pub mod session;
+pub mod state;
 pub mod status;
 pub mod store;
 pub mod version;

@@ -4,7 +4,7 @@ use crate::arch::{self, xxh3};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The checksum of bytes that are complete.
-pub(super) fn checksum(bytes: &[u8]) -> u64 {
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     Checksum::new().finish(bytes)
 }
 

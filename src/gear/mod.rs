@@ -22,5 +22,6 @@ mod v1;
 mod v2;
 mod zstd;
 
+pub(crate) use checksum::checksum;
 pub use codec::{Decoder, Encoder, bound, decoded_len};
 pub use options::{Effort, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation};

@@ -1,0 +1,98 @@
+//! A section to its payload and back.
+
+use super::plan::{Plan, Section};
+use super::table::Reader;
+use super::{corrupt, streams};
+use crate::gear::{Decoder, Effort, Encoder, Format, Options};
+use crate::status::{Result, bail};
+use crate::sys::memory;
+
+/// A stream begins with its codec and its length.
+const STREAM_HEAD: usize = 9;
+/// Codecs: the bytes as they are, a gear blob.
+const STORED: u8 = 0;
+const GEAR: u8 = 1;
+
+/// Opaque bytes have no channels: gear v2 finds matches in them from this effort on.
+const MATCHES: i32 = 4;
+
+/// The most bytes of a payload.
+pub(super) fn bound(plan: &Plan, section: &Section) -> usize {
+    let mut bound = 0;
+    let sum = streams::for_each(plan, section, |stream| {
+        bound += STREAM_HEAD + stream.len();
+        Ok(())
+    });
+    debug_assert!(sum.is_ok());
+    bound
+}
+
+/// Working memory of a thread.
+#[derive(Default)]
+pub(super) struct Worker {
+    encoder: Encoder,
+    decoder: Decoder,
+    room: Vec<u8>,
+}
+
+impl Worker {
+    /// Encodes the section `raw` to `out`, of at least [`bound`] bytes; returns the length.
+    pub(super) fn encode(
+        &mut self,
+        plan: &Plan,
+        section: &Section,
+        raw: &[u8],
+        effort: Effort,
+        out: &mut [u8],
+    ) -> Result<usize> {
+        let mut len = 0;
+        streams::for_each(plan, section, |stream| {
+            let words = stream.gather(raw, &mut self.room)?;
+            let format = if effort.get() == 1 { Format::Lanes } else { Format::V2 };
+            let mut options = Options { effort, head_dim: stream.columns(), ..Options::new(format) };
+            if stream.is_opaque {
+                options.effort = options.effort.max(Effort::new(MATCHES, "effort")?);
+            }
+            let blob = self.encoder.encode(words, stream.dtype, &options)?;
+            let (codec, bytes) = if blob.len() < words.len() { (GEAR, blob) } else { (STORED, words) };
+            let (head, body) = out[len..].split_at_mut(STREAM_HEAD);
+            head[0] = codec;
+            head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+            body[..bytes.len()].copy_from_slice(bytes);
+            len += STREAM_HEAD + bytes.len();
+            Ok(())
+        })?;
+        Ok(len)
+    }
+
+    /// Decodes a payload to the section `raw`.
+    pub(super) fn decode(&mut self, plan: &Plan, section: &Section, payload: &[u8], raw: &mut [u8]) -> Result<()> {
+        let mut rest = Reader(payload);
+        streams::for_each(plan, section, |stream| {
+            let codec = rest.take::<1>("the codec of a stream")?[0];
+            let len = rest.number("the length of a stream")?;
+            let bytes = rest.bytes(len, "a stream")?;
+            let words = if stream.is_whole() { &mut *raw } else { memory::at_least(&mut self.room, stream.len())? };
+            let decoded_len = match codec {
+                STORED if bytes.len() == words.len() => {
+                    words.copy_from_slice(bytes);
+                    words.len()
+                }
+                STORED => bytes.len(),
+                GEAR => self.decoder.decode(bytes, stream.dtype, words).map_err(corrupt)?,
+                codec => bail!(Corrupt, "a stream has codec {codec}; 0 or 1 expected"),
+            };
+            if decoded_len != words.len() {
+                bail!(Corrupt, "a stream has {decoded_len} bytes; {} expected", words.len());
+            }
+            if !stream.is_whole() {
+                stream.scatter(&self.room[..decoded_len], raw);
+            }
+            Ok(())
+        })?;
+        match rest.0.len() {
+            0 => Ok(()),
+            left => bail!(Corrupt, "{left} bytes follow the last stream"),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The rows of a section to streams: words of one type and significance, dense, and back.
+
+use super::plan::{Field, Form, Plan, Section};
+use crate::dtype::Dtype;
+use crate::status::Result;
+use crate::sys::memory;
+
+/// The bytes of a stream in each row: `count` runs of `len` bytes, `step` bytes from one to the next.
+#[derive(Clone, Copy, Debug)]
+struct Runs {
+    first: usize,
+    len: usize,
+    step: usize,
+    count: usize,
+}
+
+/// Words that are encoded as one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    pub(super) dtype: Dtype,
+    /// Not in a tensor.
+    pub(super) is_opaque: bool,
+    runs: Runs,
+    /// Rows of the section are columns of the stream.
+    is_transposed: bool,
+    rows: usize,
+    stride: usize,
+}
+
+/// Calls `body` with the streams of a section in the order of the blob.
+pub(super) fn for_each(plan: &Plan, section: &Section, mut body: impl FnMut(Stream) -> Result<()>) -> Result<()> {
+    let (rows, stride) = (section.rows, plan.regions[section.region].stride);
+    let opaque = |first, len| Stream {
+        dtype: Dtype::Int8,
+        is_opaque: true,
+        runs: Runs { first, len, step: len, count: 1 },
+        is_transposed: false,
+        rows,
+        stride,
+    };
+    let mut end = 0;
+    for field in plan.fields_of(section) {
+        if field.offset > end {
+            body(opaque(end, field.offset - end))?;
+        }
+        let [first, second] = of_field(field, rows, stride);
+        body(first)?;
+        if second.runs.len > 0 {
+            body(second)?;
+        }
+        end = field.offset + field.bytes;
+    }
+    if stride > end { body(opaque(end, stride - end)) } else { Ok(()) }
+}
+
+/// The one or two streams of a field. The second has no bytes where there is one.
+fn of_field(field: &Field, rows: usize, stride: usize) -> [Stream; 2] {
+    let whole = Runs { first: field.offset, len: field.bytes, step: field.bytes, count: 1 };
+    let none = Runs { len: 0, ..whole };
+    let stream = |dtype, runs, is_transposed| Stream { dtype, is_opaque: false, runs, is_transposed, rows, stride };
+    match field.form {
+        Form::Words(dtype) => [stream(dtype, whole, false), stream(dtype, none, false)],
+        Form::Channels(dtype) => [stream(dtype, whole, true), stream(dtype, none, false)],
+        Form::Blocks { dtype, block, scale } => {
+            let (block, scale) = (block as usize, scale as usize);
+            let scales = Runs { first: field.offset, len: scale, step: block, count: field.bytes / block };
+            let codes = Runs { first: field.offset + scale, len: block - scale, ..scales };
+            [stream(dtype, scales, false), stream(Dtype::Int8, codes, false)]
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn len(&self) -> usize {
+        self.row_len() * self.rows
+    }
+
+    /// Words per row of the stream.
+    pub(super) fn columns(&self) -> usize {
+        if self.is_transposed { self.rows } else { self.row_len() / self.dtype.bytes() }
+    }
+
+    /// Whether the section is the stream as it is.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.is_transposed && self.runs.count == 1 && self.runs.len == self.stride
+    }
+
+    fn row_len(&self) -> usize {
+        self.runs.len * self.runs.count
+    }
+
+    /// The bytes of the stream in the section `raw`, in `room` unless it is whole.
+    pub(super) fn gather<'a>(&self, raw: &'a [u8], room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        if self.is_whole() {
+            return Ok(raw);
+        }
+        let out = memory::at_least(room, self.len())?;
+        if self.is_transposed {
+            let rows = raw.chunks_exact(self.stride).map(|row| &row[self.runs.first..][..self.runs.len]);
+            match self.dtype.bytes() {
+                1 => to_columns::<1>(rows, out),
+                2 => to_columns::<2>(rows, out),
+                _ => to_columns::<4>(rows, out),
+            }
+            return Ok(out);
+        }
+        for (row, out) in raw.chunks_exact(self.stride).zip(out.chunks_exact_mut(self.row_len())) {
+            for (i, out) in out.chunks_exact_mut(self.runs.len).enumerate() {
+                out.copy_from_slice(&row[self.runs.first + i * self.runs.step..][..self.runs.len]);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Writes the bytes of the stream, which is not whole, to the section.
+    pub(super) fn scatter(&self, words: &[u8], raw: &mut [u8]) {
+        if self.is_transposed {
+            let rows = raw.chunks_exact_mut(self.stride).map(|row| &mut row[self.runs.first..][..self.runs.len]);
+            return match self.dtype.bytes() {
+                1 => from_columns::<1>(words, rows),
+                2 => from_columns::<2>(words, rows),
+                _ => from_columns::<4>(words, rows),
+            };
+        }
+        for (row, words) in raw.chunks_exact_mut(self.stride).zip(words.chunks_exact(self.row_len())) {
+            for (i, run) in words.chunks_exact(self.runs.len).enumerate() {
+                row[self.runs.first + i * self.runs.step..][..self.runs.len].copy_from_slice(run);
+            }
+        }
+    }
+}
+
+fn to_columns<'a, const W: usize>(rows: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u8]) {
+    let (count, out) = (rows.len(), out.as_chunks_mut::<W>().0);
+    for (at, row) in rows.enumerate() {
+        for (word, out) in row.as_chunks::<W>().0.iter().zip(out[at..].iter_mut().step_by(count)) {
+            *out = *word;
+        }
+    }
+}
+
+fn from_columns<'a, const W: usize>(words: &[u8], rows: impl ExactSizeIterator<Item = &'a mut [u8]>) {
+    let (count, words) = (rows.len(), words.as_chunks::<W>().0);
+    for (at, row) in rows.enumerate() {
+        for (out, word) in row.as_chunks_mut::<W>().0.iter_mut().zip(words[at..].iter().step_by(count)) {
+            *out = *word;
+        }
+    }
+}
