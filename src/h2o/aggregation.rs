@@ -28,6 +28,15 @@ pub(super) struct BlockScore {
 }
 
 impl BlockScore {
+    /// Value, and pairs seen.
+    pub(super) fn numbers(&self) -> [f64; 2] {
+        [self.value, self.seen]
+    }
+
+    pub(super) fn of([value, seen]: [f64; 2]) -> Self {
+        BlockScore { value, seen }
+    }
+
     /// Adds `share` of the tokens of another block.
     pub(super) fn add_share(&mut self, from: BlockScore, share: f64) {
         self.value += from.value * share;

@@ -1,7 +1,7 @@
 //! The scores of a layer's blocks, from step to step and across evictions.
 
 use super::aggregation::{Aggregation, BlockScore, BlockStep};
-use crate::status::Result;
+use crate::status::{Result, bail};
 use crate::sys::memory;
 
 /// Scores of all blocks of a layer. Block `i` begins at physical token `i * block_tokens`.
@@ -14,6 +14,19 @@ pub struct BlockScores {
     len: u32,
     /// The first tokens of these, which a scored row has seen.
     scored: u32,
+}
+
+/// Scores of all blocks of a layer, as a chat file has them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedScores {
+    /// How masses were added up.
+    pub aggregation: Aggregation,
+    /// Tokens per block.
+    pub block_tokens: u32,
+    /// The first tokens, which a scored row has seen.
+    pub scored: u32,
+    /// The two numbers of each block: value, and pairs of a token and a row that saw it.
+    pub blocks: Vec<[f64; 2]>,
 }
 
 /// The scored rows of one step.
@@ -31,6 +44,43 @@ impl BlockScores {
     /// Scores of a layer without tokens.
     pub fn new(aggregation: Aggregation, block_tokens: u32) -> Self {
         BlockScores { aggregation, block_tokens, blocks: Vec::new(), len: 0, scored: 0 }
+    }
+
+    /// What a chat file keeps of the scores.
+    pub fn saved(&self) -> Result<SavedScores> {
+        let BlockScores { aggregation, block_tokens, scored, .. } = *self;
+        let blocks = memory::collect(self.blocks.iter().map(|block| block.numbers()))?;
+        Ok(SavedScores { aggregation, block_tokens, scored, blocks })
+    }
+
+    /// The scores of a layer with `kv_len` tokens, of which `saved` says what was known. Scores of another aggregation, or
+    /// of blocks of another size, are unknown: no row has seen their tokens.
+    /// CORRUPT: if `saved` has not one finite number of blocks for `kv_len` tokens.
+    pub fn with_saved(aggregation: Aggregation, block_tokens: u32, saved: &SavedScores, kv_len: u32) -> Result<Self> {
+        let mut scores = BlockScores::unknown(aggregation, block_tokens, kv_len)?;
+        let expected = kv_len.div_ceil(saved.block_tokens.max(1)) as usize;
+        let is_finite = saved.blocks.iter().flatten().all(|number| number.is_finite() && *number >= 0.0);
+        if saved.blocks.len() != expected || saved.scored > kv_len || !is_finite {
+            bail!(
+                Corrupt,
+                "{} blocks of {} tokens have scores, {} tokens are scored; the layer has {kv_len} tokens",
+                saved.blocks.len(),
+                saved.block_tokens,
+                saved.scored
+            );
+        }
+        if (saved.aggregation, saved.block_tokens) == (aggregation, block_tokens) {
+            scores.scored = saved.scored;
+            scores.blocks.iter_mut().zip(&saved.blocks).for_each(|(block, saved)| *block = BlockScore::of(*saved));
+        }
+        Ok(scores)
+    }
+
+    /// Scores of `kv_len` tokens that no row has seen.
+    pub fn unknown(aggregation: Aggregation, block_tokens: u32, kv_len: u32) -> Result<Self> {
+        let mut scores = BlockScores::new(aggregation, block_tokens);
+        scores.grow(kv_len)?;
+        Ok(scores)
     }
 
     /// Drops all blocks. Retains the memory.

@@ -23,6 +23,6 @@ pub use attention::{
     Accumulator, BlockSums, CheckedTile, MAX_TOKENS, Missing, SumFields, Sums, Tile, TileFields, TileSource,
     data_bytes, mass_to_f64,
 };
-pub use block_scores::{BlockScores, ScoredStep};
+pub use block_scores::{BlockScores, SavedScores, ScoredStep};
 pub use plan::{Amounts, Plan, plan};
 pub use plan_config::{PlanConfig, Target};

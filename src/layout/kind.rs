@@ -55,6 +55,16 @@ impl Kind {
         }
     }
 
+    /// The code of the kind in the C ABI.
+    pub const fn code(self) -> u32 {
+        match self {
+            Kind::Float(dtype) => dtype as u32,
+            Kind::Int8 => Dtype::Int8 as u32,
+            Kind::Tq3 => Kind::TQ3,
+            Kind::Tq4 => Kind::TQ4,
+        }
+    }
+
     /// The name in error texts and reports.
     pub const fn name(self) -> &'static str {
         match self {

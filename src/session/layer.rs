@@ -42,13 +42,15 @@ pub(super) struct Layer {
     /// `None` where the config compresses nothing.
     pub(super) lossless: Option<Lossless>,
     /// Heads, dims and dtypes, which every layout must have from the first call on.
-    rows: Option<Rows>,
+    pub(super) rows: Option<Rows>,
     /// Some call had a cache of the layer.
     used: bool,
     /// Tokens for which the buffers had room at the last call.
     pub(super) buffer_tokens: usize,
     /// The cache of the last call that had one.
     seen: Option<SeenCache>,
+    /// The scales of INT8 V of a layer that was loaded from a file and has no cache yet.
+    pub(super) value_scales: Vec<u8>,
     /// The host has copied the cache, or restored some of it, since the memory of stored tokens was released: they may
     /// have memory again.
     pub(super) is_copied: bool,
@@ -66,6 +68,7 @@ impl Layer {
             used: false,
             buffer_tokens: 0,
             seen: None,
+            value_scales: Vec::new(),
             is_copied: false,
         }
     }
@@ -96,11 +99,17 @@ impl Layer {
         self.lengths = CacheLengths::default();
         self.step = None;
         self.rows = None;
+        self.value_scales = Vec::new();
         self.eviction.reset();
         if let Some(store) = store {
             store.truncated(self.number, 0);
             self.lossless.iter_mut().for_each(|lossless| lossless.reset(store));
         }
+    }
+
+    /// Takes what a file has of the layer, after a reset.
+    pub(super) fn take(&mut self, lengths: CacheLengths, rows: Rows, value_scales: Vec<u8>) {
+        (self.lengths, self.rows, self.value_scales, self.used) = (lengths, Some(rows), value_scales, true);
     }
 
     /// How tiles are summed, of the open step or of the next; `None` where nothing is scored.

@@ -10,6 +10,7 @@
 
 pub mod config;
 mod eviction;
+mod file;
 mod host;
 mod lanes;
 mod layer;
@@ -19,6 +20,7 @@ mod park;
 mod report;
 mod tail;
 
+pub use file::Saved;
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;

@@ -49,14 +49,19 @@ impl Session {
 
 impl Layer {
     /// Writes the tokens of a parked layer back to its cache.
-    pub(super) fn unpark(&self, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
+    pub(super) fn unpark(&mut self, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
         if !store.is_parked(self.number) {
             return Ok(());
+        }
+        let len = self.lengths.physical;
+        if !self.value_scales.is_empty() {
+            layout::scatter_scales(cache, cache.layout.range(0, len)?, &self.value_scales)?;
         }
         store.unpark(self.number, cache.reborrow(), sys::cores() as usize)?;
         // Value sums of tokens that were edited meanwhile.
         store.take_edited(self.number);
-        let len = self.lengths.physical;
-        layout::mended(cache, cache.layout.range(0, len)?, len)
+        layout::mended(cache, cache.layout.range(0, len)?, len)?;
+        self.value_scales = Vec::new();
+        Ok(())
     }
 }

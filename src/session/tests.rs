@@ -7,6 +7,7 @@ mod attention;
 mod chat;
 mod compression;
 mod examples;
+mod file;
 mod groups;
 mod layers;
 mod model;

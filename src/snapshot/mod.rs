@@ -13,12 +13,13 @@
 //! Pieces and values are written when they are given. They become part of the file by a commit record behind them, and
 //! that by a slot. Bytes that a slot leads to are never written again.
 
-mod numbers;
+pub(crate) mod numbers;
 mod open;
 mod runs;
 mod sectors;
 mod staged;
 mod state;
+mod tokens;
 
 pub use crate::sys::storage::{Bytes, Medium, Storage};
 pub use runs::Run;

@@ -4,7 +4,7 @@ use crate::status::{Result, bail};
 use crate::sys::memory;
 
 /// Appends a number: seven bits a byte, low ones first, the high bit set on all bytes but the last.
-pub(super) fn put(out: &mut Vec<u8>, mut number: u64) -> Result<()> {
+pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) -> Result<()> {
     while number >= 0x80 {
         memory::push(out, number as u8 | 0x80)?;
         number >>= 7;
@@ -13,26 +13,26 @@ pub(super) fn put(out: &mut Vec<u8>, mut number: u64) -> Result<()> {
 }
 
 /// Reads what [`put`] wrote; each method names `what` was expected.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Reader { bytes, at: 0 }
     }
 
-    pub(super) fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.at == self.bytes.len()
     }
 
     /// Bytes before the next one.
-    pub(super) fn at(&self) -> usize {
+    pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    pub(super) fn take(&mut self, len: u64, what: &str) -> Result<&'a [u8]> {
+    pub(crate) fn take(&mut self, len: u64, what: &str) -> Result<&'a [u8]> {
         let rest = &self.bytes[self.at..];
         match usize::try_from(len).ok().and_then(|len| rest.get(..len)) {
             Some(taken) => {
@@ -43,15 +43,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn byte(&mut self, what: &str) -> Result<u8> {
+    pub(crate) fn byte(&mut self, what: &str) -> Result<u8> {
         Ok(self.take(1, what)?[0])
     }
 
-    pub(super) fn sum(&mut self, what: &str) -> Result<u64> {
+    pub(crate) fn sum(&mut self, what: &str) -> Result<u64> {
         Ok(u64::from_le_bytes(*self.take(8, what)?.first_chunk().expect("eight bytes")))
     }
 
-    pub(super) fn number(&mut self, what: &str) -> Result<u64> {
+    pub(crate) fn number(&mut self, what: &str) -> Result<u64> {
         let (begin, mut number) = (self.at, 0u64);
         for shift in (0..64).step_by(7) {
             let byte = self.byte(what)?;
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A number of 32 bits.
-    pub(super) fn small(&mut self, what: &str) -> Result<u32> {
+    pub(crate) fn small(&mut self, what: &str) -> Result<u32> {
         let (begin, number) = (self.at, self.number(what)?);
         match u32::try_from(number) {
             Ok(number) => Ok(number),

@@ -5,14 +5,34 @@
 use crate::status::Result;
 use crate::sys::memory;
 use crate::sys::pages::Region;
+use crate::sys::storage::Bytes;
+use std::ops::Deref;
 
 /// The blobs of a block. Dropping them returns their memory to the system.
 #[derive(Debug)]
 pub(super) struct Blob {
-    memory: Region,
+    memory: Memory,
     parts: Vec<Part>,
     /// Bytes of all parts.
     len: usize,
+}
+
+/// The bytes of a blob: its own, or those of a file.
+#[derive(Debug)]
+enum Memory {
+    Own(Region),
+    File(Bytes),
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Memory::Own(region) => region,
+            Memory::File(bytes) => bytes,
+        }
+    }
 }
 
 /// One blob.
@@ -30,7 +50,18 @@ impl Blob {
         let parts = memory::copied(parts)?;
         let mut memory = Region::new(bytes.len())?;
         memory[..bytes.len()].copy_from_slice(bytes);
-        Ok(Blob { memory, parts, len: bytes.len() })
+        Ok(Blob { memory: Memory::Own(memory), parts, len: bytes.len() })
+    }
+
+    /// Parts that a file has, whose decoder verifies them.
+    pub(super) fn of_file(bytes: Bytes, ends: &[usize]) -> Result<Self> {
+        let parts = memory::collect(ends.iter().map(|end| Part { end: *end, digest: None }))?;
+        Ok(Blob { len: bytes.len(), memory: Memory::File(bytes), parts })
+    }
+
+    /// Bytes of parts that are in memory of their own.
+    pub(super) fn own_len(&self) -> usize {
+        if matches!(self.memory, Memory::Own(_)) { self.len } else { 0 }
     }
 
     /// Bytes of all parts.
@@ -47,7 +78,8 @@ impl Blob {
     #[cfg(test)]
     pub(super) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let ends = self.parts.iter().map(|part| part.end);
-        let mut rest = &mut self.memory[..self.len];
+        let Memory::Own(memory) = &mut self.memory else { panic!("the bytes of a file are not edited") };
+        let mut rest = &mut memory[..self.len];
         let mut start = 0;
         ends.map(move |end| {
             let (part, after) = std::mem::take(&mut rest).split_at_mut(end - start);

@@ -2,6 +2,7 @@
 
 use super::blob::Blob;
 use super::codec::BlockShape;
+use super::saved::SavedRun;
 use crate::layout::{Layout, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::{Shared, memory};
@@ -93,6 +94,13 @@ impl Block {
         Ok(Block { state, blob, verified: true, claimed: true, is_parked: true, ..Block::new(shape, range)? })
     }
 
+    /// A released block of a layer that is in a file.
+    pub(super) fn of_file(shape: BlockShape, runs: &[SavedRun], blob: Shared<Blob>) -> Result<Self> {
+        let segment = |run: &SavedRun| LiveSegment { offset: run.offset, begin: run.begin, count: run.count };
+        let segments = memory::collect(runs.iter().map(segment))?;
+        Ok(Block { segments, ..Block::parked(shape, TokenRange::default(), blob)? })
+    }
+
     /// The tokens that the cache still has, ascending. Unless the block is released, one segment has all of them.
     pub(super) fn segments(&self) -> &[LiveSegment] {
         &self.segments
@@ -103,7 +111,7 @@ impl Block {
     }
 
     pub(super) fn blob_bytes(&self) -> usize {
-        self.blob.as_ref().map_or(0, |blob| blob.len())
+        self.blob.as_ref().map_or(0, |blob| blob.own_len())
     }
 
     pub(super) fn is_released(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The blocks of one layer, found by ticket or by token.
 
 use super::block::{Block, KeptRun, LiveSegment};
+use super::saved::{self, SavedRun};
 use super::stats::Statistics;
 use crate::layout::{Layout, TokenRange};
 use crate::status::Result;
@@ -17,6 +18,8 @@ pub(super) struct LayerBlocks {
     index: Vec<IndexEntry>,
     /// See [`LayerBlocks::edited`].
     edited: Option<Range<u32>>,
+    /// What a file has, ascending.
+    pub(super) saved: Vec<SavedRun>,
 }
 
 /// Tokens of a segment, and the ticket of its block.
@@ -31,11 +34,19 @@ struct IndexEntry {
 pub(super) struct LayerEdit {
     /// By block, in the order of [`LayerBlocks::blocks`].
     pieces: Vec<Vec<LiveSegment>>,
+    saved: Vec<SavedRun>,
 }
 
 impl LayerBlocks {
     pub(super) fn new(number: u32) -> Self {
-        LayerBlocks { number, stats: Statistics::default(), blocks: Vec::new(), index: Vec::new(), edited: None }
+        LayerBlocks {
+            number,
+            stats: Statistics::default(),
+            blocks: Vec::new(),
+            index: Vec::new(),
+            edited: None,
+            saved: Vec::new(),
+        }
     }
 
     /// By ticket, ascending.
@@ -133,12 +144,15 @@ impl LayerBlocks {
         let segments: usize = pieces.iter().map(Vec::len).sum();
         let more = segments.saturating_sub(self.index.len());
         memory::reserve_amortized(&mut self.index, more)?;
-        Ok(LayerEdit { pieces })
+        // Without memory the next save writes all tokens.
+        let saved = saved::cut(&self.saved, kept).unwrap_or_default();
+        Ok(LayerEdit { pieces, saved })
     }
 
     /// Applies an edit. Blocks that end without segments stay, for [`LayerBlocks::retain`] to drop.
     #[expect(clippy::disallowed_methods, reason = "room was made by `plan`")]
     pub(super) fn apply(&mut self, edit: LayerEdit) {
+        self.saved = edit.saved;
         self.index.clear();
         for (block, pieces) in self.blocks.iter_mut().zip(edit.pieces) {
             block.set_segments(pieces);
@@ -157,6 +171,10 @@ impl LayerBlocks {
         for block in &mut self.blocks {
             block.truncate(len);
         }
+        self.saved.retain_mut(|run| {
+            run.count = run.count.min(len.saturating_sub(run.begin));
+            run.count > 0
+        });
         self.index.retain_mut(|entry| {
             entry.end = entry.end.min(len);
             entry.begin < entry.end

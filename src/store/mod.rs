@@ -27,6 +27,7 @@ mod park;
 mod piece;
 mod queue;
 mod restore;
+mod saved;
 mod stats;
 mod submit;
 
@@ -37,6 +38,7 @@ pub use heads::{HeadReader, StoredLayer};
 pub use park::Parked;
 pub use piece::{KeyRotation, Packing};
 pub use restore::Restored;
+pub use saved::{Attached, FilePiece, NewPiece, SavedRun};
 pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
 
@@ -239,7 +241,7 @@ impl Store {
         if range.is_empty() {
             return Ok(());
         }
-        if entry.tickets_in(range.clone()).next().is_none() {
+        if entry.tickets_in(range.clone()).next().is_none() && entry.saved.is_empty() {
             self.edit(layer, None, range);
             return Ok(());
         }

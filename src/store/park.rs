@@ -49,11 +49,10 @@ impl Store {
         let mut blocks = Vec::new();
         let mut parked = Parked::default();
         let mut raw = KvBytes::new(0, 0)?;
-        let mut positions = positions.iter().flat_map(|run| run[0] as u32..(run[0] + run[1]) as u32);
         for begin in (0..len).step_by(piece::MOST_TOKENS as usize) {
             let range = cache.layout.range(begin, piece::MOST_TOKENS.min(len - begin))?;
             gather(&mut raw, &cache.as_ref(), range, Order::DENSE)?;
-            let its_positions = memory::collect(positions.by_ref().take(range.count()))?;
+            let its_positions = piece::positions_of(positions, range)?;
             let (blob, sum) = piece::encode(&rows, &its_positions, &raw, packing, stop)?;
             parked.raw_bytes += raw.len() as u64;
             parked.bytes += blob.len() as u64;

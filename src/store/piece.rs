@@ -4,7 +4,7 @@ use super::blob::{Blob, Part};
 use super::codec::Codec;
 use super::kv::KvBytes;
 use crate::gear::{Effort, Format, Frequencies, Options, Pairing, Positions, Rotation};
-use crate::layout::{Kind, Rows};
+use crate::layout::{Kind, Pair, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::{memory, parallel};
 use std::sync::Mutex;
@@ -95,8 +95,14 @@ pub(super) fn encode(
     Ok((Blob::new(&bytes, &ends)?, xxh3_64(&sums)))
 }
 
+/// The positions of the tokens of a range, whose cache has them in `runs`.
+pub(super) fn positions_of(runs: &[Pair], range: TokenRange) -> Result<Vec<u32>> {
+    let all = runs.iter().flat_map(|run| run[0] as u32..(run[0] + run[1]) as u32);
+    memory::collect(all.skip(range.begin()).take(range.count()))
+}
+
 /// Parts of K, and as many of V: what is encoded apart.
-fn parts(rows: &Rows) -> usize {
+pub(super) fn parts(rows: &Rows) -> usize {
     if rows.is_quantised() { 1 } else { rows.heads }
 }
 

@@ -27,6 +27,18 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    /// The numbers of a clock.
+    pub(super) const NUMBERS: usize = 4;
+
+    /// Its numbers, for [`Clock::of`].
+    pub(super) fn numbers(&self) -> [u32; Self::NUMBERS] {
+        [self.since_plan, self.last[0], self.last[1], self.largest_draft]
+    }
+
+    pub(super) fn of([since_plan, last, before, largest_draft]: [u32; Self::NUMBERS]) -> Self {
+        Clock { since_plan, last: [last, before], largest_draft }
+    }
+
     /// Counts the tokens that a step appended. `empty`: to an empty layer.
     pub(super) fn see(&mut self, added: u32, empty: bool) {
         self.last = [added, self.last[0]];

@@ -8,17 +8,19 @@ mod attention;
 mod clock;
 mod compaction;
 mod positions;
+mod saved;
 mod target;
 
 use super::config::{Basis, Config, EvictionRules};
 use super::lanes::{AllLanes, Wanted};
 use super::layer::CacheLengths;
-use crate::h2o::{self, BlockScores, Plan, ScoredStep};
+use crate::h2o::{self, BlockScores, ScoredStep};
 use crate::layout::{Cache, Kind, Pair};
 use crate::status::{Result, bail};
 use crate::store::Store;
 use clock::{Clock, Tick};
 use positions::PositionMap;
+pub(super) use saved::{Loaded, SavedEviction};
 use std::time::Instant;
 use target::PlanInput;
 
@@ -97,7 +99,8 @@ pub(super) struct Eviction {
     ranking: Option<Ranking>,
     positions: PositionMap,
     clock: Clock,
-    plan: Option<Plan>,
+    /// The tokens that the next begin leaves, as (offset, length); ascending.
+    plan: Option<Vec<Pair>>,
     /// As of the last step; see [`ClosingStep`].
     keeps_first: bool,
     shares: Option<Shares>,
@@ -166,12 +169,12 @@ impl Eviction {
     ) -> Result<CacheLengths> {
         let Some(plan) = self.plan.take() else { return Ok(before) };
         let start = Instant::now();
-        let positions = self.positions.evicted(&plan.pairs);
-        if let Err(error) = positions.and_then(|left| self.leave(&plan.pairs, left, cache, store, before)) {
+        let positions = self.positions.evicted(&plan);
+        if let Err(error) = positions.and_then(|left| self.leave(&plan, left, cache, store, before)) {
             self.plan = Some(plan);
             return Err(error);
         }
-        let after = CacheLengths { physical: tokens(&plan.pairs), ..before };
+        let after = CacheLengths { physical: tokens(&plan), ..before };
         let gone = u64::from(before.physical - after.physical);
         self.counts.evictions += 1;
         self.counts.last_evicted = gone;
@@ -329,7 +332,7 @@ impl Eviction {
         self.clock.planned();
         self.counts.plans += 1;
         self.counts.unscored_plans += u64::from(unscored > ranking.rules.recent_tokens);
-        self.plan = (plan.evicted_tokens > 0).then_some(plan);
+        self.plan = (plan.evicted_tokens > 0).then_some(plan.pairs);
         self.counts.plan_ns += start.elapsed().as_nanos() as u64;
         Ok(())
     }

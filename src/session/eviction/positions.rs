@@ -11,6 +11,11 @@ pub(super) struct PositionMap {
 }
 
 impl PositionMap {
+    /// The map of tokens at these positions, ascending.
+    pub(super) fn of(runs: Vec<Pair>) -> Self {
+        PositionMap { runs }
+    }
+
     pub(super) fn runs(&self) -> &[Pair] {
         &self.runs
     }

@@ -1,0 +1,172 @@
+//! What a chat file keeps of a layer's eviction, so that a chat that was loaded evicts as one that never stopped.
+
+use super::clock::Clock;
+use super::positions::PositionMap;
+use super::{Eviction, tokens};
+use crate::h2o::{Aggregation, BlockScores, SavedScores};
+use crate::layout::{self, Pair};
+use crate::session::layer::CacheLengths;
+use crate::snapshot::numbers::{Reader, put};
+use crate::status::{Result, bail};
+use crate::sys::memory;
+
+/// Bits of the flags.
+const KEEPS_FIRST: u8 = 1;
+const HAS_PLAN: u8 = 2;
+const HAS_SCORES: u8 = 4;
+
+/// The eviction of a layer as a chat file has it.
+pub(in crate::session) struct SavedEviction {
+    positions: Vec<Pair>,
+    clock: Clock,
+    keeps_first: bool,
+    plan: Option<Vec<Pair>>,
+    scores: Option<SavedScores>,
+}
+
+impl Eviction {
+    /// Appends what a chat file keeps.
+    pub(in crate::session) fn save(&self, out: &mut Vec<u8>) -> Result<()> {
+        put_pairs(out, self.positions.runs())?;
+        for number in self.clock.numbers() {
+            put(out, number.into())?;
+        }
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(self.keeps_first, KEEPS_FIRST)
+            | flag(self.plan.is_some(), HAS_PLAN)
+            | flag(self.ranking.is_some(), HAS_SCORES);
+        memory::push(out, flags)?;
+        if let Some(plan) = &self.plan {
+            put_pairs(out, plan)?;
+        }
+        if let Some(ranking) = &self.ranking {
+            put_scores(out, &ranking.scores.saved()?)?;
+        }
+        Ok(())
+    }
+
+    /// Checks what a file has against the lengths of the layer, and makes it the state of a layer with these rules.
+    pub(in crate::session) fn loaded(&self, saved: SavedEviction, lengths: CacheLengths) -> Result<Loaded> {
+        let SavedEviction { positions, clock, keeps_first, plan, scores } = saved;
+        let CacheLengths { logical, physical } = lengths;
+        if layout::check_pairs(&positions, logical).map_err(|e| e.within("positions"))? != physical {
+            bail!(Corrupt, "{} tokens have positions; the layer has {physical}", tokens(&positions));
+        }
+        if let Some(plan) = &plan {
+            layout::check_pairs(plan, physical).map_err(|e| e.within("plan"))?;
+        }
+        let scores = match &self.ranking {
+            Some(ranking) => {
+                let (aggregation, size) = (ranking.rules.aggregation, ranking.rules.block_tokens);
+                Some(match scores {
+                    Some(saved) => BlockScores::with_saved(aggregation, size, &saved, physical)?,
+                    None => BlockScores::unknown(aggregation, size, physical)?,
+                })
+            }
+            None => None,
+        };
+        Ok(Loaded { positions: PositionMap::of(positions), clock, keeps_first, plan, scores })
+    }
+
+    /// Takes the state of a file.
+    pub(in crate::session) fn take(&mut self, loaded: Loaded) {
+        let Loaded { positions, clock, keeps_first, plan, scores } = loaded;
+        (self.positions, self.clock, self.keeps_first, self.plan) = (positions, clock, keeps_first, None);
+        if let Some((ranking, scores)) = self.ranking.as_mut().zip(scores) {
+            (ranking.scores, self.plan) = (scores, plan);
+        }
+    }
+}
+
+/// The state of a layer's eviction, checked.
+pub(in crate::session) struct Loaded {
+    positions: PositionMap,
+    clock: Clock,
+    keeps_first: bool,
+    plan: Option<Vec<Pair>>,
+    scores: Option<BlockScores>,
+}
+
+impl SavedEviction {
+    /// Reads what [`Eviction::save`] wrote.
+    pub(in crate::session) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let positions = read_pairs(reader, "positions")?;
+        let mut numbers = [0; Clock::NUMBERS];
+        for number in &mut numbers {
+            *number = reader.small("the clock")?;
+        }
+        let flags = reader.byte("flags")?;
+        if flags & !(KEEPS_FIRST | HAS_PLAN | HAS_SCORES) != 0 {
+            bail!(Unsupported, "flags are {flags:#x}; {:#x} are known", KEEPS_FIRST | HAS_PLAN | HAS_SCORES);
+        }
+        let plan = if flags & HAS_PLAN != 0 { Some(read_pairs(reader, "the plan")?) } else { None };
+        let scores = if flags & HAS_SCORES != 0 { Some(read_scores(reader)?) } else { None };
+        let (clock, keeps_first) = (Clock::of(numbers), flags & KEEPS_FIRST != 0);
+        Ok(SavedEviction { positions, clock, keeps_first, plan, scores })
+    }
+}
+
+/// The number of ranges, and of each the gap before it and its length.
+fn put_pairs(out: &mut Vec<u8>, pairs: &[Pair]) -> Result<()> {
+    put(out, pairs.len() as u64)?;
+    let mut end = 0;
+    for [begin, count] in pairs {
+        put(out, (begin - end) as u64)?;
+        put(out, *count as u64)?;
+        end = begin + count;
+    }
+    Ok(())
+}
+
+fn read_pairs(reader: &mut Reader<'_>, what: &str) -> Result<Vec<Pair>> {
+    let (count, mut pairs, mut end) = (reader.small(what)?, Vec::new(), 0i64);
+    for _ in 0..count {
+        let (gap, len) = (reader.small(what)?, reader.small(what)?);
+        let begin = end + i64::from(gap);
+        end = begin + i64::from(len);
+        match (i32::try_from(begin), i32::try_from(len)) {
+            (Ok(begin), Ok(len)) if end <= i32::MAX.into() => memory::push(&mut pairs, [begin, len])?,
+            _ => bail!(Corrupt, "{what}: a range ends at {end}"),
+        }
+    }
+    Ok(pairs)
+}
+
+fn put_scores(out: &mut Vec<u8>, saved: &SavedScores) -> Result<()> {
+    let (code, alpha) = match saved.aggregation {
+        Aggregation::Ema { alpha } => (0, alpha),
+        Aggregation::Sum => (1, 0.0),
+        Aggregation::NormSum => (2, 0.0),
+    };
+    memory::push(out, code)?;
+    memory::extend(out, &alpha.to_le_bytes())?;
+    for number in [saved.block_tokens, saved.scored, saved.blocks.len() as u32] {
+        put(out, number.into())?;
+    }
+    let seen = if saved.aggregation == Aggregation::NormSum { 2 } else { 1 };
+    for numbers in &saved.blocks {
+        for number in &numbers[..seen] {
+            memory::extend(out, &number.to_le_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn read_scores(reader: &mut Reader<'_>) -> Result<SavedScores> {
+    let (code, alpha) = (reader.byte("the aggregation")?, reader.take(4, "alpha")?);
+    let aggregation = match code {
+        0 => Aggregation::Ema { alpha: f32::from_le_bytes(*alpha.first_chunk().expect("four bytes")) },
+        1 => Aggregation::Sum,
+        2 => Aggregation::NormSum,
+        code => bail!(Unsupported, "aggregation {code}; 0 to 2 are known"),
+    };
+    let (block_tokens, scored) = (reader.small("block_tokens")?, reader.small("scored tokens")?);
+    let (count, mut blocks) = (reader.small("the number of blocks")?, Vec::new());
+    let number = |reader: &mut Reader<'_>| Ok(f64::from_bits(reader.sum("a score")?));
+    for _ in 0..count {
+        let value = number(reader)?;
+        let seen = if code == 2 { number(reader)? } else { 0.0 };
+        memory::push(&mut blocks, [value, seen])?;
+    }
+    Ok(SavedScores { aggregation, block_tokens, scored, blocks })
+}

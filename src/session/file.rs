@@ -1,0 +1,242 @@
+//! The layers of a session in a chat file: a save writes what the file has not, and a loaded layer is parked in it.
+
+use super::eviction::{Loaded, SavedEviction};
+use super::layer::{CacheLengths, Layer};
+use super::{Session, State, find};
+use crate::layout::{self, Cache, CacheRef, Kind, Rows};
+use crate::snapshot::numbers::{Reader, put};
+use crate::snapshot::{Geometry, LayerEntry, Run, Snapshot};
+use crate::status::{Result, bail};
+use crate::store::{FilePiece, NewPiece, Packing, SavedRun, Settings, Store};
+use crate::sys::memory;
+use std::sync::atomic::Ordering;
+
+/// The version of a layer's state in a file; docs/snapshot.md has the bytes.
+const STATE: u64 = 1;
+
+/// What [`Session::save`] wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Tokens that the file had not.
+    pub tokens: u32,
+    /// Bytes of their pieces.
+    pub bytes: u64,
+}
+
+/// A layer of a file, checked.
+struct LoadedLayer {
+    number: u32,
+    lengths: CacheLengths,
+    rows: Rows,
+    eviction: Loaded,
+    value_scales: Vec<u8>,
+    pieces: Vec<FilePiece>,
+}
+
+impl Session {
+    /// Adds the present state of a closed layer to a file; it is part of the file after [`Snapshot::commit`]. A layer that
+    /// is parked needs no cache. On an error the session is unchanged, but for tokens restored from the store.
+    /// BUSY: if [`Session::interrupt`] was called since the last begin.
+    pub fn save(
+        &self,
+        layer: u32,
+        mut cache: Option<Cache<'_>>,
+        kv_len: u32,
+        packing: &Packing<'_>,
+        to: &mut Snapshot,
+    ) -> Result<Saved> {
+        let mut state = self.state()?;
+        let State { layers, store } = &mut *state;
+        let layer = find(layers, layer)?;
+        let number = layer.number;
+        layer.check_closed(kv_len)?;
+        if cache.is_some() {
+            layer.check_cache(cache.as_ref(), kv_len)?;
+        }
+        if self.interrupted.load(Ordering::Relaxed) {
+            bail!(Busy, "layer {number} was not saved: saving is interrupted until the next begin");
+        }
+        let Some(rows) = layer.rows else {
+            return match to.layer(number).map(|entry| entry.geometry) {
+                Some(geometry) => {
+                    to.set_layer(number, geometry, &[], &layer.saved_state(None)?).map(|()| Saved::default())
+                }
+                None => Ok(Saved::default()),
+            };
+        };
+        let store = match store {
+            Some(store) => store,
+            None => store.insert(Store::new(Settings::default())?),
+        };
+        let is_known = |run: &SavedRun| to.piece_sum(run.piece) == Some(run.sum);
+        let known = memory::collect(store.saved(number).iter().copied().filter(is_known))?;
+        let known_tokens: u32 = known.iter().map(|run| run.count).sum();
+        let is_parked = store.is_parked(number);
+        if let Some(cache) = cache.as_mut().filter(|_| !is_parked && known_tokens < kv_len) {
+            match &mut layer.lossless {
+                Some(lossless) => lossless.restore(store, cache, kv_len)?,
+                None => drop(store.restore(number, cache.reborrow())?),
+            }
+        }
+        let mut saved = Saved { tokens: kv_len - known_tokens, bytes: 0 };
+        let given = cache.as_ref().map(Cache::as_ref);
+        let positions = layer.eviction.positions();
+        let mut write = |piece: &NewPiece<'_>| {
+            let at = to.add_piece(number, piece.tokens, piece.parts, piece.raw_sum)?;
+            saved.bytes += piece.parts.iter().map(|part| part.len() as u64).sum::<u64>();
+            match to.piece_sum(at) {
+                Some(sum) => Ok((at, sum)),
+                None => bail!(Internal, "piece {at} was not added"),
+            }
+        };
+        let runs =
+            store.save(number, given.as_ref(), kv_len, positions, &known, packing, &self.interrupted, &mut write)?;
+        let list =
+            memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))?;
+        to.set_layer(number, geometry(&rows), &list, &layer.saved_state(given.as_ref())?)?;
+        store.set_saved(number, runs)?;
+        if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
+            lossless.abort(store, cache);
+        }
+        Ok(saved)
+    }
+
+    /// Replaces a layer, or all, by what a file has of it. The tokens stay in the file: the next begin, whose cache may have
+    /// any packing, reads them. Layers that the file has not are reset where all are loaded. On an error nothing has changed.
+    /// NOT_FOUND: if the file has not the layer. INVALID_ARGUMENT: if a layer is open, or the file has more layers.
+    pub fn load(&self, layer: Option<u32>, from: &Snapshot) -> Result<()> {
+        let mut state = self.state()?;
+        let State { layers, store } = &mut *state;
+        let mut loaded = Vec::new();
+        match layer {
+            Some(number) => {
+                let Some(entry) = from.layer(number) else {
+                    bail!(NotFound, "{} has no layer {number}", from.name());
+                };
+                memory::push(&mut loaded, find(layers, number)?.loaded(from, entry)?)?;
+            }
+            None => {
+                if let Some(open) = layers.iter().find(|layer| layer.step.is_some()) {
+                    bail!(InvalidArgument, "layer {} is open; end comes first", open.number);
+                }
+                for (number, entry) in from.layers() {
+                    memory::push(&mut loaded, find(layers, number)?.loaded(from, entry)?)?;
+                }
+            }
+        }
+        let store = match store {
+            Some(store) => store,
+            None => store.insert(Store::new(Settings::default())?),
+        };
+        let mut attached = Vec::new();
+        memory::reserve(&mut attached, loaded.len())?;
+        for layer in &mut loaded {
+            memory::push(&mut attached, store.prepare(layer.number, layer.rows, std::mem::take(&mut layer.pieces))?)?;
+        }
+
+        // Nothing below fails.
+        for layer in layers.iter_mut().filter(|own| layer.is_none_or(|number| number == own.number)) {
+            layer.reset(Some(store));
+        }
+        for (from, attached) in loaded.into_iter().zip(attached) {
+            let layer = &mut layers[from.number as usize];
+            store.attach(attached);
+            layer.take(from.lengths, from.rows, from.value_scales);
+            layer.eviction.take(from.eviction);
+        }
+        Ok(())
+    }
+}
+
+impl Layer {
+    /// The layer as a file has it.
+    fn loaded(&self, from: &Snapshot, entry: &LayerEntry) -> Result<LoadedLayer> {
+        let number = self.number;
+        if self.step.is_some() {
+            bail!(InvalidArgument, "layer {number} is open; end comes first");
+        }
+        let state = from.layer_state(number)?;
+        let physical = entry.tokens();
+        let read = || {
+            let mut reader = Reader::new(&state);
+            match reader.number("the version")? {
+                STATE => {}
+                version => bail!(Unsupported, "version {version}; {STATE} is known"),
+            }
+            let logical = reader.small("the length")?;
+            if logical > i32::MAX as u32 {
+                bail!(Corrupt, "{logical} tokens; at most {} allowed", i32::MAX);
+            }
+            let lengths = CacheLengths { logical, physical };
+            let eviction = self.eviction.loaded(SavedEviction::read(&mut reader)?, lengths)?;
+            let len = reader.number("the scales of V")?;
+            Ok((lengths, eviction, memory::copied(reader.take(len, "the scales of V")?)?))
+        };
+        let (lengths, eviction, value_scales) =
+            read().map_err(|e| e.within(format_args!("state of layer {number} of {}", from.name())))?;
+        let Geometry { heads, head_dim, key, value } = entry.geometry;
+        let rows = Rows {
+            key: Kind::from_code(key.into(), "the type of K")?,
+            value: Kind::from_code(value.into(), "the type of V")?,
+            heads: heads as usize,
+            dims: head_dim as usize,
+        };
+        let (mut pieces, mut begin) = (Vec::<(u32, FilePiece)>::new(), 0);
+        for &Run { piece, offset, count } in &entry.runs {
+            let Some(sum) = from.piece_sum(piece) else { bail!(NotFound, "{} has no piece {piece}", from.name()) };
+            let run = SavedRun { piece, sum, offset, begin, count };
+            begin += count;
+            match pieces.iter_mut().find(|(number, _)| *number == piece) {
+                Some((_, piece)) => memory::push(&mut piece.runs, run)?,
+                None => {
+                    let found = from.piece(piece)?;
+                    let tokens = from.piece_tokens(piece).unwrap_or(0);
+                    let parts = 2 * if rows.is_quantised() { 1 } else { rows.heads };
+                    if found.ends.len() != parts {
+                        bail!(
+                            Corrupt,
+                            "piece {piece} of {} has {} parts; {parts} expected",
+                            from.name(),
+                            found.ends.len()
+                        );
+                    }
+                    let (bytes, ends, runs) = (found.bytes, found.ends, memory::copied(&[run])?);
+                    memory::push(&mut pieces, (piece, FilePiece { tokens, bytes, ends, runs }))?;
+                }
+            }
+        }
+        let pieces = memory::collect(pieces.into_iter().map(|(_, piece)| piece))?;
+        Ok(LoadedLayer { number, lengths, rows, eviction, value_scales, pieces })
+    }
+
+    /// What a file has of the layer beside its tokens.
+    fn saved_state(&self, cache: Option<&CacheRef<'_>>) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        put(&mut out, STATE)?;
+        put(&mut out, self.lengths.logical.into())?;
+        self.eviction.save(&mut out)?;
+        let mut scales = memory::copied(&self.value_scales)?;
+        match cache {
+            Some(cache) if scales.is_empty() => {
+                memory::resize(&mut scales, cache.layout.scale_bytes())?;
+                layout::gather_scales(cache, &mut scales)?;
+            }
+            None if scales.is_empty() && self.rows.is_some_and(|rows| rows.value == Kind::Int8) => {
+                bail!(
+                    InvalidArgument,
+                    "layer {} has V INT8, whose scales are in its cache, and no cache is given",
+                    self.number
+                )
+            }
+            _ => {}
+        }
+        put(&mut out, scales.len() as u64)?;
+        memory::extend(&mut out, &scales)?;
+        Ok(out)
+    }
+}
+
+fn geometry(rows: &Rows) -> Geometry {
+    let (heads, head_dim) = (rows.heads as u32, rows.dims as u32);
+    Geometry { heads, head_dim, key: rows.key.code() as u8, value: rows.value.code() as u8 }
+}

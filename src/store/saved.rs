@@ -1,0 +1,214 @@
+//! The tokens of a layer that a chat file has, so that the next save writes the others alone.
+
+use super::blob::Blob;
+use super::block::{Block, KeptRun};
+use super::codec::BlockShape;
+use super::kv::KvBytes;
+use super::piece::{self, Packing};
+use super::{Store, gather};
+use crate::layout::{CacheRef, Order, Pair, Rows};
+use crate::status::{Result, bail};
+use crate::sys::storage::Bytes;
+use crate::sys::{Shared, memory};
+use std::sync::atomic::AtomicBool;
+
+/// Consecutive tokens of a cache that are consecutive tokens of a piece of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedRun {
+    /// The number of the piece.
+    pub piece: u32,
+    /// The checksum of its stored bytes. Another file, and a piece that was discarded, have another.
+    pub sum: u64,
+    /// Tokens of the piece before the first.
+    pub offset: u32,
+    /// The first token in the cache.
+    pub begin: u32,
+    /// Tokens.
+    pub count: u32,
+}
+
+impl SavedRun {
+    fn end(&self) -> u32 {
+        self.begin + self.count
+    }
+}
+
+/// The runs that an edit of the cache leaves.
+pub(super) fn cut(runs: &[SavedRun], kept: &[KeptRun]) -> Result<Vec<SavedRun>> {
+    let mut left: Vec<SavedRun> = Vec::new();
+    for run in runs {
+        let first = kept.partition_point(|range| range.end <= run.begin);
+        for range in kept[first..].iter().take_while(|range| range.begin < run.end()) {
+            let (first, end) = (run.begin.max(range.begin), run.end().min(range.end));
+            let (offset, begin) = (run.offset + (first - run.begin), range.now + (first - range.begin));
+            memory::push(&mut left, SavedRun { offset, begin, count: end - first, ..*run })?;
+        }
+    }
+    Ok(left)
+}
+
+/// An encoded piece, as a file takes it: its tokens, its parts, and the XXH3-64 over those of the parts' rows.
+pub struct NewPiece<'a> {
+    /// Tokens.
+    pub tokens: u32,
+    /// K of each part, then V.
+    pub parts: &'a [&'a [u8]],
+    /// The checksum.
+    pub raw_sum: u64,
+}
+
+/// Writes a piece to a file. Returns its number and the checksum of its stored bytes.
+pub type WritePiece<'a> = dyn FnMut(&NewPiece<'_>) -> Result<(u32, u64)> + 'a;
+
+/// A piece of a file.
+pub struct FilePiece {
+    /// Tokens.
+    pub tokens: u32,
+    /// All parts.
+    pub bytes: Bytes,
+    /// Where each part ends.
+    pub ends: Vec<usize>,
+    /// The tokens of the piece that the cache has, ascending.
+    pub runs: Vec<SavedRun>,
+}
+
+/// A layer that is parked in a file.
+pub struct Attached {
+    layer: u32,
+    blocks: Vec<Block>,
+    saved: Vec<SavedRun>,
+}
+
+impl Store {
+    /// The tokens of a layer that a file has, ascending.
+    pub fn saved(&self, layer: u32) -> &[SavedRun] {
+        self.layer(layer).map_or(&[], |entry| &entry.saved)
+    }
+
+    /// Replaces what a file has of a layer.
+    pub fn set_saved(&mut self, layer: u32, runs: Vec<SavedRun>) -> Result<()> {
+        self.layer_or_new(layer)?.saved = runs;
+        Ok(())
+    }
+
+    /// Writes the tokens of a layer that `known` has not as pieces: parked ones as they are, the others from the cache,
+    /// which must have them. Returns where each of the `len` tokens is. The store does not change.
+    /// BUSY: if `stop` was set meanwhile.
+    #[expect(clippy::too_many_arguments, reason = "a cache, how to encode it, and where to")]
+    pub fn save(
+        &mut self,
+        layer: u32,
+        cache: Option<&CacheRef<'_>>,
+        len: u32,
+        positions: &[Pair],
+        known: &[SavedRun],
+        packing: &Packing<'_>,
+        stop: &AtomicBool,
+        write: &mut WritePiece<'_>,
+    ) -> Result<Vec<SavedRun>> {
+        let mut runs = memory::copied(known)?;
+        self.save_parked(layer, known, &mut runs, write)?;
+        runs.sort_unstable_by_key(|run| run.begin);
+        let gaps = memory::collect(gaps(&runs, 0, len))?;
+        match cache {
+            Some(cache) => save_raw(cache, &gaps, positions, packing, stop, &mut runs, write)?,
+            None if gaps.is_empty() => {}
+            None => bail!(
+                InvalidArgument,
+                "layer {layer} has tokens that are neither parked nor in the file, and no cache is given"
+            ),
+        }
+        runs.sort_unstable_by_key(|run| run.begin);
+        Ok(runs)
+    }
+
+    fn save_parked(
+        &self,
+        layer: u32,
+        known: &[SavedRun],
+        runs: &mut Vec<SavedRun>,
+        write: &mut WritePiece<'_>,
+    ) -> Result<()> {
+        let blocks = self.layer(layer).map_or(&[][..], |entry| entry.blocks());
+        for block in blocks.iter().filter(|block| block.is_parked) {
+            let segments = || block.segments().iter();
+            if segments().all(|s| gaps(known, s.begin, s.end()).next().is_none()) {
+                continue;
+            }
+            let blob = block.blob.as_ref().expect("a parked block has a blob");
+            let parts = memory::collect((0..2 * block.shape.parts()).map(|part| blob.part(part).0))?;
+            let (tokens, raw_sum) = (block.shape.tokens as u32, block.shape.digest as u64);
+            let (piece, sum) = write(&NewPiece { tokens, parts: &parts, raw_sum })?;
+            runs.retain(|run| !segments().any(|s| s.begin < run.end() && run.begin < s.end()));
+            for s in segments() {
+                let run = SavedRun { piece, sum, offset: s.offset, begin: s.begin, count: s.count };
+                memory::push(runs, run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all that [`Store::attach`] needs.
+    pub fn prepare(&mut self, layer: u32, rows: Rows, pieces: Vec<FilePiece>) -> Result<Attached> {
+        let (mut blocks, mut saved) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            let ticket = self.next_ticket;
+            self.next_ticket += 1;
+            let shape = BlockShape { ticket, rows, tokens: piece.tokens as usize, order: Order::DENSE, digest: 0 };
+            let blob = Shared::new(Blob::of_file(piece.bytes, &piece.ends)?)?;
+            memory::extend(&mut saved, &piece.runs)?;
+            memory::push(&mut blocks, Block::of_file(shape, &piece.runs, blob)?)?;
+        }
+        saved.sort_unstable_by_key(|run: &SavedRun| run.begin);
+        self.layer_or_new(layer)?.reserve(saved.len())?;
+        Ok(Attached { layer, blocks, saved })
+    }
+
+    /// Takes the tokens of a layer, which must have none, from pieces of a file, as of a parked layer.
+    pub fn attach(&mut self, attached: Attached) {
+        let Attached { layer, blocks, saved } = attached;
+        if let Some(entry) = self.layer_mut(layer) {
+            entry.saved = saved;
+            blocks.into_iter().for_each(|block| entry.push(block));
+        }
+    }
+}
+
+/// The parts of `begin .. end` that no run has.
+fn gaps(runs: &[SavedRun], begin: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
+    let mut at = begin;
+    let runs = runs.iter().filter(move |run| run.begin < end && begin < run.end());
+    let ends = runs.map(|run| (run.begin, run.end())).chain([(end, end)]);
+    ends.filter_map(move |(first, last)| {
+        let gap = (at < first).then_some((at, first));
+        at = at.max(last);
+        gap
+    })
+}
+
+/// Writes the tokens of `ranges` (begin, end) from a cache.
+fn save_raw(
+    cache: &CacheRef<'_>,
+    ranges: &[(u32, u32)],
+    positions: &[Pair],
+    packing: &Packing<'_>,
+    stop: &AtomicBool,
+    runs: &mut Vec<SavedRun>,
+    write: &mut WritePiece<'_>,
+) -> Result<()> {
+    let rows = cache.layout.rows();
+    let mut raw = KvBytes::new(0, 0)?;
+    for &(first, end) in ranges {
+        for begin in (first..end).step_by(piece::MOST_TOKENS as usize) {
+            let range = cache.layout.range(begin, piece::MOST_TOKENS.min(end - begin))?;
+            gather(&mut raw, cache, range, Order::DENSE)?;
+            let its_positions = piece::positions_of(positions, range)?;
+            let (blob, raw_sum) = piece::encode(&rows, &its_positions, &raw, packing, stop)?;
+            let parts = memory::collect((0..2 * piece::parts(&rows)).map(|part| blob.part(part).0))?;
+            let (tokens, offset) = (range.count() as u32, 0);
+            let (piece, sum) = write(&NewPiece { tokens, parts: &parts, raw_sum })?;
+            memory::push(runs, SavedRun { piece, sum, offset, begin, count: tokens })?;
+        }
+    }
+    Ok(())
+}
