@@ -1,10 +1,263 @@
 //! Snapshot files: what was committed is what is read, whatever happens to the file.
 
+#[path = "snapshot/chat.rs"]
+mod chat;
+mod common;
 #[path = "snapshot/disk.rs"]
 mod disk;
 
-use disk::Disk;
+use chat::{Chat, Things, read, read_all};
+use common::Random;
+use disk::{Disk, Event};
 use mnnkv::snapshot::{Access, Geometry, Run, Snapshot, Storage};
+use mnnkv::status::{Error, Status};
+
+const FINGERPRINT: &[u8] = b"a model, its rope and its types";
+
+fn open(image: &[u8], access: Access) -> Result<Snapshot, Error> {
+    Snapshot::open(Disk::of(image).storage(), Some(FINGERPRINT), access)
+}
+
+/// A file on a disk after some saves, and its chat.
+fn saved(random: &mut Random, saves: usize) -> (Disk, Snapshot, Vec<Chat>) {
+    let disk = Disk::default();
+    let mut file = Snapshot::create(disk.storage(), FINGERPRINT).unwrap();
+    let mut states = vec![Chat::default()];
+    while states.len() <= saves {
+        let mut chat = states.last().unwrap().clone();
+        chat.change(&mut file, random).unwrap();
+        file.commit().unwrap();
+        // Nothing may have changed.
+        states.truncate(file.version() as usize);
+        states.push(chat);
+    }
+    (disk, file, states)
+}
+
+/// The states by version that a file may have.
+fn is_state(image: &[u8], states: &[Chat], allowed: std::ops::RangeInclusive<usize>) -> Snapshot {
+    let file = open(image, Access::Append).unwrap_or_else(|e| panic!("{allowed:?}: {e}"));
+    let version = file.version() as usize;
+    assert!(allowed.contains(&version), "{version} of {allowed:?}");
+    assert_eq!(read_all(&file), states[version].things);
+    file
+}
+
+#[test]
+fn a_reopened_file_has_every_committed_change_and_no_other() {
+    for seed in 0..30 {
+        let random = &mut Random::new(seed);
+        let (disk, mut file, mut states) = saved(random, 1);
+        for _ in 0..30 {
+            let mut chat = states.last().unwrap().clone();
+            chat.change(&mut file, random).unwrap();
+            assert_eq!(file.version() as usize, states.len() - 1);
+            match random.below(4) {
+                0 => file.discard(),
+                1 if file.is_changed() => {
+                    drop(file);
+                    file = open(&disk.bytes(), Access::ReadOnly).unwrap();
+                    assert_eq!(read_all(&file), states.last().unwrap().things);
+                    file = Snapshot::open(disk.storage(), None, Access::Append).unwrap();
+                }
+                _ if file.is_changed() => {
+                    file.commit().unwrap();
+                    assert_eq!(read_all(&file), chat.things);
+                    states.push(chat);
+                }
+                _ => {}
+            }
+            let reopened = open(&disk.bytes(), Access::ReadOnly).unwrap();
+            assert_eq!(reopened.version() as usize, states.len() - 1);
+            assert_eq!(read_all(&reopened), states.last().unwrap().things);
+            assert_eq!(reopened.usage().unwrap(), file.usage().unwrap());
+            reopened.verify(|damage| panic!("{damage}")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_save_killed_at_any_byte_leaves_the_last_state_or_the_new_one() {
+    for seed in 0..4 {
+        let random = &mut Random::new(seed);
+        let (disk, mut file, mut states) = saved(random, random.clone().from(1, 4));
+        let mut image = disk.bytes();
+        disk.take_log();
+        let old = states.len() - 1;
+        let mut chat = states[old].clone();
+        chat.change(&mut file, random).unwrap();
+        file.put("always", b"changed").unwrap();
+        chat.things.insert("section always".into(), b"changed".to_vec());
+        file.commit().unwrap();
+        states.push(chat);
+        for event in disk.take_log() {
+            let Event::Write(offset, bytes) = event else { continue };
+            for cut in 0..=bytes.len() {
+                let mut killed = image.clone();
+                disk::write(&mut killed, offset, &bytes[..cut]);
+                let mut file = is_state(&killed, &states, old..=old + 1);
+                if random.once_in(50) {
+                    file.put("later", b"1").unwrap();
+                    file.commit().unwrap();
+                    assert_eq!(file.section("later").unwrap(), b"1");
+                }
+            }
+            disk::write(&mut image, offset, &bytes);
+        }
+        is_state(&image, &states, old + 1..=old + 1);
+    }
+}
+
+#[test]
+fn sectors_that_are_lost_between_syncs_leave_the_last_state_or_the_new_one() {
+    let random = &mut Random::new(1);
+    for _ in 0..100 {
+        let (disk, mut file, mut states) = saved(random, random.clone().from(1, 4));
+        let mut synced = disk.bytes();
+        disk.take_log();
+        let old = states.len() - 1;
+        let mut chat = states[old].clone();
+        chat.change(&mut file, random).unwrap();
+        file.commit().unwrap();
+        states.truncate(file.version() as usize);
+        states.push(chat);
+        let log = disk.take_log();
+        for epoch in log.split(|event| matches!(event, Event::Sync)) {
+            for _ in 0..10 {
+                let mut torn = synced.clone();
+                for event in &epoch[..random.below(epoch.len() + 1)] {
+                    let Event::Write(offset, bytes) = event else { unreachable!() };
+                    let mut at = 0;
+                    while at < bytes.len() {
+                        let end = bytes.len().min(at + 512 - (offset + at) % 512);
+                        if !random.once_in(2) {
+                            disk::write(&mut torn, offset + at, &bytes[at..end]);
+                        }
+                        at = end;
+                    }
+                }
+                is_state(&torn, &states, old..=states.len() - 1);
+            }
+            for event in epoch {
+                let Event::Write(offset, bytes) = event else { unreachable!() };
+                disk::write(&mut synced, *offset, bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_the_old_state_and_the_changes() {
+    for failures in [1, 2, 3, usize::MAX] {
+        let random = &mut Random::new(failures as u64);
+        for calls in 0.. {
+            let (disk, mut file, mut states) = saved(random, 2);
+            let old = states.len() - 1;
+            disk.fail_after(calls, failures);
+            let mut chat = states[old].clone();
+            let mut result = chat.change(&mut file, random);
+            if result.is_err() {
+                assert_eq!(result.unwrap_err().status(), Status::Io);
+                file.discard();
+                disk.repair();
+                chat = states[old].clone();
+                result = chat.change(&mut file, random);
+            }
+            result.unwrap();
+            file.put("always", &random.bytes(100)).unwrap_or_else(|_| {
+                disk.repair();
+                file.put("always", &[1; 100]).unwrap();
+            });
+            chat.things.insert("section always".into(), Vec::new());
+            let committed = file.commit();
+            states.push(chat);
+            if let Err(error) = committed {
+                assert_eq!(error.status(), Status::Io);
+                assert_eq!(file.version() as usize, old);
+                assert_eq!(read_all(&file), states[old].things);
+                let version = open(&disk.durable(), Access::ReadOnly).unwrap().version() as usize;
+                assert!(version == old || (failures > 1 && version == old + 1), "{version} after {failures} failures");
+                disk.repair();
+                file.commit().unwrap();
+            }
+            let is_over = !disk.repair();
+            states[old + 1].things.insert("section always".into(), file.section("always").unwrap());
+            drop(file);
+            is_state(&disk.durable(), &states, old + 1..=old + 1);
+            if is_over && calls > 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// Compares what a damaged file has with what was written; returns how many things are lost.
+fn lost(file: &Snapshot, things: &Things) -> usize {
+    let found = read(file);
+    assert!(found.keys().all(|name| things.contains_key(name)));
+    for (name, result) in &found {
+        match result {
+            Ok(bytes) => assert_eq!(bytes, &things[name], "{name}"),
+            Err(error) => assert_names_a_place(error),
+        }
+    }
+    things.len() - found.values().filter(|result| result.is_ok()).count()
+}
+
+fn assert_names_a_place(error: &Error) {
+    let message = error.message();
+    assert_eq!(error.status(), Status::Corrupt, "{message}");
+    let places = ["header", "slot ", "fingerprint", "commit record of state ", "layer ", "state of layer ", "section "];
+    let place = message.split(" at offset ").next().unwrap();
+    assert!(message.contains(" of chat.kv: ") && places.iter().any(|p| place.starts_with(p)), "{message}");
+}
+
+#[test]
+fn damage_is_named_and_never_read_as_something_else() {
+    let random = &mut Random::new(7);
+    let (disk, file, states) = saved(random, 12);
+    let image = disk.bytes();
+    let things = &states[12].things;
+    drop(file);
+    let everywhere = (0..image.len()).map(|at| (at, 1));
+    let by_chance: Vec<_> = (0..10_000).map(|_| (random.below(image.len()), random.from(1, 3))).collect();
+    let mut refused = 0;
+    for (at, flips) in everywhere.chain(by_chance) {
+        let mut damaged = image.clone();
+        for _ in 0..flips {
+            damaged[at + random.below(image.len() - at).min(40)] ^= 1 << random.below(8);
+        }
+        match open(&damaged, Access::ReadOnly) {
+            Ok(file) => {
+                assert_eq!(file.version(), 12);
+                assert!(lost(&file, things) <= flips);
+            }
+            Err(error) => {
+                assert_names_a_place(&error);
+                refused += 1;
+            }
+        }
+        let salvaged = open(&damaged, Access::Salvage).unwrap();
+        lost(&salvaged, &states[salvaged.version() as usize].things);
+    }
+    assert!(refused > 2000, "{refused}");
+}
+
+#[test]
+fn a_truncated_file_is_refused_and_one_with_more_behind_its_end_is_not() {
+    let random = &mut Random::new(8);
+    let (disk, file, states) = saved(random, 6);
+    drop(file);
+    let mut image = disk.bytes();
+    for len in 0..image.len() {
+        assert_names_a_place(&open(&image[..len], Access::ReadOnly).unwrap_err());
+        if let Ok(file) = open(&image[..len], Access::Salvage) {
+            lost(&file, &states[file.version() as usize].things);
+        }
+    }
+    image.extend(random.bytes(1000));
+    is_state(&image, &states, 6..=6);
+}
 
 const GEOMETRY: Geometry = Geometry { heads: 2, head_dim: 64, key: 1, value: 1 };
 
@@ -13,37 +266,58 @@ fn run(piece: u32, offset: u32, count: u32) -> Run {
 }
 
 #[test]
-fn what_is_committed_is_read_again_from_a_path() {
+fn a_path_is_mapped_and_locked_and_views_outlive_the_file() {
     let path = std::env::temp_dir().join(format!("mnnkv-snapshot-{}", std::process::id()));
     let mut file = Snapshot::create(Storage::create(&path).unwrap(), b"model").unwrap();
+    assert_eq!(Storage::create(&path).unwrap_err().status(), Status::Io, "it exists");
+    assert_eq!(Storage::open(&path).unwrap_err().status(), Status::Busy);
     let parts: [&[u8]; 4] = [&[1; 100], &[2; 300_000], &[], &[3; 7]];
     let piece = file.add_piece(3, 64, &parts, 77).unwrap();
     file.set_layer(3, GEOMETRY, &[run(piece, 0, 10), run(piece, 10, 20), run(piece, 40, 24)], &[9; 500]).unwrap();
-    file.put("tokens", &[5; 1000]).unwrap();
     file.commit().unwrap();
     let kept = file.piece(piece).unwrap();
+    file.add_piece(3, 1, &[b"more"], 0).unwrap();
+    file.commit().unwrap();
     drop(file);
-    let file = Snapshot::open(Storage::open(&path).unwrap(), Some(b"model"), Access::ReadOnly).unwrap();
-    assert_eq!(file.version(), 1);
+    let storage = Storage::open(&path).unwrap();
+    assert_eq!(Storage::edit(&path).unwrap_err().status(), Status::Busy);
+    let beside = Storage::open(&path).unwrap();
+    drop(Snapshot::open(beside, None, Access::ReadOnly).unwrap());
+    let file = Snapshot::open(storage, Some(b"model"), Access::ReadOnly).unwrap();
     assert_eq!(file.layer(3).unwrap().runs, [run(piece, 0, 30), run(piece, 40, 24)]);
-    assert_eq!(file.layer_state(3).unwrap(), [9; 500]);
-    assert_eq!(file.section("tokens").unwrap(), [5; 1000]);
     for bytes in [&kept, &file.piece(piece).unwrap()] {
-        assert!((0..4).all(|part| bytes.part(part) == parts[part]));
-        assert_eq!(bytes.raw_checksum, 77);
+        assert!((0..4).all(|part| bytes.part(part) == parts[part]) && bytes.raw_checksum == 77);
     }
+    drop(file);
     std::fs::remove_file(&path).unwrap();
+    assert_eq!(kept.part(3), [3; 7]);
 }
 
 #[test]
-fn a_disk_holds_what_was_committed() {
-    let disk = Disk::of(Vec::new());
-    disk.fail_after(None);
-    assert!(disk.take_log().is_empty() && disk.bytes().is_empty());
-    let mut file = Snapshot::create(disk.storage(), b"").unwrap();
-    file.put("a", b"1").unwrap();
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let disk = Disk::default();
+    let mut file = Snapshot::create(disk.storage(), FINGERPRINT).unwrap();
+    let piece = file.add_piece(0, 8, &[b"a"], 0).unwrap();
+    file.set_layer(0, GEOMETRY, &[run(piece, 0, 8)], &[]).unwrap();
     file.commit().unwrap();
-    drop(file);
-    let file = Snapshot::open(disk.storage(), None, Access::ReadOnly).unwrap();
-    assert_eq!(file.section("a").unwrap(), b"1");
+    let before = read_all(&file);
+    let invalid = |result: Result<(), Error>, text: &str| {
+        let error = result.unwrap_err();
+        assert_eq!((error.status(), error.message()), (Status::InvalidArgument, text));
+    };
+    let other = Geometry { head_dim: 128, ..GEOMETRY };
+    let text = "layer 0: piece 0 has 8 tokens; 2 from 7 on are taken";
+    invalid(file.set_layer(0, GEOMETRY, &[run(0, 7, 2)], &[]), text);
+    invalid(file.set_layer(0, GEOMETRY, &[run(0, 7, 0)], &[]), "layer 0: piece 0 has 8 tokens; 0 from 7 on are taken");
+    invalid(file.set_layer(1, GEOMETRY, &[run(0, 0, 8)], &[]), "layer 1: piece 0 is not of this layer and geometry");
+    invalid(file.set_layer(0, other, &[run(0, 0, 8)], &[]), "layer 0: piece 0 is not of this layer and geometry");
+    invalid(file.set_layer(0, Geometry { heads: 0, ..GEOMETRY }, &[], &[]), "layer 0: heads is 0");
+    invalid(file.put("", b""), "the name of a section has 0 bytes; 1 to 255 allowed");
+    invalid(file.add_piece(0, 0, &[b"a"], 0).map(drop), "a piece of 0 tokens in 1 parts; at least 1 of each expected");
+    assert!(!file.is_changed());
+    assert_eq!(read_all(&file), before);
+    let error = Snapshot::open(disk.storage(), Some(b"a model, its rope and its typos"), Access::ReadOnly).unwrap_err();
+    assert_eq!(error.status(), Status::Stale, "{error}");
+    let mut file = Snapshot::open(disk.storage(), None, Access::ReadOnly).unwrap();
+    invalid(file.put("a", b""), "chat.kv is open to be read alone");
 }

@@ -1,10 +1,10 @@
 //! A file to its newest state.
 
 use super::numbers::Reader;
-use super::sectors::{COPIES, FINGERPRINT, Header, SECTOR, Sector, Slot, Slots};
+use super::sectors::{COPIES, Copied, FINGERPRINT, Header, SECTOR, Sector, Slot, Slots};
 use super::state::{Extent, RecordHead, State};
 use super::{Access, Place, Snapshot, at, checksum};
-use crate::status::{Result, bail, error};
+use crate::status::{Error, Result, Status, bail, error};
 use crate::sys::memory;
 use crate::sys::storage::Storage;
 
@@ -12,6 +12,9 @@ impl Snapshot {
     /// Opens a file at its newest state. `fingerprint`: what it must be for; `None` takes any.
     pub fn open(storage: Storage, fingerprint: Option<&[u8]>, access: Access) -> Result<Self> {
         let file = File { len: storage.len()?, storage: &storage };
+        if access == Access::Salvage {
+            return Snapshot::salvage(&file, fingerprint).and_then(|found| found.with(storage));
+        }
         let header = file.header()?;
         let found = file.fingerprint(&header)?;
         if let Some(given) = fingerprint {
@@ -20,8 +23,8 @@ impl Snapshot {
         if access == Access::Append {
             header.check_writer().map_err(|e| at(Place::Header, 0, &storage, &e))?;
         }
-        let slots = file.slots()?;
-        let state = file.state(slots.newest(), &header)?;
+        let slots = file.slots(&header)?;
+        let state = file.state(slots.newest(), &header, false)?;
         let map = storage.map(state.end);
         let mut snapshot = Snapshot::new(storage, map, access, found, slots, state);
         if access == Access::Append {
@@ -30,6 +33,75 @@ impl Snapshot {
                 snapshot.discard();
             }
         }
+        Ok(snapshot)
+    }
+
+    /// The newest state whose records are whole, and what is damaged before it.
+    fn salvage(file: &File<'_>, fingerprint: Option<&[u8]>) -> Result<Salvaged> {
+        let mut damage = Vec::new();
+        let mut note = |error: Error| memory::push(&mut damage, error.unless_out_of_memory()?);
+        let header = match file.header() {
+            Ok(header) => Some(header),
+            Err(error) if error.status() == Status::Unsupported => return Err(error),
+            Err(error) => note(error).map(|()| None)?,
+        };
+        let mut slots = [None; 4];
+        for (slot, copy) in slots.iter_mut().zip(COPIES) {
+            match file.copy(copy) {
+                Ok(found) => *slot = Some(found),
+                Err(error) => note(error)?,
+            }
+        }
+        slots.sort_unstable_by_key(|slot| std::cmp::Reverse(slot.map(|slot| slot.sequence)));
+        // A whole state, even an older one, before the newest without what lost records led to.
+        let tries =
+            [false, true].into_iter().flat_map(|is_partial| slots.iter().flatten().map(move |slot| (slot, is_partial)));
+        for (slot, is_partial) in tries {
+            let header = header.unwrap_or(slot.header());
+            let state = match file.state(slot, &header, is_partial) {
+                Ok(state) => state,
+                Err(error) if is_partial => {
+                    drop(error.unless_out_of_memory()?);
+                    continue;
+                }
+                Err(error) => {
+                    note(error)?;
+                    continue;
+                }
+            };
+            let found = match (file.fingerprint(&header), fingerprint) {
+                (Ok(found), None) => found,
+                (Ok(found), Some(given)) => compare(given, &found, file.storage.name()).map(|()| found)?,
+                (Err(error), given) => {
+                    note(error)?;
+                    let given = given.unwrap_or_default();
+                    if !given.is_empty() && checksum(given) != header.fingerprint_sum {
+                        compare(given, &[], file.storage.name())?;
+                    }
+                    memory::copied(given)?
+                }
+            };
+            let slots = Slots { slots: [*slot; 2], unfinished: None };
+            return Ok(Salvaged { fingerprint: found, slots, state, damage });
+        }
+        let first = damage.into_iter().next();
+        Err(first.unwrap_or_else(|| error!(Corrupt, "{} has no state", file.storage.name())))
+    }
+}
+
+/// What [`Access::Salvage`] found.
+struct Salvaged {
+    fingerprint: Vec<u8>,
+    slots: Slots,
+    state: State,
+    damage: Vec<Error>,
+}
+
+impl Salvaged {
+    fn with(self, storage: Storage) -> Result<Snapshot> {
+        // Read anew each time: a damaged file is on a disk that may not be trusted.
+        let mut snapshot = Snapshot::new(storage, None, Access::Salvage, self.fingerprint, self.slots, self.state);
+        snapshot.damage = self.damage;
         Ok(snapshot)
     }
 }
@@ -84,37 +156,63 @@ impl File<'_> {
         Ok(bytes)
     }
 
-    fn slots(&self) -> Result<Slots> {
+    /// Reads a copy of a slot.
+    fn copy(&self, copy: Copied) -> Result<Slot> {
+        let sector = self.sector(copy.place(), copy.offset())?;
+        Slot::read(&sector, copy.offset()).ok_or_else(|| {
+            let error = error!(Corrupt, "the checksum does not match");
+            at(copy.place(), copy.offset(), self.storage, &error)
+        })
+    }
+
+    fn slots(&self, header: &Header) -> Result<Slots> {
         let mut copies = [None; 4];
         for (slot, copy) in copies.iter_mut().zip(COPIES) {
-            let sector = self.sector(copy.place(), copy.offset())?;
-            *slot = Slot::read(&sector, copy.offset());
+            *slot = match self.copy(copy) {
+                Ok(found) => Some(found),
+                // A save that was killed may have left it so.
+                Err(error) if error.status() == Status::Corrupt && copy.offset() + SECTOR as u64 <= self.len => None,
+                Err(error) => return Err(error),
+            };
         }
-        Slots::read(&copies)
-            .map_err(|(copy, why)| at(copy.place(), copy.offset(), self.storage, &error!(Corrupt, "{why}")))
+        let damaged = |copy: Copied, why| at(copy.place(), copy.offset(), self.storage, &error!(Corrupt, "{why}"));
+        let slots = Slots::read(&copies).map_err(|(copy, why)| damaged(copy, why))?;
+        let found = slots.newest().header();
+        if (found.fingerprint_len, found.fingerprint_sum) != (header.fingerprint_len, header.fingerprint_sum) {
+            return Err(damaged(COPIES[0], "the fingerprint is not that of the header"));
+        }
+        Ok(slots)
     }
 
     /// Reads the records that lead to a state, from the last to the first, and applies them from the first on.
-    fn state(&self, slot: &Slot, header: &Header) -> Result<State> {
+    /// `is_partial`: from the first behind one that is damaged.
+    fn state(&self, slot: &Slot, header: &Header, is_partial: bool) -> Result<State> {
         let body = FINGERPRINT + u64::from(header.fingerprint_len);
         let mut buffer = Vec::new();
         let mut records = Vec::new();
         let mut next = Some(Extent { offset: slot.record, len: slot.record_len, sum: slot.record_sum });
         let mut sequence = slot.sequence;
         while let Some(record) = next {
-            memory::push(&mut records, record)?;
-            let bytes = self.record(sequence, &record, &mut buffer)?;
-            next = RecordHead::read(&mut Reader::new(bytes), sequence, &record, body)
-                .map_err(|e| at(Place::Record(sequence), record.offset, self.storage, &e))?
-                .previous;
+            let head = self.record(sequence, &record, &mut buffer).and_then(|bytes| {
+                RecordHead::read(&mut Reader::new(bytes), sequence, &record, body)
+                    .map_err(|e| at(Place::Record(sequence), record.offset, self.storage, &e))
+            });
+            next = match head {
+                Ok(head) => head.previous,
+                Err(error) if is_partial && !records.is_empty() => {
+                    drop(error.unless_out_of_memory()?);
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            memory::push(&mut records, (sequence, record))?;
             sequence = sequence.saturating_sub(1);
         }
         let mut state = State::default();
-        for (sequence, record) in (0..).zip(records.into_iter().rev()) {
-            let bytes = self.record(sequence, &record, &mut buffer)?;
-            let mut reader = Reader::new(bytes);
+        for (sequence, record) in records.into_iter().rev() {
+            let mut reader = Reader::new(self.record(sequence, &record, &mut buffer)?);
             RecordHead::read(&mut reader, sequence, &record, body)
-                .and_then(|head| state.apply(&head, record, bytes, reader))
+                .and_then(|head| state.apply(&head, record, reader, is_partial))
                 .map_err(|e| at(Place::Record(sequence), record.offset, self.storage, &e))?;
         }
         Ok(state)

@@ -34,6 +34,7 @@ pub(super) struct Slot {
     pub(super) record_len: u64,
     pub(super) record_sum: u64,
     pub(super) fingerprint_sum: u64,
+    pub(super) fingerprint_len: u32,
 }
 
 fn number(sector: &Sector, at: usize) -> u64 {
@@ -142,11 +143,18 @@ impl Slot {
     pub(super) fn write(&self, offset: u64) -> Sector {
         let mut sector = [0; SECTOR];
         sector[..8].copy_from_slice(&SLOT);
-        let fields = [self.sequence, self.record, self.record_len, self.record_sum, self.end(), self.fingerprint_sum];
+        let (sum, len) = (self.fingerprint_sum, self.fingerprint_len.into());
+        let fields = [self.sequence, self.record, self.record_len, self.record_sum, self.end(), sum, len];
         for (i, field) in fields.into_iter().enumerate() {
             sector[8 + 8 * i..][..8].copy_from_slice(&field.to_le_bytes());
         }
         seal(sector, offset)
+    }
+
+    /// The header of the file, as far as a slot has it.
+    pub(super) fn header(&self) -> Header {
+        let Slot { fingerprint_len, fingerprint_sum, .. } = *self;
+        Header { least_writer: VERSION, fingerprint_len, fingerprint_sum }
     }
 
     /// `None`: no slot was written here as a whole.
@@ -154,10 +162,12 @@ impl Slot {
         if sector[..8] != SLOT || !is_sealed(sector, offset) {
             return None;
         }
-        let [sequence, record, record_len, record_sum, end, fingerprint_sum] =
+        let [sequence, record, record_len, record_sum, end, fingerprint_sum, fingerprint_len] =
             std::array::from_fn(|i| number(sector, 8 + 8 * i));
-        let body = record >= FINGERPRINT && record.checked_add(record_len) == Some(end);
-        body.then_some(Slot { sequence, record, record_len, record_sum, fingerprint_sum })
+        let fingerprint_len = u32::try_from(fingerprint_len).ok().filter(|len| *len as usize <= MOST_FINGERPRINT)?;
+        let is_behind = record >= FINGERPRINT + u64::from(fingerprint_len);
+        let is_whole = is_behind && record_len > 0 && record.checked_add(record_len) == Some(end);
+        is_whole.then_some(Slot { sequence, record, record_len, record_sum, fingerprint_sum, fingerprint_len })
     }
 }
 
@@ -182,6 +192,9 @@ impl Slots {
             let slot = usize::from(value(0).is_some());
             return Err(damaged(2 * slot, "neither copy has its checksum"));
         };
+        if (first.fingerprint_len, first.fingerprint_sum) != (second.fingerprint_len, second.fingerprint_sum) {
+            return Err(damaged(2, "the fingerprint is not that of slot 0"));
+        }
         let newest = usize::from(second.sequence > first.sequence);
         let slots = [first, second];
         let sequence = slots[newest].sequence;

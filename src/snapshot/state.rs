@@ -3,8 +3,9 @@
 use super::numbers::Reader;
 use super::runs::{self, Run};
 use super::{Place, checksum};
-use crate::status::{Result, bail};
+use crate::status::{Error, Result, Status, bail};
 use crate::sys::memory;
+use std::cmp::Ordering;
 use std::sync::atomic::AtomicBool;
 
 /// The most bytes of a value that a commit record has itself.
@@ -122,6 +123,8 @@ pub(super) struct State {
     /// Where it ends.
     pub(super) end: u64,
     pub(super) record: Option<Extent>,
+    /// The number of the first piece: above 0 if the records before are lost.
+    pub(super) first: u32,
     pub(super) pieces: Vec<Piece>,
     /// Ascending.
     pub(super) layers: Vec<(u32, LayerEntry)>,
@@ -186,152 +189,159 @@ impl Item<'_> {
         Ok(offset)
     }
 
-    fn value(&mut self, old: &Value) -> Result<Value> {
+    fn value(&mut self) -> Result<NewValue> {
         let kept = self.reader.number("the parts that stay")?;
-        let Some(kept) = usize::try_from(kept).ok().and_then(|kept| old.extents.get(..kept)) else {
-            bail!(Corrupt, "{kept} parts stay; there were {}", old.extents.len());
-        };
-        let mut value = Value { extents: memory::copied(kept)? };
         let len = self.reader.number("the length of a value")?;
         let added = match len {
-            0 => return Ok(value),
+            0 => None,
             1..=INLINE => {
                 let offset = self.offset + self.reader.at() as u64;
-                Extent { offset, len, sum: checksum(self.reader.take(len, "a value")?) }
+                Some(Extent { offset, len, sum: checksum(self.reader.take(len, "a value")?) })
             }
             _ => {
                 let gap = self.reader.number("a gap")?;
-                Extent { offset: self.body(gap, len)?, len, sum: self.reader.sum("the checksum of a value")? }
+                Some(Extent { offset: self.body(gap, len)?, len, sum: self.reader.sum("the checksum of a value")? })
             }
         };
-        memory::push(&mut value.extents, added)?;
+        Ok(NewValue { kept, added })
+    }
+
+    fn finish<T>(&self, read: T) -> Result<T> {
+        if !self.reader.is_at_end() {
+            bail!(Corrupt, "bytes follow behind the last field");
+        }
+        Ok(read)
+    }
+}
+
+/// A value as an item says it: what stays of the old one, and what follows.
+struct NewValue {
+    kept: u64,
+    added: Option<Extent>,
+}
+
+impl NewValue {
+    fn behind(&self, old: Option<&Value>) -> Result<Value> {
+        let old = old.map_or(&[][..], |old| &old.extents);
+        let Some(kept) = usize::try_from(self.kept).ok().and_then(|kept| old.get(..kept)) else {
+            bail!(Corrupt, "{} parts stay; there were {}", self.kept, old.len());
+        };
+        let mut value = Value { extents: memory::copied(kept)? };
+        if let Some(added) = self.added {
+            memory::push(&mut value.extents, added)?;
+        }
         Ok(value)
     }
 }
 
+/// A layer as an item says it.
+struct NewLayer<'a> {
+    layer: u32,
+    geometry: Option<Geometry>,
+    edits: &'a [u8],
+    state: NewValue,
+}
+
 impl State {
-    /// Applies the next commit record, at `record`, whose checksum was verified.
+    /// The number of the next piece.
+    pub(super) fn next_piece(&self) -> usize {
+        self.first as usize + self.pieces.len()
+    }
+
+    /// A piece by its number.
+    pub(super) fn piece(&self, piece: u32) -> Option<&Piece> {
+        self.pieces.get(piece.checked_sub(self.first)? as usize)
+    }
+
+    /// Applies the next commit record, at `record`, whose checksum was verified. `is_partial`: records before it are lost,
+    /// and what they led to is left out.
     pub(super) fn apply(
         &mut self,
         head: &RecordHead,
         record: Extent,
-        bytes: &[u8],
         mut reader: Reader<'_>,
+        is_partial: bool,
     ) -> Result<()> {
-        if head.pieces as usize != self.pieces.len() {
-            bail!(Corrupt, "{} pieces are said to come before; there are {}", head.pieces, self.pieces.len());
+        if is_partial && self.record.is_none() {
+            self.first = head.pieces;
+        }
+        if head.pieces as usize != self.next_piece() {
+            bail!(Corrupt, "{} pieces are said to come before; there are {}", head.pieces, self.next_piece());
         }
         let mut cursor = head.base;
         while !reader.is_at_end() {
-            let kind = reader.byte("an item")?;
-            let len = reader.number("the length of an item")?;
             let begin = reader.at();
+            let kind = reader.byte("the kind of an item")?;
+            let len = reader.number("the length of an item")?;
+            let offset = record.offset + reader.at() as u64;
             let inner = Reader::new(reader.take(len, "an item")?);
-            let mut item = Item { reader: inner, offset: record.offset + begin as u64, cursor, limit: record.offset };
-            match kind {
-                kind::PIECE => self.read_piece(&mut item),
-                kind::LAYER => self.read_layer(&mut item, head.pieces),
-                kind::SECTION => self.read_section(&mut item),
-                kind::REMOVED => self.read_removed(&mut item),
-                kind if kind & kind::OPTIONAL == 0 => {
-                    bail!(
-                        Unsupported,
-                        "an item at byte {begin} of {} is of kind {kind}, which must be known",
-                        bytes.len()
-                    )
-                }
-                kind if kind & kind::BODY != 0 => {
-                    let (gap, len) = (item.reader.number("a gap")?, item.reader.number("a length")?);
-                    item.body(gap, len)?;
-                    cursor = item.cursor;
-                    continue;
-                }
-                _ => continue,
-            }
-            .and_then(|()| match item.reader.is_at_end() {
-                true => Ok(()),
-                false => bail!(Corrupt, "bytes follow behind the last field"),
-            })
-            .map_err(|e| e.within(format_args!("item at byte {begin}")))?;
+            let mut item = Item { reader: inner, offset, cursor, limit: record.offset };
+            self.apply_item(kind, &mut item, head.pieces, is_partial)
+                .map_err(|e| e.within(format_args!("item at byte {begin}")))?;
             cursor = item.cursor;
         }
         (self.sequence, self.end, self.record) = (head.sequence, record.end(), Some(record));
         Ok(())
     }
 
-    fn read_piece(&mut self, item: &mut Item<'_>) -> Result<()> {
-        let (gap, len) = (item.reader.number("a gap")?, item.reader.number("the length of a piece")?);
-        let offset = item.body(gap, len)?;
-        let (layer, tokens) = (item.reader.small("the layer of a piece")?, item.reader.small("the tokens of a piece")?);
-        let at = Extent { offset, len, sum: item.reader.sum("the checksum of a piece")? };
-        let raw_sum = item.reader.sum("the raw checksum of a piece")?;
-        if self.pieces.len() >= u32::MAX as usize {
-            bail!(Corrupt, "more than {} pieces", u32::MAX);
+    fn apply_item(&mut self, kind: u8, item: &mut Item<'_>, pieces_before: u32, is_partial: bool) -> Result<()> {
+        match kind {
+            kind::PIECE => {
+                let piece = read_piece(item)?;
+                if self.next_piece() >= u32::MAX as usize {
+                    bail!(Corrupt, "more than {} pieces", u32::MAX);
+                }
+                memory::push(&mut self.pieces, piece)
+            }
+            kind::LAYER => {
+                let new = read_layer(item)?;
+                let entry = self.layer_behind(&new, pieces_before).map(Some).or_else(|e| lost(is_partial, e))?;
+                put(&mut self.layers, |(layer, _)| layer.cmp(&new.layer), entry.map(|entry| (new.layer, entry)))
+            }
+            kind::SECTION => {
+                let name = read_name(item)?;
+                let new = item.value()?;
+                item.finish(())?;
+                let old = self.find_section(name).ok().map(|at| &self.sections[at].1);
+                let value = new.behind(old).map(Some).or_else(|e| lost(is_partial, e))?;
+                let section = value.map(|value| Ok((memory::text(name)?, value))).transpose()?;
+                put(&mut self.sections, |(found, _)| found.as_str().cmp(name), section)
+            }
+            kind::REMOVED => {
+                let name = read_name(item)?;
+                item.finish(())?;
+                if self.find_section(name).is_err() && !is_partial {
+                    bail!(Corrupt, "section {name:?} is removed and was not there");
+                }
+                put(&mut self.sections, |(found, _)| found.as_str().cmp(name), None)
+            }
+            kind if kind & kind::OPTIONAL == 0 => {
+                bail!(Unsupported, "kind {kind} is none that this version reads, and it must be read")
+            }
+            kind if kind & kind::BODY != 0 => {
+                let (gap, len) = (item.reader.number("a gap")?, item.reader.number("a length")?);
+                item.body(gap, len).map(drop)
+            }
+            _ => Ok(()),
         }
-        memory::push(&mut self.pieces, Piece { layer, tokens, at, raw_sum, verified: AtomicBool::new(false) })
     }
 
-    fn read_layer(&mut self, item: &mut Item<'_>, pieces_before: u32) -> Result<()> {
-        let layer = item.reader.small("the layer")?;
-        let found = self.find_layer(layer);
-        let none = (Value::default(), Vec::new());
-        let geometry = match item.reader.byte("whether the geometry follows")? {
-            0 => None,
-            1 => Some(Geometry {
-                heads: item.reader.small("the heads")?,
-                head_dim: item.reader.small("the head_dim")?,
-                key: item.reader.byte("the type of K")?,
-                value: item.reader.byte("the type of V")?,
-            }),
-            other => bail!(Corrupt, "layer {layer}: {other} says whether the geometry follows; 0 or 1 allowed"),
-        };
-        let (geometry, since, old_runs, old_state) = match (geometry, found) {
-            (Some(geometry), found) => {
-                let state = found.map_or(&none.0, |at| &self.layers[at].1.state);
-                (geometry, pieces_before, &none.1, state)
-            }
-            (None, Ok(at)) => {
-                let entry = &self.layers[at].1;
-                (entry.geometry, entry.since, &entry.runs, &entry.state)
-            }
-            (None, Err(_)) => bail!(Corrupt, "layer {layer} is new and has no geometry"),
+    /// A layer as it is after an item.
+    fn layer_behind(&self, new: &NewLayer<'_>, pieces_before: u32) -> Result<LayerEntry> {
+        let layer = new.layer;
+        let old = self.find_layer(layer).ok().map(|at| &self.layers[at].1);
+        let (geometry, since, old_runs) = match (new.geometry, old) {
+            (Some(geometry), _) => (geometry, pieces_before, &[][..]),
+            (None, Some(old)) => (old.geometry, old.since, &old.runs[..]),
+            (None, None) => bail!(Corrupt, "layer {layer} is new and has no geometry"),
         };
         if let Some(fault) = geometry.fault() {
             bail!(Corrupt, "layer {layer}: {fault}");
         }
-        let len = item.reader.number("the length of edits")?;
-        let edits = item.reader.take(len, "edits")?;
         let tokens_of = |piece| self.tokens_of(&[], layer, since, piece);
-        let runs = runs::read_edits(edits, old_runs, self.pieces.len() as u32, tokens_of)
+        let runs = runs::read_edits(new.edits, old_runs, self.next_piece() as u32, tokens_of)
             .map_err(|e| e.within(format_args!("layer {layer}")))?;
-        let state = item.value(old_state)?;
-        let entry = LayerEntry { geometry, runs, since, state };
-        match found {
-            Ok(at) => self.layers[at].1 = entry,
-            Err(at) => insert(&mut self.layers, at, (layer, entry))?,
-        }
-        Ok(())
-    }
-
-    fn read_section(&mut self, item: &mut Item<'_>) -> Result<()> {
-        let name = read_name(item)?;
-        let found = self.find_section(name);
-        let none = Value::default();
-        let value = item.value(found.map_or(&none, |at| &self.sections[at].1))?;
-        match found {
-            Ok(at) => self.sections[at].1 = value,
-            Err(at) => insert(&mut self.sections, at, (memory::text(name)?, value))?,
-        }
-        Ok(())
-    }
-
-    fn read_removed(&mut self, item: &mut Item<'_>) -> Result<()> {
-        let name = read_name(item)?;
-        match self.find_section(name) {
-            Ok(at) => drop(self.sections.remove(at)),
-            Err(_) => bail!(Corrupt, "section {name:?} is removed and was not there"),
-        }
-        Ok(())
+        Ok(LayerEntry { geometry, runs, since, state: new.state.behind(old.map(|old| &old.state))? })
     }
 
     /// Where a layer is, or would be.
@@ -346,10 +356,44 @@ impl State {
 
     /// The tokens of a piece, of this state or of `staged` behind it, if it is of this layer and not before `since`.
     pub(super) fn tokens_of(&self, staged: &[Piece], layer: u32, since: u32, piece: u32) -> Option<u32> {
-        let at = piece as usize;
-        let found = self.pieces.get(at).or_else(|| staged.get(at.checked_sub(self.pieces.len())?))?;
+        let found = self.piece(piece).or_else(|| staged.get((piece as usize).checked_sub(self.next_piece())?))?;
         (found.layer == layer && piece >= since).then_some(found.tokens)
     }
+}
+
+/// Nothing in place of what lost records led to.
+fn lost<T>(is_partial: bool, error: Error) -> Result<Option<T>> {
+    match error.status() {
+        Status::Corrupt if is_partial => Ok(None),
+        _ => Err(error),
+    }
+}
+
+fn read_piece(item: &mut Item<'_>) -> Result<Piece> {
+    let (gap, len) = (item.reader.number("a gap")?, item.reader.number("the length of a piece")?);
+    let offset = item.body(gap, len)?;
+    let (layer, tokens) = (item.reader.small("the layer of a piece")?, item.reader.small("the tokens of a piece")?);
+    let at = Extent { offset, len, sum: item.reader.sum("the checksum of a piece")? };
+    let raw_sum = item.reader.sum("the raw checksum of a piece")?;
+    item.finish(Piece { layer, tokens, at, raw_sum, verified: AtomicBool::new(false) })
+}
+
+fn read_layer<'a>(item: &mut Item<'a>) -> Result<NewLayer<'a>> {
+    let layer = item.reader.small("the layer")?;
+    let geometry = match item.reader.byte("whether the geometry follows")? {
+        0 => None,
+        1 => Some(Geometry {
+            heads: item.reader.small("the heads")?,
+            head_dim: item.reader.small("the head_dim")?,
+            key: item.reader.byte("the type of K")?,
+            value: item.reader.byte("the type of V")?,
+        }),
+        other => bail!(Corrupt, "layer {layer}: {other} says whether the geometry follows; 0 or 1 allowed"),
+    };
+    let len = item.reader.number("the length of edits")?;
+    let edits = item.reader.take(len, "edits")?;
+    let state = item.value()?;
+    item.finish(NewLayer { layer, geometry, edits, state })
 }
 
 /// The name of a section.
@@ -362,10 +406,17 @@ fn read_name<'a>(item: &mut Item<'a>) -> Result<&'a str> {
     }
 }
 
-/// `list.insert(at, value)`.
-pub(super) fn insert<T>(list: &mut Vec<T>, at: usize, value: T) -> Result<()> {
-    memory::reserve_amortized(list, 1)?;
-    #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
-    list.insert(at, value);
+/// Sets or removes the element of a sorted list that `order` finds.
+fn put<T>(list: &mut Vec<T>, order: impl FnMut(&T) -> Ordering, value: Option<T>) -> Result<()> {
+    match (list.binary_search_by(order), value) {
+        (Ok(at), Some(value)) => list[at] = value,
+        (Ok(at), None) => drop(list.remove(at)),
+        (Err(at), Some(value)) => {
+            memory::reserve_amortized(list, 1)?;
+            #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
+            list.insert(at, value);
+        }
+        (Err(_), None) => {}
+    }
     Ok(())
 }

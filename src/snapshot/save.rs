@@ -1,0 +1,328 @@
+//! A new file, changes of it, and their commit.
+
+use super::sectors::{self, COPIES, Copied, FINGERPRINT, Header, MOST_FINGERPRINT, Sector, Slot, Slots};
+use super::staged::{Staged, StagedLayer, StagedSection, StagedValue, Tail};
+use super::state::{Extent, Geometry, INLINE, Piece, State, Value};
+use super::{Access, Run, Snapshot, at, checksum, numbers, runs};
+use crate::status::{Result, bail, error};
+use crate::sys::memory;
+use crate::sys::storage::Storage;
+use std::sync::atomic::AtomicBool;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Parts up to this size are written together.
+const GATHERED: usize = 128 << 10;
+
+impl Snapshot {
+    /// Writes an empty file, as state 0. `fingerprint` says which model it is for, at most 64 KiB.
+    pub fn create(storage: Storage, fingerprint: &[u8]) -> Result<Self> {
+        let made = Snapshot::write_new(&storage, fingerprint);
+        match made {
+            Ok((fingerprint, slots, state)) => {
+                Ok(Snapshot::new(storage, None, Access::Append, fingerprint, slots, state))
+            }
+            Err(error) => {
+                storage.remove();
+                Err(error)
+            }
+        }
+    }
+
+    fn write_new(storage: &Storage, fingerprint: &[u8]) -> Result<(Vec<u8>, Slots, State)> {
+        if fingerprint.len() > MOST_FINGERPRINT {
+            bail!(
+                InvalidArgument,
+                "the fingerprint has {} bytes; at most {MOST_FINGERPRINT} allowed",
+                fingerprint.len()
+            );
+        }
+        if !storage.is_empty()? {
+            bail!(InvalidArgument, "{} is not empty", storage.name());
+        }
+        let header = Header::new(fingerprint);
+        let mut state = State { end: FINGERPRINT + fingerprint.len() as u64, ..State::default() };
+        let (record, _) = Staged::default().record(&state, state.end)?;
+        let extent = Extent { offset: state.end, len: record.len() as u64, sum: checksum(&record) };
+        (state.end, state.record) = (extent.end(), Some(extent));
+        let slot = slot_of(&state, &header);
+        let mut start = Vec::new();
+        memory::extend(&mut start, &[0; sectors::SECTOR])?;
+        for copy in COPIES {
+            memory::extend(&mut start, &slot.write(copy.offset()))?;
+        }
+        memory::extend(&mut start, fingerprint)?;
+        memory::extend(&mut start, &record)?;
+        storage.write_at(0, &start)?;
+        storage.sync()?;
+        // Last, so that no part of a file is taken for one.
+        storage.write_at(0, &header.write())?;
+        storage.sync()?;
+        storage.sync_name()?;
+        Ok((memory::copied(fingerprint)?, Slots { slots: [slot; 2], unfinished: None }, state))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.access {
+            Access::Append => Ok(()),
+            _ => bail!(InvalidArgument, "{} is open to be read alone", self.name()),
+        }
+    }
+
+    /// Writes a piece: `tokens` of a layer in `parts`. Returns its number, for runs. The state has it from the next
+    /// commit on.
+    pub fn add_piece(&mut self, layer: u32, tokens: u32, parts: &[&[u8]], raw_checksum: u64) -> Result<u32> {
+        self.check_writable()?;
+        if tokens == 0 || parts.is_empty() {
+            bail!(InvalidArgument, "a piece of {tokens} tokens in {} parts; at least 1 of each expected", parts.len());
+        }
+        let number = self.state.pieces.len() + self.staged.pieces.len();
+        if number >= u32::MAX as usize {
+            bail!(InvalidArgument, "{} has {number} pieces, the most that it can have", self.name());
+        }
+        memory::reserve_amortized(&mut self.staged.pieces, 1)?;
+        let mut lens = Vec::new();
+        numbers::put(&mut lens, parts.len() as u64)?;
+        for part in parts {
+            numbers::put(&mut lens, part.len() as u64)?;
+        }
+        let at = self.write(std::iter::once(&lens[..]).chain(parts.iter().copied()))?;
+        let piece = Piece { layer, tokens, at, raw_sum: raw_checksum, verified: AtomicBool::new(false) };
+        memory::push(&mut self.staged.pieces, piece)?;
+        Ok(number as u32)
+    }
+
+    /// Writes bytes behind what is there.
+    fn write<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) -> Result<Extent> {
+        // A slot that is to be taken back may still lead to a record here.
+        self.finish_slots()?;
+        let begin = self.cursor;
+        let (mut offset, mut hash) = (begin, Xxh3::new());
+        self.gathered.clear();
+        for part in parts {
+            hash.update(part);
+            if self.gathered.len() + part.len() > GATHERED {
+                self.storage.write_at(offset, &self.gathered)?;
+                offset += self.gathered.len() as u64;
+                self.gathered.clear();
+            }
+            if part.len() > GATHERED {
+                self.storage.write_at(offset, part)?;
+                offset += part.len() as u64;
+            } else {
+                memory::extend(&mut self.gathered, part)?;
+            }
+        }
+        self.storage.write_at(offset, &self.gathered)?;
+        self.cursor = offset + self.gathered.len() as u64;
+        Ok(Extent { offset: begin, len: self.cursor - begin, sum: hash.digest() })
+    }
+
+    /// Writes a value, without the parts of the committed one that it begins with.
+    fn stage_value(&mut self, bytes: &[u8], old: impl Fn(&State) -> Option<&Value>) -> Result<StagedValue> {
+        let (mut kept, mut rest) = (0, bytes);
+        for extent in old(&self.state).map_or(&[][..], |old| &old.extents) {
+            let Some((same, behind)) = rest.split_at_checked(extent.len as usize) else { break };
+            if checksum(same) != extent.sum {
+                break;
+            }
+            (kept, rest) = (kept + 1, behind);
+        }
+        let tail = match rest.len() as u64 {
+            0 => Tail::None,
+            1..=INLINE => Tail::Inline(memory::copied(rest)?),
+            _ => Tail::Stored(self.write(std::iter::once(rest))?),
+        };
+        Ok(StagedValue { kept, tail })
+    }
+
+    /// Sets the tokens of a layer, in physical order, and its opaque state, with the next commit.
+    ///
+    /// Pieces are of the layer's geometry: another geometry needs new pieces.
+    pub fn set_layer(&mut self, layer: u32, geometry: Geometry, runs: &[Run], state: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        if let Some(fault) = geometry.fault() {
+            bail!(InvalidArgument, "layer {layer}: {fault}");
+        }
+        let committed = self.layer(layer).filter(|entry| entry.geometry == geometry);
+        let is_new = committed.is_none();
+        let since = committed.map_or(self.state.pieces.len() as u32, |entry| entry.since);
+        let mut list = Vec::new();
+        for run in runs {
+            let tokens_of = |piece| self.state.tokens_of(&self.staged.pieces, layer, since, piece);
+            let run = runs::checked(run.piece, run.offset, run.count.into(), tokens_of);
+            let run = run.map_err(|why| why.into_invalid().within(format_args!("layer {layer}")))?;
+            runs::push(&mut list, run)?;
+        }
+        if runs::tokens(&list) > u32::MAX.into() {
+            bail!(InvalidArgument, "layer {layer} has {} tokens; at most {} allowed", runs::tokens(&list), u32::MAX);
+        }
+        let found = self.staged.layers.iter().position(|staged| staged.layer == layer);
+        memory::reserve_amortized(&mut self.staged.layers, 1)?;
+        let state = self.stage_value(state, |old| old.find_layer(layer).ok().map(|at| &old.layers[at].1.state))?;
+        let staged = StagedLayer { layer, geometry, is_new, since, runs: list, state };
+        match found {
+            Some(found) => self.staged.layers[found] = staged,
+            None => memory::push(&mut self.staged.layers, staged)?,
+        }
+        Ok(())
+    }
+
+    /// Sets the bytes of a section with the next commit. Bytes that only grew cost what is new.
+    pub fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        if !(1..=255).contains(&name.len()) {
+            bail!(InvalidArgument, "the name of a section has {} bytes; 1 to 255 allowed", name.len());
+        }
+        let owned = memory::text(name)?;
+        memory::reserve_amortized(&mut self.staged.sections, 1)?;
+        let value = self.stage_value(bytes, |old| old.find_section(name).ok().map(|at| &old.sections[at].1))?;
+        self.stage_section(owned, Some(value))
+    }
+
+    /// Removes a section with the next commit. A name that has none is no error.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        self.check_writable()?;
+        if self.state.find_section(name).is_err() {
+            self.staged.sections.retain(|staged| staged.name != name);
+            return Ok(());
+        }
+        let owned = memory::text(name)?;
+        self.stage_section(owned, None)
+    }
+
+    fn stage_section(&mut self, name: String, value: Option<StagedValue>) -> Result<()> {
+        let found = self.staged.sections.iter().position(|staged| staged.name == name);
+        let staged = StagedSection { name, value };
+        match found {
+            Some(found) => self.staged.sections[found] = staged,
+            None => memory::push(&mut self.staged.sections, staged)?,
+        }
+        Ok(())
+    }
+
+    /// Whether there is something to commit.
+    pub fn is_changed(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// Drops what is not committed. The numbers of its pieces are used again.
+    pub fn discard(&mut self) {
+        self.staged = Staged::default();
+        self.cursor = self.state.end;
+        self.is_sync_lost = false;
+        if self.access == Access::Append && self.slots.unfinished.is_none() {
+            // Bytes behind the state are no part of it.
+            let _ = self.storage.truncate(self.state.end);
+        }
+    }
+
+    /// Makes all changes the state of the file, durably. On an error the state is as before, the changes remain, and the
+    /// call may be repeated. Without changes it writes nothing.
+    pub fn commit(&mut self) -> Result<()> {
+        self.check_writable()?;
+        if self.staged.is_empty() {
+            return Ok(());
+        }
+        self.finish_slots()?;
+        self.write_again()?;
+        let (record, changes) = self.staged.record(&self.state, self.cursor)?;
+        changes.reserve(&mut self.state, self.staged.pieces.len())?;
+        let extent = Extent { offset: self.cursor, len: record.len() as u64, sum: checksum(&record) };
+        self.storage.write_at(extent.offset, &record)?;
+        if let Err(error) = self.storage.sync() {
+            self.is_sync_lost = true;
+            return Err(error);
+        }
+        let old = *self.slots.newest();
+        let slot = Slot {
+            sequence: old.sequence + 1,
+            record: extent.offset,
+            record_len: extent.len,
+            record_sum: extent.sum,
+            ..old
+        };
+        self.write_slot(slot)?;
+        changes.make(&mut self.state, &mut self.staged.pieces);
+        self.staged = Staged::default();
+        (self.state.sequence, self.state.end, self.state.record) = (slot.sequence, extent.end(), Some(extent));
+        self.cursor = self.state.end;
+        // Views of the old map stay. Without a new one pieces are read.
+        self.map = self.storage.map(self.state.end);
+        Ok(())
+    }
+
+    /// Writes both copies of the slot of a new state.
+    ///
+    /// Copy 1 must be durable before copy 2 is touched: if both could be half-written at once, a killed save would look
+    /// like damage, and a reader could not tell a lost state from one that never was.
+    fn write_slot(&mut self, slot: Slot) -> Result<()> {
+        let which = (slot.sequence % 2) as usize;
+        let old = self.slots.slots[which];
+        for copy in COPIES.into_iter().filter(|copy| copy.slot == which) {
+            if let Err(error) = self.write_copy(copy, &slot) {
+                // What is on the disk now is not certain. The old state is put back, copy 2 first, so that one is whole.
+                self.slots.unfinished = Some(copy);
+                self.slots.slots[which] = old;
+                let _ = self.finish_slots();
+                return Err(error);
+            }
+        }
+        self.slots.slots[which] = slot;
+        Ok(())
+    }
+
+    fn write_copy(&self, copy: Copied, slot: &Slot) -> Result<()> {
+        let sector: Sector = slot.write(copy.offset());
+        self.storage
+            .write_at(copy.offset(), &sector)
+            .and_then(|()| self.storage.sync())
+            .map_err(|e| at(copy.place(), copy.offset(), &self.storage, &e))
+    }
+
+    /// Writes the copies that a failed or killed save may have left, from the second one that it began to the first.
+    pub(super) fn finish_slots(&mut self) -> Result<()> {
+        let Some(last) = self.slots.unfinished else { return Ok(()) };
+        for copy in COPIES.into_iter().rev().filter(|copy| copy.slot == last.slot && copy.copy <= last.copy) {
+            self.write_copy(copy, &self.slots.slots[copy.slot])?;
+        }
+        self.slots.unfinished = None;
+        Ok(())
+    }
+
+    /// Writes staged bytes a second time after a sync of them failed: the system may have dropped them and reports it once.
+    fn write_again(&mut self) -> Result<()> {
+        if !self.is_sync_lost {
+            return Ok(());
+        }
+        let mut buffer = Vec::new();
+        for extent in self.staged.extents() {
+            let len = usize::try_from(extent.len).map_err(|_| memory::out_of_memory(usize::MAX))?;
+            let bytes = memory::at_least(&mut buffer, len)?;
+            self.storage.read_at(extent.offset, bytes)?;
+            if checksum(bytes) != extent.sum {
+                return Err(error!(
+                    Io,
+                    "{} lost {len} bytes at offset {} that were written; discard the changes",
+                    self.name(),
+                    extent.offset
+                ));
+            }
+            self.storage.write_at(extent.offset, bytes)?;
+        }
+        self.is_sync_lost = false;
+        Ok(())
+    }
+}
+
+/// The slot of a state.
+fn slot_of(state: &State, header: &Header) -> Slot {
+    let record = state.record.expect("every state has a record");
+    Slot {
+        sequence: state.sequence,
+        record: record.offset,
+        record_len: record.len,
+        record_sum: record.sum,
+        fingerprint_sum: header.fingerprint_sum,
+        fingerprint_len: header.fingerprint_len,
+    }
+}
