@@ -230,6 +230,11 @@ impl Snapshot {
         Ok(bytes)
     }
 
+    /// The numbers of the committed pieces. They begin above 0 only if a damaged file was salvaged in part.
+    pub fn pieces(&self) -> Range<u32> {
+        self.state.first..self.state.next_piece() as u32
+    }
+
     /// The tokens of a piece, committed or not.
     pub fn piece_tokens(&self, piece: u32) -> Option<u32> {
         self.find_piece(piece).map(|found| found.tokens)

@@ -39,7 +39,7 @@ pub fn read(file: &Snapshot) -> BTreeMap<String, Result<Vec<u8>>> {
         found.insert(format!("layer {layer}"), Ok(layer_bytes(&entry.geometry, tokens)));
         found.insert(format!("state of layer {layer}"), file.layer_state(layer));
     }
-    for piece in (0..u32::MAX).take_while(|piece| file.piece_tokens(*piece).is_some()) {
+    for piece in file.pieces() {
         let bytes = file
             .piece(piece)
             .map(|piece| piece_bytes((0..piece.ends.len()).map(|part| piece.part(part)), piece.raw_checksum));
