@@ -221,8 +221,8 @@ impl Plan {
 
     /// The number of sections of all regions, or `None` beyond the address space.
     pub(super) fn section_count(&self) -> Option<usize> {
-        let counts = self.regions.iter().map(|region| region.rows.div_ceil(region.section_rows));
-        counts.fold(Some(0usize), |sum, count| sum?.checked_add(count))
+        let mut counts = self.regions.iter().map(|region| region.rows.div_ceil(region.section_rows));
+        counts.try_fold(0usize, usize::checked_add)
     }
 
     /// Fills in the sections of complete regions.
