@@ -5,12 +5,17 @@ mod chat;
 mod common;
 #[path = "snapshot/disk.rs"]
 mod disk;
+#[path = "snapshot/golden.rs"]
+mod golden;
+#[path = "snapshot/page.rs"]
+mod page;
 
 use chat::{Chat, Things, read, read_all};
 use common::Random;
 use disk::{Disk, Event};
 use mnnkv::snapshot::{Access, Geometry, Run, Snapshot, Storage};
 use mnnkv::status::{Error, Status};
+use page::Page;
 
 const FINGERPRINT: &[u8] = b"a model, its rope and its types";
 
@@ -72,8 +77,26 @@ fn a_reopened_file_has_every_committed_change_and_no_other() {
             assert!(read_all(&reopened) == states.last().unwrap().things);
             assert_eq!(reopened.usage().unwrap(), file.usage().unwrap());
             reopened.verify(|damage| panic!("{damage}")).unwrap();
+            assert!(things_of(&Page::read(&disk.bytes())) == states.last().unwrap().things);
         }
     }
+}
+
+/// The page's reading of a file, as the model of the chat has it.
+fn things_of(page: &Page) -> Things {
+    let mut things = Things::new();
+    for (layer, (geometry, tokens, state)) in &page.layers {
+        let [heads, head_dim, key, value] = geometry.map(|n| n as u32);
+        let geometry = Geometry { heads, head_dim, key: key as u8, value: value as u8 };
+        let tokens = tokens.iter().map(|(piece, token)| (*piece as u32, *token as u32));
+        things.insert(format!("layer {layer}"), chat::layer_bytes(&geometry, tokens));
+        things.insert(format!("state of layer {layer}"), state.concat());
+    }
+    for (i, (_, _, raw, parts)) in page.pieces.iter().enumerate() {
+        things.insert(format!("piece {i}"), chat::piece_bytes(parts.iter().map(Vec::as_slice), *raw));
+    }
+    things.extend(page.sections.iter().map(|(name, parts)| (format!("section {name}"), parts.concat())));
+    things
 }
 
 #[test]
@@ -244,6 +267,99 @@ fn damage_is_named_and_never_read_as_something_else() {
         lost(&salvaged, &states[salvaged.version() as usize].things);
     }
     assert!(refused > 2000, "{refused}");
+}
+
+#[test]
+fn a_record_that_means_nothing_is_refused_even_with_its_checksum() {
+    let random = &mut Random::new(9);
+    let (disk, file, _) = saved(random, 5);
+    drop(file);
+    let image = disk.bytes();
+    let record = image[page::record(&image)].to_vec();
+    let mut refused = 0;
+    for round in 0..20_000 {
+        let mut forged = image.clone();
+        let mut bytes = record.clone();
+        for _ in 0..random.from(1, 3) {
+            let at = random.below(bytes.len());
+            match random.below(4) {
+                0 => bytes[at] ^= 1 << random.below(8),
+                1 => bytes[at] = random.pick(&[0, 1, 2, 0x7f, 0x80, 0xff]),
+                2 => drop(bytes.remove(at)),
+                _ => drop(bytes.splice(at..at, page::number(random.next() >> random.below(64)))),
+            }
+        }
+        page::replace_record(&mut forged, &bytes);
+        match open(&forged, Access::ReadOnly) {
+            Ok(file) => {
+                read(&file);
+                file.verify(|_| Ok(())).unwrap();
+            }
+            Err(error) => {
+                let status = [Status::Corrupt, Status::Unsupported];
+                assert!(status.contains(&error.status()), "{round}: {error}");
+                assert!(error.message().starts_with("commit record of state "), "{error}");
+                refused += 1;
+            }
+        }
+        let _ = open(&forged, Access::Salvage).map(|file| read(&file));
+    }
+    assert!(refused > 10_000, "{refused}");
+}
+
+#[test]
+fn items_of_later_versions_are_skipped_or_refused_by_their_kind() {
+    let random = &mut Random::new(10);
+    let (disk, mut file, states) = saved(random, 3);
+    // A record without items, as far as the version is the same.
+    file.put("last", &[1; 100]).unwrap();
+    file.commit().unwrap();
+    drop(file);
+    let image = disk.bytes();
+    let record = image[page::record(&image)].to_vec();
+    let item_bytes = 1 + 1 + 1 + 4 + 1 + 1 + 1 + 8;
+    let (head, last) = record.split_at(record.len() - item_bytes);
+    let with = |item: &[u8]| {
+        let mut forged = image.clone();
+        page::replace_record(&mut forged, &[head, item, last].concat());
+        open(&forged, Access::ReadOnly)
+    };
+    let mut things = states[states.len() - 1].things.clone();
+    things.insert("section last".into(), vec![1; 100]);
+    assert!(read_all(&with(&[]).unwrap()) == things);
+    assert!(read_all(&with(&[0x80, 3, 1, 2, 3]).unwrap()) == things);
+    assert!(read_all(&with(&[0xff, 2, 0, 0]).unwrap()) == things);
+    assert_eq!(with(&[0x05, 0]).unwrap_err().status(), Status::Unsupported);
+    assert_eq!(with(&[0x42, 0]).unwrap_err().status(), Status::Unsupported);
+    // The place of an item that is skipped moves those behind it, here past the record.
+    assert_eq!(with(&[0xc0, 2, 0, 1]).unwrap_err().status(), Status::Corrupt);
+    for (offset, status) in [(8, None), (10, Some(Status::Unsupported)), (12, None)] {
+        let mut later = image.clone();
+        later[offset] = 2;
+        let sum = xxhash_rust::xxh3::xxh3_64(&later[..504]);
+        later[504..512].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(open(&later, Access::ReadOnly).err().map(|e| e.status()), status);
+        let writer = if offset == 12 { Some(Status::Unsupported) } else { status };
+        assert_eq!(open(&later, Access::Append).err().map(|e| e.status()), writer);
+    }
+}
+
+#[test]
+fn a_save_costs_less_than_a_hundred_bytes_and_thirty_five_for_each_layer() {
+    let disk = Disk::default();
+    let mut file = Snapshot::create(disk.storage(), FINGERPRINT).unwrap();
+    let mut runs = vec![Vec::new(); 28];
+    for save in 0..50 {
+        let before = disk.bytes().len();
+        for (layer, runs) in (0..).zip(&mut runs) {
+            let piece = file.add_piece(layer, 100, &[&[save; 1000], &[save; 1000]], u64::MAX).unwrap();
+            runs.push(run(piece, 0, 100));
+            file.set_layer(layer, GEOMETRY, runs, &[save; 8]).unwrap();
+        }
+        file.commit().unwrap();
+        let more = disk.bytes().len() - before - 28 * 2000;
+        assert!(save == 0 || more < 100 + 28 * (35 + 5 + 8), "{more}");
+    }
 }
 
 #[test]

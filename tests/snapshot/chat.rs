@@ -16,13 +16,13 @@ pub struct Chat {
 }
 
 /// One entry: geometry, then piece and token of each token.
-fn layer_bytes(geometry: &Geometry, tokens: impl Iterator<Item = (u32, u32)>) -> Vec<u8> {
+pub fn layer_bytes(geometry: &Geometry, tokens: impl Iterator<Item = (u32, u32)>) -> Vec<u8> {
     let mut bytes = format!("{geometry:?}").into_bytes();
     tokens.for_each(|(piece, token)| bytes.extend([piece.to_le_bytes(), token.to_le_bytes()].concat()));
     bytes
 }
 
-fn piece_bytes<'a>(parts: impl Iterator<Item = &'a [u8]>, raw_checksum: u64) -> Vec<u8> {
+pub fn piece_bytes<'a>(parts: impl Iterator<Item = &'a [u8]>, raw_checksum: u64) -> Vec<u8> {
     let mut bytes = raw_checksum.to_le_bytes().to_vec();
     for part in parts {
         bytes.extend(part.len().to_le_bytes());
