@@ -6,6 +6,7 @@
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
 //   mnnkv/executor.h  threads of the host that encode and decode for a session
+//   mnnkv/snapshot.h  the file of a chat, saved step by step
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
 //   mnnkv/layout.h    cache memory in place: index, gather, scatter, move, compact, zero, release
 //   mnnkv/quantised.h MNN's quantised caches: description, appends, truncation, values for tools
@@ -60,7 +61,8 @@
 // - Sizes are bytes where nothing else is said. Arrays are dense and row-major: [head][token][dim] has dim innermost.
 // - Text outputs (text, cap, len) are UTF-8 with a terminating zero, which *len counts. A call with NULL and 0
 //   returns BUFFER_TOO_SMALL and the size. Input texts are UTF-8, zero-terminated unless a length is passed.
-// - Pointers are not retained after the call, and no function calls back or throws; mnnkv_executor is the exception.
+// - Pointers are not retained after the call, and no function calls back or throws; mnnkv_executor and
+//   mnnkv_snapshot_io are the exceptions.
 // - Handles are made by functions that take MNNKV_ABI_VERSION as abi_version, return UNSUPPORTED for another, and write
 //   the handle to *out. They are freed by their _destroy function, which ignores NULL, works after INTERNAL, and must
 //   not overlap other calls. Nothing else must be freed.
@@ -82,6 +84,7 @@
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"
 #include "mnnkv/executor.h"
+#include "mnnkv/snapshot.h"
 #include "mnnkv/store.h"
 #include "mnnkv/layout.h"
 #include "mnnkv/quantised.h"

@@ -14,6 +14,7 @@
 #include "mnnkv/heads.hpp"
 #include "mnnkv/park.hpp"
 #include "mnnkv/executor.hpp"
+#include "mnnkv/snapshot.hpp"
 #include "mnnkv/store.hpp"
 #include "mnnkv/layout.hpp"
 #include "mnnkv/quantised.hpp"

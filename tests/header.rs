@@ -61,6 +61,13 @@ const HEADERS: &[Header] = &[
         sections: &["executor"],
     },
     Header {
+        path: "mnnkv/snapshot.h",
+        about: "the file of a chat, saved step by step",
+        includes: &["\"base.h\""],
+        folder: "src/ffi/snapshot",
+        sections: &["io", "handle", "contents"],
+    },
+    Header {
         path: "mnnkv/store.h",
         about: "cold tokens as blobs, their memory returned to the system",
         includes: &["\"base.h\""],

@@ -28,6 +28,7 @@ pub mod park;
 pub mod quantised;
 pub mod session;
 pub mod state;
+pub mod snapshot;
 pub mod status;
 pub mod store;
 pub mod version;

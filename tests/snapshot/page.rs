@@ -51,14 +51,16 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// heads, head_dim, key, value; piece and token of each token; the parts of the state.
+pub type Layer = ([u64; 4], Vec<(u64, u64)>, Vec<Vec<u8>>);
+
 #[derive(Default)]
 pub struct Page {
     pub sequence: u64,
     pub fingerprint: Vec<u8>,
     /// Layer, tokens, raw_sum and parts.
     pub pieces: Vec<(u64, u64, u64, Vec<Vec<u8>>)>,
-    /// heads, head_dim, key, value; piece and token of each token; the parts of the state.
-    pub layers: BTreeMap<u64, ([u64; 4], Vec<(u64, u64)>, Vec<Vec<u8>>)>,
+    pub layers: BTreeMap<u64, Layer>,
     pub sections: BTreeMap<String, Vec<Vec<u8>>>,
 }
 

@@ -1,0 +1,200 @@
+// mnnkv/snapshot.h: the file of a chat, saved step by step.
+//
+// Generated from src/ffi/snapshot by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_SNAPSHOT_H
+#define MNNKV_SNAPSHOT_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Snapshot: bytes of the host --------------------------------------------------------------------------------
+//
+// A snapshot is a file (mnnkv_snapshot_options::path), or bytes that the host keeps in a container of its own, encrypted
+// or not (mnnkv_snapshot_options::io). Each function returns 0, or any other number, which the error text names.
+
+/// Functions that read and write bytes. Copied by create and open; user must stay valid until mnnkv_snapshot_destroy
+/// returns. They are called inside functions of the library, on the caller's thread, never two at once, and must neither
+/// throw nor call the snapshot.
+typedef struct mnnkv_snapshot_io {
+    uint32_t struct_size;
+    uint32_t reserved;
+    /// The name of the bytes in error texts, UTF-8; copied. NULL = snapshot.
+    const char *name;
+    /// The first argument of each function.
+    void *user;
+    /// Writes the number of bytes to *size.
+    int32_t (*size)(void *user, uint64_t *size);
+    /// Reads len bytes from offset on; fewer are a failure.
+    int32_t (*read)(void *user, uint64_t offset, void *to, size_t len);
+    /// Writes len bytes at offset, over what is there, or behind it. NULL = none; the access must be READ or SALVAGE.
+    int32_t (*write)(void *user, uint64_t offset, const void *from, size_t len);
+    /// Returns when all that was written would survive a power failure. NULL with write.
+    int32_t (*sync)(void *user);
+    /// Drops the bytes from size on. NULL = they stay; what a discarded save wrote is then overwritten by the next one.
+    int32_t (*truncate)(void *user, uint64_t size);
+} mnnkv_snapshot_io;
+
+// --- Snapshot: the file of a chat -------------------------------------------------------------------------------
+//
+// A snapshot is a file that holds the layers of a chat, and sections of the host: bytes by name, such as token ids,
+// recurrent state or the sampler. It is saved again and again, each time by what is new. docs/snapshot.md has its bytes.
+//
+//   mnnkv_snapshot_put     gives a section
+//   mnnkv_snapshot_commit  makes all that was given since the last commit the state of the file, durably
+//
+// A process or power that fails at any moment leaves the last state or the new one. Damage is found by checksums, and
+// named; it is never read as something else, and never leads to an older state. All readers see the committed state.
+//
+// A file is open for one writer, or for any number of readers (BUSY), on systems that lock files. It must not be
+// truncated while it is open: reading it may then raise a signal. A file written on one CPU opens on every other one.
+
+/// Reads.
+#define MNNKV_SNAPSHOT_READ 0
+/// Reads and saves.
+#define MNNKV_SNAPSHOT_APPEND 1
+/// Reads what is whole of a damaged file; its state may be an older one, or lack layers and sections.
+#define MNNKV_SNAPSHOT_SALVAGE 2
+
+/// An open snapshot.
+typedef struct mnnkv_snapshot mnnkv_snapshot;
+
+/// The arguments of mnnkv_snapshot_create and mnnkv_snapshot_open.
+typedef struct mnnkv_snapshot_options {
+    uint32_t struct_size;
+    uint32_t abi_version;
+    /// The file, or the functions of a host; the other one is NULL.
+    const char *path;
+    const mnnkv_snapshot_io *io;
+    /// The model, its rotation and whatever else must be the same to load the caches: at most 64 KiB, compared byte by
+    /// byte. NULL = none in create, any in open.
+    const void *fingerprint;
+    size_t fingerprint_len;
+    /// MNNKV_SNAPSHOT_*; create ignores it.
+    uint32_t access;
+    uint32_t reserved;
+} mnnkv_snapshot_options;
+
+/// Makes an empty snapshot, for further saves. A failure leaves no file.
+/// INVALID_ARGUMENT: if the fingerprint is too long, or the host has bytes already
+/// IO: if there is a file at path, or it cannot be written
+mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
+
+/// Opens a snapshot at its newest state.
+/// NOT_FOUND: if there is no file at path
+/// BUSY: if the file is open for a writer, or to be written and open at all
+/// CORRUPT: if it is no snapshot, or damaged: the text has the part and its offset
+/// STALE: if it is for another fingerprint
+/// UNSUPPORTED: if it needs a later version of the library
+mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
+
+/// Closes a snapshot. Drops what is not committed.
+void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
+
+/// Makes all that was given since the last commit the state of the file, durably; without any, does nothing. After a
+/// failure the old state stands and the call may be repeated, for example when there is room on the disk again.
+/// INVALID_ARGUMENT: if the access is not APPEND
+/// IO: if the system or the host cannot write
+mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot);
+
+/// Drops all that was given since the last commit.
+mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot);
+
+// --- Snapshot: sections, and what a file has --------------------------------------------------------------------
+
+/// What a snapshot has. Bytes are of the committed state.
+typedef struct mnnkv_snapshot_info {
+    uint32_t struct_size;
+    /// 1 = something was given since the last commit.
+    uint32_t is_changed;
+    /// The number of the committed state: 0 for an empty file, one more with each commit.
+    uint64_t version;
+    uint32_t layers;
+    uint32_t sections;
+    /// Pieces of tokens, those that no layer refers to any more included.
+    uint32_t pieces;
+    /// What MNNKV_SNAPSHOT_SALVAGE found damaged when it opened the file.
+    uint32_t damages;
+    /// All bytes of the file, to the end of the committed state.
+    uint64_t file_bytes;
+    /// Encoded tokens that layers refer to.
+    uint64_t token_bytes;
+    /// Sections, and what layers have beside tokens.
+    uint64_t section_bytes;
+    /// Bytes of earlier states, which a copy of the file would not have.
+    uint64_t dead_bytes;
+    /// See mnnkv_snapshot_fingerprint.
+    uint64_t fingerprint_bytes;
+} mnnkv_snapshot_info;
+
+/// A layer of a snapshot.
+typedef struct mnnkv_snapshot_layer_info {
+    uint32_t struct_size;
+    /// The number of the layer.
+    uint32_t layer;
+    uint32_t tokens;
+    uint32_t kv_heads;
+    uint32_t head_dim;
+    /// MNNKV_DTYPE_*
+    uint32_t key_dtype;
+    uint32_t value_dtype;
+    /// Runs of consecutive tokens in one piece.
+    uint32_t runs;
+    /// Positions, scores and what else belongs to the layer.
+    uint64_t state_bytes;
+} mnnkv_snapshot_layer_info;
+
+/// Reads what a snapshot has.
+mnnkv_status mnnkv_snapshot_get_info(const mnnkv_snapshot *snapshot, mnnkv_snapshot_info *info);
+
+/// Reads a layer of the committed state. index: below mnnkv_snapshot_info::layers; layers ascend.
+/// NOT_FOUND: if index is not below it
+mnnkv_status mnnkv_snapshot_get_layer_info(const mnnkv_snapshot *snapshot,
+                                           uint32_t index,
+                                           mnnkv_snapshot_layer_info *info);
+
+/// Writes the name of a section of the committed state. index: below mnnkv_snapshot_info::sections; names ascend.
+/// NOT_FOUND: if index is not below it
+mnnkv_status mnnkv_snapshot_section_name(const mnnkv_snapshot *snapshot,
+                                         uint32_t index,
+                                         char *text,
+                                         size_t cap,
+                                         size_t *len);
+
+/// Writes the fingerprint that the snapshot was made with, and its length to *len.
+mnnkv_status mnnkv_snapshot_fingerprint(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len);
+
+/// Gives the bytes of a section, in place of those that it has. They are written at once, and part of the state from the
+/// next commit on. Bytes that begin with those of the last commit cost what follows.
+/// name: 1 to 255 bytes.
+/// INVALID_ARGUMENT: if the name is empty or too long, or the access is not APPEND
+/// IO: if the system or the host cannot write; what was given before is still there
+mnnkv_status mnnkv_snapshot_put(mnnkv_snapshot *snapshot,
+                                const char *name,
+                                const void *bytes,
+                                size_t len);
+
+/// Removes a section with the next commit. A section that does not exist is no error.
+/// INVALID_ARGUMENT: if the access is not APPEND
+mnnkv_status mnnkv_snapshot_remove(mnnkv_snapshot *snapshot, const char *name);
+
+/// Writes the committed bytes of a section, and their number to *len.
+/// NOT_FOUND: if there is no such section
+/// CORRUPT: if its bytes are damaged; other sections can still be read
+mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
+
+/// Compares all bytes of the committed state with their checksums, without decoding them, and writes what is damaged, one
+/// part per line, what MNNKV_SNAPSHOT_SALVAGE found included. The text is empty if the file is whole.
+mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot,
+                                   char *text,
+                                   size_t cap,
+                                   size_t *len);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_SNAPSHOT_H

@@ -1,0 +1,85 @@
+// mnnkv/snapshot.hpp: mnnkv::snapshot.
+
+#ifndef MNNKV_SNAPSHOT_HPP
+#define MNNKV_SNAPSHOT_HPP
+
+#include "base.hpp"
+#include "snapshot.h"
+
+namespace mnnkv {
+
+/// Owns a mnnkv_snapshot. `Text` is std::string or the like; `Bytes` has resize, size and contiguous bytes.
+class snapshot : public owner<mnnkv_snapshot, mnnkv_snapshot_destroy> {
+public:
+    /// mnnkv_snapshot_create, after reset(). Empty on failure.
+    status create(const mnnkv_snapshot_options& options) noexcept {
+        reset();
+        return mnnkv_snapshot_create(&options, &handle_);
+    }
+
+    /// mnnkv_snapshot_open, after reset(). Empty on failure.
+    status open(const mnnkv_snapshot_options& options) noexcept {
+        reset();
+        return mnnkv_snapshot_open(&options, &handle_);
+    }
+
+    /// mnnkv_snapshot_commit
+    status commit() noexcept { return mnnkv_snapshot_commit(handle_); }
+
+    /// mnnkv_snapshot_discard
+    status discard() noexcept { return mnnkv_snapshot_discard(handle_); }
+
+    /// mnnkv_snapshot_put
+    status put(const char* name, const void* bytes, std::size_t len) noexcept {
+        return mnnkv_snapshot_put(handle_, name, bytes, len);
+    }
+
+    /// mnnkv_snapshot_remove
+    status remove(const char* name) noexcept { return mnnkv_snapshot_remove(handle_, name); }
+
+    /// mnnkv_snapshot_get: all bytes of a section.
+    template <class Bytes>
+    status get(const char* name, Bytes& bytes) const {
+        std::size_t len = 0;
+        bytes.resize(0);
+        status result = mnnkv_snapshot_get(handle_, name, nullptr, 0, &len);
+        while (result.code() == MNNKV_BUFFER_TOO_SMALL) {
+            bytes.resize(len);
+            result = mnnkv_snapshot_get(handle_, name, &bytes[0], len, &len);
+        }
+        bytes.resize(result ? len : 0);
+        return result;
+    }
+
+    /// mnnkv_snapshot_section_name
+    template <class Text>
+    status section_name(std::uint32_t index, Text& name) const {
+        return detail::fill(name, [this, index](char* text, std::size_t cap, std::size_t* len) {
+            return mnnkv_snapshot_section_name(handle_, index, text, cap, len);
+        });
+    }
+
+    /// mnnkv_snapshot_verify
+    template <class Text>
+    status verify(Text& damages) const {
+        return detail::fill(damages, [this](char* text, std::size_t cap, std::size_t* len) {
+            return mnnkv_snapshot_verify(handle_, text, cap, len);
+        });
+    }
+
+    /// mnnkv_snapshot_get_info
+    status info(mnnkv_snapshot_info& out) const noexcept {
+        return detail::get(out, [this](mnnkv_snapshot_info* to) { return mnnkv_snapshot_get_info(handle_, to); });
+    }
+
+    /// mnnkv_snapshot_get_layer_info
+    status layer_info(std::uint32_t index, mnnkv_snapshot_layer_info& out) const noexcept {
+        return detail::get(out, [this, index](mnnkv_snapshot_layer_info* to) {
+            return mnnkv_snapshot_get_layer_info(handle_, index, to);
+        });
+    }
+};
+
+}  // namespace mnnkv
+
+#endif  // MNNKV_SNAPSHOT_HPP

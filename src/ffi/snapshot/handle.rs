@@ -1,0 +1,172 @@
+//! Snapshot: the file of a chat
+//!
+//! A snapshot is a file that holds the layers of a chat, and sections of the host: bytes by name, such as token ids,
+//! recurrent state or the sampler. It is saved again and again, each time by what is new. docs/snapshot.md has its bytes.
+//!
+//!   mnnkv_snapshot_put     gives a section
+//!   mnnkv_snapshot_commit  makes all that was given since the last commit the state of the file, durably
+//!
+//! A process or power that fails at any moment leaves the last state or the new one. Damage is found by checksums, and
+//! named; it is never read as something else, and never leads to an older state. All readers see the committed state.
+//!
+//! A file is open for one writer, or for any number of readers (BUSY), on systems that lock files. It must not be
+//! truncated while it is open: reading it may then raise a signal. A file written on one CPU opens on every other one.
+
+use super::io::{self, mnnkv_snapshot_io};
+use crate::ffi::handle;
+use crate::ffi::panic::{Handle, body};
+use crate::ffi::pointer::{self, Sized32};
+use crate::ffi::status::mnnkv_status;
+use crate::snapshot::{Access, Snapshot, Storage};
+use crate::status::{Result, bail};
+use std::ffi::{c_char, c_void};
+
+/// An open snapshot.
+pub struct mnnkv_snapshot(Handle<Snapshot>);
+
+/// Reads.
+pub const MNNKV_SNAPSHOT_READ: u32 = 0;
+/// Reads and saves.
+pub const MNNKV_SNAPSHOT_APPEND: u32 = 1;
+/// Reads what is whole of a damaged file; its state may be an older one, or lack layers and sections.
+pub const MNNKV_SNAPSHOT_SALVAGE: u32 = 2;
+
+/// The arguments of mnnkv_snapshot_create and mnnkv_snapshot_open.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_snapshot_options {
+    pub struct_size: u32,
+    pub abi_version: u32,
+    /// The file, or the functions of a host; the other one is NULL.
+    pub path: *const c_char,
+    pub io: *const mnnkv_snapshot_io,
+    /// The model, its rotation and whatever else must be the same to load the caches: at most 64 KiB, compared byte by
+    /// byte. NULL = none in create, any in open.
+    pub fingerprint: *const c_void,
+    pub fingerprint_len: usize,
+    /// MNNKV_SNAPSHOT_*; create ignores it.
+    pub access: u32,
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
+unsafe impl Sized32 for mnnkv_snapshot_options {
+    const MIN: usize = size_of::<mnnkv_snapshot_options>();
+}
+
+/// Runs the body of an export on a snapshot.
+///
+/// # Safety
+/// `snapshot` is NULL or live.
+pub(in crate::ffi) unsafe fn with(
+    snapshot: *const mnnkv_snapshot,
+    body: impl FnOnce(&mut Snapshot) -> Result<()>,
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe { pointer::reference(snapshot, "snapshot") }?.0.with("snapshot", body)
+}
+
+/// Makes or opens a snapshot: `file` is for a path.
+///
+/// # Safety
+/// Pointers are NULL or as the header says.
+unsafe fn made(
+    options: *const mnnkv_snapshot_options,
+    out: *mut *mut mnnkv_snapshot,
+    writes: impl FnOnce(u32) -> bool,
+    file: impl FnOnce(&std::path::Path, bool) -> Result<Storage>,
+    make: impl FnOnce(Storage, Option<&[u8]>, u32) -> Result<Snapshot>,
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe {
+        let options = pointer::required(options, "options")?;
+        handle::create(options.abi_version, out, || {
+            pointer::reserved(&[options.reserved], "options")?;
+            if options.access > MNNKV_SNAPSHOT_SALVAGE {
+                bail!(InvalidArgument, "options->access is {}; 0 to {MNNKV_SNAPSHOT_SALVAGE} expected", options.access);
+            }
+            let given = pointer::input_bytes(options.fingerprint, options.fingerprint_len, "options->fingerprint")?;
+            let fingerprint = (!options.fingerprint.is_null()).then_some(given);
+            let writes = writes(options.access);
+            let storage = match (options.path.is_null(), pointer::options(options.io, "options->io")?) {
+                (false, None) => file(pointer::path(options.path, "options->path")?, writes)?,
+                (true, Some(io)) => io::storage(io, writes)?,
+                (false, Some(_)) => bail!(InvalidArgument, "options->path and options->io are both given"),
+                (true, None) => bail!(InvalidArgument, "options->path and options->io are both NULL"),
+            };
+            Ok(mnnkv_snapshot(Handle::new(make(storage, fingerprint, options.access)?)))
+        })
+    }
+}
+
+/// Makes an empty snapshot, for further saves. A failure leaves no file.
+/// INVALID_ARGUMENT: if the fingerprint is too long, or the host has bytes already
+/// IO: if there is a file at path, or it cannot be written
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_create(
+    options: *const mnnkv_snapshot_options,
+    out: *mut *mut mnnkv_snapshot,
+) -> mnnkv_status {
+    body!(made(
+        options,
+        out,
+        |_| true,
+        |path, _| Storage::create(path),
+        |storage, fingerprint, _| { Snapshot::create(storage, fingerprint.unwrap_or_default()) }
+    ))
+}
+
+/// Opens a snapshot at its newest state.
+/// NOT_FOUND: if there is no file at path
+/// BUSY: if the file is open for a writer, or to be written and open at all
+/// CORRUPT: if it is no snapshot, or damaged: the text has the part and its offset
+/// STALE: if it is for another fingerprint
+/// UNSUPPORTED: if it needs a later version of the library
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_open(
+    options: *const mnnkv_snapshot_options,
+    out: *mut *mut mnnkv_snapshot,
+) -> mnnkv_status {
+    body!(made(
+        options,
+        out,
+        |access| access == MNNKV_SNAPSHOT_APPEND,
+        |path, writes| if writes { Storage::edit(path) } else { Storage::open(path) },
+        |storage, fingerprint, access| {
+            let access = match access {
+                MNNKV_SNAPSHOT_APPEND => Access::Append,
+                MNNKV_SNAPSHOT_SALVAGE => Access::Salvage,
+                _ => Access::ReadOnly,
+            };
+            Snapshot::open(storage, fingerprint, access)
+        }
+    ))
+}
+
+/// Closes a snapshot. Drops what is not committed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_destroy(snapshot: *mut mnnkv_snapshot) {
+    // SAFETY: the header is the contract.
+    unsafe { handle::destroy(snapshot) }
+}
+
+/// Makes all that was given since the last commit the state of the file, durably; without any, does nothing. After a
+/// failure the old state stands and the call may be repeated, for example when there is room on the disk again.
+/// INVALID_ARGUMENT: if the access is not APPEND
+/// IO: if the system or the host cannot write
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_commit(snapshot: *mut mnnkv_snapshot) -> mnnkv_status {
+    body!(with(snapshot, |snapshot| snapshot.commit()))
+}
+
+/// Drops all that was given since the last commit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_discard(snapshot: *mut mnnkv_snapshot) -> mnnkv_status {
+    body!(with(snapshot, |snapshot| {
+        snapshot.discard();
+        Ok(())
+    }))
+}
+
+#[cfg(test)]
+mod tests;
