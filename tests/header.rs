@@ -63,9 +63,9 @@ const HEADERS: &[Header] = &[
     Header {
         path: "mnnkv/snapshot.h",
         about: "the file of a chat, saved step by step",
-        includes: &["\"base.h\""],
+        includes: &["\"park.h\""],
         folder: "src/ffi/snapshot",
-        sections: &["io", "handle", "contents"],
+        sections: &["io", "handle", "contents", "layers"],
     },
     Header {
         path: "mnnkv/store.h",

@@ -5,7 +5,7 @@
 #ifndef MNNKV_SNAPSHOT_H
 #define MNNKV_SNAPSHOT_H
 
-#include "base.h"
+#include "park.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -192,6 +192,57 @@ mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot,
                                    char *text,
                                    size_t cap,
                                    size_t *len);
+
+// --- Snapshot: the layers of a session --------------------------------------------------------------------------
+//
+// A host saves between steps: mnnkv_snapshot_append for each layer, its own sections, and a commit. To go on, also in
+// another process and with another packing of its caches, it opens the file, makes a session, and loads:
+//
+//   mnnkv_snapshot_load(snapshot, session, MNNKV_ALL_LAYERS);
+//   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);   // then mnnkv_session_begin as always
+//
+// Loading reads no tokens: they stay in the file until begin writes them to the cache. Several sessions may load one
+// snapshot, such as that of a system prompt, and share its pages. Tokens that a session has loaded or saved are not
+// written again by a later append to the same file.
+
+/// Gives the present state of a closed layer: the tokens that the snapshot has not, and which of its tokens are left. Tokens
+/// are encoded and written at once, and are part of the state from the next commit on. A layer that is parked is written as
+/// it is. Blocks while it encodes; mnnkv_session_interrupt ends it.
+/// options: as of mnnkv_session_park.
+/// cache: as of mnnkv_session_park. Of a layer that is parked or was loaded, layout, key and value may be NULL.
+/// written: tokens written; may be NULL.
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
+/// BUSY: if mnnkv_session_interrupt was called since the last begin
+/// CORRUPT: if tokens in the store do not decode
+/// IO: if the system or the host cannot write
+///
+/// After a failure the session is unchanged, and what was given before is still there.
+mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
+                                   mnnkv_session *session,
+                                   uint32_t layer,
+                                   const mnnkv_park_options *options,
+                                   mnnkv_cache *cache,
+                                   uint32_t *written);
+
+/// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
+/// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
+/// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
+/// another way; with the same config the chat goes on as if it had never stopped. Damage of tokens shows in begin.
+/// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
+/// NOT_FOUND: if the snapshot has not the layer
+/// CORRUPT: if the layer is damaged; others can still be loaded
+///
+/// After a failure no layer has changed.
+mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
+
+/// Gives `to`, which has no layers yet, all committed layers and sections of `from`, encoded anew and without what is dead.
+/// A host compacts a file so: it creates another one, copies, commits, destroys both, and renames the new file.
+/// options: as of mnnkv_session_park.
+/// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
+/// CORRUPT: if a part of `from` is damaged
+mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *from,
+                                 const mnnkv_park_options *options,
+                                 mnnkv_snapshot *to);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -6,8 +6,8 @@ use super::{Session, State, find};
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::numbers::{Reader, put};
 use crate::snapshot::{Geometry, LayerEntry, Run, Snapshot};
-use crate::status::{Result, bail};
-use crate::store::{FilePiece, NewPiece, Packing, SavedRun, Settings, Store};
+use crate::status::{Error, Result, bail};
+use crate::store::{self, FilePiece, NewPiece, Packing, SavedRun, Settings, Store};
 use crate::sys::memory;
 use std::sync::atomic::Ordering;
 
@@ -159,53 +159,15 @@ impl Layer {
         let physical = entry.tokens();
         let read = || {
             let mut reader = Reader::new(&state);
-            match reader.number("the version")? {
-                STATE => {}
-                version => bail!(Unsupported, "version {version}; {STATE} is known"),
-            }
-            let logical = reader.small("the length")?;
-            if logical > i32::MAX as u32 {
-                bail!(Corrupt, "{logical} tokens; at most {} allowed", i32::MAX);
-            }
+            let logical = read_head(&mut reader)?;
             let lengths = CacheLengths { logical, physical };
             let eviction = self.eviction.loaded(SavedEviction::read(&mut reader)?, lengths)?;
             let len = reader.number("the scales of V")?;
             Ok((lengths, eviction, memory::copied(reader.take(len, "the scales of V")?)?))
         };
         let (lengths, eviction, value_scales) =
-            read().map_err(|e| e.within(format_args!("state of layer {number} of {}", from.name())))?;
-        let Geometry { heads, head_dim, key, value } = entry.geometry;
-        let rows = Rows {
-            key: Kind::from_code(key.into(), "the type of K")?,
-            value: Kind::from_code(value.into(), "the type of V")?,
-            heads: heads as usize,
-            dims: head_dim as usize,
-        };
-        let (mut pieces, mut begin) = (Vec::<(u32, FilePiece)>::new(), 0);
-        for &Run { piece, offset, count } in &entry.runs {
-            let Some(sum) = from.piece_sum(piece) else { bail!(NotFound, "{} has no piece {piece}", from.name()) };
-            let run = SavedRun { piece, sum, offset, begin, count };
-            begin += count;
-            match pieces.iter_mut().find(|(number, _)| *number == piece) {
-                Some((_, piece)) => memory::push(&mut piece.runs, run)?,
-                None => {
-                    let found = from.piece(piece)?;
-                    let tokens = from.piece_tokens(piece).unwrap_or(0);
-                    let parts = 2 * if rows.is_quantised() { 1 } else { rows.heads };
-                    if found.ends.len() != parts {
-                        bail!(
-                            Corrupt,
-                            "piece {piece} of {} has {} parts; {parts} expected",
-                            from.name(),
-                            found.ends.len()
-                        );
-                    }
-                    let (bytes, ends, runs) = (found.bytes, found.ends, memory::copied(&[run])?);
-                    memory::push(&mut pieces, (piece, FilePiece { tokens, bytes, ends, runs }))?;
-                }
-            }
-        }
-        let pieces = memory::collect(pieces.into_iter().map(|(_, piece)| piece))?;
+            read().map_err(|e: Error| e.within(format_args!("state of layer {number} of {}", from.name())))?;
+        let (rows, pieces) = pieces(from, entry)?;
         Ok(LoadedLayer { number, lengths, rows, eviction, value_scales, pieces })
     }
 
@@ -234,6 +196,80 @@ impl Layer {
         memory::extend(&mut out, &scales)?;
         Ok(out)
     }
+}
+
+/// The rows of a layer of a file, and its pieces. Their bytes are verified when they are decoded.
+fn pieces(from: &Snapshot, entry: &LayerEntry) -> Result<(Rows, Vec<FilePiece>)> {
+    let Geometry { heads, head_dim, key, value } = entry.geometry;
+    let rows = Rows {
+        key: Kind::from_code(key.into(), "the type of K")?,
+        value: Kind::from_code(value.into(), "the type of V")?,
+        heads: heads as usize,
+        dims: head_dim as usize,
+    };
+    let parts = 2 * if rows.is_quantised() { 1 } else { rows.heads };
+    let (mut pieces, mut begin) = (Vec::<FilePiece>::new(), 0);
+    for &Run { piece, offset, count } in &entry.runs {
+        let sum = from.piece_sum(piece).unwrap_or_default();
+        let run = SavedRun { piece, sum, offset, begin, count };
+        begin += count;
+        match pieces.iter_mut().find(|known| known.runs[0].piece == piece) {
+            Some(known) => memory::push(&mut known.runs, run)?,
+            None => {
+                let found = from.piece_lazily(piece)?;
+                if found.ends.len() != parts {
+                    let (name, given) = (from.name(), found.ends.len());
+                    bail!(Corrupt, "piece {piece} of {name} has {given} parts; {parts} expected");
+                }
+                let tokens = from.piece_tokens(piece).unwrap_or_default();
+                let runs = memory::copied(&[run])?;
+                let (bytes, offset, ends, raw_sum) = (found.bytes, found.offset, found.ends, found.raw_checksum);
+                memory::push(&mut pieces, FilePiece { tokens, bytes, offset, ends, raw_sum, runs })?;
+            }
+        }
+    }
+    Ok((rows, pieces))
+}
+
+/// Gives `to`, which must have no layers, the committed layers and sections of `from`: tokens that are left, encoded anew.
+/// On an error what was given is staged; [`Snapshot::discard`] drops it.
+pub fn copy_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -> Result<()> {
+    if to.layers().next().is_some() {
+        bail!(InvalidArgument, "{} has layers; an empty snapshot expected", to.name());
+    }
+    for (number, entry) in from.layers() {
+        let (rows, pieces) = pieces(from, entry)?;
+        let state = from.layer_state(number)?;
+        let mut reader = Reader::new(&state);
+        let positions = read_head(&mut reader).and_then(|_| SavedEviction::read(&mut reader));
+        let positions = positions.map_err(|e| e.within(format_args!("state of layer {number} of {}", from.name())))?;
+        let mut write = |piece: &NewPiece<'_>| {
+            let at = to.add_piece(number, piece.tokens, piece.parts, piece.raw_sum)?;
+            Ok((at, to.piece_sum(at).unwrap_or_default()))
+        };
+        let runs = store::rewrite(&rows, &pieces, entry.tokens(), positions.positions(), packing, &mut write)
+            .map_err(|e| e.within(format_args!("layer {number} of {}", from.name())))?;
+        let list =
+            memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))?;
+        to.set_layer(number, entry.geometry, &list, &state)?;
+    }
+    for name in from.names() {
+        to.put(name, &from.section(name)?)?;
+    }
+    Ok(())
+}
+
+/// Reads the head of a layer's state: the logical length.
+fn read_head(reader: &mut Reader<'_>) -> Result<u32> {
+    match reader.number("the version")? {
+        STATE => {}
+        version => bail!(Unsupported, "version {version}; {STATE} is known"),
+    }
+    let logical = reader.small("the length")?;
+    if logical > i32::MAX as u32 {
+        bail!(Corrupt, "{logical} tokens; at most {} allowed", i32::MAX);
+    }
+    Ok(logical)
 }
 
 fn geometry(rows: &Rows) -> Geometry {

@@ -57,7 +57,8 @@ impl Layer {
         if !self.value_scales.is_empty() {
             layout::scatter_scales(cache, cache.layout.range(0, len)?, &self.value_scales)?;
         }
-        store.unpark(self.number, cache.reborrow(), sys::cores() as usize)?;
+        let unparked = store.unpark(self.number, cache.reborrow(), sys::cores() as usize);
+        unparked.map_err(|error| error.within(format_args!("layer {}", self.number)))?;
         // Value sums of tokens that were edited meanwhile.
         store.take_edited(self.number);
         layout::mended(cache, cache.layout.range(0, len)?, len)?;

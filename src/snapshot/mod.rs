@@ -250,15 +250,15 @@ impl Snapshot {
         let Some(found) = self.find_piece(piece) else {
             bail!(NotFound, "{} has no piece {piece}", self.name());
         };
-        let Extent { offset, sum, .. } = found.at;
-        self.read_piece(found, sum).map_err(|e| at(found.place(piece), offset, &self.storage, &e))
+        self.read_piece(found, true).map_err(|e| at(found.place(piece), found.at.offset, &self.storage, &e))
     }
 
-    fn read_piece(&self, piece: &Piece, sum: u64) -> Result<PieceBytes> {
-        let Extent { offset, len, .. } = piece.at;
+    /// `verify`: also where the bytes are mapped.
+    fn read_piece(&self, piece: &Piece, verify: bool) -> Result<PieceBytes> {
+        let Extent { offset, len, sum } = piece.at;
         let all = self.storage.view(self.map.as_ref(), offset..piece.at.end())?;
         // Bytes that are read anew may be others.
-        if self.map.is_none() || !piece.verified.load(Ordering::Relaxed) {
+        if self.map.is_none() || (verify && !piece.verified.load(Ordering::Relaxed)) {
             if checksum(&all) != sum {
                 bail!(Corrupt, "the checksum of {len} bytes does not match");
             }

@@ -6,6 +6,7 @@ use crate::status::Result;
 use crate::sys::memory;
 use crate::sys::pages::Region;
 use crate::sys::storage::Bytes;
+use std::fmt;
 use std::ops::Deref;
 
 /// The blobs of a block. Dropping them returns their memory to the system.
@@ -21,7 +22,8 @@ pub(super) struct Blob {
 #[derive(Debug)]
 enum Memory {
     Own(Region),
-    File(Bytes),
+    /// And where they begin in the file.
+    File(Bytes, u64),
 }
 
 impl Deref for Memory {
@@ -30,8 +32,16 @@ impl Deref for Memory {
     fn deref(&self) -> &[u8] {
         match self {
             Memory::Own(region) => region,
-            Memory::File(bytes) => bytes,
+            Memory::File(bytes, _) => bytes,
         }
+    }
+}
+
+struct Origin(Option<u64>);
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |offset| write!(f, " (at offset {offset} of its file)"))
     }
 }
 
@@ -54,9 +64,14 @@ impl Blob {
     }
 
     /// Parts that a file has, whose decoder verifies them.
-    pub(super) fn of_file(bytes: Bytes, ends: &[usize]) -> Result<Self> {
+    pub(super) fn of_file(bytes: Bytes, offset: u64, ends: &[usize]) -> Result<Self> {
         let parts = memory::collect(ends.iter().map(|end| Part { end: *end, digest: None }))?;
-        Ok(Blob { len: bytes.len(), memory: Memory::File(bytes), parts })
+        Ok(Blob { len: bytes.len(), memory: Memory::File(bytes, offset), parts })
+    }
+
+    /// Where it is from, for errors: nothing, or its place in a file.
+    pub(super) fn origin(&self) -> impl fmt::Display {
+        Origin(if let Memory::File(_, offset) = &self.memory { Some(*offset) } else { None })
     }
 
     /// Bytes of parts that are in memory of their own.

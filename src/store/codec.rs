@@ -143,7 +143,7 @@ impl Codec {
         key: &mut [u8],
         value: &mut [u8],
     ) -> Result<()> {
-        let ticket = shape.ticket;
+        let (ticket, origin) = (shape.ticket, blob.origin());
         for (name, at, words, rows) in [
             ("key", part, shape.rows.key.words(), key),
             ("value", shape.parts() + part, shape.rows.value.words(), value),
@@ -153,16 +153,18 @@ impl Codec {
                 Ok(len) if len == rows.len() => {}
                 Ok(len) => bail!(
                     Corrupt,
-                    "{name} blob {part} of block {ticket} has {len} bytes; {} expected; it is kept",
+                    "{name} blob {part} of block {ticket}{origin} has {len} bytes; {} expected; it is kept",
                     rows.len()
                 ),
                 Err(error) if error.status() == Status::OutOfMemory => return Err(error),
-                Err(error) => bail!(Corrupt, "{name} blob {part} of block {ticket} is damaged: {error}; it is kept"),
+                Err(error) => {
+                    bail!(Corrupt, "{name} blob {part} of block {ticket}{origin} is damaged: {error}; it is kept")
+                }
             }
             if digest.is_some_and(|digest| xxh3_64(rows) != digest) {
                 bail!(
                     Corrupt,
-                    "{name} blob {part} of block {ticket} decodes to other bytes than were submitted; it is kept"
+                    "{name} blob {part} of block {ticket}{origin} decodes to other bytes than were submitted; it is kept"
                 );
             }
         }

@@ -66,8 +66,12 @@ pub struct FilePiece {
     pub tokens: u32,
     /// All parts.
     pub bytes: Bytes,
+    /// Where the piece begins in the file.
+    pub offset: u64,
     /// Where each part ends.
     pub ends: Vec<usize>,
+    /// The XXH3-64 over those of the parts' rows.
+    pub raw_sum: u64,
     /// The tokens of the piece that the cache has, ascending.
     pub runs: Vec<SavedRun>,
 }
@@ -154,8 +158,14 @@ impl Store {
         for piece in pieces {
             let ticket = self.next_ticket;
             self.next_ticket += 1;
-            let shape = BlockShape { ticket, rows, tokens: piece.tokens as usize, order: Order::DENSE, digest: 0 };
-            let blob = Shared::new(Blob::of_file(piece.bytes, &piece.ends)?)?;
+            let shape = BlockShape {
+                ticket,
+                rows,
+                tokens: piece.tokens as usize,
+                order: Order::DENSE,
+                digest: piece.raw_sum.into(),
+            };
+            let blob = Shared::new(Blob::of_file(piece.bytes, piece.offset, &piece.ends)?)?;
             memory::extend(&mut saved, &piece.runs)?;
             memory::push(&mut blocks, Block::of_file(shape, &piece.runs, blob)?)?;
         }

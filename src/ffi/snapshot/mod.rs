@@ -3,7 +3,9 @@
 mod contents;
 mod handle;
 mod io;
+mod layers;
 
 pub use contents::*;
 pub use handle::*;
 pub use io::*;
+pub use layers::*;

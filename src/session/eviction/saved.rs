@@ -88,6 +88,11 @@ pub(in crate::session) struct Loaded {
 }
 
 impl SavedEviction {
+    /// The logical positions of the tokens, as runs.
+    pub(in crate::session) fn positions(&self) -> &[Pair] {
+        &self.positions
+    }
+
     /// Reads what [`Eviction::save`] wrote.
     pub(in crate::session) fn read(reader: &mut Reader<'_>) -> Result<Self> {
         let positions = read_pairs(reader, "positions")?;

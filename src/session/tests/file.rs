@@ -5,6 +5,7 @@ use super::examples::six_of_ten;
 use crate::common::Random;
 use crate::gear::Effort;
 use crate::host::packing::flash;
+use crate::session::copy_file;
 use crate::session::tests::shared::Session;
 use crate::snapshot::{Access, Snapshot, Storage};
 use crate::status::{Result, Status};
@@ -117,8 +118,8 @@ fn turns(seed: u64) {
             match what {
                 0 if logical > 4 => {
                     let cut = logical as i32 / 2;
-                    [&mut steady, &mut chat]
-                        .map(|chat| chat.keep(layer, &[[0, cut], [cut + 2, logical as i32 - cut - 2]]));
+                    let pairs = [[0, cut], [cut + 2, logical as i32 - cut - 2]];
+                    [&mut steady, &mut chat].into_iter().for_each(|chat| chat.keep(layer, &pairs));
                 }
                 1 | 2 => {
                     let host = &mut chat.hosts[layer];
@@ -136,7 +137,9 @@ fn turns(seed: u64) {
         }
         is_saved = match random.below(3) {
             0 => {
-                (0..LAYERS).for_each(|layer| drop(save(&mut chat, layer, &mut file)));
+                for layer in 0..LAYERS {
+                    save(&mut chat, layer, &mut file);
+                }
                 assert!((0..LAYERS).all(|layer| save(&mut chat, layer, &mut file) == 0), "nothing is new");
                 file.commit().unwrap();
                 true
@@ -144,6 +147,14 @@ fn turns(seed: u64) {
             _ => false,
         };
         if is_saved && random.once_in(2) {
+            if random.once_in(4) {
+                let compact = Disk::default();
+                let mut smaller = compact.create();
+                copy_file(&file, &FASTEST, &mut smaller).unwrap();
+                smaller.commit().unwrap();
+                assert!(smaller.usage().unwrap().dead <= file.usage().unwrap().dead);
+                disk = compact;
+            }
             drop(file);
             file = disk.open();
             restart(&mut chat, &config, &file);

@@ -1,0 +1,110 @@
+//! Snapshot: the layers of a session
+//!
+//! A host saves between steps: mnnkv_snapshot_append for each layer, its own sections, and a commit. To go on, also in
+//! another process and with another packing of its caches, it opens the file, makes a session, and loads:
+//!
+//!   mnnkv_snapshot_load(snapshot, session, MNNKV_ALL_LAYERS);
+//!   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);   // then mnnkv_session_begin as always
+//!
+//! Loading reads no tokens: they stay in the file until begin writes them to the cache. Several sessions may load one
+//! snapshot, such as that of a system prompt, and share its pages. Tokens that a session has loaded or saved are not
+//! written again by a later append to the same file.
+
+use super::handle::{mnnkv_snapshot, with};
+use crate::ffi::cache::mnnkv_cache;
+use crate::ffi::given;
+use crate::ffi::panic::body;
+use crate::ffi::park::{mnnkv_park_options, read_options};
+use crate::ffi::pointer::{self, Out};
+use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
+use crate::ffi::status::mnnkv_status;
+use crate::session::copy_file;
+use crate::status::bail;
+
+/// Gives the present state of a closed layer: the tokens that the snapshot has not, and which of its tokens are left. Tokens
+/// are encoded and written at once, and are part of the state from the next commit on. A layer that is parked is written as
+/// it is. Blocks while it encodes; mnnkv_session_interrupt ends it.
+/// options: as of mnnkv_session_park.
+/// cache: as of mnnkv_session_park. Of a layer that is parked or was loaded, layout, key and value may be NULL.
+/// written: tokens written; may be NULL.
+/// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
+/// BUSY: if mnnkv_session_interrupt was called since the last begin
+/// CORRUPT: if tokens in the store do not decode
+/// IO: if the system or the host cannot write
+///
+/// After a failure the session is unchanged, and what was given before is still there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_append(
+    snapshot: *mut mnnkv_snapshot,
+    session: *mut mnnkv_session,
+    layer: u32,
+    options: *const mnnkv_park_options,
+    cache: *mut mnnkv_cache,
+    written: *mut u32,
+) -> mnnkv_status {
+    body!({
+        let written = if written.is_null() { None } else { Some(Out::new(written, "written")?) };
+        let session = &pointer::reference(session, "session")?.session;
+        let given = pointer::required(cache, "cache")?;
+        let has_cache = !given.layout.is_null() || !given.key.is_null() || !given.value.is_null();
+        let layout = if has_cache { Some(given::checked(given.layout)?) } else { None };
+        with(snapshot, |snapshot| {
+            let dims = match &layout {
+                Some(given) => given.layout.rows().dims,
+                // Nothing is encoded.
+                None => usize::MAX,
+            };
+            let packing = read_options(options, dims)?;
+            let cache = match &layout {
+                Some(layout) => Some(layout.cache(given.key, given.value)?),
+                None => None,
+            };
+            let saved = session.save(layer, cache, given.kv_len, &packing, snapshot)?;
+            if let Some(written) = &written {
+                written.set(saved.tokens);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
+/// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
+/// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
+/// another way; with the same config the chat goes on as if it had never stopped. Damage of tokens shows in begin.
+/// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
+/// NOT_FOUND: if the snapshot has not the layer
+/// CORRUPT: if the layer is damaged; others can still be loaded
+///
+/// After a failure no layer has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_load(
+    snapshot: *const mnnkv_snapshot,
+    session: *mut mnnkv_session,
+    layer: u32,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        with(snapshot, |snapshot| session.load((layer != MNNKV_ALL_LAYERS).then_some(layer), snapshot))
+    })
+}
+
+/// Gives `to`, which has no layers yet, all committed layers and sections of `from`, encoded anew and without what is dead.
+/// A host compacts a file so: it creates another one, copies, commits, destroys both, and renames the new file.
+/// options: as of mnnkv_session_park.
+/// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
+/// CORRUPT: if a part of `from` is damaged
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_copy(
+    from: *const mnnkv_snapshot,
+    options: *const mnnkv_park_options,
+    to: *mut mnnkv_snapshot,
+) -> mnnkv_status {
+    body!({
+        if from == to.cast_const() {
+            bail!(InvalidArgument, "to is from; another snapshot expected");
+        }
+        let packing = read_options(options, usize::MAX)?;
+        with(from, |from| with(to, |to| copy_file(from, &packing, to)))
+    })
+}

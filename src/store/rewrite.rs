@@ -1,0 +1,91 @@
+//! Pieces of a file made anew: the tokens that are left of many, as few.
+
+use super::blob::Blob;
+use super::codec::{BlockShape, Codec};
+use super::kv::KvBytes;
+use super::piece::{self, Packing};
+use super::saved::{FilePiece, NewPiece, SavedRun, WritePiece};
+use crate::layout::{Order, Pair, Rows};
+use crate::status::{Result, bail};
+use crate::sys::memory;
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Writes the `len` tokens that the runs of `pieces` have, whose positions are `positions`, as new pieces. Returns where
+/// each token is. CORRUPT: if a piece does not decode, or not to what was saved.
+pub fn rewrite(
+    rows: &Rows,
+    pieces: &[FilePiece],
+    len: u32,
+    positions: &[Pair],
+    packing: &Packing<'_>,
+    write: &mut WritePiece<'_>,
+) -> Result<Vec<SavedRun>> {
+    let (mut whole, mut part) = (KvBytes::new(0, 0)?, KvBytes::new(0, 0)?);
+    let (mut codec, mut runs) = (Codec::default(), Vec::new());
+    for begin in (0..len).step_by(piece::MOST_TOKENS as usize) {
+        let range = begin..len.min(begin + piece::MOST_TOKENS);
+        let count = range.len();
+        whole.fit(rows.key_bytes(count), rows.value_bytes(count))?;
+        for piece in pieces.iter().filter(|piece| piece.runs.iter().any(|run| overlap(run, &range).is_some())) {
+            decode(&mut codec, rows, piece, &mut part)?;
+            for (run, (skip, at, tokens)) in piece.runs.iter().filter_map(|run| Some((run, overlap(run, &range)?))) {
+                let from = (run.offset + skip) as usize;
+                let (key, value) = whole.parts_mut();
+                for (to, from_rows) in [(key, part.key()), (value, part.value())] {
+                    copy(from_rows, from, piece.tokens as usize, to, at, count, rows.heads, tokens);
+                }
+            }
+        }
+        let all = positions.iter().flat_map(|run| run[0] as u32..(run[0] + run[1]) as u32);
+        let its_positions = memory::collect(all.skip(begin as usize).take(count))?;
+        let (blob, raw_sum) = piece::encode(rows, &its_positions, &whole, packing, &AtomicBool::new(false))?;
+        let parts = memory::collect((0..2 * piece::parts(rows)).map(|part| blob.part(part).0))?;
+        let (piece, sum) = write(&NewPiece { tokens: count as u32, parts: &parts, raw_sum })?;
+        memory::push(&mut runs, SavedRun { piece, sum, offset: 0, begin, count: count as u32 })?;
+    }
+    Ok(runs)
+}
+
+/// Tokens of a run before the range, its first token's place in the range, and how many of its tokens are inside.
+fn overlap(run: &SavedRun, range: &Range<u32>) -> Option<(u32, usize, usize)> {
+    let (first, end) = (run.begin.max(range.start), (run.begin + run.count).min(range.end));
+    (first < end).then(|| (first - run.begin, (first - range.start) as usize, (end - first) as usize))
+}
+
+/// Decodes a piece and compares its rows with the checksum that was saved.
+fn decode(codec: &mut Codec, rows: &Rows, piece: &FilePiece, to: &mut KvBytes) -> Result<()> {
+    let number = piece.runs.first().map_or(0, |run| run.piece);
+    let (order, tokens) = (Order::DENSE, piece.tokens as usize);
+    let shape = BlockShape { ticket: number.into(), rows: *rows, tokens, order, digest: 0 };
+    codec.decode(&shape, &Blob::of_file(piece.bytes.clone(), piece.offset, &piece.ends)?, to)?;
+    let mut sums = Vec::new();
+    for bytes in [to.key(), to.value()] {
+        for part in bytes.chunks_exact(bytes.len() / piece::parts(rows)) {
+            memory::extend(&mut sums, &xxh3_64(part).to_le_bytes())?;
+        }
+    }
+    if xxh3_64(&sums) != piece.raw_sum {
+        bail!(Corrupt, "piece {number} at offset {} decodes to other tokens than were saved", piece.offset);
+    }
+    Ok(())
+}
+
+/// Copies tokens of every head between rows `[head][token][row]` of `from_len` and of `to_len` tokens.
+#[expect(clippy::too_many_arguments, reason = "two lists of rows, and a place in each")]
+fn copy(
+    from: &[u8],
+    from_at: usize,
+    from_len: usize,
+    to: &mut [u8],
+    to_at: usize,
+    to_len: usize,
+    heads: usize,
+    tokens: usize,
+) {
+    let row = to.len() / heads / to_len;
+    for (to, from) in to.chunks_exact_mut(to_len * row).zip(from.chunks_exact(from_len * row)) {
+        to[to_at * row..][..tokens * row].copy_from_slice(&from[from_at * row..][..tokens * row]);
+    }
+}
