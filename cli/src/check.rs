@@ -1,8 +1,8 @@
-//! `mnnkv check`: findings about a quantised directory.
+//! `mnnkv check`: findings about a quantised directory or a snapshot.
 
 use crate::failure::Failure;
 use crate::output::{Output, visible};
-use crate::progress;
+use crate::{progress, snapshot};
 use clap::Args;
 use indicatif::ProgressBar;
 use mnnkv::status::Result as LibraryResult;
@@ -14,15 +14,16 @@ use std::path::{Path, PathBuf};
 /// Findings of a kind that are printed without `--all`; the others are counted.
 const SHOWN: usize = 8;
 
-/// Check a directory quantised by msmodelslim, and list all findings.
+/// Check a directory quantised by msmodelslim, or a snapshot of a chat, and list all findings.
 ///
-/// Compares the description with the tensors, tensors with each other, and checks every number of scales, offsets and
+/// Of a snapshot, compares all bytes with their checksums. Of a directory, compares the description with the tensors, tensors with each other, and checks every number of scales, offsets and
 /// biases. Errors make a directory unusable or its results wrong. Warnings are deviations that some runtimes reject or
 /// ignore. Reads the directory once and changes nothing. Memory does not grow with the size of the weights.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct Arguments {
-    /// The directory with quant_model_description.json and the weights
+    /// The directory with quant_model_description.json and the weights, or the snapshot
+    #[arg(value_name = "PATH")]
     directory: PathBuf,
     /// Print every finding, not only the first of each kind
     #[arg(long)]
@@ -30,6 +31,9 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
+    if snapshot::is_one(&arguments.directory) {
+        return snapshot::check(&arguments.directory);
+    }
     let directory = arguments.directory.display();
     let bar = progress::bytes("checking", weight_bytes(&arguments.directory));
     let folder = Watched { folder: DiskFolder::new(&arguments.directory)?, bar: bar.clone() };

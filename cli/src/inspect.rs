@@ -3,6 +3,7 @@
 use crate::bytes;
 use crate::failure::Failure;
 use crate::output::{Output, table, visible};
+use crate::snapshot;
 use clap::Args;
 use mnnkv_model::compressor::{self, Compressor};
 use mnnkv_model::file::{ModelFile, Source};
@@ -11,9 +12,10 @@ use mnnkv_model::safetensors;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Show the contents of a model file or directory.
+/// Show the contents of a model file or directory, or of a snapshot.
 ///
-/// Reads learned KV compressors (.bin), safetensors files of any model, and directories quantised by msmodelslim.
+/// Reads learned KV compressors (.bin), safetensors files of any model, directories quantised by msmodelslim, and the
+/// snapshot of a chat.
 /// The content determines the type, not the name. For the KV cache of a config.json see mnnkv size.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
@@ -33,12 +35,14 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     file.read_at(0, &mut start[..len])?;
     if start.starts_with(&compressor::MAGIC.to_le_bytes()) {
         compressor(path, &file)
+    } else if start.starts_with(snapshot::MAGIC) {
+        snapshot::inspect(path)
     } else if start[8] == b'{' {
         tensors(path, &file)
     } else {
         Err(Failure(format!(
-            "{} is neither a learned KV compressor, which begins with the bytes MCVK, nor a safetensors file, which has a \
-             JSON object behind its first 8 bytes",
+            "{} is no learned KV compressor, which begins with the bytes MCVK, no snapshot, which begins with MNKVSNAP, \
+             and no safetensors file, which has a JSON object behind its first 8 bytes",
             path.display()
         )))
     }

@@ -14,6 +14,7 @@ mod pages;
 mod progress;
 mod report;
 mod size;
+mod snapshot;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;
