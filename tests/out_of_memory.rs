@@ -13,6 +13,8 @@ mod host;
 mod runtime;
 #[path = "out_of_memory/state.rs"]
 mod state;
+#[path = "out_of_memory/snapshot.rs"]
+mod snapshot;
 
 #[global_allocator]
 static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;

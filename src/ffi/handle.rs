@@ -14,7 +14,8 @@ pub unsafe fn create<T>(abi_version: u32, out: *mut *mut T, make: impl FnOnce() 
     version::check_abi(abi_version)?;
     // SAFETY: passed on.
     let out = unsafe { Out::new(out, "out") }?;
-    out.set(Box::into_raw(memory::boxed(make()?)?));
+    // Memory comes first: what `make` returns may have left a file.
+    out.set(Box::into_raw(memory::boxed_with(make)?));
     Ok(())
 }
 

@@ -140,15 +140,27 @@ pub fn boxed<T>(value: T) -> Result<Box<T>> {
     try_boxed(value).ok_or_else(|| out_of_memory(size_of::<T>()))
 }
 
+/// As [`boxed`], with a value that is made once its memory is there.
+pub fn boxed_with<T>(make: impl FnOnce() -> Result<T>) -> Result<Box<T>> {
+    let mut one = Vec::new();
+    reserve(&mut one, 1)?;
+    Ok(only(one, make()?))
+}
+
 /// As [`boxed`], for errors, which cannot report an error.
 pub fn try_boxed<T>(value: T) -> Option<Box<T>> {
     let mut one = Vec::new();
     one.try_reserve_exact(1).ok()?;
+    Some(only(one, value))
+}
+
+/// The box of a value, in the room of `one`, which is empty.
+fn only<T>(mut one: Vec<T>, value: T) -> Box<T> {
     #[expect(clippy::disallowed_methods, reason = "room is reserved above")]
     one.push(value);
     let slice = Box::into_raw(one.into_boxed_slice());
     // SAFETY: the slice has one element, whose layout its allocation has.
-    Some(unsafe { Box::from_raw(slice.cast::<T>()) })
+    unsafe { Box::from_raw(slice.cast::<T>()) }
 }
 
 /// Copies text: `text.to_owned()`.

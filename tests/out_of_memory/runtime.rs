@@ -5,7 +5,7 @@ use crate::failing_allocator::Refused;
 
 /// Runs `scenario` for each allocation of each of its calls: once with that one refused, and once with all from that one
 /// on. Returns the number of allocations.
-fn each_call(what: &str, scenario: impl Fn(Shortage) -> Calls) -> u64 {
+pub fn each_call(what: &str, scenario: impl Fn(Shortage) -> Calls) -> u64 {
     let nowhere = scenario(Shortage { call: usize::MAX, refused: Refused::None });
     let (mut allocations, mut failures) = (0, 0);
     for call in 0..nowhere.made {
