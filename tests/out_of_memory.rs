@@ -11,10 +11,10 @@ mod failing_allocator;
 mod host;
 #[path = "out_of_memory/runtime.rs"]
 mod runtime;
-#[path = "out_of_memory/state.rs"]
-mod state;
 #[path = "out_of_memory/snapshot.rs"]
 mod snapshot;
+#[path = "out_of_memory/state.rs"]
+mod state;
 
 #[global_allocator]
 static ALLOCATOR: failing_allocator::Failing = failing_allocator::Failing;

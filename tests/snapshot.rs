@@ -13,7 +13,7 @@ mod page;
 use chat::{Chat, Things, read, read_all};
 use common::Random;
 use disk::{Disk, Event};
-use mnnkv::snapshot::{Access, Geometry, Run, Snapshot, Storage};
+use mnnkv::snapshot::{Access, Geometry, PieceBytes, Run, Snapshot, Storage};
 use mnnkv::status::{Error, Status};
 use page::Page;
 
@@ -97,6 +97,32 @@ fn things_of(page: &Page) -> Things {
     }
     things.extend(page.sections.iter().map(|(name, parts)| (format!("section {name}"), parts.concat())));
     things
+}
+
+#[test]
+fn a_copy_has_the_state_alone() {
+    let random = &mut Random::new(3);
+    let (_, file, states) = saved(random, 20);
+    let disk = Disk::default();
+    let copy = file.copy_to(disk.storage()).unwrap();
+    let reopened = open(&disk.bytes(), Access::ReadOnly).unwrap();
+    for copy in [&copy, &reopened] {
+        assert_eq!(copy.version(), 1);
+        let (old, new) = (file.usage().unwrap(), copy.usage().unwrap());
+        assert_eq!((old.pieces, old.values), (new.pieces, new.values));
+        assert!(new.file < old.file && new.dead < 200 + 40 * copy.pieces().len() as u64, "{new:?}");
+        let (page, things) = (things_of(&Page::read(&disk.bytes())), &states[20].things);
+        let kept = |(name, _): &(&String, &Vec<u8>)| name.starts_with("section") || name.starts_with("state");
+        assert!(page.iter().filter(kept).eq(things.iter().filter(kept)));
+        for (layer, entry) in file.layers() {
+            // Pieces have other numbers and the same bytes.
+            let tokens = |file: &Snapshot, runs: &[Run]| -> Vec<(u64, u32)> {
+                let raw = |piece| file.piece(piece).unwrap().raw_checksum;
+                runs.iter().flat_map(|r| (r.offset..r.offset + r.count).map(move |t| (raw(r.piece), t))).collect()
+            };
+            assert_eq!(tokens(&file, &entry.runs), tokens(copy, &copy.layer(layer).unwrap().runs));
+        }
+    }
 }
 
 #[test]
@@ -382,6 +408,12 @@ const GEOMETRY: Geometry = Geometry { heads: 2, head_dim: 64, key: 1, value: 1 }
 
 fn run(piece: u32, offset: u32, count: u32) -> Run {
     Run { piece, offset, count }
+}
+
+#[test]
+fn threads_share_a_file_and_its_bytes() {
+    fn shared<T: Send + Sync>() {}
+    shared::<(Snapshot, PieceBytes)>();
 }
 
 #[test]

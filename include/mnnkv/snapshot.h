@@ -73,7 +73,7 @@ typedef struct mnnkv_snapshot_options {
     /// byte. NULL = none in create, any in open.
     const void *fingerprint;
     size_t fingerprint_len;
-    /// MNNKV_SNAPSHOT_*; create ignores it.
+    /// MNNKV_SNAPSHOT_*; create and copy ignore it.
     uint32_t access;
     uint32_t reserved;
 } mnnkv_snapshot_options;
@@ -90,6 +90,14 @@ mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
 mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
+
+/// Writes the committed state alone to a new file, without the bytes of earlier states. A host that wants it in place of
+/// the old file closes that, and renames the new one. The copy is closed when the call returns, and durable.
+/// options: where the copy goes; fingerprint and access are ignored.
+/// INVALID_ARGUMENT, IO: as mnnkv_snapshot_create; a failure leaves no file
+/// CORRUPT: if a part is damaged
+mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot,
+                                 const mnnkv_snapshot_options *options);
 
 /// Closes a snapshot. Drops what is not committed.
 void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
@@ -124,7 +132,7 @@ typedef struct mnnkv_snapshot_info {
     uint64_t token_bytes;
     /// Sections, and what layers have beside tokens.
     uint64_t section_bytes;
-    /// Bytes of earlier states, which a copy of the file would not have.
+    /// Bytes of earlier states and of commit records, which a copy hardly has.
     uint64_t dead_bytes;
     /// See mnnkv_snapshot_fingerprint.
     uint64_t fingerprint_bytes;

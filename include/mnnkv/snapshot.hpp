@@ -29,6 +29,9 @@ public:
     /// mnnkv_snapshot_discard
     status discard() noexcept { return mnnkv_snapshot_discard(handle_); }
 
+    /// mnnkv_snapshot_copy
+    status copy(const mnnkv_snapshot_options& options) const noexcept { return mnnkv_snapshot_copy(handle_, &options); }
+
     /// mnnkv_snapshot_put
     status put(const char* name, const void* bytes, std::size_t len) noexcept {
         return mnnkv_snapshot_put(handle_, name, bytes, len);

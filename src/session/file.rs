@@ -233,7 +233,7 @@ fn pieces(from: &Snapshot, entry: &LayerEntry) -> Result<(Rows, Vec<FilePiece>)>
 
 /// Gives `to`, which must have no layers, the committed layers and sections of `from`: tokens that are left, encoded anew.
 /// On an error what was given is staged; [`Snapshot::discard`] drops it.
-pub fn copy_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -> Result<()> {
+pub fn compact_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -> Result<()> {
     if to.layers().next().is_some() {
         bail!(InvalidArgument, "{} has layers; an empty snapshot expected", to.name());
     }

@@ -20,7 +20,7 @@ mod park;
 mod report;
 mod tail;
 
-pub use file::{Saved, copy_file};
+pub use file::{Saved, compact_file};
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;

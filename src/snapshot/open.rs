@@ -224,7 +224,8 @@ impl File<'_> {
             let error = error!(Corrupt, "{} bytes; the file ends at {}", record.len, self.len);
             return Err(at(place, record.offset, self.storage, &error));
         }
-        let bytes = memory::at_least(buffer, record.len as usize)?;
+        let len = usize::try_from(record.len).map_err(|_| memory::out_of_memory(usize::MAX))?;
+        let bytes = memory::at_least(buffer, len)?;
         self.read(place, record.offset, bytes)?;
         if checksum(bytes) != record.sum {
             return Err(at(place, record.offset, self.storage, &error!(Corrupt, "the checksum does not match")));

@@ -17,9 +17,11 @@ use crate::ffi::handle;
 use crate::ffi::panic::{Handle, body};
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
+use crate::ffi::version;
 use crate::snapshot::{Access, Snapshot, Storage};
 use crate::status::{Result, bail};
 use std::ffi::{c_char, c_void};
+use std::path::Path;
 
 /// An open snapshot.
 pub struct mnnkv_snapshot(Handle<Snapshot>);
@@ -44,7 +46,7 @@ pub struct mnnkv_snapshot_options {
     /// byte. NULL = none in create, any in open.
     pub fingerprint: *const c_void,
     pub fingerprint_len: usize,
-    /// MNNKV_SNAPSHOT_*; create ignores it.
+    /// MNNKV_SNAPSHOT_*; create and copy ignore it.
     pub access: u32,
     pub reserved: u32,
 }
@@ -66,35 +68,43 @@ pub(in crate::ffi) unsafe fn with(
     unsafe { pointer::reference(snapshot, "snapshot") }?.0.with("snapshot", body)
 }
 
-/// Makes or opens a snapshot: `file` is for a path.
+/// The storage of a path, by `file`, or of a host's functions.
+///
+/// # Safety
+/// Pointers of the options are NULL or as the header says.
+unsafe fn storage(
+    options: &mnnkv_snapshot_options,
+    writes: bool,
+    file: impl FnOnce(&Path) -> Result<Storage>,
+) -> Result<Storage> {
+    pointer::reserved(&[options.reserved], "options")?;
+    // SAFETY: passed on.
+    unsafe {
+        match (options.path.is_null(), pointer::options(options.io, "options->io")?) {
+            (false, None) => file(pointer::path(options.path, "options->path")?),
+            (true, Some(io)) => io::storage(io, writes),
+            (false, Some(_)) => bail!(InvalidArgument, "options->path and options->io are both given"),
+            (true, None) => bail!(InvalidArgument, "options->path and options->io are both NULL"),
+        }
+    }
+}
+
+/// Makes or opens a snapshot.
 ///
 /// # Safety
 /// Pointers are NULL or as the header says.
 unsafe fn made(
     options: *const mnnkv_snapshot_options,
     out: *mut *mut mnnkv_snapshot,
-    writes: impl FnOnce(u32) -> bool,
-    file: impl FnOnce(&std::path::Path, bool) -> Result<Storage>,
-    make: impl FnOnce(Storage, Option<&[u8]>, u32) -> Result<Snapshot>,
+    make: impl FnOnce(&mnnkv_snapshot_options, Option<&[u8]>) -> Result<Snapshot>,
 ) -> Result<()> {
     // SAFETY: passed on.
     unsafe {
         let options = pointer::required(options, "options")?;
         handle::create(options.abi_version, out, || {
-            pointer::reserved(&[options.reserved], "options")?;
-            if options.access > MNNKV_SNAPSHOT_SALVAGE {
-                bail!(InvalidArgument, "options->access is {}; 0 to {MNNKV_SNAPSHOT_SALVAGE} expected", options.access);
-            }
             let given = pointer::input_bytes(options.fingerprint, options.fingerprint_len, "options->fingerprint")?;
             let fingerprint = (!options.fingerprint.is_null()).then_some(given);
-            let writes = writes(options.access);
-            let storage = match (options.path.is_null(), pointer::options(options.io, "options->io")?) {
-                (false, None) => file(pointer::path(options.path, "options->path")?, writes)?,
-                (true, Some(io)) => io::storage(io, writes)?,
-                (false, Some(_)) => bail!(InvalidArgument, "options->path and options->io are both given"),
-                (true, None) => bail!(InvalidArgument, "options->path and options->io are both NULL"),
-            };
-            Ok(mnnkv_snapshot(Handle::new(make(storage, fingerprint, options.access)?)))
+            Ok(mnnkv_snapshot(Handle::new(make(&options, fingerprint)?)))
         })
     }
 }
@@ -107,13 +117,9 @@ pub unsafe extern "C" fn mnnkv_snapshot_create(
     options: *const mnnkv_snapshot_options,
     out: *mut *mut mnnkv_snapshot,
 ) -> mnnkv_status {
-    body!(made(
-        options,
-        out,
-        |_| true,
-        |path, _| Storage::create(path),
-        |storage, fingerprint, _| { Snapshot::create(storage, fingerprint.unwrap_or_default()) }
-    ))
+    body!(made(options, out, |options, fingerprint| {
+        Snapshot::create(storage(options, true, Storage::create)?, fingerprint.unwrap_or_default())
+    }))
 }
 
 /// Opens a snapshot at its newest state.
@@ -127,20 +133,32 @@ pub unsafe extern "C" fn mnnkv_snapshot_open(
     options: *const mnnkv_snapshot_options,
     out: *mut *mut mnnkv_snapshot,
 ) -> mnnkv_status {
-    body!(made(
-        options,
-        out,
-        |access| access == MNNKV_SNAPSHOT_APPEND,
-        |path, writes| if writes { Storage::edit(path) } else { Storage::open(path) },
-        |storage, fingerprint, access| {
-            let access = match access {
-                MNNKV_SNAPSHOT_APPEND => Access::Append,
-                MNNKV_SNAPSHOT_SALVAGE => Access::Salvage,
-                _ => Access::ReadOnly,
-            };
-            Snapshot::open(storage, fingerprint, access)
-        }
-    ))
+    body!(made(options, out, |options, fingerprint| {
+        let (access, file): (_, fn(&Path) -> Result<Storage>) = match options.access {
+            MNNKV_SNAPSHOT_READ => (Access::ReadOnly, Storage::open),
+            MNNKV_SNAPSHOT_APPEND => (Access::Append, Storage::edit),
+            MNNKV_SNAPSHOT_SALVAGE => (Access::Salvage, Storage::open),
+            other => bail!(InvalidArgument, "options->access is {other}; 0 to {MNNKV_SNAPSHOT_SALVAGE} expected"),
+        };
+        Snapshot::open(storage(options, access == Access::Append, file)?, fingerprint, access)
+    }))
+}
+
+/// Writes the committed state alone to a new file, without the bytes of earlier states. A host that wants it in place of
+/// the old file closes that, and renames the new one. The copy is closed when the call returns, and durable.
+/// options: where the copy goes; fingerprint and access are ignored.
+/// INVALID_ARGUMENT, IO: as mnnkv_snapshot_create; a failure leaves no file
+/// CORRUPT: if a part is damaged
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_snapshot_copy(
+    snapshot: *const mnnkv_snapshot,
+    options: *const mnnkv_snapshot_options,
+) -> mnnkv_status {
+    body!(with(snapshot, |snapshot| {
+        let options = pointer::required(options, "options")?;
+        version::check_abi(options.abi_version)?;
+        snapshot.copy_to(storage(&options, true, Storage::create)?).map(drop)
+    }))
 }
 
 /// Closes a snapshot. Drops what is not committed.

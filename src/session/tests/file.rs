@@ -5,7 +5,7 @@ use super::examples::six_of_ten;
 use crate::common::Random;
 use crate::gear::Effort;
 use crate::host::packing::flash;
-use crate::session::copy_file;
+use crate::session::compact_file;
 use crate::session::tests::shared::Session;
 use crate::snapshot::{Access, Snapshot, Storage};
 use crate::status::{Result, Status};
@@ -150,7 +150,7 @@ fn turns(seed: u64) {
             if random.once_in(4) {
                 let compact = Disk::default();
                 let mut smaller = compact.create();
-                copy_file(&file, &FASTEST, &mut smaller).unwrap();
+                compact_file(&file, &FASTEST, &mut smaller).unwrap();
                 smaller.commit().unwrap();
                 assert!(smaller.usage().unwrap().dead <= file.usage().unwrap().dead);
                 disk = compact;
