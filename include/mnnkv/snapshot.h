@@ -243,14 +243,15 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// After a failure no layer has changed.
 mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
 
-/// Gives `to`, which has no layers yet, all committed layers and sections of `from`, encoded anew and without what is dead.
-/// A host compacts a file so: it creates another one, copies, commits, destroys both, and renames the new file.
+/// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
+/// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new
+/// file. mnnkv_snapshot_copy is quicker, and saves less.
 /// options: as of mnnkv_session_park.
 /// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
 /// CORRUPT: if a part of `from` is damaged
-mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *from,
-                                 const mnnkv_park_options *options,
-                                 mnnkv_snapshot *to);
+mnnkv_status mnnkv_snapshot_compact(const mnnkv_snapshot *from,
+                                    const mnnkv_park_options *options,
+                                    mnnkv_snapshot *to);
 
 #ifdef __cplusplus
 }  // extern "C"
