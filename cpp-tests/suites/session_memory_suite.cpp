@@ -134,6 +134,27 @@ TEST_F(ResidentHost, LosesSixtyPercentByEviction) {
     expect_never_much_above();
 }
 
+TEST_F(ResidentHost, KeepsTheBlobsOfParkedLayersAndLittleElse) {
+    make("{}");
+    ASSERT_NO_FATAL_FAILURE([this] {
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            ASSERT_NO_FATAL_FAILURE(step(layer, prompt, false));
+        }
+    }());
+    std::uint64_t encoded = 0;
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+        mnnkv_cache given = cache(layer);
+        mnnkv_parked parked = mnnkv::make<mnnkv_parked>();
+        ASSERT_TRUE(ok(session_.park(layer, nullptr, given, &parked).code()));
+        encoded += parked.encoded_bytes;
+    }
+    mnnkv_thread_trim();
+    const long resident = resident_bytes() - empty_;
+    RecordProperty("encoded_kb", static_cast<int>(encoded / 1024));
+    RecordProperty("resident_kb", static_cast<int>(resident / 1024));
+    EXPECT_LE(resident, static_cast<long>(encoded + encoded / 20) + allowance);
+}
+
 class ResidentStore : public ResidentHost, public testing::WithParamInterface<unsigned> {};
 
 TEST_P(ResidentStore, LosesWhatTheRatioSaysAndHoldsIt) {

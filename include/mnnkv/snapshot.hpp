@@ -3,7 +3,7 @@
 #ifndef MNNKV_SNAPSHOT_HPP
 #define MNNKV_SNAPSHOT_HPP
 
-#include "base.hpp"
+#include "session.hpp"
 #include "snapshot.h"
 
 namespace mnnkv {
@@ -32,6 +32,25 @@ public:
     /// mnnkv_snapshot_copy
     status copy(const mnnkv_snapshot_options& options) const noexcept { return mnnkv_snapshot_copy(handle_, &options); }
 
+    /// mnnkv_snapshot_compact
+    status compact(const mnnkv_park_options* options, snapshot& to) const noexcept {
+        return mnnkv_snapshot_compact(handle_, options, to.handle_);
+    }
+
+    /// mnnkv_snapshot_append
+    status append(session& from, std::uint32_t layer, const mnnkv_park_options* options, mnnkv_cache& cache,
+                  std::uint32_t* written = nullptr) noexcept {
+        return mnnkv_snapshot_append(handle_, from.get(), layer, options, &cache, written);
+    }
+
+    /// mnnkv_snapshot_load
+    status load(session& to, std::uint32_t layer) const noexcept {
+        return mnnkv_snapshot_load(handle_, to.get(), layer);
+    }
+
+    /// mnnkv_snapshot_load, of all layers
+    status load(session& to) const noexcept { return load(to, MNNKV_ALL_LAYERS); }
+
     /// mnnkv_snapshot_put
     status put(const char* name, const void* bytes, std::size_t len) noexcept {
         return mnnkv_snapshot_put(handle_, name, bytes, len);
@@ -42,7 +61,7 @@ public:
 
     /// mnnkv_snapshot_get: all bytes of a section.
     template <class Bytes>
-    status get(const char* name, Bytes& bytes) const {
+    status section(const char* name, Bytes& bytes) const {
         std::size_t len = 0;
         bytes.resize(0);
         status result = mnnkv_snapshot_get(handle_, name, nullptr, 0, &len);
