@@ -210,6 +210,8 @@ impl Plan {
     fn push_region(&mut self, rows: usize, stride: usize, fields: Range<usize>) -> Result<()> {
         let len = rows * stride;
         let section_rows = rows.div_ceil(len.div_ceil(SECTION));
+        // Opaque bytes may be words of any width.
+        let section_rows = if fields.is_empty() { section_rows.next_multiple_of(8).min(rows) } else { section_rows };
         self.len += len;
         memory::push(&mut self.regions, Region { rows, stride, section_rows, fields })
     }

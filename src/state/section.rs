@@ -3,18 +3,25 @@
 use super::plan::{Plan, Section};
 use super::table::Reader;
 use super::{corrupt, streams};
+use crate::dtype::Dtype;
 use crate::gear::{Decoder, Effort, Encoder, Format, Options};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
 /// A stream begins with its codec and its length.
 const STREAM_HEAD: usize = 9;
-/// Codecs: the bytes as they are, a gear blob.
+/// Codecs: the bytes as they are; a gear blob of the stream's type, or of another one, in opaque bytes alone.
 const STORED: u8 = 0;
 const GEAR: u8 = 1;
+const GEAR_F16: u8 = 2;
+const GEAR_F32: u8 = 3;
 
 /// Opaque bytes have no channels: gear v2 finds matches in them from this effort on.
 const MATCHES: i32 = 4;
+
+/// Opaque bytes of less than this are bytes. Others have the width of the words that a sample of this length, from their
+/// middle, is smallest as.
+const SAMPLE: usize = 16 << 10;
 
 /// The most bytes of a payload.
 pub(super) fn bound(plan: &Plan, section: &Section) -> usize {
@@ -25,6 +32,23 @@ pub(super) fn bound(plan: &Plan, section: &Section) -> usize {
     });
     debug_assert!(sum.is_ok());
     bound
+}
+
+/// The type of words, and the codec, that opaque bytes are probably smallest as.
+fn opaque_type(encoder: &mut Encoder, bytes: &[u8], columns: usize) -> Result<(Dtype, u8)> {
+    let mut best = (Dtype::Int8, GEAR);
+    if bytes.len() < SAMPLE || columns != 1 {
+        return Ok(best);
+    }
+    let sample = &bytes[(bytes.len() - SAMPLE) / 16 * 8..][..SAMPLE];
+    let mut least = usize::MAX;
+    for (dtype, codec) in [(Dtype::Int8, GEAR), (Dtype::F16, GEAR_F16), (Dtype::F32, GEAR_F32)] {
+        let len = encoder.encode(sample, dtype, &Options::new(Format::Lanes))?.len();
+        if len < least && bytes.len().is_multiple_of(dtype.bytes()) {
+            (best, least) = ((dtype, codec), len);
+        }
+    }
+    Ok(best)
 }
 
 /// Working memory of a thread.
@@ -50,11 +74,13 @@ impl Worker {
             let words = stream.gather(raw, &mut self.room)?;
             let format = if effort.get() == 1 { Format::Lanes } else { Format::V2 };
             let mut options = Options { effort, head_dim: stream.columns(), ..Options::new(format) };
+            let (mut dtype, mut codec) = (stream.dtype, GEAR);
             if stream.is_opaque {
+                (dtype, codec) = opaque_type(&mut self.encoder, words, stream.columns())?;
                 options.effort = options.effort.max(Effort::new(MATCHES, "effort")?);
             }
-            let blob = self.encoder.encode(words, stream.dtype, &options)?;
-            let (codec, bytes) = if blob.len() < words.len() { (GEAR, blob) } else { (STORED, words) };
+            let blob = self.encoder.encode(words, dtype, &options)?;
+            let (codec, bytes) = if blob.len() < words.len() { (codec, blob) } else { (STORED, words) };
             let (head, body) = out[len..].split_at_mut(STREAM_HEAD);
             head[0] = codec;
             head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
@@ -79,8 +105,11 @@ impl Worker {
                     words.len()
                 }
                 STORED => bytes.len(),
-                GEAR => self.decoder.decode(bytes, stream.dtype, words).map_err(corrupt)?,
-                codec => bail!(Corrupt, "a stream has codec {codec}; 0 or 1 expected"),
+                GEAR..=GEAR_F32 if codec == GEAR || stream.is_opaque => {
+                    let dtype = [stream.dtype, Dtype::F16, Dtype::F32][codec as usize - 1];
+                    self.decoder.decode(bytes, dtype, words).map_err(corrupt)?
+                }
+                codec => bail!(Corrupt, "a stream has codec {codec}; 0, 1 or, if opaque, 2 or 3 expected"),
             };
             if decoded_len != words.len() {
                 bail!(Corrupt, "a stream has {decoded_len} bytes; {} expected", words.len());

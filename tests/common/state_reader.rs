@@ -61,14 +61,15 @@ fn region(from: &mut Bytes<'_>) -> Region {
 fn words(stored: &mut Bytes<'_>, dtype: usize) -> Vec<u8> {
     let [codec, len] = [1, 8].map(|len| stored.number(len));
     let bytes = stored.take(len);
+    let dtype = [dtype, dtype, 1, 3][codec];
     match (codec, bytes) {
         (0, words) => words.to_vec(),
-        (1, [0, 0, 0, 0, b'M', b'N', b'K', b'V', 2, ..]) => {
+        (1..4, [0, 0, 0, 0, b'M', b'N', b'K', b'V', 2, ..]) => {
             let blob = v2_reader::read(bytes);
             assert_eq!(blob.dtype as usize, dtype);
             blob.words
         }
-        (1, blob) => {
+        (1..4, blob) => {
             let (found, words) = lanes_reader::read(blob).unwrap();
             assert_eq!(found as usize, dtype);
             words
