@@ -4,6 +4,7 @@ use super::plan::{Field, Form, Plan, Section};
 use crate::dtype::Dtype;
 use crate::status::Result;
 use crate::sys::memory;
+use std::ops::Range;
 
 /// The bytes of a stream in each row: `count` runs of `len` bytes, `step` bytes from one to the next.
 #[derive(Clone, Copy, Debug)]
@@ -96,11 +97,10 @@ impl Stream {
         }
         let out = memory::at_least(room, self.len())?;
         if self.is_transposed {
-            let rows = raw.chunks_exact(self.stride).map(|row| &row[self.runs.first..][..self.runs.len]);
             match self.dtype.bytes() {
-                1 => to_columns::<1>(rows, out),
-                2 => to_columns::<2>(rows, out),
-                _ => to_columns::<4>(rows, out),
+                1 => self.gather_columns::<1>(raw, out),
+                2 => self.gather_columns::<2>(raw, out),
+                _ => self.gather_columns::<4>(raw, out),
             }
             return Ok(out);
         }
@@ -115,11 +115,10 @@ impl Stream {
     /// Writes the bytes of the stream, which is not whole, to the section.
     pub(super) fn scatter(&self, words: &[u8], raw: &mut [u8]) {
         if self.is_transposed {
-            let rows = raw.chunks_exact_mut(self.stride).map(|row| &mut row[self.runs.first..][..self.runs.len]);
             return match self.dtype.bytes() {
-                1 => from_columns::<1>(words, rows),
-                2 => from_columns::<2>(words, rows),
-                _ => from_columns::<4>(words, rows),
+                1 => self.scatter_columns::<1>(words, raw),
+                2 => self.scatter_columns::<2>(words, raw),
+                _ => self.scatter_columns::<4>(words, raw),
             };
         }
         for (row, words) in raw.chunks_exact_mut(self.stride).zip(words.chunks_exact(self.row_len())) {
@@ -128,22 +127,37 @@ impl Stream {
             }
         }
     }
-}
 
-fn to_columns<'a, const W: usize>(rows: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u8]) {
-    let (count, out) = (rows.len(), out.as_chunks_mut::<W>().0);
-    for (at, row) in rows.enumerate() {
-        for (word, out) in row.as_chunks::<W>().0.iter().zip(out[at..].iter_mut().step_by(count)) {
-            *out = *word;
+    fn gather_columns<const W: usize>(&self, raw: &[u8], out: &mut [u8]) {
+        let out = out.as_chunks_mut::<W>().0;
+        for (row, columns) in self.tiles::<W>() {
+            let words = raw[self.place(row, columns.start * W)..][..columns.len() * W].as_chunks::<W>().0;
+            for (word, column) in words.iter().zip(columns) {
+                out[column * self.rows + row] = *word;
+            }
         }
     }
-}
 
-fn from_columns<'a, const W: usize>(words: &[u8], rows: impl ExactSizeIterator<Item = &'a mut [u8]>) {
-    let (count, words) = (rows.len(), words.as_chunks::<W>().0);
-    for (at, row) in rows.enumerate() {
-        for (out, word) in row.as_chunks_mut::<W>().0.iter_mut().zip(words[at..].iter().step_by(count)) {
-            *out = *word;
+    fn scatter_columns<const W: usize>(&self, words: &[u8], raw: &mut [u8]) {
+        let words = words.as_chunks::<W>().0;
+        for (row, columns) in self.tiles::<W>() {
+            let out = raw[self.place(row, columns.start * W)..][..columns.len() * W].as_chunks_mut::<W>().0;
+            for (word, column) in out.iter_mut().zip(columns) {
+                *word = words[column * self.rows + row];
+            }
         }
+    }
+
+    /// Rows, and runs of their columns that stay in the first-level cache while all rows are walked.
+    fn tiles<const W: usize>(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        const TILE: usize = 32;
+        let (rows, columns) = (self.rows, self.runs.len / W);
+        (0..columns)
+            .step_by(TILE)
+            .flat_map(move |first| (0..rows).map(move |row| (row, first..columns.min(first + TILE))))
+    }
+
+    fn place(&self, row: usize, byte: usize) -> usize {
+        row * self.stride + self.runs.first + byte
     }
 }
