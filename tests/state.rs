@@ -128,12 +128,42 @@ fn a_description_makes_a_blob_smaller() {
     for at in 0..3 {
         assert!(described(&[at]) > 0.05, "tensor {at} saves {:.3} of its bytes", described(&[at]));
     }
+    // Words that no tensor has are still words.
+    assert!(opaque < src.len() * 93 / 100, "{opaque} of {}", src.len());
     // [token][channel] and [channel][token] are one to the codec.
     let value = tokens("l1_v", 1088);
     let form = Form::Words(Dtype::F16);
     let rows = encode(&value, &[Tensor { offset: 0, rows: 1088, row_bytes: 128, stride: 128, form }], 3, 1);
     let channels = encode(&src[tensors[1].offset..][..value.len()], &[Tensor { offset: 0, ..tensors[1] }], 3, 1);
     assert_eq!(rows.len(), channels.len());
+}
+
+/// The efforts of the frozen blobs of `testdata/state/engine.bin`; the last one is without a description.
+const FROZEN: [(&str, i32); 3] = [("state/lanes.mnkv", 1), ("state/v2.mnkv", 3), ("state/opaque.mnkv", 4)];
+
+#[test]
+fn frozen_blobs_decode() {
+    let src = common::read("state/engine.bin");
+    for (name, _) in FROZEN {
+        let blob = common::read(name);
+        assert!(decode(&blob, 1, src.len()).unwrap() == src && state_reader::read(&blob) == src, "{name}");
+    }
+}
+
+#[test]
+#[ignore = "writes goldens; run it for a new one"]
+fn write_missing_goldens() {
+    let (src, tensors) = engine_state(300);
+    let write = |name, bytes: &[u8]| {
+        let path = common::testdata(name);
+        if !path.exists() {
+            std::fs::write(path, bytes).unwrap();
+        }
+    };
+    write("state/engine.bin", &src);
+    for (name, effort) in FROZEN {
+        write(name, &encode(&src, if effort == 4 { &[] } else { &tensors }, effort, 1));
+    }
 }
 
 #[test]

@@ -96,7 +96,7 @@ mnnkv_status mnnkv_state_decoded_size(const void *src, size_t src_len, size_t *s
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 /// OUT_OF_MEMORY: if memory is refused
 ///
-/// Working memory: per thread four times the longest section, which is 1 MiB or one row, and 256 KiB.
+/// Working memory: per thread at most seven times the longest section, which is 1 MiB or one row, and 256 KiB.
 mnnkv_status mnnkv_state_decode(const void *src,
                                 size_t src_len,
                                 const mnnkv_state_options *options,

@@ -229,7 +229,7 @@ pub unsafe extern "C" fn mnnkv_state_decoded_size(
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed
 /// OUT_OF_MEMORY: if memory is refused
 ///
-/// Working memory: per thread four times the longest section, which is 1 MiB or one row, and 256 KiB.
+/// Working memory: per thread at most seven times the longest section, which is 1 MiB or one row, and 256 KiB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_state_decode(
     src: *const c_void,
