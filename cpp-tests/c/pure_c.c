@@ -297,6 +297,71 @@ static void clear(const mnnkv_layout* layout) {
     expect("all tokens are zero", all_zero);
 }
 
+static unsigned char file[1 << 14];
+static size_t file_len = 0;
+
+static int32_t file_size(void* user, uint64_t* size) {
+    (void)user;
+    *size = file_len;
+    return 0;
+}
+
+static int32_t file_read(void* user, uint64_t offset, void* to, size_t len) {
+    (void)user;
+    memcpy(to, file + offset, len);
+    return 0;
+}
+
+static int32_t file_write(void* user, uint64_t offset, const void* from, size_t len) {
+    (void)user;
+    if (offset + len > sizeof file) {
+        return 1;
+    }
+    memcpy(file + offset, from, len);
+    file_len = offset + len > file_len ? (size_t)offset + len : file_len;
+    return 0;
+}
+
+static int32_t file_sync(void* user) {
+    (void)user;
+    return 0;
+}
+
+static void save_a_chat(void) {
+    mnnkv_snapshot* snapshot = NULL;
+    mnnkv_snapshot_io io = {0};
+    mnnkv_snapshot_options options = {0};
+    mnnkv_snapshot_info info = {0};
+    char text[32];
+    size_t len = 0;
+    io.struct_size = (uint32_t)sizeof io;
+    io.size = file_size;
+    io.read = file_read;
+    io.write = file_write;
+    io.sync = file_sync;
+    options.struct_size = (uint32_t)sizeof options;
+    options.abi_version = MNNKV_ABI_VERSION;
+    options.io = &io;
+    options.access = MNNKV_SNAPSHOT_APPEND;
+    info.struct_size = (uint32_t)sizeof info;
+    check("make a file", mnnkv_snapshot_create(&options, &snapshot));
+    check("put", mnnkv_snapshot_put(snapshot, "tokens", "1 2 3", 5));
+    check("remove", mnnkv_snapshot_remove(snapshot, "nothing"));
+    check("commit the file", mnnkv_snapshot_commit(snapshot));
+    check("discard", mnnkv_snapshot_discard(snapshot));
+    mnnkv_snapshot_destroy(snapshot);
+    check("open the file", mnnkv_snapshot_open(&options, &snapshot));
+    check("info", mnnkv_snapshot_get_info(snapshot, &info));
+    expect("one section", info.version == 1 && info.sections == 1 && info.layers == 0);
+    check("name", mnnkv_snapshot_section_name(snapshot, 0, text, sizeof text, &len));
+    expect("the name", strcmp(text, "tokens") == 0);
+    check("get", mnnkv_snapshot_get(snapshot, "tokens", text, sizeof text, &len));
+    expect("the section", len == 5 && memcmp(text, "1 2 3", 5) == 0);
+    check("verify", mnnkv_snapshot_verify(snapshot, text, sizeof text, &len));
+    expect("no damage", len == 1);
+    mnnkv_snapshot_destroy(snapshot);
+}
+
 #ifdef MNNKV_MODEL
 static void size_a_model(void) {
     static const char config[] =
@@ -331,6 +396,7 @@ int main(void) {
     store_and_restore(&layout);
     run_a_session(&layout);
     clear(&layout);
+    save_a_chat();
 #ifdef MNNKV_MODEL
     size_a_model();
 #endif
