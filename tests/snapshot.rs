@@ -290,7 +290,10 @@ fn damage_is_named_and_never_read_as_something_else() {
         let sector = at / 512;
         assert!(is_refused || flips > 1 || ![0, 1, 4].contains(&sector), "{at}");
         let salvaged = open(&damaged, Access::Salvage).unwrap();
-        lost(&salvaged, &states[salvaged.version() as usize].things);
+        let lost = lost(&salvaged, &states[salvaged.version() as usize].things);
+        if flips == 1 && at < 2560 + FINGERPRINT.len() {
+            assert_eq!((salvaged.version(), lost), (12, 0), "nothing is there alone: {at}");
+        }
     }
     assert!(refused > 2000, "{refused}");
 }
@@ -368,6 +371,27 @@ fn items_of_later_versions_are_skipped_or_refused_by_their_kind() {
         let writer = if offset == 12 { Some(Status::Unsupported) } else { status };
         assert_eq!(open(&later, Access::Append).err().map(|e| e.status()), writer);
     }
+}
+
+#[test]
+fn a_save_of_what_is_there_writes_nothing() {
+    let random = &mut Random::new(11);
+    let (disk, mut file, _) = saved(random, 5);
+    let before = disk.bytes();
+    let layers: Vec<_> = file.layers().map(|(n, entry)| (n, entry.geometry, entry.runs.clone())).collect();
+    for (layer, geometry, runs) in layers {
+        let state = file.layer_state(layer).unwrap();
+        // Something else before is taken back.
+        file.set_layer(layer, geometry, &[], &state).unwrap();
+        file.set_layer(layer, geometry, &runs, &state).unwrap();
+    }
+    for name in file.names().map(String::from).collect::<Vec<_>>() {
+        file.remove(&name).unwrap();
+        file.put(&name, &file.section(&name).unwrap()).unwrap();
+    }
+    assert!(!file.is_changed());
+    file.commit().unwrap();
+    assert!(file.version() == 5 && disk.bytes() == before);
 }
 
 #[test]

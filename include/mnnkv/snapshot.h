@@ -32,7 +32,7 @@ typedef struct mnnkv_snapshot_io {
     int32_t (*read)(void *user, uint64_t offset, void *to, size_t len);
     /// Writes len bytes at offset, over what is there, or behind it. NULL = none; the access must be READ or SALVAGE.
     int32_t (*write)(void *user, uint64_t offset, const void *from, size_t len);
-    /// Returns when all that was written would survive a power failure. NULL with write.
+    /// Returns when all that was written would survive a power failure. NULL if write is NULL.
     int32_t (*sync)(void *user);
     /// Drops the bytes from size on. NULL = they stay; what a discarded save wrote is then overwritten by the next one.
     int32_t (*truncate)(void *user, uint64_t size);

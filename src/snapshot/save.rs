@@ -2,7 +2,7 @@
 
 use super::sectors::{self, COPIES, Copied, FINGERPRINT, Header, MOST_FINGERPRINT, Sector, Slot, Slots};
 use super::staged::{Staged, StagedLayer, StagedSection, StagedValue, Tail};
-use super::state::{Extent, Geometry, INLINE, Piece, State, Value};
+use super::state::{Extent, Geometry, INLINE, LayerEntry, Piece, State, Value};
 use super::{Access, Run, Snapshot, at, checksum, numbers, runs};
 use crate::status::{Result, bail, error};
 use crate::sys::memory;
@@ -197,6 +197,11 @@ impl Snapshot {
         let found = self.staged.layers.iter().position(|staged| staged.layer == layer);
         memory::reserve_amortized(&mut self.staged.layers, 1)?;
         let state = self.stage_value(state, |old| old.find_layer(layer).ok().map(|at| &old.layers[at].1.state))?;
+        let is_same = |entry: &LayerEntry| !is_new && entry.runs == list && state.is(&entry.state);
+        if self.layer(layer).is_some_and(is_same) {
+            found.map(|found| self.staged.layers.swap_remove(found));
+            return Ok(());
+        }
         let staged = StagedLayer { layer, geometry, is_new, since, runs: list, state };
         match found {
             Some(found) => self.staged.layers[found] = staged,
@@ -230,6 +235,11 @@ impl Snapshot {
 
     fn stage_section(&mut self, name: String, value: Option<StagedValue>) -> Result<()> {
         let found = self.staged.sections.iter().position(|staged| staged.name == name);
+        let committed = self.state.find_section(&name).ok().map(|at| &self.state.sections[at].1);
+        if committed.zip(value.as_ref()).is_some_and(|(old, new)| new.is(old)) {
+            found.map(|found| self.staged.sections.swap_remove(found));
+            return Ok(());
+        }
         let staged = StagedSection { name, value };
         match found {
             Some(found) => self.staged.sections[found] = staged,

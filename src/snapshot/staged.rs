@@ -22,6 +22,11 @@ pub(super) enum Tail {
 }
 
 impl StagedValue {
+    /// Whether it is the committed value.
+    pub(super) fn is(&self, old: &Value) -> bool {
+        matches!(self.tail, Tail::None) && self.kept == old.extents.len()
+    }
+
     /// Where its new bytes are; those of the record come last.
     fn offset(&self) -> u64 {
         match &self.tail {

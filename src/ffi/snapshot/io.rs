@@ -27,7 +27,7 @@ pub struct mnnkv_snapshot_io {
     pub read: Option<unsafe extern "C" fn(user: *mut c_void, offset: u64, to: *mut c_void, len: usize) -> i32>,
     /// Writes len bytes at offset, over what is there, or behind it. NULL = none; the access must be READ or SALVAGE.
     pub write: Option<unsafe extern "C" fn(user: *mut c_void, offset: u64, from: *const c_void, len: usize) -> i32>,
-    /// Returns when all that was written would survive a power failure. NULL with write.
+    /// Returns when all that was written would survive a power failure. NULL if write is NULL.
     pub sync: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
     /// Drops the bytes from size on. NULL = they stay; what a discarded save wrote is then overwritten by the next one.
     pub truncate: Option<unsafe extern "C" fn(user: *mut c_void, size: u64) -> i32>,
