@@ -462,6 +462,8 @@ fn a_path_is_mapped_and_locked_and_views_outlive_the_file() {
     assert_eq!(file.layer(3).unwrap().runs, [run(piece, 0, 30), run(piece, 40, 24)]);
     for bytes in [&kept, &file.piece(piece).unwrap()] {
         assert!((0..4).all(|part| bytes.part(part) == parts[part]) && bytes.raw_checksum == 77);
+        bytes.bytes.drop_pages();
+        assert!((0..4).all(|part| bytes.part(part) == parts[part]));
     }
     drop(file);
     std::fs::remove_file(&path).unwrap();

@@ -45,7 +45,7 @@ pub fn inspect(path: &Path) -> Result<Output, Failure> {
         ("fingerprint", fingerprint(&snapshot)),
         ("tokens", format!("{} in {} pieces", bytes::format(usage.pieces), snapshot.pieces().len())),
         ("sections", format!("{}, with the states of layers", bytes::format(usage.values))),
-        ("dead", format!("{} of earlier states", bytes::format(usage.dead))),
+        ("dead", format!("{} of earlier states and commit records", bytes::format(usage.dead))),
     ];
     text += &table(&facts.map(|(name, fact)| vec![name.to_owned(), visible(&fact)]));
     if snapshot.layers().next().is_some() {

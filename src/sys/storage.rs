@@ -2,7 +2,7 @@
 
 use crate::status::{Error, Result, error};
 use crate::sys::files::{self, Use};
-use crate::sys::pages::Region;
+use crate::sys::pages::{self, Region};
 use crate::sys::{Shared, memory};
 use std::fmt;
 use std::fs::File;
@@ -257,6 +257,18 @@ impl Bytes {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
         Bytes { memory: self.memory.clone(), start: self.start + range.start, len: range.end - range.start }
     }
+
+    /// Drops the whole pages of a mapped view from resident memory. The next access has them from the file again. Bytes
+    /// that were read into memory stay.
+    pub fn drop_pages(&self) {
+        if let Memory::Mapped(_) = self.memory {
+            let page = pages::page_size();
+            let before = self.as_ptr().addr().next_multiple_of(page) - self.as_ptr().addr();
+            if let Some(rest) = self.get(before..) {
+                system::drop_pages(&rest[..rest.len() - rest.len() % page]);
+            }
+        }
+    }
 }
 
 impl Deref for Bytes {
@@ -301,6 +313,12 @@ mod system {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe { libc::mmap(null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
+    }
+
+    /// `pages` is a part of a mapping of `map`.
+    pub(super) fn drop_pages(pages: &[u8]) {
+        // SAFETY: whole pages of a private mapping that nothing has written: they read as before, from the file.
+        unsafe { libc::madvise(pages.as_ptr().cast_mut().cast(), pages.len(), libc::MADV_DONTNEED) };
     }
 
     pub(super) fn unmap(start: NonNull<u8>, len: usize) {
@@ -353,6 +371,8 @@ mod system {
     pub(super) fn map(_: &File, _: usize) -> Option<NonNull<u8>> {
         None
     }
+
+    pub(super) fn drop_pages(_: &[u8]) {}
 
     pub(super) fn unmap(_: NonNull<u8>, _: usize) {}
 }
