@@ -46,6 +46,7 @@ inline settings configured(settings how, const std::string& keys, const std::str
     how.config = R"({"attention_mode": 8, "llm_model": "llm.mnn", )" + keys + (more.empty() ? "" : ", " + more) + "}";
     how.evicts = how.config.find(R"("kv_h2o_enable": true)") != std::string::npos;
     how.compresses = how.config.find(R"("kv_lossless_enable": true)") != std::string::npos;
+    how.chats = how.config.find(R"("kv_chat_enable": true)") != std::string::npos;
     how.logs = how.config.find(R"("kv_h2o_log_stats": true)") != std::string::npos;
     return how;
 }
@@ -75,9 +76,15 @@ public:
     /// Serials of the chat's tokens, in order.
     int serial(int at) const { return history_[static_cast<std::size_t>(at)].serial; }
 
+    /// Each of the steps that follow comes after this command; "": after none.
+    void command_before_steps(const std::string& command) { command_ = command; }
+
     /// A step of `count` new tokens that is not judged.
     std::vector<token> advance(int count) {
         const std::vector<token> come = next(count);
+        if (!command_.empty()) {
+            EXPECT_TRUE(host_.command(command_));
+        }
         last_ = host_.forward(come);
         remember(last_, come);
         history_.insert(history_.end(), come.begin(), come.end());
@@ -315,6 +322,7 @@ private:
     std::vector<token> history_;
     int serial_ = 0, forgotten_ = 0;
     bool edited_ = false;
+    std::string command_;
     std::vector<layer_step> last_;
     /// Per layer, serials in the cache after the last step.
     std::vector<std::vector<int>> held_;

@@ -253,6 +253,7 @@ engine::engine(const settings& how) : parts_(new parts()) {
         host.config = how.config;
         host.evicts = how.evicts;
         host.compresses = how.compresses;
+        host.chats = how.chats;
         host.logs = how.logs;
         host.dump_folder = how.dump_folder;
         host.attention_type = how.attention_type;
@@ -330,6 +331,10 @@ void engine::read_prefix(const std::string& name, const std::vector<token>& toke
     parts_->meta->file_name = name;
     parts_->meta->file_flag = MNN::KVMeta::PendingRead;
     parts_->meta->seqlen_in_disk = static_cast<int>(tokens.size());
+}
+
+bool engine::command(const std::string& content) {
+    return mnnkv_mnn::is_command(content) && mnnkv_mnn::command(content, *parts_->meta);
 }
 
 std::size_t engine::previous() const { return parts_->meta->previous; }

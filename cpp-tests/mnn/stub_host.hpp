@@ -43,7 +43,7 @@ struct settings {
 
     /// The engine's settings for the adapter.
     std::string config = "{}";
-    bool evicts = false, compresses = false, logs = false;
+    bool evicts = false, compresses = false, chats = false, logs = false;
     std::string dump_folder;
     std::string attention_type = "full", attention_mask = "float";
 
@@ -124,6 +124,9 @@ public:
     /// The next prompt is written to, or taken from, a prefix cache file; the file has these tokens.
     void write_prefix(const std::string& name);
     void read_prefix(const std::string& name, const std::vector<token>& tokens);
+
+    /// Llm::set_config with a command.
+    bool command(const std::string& content);
 
     std::size_t previous() const;
     /// Metrics as dump_config shows them.

@@ -96,6 +96,16 @@ public:
     /// Buffers of caches were freed or replaced since the last forward.
     void buffers_changed() { stale_heap_ = true; }
 
+    /// malloc returns to the system what it retains.
+    void trim() {
+        stale_heap_ = false;
+#if defined(__GLIBC__)
+        malloc_trim(0);
+#elif defined(__ANDROID__) && defined(M_PURGE)
+        mallopt(M_PURGE, 0);
+#endif
+    }
+
     mnnkv::session session;
     /// The reason for a missing session; "" if there is a session.
     std::string refusal;
@@ -148,12 +158,7 @@ private:
             }
         }
         if (number <= last_entered_ && stale_heap_) {
-            stale_heap_ = false;
-#if defined(__GLIBC__)
-            malloc_trim(0);
-#elif defined(__ANDROID__) && defined(M_PURGE)
-            mallopt(M_PURGE, 0);
-#endif
+            trim();
         }
         last_entered_ = number;
     }
@@ -224,9 +229,7 @@ public:
     mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
         model_.enter(number_);
         const bool failed = has_failed(counts);
-        if (open_) {
-            close(failed, cache);
-        }
+        settle(counts, cache);
         std::uint32_t logical = 0, physical = 0;
         (void)model_.session.lengths(number_, logical, physical);
         const mnnkv::status edited = edit(counts, failed, logical, cache);
@@ -252,6 +255,13 @@ public:
         }
         last_.next = last_.previous;
         return model_.session.keep(number_, logical_pairs, n_pairs, cache);
+    }
+
+    /// Parks the layer between steps, as mnnkv_session_park. counts: the engine's before its next step. cache: as for
+    /// begin.
+    mnnkv::status park(const step_counts& counts, const mnnkv_park_options& options, mnnkv_cache& cache) {
+        settle(counts, cache);
+        return model_.session.park(number_, &options, cache);
     }
 
     /// A softmax tile of the open step. Several threads may call this at once, each with its own lane.
@@ -368,6 +378,13 @@ private:
     /// remove repeat without a failure.
     bool has_failed(const step_counts& counts) const {
         return counts.previous == last_.previous && counts.previous != last_.next;
+    }
+
+    /// Closes the step that the engine left, if there is one.
+    void settle(const step_counts& counts, mnnkv_cache& cache) {
+        if (open_) {
+            close(has_failed(counts), cache);
+        }
     }
 
     /// Closes a step that the engine left. Tokens that the engine does not count are not part of the cache.

@@ -22,20 +22,24 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/KVMeta.hpp"
+#include "mnnkv_chat.hpp"
 #include "mnnkv_dump.hpp"
 #include "mnnkv_host.hpp"
 #include "mnnkv_json.hpp"
 
 namespace mnnkv_mnn {
 
+class layer;
+
 /// The LLM engine's settings of a model, from before it is loaded.
 struct host {
     /// The model's config as a JSON object.
     std::string config;
-    /// kv_h2o_enable and kv_lossless_enable: with neither no session is made.
-    bool evicts = false, compresses = false;
+    /// kv_h2o_enable, kv_lossless_enable and kv_chat_enable: with none no session is made.
+    bool evicts = false, compresses = false, chats = false;
     /// kv_dump_folder: where K, V and Q of every step are written; "": nowhere.
     std::string dump_folder;
     /// kv_h2o_log_stats: one line per eviction.
@@ -43,8 +47,11 @@ struct host {
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
     std::string attention_type, attention_mask;
 
-    /// Tokens are evicted or stored, so that history edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
-    bool edits_history() const { return (evicts || compresses) && refusal().empty(); }
+    /// There is to be a session.
+    bool keeps_tokens() const { return evicts || compresses || chats; }
+
+    /// History edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
+    bool edits_history() const { return keeps_tokens() && refusal().empty(); }
 
     /// Why no session is made for these settings; "" when one can be.
     std::string refusal() const {
@@ -60,6 +67,10 @@ struct host {
     /// Metrics as mnnkv_session_metrics_json writes them. Empty until attention has run. Set by the side that links
     /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
     std::function<std::string()> metrics;
+    /// Carries a command out; empty until attention has run. Returns false, with the reason printed, on failure.
+    std::function<bool(const MNN::KVMeta&, const mnnkv_host::chat_command&)> run;
+    /// Those of a session, in no order.
+    std::vector<layer*> layers;
     /// Made by the first layer, where the settings say so.
     std::shared_ptr<mnnkv_host::model_session> model;
     std::shared_ptr<mnnkv_host::cache_dump> dump;
@@ -72,13 +83,34 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
             MNN_PRINT("mnn-kv: dump off where kv_dump_folder is %s, not a string\n", member.second.c_str());
         }
     }
-    const bool asked = settings.evicts || settings.compresses || !settings.dump_folder.empty();
+    const bool asked = settings.keeps_tokens() || !settings.dump_folder.empty();
     meta.mnnkv.reset(asked ? new host(settings) : nullptr);
 }
 
 /// The model's metrics as JSON; "" when nothing is compressed.
 inline std::string metrics(const MNN::KVMeta& meta) {
     return meta.mnnkv && meta.mnnkv->metrics ? meta.mnnkv->metrics() : std::string();
+}
+
+/// `content` of Llm::set_config is a command (kv_park, kv_save or kv_load), which is not part of the config.
+inline bool is_command(const std::string& content) {
+    return mnnkv_host::chat_command::read(content).what != mnnkv_host::chat_command::none;
+}
+
+/// Carries a command out, between steps. {"kv_park": false} may come from any thread.
+inline bool command(const std::string& content, const MNN::KVMeta& meta) {
+    const mnnkv_host::chat_command given = mnnkv_host::chat_command::read(content);
+    std::string why = given.refusal;
+    if (why.empty() && (!meta.mnnkv || !meta.mnnkv->keeps_tokens())) {
+        why = "kv_park, kv_save and kv_load need kv_chat_enable in the config";
+    } else if (why.empty() && !meta.mnnkv->run) {
+        why = "kv_park, kv_save and kv_load need a model that has made a step";
+    }
+    if (!why.empty()) {
+        MNN_ERROR("mnn-kv: %s\n", why.c_str());
+        return false;
+    }
+    return meta.mnnkv->run(meta, given);
 }
 
 /// One attention op's cache. Per step CPUAttention calls begin, appended, read, tile, end; it may leave after begin on an
@@ -114,8 +146,9 @@ public:
     /// no token is lost, and attention must not run.
     template <class Cache>
     MNN::KVMeta* begin(MNN::KVMeta* meta, Cache& cache) {
-        const mnnkv_host::step_counts counts = {meta->previous, meta->remove, meta->add, meta->reserve,
-                                                meta->n_reserve};
+        const mnnkv_host::step_counts counts = counts_of(*meta);
+        see_ = [this, &cache] { return describe(cache); };
+        set_length_ = [&cache](std::uint32_t length) { cache.mPastLength = static_cast<int>(length); };
         if (host_->dump) {
             prepare_dump(counts, *meta, cache);
         }
@@ -231,6 +264,9 @@ public:
     }
 
     ~layer() {
+        if (host_) {
+            host_->layers.erase(std::remove(host_->layers.begin(), host_->layers.end(), this), host_->layers.end());
+        }
         if (host_ && host_->dump) {
             host_->dump->return_number(dump_number_);
         }
@@ -246,7 +282,7 @@ private:
             }
             dump_number_ = host_->dump->take_number();
         }
-        if (!host_->evicts && !host_->compresses) {
+        if (!host_->keeps_tokens()) {
             return;
         }
         if (!host_->model) {
@@ -258,6 +294,52 @@ private:
             }
         }
         steps_.reset(new mnnkv_host::layer_session(model()));
+        host_->layers.push_back(this);
+        host* const of = host_.get();
+        of->run = [of](const MNN::KVMeta& given, const mnnkv_host::chat_command& what) { return run(*of, given, what); };
+    }
+
+    static bool run(host& of, const MNN::KVMeta& meta, const mnnkv_host::chat_command& what) {
+        mnnkv_host::model_session& model = *of.model;
+        if (!model.session) {
+            model.say("no layer can be parked, saved or loaded: " + model.refusal);
+            return false;
+        }
+        if (what.what == mnnkv_host::chat_command::interrupt) {
+            return static_cast<bool>(model.session.interrupt());
+        }
+        return park(of, meta, what.effort);
+    }
+
+    /// Parks the layers of a model that have tokens of their own. Layers that mnn-kv leaves alone stay as they are.
+    static bool park(host& of, const MNN::KVMeta& meta, int effort) {
+        std::string refusal;
+        mnnkv_park_options options = mnnkv_host::parking_options(of.config, refusal);
+        options.effort = effort;
+        if (!refusal.empty()) {
+            of.model->say_once("no rotation hint where " + refusal);
+        }
+        mnnkv::status parked;
+        for (std::size_t i = 0; i < of.layers.size() && parked; ++i) {
+            layer& own = *of.layers[i];
+            if (own.has_tokens()) {
+                mnnkv_cache cache = own.see_();
+                parked = own.steps_->park(counts_of(meta), options, cache);
+                own.set_length_(cache.kv_len);
+            }
+        }
+        of.model->trim();
+        if (!parked && parked.code() != MNNKV_BUSY) {
+            of.model->say(std::string("not all layers are parked: ") + parked.message());
+        }
+        return static_cast<bool>(parked);
+    }
+
+    /// Compressed, and its cache is allocated.
+    bool has_tokens() const { return on_ && !pending_; }
+
+    static mnnkv_host::step_counts counts_of(const MNN::KVMeta& meta) {
+        return {meta.previous, meta.remove, meta.add, meta.reserve, meta.n_reserve};
     }
 
     static std::shared_ptr<mnnkv_host::model_session> make_model(const host& settings, std::uint32_t layers,
@@ -425,6 +507,9 @@ private:
     std::shared_ptr<host> host_;
     /// NULL while only share has named the layer, and where nothing is evicted or compressed.
     std::unique_ptr<mnnkv_host::layer_session> steps_;
+    /// The cache as it is between steps, and its length; set by begin.
+    std::function<mnnkv_cache()> see_;
+    std::function<void(std::uint32_t)> set_length_;
     /// Compressed since the cache was cleared last.
     bool on_ = false;
     /// Cleared in this step, and not yet allocated.
