@@ -8,6 +8,7 @@
 #include "../suites/support.hpp"
 #include "stub_host.hpp"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -76,14 +77,32 @@ public:
     /// Serials of the chat's tokens, in order.
     int serial(int at) const { return history_[static_cast<std::size_t>(at)].serial; }
 
-    /// Each of the steps that follow comes after this command; "": after none.
-    void command_before_steps(const std::string& command) { command_ = command; }
+    /// Called before each of the steps that follow.
+    void before_steps(std::function<void(chat&)> act) { before_ = std::move(act); }
+
+    /// Goes on in another engine, which loads the chat from a file. Eviction and the types of caches must be the same.
+    void restart(const std::string& path, const settings& how) {
+        host_ = mnn_stub::engine(how);
+        how_ = how;
+        ASSERT_TRUE(host_.command("{\"kv_load\": \"" + path + "\"}"));
+    }
+
+    /// Becomes another chat, without its engine. Not if outputs are compared with MNN alone.
+    void become(const chat& other) {
+        ASSERT_FALSE(plain_);
+        history_ = other.history_;
+        serial_ = other.serial_;
+        forgotten_ = other.forgotten_;
+        held_ = other.held_;
+        coded_ = other.coded_;
+        edited_ = other.edited_;
+    }
 
     /// A step of `count` new tokens that is not judged.
     std::vector<token> advance(int count) {
         const std::vector<token> come = next(count);
-        if (!command_.empty()) {
-            EXPECT_TRUE(host_.command(command_));
+        if (before_) {
+            before_(*this);
         }
         last_ = host_.forward(come);
         remember(last_, come);
@@ -322,7 +341,7 @@ private:
     std::vector<token> history_;
     int serial_ = 0, forgotten_ = 0;
     bool edited_ = false;
-    std::string command_;
+    std::function<void(chat&)> before_;
     std::vector<layer_step> last_;
     /// Per layer, serials in the cache after the last step.
     std::vector<std::vector<int>> held_;

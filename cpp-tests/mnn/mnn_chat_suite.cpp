@@ -1,8 +1,13 @@
-// The adapter for MNN: a program parks its chats. The chat judges every step's tokens and output.
+// The adapter for MNN: a program parks, saves and loads its chats. The chat judges every step's tokens and output.
 
 #include "chat.hpp"
 
+#include <cstdio>
+#include <fstream>
+#include <random>
 #include <thread>
+
+#include <unistd.h>
 
 namespace {
 
@@ -11,7 +16,31 @@ using namespace support;
 class MnnChat : public testing::Test {
 protected:
     void SetUp() override { mnn_stub::take_log(); }
+    ~MnnChat() override {
+        for (const std::string& path : files_) {
+            std::remove(path.c_str());
+        }
+    }
+
+    /// The path of a file that does not exist.
+    std::string fresh_file() {
+        files_.push_back(testing::TempDir() + "mnn_chat_" + std::to_string(::getpid()) + "_" +
+                         std::to_string(files_.size()) + ".kv");
+        std::remove(files_.back().c_str());
+        return files_.back();
+    }
+
+private:
+    std::vector<std::string> files_;
 };
+
+std::string save_to(const std::string& path) { return R"({"kv_save": ")" + path + "\"}"; }
+std::string load_from(const std::string& path) { return R"({"kv_load": ")" + path + "\"}"; }
+
+std::string bytes_of(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
 
 const std::string park = R"({"kv_park": true})";
 const std::string enabled = R"("kv_chat_enable": true)";
@@ -48,15 +77,16 @@ std::size_t used_bytes(const std::vector<std::uint8_t>& buffer) {
     return buffer.size() - static_cast<std::size_t>(std::count(buffer.begin(), buffer.end(), 0));
 }
 
+void parks(chat& chat) { EXPECT_TRUE(chat.host().command(park)); }
+
 // Parking.
 
 TEST_F(MnnChat, GoesOnAsIfNeverParked) {
-    int kind = 0;
-    for (const settings& how : kinds()) {
-        SCOPED_TRACE("kind " + std::to_string(kind++));
-        chat chat(how);
+    for (const std::size_t kind : {0, 3, 8}) {
+        SCOPED_TRACE("kind " + std::to_string(kind));
+        chat chat(kinds()[kind]);
         ASSERT_NO_FATAL_FAILURE(chat.say(150));
-        chat.command_before_steps(park);
+        chat.before_steps(parks);
         ASSERT_NO_FATAL_FAILURE(live(chat));
         ASSERT_NO_FATAL_FAILURE(chat.clear());
         ASSERT_NO_FATAL_FAILURE(chat.say(100)) << "a chat that was parked is cleared";
@@ -126,8 +156,10 @@ TEST_F(MnnChat, SaysWhyACommandIsRefused) {
     };
     chat plain((settings())), fresh(configured(settings(), enabled)), running(configured(settings(), enabled));
     ASSERT_NO_FATAL_FAILURE(running.say(20));
-    EXPECT_EQ(refusal(plain, park), "error: mnn-kv: kv_park, kv_save and kv_load need kv_chat_enable in the config\n");
-    EXPECT_EQ(refusal(fresh, park), "error: mnn-kv: kv_park, kv_save and kv_load need a model that has made a step\n");
+    EXPECT_EQ(refusal(plain, park),
+              "error: mnn-kv: kv_park, kv_save and kv_load need kv_chat_enable in the config that the model is loaded with\n");
+    EXPECT_EQ(refusal(fresh, park),
+              "error: mnn-kv: kv_park, kv_save and kv_load need a model that has made a step on the CPU\n");
     for (const char* effort : {"0", "10", "2.5", "-1", "\"9\"", "null", "nan"}) {
         EXPECT_EQ(refusal(running, std::string(R"({"kv_park": )") + effort + "}"),
                   std::string("error: mnn-kv: kv_park is ") + effort + "; true, false or 1 to 9 expected\n");
@@ -147,7 +179,7 @@ TEST_F(MnnChat, TakesTheRotationHintFromTheConfig) {
                                    R"("kv_rope_theta": 5e5, "kv_rope_pairing": "adjacent")"}) {
         chat chat(configured(settings(), evicting(hint)));
         ASSERT_NO_FATAL_FAILURE(chat.say(150));
-        chat.command_before_steps(park);
+        chat.before_steps(parks);
         ASSERT_NO_FATAL_FAILURE(chat.decode(30));
         EXPECT_EQ(lines(mnn_stub::take_log()), "");
     }
@@ -156,6 +188,157 @@ TEST_F(MnnChat, TakesTheRotationHintFromTheConfig) {
     EXPECT_TRUE(wrong.host().command(park)) << "parked, but larger";
     EXPECT_EQ(lines(mnn_stub::take_log()),
               "mnn-kv: no rotation hint where kv_rope_pairing is \"none\"; \"half\" or \"adjacent\" expected\n");
+}
+
+// Saving and loading.
+
+TEST_F(MnnChat, GoesOnAsIfNeverSavedAndLoaded) {
+    int kind = 0;
+    for (const settings& how : kinds()) {
+        SCOPED_TRACE("kind " + std::to_string(kind));
+        const std::string path = fresh_file();
+        std::mt19937 random(static_cast<unsigned>(kind++));
+        chat chat(how);
+        ASSERT_NO_FATAL_FAILURE(chat.say(150));
+        chat.before_steps([&](support::chat& of) {
+            const unsigned what = random() % 8;
+            if (what == 0 || what == 1) {
+                EXPECT_TRUE(of.host().command(park));
+            }
+            if (what != 0 && what < 5) {
+                EXPECT_TRUE(of.host().command(save_to(path)));
+            }
+            if (what == 2) {
+                EXPECT_TRUE(of.host().command(load_from(path))) << "what was saved just now";
+                EXPECT_TRUE(of.host().command(what % 2 == 0 ? save_to(path) : park)) << "still in the file";
+            }
+            if (what == 1 || what == 3) {
+                ASSERT_NO_FATAL_FAILURE(of.restart(path, how));
+            }
+        });
+        ASSERT_NO_FATAL_FAILURE(live(chat));
+        chat.before_steps(nullptr);
+        ASSERT_NO_FATAL_FAILURE(chat.clear());
+        ASSERT_NO_FATAL_FAILURE(live(chat)) << "a chat that was loaded is cleared";
+        EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    }
+}
+
+TEST_F(MnnChat, GoesOnInCachesOfAnotherPacking) {
+    const std::string path = fresh_file();
+    settings how = configured(settings(), evicting());
+    chat chat(how);
+    ASSERT_NO_FATAL_FAILURE(chat.say(150));
+    for (const int pack : {8, 16, 4}) {
+        ASSERT_NO_FATAL_FAILURE(chat.decode(12));
+        ASSERT_TRUE(chat.host().command(save_to(path)));
+        how.h_pack = pack;
+        how.l_pack = pack / 4;
+        how.flash = !how.flash;
+        ASSERT_NO_FATAL_FAILURE(chat.restart(path, how));
+        ASSERT_NO_FATAL_FAILURE(chat.say(30));
+    }
+}
+
+TEST_F(MnnChat, RestoresWhatMnnHasOfAChat) {
+    const std::string path = fresh_file();
+    mnn_stub::engine saved(configured(settings(), enabled)), loaded(configured(settings(), enabled));
+    (void)saved.forward({{0, 0}, {1, 1}, {2, 2}});
+    saved.chat() = {7, {5, -1, 1 << 30}, std::string("a\0\xFF text", 8)};
+    ASSERT_TRUE(saved.command(save_to(path)));
+    ASSERT_TRUE(loaded.command(load_from(path)));
+    EXPECT_EQ(loaded.previous(), 3u);
+    EXPECT_EQ(loaded.chat().positions, 7);
+    EXPECT_EQ(loaded.chat().tokens, saved.chat().tokens);
+    EXPECT_EQ(loaded.chat().prompt, saved.chat().prompt);
+}
+
+TEST_F(MnnChat, WritesWhatIsNew) {
+    const std::string path = fresh_file();
+    chat chat(configured(settings(), enabled));
+    ASSERT_NO_FATAL_FAILURE(chat.say(1500));
+    ASSERT_TRUE(chat.host().command(save_to(path)));
+    const std::size_t first = bytes_of(path).size();
+    for (int turn = 1; turn <= 4; ++turn) {
+        ASSERT_NO_FATAL_FAILURE(chat.decode(10));
+        ASSERT_TRUE(chat.host().command(save_to(path)));
+        EXPECT_LT(bytes_of(path).size(), first + static_cast<std::size_t>(turn) * first / 10);
+        if (turn == 2) {
+            ASSERT_NO_FATAL_FAILURE(chat.restart(path, chat.how()));
+        }
+    }
+}
+
+TEST_F(MnnChat, TakesTheChatsOfOneProcessInTurn) {
+    for (const settings& how : {configured(settings(), evicting()), configured(quantised(10), enabled)}) {
+        chat first(how), second(how), both(how);
+        const std::string files[] = {fresh_file(), fresh_file()};
+        ASSERT_NO_FATAL_FAILURE(first.say(200));
+        ASSERT_NO_FATAL_FAILURE(second.say(90));
+        ASSERT_NO_FATAL_FAILURE(second.decode(9));
+        ASSERT_TRUE(first.host().command(save_to(files[0])));
+        ASSERT_TRUE(second.host().command(save_to(files[1])));
+        for (int turn = 0; turn < 3; ++turn) {
+            for (chat* of : {&first, &second}) {
+                const std::string& path = files[of == &first ? 0 : 1];
+                ASSERT_TRUE(both.host().command(load_from(path)));
+                ASSERT_NO_FATAL_FAILURE(both.become(*of));
+                ASSERT_NO_FATAL_FAILURE(both.say(20));
+                ASSERT_NO_FATAL_FAILURE(both.decode(5));
+                ASSERT_TRUE(both.host().command(save_to(path)));
+                of->become(both);
+            }
+        }
+        EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    }
+}
+
+TEST_F(MnnChat, SaysWhyAFileIsRefusedAndKeepsTheChat) {
+    const std::string path = fresh_file(), model = fresh_file(), damaged = fresh_file(), missing = fresh_file();
+    std::ofstream(model) << "a model";
+    settings how = configured(settings(), enabled);
+    how.model_files = {model};
+    chat saved(how), loaded(how);
+    ASSERT_NO_FATAL_FAILURE(saved.say(200));
+    ASSERT_NO_FATAL_FAILURE(loaded.say(100));
+    ASSERT_TRUE(saved.host().command(save_to(path)));
+
+    const auto refusal = [&](chat& chat, const std::string& command) {
+        EXPECT_FALSE(chat.host().command(command)) << command;
+        EXPECT_NO_FATAL_FAILURE(chat.decode(2));
+        return lines(mnn_stub::take_log());
+    };
+    const auto refused_by = [&](settings other) {
+        chat chat(other);
+        EXPECT_NO_FATAL_FAILURE(chat.say(50));
+        return refusal(chat, load_from(path));
+    };
+    EXPECT_NE(refusal(loaded, load_from(missing)).find("mnn-kv: the chat is not loaded: "), std::string::npos);
+    EXPECT_NE(refusal(loaded, save_to(missing + "/chat.kv")).find("mnn-kv: the chat is not saved: "), std::string::npos);
+    std::string bytes = bytes_of(path);
+    bytes[bytes.size() - 9] ^= 1;
+    std::ofstream(damaged, std::ios::binary) << bytes;
+    EXPECT_NE(refusal(loaded, load_from(damaged)).find("mnn-kv: the chat is not loaded: "), std::string::npos);
+    settings other = how;
+    other.layers = 3;
+    EXPECT_NE(refused_by(other).find(" has 2 layers, the model 3"), std::string::npos);
+    other = how.in_mode(14);
+    other.head_dim = 64;
+    EXPECT_NE(refused_by(other).find("layer 0 of the file is of a cache of another type or shape"), std::string::npos);
+    other = how;
+    other.config = R"({"kv_chat_enable": true, "layer_nums": 24})";
+    chat hybrid(other);
+    ASSERT_NO_FATAL_FAILURE(hybrid.say(20));
+    EXPECT_NE(refusal(hybrid, save_to(missing)).find("24 layers and 2 caches of their own"), std::string::npos);
+    EXPECT_EQ(bytes_of(missing), "");
+
+    std::ofstream(model) << "another model";
+    EXPECT_NE(refusal(loaded, load_from(path)).find("fingerprint"), std::string::npos);
+    EXPECT_NE(refusal(loaded, save_to(path)).find("fingerprint"), std::string::npos) << "it is of another model";
+    chat empty(how);
+    ASSERT_NO_FATAL_FAILURE(empty.say(20));
+    ASSERT_NO_FATAL_FAILURE(empty.clear());
+    EXPECT_EQ(refusal(empty, save_to(missing)), "mnn-kv: the chat is not saved: it is empty\n");
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ public:
     int capacity() const { return mMaxLength; }
     int chunk() const { return mConfig.mExpandChunk; }
 
-    void clear() {
+    void onClear() {
         for (std::vector<std::uint8_t>* buffer : {&keys_, &values_, &mKeyMax}) {
             buffer->clear();
         }
@@ -124,8 +124,8 @@ public:
         mKVCacheInDisk = false;
     }
 
-    void allocate(const MNN::KVMeta& meta, int tokens) {
-        const bool is_prefix = !meta.file_name.empty() && meta.file_flag != MNN::KVMeta::NoChange;
+    void onAlloc(const MNN::KVMeta* meta, int tokens) {
+        const bool is_prefix = !meta->file_name.empty() && meta->file_flag != MNN::KVMeta::NoChange;
         resize(tokens + mConfig.mExpandChunk);
         mKVCacheInDisk = how_.mapped || is_prefix;
         fresh_buffers();

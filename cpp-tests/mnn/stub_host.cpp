@@ -144,8 +144,8 @@ public:
         if (!reads_) {
             if (meta->previous == meta->remove) {
                 const bool from_file = meta->file_flag == MNN::KVMeta::PendingRead;
-                cache_->clear();
-                cache_->allocate(*meta, rows + (from_file ? meta->seqlen_in_disk : 0));
+                cache_->onClear();
+                cache_->onAlloc(meta, rows + (from_file ? meta->seqlen_in_disk : 0));
                 if (from_file) {
                     (void)cache_->append(layer_, prefix);
                 }
@@ -232,6 +232,7 @@ struct engine::parts {
     std::vector<ops> layers;
     std::vector<int> reserve;
     std::vector<token> prefix;
+    chat_parts chat;
 
     void make(int layer) {
         ops& made = layers[index_of(layer)];
@@ -256,6 +257,7 @@ engine::engine(const settings& how) : parts_(new parts()) {
         host.chats = how.chats;
         host.logs = how.logs;
         host.dump_folder = how.dump_folder;
+        host.model_files = how.model_files;
         host.attention_type = how.attention_type;
         host.attention_mask = how.attention_mask;
         mnnkv_mnn::attach(meta, host);
@@ -267,6 +269,11 @@ engine::engine(const settings& how) : parts_(new parts()) {
 }
 
 engine::engine(engine&&) noexcept = default;
+
+engine& engine::operator=(engine&& other) noexcept {
+    std::swap(parts_, other.parts_);
+    return *this;
+}
 
 engine::~engine() {
     if (parts_) {
@@ -334,8 +341,16 @@ void engine::read_prefix(const std::string& name, const std::vector<token>& toke
 }
 
 bool engine::command(const std::string& content) {
-    return mnnkv_mnn::is_command(content) && mnnkv_mnn::command(content, *parts_->meta);
+    chat_parts& chat = parts_->chat;
+    if (mnnkv_mnn::needs_step(content, *parts_->meta)) {
+        forward({{-2, 0}, {-1, 1}});
+        clear();
+    }
+    return mnnkv_mnn::is_command(content) &&
+           mnnkv_mnn::command(content, *parts_->meta, {chat.positions, chat.tokens, chat.prompt});
 }
+
+chat_parts& engine::chat() { return parts_->chat; }
 
 std::size_t engine::previous() const { return parts_->meta->previous; }
 std::string engine::metrics() const { return mnnkv_mnn::metrics(*parts_->meta); }
@@ -349,7 +364,8 @@ void engine::destroy_meta() { parts_->meta.reset(); }
 
 layer_step attention_over(const settings& how, int layer, const std::vector<token>& held, int rows) {
     cache_manager cache(how);
-    cache.allocate(MNN::KVMeta(), static_cast<int>(held.size()));
+    const MNN::KVMeta meta;
+    cache.onAlloc(&meta, static_cast<int>(held.size()));
     layer_step step;
     (void)cache.append(how.source(layer), held);
     step.held = cache.read(nullptr, 1);

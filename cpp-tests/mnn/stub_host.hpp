@@ -45,6 +45,7 @@ struct settings {
     std::string config = "{}";
     bool evicts = false, compresses = false, chats = false, logs = false;
     std::string dump_folder;
+    std::vector<std::string> model_files;
     std::string attention_type = "full", attention_mask = "float";
 
     /// MNN's attention_mode: flash and the element types.
@@ -99,12 +100,20 @@ struct layer_step {
     int length = 0, capacity = 0, chunk = 0;
 };
 
+/// What MNN's LlmContext and Llm have of a chat.
+struct chat_parts {
+    int positions = 0;
+    std::vector<int> tokens;
+    std::string prompt;
+};
+
 class engine {
 public:
     explicit engine(const settings& how);
     /// Destroys the caches first, as MNN.
     ~engine();
     engine(engine&&) noexcept;
+    engine& operator=(engine&&) noexcept;
 
     /// One step of all layers: the pending edit, then these new tokens.
     std::vector<layer_step> forward(const std::vector<token>& tokens);
@@ -127,6 +136,7 @@ public:
 
     /// Llm::set_config with a command.
     bool command(const std::string& content);
+    chat_parts& chat();
 
     std::size_t previous() const;
     /// Metrics as dump_config shows them.

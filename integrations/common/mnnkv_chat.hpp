@@ -1,16 +1,23 @@
-// Commands of a program for its chat, which come as JSON through an engine's config, and how a chat is parked.
+// Commands of a program for its chat, which come as JSON through an engine's config, and the file of a chat.
 //
 // C++11, needs neither exceptions nor RTTI.
 //
 //   chat_command     what a config object asks for
 //   parking_options  how a model's config wants layers to be parked
+//   chat_state       what a chat is beside the tokens of its layers
+//   chat_file        a snapshot that is read, or saved to
 
 #ifndef MNNKV_CHAT_HPP
 #define MNNKV_CHAT_HPP
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "mnnkv.hpp"
 #include "mnnkv_json.hpp"
@@ -111,6 +118,160 @@ inline mnnkv_park_options parking_options(const std::string& config, std::string
     }
     return options;
 }
+
+/// What a chat is beside the tokens of its layers: sections of its file, of little-endian numbers.
+struct chat_state {
+    /// The engine's counts before the next step, as step_counts.
+    std::uint64_t previous = 0, remove = 0;
+    std::vector<int> reserve;
+    /// Positions that the next step's tokens follow.
+    std::uint64_t positions = 0;
+    std::uint64_t layers = 0;
+    std::vector<int> tokens;
+    /// Of the engine and the adapter.
+    std::string prompt, extra;
+
+    mnnkv::status put(mnnkv::snapshot& to) const {
+        std::string counts;
+        for (const std::uint64_t number : {std::uint64_t(1), layers, previous, remove, positions}) {
+            write(counts, number, 8);
+        }
+        for (const int number : reserve) {
+            write(counts, static_cast<std::uint32_t>(number), 4);
+        }
+        std::string ids;
+        for (const int token : tokens) {
+            write(ids, static_cast<std::uint32_t>(token), 4);
+        }
+        mnnkv::status done = to.put("chat.counts", counts.data(), counts.size());
+        done = done ? to.put("chat.tokens", ids.data(), ids.size()) : done;
+        done = done ? to.put("chat.prompt", prompt.data(), prompt.size()) : done;
+        return done ? to.put("chat.extra", extra.data(), extra.size()) : done;
+    }
+
+    /// Why the state of a file cannot be used; "" if it can.
+    std::string get(const mnnkv::snapshot& from) {
+        std::string counts, ids;
+        mnnkv::status read = from.get("chat.counts", counts);
+        read = read ? from.get("chat.tokens", ids) : read;
+        read = read ? from.get("chat.prompt", prompt) : read;
+        read = read ? from.get("chat.extra", extra) : read;
+        if (!read) {
+            return read.message();
+        }
+        if (counts.size() < 40 || counts.size() % 8 != 0 || this->read(counts, 0, 8) != 1) {
+            return "section chat.counts is of another version of mnn-kv";
+        }
+        layers = this->read(counts, 8, 8);
+        previous = this->read(counts, 16, 8);
+        remove = this->read(counts, 24, 8);
+        positions = this->read(counts, 32, 8);
+        reserve = words(counts, 40);
+        tokens = words(ids, 0);
+        bool fits = previous <= INT32_MAX && remove <= previous && positions <= INT32_MAX && ids.size() % 4 == 0;
+        std::uint64_t end = 0;
+        for (std::size_t at = 0; at < reserve.size(); at += 2) {
+            fits = fits && reserve[at] >= 0 && reserve[at + 1] > 0 && static_cast<std::uint64_t>(reserve[at]) >= end;
+            end = static_cast<std::uint64_t>(reserve[at]) + static_cast<std::uint64_t>(reserve[at + 1]);
+        }
+        return fits && end <= remove ? "" : "sections chat.counts and chat.tokens have numbers that no chat has";
+    }
+
+private:
+    static void write(std::string& to, std::uint64_t number, int bytes) {
+        for (int i = 0; i < bytes; ++i) {
+            to += static_cast<char>(number >> 8 * i & 0xFF);
+        }
+    }
+
+    static std::uint64_t read(const std::string& from, std::size_t at, std::size_t bytes) {
+        std::uint64_t number = 0;
+        for (std::size_t i = bytes; i > 0; --i) {
+            number = number << 8 | static_cast<std::uint8_t>(from[at + i - 1]);
+        }
+        return number;
+    }
+
+    static std::vector<int> words(const std::string& from, std::size_t at) {
+        std::vector<int> numbers;
+        for (; at + 4 <= from.size(); at += 4) {
+            numbers.push_back(static_cast<int>(static_cast<std::uint32_t>(read(from, at, 4))));
+        }
+        return numbers;
+    }
+};
+
+/// The fingerprint of a model: length, and a hash of the first and last 64 KiB, of each of its files.
+inline std::string fingerprint_of(const std::vector<std::string>& files) {
+    const std::streamoff part = 65536;
+    std::string mark = "files";
+    for (const std::string& path : files) {
+        std::ifstream file(path, std::ios::binary | std::ios::ate);
+        const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
+        std::uint64_t hash = 0xCBF29CE484222325u;
+        std::vector<char> bytes(static_cast<std::size_t>(std::min(size, part)));
+        for (const std::streamoff from : {std::streamoff(0), std::max(size - part, std::streamoff(0))}) {
+            if (!bytes.empty() && file.seekg(from) && file.read(bytes.data(), static_cast<std::streamoff>(bytes.size()))) {
+                for (const char byte : bytes) {
+                    hash = (hash ^ static_cast<std::uint8_t>(byte)) * 0x100000001B3u;
+                }
+            }
+        }
+        mark += " " + std::to_string(size) + ":" + std::to_string(hash);
+    }
+    return mark;
+}
+
+/// A snapshot that is read, or saved to. A file that a failed save made is removed.
+class chat_file {
+public:
+    ~chat_file() {
+        file_.reset();
+        if (made_) {
+            std::remove(path_.c_str());
+        }
+    }
+
+    mnnkv::status open_to_read(const std::string& path, const std::string& fingerprint) {
+        return file_.open(options(path, fingerprint, MNNKV_SNAPSHOT_READ));
+    }
+
+    /// Makes the file if there is none.
+    mnnkv::status open_to_save(const std::string& path, const std::string& fingerprint) {
+        const mnnkv_snapshot_options given = options(path, fingerprint, MNNKV_SNAPSHOT_APPEND);
+        mnnkv::status opened = file_.open(given);
+        if (opened.code() == MNNKV_NOT_FOUND) {
+            opened = file_.create(given);
+            made_ = static_cast<bool>(opened);
+            path_ = path;
+        }
+        return opened;
+    }
+
+    mnnkv::status commit() {
+        const mnnkv::status done = file_.commit();
+        made_ = made_ && !done;
+        return done;
+    }
+
+    mnnkv::snapshot& snapshot() { return file_; }
+    mnnkv_snapshot* handle() const { return file_.mnnkv::owner<mnnkv_snapshot, mnnkv_snapshot_destroy>::get(); }
+
+private:
+    static mnnkv_snapshot_options options(const std::string& path, const std::string& fingerprint, std::uint32_t access) {
+        mnnkv_snapshot_options given = mnnkv::make<mnnkv_snapshot_options>();
+        given.abi_version = MNNKV_ABI_VERSION;
+        given.path = path.c_str();
+        given.fingerprint = fingerprint.data();
+        given.fingerprint_len = fingerprint.size();
+        given.access = access;
+        return given;
+    }
+
+    mnnkv::snapshot file_;
+    std::string path_;
+    bool made_ = false;
+};
 
 }  // namespace mnnkv_host
 

@@ -264,6 +264,33 @@ public:
         return model_.session.park(number_, &options, cache);
     }
 
+    /// Adds the layer's state to a file, as mnnkv_snapshot_append; counts and cache as for park.
+    mnnkv::status save(const step_counts& counts, mnnkv_snapshot* to, const mnnkv_park_options& options,
+                       mnnkv_cache& cache) {
+        settle(counts, cache);
+        return mnnkv_snapshot_append(to, model_.session.get(), number_, &options, &cache, nullptr);
+    }
+
+    /// The session has loaded the layer from a file of a chat whose counts are these.
+    void loaded(const step_counts& counts) {
+        remember(counts, 0);
+        last_.next = counts.previous;
+    }
+
+    /// Tokens in the cache between steps.
+    std::uint32_t length() const {
+        std::uint32_t logical = 0, physical = 0;
+        (void)model_.session.lengths(number_, logical, physical);
+        return physical;
+    }
+
+    /// Closes the step that the engine left, if there is one.
+    void settle(const step_counts& counts, mnnkv_cache& cache) {
+        if (open_) {
+            close(has_failed(counts), cache);
+        }
+    }
+
     /// A softmax tile of the open step. Several threads may call this at once, each with its own lane.
     void tile(std::uint32_t lane, const mnnkv_score_tile& given) {
         if (takes_tiles() && !model_.session.scores(number_, lane, given)) {
@@ -378,13 +405,6 @@ private:
     /// remove repeat without a failure.
     bool has_failed(const step_counts& counts) const {
         return counts.previous == last_.previous && counts.previous != last_.next;
-    }
-
-    /// Closes the step that the engine left, if there is one.
-    void settle(const step_counts& counts, mnnkv_cache& cache) {
-        if (open_) {
-            close(has_failed(counts), cache);
-        }
     }
 
     /// Closes a step that the engine left. Tokens that the engine does not count are not part of the cache.

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,6 +35,13 @@ namespace mnnkv_mnn {
 
 class layer;
 
+/// What the LLM engine has of its chat, which loading a file replaces: all_seq_len, history_tokens, mCachedPromptText.
+struct chat {
+    int& positions;
+    std::vector<int>& tokens;
+    std::string& prompt;
+};
+
 /// The LLM engine's settings of a model, from before it is loaded.
 struct host {
     /// The model's config as a JSON object.
@@ -44,6 +52,8 @@ struct host {
     std::string dump_folder;
     /// kv_h2o_log_stats: one line per eviction.
     bool logs = false;
+    /// The files of the model, which files of its chats are bound to.
+    std::vector<std::string> model_files;
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
     std::string attention_type, attention_mask;
 
@@ -68,7 +78,7 @@ struct host {
     /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
     std::function<std::string()> metrics;
     /// Carries a command out; empty until attention has run. Returns false, with the reason printed, on failure.
-    std::function<bool(const MNN::KVMeta&, const mnnkv_host::chat_command&)> run;
+    std::function<bool(MNN::KVMeta&, const mnnkv_host::chat_command&, const chat&)> run;
     /// Those of a session, in no order.
     std::vector<layer*> layers;
     /// Made by the first layer, where the settings say so.
@@ -90,27 +100,6 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
 /// The model's metrics as JSON; "" when nothing is compressed.
 inline std::string metrics(const MNN::KVMeta& meta) {
     return meta.mnnkv && meta.mnnkv->metrics ? meta.mnnkv->metrics() : std::string();
-}
-
-/// `content` of Llm::set_config is a command (kv_park, kv_save or kv_load), which is not part of the config.
-inline bool is_command(const std::string& content) {
-    return mnnkv_host::chat_command::read(content).what != mnnkv_host::chat_command::none;
-}
-
-/// Carries a command out, between steps. {"kv_park": false} may come from any thread.
-inline bool command(const std::string& content, const MNN::KVMeta& meta) {
-    const mnnkv_host::chat_command given = mnnkv_host::chat_command::read(content);
-    std::string why = given.refusal;
-    if (why.empty() && (!meta.mnnkv || !meta.mnnkv->keeps_tokens())) {
-        why = "kv_park, kv_save and kv_load need kv_chat_enable in the config";
-    } else if (why.empty() && !meta.mnnkv->run) {
-        why = "kv_park, kv_save and kv_load need a model that has made a step";
-    }
-    if (!why.empty()) {
-        MNN_ERROR("mnn-kv: %s\n", why.c_str());
-        return false;
-    }
-    return meta.mnnkv->run(meta, given);
 }
 
 /// One attention op's cache. Per step CPUAttention calls begin, appended, read, tile, end; it may leave after begin on an
@@ -147,8 +136,7 @@ public:
     template <class Cache>
     MNN::KVMeta* begin(MNN::KVMeta* meta, Cache& cache) {
         const mnnkv_host::step_counts counts = counts_of(*meta);
-        see_ = [this, &cache] { return describe(cache); };
-        set_length_ = [&cache](std::uint32_t length) { cache.mPastLength = static_cast<int>(length); };
+        look_after(cache, *meta);
         if (host_->dump) {
             prepare_dump(counts, *meta, cache);
         }
@@ -158,6 +146,7 @@ public:
         if (meta->previous == meta->remove) {
             // MNN clears the cache and allocates a new one, also with reserved tokens.
             steps_->clear(counts);
+            is_loaded_ = false;
             const std::string why = objection(*meta, cache);
             on_ = pending_ = why.empty();
             if (on_) {
@@ -171,6 +160,9 @@ public:
         if (!on_) {
             return meta;
         }
+        if (is_loaded_) {
+            make_room(*meta, cache);
+        }
         mnnkv_cache given = describe(cache);
         const mnnkv::status begun = steps_->begin(counts, given);
         cache.mPastLength = static_cast<int>(given.kv_len);
@@ -178,6 +170,7 @@ public:
             MNN_ERROR("mnn-kv: layer %u: %s\n", steps_->number(), begun.message());
             return nullptr;
         }
+        is_loaded_ = false;
         widen(cache, given.kv_len + meta->add);
         copy_numbers(*meta);
         view_.previous = given.kv_len;
@@ -294,49 +287,36 @@ private:
             }
         }
         steps_.reset(new mnnkv_host::layer_session(model()));
-        host_->layers.push_back(this);
-        host* const of = host_.get();
-        of->run = [of](const MNN::KVMeta& given, const mnnkv_host::chat_command& what) { return run(*of, given, what); };
+        take_commands();
     }
 
-    static bool run(host& of, const MNN::KVMeta& meta, const mnnkv_host::chat_command& what) {
-        mnnkv_host::model_session& model = *of.model;
-        if (!model.session) {
-            model.say("no layer can be parked, saved or loaded: " + model.refusal);
-            return false;
-        }
-        if (what.what == mnnkv_host::chat_command::interrupt) {
-            return static_cast<bool>(model.session.interrupt());
-        }
-        return park(of, meta, what.effort);
-    }
+    /// Carries out commands for all layers of a model: mnnkv_mnn_chat.hpp.
+    class commands;
+    void take_commands();
 
-    /// Parks the layers of a model that have tokens of their own. Layers that mnn-kv leaves alone stay as they are.
-    static bool park(host& of, const MNN::KVMeta& meta, int effort) {
-        std::string refusal;
-        mnnkv_park_options options = mnnkv_host::parking_options(of.config, refusal);
-        options.effort = effort;
-        if (!refusal.empty()) {
-            of.model->say_once("no rotation hint where " + refusal);
-        }
-        mnnkv::status parked;
-        for (std::size_t i = 0; i < of.layers.size() && parked; ++i) {
-            layer& own = *of.layers[i];
-            if (own.has_tokens()) {
-                mnnkv_cache cache = own.see_();
-                parked = own.steps_->park(counts_of(meta), options, cache);
-                own.set_length_(cache.kv_len);
-            }
-        }
-        of.model->trim();
-        if (!parked && parked.code() != MNNKV_BUSY) {
-            of.model->say(std::string("not all layers are parked: ") + parked.message());
-        }
-        return static_cast<bool>(parked);
-    }
-
-    /// Compressed, and its cache is allocated.
+    /// The session has the layer's tokens.
     bool has_tokens() const { return on_ && !pending_; }
+
+    /// What commands do to the layer between steps.
+    template <class Cache>
+    void look_after(Cache& cache, MNN::KVMeta& meta) {
+        see_ = [this, &cache] { return describe(cache); };
+        set_length_ = [&cache](std::uint32_t length) { cache.mPastLength = static_cast<int>(length); };
+        object_ = [this, &cache, &meta] { return objection(meta, cache); };
+    }
+
+    /// Gives a layer that was loaded a cache for its tokens and those of the step. MNN may have none, or a smaller one.
+    template <class Cache>
+    void make_room(MNN::KVMeta& meta, Cache& cache) {
+        const std::uint32_t length = steps_->length();
+        cache.onClear();
+        cache.onAlloc(&meta, static_cast<int>(length + meta.add));
+        cache.mPastLength = static_cast<int>(length);
+        if (!center_.empty()) {
+            std::memcpy(cache.addrOfKeyMax(0), center_.data(), center_.size());
+        }
+        model().buffers_changed();
+    }
 
     static mnnkv_host::step_counts counts_of(const MNN::KVMeta& meta) {
         return {meta.previous, meta.remove, meta.add, meta.reserve, meta.n_reserve};
@@ -507,9 +487,14 @@ private:
     std::shared_ptr<host> host_;
     /// NULL while only share has named the layer, and where nothing is evicted or compressed.
     std::unique_ptr<mnnkv_host::layer_session> steps_;
-    /// The cache as it is between steps, and its length; set by begin.
+    /// The cache as it is between steps, its length, and why it cannot be compressed; set by begin.
     std::function<mnnkv_cache()> see_;
     std::function<void(std::uint32_t)> set_length_;
+    std::function<std::string()> object_;
+    /// Its tokens are in a file until the next begin.
+    bool is_loaded_ = false;
+    /// The centre of INT8 K of a loaded layer.
+    std::string center_;
     /// Compressed since the cache was cleared last.
     bool on_ = false;
     /// Cleared in this step, and not yet allocated.
@@ -531,5 +516,7 @@ private:
 };
 
 }  // namespace mnnkv_mnn
+
+#include "mnnkv_mnn_chat.hpp"
 
 #endif  // MNNKV_MNN_HPP

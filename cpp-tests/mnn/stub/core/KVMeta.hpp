@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace mnnkv_mnn {
 struct host;
@@ -25,6 +26,7 @@ struct KVMeta {
     /// except n_reserve ranges (offset, length), whose offsets start at the first removed token.
     int* reserve = nullptr;
     int n_reserve = 0;
+    std::vector<int> reserveHost;
     /// New tokens.
     std::size_t add = 0;
     std::string file_name;
