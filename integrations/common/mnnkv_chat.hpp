@@ -152,10 +152,10 @@ struct chat_state {
     /// Why the state of a file cannot be used; "" if it can.
     std::string get(const mnnkv::snapshot& from) {
         std::string counts, ids;
-        mnnkv::status read = from.get("chat.counts", counts);
-        read = read ? from.get("chat.tokens", ids) : read;
-        read = read ? from.get("chat.prompt", prompt) : read;
-        read = read ? from.get("chat.extra", extra) : read;
+        mnnkv::status read = from.section("chat.counts", counts);
+        read = read ? from.section("chat.tokens", ids) : read;
+        read = read ? from.section("chat.prompt", prompt) : read;
+        read = read ? from.section("chat.extra", extra) : read;
         if (!read) {
             return read.message();
         }
@@ -255,7 +255,6 @@ public:
     }
 
     mnnkv::snapshot& snapshot() { return file_; }
-    mnnkv_snapshot* handle() const { return file_.mnnkv::owner<mnnkv_snapshot, mnnkv_snapshot_destroy>::get(); }
 
 private:
     static mnnkv_snapshot_options options(const std::string& path, const std::string& fingerprint, std::uint32_t access) {

@@ -265,10 +265,10 @@ public:
     }
 
     /// Adds the layer's state to a file, as mnnkv_snapshot_append; counts and cache as for park.
-    mnnkv::status save(const step_counts& counts, mnnkv_snapshot* to, const mnnkv_park_options& options,
+    mnnkv::status save(const step_counts& counts, mnnkv::snapshot& to, const mnnkv_park_options& options,
                        mnnkv_cache& cache) {
         settle(counts, cache);
-        return mnnkv_snapshot_append(to, model_.session.get(), number_, &options, &cache, nullptr);
+        return to.append(model_.session, number_, &options, cache);
     }
 
     /// The session has loaded the layer from a file of a chat whose counts are these.

@@ -95,7 +95,7 @@ private:
             if (saved) {
                 mnnkv_cache cache = own->is_loaded_ ? mnnkv::make<mnnkv_cache>() : own->see_();
                 cache.kv_len = own->is_loaded_ ? own->steps_->length() : cache.kv_len;
-                saved = own->steps_->save(counts_of(meta_), file.handle(), options, cache);
+                saved = own->steps_->save(counts_of(meta_), file.snapshot(), options, cache);
                 if (!own->is_loaded_) {
                     own->set_length_(cache.kv_len);
                 }
@@ -130,7 +130,7 @@ private:
             own->steps_->settle(counts_of(meta_), cache);
             own->set_length_(cache.kv_len);
         }
-        const mnnkv::status loaded = mnnkv_snapshot_load(file.handle(), model_.session.get(), MNNKV_ALL_LAYERS);
+        const mnnkv::status loaded = file.snapshot().load(model_.session);
         if (!loaded) {
             return loaded.message();
         }
