@@ -7,8 +7,6 @@
 #include <random>
 #include <thread>
 
-#include <unistd.h>
-
 namespace {
 
 using namespace support;
@@ -24,8 +22,9 @@ protected:
 
     /// The path of a file that does not exist.
     std::string fresh_file() {
-        files_.push_back(testing::TempDir() + "mnn_chat_" + std::to_string(::getpid()) + "_" +
-                         std::to_string(files_.size()) + ".kv");
+        files_.push_back(testing::TempDir() + "mnnkv-chat-" +
+                         testing::UnitTest::GetInstance()->current_test_info()->name() + "-" +
+                         std::to_string(files_.size()));
         std::remove(files_.back().c_str());
         return files_.back();
     }
