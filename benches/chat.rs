@@ -4,6 +4,7 @@
 //! table repeats the layers of a dump until the caches have `MNNKV_CHAT_MB` (default 256) megabytes.
 
 #[path = "peers/dump.rs"]
+#[allow(dead_code)]
 mod dump;
 
 use dump::Dump;

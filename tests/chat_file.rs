@@ -23,6 +23,9 @@ const DIM: usize = 64;
 /// Tokens of the golden file: of 60, those that an edit left.
 const KEPT: [Pair; 2] = [[0, 20], [31, 29]];
 
+/// Rows of K and of V.
+type Both = (Vec<u8>, Vec<u8>);
+
 /// The packing of MNN with these numbers, for `max_tokens`.
 fn spec(l_pack: u32, h_pack: u32, flash_block: u32, max_tokens: u32) -> Spec {
     Spec {
@@ -60,7 +63,7 @@ impl Buffers {
         Cache::new(&self.layout, &mut self.key, &mut self.value).unwrap()
     }
 
-    fn rows(&self, len: u32) -> (Vec<u8>, Vec<u8>) {
+    fn rows(&self, len: u32) -> Both {
         let rows = self.layout.rows();
         let (mut key, mut value) = (vec![0; rows.key_bytes(len as usize)], vec![0; rows.value_bytes(len as usize)]);
         let cache = CacheRef::new(&self.layout, &self.key, &self.value).unwrap();
@@ -117,7 +120,7 @@ fn expand(pairs: &[Pair]) -> Vec<usize> {
 }
 
 /// Loads all layers into caches of this packing.
-fn load(file: &Snapshot, spec: &Spec) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+fn load(file: &Snapshot, spec: &Spec) -> Result<Vec<Both>, Error> {
     let session = Session::new(CONFIG, b"", LAYERS as u32, 1).unwrap();
     session.load(None, file)?;
     let layer = |number| {
@@ -129,7 +132,7 @@ fn load(file: &Snapshot, spec: &Spec) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> 
     (0..LAYERS as u32).map(layer).collect()
 }
 
-fn expected() -> Vec<(Vec<u8>, Vec<u8>)> {
+fn expected() -> Vec<Both> {
     let tokens = expand(&KEPT);
     (0..LAYERS)
         .map(|layer| (sample("k", layer, tokens.iter().copied()), sample("v", layer, tokens.iter().copied())))

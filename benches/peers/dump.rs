@@ -1,5 +1,4 @@
 //! K and V of dumps, one by one.
-#![allow(dead_code)]
 
 use mnnkv::dtype::Dtype;
 use mnnkv_replay::dumps;
