@@ -49,7 +49,7 @@ const HEADERS: &[Header] = &[
     Header {
         path: "mnnkv/park.h",
         about: "a layer compressed as a whole, and its memory returned, while no step is due",
-        includes: &["\"session.h\""],
+        includes: &["\"session.h\"", "\"gear.h\""],
         folder: "src/ffi",
         sections: &["park"],
     },

@@ -176,6 +176,7 @@ TEST_F(Chat, BadCallsAreRefusedAndChangeNothing) {
             {bad, "rope_theta", [&] { return with(0, 1, 0, 0.5f); }},
             {bad, "layer", [&] { return session_.park(3, nullptr, cache).code(); }},
             {bad, "kv_len", [&] { return session_.park(0, nullptr, longer).code(); }},
+            {bad, "interrupted", [&] { return mnnkv_session_interrupt(session_.get(), 2); }},
             {bad, "session", [&] { return mnnkv_session_park(nullptr, 0, nullptr, &cache, nullptr); }},
             {bad, "layer", [&] { return append(3, cache); }},
             {bad, "kv_len", [&] { return append(0, longer); }},
@@ -192,7 +193,13 @@ TEST_F(Chat, BadCallsAreRefusedAndChangeNothing) {
     each([&](session_layer& host) { host.step(); });
     EXPECT_GT(park(0).raw_bytes, 0u) << "a begin ends the interruption";
     missing.kv_len = hosts_[0]->length();
-    EXPECT_TRUE(ok(append(0, missing))) << "a parked layer needs no cache";
+    options = mnnkv::make<mnnkv_park_options>();
+    options.rope_pairing = 1;
+    EXPECT_TRUE(ok(file.append(session_, 0, &options, missing).code())) << "a parked layer needs no cache";
+    ASSERT_TRUE(ok(session_.interrupt().code()));
+    EXPECT_TRUE(refuses(MNNKV_BUSY, "interrupted", [&] { return append(0, missing); }));
+    ASSERT_TRUE(ok(session_.interrupt(false).code()));
+    EXPECT_TRUE(ok(append(0, missing))) << "without a begin";
     ASSERT_TRUE(ok(hosts_[1]->begin()));
     EXPECT_TRUE(refuses(bad, "open", [&] { return file.load(session_).code(); }));
     mnnkv_cache open = hosts_[1]->cache();

@@ -31,9 +31,9 @@ typedef int32_t mnnkv_status;
 #define MNNKV_UNSUPPORTED 4
 /// A file or name does not exist.
 #define MNNKV_NOT_FOUND 5
-/// A bounded queue is full. Nothing was done; the call may be repeated later.
+/// A queue is full, a file is in use, or a session is interrupted. Nothing was done; the call may be repeated later.
 #define MNNKV_BUSY 6
-/// A block or plan does not fit the cache.
+/// A block or plan does not fit the cache, or a file is of another model.
 #define MNNKV_STALE 7
 /// The system refused a read or write.
 #define MNNKV_IO 8

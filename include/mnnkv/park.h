@@ -6,6 +6,7 @@
 #define MNNKV_PARK_H
 
 #include "session.h"
+#include "gear.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,22 +23,26 @@ extern "C" {
 //       status = mnnkv_session_park(session, layer, &options, &caches[layer], &parked);
 //
 // A message that arrives meanwhile must not wait: another thread calls mnnkv_session_interrupt, the loop ends with
-// MNNKV_BUSY, and begin unparks the layers that are parked. Between park and begin the buffers of a floating-point
-// cache may be freed: begin must get buffers with room for the tokens. Buffers of a quantised cache must stay, or be
-// copied as a whole.
+// MNNKV_BUSY, and begin, which ends the interruption, writes the parked layers back. Between park and begin the buffers of
+// a floating-point cache may be freed: begin must get buffers with room for the tokens. Buffers of a quantised cache must
+// stay, or be copied as a whole. A host with a snapshot (snapshot.h) may append before it parks, or after.
 
-/// How tokens are parked. NULL = all defaults.
+/// How tokens are encoded. NULL = all defaults.
 typedef struct mnnkv_park_options {
     uint32_t struct_size;
-    /// 1 = fastest .. 9 = smallest; 0 = 5. docs/benchmarks.md has speeds and sizes.
+    /// 1 = fastest .. 9 = smallest; 0 = 5. 2 and 3, 4 to 6, 7 and 8 are alike, and 7 takes three times as long as 5.
     int32_t effort;
     /// Threads that compress, the calling one included; 0 = one for each core.
     uint32_t threads;
-    /// The rotation hint for floating-point K, as in mnnkv_gear_options (gear.h): MNNKV_ROPE_*, 0 = none. Positions are
-    /// the logical ones of the session.
+    /// The rotation hint for floating-point K, as in mnnkv_gear_options (gear.h): MNNKV_ROPE_HALF or _ADJACENT, which need
+    /// MNNKV_EXPERIMENTAL; 0 = none. Positions are the logical ones of the session. A hint that is not that of the model
+    /// costs time and saves nothing.
     uint32_t rope_pairing;
+    /// 0 = head_dim.
     uint32_t rope_dims;
+    /// 0 = 10,000. Not read with rope_inv_freq.
     float rope_theta;
+    /// [rope_dims / 2]; NULL = from rope_theta.
     const float *rope_inv_freq;
 } mnnkv_park_options;
 
@@ -52,12 +57,12 @@ typedef struct mnnkv_parked {
     uint64_t released_bytes;
 } mnnkv_parked;
 
-/// Compresses the tokens of a layer between steps and releases the memory of its cache; a layer that is parked stays so.
-/// Blocks while it compresses. Working memory: a copy of at most 8,192 tokens of the layer, and the six-fold of a head's
-/// K of them for each thread.
+/// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
+/// is parked stays so. Blocks while it compresses. Working memory: 8,192 tokens of the layer, and for each thread six times
+/// the K of one head of them.
 /// parked: may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or an option is out of range
-/// BUSY: if mnnkv_session_interrupt was called since the last begin
+/// BUSY: if the session is interrupted
 /// CORRUPT: if tokens in the store do not decode
 ///
 /// After a failure the layer is not parked, and its tokens are unchanged.
@@ -67,9 +72,12 @@ mnnkv_status mnnkv_session_park(mnnkv_session *session,
                                 mnnkv_cache *cache,
                                 mnnkv_parked *parked);
 
-/// Makes a mnnkv_session_park that runs on another thread return BUSY within milliseconds, and others until the next
-/// begin of any layer. Never blocks. May run at any time, beside any call but destroy.
-mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session);
+/// Interrupts a session (1), or ends its interruption (0), as the next begin of any layer does. While it is interrupted,
+/// mnnkv_session_park and mnnkv_snapshot_append return BUSY; one that runs does so as soon as each of its threads has
+/// encoded what it is at, at most 8,192 tokens of one head. Never blocks. May run at any time, beside any call but destroy.
+/// INVALID_ARGUMENT: if interrupted is neither 0 nor 1
+mnnkv_status mnnkv_session_interrupt(const mnnkv_session *session,
+                                     uint32_t interrupted);
 
 #ifdef __cplusplus
 }  // extern "C"

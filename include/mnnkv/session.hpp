@@ -108,7 +108,9 @@ public:
     }
 
     /// mnnkv_session_interrupt
-    status interrupt() const noexcept { return mnnkv_session_interrupt(handle_); }
+    status interrupt(bool interrupted = true) const noexcept {
+        return mnnkv_session_interrupt(handle_, interrupted ? 1 : 0);
+    }
 
     /// mnnkv_session_end
     status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {

@@ -49,8 +49,9 @@ typedef struct mnnkv_snapshot_io {
 // A process or power that fails at any moment leaves the last state or the new one. Damage is found by checksums, and
 // named; it is never read as something else, and never leads to an older state. All readers see the committed state.
 //
-// A file is open for one writer, or for any number of readers (BUSY), on systems that lock files. It must not be
-// truncated while it is open: reading it may then raise a signal. A file written on one CPU opens on every other one.
+// A file is open for one writer, or for any number of readers (BUSY), on systems that lock files; with io the host must
+// see to it. It must not be truncated while it is open: reading it may then raise a signal. A file written on one CPU opens
+// on every other one.
 
 /// Reads.
 #define MNNKV_SNAPSHOT_READ 0
@@ -86,14 +87,15 @@ mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_
 /// Opens a snapshot at its newest state.
 /// NOT_FOUND: if there is no file at path
 /// BUSY: if the file is open for a writer, or to be written and open at all
-/// CORRUPT: if it is no snapshot, or damaged: the text has the part and its offset
+/// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
-mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
+mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
+                                 mnnkv_snapshot **out);
 
 /// Writes the committed state alone to a new file, without the bytes of earlier states. A host that wants it in place of
 /// the old file closes that, and renames the new one. The copy is closed when the call returns, and durable.
-/// options: where the copy goes; fingerprint and access are ignored.
+/// options: where the copy goes. It has the fingerprint of the original; fingerprint and access are ignored.
 /// INVALID_ARGUMENT, IO: as mnnkv_snapshot_create; a failure leaves no file
 /// CORRUPT: if a part is damaged
 mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot,
@@ -132,7 +134,7 @@ typedef struct mnnkv_snapshot_info {
     uint64_t token_bytes;
     /// Sections, and what layers have beside tokens.
     uint64_t section_bytes;
-    /// Bytes of earlier states and of commit records, which a copy hardly has.
+    /// Bytes of earlier states and of commit records, which a copy hardly has. mnnkv_snapshot_compact may gain far more.
     uint64_t dead_bytes;
     /// See mnnkv_snapshot_fingerprint.
     uint64_t fingerprint_bytes;
@@ -176,7 +178,7 @@ mnnkv_status mnnkv_snapshot_section_name(const mnnkv_snapshot *snapshot,
 mnnkv_status mnnkv_snapshot_fingerprint(const mnnkv_snapshot *snapshot, void *out, size_t cap, size_t *len);
 
 /// Gives the bytes of a section, in place of those that it has. They are written at once, and part of the state from the
-/// next commit on. Bytes that begin with those of the last commit cost what follows.
+/// next commit on. If they begin with the committed bytes of the section, only the rest is written.
 /// name: 1 to 255 bytes.
 /// INVALID_ARGUMENT: if the name is empty or too long, or the access is not APPEND
 /// IO: if the system or the host cannot write; what was given before is still there
@@ -194,12 +196,9 @@ mnnkv_status mnnkv_snapshot_remove(mnnkv_snapshot *snapshot, const char *name);
 /// CORRUPT: if its bytes are damaged; other sections can still be read
 mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
 
-/// Compares all bytes of the committed state with their checksums, without decoding them, and writes what is damaged, one
-/// part per line, what MNNKV_SNAPSHOT_SALVAGE found included. The text is empty if the file is whole.
-mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot,
-                                   char *text,
-                                   size_t cap,
-                                   size_t *len);
+/// Compares all pieces, sections and states of layers with their checksums, without decoding them, and writes what is
+/// damaged, one part per line, what MNNKV_SNAPSHOT_SALVAGE found included. The text is empty if the state is whole.
+mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, size_t cap, size_t *len);
 
 // --- Snapshot: the layers of a session --------------------------------------------------------------------------
 //
@@ -209,18 +208,24 @@ mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot,
 //   mnnkv_snapshot_load(snapshot, session, MNNKV_ALL_LAYERS);
 //   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);   // then mnnkv_session_begin as always
 //
-// Loading reads no tokens: they stay in the file until begin writes them to the cache. Several sessions may load one
-// snapshot, such as that of a system prompt, and share its pages. Tokens that a session has loaded or saved are not
-// written again by a later append to the same file.
+// Loading reads no tokens: they stay in the file until begin writes them to the cache; with io it reads the encoded ones
+// into memory. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
+// session has loaded from a snapshot or saved to it are not written again by a later append to the same one. Small steps
+// encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn, until
+// mnnkv_snapshot_compact.
+//
+// A turn that was not saved as a whole, after BUSY for example, should be dropped: mnnkv_snapshot_discard. After a commit,
+// loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
 
-/// Gives the present state of a closed layer: the tokens that the snapshot has not, and which of its tokens are left. Tokens
-/// are encoded and written at once, and are part of the state from the next commit on. A layer that is parked is written as
-/// it is. Blocks while it encodes; mnnkv_session_interrupt ends it.
-/// options: as of mnnkv_session_park.
-/// cache: as of mnnkv_session_park. Of a layer that is parked or was loaded, layout, key and value may be NULL.
-/// written: tokens written; may be NULL.
+/// Writes the tokens of a closed layer that the snapshot lacks, and records which of its tokens the layer still has. They are
+/// written at once, and part of the state from the next commit on. The layer stays as it is, parked or not. Blocks while it
+/// encodes; mnnkv_session_interrupt ends it.
+/// options: as of mnnkv_session_park. Tokens that are parked are written as they were encoded then.
+/// cache: as of mnnkv_session_park. Where all tokens are parked, or loaded and not begun since, layout, key and value may be
+/// NULL, unless V is INT8; kv_len is always read.
+/// written: tokens of the layer written; may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
-/// BUSY: if mnnkv_session_interrupt was called since the last begin
+/// BUSY: if the session is interrupted
 /// CORRUPT: if tokens in the store do not decode
 /// IO: if the system or the host cannot write
 ///
@@ -235,18 +240,22 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
-/// another way; with the same config the chat goes on as if it had never stopped. Damage of tokens shows in begin.
+/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped. Damage
+/// of tokens shows in begin.
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
 /// CORRUPT: if the layer is damaged; others can still be loaded
 ///
 /// After a failure no layer has changed.
-mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
+mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot,
+                                 mnnkv_session *session,
+                                 uint32_t layer);
 
 /// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
 /// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new
-/// file. mnnkv_snapshot_copy is quicker, and saves less.
-/// options: as of mnnkv_session_park.
+/// file. Sessions that go on must load from the new one, or the next append writes all tokens again. mnnkv_snapshot_copy is
+/// quicker, and leaves pieces of few tokens as they are.
+/// options: as of mnnkv_session_park. Without a rotation hint a file that was written with one may become larger.
 /// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
 /// CORRUPT: if a part of `from` is damaged
 mnnkv_status mnnkv_snapshot_compact(const mnnkv_snapshot *from,

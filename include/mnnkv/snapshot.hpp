@@ -11,15 +11,17 @@ namespace mnnkv {
 /// Owns a mnnkv_snapshot. `Text` is std::string or the like; `Bytes` has resize, size and contiguous bytes.
 class snapshot : public owner<mnnkv_snapshot, mnnkv_snapshot_destroy> {
 public:
-    /// mnnkv_snapshot_create, after reset(). Empty on failure.
-    status create(const mnnkv_snapshot_options& options) noexcept {
+    /// mnnkv_snapshot_create, after reset(). Sets abi_version. Empty on failure.
+    status create(mnnkv_snapshot_options options) noexcept {
         reset();
+        options.abi_version = MNNKV_ABI_VERSION;
         return mnnkv_snapshot_create(&options, &handle_);
     }
 
-    /// mnnkv_snapshot_open, after reset(). Empty on failure.
-    status open(const mnnkv_snapshot_options& options) noexcept {
+    /// mnnkv_snapshot_open, after reset(). Sets abi_version. Empty on failure.
+    status open(mnnkv_snapshot_options options) noexcept {
         reset();
+        options.abi_version = MNNKV_ABI_VERSION;
         return mnnkv_snapshot_open(&options, &handle_);
     }
 
@@ -62,6 +64,7 @@ public:
     /// mnnkv_snapshot_get: all bytes of a section.
     template <class Bytes>
     status section(const char* name, Bytes& bytes) const {
+        static_assert(sizeof(bytes[0]) == 1, "a section is bytes");
         std::size_t len = 0;
         bytes.resize(0);
         status result = mnnkv_snapshot_get(handle_, name, nullptr, 0, &len);

@@ -20,14 +20,14 @@ extern "C" {
 // mnnkv_state_encode and mnnkv_state_decode start threads that end with the call. Equal input makes equal blobs, whatever
 // the number of threads and the CPU.
 
-/// A row is words; a column of the rows is a channel.
+/// A row is words, such as those of one token; word i of every row is channel i.
 #define MNNKV_STATE_WORDS 0
 /// A row is words of one channel, as in a V that lies [channel][token].
 #define MNNKV_STATE_CHANNELS 1
 /// A row is blocks of block_bytes, each with words in its first scale_bytes and codes behind.
 #define MNNKV_STATE_BLOCKS 2
 
-/// A tensor inside of a buffer. Comes in arrays: struct_size is the distance of all.
+/// A tensor inside of a buffer. In an array each has its struct_size, all the same.
 typedef struct mnnkv_state_tensor {
     uint32_t struct_size;
     /// MNNKV_DTYPE_F16, _BF16, _F32 or _INT8 (also any bytes): the words of a row, or of the scales of blocks.
@@ -41,10 +41,11 @@ typedef struct mnnkv_state_tensor {
     uint32_t reserved;
     /// Where the first row begins.
     uint64_t offset;
+    /// At least 1.
     uint64_t rows;
     /// Bytes of a row: whole words, or whole blocks.
     uint64_t row_bytes;
-    /// Bytes from a row to the next; 0 = row_bytes. Other tensors with the same stride and rows may lie between.
+    /// Bytes from a row to the next; 0 = row_bytes. Rows of two tensors may alternate only if stride and rows are equal.
     uint64_t stride;
 } mnnkv_state_tensor;
 

@@ -9,9 +9,9 @@
 //!       status = mnnkv_session_park(session, layer, &options, &caches[layer], &parked);
 //!
 //! A message that arrives meanwhile must not wait: another thread calls mnnkv_session_interrupt, the loop ends with
-//! MNNKV_BUSY, and begin unparks the layers that are parked. Between park and begin the buffers of a floating-point
-//! cache may be freed: begin must get buffers with room for the tokens. Buffers of a quantised cache must stay, or be
-//! copied as a whole.
+//! MNNKV_BUSY, and begin, which ends the interruption, writes the parked layers back. Between park and begin the buffers of
+//! a floating-point cache may be freed: begin must get buffers with room for the tokens. Buffers of a quantised cache must
+//! stay, or be copied as a whole. A host with a snapshot (snapshot.h) may append before it parks, or after.
 
 use super::cache::mnnkv_cache;
 use super::panic::body;
@@ -23,20 +23,24 @@ use crate::status::{Result, bail};
 use crate::store::{KeyRotation, Packing, Parked};
 use crate::sys;
 
-/// How tokens are parked. NULL = all defaults.
+/// How tokens are encoded. NULL = all defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_park_options {
     pub struct_size: u32,
-    /// 1 = fastest .. 9 = smallest; 0 = 5. docs/benchmarks.md has speeds and sizes.
+    /// 1 = fastest .. 9 = smallest; 0 = 5. 2 and 3, 4 to 6, 7 and 8 are alike, and 7 takes three times as long as 5.
     pub effort: i32,
     /// Threads that compress, the calling one included; 0 = one for each core.
     pub threads: u32,
-    /// The rotation hint for floating-point K, as in mnnkv_gear_options (gear.h): MNNKV_ROPE_*, 0 = none. Positions are
-    /// the logical ones of the session.
+    /// The rotation hint for floating-point K, as in mnnkv_gear_options (gear.h): MNNKV_ROPE_HALF or _ADJACENT, which need
+    /// MNNKV_EXPERIMENTAL; 0 = none. Positions are the logical ones of the session. A hint that is not that of the model
+    /// costs time and saves nothing.
     pub rope_pairing: u32,
+    /// 0 = head_dim.
     pub rope_dims: u32,
+    /// 0 = 10,000. Not read with rope_inv_freq.
     pub rope_theta: f32,
+    /// [rope_dims / 2]; NULL = from rope_theta.
     pub rope_inv_freq: *const f32,
 }
 
@@ -63,11 +67,14 @@ unsafe impl Sized32 for mnnkv_parked {
     const MIN: usize = size_of::<Self>();
 }
 
-/// Reads how pieces are encoded, of rows of `head_dim` elements.
+/// Reads how pieces are encoded. `head_dim`: elements of a row, where a layout is given.
 ///
 /// # Safety
 /// `options` is NULL or as the header says; its array outlives `'a`.
-pub(super) unsafe fn read_options<'a>(options: *const mnnkv_park_options, head_dim: usize) -> Result<Packing<'a>> {
+pub(super) unsafe fn read_options<'a>(
+    options: *const mnnkv_park_options,
+    head_dim: Option<usize>,
+) -> Result<Packing<'a>> {
     let cores = sys::cores() as usize;
     // SAFETY: passed on.
     let Some(given) = (unsafe { pointer::options(options, "options") })? else {
@@ -79,15 +86,19 @@ pub(super) unsafe fn read_options<'a>(options: *const mnnkv_park_options, head_d
         2 => Some(Pairing::Adjacent),
         pairing => bail!(InvalidArgument, "options->rope_pairing is {pairing}; 0 to 2 expected"),
     };
-    let dims = if given.rope_dims == 0 { head_dim } else { given.rope_dims as usize };
+    // 0 is those of the rows, which are encoded later.
+    let dims = if given.rope_dims == 0 { head_dim.unwrap_or(0) } else { given.rope_dims as usize };
     let rotation = match pairing {
         None => None,
-        Some(_) if !dims.is_multiple_of(2) || dims == 0 || dims > head_dim => {
-            bail!(InvalidArgument, "options->rope_dims is {dims}; an even number up to head_dim ({head_dim}) expected")
+        Some(_) if !dims.is_multiple_of(2) || head_dim.is_some_and(|most| dims > most) => {
+            let most = head_dim.unwrap_or(u32::MAX as usize);
+            bail!(InvalidArgument, "options->rope_dims is {dims}; an even number up to head_dim ({most}) expected")
         }
         Some(pairing) => {
             let frequencies = if given.rope_inv_freq.is_null() {
                 Frequencies::Theta(if given.rope_theta == 0.0 { 10_000.0 } else { given.rope_theta })
+            } else if dims == 0 {
+                bail!(InvalidArgument, "options->rope_dims is 0; without a layout rope_inv_freq needs its length")
             } else {
                 // SAFETY: rope_dims / 2 numbers, by the header.
                 Frequencies::Given(unsafe { pointer::input(given.rope_inv_freq, dims / 2, "options->rope_inv_freq") }?)
@@ -99,12 +110,12 @@ pub(super) unsafe fn read_options<'a>(options: *const mnnkv_park_options, head_d
     Ok(Packing { effort: Effort::new(given.effort, "options->effort")?, rotation, threads })
 }
 
-/// Compresses the tokens of a layer between steps and releases the memory of its cache; a layer that is parked stays so.
-/// Blocks while it compresses. Working memory: a copy of at most 8,192 tokens of the layer, and the six-fold of a head's
-/// K of them for each thread.
+/// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
+/// is parked stays so. Blocks while it compresses. Working memory: 8,192 tokens of the layer, and for each thread six times
+/// the K of one head of them.
 /// parked: may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or an option is out of range
-/// BUSY: if mnnkv_session_interrupt was called since the last begin
+/// BUSY: if the session is interrupted
 /// CORRUPT: if tokens in the store do not decode
 ///
 /// After a failure the layer is not parked, and its tokens are unchanged.
@@ -120,7 +131,7 @@ pub unsafe extern "C" fn mnnkv_session_park(
         let out = if parked.is_null() { None } else { Some(SizedOut::new(parked, "parked")?) };
         let mut outcome = Parked::default();
         with_cache(session, cache, |session, cache, kv_len| {
-            let packing = read_options(options, cache.layout.rows().dims)?;
+            let packing = read_options(options, Some(cache.layout.rows().dims))?;
             outcome = session.park(layer, cache, kv_len, &packing)?;
             Ok(kv_len)
         })?;
@@ -137,12 +148,19 @@ pub unsafe extern "C" fn mnnkv_session_park(
     })
 }
 
-/// Makes a mnnkv_session_park that runs on another thread return BUSY within milliseconds, and others until the next
-/// begin of any layer. Never blocks. May run at any time, beside any call but destroy.
+/// Interrupts a session (1), or ends its interruption (0), as the next begin of any layer does. While it is interrupted,
+/// mnnkv_session_park and mnnkv_snapshot_append return BUSY; one that runs does so as soon as each of its threads has
+/// encoded what it is at, at most 8,192 tokens of one head. Never blocks. May run at any time, beside any call but destroy.
+/// INVALID_ARGUMENT: if interrupted is neither 0 nor 1
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_session_interrupt(session: *const mnnkv_session) -> mnnkv_status {
+pub unsafe extern "C" fn mnnkv_session_interrupt(session: *const mnnkv_session, interrupted: u32) -> mnnkv_status {
     body!({
-        pointer::reference(session, "session")?.session.interrupt();
+        let session = &pointer::reference(session, "session")?.session;
+        match interrupted {
+            0 => session.interrupt(false),
+            1 => session.interrupt(true),
+            other => bail!(InvalidArgument, "interrupted is {other}; 0 or 1 expected"),
+        }
         Ok(())
     })
 }

@@ -17,14 +17,14 @@ use crate::status::{Error, Result, bail};
 use crate::sys::memory;
 use std::ffi::c_void;
 
-/// A row is words; a column of the rows is a channel.
+/// A row is words, such as those of one token; word i of every row is channel i.
 pub const MNNKV_STATE_WORDS: u32 = 0;
 /// A row is words of one channel, as in a V that lies [channel][token].
 pub const MNNKV_STATE_CHANNELS: u32 = 1;
 /// A row is blocks of block_bytes, each with words in its first scale_bytes and codes behind.
 pub const MNNKV_STATE_BLOCKS: u32 = 2;
 
-/// A tensor inside of a buffer. Comes in arrays: struct_size is the distance of all.
+/// A tensor inside of a buffer. In an array each has its struct_size, all the same.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_state_tensor {
@@ -40,10 +40,11 @@ pub struct mnnkv_state_tensor {
     pub reserved: u32,
     /// Where the first row begins.
     pub offset: u64,
+    /// At least 1.
     pub rows: u64,
     /// Bytes of a row: whole words, or whole blocks.
     pub row_bytes: u64,
-    /// Bytes from a row to the next; 0 = row_bytes. Other tensors with the same stride and rows may lie between.
+    /// Bytes from a row to the next; 0 = row_bytes. Rows of two tensors may alternate only if stride and rows are equal.
     pub stride: u64,
 }
 

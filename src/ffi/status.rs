@@ -21,9 +21,9 @@ pub const MNNKV_CORRUPT: mnnkv_status = 3;
 pub const MNNKV_UNSUPPORTED: mnnkv_status = 4;
 /// A file or name does not exist.
 pub const MNNKV_NOT_FOUND: mnnkv_status = 5;
-/// A bounded queue is full. Nothing was done; the call may be repeated later.
+/// A queue is full, a file is in use, or a session is interrupted. Nothing was done; the call may be repeated later.
 pub const MNNKV_BUSY: mnnkv_status = 6;
-/// A block or plan does not fit the cache.
+/// A block or plan does not fit the cache, or a file is of another model.
 pub const MNNKV_STALE: mnnkv_status = 7;
 /// The system refused a read or write.
 pub const MNNKV_IO: mnnkv_status = 8;

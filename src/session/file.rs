@@ -17,7 +17,7 @@ const STATE: u64 = 1;
 /// What [`Session::save`] wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
-    /// Tokens that the file had not.
+    /// Tokens written.
     pub tokens: u32,
     /// Bytes of their pieces.
     pub bytes: u64,
@@ -36,7 +36,7 @@ struct LoadedLayer {
 impl Session {
     /// Adds the present state of a closed layer to a file; it is part of the file after [`Snapshot::commit`]. A layer that
     /// is parked needs no cache. On an error the session is unchanged, but for tokens restored from the store.
-    /// BUSY: if [`Session::interrupt`] was called since the last begin.
+    /// BUSY: if the session is interrupted.
     pub fn save(
         &self,
         layer: u32,
@@ -54,7 +54,7 @@ impl Session {
             layer.check_cache(cache.as_ref(), kv_len)?;
         }
         if self.interrupted.load(Ordering::Relaxed) {
-            bail!(Busy, "layer {number} was not saved: saving is interrupted until the next begin");
+            bail!(Busy, "layer {number} was not saved: the session is interrupted until the next begin");
         }
         let Some(rows) = layer.rows else {
             return match to.layer(number).map(|entry| entry.geometry) {
@@ -78,11 +78,12 @@ impl Session {
                 None => drop(store.restore(number, cache.reborrow())?),
             }
         }
-        let mut saved = Saved { tokens: kv_len - known_tokens, bytes: 0 };
+        let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);
         let positions = layer.eviction.positions();
         let mut write = |piece: &NewPiece<'_>| {
             let at = to.add_piece(number, piece.tokens, piece.parts, piece.raw_sum)?;
+            saved.tokens += piece.tokens;
             saved.bytes += piece.parts.iter().map(|part| part.len() as u64).sum::<u64>();
             match to.piece_sum(at) {
                 Some(sum) => Ok((at, sum)),

@@ -12,7 +12,7 @@ impl Session {
     /// Encodes all tokens of a closed layer and releases the memory of its cache; the next [`Session::begin`] writes them
     /// back. A layer that is parked stays so. On an error tokens may have been restored from the store, and nothing else
     /// has changed.
-    /// BUSY: if [`Session::interrupt`] was called since the last begin.
+    /// BUSY: if the session is interrupted.
     pub fn park(&self, layer: u32, mut cache: Cache<'_>, kv_len: u32, packing: &Packing<'_>) -> Result<Parked> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
@@ -21,7 +21,7 @@ impl Session {
         layer.check_closed(kv_len)?;
         layer.check_cache(Some(&cache), kv_len)?;
         if self.interrupted.load(Ordering::Relaxed) {
-            bail!(Busy, "layer {} was not parked: parking is interrupted until the next begin", layer.number);
+            bail!(Busy, "layer {} was not parked: the session is interrupted until the next begin", layer.number);
         }
         self.lanes.drop_windows(&mut lanes);
         let store = match store {
@@ -41,9 +41,10 @@ impl Session {
         Ok(parked)
     }
 
-    /// Ends a [`Session::park`] that runs on another thread, and refuses others until the next begin. Non-blocking.
-    pub fn interrupt(&self) {
-        self.interrupted.store(true, Ordering::Relaxed);
+    /// Ends a [`Session::park`] or [`Session::save`] that runs on another thread, and refuses others until the next begin, or
+    /// until it is called with false. Non-blocking.
+    pub fn interrupt(&self, interrupted: bool) {
+        self.interrupted.store(interrupted, Ordering::Relaxed);
     }
 }
 

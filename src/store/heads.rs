@@ -9,7 +9,7 @@ use super::codec::{BlockShape, Codec};
 use super::kv::KvBytes;
 use super::marks::Marks;
 use super::{Parts, Store};
-use crate::layout::{self, Cache, Head, HeadMut, Layout, Places, TokenRange};
+use crate::layout::{self, Cache, Head, HeadMut, Layout, Order, Places, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::pages::{self, Region};
 use crate::sys::{Shared, memory};
@@ -307,12 +307,16 @@ impl HeadReader {
         let decoded = self.codec.decode_part(shape, blob, head, key, value);
         let rows = self.rows.insert(rows);
         decoded?;
-        let Parts { dense, cut } = &mut self.parts;
-        layout::dense(&shape.rows, 1, shape.tokens, shape.order, (rows.key(), rows.value()), dense)?;
+        let (key, value) = if shape.order == Order::DENSE {
+            (rows.key(), rows.value())
+        } else {
+            let dense = &mut self.parts.dense;
+            layout::dense(&shape.rows, 1, shape.tokens, shape.order, (rows.key(), rows.value()), dense)?;
+            (&dense.0[..], &dense.1[..])
+        };
         for segment in segments {
-            segment.cut(&dense.0, 1, shape.tokens, &mut cut.0)?;
-            segment.cut(&dense.1, 1, shape.tokens, &mut cut.1)?;
-            to.scatter(to.layout.range(segment.begin, segment.count)?, &cut.0, &cut.1);
+            let range = to.layout.range(segment.begin, segment.count)?;
+            to.scatter(range, segment.of_head(key, shape.tokens), segment.of_head(value, shape.tokens));
         }
         Ok(bytes)
     }

@@ -8,12 +8,15 @@ use super::codec::BlockShape;
 use super::heads::HeadReader;
 use super::kv::KvBytes;
 use super::piece::{self, Packing};
-use super::{Store, gather};
+use super::{Store, gather, saved};
 use crate::layout::{self, Cache, HeadMut, Order, Pair};
 use crate::status::Result;
 use crate::sys::{Shared, memory, pages, parallel};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+
+/// Bytes that one thread decodes as soon as another one has started.
+const LEAST_SHARED: usize = 256 << 10;
 
 /// The result of [`Store::park`]. Counters of the store have no part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +52,8 @@ impl Store {
         let mut blocks = Vec::new();
         let mut parked = Parked::default();
         let mut raw = KvBytes::new(0, 0)?;
-        for begin in (0..len).step_by(piece::MOST_TOKENS as usize) {
-            let range = cache.layout.range(begin, piece::MOST_TOKENS.min(len - begin))?;
+        for (begin, count) in saved::regions(self.saved(layer), len)? {
+            let range = cache.layout.range(begin, count)?;
             gather(&mut raw, &cache.as_ref(), range, Order::DENSE)?;
             let its_positions = piece::positions_of(positions, range)?;
             let (blob, sum) = piece::encode(&rows, &its_positions, &raw, packing, stop)?;
@@ -82,6 +85,8 @@ impl Store {
         if !self.is_parked(layer) {
             return Ok(());
         }
+        let bytes: usize = self.layer(layer).map_or(0, |entry| entry.blocks().iter().map(Block::live_bytes).sum());
+        let threads = if bytes < LEAST_SHARED { 1 } else { threads };
         match self.stored(layer, cache.layout)? {
             Some(stored) => {
                 let heads = memory::collect(split(&mut cache).map(|head| Mutex::new(Some(head))))?;

@@ -14,6 +14,9 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Most tokens of a piece. It bounds the copy of its rows; equal tokens of one piece are found.
 pub(super) const MOST_TOKENS: u32 = 8192;
 
+/// The longest parts, in bytes, that format lanes may encode in fewer bytes than v2: those of short steps.
+const SHORT: usize = 32 << 10;
+
 /// How pieces are encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing<'a> {
@@ -57,7 +60,7 @@ pub(super) fn encode(
     }
     parallel::for_each(2 * parts, packing.threads, |codec: &mut Codec, at| {
         if stop.load(Ordering::Relaxed) {
-            bail!(Busy, "parking was interrupted");
+            bail!(Busy, "the session was interrupted");
         }
         let is_key = at < parts;
         let (raw, kind, row) = match is_key {
@@ -74,7 +77,14 @@ pub(super) fn encode(
             positions: Positions::Given(positions),
         });
         let options = Options { effort: packing.effort, head_dim: row, rotation, ..Options::new(Format::V2) };
-        let blob = memory::copied(codec.encode_words(part, kind, &options)?)?;
+        let mut blob = memory::copied(codec.encode_words(part, kind, &options)?)?;
+        if part.len() <= SHORT {
+            // One table costs less than a table for each group of channels.
+            let lanes = codec.encode_words(part, kind, &Options::new(Format::Lanes))?;
+            if lanes.len() < blob.len() {
+                blob = memory::copied(lanes)?;
+            }
+        }
         if let Ok(mut slot) = encoded[at].lock() {
             *slot = Some((blob, xxh3_64(part)));
         }

@@ -196,6 +196,21 @@ fn gaps(runs: &[SavedRun], begin: u32, end: u32) -> impl Iterator<Item = (u32, u
     })
 }
 
+/// Ranges of tokens, as (begin, count), that are wholly in the file or not at all: a layer that is parked in these is saved
+/// without those that the file has.
+pub(super) fn regions(runs: &[SavedRun], len: u32) -> Result<Vec<(u32, u32)>> {
+    let (mut regions, mut at) = (Vec::new(), 0);
+    for (begin, end) in gaps(runs, 0, len).chain([(len, len)]) {
+        for (begin, end) in [(at, begin), (begin, end)] {
+            for begin in (begin..end).step_by(piece::MOST_TOKENS as usize) {
+                memory::push(&mut regions, (begin, piece::MOST_TOKENS.min(end - begin)))?;
+            }
+        }
+        at = end;
+    }
+    Ok(regions)
+}
+
 /// Writes the tokens of `ranges` (begin, end) from a cache.
 fn save_raw(
     cache: &CacheRef<'_>,

@@ -30,7 +30,7 @@ pub struct mnnkv_snapshot_info {
     pub token_bytes: u64,
     /// Sections, and what layers have beside tokens.
     pub section_bytes: u64,
-    /// Bytes of earlier states and of commit records, which a copy hardly has.
+    /// Bytes of earlier states and of commit records, which a copy hardly has. mnnkv_snapshot_compact may gain far more.
     pub dead_bytes: u64,
     /// See mnnkv_snapshot_fingerprint.
     pub fingerprint_bytes: u64,
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_fingerprint(
 }
 
 /// Gives the bytes of a section, in place of those that it has. They are written at once, and part of the state from the
-/// next commit on. Bytes that begin with those of the last commit cost what follows.
+/// next commit on. If they begin with the committed bytes of the section, only the rest is written.
 /// name: 1 to 255 bytes.
 /// INVALID_ARGUMENT: if the name is empty or too long, or the access is not APPEND
 /// IO: if the system or the host cannot write; what was given before is still there
@@ -213,8 +213,8 @@ pub unsafe extern "C" fn mnnkv_snapshot_get(
     }))
 }
 
-/// Compares all bytes of the committed state with their checksums, without decoding them, and writes what is damaged, one
-/// part per line, what MNNKV_SNAPSHOT_SALVAGE found included. The text is empty if the file is whole.
+/// Compares all pieces, sections and states of layers with their checksums, without decoding them, and writes what is
+/// damaged, one part per line, what MNNKV_SNAPSHOT_SALVAGE found included. The text is empty if the state is whole.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_verify(
     snapshot: *const mnnkv_snapshot,

@@ -9,8 +9,9 @@
 //! A process or power that fails at any moment leaves the last state or the new one. Damage is found by checksums, and
 //! named; it is never read as something else, and never leads to an older state. All readers see the committed state.
 //!
-//! A file is open for one writer, or for any number of readers (BUSY), on systems that lock files. It must not be
-//! truncated while it is open: reading it may then raise a signal. A file written on one CPU opens on every other one.
+//! A file is open for one writer, or for any number of readers (BUSY), on systems that lock files; with io the host must
+//! see to it. It must not be truncated while it is open: reading it may then raise a signal. A file written on one CPU opens
+//! on every other one.
 
 use super::io::{self, mnnkv_snapshot_io};
 use crate::ffi::handle;
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_create(
 /// Opens a snapshot at its newest state.
 /// NOT_FOUND: if there is no file at path
 /// BUSY: if the file is open for a writer, or to be written and open at all
-/// CORRUPT: if it is no snapshot, or damaged: the text has the part and its offset
+/// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
 #[unsafe(no_mangle)]
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_open(
 
 /// Writes the committed state alone to a new file, without the bytes of earlier states. A host that wants it in place of
 /// the old file closes that, and renames the new one. The copy is closed when the call returns, and durable.
-/// options: where the copy goes; fingerprint and access are ignored.
+/// options: where the copy goes. It has the fingerprint of the original; fingerprint and access are ignored.
 /// INVALID_ARGUMENT, IO: as mnnkv_snapshot_create; a failure leaves no file
 /// CORRUPT: if a part is damaged
 #[unsafe(no_mangle)]

@@ -6,9 +6,14 @@
 //!   mnnkv_snapshot_load(snapshot, session, MNNKV_ALL_LAYERS);
 //!   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);   // then mnnkv_session_begin as always
 //!
-//! Loading reads no tokens: they stay in the file until begin writes them to the cache. Several sessions may load one
-//! snapshot, such as that of a system prompt, and share its pages. Tokens that a session has loaded or saved are not
-//! written again by a later append to the same file.
+//! Loading reads no tokens: they stay in the file until begin writes them to the cache; with io it reads the encoded ones
+//! into memory. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
+//! session has loaded from a snapshot or saved to it are not written again by a later append to the same one. Small steps
+//! encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn, until
+//! mnnkv_snapshot_compact.
+//!
+//! A turn that was not saved as a whole, after BUSY for example, should be dropped: mnnkv_snapshot_discard. After a commit,
+//! loading the snapshot into the same session parks all layers in the file; then the host frees its buffers.
 
 use super::handle::{mnnkv_snapshot, with};
 use crate::ffi::cache::mnnkv_cache;
@@ -21,14 +26,15 @@ use crate::ffi::status::mnnkv_status;
 use crate::session::compact_file;
 use crate::status::bail;
 
-/// Gives the present state of a closed layer: the tokens that the snapshot has not, and which of its tokens are left. Tokens
-/// are encoded and written at once, and are part of the state from the next commit on. A layer that is parked is written as
-/// it is. Blocks while it encodes; mnnkv_session_interrupt ends it.
-/// options: as of mnnkv_session_park.
-/// cache: as of mnnkv_session_park. Of a layer that is parked or was loaded, layout, key and value may be NULL.
-/// written: tokens written; may be NULL.
+/// Writes the tokens of a closed layer that the snapshot lacks, and records which of its tokens the layer still has. They are
+/// written at once, and part of the state from the next commit on. The layer stays as it is, parked or not. Blocks while it
+/// encodes; mnnkv_session_interrupt ends it.
+/// options: as of mnnkv_session_park. Tokens that are parked are written as they were encoded then.
+/// cache: as of mnnkv_session_park. Where all tokens are parked, or loaded and not begun since, layout, key and value may be
+/// NULL, unless V is INT8; kv_len is always read.
+/// written: tokens of the layer written; may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
-/// BUSY: if mnnkv_session_interrupt was called since the last begin
+/// BUSY: if the session is interrupted
 /// CORRUPT: if tokens in the store do not decode
 /// IO: if the system or the host cannot write
 ///
@@ -49,12 +55,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
         let has_cache = !given.layout.is_null() || !given.key.is_null() || !given.value.is_null();
         let layout = if has_cache { Some(given::checked(given.layout)?) } else { None };
         with(snapshot, |snapshot| {
-            let dims = match &layout {
-                Some(given) => given.layout.rows().dims,
-                // Nothing is encoded.
-                None => usize::MAX,
-            };
-            let packing = read_options(options, dims)?;
+            let packing = read_options(options, layout.as_ref().map(|given| given.layout.rows().dims))?;
             let cache = match &layout {
                 Some(layout) => Some(layout.cache(given.key, given.value)?),
                 None => None,
@@ -71,7 +72,8 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
-/// another way; with the same config the chat goes on as if it had never stopped. Damage of tokens shows in begin.
+/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped. Damage
+/// of tokens shows in begin.
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
 /// CORRUPT: if the layer is damaged; others can still be loaded
@@ -91,8 +93,9 @@ pub unsafe extern "C" fn mnnkv_snapshot_load(
 
 /// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
 /// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new
-/// file. mnnkv_snapshot_copy is quicker, and saves less.
-/// options: as of mnnkv_session_park.
+/// file. Sessions that go on must load from the new one, or the next append writes all tokens again. mnnkv_snapshot_copy is
+/// quicker, and leaves pieces of few tokens as they are.
+/// options: as of mnnkv_session_park. Without a rotation hint a file that was written with one may become larger.
 /// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
 /// CORRUPT: if a part of `from` is damaged
 #[unsafe(no_mangle)]
@@ -105,7 +108,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_compact(
         if from == to.cast_const() {
             bail!(InvalidArgument, "to is from; another snapshot expected");
         }
-        let packing = read_options(options, usize::MAX)?;
+        let packing = read_options(options, None)?;
         with(from, |from| with(to, |to| compact_file(from, &packing, to)))
     })
 }

@@ -187,6 +187,26 @@ fn a_chat_that_is_loaded_goes_on_as_one_that_never_stopped() {
 }
 
 #[test]
+fn a_layer_that_is_parked_is_saved_without_what_the_file_has() {
+    let mut chat = Chat::new(json!({}), LAYERS as u32, flash(2, 8, 4, 96));
+    let disk = Disk::default();
+    let mut file = disk.create();
+    for turn in 0..5 {
+        chat.step(0, 10);
+        let host = &mut chat.hosts[0];
+        let len = host.len();
+        chat.session.park(0, host.cache(), len, &FASTEST).unwrap();
+        let pieces = file.pieces().len();
+        assert_eq!(save(&mut chat, 0, &mut file), 10);
+        file.commit().unwrap();
+        assert_eq!(file.pieces().len(), pieces + 1, "turn {turn}");
+    }
+    let tokens: u32 = (0..5).filter_map(|piece| file.piece_tokens(piece)).sum();
+    assert_eq!(tokens, 50);
+    chat.begin_whole(0);
+}
+
+#[test]
 fn a_save_writes_new_tokens_alone_and_an_edit_writes_none() {
     let mut chat = Chat::new(json!({}), LAYERS as u32, flash(2, 8, 4, 96));
     let mut file = Disk::default().create();
