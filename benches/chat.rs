@@ -102,7 +102,7 @@ fn park(run: &str, layers: &[Layer]) {
         let packing = packing(effort, hint);
         let down = each(&mut layers, |number, layer| {
             let tokens = layer.tokens;
-            let bytes = session.park(number, layer.cache(), tokens, &packing).unwrap();
+            let bytes = session.park(number, Some(layer.cache()), tokens, &packing).unwrap();
             (raw, parked) = (raw + bytes.raw_bytes, parked + bytes.bytes);
             if number < 2 {
                 first = (first.0 + bytes.raw_bytes, first.1 + bytes.bytes);

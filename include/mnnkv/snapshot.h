@@ -81,6 +81,7 @@ typedef struct mnnkv_snapshot_options {
 
 /// Makes an empty snapshot, for further saves. A failure leaves no file.
 /// INVALID_ARGUMENT: if the fingerprint is too long, or the host has bytes already
+/// NOT_FOUND: if the folder does not exist
 /// IO: if there is a file at path, or it cannot be written
 mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
 
@@ -210,7 +211,8 @@ mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, s
 //
 // Loading reads no tokens: they stay in the file until begin writes them to the cache; with io it reads the encoded ones
 // into memory. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
-// session has loaded from a snapshot or saved to it are not written again by a later append to the same one. Small steps
+// session has loaded from a snapshot or saved to it are not written again by a later append to the same one, unless another
+// snapshot came between. Small steps
 // encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn, until
 // mnnkv_snapshot_compact.
 //

@@ -16,7 +16,7 @@
 use super::cache::mnnkv_cache;
 use super::panic::body;
 use super::pointer::{self, Sized32, SizedOut};
-use super::session::{mnnkv_session, with_cache};
+use super::session::{mnnkv_session, with_cache_or_none};
 use super::status::mnnkv_status;
 use crate::gear::{Effort, Frequencies, Pairing};
 use crate::status::{Result, bail};
@@ -111,8 +111,9 @@ pub(super) unsafe fn read_options<'a>(
 }
 
 /// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
-/// is parked stays so. Blocks while it compresses. Working memory: 8,192 tokens of the layer, and for each thread six times
+/// is parked stays so, but for tokens rewritten since. Blocks while it compresses. Working memory: 8,192 tokens of the layer, and for each thread six times
 /// the K of one head of them.
+/// cache: as of mnnkv_session_begin; without tokens it may have no layout and no buffers.
 /// parked: may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or an option is out of range
 /// BUSY: if the session is interrupted
@@ -130,8 +131,8 @@ pub unsafe extern "C" fn mnnkv_session_park(
     body!({
         let out = if parked.is_null() { None } else { Some(SizedOut::new(parked, "parked")?) };
         let mut outcome = Parked::default();
-        with_cache(session, cache, |session, cache, kv_len| {
-            let packing = read_options(options, Some(cache.layout.rows().dims))?;
+        with_cache_or_none(session, cache, true, |session, cache, kv_len| {
+            let packing = read_options(options, cache.as_ref().map(|cache| cache.layout.rows().dims))?;
             outcome = session.park(layer, cache, kv_len, &packing)?;
             Ok(kv_len)
         })?;

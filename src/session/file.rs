@@ -53,6 +53,7 @@ impl Session {
         if cache.is_some() {
             layer.check_cache(cache.as_ref(), kv_len)?;
         }
+        to.check_writable()?;
         if self.interrupted.load(Ordering::Relaxed) {
             bail!(Busy, "layer {number} was not saved: the session is interrupted until the next begin");
         }
@@ -95,7 +96,7 @@ impl Session {
         let list =
             memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))?;
         to.set_layer(number, geometry(&rows), &list, &layer.saved_state(given.as_ref())?)?;
-        store.set_saved(number, runs)?;
+        store.set_saved(number, runs);
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
             lossless.abort(store, cache);
         }

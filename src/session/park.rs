@@ -13,23 +13,28 @@ impl Session {
     /// back. A layer that is parked stays so. On an error tokens may have been restored from the store, and nothing else
     /// has changed.
     /// BUSY: if the session is interrupted.
-    pub fn park(&self, layer: u32, mut cache: Cache<'_>, kv_len: u32, packing: &Packing<'_>) -> Result<Parked> {
+    pub fn park(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32, packing: &Packing<'_>) -> Result<Parked> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
         let State { layers, store } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
-        layer.check_cache(Some(&cache), kv_len)?;
+        layer.check_cache(cache.as_ref(), kv_len)?;
         if self.interrupted.load(Ordering::Relaxed) {
             bail!(Busy, "layer {} was not parked: the session is interrupted until the next begin", layer.number);
         }
+        let Some(mut cache) = cache else { return Ok(Parked::default()) };
         self.lanes.drop_windows(&mut lanes);
         let store = match store {
             Some(store) => store,
             None => store.insert(Store::new(Settings::default())?),
         };
         if store.is_parked(layer.number) {
-            return Ok(Parked::default());
+            if store.uncovered(layer.number, 0..kv_len)?.is_empty() {
+                return Ok(Parked::default());
+            }
+            // Tokens were written in place since.
+            layer.unpark(store, &mut cache)?;
         }
         match &mut layer.lossless {
             Some(lossless) => lossless.restore(store, &mut cache, kv_len)?,
@@ -52,6 +57,8 @@ impl Layer {
     /// Writes the tokens of a parked layer back to its cache.
     pub(super) fn unpark(&mut self, store: &mut Store, cache: &mut Cache<'_>) -> Result<()> {
         if !store.is_parked(self.number) {
+            // A layer that was loaded and emptied.
+            self.value_scales = Vec::new();
             return Ok(());
         }
         let len = self.lengths.physical;

@@ -99,7 +99,8 @@ impl Snapshot {
         Ok((memory::copied(fingerprint)?, Slots { slots: [slot; 2], unfinished: None }, state))
     }
 
-    fn check_writable(&self) -> Result<()> {
+    /// INVALID_ARGUMENT: if the access is not [`Access::Append`].
+    pub fn check_writable(&self) -> Result<()> {
         match self.access {
             Access::Append => Ok(()),
             _ => bail!(InvalidArgument, "{} is open to be read alone", self.name()),
@@ -258,7 +259,9 @@ impl Snapshot {
         self.staged = Staged::default();
         self.cursor = self.state.end;
         self.is_sync_lost = false;
-        if self.access == Access::Append && self.slots.unfinished.is_none() {
+        // A device that failed may work again.
+        let is_whole = self.finish_slots().is_ok();
+        if self.access == Access::Append && is_whole {
             // Bytes behind the state are no part of it.
             let _ = self.storage.truncate(self.state.end);
         }
@@ -268,10 +271,10 @@ impl Snapshot {
     /// call may be repeated. Without changes it writes nothing.
     pub fn commit(&mut self) -> Result<()> {
         self.check_writable()?;
+        self.finish_slots()?;
         if self.staged.is_empty() {
             return Ok(());
         }
-        self.finish_slots()?;
         self.write_again()?;
         let (record, changes) = self.staged.record(&self.state, self.cursor)?;
         changes.reserve(&mut self.state, self.staged.pieces.len())?;

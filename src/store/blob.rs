@@ -74,6 +74,13 @@ impl Blob {
         Origin(if let Memory::File(_, offset) = &self.memory { Some(*offset) } else { None })
     }
 
+    /// Lets go of the pages of a file, which was read.
+    pub(super) fn drop_pages(&self) {
+        if let Memory::File(bytes, _) = &self.memory {
+            bytes.drop_pages();
+        }
+    }
+
     /// Bytes of parts that are in memory of their own.
     pub(super) fn own_len(&self) -> usize {
         if matches!(self.memory, Memory::Own(_)) { self.len } else { 0 }

@@ -97,7 +97,12 @@ impl Store {
             }
             None => drop(self.restore(layer, cache.reborrow())?),
         }
-        self.retain(layer, |block| !block.is_parked);
+        self.retain(layer, |block| {
+            if let Some(blob) = block.blob.as_ref().filter(|_| block.is_parked) {
+                blob.drop_pages();
+            }
+            !block.is_parked
+        });
         Ok(())
     }
 }

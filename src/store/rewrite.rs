@@ -4,7 +4,7 @@ use super::blob::Blob;
 use super::codec::{BlockShape, Codec};
 use super::kv::KvBytes;
 use super::piece::{self, Packing};
-use super::saved::{FilePiece, NewPiece, SavedRun, WritePiece};
+use super::saved::{self, FilePiece, NewPiece, SavedRun, WritePiece};
 use crate::layout::{Order, Pair, Rows};
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -56,6 +56,7 @@ fn overlap(run: &SavedRun, range: &Range<u32>) -> Option<(u32, usize, usize)> {
 
 /// Decodes a piece and compares its rows with the checksum that was saved.
 fn decode(codec: &mut Codec, rows: &Rows, piece: &FilePiece, to: &mut KvBytes) -> Result<()> {
+    saved::check_lengths(rows, piece)?;
     let number = piece.runs.first().map_or(0, |run| run.piece);
     let (order, tokens) = (Order::DENSE, piece.tokens as usize);
     let shape = BlockShape { ticket: number.into(), rows: *rows, tokens, order, digest: 0 };

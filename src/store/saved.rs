@@ -6,6 +6,7 @@ use super::codec::BlockShape;
 use super::kv::KvBytes;
 use super::piece::{self, Packing};
 use super::{Store, gather};
+use crate::gear;
 use crate::layout::{CacheRef, Order, Pair, Rows};
 use crate::status::{Result, bail};
 use crate::sys::storage::Bytes;
@@ -89,10 +90,11 @@ impl Store {
         self.layer(layer).map_or(&[], |entry| &entry.saved)
     }
 
-    /// Replaces what a file has of a layer.
-    pub fn set_saved(&mut self, layer: u32, runs: Vec<SavedRun>) -> Result<()> {
-        self.layer_or_new(layer)?.saved = runs;
-        Ok(())
+    /// Replaces what a file has of a layer, as [`Store::save`] returned it.
+    pub fn set_saved(&mut self, layer: u32, runs: Vec<SavedRun>) {
+        if let Some(entry) = self.layer_mut(layer) {
+            entry.saved = runs;
+        }
     }
 
     /// Writes the tokens of a layer that `known` has not as pieces: parked ones as they are, the others from the cache,
@@ -111,6 +113,8 @@ impl Store {
         write: &mut WritePiece<'_>,
     ) -> Result<Vec<SavedRun>> {
         let mut runs = memory::copied(known)?;
+        // So that `set_saved` cannot fail.
+        self.layer_or_new(layer)?;
         self.save_parked(layer, known, &mut runs, write)?;
         runs.sort_unstable_by_key(|run| run.begin);
         let gaps = memory::collect(gaps(&runs, 0, len))?;
@@ -156,6 +160,7 @@ impl Store {
     pub fn prepare(&mut self, layer: u32, rows: Rows, pieces: Vec<FilePiece>) -> Result<Attached> {
         let (mut blocks, mut saved) = (Vec::new(), Vec::new());
         for piece in pieces {
+            check_lengths(&rows, &piece)?;
             let ticket = self.next_ticket;
             self.next_ticket += 1;
             let shape = BlockShape {
@@ -182,6 +187,26 @@ impl Store {
             blocks.into_iter().for_each(|block| entry.push(block));
         }
     }
+}
+
+/// CORRUPT: if a part of a piece says that it is longer or shorter than its tokens.
+pub(super) fn check_lengths(rows: &Rows, piece: &FilePiece) -> Result<()> {
+    let (tokens, parts) = (piece.tokens as usize, piece::parts(rows));
+    let (key, value) = (rows.key_bytes(tokens) / parts, rows.value_bytes(tokens) / parts);
+    let mut begin = 0;
+    for (part, end) in piece.ends.iter().enumerate() {
+        let (words, expected) = if part < parts { (rows.key.words(), key) } else { (rows.value.words(), value) };
+        let len = gear::decoded_len(&piece.bytes[begin..*end], words)?;
+        if len != expected {
+            bail!(
+                Corrupt,
+                "part {part} of the piece at offset {} has {len} bytes; {expected} expected for {tokens} tokens",
+                piece.offset
+            );
+        }
+        begin = *end;
+    }
+    Ok(())
 }
 
 /// The parts of `begin .. end` that no run has.

@@ -129,12 +129,13 @@ impl Storage {
         }
     }
 
-    /// Removes a file that could not be completed.
-    pub fn remove(self) {
-        if let Kind::File(file) = &self.kind {
-            // The failure that led here is the one to report.
-            let _ = files::remove(&file.path);
-        }
+    /// Removes a file that could not be completed, or the bytes of a host.
+    pub fn remove(&self) {
+        // The failure that led here is the one to report.
+        let _ = match &self.kind {
+            Kind::File(file) => files::remove(&file.path).map_err(drop),
+            Kind::Host(medium) => medium.truncate(0).map_err(drop),
+        };
     }
 
     /// Maps the first `len` bytes, where the system can. The caller must never change them again, not even through

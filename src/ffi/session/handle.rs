@@ -44,7 +44,7 @@ pub struct mnnkv_session {
 ///
 /// # Safety
 /// Pointers are NULL or as the header says.
-pub(in crate::ffi) unsafe fn with_cache(
+pub(super) unsafe fn with_cache(
     session: *const mnnkv_session,
     cache: *mut mnnkv_cache,
     body: impl FnOnce(&Session, Cache<'_>, u32) -> Result<u32>,
@@ -61,7 +61,7 @@ pub(in crate::ffi) unsafe fn with_cache(
 ///
 /// # Safety
 /// As [`with_cache`].
-pub(super) unsafe fn with_cache_or_none(
+pub(in crate::ffi) unsafe fn with_cache_or_none(
     session: *const mnnkv_session,
     cache: *mut mnnkv_cache,
     lazily: bool,

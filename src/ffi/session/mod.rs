@@ -16,4 +16,4 @@ pub use step::*;
 pub use sums::*;
 pub use tiles::*;
 
-pub(in crate::ffi) use handle::with_cache;
+pub(in crate::ffi) use handle::with_cache_or_none;

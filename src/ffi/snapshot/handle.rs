@@ -112,6 +112,7 @@ unsafe fn made(
 
 /// Makes an empty snapshot, for further saves. A failure leaves no file.
 /// INVALID_ARGUMENT: if the fingerprint is too long, or the host has bytes already
+/// NOT_FOUND: if the folder does not exist
 /// IO: if there is a file at path, or it cannot be written
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_create(

@@ -8,7 +8,8 @@
 //!
 //! Loading reads no tokens: they stay in the file until begin writes them to the cache; with io it reads the encoded ones
 //! into memory. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
-//! session has loaded from a snapshot or saved to it are not written again by a later append to the same one. Small steps
+//! session has loaded from a snapshot or saved to it are not written again by a later append to the same one, unless another
+//! snapshot came between. Small steps
 //! encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn, until
 //! mnnkv_snapshot_compact.
 //!

@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
 const LAYERS: usize = 2;
-const FASTEST: Packing<'_> = Packing { effort: Effort::DEFAULT, rotation: None, threads: 1 };
+pub(super) const FASTEST: Packing<'_> = Packing { effort: Effort::DEFAULT, rotation: None, threads: 1 };
 
 /// A file in memory that outlives its handle.
 #[derive(Clone, Default)]
-struct Disk(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Disk(Arc<Mutex<Vec<u8>>>);
 
 impl Medium for Disk {
     fn len(&self) -> Result<u64> {
@@ -45,11 +45,11 @@ impl Medium for Disk {
 }
 
 impl Disk {
-    fn create(&self) -> Snapshot {
+    pub(super) fn create(&self) -> Snapshot {
         Snapshot::create(self.storage(), b"model").unwrap()
     }
 
-    fn open(&self) -> Snapshot {
+    pub(super) fn open(&self) -> Snapshot {
         Snapshot::open(self.storage(), Some(b"model"), Access::Append).unwrap()
     }
 
@@ -124,7 +124,7 @@ fn turns(seed: u64) {
                 1 | 2 => {
                     let host = &mut chat.hosts[layer];
                     let len = host.len();
-                    chat.session.park(layer as u32, host.cache(), len, &FASTEST).unwrap();
+                    chat.session.park(layer as u32, Some(host.cache()), len, &FASTEST).unwrap();
                 }
                 3 if logical > 0 => {
                     let host = &mut chat.hosts[layer];
@@ -195,7 +195,7 @@ fn a_layer_that_is_parked_is_saved_without_what_the_file_has() {
         chat.step(0, 10);
         let host = &mut chat.hosts[0];
         let len = host.len();
-        chat.session.park(0, host.cache(), len, &FASTEST).unwrap();
+        chat.session.park(0, Some(host.cache()), len, &FASTEST).unwrap();
         let pieces = file.pieces().len();
         assert_eq!(save(&mut chat, 0, &mut file), 10);
         file.commit().unwrap();
@@ -203,6 +203,26 @@ fn a_layer_that_is_parked_is_saved_without_what_the_file_has() {
     }
     let tokens: u32 = (0..5).filter_map(|piece| file.piece_tokens(piece)).sum();
     assert_eq!(tokens, 50);
+    chat.begin_whole(0);
+}
+
+#[test]
+fn a_second_park_takes_tokens_that_were_rewritten_and_the_cache_may_go() {
+    let mut chat = Chat::new(json!({}), LAYERS as u32, flash(2, 8, 4, 96));
+    chat.step(0, 20);
+    for _ in 0..2 {
+        let host = &mut chat.hosts[0];
+        let len = host.len();
+        chat.session.park(0, Some(host.cache()), len, &FASTEST).unwrap();
+        host.write(7);
+        chat.session.rewritten(0, 7, 1).unwrap();
+    }
+    let host = &mut chat.hosts[0];
+    let len = host.len();
+    assert!(chat.session.park(0, Some(host.cache()), len, &FASTEST).unwrap().raw_bytes > 0);
+    host.move_to_room_for(96);
+    let all = host.range(0, len);
+    crate::layout::zero(&mut host.cache(), all);
     chat.begin_whole(0);
 }
 

@@ -6,6 +6,7 @@ mod host;
 use super::Coverage;
 use super::attention::Attention;
 use super::examples::six_of_ten;
+use super::file::{Disk, FASTEST};
 use super::shared::Session;
 use crate::common::Random;
 use crate::host::expand;
@@ -23,15 +24,16 @@ struct Chat {
     host: Host,
     logical: u32,
     stores: bool,
+    config: String,
     random: Random,
     coverage: Coverage,
 }
 
 impl Chat {
     fn new(config: &Value, host: Host, seed: u64) -> Self {
-        let session = Session::new(config.to_string().as_bytes(), 1, 1).unwrap();
-        let stores = config["kv_lossless_enable"] == true;
-        Chat { session, host, logical: 0, stores, random: Random::new(seed), coverage: Coverage::default() }
+        let (stores, config) = (config["kv_lossless_enable"] == true, config.to_string());
+        let session = Session::new(config.as_bytes(), 1, 1).unwrap();
+        Chat { session, host, logical: 0, stores, config, random: Random::new(seed), coverage: Coverage::default() }
     }
 
     fn begin(&mut self) {
@@ -111,6 +113,23 @@ impl Chat {
         self.coverage.count(if moved { "stored tokens, edited" } else { "stored tokens" }, stored);
     }
 
+    fn park(&mut self) {
+        self.host.call(|cache, len| self.session.park(0, Some(cache), len, &FASTEST)).unwrap();
+        self.coverage.count("parks", 1);
+    }
+
+    /// The process ends, and another one goes on with new buffers.
+    fn restart(&mut self) {
+        let disk = Disk::default();
+        let mut file = disk.create();
+        self.host.call(|cache, len| self.session.save(0, Some(cache), len, &FASTEST, &mut file)).unwrap();
+        file.commit().unwrap();
+        self.session = Session::new(self.config.as_bytes(), 1, 1).unwrap();
+        self.session.load(None, &file).unwrap();
+        self.host.renew();
+        self.coverage.count("restarts", 1);
+    }
+
     fn reset(&mut self) {
         self.session.reset(None).unwrap();
         let shape = self.host.real.shape;
@@ -144,6 +163,26 @@ impl Chat {
             3 => self.fail(rows),
             4 if self.host.len() > 0 && self.random.once_in(2) => self.rewrite(),
             4 if self.random.once_in(8) => self.reset(),
+            // What an edit of a parked layer leaves.
+            5 if self.logical > 1 && self.random.once_in(2) => {
+                if self.random.once_in(2) {
+                    self.park()
+                } else {
+                    self.restart()
+                }
+                let pairs = if self.random.once_in(4) { Vec::new() } else { self.some_ranges() };
+                let stay: Vec<u32> = expand(&pairs).collect();
+                let stays = self.host.logical.iter().any(|l| stay.contains(l));
+                if self.random.once_in(2) && (stays || stay.is_empty()) {
+                    self.host.call(|cache, len| self.session.keep(0, &pairs, cache, len)).unwrap();
+                    self.host.removed(|at| stay.binary_search(&at).is_ok());
+                    self.host.logical.iter_mut().for_each(|at| *at = stay.binary_search(at).unwrap() as u32);
+                    self.logical = stay.len() as u32;
+                }
+                let rows = rows + 2;
+                self.begin();
+                self.compute(rows, false);
+            }
             // MNN's first scales are of more than one token.
             _ if self.host.len() == 0 => {
                 let more = self.random.from(2, 150);
@@ -194,9 +233,15 @@ fn no_schedule_of_a_quantised_cache_changes_what_mnn_reads_of_a_kept_token() {
         });
     }
     println!("{coverage:#?}");
-    for (what, least) in
-        [("evictions", 1), ("aborted steps", 1), ("growths", 1), ("stored tokens", 100), ("stored tokens, edited", 10)]
-    {
+    for (what, least) in [
+        ("evictions", 1),
+        ("aborted steps", 1),
+        ("growths", 1),
+        ("stored tokens", 100),
+        ("stored tokens, edited", 10),
+        ("parks", 0),
+        ("restarts", 0),
+    ] {
         assert!(schedules < 50 || coverage.of(what) > least * schedules, "{what}: {}", coverage.of(what));
     }
 }

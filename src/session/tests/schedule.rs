@@ -219,8 +219,9 @@ impl Run {
         trace!("park {layer}");
         let (len, dense) = (self.layers[layer].host.len(), self.layers[layer].host.all());
         let packing = Packing { effort: Effort::new(1, "effort").unwrap(), rotation: None, threads: 2 };
-        let parked = self
-            .call(layer, "no memory to park", |session, cache, len| session.park(layer as u32, cache, len, &packing));
+        let parked = self.call(layer, "no memory to park", |session, cache, len| {
+            session.park(layer as u32, Some(cache), len, &packing)
+        });
         self.layers[layer].parked = true;
         self.coverage.count("parked layers", u64::from(parked.raw_bytes > 0));
         self.check(layer, &dense, len as usize, Bytes::MayBeGone);

@@ -50,6 +50,14 @@ impl Host {
         self.real.n as u32
     }
 
+    /// Other buffers, with nothing in them but what MNN keeps beside them.
+    pub(super) fn renew(&mut self) {
+        let (n, key_max) = (self.real.n, self.real.key_max.clone());
+        self.real = MnnCache::new(self.real.shape);
+        self.real.fill_free_bytes(&mut self.random);
+        (self.real.n, self.real.key_max) = (n, key_max);
+    }
+
     /// A call of the library, which returns the new length.
     pub(super) fn call<T>(&mut self, what: impl FnOnce(Cache<'_>, u32) -> T) -> T {
         let (layout, len) = (layout(&self.real), self.len());
