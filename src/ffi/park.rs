@@ -28,7 +28,8 @@ use crate::sys;
 #[derive(Clone, Copy)]
 pub struct mnnkv_park_options {
     pub struct_size: u32,
-    /// 1 = fastest .. 9 = smallest; 0 = 5. 2 and 3, 4 to 6, 7 and 8 are alike, and 7 takes three times as long as 5.
+    /// 1 = fastest .. 9 = smallest; 0 = 5, and 1 in mnnkv_snapshot_append. 2 and 3, 4 to 6, 7 and 8 are alike; 5 takes twice
+    /// as long as 1, and 7 four times as long as 5.
     pub effort: i32,
     /// Threads that compress, the calling one included; 0 = one for each core.
     pub threads: u32,
@@ -67,18 +68,19 @@ unsafe impl Sized32 for mnnkv_parked {
     const MIN: usize = size_of::<Self>();
 }
 
-/// Reads how pieces are encoded. `head_dim`: elements of a row, where a layout is given.
+/// Reads how pieces are encoded. `head_dim`: elements of a row, where a layout is given. `effort`: the default.
 ///
 /// # Safety
 /// `options` is NULL or as the header says; its array outlives `'a`.
 pub(super) unsafe fn read_options<'a>(
     options: *const mnnkv_park_options,
     head_dim: Option<usize>,
+    effort: Effort,
 ) -> Result<Packing<'a>> {
     let cores = sys::cores() as usize;
     // SAFETY: passed on.
     let Some(given) = (unsafe { pointer::options(options, "options") })? else {
-        return Ok(Packing { effort: Effort::DEFAULT, rotation: None, threads: cores });
+        return Ok(Packing { effort, rotation: None, threads: cores });
     };
     let pairing = match given.rope_pairing {
         0 => None,
@@ -107,7 +109,8 @@ pub(super) unsafe fn read_options<'a>(
         }
     };
     let threads = if given.threads == 0 { cores } else { (given.threads as usize).min(cores) };
-    Ok(Packing { effort: Effort::new(given.effort, "options->effort")?, rotation, threads })
+    let effort = if given.effort == 0 { effort } else { Effort::new(given.effort, "options->effort")? };
+    Ok(Packing { effort, rotation, threads })
 }
 
 /// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
@@ -132,7 +135,7 @@ pub unsafe extern "C" fn mnnkv_session_park(
         let out = if parked.is_null() { None } else { Some(SizedOut::new(parked, "parked")?) };
         let mut outcome = Parked::default();
         with_cache_or_none(session, cache, true, |session, cache, kv_len| {
-            let packing = read_options(options, cache.as_ref().map(|cache| cache.layout.rows().dims))?;
+            let packing = read_options(options, cache.as_ref().map(|cache| cache.layout.rows().dims), Effort::DEFAULT)?;
             outcome = session.park(layer, cache, kv_len, &packing)?;
             Ok(kv_len)
         })?;

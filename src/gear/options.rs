@@ -110,7 +110,7 @@ impl Effort {
     /// The highest that searches for equal rows alone.
     pub(super) const QUICK: Effort = Effort(3);
     /// The least time.
-    pub(super) const FASTEST: Effort = Effort(1);
+    pub const FASTEST: Effort = Effort(1);
 
     /// An effort of 1 to 9, or the default for 0. `what` names the argument in the error.
     pub fn new(effort: i32, what: &str) -> Result<Self> {

@@ -24,6 +24,7 @@ use crate::ffi::park::{mnnkv_park_options, read_options};
 use crate::ffi::pointer::{self, Out};
 use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
 use crate::ffi::status::mnnkv_status;
+use crate::gear::Effort;
 use crate::session::compact_file;
 use crate::status::bail;
 
@@ -56,7 +57,8 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
         let has_cache = !given.layout.is_null() || !given.key.is_null() || !given.value.is_null();
         let layout = if has_cache { Some(given::checked(given.layout)?) } else { None };
         with(snapshot, |snapshot| {
-            let packing = read_options(options, layout.as_ref().map(|given| given.layout.rows().dims))?;
+            let packing =
+                read_options(options, layout.as_ref().map(|given| given.layout.rows().dims), Effort::FASTEST)?;
             let cache = match &layout {
                 Some(layout) => Some(layout.cache(given.key, given.value)?),
                 None => None,
@@ -109,7 +111,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_compact(
         if from == to.cast_const() {
             bail!(InvalidArgument, "to is from; another snapshot expected");
         }
-        let packing = read_options(options, None)?;
+        let packing = read_options(options, None, Effort::DEFAULT)?;
         with(from, |from| with(to, |to| compact_file(from, &packing, to)))
     })
 }
