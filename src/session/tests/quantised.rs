@@ -276,6 +276,20 @@ fn an_int8_layer_never_loses_its_last_token_while_its_chat_goes_on() {
 }
 
 #[test]
+fn scales_of_a_loaded_layer_that_was_emptied_never_come_back() {
+    for mode in 9..15 {
+        let mut chat = Chat::new(&json!({}), Host::new(shape(mode, 32, 64), 1), 1);
+        chat.step(10);
+        chat.restart();
+        assert!(chat.keep(&[]));
+        chat.host.plain = false;
+        chat.step(10);
+        chat.park();
+        chat.step(1);
+    }
+}
+
+#[test]
 fn the_first_token_of_int8_k_stays_without_sink_tokens() {
     for mode in [9, 10, 14] {
         let mut config = six_of_ten();
