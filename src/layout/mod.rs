@@ -34,6 +34,7 @@ pub use order::{Order, dense, gather_as, scatter_as};
 use crate::status::{Result, bail};
 use int8::ValueScales;
 use plane::Plane;
+use std::fmt;
 use tensor::{Extents, Strides, Tensor};
 
 /// A host's description of a layer's cache; the fields of `mnnkv_layout`.
@@ -104,6 +105,19 @@ impl Rows {
     /// Whether K or V is quantised.
     pub fn is_quantised(&self) -> bool {
         self.key.is_quantised() || self.value.is_quantised()
+    }
+
+    /// Parts of K that are encoded apart, and as many of V: the heads of floating-point rows, all heads of quantised ones.
+    pub fn parts(&self) -> usize {
+        if self.is_quantised() { 1 } else { self.heads }
+    }
+}
+
+/// For errors, such as "2 heads x 64 (F16, F16)"; `{:#}` omits "heads".
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heads = if f.alternate() { "" } else { " heads" };
+        write!(f, "{}{heads} x {} ({}, {})", self.heads, self.dims, self.key.name(), self.value.name())
     }
 }
 

@@ -2,19 +2,19 @@
 
 use super::eviction::{Loaded, SavedEviction};
 use super::layer::{CacheLengths, Layer};
-use super::{Session, State, find};
+use super::{Session, State, find, made};
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::numbers::{Reader, put};
 use crate::snapshot::{Geometry, LayerEntry, Run, Snapshot};
 use crate::status::{Error, Result, bail};
-use crate::store::{self, FilePiece, NewPiece, Packing, SavedRun, Settings, Store};
+use crate::store::{self, FilePiece, NewPiece, Packing, SavedRun};
 use crate::sys::memory;
 use std::sync::atomic::Ordering;
 
 /// The version of a layer's state in a file; docs/snapshot.md has the bytes.
 const STATE: u64 = 1;
 
-/// What [`Session::save`] wrote.
+/// The result of [`Session::save`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     /// Tokens written.
@@ -65,37 +65,25 @@ impl Session {
                 None => Ok(Saved::default()),
             };
         };
-        let store = match store {
-            Some(store) => store,
-            None => store.insert(Store::new(Settings::default())?),
-        };
+        let store = made(store)?;
         let is_known = |run: &SavedRun| to.piece_sum(run.piece) == Some(run.sum);
         let known = memory::collect(store.saved(number).iter().copied().filter(is_known))?;
         let known_tokens: u32 = known.iter().map(|run| run.count).sum();
-        let is_parked = store.is_parked(number);
-        if let Some(cache) = cache.as_mut().filter(|_| !is_parked && known_tokens < kv_len) {
-            match &mut layer.lossless {
-                Some(lossless) => lossless.restore(store, cache, kv_len)?,
-                None => drop(store.restore(number, cache.reborrow())?),
-            }
+        let is_stored = !store.is_parked(number) && known_tokens < kv_len;
+        if let Some((cache, lossless)) = cache.as_mut().zip(layer.lossless.as_mut()).filter(|_| is_stored) {
+            lossless.restore(store, cache, kv_len)?;
         }
         let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);
         let positions = layer.eviction.positions();
         let mut write = |piece: &NewPiece<'_>| {
-            let at = to.add_piece(number, piece.tokens, piece.parts, piece.raw_sum)?;
             saved.tokens += piece.tokens;
             saved.bytes += piece.parts.iter().map(|part| part.len() as u64).sum::<u64>();
-            match to.piece_sum(at) {
-                Some(sum) => Ok((at, sum)),
-                None => bail!(Internal, "piece {at} was not added"),
-            }
+            add(to, number, piece)
         };
         let runs =
             store.save(number, given.as_ref(), kv_len, positions, &known, packing, &self.interrupted, &mut write)?;
-        let list =
-            memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))?;
-        to.set_layer(number, geometry(&rows), &list, &layer.saved_state(given.as_ref())?)?;
+        to.set_layer(number, geometry(&rows), &in_file(&runs)?, &layer.saved_state(given.as_ref())?)?;
         store.set_saved(number, runs);
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
             lossless.abort(store, cache);
@@ -126,10 +114,7 @@ impl Session {
                 }
             }
         }
-        let store = match store {
-            Some(store) => store,
-            None => store.insert(Store::new(Settings::default())?),
-        };
+        let store = made(store)?;
         let mut attached = Vec::new();
         memory::reserve(&mut attached, loaded.len())?;
         for layer in &mut loaded {
@@ -173,7 +158,7 @@ impl Layer {
         Ok(LoadedLayer { number, lengths, rows, eviction, value_scales, pieces })
     }
 
-    /// What a file has of the layer beside its tokens.
+    /// Returns the bytes that a file has of the layer beside its tokens.
     fn saved_state(&self, cache: Option<&CacheRef<'_>>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         put(&mut out, STATE)?;
@@ -209,7 +194,7 @@ fn pieces(from: &Snapshot, entry: &LayerEntry) -> Result<(Rows, Vec<FilePiece>)>
         heads: heads as usize,
         dims: head_dim as usize,
     };
-    let parts = 2 * if rows.is_quantised() { 1 } else { rows.heads };
+    let parts = 2 * rows.parts();
     let (mut pieces, mut begin) = (Vec::<FilePiece>::new(), 0);
     for &Run { piece, offset, count } in &entry.runs {
         let sum = from.piece_sum(piece).unwrap_or_default();
@@ -245,20 +230,29 @@ pub fn compact_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -
         let mut reader = Reader::new(&state);
         let positions = read_head(&mut reader).and_then(|_| SavedEviction::read(&mut reader));
         let positions = positions.map_err(|e| e.within(format_args!("state of layer {number} of {}", from.name())))?;
-        let mut write = |piece: &NewPiece<'_>| {
-            let at = to.add_piece(number, piece.tokens, piece.parts, piece.raw_sum)?;
-            Ok((at, to.piece_sum(at).unwrap_or_default()))
-        };
+        let mut write = |piece: &NewPiece<'_>| add(to, number, piece);
         let runs = store::rewrite(&rows, &pieces, entry.tokens(), positions.positions(), packing, &mut write)
             .map_err(|e| e.within(format_args!("layer {number} of {}", from.name())))?;
-        let list =
-            memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))?;
-        to.set_layer(number, entry.geometry, &list, &state)?;
+        to.set_layer(number, entry.geometry, &in_file(&runs)?, &state)?;
     }
     for name in from.names() {
         to.put(name, &from.section(name)?)?;
     }
     Ok(())
+}
+
+/// Writes a piece of a layer. Returns its number and the checksum of its stored bytes.
+fn add(to: &mut Snapshot, layer: u32, piece: &NewPiece<'_>) -> Result<(u32, u64)> {
+    let at = to.add_piece(layer, piece.tokens, piece.parts, piece.raw_sum)?;
+    match to.piece_sum(at) {
+        Some(sum) => Ok((at, sum)),
+        None => bail!(Internal, "piece {at} was not added"),
+    }
+}
+
+/// The tokens of a layer as a file lists them.
+fn in_file(runs: &[SavedRun]) -> Result<Vec<Run>> {
+    memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))
 }
 
 /// Reads the head of a layer's state: the logical length.

@@ -161,18 +161,7 @@ impl Layer {
         };
         let given = cache.layout.rows();
         if let Some(known) = self.rows.filter(|known| *known != given) {
-            bail!(
-                InvalidArgument,
-                "layer {layer} has {} heads x {} ({}, {}); the layout has {} x {} ({}, {})",
-                known.heads,
-                known.dims,
-                known.key.name(),
-                known.value.name(),
-                given.heads,
-                given.dims,
-                given.key.name(),
-                given.value.name()
-            );
+            bail!(InvalidArgument, "layer {layer} has {known}; the layout has {given:#}");
         }
         let max_tokens = cache.layout.max_tokens();
         if kv_len as usize > max_tokens || kv_len > i32::MAX as u32 {

@@ -28,7 +28,7 @@ pub use layer::CacheLengths;
 use crate::h2o::{BlockSums, CheckedTile};
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
 use crate::status::{Error, Result, bail};
-use crate::store::Store;
+use crate::store::{Settings, Store};
 use crate::sys::memory;
 use config::Config;
 use eviction::ClosingStep;
@@ -54,7 +54,7 @@ pub struct Session {
 
 struct State {
     layers: Vec<Layer>,
-    /// `None` where the config compresses nothing.
+    /// `None` where the config compresses nothing and no layer was parked, saved or loaded.
     store: Option<Store>,
 }
 
@@ -372,6 +372,14 @@ impl Session {
     pub(crate) fn panic_inside(&self) -> Result<()> {
         let _state = self.state()?;
         panic!("a bug");
+    }
+}
+
+/// The store, made where the config compresses nothing.
+fn made(store: &mut Option<Store>) -> Result<&mut Store> {
+    match store {
+        Some(store) => Ok(store),
+        None => Ok(store.insert(Store::new(Settings::default())?)),
     }
 }
 

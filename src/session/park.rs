@@ -1,10 +1,10 @@
 //! Parking a layer while no step is due, and its way back.
 
 use super::layer::Layer;
-use super::{Session, State, find};
+use super::{Session, State, find, made};
 use crate::layout::{self, Cache};
 use crate::status::{Result, bail};
-use crate::store::{Packing, Parked, Settings, Store};
+use crate::store::{Packing, Parked, Store};
 use crate::sys;
 use std::sync::atomic::Ordering;
 
@@ -25,10 +25,7 @@ impl Session {
         }
         let Some(mut cache) = cache else { return Ok(Parked::default()) };
         self.lanes.drop_windows(&mut lanes);
-        let store = match store {
-            Some(store) => store,
-            None => store.insert(Store::new(Settings::default())?),
-        };
+        let store = made(store)?;
         if store.is_parked(layer.number) {
             if store.uncovered(layer.number, 0..kv_len)?.is_empty() {
                 return Ok(Parked::default());
@@ -36,9 +33,8 @@ impl Session {
             // Tokens were written in place since.
             layer.unpark(store, &mut cache)?;
         }
-        match &mut layer.lossless {
-            Some(lossless) => lossless.restore(store, &mut cache, kv_len)?,
-            None => drop(store.restore(layer.number, cache.reborrow())?),
+        if let Some(lossless) = &mut layer.lossless {
+            lossless.restore(store, &mut cache, kv_len)?;
         }
         let positions = layer.eviction.positions();
         let parked = store.park(layer.number, cache.reborrow(), kv_len, positions, packing, &self.interrupted)?;

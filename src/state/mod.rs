@@ -66,7 +66,7 @@ pub fn encode(src: &[u8], tensors: &[Tensor], options: Options, dst: &mut [u8]) 
         memory::push(&mut slots, Mutex::new((slot, Sums::default())))?;
         rest = behind;
     }
-    parallel::for_each::<Worker>(slots.len(), threads(options), |worker, at| {
+    parallel::for_each::<Worker>(slots.len(), threads(options.threads), |worker, at| {
         let (slot, sums) = &mut *slots[at].lock().map_err(|_| Error::out_of_service("a section"))?;
         let section = &plan.sections[at];
         let raw = &src[section.bytes()];
@@ -112,8 +112,7 @@ pub fn decode(blob: &[u8], threads_given: usize, dst: &mut [u8]) -> Result<usize
         at += sums.len;
         rest = behind;
     }
-    let options = Options { effort: Effort::DEFAULT, threads: threads_given };
-    parallel::for_each::<Worker>(jobs.len(), threads(options), |worker, at| {
+    parallel::for_each::<Worker>(jobs.len(), threads(threads_given), |worker, at| {
         let (raw, stored) = &jobs[at];
         let raw = &mut *raw.lock().map_err(|_| Error::out_of_service("a section"))?;
         let payload = &blob[stored.clone()];
@@ -134,11 +133,11 @@ fn verified(bytes: &[u8], expected: u64, what: &str) -> Result<()> {
     }
 }
 
-fn threads(options: Options) -> usize {
-    if options.threads == 0 { sys::cores() as usize } else { options.threads }
+fn threads(given: usize) -> usize {
+    if given == 0 { sys::cores() as usize } else { given }
 }
 
-/// What a forged blob makes of an error of the codec inside.
+/// The error of a forged blob, from that of the codec inside.
 fn corrupt(error: Error) -> Error {
     match error.status() {
         Status::InvalidArgument | Status::BufferTooSmall => error!(Corrupt, "{}", error.message()),

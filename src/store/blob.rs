@@ -91,6 +91,11 @@ impl Blob {
         self.len
     }
 
+    /// The bytes of every part.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.parts.len()).map(|at| self.part(at).0)
+    }
+
     /// The bytes of part `at`, and the digest of what they decode to; see [`Part`].
     pub(super) fn part(&self, at: usize) -> (&[u8], Option<u64>) {
         let start = at.checked_sub(1).map_or(0, |before| self.parts[before].end);

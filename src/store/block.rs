@@ -34,6 +34,21 @@ impl LiveSegment {
         self.begin + self.count
     }
 
+    /// The parts of the segment that an edit keeps.
+    pub(super) fn kept(self, kept: &[KeptRun]) -> impl Iterator<Item = LiveSegment> {
+        let first = kept.partition_point(|range| range.end <= self.begin);
+        kept[first..].iter().take_while(move |range| range.begin < self.end()).map(move |range| {
+            let (first, end) = (self.begin.max(range.begin), self.end().min(range.end));
+            let begin = range.now + (first - range.begin);
+            LiveSegment { offset: self.offset + (first - self.begin), begin, count: end - first }
+        })
+    }
+
+    /// Its tokens before `len`.
+    pub(super) fn before(self, len: u32) -> Self {
+        LiveSegment { count: self.count.min(len.saturating_sub(self.begin)), ..self }
+    }
+
     /// This segment's tokens of the rows of one head, `[token][dim]` of `tokens` tokens.
     pub(super) fn of_head<'a>(&self, rows: &'a [u8], tokens: usize) -> &'a [u8] {
         let token_bytes = rows.len() / tokens;
@@ -102,8 +117,7 @@ impl Block {
 
     /// A released block of a layer that is in a file.
     pub(super) fn of_file(shape: BlockShape, runs: &[SavedRun], blob: Shared<Blob>) -> Result<Self> {
-        let segment = |run: &SavedRun| LiveSegment { offset: run.offset, begin: run.begin, count: run.count };
-        let segments = memory::collect(runs.iter().map(segment))?;
+        let segments = memory::collect(runs.iter().map(SavedRun::segment))?;
         Ok(Block { segments, ..Block::parked(shape, TokenRange::default(), blob)? })
     }
 
@@ -159,19 +173,7 @@ impl Block {
     pub(super) fn check_fits(&self, layer: u32, layout: &Layout) -> Result<()> {
         let (mine, given) = (self.shape.rows, layout.rows());
         if mine != given {
-            bail!(
-                Stale,
-                "block {} of layer {layer} has {} heads x {} ({}, {}); the layout has {} x {} ({}, {})",
-                self.ticket(),
-                mine.heads,
-                mine.dims,
-                mine.key.name(),
-                mine.value.name(),
-                given.heads,
-                given.dims,
-                given.key.name(),
-                given.value.name(),
-            );
+            bail!(Stale, "block {} of layer {layer} has {mine}; the layout has {given:#}", self.ticket());
         }
         let end = self.segments.last().map_or(0, LiveSegment::end) as usize;
         if end > layout.max_tokens() {
@@ -187,18 +189,12 @@ impl Block {
 
     /// Appends the segments that an edit leaves: the block's tokens in `kept`, which ascends.
     pub(super) fn cut(&self, kept: &[KeptRun], pieces: &mut Vec<LiveSegment>) -> Result<()> {
-        for s in &self.segments {
-            let first = kept.partition_point(|range| range.end <= s.begin);
-            for range in kept[first..].iter().take_while(|range| range.begin < s.end()) {
-                let (first, end) = (s.begin.max(range.begin), s.end().min(range.end));
-                let begin = range.now + (first - range.begin);
-                let piece = LiveSegment { offset: s.offset + (first - s.begin), begin, count: end - first };
-                match pieces.last_mut() {
-                    Some(last) if last.end() == piece.begin && last.offset + last.count == piece.offset => {
-                        last.count += piece.count;
-                    }
-                    _ => memory::push(pieces, piece)?,
+        for piece in self.segments.iter().flat_map(|segment| segment.kept(kept)) {
+            match pieces.last_mut() {
+                Some(last) if last.end() == piece.begin && last.offset + last.count == piece.offset => {
+                    last.count += piece.count;
                 }
+                _ => memory::push(pieces, piece)?,
             }
         }
         Ok(())
@@ -214,7 +210,7 @@ impl Block {
     /// Drops the tokens from `len` on.
     pub(super) fn truncate(&mut self, len: u32) {
         self.segments.retain_mut(|s| {
-            s.count = s.count.min(len.saturating_sub(s.begin));
+            *s = s.before(len);
             s.count > 0
         });
         self.drop_unless_worth_keeping();

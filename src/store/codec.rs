@@ -59,7 +59,7 @@ pub(super) struct BlockShape {
 impl BlockShape {
     /// Parts of K, and as many of V.
     pub(super) fn parts(&self) -> usize {
-        if self.rows.is_quantised() { 1 } else { self.rows.heads }
+        self.rows.parts()
     }
 
     /// Raw bytes of K and of V.

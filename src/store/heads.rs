@@ -158,17 +158,8 @@ impl StoredLayer {
                 let (mine, given) = (block.shape.rows, layout.rows());
                 bail!(
                     Stale,
-                    "the stored tokens of layer {} have {} heads x {} ({}, {}) and end at token {end}; the layout has {} x {} \
-                     ({}, {}) and room for {}",
+                    "the stored tokens of layer {} have {mine} and end at token {end}; the layout has {given:#} and room for {}",
                     self.number,
-                    mine.heads,
-                    mine.dims,
-                    mine.key.name(),
-                    mine.value.name(),
-                    given.heads,
-                    given.dims,
-                    given.key.name(),
-                    given.value.name(),
                     layout.max_tokens()
                 )
             }

@@ -18,7 +18,7 @@ pub(super) struct LayerBlocks {
     index: Vec<IndexEntry>,
     /// See [`LayerBlocks::edited`].
     edited: Option<Range<u32>>,
-    /// What a file has, ascending.
+    /// The tokens that a file has, ascending.
     pub(super) saved: Vec<SavedRun>,
 }
 
@@ -172,7 +172,7 @@ impl LayerBlocks {
             block.truncate(len);
         }
         self.saved.retain_mut(|run| {
-            run.count = run.count.min(len.saturating_sub(run.begin));
+            run.count = run.segment().before(len).count;
             run.count > 0
         });
         self.index.retain_mut(|entry| {

@@ -8,7 +8,7 @@ use super::codec::BlockShape;
 use super::heads::HeadReader;
 use super::kv::KvBytes;
 use super::piece::{self, Packing};
-use super::{Store, gather, saved};
+use super::{Store, saved};
 use crate::layout::{self, Cache, HeadMut, Order, Pair};
 use crate::status::Result;
 use crate::sys::{Shared, memory, pages, parallel};
@@ -32,7 +32,7 @@ pub struct Parked {
 impl Store {
     /// Whether the layer's tokens are parked.
     pub fn is_parked(&self, layer: u32) -> bool {
-        self.layer(layer).is_some_and(|entry| entry.blocks().iter().any(|block| block.is_parked))
+        self.layer(layer).and_then(|entry| entry.blocks().first()).is_some_and(|block| block.is_parked)
     }
 
     /// Encodes all `len` tokens of a layer, whose logical positions are `positions`, and releases the memory of its buffers.
@@ -54,9 +54,7 @@ impl Store {
         let mut raw = KvBytes::new(0, 0)?;
         for (begin, count) in saved::regions(self.saved(layer), len)? {
             let range = cache.layout.range(begin, count)?;
-            gather(&mut raw, &cache.as_ref(), range, Order::DENSE)?;
-            let its_positions = piece::positions_of(positions, range)?;
-            let (blob, sum) = piece::encode(&rows, &its_positions, &raw, packing, stop)?;
+            let (blob, sum) = piece::encode_range(&cache.as_ref(), range, positions, &mut raw, packing, stop)?;
             parked.raw_bytes += raw.len() as u64;
             parked.bytes += blob.len() as u64;
             let ticket = self.next_ticket;

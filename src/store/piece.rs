@@ -2,14 +2,15 @@
 
 use super::blob::{Blob, Part};
 use super::codec::Codec;
+use super::gather;
 use super::kv::KvBytes;
 use crate::gear::{Effort, Format, Frequencies, Options, Pairing, Positions, Rotation};
-use crate::layout::{Kind, Pair, Rows, TokenRange};
+use crate::layout::{CacheRef, Kind, Order, Pair, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::{memory, parallel};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Most tokens of a piece. It bounds the copy of its rows; equal tokens of one piece are found.
 pub(super) const MOST_TOKENS: u32 = 8192;
@@ -42,8 +43,33 @@ pub struct KeyRotation<'a> {
 /// An encoded part, and the XXH3-64 of its rows.
 type Encoded = (Vec<u8>, u64);
 
-/// Encodes the rows of a piece, `[head][token][dim]`, of tokens at these positions. Returns the blob, and the XXH3-64 over
-/// those of the parts' rows.
+/// The pieces of tokens `begin .. end`, as (begin, count).
+pub(super) fn pieces(begin: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
+    (begin..end).step_by(MOST_TOKENS as usize).map(move |begin| (begin, MOST_TOKENS.min(end - begin)))
+}
+
+/// The XXH3-64 over those of the parts' rows, K's before V's.
+pub(super) fn raw_sum(sums: impl Iterator<Item = u64>) -> u64 {
+    let mut hasher = Xxh3::new();
+    sums.for_each(|sum| hasher.update(&sum.to_le_bytes()));
+    hasher.digest()
+}
+
+/// [`encode`], of a range of a cache. `runs`: the logical positions of its tokens; `raw` is working memory.
+pub(super) fn encode_range(
+    cache: &CacheRef<'_>,
+    range: TokenRange,
+    runs: &[Pair],
+    raw: &mut KvBytes,
+    packing: &Packing<'_>,
+    stop: &AtomicBool,
+) -> Result<(Blob, u64)> {
+    gather(raw, cache, range, Order::DENSE)?;
+    let positions = positions_of(runs, range.begin(), range.count())?;
+    encode(&cache.layout.rows(), &positions, raw, packing, stop)
+}
+
+/// Encodes the rows of a piece, `[head][token][dim]`, of tokens at these positions. Returns the blob, and the [`raw_sum`].
 /// BUSY: if `stop` was set meanwhile.
 pub(super) fn encode(
     rows: &Rows,
@@ -52,7 +78,7 @@ pub(super) fn encode(
     packing: &Packing<'_>,
     stop: &AtomicBool,
 ) -> Result<(Blob, u64)> {
-    let parts = parts(rows);
+    let parts = rows.parts();
     let mut encoded = Vec::new();
     memory::reserve(&mut encoded, 2 * parts)?;
     for _ in 0..2 * parts {
@@ -63,11 +89,8 @@ pub(super) fn encode(
             bail!(Busy, "the session was interrupted");
         }
         let is_key = at < parts;
-        let (raw, kind, row) = match is_key {
-            true => (raw.key(), rows.key, rows.key_words()),
-            false => (raw.value(), rows.value, rows.value_words()),
-        };
-        let part = part(raw, parts, at % parts);
+        let (kind, row) = if is_key { (rows.key, rows.key_words()) } else { (rows.value, rows.value_words()) };
+        let part = part(raw, parts, at);
         let is_rotated = is_key && matches!(kind, Kind::Float(_));
         let rotation = packing.rotation.filter(|_| is_rotated).map(|rotation| Rotation {
             pairing: rotation.pairing,
@@ -94,29 +117,27 @@ pub(super) fn encode(
     let mut bytes = Vec::new();
     let mut ends = Vec::new();
     let mut sums = Vec::new();
+    memory::reserve(&mut sums, 2 * parts)?;
     for slot in encoded {
         let Some((blob, sum)): Option<Encoded> = slot.into_inner().ok().flatten() else {
             bail!(Internal, "a part was not encoded");
         };
         memory::extend(&mut bytes, &blob)?;
         memory::push(&mut ends, Part { end: bytes.len(), digest: None })?;
-        memory::extend(&mut sums, &sum.to_le_bytes())?;
+        memory::push(&mut sums, sum)?;
     }
-    Ok((Blob::new(&bytes, &ends)?, xxh3_64(&sums)))
+    Ok((Blob::new(&bytes, &ends)?, raw_sum(sums.into_iter())))
 }
 
-/// The positions of the tokens of a range, whose cache has them in `runs`.
-pub(super) fn positions_of(runs: &[Pair], range: TokenRange) -> Result<Vec<u32>> {
+/// The logical positions of `count` tokens from `begin` on, of a cache whose tokens have those of `runs`.
+pub(super) fn positions_of(runs: &[Pair], begin: usize, count: usize) -> Result<Vec<u32>> {
     let all = runs.iter().flat_map(|run| run[0] as u32..(run[0] + run[1]) as u32);
-    memory::collect(all.skip(range.begin()).take(range.count()))
+    memory::collect(all.skip(begin).take(count))
 }
 
-/// Parts of K, and as many of V: what is encoded apart.
-pub(super) fn parts(rows: &Rows) -> usize {
-    if rows.is_quantised() { 1 } else { rows.heads }
-}
-
-fn part(bytes: &[u8], parts: usize, at: usize) -> &[u8] {
+/// The rows of a part: K of each, then V.
+pub(super) fn part(raw: &KvBytes, parts: usize, at: usize) -> &[u8] {
+    let bytes = if at < parts { raw.key() } else { raw.value() };
     let len = bytes.len() / parts;
-    &bytes[at * len..(at + 1) * len]
+    &bytes[at % parts * len..][..len]
 }

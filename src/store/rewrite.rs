@@ -4,7 +4,7 @@ use super::blob::Blob;
 use super::codec::{BlockShape, Codec};
 use super::kv::KvBytes;
 use super::piece::{self, Packing};
-use super::saved::{self, FilePiece, NewPiece, SavedRun, WritePiece};
+use super::saved::{self, FilePiece, SavedRun, WritePiece};
 use crate::layout::{Order, Pair, Rows};
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -24,9 +24,8 @@ pub fn rewrite(
 ) -> Result<Vec<SavedRun>> {
     let (mut whole, mut part) = (KvBytes::new(0, 0)?, KvBytes::new(0, 0)?);
     let (mut codec, mut runs) = (Codec::default(), Vec::new());
-    for begin in (0..len).step_by(piece::MOST_TOKENS as usize) {
-        let range = begin..len.min(begin + piece::MOST_TOKENS);
-        let count = range.len();
+    for (begin, tokens) in piece::pieces(0, len) {
+        let (range, count) = (begin..begin + tokens, tokens as usize);
         whole.fit(rows.key_bytes(count), rows.value_bytes(count))?;
         for piece in pieces.iter().filter(|piece| piece.runs.iter().any(|run| overlap(run, &range).is_some())) {
             decode(&mut codec, rows, piece, &mut part)?;
@@ -38,12 +37,10 @@ pub fn rewrite(
                 }
             }
         }
-        let all = positions.iter().flat_map(|run| run[0] as u32..(run[0] + run[1]) as u32);
-        let its_positions = memory::collect(all.skip(begin as usize).take(count))?;
+        let its_positions = piece::positions_of(positions, begin as usize, count)?;
         let (blob, raw_sum) = piece::encode(rows, &its_positions, &whole, packing, &AtomicBool::new(false))?;
-        let parts = memory::collect((0..2 * piece::parts(rows)).map(|part| blob.part(part).0))?;
-        let (piece, sum) = write(&NewPiece { tokens: count as u32, parts: &parts, raw_sum })?;
-        memory::push(&mut runs, SavedRun { piece, sum, offset: 0, begin, count: count as u32 })?;
+        let (piece, sum) = saved::write_blob(&blob, tokens, raw_sum, write)?;
+        memory::push(&mut runs, SavedRun { piece, sum, offset: 0, begin, count: tokens })?;
     }
     Ok(runs)
 }
@@ -55,20 +52,15 @@ fn overlap(run: &SavedRun, range: &Range<u32>) -> Option<(u32, usize, usize)> {
 }
 
 /// Decodes a piece and compares its rows with the checksum that was saved.
-fn decode(codec: &mut Codec, rows: &Rows, piece: &FilePiece, to: &mut KvBytes) -> Result<()> {
-    saved::check_lengths(rows, piece)?;
-    let number = piece.runs.first().map_or(0, |run| run.piece);
-    let (order, tokens) = (Order::DENSE, piece.tokens as usize);
+fn decode(codec: &mut Codec, rows: &Rows, from: &FilePiece, to: &mut KvBytes) -> Result<()> {
+    saved::check_lengths(rows, from)?;
+    let number = from.runs.first().map_or(0, |run| run.piece);
+    let (order, tokens) = (Order::DENSE, from.tokens as usize);
     let shape = BlockShape { ticket: number.into(), rows: *rows, tokens, order, digest: 0 };
-    codec.decode(&shape, &Blob::of_file(piece.bytes.clone(), piece.offset, &piece.ends)?, to)?;
-    let mut sums = Vec::new();
-    for bytes in [to.key(), to.value()] {
-        for part in bytes.chunks_exact(bytes.len() / piece::parts(rows)) {
-            memory::extend(&mut sums, &xxh3_64(part).to_le_bytes())?;
-        }
-    }
-    if xxh3_64(&sums) != piece.raw_sum {
-        bail!(Corrupt, "piece {number} at offset {} decodes to other tokens than were saved", piece.offset);
+    codec.decode(&shape, &Blob::of_file(from.bytes.clone(), from.offset, &from.ends)?, to)?;
+    let sums = (0..2 * rows.parts()).map(|at| xxh3_64(piece::part(to, rows.parts(), at)));
+    if piece::raw_sum(sums) != from.raw_sum {
+        bail!(Corrupt, "piece {number} at offset {} decodes to other tokens than were saved", from.offset);
     }
     Ok(())
 }

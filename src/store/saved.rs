@@ -1,11 +1,11 @@
 //! The tokens of a layer that a chat file has, so that the next save writes the others alone.
 
+use super::Store;
 use super::blob::Blob;
-use super::block::{Block, KeptRun};
+use super::block::{Block, KeptRun, LiveSegment};
 use super::codec::BlockShape;
 use super::kv::KvBytes;
 use super::piece::{self, Packing};
-use super::{Store, gather};
 use crate::gear;
 use crate::layout::{CacheRef, Order, Pair, Rows};
 use crate::status::{Result, bail};
@@ -32,17 +32,19 @@ impl SavedRun {
     fn end(&self) -> u32 {
         self.begin + self.count
     }
+
+    /// Its tokens, as those of a block that is the piece.
+    pub(super) fn segment(&self) -> LiveSegment {
+        LiveSegment { offset: self.offset, begin: self.begin, count: self.count }
+    }
 }
 
 /// The runs that an edit of the cache leaves.
 pub(super) fn cut(runs: &[SavedRun], kept: &[KeptRun]) -> Result<Vec<SavedRun>> {
     let mut left: Vec<SavedRun> = Vec::new();
     for run in runs {
-        let first = kept.partition_point(|range| range.end <= run.begin);
-        for range in kept[first..].iter().take_while(|range| range.begin < run.end()) {
-            let (first, end) = (run.begin.max(range.begin), run.end().min(range.end));
-            let (offset, begin) = (run.offset + (first - run.begin), range.now + (first - range.begin));
-            memory::push(&mut left, SavedRun { offset, begin, count: end - first, ..*run })?;
+        for LiveSegment { offset, begin, count } in run.segment().kept(kept) {
+            memory::push(&mut left, SavedRun { offset, begin, count, ..*run })?;
         }
     }
     Ok(left)
@@ -60,6 +62,12 @@ pub struct NewPiece<'a> {
 
 /// Writes a piece to a file. Returns its number and the checksum of its stored bytes.
 pub type WritePiece<'a> = dyn FnMut(&NewPiece<'_>) -> Result<(u32, u64)> + 'a;
+
+/// Writes a blob as a piece of `tokens` tokens.
+pub(super) fn write_blob(blob: &Blob, tokens: u32, raw_sum: u64, write: &mut WritePiece<'_>) -> Result<(u32, u64)> {
+    let parts = memory::collect(blob.parts())?;
+    write(&NewPiece { tokens, parts: &parts, raw_sum })
+}
 
 /// A piece of a file.
 pub struct FilePiece {
@@ -144,9 +152,7 @@ impl Store {
                 continue;
             }
             let blob = block.blob.as_ref().expect("a parked block has a blob");
-            let parts = memory::collect((0..2 * block.shape.parts()).map(|part| blob.part(part).0))?;
-            let (tokens, raw_sum) = (block.shape.tokens as u32, block.shape.digest as u64);
-            let (piece, sum) = write(&NewPiece { tokens, parts: &parts, raw_sum })?;
+            let (piece, sum) = write_blob(blob, block.shape.tokens as u32, block.shape.digest as u64, write)?;
             runs.retain(|run| !segments().any(|s| s.begin < run.end() && run.begin < s.end()));
             for s in segments() {
                 let run = SavedRun { piece, sum, offset: s.offset, begin: s.begin, count: s.count };
@@ -191,7 +197,7 @@ impl Store {
 
 /// CORRUPT: if a part of a piece says that it is longer or shorter than its tokens.
 pub(super) fn check_lengths(rows: &Rows, piece: &FilePiece) -> Result<()> {
-    let (tokens, parts) = (piece.tokens as usize, piece::parts(rows));
+    let (tokens, parts) = (piece.tokens as usize, rows.parts());
     let (key, value) = (rows.key_bytes(tokens) / parts, rows.value_bytes(tokens) / parts);
     let mut begin = 0;
     for (part, end) in piece.ends.iter().enumerate() {
@@ -227,8 +233,8 @@ pub(super) fn regions(runs: &[SavedRun], len: u32) -> Result<Vec<(u32, u32)>> {
     let (mut regions, mut at) = (Vec::new(), 0);
     for (begin, end) in gaps(runs, 0, len).chain([(len, len)]) {
         for (begin, end) in [(at, begin), (begin, end)] {
-            for begin in (begin..end).step_by(piece::MOST_TOKENS as usize) {
-                memory::push(&mut regions, (begin, piece::MOST_TOKENS.min(end - begin)))?;
+            for piece in piece::pieces(begin, end) {
+                memory::push(&mut regions, piece)?;
             }
         }
         at = end;
@@ -246,19 +252,12 @@ fn save_raw(
     runs: &mut Vec<SavedRun>,
     write: &mut WritePiece<'_>,
 ) -> Result<()> {
-    let rows = cache.layout.rows();
     let mut raw = KvBytes::new(0, 0)?;
-    for &(first, end) in ranges {
-        for begin in (first..end).step_by(piece::MOST_TOKENS as usize) {
-            let range = cache.layout.range(begin, piece::MOST_TOKENS.min(end - begin))?;
-            gather(&mut raw, cache, range, Order::DENSE)?;
-            let its_positions = piece::positions_of(positions, range)?;
-            let (blob, raw_sum) = piece::encode(&rows, &its_positions, &raw, packing, stop)?;
-            let parts = memory::collect((0..2 * piece::parts(&rows)).map(|part| blob.part(part).0))?;
-            let (tokens, offset) = (range.count() as u32, 0);
-            let (piece, sum) = write(&NewPiece { tokens, parts: &parts, raw_sum })?;
-            memory::push(runs, SavedRun { piece, sum, offset, begin, count: tokens })?;
-        }
+    for (begin, count) in ranges.iter().flat_map(|&(begin, end)| piece::pieces(begin, end)) {
+        let range = cache.layout.range(begin, count)?;
+        let (blob, raw_sum) = piece::encode_range(cache, range, positions, &mut raw, packing, stop)?;
+        let (piece, sum) = write_blob(&blob, count, raw_sum, write)?;
+        memory::push(runs, SavedRun { piece, sum, offset: 0, begin, count })?;
     }
     Ok(())
 }
