@@ -16,8 +16,8 @@ const SHOWN: usize = 8;
 
 /// Check a directory quantised by msmodelslim, or a snapshot of a chat, and list all findings.
 ///
-/// Of a snapshot, compares all bytes with their checksums. Of a directory, compares the description with the tensors, tensors with each other, and checks every number of scales, offsets and
-/// biases. Errors make a directory unusable or its results wrong. Warnings are deviations that some runtimes reject or
+/// All bytes of a snapshot are compared with their checksums. In a directory the description is compared with the tensors,
+/// tensors with each other, and every number of scales, offsets and biases is checked. Errors make a directory unusable or its results wrong. Warnings are deviations that some runtimes reject or
 /// ignore. Reads the directory once and changes nothing. Memory does not grow with the size of the weights.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]

@@ -100,7 +100,7 @@ struct layer_step {
     int length = 0, capacity = 0, chunk = 0;
 };
 
-/// What MNN's LlmContext and Llm have of a chat.
+/// The chat in MNN's LlmContext and Llm.
 struct chat_parts {
     int positions = 0;
     std::vector<int> tokens;

@@ -116,7 +116,7 @@ mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot);
 
 // --- Snapshot: sections, and what a file has --------------------------------------------------------------------
 
-/// What a snapshot has. Bytes are of the committed state.
+/// The contents of a snapshot. Bytes are of the committed state.
 typedef struct mnnkv_snapshot_info {
     uint32_t struct_size;
     /// 1 = something was given since the last commit.
@@ -127,7 +127,7 @@ typedef struct mnnkv_snapshot_info {
     uint32_t sections;
     /// Pieces of tokens, those that no layer refers to any more included.
     uint32_t pieces;
-    /// What MNNKV_SNAPSHOT_SALVAGE found damaged when it opened the file.
+    /// Damages that MNNKV_SNAPSHOT_SALVAGE found as it opened the file.
     uint32_t damages;
     /// All bytes of the file, to the end of the committed state.
     uint64_t file_bytes;
@@ -158,7 +158,7 @@ typedef struct mnnkv_snapshot_layer_info {
     uint64_t state_bytes;
 } mnnkv_snapshot_layer_info;
 
-/// Reads what a snapshot has.
+/// Reads the contents of a snapshot.
 mnnkv_status mnnkv_snapshot_get_info(const mnnkv_snapshot *snapshot, mnnkv_snapshot_info *info);
 
 /// Reads a layer of the committed state. index: below mnnkv_snapshot_info::layers; layers ascend.

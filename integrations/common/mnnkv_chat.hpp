@@ -119,7 +119,7 @@ inline mnnkv_park_options parking_options(const std::string& config, std::string
     return options;
 }
 
-/// What a chat is beside the tokens of its layers: sections of its file, of little-endian numbers.
+/// The parts of a chat beside the tokens of its layers: sections of its file, of little-endian numbers.
 struct chat_state {
     /// The engine's counts before the next step, as step_counts.
     std::uint64_t previous = 0, remove = 0;
@@ -128,7 +128,7 @@ struct chat_state {
     std::uint64_t positions = 0;
     std::uint64_t layers = 0;
     std::vector<int> tokens;
-    /// Of the engine and the adapter.
+    /// The engine's text of the prompt, and bytes of the adapter.
     std::string prompt, extra;
 
     mnnkv::status put(mnnkv::snapshot& to) const {

@@ -35,7 +35,7 @@ struct layout {
 /// A type of ggml that caches may have, by its number.
 struct ggml_row {
     std::int32_t type;
-    /// Of the elements, or of the scales of blocks.
+    /// The type of the elements, or of the scales of blocks.
     std::uint32_t dtype;
     /// Bytes of a block, and of the scales that it begins with; 0: elements.
     std::uint32_t block, scale;
@@ -84,7 +84,7 @@ public:
 private:
     using prefix = bool (layout_reader::*)(std::size_t&) const;
 
-    /// What differs between versions and models.
+    /// Differences between versions and models.
     struct cache_form {
         const char* name;
         /// The number of streams comes first.

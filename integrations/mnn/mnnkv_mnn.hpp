@@ -35,7 +35,7 @@ namespace mnnkv_mnn {
 
 class layer;
 
-/// What the LLM engine has of its chat, which loading a file replaces: all_seq_len, history_tokens, mCachedPromptText.
+/// The chat in the LLM engine, which loading a file replaces: all_seq_len, history_tokens, mCachedPromptText.
 struct chat {
     int& positions;
     std::vector<int>& tokens;
@@ -297,7 +297,7 @@ private:
     /// The session has the layer's tokens.
     bool has_tokens() const { return on_ && !pending_; }
 
-    /// What commands do to the layer between steps.
+    /// The layer under commands between steps.
     template <class Cache>
     void look_after(Cache& cache, MNN::KVMeta& meta) {
         see_ = [this, &cache] { return describe(cache); };

@@ -46,7 +46,7 @@ impl BlockScores {
         BlockScores { aggregation, block_tokens, blocks: Vec::new(), len: 0, scored: 0 }
     }
 
-    /// What a chat file keeps of the scores.
+    /// Returns the scores as a chat file keeps them.
     pub fn saved(&self) -> Result<SavedScores> {
         let BlockScores { aggregation, block_tokens, scored, .. } = *self;
         let blocks = memory::collect(self.blocks.iter().map(|block| block.numbers()))?;

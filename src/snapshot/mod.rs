@@ -161,12 +161,12 @@ impl Snapshot {
         self.storage.name()
     }
 
-    /// What the file is for, as given when it was made.
+    /// The fingerprint that the file was made with.
     pub fn fingerprint(&self) -> &[u8] {
         &self.fingerprint
     }
 
-    /// What [`Access::Salvage`] found damaged where it opened the file. The state may then be an older one.
+    /// The damages that [`Access::Salvage`] found as it opened the file. The state may then be an older one.
     pub fn damage(&self) -> &[Error] {
         &self.damage
     }

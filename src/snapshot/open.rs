@@ -89,7 +89,7 @@ impl Snapshot {
     }
 }
 
-/// What [`Access::Salvage`] found.
+/// The findings of [`Access::Salvage`].
 struct Salvaged {
     fingerprint: Vec<u8>,
     slots: Slots,

@@ -39,7 +39,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What is left of the first run.
+    /// The rest of the first run.
     fn first(&self) -> Option<Run> {
         let run = self.runs.first()?;
         Some(Run { piece: run.piece, offset: run.offset + self.offset, count: run.count - self.offset })

@@ -311,7 +311,7 @@ impl Snapshot {
         let old = self.slots.slots[which];
         for copy in COPIES.into_iter().filter(|copy| copy.slot == which) {
             if let Err(error) = self.write_copy(copy, &slot) {
-                // What is on the disk now is not certain. The old state is put back, copy 2 first, so that one is whole.
+                // The bytes on the disk are not certain now. The old state is put back, copy 2 first, so that one is whole.
                 self.slots.unfinished = Some(copy);
                 self.slots.slots[which] = old;
                 let _ = self.finish_slots();

@@ -171,7 +171,7 @@ impl Slot {
     }
 }
 
-/// What the four copies say.
+/// The contents of the four copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
     /// The state of each slot.

@@ -22,7 +22,7 @@ pub(super) mod kind {
     pub(in crate::snapshot) const OPTIONAL: u8 = 0x80;
 }
 
-/// What a layer's rows are. The element types are codes `MNNKV_DTYPE_*`.
+/// The shape of a layer's rows. The element types are codes `MNNKV_DTYPE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// KV heads.
@@ -116,7 +116,7 @@ impl LayerEntry {
     }
 }
 
-/// What was committed.
+/// The committed state of a file.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) sequence: u64,

@@ -1,4 +1,4 @@
-//! What a session asks of the pieces of a file.
+//! Pieces of a file for sessions: checksums, and bytes that are read later.
 
 use super::{PieceBytes, Snapshot};
 use crate::status::{Result, bail};

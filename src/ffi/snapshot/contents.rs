@@ -9,7 +9,7 @@ use crate::status::{Error, Result, bail};
 use crate::sys::memory;
 use std::ffi::{c_char, c_void};
 
-/// What a snapshot has. Bytes are of the committed state.
+/// The contents of a snapshot. Bytes are of the committed state.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct mnnkv_snapshot_info {
@@ -22,7 +22,7 @@ pub struct mnnkv_snapshot_info {
     pub sections: u32,
     /// Pieces of tokens, those that no layer refers to any more included.
     pub pieces: u32,
-    /// What MNNKV_SNAPSHOT_SALVAGE found damaged when it opened the file.
+    /// Damages that MNNKV_SNAPSHOT_SALVAGE found as it opened the file.
     pub damages: u32,
     /// All bytes of the file, to the end of the committed state.
     pub file_bytes: u64,
@@ -65,7 +65,7 @@ unsafe impl Sized32 for mnnkv_snapshot_layer_info {
     const MIN: usize = size_of::<mnnkv_snapshot_layer_info>();
 }
 
-/// Reads what a snapshot has.
+/// Reads the contents of a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_get_info(
     snapshot: *const mnnkv_snapshot,

@@ -1,4 +1,4 @@
-//! What a chat file keeps of a layer's eviction, so that a chat that was loaded evicts as one that never stopped.
+//! The eviction of a layer in a chat file, so that a chat that was loaded evicts as one that never stopped.
 
 use super::clock::Clock;
 use super::positions::PositionMap;

@@ -163,7 +163,7 @@ impl Chat {
             3 => self.fail(rows),
             4 if self.host.len() > 0 && self.random.once_in(2) => self.rewrite(),
             4 if self.random.once_in(8) => self.reset(),
-            // What an edit of a parked layer leaves.
+            // An edit may follow before the next begin.
             5 if self.logical > 1 && self.random.once_in(2) => {
                 if self.random.once_in(2) {
                     self.park()

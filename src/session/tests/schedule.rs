@@ -214,7 +214,7 @@ impl Run {
         what(&self.session, self.layers[layer].host.cache(), len).unwrap()
     }
 
-    /// Nobody types. Edits of parked layers may follow.
+    /// Parks a layer, as between turns. Edits may follow.
     fn park(&mut self, layer: usize) {
         trace!("park {layer}");
         let (len, dense) = (self.layers[layer].host.len(), self.layers[layer].host.all());
