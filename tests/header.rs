@@ -54,6 +54,13 @@ const HEADERS: &[Header] = &[
         sections: &["park"],
     },
     Header {
+        path: "mnnkv/recall.h",
+        about: "evicted tokens parked in blocks, which come back when a query wants them",
+        includes: &["\"session.h\""],
+        folder: "src/ffi",
+        sections: &["recall"],
+    },
+    Header {
         path: "mnnkv/executor.h",
         about: "threads of the host that encode and decode for a session",
         includes: &["<stdint.h>"],

@@ -26,6 +26,7 @@ pub mod heads;
 pub mod layout;
 pub mod park;
 pub mod quantised;
+pub mod recall;
 pub mod session;
 pub mod snapshot;
 pub mod state;

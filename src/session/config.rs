@@ -53,6 +53,51 @@ pub struct EvictionRules {
     pub evict_unscored: bool,
     /// The host may print metrics after each eviction.
     pub log_stats: bool,
+    /// Evicted tokens are parked, and come back.
+    pub recall: Option<RecallRules>,
+}
+
+/// How evicted tokens are parked and come back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecallRules {
+    /// Tokens per block, 4 to 64.
+    pub block_tokens: u32,
+    /// First tokens of a chat, which are never evicted.
+    pub sink_tokens: u32,
+    /// Last tokens of a chat, which are never evicted; at least 1.
+    pub recent_tokens: u32,
+    /// How a block is judged while it is away.
+    pub summary: Summary,
+    /// The last query rows that estimates are the mean of, 1 to 64.
+    pub query_window: u32,
+    /// Nats by which a parked block must be better than the one that it replaces.
+    pub hysteresis: f32,
+    /// Most blocks that come back in a step of a layer, 0 to 64.
+    pub exchanges: u32,
+    /// Where parked blocks are.
+    pub tier: Tier,
+    /// Most bytes that are written to a file.
+    pub max_write_bytes: Option<u64>,
+}
+
+/// How a block is judged while it is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summary {
+    /// The directions of each key in a basis of its head.
+    Sketch,
+    /// Mean and variance of the keys of a block.
+    Gauss,
+}
+
+/// Where parked blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// In memory, bit for bit.
+    Ram,
+    /// In memory, with 4 bits per number.
+    Ram4,
+    /// In the chat's file, bit for bit.
+    File,
 }
 
 /// The tokens that a plan keeps.
@@ -246,9 +291,24 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
         prefill_queries: usize::try_from(values.kv_h2o_prefill_queries).unwrap_or(usize::MAX),
         evict_unscored: values.kv_h2o_evict_unscored,
         log_stats: values.kv_h2o_log_stats,
+        recall: values.kv_recall_enable.then(|| recall(values)),
     };
     warnings.outlook(&rules)?;
     Ok(rules)
+}
+
+fn recall(values: &Values) -> RecallRules {
+    RecallRules {
+        block_tokens: values.kv_recall_block_tokens,
+        sink_tokens: values.kv_recall_sink_tokens,
+        recent_tokens: values.kv_recall_recent_tokens,
+        summary: values.kv_recall_summary,
+        query_window: values.kv_recall_query_window,
+        hysteresis: values.kv_recall_hysteresis,
+        exchanges: values.kv_recall_exchanges,
+        tier: values.kv_recall_tier,
+        max_write_bytes: Some(values.kv_recall_max_write_bytes).filter(|bytes| *bytes > 0),
+    }
 }
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {

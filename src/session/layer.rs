@@ -4,6 +4,7 @@ use super::config::Config;
 use super::eviction::Eviction;
 use super::lanes::Wanted;
 use super::lossless::Lossless;
+use super::recall::{Queries, Recall};
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::store::{Store, StoredLayer};
@@ -39,6 +40,8 @@ pub(super) struct Layer {
     pub(super) lengths: CacheLengths,
     pub(super) step: Option<OpenStep>,
     pub(super) eviction: Eviction,
+    /// `None` where evicted tokens are lost, or none is evicted.
+    pub(super) recall: Option<Recall>,
     /// `None` where the config compresses nothing.
     pub(super) lossless: Option<Lossless>,
     /// Heads, dims and dtypes, which every layout must have from the first call on.
@@ -63,6 +66,7 @@ impl Layer {
             lengths: CacheLengths::default(),
             step: None,
             eviction: Eviction::new(number, config),
+            recall: Recall::new(number, config),
             lossless: Lossless::new(number, config),
             rows: None,
             used: false,
@@ -82,6 +86,23 @@ impl Layer {
         let wanted = self.wanted();
         self.step = Some(OpenStep { wanted, stored });
         wanted
+    }
+
+    /// Takes the queries of the open step.
+    pub(super) fn queries(&mut self, queries: &Queries<'_>) -> Result<()> {
+        self.check_open("queries")?;
+        if let Some(rows) = self.rows
+            && (queries.dims != rows.dims || !queries.heads.is_multiple_of(rows.heads))
+        {
+            bail!(
+                InvalidArgument,
+                "queries have {} heads of {} dims; layer {} has {rows}, and a multiple of its heads is expected",
+                queries.heads,
+                queries.dims,
+                self.number
+            );
+        }
+        self.recall.as_mut().map_or(Ok(()), |recall| recall.queries(queries))
     }
 
     pub(super) fn close(&mut self, cache: Option<&Cache<'_>>, store: Option<&mut Store>) {

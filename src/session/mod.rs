@@ -17,6 +17,7 @@ mod layer;
 mod lossless;
 pub mod metrics;
 mod park;
+mod recall;
 mod report;
 mod tail;
 
@@ -24,6 +25,7 @@ pub use file::{Saved, compact_file};
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
+pub use recall::Queries;
 
 use crate::h2o::{BlockSums, CheckedTile};
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
@@ -108,6 +110,12 @@ impl Session {
     /// Adds block sums that the host made of its tiles, with the rules of [`Session::scores`].
     pub fn block_sums(&self, layer: u32, lane: u32, sums: &BlockSums<'_>) -> Result<()> {
         self.lanes.block_sums(layer, lane, sums)
+    }
+
+    /// Gives the queries of an open layer's step, once, before its end. Layers without recall ignore them.
+    /// INVALID_ARGUMENT: if heads or dims are not those of the layer's attention, or an element is not finite.
+    pub fn queries(&self, layer: u32, queries: &Queries<'_>) -> Result<()> {
+        find(&mut self.state()?.layers, layer)?.queries(queries)
     }
 
     /// The warnings about the config and about the steps since, one per line.

@@ -1,7 +1,7 @@
 //! Warnings about a config that is no error.
 
 use super::keys::{NAMES, Values, name, shorten};
-use super::{EvictionRules, Ratio, RuntimeMode};
+use super::{EvictionRules, Ratio, RuntimeMode, Tier};
 use crate::gear::Format;
 use crate::h2o::Aggregation;
 use crate::status::Result;
@@ -30,6 +30,21 @@ const IDLE: &[Idle] = &[
         keys: |key| key.starts_with(LOSSLESS) && key != name::kv_lossless_enable,
         idle: |_, has| !has(name::kv_lossless_enable),
         needs: "kv_lossless_enable must be true, and kv_lossless_runtime_enable, too",
+    },
+    Idle {
+        keys: |key| key.starts_with(RECALL) && key != name::kv_recall_enable,
+        idle: |_, has| !has(name::kv_recall_enable),
+        needs: "kv_recall_enable must be true",
+    },
+    Idle {
+        keys: |key| key == name::kv_recall_enable,
+        idle: |values, _| values.kv_recall_enable && !values.kv_h2o_enable,
+        needs: "kv_h2o_enable must be true",
+    },
+    Idle {
+        keys: |key| key == name::kv_recall_max_write_bytes,
+        idle: |values, _| values.kv_recall_enable && values.kv_recall_tier != Tier::File,
+        needs: "kv_recall_tier must be \"file\"",
     },
     Idle {
         keys: |key| key == name::kv_h2o_target_keep_ratio,
@@ -77,6 +92,7 @@ const IDLE: &[Idle] = &[
 
 const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
+const RECALL: &str = "kv_recall_";
 
 fn compresses(values: &Values) -> bool {
     values.kv_lossless_enable && values.kv_lossless_runtime_enable
@@ -148,7 +164,7 @@ impl Warnings {
 
     /// Warns about each key with our prefixes that this version does not have; `place` goes before the key.
     pub fn unknown_keys(&mut self, given: &[&str], place: &str) -> Result<()> {
-        let ours = |key: &&&str| key.starts_with(H2O) || key.starts_with(LOSSLESS);
+        let ours = |key: &&&str| [H2O, RECALL, LOSSLESS].iter().any(|prefix| key.starts_with(prefix));
         for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key)) {
             match similar(key) {
                 Some(name) => {

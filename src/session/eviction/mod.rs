@@ -113,7 +113,9 @@ impl Eviction {
         let scores = |rules: &EvictionRules| BlockScores::new(rules.aggregation, rules.block_tokens);
         Eviction {
             number,
-            ranking: rules.map(|rules| Ranking { rules, scores: scores(&rules) }),
+            ranking: rules
+                .filter(|rules| rules.recall.is_none())
+                .map(|rules| Ranking { rules, scores: scores(&rules) }),
             positions: PositionMap::default(),
             clock: Clock::default(),
             plan: None,

@@ -115,6 +115,7 @@ mod tests {
             prefill_queries: 0,
             evict_unscored: false,
             log_stats: false,
+            recall: None,
         }
     }
 

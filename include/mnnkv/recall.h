@@ -1,0 +1,64 @@
+// mnnkv/recall.h: evicted tokens parked in blocks, which come back when a query wants them.
+//
+// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_RECALL_H
+#define MNNKV_RECALL_H
+
+#include "session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Recall -----------------------------------------------------------------------------------------------------
+//
+// With kv_recall_enable the tokens that a session evicts are not lost. Each is part of a block of kv_recall_block_tokens
+// tokens, which is parked in memory or in the chat's file, and comes back when the newest queries want it, in the place of
+// another block:
+//
+//   mnnkv_session_begin    applies what the last step decided: blocks leave, blocks come back
+//   mnnkv_session_queries  gives the queries of the step
+//   mnnkv_session_end      judges all blocks by the queries, and decides
+//
+// Tokens of a cache then are in any order. Attention does not depend on it; mnnkv_session_positions says it. Tiles
+// are not used: mnnkv_session_wants_scores is 0. Logical positions, mnnkv_session_keep, parks and snapshots are as without
+// recall. docs/config.md has the keys.
+
+/// The query rows of a step of a layer, after their rotation, as its attention gets them.
+typedef struct mnnkv_queries {
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, BF16 or F32.
+    uint32_t dtype;
+    /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
+    uint32_t heads;
+    /// Rows of each head, at least 1, in the order of their tokens: all of the step, or the last ones, of which a session
+    /// uses kv_recall_query_window.
+    uint32_t rows;
+    /// Elements of a row, as the layout's.
+    uint32_t head_dim;
+    /// The factor of a logit; 0 = 1 / sqrt(head_dim).
+    float scale;
+    /// Bytes from a head to the next, and from a row to the next. Both 0: [rows][heads][head_dim], as MNN has them.
+    uint64_t head_stride;
+    uint64_t row_stride;
+    /// The elements, at any alignment.
+    const void *data;
+} mnnkv_queries;
+
+/// Gives the queries of a step of an open layer, once, before end. Copies what it needs. Layers without recall ignore them.
+/// Without queries blocks leave by age, and none comes back.
+/// INVALID_ARGUMENT: if layer is out of range or not open, heads is no multiple of the KV heads, head_dim is another one
+/// than the layout's, or an element that is used is not finite
+/// UNSUPPORTED: if dtype is INT8
+///
+/// After a failure the queries given before are still used.
+mnnkv_status mnnkv_session_queries(mnnkv_session *session,
+                                   uint32_t layer,
+                                   const mnnkv_queries *queries);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_RECALL_H

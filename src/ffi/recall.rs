@@ -1,0 +1,95 @@
+//! Recall
+//!
+//! With kv_recall_enable the tokens that a session evicts are not lost. Each is part of a block of kv_recall_block_tokens
+//! tokens, which is parked in memory or in the chat's file, and comes back when the newest queries want it, in the place of
+//! another block:
+//!
+//!   mnnkv_session_begin    applies what the last step decided: blocks leave, blocks come back
+//!   mnnkv_session_queries  gives the queries of the step
+//!   mnnkv_session_end      judges all blocks by the queries, and decides
+//!
+//! Tokens of a cache then are in any order. Attention does not depend on it; mnnkv_session_positions says it. Tiles
+//! are not used: mnnkv_session_wants_scores is 0. Logical positions, mnnkv_session_keep, parks and snapshots are as without
+//! recall. docs/config.md has the keys.
+
+use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32};
+use crate::dtype::Dtype;
+use crate::ffi::panic::body;
+use crate::ffi::pointer::{self, Sized32};
+use crate::ffi::session::mnnkv_session;
+use crate::ffi::status::mnnkv_status;
+use crate::session::Queries;
+use crate::status::{Result, bail};
+use std::ffi::c_void;
+
+/// The query rows of a step of a layer, after their rotation, as its attention gets them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_queries {
+    pub struct_size: u32,
+    /// MNNKV_DTYPE_F16, BF16 or F32.
+    pub dtype: u32,
+    /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
+    pub heads: u32,
+    /// Rows of each head, at least 1, in the order of their tokens: all of the step, or the last ones, of which a session
+    /// uses kv_recall_query_window.
+    pub rows: u32,
+    /// Elements of a row, as the layout's.
+    pub head_dim: u32,
+    /// The factor of a logit; 0 = 1 / sqrt(head_dim).
+    pub scale: f32,
+    /// Bytes from a head to the next, and from a row to the next. Both 0: [rows][heads][head_dim], as MNN has them.
+    pub head_stride: u64,
+    pub row_stride: u64,
+    /// The elements, at any alignment.
+    pub data: *const c_void,
+}
+
+// SAFETY: repr(C), begins with a u32, integers and raw pointers only.
+unsafe impl Sized32 for mnnkv_queries {
+    const MIN: usize = size_of::<mnnkv_queries>();
+}
+
+/// The queries as slices.
+///
+/// # Safety
+/// `data` is NULL or readable as the fields say, for `'a`.
+unsafe fn checked<'a>(given: &mnnkv_queries) -> Result<Queries<'a>> {
+    let dtype = match given.dtype {
+        MNNKV_DTYPE_F16 => Dtype::F16,
+        MNNKV_DTYPE_BF16 => Dtype::Bf16,
+        MNNKV_DTYPE_F32 => Dtype::F32,
+        other => bail!(Unsupported, "queries->dtype is {other}; F16 (1), BF16 (2) or F32 (3) expected"),
+    };
+    let (heads, rows, dims) = (given.heads as usize, given.rows as usize, given.head_dim as usize);
+    let stride = |given: u64| usize::try_from(given).unwrap_or(usize::MAX);
+    let (head_stride, row_stride) = match (given.head_stride, given.row_stride) {
+        (0, 0) => (dims.saturating_mul(dtype.bytes()), dims.saturating_mul(dtype.bytes()).saturating_mul(heads)),
+        (head, row) => (stride(head), stride(row)),
+    };
+    let queries = Queries { dtype, heads, rows, dims, head_stride, row_stride, scale: given.scale, data: &[] };
+    let bytes = queries.bytes().map_err(|error| error.within("queries"))?;
+    // SAFETY: passed on.
+    let data = unsafe { pointer::input_bytes(given.data, bytes, "queries->data") }?;
+    Ok(Queries { data, ..queries })
+}
+
+/// Gives the queries of a step of an open layer, once, before end. Copies what it needs. Layers without recall ignore them.
+/// Without queries blocks leave by age, and none comes back.
+/// INVALID_ARGUMENT: if layer is out of range or not open, heads is no multiple of the KV heads, head_dim is another one
+/// than the layout's, or an element that is used is not finite
+/// UNSUPPORTED: if dtype is INT8
+///
+/// After a failure the queries given before are still used.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_queries(
+    session: *mut mnnkv_session,
+    layer: u32,
+    queries: *const mnnkv_queries,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let given = pointer::required(queries, "queries")?;
+        session.queries(layer, &checked(&given)?)
+    })
+}
