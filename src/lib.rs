@@ -10,6 +10,7 @@
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory released |
 //! | [`snapshot`] | a file of a chat's layers, saved step by step |
+//! | [`recall`] | summaries of blocks, and estimates of the attention to them |
 //! | [`session`] | the rooms above together, as configured |
 //! | [`state`] | state buffers of other engines, by a description of their tensors |
 //! | [`arch`] | SIMD kernels and the choice between them |
@@ -35,6 +36,7 @@ pub mod h2o;
 #[doc(hidden)]
 pub mod json;
 pub mod layout;
+pub mod recall;
 pub mod session;
 pub mod snapshot;
 pub mod state;

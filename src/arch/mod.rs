@@ -11,6 +11,7 @@
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
 mod codes;
+pub mod estimates;
 pub mod lanes;
 #[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod level;
@@ -229,6 +230,8 @@ pub struct Kernels {
     /// The number of the sketch with the least sum of differences, of those the first in the first block, unless all
     /// sums are 255 or more. There are at most 256 blocks.
     pub closest: fn(blocks: &[SketchBlock], sketch: &[u8; SKETCH]) -> Option<usize>,
+    /// Estimates of attention.
+    pub estimates: estimates::EstimateKernels,
     /// Rows of F16.
     pub rows_f16: RowKernels<f32>,
     /// Rows of BF16.
@@ -322,6 +325,7 @@ static PORTABLE: Kernels = Kernels {
     places: portable::places,
     pack: pack::portable,
     closest: rows::closest,
+    estimates: estimates::PORTABLE,
     rows_f16: rows::portable::<words::F16>(),
     rows_bf16: rows::portable::<words::Bf16>(),
     rows_f32: rows::portable::<words::F32>(),

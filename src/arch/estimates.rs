@@ -1,0 +1,431 @@
+//! Estimates of attention from summaries of keys: dot products with 4-bit codes, and sums of exponentials.
+//!
+//! Each kernel is written once, over 16 lanes. A level implements [`Sixteen`] for its vectors; the arrays of [`portable`]
+//! define every operation. Lanes never mix except in [`Sixteen::sum`], whose order is fixed, and
+//! [`Sixteen::add_exact`] is used only where the product has no rounding. So results are the same to the bit at every
+//! level.
+
+/// Lanes of a vector, and codes or tokens side by side.
+pub const LANES: usize = 16;
+/// Query rows that a kernel takes at once.
+pub const ROWS_ABREAST: usize = 4;
+/// Directions of a sketch.
+pub const DIRECTIONS: usize = 16;
+
+/// 4-bit codes of 16 columns for two rows: the first in the lower half of each byte, in two's complement.
+pub type CodePair = [u8; LANES];
+
+/// Upper 16 bits of floats, in the byte order of the machine.
+pub type Shorts = [[u8; 2]; LANES];
+
+/// Sketches of 16 tokens.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SketchTile {
+    /// Codes of direction `d`, and of `d + 8` in the upper halves in two's complement.
+    pub codes: [CodePair; DIRECTIONS / 2],
+    /// The unit of each token's codes; negative where there is no token.
+    pub scales: Shorts,
+}
+
+/// A query row against sketches.
+#[derive(Clone, Copy, Default)]
+pub struct SketchRow {
+    /// The factor of each direction's codes, made by [`low_weight`] for the first half and by [`high_weight`].
+    pub weights: [f32; DIRECTIONS],
+    /// The logit of the mean key.
+    pub base: f32,
+}
+
+/// Units of the codes of 16 blocks.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct GaussScales {
+    /// The unit of the mean.
+    pub means: Shorts,
+    /// The unit of the variances.
+    pub variances: Shorts,
+}
+
+/// The kernels of estimates. Rows of a call are [`ROWS_ABREAST`] at most. Logits are `[row][tile]`.
+#[derive(Clone, Copy)]
+pub struct EstimateKernels {
+    /// Returns `sum over d of row[d] * basis[d]`, in the order of `d`.
+    pub project: fn(row: &[f32], basis: &[[f32; LANES]]) -> [f32; LANES],
+    /// Dot products of rows and keys of `dims` numbers, `[row][key]`.
+    pub dots: fn(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]),
+    /// The logits of sketched tokens: `(scale * sum(weight * code)) + base`, -inf where there is no token. Raises the
+    /// peak of each row to its largest logit.
+    pub sketch: fn(tiles: &[SketchTile], rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]),
+    /// The log masses of blocks: `(mean scale * sum(weight * mean code) + variance scale * sum(weight * variance code)) +
+    /// addend`. Tiles are `dims` codes each, means in the lower halves, variances in the upper ones without a sign;
+    /// weights are pairs for each dim, made by [`low_weight`] and [`high_weight`]. Raises the peaks.
+    pub gauss: fn(tiles: &GaussTiles<'_>, weights: &[[f32; 2]], logits: &mut [[f32; LANES]], peaks: &mut [f32]),
+    /// The sums of `exp(logit - peak)` over each `width` consecutive logits: 1, 2, 4, 8, or a multiple of 16. `peak` is
+    /// finite, and no logit is above it.
+    pub masses: fn(logits: &[[f32; LANES]], peak: f32, width: usize, masses: &mut [f32]),
+}
+
+/// Gauss summaries of a KV head, 16 blocks a tile.
+#[derive(Clone, Copy)]
+pub struct GaussTiles<'a> {
+    /// `[tile][dim]`.
+    pub codes: &'a [CodePair],
+    /// The units of each tile.
+    pub scales: &'a [GaussScales],
+    /// What is added to each block's log mass: the log of its tokens, -inf where there is no block.
+    pub addends: &'a [[f32; LANES]],
+}
+
+/// Bits of a weight that are zero, so that its product with a code has no rounding.
+const SPARE: u32 = (1 << 4) - 1;
+/// Weights below are zero, so that no product is denormal.
+const LEAST_WEIGHT: f32 = 1e-18;
+
+/// A weight for codes in the lower half of a byte, rounded to 20 bits.
+pub fn low_weight(weight: f32) -> f32 {
+    short(weight) * (1.0 / (1 << 28) as f32)
+}
+
+/// A weight for codes in the upper half of a byte, rounded to 20 bits.
+pub fn high_weight(weight: f32) -> f32 {
+    short(weight) * (1.0 / 16.0)
+}
+
+fn short(weight: f32) -> f32 {
+    if weight.abs() < LEAST_WEIGHT { 0.0 } else { f32::from_bits((weight.to_bits() + SPARE / 2 + 1) & !SPARE) }
+}
+
+/// 16 floats.
+///
+/// # Safety
+/// Every function needs the CPU features of its implementation.
+pub(super) trait Sixteen: Copy {
+    unsafe fn splat(x: f32) -> Self;
+    unsafe fn load(from: &[f32; LANES]) -> Self;
+    unsafe fn store(self, to: &mut [f32; LANES]);
+    /// Floats from their upper halves.
+    unsafe fn widen(from: &Shorts) -> Self;
+    /// Codes in lower halves times 2^28, and in upper halves times 16. The upper ones have a sign if `SIGNED`.
+    unsafe fn codes<const SIGNED: bool>(from: &CodePair) -> [Self; 2];
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
+    /// `self + a * b`, where the product is exact, so that it may be rounded or not.
+    unsafe fn add_exact(self, a: Self, b: Self) -> Self;
+    /// `self > other ? self : other`.
+    unsafe fn max(self, other: Self) -> Self;
+    /// `self < limit ? below : 0`.
+    unsafe fn if_less(self, limit: Self, below: Self) -> Self;
+    /// `self < limit ? 0 : other`.
+    unsafe fn unless_less(self, limit: Self, other: Self) -> Self;
+    /// The bits plus those of `other` shifted up by 23, without carry out.
+    unsafe fn add_exponent(self, other: Self) -> Self;
+    /// The sum of lanes: of both halves, then of both halves of those sums, and so on.
+    unsafe fn sum(self) -> f32;
+}
+
+impl Sixteen for [f32; LANES] {
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        [x; LANES]
+    }
+    #[inline(always)]
+    unsafe fn load(from: &[f32; LANES]) -> Self {
+        *from
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: &mut [f32; LANES]) {
+        *to = self;
+    }
+    #[inline(always)]
+    unsafe fn widen(from: &Shorts) -> Self {
+        from.map(|half| f32::from_bits(u32::from(u16::from_ne_bytes(half)) << 16))
+    }
+    #[inline(always)]
+    unsafe fn codes<const SIGNED: bool>(from: &CodePair) -> [Self; 2] {
+        let high = |pair: u8| if SIGNED { i32::from(pair as i8) & !15 } else { i32::from(pair & !15) };
+        [from.map(|pair| (i32::from(pair) << 28) as f32), from.map(|pair| high(pair) as f32)]
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i] + other[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i] * other[i])
+    }
+    #[inline(always)]
+    unsafe fn add_exact(self, a: Self, b: Self) -> Self {
+        std::array::from_fn(|i| self[i] + a[i] * b[i])
+    }
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        std::array::from_fn(|i| if self[i] > other[i] { self[i] } else { other[i] })
+    }
+    #[inline(always)]
+    unsafe fn if_less(self, limit: Self, below: Self) -> Self {
+        std::array::from_fn(|i| if self[i] < limit[i] { below[i] } else { 0.0 })
+    }
+    #[inline(always)]
+    unsafe fn unless_less(self, limit: Self, other: Self) -> Self {
+        std::array::from_fn(|i| if self[i] < limit[i] { 0.0 } else { other[i] })
+    }
+    #[inline(always)]
+    unsafe fn add_exponent(self, other: Self) -> Self {
+        std::array::from_fn(|i| f32::from_bits(self[i].to_bits().wrapping_add(other[i].to_bits() << 23)))
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        let mut lanes = self;
+        let mut half = LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                lanes[i] += lanes[i + half];
+            }
+            half /= 2;
+        }
+        lanes[0]
+    }
+}
+
+/// The kernels of every CPU.
+pub(super) const PORTABLE: EstimateKernels = {
+    macro_rules! safe {
+        ($kernel:ident($($arg:ident: $type:ty),*) -> $out:ty) => {{
+            fn call($($arg: $type),*) -> $out {
+                // SAFETY: arrays need no CPU features.
+                unsafe { $kernel::<[f32; LANES]>($($arg),*) }
+            }
+            call
+        }};
+    }
+    EstimateKernels {
+        project: safe!(project(row: &[f32], basis: &[[f32; LANES]]) -> [f32; LANES]),
+        dots: safe!(dots(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) -> ()),
+        sketch: safe!(sketch(tiles: &[SketchTile], rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]) -> ()),
+        gauss: safe!(gauss(tiles: &GaussTiles<'_>, weights: &[[f32; 2]], logits: &mut [[f32; LANES]], peaks: &mut [f32]) -> ()),
+        masses: safe!(masses(logits: &[[f32; LANES]], peak: f32, width: usize, sums: &mut [f32]) -> ()),
+    }
+};
+
+/// See [`EstimateKernels::project`].
+///
+/// # Safety
+/// As [`Sixteen`], here and below.
+#[inline(always)]
+pub(super) unsafe fn project<V: Sixteen>(row: &[f32], basis: &[[f32; LANES]]) -> [f32; LANES] {
+    // SAFETY: the caller's.
+    unsafe {
+        let sum = row.iter().zip(basis).fold(V::splat(0.0), |sum, (x, w)| sum.add(V::splat(*x).mul(V::load(w))));
+        let mut sums = [0.0; LANES];
+        sum.store(&mut sums);
+        sums
+    }
+}
+
+/// See [`EstimateKernels::dots`].
+#[inline(always)]
+pub(super) unsafe fn dots<V: Sixteen>(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) {
+    let tokens = keys.len() / dims;
+    for (row, products) in rows.chunks_exact(dims).zip(products.chunks_exact_mut(tokens)) {
+        for (key, product) in keys.chunks_exact(dims).zip(products) {
+            // SAFETY: the caller's.
+            *product = unsafe { dot::<V>(row, key) };
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dot<V: Sixteen>(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sum = V::splat(0.0);
+        for (a, b) in a.iter().zip(b) {
+            sum = sum.add(V::load(a).mul(V::load(b)));
+        }
+        if !a_rest.is_empty() {
+            let (mut a, mut b) = ([0.0; LANES], [0.0; LANES]);
+            a[..a_rest.len()].copy_from_slice(a_rest);
+            b[..b_rest.len()].copy_from_slice(b_rest);
+            sum = sum.add(V::load(&a).mul(V::load(&b)));
+        }
+        sum.sum()
+    }
+}
+
+/// See [`EstimateKernels::sketch`].
+#[inline(always)]
+pub(super) unsafe fn sketch<V: Sixteen>(
+    tiles: &[SketchTile],
+    rows: &[SketchRow],
+    logits: &mut [[f32; LANES]],
+    peaks: &mut [f32],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        match (rows.len(), logits, peaks) {
+            (1, logits, peaks) => sketch_rows::<V, 1>(tiles, rows, logits, peaks),
+            (2, logits, peaks) => sketch_rows::<V, 2>(tiles, rows, logits, peaks),
+            (3, logits, peaks) => sketch_rows::<V, 3>(tiles, rows, logits, peaks),
+            (4, logits, peaks) => sketch_rows::<V, 4>(tiles, rows, logits, peaks),
+            (rows, ..) => panic!("{rows} rows; 1 to {ROWS_ABREAST} expected"),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn sketch_rows<V: Sixteen, const ROWS: usize>(
+    tiles: &[SketchTile],
+    rows: &[SketchRow],
+    logits: &mut [[f32; LANES]],
+    peaks: &mut [f32],
+) {
+    let rows: &[SketchRow; ROWS] = rows.first_chunk().expect("counted by the caller");
+    assert_eq!(logits.len(), ROWS * tiles.len());
+    // SAFETY: the caller's.
+    unsafe {
+        let (zero, nothing) = (V::splat(0.0), V::splat(f32::NEG_INFINITY));
+        let mut highest = [V::splat(f32::MIN); ROWS];
+        for (at, tile) in tiles.iter().enumerate() {
+            let mut sums = [zero; ROWS];
+            for (d, pair) in tile.codes.iter().enumerate() {
+                let [low, high] = V::codes::<true>(pair);
+                for (sum, row) in sums.iter_mut().zip(rows) {
+                    *sum = sum.add_exact(low, V::splat(row.weights[d]));
+                    *sum = sum.add_exact(high, V::splat(row.weights[d + DIRECTIONS / 2]));
+                }
+            }
+            let scales = V::widen(&tile.scales);
+            let missing = scales.if_less(zero, nothing);
+            for r in 0..ROWS {
+                let logit = scales.mul(sums[r]).add(V::splat(rows[r].base)).add(missing);
+                highest[r] = logit.max(highest[r]);
+                logit.store(&mut logits[r * tiles.len() + at]);
+            }
+        }
+        raise(highest, peaks);
+    }
+}
+
+/// See [`EstimateKernels::gauss`].
+#[inline(always)]
+pub(super) unsafe fn gauss<V: Sixteen>(
+    tiles: &GaussTiles<'_>,
+    weights: &[[f32; 2]],
+    logits: &mut [[f32; LANES]],
+    peaks: &mut [f32],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        match (peaks.len(), logits, peaks) {
+            (1, logits, peaks) => gauss_rows::<V, 1>(tiles, weights, logits, peaks),
+            (2, logits, peaks) => gauss_rows::<V, 2>(tiles, weights, logits, peaks),
+            (3, logits, peaks) => gauss_rows::<V, 3>(tiles, weights, logits, peaks),
+            (4, logits, peaks) => gauss_rows::<V, 4>(tiles, weights, logits, peaks),
+            (rows, ..) => panic!("{rows} rows; 1 to {ROWS_ABREAST} expected"),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn gauss_rows<V: Sixteen, const ROWS: usize>(
+    tiles: &GaussTiles<'_>,
+    weights: &[[f32; 2]],
+    logits: &mut [[f32; LANES]],
+    peaks: &mut [f32],
+) {
+    let (dims, count) = (weights.len() / ROWS, tiles.scales.len());
+    assert!(logits.len() == ROWS * count && tiles.codes.len() == dims * count && tiles.addends.len() == count);
+    let rows: [&[[f32; 2]]; ROWS] = std::array::from_fn(|r| &weights[r * dims..][..dims]);
+    // SAFETY: the caller's.
+    unsafe {
+        let mut highest = [V::splat(f32::MIN); ROWS];
+        for (at, codes) in tiles.codes.chunks_exact(dims).enumerate() {
+            let mut means = [V::splat(0.0); ROWS];
+            let mut variances = means;
+            for (d, pair) in codes.iter().enumerate() {
+                let [low, high] = V::codes::<false>(pair);
+                for r in 0..ROWS {
+                    let [mean, variance] = rows[r][d];
+                    means[r] = means[r].add_exact(low, V::splat(mean));
+                    variances[r] = variances[r].add_exact(high, V::splat(variance));
+                }
+            }
+            let units = &tiles.scales[at];
+            let (of_means, of_variances) = (V::widen(&units.means), V::widen(&units.variances));
+            let addend = V::load(&tiles.addends[at]);
+            for r in 0..ROWS {
+                let logit = of_means.mul(means[r]).add(of_variances.mul(variances[r])).add(addend);
+                highest[r] = logit.max(highest[r]);
+                logit.store(&mut logits[r * count + at]);
+            }
+        }
+        raise(highest, peaks);
+    }
+}
+
+/// Raises each peak to the largest lane.
+#[inline(always)]
+unsafe fn raise<V: Sixteen, const ROWS: usize>(highest: [V; ROWS], peaks: &mut [f32]) {
+    for (highest, peak) in highest.into_iter().zip(peaks) {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: the caller's.
+        unsafe { highest.store(&mut lanes) };
+        *peak = lanes.into_iter().fold(*peak, f32::max);
+    }
+}
+
+/// See [`EstimateKernels::masses`].
+#[inline(always)]
+pub(super) unsafe fn masses<V: Sixteen>(logits: &[[f32; LANES]], peak: f32, width: usize, masses: &mut [f32]) {
+    // SAFETY: the caller's.
+    unsafe {
+        let below = V::splat(-peak);
+        if width >= LANES {
+            for (tiles, mass) in logits.chunks_exact(width / LANES).zip(masses) {
+                let exps = tiles.iter().map(|tile| exp(V::load(tile).add(below)));
+                *mass = exps.reduce(|sum, part| sum.add(part)).map_or(0.0, |sum| sum.sum());
+            }
+        } else {
+            for (tile, masses) in logits.iter().zip(masses.chunks_exact_mut(LANES / width)) {
+                let mut exps = [0.0; LANES];
+                exp(V::load(tile).add(below)).store(&mut exps);
+                for (part, mass) in exps.chunks_exact_mut(width).zip(masses) {
+                    let mut half = width / 2;
+                    while half > 0 {
+                        (0..half).for_each(|i| part[i] += part[i + half]);
+                        half /= 2;
+                    }
+                    *mass = part[0];
+                }
+            }
+        }
+    }
+}
+
+/// Numbers below have the exponential 0, so that none is denormal.
+const LEAST_EXPONENT: f32 = -86.0;
+/// Adding it rounds to an integer, which the lower bits then hold.
+const ROUNDING: f32 = 12_582_912.0;
+/// ln 2 in two parts; the first has few bits, so that its products with small integers are exact.
+const LN_2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
+/// Coefficients of `(exp(r) - 1 - r) / r^2` for |r| up to ln 2 / 2, highest power first.
+const EXP: [f32; 5] = [0.001_381_446_7, 0.008_368_781, 0.041_668_393, 0.166_665_2, 0.499_999_94];
+
+/// `exp(x)` for x up to 0 with a relative error below 2e-7; 0 below [`LEAST_EXPONENT`].
+#[inline(always)]
+unsafe fn exp<V: Sixteen>(x: V) -> V {
+    // SAFETY: the caller's.
+    unsafe {
+        let least = V::splat(LEAST_EXPONENT);
+        let bounded = x.max(least);
+        let shifted = bounded.mul(V::splat(std::f32::consts::LOG2_E)).add(V::splat(ROUNDING));
+        let twos = shifted.add(V::splat(-ROUNDING));
+        let r = bounded.add(twos.mul(V::splat(-LN_2[0]))).add(twos.mul(V::splat(-LN_2[1])));
+        let [first, rest @ ..] = EXP;
+        let series = rest.into_iter().fold(V::splat(first), |sum, c| sum.mul(r).add(V::splat(c)));
+        let value = series.mul(r.mul(r)).add(r).add(V::splat(1.0));
+        x.unless_less(least, value.add_exponent(shifted))
+    }
+}

@@ -1,0 +1,50 @@
+//! Summaries of blocks of keys, from which the attention to the blocks is estimated; and copies of the blocks.
+//!
+//! | file | job |
+//! |---|---|
+//! | `summaries` | the summaries of a layer, and estimates of all its blocks |
+//! | `sketch`, `gauss` | the two kinds of summary: keys to codes |
+//! | `basis` | the directions of sketches |
+//! | `exact` | attention to keys that are there |
+//!
+//! A key element that is NaN counts as 0, and one beyond ±65,504 as that bound, so that no block can spoil an estimate
+//! of another one.
+
+mod basis;
+mod exact;
+mod gauss;
+mod sketch;
+mod summaries;
+
+#[cfg(test)]
+mod tests;
+
+pub use exact::log_masses;
+pub use summaries::{Kind, Scratch, Summaries};
+
+use crate::arch::estimates::{LANES, Shorts};
+
+/// The largest magnitude of a key element.
+const LARGEST: f32 = 65_504.0;
+
+/// An element of a key as it is summarised.
+fn tame(x: f32) -> f32 {
+    if x.is_nan() { 0.0 } else { x.clamp(-LARGEST, LARGEST) }
+}
+
+/// The scale of codes up to `codes` for magnitudes up to `largest`: their ratio in bf16, to nearest, ties to even.
+fn scale_of(largest: f32, codes: f32) -> f32 {
+    let bits = (largest / codes).to_bits();
+    f32::from_bits((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF_0000)
+}
+
+/// The code of a number: `x / scale` to the nearest integer, ties to even, within `low..=high`; 0 if the scale is 0.
+fn code_of(x: f32, scale: f32, low: f32, high: f32) -> i8 {
+    if scale == 0.0 { 0 } else { (x / scale).round_ties_even().clamp(low, high) as i8 }
+}
+
+/// Sets one of the upper halves of floats.
+fn set_short(shorts: &mut Shorts, lane: usize, x: f32) {
+    debug_assert!(lane < LANES);
+    shorts[lane] = ((x.to_bits() >> 16) as u16).to_ne_bytes();
+}

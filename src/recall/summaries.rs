@@ -1,0 +1,363 @@
+//! The summaries of a layer's blocks, and estimates of all of them.
+
+use super::basis::Basis;
+use super::{gauss, sketch};
+use crate::arch::estimates::{CodePair, GaussScales, GaussTiles, LANES, ROWS_ABREAST, SketchRow, SketchTile};
+use crate::arch::kernels;
+use crate::status::{Result, bail};
+use crate::sys::memory;
+
+/// Blocks of a chunk, whose memory comes and goes together.
+const CHUNK: usize = 64;
+/// Tiles of a chunk in which each block is a lane.
+const TILES: usize = CHUNK / LANES;
+/// The largest magnitude of a query element times the factor of logits. No product with a summary overflows.
+const LARGEST_QUERY: f32 = 1e9;
+
+/// What a block is reduced to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Each key by its parts along 16 directions, learned from keys: 10 bytes per token and KV head.
+    Sketch,
+    /// Mean and variance of each channel: `dims + 4` bytes per block and KV head.
+    Gauss,
+}
+
+/// The summaries of the blocks of one layer, by slots that stay.
+#[derive(Debug)]
+pub struct Summaries {
+    kind: Kind,
+    kv_heads: usize,
+    dims: usize,
+    block_tokens: usize,
+    basis: Option<Basis>,
+    chunks: Vec<Chunk>,
+    slots: usize,
+    /// Elements of a key, without those of the mean.
+    centred: Vec<f32>,
+}
+
+/// 64 slots. Without blocks there is no memory.
+#[derive(Debug, Default)]
+struct Chunk {
+    /// A bit for each slot.
+    used: u64,
+    /// `[KV head][tile]`: tokens of blocks in the order of slots.
+    sketches: Vec<SketchTile>,
+    /// `[KV head][tile][dim]`.
+    codes: Vec<CodePair>,
+    /// `[KV head][tile]`.
+    scales: Vec<GaussScales>,
+    /// The log of each block's tokens; -inf for free slots.
+    log_tokens: [[f32; LANES]; TILES],
+}
+
+/// Working memory of estimates. It may serve any number of summaries in turn.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    query: Vec<f32>,
+    weights: Vec<[f32; 2]>,
+    /// Of one chunk, `[row][tile]`.
+    logits: Vec<[f32; LANES]>,
+    /// `[row][slot]`, relative to the peak of row and chunk.
+    masses: Vec<f32>,
+    /// `[chunk][row]`.
+    peaks: Vec<[f32; ROWS_ABREAST]>,
+}
+
+impl Summaries {
+    /// No summaries yet, of blocks of 1 to `block_tokens` tokens.
+    ///
+    /// # Panics
+    /// If `kv_heads` or `dims` is 0, or `block_tokens` is outside 4 to 64.
+    pub fn new(kind: Kind, kv_heads: usize, dims: usize, block_tokens: usize) -> Self {
+        assert!(kv_heads > 0 && dims > 0 && (4..=64).contains(&block_tokens), "a block has 4 to 64 tokens");
+        let (basis, chunks, centred) = (None, Vec::new(), Vec::new());
+        Summaries { kind, kv_heads, dims, block_tokens, basis, chunks, slots: 0, centred }
+    }
+
+    /// Whether blocks can be inserted. Sketches need [`Summaries::learn`] or [`Summaries::load`] before.
+    pub fn is_ready(&self) -> bool {
+        self.kind == Kind::Gauss || self.basis.is_some()
+    }
+
+    /// Makes the directions of sketches from keys `[KV head][token][dim]`, of at most 512 tokens that are evenly apart.
+    /// INVALID_ARGUMENT: if there are no tokens, or blocks already. Gauss summaries need no directions.
+    pub fn learn(&mut self, keys: &[f32], tokens: usize) -> Result<()> {
+        self.check_keys(keys, tokens, usize::MAX)?;
+        self.check_empty()?;
+        if self.kind == Kind::Sketch {
+            self.basis = Some(Basis::learn(keys, tokens, self.kv_heads, self.dims)?);
+        }
+        Ok(())
+    }
+
+    /// Appends the directions of sketches to `to`, as F32, little-endian; nothing if there are none.
+    pub fn save(&self, to: &mut Vec<u8>) -> Result<()> {
+        self.basis.as_ref().map_or(Ok(()), |basis| basis.save(to))
+    }
+
+    /// Takes directions that [`Summaries::save`] wrote. CORRUPT: if they are not those of these heads and dims.
+    pub fn load(&mut self, bytes: &[u8]) -> Result<()> {
+        self.check_empty()?;
+        match self.kind {
+            Kind::Sketch if bytes.is_empty() => self.basis = None,
+            Kind::Sketch => self.basis = Some(Basis::load(bytes, self.kv_heads, self.dims)?),
+            Kind::Gauss if bytes.is_empty() => {}
+            Kind::Gauss => bail!(Corrupt, "gauss summaries have a basis of {} bytes; none expected", bytes.len()),
+        }
+        Ok(())
+    }
+
+    /// Summarises a block of keys `[KV head][token][dim]`. Returns its slot, the lowest that is free. On an error nothing
+    /// has changed.
+    pub fn insert(&mut self, keys: &[f32], tokens: usize) -> Result<u32> {
+        self.check_keys(keys, tokens, self.block_tokens)?;
+        if !self.is_ready() {
+            bail!(InvalidArgument, "sketches have no directions; they must be learned before a block is inserted");
+        }
+        let number = self.chunks.iter().position(|chunk| chunk.used != u64::MAX).unwrap_or(self.chunks.len());
+        if number == self.chunks.len() {
+            memory::push(&mut self.chunks, Chunk::default())?;
+        }
+        let (heads, dims, tiles, width) = (self.kv_heads, self.dims, self.tiles(), self.width());
+        memory::at_least(&mut self.centred, dims)?;
+        let chunk = &mut self.chunks[number];
+        if chunk.used == 0 {
+            chunk.take(self.kind, heads * tiles, dims)?;
+        }
+        let place = chunk.used.trailing_ones() as usize;
+        for (head, keys) in keys.chunks_exact(tokens * dims).enumerate() {
+            match &self.basis {
+                Some(basis) => {
+                    let (first, lane) = (place * width / LANES, place * width % LANES);
+                    let tiles = &mut chunk.sketches[head * tiles + first..][..width.div_ceil(LANES)];
+                    sketch::write(keys, basis, head, &mut self.centred, lane, tiles);
+                }
+                None => {
+                    let tile = head * tiles + place / LANES;
+                    let codes = &mut chunk.codes[tile * dims..][..dims];
+                    gauss::write(keys, place % LANES, codes, &mut chunk.scales[tile]);
+                }
+            }
+        }
+        chunk.log_tokens[place / LANES][place % LANES] = (tokens as f32).ln();
+        chunk.used |= 1 << place;
+        let slot = number * CHUNK + place;
+        self.slots = self.slots.max(slot + 1);
+        Ok(slot as u32)
+    }
+
+    /// Frees a slot. A slot that is free stays so.
+    pub fn remove(&mut self, slot: u32) {
+        let (width, tiles) = (self.width(), self.tiles());
+        let (number, place) = (slot as usize / CHUNK, slot as usize % CHUNK);
+        let Some(chunk) = self.chunks.get_mut(number).filter(|chunk| chunk.used >> place & 1 == 1) else { return };
+        chunk.used &= !(1 << place);
+        if chunk.used == 0 {
+            *chunk = Chunk::default();
+            return;
+        }
+        chunk.log_tokens[place / LANES][place % LANES] = f32::NEG_INFINITY;
+        for of_head in chunk.sketches.chunks_exact_mut(tiles) {
+            (place * width..(place + 1) * width)
+                .for_each(|token| sketch::erase(&mut of_head[token / LANES], token % LANES));
+        }
+    }
+
+    /// Frees all slots and their memory. The directions stay.
+    pub fn clear(&mut self) {
+        self.chunks = Vec::new();
+        self.slots = 0;
+    }
+
+    /// As [`Summaries::clear`], and the directions go, too.
+    pub fn forget(&mut self) {
+        self.clear();
+        self.basis = None;
+    }
+
+    /// One more than the highest slot that was in use since all were freed.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        let chunk =
+            |chunk: &Chunk| size_of_val(&*chunk.sketches) + size_of_val(&*chunk.codes) + size_of_val(&*chunk.scales);
+        self.chunks.capacity() * size_of::<Chunk>()
+            + self.chunks.iter().map(chunk).sum::<usize>()
+            + self.basis.as_ref().map_or(0, Basis::bytes)
+    }
+
+    /// Writes the estimated share of each block in the attention of a query row, summed over query heads: the block's mass
+    /// by that of all blocks and of `exp(protected)`. Free slots have share 0.
+    ///
+    /// `row` is `[query head][dim]`; consecutive heads share a KV head. `scale` is the factor of logits. `protected` is, for
+    /// each query head, the log of the mass of all other tokens: -inf or NaN if there is none. An element of `row`
+    /// times `scale` counts as 0 if it is NaN, and as ±1e9 if it is beyond. `shares` has one element for each slot at
+    /// least. On an error nothing has changed.
+    pub fn estimate(
+        &self,
+        row: &[f32],
+        scale: f32,
+        protected: &[f32],
+        scratch: &mut Scratch,
+        shares: &mut [f32],
+    ) -> Result<()> {
+        let heads = protected.len();
+        if heads == 0 || !heads.is_multiple_of(self.kv_heads) {
+            bail!(InvalidArgument, "there are {heads} query heads; a multiple of {} expected", self.kv_heads);
+        }
+        if row.len() != heads * self.dims {
+            bail!(InvalidArgument, "a row has {} elements; {} expected", row.len(), heads * self.dims);
+        }
+        if shares.len() < self.slots {
+            bail!(InvalidArgument, "there is room for {} shares; {} slots expected", shares.len(), self.slots);
+        }
+        scratch.reserve(self)?;
+        shares.fill(0.0);
+        let group = heads / self.kv_heads;
+        let of_group = row.chunks_exact(group * self.dims).zip(protected.chunks_exact(group));
+        for (head, (rows, protected)) in of_group.enumerate() {
+            let abreast = rows.chunks(ROWS_ABREAST * self.dims).zip(protected.chunks(ROWS_ABREAST));
+            abreast.for_each(|(rows, protected)| self.add_shares(head, rows, scale, protected, scratch, shares));
+        }
+        Ok(())
+    }
+
+    /// Adds the shares of up to [`ROWS_ABREAST`] query rows of a KV head.
+    fn add_shares(
+        &self,
+        head: usize,
+        rows: &[f32],
+        scale: f32,
+        protected: &[f32],
+        scratch: &mut Scratch,
+        shares: &mut [f32],
+    ) {
+        let (dims, count, slots) = (self.dims, protected.len(), self.chunks.len() * CHUNK);
+        let Scratch { query, weights, logits, masses, peaks } = scratch;
+        let mut sketched = [SketchRow::default(); ROWS_ABREAST];
+        for (r, row) in rows.chunks_exact(dims).enumerate() {
+            let tame = |q: f32| if q.is_nan() { 0.0 } else { q.clamp(-LARGEST_QUERY, LARGEST_QUERY) };
+            query.iter_mut().zip(row).for_each(|(to, q)| *to = tame(q * scale));
+            match &self.basis {
+                Some(basis) => sketched[r] = sketch::row(&query[..dims], basis, head),
+                None => gauss::weights(&query[..dims], &mut weights[r * dims..][..dims]),
+            }
+        }
+        for (number, (chunk, peaks)) in self.chunks.iter().zip(&mut *peaks).enumerate() {
+            *peaks = [f32::MIN; ROWS_ABREAST];
+            let tiles = if chunk.used == 0 { 0 } else { self.tiles() };
+            let logits = &mut logits[..count * tiles];
+            let width = match self.kind {
+                Kind::Sketch => {
+                    let tiles = &chunk.sketches[head * tiles..][..tiles];
+                    (kernels().estimates.sketch)(tiles, &sketched[..count], logits, &mut peaks[..count]);
+                    self.width()
+                }
+                Kind::Gauss => {
+                    let tiles = GaussTiles {
+                        codes: &chunk.codes[head * tiles * dims..][..tiles * dims],
+                        scales: &chunk.scales[head * tiles..][..tiles],
+                        addends: &chunk.log_tokens[..tiles],
+                    };
+                    (kernels().estimates.gauss)(&tiles, &weights[..count * dims], logits, &mut peaks[..count]);
+                    1
+                }
+            };
+            for r in 0..count {
+                let masses = &mut masses[r * slots + number * CHUNK..][..CHUNK];
+                masses.fill(0.0);
+                (kernels().estimates.masses)(&logits[r * tiles..][..tiles], peaks[r], width, masses);
+            }
+        }
+        for (r, protected) in protected.iter().enumerate() {
+            let by_chunk = || peaks.iter().zip(masses[r * slots..].chunks(CHUNK)).take(self.chunks.len());
+            let protected = f64::from(if protected.is_nan() { f32::NEG_INFINITY } else { *protected });
+            let peak = by_chunk().fold(protected, |peak, (peaks, _)| peak.max(f64::from(peaks[r])));
+            let relative = |peaks: &[f32; ROWS_ABREAST]| (f64::from(peaks[r]) - peak).exp();
+            let of_chunk = |(peaks, masses): (_, &[f32])| relative(peaks) * f64::from(masses.iter().sum::<f32>());
+            let others = if peak == protected { 1.0 } else { (protected - peak).exp() };
+            let total = by_chunk().map(of_chunk).sum::<f64>() + others;
+            for ((peaks, masses), shares) in by_chunk().zip(shares.chunks_mut(CHUNK)) {
+                let factor = if total > 0.0 { (relative(peaks) / total) as f32 } else { 0.0 };
+                shares.iter_mut().zip(masses).for_each(|(share, mass)| *share += mass * factor);
+            }
+        }
+    }
+
+    /// Lanes of a block's sketch: a part of a tile or whole ones.
+    fn width(&self) -> usize {
+        if self.block_tokens < LANES {
+            self.block_tokens.next_power_of_two()
+        } else {
+            self.block_tokens.next_multiple_of(LANES)
+        }
+    }
+
+    /// Tiles of a chunk in each KV head.
+    fn tiles(&self) -> usize {
+        match self.kind {
+            Kind::Sketch => CHUNK * self.width() / LANES,
+            Kind::Gauss => TILES,
+        }
+    }
+
+    fn check_keys(&self, keys: &[f32], tokens: usize, most: usize) -> Result<()> {
+        if tokens == 0 || tokens > most {
+            bail!(InvalidArgument, "there are {tokens} tokens; 1 to {most} expected");
+        }
+        let expected = tokens.saturating_mul(self.kv_heads * self.dims);
+        if keys.len() != expected {
+            bail!(InvalidArgument, "keys have {} elements; {expected} expected", keys.len());
+        }
+        Ok(())
+    }
+
+    fn check_empty(&self) -> Result<()> {
+        if self.chunks.iter().any(|chunk| chunk.used != 0) {
+            bail!(InvalidArgument, "there are blocks; the directions of sketches must be there before");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Summaries {
+    /// Mean and directions of a head.
+    pub(super) fn basis_for_tests(&self, head: usize) -> Option<(&[f32], &[[f32; LANES]])> {
+        self.basis.as_ref().map(|basis| (basis.mean(head), basis.directions(head)))
+    }
+}
+
+impl Chunk {
+    /// Takes the memory of a chunk without blocks.
+    fn take(&mut self, kind: Kind, tiles: usize, dims: usize) -> Result<()> {
+        let none = GaussScales { means: [[0; 2]; LANES], variances: [[0; 2]; LANES] };
+        let mut chunk = Chunk { log_tokens: [[f32::NEG_INFINITY; LANES]; TILES], ..Chunk::default() };
+        match kind {
+            Kind::Sketch => chunk.sketches = memory::filled(sketch::EMPTY, tiles)?,
+            Kind::Gauss => {
+                chunk.codes = memory::filled([0; LANES], tiles * dims)?;
+                chunk.scales = memory::filled(none, tiles)?;
+            }
+        }
+        *self = chunk;
+        Ok(())
+    }
+}
+
+impl Scratch {
+    fn reserve(&mut self, summaries: &Summaries) -> Result<()> {
+        let chunks = summaries.chunks.len();
+        memory::at_least(&mut self.query, summaries.dims)?;
+        memory::at_least(&mut self.weights, ROWS_ABREAST * summaries.dims)?;
+        memory::at_least(&mut self.logits, ROWS_ABREAST * summaries.tiles())?;
+        memory::at_least(&mut self.masses, ROWS_ABREAST * chunks * CHUNK)?;
+        memory::at_least(&mut self.peaks, chunks)?;
+        Ok(())
+    }
+}
