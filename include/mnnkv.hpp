@@ -13,6 +13,7 @@
 #include "mnnkv/scores.hpp"
 #include "mnnkv/heads.hpp"
 #include "mnnkv/park.hpp"
+#include "mnnkv/policy.hpp"
 #include "mnnkv/recall.hpp"
 #include "mnnkv/executor.hpp"
 #include "mnnkv/snapshot.hpp"

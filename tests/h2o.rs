@@ -2,7 +2,7 @@
 
 mod common;
 
-use mnnkv::h2o::{Plan, PlanConfig, Target, plan, update_scores};
+use mnnkv::h2o::{Plan, PlanConfig, Target, plan, plan_pinned, update_scores};
 use mnnkv::status::Status;
 use proptest::prelude::*;
 use std::io::BufRead;
@@ -49,7 +49,7 @@ fn all_golden_plans_agree() {
 }
 
 /// The rule, token by token.
-fn brute_force(scores: &[f32], kv_len: usize, c: &PlanConfig) -> Vec<bool> {
+fn brute_force(scores: &[f32], kv_len: usize, c: &PlanConfig, pinned: &[[i32; 2]]) -> Vec<bool> {
     let size = c.block_tokens as usize;
     let blocks = kv_len.div_ceil(size);
     let tokens = |b: usize| b * size..kv_len.min((b + 1) * size);
@@ -59,6 +59,9 @@ fn brute_force(scores: &[f32], kv_len: usize, c: &PlanConfig) -> Vec<bool> {
     }
     for kept in keep.iter_mut().skip(kv_len.saturating_sub(c.recent_tokens as usize) / size) {
         *kept = true;
+    }
+    for t in pinned.iter().flat_map(|[at, len]| *at..at + len) {
+        keep[t as usize / size] = true;
     }
     let held = |keep: &[bool]| (0..blocks).filter(|b| keep[*b]).map(|b| tokens(b).len()).sum::<usize>();
     let ratio = match c.target {
@@ -125,11 +128,19 @@ proptest! {
         recent_tokens in prop_oneof![Just(0u32), 0u32..300, Just(u32::MAX)],
         target in target(),
         scores in prop::collection::vec(score(), 0..100),
+        pins in prop_oneof![Just(vec![]), prop::collection::vec((0i32..300, 0i32..40), 0..6)],
     ) {
         let config = PlanConfig { block_tokens, sink_tokens, recent_tokens, target };
-        let p = plan(&scores, kv_len, &config).unwrap();
+        let ranges = pins.iter().scan(0, |end, (gap, len)| {
+            let at = *end + gap;
+            *end = at + len;
+            Some([at, *len])
+        });
+        let pinned: Vec<_> = ranges.take_while(|[at, len]| at + len <= kv_len as i32).collect();
+        let p = plan_pinned(&scores, kv_len, &config, &pinned).unwrap();
         let keep = kept(&p, kv_len as usize);
-        prop_assert_eq!(&keep, &brute_force(&scores, kv_len as usize, &config));
+        prop_assert_eq!(&keep, &brute_force(&scores, kv_len as usize, &config, &pinned));
+        prop_assert!(pinned.iter().all(|[at, len]| keep[*at as usize..(at + len) as usize].iter().all(|kept| *kept)));
         prop_assert_eq!(p.kept_tokens as usize, keep.iter().filter(|k| **k).count());
         prop_assert_eq!(p.kept_tokens + p.evicted_tokens, kv_len);
         prop_assert_eq!(p.lossy_ratio, kv_len as f32 / p.kept_tokens as f32);

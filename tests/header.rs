@@ -54,6 +54,13 @@ const HEADERS: &[Header] = &[
         sections: &["park"],
     },
     Header {
+        path: "mnnkv/policy.h",
+        about: "which tokens an eviction removes: pinned tokens, and scores without tiles",
+        includes: &["\"session.h\""],
+        folder: "src/ffi",
+        sections: &["policy"],
+    },
+    Header {
         path: "mnnkv/recall.h",
         about: "evicted tokens parked in blocks, which come back when a query wants them",
         includes: &["\"session.h\""],

@@ -6,6 +6,7 @@
 #include "base.hpp"
 #include "heads.h"
 #include "park.h"
+#include "policy.h"
 #include "scores.h"
 #include "session.h"
 
@@ -131,6 +132,11 @@ public:
     status keep(std::uint32_t layer, const std::int32_t* logical_pairs, std::size_t n_pairs,
                 mnnkv_cache& cache) noexcept {
         return mnnkv_session_keep(handle_, layer, logical_pairs, n_pairs, &cache);
+    }
+
+    /// mnnkv_session_pin
+    status pin(std::uint32_t first, std::uint32_t count, bool on = true) noexcept {
+        return mnnkv_session_pin(handle_, first, count, on ? 1 : 0);
     }
 
     /// mnnkv_session_lengths

@@ -25,6 +25,7 @@ pub mod h2o;
 pub mod heads;
 pub mod layout;
 pub mod park;
+pub mod policy;
 pub mod quantised;
 pub mod recall;
 pub mod session;

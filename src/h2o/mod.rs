@@ -24,5 +24,5 @@ pub use attention::{
     data_bytes, mass_to_f64,
 };
 pub use block_scores::{BlockScores, SavedScores, ScoredStep};
-pub use plan::{Amounts, Plan, plan};
+pub use plan::{Amounts, Plan, plan, plan_pinned};
 pub use plan_config::{PlanConfig, Target};

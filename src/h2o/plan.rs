@@ -3,6 +3,7 @@
 use super::plan_config::PlanConfig;
 use crate::status::{Result, bail};
 use crate::sys::memory;
+use std::ops::Range;
 
 /// The tokens that a cache keeps, and the amounts behind.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,11 @@ pub struct Plan {
 /// reached. The lower of blocks with equal scores wins. NaN is the lowest score.
 /// INVALID_ARGUMENT: if `kv_len` is over 2^31 - 1, `block_tokens` is 0, or the ratio of the target is NaN.
 pub fn plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Result<Plan> {
+    plan_pinned(scores, kv_len, config, &[])
+}
+
+/// As [`plan`]; blocks with a token of `pinned` (ranges of tokens, ascending) are protected, too.
+pub fn plan_pinned(scores: &[f32], kv_len: u32, config: &PlanConfig, pinned: &[[i32; 2]]) -> Result<Plan> {
     if kv_len > i32::MAX as u32 {
         bail!(InvalidArgument, "kv_len is {kv_len}; {} or less expected", i32::MAX);
     }
@@ -51,12 +57,13 @@ pub fn plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Result<Plan> {
         });
     }
     let blocks = Blocks { kv_len, size: config.block_tokens };
-    let amounts = config.amounts(kv_len)?;
-    let Amounts { sink_end, recent_start, floor, quantized, .. } = amounts;
+    let amounts = config.amounts(kv_len, pinned)?;
+    let Amounts { sink_end, recent_start, floor, pinned: pinned_tokens, quantized, .. } = amounts;
     let pairs = if amounts.floor_dominates() {
         memory::filled([0, kv_len as i32], 1)?
     } else {
-        let chosen = best_blocks(scores, &blocks, sink_end..recent_start, quantized - floor)?;
+        let wanted = quantized - floor + pinned_tokens;
+        let chosen = best_blocks(scores, &blocks, sink_end..recent_start, pinned, wanted)?;
         merge(&blocks, sink_end, recent_start, &chosen)?
     };
     let kept_tokens = pairs.iter().map(|p| p[1] as u32).sum();
@@ -82,6 +89,8 @@ pub struct Amounts {
     recent_start: u32,
     /// Tokens in protected blocks.
     floor: u32,
+    /// Those of them that only a pin protects.
+    pinned: u32,
     /// Tokens that the config aims at.
     target: u32,
     /// The larger of target and floor, rounded up to whole blocks.
@@ -94,6 +103,11 @@ impl Amounts {
         self.floor >= self.target
     }
 
+    /// The least number of tokens that a plan can keep when pins leave less room than a limit; 0 without pins.
+    pub fn least_with_pins(&self) -> u32 {
+        if self.pinned > 0 { self.floor + 1 } else { 0 }
+    }
+
     /// Whether a plan for a cache of `kv_len` tokens evicts any.
     pub fn evicts(&self, kv_len: u32) -> bool {
         !self.floor_dominates() && self.quantized < kv_len
@@ -101,15 +115,18 @@ impl Amounts {
 }
 
 impl PlanConfig {
-    /// Returns how many tokens of a cache of `kv_len` (at least 1) stay.
-    pub fn amounts(&self, kv_len: u32) -> Result<Amounts> {
+    /// Returns how many tokens of a cache of `kv_len` (at least 1) stay, with pins as of [`plan_pinned`].
+    pub fn amounts(&self, kv_len: u32, pinned: &[[i32; 2]]) -> Result<Amounts> {
         let blocks = Blocks { kv_len, size: self.block_tokens };
         let target = self.target.tokens(kv_len)?;
         let sink_end = self.sink_tokens.min(kv_len).div_ceil(blocks.size);
         let recent_start = (kv_len.saturating_sub(self.recent_tokens) / blocks.size).max(sink_end);
-        let floor = blocks.start(sink_end) + (kv_len - blocks.start(recent_start));
+        // Between sink and recent tokens all blocks are whole.
+        let pinned = blocks.of(pinned, sink_end..recent_start).map(|run| run.len() as u32 * blocks.size).sum();
+        let floor = blocks.start(sink_end) + (kv_len - blocks.start(recent_start)) + pinned;
         let more = target.saturating_sub(floor).div_ceil(blocks.size).saturating_mul(blocks.size);
-        Ok(Amounts { sink_end, recent_start, floor, target, quantized: more.saturating_add(floor).min(kv_len) })
+        let quantized = more.saturating_add(floor).min(kv_len);
+        Ok(Amounts { sink_end, recent_start, floor, pinned, target, quantized })
     }
 }
 
@@ -122,6 +139,16 @@ impl Blocks {
     /// The first token of a block; the length of the cache for the block after the last.
     fn start(&self, block: u32) -> u32 {
         (block as u64 * self.size as u64).min(self.kv_len as u64) as u32
+    }
+
+    /// The blocks of `within` that have a token of these ranges, which ascend. Each block is in one run.
+    fn of(&self, tokens: &[[i32; 2]], within: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        let size = self.size;
+        tokens.iter().filter(|[_, len]| *len > 0).scan(within.start, move |next, [at, len]| {
+            let first = (*at as u32 / size).max(*next).min(within.end);
+            *next = ((at + len) as u32).div_ceil(size).min(within.end).max(first);
+            Some(first..*next)
+        })
     }
 }
 
@@ -139,9 +166,19 @@ fn rank(score: f32, block: u32) -> u64 {
     (!ascending as u64) << 32 | block as u64
 }
 
-/// Returns the best candidates that together have at least `wanted` tokens, in ascending order.
-fn best_blocks(scores: &[f32], blocks: &Blocks, candidates: std::ops::Range<u32>, wanted: u32) -> Result<Vec<u32>> {
-    let mut ranked = memory::collect(candidates.map(|b| rank(scores.get(b as usize).copied().unwrap_or(0.0), b)))?;
+/// Returns the best candidates that together have at least `wanted` tokens, in ascending order. Pinned ones are best.
+fn best_blocks(
+    scores: &[f32],
+    blocks: &Blocks,
+    candidates: Range<u32>,
+    pinned: &[[i32; 2]],
+    wanted: u32,
+) -> Result<Vec<u32>> {
+    let score = |block: u32| scores.get(block as usize).copied().unwrap_or(0.0);
+    let mut ranked = memory::collect(candidates.clone().map(|block| rank(score(block), block)))?;
+    for block in blocks.of(pinned, candidates.clone()).flatten() {
+        ranked[(block - candidates.start) as usize] = u64::from(block);
+    }
 
     // All candidates are whole blocks: a partial block has the last token, and `recent_start` is never beyond it. So
     // their number is known before any is chosen.

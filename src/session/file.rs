@@ -2,6 +2,7 @@
 
 use super::eviction::{Loaded, SavedEviction};
 use super::layer::{CacheLengths, Layer};
+use super::pins::Pins;
 use super::{Session, State, find, made};
 use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::numbers::{Reader, put};
@@ -29,6 +30,7 @@ struct LoadedLayer {
     lengths: CacheLengths,
     rows: Rows,
     eviction: Loaded,
+    pins: Pins,
     value_scales: Vec<u8>,
     pieces: Vec<FilePiece>,
 }
@@ -130,6 +132,7 @@ impl Session {
             store.attach(attached);
             layer.take(from.lengths, from.rows, from.value_scales);
             layer.eviction.take(from.eviction);
+            layer.pins = from.pins;
         }
         Ok(())
     }
@@ -148,14 +151,16 @@ impl Layer {
             let mut reader = Reader::new(&state);
             let logical = read_head(&mut reader)?;
             let lengths = CacheLengths { logical, physical };
-            let eviction = self.eviction.loaded(SavedEviction::read(&mut reader)?, lengths)?;
+            let mut saved = SavedEviction::read(&mut reader)?;
+            let pins = saved.take_pins();
+            let eviction = self.eviction.loaded(saved, lengths)?;
             let len = reader.number("the scales of V")?;
-            Ok((lengths, eviction, memory::copied(reader.take(len, "the scales of V")?)?))
+            Ok((lengths, eviction, pins, memory::copied(reader.take(len, "the scales of V")?)?))
         };
-        let (lengths, eviction, value_scales) =
+        let (lengths, eviction, pins, value_scales) =
             read().map_err(|e: Error| e.within(format_args!("state of layer {number} of {}", from.name())))?;
         let (rows, pieces) = pieces(from, entry)?;
-        Ok(LoadedLayer { number, lengths, rows, eviction, value_scales, pieces })
+        Ok(LoadedLayer { number, lengths, rows, eviction, pins, value_scales, pieces })
     }
 
     /// Returns the bytes that a file has of the layer beside its tokens.
@@ -163,7 +168,7 @@ impl Layer {
         let mut out = Vec::new();
         put(&mut out, STATE)?;
         put(&mut out, self.lengths.logical.into())?;
-        self.eviction.save(&mut out)?;
+        self.eviction.save(&self.pins, &mut out)?;
         let mut scales = memory::copied(&self.value_scales)?;
         match cache {
             Some(cache) if scales.is_empty() => {

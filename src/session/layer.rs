@@ -4,6 +4,7 @@ use super::config::Config;
 use super::eviction::Eviction;
 use super::lanes::Wanted;
 use super::lossless::Lossless;
+use super::pins::Pins;
 use super::recall::{Queries, Recall};
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
@@ -40,6 +41,8 @@ pub(super) struct Layer {
     pub(super) lengths: CacheLengths,
     pub(super) step: Option<OpenStep>,
     pub(super) eviction: Eviction,
+    /// Tokens that are never evicted.
+    pub(super) pins: Pins,
     /// `None` where evicted tokens are lost, or none is evicted.
     pub(super) recall: Option<Recall>,
     /// `None` where the config compresses nothing.
@@ -66,6 +69,7 @@ impl Layer {
             lengths: CacheLengths::default(),
             step: None,
             eviction: Eviction::new(number, config),
+            pins: Pins::default(),
             recall: Recall::new(number, config),
             lossless: Lossless::new(number, config),
             rows: None,
@@ -121,6 +125,7 @@ impl Layer {
         self.step = None;
         self.rows = None;
         self.value_scales = Vec::new();
+        self.pins.clear();
         self.eviction.reset();
         if let Some(store) = store {
             store.truncated(self.number, 0);
@@ -131,6 +136,12 @@ impl Layer {
     /// Takes what a file has of the layer, after a reset.
     pub(super) fn take(&mut self, lengths: CacheLengths, rows: Rows, value_scales: Vec<u8>) {
         (self.lengths, self.rows, self.value_scales, self.used) = (lengths, Some(rows), value_scales, true);
+    }
+
+    /// Replaces the pins. A waiting plan is made anew.
+    pub(super) fn set_pins(&mut self, pins: Pins) {
+        self.pins = pins;
+        self.eviction.plan_anew(self.lengths, &self.pins);
     }
 
     /// How tiles are summed, of the open step or of the next; `None` where nothing is scored.

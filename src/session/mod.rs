@@ -17,6 +17,7 @@ mod layer;
 mod lossless;
 pub mod metrics;
 mod park;
+mod pins;
 mod recall;
 mod report;
 mod tail;
@@ -222,7 +223,7 @@ impl Session {
 
         let keeps_first = cache.layout.rows().key == Kind::Int8;
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
-        layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths)?;
+        layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &layer.pins)?;
         // Nothing below fails.
         lanes.close(layer.number);
         layer.close(Some(&cache), store.as_mut());
@@ -275,7 +276,9 @@ impl Session {
         layer.check_cache(Some(&cache), kv_len)?;
 
         if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
-            layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths)?;
+            let pins = layer.pins.kept(logical, layer.lengths.logical)?;
+            layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
+            layer.pins = pins;
         }
         layer.see(&cache);
         Ok(layer.lengths.physical)
@@ -294,6 +297,21 @@ impl Session {
             lanes.close(layer.number);
             layer.reset(store.as_mut());
         }
+        Ok(())
+    }
+
+    /// Pins the tokens at these logical positions of all layers, or unpins them. Pinned tokens are never evicted.
+    /// On an error nothing has changed. INVALID_ARGUMENT: if the range ends above 2^31 - 1.
+    pub fn pin(&self, first: u32, count: u32, on: bool) -> Result<()> {
+        let end = first.checked_add(count).filter(|end| *end <= i32::MAX as u32);
+        let Some(end) = end else {
+            bail!(InvalidArgument, "first is {first} and count {count}; an end of {} or less expected", i32::MAX);
+        };
+        let layers = &mut self.state()?.layers;
+        let mut changed = Vec::new();
+        memory::reserve(&mut changed, layers.len())?;
+        layers.iter().try_for_each(|layer| memory::push(&mut changed, layer.pins.with(first..end, on)?))?;
+        layers.iter_mut().zip(changed).for_each(|(layer, pins)| layer.set_pins(pins));
         Ok(())
     }
 

@@ -11,6 +11,7 @@ mod file;
 mod groups;
 mod layers;
 mod model;
+mod policy;
 mod pool;
 mod quantised;
 mod sample;
@@ -114,6 +115,7 @@ fn run(part: u64) {
         ("begins without a cache", count),
         ("drafts rolled back", count),
         ("edits", count),
+        ("pins", count / 4),
         ("resets", count / 10),
         ("resets of open steps", count / 500),
         ("larger or smaller buffers", 5 * count),

@@ -181,6 +181,7 @@ fn the_defaults_when_switched_on() {
         prefill_queries: 0,
         evict_unscored: false,
         log_stats: false,
+        recall: None,
     };
     let lossless = LosslessRules {
         front_layers: 2,
@@ -246,6 +247,7 @@ fn every_key_reaches_its_field() {
         prefill_queries: 64,
         evict_unscored: true,
         log_stats: true,
+        recall: None,
     };
     let lossless = LosslessRules {
         front_layers: 3,

@@ -14,6 +14,7 @@ mod target;
 use super::config::{Basis, Config, EvictionRules};
 use super::lanes::{AllLanes, Wanted};
 use super::layer::CacheLengths;
+use super::pins::Pins;
 use crate::h2o::{self, BlockScores, ScoredStep};
 use crate::layout::{Cache, Kind, Pair};
 use crate::status::{Result, bail};
@@ -194,6 +195,7 @@ impl Eviction {
         lanes: &AllLanes<'_>,
         step: &ClosingStep,
         before: CacheLengths,
+        pins: &Pins,
     ) -> Result<CacheLengths> {
         let start = Instant::now();
         let ClosingStep { heads, queries, added, wanted, keeps_first } = *step;
@@ -224,13 +226,13 @@ impl Eviction {
                 _ if wanted.is_prompt(queries as usize) => Tick::Prompt { scored: attention.is_some() },
                 _ => Tick::Decode,
             };
-            self.tick(tick, after);
+            self.tick(tick, after, pins);
         }
         Ok(after)
     }
 
-    /// Leaves only the tokens at these logical positions, and counts logical positions anew over them; returns the lengths
-    /// afterwards. A waiting plan is made anew. On an error nothing has changed.
+    /// Leaves only the tokens at these logical positions, and counts logical positions anew over them, as `pins` already
+    /// does; returns the lengths afterwards. A waiting plan is made anew. On an error nothing has changed.
     /// INVALID_ARGUMENT: if INT8 K would have no token left of a chat that has some.
     pub(super) fn keep(
         &mut self,
@@ -238,6 +240,7 @@ impl Eviction {
         cache: &mut Cache<'_>,
         store: Option<&mut Store>,
         before: CacheLengths,
+        pins: &Pins,
     ) -> Result<CacheLengths> {
         let physical = self.positions.find(logical)?;
         if cache.layout.rows().key == Kind::Int8 && tokens(&physical) == 0 && tokens(logical) > 0 {
@@ -252,14 +255,19 @@ impl Eviction {
         let positions = self.positions.kept(logical)?;
         self.leave(&physical, positions, cache, store, before)?;
         let after = CacheLengths { logical: tokens(logical), physical: tokens(&physical) };
+        self.plan_anew(after, pins);
+        Ok(after)
+    }
+
+    /// Makes a waiting plan anew, for other tokens or other pins.
+    pub(super) fn plan_anew(&mut self, lengths: CacheLengths, pins: &Pins) {
         if self.plan.take().is_some() {
             self.counts.stale_plans += 1;
-            let due = |ranking: &Ranking| ranking.basis(after) >= ranking.rules.trigger_min_tokens;
-            if self.ranking.as_ref().is_some_and(due) || self.is_near_limit(after) {
-                self.try_plan(after);
+            let due = |ranking: &Ranking| ranking.basis(lengths) >= ranking.rules.trigger_min_tokens;
+            if self.ranking.as_ref().is_some_and(due) || self.is_near_limit(lengths) {
+                self.try_plan(lengths, pins);
             }
         }
-        Ok(after)
     }
 
     /// The cache was cleared.
@@ -290,13 +298,13 @@ impl Eviction {
     }
 
     /// Advances the clock by a step, and plans when due.
-    fn tick(&mut self, tick: Tick, lengths: CacheLengths) {
+    fn tick(&mut self, tick: Tick, lengths: CacheLengths, pins: &Pins) {
         let Some(ranking) = &self.ranking else { return };
         let rules = &ranking.rules;
         let due = self.clock.tick(tick, rules.update_interval);
         self.counts.over_steps += u64::from(rules.is_over(lengths.physical, 0));
         if (due && ranking.basis(lengths) >= rules.trigger_min_tokens) || self.is_near_limit(lengths) {
-            self.try_plan(lengths);
+            self.try_plan(lengths, pins);
         }
     }
 
@@ -305,13 +313,13 @@ impl Eviction {
         self.rules().is_some_and(|rules| rules.is_over(lengths.physical, self.clock.next_step()))
     }
 
-    fn try_plan(&mut self, lengths: CacheLengths) {
-        if self.make_plan(lengths).is_err() {
+    fn try_plan(&mut self, lengths: CacheLengths, pins: &Pins) {
+        if self.make_plan(lengths, pins).is_err() {
             self.counts.failed_plans += 1;
         }
     }
 
-    fn make_plan(&mut self, lengths: CacheLengths) -> Result<()> {
+    fn make_plan(&mut self, lengths: CacheLengths, pins: &Pins) -> Result<()> {
         let Some(ranking) = &self.ranking else { return Ok(()) };
         let start = Instant::now();
         let (length, physical) = (ranking.basis(lengths), lengths.physical);
@@ -323,8 +331,10 @@ impl Eviction {
         }
         let over = self.is_near_limit(lengths);
         let least_sink = u32::from(self.keeps_first);
-        let input = PlanInput { length, physical, unscored, over, usual: self.clock.usual_step(), least_sink };
-        let plan = h2o::plan(&ranking.scores.ranking()?, physical, &ranking.rules.plan_config(&input)?)?;
+        let pinned = &self.positions.find(pins.runs())?;
+        let input = PlanInput { length, physical, unscored, over, usual: self.clock.usual_step(), least_sink, pinned };
+        let config = ranking.rules.plan_config(&input)?;
+        let plan = h2o::plan_pinned(&ranking.scores.ranking()?, physical, &config, pinned)?;
         let share = physical as f32 / length.max(1) as f32;
         self.shares = Some(Shares {
             target: plan.target_keep_effective * share,

@@ -6,6 +6,7 @@ use super::{Eviction, tokens};
 use crate::h2o::{Aggregation, BlockScores, SavedScores};
 use crate::layout::{self, Pair};
 use crate::session::layer::CacheLengths;
+use crate::session::pins::Pins;
 use crate::snapshot::numbers::{Reader, put};
 use crate::status::{Result, bail};
 use crate::sys::memory;
@@ -14,6 +15,7 @@ use crate::sys::memory;
 const KEEPS_FIRST: u8 = 1;
 const HAS_PLAN: u8 = 2;
 const HAS_SCORES: u8 = 4;
+const HAS_PINS: u8 = 8;
 
 /// The eviction of a layer as a chat file has it.
 pub(in crate::session) struct SavedEviction {
@@ -22,11 +24,13 @@ pub(in crate::session) struct SavedEviction {
     keeps_first: bool,
     plan: Option<Vec<Pair>>,
     scores: Option<SavedScores>,
+    /// Empty in files of versions without pins.
+    pins: Pins,
 }
 
 impl Eviction {
     /// Appends what a chat file keeps.
-    pub(in crate::session) fn save(&self, out: &mut Vec<u8>) -> Result<()> {
+    pub(in crate::session) fn save(&self, pins: &Pins, out: &mut Vec<u8>) -> Result<()> {
         put_pairs(out, self.positions.runs())?;
         for number in self.clock.numbers() {
             put(out, number.into())?;
@@ -34,7 +38,8 @@ impl Eviction {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let flags = flag(self.keeps_first, KEEPS_FIRST)
             | flag(self.plan.is_some(), HAS_PLAN)
-            | flag(self.ranking.is_some(), HAS_SCORES);
+            | flag(self.ranking.is_some(), HAS_SCORES)
+            | flag(!pins.runs().is_empty(), HAS_PINS);
         memory::push(out, flags)?;
         if let Some(plan) = &self.plan {
             put_pairs(out, plan)?;
@@ -42,12 +47,15 @@ impl Eviction {
         if let Some(ranking) = &self.ranking {
             put_scores(out, &ranking.scores.saved()?)?;
         }
+        if !pins.runs().is_empty() {
+            put_pairs(out, pins.runs())?;
+        }
         Ok(())
     }
 
     /// Checks what a file has against the lengths of the layer, and makes it the state of a layer with these rules.
     pub(in crate::session) fn loaded(&self, saved: SavedEviction, lengths: CacheLengths) -> Result<Loaded> {
-        let SavedEviction { positions, clock, keeps_first, plan, scores } = saved;
+        let SavedEviction { positions, clock, keeps_first, plan, scores, .. } = saved;
         let CacheLengths { logical, physical } = lengths;
         if layout::check_pairs(&positions, logical).map_err(|e| e.within("positions"))? != physical {
             bail!(Corrupt, "{} tokens have positions; the layer has {physical}", tokens(&positions));
@@ -93,6 +101,11 @@ impl SavedEviction {
         &self.positions
     }
 
+    /// Takes the pins.
+    pub(in crate::session) fn take_pins(&mut self) -> Pins {
+        std::mem::take(&mut self.pins)
+    }
+
     /// Reads what [`Eviction::save`] wrote.
     pub(in crate::session) fn read(reader: &mut Reader<'_>) -> Result<Self> {
         let positions = read_pairs(reader, "positions")?;
@@ -101,13 +114,15 @@ impl SavedEviction {
             *number = reader.small("the clock")?;
         }
         let flags = reader.byte("flags")?;
-        if flags & !(KEEPS_FIRST | HAS_PLAN | HAS_SCORES) != 0 {
-            bail!(Unsupported, "flags are {flags:#x}; {:#x} are known", KEEPS_FIRST | HAS_PLAN | HAS_SCORES);
+        let known = KEEPS_FIRST | HAS_PLAN | HAS_SCORES | HAS_PINS;
+        if flags & !known != 0 {
+            bail!(Unsupported, "flags are {flags:#x}; {known:#x} are known");
         }
         let plan = if flags & HAS_PLAN != 0 { Some(read_pairs(reader, "the plan")?) } else { None };
         let scores = if flags & HAS_SCORES != 0 { Some(read_scores(reader)?) } else { None };
+        let pins = if flags & HAS_PINS != 0 { Pins::of(&read_pairs(reader, "pins")?)? } else { Pins::default() };
         let (clock, keeps_first) = (Clock::of(numbers), flags & KEEPS_FIRST != 0);
-        Ok(SavedEviction { positions, clock, keeps_first, plan, scores })
+        Ok(SavedEviction { positions, clock, keeps_first, plan, scores, pins })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The target of a plan: how many tokens the rules keep of a cache, and the length from which on they evict any.
 
 use crate::h2o::{MAX_TOKENS, PlanConfig, Target};
+use crate::layout::Pair;
 use crate::session::config::{EvictionRules, Ratio};
 use crate::status::Result;
 
@@ -9,7 +10,7 @@ const NEAR: u32 = 1 << 18;
 
 /// The lengths of a cache that a plan is made for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PlanInput {
+pub(super) struct PlanInput<'a> {
     /// The length that the ratio is of.
     pub(super) length: u32,
     /// Tokens in the cache.
@@ -22,6 +23,8 @@ pub(super) struct PlanInput {
     pub(super) usual: u32,
     /// First tokens that stay even where the rules protect fewer.
     pub(super) least_sink: u32,
+    /// Pinned tokens in the cache, as physical ranges; ascending.
+    pub(super) pinned: &'a [Pair],
 }
 
 impl EvictionRules {
@@ -40,7 +43,7 @@ impl EvictionRules {
     }
 
     /// The tokens that a plan protects, and its target.
-    pub(super) fn plan_config(&self, input: &PlanInput) -> Result<PlanConfig> {
+    pub(super) fn plan_config(&self, input: &PlanInput<'_>) -> Result<PlanConfig> {
         let room = self.room(input.usual);
         let ratio = match self.ratio {
             Ratio::Keep(ratio) => Target::KeepRatio(ratio),
@@ -53,20 +56,22 @@ impl EvictionRules {
             recent_tokens: self.recent_tokens.max(input.unscored),
             target: Target::Tokens(target),
         };
-        match room.filter(|_| input.over && input.physical > 0) {
-            // Below the limit the floor may be more than the ratio keeps. Near the limit all other tokens go.
-            Some(room) if config.amounts(input.physical)?.floor_dominates() => {
-                Ok(PlanConfig { target: Target::Tokens(room), ..config })
-            }
-            _ => Ok(config),
+        let Some(room) = room.filter(|_| input.over && input.physical > 0) else { return Ok(config) };
+        let amounts = config.amounts(input.physical, input.pinned)?;
+        if !amounts.floor_dominates() {
+            return Ok(config);
         }
+        // Below the limit the floor may be more than the ratio keeps. Near the limit all other tokens go, even where pins
+        // alone exceed it.
+        Ok(PlanConfig { target: Target::Tokens(room.max(amounts.least_with_pins())), ..config })
     }
 
     /// Whether a plan evicts from a chat of `len` tokens, each of which was a scored step and none of which was evicted.
     fn evicts_at(&self, len: u32) -> bool {
         let over = self.is_over(len, 1);
-        let input = PlanInput { length: len, physical: len, unscored: 0, over, usual: 1, least_sink: 0 };
-        let evicts = || self.plan_config(&input).and_then(|config| config.amounts(len)).is_ok_and(|a| a.evicts(len));
+        let input = PlanInput { length: len, physical: len, unscored: 0, over, usual: 1, least_sink: 0, pinned: &[] };
+        let evicts =
+            || self.plan_config(&input).and_then(|config| config.amounts(len, &[])).is_ok_and(|a| a.evicts(len));
         (over || len >= self.trigger_min_tokens) && evicts()
     }
 

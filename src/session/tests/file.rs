@@ -131,6 +131,9 @@ fn turns(seed: u64) {
                     host.write(0);
                     chat.session.rewritten(layer as u32, 0, 1).unwrap();
                 }
+                4 => [&mut steady, &mut chat].into_iter().for_each(|chat| {
+                    chat.session.pin((seed % 40) as u32, rows as u32, seed % 3 > 0).unwrap();
+                }),
                 _ => [&mut steady, &mut chat].into_iter().for_each(|chat| look(chat, layer, rows, seed)),
             }
             assert_eq!(chat.positions(layer), steady.positions(layer));

@@ -58,6 +58,8 @@ pub(super) struct Model {
     /// For each step since the reset: the tokens that it appended, and whether the layer was empty.
     added: Vec<(usize, bool)>,
     plan: Option<Plan>,
+    /// By logical position, those of tokens to come as well; false behind its end.
+    pinned: Vec<bool>,
     pub(super) counts: Counts,
 }
 
@@ -71,6 +73,7 @@ impl Model {
             clock: 0,
             added: Vec::new(),
             plan: None,
+            pinned: Vec::new(),
             counts: Counts::default(),
         }
     }
@@ -246,6 +249,10 @@ impl Model {
         let first_recent = len.saturating_sub(recent) / size;
         let mut keep: Vec<bool> = (0..blocks).map(|b| b * size < rules.sink || b >= first_recent).collect();
         let held = |keep: &[bool]| (0..blocks).filter(|b| keep[*b]).map(|b| tokens(b).len()).sum::<usize>();
+        let unpinned = held(&keep);
+        for (at, token) in self.tokens.iter().enumerate() {
+            keep[at / size] |= self.pinned.get(token.logical as usize).is_some_and(|pinned| *pinned);
+        }
         let floor = held(&keep);
 
         let basis = self.basis(rules).max(1);
@@ -255,9 +262,9 @@ impl Model {
         }
         let mut target = target.clamp(1, len);
         if floor >= target {
-            // The sinks and recent tokens exceed the ratio's target. Only the cap may evict.
+            // Protected tokens exceed the ratio's target. Only the cap may evict, and where pins exceed it, all but a block.
             let Some(cap) = rules.cap.filter(|_| self.is_over(rules)) else { return };
-            target = self.room(rules, cap).clamp(1, len);
+            target = self.room(rules, cap).max(if floor > unpinned { floor + 1 } else { 0 }).clamp(1, len);
             if floor >= target {
                 return;
             }
@@ -293,10 +300,26 @@ impl Model {
         }
         let mask: Vec<bool> = self.tokens.iter().map(|t| stays.contains(&t.logical)).collect();
         self.edit(&mask);
+        let to_come = self.pinned.split_off(self.pinned.len().min(self.logical as usize));
+        self.pinned.resize(self.logical as usize, false);
+        self.pinned = stays.iter().map(|l| self.pinned[*l as usize]).chain(to_come).collect();
         for token in &mut self.tokens {
             token.logical = stays.iter().position(|l| *l == token.logical).unwrap() as u32;
         }
         self.logical = stays.len() as u32;
+        self.plan_anew(planned);
+        mask
+    }
+
+    /// Pins or unpins tokens. `planned` as in [`Model::end`].
+    pub(super) fn pin(&mut self, first: usize, count: usize, on: bool, planned: bool) {
+        self.pinned.resize(self.pinned.len().max(first + count), false);
+        self.pinned[first..first + count].fill(on);
+        self.plan_anew(planned);
+    }
+
+    /// Makes a waiting plan anew.
+    fn plan_anew(&mut self, planned: bool) {
         if self.plan.take().is_some() {
             self.counts.stale += 1;
             let rules = self.rules.clone().unwrap();
@@ -304,7 +327,6 @@ impl Model {
                 self.plan_if(planned, &rules);
             }
         }
-        mask
     }
 
     /// Gives every token an equal share of its block's score, then removes tokens with their shares.

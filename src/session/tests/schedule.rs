@@ -135,6 +135,7 @@ impl Run {
                 self.rewrite(layer);
             }
             10 if random.once_in(3) => self.each(Run::park),
+            11 => self.pin(),
             _ => self.forward(1),
         }
     }
@@ -440,6 +441,20 @@ impl Run {
         assert_eq!(len as usize, mine.model.len());
         self.check_lengths(layer);
         self.check(layer, &before, old as usize, Bytes::MayBeGone);
+    }
+
+    /// Pins or unpins some tokens of all layers, perhaps of those to come.
+    fn pin(&mut self) {
+        let longest = self.layers.iter().map(|layer| layer.model.logical as usize).max().unwrap();
+        let (first, count, on) = (self.random.below(longest + 20), self.random.from(0, 8), !self.random.once_in(3));
+        trace!("pin {count} from {first}: {on}");
+        let plans: Vec<u64> = (0..self.layers.len()).map(|layer| self.plans(layer)).collect();
+        self.call(0, "no memory to pin", |session, _, _| session.pin(first as u32, count as u32, on));
+        for (layer, plans) in plans.into_iter().enumerate() {
+            let planned = self.plans(layer) > plans || !self.shortage;
+            self.layers[layer].model.pin(first, count, on, planned);
+        }
+        self.coverage.count("pins", u64::from(on));
     }
 
     fn reset(&mut self, layer: Option<usize>) {
