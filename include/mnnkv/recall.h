@@ -46,6 +46,31 @@ typedef struct mnnkv_queries {
     const void *data;
 } mnnkv_queries;
 
+/// Recall of a layer or of all. Counts are sums since create, the others as of now.
+typedef struct mnnkv_recall_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    /// Tokens of the chat that are parked and not in the cache.
+    uint64_t away_tokens;
+    /// Bytes of memory that parked copies take, and summaries.
+    uint64_t parked_bytes;
+    uint64_t summary_bytes;
+    /// Blocks that left the cache, that came back, and that were encoded.
+    uint64_t left_blocks;
+    uint64_t returned_blocks;
+    uint64_t parked_blocks;
+    /// Blocks that were due to come back and were not there in time.
+    uint64_t late_blocks;
+    /// Blocks that could not be parked, read or judged, and stayed where they were; mnnkv_session_warnings has the first
+    /// reason of each layer.
+    uint64_t failures;
+    /// Query rows that blocks were judged by.
+    uint64_t query_rows;
+    /// Nanoseconds in begin and in end.
+    uint64_t begin_ns;
+    uint64_t end_ns;
+} mnnkv_recall_stats;
+
 /// Gives the queries of a step of an open layer, once, before end. Copies what it needs. Layers without recall ignore them.
 /// Without queries blocks leave by age, and none comes back.
 /// INVALID_ARGUMENT: if layer is out of range or not open, heads is no multiple of the KV heads, head_dim is another one
@@ -56,6 +81,10 @@ typedef struct mnnkv_queries {
 mnnkv_status mnnkv_session_queries(mnnkv_session *session,
                                    uint32_t layer,
                                    const mnnkv_queries *queries);
+
+/// Reads the recall of a layer, or of all with MNNKV_ALL_LAYERS; zeros without recall.
+/// INVALID_ARGUMENT: if layer is out of range
+mnnkv_status mnnkv_session_recall_stats(const mnnkv_session *session, uint32_t layer, mnnkv_recall_stats *stats);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -74,17 +74,18 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
 
-/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
-/// the last end planned: kept tokens move together, and the pages behind them are released.
+/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that the
+/// last end planned: kept tokens move together, and the pages behind them are released.
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
-/// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
-/// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
+/// kv_len 0 layout, key and value may be NULL (a cache that is allocated later). Tokens of a prefix from elsewhere are a
+/// step of their own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
-/// After a failure the layer is not open, no token has moved, and stored tokens must not be read; the call may be
-/// repeated.
-mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
+/// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
+mnnkv_status mnnkv_session_begin(mnnkv_session *session,
+                                 uint32_t layer,
+                                 mnnkv_cache *cache);
 
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
@@ -207,8 +208,7 @@ mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uin
 mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
 
 /// Returns the logical positions of a layer's tokens, in physical order; of an open layer, as begin left them.
-/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch.
-/// n_pairs: pairs written.
+/// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending, except with recall.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 mnnkv_status mnnkv_session_positions(const mnnkv_session *session,

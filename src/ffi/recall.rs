@@ -15,8 +15,8 @@
 use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32};
 use crate::dtype::Dtype;
 use crate::ffi::panic::body;
-use crate::ffi::pointer::{self, Sized32};
-use crate::ffi::session::mnnkv_session;
+use crate::ffi::pointer::{self, Sized32, SizedOut};
+use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
 use crate::ffi::status::mnnkv_status;
 use crate::session::Queries;
 use crate::status::{Result, bail};
@@ -91,5 +91,68 @@ pub unsafe extern "C" fn mnnkv_session_queries(
         let session = &pointer::reference(session, "session")?.session;
         let given = pointer::required(queries, "queries")?;
         session.queries(layer, &checked(&given)?)
+    })
+}
+
+/// Recall of a layer or of all. Counts are sums since create, the others as of now.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_recall_stats {
+    pub struct_size: u32,
+    pub reserved: u32,
+    /// Tokens of the chat that are parked and not in the cache.
+    pub away_tokens: u64,
+    /// Bytes of memory that parked copies take, and summaries.
+    pub parked_bytes: u64,
+    pub summary_bytes: u64,
+    /// Blocks that left the cache, that came back, and that were encoded.
+    pub left_blocks: u64,
+    pub returned_blocks: u64,
+    pub parked_blocks: u64,
+    /// Blocks that were due to come back and were not there in time.
+    pub late_blocks: u64,
+    /// Blocks that could not be parked, read or judged, and stayed where they were; mnnkv_session_warnings has the first
+    /// reason of each layer.
+    pub failures: u64,
+    /// Query rows that blocks were judged by.
+    pub query_rows: u64,
+    /// Nanoseconds in begin and in end.
+    pub begin_ns: u64,
+    pub end_ns: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_recall_stats {
+    const MIN: usize = size_of::<Self>();
+}
+
+/// Reads the recall of a layer, or of all with MNNKV_ALL_LAYERS; zeros without recall.
+/// INVALID_ARGUMENT: if layer is out of range
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_recall_stats(
+    session: *const mnnkv_session,
+    layer: u32,
+    stats: *mut mnnkv_recall_stats,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let out = SizedOut::new(stats, "stats")?;
+        let found = session.recall_stats((layer != MNNKV_ALL_LAYERS).then_some(layer))?;
+        out.set(&mnnkv_recall_stats {
+            struct_size: 0,
+            reserved: 0,
+            away_tokens: found.away_tokens,
+            parked_bytes: found.parked_bytes,
+            summary_bytes: found.summary_bytes,
+            left_blocks: found.counts.left,
+            returned_blocks: found.counts.returned,
+            parked_blocks: found.counts.parked,
+            late_blocks: found.counts.late,
+            failures: found.counts.failed,
+            query_rows: found.counts.rows,
+            begin_ns: found.counts.begin_ns,
+            end_ns: found.counts.end_ns,
+        });
+        Ok(())
     })
 }

@@ -23,13 +23,17 @@ pub fn gather(cache: &CacheRef<'_>, range: TokenRange, key_out: &mut [u8], value
     if range.is_empty() {
         return Ok(());
     }
-    let (key_out, value_out) = (&mut key_out[..key_len], &mut value_out[..value_len]);
-    gather_tensor(&layout.key, cache.key, range, key_out);
-    if let Some(sums) = &layout.key_sums {
-        gather_tensor(sums, cache.key_sums, range, key_out);
-    }
-    gather_tensor(&layout.value, cache.value, range, value_out);
+    gather_keys(cache, range, &mut key_out[..key_len]);
+    gather_tensor(&layout.value, cache.value, range, &mut value_out[..value_len]);
     Ok(())
+}
+
+/// Copies the keys of a range of tokens, which is not empty; `out` has exactly their bytes.
+pub(super) fn gather_keys(cache: &CacheRef<'_>, range: TokenRange, out: &mut [u8]) {
+    gather_tensor(&cache.layout.key, cache.key, range, out);
+    if let Some(sums) = &cache.layout.key_sums {
+        gather_tensor(sums, cache.key_sums, range, out);
+    }
 }
 
 /// Copies dense rows into a range of tokens of a packed cache; the inverse of [`gather`]. The inputs have exactly

@@ -5,7 +5,7 @@
 
 use super::dense;
 use super::kind::{F32, Kind, RECORD_DIMS};
-use super::{CacheRef, TokenRange, gather_scales};
+use super::{CacheRef, Rows, TokenRange, gather_scales};
 use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, narrow, widen};
 use crate::status::{Error, Result, bail};
@@ -90,6 +90,31 @@ pub fn dequantize(
         }
     }
     Ok(())
+}
+
+/// Copies the keys of a range of tokens as f32 `[head][token][dim]`, those of INT8 without their centre: logits of all tokens
+/// are the same but for a constant. `raw` is working memory. On an error nothing is written.
+pub fn keys(cache: &CacheRef<'_>, range: TokenRange, raw: &mut Vec<u8>, out: &mut [f32]) -> Result<()> {
+    let rows = cache.layout.rows();
+    let needed = rows.heads * range.count * rows.dims;
+    if out.len() < needed {
+        return Err(Error::too_small("out (elements)", out.len(), needed));
+    }
+    if range.is_empty() {
+        return Ok(());
+    }
+    let raw = memory::at_least(raw, cache.layout.dense_key_bytes(range.count))?;
+    dense::gather_keys(cache, range, raw);
+    keys_of_rows(&rows, raw, out);
+    Ok(())
+}
+
+/// The keys of dense rows, `[head][token]`, as f32; as [`keys`].
+pub fn keys_of_rows(rows: &Rows, dense: &[u8], out: &mut [f32]) {
+    let dense = dense.chunks_exact(rows.key.key_row(rows.dims));
+    for (stored, row) in dense.zip(out.chunks_exact_mut(rows.dims)) {
+        key_row(rows.key, stored, None, row);
+    }
 }
 
 fn key_row(kind: Kind, stored: &[u8], center: Option<&[f32]>, row: &mut [f32]) {

@@ -249,14 +249,18 @@ fn check(values: &Values) -> Result<()> {
         );
     }
     // A lower limit would evict protected tokens, or evict in every step.
-    let least = (values.kv_h2o_sink_tokens)
-        .saturating_add(values.kv_h2o_recent_tokens)
-        .saturating_add(3 * values.kv_h2o_block_tokens)
-        .saturating_add(values.kv_h2o_update_interval);
+    let (least, parts) = if values.kv_recall_enable {
+        let kept = values.kv_recall_sink_tokens.saturating_add(values.kv_recall_recent_tokens);
+        (kept.saturating_add(3 * values.kv_recall_block_tokens), "sink, recent and 3 blocks of recall")
+    } else {
+        let kept = values.kv_h2o_sink_tokens.saturating_add(values.kv_h2o_recent_tokens);
+        let least = kept.saturating_add(3 * values.kv_h2o_block_tokens).saturating_add(values.kv_h2o_update_interval);
+        (least, "sink, recent, 3 blocks and an update interval")
+    };
     if (1..least).contains(&values.kv_h2o_max_tokens) {
         bail!(
             InvalidArgument,
-            "{} is {}; 0 for no limit or at least {least} (sink, recent, 3 blocks and an update interval) expected",
+            "{} is {}; 0 for no limit or at least {least} ({parts}) expected",
             name::kv_h2o_max_tokens,
             values.kv_h2o_max_tokens
         );
@@ -293,7 +297,9 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
         log_stats: values.kv_h2o_log_stats,
         recall: values.kv_recall_enable.then(|| recall(values)),
     };
-    warnings.outlook(&rules)?;
+    if rules.recall.is_none() {
+        warnings.outlook(&rules)?;
+    }
     Ok(rules)
 }
 
@@ -346,9 +352,15 @@ fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings)
         warnings
             .push(format_args!("{scope} has the layers of h2o and {enable} is not true: none of them is compressed"))?;
     }
+    if scope.kept && evicts && values.kv_recall_enable {
+        let (scope, enable) = (name::kv_lossless_scope, name::kv_recall_enable);
+        warnings.push(format_args!(
+            "{scope} has the layers of h2o and {enable} is true: what stays of them is read in every step, and not compressed"
+        ))?;
+    }
     Ok(Some(LosslessRules {
         front_layers: if scope.front { values.kv_lossless_front_n.min(layers) } else { 0 },
-        kept_layers: scope.kept && evicts,
+        kept_layers: scope.kept && evicts && !values.kv_recall_enable,
         mode: values.kv_lossless_runtime_mode,
         block_tokens: values.kv_lossless_block_tokens,
         hot_sink_tokens: values.kv_lossless_hot_sink_tokens,

@@ -48,7 +48,7 @@ impl Session {
         to: &mut Snapshot,
     ) -> Result<Saved> {
         let mut state = self.state()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         let number = layer.number;
         layer.check_closed(kv_len)?;
@@ -98,7 +98,7 @@ impl Session {
     /// NOT_FOUND: if the file has not the layer. INVALID_ARGUMENT: if a layer is open, or the file has more layers.
     pub fn load(&self, layer: Option<u32>, from: &Snapshot) -> Result<()> {
         let mut state = self.state()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let mut loaded = Vec::new();
         match layer {
             Some(number) => {

@@ -127,6 +127,7 @@ impl Layer {
         self.value_scales = Vec::new();
         self.pins.clear();
         self.eviction.reset();
+        self.recall.iter_mut().for_each(Recall::reset);
         if let Some(store) = store {
             store.truncated(self.number, 0);
             self.lossless.iter_mut().for_each(|lossless| lossless.reset(store));

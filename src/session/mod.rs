@@ -26,7 +26,7 @@ pub use file::{Saved, compact_file};
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
-pub use recall::Queries;
+pub use recall::{Queries, RecallCounts, RecallStats};
 
 use crate::h2o::{BlockSums, CheckedTile};
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
@@ -35,8 +35,9 @@ use crate::store::{Settings, Store};
 use crate::sys::memory;
 use config::Config;
 use eviction::ClosingStep;
-use lanes::Lanes;
+use lanes::{Lanes, MOST_DECODE_ROWS};
 use layer::Layer;
+use recall::{Step, Workshop};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -59,6 +60,8 @@ struct State {
     layers: Vec<Layer>,
     /// `None` where the config compresses nothing and no layer was parked, saved or loaded.
     store: Option<Store>,
+    /// Of recall.
+    work: Workshop,
 }
 
 impl Session {
@@ -86,7 +89,7 @@ impl Session {
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
         Ok(Session {
             warnings,
-            state: Mutex::new(State { layers, store }),
+            state: Mutex::new(State { layers, store, work: Workshop::default() }),
             lanes,
             restores_heads: false,
             interrupted: AtomicBool::new(false),
@@ -117,6 +120,18 @@ impl Session {
     /// INVALID_ARGUMENT: if heads or dims are not those of the layer's attention, or an element is not finite.
     pub fn queries(&self, layer: u32, queries: &Queries<'_>) -> Result<()> {
         find(&mut self.state()?.layers, layer)?.queries(queries)
+    }
+
+    /// The recall of a layer, or of all.
+    pub fn recall_stats(&self, layer: Option<u32>) -> Result<RecallStats> {
+        let mut state = self.state()?;
+        let layers = match layer {
+            Some(layer) => std::slice::from_mut(find(&mut state.layers, layer)?),
+            None => &mut state.layers[..],
+        };
+        let mut sum = RecallStats::default();
+        layers.iter().filter_map(|layer| layer.recall.as_ref()).for_each(|recall| sum.add(&recall.stats()));
+        Ok(sum)
     }
 
     /// The warnings about the config and about the steps since, one per line.
@@ -151,6 +166,21 @@ impl Session {
                 ),
             )?;
         }
+        let recalls = || state.layers.iter().filter_map(|layer| Some((layer.number, layer.recall.as_ref()?)));
+        if let Some((number, _)) = recalls().find(|(_, recall)| recall.lacks_queries()) {
+            let end = if text.is_empty() { "" } else { "\n" };
+            memory::append(
+                &mut text,
+                format_args!(
+                    "{end}layer {number} lets tokens leave by their age, and none comes back: mnnkv_session_queries must get \
+                     the queries of its steps"
+                ),
+            )?;
+        }
+        for (number, error) in recalls().filter_map(|(number, recall)| Some((number, recall.failure()?))) {
+            let end = if text.is_empty() { "" } else { "\n" };
+            memory::append(&mut text, format_args!("{end}layer {number}, recall: {error}"))?;
+        }
         Ok(text)
     }
 
@@ -171,10 +201,15 @@ impl Session {
     /// Opens a step of a layer whose cache has `kv_len` tokens; returns the length afterwards: compressed tokens are back,
     /// and the plan is applied. An empty layer may have no cache. On an error the layer is closed; compressed tokens may
     /// be back.
-    pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
+    pub fn begin(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
+        self.begin_step(layer, cache, kv_len, 0)
+    }
+
+    /// As [`Session::begin`], of a step that will append `tokens` tokens; 0 = unknown. Budgets of recall hold for that many.
+    pub fn begin_step(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32, tokens: u32) -> Result<u32> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, work } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
@@ -194,6 +229,11 @@ impl Session {
                 }
             }
             layer.lengths = layer.eviction.begin(cache, store.as_mut(), layer.lengths)?;
+            if let Some(recall) = &mut layer.recall {
+                let next = if tokens > 0 { tokens } else { layer.eviction.expected() };
+                let step = Step { lengths: layer.lengths, next, pins: &layer.pins, is_prompt: false };
+                layer.lengths = recall.begin(cache, store.as_mut(), &mut layer.eviction, &step, work);
+            }
             if let Some(store) = store.as_mut().filter(|_| by_head) {
                 stored = store.stored(layer.number, cache.layout)?;
             }
@@ -214,7 +254,7 @@ impl Session {
     pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, work } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;
         let wanted = layer.check_open("end")?.wanted;
@@ -225,6 +265,11 @@ impl Session {
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
         layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &layer.pins)?;
         // Nothing below fails.
+        if let Some(recall) = &mut layer.recall {
+            let is_prompt = queries as usize > MOST_DECODE_ROWS || layer.lengths.logical == added;
+            let step = Step { lengths: layer.lengths, next: layer.eviction.expected(), pins: &layer.pins, is_prompt };
+            recall.end(&cache.as_ref(), &layer.eviction, &step, work);
+        }
         lanes.close(layer.number);
         layer.close(Some(&cache), store.as_mut());
         if layer.eviction.has_released() {
@@ -246,7 +291,7 @@ impl Session {
     pub fn abort(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_open("abort")?;
         layer.check_length(kv_len)?;
@@ -257,6 +302,7 @@ impl Session {
         }
         lanes.close(layer.number);
         layer.close(cache.as_ref(), store.as_mut());
+        layer.recall.iter_mut().for_each(|recall| recall.abort());
         if let Some((mut cache, store)) = cache.zip(store.as_mut()) {
             layer.release_again(store, &mut cache);
             if let Some(lossless) = &mut layer.lossless {
@@ -270,15 +316,19 @@ impl Session {
     /// has changed.
     pub fn keep(&self, layer: u32, logical: &[Pair], mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(Some(&cache), kv_len)?;
 
         if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
             let pins = layer.pins.kept(logical, layer.lengths.logical)?;
+            let plan = layer.recall.as_ref().map(|recall| recall.cut(logical)).transpose()?;
             layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
             layer.pins = pins;
+            if let Some((recall, plan)) = layer.recall.as_mut().zip(plan) {
+                recall.keep(plan);
+            }
         }
         layer.see(&cache);
         Ok(layer.lengths.physical)
@@ -288,7 +338,7 @@ impl Session {
     pub fn reset(&self, layer: Option<u32>) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let which = match layer {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
@@ -318,7 +368,7 @@ impl Session {
     /// Reports that the host has written these tokens of a layer's cache in place. OUT_OF_MEMORY: nothing has changed.
     pub fn rewritten(&self, layer: u32, begin: u32, count: u32) -> Result<()> {
         let mut state = self.state()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         let (number, len) = (layer.number, layer.lengths.physical);
         let stored = layer.step.as_ref().is_some_and(|step| step.stored.is_some());
@@ -326,7 +376,13 @@ impl Session {
         if begin.checked_add(count).is_none_or(|end| end > len) {
             bail!(InvalidArgument, "begin is {begin} and count {count}; layer {number} has {len} tokens in its cache");
         }
-        let Some(store) = store.as_mut().filter(|_| count > 0) else { return Ok(()) };
+        if count == 0 {
+            return Ok(());
+        }
+        if let Some(recall) = &mut layer.recall {
+            recall.rewritten([begin as i32, count as i32], &layer.eviction)?;
+        }
+        let Some(store) = store.as_mut() else { return Ok(()) };
         store.rewritten(number, begin..begin + count)?;
         if let Some((mut lanes, layout)) = lanes.zip(layer.seen_layout()) {
             let stored = store.stored(number, layout)?;

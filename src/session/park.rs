@@ -16,7 +16,7 @@ impl Session {
     pub fn park(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32, packing: &Packing<'_>) -> Result<Parked> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;

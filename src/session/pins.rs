@@ -34,7 +34,6 @@ impl Pins {
     }
 
     /// Whether a token of the range is pinned.
-    #[allow(dead_code, reason = "recall asks for its blocks")]
     pub(super) fn overlaps(&self, range: Range<u32>) -> bool {
         self.overlapping(range).next().is_some()
     }

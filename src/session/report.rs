@@ -55,7 +55,10 @@ impl State {
             return Ok(metrics);
         }
         lengths(&mut metrics, &layers);
-        eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.eviction.rules().is_some()))?);
+        eviction(
+            &mut metrics,
+            memory::collect(layers.iter().copied().filter(|l| l.eviction.rules().is_some() || l.recall.is_some()))?,
+        );
         let Some(store) = &mut self.store else { return Ok(metrics) };
         let stats = store.statistics(layer);
         metrics.h2o_parked_raw_bytes = stats.parked_raw_bytes as f64;

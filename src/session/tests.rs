@@ -14,6 +14,7 @@ mod model;
 mod policy;
 mod pool;
 mod quantised;
+mod recall;
 mod sample;
 mod schedule;
 mod settings;

@@ -162,7 +162,13 @@ impl Host {
         self.put(self.tokens.len(), rows);
     }
 
-    fn put(&mut self, at: usize, rows: Dense) {
+    /// The cache has these tokens now, in this order. The buffers are the library's to edit.
+    pub fn arrange(&mut self, tokens: Vec<Dense>) {
+        self.tokens = tokens.into_iter().map(|rows| Token { rows, cold: false }).collect();
+    }
+
+    /// Writes this contents, `[head][dim]`, to a token, or to the one behind the last.
+    pub fn put(&mut self, at: usize, rows: Dense) {
         self.packing.put(&mut self.key, &mut self.value, &[at], &rows);
         match self.tokens.get_mut(at) {
             Some(token) => token.rows = rows,

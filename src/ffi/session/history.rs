@@ -76,8 +76,7 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
 }
 
 /// Returns the logical positions of a layer's tokens, in physical order; of an open layer, as begin left them.
-/// pairs: room for pairs_cap pairs (offset, length), ascending, merged where they touch.
-/// n_pairs: pairs written.
+/// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending, except with recall.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 #[unsafe(no_mangle)]

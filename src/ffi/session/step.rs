@@ -3,25 +3,30 @@
 use super::handle::{mnnkv_session, with_cache, with_cache_or_none};
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::panic::body;
+use crate::ffi::pointer;
 use crate::ffi::status::mnnkv_status;
 
-/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
-/// the last end planned: kept tokens move together, and the pages behind them are released.
+/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that the
+/// last end planned: kept tokens move together, and the pages behind them are released.
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
-/// kv_len 0 the layout, key and value may be NULL, so that the cache may be allocated later. Tokens from elsewhere (a
-/// prefix from a file) are a step of their own: begin with kv_len 0, fill the cache, end with queries 0.
+/// kv_len 0 layout, key and value may be NULL (a cache that is allocated later). Tokens of a prefix from elsewhere are a
+/// step of their own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
-/// After a failure the layer is not open, no token has moved, and stored tokens must not be read; the call may be
-/// repeated.
+/// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_begin(
     session: *mut mnnkv_session,
     layer: u32,
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
-    body!(with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)))
+    body!({
+        let tokens = pointer::required(cache, "cache")?.step_tokens;
+        with_cache_or_none(session, cache, true, |session, cache, kv_len| {
+            session.begin_step(layer, cache, kv_len, tokens)
+        })
+    })
 }
 
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers

@@ -4,20 +4,25 @@ use crate::layout::Pair;
 use crate::status::Result;
 use crate::sys::memory;
 
-/// Runs of tokens in physical order, as (first logical position, count): ascending, never touching.
+/// Runs of tokens in physical order, as (first logical position, count). A run goes on where it can. Runs ascend until a
+/// token is put in the place of another one.
 #[derive(Debug, Default)]
 pub(super) struct PositionMap {
     runs: Vec<Pair>,
 }
 
 impl PositionMap {
-    /// The map of tokens at these positions, ascending.
+    /// The map of tokens at these positions, in physical order.
     pub(super) fn of(runs: Vec<Pair>) -> Self {
         PositionMap { runs }
     }
 
     pub(super) fn runs(&self) -> &[Pair] {
         &self.runs
+    }
+
+    pub(super) fn into_runs(self) -> Vec<Pair> {
+        self.runs
     }
 
     pub(super) fn clear(&mut self) {
@@ -34,37 +39,76 @@ impl PositionMap {
         memory::reserve_amortized(&mut self.runs, 1)
     }
 
-    /// The map of the tokens at these physical ranges, which keep their logical positions.
+    /// The map of the tokens at these physical ranges, which ascend and keep their logical positions.
     pub(super) fn evicted(&self, pairs: &[Pair]) -> Result<Self> {
         let mut runs = Vec::new();
-        overlaps(self.by_physical(), pairs.iter().map(|&[at, len]| Mapped { at, len, to: at }), |logical, _, len| {
-            push(&mut runs, [logical, len])
-        })?;
+        let kept = pairs.iter().map(|&[at, len]| Mapped { at, len, to: at });
+        overlaps(self.by_physical(), kept, |logical, _, len| push(&mut runs, [logical, len]))?;
         Ok(PositionMap { runs })
     }
 
-    /// The physical ranges of the tokens at these logical ones.
+    /// The physical ranges of the tokens at these logical ones, ascending.
     pub(super) fn find(&self, logical: &[Pair]) -> Result<Vec<Pair>> {
         let mut found = Vec::new();
-        overlaps(self.by_logical(), closed_up(logical), |physical, _, len| push(&mut found, [physical, len]))?;
+        for (physical, _, len) in self.found(logical)? {
+            push(&mut found, [physical, len])?;
+        }
         Ok(found)
     }
 
     /// The map of the tokens at these logical ranges, with logical positions counted anew over the ranges.
     pub(super) fn kept(&self, logical: &[Pair]) -> Result<Self> {
         let mut runs = Vec::new();
-        overlaps(self.by_logical(), closed_up(logical), |_, anew, len| push(&mut runs, [anew, len]))?;
+        for (_, anew, len) in self.found(logical)? {
+            push(&mut runs, [anew, len])?;
+        }
         Ok(PositionMap { runs })
+    }
+
+    /// The map after the tokens from `logical` on were put at these physical ranges, which ascend, in order.
+    pub(super) fn replaced(&self, physical: &[Pair], logical: u32) -> Result<Self> {
+        let (mut runs, mut at, mut next) = (Vec::new(), 0, logical as i32);
+        let mut places = physical.iter().copied().peekable();
+        for &[first, count] in &self.runs {
+            let (mut begin, end) = (at, at + count);
+            while let Some(&[place, len]) = places.peek().filter(|place| place[0] < end) {
+                let stop = (place + len).min(end);
+                if begin < place {
+                    push(&mut runs, [first + begin - at, place - begin])?;
+                }
+                // A place may lie in several runs.
+                let taken = stop - begin.max(place);
+                push(&mut runs, [next, taken])?;
+                (next, begin) = (next + taken, stop);
+                if stop < place + len {
+                    break;
+                }
+                places.next();
+            }
+            if begin < end {
+                push(&mut runs, [first + begin - at, end - begin])?;
+            }
+            at = end;
+        }
+        Ok(PositionMap { runs })
+    }
+
+    /// The runs that the map shares with logical ranges, by physical position: that, the position counted anew over the
+    /// ranges, and the length.
+    fn found(&self, logical: &[Pair]) -> Result<Vec<(i32, i32, i32)>> {
+        let mut by_logical = memory::collect(closed_up(&self.runs))?;
+        by_logical.sort_unstable_by_key(|run| run.at);
+        let mut found = Vec::new();
+        overlaps(by_logical.into_iter(), closed_up(logical), |physical, anew, len| {
+            memory::push(&mut found, (physical, anew, len))
+        })?;
+        found.sort_unstable();
+        Ok(found)
     }
 
     /// From physical to logical positions.
     fn by_physical(&self) -> impl Iterator<Item = Mapped> {
         closed_up(&self.runs).map(|Mapped { at, len, to }| Mapped { at: to, len, to: at })
-    }
-
-    /// From logical to physical positions.
-    fn by_logical(&self) -> impl Iterator<Item = Mapped> {
-        closed_up(&self.runs)
     }
 }
 
@@ -138,7 +182,7 @@ mod tests {
     proptest! {
         #[test]
         fn positions_are_those_of_a_list_with_one_entry_per_token(
-            steps in prop::collection::vec((0u8..3, 0i32..20, prop::collection::vec((0i32..6, 0i32..9), 0..6)), 1..30),
+            steps in prop::collection::vec((0u8..4, 0i32..20, prop::collection::vec((0i32..6, 0i32..9), 0..6)), 1..30),
         ) {
             let mut positions = PositionMap::default();
             let (mut list, mut logical) = (Vec::<i32>::new(), 0);
@@ -154,6 +198,15 @@ mod tests {
                         positions = positions.evicted(&pairs).unwrap();
                         list = expand(&pairs).iter().map(|t| list[*t as usize]).collect();
                     }
+                    2 => {
+                        // Tokens from far positions in the place of others.
+                        let pairs = pairs(&skips, list.len() as i32);
+                        positions = positions.replaced(&pairs, logical as u32).unwrap();
+                        for at in expand(&pairs) {
+                            list[at as usize] = logical;
+                            logical += 1;
+                        }
+                    }
                     _ => {
                         let pairs = pairs(&skips, logical);
                         let kept = expand(&pairs);
@@ -165,7 +218,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(&expand(positions.runs()), &list);
-                prop_assert!(positions.runs().windows(2).all(|w| w[0][0] + w[0][1] < w[1][0]));
+                prop_assert!(positions.runs().windows(2).all(|w| w[0][0] + w[0][1] != w[1][0]));
             }
         }
     }

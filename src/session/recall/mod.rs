@@ -1,30 +1,504 @@
 //! Recall of one layer: evicted tokens are parked in blocks, and come back when the newest queries want them.
+//!
+//! [`Recall::end`] judges all blocks by the queries of the step and chooses the blocks that come back; the next
+//! [`Recall::begin`] exchanges them, and lets blocks leave until the budget holds. A block is judged by a summary of its
+//! keys, whether it is in the cache or away. Tokens of a cache then are in any order, which the positions of the layer's
+//! eviction tell.
+//!
+//! Nothing here fails a step: where memory, a codec or a file fails, tokens stay where they are, and a counter tells.
 
-#[allow(dead_code, reason = "read by the judge of blocks")]
+mod blocks;
+mod budget;
+mod judge;
 mod queries;
+mod vault;
+mod workshop;
 
 pub use queries::Queries;
+pub(super) use workshop::Workshop;
 
-use super::config::{Config, RecallRules};
-use crate::status::Result;
+use super::config::{Config, EvictionRules, RecallRules, Summary};
+use super::eviction::Eviction;
+use super::layer::CacheLengths;
+use super::pins::Pins;
+use crate::layout::{Cache, CacheRef, Pair};
+use crate::recall::{Kind, Summaries};
+use crate::status::{Error, Result};
+use crate::store::Store;
+use crate::sys::memory;
+use blocks::{Blocks, Plan};
+use judge::Judge;
 use queries::LastRows;
+use std::time::Instant;
+use vault::Vault;
+
+/// The length from which on there are summaries, unless tokens leave before.
+const SUMMARY_TOKENS: u32 = 512;
+/// Most keys that the directions of sketches are chosen from.
+const LEARNT_KEYS: usize = 512;
+/// Most parked blocks that are decoded in a step to be summarised.
+const SUMMARISED_AWAY: usize = 16;
+
+/// Counters of one layer since the session was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecallCounts {
+    /// Blocks that left the cache.
+    pub left: u64,
+    /// Blocks that came back.
+    pub returned: u64,
+    /// Blocks that were encoded.
+    pub parked: u64,
+    /// Blocks that were due to come back and were not there in time.
+    pub late: u64,
+    /// Blocks that could not be parked, read or judged, and stayed where they were.
+    pub failed: u64,
+    /// Query rows that blocks were judged by.
+    pub rows: u64,
+    /// Time in begin.
+    pub begin_ns: u64,
+    /// Time in end.
+    pub end_ns: u64,
+}
+
+/// What [`Session::recall_stats`](super::Session::recall_stats) returns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecallStats {
+    /// Tokens of the chat that are not in the cache.
+    pub away_tokens: u64,
+    /// Bytes of memory of parked copies.
+    pub parked_bytes: u64,
+    /// Bytes of summaries, and of the shares that queries gave.
+    pub summary_bytes: u64,
+    /// Counters.
+    pub counts: RecallCounts,
+}
+
+impl RecallStats {
+    /// Adds those of another layer.
+    pub(super) fn add(&mut self, other: &RecallStats) {
+        self.away_tokens += other.away_tokens;
+        self.parked_bytes += other.parked_bytes;
+        self.summary_bytes += other.summary_bytes;
+        let (sum, more) = (&mut self.counts, &other.counts);
+        sum.left += more.left;
+        sum.returned += more.returned;
+        sum.parked += more.parked;
+        sum.late += more.late;
+        sum.failed += more.failed;
+        sum.rows += more.rows;
+        sum.begin_ns += more.begin_ns;
+        sum.end_ns += more.end_ns;
+    }
+}
+
+/// A step of a layer.
+#[derive(Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) lengths: CacheLengths,
+    /// Tokens that the step may append; at its end, the next one.
+    pub(super) next: u32,
+    pub(super) pins: &'a Pins,
+    pub(super) is_prompt: bool,
+}
+
+/// A block that comes back, by its number.
+#[derive(Debug)]
+struct Exchange {
+    /// The block in whose place it comes.
+    out: usize,
+    back: usize,
+}
 
 /// The recall of one layer.
 pub(super) struct Recall {
+    number: u32,
     rules: RecallRules,
+    eviction: EvictionRules,
+    blocks: Blocks,
+    /// `None` until there are tokens.
+    judge: Option<Judge>,
+    vault: Vault,
     /// Of the open step.
     queries: LastRows,
+    /// What the last end chose.
+    exchanges: Vec<Exchange>,
+    counts: RecallCounts,
+    /// The first failure since the reset.
+    failure: Option<Error>,
 }
 
 impl Recall {
     /// `None` where evicted tokens are lost, or none is evicted.
     pub(super) fn new(number: u32, config: &Config) -> Option<Self> {
         let eviction = config.eviction.filter(|rules| (rules.first_layer..rules.end_layer).contains(&number))?;
-        Some(Recall { rules: eviction.recall?, queries: LastRows::default() })
+        let rules = eviction.recall?;
+        Some(Recall {
+            number,
+            rules,
+            eviction,
+            blocks: Blocks::new(rules.sink_tokens),
+            judge: None,
+            vault: Vault::new(rules.tier),
+            queries: LastRows::default(),
+            exchanges: Vec::new(),
+            counts: RecallCounts::default(),
+            failure: None,
+        })
+    }
+
+    /// What the layer has now, and has counted.
+    pub(super) fn stats(&self) -> RecallStats {
+        let away = self.blocks.list().iter().filter(|block| block.is_away);
+        RecallStats {
+            away_tokens: away.map(|block| u64::from(block.count)).sum(),
+            parked_bytes: self.vault.bytes() as u64,
+            summary_bytes: self.judge.as_ref().map_or(0, Judge::bytes) as u64,
+            counts: self.counts,
+        }
+    }
+
+    /// The first failure since the reset.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
+    /// Whether tokens left by their age alone, since no query came.
+    pub(super) fn lacks_queries(&self) -> bool {
+        self.counts.left > 0 && self.counts.rows == 0
     }
 
     /// Takes the last query rows of the open step. On an error nothing has changed.
     pub(super) fn queries(&mut self, queries: &Queries<'_>) -> Result<()> {
         self.queries.take(queries, self.rules.query_window as usize)
     }
+
+    /// Marks the blocks that have a pinned token.
+    fn pin(&mut self, pins: &Pins) {
+        for block in self.blocks.list_mut() {
+            block.is_pinned = !pins.runs().is_empty() && pins.overlaps(block.range());
+        }
+    }
+
+    /// Exchanges the blocks that the last end chose, and lets blocks leave so that the step holds the budget. Returns the
+    /// lengths afterwards.
+    pub(super) fn begin(
+        &mut self,
+        cache: &mut Cache<'_>,
+        mut store: Option<&mut Store>,
+        eviction: &mut Eviction,
+        step: &Step<'_>,
+        work: &mut Workshop,
+    ) -> CacheLengths {
+        let start = Instant::now();
+        let Step { mut lengths, next, pins, .. } = *step;
+        self.pin(pins);
+        let room = self.room(lengths.logical, next);
+        for Exchange { out, back } in std::mem::take(&mut self.exchanges) {
+            if !self.may_leave(&self.blocks.list()[out], lengths.logical) {
+                // Pinned since.
+                continue;
+            }
+            let exchanged = self.exchange((out, back), cache, lengths.physical, store.as_deref_mut(), eviction, work);
+            self.count(exchanged);
+        }
+        if lengths.physical > room {
+            let left = self.leave(lengths, room, cache, store, eviction, work);
+            lengths.physical = self.count(left).unwrap_or(lengths.physical);
+        }
+        let more = room.saturating_sub(lengths.physical);
+        let space = (cache.layout.max_tokens() as u32).saturating_sub(lengths.physical.saturating_add(next));
+        let filled = self.fill(more, space, lengths, cache, eviction, work);
+        lengths.physical += self.count(filled).unwrap_or(0);
+        self.counts.begin_ns += start.elapsed().as_nanos() as u64;
+        lengths
+    }
+
+    /// Judges the blocks of a cache by the queries of the step, and chooses those that come back.
+    pub(super) fn end(&mut self, cache: &CacheRef<'_>, eviction: &Eviction, step: &Step<'_>, work: &mut Workshop) {
+        let start = Instant::now();
+        let Step { lengths, next: expected, pins, is_prompt } = *step;
+        let limit = lengths.logical.saturating_sub(self.rules.recent_tokens);
+        let grown = self.blocks.grow(self.rules.block_tokens, limit);
+        self.count(grown);
+        self.pin(pins);
+        let judged = self.judge(cache, eviction, lengths, expected, work);
+        self.count(judged);
+        self.queries.clear();
+        let parked = self.park_ahead(cache, eviction, lengths, expected, is_prompt, work);
+        self.count(parked);
+        self.counts.end_ns += start.elapsed().as_nanos() as u64;
+    }
+
+    /// The step failed.
+    pub(super) fn abort(&mut self) {
+        self.queries.clear();
+    }
+
+    /// The cache was cleared.
+    pub(super) fn reset(&mut self) {
+        self.blocks = Blocks::new(self.rules.sink_tokens);
+        self.judge = None;
+        self.vault.clear();
+        self.queries.clear();
+        self.exchanges = Vec::new();
+        self.failure = None;
+    }
+
+    /// What an edit of the history that keeps these logical ranges leaves. A plan for [`Recall::keep`].
+    pub(super) fn cut(&self, logical: &[Pair]) -> Result<Plan> {
+        self.blocks.cut(logical)
+    }
+
+    /// Applies an edit of the history.
+    pub(super) fn keep(&mut self, plan: Plan) {
+        let Recall { blocks, judge, vault, .. } = self;
+        blocks.apply(plan, self.rules.sink_tokens, |block| {
+            if let Some((slot, judge)) = block.slot.take().zip(judge.as_mut()) {
+                judge.remove(slot);
+            }
+            if let Some(copy) = block.copy.take_if(|_| block.count == 0) {
+                vault.remove(copy);
+            }
+        });
+        self.exchanges.clear();
+    }
+
+    /// The host has written these tokens of the cache in place.
+    pub(super) fn rewritten(&mut self, physical: Pair, eviction: &Eviction) -> Result<()> {
+        let written = eviction.positions_of(&[physical])?;
+        let Recall { blocks, judge, vault, .. } = self;
+        for block in blocks.list_mut().iter_mut().filter(|block| !block.is_away) {
+            let is_written =
+                |&[begin, count]: &Pair| (begin as u32) < block.range().end && block.begin < (begin + count) as u32;
+            if !written.iter().any(is_written) {
+                continue;
+            }
+            if let Some((slot, judge)) = block.slot.take().zip(judge.as_mut()) {
+                judge.remove(slot);
+            }
+            if let Some(copy) = block.copy.take() {
+                vault.remove(copy);
+            }
+        }
+        self.exchanges.clear();
+        Ok(())
+    }
+
+    /// Counts a failure.
+    fn count<T>(&mut self, result: Result<T>) -> Option<T> {
+        result
+            .map_err(|error| {
+                self.counts.failed += 1;
+                self.failure.get_or_insert(error);
+            })
+            .ok()
+    }
+
+    /// Parks a block that is in the cache, unless there is a copy.
+    fn park(&mut self, at: usize, cache: &CacheRef<'_>, eviction: &Eviction, work: &mut Workshop) -> Result<()> {
+        let block = &self.blocks.list()[at];
+        if block.copy.is_some() {
+            return Ok(());
+        }
+        let (count, rows) = (block.count, cache.layout.rows());
+        work.gather(cache, &eviction.places(&[block.pair()])?)?;
+        let copy = self.vault.put(&rows, count, work)?;
+        self.counts.parked += 1;
+        self.blocks.list_mut()[at].copy = Some(copy);
+        Ok(())
+    }
+
+    /// Puts a parked block in the place of another one, which is parked.
+    fn exchange(
+        &mut self,
+        (out, back): (usize, usize),
+        cache: &mut Cache<'_>,
+        len: u32,
+        store: Option<&mut Store>,
+        eviction: &mut Eviction,
+        work: &mut Workshop,
+    ) -> Result<()> {
+        self.park(out, &cache.as_ref(), eviction, work)?;
+        let rows = cache.layout.rows();
+        let list = self.blocks.list();
+        let Some(copy) = &list[back].copy else { return Ok(()) };
+        self.vault.fetch(&rows, copy, work)?;
+        let places = eviction.places(&[list[out].pair()])?;
+        work.fit_places(&rows, &places)?;
+        if let Some(store) = store {
+            for &[begin, count] in &places {
+                store.rewritten(self.number, begin as u32..(begin + count) as u32)?;
+            }
+        }
+        eviction.replace(&places, list[back].begin)?;
+        // Cannot fail: there is room, and the places are those of tokens.
+        work.scatter(cache, &places, len)?;
+        self.set_away(out, true);
+        self.set_away(back, false);
+        self.counts.left += 1;
+        self.counts.returned += 1;
+        Ok(())
+    }
+
+    fn set_away(&mut self, at: usize, is_away: bool) {
+        let block = &mut self.blocks.list_mut()[at];
+        block.is_away = is_away;
+        if let Some(copy) = block.copy.take_if(|copy| !is_away && !self.vault.keeps(copy)) {
+            self.vault.remove(copy);
+        }
+    }
+
+    /// Lets the worst blocks leave until `room` tokens are left, or none may leave. Returns the tokens that are left.
+    fn leave(
+        &mut self,
+        lengths: CacheLengths,
+        room: u32,
+        cache: &mut Cache<'_>,
+        store: Option<&mut Store>,
+        eviction: &mut Eviction,
+        work: &mut Workshop,
+    ) -> Result<u32> {
+        let mut leaving = self.leaving(lengths, room)?;
+        let mut ranges = Vec::new();
+        memory::reserve(&mut ranges, leaving.len())?;
+        for at in std::mem::take(&mut leaving) {
+            // Those that cannot be parked stay.
+            let parked = self.park(at, &cache.as_ref(), eviction, work);
+            if self.count(parked).is_some() {
+                memory::push(&mut leaving, at)?;
+                memory::push(&mut ranges, self.blocks.list()[at].pair())?;
+            }
+        }
+        if leaving.is_empty() {
+            return Ok(lengths.physical);
+        }
+        ranges.sort_unstable();
+        let after = eviction.evict(&ranges, cache, store, lengths)?;
+        for at in leaving {
+            self.set_away(at, true);
+            self.counts.left += 1;
+        }
+        Ok(after.physical)
+    }
+
+    /// Puts parked blocks behind the tokens of the cache, for which the budget has room for `more` and the buffers for
+    /// `space` tokens. Returns their tokens.
+    fn fill(
+        &mut self,
+        more: u32,
+        mut space: u32,
+        lengths: CacheLengths,
+        cache: &mut Cache<'_>,
+        eviction: &mut Eviction,
+        work: &mut Workshop,
+    ) -> Result<u32> {
+        let (rows, mut added) = (cache.layout.rows(), 0);
+        for at in self.filling(lengths, more)? {
+            let block = &self.blocks.list()[at];
+            let (begin, count) = (block.begin, block.count);
+            let Some(copy) = block.copy.as_ref().filter(|_| count <= space) else { continue };
+            self.vault.fetch(&rows, copy, work)?;
+            let first = lengths.physical + added;
+            cache.layout.range(first, count)?;
+            eviction.append(begin, count)?;
+            // Cannot fail: the place was checked.
+            work.scatter(cache, &[[first as i32, count as i32]], first + count)?;
+            self.set_away(at, false);
+            self.counts.returned += 1;
+            (added, space) = (added + count, space - count);
+        }
+        Ok(added)
+    }
+
+    /// Gives the blocks their shares of the step's queries, and chooses exchanges.
+    fn judge(
+        &mut self,
+        cache: &CacheRef<'_>,
+        eviction: &Eviction,
+        lengths: CacheLengths,
+        expected: u32,
+        work: &mut Workshop,
+    ) -> Result<()> {
+        self.exchanges.clear();
+        let is_due = lengths.logical >= SUMMARY_TOKENS || lengths.physical > self.room(lengths.logical, expected);
+        if self.blocks.list().is_empty() || !(is_due || self.judge.is_some()) {
+            return Ok(());
+        }
+        self.summarise(cache, eviction, lengths, work)?;
+        let Some(judge) = self.judge.as_mut().filter(|_| self.queries.rows().next().is_some()) else { return Ok(()) };
+        let outside = eviction.places(&self.blocks.outside(lengths.logical))?;
+        judge.see(&self.queries, cache, &outside, work)?;
+        self.counts.rows += self.queries.rows().count() as u64;
+        self.choose(lengths)
+    }
+
+    /// Parks blocks that the next begin lets leave: all after a prompt, otherwise as many as may be exchanged, and one more.
+    fn park_ahead(
+        &mut self,
+        cache: &CacheRef<'_>,
+        eviction: &Eviction,
+        lengths: CacheLengths,
+        expected: u32,
+        is_prompt: bool,
+        work: &mut Workshop,
+    ) -> Result<()> {
+        let most = if is_prompt { usize::MAX } else { self.rules.exchanges as usize + 1 };
+        let mut leaving = memory::collect(self.exchanges.iter().map(|exchange| exchange.out))?;
+        memory::extend(&mut leaving, &self.leaving(lengths, self.room(lengths.logical, expected))?)?;
+        leaving.retain(|at| self.blocks.list()[*at].copy.is_none());
+        for at in leaving.into_iter().take(most) {
+            self.park(at, cache, eviction, work)?;
+        }
+        Ok(())
+    }
+
+    /// Gives blocks without a summary one. Those in the cache come first.
+    fn summarise(
+        &mut self,
+        cache: &CacheRef<'_>,
+        eviction: &Eviction,
+        lengths: CacheLengths,
+        work: &mut Workshop,
+    ) -> Result<()> {
+        let rows = cache.layout.rows();
+        if self.judge.is_none() {
+            let kind = match self.rules.summary {
+                Summary::Sketch => Kind::Sketch,
+                Summary::Gauss => Kind::Gauss,
+            };
+            let summaries = Summaries::new(kind, rows.heads, rows.dims, self.rules.block_tokens as usize);
+            let mut judge = Judge::new(summaries, self.rules.query_window as usize);
+            if !judge.is_ready() {
+                let (keys, count) = work.keys(cache, &spread(lengths.physical)?)?;
+                judge.learn(keys, count)?;
+            }
+            self.judge = Some(judge);
+        }
+        let Some(judge) = &mut self.judge else { return Ok(()) };
+        let mut away = 0;
+        let lacking = self.blocks.list_mut().iter_mut().filter(|block| block.slot.is_none());
+        for block in lacking {
+            let count = block.count as usize;
+            let keys = match &block.copy {
+                Some(copy) if block.is_away => {
+                    away += 1;
+                    if away > SUMMARISED_AWAY {
+                        continue;
+                    }
+                    self.vault.fetch(&rows, copy, work)?;
+                    work.keys_of_rows(&rows, count)?
+                }
+                _ => work.keys(cache, &eviction.places(&[block.pair()])?)?.0,
+            };
+            block.slot = Some(judge.insert(keys, count)?);
+        }
+        Ok(())
+    }
+}
+
+/// At most [`LEARNT_KEYS`] of `len` tokens, evenly spread.
+fn spread(len: u32) -> Result<Vec<Pair>> {
+    let count = len.min(LEARNT_KEYS as u32);
+    let at = |i: u32| (u64::from(i) * u64::from(len) / u64::from(count)) as i32;
+    memory::collect((0..count).map(|i| [at(i), 1]))
 }
