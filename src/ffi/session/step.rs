@@ -6,11 +6,11 @@ use crate::ffi::panic::body;
 use crate::ffi::pointer;
 use crate::ffi::status::mnnkv_status;
 
-/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that the
-/// last end planned: kept tokens move together, and the pages behind them are released.
+/// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
+/// the last end planned: kept tokens move together, and the pages behind them are released.
 /// cache->kv_len: in, the length that the last end or keep left, 0 after create and reset; out, the new length. With
-/// kv_len 0 layout, key and value may be NULL (a cache that is allocated later). Tokens of a prefix from elsewhere are a
-/// step of their own: begin with kv_len 0, fill the cache, end with queries 0.
+/// kv_len 0 layout, key and value may be NULL: the cache may be allocated later. A prefix from elsewhere is a step of
+/// its own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
 /// CORRUPT: if a blob does not decode to the stored tokens
 ///
@@ -56,9 +56,8 @@ pub unsafe extern "C" fn mnnkv_session_end(
     }))
 }
 
-/// Closes a step that failed, in place of end. The effects of begin stay. Tokens appended since are discarded, tiles
-/// are dropped, and the step is not counted. Releases the memory of stored tokens again. V INT8: clears all behind
-/// kv_len, codes and value sums.
+/// Closes a step that failed, in place of end. The effects of begin stay. Discards tokens appended since, and tiles.
+/// The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums behind kv_len.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
 #[unsafe(no_mangle)]
