@@ -2,7 +2,7 @@
 
 use super::level::level;
 use super::vector::{self, Floats, Sums, Vector, Words, operations};
-use super::{Kernels, PORTABLE, PORTABLE_MODEL, lanes};
+use super::{Kernels, PORTABLE, PORTABLE_MODEL, estimates, lanes};
 use core::arch::aarch64::*;
 
 level! {
@@ -33,6 +33,7 @@ level! {
         unplanes1: planes = vector::unplanes::<uint8x16_t, 1>;
         unplanes2: planes = vector::unplanes::<uint8x16_t, 2>;
         unplanes4: planes = vector::unplanes::<uint8x16_t, 4>;
+        estimates: estimates = estimates::neon::Floats16;
     }
     model: {
         // 24 sums, four vectors of B and one of A, of 32 registers.

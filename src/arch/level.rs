@@ -121,6 +121,17 @@ macro_rules! kernel {
             distance: $crate::arch::level::kernel!(@ $features (a: &[<$word as $crate::arch::words::Word>::Real], b: &[<$word as $crate::arch::words::Word>::Real]) -> f32 = $crate::arch::rows::distance),
         }
     };
+    ($features:tt estimates $vector:path) => {
+        $crate::arch::estimates::EstimateKernels {
+            project: $crate::arch::level::kernel!(@ $features (row: &[f32], basis: &[[f32; 16]]) -> [f32; 16] = $crate::arch::estimates::project::<$vector>),
+            dots: $crate::arch::level::kernel!(@ $features (rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) -> () = $crate::arch::estimates::dots::<$vector>),
+            sketch: $crate::arch::level::kernel!(@ $features
+                (tiles: &[$crate::arch::estimates::SketchTile], rows: &[$crate::arch::estimates::SketchRow], logits: &mut [[f32; 16]], peaks: &mut [f32]) -> () = $crate::arch::estimates::sketch::<$vector>),
+            gauss: $crate::arch::level::kernel!(@ $features
+                (tiles: &$crate::arch::estimates::GaussTiles<'_>, weights: &[[f32; 2]], logits: &mut [[f32; 16]], peaks: &mut [f32]) -> () = $crate::arch::estimates::gauss::<$vector>),
+            masses: $crate::arch::level::kernel!(@ $features (logits: &[[f32; 16]], peak: f32, width: usize, sums: &mut [f32]) -> () = $crate::arch::estimates::masses::<$vector>),
+        }
+    };
     ($features:tt sum $kernel:path) => {
         $crate::arch::level::kernel!(@ $features (values: &[u8]) -> f32 = $kernel)
     };

@@ -301,6 +301,7 @@ fn every_level_sums_rows_by_the_definition_and_to_the_same_bits() {
     }
 }
 
+mod estimates;
 mod gear;
 mod lanes;
 mod product;

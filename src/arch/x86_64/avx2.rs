@@ -4,7 +4,7 @@ use super::sse2;
 use crate::arch::level::level;
 use crate::arch::sums::{self, Bf16, F16, F32, Value};
 use crate::arch::vector::{self, Codes, Floats, Sums, Vector, Words, operations};
-use crate::arch::{Kernels, codes, lanes, portable, rows, words};
+use crate::arch::{Kernels, codes, estimates, lanes, portable, rows, words};
 use core::arch::x86_64::*;
 
 level! {
@@ -48,6 +48,7 @@ level! {
         row_sums_f16: row_sums = sums::rows::<Wide<F16, 2>, 2>;
         row_sums_bf16: row_sums = sums::rows::<Wide<Bf16, 2>, 2>;
         closest: closest = rows::closest;
+        estimates: estimates = estimates::avx2::Floats16;
         rows_f16: rows = words::F16;
         rows_bf16: rows = words::Bf16;
         rows_f32: rows = words::F32;

@@ -4,7 +4,7 @@ use super::{avx2, pack};
 use crate::arch::level::level;
 use crate::arch::sums::{Bf16, F32};
 use crate::arch::vector::{self, Codes, Floats, Vector, Words, operations};
-use crate::arch::{Kernels, codes, lanes, portable, rows, words};
+use crate::arch::{Kernels, codes, estimates, lanes, portable, rows, words};
 use core::arch::x86_64::*;
 
 level! {
@@ -37,6 +37,7 @@ level! {
         unplanes2: planes = vector::unplanes::<__m512i, 2>;
         unplanes4: planes = vector::unplanes::<__m512i, 4>;
         closest: closest = rows::closest;
+        estimates: estimates = estimates::avx512::Floats16;
         rows_f16: rows = words::F16;
         rows_bf16: rows = words::Bf16;
         rows_f32: rows = words::F32;

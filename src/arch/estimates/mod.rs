@@ -1,9 +1,16 @@
 //! Estimates of attention from summaries of keys: dot products with 4-bit codes, and sums of exponentials.
 //!
-//! Each kernel is written once, over 16 lanes. A level implements [`Sixteen`] for its vectors; the arrays of [`portable`]
+//! Each kernel is written once, over 16 lanes. A level implements [`Sixteen`] for its vectors; arrays of 16 floats
 //! define every operation. Lanes never mix except in [`Sixteen::sum`], whose order is fixed, and
 //! [`Sixteen::add_exact`] is used only where the product has no rounding. So results are the same to the bit at every
 //! level.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+pub(super) mod neon;
 
 /// Lanes of a vector, and codes or tokens side by side.
 pub const LANES: usize = 16;
@@ -47,6 +54,11 @@ pub struct GaussScales {
     pub variances: Shorts,
 }
 
+/// See [`EstimateKernels::sketch`].
+type SketchLogits = fn(tiles: &[SketchTile], rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]);
+/// See [`EstimateKernels::gauss`].
+type GaussLogits = fn(tiles: &GaussTiles<'_>, weights: &[[f32; 2]], logits: &mut [[f32; LANES]], peaks: &mut [f32]);
+
 /// The kernels of estimates. Rows of a call are [`ROWS_ABREAST`] at most. Logits are `[row][tile]`.
 #[derive(Clone, Copy)]
 pub struct EstimateKernels {
@@ -56,11 +68,11 @@ pub struct EstimateKernels {
     pub dots: fn(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]),
     /// The logits of sketched tokens: `(scale * sum(weight * code)) + base`, -inf where there is no token. Raises the
     /// peak of each row to its largest logit.
-    pub sketch: fn(tiles: &[SketchTile], rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]),
+    pub sketch: SketchLogits,
     /// The log masses of blocks: `(mean scale * sum(weight * mean code) + variance scale * sum(weight * variance code)) +
     /// addend`. Tiles are `dims` codes each, means in the lower halves, variances in the upper ones without a sign;
     /// weights are pairs for each dim, made by [`low_weight`] and [`high_weight`]. Raises the peaks.
-    pub gauss: fn(tiles: &GaussTiles<'_>, weights: &[[f32; 2]], logits: &mut [[f32; LANES]], peaks: &mut [f32]),
+    pub gauss: GaussLogits,
     /// The sums of `exp(logit - peak)` over each `width` consecutive logits: 1, 2, 4, 8, or a multiple of 16. `peak` is
     /// finite, and no logit is above it.
     pub masses: fn(logits: &[[f32; LANES]], peak: f32, width: usize, masses: &mut [f32]),
@@ -101,6 +113,9 @@ fn short(weight: f32) -> f32 {
 /// # Safety
 /// Every function needs the CPU features of its implementation.
 pub(super) trait Sixteen: Copy {
+    /// Rows whose sums stay in registers, [`ROWS_ABREAST`] at most.
+    const ROWS: usize;
+
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(from: &[f32; LANES]) -> Self;
     unsafe fn store(self, to: &mut [f32; LANES]);
@@ -125,6 +140,8 @@ pub(super) trait Sixteen: Copy {
 }
 
 impl Sixteen for [f32; LANES] {
+    const ROWS: usize = 2;
+
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         [x; LANES]
@@ -216,8 +233,10 @@ pub(super) const PORTABLE: EstimateKernels = {
 pub(super) unsafe fn project<V: Sixteen>(row: &[f32], basis: &[[f32; LANES]]) -> [f32; LANES] {
     // SAFETY: the caller's.
     unsafe {
-        let sum = row.iter().zip(basis).fold(V::splat(0.0), |sum, (x, w)| sum.add(V::splat(*x).mul(V::load(w))));
-        let mut sums = [0.0; LANES];
+        let (mut sum, mut sums) = (V::splat(0.0), [0.0; LANES]);
+        for (x, directions) in row.iter().zip(basis) {
+            sum = sum.add(V::splat(*x).mul(V::load(directions)));
+        }
         sum.store(&mut sums);
         sums
     }
@@ -262,14 +281,19 @@ pub(super) unsafe fn sketch<V: Sixteen>(
     logits: &mut [[f32; LANES]],
     peaks: &mut [f32],
 ) {
-    // SAFETY: the caller's.
-    unsafe {
-        match (rows.len(), logits, peaks) {
-            (1, logits, peaks) => sketch_rows::<V, 1>(tiles, rows, logits, peaks),
-            (2, logits, peaks) => sketch_rows::<V, 2>(tiles, rows, logits, peaks),
-            (3, logits, peaks) => sketch_rows::<V, 3>(tiles, rows, logits, peaks),
-            (4, logits, peaks) => sketch_rows::<V, 4>(tiles, rows, logits, peaks),
-            (rows, ..) => panic!("{rows} rows; 1 to {ROWS_ABREAST} expected"),
+    if tiles.is_empty() {
+        return;
+    }
+    let logits = logits.chunks_mut(V::ROWS * tiles.len());
+    for ((rows, logits), peaks) in rows.chunks(V::ROWS).zip(logits).zip(peaks.chunks_mut(V::ROWS)) {
+        // SAFETY: the caller's.
+        unsafe {
+            match rows.len() {
+                1 => sketch_rows::<V, 1>(tiles, rows, logits, peaks),
+                2 => sketch_rows::<V, 2>(tiles, rows, logits, peaks),
+                3 => sketch_rows::<V, 3>(tiles, rows, logits, peaks),
+                _ => sketch_rows::<V, 4>(tiles, rows, logits, peaks),
+            }
         }
     }
 }
@@ -316,14 +340,20 @@ pub(super) unsafe fn gauss<V: Sixteen>(
     logits: &mut [[f32; LANES]],
     peaks: &mut [f32],
 ) {
-    // SAFETY: the caller's.
-    unsafe {
-        match (peaks.len(), logits, peaks) {
-            (1, logits, peaks) => gauss_rows::<V, 1>(tiles, weights, logits, peaks),
-            (2, logits, peaks) => gauss_rows::<V, 2>(tiles, weights, logits, peaks),
-            (3, logits, peaks) => gauss_rows::<V, 3>(tiles, weights, logits, peaks),
-            (4, logits, peaks) => gauss_rows::<V, 4>(tiles, weights, logits, peaks),
-            (rows, ..) => panic!("{rows} rows; 1 to {ROWS_ABREAST} expected"),
+    let (count, dims) = (tiles.scales.len(), weights.len() / peaks.len());
+    if count == 0 {
+        return;
+    }
+    let parts = weights.chunks(V::ROWS * dims).zip(logits.chunks_mut(V::ROWS * count)).zip(peaks.chunks_mut(V::ROWS));
+    for ((weights, logits), peaks) in parts {
+        // SAFETY: the caller's.
+        unsafe {
+            match peaks.len() {
+                1 => gauss_rows::<V, 1>(tiles, weights, logits, peaks),
+                2 => gauss_rows::<V, 2>(tiles, weights, logits, peaks),
+                3 => gauss_rows::<V, 3>(tiles, weights, logits, peaks),
+                _ => gauss_rows::<V, 4>(tiles, weights, logits, peaks),
+            }
         }
     }
 }
@@ -382,10 +412,17 @@ pub(super) unsafe fn masses<V: Sixteen>(logits: &[[f32; LANES]], peak: f32, widt
     // SAFETY: the caller's.
     unsafe {
         let below = V::splat(-peak);
-        if width >= LANES {
+        if width == LANES {
+            for (tile, mass) in logits.iter().zip(masses) {
+                *mass = exp(V::load(tile).add(below)).sum();
+            }
+        } else if width > LANES {
             for (tiles, mass) in logits.chunks_exact(width / LANES).zip(masses) {
-                let exps = tiles.iter().map(|tile| exp(V::load(tile).add(below)));
-                *mass = exps.reduce(|sum, part| sum.add(part)).map_or(0.0, |sum| sum.sum());
+                let mut sum = V::splat(0.0);
+                for tile in tiles {
+                    sum = sum.add(exp(V::load(tile).add(below)));
+                }
+                *mass = sum.sum();
             }
         } else {
             for (tile, masses) in logits.iter().zip(masses.chunks_exact_mut(LANES / width)) {
@@ -409,7 +446,7 @@ const LEAST_EXPONENT: f32 = -86.0;
 /// Adding it rounds to an integer, which the lower bits then hold.
 const ROUNDING: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has few bits, so that its products with small integers are exact.
-const LN_2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
+const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// Coefficients of `(exp(r) - 1 - r) / r^2` for |r| up to ln 2 / 2, highest power first.
 const EXP: [f32; 5] = [0.001_381_446_7, 0.008_368_781, 0.041_668_393, 0.166_665_2, 0.499_999_94];
 
@@ -423,8 +460,10 @@ unsafe fn exp<V: Sixteen>(x: V) -> V {
         let shifted = bounded.mul(V::splat(std::f32::consts::LOG2_E)).add(V::splat(ROUNDING));
         let twos = shifted.add(V::splat(-ROUNDING));
         let r = bounded.add(twos.mul(V::splat(-LN_2[0]))).add(twos.mul(V::splat(-LN_2[1])));
-        let [first, rest @ ..] = EXP;
-        let series = rest.into_iter().fold(V::splat(first), |sum, c| sum.mul(r).add(V::splat(c)));
+        let mut series = V::splat(EXP[0]);
+        for c in &EXP[1..] {
+            series = series.mul(r).add(V::splat(*c));
+        }
         let value = series.mul(r.mul(r)).add(r).add(V::splat(1.0));
         x.unless_less(least, value.add_exponent(shifted))
     }

@@ -1,0 +1,125 @@
+//! 16 floats in four vectors of NEON.
+
+use super::{CodePair, LANES, Shorts, Sixteen};
+use crate::arch::vector::operations;
+use core::arch::aarch64::*;
+
+/// Four lanes each.
+pub(in crate::arch) type Floats16 = [float32x4_t; 4];
+
+/// Applies an intrinsic to each part.
+macro_rules! parts {
+    ($call:ident($($arg:expr),*)) => {
+        [$call($($arg[0]),*), $call($($arg[1]),*), $call($($arg[2]),*), $call($($arg[3]),*)]
+    };
+}
+
+/// # Safety
+/// Needs NEON.
+#[inline(always)]
+unsafe fn and(mask: uint32x4_t, x: float32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vreinterpretq_f32_u32(vandq_u32(mask, vreinterpretq_u32_f32(x))) }
+}
+
+/// # Safety
+/// Needs NEON.
+#[inline(always)]
+unsafe fn and_not(mask: uint32x4_t, x: float32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(x), mask)) }
+}
+
+/// # Safety
+/// Needs NEON.
+#[inline(always)]
+unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
+}
+
+/// # Safety
+/// Needs NEON.
+#[inline(always)]
+unsafe fn exponent(bits: float32x4_t, other: float32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe {
+        let shifted = vshlq_n_u32::<23>(vreinterpretq_u32_f32(other));
+        vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(bits), shifted))
+    }
+}
+
+/// # Safety
+/// Needs NEON.
+#[inline(always)]
+unsafe fn low(pairs: int32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vcvtq_f32_s32(vshlq_n_s32::<28>(pairs)) }
+}
+
+/// # Safety
+/// Needs NEON.
+#[inline(always)]
+unsafe fn high(pairs: int32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vcvtq_f32_s32(vandq_s32(pairs, vdupq_n_s32(!15))) }
+}
+
+impl Sixteen for Floats16 {
+    const ROWS: usize = 4;
+
+    operations! {
+        fn splat(x: f32) -> Self = [vdupq_n_f32(x); 4];
+        fn load(from: &[f32; LANES]) -> Self = {
+            let from = from.as_ptr();
+            [vld1q_f32(from), vld1q_f32(from.add(4)), vld1q_f32(from.add(8)), vld1q_f32(from.add(12))]
+        };
+        fn store(self, to: &mut [f32; LANES]) = {
+            let to = to.as_mut_ptr();
+            vst1q_f32(to, self[0]);
+            vst1q_f32(to.add(4), self[1]);
+            vst1q_f32(to.add(8), self[2]);
+            vst1q_f32(to.add(12), self[3]);
+        };
+        fn widen(from: &Shorts) -> Self = {
+            let from: *const u16 = from.as_ptr().cast();
+            let four = |at: usize| vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.add(at))));
+            [four(0), four(4), four(8), four(12)]
+        };
+        fn codes<const SIGNED: bool>(from: &CodePair) -> [Self; 2] = {
+            let bytes = vld1q_u8(from.as_ptr());
+            let wide = if SIGNED {
+                let bytes = vreinterpretq_s8_u8(bytes);
+                [vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes))]
+            } else {
+                let wide = [vmovl_u8(vget_low_u8(bytes)), vmovl_u8(vget_high_u8(bytes))];
+                [vreinterpretq_s16_u16(wide[0]), vreinterpretq_s16_u16(wide[1])]
+            };
+            let pairs = [
+                vmovl_s16(vget_low_s16(wide[0])),
+                vmovl_s16(vget_high_s16(wide[0])),
+                vmovl_s16(vget_low_s16(wide[1])),
+                vmovl_s16(vget_high_s16(wide[1])),
+            ];
+            [parts!(low(pairs)), parts!(high(pairs))]
+        };
+        fn add(self, other: Self) -> Self = parts!(vaddq_f32(self, other));
+        fn mul(self, other: Self) -> Self = parts!(vmulq_f32(self, other));
+        fn add_exact(self, a: Self, b: Self) -> Self = parts!(vfmaq_f32(self, a, b));
+        fn max(self, other: Self) -> Self = parts!(larger(self, other));
+        fn if_less(self, limit: Self, below: Self) -> Self = {
+            let masks = parts!(vcltq_f32(self, limit));
+            parts!(and(masks, below))
+        };
+        fn unless_less(self, limit: Self, other: Self) -> Self = {
+            let masks = parts!(vcltq_f32(self, limit));
+            parts!(and_not(masks, other))
+        };
+        fn add_exponent(self, other: Self) -> Self = parts!(exponent(self, other));
+        fn sum(self) -> f32 = {
+            let four = vaddq_f32(vaddq_f32(self[0], self[2]), vaddq_f32(self[1], self[3]));
+            let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+            vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
+        };
+    }
+}
