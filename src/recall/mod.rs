@@ -20,6 +20,9 @@ pub mod nibbles;
 mod sketch;
 mod summaries;
 
+#[cfg(test)]
+mod tests;
+
 pub use exact::log_masses;
 pub use summaries::{Kind, Scratch, Summaries};
 

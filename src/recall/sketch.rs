@@ -11,11 +11,10 @@ pub(super) const EMPTY: SketchTile =
 /// Upper half of -1.0.
 const NO_TOKEN: u16 = 0xBF80;
 
-/// Writes the sketches of keys `[token][dim]` of a head.
+/// Writes the sketches of keys `[token][dim]` of a head, from lane `first` on. `centred` is room for a key.
 ///
 /// With `z` the parts of `key - mean` along the directions, in f32, the scale of a token is `bf16(max |z| / 7)`, and its
 /// codes are `z / scale` to the nearest integer, ties to even, within ±7.
-/// They begin at lane `first`; `centred` is room for a key.
 pub(super) fn write(
     keys: &[f32],
     basis: &Basis,

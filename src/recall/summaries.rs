@@ -33,8 +33,8 @@ pub struct Summaries {
     basis: Option<Basis>,
     chunks: Vec<Chunk>,
     slots: usize,
-    /// Elements of a key, without those of the mean.
-    centred: Vec<f32>,
+    /// Working memory of [`Summaries::insert`].
+    room: Vec<f32>,
 }
 
 /// 64 slots. Without blocks there is no memory.
@@ -72,8 +72,8 @@ impl Summaries {
     /// If `kv_heads` or `dims` is 0, or `block_tokens` is outside 4 to 64.
     pub fn new(kind: Kind, kv_heads: usize, dims: usize, block_tokens: usize) -> Self {
         assert!(kv_heads > 0 && dims > 0 && (4..=64).contains(&block_tokens), "a block has 4 to 64 tokens");
-        let (basis, chunks, centred) = (None, Vec::new(), Vec::new());
-        Summaries { kind, kv_heads, dims, block_tokens, basis, chunks, slots: 0, centred }
+        let (basis, chunks, room) = (None, Vec::new(), Vec::new());
+        Summaries { kind, kv_heads, dims, block_tokens, basis, chunks, slots: 0, room }
     }
 
     /// Whether blocks can be inserted. Sketches need [`Summaries::learn`] or [`Summaries::load`] before.
@@ -121,7 +121,7 @@ impl Summaries {
             memory::push(&mut self.chunks, Chunk::default())?;
         }
         let (heads, dims, tiles, width) = (self.kv_heads, self.dims, self.tiles(), self.width());
-        memory::at_least(&mut self.centred, dims)?;
+        let room = memory::at_least(&mut self.room, 2 * dims)?;
         let chunk = &mut self.chunks[number];
         if chunk.used == 0 {
             chunk.take(self.kind, heads * tiles, dims)?;
@@ -132,12 +132,12 @@ impl Summaries {
                 Some(basis) => {
                     let (first, lane) = (place * width / LANES, place * width % LANES);
                     let tiles = &mut chunk.sketches[head * tiles + first..][..width.div_ceil(LANES)];
-                    sketch::write(keys, basis, head, &mut self.centred, lane, tiles);
+                    sketch::write(keys, basis, head, &mut room[..dims], lane, tiles);
                 }
                 None => {
                     let tile = head * tiles + place / LANES;
                     let codes = &mut chunk.codes[tile * dims..][..dims];
-                    gauss::write(keys, place % LANES, codes, &mut chunk.scales[tile]);
+                    gauss::write(keys, place % LANES, room, codes, &mut chunk.scales[tile]);
                 }
             }
         }
@@ -279,7 +279,7 @@ impl Summaries {
             let protected = f64::from(if protected.is_nan() { f32::NEG_INFINITY } else { *protected });
             let peak = by_chunk().fold(protected, |peak, (peaks, _)| peak.max(f64::from(peaks[r])));
             let relative = |peaks: &[f32; ROWS_ABREAST]| (f64::from(peaks[r]) - peak).exp();
-            let of_chunk = |(peaks, masses): (_, &[f32])| relative(peaks) * f64::from(masses.iter().sum::<f32>());
+            let of_chunk = |(peaks, masses): (_, &[f32])| relative(peaks) * f64::from(sum(masses));
             let others = if peak == protected { 1.0 } else { (protected - peak).exp() };
             let total = by_chunk().map(of_chunk).sum::<f64>() + others;
             for ((peaks, masses), shares) in by_chunk().zip(shares.chunks_mut(CHUNK)) {
@@ -323,6 +323,15 @@ impl Summaries {
         }
         Ok(())
     }
+}
+
+/// The sum of a chunk's masses, in parts that a compiler keeps in vectors.
+fn sum(masses: &[f32]) -> f32 {
+    let mut parts = [0.0; LANES];
+    for masses in masses.as_chunks::<LANES>().0 {
+        parts.iter_mut().zip(masses).for_each(|(part, mass)| *part += mass);
+    }
+    parts.iter().sum()
 }
 
 #[cfg(test)]
