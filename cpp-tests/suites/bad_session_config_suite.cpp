@@ -153,7 +153,7 @@ TEST_F(BadSessionConfig, WrongTypesAndRangesNameTheKey) {
     } numbers[] = {
         {"kv_h2o_layer_start", "-1", "65536"},
         {"kv_h2o_layer_end", "-2", "65536"},
-        {"kv_h2o_block_tokens", "0", "65537"},
+        {"kv_h2o_block_tokens", "-1", "65537"},
         {"kv_h2o_sink_tokens", "-1", "2147483648"},
         {"kv_h2o_recent_tokens", "-1", "2147483648"},
         {"kv_h2o_target_keep_ratio", "-0.001", "1.001"},

@@ -79,7 +79,7 @@ typedef struct mnnkv_block_sums {
 /// Heads and rows are counted by end, as those of tiles. Layers that are not scored only check the fields.
 /// INVALID_ARGUMENT: if layer or lane is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if state is not MNNKV_SUMS_COMPLETE: a tile did not fit, which the text names, or is missing
-/// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not kv_h2o_block_tokens
+/// INVALID_ARGUMENT: if a field is out of range, or block_tokens is not that of mnnkv_session_scored_rows
 /// INVALID_ARGUMENT: if the attention of all rows to a block is NaN, infinite, negative or above 2^32
 ///
 /// After a failure nothing is added. end returns INVALID_ARGUMENT if split rows lack a part or have one twice.

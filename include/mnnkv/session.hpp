@@ -139,6 +139,11 @@ public:
         return mnnkv_session_pin(handle_, first, count, on ? 1 : 0);
     }
 
+    /// mnnkv_session_rotation
+    status rotation(std::uint32_t layer, const mnnkv_rotation* rotation) noexcept {
+        return mnnkv_session_rotation(handle_, layer, rotation);
+    }
+
     /// mnnkv_session_lengths
     status lengths(std::uint32_t layer, std::uint32_t& logical, std::uint32_t& physical) const noexcept {
         return mnnkv_session_lengths(handle_, layer, &logical, &physical);

@@ -1,12 +1,19 @@
 //! Policy
 //!
-//! Pinned tokens are never evicted: a system prompt, an image, a list of tools.
+//! kv_h2o_policy names what tokens are ranked by when some must leave:
+//!
+//!   "mass"      the attention that they get: tiles or block sums of every step (mnnkv_session_scores)
+//!   "keydiff"   how much their keys differ from the others, and the norms of their values: no tiles, any attention
+//!
+//! Pinned tokens are never evicted, whatever the policy: a system prompt, an image, a list of tools.
 
 use crate::ffi::panic::body;
-use crate::ffi::pointer;
-use crate::ffi::session::mnnkv_session;
+use crate::ffi::pointer::{self, Sized32};
+use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
 use crate::ffi::status::mnnkv_status;
-use crate::status::bail;
+use crate::gear::{Frequencies, Pairing};
+use crate::status::{Result, bail};
+use crate::store::KeyRotation;
 
 /// Pins (on = 1) or unpins (0) the tokens at the logical positions first .. first + count, in all layers. Pinned tokens
 /// are never evicted, nor is the rest of their blocks. They count towards the target of a plan, as sink and recent tokens
@@ -30,5 +37,68 @@ pub unsafe extern "C" fn mnnkv_session_pin(
             bail!(InvalidArgument, "on is {on}; 0 or 1 expected");
         }
         session.pin(first, count, on == 1)
+    })
+}
+
+/// The rotation of keys by their logical positions (RoPE).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_rotation {
+    pub struct_size: u32,
+    /// The channels of a pair: 1 = d and d + dims / 2 (Llama, Qwen), 2 = 2 d and 2 d + 1 (GPT-J).
+    pub pairing: u32,
+    /// Rotated channels, the first of a head: even, at least 2, usually head_dim.
+    pub dims: u32,
+    /// The angle per position of pair i is theta^(-2 i / dims); 0 = 10,000. Not read with inv_freq.
+    pub theta: f32,
+    /// [dims / 2]: the angle per position of each pair; NULL = from theta.
+    pub inv_freq: *const f32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers, a float and a raw pointer only.
+unsafe impl Sized32 for mnnkv_rotation {
+    const MIN: usize = size_of::<Self>();
+}
+
+/// The rotation as slices.
+///
+/// # Safety
+/// The array is as the header says, for `'a`.
+unsafe fn checked<'a>(given: &mnnkv_rotation) -> Result<KeyRotation<'a>> {
+    let dims = given.dims as usize;
+    let pairing = match given.pairing {
+        1 => Pairing::Half,
+        2 => Pairing::Adjacent,
+        pairing => bail!(InvalidArgument, "rotation->pairing is {pairing}; 1 or 2 expected"),
+    };
+    if dims == 0 || !dims.is_multiple_of(2) {
+        bail!(InvalidArgument, "rotation->dims is {dims}; an even number from 2 on expected");
+    }
+    let frequencies = if given.inv_freq.is_null() {
+        Frequencies::Theta(if given.theta == 0.0 { 10_000.0 } else { given.theta })
+    } else {
+        // SAFETY: dims / 2 numbers, by the header.
+        Frequencies::Given(unsafe { pointer::input(given.inv_freq, dims / 2, "rotation->inv_freq") }?)
+    };
+    Ok(KeyRotation { pairing, dims, frequencies })
+}
+
+/// Gives the rotation of the keys of a layer, or of all with MNNKV_ALL_LAYERS, before its first step: "keydiff" then
+/// compares keys as they were before it, which keeps better tokens. Copied; NULL = not known. Holds for the tokens to come,
+/// through mnnkv_session_reset, too. Other policies ignore it. Where rotated channels exceed head_dim, end refuses.
+/// INVALID_ARGUMENT: if layer is out of range, or a field of rotation is
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_rotation(
+    session: *mut mnnkv_session,
+    layer: u32,
+    rotation: *const mnnkv_rotation,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let rotation = match pointer::options(rotation, "rotation")? {
+            Some(given) => Some(checked(&given)?),
+            None => None,
+        };
+        session.rotation((layer != MNNKV_ALL_LAYERS).then_some(layer), rotation.as_ref())
     })
 }

@@ -4,17 +4,20 @@
 //! |---|---|
 //! | [`CheckedTile`], [`BlockSums`], [`Accumulator`] (`attention/`) | softmax tiles to exact mass per block |
 //! | [`Aggregation`] | how the masses of steps add up to a score |
-//! | [`BlockScores`] | the scores of one layer |
+//! | [`BlockScores`] | the scores of one layer, from masses |
+//! | [`TokenScores`], [`KeyTurn`] | the scores of one layer, from keys and values |
 //! | [`plan()`], [`PlanConfig`] | scores to the tokens that stay |
 //!
-//! The rule is that of H2O (Zhang et al. 2023, "Heavy-Hitter Oracle"), with whole blocks as the unit and tokens really
+//! The rule of masses is that of H2O (Zhang et al. 2023, "Heavy-Hitter Oracle"), with whole blocks as the unit and tokens really
 //! dropped.
 
 mod aggregation;
 mod attention;
 mod block_scores;
+mod key_turn;
 mod plan;
 mod plan_config;
+mod token_scores;
 
 pub use aggregation::{Aggregation, update_scores};
 #[cfg(test)]
@@ -24,5 +27,7 @@ pub use attention::{
     data_bytes, mass_to_f64,
 };
 pub use block_scores::{BlockScores, SavedScores, ScoredStep};
+pub use key_turn::{Angles, KeyTurn};
 pub use plan::{Amounts, Plan, plan, plan_pinned};
 pub use plan_config::{PlanConfig, Target};
+pub use token_scores::{NewTokens, TokenRows, TokenRule, TokenScores};

@@ -45,6 +45,8 @@ pub struct EvictionRules {
     pub trigger_min_tokens: u32,
     /// Decode steps of a layer between its plans, at least 1.
     pub update_interval: u32,
+    /// What tokens are ranked by.
+    pub policy: Policy,
     /// How masses of steps become a score.
     pub aggregation: Aggregation,
     /// Last query rows of a prompt that are scored; `usize::MAX` is all.
@@ -55,6 +57,25 @@ pub struct EvictionRules {
     pub log_stats: bool,
     /// Evicted tokens are parked, and come back.
     pub recall: Option<RecallRules>,
+}
+
+/// What tokens are ranked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The attention that they get, from tiles.
+    Mass,
+    /// How much their keys differ from the others, and the norm of their values.
+    KeyDiff,
+}
+
+impl Policy {
+    /// Tokens of a block where the config names none.
+    fn block_tokens(self) -> u32 {
+        match self {
+            Policy::Mass => 64,
+            Policy::KeyDiff => 8,
+        }
+    }
 }
 
 /// How evicted tokens are parked and come back.
@@ -254,7 +275,7 @@ fn check(values: &Values) -> Result<()> {
         (kept.saturating_add(3 * values.kv_recall_block_tokens), "sink, recent and 3 blocks of recall")
     } else {
         let kept = values.kv_h2o_sink_tokens.saturating_add(values.kv_h2o_recent_tokens);
-        let least = kept.saturating_add(3 * values.kv_h2o_block_tokens).saturating_add(values.kv_h2o_update_interval);
+        let least = kept.saturating_add(3 * block_tokens(values)).saturating_add(values.kv_h2o_update_interval);
         (least, "sink, recent, 3 blocks and an update interval")
     };
     if (1..least).contains(&values.kv_h2o_max_tokens) {
@@ -266,6 +287,14 @@ fn check(values: &Values) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Tokens of a block of scores.
+fn block_tokens(values: &Values) -> u32 {
+    match values.kv_h2o_block_tokens {
+        0 => values.kv_h2o_policy.block_tokens(),
+        tokens => tokens,
+    }
 }
 
 fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<EvictionRules> {
@@ -283,7 +312,7 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
     let rules = EvictionRules {
         first_layer: start.min(layers),
         end_layer: end.map_or(layers, |end| (end + 1).min(layers)),
-        block_tokens: values.kv_h2o_block_tokens,
+        block_tokens: block_tokens(values),
         sink_tokens: values.kv_h2o_sink_tokens,
         recent_tokens: values.kv_h2o_recent_tokens,
         ratio: (values.kv_h2o_target_mode)(values.kv_h2o_target_keep_ratio, values.kv_h2o_target_lossy_ratio),
@@ -291,6 +320,7 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
         max_tokens: Some(values.kv_h2o_max_tokens).filter(|tokens| *tokens > 0),
         trigger_min_tokens: values.kv_h2o_trigger_min_tokens,
         update_interval: values.kv_h2o_update_interval,
+        policy: values.kv_h2o_policy,
         aggregation: (values.kv_h2o_aggregation)(values.kv_h2o_ema_alpha),
         prefill_queries: usize::try_from(values.kv_h2o_prefill_queries).unwrap_or(usize::MAX),
         evict_unscored: values.kv_h2o_evict_unscored,

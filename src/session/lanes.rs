@@ -35,12 +35,17 @@ impl Wanted {
     }
 
     pub(super) fn is_prompt(&self, queries: usize) -> bool {
-        queries > self.most_decode_rows()
+        is_prompt(queries, self.empty)
     }
 
     fn most_decode_rows(&self) -> usize {
         if self.empty { 0 } else { MOST_DECODE_ROWS }
     }
+}
+
+/// Whether a step of `queries` rows of a layer, which was empty when it began or not, is a prompt.
+pub(super) fn is_prompt(queries: usize, empty: bool) -> bool {
+    queries > if empty { 0 } else { MOST_DECODE_ROWS }
 }
 
 /// The rows of a step that are scored, and the blocks of their sums.

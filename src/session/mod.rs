@@ -18,6 +18,7 @@ mod lossless;
 pub mod metrics;
 mod park;
 mod pins;
+mod policy;
 mod recall;
 mod report;
 mod tail;
@@ -31,7 +32,7 @@ pub use recall::{Queries, RecallCounts, RecallStats};
 use crate::h2o::{BlockSums, CheckedTile};
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
 use crate::status::{Error, Result, bail};
-use crate::store::{Settings, Store};
+use crate::store::{KeyRotation, Settings, Store};
 use crate::sys::memory;
 use config::Config;
 use eviction::ClosingStep;
@@ -263,7 +264,7 @@ impl Session {
 
         let keeps_first = cache.layout.rows().key == Kind::Int8;
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
-        layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &layer.pins)?;
+        layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &cache.as_ref(), &layer.pins)?;
         // Nothing below fails.
         if let Some(recall) = &mut layer.recall {
             let is_prompt = queries as usize > MOST_DECODE_ROWS || layer.lengths.logical == added;
@@ -362,6 +363,20 @@ impl Session {
         memory::reserve(&mut changed, layers.len())?;
         layers.iter().try_for_each(|layer| memory::push(&mut changed, layer.pins.with(first..end, on)?))?;
         layers.iter_mut().zip(changed).for_each(|(layer, pins)| layer.set_pins(pins));
+        Ok(())
+    }
+
+    /// Sets the rotation of the keys of one layer, or of all, for the tokens to come; `None` is unknown.
+    /// INVALID_ARGUMENT: if the number of frequencies is not half of the rotated channels.
+    pub fn rotation(&self, layer: Option<u32>, rotation: Option<&KeyRotation<'_>>) -> Result<()> {
+        let layers = &mut self.state()?.layers;
+        let which = match layer {
+            Some(layer) => std::slice::from_mut(find(layers, layer)?),
+            None => &mut layers[..],
+        };
+        let turn = |_| rotation.map(policy::turn).transpose();
+        let turns = memory::try_collect((0..which.len()).map(turn))?;
+        which.iter_mut().zip(turns).for_each(|(layer, turn)| layer.eviction.set_turn(turn));
         Ok(())
     }
 

@@ -145,7 +145,7 @@ impl Accumulator {
     pub fn add_sums(&mut self, sums: &BlockSums<'_>) -> Result<()> {
         let (given, expected) = (sums.block_tokens, self.near.block_tokens());
         if given != expected {
-            bail!(InvalidArgument, "sums->block_tokens is {given}; {expected} expected, as kv_h2o_block_tokens is");
+            bail!(InvalidArgument, "sums->block_tokens is {given}; {expected} expected, that of scored_rows");
         }
         self.finished.add_sums(sums)
     }

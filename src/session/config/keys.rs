@@ -1,7 +1,7 @@
 //! The table of all keys: name, type, default and range. Parsing, messages and warnings come from it; a test compares
 //! docs/config.md with it.
 
-use super::{Basis, Ratio, RuntimeMode, Summary, Tier};
+use super::{Basis, Policy, Ratio, RuntimeMode, Summary, Tier};
 use crate::gear::{Effort, Format};
 use crate::h2o::Aggregation;
 use crate::json::Json as Value;
@@ -216,7 +216,8 @@ keys! {
     kv_h2o_enable: Switch(false);
     kv_h2o_layer_start: Whole<u32>(2, 0..=LAYERS);
     kv_h2o_layer_end: Whole<i32>(-1, -1..=LAYERS as i32);
-    kv_h2o_block_tokens: Whole<u32>(64, 1..=65_536);
+    kv_h2o_policy: OneOf<Policy>(&[("mass", Policy::Mass), ("keydiff", Policy::KeyDiff)]);
+    kv_h2o_block_tokens: Whole<u32>(0, 0..=65_536);
     kv_h2o_sink_tokens: Whole<u32>(32, 0..=TOKENS);
     kv_h2o_recent_tokens: Whole<u32>(256, 0..=TOKENS);
     kv_h2o_target_mode: OneOf<fn(f32, f32) -> Ratio>(&[

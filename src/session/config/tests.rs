@@ -71,8 +71,8 @@ fn errors_have_the_value_and_the_range() {
     let long = json!({ "kv_h2o_target_mode": "é".repeat(100_000) }).to_string();
     let shortened = format!("kv_h2o_target_mode is \"{}...\"; \"adaptive\" or \"static\" expected", "é".repeat(60));
     for (config, message) in [
-        (r#"{"kv_h2o_block_tokens": 0}"#, "kv_h2o_block_tokens is 0; a whole number from 1 to 65536 expected"),
-        (r#"{"kv_h2o_block_tokens": 16.5}"#, "kv_h2o_block_tokens is 16.5; a whole number from 1 to 65536 expected"),
+        (r#"{"kv_h2o_block_tokens": -1}"#, "kv_h2o_block_tokens is -1; a whole number from 0 to 65536 expected"),
+        (r#"{"kv_h2o_block_tokens": 16.5}"#, "kv_h2o_block_tokens is 16.5; a whole number from 0 to 65536 expected"),
         (r#"{"kv_h2o_ema_alpha": "0.9"}"#, r#"kv_h2o_ema_alpha is "0.9"; a number from 0 to 1 expected"#),
         (r#"{"kv_h2o_enable": [1,2]}"#, "kv_h2o_enable is an array of 2; true or false expected"),
         (
@@ -177,6 +177,7 @@ fn the_defaults_when_switched_on() {
         max_tokens: None,
         trigger_min_tokens: 512,
         update_interval: 16,
+        policy: Policy::Mass,
         aggregation: Aggregation::Ema { alpha: 0.9 },
         prefill_queries: 0,
         evict_unscored: false,
@@ -243,6 +244,7 @@ fn every_key_reaches_its_field() {
         max_tokens: Some(2000),
         trigger_min_tokens: 700,
         update_interval: 8,
+        policy: Policy::Mass,
         aggregation: Aggregation::NormSum,
         prefill_queries: 64,
         evict_unscored: true,
@@ -289,6 +291,9 @@ fn whole_numbers_may_have_an_empty_fraction() {
 
 #[test]
 fn numbers_with_a_meaning_of_their_own() {
+    for (policy, given, tokens) in [("mass", 0, 64), ("keydiff", 0, 8), ("keydiff", 5, 5)] {
+        assert_eq!(h2o(json!({"kv_h2o_policy": policy, "kv_h2o_block_tokens": given})).block_tokens, tokens);
+    }
     assert_eq!(h2o(json!({"kv_h2o_prefill_queries": -1})).prefill_queries, usize::MAX);
     assert_eq!(h2o(json!({"kv_h2o_max_tokens": 0})).max_tokens, None);
     assert_eq!(h2o(json!({"kv_h2o_layer_end": -1})).end_layer, LAYERS);
@@ -310,6 +315,9 @@ fn names_and_what_they_stand_for() {
         let keys =
             json!({"kv_h2o_target_mode": name, "kv_h2o_target_keep_ratio": 0.75, "kv_h2o_target_lossy_ratio": 4});
         assert_eq!(warned_h2o(keys).ratio, ratio);
+    }
+    for (name, policy) in [("mass", Policy::Mass), ("keydiff", Policy::KeyDiff)] {
+        assert_eq!(h2o(json!({ "kv_h2o_policy": name })).policy, policy);
     }
     for (name, aggregation) in
         [("ema", Aggregation::Ema { alpha: 0.5 }), ("sum", Aggregation::Sum), ("norm_sum", Aggregation::NormSum)]

@@ -1,7 +1,7 @@
 //! Warnings about a config that is no error.
 
 use super::keys::{NAMES, Values, name, shorten};
-use super::{EvictionRules, Ratio, RuntimeMode, Tier};
+use super::{EvictionRules, Policy, Ratio, RuntimeMode, Tier};
 use crate::gear::Format;
 use crate::h2o::Aggregation;
 use crate::status::Result;
@@ -60,6 +60,11 @@ const IDLE: &[Idle] = &[
         keys: |key| key == name::kv_h2o_ema_alpha,
         idle: |values, _| values.kv_h2o_enable && !matches!((values.kv_h2o_aggregation)(0.0), Aggregation::Ema { .. }),
         needs: "kv_h2o_aggregation must be \"ema\"",
+    },
+    Idle {
+        keys: |key| [name::kv_h2o_aggregation, name::kv_h2o_ema_alpha, name::kv_h2o_prefill_queries].contains(&key),
+        idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy != Policy::Mass,
+        needs: "kv_h2o_policy must be \"mass\"",
     },
     Idle {
         keys: |key| key == name::kv_lossless_store_disable_front,

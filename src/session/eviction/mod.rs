@@ -8,21 +8,24 @@ mod attention;
 mod clock;
 mod compaction;
 mod positions;
+mod reading;
 mod saved;
+mod scores;
 mod target;
 
-use super::config::{Basis, Config, EvictionRules};
-use super::lanes::{AllLanes, Wanted};
+use super::config::{Basis, Config, EvictionRules, Policy};
+use super::lanes::{self, AllLanes, Wanted};
 use super::layer::CacheLengths;
 use super::pins::Pins;
-use crate::h2o::{self, BlockScores, ScoredStep};
-use crate::layout::{Cache, Kind, Pair};
+use crate::h2o::{self, KeyTurn, NewTokens, ScoredStep};
+use crate::layout::{Cache, CacheRef, Kind, Pair};
 use crate::status::{Result, bail};
 use crate::store::Store;
 use crate::sys::memory;
 use clock::{Clock, Tick};
 use positions::PositionMap;
 pub(super) use saved::{Loaded, SavedEviction};
+use scores::Scores;
 use std::time::Instant;
 use target::PlanInput;
 
@@ -77,7 +80,7 @@ pub(super) struct ClosingStep {
 /// The rules and the scores of a layer that tokens are evicted from.
 struct Ranking {
     rules: EvictionRules,
-    scores: BlockScores,
+    scores: Scores,
 }
 
 impl Ranking {
@@ -100,6 +103,8 @@ pub(super) struct Eviction {
     number: u32,
     ranking: Option<Ranking>,
     positions: PositionMap,
+    /// The rotation of keys, where the host has given it.
+    turn: Option<KeyTurn>,
     clock: Clock,
     /// The tokens that the next begin leaves, as (offset, length); ascending.
     plan: Option<Vec<Pair>>,
@@ -112,13 +117,13 @@ pub(super) struct Eviction {
 impl Eviction {
     pub(super) fn new(number: u32, config: &Config) -> Self {
         let rules = config.eviction.filter(|rules| (rules.first_layer..rules.end_layer).contains(&number));
-        let scores = |rules: &EvictionRules| BlockScores::new(rules.aggregation, rules.block_tokens);
         Eviction {
             number,
             ranking: rules
                 .filter(|rules| rules.recall.is_none())
-                .map(|rules| Ranking { rules, scores: scores(&rules) }),
+                .map(|rules| Ranking { rules, scores: Scores::new(&rules) }),
             positions: PositionMap::default(),
+            turn: None,
             clock: Clock::default(),
             plan: None,
             keeps_first: false,
@@ -134,11 +139,16 @@ impl Eviction {
 
     /// How the tiles of the next step are summed; `None` where nothing is scored.
     pub(super) fn wanted(&self, lengths: CacheLengths) -> Option<Wanted> {
-        self.rules().map(|rules| Wanted {
+        self.rules().filter(|rules| rules.policy == Policy::Mass).map(|rules| Wanted {
             block_tokens: rules.block_tokens as usize,
             prompt_rows: rules.prefill_queries,
             empty: lengths.logical == 0,
         })
+    }
+
+    /// Sets the rotation of the keys of tokens to come.
+    pub(super) fn set_turn(&mut self, turn: Option<KeyTurn>) {
+        self.turn = turn;
     }
 
     /// The logical positions of the cache in physical order, as runs.
@@ -164,13 +174,18 @@ impl Eviction {
         self.plan.is_some()
     }
 
-    /// Applies the plan; returns the lengths afterwards. On an error nothing has changed.
+    /// Reads tokens of a chat file that have no numbers yet, and applies the plan; returns the lengths afterwards. On an
+    /// error nothing has changed.
     pub(super) fn begin(
         &mut self,
         cache: &mut Cache<'_>,
         store: Option<&mut Store>,
         before: CacheLengths,
     ) -> Result<CacheLengths> {
+        if self.ranking.as_ref().is_some_and(|ranking| ranking.scores.is_loaded()) {
+            let new = self.prepare(&cache.as_ref(), before, before.physical)?;
+            self.take_new(new, before.physical);
+        }
         let Some(plan) = self.plan.take() else { return Ok(before) };
         let start = Instant::now();
         let positions = self.positions.evicted(&plan);
@@ -247,6 +262,7 @@ impl Eviction {
         lanes: &AllLanes<'_>,
         step: &ClosingStep,
         before: CacheLengths,
+        cache: &CacheRef<'_>,
         pins: &Pins,
     ) -> Result<CacheLengths> {
         let start = Instant::now();
@@ -259,28 +275,43 @@ impl Eviction {
             _ => None,
         };
         self.positions.reserve()?;
-        if let Some(ranking) = &mut self.ranking {
-            ranking.scores.grow(after.physical)?;
-        }
+        let new = self.prepare(cache, before, after.physical)?;
         self.positions.append(before.logical, added)?;
 
         // Nothing below fails.
         self.keeps_first = keeps_first;
         self.clock.see(added, before.logical == 0);
-        if let (Some(ranking), Some(wanted)) = (&mut self.ranking, wanted) {
+        self.take_new(new, after.physical);
+        if let Some(ranking) = &mut self.ranking {
             if let Some(gathered) = &attention {
                 ranking.scores.fold(&ScoredStep { masses: &gathered.masses, heads, rows: gathered.rows }, added);
-                self.counts.scored_steps += 1;
             }
+            let scored = attention.is_some() || ranking.rules.policy == Policy::KeyDiff;
+            self.counts.scored_steps += u64::from(scored);
             self.counts.score_ns += start.elapsed().as_nanos() as u64;
             let tick = match queries {
                 0 => Tick::Unattended,
-                _ if wanted.is_prompt(queries as usize) => Tick::Prompt { scored: attention.is_some() },
+                _ if lanes::is_prompt(queries as usize, before.logical == 0) => Tick::Prompt { scored },
                 _ => Tick::Decode,
             };
             self.tick(tick, after, pins);
         }
         Ok(after)
+    }
+
+    /// Makes room for the scores of a cache that has `kv_len` tokens now, `before` of them since begin, and reads new ones.
+    fn prepare(&mut self, cache: &CacheRef<'_>, before: CacheLengths, kv_len: u32) -> Result<Option<NewTokens>> {
+        let (positions, turn) = (&self.positions, self.turn.as_ref());
+        let Some(ranking) = &mut self.ranking else { return Ok(None) };
+        let position = |at| logical(positions.runs(), at).unwrap_or_else(|| before.logical + (at - before.physical));
+        ranking.scores.prepare(kv_len, |scores| reading::read(scores, cache, kv_len, turn, position))
+    }
+
+    /// Takes what [`Eviction::prepare`] returned. Cannot fail.
+    fn take_new(&mut self, new: Option<NewTokens>, kv_len: u32) {
+        if let Some(ranking) = &mut self.ranking {
+            ranking.scores.take(new, kv_len);
+        }
     }
 
     /// Leaves only the tokens at these logical positions, and counts logical positions anew over them, as `pins` already
@@ -386,7 +417,7 @@ impl Eviction {
         let pinned = &self.positions.find(pins.runs())?;
         let input = PlanInput { length, physical, unscored, over, usual: self.clock.usual_step(), least_sink, pinned };
         let config = ranking.rules.plan_config(&input)?;
-        let plan = h2o::plan_pinned(&ranking.scores.ranking()?, physical, &config, pinned)?;
+        let plan = h2o::plan_pinned(&ranking.scores.ranking(ranking.rules.block_tokens)?, physical, &config, pinned)?;
         let share = physical as f32 / length.max(1) as f32;
         self.shares = Some(Shares {
             target: plan.target_keep_effective * share,
@@ -400,6 +431,17 @@ impl Eviction {
         self.counts.plan_ns += start.elapsed().as_nanos() as u64;
         Ok(())
     }
+}
+
+/// The logical position of a physical one; `None` behind the last.
+fn logical(runs: &[Pair], mut at: u32) -> Option<u32> {
+    for [first, count] in runs.iter().map(|run| run.map(|number| number as u32)) {
+        match at.checked_sub(count) {
+            None => return Some(first + at),
+            Some(left) => at = left,
+        }
+    }
+    None
 }
 
 /// Tokens in the ranges.

@@ -2,8 +2,9 @@
 
 use super::clock::Clock;
 use super::positions::PositionMap;
+use super::scores::Scores;
 use super::{Eviction, tokens};
-use crate::h2o::{Aggregation, BlockScores, SavedScores};
+use crate::h2o::{Aggregation, SavedScores};
 use crate::layout::{self, Pair};
 use crate::session::layer::CacheLengths;
 use crate::session::pins::Pins;
@@ -35,17 +36,18 @@ impl Eviction {
         for number in self.clock.numbers() {
             put(out, number.into())?;
         }
+        let scores = self.ranking.as_ref().and_then(|ranking| ranking.scores.saved()).transpose()?;
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let flags = flag(self.keeps_first, KEEPS_FIRST)
             | flag(self.plan.is_some(), HAS_PLAN)
-            | flag(self.ranking.is_some(), HAS_SCORES)
+            | flag(scores.is_some(), HAS_SCORES)
             | flag(!pins.runs().is_empty(), HAS_PINS);
         memory::push(out, flags)?;
         if let Some(plan) = &self.plan {
             put_pairs(out, plan)?;
         }
-        if let Some(ranking) = &self.ranking {
-            put_scores(out, &ranking.scores.saved()?)?;
+        if let Some(scores) = &scores {
+            put_scores(out, scores)?;
         }
         if !pins.runs().is_empty() {
             put_pairs(out, pins.runs())?;
@@ -64,13 +66,7 @@ impl Eviction {
             layout::check_pairs(plan, physical).map_err(|e| e.within("plan"))?;
         }
         let scores = match &self.ranking {
-            Some(ranking) => {
-                let (aggregation, size) = (ranking.rules.aggregation, ranking.rules.block_tokens);
-                Some(match scores {
-                    Some(saved) => BlockScores::with_saved(aggregation, size, &saved, physical)?,
-                    None => BlockScores::unknown(aggregation, size, physical)?,
-                })
-            }
+            Some(ranking) => Some(Scores::loaded(&ranking.rules, scores, physical)?),
             None => None,
         };
         Ok(Loaded { positions: PositionMap::of(positions), clock, keeps_first, plan, scores })
@@ -92,7 +88,7 @@ pub(in crate::session) struct Loaded {
     clock: Clock,
     keeps_first: bool,
     plan: Option<Vec<Pair>>,
-    scores: Option<BlockScores>,
+    scores: Option<Scores>,
 }
 
 impl SavedEviction {

@@ -101,7 +101,7 @@ impl EvictionRules {
 #[cfg(test)]
 mod tests {
     use crate::h2o::Aggregation;
-    use crate::session::config::{Basis, EvictionRules, Ratio};
+    use crate::session::config::{Basis, EvictionRules, Policy, Ratio};
     use proptest::prelude::*;
 
     fn rules(block: u32, sink: u32, recent: u32, ratio: Ratio, trigger: u32, cap: Option<u32>) -> EvictionRules {
@@ -116,6 +116,7 @@ mod tests {
             max_tokens: cap,
             trigger_min_tokens: trigger,
             update_interval: 16,
+            policy: Policy::Mass,
             aggregation: Aggregation::Sum,
             prefill_queries: 0,
             evict_unscored: false,
