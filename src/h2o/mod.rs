@@ -23,7 +23,7 @@ pub use aggregation::{Aggregation, update_scores};
 #[cfg(test)]
 pub(crate) use attention::OwnedTile;
 pub use attention::{
-    Accumulator, BlockSums, CheckedTile, MAX_TOKENS, Missing, SumFields, Sums, Tile, TileFields, TileSource,
+    Accumulator, BlockSums, CheckedTile, Fold, MAX_TOKENS, Missing, SumFields, Sums, Tile, TileFields, TileSource,
     data_bytes, mass_to_f64,
 };
 pub use block_scores::{BlockScores, SavedScores, ScoredStep};

@@ -67,6 +67,11 @@ const IDLE: &[Idle] = &[
         needs: "kv_h2o_policy must be \"mass\"",
     },
     Idle {
+        keys: |key| key == name::kv_h2o_evict_unscored,
+        idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy == Policy::KeyDiff,
+        needs: "kv_h2o_policy must not be \"keydiff\"",
+    },
+    Idle {
         keys: |key| key == name::kv_lossless_store_disable_front,
         idle: |values, _| {
             let Values { kv_lossless_enable, kv_lossless_store_disable_front, .. } = *values;

@@ -18,6 +18,7 @@ impl Scores {
         match rules.policy {
             Policy::Mass => Scores::Masses(BlockScores::new(rules.aggregation, rules.block_tokens)),
             Policy::KeyDiff => Scores::Tokens(TokenScores::new(TokenRule::KeyDiff)),
+            Policy::Replay => Scores::Tokens(TokenScores::new(TokenRule::Replay)),
         }
     }
 
@@ -30,6 +31,7 @@ impl Scores {
                 None => BlockScores::unknown(aggregation, size, kv_len)?,
             }),
             Policy::KeyDiff => Scores::Tokens(TokenScores::unknown(TokenRule::KeyDiff, kv_len)),
+            Policy::Replay => Scores::Tokens(TokenScores::unknown(TokenRule::Replay, kv_len)),
         })
     }
 
@@ -43,7 +45,7 @@ impl Scores {
 
     /// Whether tokens that came with a chat file have not been read yet. Their words are in the cache once it has begun.
     pub(super) fn is_loaded(&self) -> bool {
-        matches!(self, Scores::Tokens(scores) if scores.unscored() > 0)
+        matches!(self, Scores::Tokens(scores) if scores.is_unread())
     }
 
     pub(super) fn clear(&mut self) {
@@ -88,11 +90,19 @@ impl Scores {
         })
     }
 
-    /// Folds in the attention of a step, which appended the last `added` tokens.
-    pub(super) fn fold(&mut self, step: &ScoredStep<'_>, added: u32) {
+    /// Folds in the attention of a step, which appended the last `added` tokens. `replayed`: the first tokens, which a
+    /// replay repeats.
+    pub(super) fn fold(&mut self, step: &ScoredStep<'_>, added: u32, replayed: u32) {
         match self {
             Scores::Masses(scores) => scores.fold(step, added),
-            Scores::Tokens(_) => {}
+            Scores::Tokens(scores) => scores.replayed(step.masses, replayed),
+        }
+    }
+
+    /// Drops the scores of the replay before.
+    pub(super) fn begin_replay(&mut self) {
+        if let Scores::Tokens(scores) = self {
+            scores.begin_replay();
         }
     }
 
