@@ -24,11 +24,12 @@ extern "C" {
 // that they repeat choose worse. About 8 chunks are best, of 64 tokens or more.
 //
 //   mnnkv_session_replay(session);                                 // between steps
+//   const int32_t prompt[2] = {0, n};
 //   for (at = 0; at < n; at += count) {
 //       count = n - at < chunk ? n - at : chunk;
 //       forward(tokens + at, count, n);                            // steps with tiles, at positions n .. n + count
 //       for (layer = 0; layer < layers; ++layer)
-//           mnnkv_session_keep(session, layer, (int32_t[]){0, n}, 1, &caches[layer]);
+//           mnnkv_session_keep(session, layer, prompt, 1, &caches[layer]);
 //   }
 //   mnnkv_session_replan(session);                                 // the next begin of each layer evicts
 //

@@ -6,6 +6,7 @@ use crate::host::Host;
 use crate::host::packing::flash;
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
+use mnnkv::ffi::policy::*;
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::status::*;
 use mnnkv::ffi::store::*;
@@ -141,6 +142,14 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         executor: null(),
     };
     call!(calls, mnnkv_session_create(&options, &mut session));
+    let rotation = mnnkv_rotation {
+        struct_size: size_of::<mnnkv_rotation>() as u32,
+        pairing: 1,
+        dims: 8,
+        theta: 0.0,
+        inv_freq: null(),
+    };
+    call!(calls, mnnkv_session_rotation(session, 0, &rotation));
     for step in 0..12 {
         let count = if step == 0 { 100 } else { 1 + step % 3 };
         let heads = 4u32;
@@ -175,6 +184,9 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         call!(calls, mnnkv_session_end(session, 0, heads, count, &mut c));
         if step == 6 {
             edit(session, &mut layer, &mut calls);
+        }
+        if step % 5 == 3 {
+            call!(calls, mnnkv_session_pin(session, 7 * step, 3, 1));
         }
         if step == 8 {
             layer.rewrite(30..35);

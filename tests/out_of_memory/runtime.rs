@@ -39,6 +39,14 @@ fn sessions_lose_no_token() {
                 "kv_lossless_async_threads": 1}"#,
         ),
         (
+            "evict by keys and store",
+            cr#"{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_policy": "keydiff", "kv_h2o_sink_tokens": 4,
+                "kv_h2o_recent_tokens": 8, "kv_h2o_trigger_min_tokens": 32, "kv_h2o_update_interval": 2,
+                "kv_h2o_target_lossy_ratio": 1.5, "kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
+                "kv_lossless_runtime_mode": "store", "kv_lossless_scope": "h2o_kept", "kv_lossless_block_tokens": 16,
+                "kv_lossless_hot_recent_tokens": 8, "kv_lossless_async_threads": 0}"#,
+        ),
+        (
             "full",
             cr#"{"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "full",
                 "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 8, "kv_lossless_codec_runtime": "gear_v2",

@@ -3,7 +3,7 @@
 use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, widen};
 use crate::h2o::{Angles, KeyTurn, NewTokens, TokenRows, TokenScores};
-use crate::layout::{self, CacheRef, TokenRange};
+use crate::layout::{self, CacheRef, Kind, TokenRange};
 use crate::status::Result;
 use crate::sys::memory;
 
@@ -58,13 +58,21 @@ impl Chunk {
         let rows = cache.layout.rows();
         let elements = rows.heads * range.count() * rows.dims;
         let [keys, values] = &mut self.bytes;
-        for bytes in [&mut *keys, &mut *values] {
-            memory::resize(bytes, elements * size_of::<f32>())?;
+        // Floating-point rows need no second copy.
+        let (key, value) = match (rows.key, rows.value) {
+            (Kind::Float(key), Kind::Float(value)) => (key, value),
+            _ => (Dtype::F32, Dtype::F32),
+        };
+        memory::resize(keys, elements * key.bytes())?;
+        memory::resize(values, elements * value.bytes())?;
+        if matches!((rows.key, rows.value), (Kind::Float(_), Kind::Float(_))) {
+            layout::gather(cache, range, keys, values)?;
+        } else {
+            layout::dequantize(cache, None, range, Dtype::F32, keys, values)?;
         }
-        layout::dequantize(cache, None, range, Dtype::F32, keys, values)?;
-        for (bytes, numbers) in [(keys, &mut self.keys), (values, &mut self.values)] {
+        for (dtype, bytes, numbers) in [(key, keys, &mut self.keys), (value, values, &mut self.values)] {
             memory::resize(numbers, elements)?;
-            widen(Dtype::F32, Endian::Native, bytes, numbers);
+            widen(dtype, Endian::Native, bytes, numbers);
         }
         let Some(turn) = turn else { return Ok(()) };
         memory::cleared(&mut self.positions, range.count())?;
