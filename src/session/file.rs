@@ -3,17 +3,20 @@
 use super::eviction::{Loaded, SavedEviction};
 use super::layer::{CacheLengths, Layer};
 use super::pins::Pins;
+use super::recall::{LoadedRecall, SavedRecall, View};
 use super::{Session, State, find, made};
-use crate::layout::{self, Cache, CacheRef, Kind, Rows};
+use crate::layout::{self, Cache, CacheRef, Kind, Pair, Rows};
 use crate::snapshot::numbers::{Reader, put};
-use crate::snapshot::{Geometry, LayerEntry, Run, Snapshot};
+use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
 use crate::status::{Error, Result, bail};
 use crate::store::{self, FilePiece, NewPiece, Packing, SavedRun};
 use crate::sys::memory;
 use std::sync::atomic::Ordering;
 
-/// The version of a layer's state in a file; docs/snapshot.md has the bytes.
+/// The version of a layer's state in a file, and that of a layer whose tokens are in any order, or away; docs/snapshot.md
+/// has the bytes.
 const STATE: u64 = 1;
+const STATE_OF_RECALL: u64 = 2;
 
 /// The result of [`Session::save`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +33,7 @@ struct LoadedLayer {
     lengths: CacheLengths,
     rows: Rows,
     eviction: Loaded,
+    recall: Option<LoadedRecall>,
     pins: Pins,
     value_scales: Vec<u8>,
     pieces: Vec<FilePiece>,
@@ -48,7 +52,7 @@ impl Session {
         to: &mut Snapshot,
     ) -> Result<Saved> {
         let mut state = self.state()?;
-        let State { layers, store, .. } = &mut *state;
+        let State { layers, store, work } = &mut *state;
         let layer = find(layers, layer)?;
         let number = layer.number;
         layer.check_closed(kv_len)?;
@@ -75,6 +79,9 @@ impl Session {
         if let Some((cache, lossless)) = cache.as_mut().zip(layer.lossless.as_mut()).filter(|_| is_stored) {
             lossless.restore(store, cache, kv_len)?;
         }
+        if let Some(recall) = &mut layer.recall {
+            recall.see_file(|(piece, sum)| to.piece_sum(piece) == Some(sum));
+        }
         let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);
         let positions = layer.eviction.positions();
@@ -85,7 +92,12 @@ impl Session {
         };
         let runs =
             store.save(number, given.as_ref(), kv_len, positions, &known, packing, &self.interrupted, &mut write)?;
-        to.set_layer(number, geometry(&rows), &in_file(&runs)?, &layer.saved_state(given.as_ref())?)?;
+        let mut all = in_file(&runs)?;
+        if let Some(recall) = &mut layer.recall {
+            let away = recall.save(&rows, kv_len, work, &mut write)?;
+            memory::extend(&mut all, &in_file(&away)?)?;
+        }
+        to.set_layer(number, geometry(&rows), &all, &layer.saved_state(given.as_ref())?)?;
         store.set_saved(number, runs);
         if let Some((cache, lossless)) = cache.zip(layer.lossless.as_mut()) {
             lossless.abort(store, cache);
@@ -133,6 +145,9 @@ impl Session {
             layer.take(from.lengths, from.rows, from.value_scales);
             layer.eviction.take(from.eviction);
             layer.pins = from.pins;
+            if let Some((recall, loaded)) = layer.recall.as_mut().zip(from.recall) {
+                recall.take(loaded);
+            }
         }
         Ok(())
     }
@@ -146,29 +161,62 @@ impl Layer {
             bail!(InvalidArgument, "layer {number} is open; end comes first");
         }
         let state = from.layer_state(number)?;
-        let physical = entry.tokens();
         let read = || {
             let mut reader = Reader::new(&state);
-            let logical = read_head(&mut reader)?;
-            let lengths = CacheLengths { logical, physical };
+            let (logical, recalled) = read_head(&mut reader)?;
+            let physical = recalled.as_ref().map_or(entry.tokens(), SavedRecall::physical);
             let mut saved = SavedEviction::read(&mut reader)?;
-            let pins = saved.take_pins();
-            let eviction = self.eviction.loaded(saved, lengths)?;
             let len = reader.number("the scales of V")?;
-            Ok((lengths, eviction, pins, memory::copied(reader.take(len, "the scales of V")?)?))
+            let scales = memory::copied(reader.take(len, "the scales of V")?)?;
+            let away: u32 = recalled.iter().flat_map(SavedRecall::away).map(|away| away[1] as u32).sum();
+            if physical.checked_add(away) != Some(entry.tokens()) {
+                bail!(Corrupt, "{physical} tokens and {away} parked ones; the layer has {}", entry.tokens());
+            }
+            let pins = saved.take_pins();
+            Ok((logical, physical, recalled, saved, pins, scales))
         };
-        let (lengths, eviction, pins, value_scales) =
-            read().map_err(|e: Error| e.within(format_args!("state of layer {number} of {}", from.name())))?;
-        let (rows, pieces) = pieces(from, entry)?;
-        Ok(LoadedLayer { number, lengths, rows, eviction, pins, value_scales, pieces })
+        let within = |e: Error| e.within(format_args!("state of layer {number} of {}", from.name()));
+        let (logical, physical, recalled, saved, pins, value_scales) = read().map_err(within)?;
+
+        let rows = rows(&entry.geometry)?;
+        let views = match &recalled {
+            Some(recalled) => views(from, &rows, &entry.runs, physical, recalled.away())?,
+            None => Vec::new(),
+        };
+        let (positions, runs, recall) = match (&self.recall, recalled) {
+            (Some(recall), recalled) => {
+                let positions = recalled.as_ref().map(|recalled| memory::copied(recalled.positions())).transpose()?;
+                let of_cache = positions.as_deref().unwrap_or(saved.positions());
+                let loaded = recall.loaded(of_cache, logical, recalled.as_ref(), views)?;
+                (positions, part(&entry.runs, 0, physical)?, Some(loaded))
+            }
+            // Without recall all tokens come to the cache, in their order.
+            (None, Some(recalled)) => {
+                let (positions, runs) = in_order(&entry.runs, &recalled)?;
+                (Some(positions), runs, None)
+            }
+            (None, None) => (None, memory::copied(&entry.runs)?, None),
+        };
+        let pieces = pieces(from, &rows, &runs)?;
+        let physical = runs.iter().map(|run| run.count).sum();
+        let lengths = CacheLengths { logical, physical };
+        let eviction = self.eviction.loaded(saved, positions, lengths).map_err(within)?;
+        Ok(LoadedLayer { number, lengths, rows, eviction, recall, pins, value_scales, pieces })
     }
 
     /// Returns the bytes that a file has of the layer beside its tokens.
     fn saved_state(&self, cache: Option<&CacheRef<'_>>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        put(&mut out, STATE)?;
+        let recall = match &self.recall {
+            Some(recall) => recall.saved(self.eviction.positions())?,
+            None => None,
+        };
+        put(&mut out, if recall.is_some() { STATE_OF_RECALL } else { STATE })?;
         put(&mut out, self.lengths.logical.into())?;
-        self.eviction.save(&self.pins, &mut out)?;
+        if let Some(recall) = &recall {
+            recall.put(&mut out)?;
+        }
+        self.eviction.save(&self.pins, recall.is_none(), &mut out)?;
         let mut scales = memory::copied(&self.value_scales)?;
         match cache {
             Some(cache) if scales.is_empty() => {
@@ -190,29 +238,28 @@ impl Layer {
     }
 }
 
-/// The rows of a layer of a file, and its pieces. Their bytes are verified when they are decoded.
-fn pieces(from: &Snapshot, entry: &LayerEntry) -> Result<(Rows, Vec<FilePiece>)> {
-    let Geometry { heads, head_dim, key, value } = entry.geometry;
-    let rows = Rows {
+/// The rows of a layer of a file.
+fn rows(geometry: &Geometry) -> Result<Rows> {
+    let Geometry { heads, head_dim, key, value } = *geometry;
+    Ok(Rows {
         key: Kind::from_code(key.into(), "the type of K")?,
         value: Kind::from_code(value.into(), "the type of V")?,
         heads: heads as usize,
         dims: head_dim as usize,
-    };
-    let parts = 2 * rows.parts();
+    })
+}
+
+/// The pieces of these tokens of a layer, one behind another in its cache. Their bytes are verified when they are decoded.
+fn pieces(from: &Snapshot, rows: &Rows, runs: &[Run]) -> Result<Vec<FilePiece>> {
     let (mut pieces, mut begin) = (Vec::<FilePiece>::new(), 0);
-    for &Run { piece, offset, count } in &entry.runs {
+    for &Run { piece, offset, count } in runs {
         let sum = from.piece_sum(piece).unwrap_or_default();
         let run = SavedRun { piece, sum, offset, begin, count };
         begin += count;
         match pieces.iter_mut().find(|known| known.runs[0].piece == piece) {
             Some(known) => memory::push(&mut known.runs, run)?,
             None => {
-                let found = from.piece_lazily(piece)?;
-                if found.ends.len() != parts {
-                    let (name, given) = (from.name(), found.ends.len());
-                    bail!(Corrupt, "piece {piece} of {name} has {given} parts; {parts} expected");
-                }
+                let found = piece_of(from, rows, piece)?;
                 let tokens = from.piece_tokens(piece).unwrap_or_default();
                 let runs = memory::copied(&[run])?;
                 let (bytes, offset, ends, raw_sum) = (found.bytes, found.offset, found.ends, found.raw_checksum);
@@ -220,7 +267,81 @@ fn pieces(from: &Snapshot, entry: &LayerEntry) -> Result<(Rows, Vec<FilePiece>)>
             }
         }
     }
-    Ok((rows, pieces))
+    Ok(pieces)
+}
+
+/// A piece with the parts of these rows.
+fn piece_of(from: &Snapshot, rows: &Rows, piece: u32) -> Result<PieceBytes> {
+    let (found, parts) = (from.piece_lazily(piece)?, 2 * rows.parts());
+    if found.ends.len() != parts {
+        bail!(Corrupt, "piece {piece} of {} has {} parts; {parts} expected", from.name(), found.ends.len());
+    }
+    Ok(found)
+}
+
+/// The runs of the tokens from `begin` on, `count` in all.
+fn part(runs: &[Run], begin: u32, count: u32) -> Result<Vec<Run>> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    for run in runs {
+        let (first, end) = (begin.clamp(at, at + run.count), (begin + count).clamp(at, at + run.count));
+        if first < end {
+            memory::push(&mut found, Run { offset: run.offset + first - at, count: end - first, ..*run })?;
+        }
+        at += run.count;
+    }
+    Ok(found)
+}
+
+/// The parked blocks of a layer, whose tokens follow the first `begin` of its runs.
+fn views(
+    from: &Snapshot,
+    rows: &Rows,
+    runs: &[Run],
+    mut begin: u32,
+    away: impl Iterator<Item = Pair>,
+) -> Result<Vec<View>> {
+    let mut views = Vec::new();
+    for [_, count] in away {
+        let runs = part(runs, begin, count as u32)?;
+        begin += count as u32;
+        let piece = runs.first().map_or(0, |run| run.piece);
+        if runs.iter().any(|run| run.piece != piece) {
+            bail!(Corrupt, "a parked block of {} lies in piece {piece} and in others", from.name());
+        }
+        let found = piece_of(from, rows, piece)?;
+        let sum = from.piece_sum(piece).unwrap_or_default();
+        memory::push(
+            &mut views,
+            View {
+                bytes: found.bytes,
+                ends: found.ends,
+                tokens: from.piece_tokens(piece).unwrap_or_default(),
+                raw_sum: found.raw_checksum,
+                piece: (piece, sum),
+                runs: memory::collect(runs.iter().map(|run| (run.offset, run.count)))?,
+            },
+        )?;
+    }
+    Ok(views)
+}
+
+/// The tokens of a layer in the order of their positions: these, and where they are in the file.
+fn in_order(runs: &[Run], recalled: &SavedRecall) -> Result<(Vec<Pair>, Vec<Run>)> {
+    let (mut places, mut at) = (Vec::new(), 0);
+    for position in recalled.positions().iter().copied().chain(recalled.away()) {
+        memory::push(&mut places, (position, at))?;
+        at += position[1] as u32;
+    }
+    places.sort_unstable();
+    let (mut positions, mut ordered) = (Vec::<Pair>::new(), Vec::new());
+    for ([begin, count], at) in places {
+        memory::extend(&mut ordered, &part(runs, at, count as u32)?)?;
+        match positions.last_mut() {
+            Some(last) if last[0] + last[1] == begin => last[1] += count,
+            _ => memory::push(&mut positions, [begin, count])?,
+        }
+    }
+    Ok((positions, ordered))
 }
 
 /// Gives `to`, which must have no layers, the committed layers and sections of `from`: tokens that are left, encoded anew.
@@ -230,13 +351,24 @@ pub fn compact_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -
         bail!(InvalidArgument, "{} has layers; an empty snapshot expected", to.name());
     }
     for (number, entry) in from.layers() {
-        let (rows, pieces) = pieces(from, entry)?;
+        let rows = rows(&entry.geometry)?;
+        let pieces = pieces(from, &rows, &entry.runs)?;
         let state = from.layer_state(number)?;
         let mut reader = Reader::new(&state);
-        let positions = read_head(&mut reader).and_then(|_| SavedEviction::read(&mut reader));
-        let positions = positions.map_err(|e| e.within(format_args!("state of layer {number} of {}", from.name())))?;
+        let mut read = || Ok((read_head(&mut reader)?.1, SavedEviction::read(&mut reader)?));
+        let (recalled, saved) =
+            read().map_err(|e: Error| e.within(format_args!("state of layer {number} of {}", from.name())))?;
+        let (mut positions, mut apart) = (memory::copied(saved.positions())?, Vec::new());
+        if let Some(recalled) = &recalled {
+            positions = memory::copied(recalled.positions())?;
+            for away in recalled.away() {
+                memory::push(&mut positions, away)?;
+                // Each block comes back alone.
+                memory::push(&mut apart, away[1] as u32)?;
+            }
+        }
         let mut write = |piece: &NewPiece<'_>| add(to, number, piece);
-        let runs = store::rewrite(&rows, &pieces, entry.tokens(), positions.positions(), packing, &mut write)
+        let runs = store::rewrite(&rows, &pieces, (entry.tokens(), &apart), &positions, packing, &mut write)
             .map_err(|e| e.within(format_args!("layer {number} of {}", from.name())))?;
         to.set_layer(number, entry.geometry, &in_file(&runs)?, &state)?;
     }
@@ -260,17 +392,18 @@ fn in_file(runs: &[SavedRun]) -> Result<Vec<Run>> {
     memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))
 }
 
-/// Reads the head of a layer's state: the logical length.
-fn read_head(reader: &mut Reader<'_>) -> Result<u32> {
-    match reader.number("the version")? {
-        STATE => {}
-        version => bail!(Unsupported, "version {version}; {STATE} is known"),
+/// Reads the head of a layer's state: the logical length, and what recall keeps.
+fn read_head(reader: &mut Reader<'_>) -> Result<(u32, Option<SavedRecall>)> {
+    let version = reader.number("the version")?;
+    if !(STATE..=STATE_OF_RECALL).contains(&version) {
+        bail!(Unsupported, "version {version}; {STATE} and {STATE_OF_RECALL} are known");
     }
     let logical = reader.small("the length")?;
     if logical > i32::MAX as u32 {
         bail!(Corrupt, "{logical} tokens; at most {} allowed", i32::MAX);
     }
-    Ok(logical)
+    let recalled = if version == STATE_OF_RECALL { Some(SavedRecall::read(reader, logical)?) } else { None };
+    Ok((logical, recalled))
 }
 
 fn geometry(rows: &Rows) -> Geometry {

@@ -52,7 +52,7 @@ impl Pins {
     /// tokens to come stay at their distance from the end of the chat.
     pub(super) fn kept(&self, logical: &[Pair], len: u32) -> Result<Self> {
         let (mut pins, mut to) = (Pins::default(), 0);
-        for range in logical.iter().map(positions).chain([len..END]) {
+        for range in logical.iter().map(positions).chain(std::iter::once(len..END)) {
             for run in self.overlapping(range.clone()) {
                 pins.push(run.start - range.start + to..run.end - range.start + to)?;
             }

@@ -40,7 +40,7 @@ pub use park::Parked;
 pub use piece::{KeyRotation, Packing};
 pub use restore::Restored;
 pub use rewrite::rewrite;
-pub use saved::{Attached, FilePiece, NewPiece, SavedRun};
+pub use saved::{Attached, FilePiece, NewPiece, SavedRun, WritePiece};
 pub use stats::{Encodings, Statistics};
 pub use submit::Submitted;
 

@@ -63,6 +63,17 @@ impl Blocks {
         Blocks { list: Vec::new(), first, end: first }
     }
 
+    /// These blocks, which ascend, behind the first `first` tokens of a chat.
+    pub(super) fn of(first: u32, list: Vec<Block>) -> Self {
+        let end = list.last().map_or(first, |block| block.range().end);
+        Blocks { list, first, end }
+    }
+
+    /// Tokens before the first block.
+    pub(super) fn first(&self) -> u32 {
+        self.first
+    }
+
     pub(super) fn list(&self) -> &[Block] {
         &self.list
     }

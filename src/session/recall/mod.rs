@@ -11,10 +11,13 @@ mod blocks;
 mod budget;
 mod judge;
 mod queries;
+mod saved;
 mod vault;
 mod workshop;
 
 pub use queries::Queries;
+pub(super) use saved::{LoadedRecall, SavedRecall};
+pub(super) use vault::View;
 pub(super) use workshop::Workshop;
 
 use super::config::{Config, EvictionRules, RecallRules, Summary};

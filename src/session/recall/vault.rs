@@ -11,6 +11,7 @@ use crate::recall::nibbles;
 use crate::session::config::Tier;
 use crate::status::{Result, bail};
 use crate::sys::memory;
+use crate::sys::storage::Bytes;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Bytes of the place of a part's end in a blob.
@@ -20,23 +21,77 @@ const END: usize = size_of::<u32>();
 #[derive(Debug)]
 pub(super) struct Copy {
     home: Home,
-    /// Tokens in the blob.
+    /// Tokens that were parked.
     tokens: u32,
     /// Those of them that the chat still has.
     live: u64,
-    /// The XXH3-64 over those of the parts' rows, K's before V's.
-    sum: u64,
+    /// A piece of a file that has the tokens, too: its number and checksum.
+    in_file: Option<(u32, u64)>,
 }
 
 #[derive(Debug)]
 enum Home {
-    /// Bit for bit.
-    Exact(Slot),
+    /// Bit for bit, and the XXH3-64 over those of the parts' rows, K's before V's.
+    Exact(Slot, u64),
     /// 4 bits per number.
     Four(Slot),
+    /// In a file from which the chat was loaded.
+    View(View),
+}
+
+/// Tokens of a piece of a file.
+#[derive(Debug)]
+pub(in crate::session) struct View {
+    /// All parts.
+    pub(in crate::session) bytes: Bytes,
+    /// Where each part ends.
+    pub(in crate::session) ends: Vec<usize>,
+    /// Tokens of the piece.
+    pub(in crate::session) tokens: u32,
+    /// The XXH3-64 over those of the parts' rows.
+    pub(in crate::session) raw_sum: u64,
+    /// The number of the piece, and the checksum of its stored bytes.
+    pub(in crate::session) piece: (u32, u64),
+    /// The tokens, as (first token of the piece, count).
+    pub(in crate::session) runs: Vec<(u32, u32)>,
+}
+
+impl View {
+    /// A part of the tokens.
+    pub(super) fn part(&self, first: u32, count: u32) -> Result<View> {
+        let (mut runs, mut at) = (Vec::new(), 0);
+        for &(offset, len) in &self.runs {
+            let (begin, end) = (first.clamp(at, at + len), (first + count).clamp(at, at + len));
+            if begin < end {
+                memory::push(&mut runs, (offset + begin - at, end - begin))?;
+            }
+            at += len;
+        }
+        let View { tokens, raw_sum, piece, .. } = *self;
+        Ok(View { bytes: self.bytes.clone(), ends: memory::copied(&self.ends)?, tokens, raw_sum, piece, runs })
+    }
+
+    fn bytes_of(&self, part: usize) -> Option<&[u8]> {
+        self.bytes.get(part.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[part])
+    }
 }
 
 impl Copy {
+    /// Tokens of a file, at most 64.
+    pub(super) fn of_view(view: View) -> Result<Self> {
+        let tokens = view.runs.iter().map(|run| run.1).sum();
+        Ok(Copy { tokens, live: ones(tokens), in_file: Some(view.piece), home: Home::View(view) })
+    }
+
+    /// The piece of a file that has the tokens.
+    pub(super) fn in_file(&self) -> Option<(u32, u64)> {
+        self.in_file
+    }
+
+    pub(super) fn set_in_file(&mut self, piece: Option<(u32, u64)>) {
+        self.in_file = piece;
+    }
+
     /// Drops the tokens that `kept` has not, of those that are left.
     pub(super) fn keep(&mut self, kept: u64) {
         let (mut live, mut at) = (0, 0);
@@ -45,6 +100,37 @@ impl Copy {
             at += 1;
         }
         self.live = live;
+    }
+
+    /// The tokens of the blob or piece that are left, one by one, in order.
+    fn left(&self) -> impl Iterator<Item = u32> + '_ {
+        let (runs, parked) = match &self.home {
+            Home::View(view) => (&view.runs[..], 0..0),
+            Home::Exact(..) | Home::Four(_) => (&[][..], 0..self.tokens),
+        };
+        let places = runs.iter().flat_map(|(offset, count)| *offset..offset + count).chain(parked);
+        places.zip(0u32..).filter(|(_, token)| self.live >> token & 1 == 1).map(|(place, _)| place)
+    }
+
+    /// The same as runs of (first token, count).
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let mut left = self.left().peekable();
+        std::iter::from_fn(move || {
+            let first = left.next()?;
+            let mut count = 1;
+            while left.next_if(|next| *next == first + count).is_some() {
+                count += 1;
+            }
+            Some((first, count))
+        })
+    }
+
+    /// Tokens of the blob or piece.
+    fn whole(&self) -> u32 {
+        match &self.home {
+            Home::View(view) => view.tokens,
+            Home::Exact(..) | Home::Four(_) => self.tokens,
+        }
     }
 }
 
@@ -77,8 +163,9 @@ impl Vault {
 
     /// Drops a copy.
     pub(super) fn remove(&mut self, copy: Copy) {
-        let (Home::Exact(slot) | Home::Four(slot)) = copy.home;
-        self.arena.remove(slot);
+        if let Home::Exact(slot, _) | Home::Four(slot) = copy.home {
+            self.arena.remove(slot);
+        }
     }
 
     /// Whether a copy is kept of tokens that are in the cache again.
@@ -88,44 +175,94 @@ impl Vault {
 
     /// Parks the rows of `tokens` tokens that the workshop has.
     pub(super) fn put(&mut self, rows: &Rows, tokens: u32, work: &mut Workshop) -> Result<Copy> {
-        let live = ones(tokens);
+        let copy = |home| Copy { home, tokens, live: ones(tokens), in_file: None };
         if self.tier == Tier::Ram4
             && let (Kind::Float(key), Kind::Float(value)) = (rows.key, rows.value)
             && four(rows, key, value, work)?
         {
-            return Ok(Copy { home: Home::Four(self.arena.put(&work.blob)?), tokens, live, sum: 0 });
+            return Ok(copy(Home::Four(self.arena.put(&work.blob)?)));
         }
         let sum = exact(rows, work)?;
-        Ok(Copy { home: Home::Exact(self.arena.put(&work.blob)?), tokens, live, sum })
+        Ok(copy(Home::Exact(self.arena.put(&work.blob)?, sum)))
     }
 
     /// Writes the rows of a copy's tokens to the workshop. CORRUPT: if they are not those that were parked.
     pub(super) fn fetch(&self, rows: &Rows, copy: &Copy, work: &mut Workshop) -> Result<()> {
-        work.fit(rows, copy.tokens as usize)?;
-        match &copy.home {
-            Home::Exact(slot) => decode(rows, self.arena.get(slot), copy.sum, work)?,
-            Home::Four(slot) => un_four(rows, self.arena.get(slot), work)?,
-        }
-        if copy.live != ones(copy.tokens) {
-            close_up(&mut work.key, rows.parts(), copy.tokens as usize, copy.live);
-            close_up(&mut work.value, rows.parts(), copy.tokens as usize, copy.live);
+        self.decode(rows, copy, work)?;
+        let (tokens, heads) = (copy.whole() as usize, rows.heads);
+        if !copy.left().eq(0..copy.whole()) {
+            close_up(&mut work.key, heads, tokens, || copy.left());
+            close_up(&mut work.value, heads, tokens, || copy.left());
         }
         Ok(())
     }
+
+    /// Writes the rows of all tokens of a copy's blob or piece to the workshop.
+    fn decode(&self, rows: &Rows, copy: &Copy, work: &mut Workshop) -> Result<()> {
+        work.fit(rows, copy.whole() as usize)?;
+        match &copy.home {
+            Home::Exact(slot, sum) => {
+                let blob = self.arena.get(slot);
+                decode(rows, |part| part_of(blob, rows, part), *sum, work)
+            }
+            Home::Four(slot) => un_four(rows, self.arena.get(slot), work),
+            Home::View(view) => {
+                let decoded = decode(rows, |part| view.bytes_of(part), view.raw_sum, work);
+                view.bytes.drop_pages();
+                decoded.map_err(|error| error.within(format_args!("piece {}", view.piece.0)))
+            }
+        }
+    }
+
+    /// Calls `write` with a copy's blob as a piece of a file: its tokens, its parts, and the checksum of their rows.
+    pub(super) fn export<R>(
+        &self,
+        rows: &Rows,
+        copy: &Copy,
+        work: &mut Workshop,
+        write: impl FnOnce(u32, &[&[u8]], u64) -> Result<R>,
+    ) -> Result<R> {
+        let count = 2 * rows.parts();
+        let given = |parts: Vec<Option<&[u8]>>, sum| {
+            if parts.contains(&None) {
+                bail!(Internal, "a parked block lacks a part");
+            }
+            write(copy.whole(), &memory::collect(parts.into_iter().flatten())?, sum)
+        };
+        match &copy.home {
+            Home::Exact(slot, sum) => {
+                let blob = self.arena.get(slot);
+                given(memory::collect((0..count).map(|part| part_of(blob, rows, part)))?, *sum)
+            }
+            Home::View(view) => given(memory::collect((0..count).map(|part| view.bytes_of(part)))?, view.raw_sum),
+            Home::Four(_) => {
+                self.decode(rows, copy, work)?;
+                let sum = exact(rows, work)?;
+                given(memory::collect((0..count).map(|part| part_of(&work.blob, rows, part)))?, sum)
+            }
+        }
+    }
 }
 
-/// Leaves only the live tokens of rows `[part][token][row]`.
-fn close_up(bytes: &mut Vec<u8>, parts: usize, tokens: usize, live: u64) {
-    let row = bytes.len() / parts / tokens;
+/// Leaves only some tokens of rows `[head][token][row]`.
+fn close_up<I: Iterator<Item = u32>>(bytes: &mut Vec<u8>, heads: usize, tokens: usize, left: impl Fn() -> I) {
+    let row = bytes.len() / heads / tokens;
     let mut to = 0;
-    for part in 0..parts {
-        for token in (0..tokens).filter(|token| live >> token & 1 == 1) {
-            let from = (part * tokens + token) * row;
+    for head in 0..heads {
+        for token in left() {
+            let from = (head * tokens + token as usize) * row;
             bytes.copy_within(from..from + row, to);
             to += row;
         }
     }
     bytes.truncate(to);
+}
+
+/// A part of a blob of [`exact`].
+fn part_of<'a>(blob: &'a [u8], rows: &Rows, part: usize) -> Option<&'a [u8]> {
+    let ends = blob.get(..2 * rows.parts() * END)?.as_chunks::<END>().0;
+    let end = |part: usize| u32::from_le_bytes(ends[part]) as usize;
+    blob.get(part.checked_sub(1).map_or(2 * rows.parts() * END, end)..end(part))
 }
 
 /// Encodes the rows of the workshop as a blob: where each part ends, and the parts. Returns the sum of the rows.
@@ -148,25 +285,20 @@ fn exact(rows: &Rows, work: &mut Workshop) -> Result<u64> {
     Ok(hash.digest())
 }
 
-/// Decodes a blob of [`exact`].
-fn decode(rows: &Rows, blob: &[u8], sum: u64, work: &mut Workshop) -> Result<()> {
+/// Decodes encoded parts to the rows of the workshop. CORRUPT: if the sum of the rows is another one.
+fn decode<'a>(rows: &Rows, encoded: impl Fn(usize) -> Option<&'a [u8]>, sum: u64, work: &mut Workshop) -> Result<()> {
     let Workshop { decoder, key, value, .. } = work;
     let heads = rows.parts();
     let (key_part, value_part) = (key.len() / heads, value.len() / heads);
     let keys = key.chunks_exact_mut(key_part).map(|part| (part, rows.key));
     let values = value.chunks_exact_mut(value_part).map(|part| (part, rows.value));
-    let (mut begin, mut hash) = (2 * heads * END, Xxh3::new());
-    for ((part, kind), end) in keys.chain(values).zip(blob.as_chunks::<END>().0) {
-        let end = u32::from_le_bytes(*end) as usize;
-        let len = match blob.get(begin..end) {
-            Some(encoded) => decoder.decode(encoded, kind.words(), part)?,
-            None => 0,
-        };
+    let mut hash = Xxh3::new();
+    for (at, (part, kind)) in keys.chain(values).enumerate() {
+        let len = encoded(at).map_or(Ok(0), |encoded| decoder.decode(encoded, kind.words(), part))?;
         if len != part.len() {
-            bail!(Corrupt, "a part of a parked block has {len} bytes; {} expected", part.len());
+            bail!(Corrupt, "part {at} of a parked block has {len} bytes; {} expected", part.len());
         }
         hash.update(&xxh3_64(part).to_le_bytes());
-        begin = end;
     }
     if hash.digest() != sum {
         bail!(Corrupt, "a parked block decodes to other tokens than were parked");

@@ -42,6 +42,7 @@ fn schedule(seed: u64) {
             6 => chat.park(),
             7 => chat.step(1, false),
             9 => chat.pin(),
+            10 => chat.restart(),
             8 => {
                 let draft = random.from(2, 6);
                 chat.step(draft, true);

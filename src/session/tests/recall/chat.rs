@@ -6,10 +6,10 @@ use crate::dtype::Dtype;
 use crate::host::packing::{Dense, flash};
 use crate::host::{Host, expand};
 use crate::layout::Spec;
-use crate::session::Queries;
-use crate::session::tests::file::FASTEST;
+use crate::session::tests::file::{Disk, FASTEST};
 use crate::session::tests::shared::Session;
 use crate::session::tests::trace;
+use crate::session::{Queries, compact_file};
 use serde_json::Value;
 
 const DIMS: usize = 6;
@@ -18,8 +18,10 @@ const QUERY_HEADS: usize = 4;
 const ROOM: u32 = 700;
 
 pub(super) struct Chat {
+    config: Value,
     session: Session,
     host: Host,
+    disk: Disk,
     /// Every token of the chat.
     tokens: Vec<Dense>,
     model: Option<Model>,
@@ -53,7 +55,18 @@ impl Chat {
             Spec { key: Dtype::F32.into(), value: Dtype::F16.into(), ..flash(KV_HEADS as u32, DIMS as u32, 4, ROOM) };
         let model = (config["kv_recall_summary"] == "gauss").then(|| Model::new(rules));
         let (host, random) = (Host::new(spec, random.next()), Random::new(random.next()));
-        Chat { session, host, tokens: Vec::new(), model, steps: [0; 2], largest_draft: 0, is_parked: false, random }
+        Chat {
+            config,
+            session,
+            host,
+            disk: Disk::default(),
+            tokens: Vec::new(),
+            model,
+            steps: [0; 2],
+            largest_draft: 0,
+            is_parked: false,
+            random,
+        }
     }
 
     fn logical(&self) -> u32 {
@@ -240,6 +253,37 @@ impl Chat {
             model.pins.retain(|at| !(begin..begin + count).contains(at));
             model.pins.extend((begin..begin + count).filter(|_| on));
         }
+    }
+
+    /// The process ends after a save. Another one goes on with the file.
+    pub(super) fn restart(&mut self) {
+        trace!("restart");
+        let mut file = if self.disk.is_new() { self.disk.create() } else { self.disk.open() };
+        let len = self.host.len();
+        let before = self.positions();
+        let written = self.session.save(0, Some(self.host.cache()), len, &FASTEST, &mut file).unwrap().tokens;
+        file.commit().unwrap();
+        let again = self.session.save(0, Some(self.host.cache()), len, &FASTEST, &mut file).unwrap().tokens;
+        assert!(written <= self.logical() + 64 && again == 0, "{written} tokens, and {again} that the file had");
+        if self.random.once_in(3) {
+            let other = Disk::default();
+            let mut small = other.create();
+            compact_file(&file, &FASTEST, &mut small).unwrap();
+            small.commit().unwrap();
+            (self.disk, file) = (other, small);
+        }
+        self.session = Session::new(self.config.to_string().as_bytes(), 1, 1).unwrap();
+        self.session.load(None, &file).unwrap();
+        if !self.tokens.is_empty() {
+            self.host.arrange(Vec::new());
+            self.host.arrange(before.iter().map(|at| self.tokens[*at as usize].clone()).collect());
+            let all = self.host.range(0, len);
+            crate::layout::zero(&mut self.host.cache(), all);
+        }
+        self.is_parked = true;
+        assert_eq!(self.positions(), before);
+        self.model.iter_mut().for_each(Model::restart);
+        self.check();
     }
 
     pub(super) fn park(&mut self) {

@@ -249,6 +249,13 @@ impl Model {
         self.exchanges.clear();
     }
 
+    /// Estimates begin anew.
+    pub(super) fn restart(&mut self) {
+        self.blocks.iter_mut().for_each(|block| (block.judged, block.shares) = (false, Vec::new()));
+        self.exchanges.clear();
+        self.judges = false;
+    }
+
     /// The host wrote tokens in place.
     pub(super) fn rewritten(&mut self, positions: &[u32]) {
         for block in self.blocks.iter_mut().filter(|block| !block.away) {
