@@ -289,7 +289,9 @@ impl Eviction {
 
         // Nothing below fails.
         self.keeps_first = keeps_first;
-        self.clock.see(added, before.logical == 0);
+        if self.replay.is_none() {
+            self.clock.see(added, before.logical == 0);
+        }
         self.take_new(new, after.physical);
         if let Some(ranking) = &mut self.ranking {
             if let Some(gathered) = &attention {
