@@ -325,3 +325,66 @@ fn replays_begin_and_end_between_steps_with_the_chat_as_it_was() {
     assert_eq!(chat.lengths(0), (20, 20), "the replay did not come to this layer");
     assert_eq!(chat.metrics(0).h2o_unscored_plan_count, 1.0);
 }
+
+#[test]
+fn no_random_chat_that_is_ranked_by_keys_loses_a_token_that_is_pinned_or_protected() {
+    let mut evicted = 0.0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let (sink, recent) = (random.below(5), random.below(9));
+        let mut config = keydiff();
+        for (key, number) in [
+            ("kv_h2o_sink_tokens", sink),
+            ("kv_h2o_recent_tokens", recent),
+            ("kv_h2o_block_tokens", random.from(1, 6)),
+            ("kv_h2o_trigger_min_tokens", 8),
+            ("kv_h2o_update_interval", random.from(1, 3)),
+            ("kv_lossless_hot_recent_tokens", 4),
+            ("kv_lossless_block_tokens", random.from(1, 9)),
+        ] {
+            config[key] = json!(number);
+        }
+        let spec = flash(random.from(1, 3) as u32, random.from(1, 9) as u32, 4, 160);
+        let mut chat = Chat::new(config.clone(), 1, spec);
+        let by_head = random.once_in(2);
+        chat.session = Session::new(config.to_string().as_bytes(), 1, 1).unwrap().restoring_heads(by_head);
+        // Words of any bits, NaN and infinity among them.
+        chat.hosts[0].plain = random.once_in(2);
+        let mut pinned = vec![false; 400];
+        for _ in 0..40 {
+            let logical = chat.lengths(0).0 as usize;
+            match random.below(8) {
+                0 => {
+                    let (first, count, on) = (random.below(logical + 9), random.below(5), !random.once_in(3));
+                    chat.session.pin(first as u32, count as u32, on).unwrap();
+                    pinned[first..first + count].fill(on);
+                }
+                1 if logical > 6 => {
+                    let cut = random.below(logical - 4);
+                    chat.keep(0, &[[0, cut as i32], [cut as i32 + 3, (logical - cut) as i32 - 3]]);
+                    pinned.drain(cut..cut + 3);
+                    pinned.extend([false; 3]);
+                }
+                2 => {
+                    let host = &mut chat.hosts[0];
+                    let len = host.len();
+                    chat.session.park(0, Some(host.cache()), len, &FASTEST).unwrap();
+                }
+                _ if chat.hosts[0].room() < 12 => {}
+                _ => {
+                    let before: Vec<u32> = expand(&chat.positions(0)).collect();
+                    chat.begin(0);
+                    chat.hosts[0].check_tokens(by_head);
+                    let after: Vec<u32> = expand(&chat.positions(0)).collect();
+                    for (at, position) in before.iter().enumerate() {
+                        let stays = pinned[*position as usize] || at < sink || at + recent >= before.len();
+                        assert!(!stays || after.contains(position), "seed {seed}: {position} of {before:?}");
+                    }
+                    chat.end(0, random.from(1, 12));
+                }
+            }
+        }
+        evicted += chat.metrics(0).h2o_total_evict_tokens;
+    }
+    assert!(evicted > 2000.0, "{evicted}");
+}
