@@ -6,6 +6,8 @@
 //! | [`reference`] | the offline evaluator of the reference system, byte for byte |
 //! | [`codec`] | gear on dumps, cut as a session cuts |
 //! | [`eviction`] | sessions that evict, replayed on dumps |
+//! | [`llama`] | the forward pass of a Llama |
+//! | [`quality`] | its losses with each policy, beside those of the whole cache |
 //! | [`whole_cache`](mod@whole_cache) | ratios over all layers |
 //! | [`evaluation`] | the rooms above on each layer of a dump |
 //! | [`results`] | the JSON of `mnnkv evaluate` |
@@ -20,6 +22,8 @@ pub mod dumps;
 pub mod error;
 pub mod evaluation;
 pub mod eviction;
+pub mod llama;
+pub mod quality;
 pub mod reference;
 pub mod results;
 pub mod watch;

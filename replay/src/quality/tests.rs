@@ -1,0 +1,231 @@
+//! The forward pass and the attention of a chat, beside plain ones in f64.
+
+use super::*;
+use crate::llama::Shape;
+use crate::quality::tasks::Random;
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Weights by name, with their shapes. Norms have one dimension.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+const CONFIG: &str = r#"{
+    "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 20, "intermediate_size": 26,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 53,
+    "rms_norm_eps": 0.00001, "rope_theta": 500.0, "tie_word_embeddings": false
+}"#;
+
+fn number(random: &mut Random) -> f32 {
+    (random.below(2001) as f32 - 1000.0) / 1000.0
+}
+
+fn tensors(tied: bool) -> Tensors {
+    let mut random = Random(5);
+    let (hidden, inner, query, kv) = (20, 26, 24, 12);
+    let mut shapes = vec![("model.embed_tokens".to_string(), vec![53, hidden]), ("model.norm".into(), vec![hidden])];
+    if !tied {
+        shapes.push(("lm_head".into(), vec![53, hidden]));
+    }
+    for layer in 0..3 {
+        for (name, shape) in [
+            ("input_layernorm", vec![hidden]),
+            ("post_attention_layernorm", vec![hidden]),
+            ("self_attn.q_proj", vec![query, hidden]),
+            ("self_attn.k_proj", vec![kv, hidden]),
+            ("self_attn.v_proj", vec![kv, hidden]),
+            ("self_attn.o_proj", vec![hidden, query]),
+            ("mlp.gate_proj", vec![inner, hidden]),
+            ("mlp.up_proj", vec![inner, hidden]),
+            ("mlp.down_proj", vec![hidden, inner]),
+        ] {
+            shapes.push((format!("model.layers.{layer}.{name}"), shape));
+        }
+    }
+    let mut filled = |shape: Vec<usize>| {
+        let values = (0..shape.iter().product()).map(|_| number(&mut random)).collect();
+        (shape, values)
+    };
+    shapes.into_iter().map(|(name, shape)| (format!("{name}.weight"), filled(shape))).collect()
+}
+
+/// A folder with a model, removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// The tensors in two files.
+    fn new(name: &str, config: &str, tensors: &Tensors) -> Folder {
+        let path = std::env::temp_dir().join(format!("mnnkv-llama-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("config.json"), config).unwrap();
+        let bytes: Vec<Vec<u8>> =
+            tensors.values().map(|(_, values)| values.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+        let views = tensors.iter().zip(&bytes).map(|((name, (shape, _)), bytes)| {
+            (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
+        });
+        let (first, second): (Vec<_>, Vec<_>) = views.partition(|(name, _)| name.contains("mlp"));
+        for (number, part) in [first, second].into_iter().enumerate() {
+            safetensors::serialize_to_file(part, None, &path.join(format!("model-{number}.safetensors"))).unwrap();
+        }
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The oracle: the losses of tokens 1 and on, by the definition of the model.
+fn plain_losses(tensors: &Tensors, tokens: &[u16]) -> Vec<f64> {
+    let weight = |name: &str| &tensors[&format!("{name}.weight")].1;
+    let map = |name: &str, row: &[f64]| -> Vec<f64> {
+        let product = |w: &[f32]| w.iter().zip(row).map(|(w, x)| f64::from(*w) * x).sum();
+        weight(name).chunks(row.len()).map(product).collect()
+    };
+    let norm = |name: &str, row: &[f64]| -> Vec<f64> {
+        let square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+        row.iter().zip(weight(name)).map(|(x, w)| x / (square + 1e-5).sqrt() * f64::from(*w)).collect()
+    };
+    let rotated = |row: Vec<f64>, position: usize| -> Vec<f64> {
+        let turn = |at: usize| {
+            let (head, dim) = (at / 6 * 6, at % 6);
+            let angle = position as f64 / 500f64.powf((dim % 3) as f64 / 3.0);
+            let other = if dim < 3 { -row[head + dim + 3] } else { row[head + dim - 3] };
+            row[at] * angle.cos() + other * angle.sin()
+        };
+        (0..row.len()).map(turn).collect()
+    };
+    let embedding = weight("model.embed_tokens");
+    let embedded = |token: &u16| embedding[usize::from(*token) * 20..][..20].iter().map(|x| f64::from(*x)).collect();
+    let mut states: Vec<Vec<f64>> = tokens.iter().map(embedded).collect();
+    for layer in 0..3 {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let rows: Vec<_> = states.iter().map(|state| norm(&name("input_layernorm"), state)).collect();
+        let project = |part: &str| {
+            let name = name(part);
+            rows.iter().map(move |row| map(&name, row)).enumerate()
+        };
+        let query: Vec<_> = project("self_attn.q_proj").map(|(at, row)| rotated(row, at)).collect();
+        let key: Vec<_> = project("self_attn.k_proj").map(|(at, row)| rotated(row, at)).collect();
+        let value: Vec<_> = project("self_attn.v_proj").map(|(_, row)| row).collect();
+        for (at, state) in states.iter_mut().enumerate() {
+            let rows: Vec<_> = key.iter().zip(&value).take(at + 1).collect();
+            let attended: Vec<f64> = (0..4).flat_map(|head| attention(&query[at], &rows, head, (6, 2))).collect();
+            state.iter_mut().zip(map(&name("self_attn.o_proj"), &attended)).for_each(|(x, more)| *x += more);
+            let normed = norm(&name("post_attention_layernorm"), state);
+            let (gate, up) = (map(&name("mlp.gate_proj"), &normed), map(&name("mlp.up_proj"), &normed));
+            let gated: Vec<f64> = gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+            state.iter_mut().zip(map(&name("mlp.down_proj"), &gated)).for_each(|(x, more)| *x += more);
+        }
+    }
+    let head = if tensors.contains_key("lm_head.weight") { "lm_head" } else { "model.embed_tokens" };
+    let losses = states.iter().zip(&tokens[1..]).map(|(state, next)| {
+        let logits = map(head, &norm("model.norm", state));
+        logits.iter().map(|x| x.exp()).sum::<f64>().ln() - logits[usize::from(*next)]
+    });
+    losses.collect()
+}
+
+/// The output of one query head over rows of keys and values, by definition. `group` query heads share a KV head.
+fn attention(query: &[f64], rows: &[(&Vec<f64>, &Vec<f64>)], head: usize, (dims, group): (usize, usize)) -> Vec<f64> {
+    let (query, kv) = (&query[head * dims..][..dims], head / group * dims);
+    let logit = |key: &[f64]| query.iter().zip(&key[kv..]).map(|(q, k)| q * k).sum::<f64>() / (dims as f64).sqrt();
+    let weights: Vec<f64> = rows.iter().map(|(key, _)| logit(key).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    (0..dims).map(|dim| weights.iter().zip(rows).map(|(w, (_, value))| w / sum * value[kv + dim]).sum()).collect()
+}
+
+#[test]
+fn a_model_that_reads_through_a_cache_has_the_losses_of_a_plain_pass() {
+    let mut random = Random(3);
+    let tokens: Vec<u16> = (0..150).map(|_| random.below(53) as u16).collect();
+    for (name, tied) in [("own", false), ("tied", true)] {
+        let tensors = tensors(tied);
+        let config = CONFIG.replace("false", &tied.to_string());
+        let folder = Folder::new(name, &config, &tensors);
+        let model = Model::open(&folder.0).unwrap();
+        let mut chat = Chat::new(model.shape(), "{}", 150, 3, 1.0).unwrap();
+        let mut losses = Vec::new();
+        // A prompt, some more tokens in one step, single ones.
+        let steps = [0..130, 130..147].into_iter().chain((147..149).map(|at| at..at + 1));
+        for step in steps {
+            let positions: Vec<usize> = step.clone().collect();
+            let attend = |layer: usize, rows: &Projected<'_>, out: &mut [f32]| chat.step(layer, rows, out);
+            let states = model.forward(&tokens[step.clone()], &positions, attend).unwrap();
+            losses.extend(model.losses(&states, &tokens[step.start + 1..=step.end]));
+        }
+        let expected = plain_losses(&tensors, &tokens);
+        assert_eq!(losses.len(), expected.len());
+        let worst = losses.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-4, "{worst}");
+    }
+}
+
+/// A chat attends to the tokens that its session says are in the cache, whatever their order, and to no others.
+#[test]
+fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
+    let shape = Shape {
+        layers: 1,
+        hidden: 1,
+        inner: 1,
+        heads: 4,
+        kv_heads: 2,
+        dims: 20,
+        vocabulary: 1,
+        epsilon: 0.0,
+        theta: 1.0,
+        tied: true,
+    };
+    for method in methods().iter().filter(|method| unknown_key(method, 1).unwrap().is_none()) {
+        let mut keys = method.config(3.5, 200);
+        keys.insert("kv_h2o_layer_start".into(), 0.into());
+        let config = Value::Object(keys).to_string();
+        let mut chat = Chat::new(&shape, &config, 300, 0, 3.5).unwrap();
+        let mut random = Random(9);
+        let mut rows = |count: usize| -> Vec<f32> { (0..count).map(|_| 3.0 * number(&mut random)).collect() };
+        let wide = |row: &[f32]| row.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for added in [200].into_iter().chain([1; 60]) {
+            let (query, key, value) = (rows(added * 80), rows(added * 40), rows(added * 40));
+            keys.extend(key.chunks(40).map(wide));
+            values.extend(value.chunks(40).map(wide));
+            let mut output = vec![0.0; added * 80];
+            chat.step(0, &Projected { query: &query, key: &key, value: &value }, &mut output).unwrap();
+            let positions = chat.session().positions(0).unwrap();
+            let cached = positions.iter().flat_map(|[first, count]| *first as usize..(*first + *count) as usize);
+            let cached: Vec<_> = cached.map(|at| (&keys[at], &values[at])).collect();
+            let query = wide(&query[(added - 1) * 80..]);
+            let expected = (0..4).flat_map(|head| attention(&query, &cached, head, (20, 2)));
+            let worst = output[(added - 1) * 80..].iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
+            assert!(worst.fold(0.0, f64::max) < 1e-5, "{} after {} tokens", method.name, keys.len());
+        }
+        assert!(method.name != "mass" || chat.measured.resident < chat.measured.logical / 2, "{:?}", chat.measured);
+    }
+}
+
+#[test]
+fn models_that_compute_something_else_are_refused_by_the_name_of_the_key_or_tensor() {
+    let good = tensors(false);
+    let refusal = |name: &str, config: &str, tensors: &Tensors| {
+        let folder = Folder::new(name, config, tensors);
+        Model::open(&folder.0).err().expect("a refusal").to_string()
+    };
+    for (number, (from, to, expected)) in [
+        ("\"llama\"", "\"qwen2\"", "model_type is \"qwen2\"; \"llama\" expected"),
+        ("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "num_key_value_heads is 3; a divisor of"),
+        ("\"head_dim\": 6", "\"head_dim\": 5", "head_dim is 5; an even number"),
+        ("\"hidden_size\": 20, ", "", "missing field `hidden_size`"),
+        ("\"rope_theta\": 500.0", "\"rope_scaling\": {}", "rope_scaling is given"),
+        ("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "layers.3.input_layernorm.weight: is missing"),
+        ("\"vocab_size\": 53", "\"vocab_size\": 1000000", "has the shape [53, 20]; [1000000, 20] expected"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert!(CONFIG.contains(from));
+        let error = refusal(&format!("bad{number}"), &CONFIG.replace(from, to), &good);
+        assert!(error.contains(expected), "{error}");
+    }
+}
