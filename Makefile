@@ -27,7 +27,7 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize soak bench size header setup lint clean
+.PHONY: help demo test test-aarch64 sanitize soak bench quality size header setup lint clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -37,6 +37,7 @@ help:
 	@echo "make sanitize random schedules of session and store under ThreadSanitizer (nightly Rust)"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make bench    benchmarks: Rust and the C++ host path"
+	@echo "make quality  what eviction and recall cost a language model: MODEL=FOLDER TOKENS=FILE TEXTS=32 (docs/quality.md)"
 	@echo "make size     bytes of the stripped library, without and with model files, by room"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi or model/src/ffi"
@@ -81,6 +82,14 @@ bench:
 	@"$(BUILD)/bin/mnnkv_bench_host"
 	@"$(BUILD)/bin/mnnkv_bench_pages"
 	@"$(BUILD)/bin/mnnkv_bench_session"
+
+MODEL ?= ../shared/models/tinylm-hf
+TOKENS ?= ../shared/models/tokens_dev.u16
+TEXTS ?= 32
+# Further flags of mnnkv quality.
+QUALITY ?=
+quality:
+	@cargo run --locked --release --package mnnkv-cli -- quality "$(MODEL)" --tokens "$(TOKENS)" --texts $(TEXTS) $(QUALITY)
 
 size:
 	@cmake/size.sh

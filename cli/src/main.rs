@@ -12,6 +12,7 @@ mod inspect;
 mod output;
 mod pages;
 mod progress;
+mod quality;
 mod report;
 mod size;
 mod snapshot;
@@ -54,6 +55,7 @@ enum Command {
     Size(size::Arguments),
     Dump(dump::Arguments),
     Evaluate(Box<evaluate::Arguments>),
+    Quality(quality::Arguments),
     Gate(gate::Arguments),
     Report(report::Arguments),
     Completions(pages::Completions),
@@ -86,6 +88,7 @@ fn run(command: &Command) -> Result<Output, Failure> {
         Command::Size(arguments) => size::run(arguments),
         Command::Dump(arguments) => dump::run(arguments),
         Command::Evaluate(arguments) => evaluate::run(arguments),
+        Command::Quality(arguments) => quality::run(arguments),
         Command::Gate(arguments) => gate::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Completions(arguments) => pages::completions(arguments, Cli::command()),

@@ -43,10 +43,12 @@ fn path(name: &str) -> String {
 #[test]
 fn help_lists_commands_and_exit_codes() {
     let help = stdout_of(0, &["--help"]);
-    for word in ["convert-compressor", "inspect", "check", "dequantize", "size", "completions", "man", "Exit codes"] {
+    for word in
+        ["convert-compressor", "inspect", "check", "dequantize", "quality", "size", "completions", "man", "Exit codes"]
+    {
         assert!(help.contains(word), "{word}: {help}");
     }
-    for command in ["convert-compressor", "inspect", "check", "dequantize", "size", "completions", "man"] {
+    for command in ["convert-compressor", "inspect", "check", "dequantize", "quality", "size", "completions", "man"] {
         let help = stdout_of(0, &[command, "--help"]);
         assert!(help.contains("Usage: mnnkv "), "{command}: {help}");
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{command}: {help}");

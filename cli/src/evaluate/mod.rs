@@ -17,6 +17,7 @@ use mnnkv_replay::eviction::{self, Policy};
 use mnnkv_replay::results::Results;
 use mnnkv_replay::watch::Watch;
 use mnnkv_replay::whole_cache::Rules;
+pub use options::ratio;
 use options::{CutName, FormatName, Part, SessionKeys};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
