@@ -9,6 +9,8 @@ mod disk;
 mod golden;
 #[path = "snapshot/page.rs"]
 mod page;
+#[path = "snapshot/parked.rs"]
+mod parked;
 
 use chat::{Chat, Things, read, read_all};
 use common::Random;

@@ -8,6 +8,7 @@
 //! | `sectors` | the header, and the slots that name the newest commit record |
 //! | [`state`] | commit records to pieces, layers and sections |
 //! | `staged` | changes to a commit record |
+//! | `parked` | a snapshot with several owners, and pieces that sessions park |
 //! | `runs` | the tokens of a layer, and a new list as an edit of the old one |
 //! | `numbers` | numbers of a commit record |
 //!
@@ -16,6 +17,7 @@
 
 pub(crate) mod numbers;
 mod open;
+mod parked;
 mod runs;
 mod save;
 mod sectors;
@@ -24,12 +26,13 @@ mod state;
 mod tokens;
 
 pub use crate::sys::storage::{Bytes, Medium, Storage};
+pub use parked::{ParkedPiece, SharedSnapshot};
 pub use runs::Run;
 pub use state::{Geometry, LayerEntry};
 
 use crate::status::{Error, Result, bail};
-use crate::sys::memory;
 use crate::sys::storage::Map;
+use crate::sys::{Shared, memory};
 use sectors::{FINGERPRINT, Slots};
 use staged::Staged;
 use state::{Extent, Piece, State, Value};
@@ -85,16 +88,38 @@ fn at(place: Place<'_>, offset: u64, storage: &Storage, error: &Error) -> Error 
     error.within(format_args!("{place} at offset {offset} of {}", storage.name()))
 }
 
+/// Reads where each part of a piece ends, behind the returned place in its bytes.
+fn part_ends(bytes: &[u8], ends: &mut Vec<usize>) -> Result<usize> {
+    let mut reader = numbers::Reader::new(bytes);
+    let parts = reader.number("the number of parts")?;
+    if parts > bytes.len() as u64 {
+        bail!(Corrupt, "{parts} parts in {} bytes", bytes.len());
+    }
+    memory::cleared(ends, parts as usize)?;
+    let mut end = 0u64;
+    for _ in 0..parts {
+        end = end.saturating_add(reader.number("the length of a part")?);
+        memory::push(ends, usize::try_from(end).unwrap_or(usize::MAX))?;
+    }
+    let begin = reader.at();
+    if end != (bytes.len() - begin) as u64 {
+        bail!(Corrupt, "the parts have {end} bytes; {} follow", bytes.len() - begin);
+    }
+    Ok(begin)
+}
+
 /// A file, its committed state, and changes that are not committed.
 #[derive(Debug)]
 pub struct Snapshot {
-    storage: Storage,
+    storage: Shared<Storage>,
     map: Option<Map>,
     access: Access,
     fingerprint: Vec<u8>,
     slots: Slots,
     state: State,
     staged: Staged,
+    /// Staged pieces up to the last one that a session parked.
+    parked: usize,
     /// Where the next bytes go.
     cursor: u64,
     /// Whether a sync of staged bytes failed, so that the system may have dropped them.
@@ -143,7 +168,7 @@ pub struct Usage {
 
 impl Snapshot {
     fn new(
-        storage: Storage,
+        storage: Shared<Storage>,
         map: Option<Map>,
         access: Access,
         fingerprint: Vec<u8>,
@@ -151,9 +176,22 @@ impl Snapshot {
         state: State,
     ) -> Self {
         let cursor = state.end;
-        let (staged, gathered) = (Staged::default(), Vec::new());
+        let (staged, parked, gathered) = (Staged::default(), 0, Vec::new());
         let (is_sync_lost, damage) = (false, Vec::new());
-        Snapshot { storage, map, access, fingerprint, slots, state, staged, cursor, is_sync_lost, gathered, damage }
+        Snapshot {
+            storage,
+            map,
+            access,
+            fingerprint,
+            slots,
+            state,
+            staged,
+            parked,
+            cursor,
+            is_sync_lost,
+            gathered,
+            damage,
+        }
     }
 
     /// The name in errors: the path, or what the host gave.
@@ -264,21 +302,8 @@ impl Snapshot {
             }
             piece.verified.store(true, Ordering::Relaxed);
         }
-        let mut reader = numbers::Reader::new(&all);
-        let parts = reader.number("the number of parts")?;
-        if parts > len {
-            bail!(Corrupt, "{parts} parts in {len} bytes");
-        }
-        let (mut ends, mut end) = (Vec::new(), 0u64);
-        memory::reserve(&mut ends, parts as usize)?;
-        for _ in 0..parts {
-            end = end.saturating_add(reader.number("the length of a part")?);
-            memory::push(&mut ends, usize::try_from(end).unwrap_or(usize::MAX))?;
-        }
-        let begin = reader.at();
-        if end != (all.len() - begin) as u64 {
-            bail!(Corrupt, "the parts have {end} bytes; {} follow", all.len() - begin);
-        }
+        let mut ends = Vec::new();
+        let begin = part_ends(&all, &mut ends)?;
         let bytes = all.slice(begin..all.len());
         Ok(PieceBytes { bytes, ends, raw_checksum: piece.raw_sum, offset })
     }

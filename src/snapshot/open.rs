@@ -5,15 +5,15 @@ use super::sectors::{COPIES, Copied, FINGERPRINT, Header, SECTOR, Sector, Slot, 
 use super::state::{Extent, RecordHead, State};
 use super::{Access, Place, Snapshot, at, checksum};
 use crate::status::{Error, Result, Status, bail, error};
-use crate::sys::memory;
 use crate::sys::storage::Storage;
+use crate::sys::{Shared, memory};
 
 impl Snapshot {
     /// Opens a file at its newest state. `fingerprint`: what it must be for; `None` takes any.
     pub fn open(storage: Storage, fingerprint: Option<&[u8]>, access: Access) -> Result<Self> {
         let file = File { len: storage.len()?, storage: &storage };
         if access == Access::Salvage {
-            return Snapshot::salvage(&file, fingerprint).and_then(|found| found.with(storage));
+            return Snapshot::salvage(&file, fingerprint).and_then(|found| found.with(Shared::new(storage)?));
         }
         let header = file.header()?;
         let found = file.fingerprint(&header)?;
@@ -26,7 +26,7 @@ impl Snapshot {
         let slots = file.slots(&header)?;
         let state = file.state(slots.newest(), &header, false)?;
         let map = storage.map(state.end);
-        let mut snapshot = Snapshot::new(storage, map, access, found, slots, state);
+        let mut snapshot = Snapshot::new(Shared::new(storage)?, map, access, found, slots, state);
         if access == Access::Append {
             snapshot.finish_slots()?;
             if snapshot.storage.len()? > snapshot.state.end {
@@ -98,7 +98,7 @@ struct Salvaged {
 }
 
 impl Salvaged {
-    fn with(self, storage: Storage) -> Result<Snapshot> {
+    fn with(self, storage: Shared<Storage>) -> Result<Snapshot> {
         // Read anew each time: a damaged file is on a disk that may not be trusted.
         let mut snapshot = Snapshot::new(storage, None, Access::Salvage, self.fingerprint, self.slots, self.state);
         snapshot.damage = self.damage;

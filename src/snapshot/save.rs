@@ -5,8 +5,8 @@ use super::staged::{Staged, StagedLayer, StagedSection, StagedValue, Tail};
 use super::state::{Extent, Geometry, INLINE, LayerEntry, Piece, State, Value};
 use super::{Access, Run, Snapshot, at, checksum, numbers, runs};
 use crate::status::{Result, bail, error};
-use crate::sys::memory;
 use crate::sys::storage::Storage;
+use crate::sys::{Shared, memory};
 use std::sync::atomic::AtomicBool;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -16,16 +16,12 @@ const GATHERED: usize = 128 << 10;
 impl Snapshot {
     /// Writes an empty file, as state 0. `fingerprint` says which model it is for, at most 64 KiB.
     pub fn create(storage: Storage, fingerprint: &[u8]) -> Result<Self> {
-        let made = Snapshot::write_new(&storage, fingerprint);
-        match made {
-            Ok((fingerprint, slots, state)) => {
-                Ok(Snapshot::new(storage, None, Access::Append, fingerprint, slots, state))
-            }
-            Err(error) => {
-                storage.remove();
-                Err(error)
-            }
-        }
+        let mut given = Some(storage);
+        let storage = Shared::made(|| Ok(given.take().expect("taken once")))
+            .inspect_err(|_| given.iter().for_each(Storage::remove))?;
+        let made = Snapshot::write_new(&storage, fingerprint).inspect_err(|_| storage.remove());
+        let (fingerprint, slots, state) = made?;
+        Ok(Snapshot::new(storage, None, Access::Append, fingerprint, slots, state))
     }
 
     /// Writes the committed state alone to an empty storage, where it is state 1: without dead bytes, and with other numbers
@@ -254,16 +250,15 @@ impl Snapshot {
         !self.staged.is_empty()
     }
 
-    /// Drops what is not committed. The numbers of its pieces are used again.
+    /// Drops what is not committed, but for pieces that sessions parked and those before them. The numbers of the others
+    /// are used again.
     pub fn discard(&mut self) {
-        self.staged = Staged::default();
-        self.cursor = self.state.end;
-        self.is_sync_lost = false;
+        self.keep_parked();
         // A device that failed may work again.
         let is_whole = self.finish_slots().is_ok();
         if self.access == Access::Append && is_whole {
-            // Bytes behind the state are no part of it.
-            let _ = self.storage.truncate(self.state.end);
+            // Bytes behind are no part of the file.
+            let _ = self.storage.truncate(self.cursor);
         }
     }
 
@@ -295,10 +290,15 @@ impl Snapshot {
         self.write_slot(slot)?;
         changes.make(&mut self.state, &mut self.staged.pieces);
         self.staged = Staged::default();
+        let parked = std::mem::take(&mut self.parked);
+        let begin = self.state.end;
         (self.state.sequence, self.state.end, self.state.record) = (slot.sequence, extent.end(), Some(extent));
         self.cursor = self.state.end;
         // Views of the old map stay. Without a new one pieces are read.
         self.map = self.storage.map(self.state.end);
+        if parked > 0 {
+            self.storage.forget(begin..self.state.end);
+        }
         Ok(())
     }
 

@@ -22,7 +22,12 @@ unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     pub(crate) fn new(value: T) -> Result<Self> {
-        let counted = memory::boxed(Counted { owners: AtomicUsize::new(1), value })?;
+        Shared::made(|| Ok(value))
+    }
+
+    /// Shares what `make` returns. Memory comes first: `make` is called only if there is some.
+    pub(crate) fn made(make: impl FnOnce() -> Result<T>) -> Result<Self> {
+        let counted = memory::boxed_with(|| Ok(Counted { owners: AtomicUsize::new(1), value: make()? }))?;
         Ok(Shared(NonNull::from(Box::leak(counted))))
     }
 

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
-/// Bytes at offsets. Calls of one medium may come from several threads; a write never overlaps another call.
+/// Bytes at offsets. Calls of one medium may come from several threads at once; no call reads bytes that another one writes.
 pub trait Medium: Send + Sync {
     /// The number of bytes.
     fn len(&self) -> Result<u64>;
@@ -33,6 +33,9 @@ pub trait Medium: Send + Sync {
         Ok(())
     }
 }
+
+/// Bytes before those of [`Storage::write_behind`] that have had time to reach the disk.
+const WRITTEN_BEHIND: u64 = 8 << 20;
 
 /// A medium with a name for errors.
 pub struct Storage {
@@ -107,6 +110,39 @@ impl Storage {
     /// [`Medium::write_at`].
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
         self.medium().write_at(offset, from)
+    }
+
+    /// As [`Storage::read_at`], of bytes that are rarely read again: the system drops its copies of them. See
+    /// [`Storage::forget`].
+    pub fn read_once(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        self.read_at(offset, to)?;
+        self.forget(offset..offset + to.len() as u64);
+        Ok(())
+    }
+
+    /// Says that reads jump: the system reads nothing ahead of them. Linux and Android; elsewhere the system decides.
+    pub fn expect_random_reads(&self) {
+        if let Kind::File(file) = &self.kind {
+            system::expect_random_reads(&file.file);
+        }
+    }
+
+    /// Says that these bytes, the last ones written, are rarely read. On Linux the system begins to write them to the disk,
+    /// and drops its copies of bytes before them; see [`Storage::forget`].
+    pub fn write_behind(&self, range: Range<u64>) {
+        if let Kind::File(file) = &self.kind {
+            system::begin_write(&file.file, &range);
+        }
+        self.forget(range.start.saturating_sub(WRITTEN_BEHIND)..range.end);
+    }
+
+    /// Drops the system's copies of the pages of a range that are on the disk and not mapped. Linux and Android; elsewhere
+    /// the system decides how long it keeps them. A host has its own.
+    pub fn forget(&self, range: Range<u64>) {
+        if let Kind::File(file) = &self.kind {
+            let page = pages::page_size() as u64;
+            system::forget(&file.file, range.start / page * page..range.end.saturating_add(page - 1) / page * page);
+        }
     }
 
     /// [`Medium::sync`].
@@ -316,6 +352,56 @@ mod system {
         if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
     }
 
+    pub(super) use advice::{begin_write, expect_random_reads, forget};
+
+    /// All is advice: a system that refuses it keeps more pages than it needs.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    mod advice {
+        use std::fs::File;
+        use std::ops::Range;
+        use std::os::fd::AsRawFd;
+
+        fn advise(file: &File, range: &Range<u64>, advice: i32) {
+            let (offset, len) = (range.start.try_into(), (range.end - range.start).try_into());
+            if let (Ok(offset), Ok(len)) = (offset, len) {
+                // SAFETY: an open file; the call touches no memory of the process.
+                unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, advice) };
+            }
+        }
+
+        pub(in super::super) fn expect_random_reads(file: &File) {
+            advise(file, &(0..0), libc::POSIX_FADV_RANDOM);
+        }
+
+        pub(in super::super) fn forget(file: &File, range: Range<u64>) {
+            advise(file, &range, libc::POSIX_FADV_DONTNEED);
+        }
+
+        #[cfg(target_os = "linux")]
+        pub(in super::super) fn begin_write(file: &File, range: &Range<u64>) {
+            let (offset, len) = (range.start.try_into(), (range.end - range.start).try_into());
+            if let (Ok(offset), Ok(len)) = (offset, len) {
+                // SAFETY: as above.
+                unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+            }
+        }
+
+        #[cfg(not(target_os = "linux"))]
+        pub(in super::super) fn begin_write(_: &File, _: &Range<u64>) {}
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    mod advice {
+        use std::fs::File;
+        use std::ops::Range;
+
+        pub(in super::super) fn expect_random_reads(_: &File) {}
+
+        pub(in super::super) fn forget(_: &File, _: Range<u64>) {}
+
+        pub(in super::super) fn begin_write(_: &File, _: &Range<u64>) {}
+    }
+
     /// `pages` is a part of a mapping of `map`.
     pub(super) fn drop_pages(pages: &[u8]) {
         // SAFETY: whole pages of a private mapping that nothing has written: they read as before, from the file.
@@ -374,6 +460,12 @@ mod system {
     }
 
     pub(super) fn drop_pages(_: &[u8]) {}
+
+    pub(super) fn expect_random_reads(_: &File) {}
+
+    pub(super) fn forget(_: &File, _: std::ops::Range<u64>) {}
+
+    pub(super) fn begin_write(_: &File, _: &std::ops::Range<u64>) {}
 
     pub(super) fn unmap(_: NonNull<u8>, _: usize) {}
 }

@@ -54,6 +54,20 @@ impl Disk {
         self.0.lock().unwrap().failing = Some((calls, failures));
     }
 
+    /// Reads no more what a sync that failed has lost.
+    pub fn lose(&self) {
+        let inner = &mut *self.0.lock().unwrap();
+        let len = inner.bytes.len();
+        inner.bytes = inner.durable.clone();
+        inner.bytes.resize(len, 0);
+        inner.dirty.iter().for_each(|(offset, from)| write(&mut inner.bytes, *offset, from));
+    }
+
+    /// Changes a byte.
+    pub fn change(&self, at: usize) {
+        self.0.lock().unwrap().bytes[at] ^= 1;
+    }
+
     /// Returns whether a call has failed, and lets all succeed from now on.
     pub fn repair(&self) -> bool {
         matches!(self.0.lock().unwrap().failing.take(), Some((0, _)))
@@ -96,7 +110,10 @@ impl Medium for Disk {
 
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         let inner = self.0.lock().unwrap();
-        to.copy_from_slice(&inner.bytes[offset as usize..][..to.len()]);
+        match inner.bytes.get(offset as usize..).and_then(|rest| rest.get(..to.len())) {
+            Some(from) => to.copy_from_slice(from),
+            None => return Err(Error::new(Status::Io, "the bytes end before")),
+        }
         Ok(())
     }
 

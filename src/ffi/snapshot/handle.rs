@@ -15,17 +15,17 @@
 
 use super::io::{self, mnnkv_snapshot_io};
 use crate::ffi::handle;
-use crate::ffi::panic::{Handle, body};
+use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::ffi::version;
-use crate::snapshot::{Access, Snapshot, Storage};
+use crate::snapshot::{Access, SharedSnapshot, Snapshot, Storage};
 use crate::status::{Result, bail};
 use std::ffi::{c_char, c_void};
 use std::path::Path;
 
 /// An open snapshot.
-pub struct mnnkv_snapshot(Handle<Snapshot>);
+pub struct mnnkv_snapshot(pub(in crate::ffi) SharedSnapshot);
 
 /// Reads.
 pub const MNNKV_SNAPSHOT_READ: u32 = 0;
@@ -66,7 +66,7 @@ pub(in crate::ffi) unsafe fn with(
     body: impl FnOnce(&mut Snapshot) -> Result<()>,
 ) -> Result<()> {
     // SAFETY: passed on.
-    unsafe { pointer::reference(snapshot, "snapshot") }?.0.with("snapshot", body)
+    unsafe { pointer::reference(snapshot, "snapshot") }?.0.with(body)
 }
 
 /// The storage of a path, by `file`, or of a host's functions.
@@ -105,7 +105,7 @@ unsafe fn made(
         handle::create(options.abi_version, out, || {
             let given = pointer::input_bytes(options.fingerprint, options.fingerprint_len, "options->fingerprint")?;
             let fingerprint = (!options.fingerprint.is_null()).then_some(given);
-            Ok(mnnkv_snapshot(Handle::new(make(&options, fingerprint)?)))
+            SharedSnapshot::new(|| make(&options, fingerprint)).map(mnnkv_snapshot)
         })
     }
 }
