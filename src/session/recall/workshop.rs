@@ -29,12 +29,13 @@ impl Workshop {
         memory::resize(&mut self.value, rows.value_bytes(count))
     }
 
-    /// Makes room for [`Workshop::scatter`].
+    /// Makes room for rows of one of several places.
     pub(super) fn fit_places(&mut self, rows: &Rows, places: &[Pair]) -> Result<()> {
         let longest =
             if places.len() < 2 { 0 } else { places.iter().map(|place| place[1] as usize).max().unwrap_or(0) };
-        memory::cleared(&mut self.part_key, rows.key_bytes(longest))?;
-        memory::cleared(&mut self.part_value, rows.value_bytes(longest))
+        memory::at_least(&mut self.part_key, rows.key_bytes(longest))?;
+        memory::at_least(&mut self.part_value, rows.value_bytes(longest))?;
+        Ok(())
     }
 
     /// Copies the tokens at physical places to the rows.
@@ -42,18 +43,17 @@ impl Workshop {
         let rows = cache.layout.rows();
         let count = tokens(places);
         self.fit(&rows, count)?;
-        if let [[begin, len]] = *places {
-            let range = cache.layout.range(begin as u32, len as u32)?;
-            return layout::gather(cache, range, &mut self.key, &mut self.value);
-        }
         self.fit_places(&rows, places)?;
         let mut at = 0;
         for &[begin, len] in places {
             let range = cache.layout.range(begin as u32, len as u32)?;
-            memory::resize(&mut self.part_key, rows.key_bytes(range.count()))?;
-            memory::resize(&mut self.part_value, rows.value_bytes(range.count()))?;
-            layout::gather(cache, range, &mut self.part_key, &mut self.part_value)?;
-            for (part, all) in [(&self.part_key, &mut self.key), (&self.part_value, &mut self.value)] {
+            if range.count() == count {
+                return layout::gather(cache, range, &mut self.key, &mut self.value);
+            }
+            let key = &mut self.part_key[..rows.key_bytes(range.count())];
+            let value = &mut self.part_value[..rows.value_bytes(range.count())];
+            layout::gather(cache, range, key, value)?;
+            for (part, all) in [(key, &mut self.key), (value, &mut self.value)] {
                 let (part_len, all_len) = (part.len() / rows.heads, all.len() / rows.heads);
                 let first = at * (all_len / count);
                 for (part, all) in part.chunks_exact(part_len).zip(all.chunks_exact_mut(all_len)) {
@@ -76,16 +76,16 @@ impl Workshop {
             if range.count() == count {
                 layout::scatter(cache, range, &self.key, &self.value)?;
             } else {
-                memory::resize(&mut self.part_key, rows.key_bytes(range.count()))?;
-                memory::resize(&mut self.part_value, rows.value_bytes(range.count()))?;
-                for (all, part) in [(&self.key, &mut self.part_key), (&self.value, &mut self.part_value)] {
+                let key = &mut self.part_key[..rows.key_bytes(range.count())];
+                let value = &mut self.part_value[..rows.value_bytes(range.count())];
+                for (all, part) in [(&self.key, &mut *key), (&self.value, &mut *value)] {
                     let (part_len, all_len) = (part.len() / rows.heads, all.len() / rows.heads);
                     let first = at * (all_len / count);
                     for (part, all) in part.chunks_exact_mut(part_len).zip(all.chunks_exact(all_len)) {
                         part.copy_from_slice(&all[first..first + part_len]);
                     }
                 }
-                layout::scatter(cache, range, &self.part_key, &self.part_value)?;
+                layout::scatter(cache, range, key, value)?;
             }
             layout::changed(cache, range, len)?;
             at += range.count();

@@ -13,7 +13,9 @@ const PART: u64 = 9;
 
 /// A chat of random steps and edits. After each call the cache has the tokens that its positions say, with all their bits;
 /// the tokens that are in it are those of the model.
-fn schedule(seed: u64) {
+///
+/// `is_short`: allocations of a session fail at random. Then the model has no part, and calls are repeated.
+fn schedule(seed: u64, is_short: bool) {
     let mut random = Random::new(seed);
     let summary = random.pick(&["gauss", "gauss", "sketch"]);
     let block = random.from(4, 9);
@@ -25,7 +27,7 @@ fn schedule(seed: u64) {
         "kv_recall_query_window": random.from(1, 6), "kv_recall_hysteresis": random.pick(&[0.0, 0.5, 1.0]),
         "kv_recall_exchanges": random.pick(&[0, 1, 1, 3]),
     });
-    let mut chat = Chat::new(config, &mut random);
+    let mut chat = Chat::new(config, is_short, &mut random);
     let prompt = random.from(1, 90);
     chat.step(prompt, !random.once_in(8));
     for _ in 0..random.from(5, 60) {
@@ -56,6 +58,14 @@ fn schedule(seed: u64) {
 fn no_schedule_of_recall_loses_a_token_or_chooses_other_blocks_than_the_rules() {
     let all = PART << 32..(PART << 32) + number("MNNKV_SCHEDULES").unwrap_or(200);
     for seed in all.filter(|seed| alone().is_none_or(|one| one == *seed)) {
-        super::reported(seed, || schedule(seed));
+        super::reported(seed, || schedule(seed, false));
+    }
+}
+
+#[test]
+fn no_schedule_of_recall_that_is_short_of_memory_loses_a_token() {
+    let all = (PART + 1) << 32..((PART + 1) << 32) + number("MNNKV_SCHEDULES").unwrap_or(200);
+    for seed in all.filter(|seed| alone().is_none_or(|one| one == *seed)) {
+        super::reported(seed, || schedule(seed, true));
     }
 }

@@ -10,6 +10,8 @@ use crate::session::tests::file::{Disk, FASTEST};
 use crate::session::tests::shared::Session;
 use crate::session::tests::trace;
 use crate::session::{Queries, compact_file};
+use crate::status::Status;
+use crate::sys::memory::shortage;
 use serde_json::Value;
 
 const DIMS: usize = 6;
@@ -17,8 +19,26 @@ const KV_HEADS: usize = 2;
 const QUERY_HEADS: usize = 4;
 const ROOM: u32 = 700;
 
+/// Repeats a call until there is memory for it.
+macro_rules! repeat {
+    ($chat:expr, $call:expr) => {
+        loop {
+            let seed = $chat.random.next();
+            shortage::set(if $chat.is_short { 40 } else { 0 }, seed);
+            let result = $call;
+            shortage::set(0, 0);
+            match result {
+                Err(error) if $chat.is_short && error.status() == Status::OutOfMemory => {}
+                result => break result.unwrap(),
+            }
+        }
+    };
+}
+
 pub(super) struct Chat {
     config: Value,
+    /// Allocations of the session fail at random.
+    is_short: bool,
     session: Session,
     host: Host,
     disk: Disk,
@@ -34,7 +54,7 @@ pub(super) struct Chat {
 }
 
 impl Chat {
-    pub(super) fn new(config: Value, random: &mut Random) -> Self {
+    pub(super) fn new(config: Value, is_short: bool, random: &mut Random) -> Self {
         trace!("{config}");
         let number = |key: &str| config[key].as_f64().unwrap();
         let whole = |key: &str| number(key) as usize;
@@ -53,10 +73,11 @@ impl Chat {
         assert!(!session.warnings().unwrap().contains("not a key"));
         let spec =
             Spec { key: Dtype::F32.into(), value: Dtype::F16.into(), ..flash(KV_HEADS as u32, DIMS as u32, 4, ROOM) };
-        let model = (config["kv_recall_summary"] == "gauss").then(|| Model::new(rules));
+        let model = (config["kv_recall_summary"] == "gauss" && !is_short).then(|| Model::new(rules));
         let (host, random) = (Host::new(spec, random.next()), Random::new(random.next()));
         Chat {
             config,
+            is_short,
             session,
             host,
             disk: Disk::default(),
@@ -100,8 +121,7 @@ impl Chat {
 
     fn begin(&mut self, next: usize) {
         let len = self.host.len();
-        let cache = self.host.cache();
-        self.session.begin_step(0, Some(cache), len, next as u32).unwrap();
+        repeat!(self, self.session.begin_step(0, Some(self.host.cache()), len, next as u32));
         self.is_parked = false;
         let (logical, room) = (self.tokens.len(), ROOM as usize);
         self.model.iter_mut().for_each(|model| model.begin(logical, next, room));
@@ -141,10 +161,10 @@ impl Chat {
             data: &bytes,
         };
         if with_queries {
-            self.session.queries(0, &queries).unwrap();
+            repeat!(self, self.session.queries(0, &queries));
         }
         let len = self.host.len();
-        self.session.end(0, 0, count as u32, self.host.cache(), len).unwrap();
+        repeat!(self, self.session.end(0, 0, count as u32, self.host.cache(), len));
         self.steps = [count, self.steps[0]];
         if self.tokens.len() > count && count <= 64 {
             self.largest_draft = self.largest_draft.max(count);
@@ -202,7 +222,7 @@ impl Chat {
     fn keep(&mut self, pairs: &[[i32; 2]]) {
         trace!("keep {pairs:?}");
         let len = self.host.len();
-        self.session.keep(0, pairs, self.host.cache(), len).unwrap();
+        repeat!(self, self.session.keep(0, pairs, self.host.cache(), len));
         let kept: Vec<u32> = expand(pairs).collect();
         if kept.len() < self.tokens.len() {
             self.tokens = kept.iter().map(|at| self.tokens[*at as usize].clone()).collect();
@@ -237,7 +257,7 @@ impl Chat {
             self.tokens[*position as usize] = (key, value);
             self.host.put(at, self.tokens[*position as usize].clone());
         }
-        self.session.rewritten(0, begin as u32, count as u32).unwrap();
+        repeat!(self, self.session.rewritten(0, begin as u32, count as u32));
         self.model.iter_mut().for_each(|model| model.rewritten(&positions[begin..begin + count]));
         self.check();
     }
@@ -248,7 +268,7 @@ impl Chat {
         let count = self.random.from(1, 12).min(self.tokens.len() - begin as usize) as u32;
         let on = !self.random.once_in(3);
         trace!("pin {count} tokens from {begin} on: {on}");
-        self.session.pin(begin, count, on).unwrap();
+        repeat!(self, self.session.pin(begin, count, on));
         if let Some(model) = &mut self.model {
             model.pins.retain(|at| !(begin..begin + count).contains(at));
             model.pins.extend((begin..begin + count).filter(|_| on));
@@ -261,7 +281,7 @@ impl Chat {
         let mut file = if self.disk.is_new() { self.disk.create() } else { self.disk.open() };
         let len = self.host.len();
         let before = self.positions();
-        let written = self.session.save(0, Some(self.host.cache()), len, &FASTEST, &mut file).unwrap().tokens;
+        let written = repeat!(self, self.session.save(0, Some(self.host.cache()), len, &FASTEST, &mut file)).tokens;
         file.commit().unwrap();
         let again = self.session.save(0, Some(self.host.cache()), len, &FASTEST, &mut file).unwrap().tokens;
         assert!(written <= self.logical() + 64 && again == 0, "{written} tokens, and {again} that the file had");
@@ -273,7 +293,7 @@ impl Chat {
             (self.disk, file) = (other, small);
         }
         self.session = Session::new(self.config.to_string().as_bytes(), 1, 1).unwrap();
-        self.session.load(None, &file).unwrap();
+        repeat!(self, self.session.load(None, &file));
         if !self.tokens.is_empty() {
             self.host.arrange(Vec::new());
             self.host.arrange(before.iter().map(|at| self.tokens[*at as usize].clone()).collect());
@@ -289,7 +309,7 @@ impl Chat {
     pub(super) fn park(&mut self) {
         trace!("park");
         let len = self.host.len();
-        self.session.park(0, Some(self.host.cache()), len, &FASTEST).unwrap();
+        repeat!(self, self.session.park(0, Some(self.host.cache()), len, &FASTEST));
         self.is_parked = true;
     }
 }
