@@ -7,6 +7,7 @@
 #include "heads.h"
 #include "park.h"
 #include "policy.h"
+#include "recall.h"
 #include "scores.h"
 #include "session.h"
 
@@ -111,6 +112,18 @@ public:
     /// mnnkv_session_interrupt
     status interrupt(bool interrupted = true) const noexcept {
         return mnnkv_session_interrupt(handle_, interrupted ? 1 : 0);
+    }
+
+    /// mnnkv_session_queries. Sets struct_size.
+    status queries(std::uint32_t layer, mnnkv_queries given) noexcept {
+        given.struct_size = static_cast<std::uint32_t>(sizeof given);
+        return mnnkv_session_queries(handle_, layer, &given);
+    }
+
+    /// mnnkv_session_recall_stats
+    status recall_stats(std::uint32_t layer, mnnkv_recall_stats& stats) const noexcept {
+        stats = make<mnnkv_recall_stats>();
+        return mnnkv_session_recall_stats(handle_, layer, &stats);
     }
 
     /// mnnkv_session_end

@@ -18,6 +18,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #if defined(__GLIBC__) || defined(__ANDROID__)
@@ -25,6 +26,7 @@
 #endif
 
 #include "mnnkv.hpp"
+#include "mnnkv_json.hpp"
 
 namespace mnnkv_host {
 
@@ -48,7 +50,7 @@ class model_session {
 public:
     /// Prints the config's warnings, one line each; those about steps follow. A refused config sets `refusal`.
     explicit model_session(const model_config& config)
-        : logs(config.logs), print_(config.print), sums_(config.lanes) {
+        : logs(config.logs), recalls(asks_recall(config.json)), print_(config.print), sums_(config.lanes) {
         // Scores of a prompt let the first eviction follow it, and run between its chunks.
         const char defaults[] = "{\"kv_h2o_prefill_queries\": 8}";
         mnnkv_session_options options = {};
@@ -73,7 +75,7 @@ public:
 
     /// A model without a session; `why` becomes `refusal`.
     model_session(const std::string& why, void (*print)(const char* line))
-        : refusal(why), logs(false), print_(print) {}
+        : refusal(why), logs(false), recalls(false), print_(print) {}
 
     void say(const std::string& line) const { print_(("mnn-kv: " + line).c_str()); }
 
@@ -110,9 +112,18 @@ public:
     /// The reason for a missing session; "" if there is a session.
     std::string refusal;
     const bool logs;
+    /// kv_recall_enable: layers are judged by queries.
+    const bool recalls;
 
 private:
     friend class layer_session;
+
+    static bool asks_recall(const std::string& json) {
+        const auto members = json_members(json);
+        return std::any_of(members.begin(), members.end(), [](const std::pair<std::string, std::string>& member) {
+            return member.first == "kv_recall_enable" && member.second != "false";
+        });
+    }
 
     /// The lowest number that no layer has.
     std::uint32_t take_number() {
@@ -186,7 +197,7 @@ struct step_counts {
     int n_reserve;
 };
 
-/// The steps of one layer of a model: begin (or clear and begin_cleared), sum, end. The next begin or clear closes a
+/// The steps of one layer of a model: begin (or clear and begin_cleared), sum, queries, end. The next begin or clear closes a
 /// step that the engine left before end.
 class layer_session {
 public:
@@ -209,6 +220,9 @@ public:
     /// The layer is open and scored: tiles are of use.
     bool takes_tiles() const { return open_ && one_row_ > 0; }
 
+    /// The layer is open, and evicted tokens may come back: queries are of use.
+    bool takes_queries() const { return open_ && model_.recalls; }
+
     /// The engine clears the cache: drops the layer's tokens, and its open step. begin_cleared may follow.
     void clear(const step_counts& counts) {
         open_ = false;
@@ -217,15 +231,15 @@ public:
         remember(counts, 0);
     }
 
-    /// Opens the first step of a cleared cache, once there is one. cache.kv_len is not read.
+    /// Opens the first step of a cleared cache, once there is one. cache.kv_len and step_tokens are not read.
     mnnkv::status begin_cleared(mnnkv_cache cache) {
         cache.kv_len = 0;
         return open(cache);
     }
 
     /// Opens a step: edits the history, restores stored tokens and applies the planned eviction. cache.kv_len: tokens
-    /// in the cache, those of a step that failed included; set to the length behind which the engine appends. On
-    /// failure (out of memory) no token is lost, and attention must not run.
+    /// in the cache, those of a step that failed included; set to the length behind which the engine appends, which
+    /// recall may raise. step_tokens is not read. On failure (out of memory) no token is lost, and attention must not run.
     mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
         model_.enter(number_);
         const bool failed = has_failed(counts);
@@ -340,6 +354,16 @@ public:
         }
     }
 
+    /// The queries of the open step, after attention. A refusal is printed once: the step judges no block.
+    void queries(const mnnkv_queries& given) {
+        if (takes_queries()) {
+            const mnnkv::status taken = model_.session.queries(number_, given);
+            if (!taken) {
+                model_.say_once(std::string("a step goes without queries: ") + taken.message());
+            }
+        }
+    }
+
     /// Closes the open step after attention of `heads` query heads, `queries` rows each. Where a tile was refused the
     /// step keeps its tokens and changes no score, which is printed. Returns false, with the reason printed, if a head
     /// could not be read: the engine's step has failed, and the next begin mends it. No token is lost.
@@ -389,6 +413,7 @@ private:
     mnnkv::status open(mnnkv_cache& cache) {
         refused_.store(false, std::memory_order_relaxed);
         unread_.store(false, std::memory_order_relaxed);
+        cache.step_tokens = static_cast<std::uint32_t>(last_.add);
         const mnnkv::status begun = model_.session.begin(number_, cache);
         open_ = static_cast<bool>(begun);
         begun_len_ = cache.kv_len;
@@ -448,6 +473,7 @@ private:
     /// edited: the logical length before the step's tokens.
     void remember(const step_counts& counts, std::size_t edited) {
         last_.previous = counts.previous;
+        last_.add = counts.add;
         // The engine's own sum; its cache may hold fewer tokens.
         last_.next = counts.previous - counts.remove + counts.add;
         for (int i = 0; i < counts.n_reserve; ++i) {
@@ -475,9 +501,9 @@ private:
     std::string unread_why_;
     /// The counts at the last begin or clear; next: the engine's length after a step that succeeds.
     struct {
-        std::size_t previous, next, remove, edited;
+        std::size_t previous, next, add, remove, edited;
         int n_reserve;
-    } last_ = {0, 0, 0, 0, 0};
+    } last_ = {0, 0, 0, 0, 0, 0};
     std::vector<std::int32_t> kept_;
 };
 

@@ -137,6 +137,7 @@ public:
     MNN::KVMeta* begin(MNN::KVMeta* meta, Cache& cache) {
         const mnnkv_host::step_counts counts = counts_of(*meta);
         look_after(cache, *meta);
+        scale_ = meta->attn_scale > 0 ? meta->attn_scale : 1.0f / std::sqrt(static_cast<float>(cache.mHeadDim));
         if (host_->dump) {
             prepare_dump(counts, *meta, cache);
         }
@@ -252,6 +253,16 @@ public:
             const mnnkv_host::dump_step step = {&now,   float_type(cache), rows,  position_,
                                                prompt, scale_,            query, heads};
             host_->dump->write(dump_number_, step);
+        }
+        if (steps_ && steps_->takes_queries()) {
+            mnnkv_queries given = mnnkv::make<mnnkv_queries>();
+            given.dtype = float_type(cache);
+            given.heads = heads;
+            given.rows = rows;
+            given.head_dim = static_cast<std::uint32_t>(cache.mHeadDim);
+            given.scale = scale_;
+            given.data = query;
+            steps_->queries(given);
         }
         return !steps_ || steps_->end(heads, rows, now);
     }
@@ -388,7 +399,6 @@ private:
         for (int i = 0; i < counts.n_reserve; ++i) {
             position_ += static_cast<std::uint64_t>(counts.reserve[2 * i + 1]);
         }
-        scale_ = meta.attn_scale > 0 ? meta.attn_scale : 1.0f / std::sqrt(static_cast<float>(cache.mHeadDim));
     }
 
     template <class Cache>
@@ -503,9 +513,9 @@ private:
     /// Dumped since the cache was cleared last.
     bool dumps_ = false;
     std::uint32_t dump_number_ = 0;
-    /// This step's, for the dump: logical position of its first token, factor of Q K.
-    std::uint64_t position_ = 0;
+    /// This step's factor of Q K and, for the dump, the logical position of its first token.
     float scale_ = 0;
+    std::uint64_t position_ = 0;
     /// MNN's own mExpandChunk while it is another for one growth; else 0.
     int chunk_ = 0;
     MNN::KVMeta view_;
