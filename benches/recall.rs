@@ -7,6 +7,7 @@
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Cache, Layout, Spec};
 use mnnkv::session::{Queries, Session};
+use mnnkv::snapshot::{SharedSnapshot, Snapshot, Storage};
 use std::process::Command;
 use std::time::Instant;
 
@@ -144,8 +145,11 @@ fn config(tier: &str, summary: &str, budget: &str) -> String {
 }
 
 /// The file of a session that parks in one.
-fn park_in_file(_chat: &Chat) -> Option<std::path::PathBuf> {
-    None
+fn park_in_file(chat: &Chat) -> Option<std::path::PathBuf> {
+    let path = std::env::temp_dir().join(format!("mnnkv-recall-{}.kv", std::process::id()));
+    let file = SharedSnapshot::new(|| Snapshot::create(Storage::create(&path)?, b"")).unwrap();
+    chat.session.park_to(Some(file)).unwrap();
+    Some(path)
 }
 
 /// One config: its memory beside that of all tokens, and the time of its steps.
@@ -177,7 +181,7 @@ fn memory(tier: &str, summary: &str) {
         steps[64] * us / layers,
         steps[127] * us / layers,
         stats.counts.returned as f64 / (129.0 * layers),
-        stats.counts.late,
+        stats.counts.file.late_writes,
         stats.counts.failed,
     );
     if let Some(path) = file {
@@ -216,7 +220,9 @@ fn cold(tier: &str) {
         chat.step(1, None, Some(&query));
         has(&chat) == 32
     });
-    println!("  most tokens after a step {most}; of the 32 told first {before} are there, and all after {steps:?} steps");
+    println!(
+        "  most tokens after a step {most}; of the 32 told first {before} are there, and all after {steps:?} steps"
+    );
     if let Some(path) = file {
         std::fs::remove_file(path).ok();
     }
@@ -233,7 +239,9 @@ fn main() {
         let own = std::env::current_exe().unwrap();
         assert!(Command::new(own).args(arguments).status().unwrap().success());
     };
-    println!("memory of the whole cache, of which parked and summaries; s of the prompt; us per layer of the first step,");
+    println!(
+        "memory of the whole cache, of which parked and summaries; s of the prompt; us per layer of the first step,"
+    );
     println!("of the median and of the slowest of 128; blocks back per step and layer; late; failed");
     for config in [
         ["none", "-"],

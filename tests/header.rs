@@ -63,7 +63,7 @@ const HEADERS: &[Header] = &[
     Header {
         path: "mnnkv/recall.h",
         about: "evicted tokens parked in blocks, which come back when a query wants them",
-        includes: &["\"session.h\""],
+        includes: &["\"session.h\"", "\"snapshot.h\""],
         folder: "src/ffi",
         sections: &["recall"],
     },

@@ -6,6 +6,7 @@
 #define MNNKV_RECALL_H
 
 #include "session.h"
+#include "snapshot.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -52,6 +53,10 @@ typedef struct mnnkv_recall_stats {
     uint32_t reserved;
     /// Tokens of the chat that are parked and not in the cache.
     uint64_t away_tokens;
+    /// Those of them that the file has no more: they cannot come back.
+    uint64_t lost_tokens;
+    /// Tokens of the chat, in the cache or not, that a file has.
+    uint64_t file_tokens;
     /// Bytes of memory that parked copies take, and summaries.
     uint64_t parked_bytes;
     uint64_t summary_bytes;
@@ -59,13 +64,19 @@ typedef struct mnnkv_recall_stats {
     uint64_t left_blocks;
     uint64_t returned_blocks;
     uint64_t parked_blocks;
-    /// Blocks that were due to come back and were not there in time.
-    uint64_t late_blocks;
+    /// Writes that were put off, since a call had the snapshot.
+    uint64_t late_writes;
     /// Blocks that could not be parked, read or judged, and stayed where they were; mnnkv_session_warnings has the first
     /// reason of each layer.
     uint64_t failures;
     /// Query rows that blocks were judged by.
     uint64_t query_rows;
+    /// Bytes written to files, and read from them.
+    uint64_t written_bytes;
+    uint64_t read_bytes;
+    /// Writes that failed, and reads that failed or were other bytes.
+    uint64_t failed_writes;
+    uint64_t failed_reads;
     /// Nanoseconds in begin and in end.
     uint64_t begin_ns;
     uint64_t end_ns;
@@ -81,6 +92,25 @@ typedef struct mnnkv_recall_stats {
 mnnkv_status mnnkv_session_queries(mnnkv_session *session,
                                    uint32_t layer,
                                    const mnnkv_queries *queries);
+
+/// Parks blocks in the file of a snapshot from now on, where kv_recall_tier is "file"; other sessions ignore it. Without a
+/// call, or with NULL, blocks are parked in memory. Waits for a call that has the snapshot; begin and end never do: a block
+/// that cannot be written at once waits in memory. Each token is written once. The call may come before or after
+/// mnnkv_snapshot_load, between steps, on any thread.
+/// snapshot: with access APPEND, or NULL. The session retains it, and the file stays open and locked: until all layers are
+/// reset (MNNKV_ALL_LAYERS), the session is destroyed, or it was given another snapshot (or NULL) and has no block in this
+/// one any more. mnnkv_snapshot_destroy may come before; functions of mnnkv_snapshot_io and their user must stay valid as
+/// long, and are called in begin and in end, too.
+/// INVALID_ARGUMENT: if the access is not APPEND
+///
+/// mnnkv_snapshot_commit makes parked blocks durable with all else; mnnkv_snapshot_discard keeps them. mnnkv_snapshot_copy and
+/// mnnkv_snapshot_compact leave out those that no saved layer has.
+///
+/// Tokens are never replaced by others: what is read is compared with a checksum. Where the file cannot be written, blocks
+/// wait in memory (8, or 4 MiB), then stay in the cache; so they do beyond kv_recall_max_write_bytes. A block that cannot be
+/// read stays away. mnnkv_session_recall_stats counts all of this, and mnnkv_session_warnings has the first reason.
+mnnkv_status mnnkv_session_recall_file(mnnkv_session *session,
+                                       mnnkv_snapshot *snapshot);
 
 /// Reads the recall of a layer, or of all with MNNKV_ALL_LAYERS; zeros without recall.
 /// INVALID_ARGUMENT: if layer is out of range

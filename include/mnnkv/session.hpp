@@ -163,6 +163,9 @@ public:
         return mnnkv_session_rotation(handle_, layer, rotation);
     }
 
+    /// mnnkv_session_recall_file; NULL = memory
+    status recall_file(mnnkv_snapshot* snapshot) noexcept { return mnnkv_session_recall_file(handle_, snapshot); }
+
     /// mnnkv_session_lengths
     status lengths(std::uint32_t layer, std::uint32_t& logical, std::uint32_t& physical) const noexcept {
         return mnnkv_session_lengths(handle_, layer, &logical, &physical);

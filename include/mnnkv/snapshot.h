@@ -17,8 +17,9 @@ extern "C" {
 // or not (mnnkv_snapshot_options::io). Each function returns 0, or any other number, which the error text names.
 
 /// Functions that read and write bytes. Copied by create and open; user must stay valid until mnnkv_snapshot_destroy
-/// returns. They are called inside functions of the library, on the caller's thread, never two at once, and must neither
-/// throw nor call the snapshot.
+/// returns, or as long as a session parks blocks in the snapshot (mnnkv_session_recall_file). They are called inside
+/// functions of the library, on the caller's thread, never two at once, and must neither throw nor call the snapshot or a
+/// session that parks in it.
 typedef struct mnnkv_snapshot_io {
     uint32_t struct_size;
     uint32_t reserved;
@@ -102,7 +103,8 @@ mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
 mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot,
                                  const mnnkv_snapshot_options *options);
 
-/// Closes a snapshot. Drops what is not committed.
+/// Closes a snapshot. Drops what is not committed. A session that parks blocks in it (mnnkv_session_recall_file) keeps the
+/// file open.
 void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 
 /// Makes all that was given since the last commit the state of the file, durably; without any, does nothing. After a
@@ -111,7 +113,7 @@ void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 /// IO: if the system or the host cannot write
 mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot);
 
-/// Drops all that was given since the last commit.
+/// Drops all that was given since the last commit, but for blocks that sessions have parked in the snapshot.
 mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot);
 
 // --- Snapshot: sections, and what a file has --------------------------------------------------------------------

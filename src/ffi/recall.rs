@@ -17,6 +17,7 @@ use crate::dtype::Dtype;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32, SizedOut};
 use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
+use crate::ffi::snapshot::mnnkv_snapshot;
 use crate::ffi::status::mnnkv_status;
 use crate::session::Queries;
 use crate::status::{Result, bail};
@@ -94,6 +95,37 @@ pub unsafe extern "C" fn mnnkv_session_queries(
     })
 }
 
+/// Parks blocks in the file of a snapshot from now on, where kv_recall_tier is "file"; other sessions ignore it. Without a
+/// call, or with NULL, blocks are parked in memory. Waits for a call that has the snapshot; begin and end never do: a block
+/// that cannot be written at once waits in memory. Each token is written once. The call may come before or after
+/// mnnkv_snapshot_load, between steps, on any thread.
+/// snapshot: with access APPEND, or NULL. The session retains it, and the file stays open and locked: until all layers are
+/// reset (MNNKV_ALL_LAYERS), the session is destroyed, or it was given another snapshot (or NULL) and has no block in this
+/// one any more. mnnkv_snapshot_destroy may come before; functions of mnnkv_snapshot_io and their user must stay valid as
+/// long, and are called in begin and in end, too.
+/// INVALID_ARGUMENT: if the access is not APPEND
+///
+/// mnnkv_snapshot_commit makes parked blocks durable with all else; mnnkv_snapshot_discard keeps them. mnnkv_snapshot_copy and
+/// mnnkv_snapshot_compact leave out those that no saved layer has.
+///
+/// Tokens are never replaced by others: what is read is compared with a checksum. Where the file cannot be written, blocks
+/// wait in memory (8, or 4 MiB), then stay in the cache; so they do beyond kv_recall_max_write_bytes. A block that cannot be
+/// read stays away. mnnkv_session_recall_stats counts all of this, and mnnkv_session_warnings has the first reason.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_recall_file(
+    session: *mut mnnkv_session,
+    snapshot: *mut mnnkv_snapshot,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let file = match snapshot.is_null() {
+            true => None,
+            false => Some(pointer::reference(snapshot, "snapshot")?.0.clone()),
+        };
+        session.park_to(file)
+    })
+}
+
 /// Recall of a layer or of all. Counts are sums since create, the others as of now.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -102,6 +134,10 @@ pub struct mnnkv_recall_stats {
     pub reserved: u32,
     /// Tokens of the chat that are parked and not in the cache.
     pub away_tokens: u64,
+    /// Those of them that the file has no more: they cannot come back.
+    pub lost_tokens: u64,
+    /// Tokens of the chat, in the cache or not, that a file has.
+    pub file_tokens: u64,
     /// Bytes of memory that parked copies take, and summaries.
     pub parked_bytes: u64,
     pub summary_bytes: u64,
@@ -109,13 +145,19 @@ pub struct mnnkv_recall_stats {
     pub left_blocks: u64,
     pub returned_blocks: u64,
     pub parked_blocks: u64,
-    /// Blocks that were due to come back and were not there in time.
-    pub late_blocks: u64,
+    /// Writes that were put off, since a call had the snapshot.
+    pub late_writes: u64,
     /// Blocks that could not be parked, read or judged, and stayed where they were; mnnkv_session_warnings has the first
     /// reason of each layer.
     pub failures: u64,
     /// Query rows that blocks were judged by.
     pub query_rows: u64,
+    /// Bytes written to files, and read from them.
+    pub written_bytes: u64,
+    pub read_bytes: u64,
+    /// Writes that failed, and reads that failed or were other bytes.
+    pub failed_writes: u64,
+    pub failed_reads: u64,
     /// Nanoseconds in begin and in end.
     pub begin_ns: u64,
     pub end_ns: u64,
@@ -142,14 +184,20 @@ pub unsafe extern "C" fn mnnkv_session_recall_stats(
             struct_size: 0,
             reserved: 0,
             away_tokens: found.away_tokens,
+            lost_tokens: found.lost_tokens,
+            file_tokens: found.file_tokens,
             parked_bytes: found.parked_bytes,
             summary_bytes: found.summary_bytes,
             left_blocks: found.counts.left,
             returned_blocks: found.counts.returned,
             parked_blocks: found.counts.parked,
-            late_blocks: found.counts.late,
+            late_writes: found.counts.file.late_writes,
             failures: found.counts.failed,
             query_rows: found.counts.rows,
+            written_bytes: found.counts.file.written_bytes,
+            read_bytes: found.counts.file.read_bytes,
+            failed_writes: found.counts.file.failed_writes,
+            failed_reads: found.counts.file.failed_reads,
             begin_ns: found.counts.begin_ns,
             end_ns: found.counts.end_ns,
         });

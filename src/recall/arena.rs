@@ -28,6 +28,13 @@ pub struct Slot {
     len: usize,
 }
 
+impl Slot {
+    /// Bytes of the blob.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Range {
     region: usize,

@@ -52,7 +52,7 @@ impl Session {
         to: &mut Snapshot,
     ) -> Result<Saved> {
         let mut state = self.state()?;
-        let State { layers, store, work } = &mut *state;
+        let State { layers, store, work, .. } = &mut *state;
         let layer = find(layers, layer)?;
         let number = layer.number;
         layer.check_closed(kv_len)?;
@@ -80,7 +80,8 @@ impl Session {
             lossless.restore(store, cache, kv_len)?;
         }
         if let Some(recall) = &mut layer.recall {
-            recall.see_file(|(piece, sum)| to.piece_sum(piece) == Some(sum));
+            let first = to.first_piece_of(number, geometry(&rows));
+            recall.see_file(|(piece, sum)| piece >= first && to.piece_sum(piece) == Some(sum));
         }
         let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);

@@ -27,18 +27,19 @@ pub use file::{Saved, compact_file};
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
-pub use recall::{Queries, RecallCounts, RecallStats};
+pub use recall::{FileCounts, Queries, RecallCounts, RecallStats};
 
 use crate::h2o::{BlockSums, CheckedTile};
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
+use crate::snapshot::SharedSnapshot;
 use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
-use crate::sys::memory;
+use crate::sys::{Shared, memory};
 use config::Config;
 use eviction::ClosingStep;
 use lanes::{Lanes, MOST_DECODE_ROWS};
 use layer::Layer;
-use recall::{Step, Workshop};
+use recall::{Desk, Step, Workshop};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -63,6 +64,8 @@ struct State {
     store: Option<Store>,
     /// Of recall.
     work: Workshop,
+    /// Of the tier `file` of recall.
+    desk: Option<Shared<Desk>>,
 }
 
 impl Session {
@@ -87,10 +90,19 @@ impl Session {
             }
             None => None,
         };
-        let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
+        let mut layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
+        let recalls = || layers.iter().filter_map(|layer| layer.recall.as_ref());
+        let desk = match recalls().find_map(|recall| recall.file_rules()) {
+            Some(most) => Some(Shared::new(Desk::new(most))?),
+            None => None,
+        };
+        if let Some(desk) = &desk {
+            let recalls = layers.iter_mut().filter_map(|layer| layer.recall.as_mut());
+            recalls.for_each(|recall| recall.set_desk(desk.clone()));
+        }
         Ok(Session {
             warnings,
-            state: Mutex::new(State { layers, store, work: Workshop::default() }),
+            state: Mutex::new(State { layers, store, work: Workshop::default(), desk }),
             lanes,
             restores_heads: false,
             interrupted: AtomicBool::new(false),
@@ -121,6 +133,15 @@ impl Session {
     /// INVALID_ARGUMENT: if heads or dims are not those of the layer's attention, or an element is not finite.
     pub fn queries(&self, layer: u32, queries: &Queries<'_>) -> Result<()> {
         find(&mut self.state()?.layers, layer)?.queries(queries)
+    }
+
+    /// Parks further blocks in a file, with the tier `file` of recall; `None`: in memory. Blocks that are in another file
+    /// stay there, and keep it open.
+    /// INVALID_ARGUMENT: if the snapshot is open to be read alone.
+    pub fn park_to(&self, file: Option<SharedSnapshot>) -> Result<()> {
+        // The lock of a snapshot comes before that of the session.
+        file.as_ref().map_or(Ok(()), SharedSnapshot::prepare_parks)?;
+        self.state()?.desk.as_ref().map_or(Ok(()), |desk| desk.set_file(file))
     }
 
     /// The recall of a layer, or of all.
@@ -178,6 +199,15 @@ impl Session {
                 ),
             )?;
         }
+        if recalls().any(|(_, recall)| recall.lacks_file()) {
+            let end = if text.is_empty() { "" } else { "\n" };
+            memory::append(
+                &mut text,
+                format_args!(
+                    "{end}kv_recall_tier is \"file\" and mnnkv_session_recall_file has given none: blocks are parked in memory"
+                ),
+            )?;
+        }
         for (number, error) in recalls().filter_map(|(number, recall)| Some((number, recall.failure()?))) {
             let end = if text.is_empty() { "" } else { "\n" };
             memory::append(&mut text, format_args!("{end}layer {number}, recall: {error}"))?;
@@ -210,7 +240,7 @@ impl Session {
     pub fn begin_step(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32, tokens: u32) -> Result<u32> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, work } = &mut *state;
+        let State { layers, store, work, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
@@ -255,7 +285,7 @@ impl Session {
     pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, work } = &mut *state;
+        let State { layers, store, work, .. } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;
         let wanted = layer.check_open("end")?.wanted;
@@ -335,11 +365,15 @@ impl Session {
         Ok(layer.lengths.physical)
     }
 
-    /// Clears one layer, or all: the host has cleared its cache.
+    /// Clears one layer, or all: the host has cleared its cache. A session of which all layers are cleared drops the file of
+    /// [`Session::park_to`].
     pub fn reset(&self, layer: Option<u32>) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, .. } = &mut *state;
+        let State { layers, store, desk, .. } = &mut *state;
+        if let Some(desk) = desk.as_ref().filter(|_| layer.is_none()) {
+            desk.set_file(None)?;
+        }
         let which = match layer {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],

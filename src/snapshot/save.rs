@@ -170,6 +170,12 @@ impl Snapshot {
         Ok(StagedValue { kept, tail })
     }
 
+    /// The first piece that a layer may refer to: those before it are of other tokens, or of another geometry.
+    pub fn first_piece_of(&self, layer: u32, geometry: Geometry) -> u32 {
+        let committed = self.layer(layer).filter(|entry| entry.geometry == geometry);
+        committed.map_or(self.state.pieces.len() as u32, |entry| entry.since)
+    }
+
     /// Sets the tokens of a layer, in physical order, and its opaque state, with the next commit.
     ///
     /// Pieces are of the layer's geometry: another geometry needs new pieces.
@@ -180,7 +186,7 @@ impl Snapshot {
         }
         let committed = self.layer(layer).filter(|entry| entry.geometry == geometry);
         let is_new = committed.is_none();
-        let since = committed.map_or(self.state.pieces.len() as u32, |entry| entry.since);
+        let since = self.first_piece_of(layer, geometry);
         let mut list = Vec::new();
         for run in runs {
             let tokens_of = |piece| self.state.tokens_of(&self.staged.pieces, layer, since, piece);

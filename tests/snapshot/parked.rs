@@ -44,7 +44,11 @@ fn parked_pieces_are_read_as_written_or_refused_and_never_hinder_a_commit() {
                     file.with(|file| file.put("text", staged.as_ref().unwrap())).unwrap();
                 }
                 1 => {
-                    file.with(|file| Ok(file.discard())).unwrap();
+                    file.with(|file| {
+                        file.discard();
+                        Ok(())
+                    })
+                    .unwrap();
                     staged = None;
                 }
                 2 => {
@@ -58,7 +62,11 @@ fn parked_pieces_are_read_as_written_or_refused_and_never_hinder_a_commit() {
                     if !is_committed && random.once_in(2) {
                         disk.lose();
                         is_lost = true;
-                        file.with(|file| Ok(file.discard())).unwrap();
+                        file.with(|file| {
+                            file.discard();
+                            Ok(())
+                        })
+                        .unwrap();
                         staged = None;
                     } else if is_committed {
                         committed = staged.take().or(committed);

@@ -163,7 +163,8 @@ pub unsafe extern "C" fn mnnkv_snapshot_copy(
     }))
 }
 
-/// Closes a snapshot. Drops what is not committed.
+/// Closes a snapshot. Drops what is not committed. A session that parks blocks in it (mnnkv_session_recall_file) keeps the
+/// file open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_destroy(snapshot: *mut mnnkv_snapshot) {
     // SAFETY: the header is the contract.
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_commit(snapshot: *mut mnnkv_snapshot) ->
     body!(with(snapshot, |snapshot| snapshot.commit()))
 }
 
-/// Drops all that was given since the last commit.
+/// Drops all that was given since the last commit, but for blocks that sessions have parked in the snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_discard(snapshot: *mut mnnkv_snapshot) -> mnnkv_status {
     body!(with(snapshot, |snapshot| {

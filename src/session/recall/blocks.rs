@@ -28,6 +28,16 @@ impl Block {
         self.begin..self.begin + self.count
     }
 
+    /// Whether its tokens are away and can be read.
+    pub(super) fn may_return(&self) -> bool {
+        self.is_away && !self.is_lost()
+    }
+
+    /// Whether its tokens are away, and the file has not what was parked.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_away && self.copy.as_ref().is_some_and(Copy::is_lost)
+    }
+
     /// The logical range of its tokens.
     pub(super) fn pair(&self) -> Pair {
         [self.begin as i32, self.count as i32]

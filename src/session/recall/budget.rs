@@ -2,7 +2,6 @@
 
 use super::blocks::Block;
 use super::{Exchange, Recall};
-use crate::h2o::Target;
 use crate::session::config::Ratio;
 use crate::session::lanes::MOST_DECODE_ROWS;
 use crate::session::layer::CacheLengths;
@@ -22,11 +21,12 @@ impl Recall {
         if length < self.eviction.trigger_min_tokens {
             return limit;
         }
-        let target = match self.eviction.ratio {
-            Ratio::Keep(ratio) => Target::KeepRatio(ratio),
-            Ratio::Lossy(ratio) => Target::LossyRatio(ratio),
+        // In f64, less what an f32 ratio may be off: a budget of a share is never a token more.
+        let tokens = match self.eviction.ratio {
+            Ratio::Keep(ratio) => f64::from(ratio) * f64::from(length),
+            Ratio::Lossy(ratio) => f64::from(length) / f64::from(ratio),
         };
-        let tokens = target.tokens(length).unwrap_or(u32::MAX);
+        let tokens = (tokens * (1.0 - f64::from(f32::EPSILON))).ceil() as u32;
         tokens.saturating_sub(step).min(limit)
     }
 
@@ -77,17 +77,18 @@ impl Recall {
         let mut filling = Vec::new();
         let must_stay = |block: &Block| self.must_stay(block, lengths.logical);
         let mut left = more;
-        for (at, block) in self.blocks.list().iter().enumerate().filter(|(_, block)| block.is_away && must_stay(block))
+        for (at, block) in
+            self.blocks.list().iter().enumerate().filter(|(_, block)| block.may_return() && must_stay(block))
         {
             memory::push(&mut filling, at)?;
             left = left.saturating_sub(block.count);
         }
         let most = filling.len() + self.rules.exchanges as usize;
-        let smallest = self.blocks.list().iter().filter(|block| block.is_away).map(|block| block.count).min();
+        let smallest = self.blocks.list().iter().filter(|block| block.may_return()).map(|block| block.count).min();
         if smallest.is_none_or(|smallest| smallest > left) {
             return Ok(filling);
         }
-        for (at, share) in self.ranked(|block| block.is_away && !must_stay(block), |a, b| b.total_cmp(a))? {
+        for (at, share) in self.ranked(|block| block.may_return() && !must_stay(block), |a, b| b.total_cmp(a))? {
             let count = self.blocks.list()[at].count;
             if filling.len() < most && share > 0.0 && count <= left {
                 memory::push(&mut filling, at)?;
@@ -107,7 +108,7 @@ impl Recall {
             let judged = self.blocks.list().iter().enumerate().filter(|(at, _)| !chosen(*at));
             let judged = judged.filter_map(|(at, block)| Some((at, block, judge.estimate(block)?)));
             // The oldest of equals.
-            let back = judged.clone().filter(|(_, block, _)| block.is_away);
+            let back = judged.clone().filter(|(_, block, _)| block.may_return());
             let Some((back, best, gain)) = back.reduce(|best, next| if next.2 > best.2 { next } else { best }) else {
                 break;
             };

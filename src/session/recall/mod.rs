@@ -9,27 +9,30 @@
 
 mod blocks;
 mod budget;
+mod desk;
 mod judge;
 mod queries;
 mod saved;
 mod vault;
 mod workshop;
 
+pub(super) use desk::Desk;
 pub use queries::Queries;
 pub(super) use saved::{LoadedRecall, SavedRecall};
+pub use vault::FileCounts;
 pub(super) use vault::View;
 pub(super) use workshop::Workshop;
 
-use super::config::{Config, EvictionRules, RecallRules, Summary};
+use super::config::{Config, EvictionRules, RecallRules, Summary, Tier};
 use super::eviction::Eviction;
 use super::layer::CacheLengths;
 use super::pins::Pins;
-use crate::layout::{Cache, CacheRef, Pair};
+use crate::layout::{Cache, CacheRef, Pair, Rows};
 use crate::recall::{Kind, Summaries};
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, bail};
 use crate::store::Store;
-use crate::sys::memory;
-use blocks::{Blocks, Plan};
+use crate::sys::{Shared, memory};
+use blocks::{Block, Blocks, Plan};
 use judge::Judge;
 use queries::LastRows;
 use std::time::Instant;
@@ -41,6 +44,8 @@ const SUMMARY_TOKENS: u32 = 512;
 const LEARNT_KEYS: usize = 512;
 /// Most parked blocks that are decoded in a step to be summarised.
 const SUMMARISED_AWAY: usize = 16;
+/// Most blocks that the end of a step writes to a file, unless it is a prompt's.
+const WRITTEN_BLOCKS: usize = 8;
 
 /// Counters of one layer since the session was made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,12 +56,12 @@ pub struct RecallCounts {
     pub returned: u64,
     /// Blocks that were encoded.
     pub parked: u64,
-    /// Blocks that were due to come back and were not there in time.
-    pub late: u64,
     /// Blocks that could not be parked, read or judged, and stayed where they were.
     pub failed: u64,
     /// Query rows that blocks were judged by.
     pub rows: u64,
+    /// Of the tier `file`.
+    pub file: FileCounts,
     /// Time in begin.
     pub begin_ns: u64,
     /// Time in end.
@@ -68,6 +73,10 @@ pub struct RecallCounts {
 pub struct RecallStats {
     /// Tokens of the chat that are not in the cache.
     pub away_tokens: u64,
+    /// Those of them that the file has no more: they cannot come back.
+    pub lost_tokens: u64,
+    /// Tokens of the chat, in the cache or not, that a file has.
+    pub file_tokens: u64,
     /// Bytes of memory of parked copies.
     pub parked_bytes: u64,
     /// Bytes of summaries, and of the shares that queries gave.
@@ -80,15 +89,21 @@ impl RecallStats {
     /// Adds those of another layer.
     pub(super) fn add(&mut self, other: &RecallStats) {
         self.away_tokens += other.away_tokens;
+        self.lost_tokens += other.lost_tokens;
+        self.file_tokens += other.file_tokens;
         self.parked_bytes += other.parked_bytes;
         self.summary_bytes += other.summary_bytes;
         let (sum, more) = (&mut self.counts, &other.counts);
         sum.left += more.left;
         sum.returned += more.returned;
         sum.parked += more.parked;
-        sum.late += more.late;
         sum.failed += more.failed;
         sum.rows += more.rows;
+        sum.file.written_bytes += more.file.written_bytes;
+        sum.file.read_bytes += more.file.read_bytes;
+        sum.file.late_writes += more.file.late_writes;
+        sum.file.failed_writes += more.file.failed_writes;
+        sum.file.failed_reads += more.file.failed_reads;
         sum.begin_ns += more.begin_ns;
         sum.end_ns += more.end_ns;
     }
@@ -141,7 +156,7 @@ impl Recall {
             eviction,
             blocks: Blocks::new(rules.sink_tokens),
             judge: None,
-            vault: Vault::new(rules.tier),
+            vault: Vault::new(number, rules.tier),
             queries: LastRows::default(),
             exchanges: Vec::new(),
             counts: RecallCounts::default(),
@@ -151,13 +166,32 @@ impl Recall {
 
     /// What the layer has now, and has counted.
     pub(super) fn stats(&self) -> RecallStats {
-        let away = self.blocks.list().iter().filter(|block| block.is_away);
+        let tokens = |which: fn(&Block) -> bool| {
+            self.blocks.list().iter().filter(|block| which(block)).map(|block| u64::from(block.count)).sum()
+        };
         RecallStats {
-            away_tokens: away.map(|block| u64::from(block.count)).sum(),
+            away_tokens: tokens(|block| block.is_away),
+            lost_tokens: tokens(Block::is_lost),
+            file_tokens: tokens(|block| block.copy.as_ref().is_some_and(|copy| copy.in_file().is_some())),
             parked_bytes: self.vault.bytes() as u64,
             summary_bytes: self.judge.as_ref().map_or(0, Judge::bytes) as u64,
-            counts: self.counts,
+            counts: RecallCounts { file: self.vault.counts(), ..self.counts },
         }
+    }
+
+    /// The most bytes that a session writes to a file, if blocks are to be there.
+    pub(super) fn file_rules(&self) -> Option<Option<u64>> {
+        (self.rules.tier == Tier::File).then_some(self.rules.max_write_bytes)
+    }
+
+    /// Sets where blocks are written. Must come before the first step.
+    pub(super) fn set_desk(&mut self, desk: Shared<Desk>) {
+        self.vault.set_desk(desk);
+    }
+
+    /// Whether blocks are in memory that were to be in a file, and there is none.
+    pub(super) fn lacks_file(&self) -> bool {
+        self.vault.has_waiting() && self.vault.desk().is_some_and(|desk| !desk.has_file())
     }
 
     /// The first failure since the reset.
@@ -229,6 +263,10 @@ impl Recall {
         self.queries.clear();
         let parked = self.park_ahead(cache, eviction, lengths, expected, is_prompt, work);
         self.count(parked);
+        if let Some(desk) = self.vault.desk() {
+            desk.try_again();
+            self.write_behind(&cache.layout.rows(), if is_prompt { usize::MAX } else { WRITTEN_BLOCKS });
+        }
         self.counts.end_ns += start.elapsed().as_nanos() as u64;
     }
 
@@ -303,12 +341,35 @@ impl Recall {
         if block.copy.is_some() {
             return Ok(());
         }
-        let (count, rows) = (block.count, cache.layout.rows());
-        work.gather(cache, &eviction.places(&[block.pair()])?)?;
+        let (count, pair, rows) = (block.count, block.pair(), cache.layout.rows());
+        if self.vault.desk().is_some_and(Desk::is_full) {
+            self.write_behind(&rows, usize::MAX);
+        }
+        work.gather(cache, &eviction.places(&[pair])?)?;
         let copy = self.vault.put(&rows, count, work)?;
         self.counts.parked += 1;
         self.blocks.list_mut()[at].copy = Some(copy);
         Ok(())
+    }
+
+    /// Writes blocks that are parked in memory to the file, at most `most`, until it takes no more.
+    fn write_behind(&mut self, rows: &Rows, most: usize) {
+        let waiting = |block: &&mut Block| block.copy.as_ref().is_some_and(|copy| copy.in_file().is_none());
+        let may_write = || self.vault.has_waiting() && self.vault.desk().is_some_and(Desk::may_write);
+        if !may_write() {
+            return;
+        }
+        for block in self.blocks.list_mut().iter_mut().filter(waiting).take(most) {
+            let Some(copy) = &mut block.copy else { continue };
+            match self.vault.write(rows, copy) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    self.failure.get_or_insert(error);
+                    return;
+                }
+            }
+        }
     }
 
     /// Puts a parked block in the place of another one, which is parked.
@@ -323,9 +384,9 @@ impl Recall {
     ) -> Result<()> {
         self.park(out, &cache.as_ref(), eviction, work)?;
         let rows = cache.layout.rows();
-        let list = self.blocks.list();
-        let Some(copy) = &list[back].copy else { return Ok(()) };
+        let Some(copy) = &mut self.blocks.list_mut()[back].copy else { return Ok(()) };
         self.vault.fetch(&rows, copy, work)?;
+        let list = self.blocks.list();
         let places = eviction.places(&[list[out].pair()])?;
         work.fit_places(&rows, &places)?;
         if let Some(store) = store {
@@ -395,22 +456,42 @@ impl Recall {
         eviction: &mut Eviction,
         work: &mut Workshop,
     ) -> Result<u32> {
-        let (rows, mut added) = (cache.layout.rows(), 0);
+        let mut added = 0;
         for at in self.filling(lengths, more)? {
-            let block = &self.blocks.list()[at];
-            let (begin, count) = (block.begin, block.count);
-            let Some(copy) = block.copy.as_ref().filter(|_| count <= space) else { continue };
-            self.vault.fetch(&rows, copy, work)?;
-            let first = lengths.physical + added;
-            cache.layout.range(first, count)?;
-            eviction.append(begin, count)?;
-            // Cannot fail: the place was checked.
-            work.scatter(cache, &[[first as i32, count as i32]], first + count)?;
-            self.set_away(at, false);
-            self.counts.returned += 1;
-            (added, space) = (added + count, space - count);
+            let count = self.blocks.list()[at].count;
+            if count > space {
+                continue;
+            }
+            // Those that cannot be read stay away.
+            let returned = self.append(at, lengths.physical + added, cache, eviction, work);
+            if self.count(returned).is_some() {
+                (added, space) = (added + count, space - count);
+            }
         }
         Ok(added)
+    }
+
+    /// Puts a parked block behind the `len` tokens of the cache. On an error nothing has changed.
+    fn append(
+        &mut self,
+        at: usize,
+        len: u32,
+        cache: &mut Cache<'_>,
+        eviction: &mut Eviction,
+        work: &mut Workshop,
+    ) -> Result<()> {
+        let rows = cache.layout.rows();
+        let block = &mut self.blocks.list_mut()[at];
+        let (begin, count) = (block.begin, block.count);
+        let Some(copy) = &mut block.copy else { bail!(Internal, "block {at} is away and not parked") };
+        self.vault.fetch(&rows, copy, work)?;
+        cache.layout.range(len, count)?;
+        eviction.append(begin, count)?;
+        // Cannot fail: the place was checked.
+        work.scatter(cache, &[[len as i32, count as i32]], len + count)?;
+        self.set_away(at, false);
+        self.counts.returned += 1;
+        Ok(())
     }
 
     /// Gives the blocks their shares of the step's queries, and chooses exchanges.
@@ -479,16 +560,21 @@ impl Recall {
         }
         let Some(judge) = &mut self.judge else { return Ok(()) };
         let mut away = 0;
-        let lacking = self.blocks.list_mut().iter_mut().filter(|block| block.slot.is_none());
+        let lacking = self.blocks.list_mut().iter_mut().filter(|block| block.slot.is_none() && !block.is_lost());
         for block in lacking {
             let count = block.count as usize;
-            let keys = match &block.copy {
+            let keys = match &mut block.copy {
                 Some(copy) if block.is_away => {
                     away += 1;
                     if away > SUMMARISED_AWAY {
                         continue;
                     }
-                    self.vault.fetch(&rows, copy, work)?;
+                    if let Err(error) = self.vault.fetch(&rows, copy, work) {
+                        // Blocks that cannot be read have no share.
+                        self.counts.failed += 1;
+                        self.failure.get_or_insert(error);
+                        continue;
+                    }
                     work.keys_of_rows(&rows, count)?
                 }
                 _ => work.keys(cache, &eviction.places(&[block.pair()])?)?.0,

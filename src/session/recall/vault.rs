@@ -1,6 +1,7 @@
 //! The parked copies of a layer's blocks.
 
 use super::blocks::ones;
+use super::desk::Desk;
 use super::workshop::Workshop;
 use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, narrow, widen};
@@ -9,9 +10,10 @@ use crate::layout::{Kind, Rows};
 use crate::recall::arena::{Arena, Slot};
 use crate::recall::nibbles;
 use crate::session::config::Tier;
-use crate::status::{Result, bail};
-use crate::sys::memory;
+use crate::snapshot::ParkedPiece;
+use crate::status::{Result, Status, bail};
 use crate::sys::storage::Bytes;
+use crate::sys::{Shared, memory};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Bytes of the place of a part's end in a blob.
@@ -25,17 +27,23 @@ pub(super) struct Copy {
     tokens: u32,
     /// Those of them that the chat still has.
     live: u64,
+    /// The XXH3-64 over those of the parts' rows, K's before V's.
+    sum: u64,
     /// A piece of a file that has the tokens, too: its number and checksum.
     in_file: Option<(u32, u64)>,
+    /// The file has other bytes than were parked.
+    is_lost: bool,
 }
 
 #[derive(Debug)]
 enum Home {
-    /// Bit for bit, and the XXH3-64 over those of the parts' rows, K's before V's.
-    Exact(Slot, u64),
+    /// In memory, bit for bit.
+    Exact(Slot),
     /// 4 bits per number.
     Four(Slot),
-    /// In a file from which the chat was loaded.
+    /// In the file of the session, bit for bit.
+    File(ParkedPiece),
+    /// In a file from which the chat was loaded, bit for bit.
     View(View),
 }
 
@@ -70,17 +78,19 @@ impl View {
         let View { tokens, raw_sum, piece, .. } = *self;
         Ok(View { bytes: self.bytes.clone(), ends: memory::copied(&self.ends)?, tokens, raw_sum, piece, runs })
     }
-
-    fn bytes_of(&self, part: usize) -> Option<&[u8]> {
-        self.bytes.get(part.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[part])
-    }
 }
 
 impl Copy {
     /// Tokens of a file, at most 64.
     pub(super) fn of_view(view: View) -> Result<Self> {
         let tokens = view.runs.iter().map(|run| run.1).sum();
-        Ok(Copy { tokens, live: ones(tokens), in_file: Some(view.piece), home: Home::View(view) })
+        let (sum, in_file) = (view.raw_sum, Some(view.piece));
+        Ok(Copy { tokens, live: ones(tokens), sum, in_file, home: Home::View(view), is_lost: false })
+    }
+
+    /// Whether the tokens cannot be read any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     /// The piece of a file that has the tokens.
@@ -106,7 +116,7 @@ impl Copy {
     fn left(&self) -> impl Iterator<Item = u32> + '_ {
         let (runs, parked) = match &self.home {
             Home::View(view) => (&view.runs[..], 0..0),
-            Home::Exact(..) | Home::Four(_) => (&[][..], 0..self.tokens),
+            _ => (&[][..], 0..self.tokens),
         };
         let places = runs.iter().flat_map(|(offset, count)| *offset..offset + count).chain(parked);
         places.zip(0u32..).filter(|(_, token)| self.live >> token & 1 == 1).map(|(place, _)| place)
@@ -129,7 +139,7 @@ impl Copy {
     fn whole(&self) -> u32 {
         match &self.home {
             Home::View(view) => view.tokens,
-            Home::Exact(..) | Home::Four(_) => self.tokens,
+            _ => self.tokens,
         }
     }
 }
@@ -140,15 +150,54 @@ fn parts<'a>(rows: &Rows, key: &'a [u8], value: &'a [u8]) -> impl Iterator<Item 
     of(key, rows.key).chain(of(value, rows.value))
 }
 
+/// Counters of the tier `file` of one layer since the session was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileCounts {
+    /// Bytes of blocks that were written to a file.
+    pub written_bytes: u64,
+    /// Bytes of blocks that were read from it.
+    pub read_bytes: u64,
+    /// Writes that were put off, since a call had the snapshot.
+    pub late_writes: u64,
+    /// Writes that failed. Their blocks stay in memory.
+    pub failed_writes: u64,
+    /// Reads that failed, or whose bytes were others than were written.
+    pub failed_reads: u64,
+}
+
 /// Parked copies of one layer.
 pub(super) struct Vault {
+    layer: u32,
     tier: Tier,
     arena: Arena,
+    /// Of the tier `file`.
+    desk: Option<Shared<Desk>>,
+    /// Bytes of blobs in memory that the file is to have.
+    waiting: usize,
+    counts: FileCounts,
 }
 
 impl Vault {
-    pub(super) fn new(tier: Tier) -> Self {
-        Vault { tier, arena: Arena::default() }
+    pub(super) fn new(layer: u32, tier: Tier) -> Self {
+        Vault { layer, tier, arena: Arena::default(), desk: None, waiting: 0, counts: FileCounts::default() }
+    }
+
+    /// Sets where blobs are written. Must come before the first copy.
+    pub(super) fn set_desk(&mut self, desk: Shared<Desk>) {
+        self.desk = Some(desk);
+    }
+
+    pub(super) fn desk(&self) -> Option<&Desk> {
+        self.desk.as_deref()
+    }
+
+    pub(super) fn counts(&self) -> FileCounts {
+        self.counts
+    }
+
+    /// Whether a blob is in memory that a file is to have.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
     }
 
     /// Bytes of memory of the copies.
@@ -159,12 +208,26 @@ impl Vault {
     /// Drops all copies.
     pub(super) fn clear(&mut self) {
         self.arena = Arena::default();
+        self.wrote(self.waiting);
+    }
+
+    /// Blobs of `len` bytes in all wait no longer.
+    fn wrote(&mut self, len: usize) {
+        if let Some(desk) = &self.desk {
+            desk.remove(len);
+            self.waiting -= len;
+        }
     }
 
     /// Drops a copy.
     pub(super) fn remove(&mut self, copy: Copy) {
-        if let Home::Exact(slot, _) | Home::Four(slot) = copy.home {
-            self.arena.remove(slot);
+        match copy.home {
+            Home::File(_) | Home::View(_) => {}
+            Home::Exact(slot) => {
+                self.wrote(if self.desk.is_some() { slot.bytes() } else { 0 });
+                self.arena.remove(slot);
+            }
+            Home::Four(slot) => self.arena.remove(slot),
         }
     }
 
@@ -173,22 +236,67 @@ impl Vault {
         !matches!(copy.home, Home::Four(_))
     }
 
-    /// Parks the rows of `tokens` tokens that the workshop has.
+    /// Parks the rows of `tokens` tokens that the workshop has. BUSY: if too much waits to be written already.
     pub(super) fn put(&mut self, rows: &Rows, tokens: u32, work: &mut Workshop) -> Result<Copy> {
-        let copy = |home| Copy { home, tokens, live: ones(tokens), in_file: None };
+        let copy = |home, sum| Copy { home, tokens, live: ones(tokens), sum, in_file: None, is_lost: false };
         if self.tier == Tier::Ram4
             && let (Kind::Float(key), Kind::Float(value)) = (rows.key, rows.value)
             && four(rows, key, value, work)?
         {
-            return Ok(copy(Home::Four(self.arena.put(&work.blob)?)));
+            return Ok(copy(Home::Four(self.arena.put(&work.blob)?), 0));
         }
+        self.desk.as_ref().map_or(Ok(()), |desk| desk.check_room())?;
         let sum = exact(rows, work)?;
-        Ok(copy(Home::Exact(self.arena.put(&work.blob)?, sum)))
+        let len = work.blob.len();
+        self.desk.as_ref().map_or(Ok(()), |desk| desk.check_budget(len))?;
+        let slot = self.arena.put(&work.blob)?;
+        if let Some(desk) = &self.desk {
+            desk.add(len);
+            self.waiting += len;
+        }
+        Ok(copy(Home::Exact(slot), sum))
     }
 
-    /// Writes the rows of a copy's tokens to the workshop. CORRUPT: if they are not those that were parked.
-    pub(super) fn fetch(&self, rows: &Rows, copy: &Copy, work: &mut Workshop) -> Result<()> {
-        self.decode(rows, copy, work)?;
+    /// Writes a copy that is in memory to the file. Returns false if nothing was written, since a call has the snapshot. On
+    /// an error the copy stays in memory.
+    pub(super) fn write(&mut self, rows: &Rows, copy: &mut Copy) -> Result<bool> {
+        let (Some(desk), Home::Exact(slot)) = (&self.desk, &copy.home) else { return Ok(true) };
+        let (blob, len) = (self.arena.get(slot), slot.bytes());
+        let parts = memory::collect((0..2 * rows.parts()).filter_map(|part| part_of(blob, rows, part)));
+        match parts.and_then(|parts| desk.write(self.layer, copy.tokens, &parts, copy.sum)) {
+            Ok(Some(piece)) => {
+                self.counts.written_bytes += piece.stored_len();
+                copy.in_file = Some((piece.piece(), piece.sum()));
+                if let Home::Exact(slot) = std::mem::replace(&mut copy.home, Home::File(piece)) {
+                    self.arena.remove(slot);
+                }
+                self.wrote(len);
+                Ok(true)
+            }
+            Ok(None) => {
+                self.counts.late_writes += 1;
+                Ok(false)
+            }
+            Err(error) => {
+                self.counts.failed_writes += 1;
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the rows of a copy's tokens to the workshop. CORRUPT: if they are not those that were parked; the copy then is
+    /// lost if it is in a file.
+    pub(super) fn fetch(&mut self, rows: &Rows, copy: &mut Copy, work: &mut Workshop) -> Result<()> {
+        if let Err(error) = self.decode(rows, copy, work) {
+            if matches!(copy.home, Home::File(_) | Home::View(_)) {
+                self.counts.failed_reads += 1;
+                copy.is_lost = error.status() == Status::Corrupt;
+            }
+            return Err(error);
+        }
+        if let Home::File(piece) = &copy.home {
+            self.counts.read_bytes += piece.stored_len();
+        }
         let (tokens, heads) = (copy.whole() as usize, rows.heads);
         if !copy.left().eq(0..copy.whole()) {
             close_up(&mut work.key, heads, tokens, || copy.left());
@@ -201,20 +309,28 @@ impl Vault {
     fn decode(&self, rows: &Rows, copy: &Copy, work: &mut Workshop) -> Result<()> {
         work.fit(rows, copy.whole() as usize)?;
         match &copy.home {
-            Home::Exact(slot, sum) => {
+            Home::Exact(slot) => {
                 let blob = self.arena.get(slot);
-                decode(rows, |part| part_of(blob, rows, part), *sum, work)
+                decode(rows, |part| part_of(blob, rows, part), copy.sum, work)
             }
             Home::Four(slot) => un_four(rows, self.arena.get(slot), work),
+            Home::File(piece) => {
+                let (mut blob, mut ends) = (std::mem::take(&mut work.blob), std::mem::take(&mut work.ends));
+                let read = piece.read(&mut blob, &mut ends);
+                let decoded = read
+                    .and_then(|begin| decode(rows, |part| read_part(blob.get(begin..)?, &ends, part), copy.sum, work));
+                (work.blob, work.ends) = (blob, ends);
+                decoded
+            }
             Home::View(view) => {
-                let decoded = decode(rows, |part| view.bytes_of(part), view.raw_sum, work);
+                let decoded = decode(rows, |part| read_part(&view.bytes, &view.ends, part), copy.sum, work);
                 view.bytes.drop_pages();
                 decoded.map_err(|error| error.within(format_args!("piece {}", view.piece.0)))
             }
         }
     }
 
-    /// Calls `write` with a copy's blob as a piece of a file: its tokens, its parts, and the checksum of their rows.
+    /// Calls `write` with a copy's tokens as a piece of a file: their number, its parts, and the checksum of their rows.
     pub(super) fn export<R>(
         &self,
         rows: &Rows,
@@ -223,25 +339,30 @@ impl Vault {
         write: impl FnOnce(u32, &[&[u8]], u64) -> Result<R>,
     ) -> Result<R> {
         let count = 2 * rows.parts();
-        let given = |parts: Vec<Option<&[u8]>>, sum| {
-            if parts.contains(&None) {
-                bail!(Internal, "a parked block lacks a part");
-            }
-            write(copy.whole(), &memory::collect(parts.into_iter().flatten())?, sum)
-        };
         match &copy.home {
-            Home::Exact(slot, sum) => {
+            Home::Exact(slot) => {
                 let blob = self.arena.get(slot);
-                given(memory::collect((0..count).map(|part| part_of(blob, rows, part)))?, *sum)
+                let parts = memory::collect((0..count).filter_map(|part| part_of(blob, rows, part)))?;
+                write(copy.whole(), &parts, copy.sum)
             }
-            Home::View(view) => given(memory::collect((0..count).map(|part| view.bytes_of(part)))?, view.raw_sum),
-            Home::Four(_) => {
+            Home::View(view) => {
+                let part = |part| read_part(&view.bytes, &view.ends, part);
+                write(copy.whole(), &memory::collect((0..count).filter_map(part))?, copy.sum)
+            }
+            Home::File(_) | Home::Four(_) => {
                 self.decode(rows, copy, work)?;
                 let sum = exact(rows, work)?;
-                given(memory::collect((0..count).map(|part| part_of(&work.blob, rows, part)))?, sum)
+                let parts = memory::collect((0..count).filter_map(|part| part_of(&work.blob, rows, part)))?;
+                write(copy.whole(), &parts, sum)
             }
         }
     }
+}
+
+/// A part of a piece, of which `bytes` has all and `ends` says where each ends.
+fn read_part<'a>(bytes: &'a [u8], ends: &[usize], part: usize) -> Option<&'a [u8]> {
+    let begin = part.checked_sub(1).map_or(Some(0), |before| ends.get(before).copied())?;
+    bytes.get(begin..*ends.get(part)?)
 }
 
 /// Leaves only some tokens of rows `[head][token][row]`.

@@ -45,10 +45,6 @@ impl Medium for Disk {
 }
 
 impl Disk {
-    pub(super) fn is_new(&self) -> bool {
-        self.0.lock().unwrap().is_empty()
-    }
-
     pub(super) fn create(&self) -> Snapshot {
         Snapshot::create(self.storage(), b"model").unwrap()
     }

@@ -1,15 +1,17 @@
 //! A host of one layer whose tokens leave and come back.
 
+use super::disk::Disk;
 use super::model::{Keys, Model, Rules};
 use crate::common::Random;
 use crate::dtype::Dtype;
 use crate::host::packing::{Dense, flash};
 use crate::host::{Host, expand};
 use crate::layout::Spec;
-use crate::session::tests::file::{Disk, FASTEST};
+use crate::session::tests::file::FASTEST;
 use crate::session::tests::shared::Session;
 use crate::session::tests::trace;
 use crate::session::{Queries, compact_file};
+use crate::snapshot::{SharedSnapshot, Snapshot};
 use crate::status::Status;
 use crate::sys::memory::shortage;
 use serde_json::Value;
@@ -39,9 +41,10 @@ pub(super) struct Chat {
     config: Value,
     /// Allocations of the session fail at random.
     is_short: bool,
-    session: Session,
+    pub(super) session: Session,
     host: Host,
-    disk: Disk,
+    /// The file that it parks in, and that it is saved to.
+    pub(super) file: SharedSnapshot,
     /// Every token of the chat.
     tokens: Vec<Dense>,
     model: Option<Model>,
@@ -62,7 +65,7 @@ impl Chat {
             block: whole("kv_recall_block_tokens"),
             sink: whole("kv_recall_sink_tokens"),
             recent: whole("kv_recall_recent_tokens"),
-            ratio: number("kv_h2o_target_lossy_ratio") as f32,
+            ratio: whole("kv_h2o_target_lossy_ratio"),
             trigger: whole("kv_h2o_trigger_min_tokens"),
             most: whole("kv_h2o_max_tokens"),
             window: whole("kv_recall_query_window"),
@@ -71,6 +74,8 @@ impl Chat {
         };
         let session = Session::new(config.to_string().as_bytes(), 1, 1).unwrap();
         assert!(!session.warnings().unwrap().contains("not a key"));
+        let file = Disk::default().create();
+        session.park_to(Some(file.clone())).unwrap();
         let spec =
             Spec { key: Dtype::F32.into(), value: Dtype::F16.into(), ..flash(KV_HEADS as u32, DIMS as u32, 4, ROOM) };
         let model = (config["kv_recall_summary"] == "gauss" && !is_short).then(|| Model::new(rules));
@@ -80,7 +85,7 @@ impl Chat {
             is_short,
             session,
             host,
-            disk: Disk::default(),
+            file,
             tokens: Vec::new(),
             model,
             steps: [0; 2],
@@ -117,6 +122,7 @@ impl Chat {
         if let Some(model) = &self.model {
             assert_eq!(away, model.away());
         }
+        assert_eq!(self.session.recall_stats(None).unwrap().away_tokens, away.len() as u64);
     }
 
     fn begin(&mut self, next: usize) {
@@ -278,22 +284,33 @@ impl Chat {
     /// The process ends after a save. Another one goes on with the file.
     pub(super) fn restart(&mut self) {
         trace!("restart");
-        let mut file = if self.disk.is_new() { self.disk.create() } else { self.disk.open() };
-        let len = self.host.len();
-        let before = self.positions();
-        let written = repeat!(self, self.session.save(0, Some(self.host.cache()), len, &FASTEST, &mut file)).tokens;
-        file.commit().unwrap();
-        let again = self.session.save(0, Some(self.host.cache()), len, &FASTEST, &mut file).unwrap().tokens;
+        let (len, before, file) = (self.host.len(), self.positions(), self.file.clone());
+        let save = |chat: &mut Self, file: &mut Snapshot| {
+            repeat!(chat, chat.session.save(0, Some(chat.host.cache()), len, &FASTEST, file)).tokens
+        };
+        let saved = file.with(|file| {
+            let written = save(self, file);
+            file.commit()?;
+            Ok((written, save(self, file)))
+        });
+        let (written, again) = saved.unwrap();
         assert!(written <= self.logical() + 64 && again == 0, "{written} tokens, and {again} that the file had");
         if self.random.once_in(3) {
-            let other = Disk::default();
-            let mut small = other.create();
-            compact_file(&file, &FASTEST, &mut small).unwrap();
-            small.commit().unwrap();
-            (self.disk, file) = (other, small);
+            self.file = Disk::default().create();
+            let compacted = self.file.with(|small| {
+                file.with(|file| compact_file(file, &FASTEST, small))?;
+                small.commit()
+            });
+            compacted.unwrap();
         }
         self.session = Session::new(self.config.to_string().as_bytes(), 1, 1).unwrap();
-        repeat!(self, self.session.load(None, &file));
+        let file = self.file.clone();
+        let load = |file: &mut Snapshot| {
+            repeat!(self, self.session.load(None, file));
+            Ok(())
+        };
+        file.with(load).unwrap();
+        self.session.park_to(Some(file)).unwrap();
         if !self.tokens.is_empty() {
             self.host.arrange(Vec::new());
             self.host.arrange(before.iter().map(|at| self.tokens[*at as usize].clone()).collect());
@@ -304,6 +321,16 @@ impl Chat {
         assert_eq!(self.positions(), before);
         self.model.iter_mut().for_each(Model::restart);
         self.check();
+    }
+
+    /// Brings all tokens back that can be read, where the buffers have room for all. Returns those that are missing.
+    pub(super) fn bring_all(&mut self) -> u64 {
+        if self.logical() + 70 >= ROOM {
+            return 0;
+        }
+        self.session.pin(0, self.logical(), true).unwrap();
+        self.step(1, true);
+        self.session.recall_stats(None).unwrap().away_tokens
     }
 
     pub(super) fn park(&mut self) {

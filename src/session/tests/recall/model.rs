@@ -8,7 +8,7 @@ pub(super) struct Rules {
     pub(super) block: usize,
     pub(super) sink: usize,
     pub(super) recent: usize,
-    pub(super) ratio: f32,
+    pub(super) ratio: usize,
     pub(super) trigger: usize,
     pub(super) most: usize,
     pub(super) window: usize,
@@ -94,7 +94,7 @@ impl Model {
         if logical + step < self.rules.trigger {
             return limit;
         }
-        let target = ((1.0 / self.rules.ratio) * (logical + step) as f32).ceil() as usize;
+        let target = (logical + step).div_ceil(self.rules.ratio);
         target.saturating_sub(step).min(limit)
     }
 
