@@ -115,7 +115,21 @@ fn text(results: &Results) -> String {
         let count = rows.iter().take_while(|row| (row.task, row.ratio) == (first.task, first.ratio)).count();
         let (group, rest) = rows.split_at(count);
         text += &format!("\n{}, 1 of {}\n", first.task.name(), first.ratio);
-        let heading = ["method", "factor", "+-", "goal", "", "tokens", "over", "kept", "us per layer", "tokens/s"];
+        let heading = [
+            "method",
+            "factor",
+            "+-",
+            "goal",
+            "",
+            "tokens",
+            "over",
+            "kept",
+            "parked",
+            "back",
+            "late",
+            "us per layer",
+            "tokens/s",
+        ];
         let table = std::iter::once(heading.map(String::from).to_vec()).chain(group.iter().map(cells));
         text += &output::table(&table.collect::<Vec<_>>());
         rows = rest;
@@ -137,6 +151,9 @@ fn cells(row: &Row) -> Vec<String> {
         format!("{:.0}", row.resident_tokens),
         if row.most_over_budget > 0 { row.most_over_budget.to_string() } else { "never".into() },
         format!("{:.1}%", 100.0 * row.resident_share),
+        format!("{:.1}%", 100.0 * row.parked_share),
+        format!("{:.2}", row.returned_blocks),
+        row.failed_blocks.to_string(),
         format!("{:.1}", row.library_us),
         format!("{:.0}", row.tokens_per_second),
     ]

@@ -3,10 +3,12 @@
 use crate::llama::{Projected, Shape};
 use mnnkv::arch::{self, PANEL, Product};
 use mnnkv::dtype::Dtype;
+use mnnkv::gear::{Frequencies, Pairing};
 use mnnkv::h2o::{CheckedTile, Tile};
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::{Queries, Session};
 use mnnkv::status::Result;
+use mnnkv::store::KeyRotation;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -87,9 +89,12 @@ impl Chat {
             value_token_stride: 0,
         })?;
         let panels = |bytes: usize| vec![[0.0; PANEL]; bytes / size_of::<[f32; PANEL]>()];
+        let session = Session::new(config.as_bytes(), b"", shape.layers as u32, 1)?;
+        let frequencies = Frequencies::Theta(shape.theta as f32);
+        session.rotation(None, Some(&KeyRotation { pairing: Pairing::Half, dims: shape.dims, frequencies }))?;
         let buffers = || Buffers { key: panels(layout.key_bytes()), value: panels(layout.value_bytes()), len: 0 };
         Ok(Chat {
-            session: Session::new(config.as_bytes(), b"", shape.layers as u32, 1)?,
+            session,
             shape: *shape,
             buffers: (0..shape.layers).map(|_| buffers()).collect(),
             layout,
@@ -115,7 +120,7 @@ impl Chat {
 
         let start = Instant::now();
         let before = buffers.len;
-        buffers.len = session.begin(number, Some(buffers.cache(layout)?), before)?;
+        buffers.len = session.begin_step(number, Some(buffers.cache(layout)?), before, added as u32)?;
         measured.library += start.elapsed();
 
         let appended = layout.range(buffers.len, added as u32)?;
@@ -183,6 +188,16 @@ impl Chat {
         session.end(number, tiles, added as u32, buffers.cache(layout)?, len as u32)?;
         measured.library += start.elapsed();
         self.measure(layer)
+    }
+
+    /// Leaves the first `tokens` tokens of the chat.
+    pub(super) fn keep(&mut self, tokens: usize) -> Result<()> {
+        let Chat { session, layout, buffers, .. } = self;
+        for (number, buffers) in buffers.iter_mut().enumerate() {
+            let len = buffers.len;
+            buffers.len = session.keep(number as u32, &[[0, tokens as i32]], buffers.cache(layout)?, len)?;
+        }
+        Ok(())
     }
 
     /// Compares the tokens of a layer with the budget.

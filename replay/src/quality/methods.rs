@@ -74,6 +74,11 @@ impl Method {
         config
     }
 
+    /// Whether the host runs the prompt again.
+    pub(super) fn is_replayed(&self) -> bool {
+        self.keys.get("kv_h2o_policy").is_some_and(|policy| policy == "replay")
+    }
+
     /// The bound of a task and a ratio.
     pub(super) fn goal(&self, task: Task, ratio: f64) -> Option<&Bound> {
         self.goals.iter().find(|goal| goal.0 == task && goal.1 == ratio).map(|goal| &goal.2)

@@ -43,6 +43,10 @@ pub fn tasks() -> Vec<(Task, f64)> {
     vec![(Task::Recall, 3.5), (Task::Needle, 3.5), (Task::Plain, 3.5), (Task::Recall, 8.0), (Task::Needle, 8.0)]
 }
 
+/// Tokens that are replayed at once, no more than there is room for.
+const REPLAYED: usize = 96;
+const _: () = assert!(REPLAYED <= STEPS);
+
 /// The input of one layer's attention for a prompt: all keys and values, and the queries of its last rows.
 struct Rows {
     query: Vec<f32>,
@@ -138,7 +142,7 @@ fn run_batch(
 ) -> mnnkv::status::Result<Vec<Sample>> {
     let (shape, prompt) = (model.shape(), task.prompt_tokens());
     let config = Value::Object(method.config(ratio, prompt)).to_string();
-    let mut chats = Vec::with_capacity(texts.len());
+    let (mut chats, mut before) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
     for text in texts {
         let mut chat = Chat::new(shape, &config, prompt + STEPS, FIRST_EVICTED.min(shape.layers), ratio)?;
         for (layer, rows) in text.prompt.iter().enumerate() {
@@ -146,7 +150,11 @@ fn run_batch(
             // The model has its output already.
             chat.step(layer, &Projected { query, key, value }, &mut vec![0.0; query.len()])?;
         }
+        if method.is_replayed() {
+            replay(model, &mut chat, &text.tokens[..prompt])?;
+        }
         chat.measured = Measured::default();
+        before.push(chat.session().recall_stats(None)?);
         chats.push(chat);
     }
     let mut samples = vec![Sample::default(); texts.len()];
@@ -172,12 +180,25 @@ fn run_batch(
         }
     }
     let elapsed: Duration = start.elapsed() / texts.len() as u32;
-    for (sample, chat) in samples.iter_mut().zip(&chats) {
+    for ((sample, chat), before) in samples.iter_mut().zip(&chats).zip(before) {
         sample.elapsed = elapsed;
         sample.measured = chat.measured;
+        sample.recall = chat.session().recall_stats(None)?;
+        sample.recall.counts.returned -= before.counts.returned;
         sample.metrics = chat.session().metrics(None)?.fields().filter(|(_, value)| value.is_finite()).collect();
     }
     Ok(samples)
+}
+
+/// Runs the prompt again behind itself, in chunks, each of which is rolled back.
+fn replay(model: &Model, chat: &mut Chat, prompt: &[u16]) -> mnnkv::status::Result<()> {
+    chat.session().replay()?;
+    for chunk in prompt.chunks(REPLAYED) {
+        let positions: Vec<usize> = (prompt.len()..prompt.len() + chunk.len()).collect();
+        model.forward(chunk, &positions, |layer, rows, output| chat.step(layer, rows, output))?;
+        chat.keep(prompt.len())?;
+    }
+    chat.session().replan()
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use super::chat::Measured;
 use super::tasks::STEPS;
-use super::{Bound, Method, Request, Task, WHOLE};
+use super::{Bound, FIRST_EVICTED, Method, Request, Task, WHOLE};
 use crate::llama::Shape;
+use mnnkv::session::RecallStats;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(super) struct Sample {
     pub(super) measured: Measured,
     /// Of all steps; texts that ran side by side share it.
     pub(super) elapsed: Duration,
+    /// At the end; blocks that returned are those behind the prompt.
+    pub(super) recall: RecallStats,
     /// Those of the session that were measured.
     pub(super) metrics: BTreeMap<&'static str, f64>,
 }
@@ -84,6 +87,12 @@ pub struct Row {
     pub library_us: f64,
     /// Bytes of K and V in the caches, over those of the whole caches; layers that tokens are evicted from.
     pub resident_share: f64,
+    /// Bytes of parked tokens and summaries at the end, over those of the whole caches.
+    pub parked_share: f64,
+    /// Blocks that came back, per step and layer that tokens are evicted from.
+    pub returned_blocks: f64,
+    /// Blocks that were late, or could not be parked, read or judged, over all texts.
+    pub failed_blocks: u64,
     /// Means over texts of the session's metrics.
     pub metrics: BTreeMap<&'static str, f64>,
 }
@@ -125,6 +134,12 @@ fn row(task: Task, ratio: f64, samples: &[Sample], whole: &[Sample], shape: &Sha
     let total = |of: fn(&Measured) -> u64| samples.iter().map(|sample| of(&sample.measured)).sum::<u64>() as f64;
     let elapsed: f64 = samples.iter().map(|sample| sample.elapsed.as_secs_f64()).sum();
     let library: f64 = samples.iter().map(|sample| sample.measured.library.as_secs_f64()).sum();
+    let recall = |of: fn(&RecallStats) -> u64| samples.iter().map(|sample| of(&sample.recall)).sum::<u64>();
+    // At the end, of all texts.
+    let evicted_layers = (shape.layers - FIRST_EVICTED.min(shape.layers)) as f64;
+    let raw_tokens = (samples.len() * (task.prompt_tokens() + STEPS - 1)) as f64 * evicted_layers;
+    let raw_bytes = raw_tokens * (2 * shape.kv_heads * shape.dims * size_of::<f32>()) as f64;
+    let calls = total(|measured| measured.calls).max(1.0);
     let steps = (samples.len() * (STEPS - 1)) as f64;
     let mut metrics = BTreeMap::new();
     for (name, value) in samples.iter().flat_map(|sample| &sample.metrics) {
@@ -138,11 +153,14 @@ fn row(task: Task, ratio: f64, samples: &[Sample], whole: &[Sample], shape: &Sha
         factor: difference.exp(),
         error: difference.exp() * error,
         goal: None,
-        resident_tokens: total(|measured| measured.resident) / total(|measured| measured.calls).max(1.0),
+        resident_tokens: total(|measured| measured.resident) / calls,
         most_over_budget: samples.iter().map(|sample| sample.measured.over).max().unwrap_or(0),
         tokens_per_second: steps / elapsed,
         library_us: library * 1e6 / steps / shape.layers as f64,
         resident_share: total(|measured| measured.resident) / total(|measured| measured.logical).max(1.0),
+        parked_share: recall(|recall| recall.parked_bytes + recall.summary_bytes) as f64 / raw_bytes.max(1.0),
+        returned_blocks: recall(|recall| recall.counts.returned) as f64 / calls,
+        failed_blocks: recall(|recall| recall.counts.late + recall.counts.failed),
         metrics,
     }
 }

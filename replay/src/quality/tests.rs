@@ -178,7 +178,8 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
         theta: 1.0,
         tied: true,
     };
-    for method in methods().iter().filter(|method| unknown_key(method, 1).unwrap().is_none()) {
+    // Tokens that come back from ram4 are not the same.
+    for method in methods().iter().filter(|method| !method.name.contains("ram4")) {
         let mut keys = method.config(3.5, 200);
         keys.insert("kv_h2o_layer_start".into(), 0.into());
         let config = Value::Object(keys).to_string();
@@ -201,7 +202,8 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
             let worst = output[(added - 1) * 80..].iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
             assert!(worst.fold(0.0, f64::max) < 1e-5, "{} after {} tokens", method.name, keys.len());
         }
-        assert!(method.name != "mass" || chat.measured.resident < chat.measured.logical / 2, "{:?}", chat.measured);
+        let evicts = method.name != WHOLE && !method.is_replayed();
+        assert!(!evicts || chat.measured.resident < chat.measured.logical / 2, "{}", method.name);
     }
 }
 
