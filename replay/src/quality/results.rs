@@ -160,7 +160,7 @@ fn row(task: Task, ratio: f64, samples: &[Sample], whole: &[Sample], shape: &Sha
         resident_share: total(|measured| measured.resident) / total(|measured| measured.logical).max(1.0),
         parked_share: recall(|recall| recall.parked_bytes + recall.summary_bytes) as f64 / raw_bytes.max(1.0),
         returned_blocks: recall(|recall| recall.counts.returned) as f64 / calls,
-        failed_blocks: recall(|recall| recall.counts.late + recall.counts.failed),
+        failed_blocks: recall(|recall| recall.counts.failed),
         metrics,
     }
 }
