@@ -517,6 +517,8 @@ impl Recall {
     }
 
     /// Parks blocks that the next begin lets leave: all after a prompt, otherwise as many as may be exchanged, and one more.
+    /// Layers have equal lengths, so that blocks of all of them leave in the same step: before, each parks its own in a step
+    /// of its own.
     fn park_ahead(
         &mut self,
         cache: &CacheRef<'_>,
@@ -528,7 +530,10 @@ impl Recall {
     ) -> Result<()> {
         let most = if is_prompt { usize::MAX } else { self.rules.exchanges as usize + 1 };
         let mut leaving = memory::collect(self.exchanges.iter().map(|exchange| exchange.out))?;
-        memory::extend(&mut leaving, &self.leaving(lengths, self.room(lengths.logical, expected))?)?;
+        let size = self.rules.block_tokens;
+        let soon = if (lengths.logical % size + self.number % size).is_multiple_of(size) { size } else { 0 };
+        let room = self.room(lengths.logical, expected).saturating_sub(soon);
+        memory::extend(&mut leaving, &self.leaving(lengths, room)?)?;
         leaving.retain(|at| self.blocks.list()[*at].copy.is_none());
         for at in leaving.into_iter().take(most) {
             self.park(at, cache, eviction, work)?;
