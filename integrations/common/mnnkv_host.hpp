@@ -197,8 +197,8 @@ struct step_counts {
     int n_reserve;
 };
 
-/// The steps of one layer of a model: begin (or clear and begin_cleared), sum, queries, end. The next begin or clear closes a
-/// step that the engine left before end.
+/// The steps of one layer of a model: begin (or clear and begin_cleared), sum, queries, end. The next begin or clear
+/// closes a step that the engine left before end.
 class layer_session {
 public:
     /// Takes the lowest free number: layers have the order in which they are made. `model` must live longer.
@@ -239,7 +239,8 @@ public:
 
     /// Opens a step: edits the history, restores stored tokens and applies the planned eviction. cache.kv_len: tokens
     /// in the cache, those of a step that failed included; set to the length behind which the engine appends, which
-    /// recall may raise. step_tokens is not read. On failure (out of memory) no token is lost, and attention must not run.
+    /// recall may raise. step_tokens is not read. On failure (out of memory) no token is lost, and attention must not
+    /// run.
     mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
         model_.enter(number_);
         const bool failed = has_failed(counts);
