@@ -94,6 +94,8 @@ pub struct RecallRules {
     pub summary: Summary,
     /// The last query rows that estimates are the mean of, 1 to 64.
     pub query_window: u32,
+    /// Decode steps of a layer between two that judge its blocks, and that one: 1 to 64.
+    pub interval: u32,
     /// Nats by which a parked block must be better than the one that it replaces.
     pub hysteresis: f32,
     /// Most blocks that come back in a step of a layer, 0 to 64.
@@ -343,6 +345,7 @@ fn recall(values: &Values) -> RecallRules {
         recent_tokens: values.kv_recall_recent_tokens,
         summary: values.kv_recall_summary,
         query_window: values.kv_recall_query_window,
+        interval: values.kv_recall_interval,
         hysteresis: values.kv_recall_hysteresis,
         exchanges: values.kv_recall_exchanges,
         tier: values.kv_recall_tier,

@@ -255,7 +255,8 @@ impl Session {
             }
             if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
                 // An eviction moves tokens, and drops those of blobs for good.
-                if !by_head || layer.eviction.has_plan() || store.has_cut(layer.number) {
+                let moves = layer.eviction.has_plan() || layer.recall.is_some();
+                if !by_head || moves || store.has_cut(layer.number) {
                     lossless.restore(store, cache, kv_len)?;
                 }
             }

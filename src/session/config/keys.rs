@@ -246,6 +246,7 @@ keys! {
     kv_recall_recent_tokens: Whole<u32>(32, 1..=TOKENS);
     kv_recall_summary: OneOf<Summary>(&[("sketch", Summary::Sketch), ("gauss", Summary::Gauss)]);
     kv_recall_query_window: Whole<u32>(4, 1..=64);
+    kv_recall_interval: Whole<u32>(1, 1..=64);
     kv_recall_hysteresis: Decimal(1.0, 0.0..=100.0);
     kv_recall_exchanges: Whole<u32>(1, 0..=64);
     kv_recall_tier: OneOf<Tier>(&[("ram", Tier::Ram), ("ram4", Tier::Ram4), ("file", Tier::File)]);

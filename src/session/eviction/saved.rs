@@ -65,8 +65,10 @@ impl Eviction {
     ) -> Result<Loaded> {
         let SavedEviction { positions: ascending, clock, keeps_first, plan, scores, .. } = saved;
         let CacheLengths { logical, physical } = lengths;
-        if positions.is_none() {
-            layout::check_pairs(&ascending, logical).map_err(|e| e.within("positions"))?;
+        if positions.is_none()
+            && let Err(error) = layout::check_pairs(&ascending, logical)
+        {
+            bail!(Corrupt, "positions: {error}");
         }
         let positions = positions.unwrap_or(ascending);
         if tokens(&positions) != physical {

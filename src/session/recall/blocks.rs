@@ -49,6 +49,7 @@ pub(in crate::session) struct Plan {
     cuts: Vec<Cut>,
     first: u32,
     end: u32,
+    floor: u32,
 }
 
 /// The tokens of a block that an edit of the history keeps.
@@ -65,18 +66,20 @@ pub(super) struct Blocks {
     list: Vec<Block>,
     first: u32,
     end: u32,
+    /// Tokens before it may be missing: they were evicted without recall.
+    floor: u32,
 }
 
 impl Blocks {
     /// No blocks; the first one will begin at `first`.
     pub(super) fn new(first: u32) -> Self {
-        Blocks { list: Vec::new(), first, end: first }
+        Blocks { list: Vec::new(), first, end: first, floor: 0 }
     }
 
-    /// These blocks, which ascend, behind the first `first` tokens of a chat.
-    pub(super) fn of(first: u32, list: Vec<Block>) -> Self {
-        let end = list.last().map_or(first, |block| block.range().end);
-        Blocks { list, first, end }
+    /// These blocks, which ascend, behind the first `first` tokens of a chat of which none is missing from `floor` on.
+    pub(super) fn of(first: u32, list: Vec<Block>, floor: u32) -> Self {
+        let end = list.last().map_or(first, |block| block.range().end).max(floor);
+        Blocks { list, first, end, floor }
     }
 
     /// Tokens before the first block.
@@ -142,7 +145,7 @@ impl Blocks {
             let kept = |&[begin, count]: &Pair| (begin + count).min(limit as i32).max(begin) - begin;
             logical.iter().map(kept).sum::<i32>() as u32
         };
-        Ok(Plan { cuts, first: before(self.first), end: before(self.end) })
+        Ok(Plan { cuts, first: before(self.first), end: before(self.end), floor: before(self.floor) })
     }
 
     /// Applies a plan of [`Blocks::cut`]. Calls `changed` with each block that has lost tokens, and has none left if its
@@ -159,6 +162,8 @@ impl Blocks {
             block.begin = cut.begin;
         }
         self.list.retain(|block| block.count > 0);
+        self.floor = plan.floor;
+        let first = first.max(plan.floor);
         (self.first, self.end) = if self.list.is_empty() { (first, first) } else { (plan.first, plan.end) };
     }
 }

@@ -10,12 +10,17 @@ use crate::sys::memory;
 use std::cmp::Ordering;
 
 impl Recall {
+    /// The tokens that the limit leaves to a cache before a step of `next` tokens.
+    pub(super) fn limit(&self, next: u32) -> u32 {
+        self.eviction.max_tokens.map_or(u32::MAX, |most| most.saturating_sub(next))
+    }
+
     /// The tokens that a cache may have before a step of `next` tokens.
     ///
     /// The limit holds after the step. So does the ratio, unless the step is a chunk of a prompt: the tokens of a chunk
     /// leave no room for others, and go themselves before the next one.
     pub(super) fn room(&self, logical: u32, next: u32) -> u32 {
-        let limit = self.eviction.max_tokens.map_or(u32::MAX, |most| most.saturating_sub(next));
+        let limit = self.limit(next);
         let step = if next as usize > MOST_DECODE_ROWS { 0 } else { next };
         let length = logical.saturating_add(step).max(1);
         if length < self.eviction.trigger_min_tokens {
@@ -30,9 +35,11 @@ impl Recall {
         tokens.saturating_sub(step).min(limit)
     }
 
-    /// Whether a block is to be in the cache whatever its share: it is pinned, or reaches into the recent tokens.
-    fn must_stay(&self, block: &Block, logical: u32) -> bool {
-        block.is_pinned || block.range().end.saturating_add(self.rules.recent_tokens) > logical
+    /// Whether a block is to be in the cache whatever its share: it is pinned, or reaches into the first or the recent tokens.
+    pub(super) fn must_stay(&self, block: &Block, logical: u32) -> bool {
+        block.is_pinned
+            || block.begin < self.rules.sink_tokens
+            || block.range().end.saturating_add(self.rules.recent_tokens) > logical
     }
 
     /// Whether a block may leave the cache.

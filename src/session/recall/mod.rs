@@ -138,6 +138,8 @@ pub(super) struct Recall {
     vault: Vault,
     /// Of the open step.
     queries: LastRows,
+    /// Ended since the reset.
+    steps: u32,
     /// What the last end chose.
     exchanges: Vec<Exchange>,
     counts: RecallCounts,
@@ -158,6 +160,7 @@ impl Recall {
             judge: None,
             vault: Vault::new(number, rules.tier),
             queries: LastRows::default(),
+            steps: 0,
             exchanges: Vec::new(),
             counts: RecallCounts::default(),
             failure: None,
@@ -238,12 +241,25 @@ impl Recall {
             let exchanged = self.exchange((out, back), cache, lengths.physical, store.as_deref_mut(), eviction, work);
             self.count(exchanged);
         }
-        if lengths.physical > room {
-            let left = self.leave(lengths, room, cache, store, eviction, work);
+        // Blocks that must be in the cache come back; others make room for them.
+        let due =
+            self.blocks.list().iter().filter(|block| block.may_return() && self.must_stay(block, lengths.logical));
+        let due: u32 = due.map(|block| block.count).sum();
+        let space = (cache.layout.max_tokens() as u32).min(self.limit(next).saturating_add(next)).saturating_sub(next);
+        if lengths.physical > room.saturating_sub(due) {
+            let left = self.leave(lengths, room.saturating_sub(due), cache, store.as_deref_mut(), eviction, work);
             lengths.physical = self.count(left).unwrap_or(lengths.physical);
         }
-        let more = room.saturating_sub(lengths.physical);
-        let space = (cache.layout.max_tokens() as u32).saturating_sub(lengths.physical.saturating_add(next));
+        if lengths.physical > self.limit(next) {
+            // Tokens that were loaded are in no block yet.
+            let recent = lengths.logical.saturating_sub(self.rules.recent_tokens);
+            let grown = self.blocks.grow(self.rules.block_tokens, recent);
+            self.count(grown);
+            self.pin(pins);
+            let left = self.leave(lengths, self.limit(next), cache, store, eviction, work);
+            lengths.physical = self.count(left).unwrap_or(lengths.physical);
+        }
+        let (more, space) = (room.saturating_sub(lengths.physical), space.saturating_sub(lengths.physical));
         let filled = self.fill(more, space, lengths, cache, eviction, work);
         lengths.physical += self.count(filled).unwrap_or(0);
         self.counts.begin_ns += start.elapsed().as_nanos() as u64;
@@ -254,12 +270,15 @@ impl Recall {
     pub(super) fn end(&mut self, cache: &CacheRef<'_>, eviction: &Eviction, step: &Step<'_>, work: &mut Workshop) {
         let start = Instant::now();
         let Step { lengths, next: expected, pins, is_prompt } = *step;
-        let limit = lengths.logical.saturating_sub(self.rules.recent_tokens);
-        let grown = self.blocks.grow(self.rules.block_tokens, limit);
-        self.count(grown);
-        self.pin(pins);
-        let judged = self.judge(cache, eviction, lengths, expected, work);
-        self.count(judged);
+        self.steps = self.steps.wrapping_add(1);
+        if is_prompt || (self.steps % self.rules.interval + self.number).is_multiple_of(self.rules.interval) {
+            let limit = lengths.logical.saturating_sub(self.rules.recent_tokens);
+            let grown = self.blocks.grow(self.rules.block_tokens, limit);
+            self.count(grown);
+            self.pin(pins);
+            let judged = self.judge(cache, eviction, lengths, expected, work);
+            self.count(judged);
+        }
         self.queries.clear();
         let parked = self.park_ahead(cache, eviction, lengths, expected, is_prompt, work);
         self.count(parked);
@@ -282,6 +301,7 @@ impl Recall {
         self.vault.clear();
         self.queries.clear();
         self.exchanges = Vec::new();
+        self.steps = 0;
         self.failure = None;
     }
 

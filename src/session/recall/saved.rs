@@ -90,10 +90,29 @@ impl SavedRecall {
             memory::push(&mut all, away)?;
         }
         all.sort_unstable();
+        saved.check_blocks(&all)?;
         match layout::check_pairs(&all, logical) {
             Ok(_) => Ok(saved),
             Err(error) => bail!(Corrupt, "a token is in two places: {}", error.unless_out_of_memory()?),
         }
+    }
+}
+
+impl SavedRecall {
+    /// CORRUPT: if a block has a token that is not among these, which ascend.
+    fn check_blocks(&self, there: &[Pair]) -> Result<()> {
+        let mut runs = there.iter().peekable();
+        for block in &self.blocks {
+            let (mut at, end) = (block.begin, block.begin + block.count);
+            while at < end {
+                while runs.next_if(|run| (run[0] + run[1]) as u32 <= at).is_some() {}
+                match runs.peek() {
+                    Some(run) if run[0] as u32 <= at => at = (run[0] + run[1]) as u32,
+                    _ => bail!(Corrupt, "the blocks: token {at} of the block at {} is nowhere", block.begin),
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -159,6 +178,15 @@ impl Recall {
     ) -> Result<LoadedRecall> {
         let size = self.rules.block_tokens;
         let (mut list, mut views) = (Vec::new(), views.into_iter());
+        let mut there = memory::copied(positions)?;
+        for away in saved.iter().flat_map(|saved| saved.away()) {
+            memory::push(&mut there, away)?;
+        }
+        there.sort_unstable();
+        // The last run of tokens of which none is missing.
+        let floor = there
+            .iter()
+            .fold((0, 0), |(begin, end), run| (if run[0] == end { begin } else { run[0] }, run[0] + run[1]));
         let first = saved.map_or(self.rules.sink_tokens, |saved| saved.first);
         let mut add = |begin: u32, count: u32, copy: Option<Copy>| {
             let is_away = copy.is_some();
@@ -175,6 +203,8 @@ impl Recall {
                     }
                 }
             }
+            // Blocks are made as of any chat.
+            None if floor.0 == 0 => {}
             // Tokens that were evicted before are in no block.
             None => {
                 let limit = logical.saturating_sub(self.rules.recent_tokens);
@@ -188,7 +218,7 @@ impl Recall {
                 }
             }
         }
-        Ok(LoadedRecall { blocks: Blocks::of(first, list) })
+        Ok(LoadedRecall { blocks: Blocks::of(first, list, floor.0 as u32) })
     }
 
     /// Takes what a file has, after a reset.

@@ -23,13 +23,17 @@ fn schedule(seed: u64, is_short: bool) {
     let tier = random.pick(&["ram", "file"]);
     let summary = random.pick(&["gauss", "gauss", "sketch"]);
     let block = random.from(4, 9);
+    let is_stored = random.once_in(4);
     let config = json!({
+        "kv_lossless_enable": is_stored, "kv_lossless_runtime_enable": is_stored, "kv_lossless_front_n": 1,
+        "kv_lossless_runtime_mode": "store", "kv_lossless_block_tokens": 8, "kv_lossless_hot_recent_tokens": 4,
         "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": random.from(2, 6),
         "kv_h2o_trigger_min_tokens": random.from(1, 40), "kv_h2o_max_tokens": random.pick(&[0, 0, 60]),
         "kv_recall_enable": true, "kv_recall_summary": summary, "kv_recall_block_tokens": block,
         "kv_recall_sink_tokens": random.below(9), "kv_recall_recent_tokens": random.from(1, 9),
         "kv_recall_query_window": random.from(1, 6), "kv_recall_hysteresis": random.pick(&[0.0, 0.5, 1.0]),
         "kv_recall_exchanges": random.pick(&[0, 1, 1, 3]), "kv_recall_tier": tier,
+        "kv_recall_interval": random.from(1, 4),
     });
     let mut chat = Chat::new(config, is_short, &mut random);
     let prompt = random.from(1, 90);
@@ -75,13 +79,38 @@ fn no_schedule_of_recall_that_is_short_of_memory_loses_a_token() {
     }
 }
 
+#[test]
+fn a_chat_that_lost_tokens_goes_on_with_recall() {
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let mut config = json!({
+            "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 2, "kv_h2o_block_tokens": 3,
+            "kv_h2o_trigger_min_tokens": 1, "kv_h2o_sink_tokens": 1, "kv_h2o_recent_tokens": 5,
+            "kv_h2o_evict_unscored": true, "kv_recall_block_tokens": random.from(4, 8), "kv_recall_sink_tokens": 0,
+            "kv_recall_recent_tokens": 3,
+        });
+        let mut chat = Chat::new(config.clone(), false, &mut random);
+        chat.step(random.from(5, 40), false);
+        chat.step(1, false);
+        config["kv_recall_enable"] = json!(true);
+        config["kv_h2o_target_lossy_ratio"] = json!(3);
+        chat.config = config;
+        chat.restart();
+        (0..30).for_each(|_| chat.step(1, true));
+        let stats = chat.session.recall_stats(None).unwrap();
+        assert!(stats.counts.failed == 0 && stats.counts.left > 0, "{stats:?} {:?}", chat.session.warnings());
+        chat.restart();
+        chat.step(3, true);
+    }
+}
+
 /// A chat with a file, whose blocks of 4 tokens leave and come back often.
 fn filed(keys: serde_json::Value, random: &mut Random) -> (Chat, Disk, SharedSnapshot) {
     let mut config = json!({
         "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 4, "kv_h2o_trigger_min_tokens": 1,
         "kv_h2o_max_tokens": 0, "kv_recall_enable": true, "kv_recall_summary": "sketch", "kv_recall_block_tokens": 4,
         "kv_recall_sink_tokens": 4, "kv_recall_recent_tokens": 4, "kv_recall_query_window": 2,
-        "kv_recall_hysteresis": 0.0, "kv_recall_exchanges": 3, "kv_recall_tier": "file",
+        "kv_recall_hysteresis": 0.0, "kv_recall_exchanges": 3, "kv_recall_tier": "file", "kv_recall_interval": 1,
     });
     config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
     let (chat, disk) = (Chat::new(config, false, random), Disk::default());

@@ -38,7 +38,9 @@ macro_rules! repeat {
 }
 
 pub(super) struct Chat {
-    config: Value,
+    pub(super) config: Value,
+    /// Tokens are compressed between steps.
+    is_stored: bool,
     /// Allocations of the session fail at random.
     is_short: bool,
     pub(super) session: Session,
@@ -53,13 +55,14 @@ pub(super) struct Chat {
     largest_draft: usize,
     /// No step has begun since.
     is_parked: bool,
+    is_open: bool,
     random: Random,
 }
 
 impl Chat {
     pub(super) fn new(config: Value, is_short: bool, random: &mut Random) -> Self {
         trace!("{config}");
-        let number = |key: &str| config[key].as_f64().unwrap();
+        let number = |key: &str| config[key].as_f64().unwrap_or_default();
         let whole = |key: &str| number(key) as usize;
         let rules = Rules {
             block: whole("kv_recall_block_tokens"),
@@ -69,6 +72,7 @@ impl Chat {
             trigger: whole("kv_h2o_trigger_min_tokens"),
             most: whole("kv_h2o_max_tokens"),
             window: whole("kv_recall_query_window"),
+            interval: whole("kv_recall_interval"),
             hysteresis: number("kv_recall_hysteresis"),
             exchanges: whole("kv_recall_exchanges"),
         };
@@ -80,8 +84,11 @@ impl Chat {
             Spec { key: Dtype::F32.into(), value: Dtype::F16.into(), ..flash(KV_HEADS as u32, DIMS as u32, 4, ROOM) };
         let model = (config["kv_recall_summary"] == "gauss" && !is_short).then(|| Model::new(rules));
         let (host, random) = (Host::new(spec, random.next()), Random::new(random.next()));
+        let is_stored = config["kv_lossless_enable"] == true;
+        let session = session.restoring_heads(is_stored);
         Chat {
             config,
+            is_stored,
             is_short,
             session,
             host,
@@ -91,6 +98,7 @@ impl Chat {
             steps: [0; 2],
             largest_draft: 0,
             is_parked: false,
+            is_open: false,
             random,
         }
     }
@@ -113,7 +121,7 @@ impl Chat {
     fn check(&mut self) {
         let positions = self.positions();
         self.host.arrange(positions.iter().map(|at| self.tokens[*at as usize].clone()).collect());
-        self.host.check_tokens(self.is_parked);
+        self.host.check_tokens(self.is_parked || (self.is_stored && !self.is_open));
         let lengths = self.session.lengths(0).unwrap();
         assert_eq!((lengths.logical, lengths.physical as usize), (self.logical(), positions.len()));
         let mut there = positions;
@@ -128,7 +136,7 @@ impl Chat {
     fn begin(&mut self, next: usize) {
         let len = self.host.len();
         repeat!(self, self.session.begin_step(0, Some(self.host.cache()), len, next as u32));
-        self.is_parked = false;
+        (self.is_parked, self.is_open) = (false, true);
         let (logical, room) = (self.tokens.len(), ROOM as usize);
         self.model.iter_mut().for_each(|model| model.begin(logical, next, room));
         self.check();
@@ -181,9 +189,11 @@ impl Chat {
             let last = rows.len().saturating_sub(model.window());
             let heads = |row: &Vec<f32>| row.chunks(DIMS).map(|q| q.iter().map(|x| f64::from(*x)).collect()).collect();
             let rows: Vec<Vec<Vec<f64>>> = rows[last..].iter().map(heads).collect();
-            model.end(&keys, if with_queries { &rows } else { &[] }, expected);
+            let is_prompt = count > 64 || self.tokens.len() == count;
+            model.end(&keys, if with_queries { &rows } else { &[] }, expected, is_prompt);
         }
-        self.host.check_tokens(false);
+        self.is_open = false;
+        self.host.check_tokens(self.is_stored);
     }
 
     fn keys(&self) -> Keys {
@@ -204,6 +214,7 @@ impl Chat {
         self.tokens.truncate(kept);
         let before = self.positions();
         self.session.abort(0, Some(self.host.cache()), len).unwrap();
+        self.is_open = false;
         assert_eq!(before, self.positions());
         self.check();
     }
@@ -303,7 +314,8 @@ impl Chat {
             });
             compacted.unwrap();
         }
-        self.session = Session::new(self.config.to_string().as_bytes(), 1, 1).unwrap();
+        let session = Session::new(self.config.to_string().as_bytes(), 1, 1).unwrap();
+        self.session = session.restoring_heads(self.is_stored);
         let file = self.file.clone();
         let load = |file: &mut Snapshot| {
             repeat!(self, self.session.load(None, file));

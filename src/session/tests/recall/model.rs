@@ -12,6 +12,7 @@ pub(super) struct Rules {
     pub(super) trigger: usize,
     pub(super) most: usize,
     pub(super) window: usize,
+    pub(super) interval: usize,
     pub(super) hysteresis: f64,
     pub(super) exchanges: usize,
 }
@@ -32,6 +33,7 @@ pub(super) struct Model {
     first: usize,
     end: usize,
     judges: bool,
+    steps: usize,
     exchanges: Vec<(usize, usize)>,
     /// Logical positions.
     pub(super) pins: Vec<u32>,
@@ -69,6 +71,7 @@ impl Model {
             first: sink,
             end: sink,
             judges: false,
+            steps: 0,
             exchanges: Vec::new(),
             pins: Vec::new(),
         }
@@ -110,11 +113,30 @@ impl Model {
     fn must_stay(&self, at: usize, logical: usize) -> bool {
         let Block { begin, count, .. } = self.blocks[at];
         let is_pinned = self.pins.iter().any(|pin| (begin..begin + count).contains(&(*pin as usize)));
-        is_pinned || begin + count + self.rules.recent > logical
+        is_pinned || begin < self.rules.sink || begin + count + self.rules.recent > logical
     }
 
     fn may_leave(&self, at: usize, logical: usize) -> bool {
         !self.blocks[at].away && !self.must_stay(at, logical)
+    }
+
+    fn grow(&mut self, logical: usize) {
+        while self.end + self.rules.block <= logical.saturating_sub(self.rules.recent) {
+            let (begin, count) = (self.end, self.rules.block);
+            self.blocks.push(Block { begin, count, away: false, judged: false, shares: Vec::new() });
+            self.end += count;
+        }
+    }
+
+    /// The blocks of the lowest shares leave until `room` tokens are left.
+    fn leave(&mut self, logical: usize, room: usize) {
+        let mut order: Vec<usize> = (0..self.blocks.len()).collect();
+        order.sort_by(|a, b| Self::share(&self.blocks[*a]).total_cmp(&Self::share(&self.blocks[*b])));
+        for at in order {
+            if self.resident(logical) > room && self.may_leave(at, logical) {
+                self.blocks[at].away = true;
+            }
+        }
     }
 
     /// `space`: tokens for which the buffers have room.
@@ -125,13 +147,15 @@ impl Model {
             }
         }
         let room = self.room(logical, next);
-        let mut order: Vec<usize> = (0..self.blocks.len()).collect();
-        order.sort_by(|a, b| Self::share(&self.blocks[*a]).total_cmp(&Self::share(&self.blocks[*b])));
-        for at in order {
-            if self.resident(logical) > room && self.may_leave(at, logical) {
-                self.blocks[at].away = true;
-            }
+        let due = |model: &Self, at: &usize| model.blocks[*at].away && model.must_stay(*at, logical);
+        let due: usize = (0..self.blocks.len()).filter(|at| due(self, at)).map(|at| self.blocks[at].count).sum();
+        self.leave(logical, room.saturating_sub(due));
+        let limit = if self.rules.most == 0 { usize::MAX } else { self.rules.most.saturating_sub(next) };
+        if self.resident(logical) > limit {
+            self.grow(logical);
+            self.leave(logical, limit);
         }
+        let space = space.min(limit.saturating_add(next));
         let resident = self.resident(logical);
         let (mut more, mut space) = (room.saturating_sub(resident), space.saturating_sub(resident + next));
         let mut filling: Vec<usize> = (0..self.blocks.len()).filter(|at| self.blocks[*at].away).collect();
@@ -157,14 +181,14 @@ impl Model {
     }
 
     /// `keys`: `[KV head][position]`; `rows`: `[row][query head][dim]`, the last of the step.
-    pub(super) fn end(&mut self, keys: &Keys, rows: &[Vec<Vec<f64>>], expected: usize) {
+    pub(super) fn end(&mut self, keys: &Keys, rows: &[Vec<Vec<f64>>], expected: usize, is_prompt: bool) {
         let logical = keys[0].len();
         self.exchanges.clear();
-        while self.end + self.rules.block <= logical.saturating_sub(self.rules.recent) {
-            let (begin, count) = (self.end, self.rules.block);
-            self.blocks.push(Block { begin, count, away: false, judged: false, shares: Vec::new() });
-            self.end += count;
+        self.steps += 1;
+        if !is_prompt && !self.steps.is_multiple_of(self.rules.interval) {
+            return;
         }
+        self.grow(logical);
         let due = logical >= 512 || self.resident(logical) > self.room(logical, expected);
         if self.blocks.is_empty() || !(due || self.judges) {
             return;
@@ -253,7 +277,7 @@ impl Model {
     pub(super) fn restart(&mut self) {
         self.blocks.iter_mut().for_each(|block| (block.judged, block.shares) = (false, Vec::new()));
         self.exchanges.clear();
-        self.judges = false;
+        (self.judges, self.steps) = (false, 0);
     }
 
     /// The host wrote tokens in place.
