@@ -1,16 +1,24 @@
 //! Recall
 //!
 //! With kv_recall_enable the tokens that a session evicts are not lost. Each is part of a block of kv_recall_block_tokens
-//! tokens, which is parked in memory or in the chat's file, and comes back when the newest queries want it, in the place of
-//! another block:
+//! tokens, which is parked in memory or in the chat's file, and comes back when the newest queries want it:
 //!
-//!   mnnkv_session_begin    applies what the last step decided: blocks leave, blocks come back
-//!   mnnkv_session_queries  gives the queries of the step
-//!   mnnkv_session_end      judges all blocks by the queries, and decides
+//!   cache.step_tokens = 1;                                 // tokens that the step appends: budgets hold for that many
+//!   mnnkv_session_begin(session, layer, &cache);           // blocks come back, in the place of others or behind all tokens;
+//!                                                          // others leave. kv_len may be larger than before
+//!   mnnkv_session_queries(session, layer, &queries);       // any time before end
+//!   mnnkv_session_end(session, layer, 0, rows, &cache);    // judges all blocks by the queries, and chooses
 //!
-//! Tokens of a cache then are in any order. Attention does not depend on it; mnnkv_session_positions says it. Tiles
-//! are not used: mnnkv_session_wants_scores is 0. Logical positions, mnnkv_session_keep, parks and snapshots are as without
-//! recall. docs/config.md has the keys.
+//! Tokens of a cache then are in any order. Attention does not depend on it; mnnkv_session_positions tells it. A mask may
+//! refer to the tokens of the step alone. Tiles are not used: mnnkv_session_wants_scores is 0.
+//!
+//! A block comes back only if the buffers have room for it beside step_tokens (layout->max_tokens), and stays away otherwise.
+//! A step that appends more than step_tokens may exceed kv_h2o_max_tokens until the next begin.
+//!
+//! mnnkv_session_keep edits tokens wherever they are. Pinned tokens that are away come back. mnnkv_session_rewritten
+//! concerns tokens of the cache: those that are away keep their rotation. A snapshot has all tokens of a layer. A session
+//! without recall that loads it has them all in its cache: the host must have room for mnnkv_session_lengths. docs/config.md,
+//! "Recall", has the rules and the keys.
 
 use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32};
 use crate::dtype::Dtype;
@@ -75,13 +83,15 @@ unsafe fn checked<'a>(given: &mnnkv_queries) -> Result<Queries<'a>> {
     Ok(Queries { data, ..queries })
 }
 
-/// Gives the queries of a step of an open layer, once, before end. Copies what it needs. Layers without recall ignore them.
-/// Without queries blocks leave by age, and none comes back.
+/// Gives the queries of a step of an open layer, before end; a second call replaces the first. Copies the last rows, at most
+/// kv_recall_query_window. Layers without recall ignore them. Without queries blocks leave by age, and none comes back for
+/// its worth.
 /// INVALID_ARGUMENT: if layer is out of range or not open, heads is no multiple of the KV heads, head_dim is another one
-/// than the layout's, or an element that is used is not finite
-/// UNSUPPORTED: if dtype is INT8
+/// than the layout's, an element of the last rows is not finite, scale is below 0 or not finite, or a stride is below the
+/// bytes of a row
+/// UNSUPPORTED: if dtype is none of these three
 ///
-/// After a failure the queries given before are still used.
+/// After a failure nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_queries(
     session: *mut mnnkv_session,
@@ -141,7 +151,7 @@ pub struct mnnkv_recall_stats {
     /// Bytes of memory that parked copies take, and summaries.
     pub parked_bytes: u64,
     pub summary_bytes: u64,
-    /// Blocks that left the cache, that came back, and that were encoded.
+    /// Blocks that left the cache, that came back (also within one begin), and that were encoded.
     pub left_blocks: u64,
     pub returned_blocks: u64,
     pub parked_blocks: u64,

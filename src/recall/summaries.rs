@@ -14,7 +14,7 @@ const TILES: usize = CHUNK / LANES;
 /// The largest magnitude of a query element times the factor of logits. No product with a summary overflows.
 const LARGEST_QUERY: f32 = 1e9;
 
-/// What a block is reduced to.
+/// The form that a block is reduced to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Each key by its parts along 16 directions, learned from keys: 10 bytes per token and KV head.
@@ -57,7 +57,7 @@ struct Chunk {
 pub struct Scratch {
     query: Vec<f32>,
     weights: Vec<[f32; 2]>,
-    /// Of one chunk, `[row][tile]`.
+    /// The logits of one chunk, `[row][tile]`.
     logits: Vec<[f32; LANES]>,
     /// `[row][slot]`, relative to the peak of row and chunk.
     masses: Vec<f32>,

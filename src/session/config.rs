@@ -45,7 +45,7 @@ pub struct EvictionRules {
     pub trigger_min_tokens: u32,
     /// Decode steps of a layer between its plans, at least 1.
     pub update_interval: u32,
-    /// What tokens are ranked by.
+    /// The order in which tokens leave.
     pub policy: Policy,
     /// How masses of steps become a score.
     pub aggregation: Aggregation,
@@ -59,7 +59,7 @@ pub struct EvictionRules {
     pub recall: Option<RecallRules>,
 }
 
-/// What tokens are ranked by.
+/// The order in which tokens leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The attention that they get, from tiles.

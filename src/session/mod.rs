@@ -62,9 +62,9 @@ struct State {
     layers: Vec<Layer>,
     /// `None` where the config compresses nothing and no layer was parked, saved or loaded.
     store: Option<Store>,
-    /// Of recall.
+    /// Working memory of recall.
     work: Workshop,
-    /// Of the tier `file` of recall.
+    /// The file of the tier `file` of recall.
     desk: Option<Shared<Desk>>,
 }
 

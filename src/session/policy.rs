@@ -1,4 +1,4 @@
-//! What a host tells of its model for the policies of eviction.
+//! Facts of a host's model for the policies of eviction.
 
 use super::layer::Layer;
 use crate::gear::{Frequencies, Pairing};

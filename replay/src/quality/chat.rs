@@ -225,7 +225,7 @@ impl Buffers {
 /// Query rows of one head that attend at once.
 struct Block {
     head: usize,
-    /// Of the step's query rows.
+    /// The step's query rows.
     first: usize,
     count: usize,
     /// Tokens that the last row sees, and the first.

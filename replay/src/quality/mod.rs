@@ -1,4 +1,4 @@
-//! What eviction costs in quality: a language model reads texts through sessions, one for each policy, and its losses are
+//! The cost of eviction in quality: a language model reads texts through sessions, one for each policy, and its losses are
 //! compared with those of the whole cache, text by text.
 //!
 //! The prompt of a text is run once; every method begins with its keys and values, and evicts from then on. The tokens
@@ -34,7 +34,7 @@ pub struct Request {
     pub tasks: Vec<(Task, f64)>,
     /// Texts of each task, 2 or more.
     pub texts: usize,
-    /// Of the texts.
+    /// The seed of the texts.
     pub seed: u64,
 }
 
@@ -57,7 +57,7 @@ struct Rows {
 /// A text whose prompt was run.
 struct Text {
     tokens: Vec<u16>,
-    /// Of each layer.
+    /// One for each layer.
     prompt: Vec<Rows>,
 }
 

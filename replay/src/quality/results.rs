@@ -12,10 +12,10 @@ use std::time::Duration;
 /// One text with one method.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
-    /// Of the scored tokens, in nats.
+    /// The loss of the scored tokens, in nats.
     pub(super) losses: Vec<f64>,
     pub(super) measured: Measured,
-    /// Of all steps; texts that ran side by side share it.
+    /// The time of all steps; texts that ran side by side share it.
     pub(super) elapsed: Duration,
     /// At the end; blocks that returned are those behind the prompt.
     pub(super) recall: RecallStats,
@@ -34,7 +34,7 @@ impl Sample {
 pub struct Results {
     /// Texts of each task.
     pub texts: usize,
-    /// Of the texts.
+    /// The number of texts.
     pub seed: u64,
     /// One row per task, ratio and method.
     pub rows: Vec<Row>,
@@ -75,7 +75,7 @@ pub struct Row {
     pub factor: f64,
     /// Standard error of the factor over texts, paired.
     pub error: f64,
-    /// What the factor should be.
+    /// The greatest factor that is allowed.
     pub goal: Option<Goal>,
     /// Mean tokens in a cache that tokens are evicted from.
     pub resident_tokens: f64,

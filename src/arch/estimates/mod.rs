@@ -85,7 +85,7 @@ pub struct GaussTiles<'a> {
     pub codes: &'a [CodePair],
     /// The units of each tile.
     pub scales: &'a [GaussScales],
-    /// What is added to each block's log mass: the log of its tokens, -inf where there is no block.
+    /// The log of each block's tokens, which is added to its log mass; -inf where there is no block.
     pub addends: &'a [[f32; LANES]],
 }
 

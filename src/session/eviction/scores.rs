@@ -4,7 +4,7 @@ use crate::h2o::{BlockScores, NewTokens, SavedScores, ScoredStep, TokenRule, Tok
 use crate::session::config::{EvictionRules, Policy};
 use crate::status::Result;
 
-/// What a plan ranks blocks by.
+/// The scores that a plan ranks blocks by.
 pub(super) enum Scores {
     /// Masses of blocks, from tiles.
     Masses(BlockScores),

@@ -44,7 +44,7 @@ impl Block {
     }
 }
 
-/// What an edit of the history leaves.
+/// The tokens that an edit of the history leaves.
 pub(in crate::session) struct Plan {
     cuts: Vec<Cut>,
     first: u32,
@@ -115,7 +115,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// What an edit of the history that keeps these logical ranges leaves of each block. A plan for [`Blocks::apply`].
+    /// The tokens of each block that an edit of the history leaves, which keeps these logical ranges. A plan for [`Blocks::apply`].
     pub(super) fn cut(&self, logical: &[Pair]) -> Result<Plan> {
         let mut cuts = Vec::new();
         memory::reserve(&mut cuts, self.list.len())?;

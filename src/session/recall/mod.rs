@@ -60,7 +60,7 @@ pub struct RecallCounts {
     pub failed: u64,
     /// Query rows that blocks were judged by.
     pub rows: u64,
-    /// Of the tier `file`.
+    /// Counters of the tier `file`.
     pub file: FileCounts,
     /// Time in begin.
     pub begin_ns: u64,
@@ -68,7 +68,7 @@ pub struct RecallCounts {
     pub end_ns: u64,
 }
 
-/// What [`Session::recall_stats`](super::Session::recall_stats) returns.
+/// The result of [`Session::recall_stats`](super::Session::recall_stats).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecallStats {
     /// Tokens of the chat that are not in the cache.
@@ -136,11 +136,11 @@ pub(super) struct Recall {
     /// `None` until there are tokens.
     judge: Option<Judge>,
     vault: Vault,
-    /// Of the open step.
+    /// The queries of the open step.
     queries: LastRows,
     /// Ended since the reset.
     steps: u32,
-    /// What the last end chose.
+    /// The blocks that the last end chose.
     exchanges: Vec<Exchange>,
     counts: RecallCounts,
     /// The first failure since the reset.
@@ -167,7 +167,7 @@ impl Recall {
         })
     }
 
-    /// What the layer has now, and has counted.
+    /// The recall of the layer now, and its counters.
     pub(super) fn stats(&self) -> RecallStats {
         let tokens = |which: fn(&Block) -> bool| {
             self.blocks.list().iter().filter(|block| which(block)).map(|block| u64::from(block.count)).sum()
@@ -305,7 +305,7 @@ impl Recall {
         self.failure = None;
     }
 
-    /// What an edit of the history that keeps these logical ranges leaves. A plan for [`Recall::keep`].
+    /// The tokens that an edit of the history leaves, which keeps these logical ranges. A plan for [`Recall::keep`].
     pub(super) fn cut(&self, logical: &[Pair]) -> Result<Plan> {
         self.blocks.cut(logical)
     }

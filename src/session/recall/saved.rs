@@ -17,7 +17,7 @@ struct SavedBlock {
     is_away: bool,
 }
 
-/// What a chat file has of a layer whose tokens are in any order, or away.
+/// The part of a chat file that a layer has whose tokens are in any order, or away.
 #[derive(Debug, Default)]
 pub(in crate::session) struct SavedRecall {
     /// The logical positions of the tokens of the cache, in physical order, as runs.
@@ -122,7 +122,7 @@ pub(in crate::session) struct LoadedRecall {
 }
 
 impl Recall {
-    /// What a chat file keeps; `None` where no token has left.
+    /// The part that a chat file keeps; `None` where no token has left.
     pub(in crate::session) fn saved(&self, positions: &[Pair]) -> Result<Option<SavedRecall>> {
         let list = self.blocks.list();
         if list.is_empty() {

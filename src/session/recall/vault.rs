@@ -170,7 +170,7 @@ pub(super) struct Vault {
     layer: u32,
     tier: Tier,
     arena: Arena,
-    /// Of the tier `file`.
+    /// The file of the tier `file`.
     desk: Option<Shared<Desk>>,
     /// Bytes of blobs in memory that the file is to have.
     waiting: usize,

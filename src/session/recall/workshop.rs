@@ -12,7 +12,7 @@ pub(in crate::session) struct Workshop {
     pub(super) encoder: Encoder,
     pub(super) decoder: Decoder,
     pub(super) blob: Vec<u8>,
-    /// Of the parts of a blob.
+    /// The ends of the parts of a blob.
     pub(super) ends: Vec<usize>,
     pub(super) floats: Vec<f32>,
     scratch: Scratch,
