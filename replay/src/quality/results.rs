@@ -34,7 +34,7 @@ impl Sample {
 pub struct Results {
     /// Texts of each task.
     pub texts: usize,
-    /// The number of texts.
+    /// The seed of the texts.
     pub seed: u64,
     /// One row per task, ratio and method.
     pub rows: Vec<Row>,
