@@ -3,6 +3,8 @@
 
 #include "chat.hpp"
 
+#include <cstdio>
+
 namespace {
 
 using namespace support;
@@ -70,8 +72,31 @@ TEST_P(MnnRecall, HoldsALimitWhateverTheNextStepAppends) {
     EXPECT_GT(chat.held(1), limit / 2);
 }
 
+TEST_P(MnnRecall, ParksInAFileThatEndsWithTheModel) {
+    const std::string path = testing::TempDir() + "recall" + std::to_string(GetParam()) + ".kv";
+    std::remove(path.c_str());
+    const std::string keys = R"("kv_recall_tier": "file", "kv_chat_recall_file": ")" + path + "\"";
+    chat chat(configured(caches(GetParam()), recalling(keys)));
+    ASSERT_NO_FATAL_FAILURE(live(chat));
+    EXPECT_LT(chat.held(1), chat.length() * 3 / 4);
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    std::FILE* file = std::fopen(path.c_str(), "rb");
+    EXPECT_EQ(file, nullptr) << "a file that is open needs no name";
+    if (file != nullptr) {
+        std::fclose(file);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryCache, MnnRecall, testing::Values(0, 8, 9, 10, 13, 14),
                          [](const auto& mode) { return "mode" + std::to_string(mode.param); });
+
+TEST(MnnRecallLog, SaysThatBlocksAreInMemoryWhereTheFileCannotBeMade) {
+    mnn_stub::take_log();
+    const char* keys = R"("kv_recall_tier": "file", "kv_chat_recall_file": "no/such/folder/file.kv")";
+    chat chat(configured(caches(8), recalling(keys)));
+    chat.advance(150);
+    EXPECT_NE(lines(mnn_stub::take_log()).find("blocks are parked in memory: "), std::string::npos);
+}
 
 TEST(MnnRecallLog, SaysOnceThatQueriesAreRefused) {
     mnn_stub::take_log();

@@ -60,7 +60,7 @@ struct chat_command {
                 }
             } else if (key == "kv_save" || key == "kv_load") {
                 command.what = key == "kv_save" ? save : load;
-                if (!read_path(value, command.path)) {
+                if (!json_path(value, command.path)) {
                     command.refusal = key + " is " + value + "; the path of a file expected, in UTF-8";
                 }
             }
@@ -70,24 +70,6 @@ struct chat_command {
                               " keys are given";
         }
         return command;
-    }
-
-private:
-    /// A JSON string without \u and control characters.
-    static bool read_path(const std::string& value, std::string& path) {
-        if (value.size() < 3 || value[0] != '"' || value[value.size() - 1] != '"') {
-            return false;
-        }
-        for (std::size_t at = 1; at + 1 < value.size(); ++at) {
-            if (value[at] == '\\') {
-                ++at;
-                if (std::string("\"\\/").find(value[at]) == std::string::npos) {
-                    return false;
-                }
-            }
-            path += value[at];
-        }
-        return true;
     }
 };
 

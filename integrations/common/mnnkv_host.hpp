@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <set>
 #include <sstream>
 #include <string>
@@ -66,6 +67,9 @@ public:
         if (!made) {
             refusal = std::string("the config is refused: ") + made.message();
             return;
+        }
+        if (recalls) {
+            park_in_file(config.json);
         }
         for (const std::string& line : warnings()) {
             say_once(line);
@@ -123,6 +127,33 @@ private:
         return std::any_of(members.begin(), members.end(), [](const std::pair<std::string, std::string>& member) {
             return member.first == "kv_recall_enable" && member.second != "false";
         });
+    }
+
+    /// kv_chat_recall_file: where blocks of the tier "file" are. The file has no name once it is open, where the system allows
+    /// that, and ends with the session.
+    void park_in_file(const std::string& json) {
+        for (const auto& member : json_members(json)) {
+            if (member.first != "kv_chat_recall_file") {
+                continue;
+            }
+            std::string path;
+            if (!json_path(member.second, path)) {
+                say("kv_chat_recall_file is " + member.second + "; the path of a file expected, in UTF-8");
+                continue;
+            }
+            mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
+            options.abi_version = MNNKV_ABI_VERSION;
+            options.path = path.c_str();
+            mnnkv::snapshot file;
+            mnnkv::status made = file.create(options);
+            made = made ? session.recall_file(file.get()) : made;
+            if (!made) {
+                say("blocks are parked in memory: " + std::string(made.message()));
+            }
+            if (file) {
+                std::remove(path.c_str());
+            }
+        }
     }
 
     /// The lowest number that no layer has.

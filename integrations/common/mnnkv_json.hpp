@@ -57,6 +57,23 @@ inline std::vector<std::pair<std::string, std::string>> json_members(const std::
     return members;
 }
 
+/// A JSON string without \u and control characters.
+inline bool json_path(const std::string& value, std::string& path) {
+    if (value.size() < 3 || value[0] != '"' || value[value.size() - 1] != '"') {
+        return false;
+    }
+    for (std::size_t at = 1; at + 1 < value.size(); ++at) {
+        if (value[at] == '\\') {
+            ++at;
+            if (std::string("\"\\/").find(value[at]) == std::string::npos) {
+                return false;
+            }
+        }
+        path += value[at];
+    }
+    return true;
+}
+
 }  // namespace mnnkv_host
 
 #endif  // MNNKV_JSON_HPP
