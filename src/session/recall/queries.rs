@@ -60,6 +60,8 @@ impl<'a> Queries<'a> {
 #[derive(Debug, Default)]
 pub(super) struct LastRows {
     values: Vec<f32>,
+    /// Rows that are not checked yet.
+    next: Vec<f32>,
     heads: usize,
     dims: usize,
     scale: f32,
@@ -78,10 +80,9 @@ impl LastRows {
             bail!(InvalidArgument, "scale is {scale}; 0 or a finite number above it expected");
         }
         let first = rows.saturating_sub(most);
-        let mut values = std::mem::take(&mut self.values);
-        memory::resize(&mut values, (rows - first) * heads * dims)?;
+        memory::resize(&mut self.next, (rows - first) * heads * dims)?;
         let places = (first..rows).flat_map(|row| (0..heads).map(move |head| (head, row)));
-        for ((head, row), to) in places.zip(values.chunks_exact_mut(dims)) {
+        for ((head, row), to) in places.zip(self.next.chunks_exact_mut(dims)) {
             widen(dtype, Endian::Native, queries.row(head, row), to);
             if let Some(dim) = first_not_finite(to) {
                 bail!(
@@ -91,8 +92,9 @@ impl LastRows {
                 );
             }
         }
-        let scale = if scale == 0.0 { 1.0 / (dims as f32).sqrt() } else { scale };
-        *self = LastRows { values, heads, dims, scale };
+        std::mem::swap(&mut self.values, &mut self.next);
+        self.scale = if scale == 0.0 { 1.0 / (dims as f32).sqrt() } else { scale };
+        (self.heads, self.dims) = (heads, dims);
         Ok(())
     }
 
@@ -113,5 +115,24 @@ impl LastRows {
     /// The rows, `[head][dim]` each.
     pub(super) fn rows(&self) -> impl Iterator<Item = &[f32]> {
         self.values.chunks_exact((self.heads * self.dims).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_that_are_refused_leave_those_given_before() {
+        let bytes: Vec<u8> = (0..12u8).flat_map(|x| f32::from(x).to_ne_bytes()).collect();
+        let (dtype, scale) = (Dtype::F32, 0.5);
+        let given = |data| Queries { dtype, heads: 2, rows: 2, dims: 3, head_stride: 12, row_stride: 24, scale, data };
+        let mut rows = LastRows::default();
+        rows.take(&given(&bytes), 1).unwrap();
+        let mut wrong = bytes.clone();
+        wrong[24..28].copy_from_slice(&f32::NAN.to_ne_bytes());
+        let error = rows.take(&given(&wrong), 1).unwrap_err();
+        assert!(error.message().contains("element 0 of row 1 of head 0 is NaN"), "{error}");
+        assert_eq!(rows.rows().collect::<Vec<_>>(), [&[6.0, 7.0, 8.0, 9.0, 10.0, 11.0]]);
     }
 }
