@@ -13,13 +13,14 @@ mod desk;
 mod judge;
 mod queries;
 mod saved;
+mod stats;
 mod vault;
 mod workshop;
 
 pub(super) use desk::Desk;
 pub use queries::Queries;
 pub(super) use saved::{LoadedRecall, SavedRecall};
-pub use vault::FileCounts;
+pub use stats::{FileCounts, RecallCounts, RecallStats};
 pub(super) use vault::View;
 pub(super) use workshop::Workshop;
 
@@ -46,68 +47,6 @@ const LEARNT_KEYS: usize = 512;
 const SUMMARISED_AWAY: usize = 16;
 /// Most blocks that the end of a step writes to a file, unless it is a prompt's.
 const WRITTEN_BLOCKS: usize = 8;
-
-/// Counters of one layer since the session was made.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RecallCounts {
-    /// Blocks that left the cache.
-    pub left: u64,
-    /// Blocks that came back.
-    pub returned: u64,
-    /// Blocks that were encoded.
-    pub parked: u64,
-    /// Blocks that could not be parked, read or judged, and stayed where they were.
-    pub failed: u64,
-    /// Query rows that blocks were judged by.
-    pub rows: u64,
-    /// Counters of the tier `file`.
-    pub file: FileCounts,
-    /// Time in begin.
-    pub begin_ns: u64,
-    /// Time in end.
-    pub end_ns: u64,
-}
-
-/// The result of [`Session::recall_stats`](super::Session::recall_stats).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RecallStats {
-    /// Tokens of the chat that are not in the cache.
-    pub away_tokens: u64,
-    /// Those of them that the file has no more: they cannot come back.
-    pub lost_tokens: u64,
-    /// Tokens of the chat, in the cache or not, that a file has.
-    pub file_tokens: u64,
-    /// Bytes of memory of parked copies.
-    pub parked_bytes: u64,
-    /// Bytes of summaries, and of the shares that queries gave.
-    pub summary_bytes: u64,
-    /// Counters.
-    pub counts: RecallCounts,
-}
-
-impl RecallStats {
-    /// Adds those of another layer.
-    pub(super) fn add(&mut self, other: &RecallStats) {
-        self.away_tokens += other.away_tokens;
-        self.lost_tokens += other.lost_tokens;
-        self.file_tokens += other.file_tokens;
-        self.parked_bytes += other.parked_bytes;
-        self.summary_bytes += other.summary_bytes;
-        let (sum, more) = (&mut self.counts, &other.counts);
-        sum.left += more.left;
-        sum.returned += more.returned;
-        sum.parked += more.parked;
-        sum.failed += more.failed;
-        sum.rows += more.rows;
-        sum.file.written_bytes += more.file.written_bytes;
-        sum.file.read_bytes += more.file.read_bytes;
-        sum.file.late_writes += more.file.late_writes;
-        sum.file.failed_writes += more.file.failed_writes;
-        sum.file.failed_reads += more.file.failed_reads;
-        sum.begin_ns += more.begin_ns;
-        sum.end_ns += more.end_ns;
-    }
-}
 
 /// A step of a layer.
 #[derive(Clone, Copy)]
@@ -219,6 +158,13 @@ impl Recall {
         }
     }
 
+    /// Makes blocks of the tokens that are no longer recent.
+    fn grow(&mut self, logical: u32, pins: &Pins) {
+        let grown = self.blocks.grow(self.rules.block_tokens, logical.saturating_sub(self.rules.recent_tokens));
+        self.count(grown);
+        self.pin(pins);
+    }
+
     /// Exchanges the blocks that the last end chose, and lets blocks leave so that the step holds the budget. Returns the
     /// lengths afterwards.
     pub(super) fn begin(
@@ -252,10 +198,7 @@ impl Recall {
         }
         if lengths.physical > self.limit(next) {
             // Tokens that were loaded are in no block yet.
-            let recent = lengths.logical.saturating_sub(self.rules.recent_tokens);
-            let grown = self.blocks.grow(self.rules.block_tokens, recent);
-            self.count(grown);
-            self.pin(pins);
+            self.grow(lengths.logical, pins);
             let left = self.leave(lengths, self.limit(next), cache, store, eviction, work);
             lengths.physical = self.count(left).unwrap_or(lengths.physical);
         }
@@ -272,10 +215,7 @@ impl Recall {
         let Step { lengths, next: expected, pins, is_prompt } = *step;
         self.steps = self.steps.wrapping_add(1);
         if is_prompt || (self.steps % self.rules.interval + self.number).is_multiple_of(self.rules.interval) {
-            let limit = lengths.logical.saturating_sub(self.rules.recent_tokens);
-            let grown = self.blocks.grow(self.rules.block_tokens, limit);
-            self.count(grown);
-            self.pin(pins);
+            self.grow(lengths.logical, pins);
             let judged = self.judge(cache, eviction, lengths, expected, work);
             self.count(judged);
         }
@@ -314,12 +254,7 @@ impl Recall {
     pub(super) fn keep(&mut self, plan: Plan) {
         let Recall { blocks, judge, vault, .. } = self;
         blocks.apply(plan, self.rules.sink_tokens, |block| {
-            if let Some((slot, judge)) = block.slot.take().zip(judge.as_mut()) {
-                judge.remove(slot);
-            }
-            if let Some(copy) = block.copy.take_if(|_| block.count == 0) {
-                vault.remove(copy);
-            }
+            drop_known(block, judge, vault, block.count == 0);
         });
         self.exchanges.clear();
     }
@@ -334,12 +269,7 @@ impl Recall {
             if !written.iter().any(is_written) {
                 continue;
             }
-            if let Some((slot, judge)) = block.slot.take().zip(judge.as_mut()) {
-                judge.remove(slot);
-            }
-            if let Some(copy) = block.copy.take() {
-                vault.remove(copy);
-            }
+            drop_known(block, judge, vault, true);
         }
         self.exchanges.clear();
         Ok(())
@@ -607,6 +537,16 @@ impl Recall {
             block.slot = Some(judge.insert(keys, count)?);
         }
         Ok(())
+    }
+}
+
+/// Drops the summary of a block, and its copy where that is of no use either.
+fn drop_known(block: &mut Block, judge: &mut Option<Judge>, vault: &mut Vault, with_copy: bool) {
+    if let Some((slot, judge)) = block.slot.take().zip(judge.as_mut()) {
+        judge.remove(slot);
+    }
+    if let Some(copy) = block.copy.take_if(|_| with_copy) {
+        vault.remove(copy);
     }
 }
 

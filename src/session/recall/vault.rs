@@ -2,6 +2,7 @@
 
 use super::blocks::ones;
 use super::desk::Desk;
+use super::stats::FileCounts;
 use super::workshop::Workshop;
 use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, narrow, widen};
@@ -148,21 +149,6 @@ impl Copy {
 fn parts<'a>(rows: &Rows, key: &'a [u8], value: &'a [u8]) -> impl Iterator<Item = (&'a [u8], Kind)> {
     let of = |bytes: &'a [u8], kind| bytes.chunks_exact(bytes.len() / rows.parts()).map(move |part| (part, kind));
     of(key, rows.key).chain(of(value, rows.value))
-}
-
-/// Counters of the tier `file` of one layer since the session was made.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FileCounts {
-    /// Bytes of blocks that were written to a file.
-    pub written_bytes: u64,
-    /// Bytes of blocks that were read from it.
-    pub read_bytes: u64,
-    /// Writes that were put off, since a call had the snapshot.
-    pub late_writes: u64,
-    /// Writes that failed. Their blocks stay in memory.
-    pub failed_writes: u64,
-    /// Reads that failed, or whose bytes were others than were written.
-    pub failed_reads: u64,
 }
 
 /// Parked copies of one layer.
