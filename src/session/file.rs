@@ -189,7 +189,7 @@ impl Layer {
                 let positions = recalled.as_ref().map(|recalled| memory::copied(recalled.positions())).transpose()?;
                 let of_cache = positions.as_deref().unwrap_or(saved.positions());
                 let loaded = recall.loaded(of_cache, logical, recalled.as_ref(), views)?;
-                (positions, part(&entry.runs, 0, physical)?, Some(loaded))
+                (positions, Run::clip(&entry.runs, 0, physical)?, Some(loaded))
             }
             // Without recall all tokens come to the cache, in their order.
             (None, Some(recalled)) => {
@@ -280,19 +280,6 @@ fn piece_of(from: &Snapshot, rows: &Rows, piece: u32) -> Result<PieceBytes> {
     Ok(found)
 }
 
-/// The runs of the tokens from `begin` on, `count` in all.
-fn part(runs: &[Run], begin: u32, count: u32) -> Result<Vec<Run>> {
-    let (mut found, mut at) = (Vec::new(), 0);
-    for run in runs {
-        let (first, end) = (begin.clamp(at, at + run.count), (begin + count).clamp(at, at + run.count));
-        if first < end {
-            memory::push(&mut found, Run { offset: run.offset + first - at, count: end - first, ..*run })?;
-        }
-        at += run.count;
-    }
-    Ok(found)
-}
-
 /// The parked blocks of a layer, whose tokens follow the first `begin` of its runs.
 fn views(
     from: &Snapshot,
@@ -303,7 +290,7 @@ fn views(
 ) -> Result<Vec<View>> {
     let mut views = Vec::new();
     for [_, count] in away {
-        let runs = part(runs, begin, count as u32)?;
+        let runs = Run::clip(runs, begin, count as u32)?;
         begin += count as u32;
         let piece = runs.first().map_or(0, |run| run.piece);
         if runs.iter().any(|run| run.piece != piece) {
@@ -319,7 +306,7 @@ fn views(
                 tokens: from.piece_tokens(piece).unwrap_or_default(),
                 raw_sum: found.raw_checksum,
                 piece: (piece, sum),
-                runs: memory::collect(runs.iter().map(|run| (run.offset, run.count)))?,
+                runs,
             },
         )?;
     }
@@ -336,7 +323,7 @@ fn in_order(runs: &[Run], recalled: &SavedRecall) -> Result<(Vec<Pair>, Vec<Run>
     places.sort_unstable();
     let (mut positions, mut ordered) = (Vec::<Pair>::new(), Vec::new());
     for ([begin, count], at) in places {
-        memory::extend(&mut ordered, &part(runs, at, count as u32)?)?;
+        memory::extend(&mut ordered, &Run::clip(runs, at, count as u32)?)?;
         match positions.last_mut() {
             Some(last) if last[0] + last[1] == begin => last[1] += count,
             _ => memory::push(&mut positions, [begin, count])?,

@@ -15,6 +15,21 @@ pub struct Run {
     pub count: u32,
 }
 
+impl Run {
+    /// The runs of the tokens from `begin` on, `count` in all, or as many as there are.
+    pub fn clip(runs: &[Run], begin: u32, count: u32) -> Result<Vec<Run>> {
+        let (mut found, mut at) = (Vec::new(), 0);
+        for run in runs {
+            let (first, end) = (begin.clamp(at, at + run.count), (begin + count).clamp(at, at + run.count));
+            if first < end {
+                memory::push(&mut found, Run { offset: run.offset + first - at, count: end - first, ..*run })?;
+            }
+            at += run.count;
+        }
+        Ok(found)
+    }
+}
+
 /// Appends a run, to the last one where it continues it.
 pub(super) fn push(runs: &mut Vec<Run>, run: Run) -> Result<()> {
     match runs.last_mut() {

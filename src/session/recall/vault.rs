@@ -11,7 +11,7 @@ use crate::layout::{Kind, Rows};
 use crate::recall::arena::{Arena, Slot};
 use crate::recall::nibbles;
 use crate::session::config::Tier;
-use crate::snapshot::ParkedPiece;
+use crate::snapshot::{ParkedPiece, Run};
 use crate::status::{Result, Status, bail};
 use crate::sys::storage::Bytes;
 use crate::sys::{Shared, memory};
@@ -61,21 +61,14 @@ pub(in crate::session) struct View {
     pub(in crate::session) raw_sum: u64,
     /// The number of the piece, and the checksum of its stored bytes.
     pub(in crate::session) piece: (u32, u64),
-    /// The tokens, as (first token of the piece, count).
-    pub(in crate::session) runs: Vec<(u32, u32)>,
+    /// The tokens.
+    pub(in crate::session) runs: Vec<Run>,
 }
 
 impl View {
     /// A part of the tokens.
     pub(super) fn part(&self, first: u32, count: u32) -> Result<View> {
-        let (mut runs, mut at) = (Vec::new(), 0);
-        for &(offset, len) in &self.runs {
-            let (begin, end) = (first.clamp(at, at + len), (first + count).clamp(at, at + len));
-            if begin < end {
-                memory::push(&mut runs, (offset + begin - at, end - begin))?;
-            }
-            at += len;
-        }
+        let runs = Run::clip(&self.runs, first, count)?;
         let View { tokens, raw_sum, piece, .. } = *self;
         Ok(View { bytes: self.bytes.clone(), ends: memory::copied(&self.ends)?, tokens, raw_sum, piece, runs })
     }
@@ -84,7 +77,7 @@ impl View {
 impl Copy {
     /// Tokens of a file, at most 64.
     pub(super) fn of_view(view: View) -> Result<Self> {
-        let tokens = view.runs.iter().map(|run| run.1).sum();
+        let tokens = view.runs.iter().map(|run| run.count).sum();
         let (sum, in_file) = (view.raw_sum, Some(view.piece));
         Ok(Copy { tokens, live: ones(tokens), sum, in_file, home: Home::View(view), is_lost: false })
     }
@@ -119,7 +112,7 @@ impl Copy {
             Home::View(view) => (&view.runs[..], 0..0),
             _ => (&[][..], 0..self.tokens),
         };
-        let places = runs.iter().flat_map(|(offset, count)| *offset..offset + count).chain(parked);
+        let places = runs.iter().flat_map(|run| run.offset..run.offset + run.count).chain(parked);
         places.zip(0u32..).filter(|(_, token)| self.live >> token & 1 == 1).map(|(place, _)| place)
     }
 
