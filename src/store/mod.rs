@@ -37,7 +37,7 @@ pub use commit::{Committed, Writes};
 pub use crew::{Executor, Purpose, run_one, trim_thread};
 pub use heads::{HeadReader, StoredLayer};
 pub use park::Parked;
-pub use piece::{KeyRotation, Packing};
+pub use piece::{KeyRotation, Packing, RawSum};
 pub use restore::Restored;
 pub use rewrite::rewrite;
 pub use saved::{Attached, FilePiece, NewPiece, SavedRun, WritePiece};

@@ -49,10 +49,23 @@ pub(super) fn pieces(begin: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
 }
 
 /// The XXH3-64 over those of the parts' rows, K's before V's.
-pub(super) fn raw_sum(sums: impl Iterator<Item = u64>) -> u64 {
-    let mut hasher = Xxh3::new();
-    sums.for_each(|sum| hasher.update(&sum.to_le_bytes()));
-    hasher.digest()
+#[derive(Default)]
+pub struct RawSum(Xxh3);
+
+impl RawSum {
+    /// Takes the rows of the next part.
+    pub fn add(&mut self, part: &[u8]) {
+        self.add_sum(xxh3_64(part));
+    }
+
+    fn add_sum(&mut self, sum: u64) {
+        self.0.update(&sum.to_le_bytes());
+    }
+
+    /// The sum.
+    pub fn get(&self) -> u64 {
+        self.0.digest()
+    }
 }
 
 /// [`encode`], of a range of a cache. `runs`: the logical positions of its tokens; `raw` is working memory.
@@ -69,7 +82,7 @@ pub(super) fn encode_range(
     encode(&cache.layout.rows(), &positions, raw, packing, stop)
 }
 
-/// Encodes the rows of a piece, `[head][token][dim]`, of tokens at these positions. Returns the blob, and the [`raw_sum`].
+/// Encodes the rows of a piece, `[head][token][dim]`, of tokens at these positions. Returns the blob, and the [`RawSum`].
 /// BUSY: if `stop` was set meanwhile.
 pub(super) fn encode(
     rows: &Rows,
@@ -116,17 +129,16 @@ pub(super) fn encode(
 
     let mut bytes = Vec::new();
     let mut ends = Vec::new();
-    let mut sums = Vec::new();
-    memory::reserve(&mut sums, 2 * parts)?;
+    let mut sum = RawSum::default();
     for slot in encoded {
-        let Some((blob, sum)): Option<Encoded> = slot.into_inner().ok().flatten() else {
+        let Some((blob, part_sum)): Option<Encoded> = slot.into_inner().ok().flatten() else {
             bail!(Internal, "a part was not encoded");
         };
         memory::extend(&mut bytes, &blob)?;
         memory::push(&mut ends, Part { end: bytes.len(), digest: None })?;
-        memory::push(&mut sums, sum)?;
+        sum.add_sum(part_sum);
     }
-    Ok((Blob::new(&bytes, &ends)?, raw_sum(sums.into_iter())))
+    Ok((Blob::new(&bytes, &ends)?, sum.get()))
 }
 
 /// The logical positions of `count` tokens from `begin` on, of a cache whose tokens have those of `runs`.

@@ -3,14 +3,13 @@
 use super::blob::Blob;
 use super::codec::{BlockShape, Codec};
 use super::kv::KvBytes;
-use super::piece::{self, Packing};
+use super::piece::{self, Packing, RawSum};
 use super::saved::{self, FilePiece, SavedRun, WritePiece};
 use crate::layout::{Order, Pair, Rows};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Writes the `len` tokens that the runs of `pieces` have, whose positions are `positions`, as new pieces; the last of them
 /// in pieces of these lengths. Returns where each token is. CORRUPT: if a piece does not decode, or not to what was saved.
@@ -64,8 +63,9 @@ fn decode(codec: &mut Codec, rows: &Rows, from: &FilePiece, to: &mut KvBytes) ->
     let (order, tokens) = (Order::DENSE, from.tokens as usize);
     let shape = BlockShape { ticket: number.into(), rows: *rows, tokens, order, digest: 0 };
     codec.decode(&shape, &Blob::of_file(from.bytes.clone(), from.offset, &from.ends)?, to)?;
-    let sums = (0..2 * rows.parts()).map(|at| xxh3_64(piece::part(to, rows.parts(), at)));
-    if piece::raw_sum(sums) != from.raw_sum {
+    let mut sum = RawSum::default();
+    (0..2 * rows.parts()).for_each(|at| sum.add(piece::part(to, rows.parts(), at)));
+    if sum.get() != from.raw_sum {
         bail!(Corrupt, "piece {number} at offset {} decodes to other tokens than were saved", from.offset);
     }
     Ok(())

@@ -13,9 +13,9 @@ use crate::recall::nibbles;
 use crate::session::config::Tier;
 use crate::snapshot::{ParkedPiece, Run};
 use crate::status::{Result, Status, bail};
+use crate::store::RawSum;
 use crate::sys::storage::Bytes;
 use crate::sys::{Shared, memory};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Bytes of the place of a part's end in a blob.
 const END: usize = size_of::<u32>();
@@ -28,7 +28,7 @@ pub(super) struct Copy {
     tokens: u32,
     /// Those of them that the chat still has.
     live: u64,
-    /// The XXH3-64 over those of the parts' rows, K's before V's.
+    /// The [`RawSum`].
     sum: u64,
     /// A piece of a file that has the tokens, too: its number and checksum.
     in_file: Option<(u32, u64)>,
@@ -57,7 +57,7 @@ pub(in crate::session) struct View {
     pub(in crate::session) ends: Vec<usize>,
     /// Tokens of the piece.
     pub(in crate::session) tokens: u32,
-    /// The XXH3-64 over those of the parts' rows.
+    /// The [`RawSum`].
     pub(in crate::session) raw_sum: u64,
     /// The number of the piece, and the checksum of its stored bytes.
     pub(in crate::session) piece: (u32, u64),
@@ -371,7 +371,7 @@ fn exact(rows: &Rows, work: &mut Workshop) -> Result<u64> {
     let head = 2 * rows.parts() * END;
     memory::cleared(blob, head)?;
     memory::resize(blob, head)?;
-    let mut hash = Xxh3::new();
+    let mut sum = RawSum::default();
     for (at, (part, kind)) in parts(rows, key, value).enumerate() {
         let words = kind.words();
         let format = if words.is_float() { Format::Lanes } else { Format::V2 };
@@ -380,27 +380,32 @@ fn exact(rows: &Rows, work: &mut Workshop) -> Result<u64> {
         memory::extend(blob, encoded)?;
         let end = (blob.len() as u32).to_le_bytes();
         blob[at * END..(at + 1) * END].copy_from_slice(&end);
-        hash.update(&xxh3_64(part).to_le_bytes());
+        sum.add(part);
     }
-    Ok(hash.digest())
+    Ok(sum.get())
 }
 
-/// Decodes encoded parts to the rows of the workshop. CORRUPT: if the sum of the rows is another one.
-fn decode<'a>(rows: &Rows, encoded: impl Fn(usize) -> Option<&'a [u8]>, sum: u64, work: &mut Workshop) -> Result<()> {
+/// Decodes encoded parts to the rows of the workshop. CORRUPT: if the sum of the rows is not that of the parked ones.
+fn decode<'a>(
+    rows: &Rows,
+    encoded: impl Fn(usize) -> Option<&'a [u8]>,
+    parked_sum: u64,
+    work: &mut Workshop,
+) -> Result<()> {
     let Workshop { decoder, key, value, .. } = work;
     let heads = rows.parts();
     let (key_part, value_part) = (key.len() / heads, value.len() / heads);
     let keys = key.chunks_exact_mut(key_part).map(|part| (part, rows.key));
     let values = value.chunks_exact_mut(value_part).map(|part| (part, rows.value));
-    let mut hash = Xxh3::new();
+    let mut sum = RawSum::default();
     for (at, (part, kind)) in keys.chain(values).enumerate() {
         let len = encoded(at).map_or(Ok(0), |encoded| decoder.decode(encoded, kind.words(), part))?;
         if len != part.len() {
             bail!(Corrupt, "part {at} of a parked block has {len} bytes; {} expected", part.len());
         }
-        hash.update(&xxh3_64(part).to_le_bytes());
+        sum.add(part);
     }
-    if hash.digest() != sum {
+    if sum.get() != parked_sum {
         bail!(Corrupt, "a parked block decodes to other tokens than were parked");
     }
     Ok(())
