@@ -205,6 +205,11 @@ pub enum RuntimeMode {
 }
 
 impl Config {
+    /// The rules of eviction for a layer; `None` where no token is evicted.
+    pub(super) fn eviction_of(&self, layer: u32) -> Option<EvictionRules> {
+        self.eviction.filter(|rules| (rules.first_layer..rules.end_layer).contains(&layer))
+    }
+
     /// Parses the config of a model of `layers` layers. Keys of `defaults` hold where `config` has none. Empty text is
     /// `{}`. The strings are warnings, at most 33: unknown keys, and keys of `config` without effect.
     /// INVALID_ARGUMENT: if a text is not a JSON object, or a value has a wrong type or range; the message has the key,

@@ -118,7 +118,7 @@ pub(super) struct Eviction {
 
 impl Eviction {
     pub(super) fn new(number: u32, config: &Config) -> Self {
-        let rules = config.eviction.filter(|rules| (rules.first_layer..rules.end_layer).contains(&number));
+        let rules = config.eviction_of(number);
         Eviction {
             number,
             ranking: rules

@@ -89,7 +89,7 @@ pub(super) struct Recall {
 impl Recall {
     /// `None` where evicted tokens are lost, or none is evicted.
     pub(super) fn new(number: u32, config: &Config) -> Option<Self> {
-        let eviction = config.eviction.filter(|rules| (rules.first_layer..rules.end_layer).contains(&number))?;
+        let eviction = config.eviction_of(number)?;
         let rules = eviction.recall?;
         Some(Recall {
             number,
