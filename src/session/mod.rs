@@ -161,16 +161,15 @@ impl Session {
         let state = self.state()?;
         let mut text = String::new();
         for warning in &self.warnings {
-            let end = if text.is_empty() { "" } else { "\n" };
-            memory::append(&mut text, format_args!("{end}{warning}"))?;
+            line(&mut text, format_args!("{warning}"))?;
         }
         let unscored = || state.layers.iter().filter(|layer| layer.eviction.counts().unscored_plans > 0);
         if let Some(first) = unscored().next() {
-            let (end, number, count) = (if text.is_empty() { "" } else { "\n" }, first.number, unscored().count());
-            memory::append(
+            let (number, count) = (first.number, unscored().count());
+            line(
                 &mut text,
                 format_args!(
-                    "{end}layer {number} ({count} in all) kept tokens that were due for eviction, since no scored row has \
+                    "layer {number} ({count} in all) kept tokens that were due for eviction, since no scored row has \
                      seen them: mnnkv_session_scores must get the layer's tiles (in prompts: kv_h2o_prefill_queries), or \
                      kv_h2o_evict_unscored must be true"
                 ),
@@ -178,11 +177,11 @@ impl Session {
         }
         let poor = |layer: &Layer| Some((layer.number, layer.lossless.as_ref()?.counts().poor_ratio?));
         if let Some((number, ratio)) = state.layers.iter().find_map(poor) {
-            let (end, count) = (if text.is_empty() { "" } else { "\n" }, state.layers.iter().filter_map(poor).count());
-            memory::append(
+            let count = state.layers.iter().filter_map(poor).count();
+            line(
                 &mut text,
                 format_args!(
-                    "{end}layer {number} ({count} in all) is not compressed until its reset: its quantised tokens became \
+                    "layer {number} ({count} in all) is not compressed until its reset: its quantised tokens became \
                      smaller by a ratio of {ratio:.3} only, below {}",
                     lossless::LEAST_RATIO
                 ),
@@ -190,27 +189,24 @@ impl Session {
         }
         let recalls = || state.layers.iter().filter_map(|layer| Some((layer.number, layer.recall.as_ref()?)));
         if let Some((number, _)) = recalls().find(|(_, recall)| recall.lacks_queries()) {
-            let end = if text.is_empty() { "" } else { "\n" };
-            memory::append(
+            line(
                 &mut text,
                 format_args!(
-                    "{end}layer {number} lets tokens leave by their age, and none comes back: mnnkv_session_queries must get \
+                    "layer {number} lets tokens leave by their age, and none comes back: mnnkv_session_queries must get \
                      the queries of its steps"
                 ),
             )?;
         }
         if recalls().any(|(_, recall)| recall.lacks_file()) {
-            let end = if text.is_empty() { "" } else { "\n" };
-            memory::append(
+            line(
                 &mut text,
                 format_args!(
-                    "{end}kv_recall_tier is \"file\" and mnnkv_session_recall_file has given none: blocks are parked in memory"
+                    "kv_recall_tier is \"file\" and mnnkv_session_recall_file has given none: blocks are parked in memory"
                 ),
             )?;
         }
         for (number, error) in recalls().filter_map(|(number, recall)| Some((number, recall.failure()?))) {
-            let end = if text.is_empty() { "" } else { "\n" };
-            memory::append(&mut text, format_args!("{end}layer {number}, recall: {error}"))?;
+            line(&mut text, format_args!("layer {number}, recall: {error}"))?;
         }
         Ok(text)
     }
@@ -539,6 +535,12 @@ impl Session {
         let _state = self.state()?;
         panic!("a bug");
     }
+}
+
+/// Appends a line to a text that ends without a newline.
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) -> Result<()> {
+    let end = if text.is_empty() { "" } else { "\n" };
+    memory::append(text, format_args!("{end}{line}"))
 }
 
 /// The store, made where the config compresses nothing.
