@@ -14,11 +14,12 @@
 //! stay, or be copied as a whole. A host with a snapshot (snapshot.h) may append before it parks, or after.
 
 use super::cache::mnnkv_cache;
+use super::given::frequencies;
 use super::panic::body;
 use super::pointer::{self, Sized32, SizedOut};
 use super::session::{mnnkv_session, with_cache_or_none};
 use super::status::mnnkv_status;
-use crate::gear::{Effort, Frequencies, Pairing};
+use crate::gear::{Effort, Pairing};
 use crate::status::{Result, bail};
 use crate::store::{KeyRotation, Packing, Parked};
 use crate::sys;
@@ -97,14 +98,12 @@ pub(super) unsafe fn read_options<'a>(
             bail!(InvalidArgument, "options->rope_dims is {dims}; an even number up to head_dim ({most}) expected")
         }
         Some(pairing) => {
-            let frequencies = if given.rope_inv_freq.is_null() {
-                Frequencies::Theta(if given.rope_theta == 0.0 { 10_000.0 } else { given.rope_theta })
-            } else if dims == 0 {
-                bail!(InvalidArgument, "options->rope_dims is 0; without a layout rope_inv_freq needs its length")
-            } else {
-                // SAFETY: rope_dims / 2 numbers, by the header.
-                Frequencies::Given(unsafe { pointer::input(given.rope_inv_freq, dims / 2, "options->rope_inv_freq") }?)
-            };
+            if dims == 0 && !given.rope_inv_freq.is_null() {
+                bail!(InvalidArgument, "options->rope_dims is 0; without a layout rope_inv_freq needs its length");
+            }
+            // SAFETY: rope_dims / 2 numbers, by the header.
+            let frequencies =
+                unsafe { frequencies(given.rope_theta, given.rope_inv_freq, dims, "options->rope_inv_freq") }?;
             Some(KeyRotation { pairing, dims, frequencies })
         }
     };

@@ -22,11 +22,12 @@
 //!
 //! Pinned tokens are never evicted, whatever the policy: a system prompt, an image, a list of tools.
 
+use crate::ffi::given::frequencies;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
 use crate::ffi::status::mnnkv_status;
-use crate::gear::{Frequencies, Pairing};
+use crate::gear::Pairing;
 use crate::status::{Result, bail};
 use crate::store::KeyRotation;
 
@@ -109,12 +110,8 @@ unsafe fn checked<'a>(given: &mnnkv_rotation) -> Result<KeyRotation<'a>> {
     if dims == 0 || !dims.is_multiple_of(2) {
         bail!(InvalidArgument, "rotation->dims is {dims}; an even number from 2 on expected");
     }
-    let frequencies = if given.inv_freq.is_null() {
-        Frequencies::Theta(if given.theta == 0.0 { 10_000.0 } else { given.theta })
-    } else {
-        // SAFETY: dims / 2 numbers, by the header.
-        Frequencies::Given(unsafe { pointer::input(given.inv_freq, dims / 2, "rotation->inv_freq") }?)
-    };
+    // SAFETY: dims / 2 numbers, by the header.
+    let frequencies = unsafe { frequencies(given.theta, given.inv_freq, dims, "rotation->inv_freq") }?;
     Ok(KeyRotation { pairing, dims, frequencies })
 }
 

@@ -5,8 +5,9 @@
 
 use super::experimental::{MNNKV_ROPE_ADJACENT, MNNKV_ROPE_HALF};
 use crate::dtype::Dtype;
+use crate::ffi::given::frequencies;
 use crate::ffi::pointer::{self, Sized32};
-use crate::gear::{Effort, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation};
+use crate::gear::{Effort, Format, Options, Pairing, Positions, Predictors, Rotation};
 use crate::status::{Result, bail};
 
 /// Format v1, that of the reference system: F16 and F32, without checksums, fastest.
@@ -117,12 +118,8 @@ unsafe fn rotation<'a>(given: &mnnkv_gear_options) -> Result<Option<Rotation<'a>
     }
     let dims = if given.rope_dims == 0 { given.head_dim } else { given.rope_dims } as usize;
     let tokens = given.rope_tokens as usize;
-    let frequencies = if given.rope_inv_freq.is_null() {
-        Frequencies::Theta(if given.rope_theta == 0.0 { 10_000.0 } else { given.rope_theta })
-    } else {
-        // SAFETY: rope_dims / 2 numbers, by the header.
-        Frequencies::Given(unsafe { pointer::input(given.rope_inv_freq, dims / 2, "options->rope_inv_freq") }?)
-    };
+    // SAFETY: rope_dims / 2 numbers, by the header.
+    let frequencies = unsafe { frequencies(given.rope_theta, given.rope_inv_freq, dims, "options->rope_inv_freq") }?;
     let positions = if given.rope_positions.is_null() {
         Positions::Counting { first: given.rope_first_position }
     } else if tokens == 0 {
