@@ -212,7 +212,7 @@ fn add_part<V: Value<N>, const N: usize, const P: usize>(
 
 /// The sum of partial sums, a power of two of them, by halves.
 #[inline(always)]
-fn across<const P: usize>(mut sums: [f32; P]) -> f32 {
+pub(super) fn across<const P: usize>(mut sums: [f32; P]) -> f32 {
     let mut half = P / 2;
     while half > 0 {
         for i in 0..half {

@@ -193,15 +193,7 @@ impl Sixteen for [f32; LANES] {
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        let mut lanes = self;
-        let mut half = LANES / 2;
-        while half > 0 {
-            for i in 0..half {
-                lanes[i] += lanes[i + half];
-            }
-            half /= 2;
-        }
-        lanes[0]
+        super::sums::across(self)
     }
 }
 
