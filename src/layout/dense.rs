@@ -7,6 +7,23 @@ use super::{Cache, CacheRef, TokenRange, int8};
 use crate::arch::{self, Element, Transposition};
 use crate::status::{Error, Result, bail};
 
+/// Copies `tokens` tokens of every head between rows `[head][token][row]`, which may be of other tokens, too. A place is the
+/// first token, and the tokens of the rows.
+pub fn copy_dense<T: Copy>(
+    heads: usize,
+    tokens: usize,
+    (from, from_place): (&[T], (usize, usize)),
+    (to, to_place): (&mut [T], (usize, usize)),
+) {
+    if tokens == 0 {
+        return;
+    }
+    let (row, (from_at, from_len), (to_at, to_len)) = (from.len() / heads / from_place.1, from_place, to_place);
+    for (to, from) in to.chunks_exact_mut(to_len * row).zip(from.chunks_exact(from_len * row)) {
+        to[to_at * row..][..tokens * row].copy_from_slice(&from[from_at * row..][..tokens * row]);
+    }
+}
+
 /// Copies a range of tokens out of a packed cache.
 ///
 /// `key_out` and `value_out` hold at least [`Rows::key_bytes`](super::Rows::key_bytes) and

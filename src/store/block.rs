@@ -3,7 +3,7 @@
 use super::blob::Blob;
 use super::codec::BlockShape;
 use super::saved::SavedRun;
-use crate::layout::{Layout, TokenRange};
+use crate::layout::{self, Layout, TokenRange};
 use crate::status::{Result, bail};
 use crate::sys::{Shared, memory};
 use std::ops::Range;
@@ -57,12 +57,9 @@ impl LiveSegment {
 
     /// Copies this segment's tokens out of `rows`, `[head][token][dim]` of `tokens` tokens.
     pub(super) fn cut(&self, rows: &[u8], heads: usize, tokens: usize, part: &mut Vec<u8>) -> Result<()> {
-        let token_bytes = rows.len() / heads / tokens;
-        let (skip, len) = (self.offset as usize * token_bytes, self.count as usize * token_bytes);
-        memory::resize(part, heads * len)?;
-        for (part, rows) in part.chunks_exact_mut(len).zip(rows.chunks_exact(tokens * token_bytes)) {
-            part.copy_from_slice(&rows[skip..skip + len]);
-        }
+        let count = self.count as usize;
+        memory::resize(part, rows.len() / tokens * count)?;
+        layout::copy_dense(heads, count, (rows, (self.offset as usize, tokens)), (part, (0, count)));
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use super::codec::{BlockShape, Codec};
 use super::kv::KvBytes;
 use super::piece::{self, Packing, RawSum};
 use super::saved::{self, FilePiece, SavedRun, WritePiece};
-use crate::layout::{Order, Pair, Rows};
+use crate::layout::{self, Order, Pair, Rows};
 use crate::status::{Result, bail};
 use crate::sys::memory;
 use std::ops::Range;
@@ -38,7 +38,12 @@ pub fn rewrite(
                 let from = (run.offset + skip) as usize;
                 let (key, value) = whole.parts_mut();
                 for (to, from_rows) in [(key, part.key()), (value, part.value())] {
-                    copy(from_rows, from, piece.tokens as usize, to, at, count, rows.heads, tokens);
+                    layout::copy_dense(
+                        rows.heads,
+                        tokens,
+                        (from_rows, (from, piece.tokens as usize)),
+                        (to, (at, count)),
+                    );
                 }
             }
         }
@@ -69,22 +74,4 @@ fn decode(codec: &mut Codec, rows: &Rows, from: &FilePiece, to: &mut KvBytes) ->
         bail!(Corrupt, "piece {number} at offset {} decodes to other tokens than were saved", from.offset);
     }
     Ok(())
-}
-
-/// Copies tokens of every head between rows `[head][token][row]` of `from_len` and of `to_len` tokens.
-#[expect(clippy::too_many_arguments, reason = "two lists of rows, and a place in each")]
-fn copy(
-    from: &[u8],
-    from_at: usize,
-    from_len: usize,
-    to: &mut [u8],
-    to_at: usize,
-    to_len: usize,
-    heads: usize,
-    tokens: usize,
-) {
-    let row = to.len() / heads / to_len;
-    for (to, from) in to.chunks_exact_mut(to_len * row).zip(from.chunks_exact(from_len * row)) {
-        to[to_at * row..][..tokens * row].copy_from_slice(&from[from_at * row..][..tokens * row]);
-    }
 }

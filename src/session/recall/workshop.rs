@@ -55,14 +55,11 @@ impl Workshop {
             let key = &mut self.part_key[..rows.key_bytes(range.count())];
             let value = &mut self.part_value[..rows.value_bytes(range.count())];
             layout::gather(cache, range, key, value)?;
-            for (part, all) in [(key, &mut self.key), (value, &mut self.value)] {
-                let (part_len, all_len) = (part.len() / rows.heads, all.len() / rows.heads);
-                let first = at * (all_len / count);
-                for (part, all) in part.chunks_exact(part_len).zip(all.chunks_exact_mut(all_len)) {
-                    all[first..first + part_len].copy_from_slice(part);
-                }
+            let tokens = range.count();
+            for (part, all) in [(key, &mut self.key[..]), (value, &mut self.value)] {
+                layout::copy_dense(rows.heads, tokens, (part, (0, tokens)), (all, (at, count)));
             }
-            at += range.count();
+            at += tokens;
         }
         Ok(())
     }
@@ -80,12 +77,9 @@ impl Workshop {
             } else {
                 let key = &mut self.part_key[..rows.key_bytes(range.count())];
                 let value = &mut self.part_value[..rows.value_bytes(range.count())];
-                for (all, part) in [(&self.key, &mut *key), (&self.value, &mut *value)] {
-                    let (part_len, all_len) = (part.len() / rows.heads, all.len() / rows.heads);
-                    let first = at * (all_len / count);
-                    for (part, all) in part.chunks_exact_mut(part_len).zip(all.chunks_exact(all_len)) {
-                        part.copy_from_slice(&all[first..first + part_len]);
-                    }
+                let tokens = range.count();
+                for (all, part) in [(&self.key[..], &mut *key), (&self.value, &mut *value)] {
+                    layout::copy_dense(rows.heads, tokens, (all, (at, count)), (part, (0, tokens)));
                 }
                 layout::scatter(cache, range, key, value)?;
             }
@@ -109,14 +103,12 @@ impl Workshop {
         let mut at = 0;
         for &[begin, len] in places {
             let range = cache.layout.range(begin as u32, len as u32)?;
-            let part_len = range.count() * rows.dims;
-            let part = memory::at_least(&mut self.part_floats, rows.heads * part_len)?;
+            let tokens = range.count();
+            let part = memory::at_least(&mut self.part_floats, rows.heads * tokens * rows.dims)?;
             layout::keys(cache, range, &mut self.key, part)?;
-            let heads = self.floats[..numbers].chunks_exact_mut((count * rows.dims).max(1));
-            for (all, part) in heads.zip(part.chunks_exact(part_len.max(1))) {
-                all[at * rows.dims..][..part_len].copy_from_slice(part);
-            }
-            at += range.count();
+            let all = &mut self.floats[..numbers];
+            layout::copy_dense(rows.heads, tokens, (part, (0, tokens)), (all, (at, count)));
+            at += tokens;
         }
         Ok((&self.floats[..numbers], count))
     }
