@@ -93,8 +93,8 @@ typedef struct mnnkv_recall_stats {
 /// Gives the queries of a step of an open layer, before end; a second call replaces the first. Copies the last rows, at most
 /// kv_recall_query_window. Layers without recall ignore them. Without queries blocks leave by age, and none comes back for
 /// its worth.
-/// INVALID_ARGUMENT: if layer is out of range or not open, heads is no multiple of the KV heads, head_dim is another one
-/// than the layout's, an element of the last rows is not finite, scale is below 0 or not finite, or a stride is below the
+/// INVALID_ARGUMENT: if layer is out of range or not open, heads is no multiple of the KV heads, head_dim is not
+/// the layout's, an element of the last rows is not finite, scale is below 0 or not finite, or a stride is below the
 /// bytes of a row
 /// UNSUPPORTED: if dtype is none of these three
 ///

@@ -6,6 +6,7 @@ use crate::session::config::{Config, Warnings};
 use crate::status::Status;
 use proptest::prelude::*;
 use serde_json::Value;
+use std::time::{Duration, Instant};
 
 /// Any JSON, three levels deep.
 fn any_json() -> impl Strategy<Value = Value> {
@@ -84,4 +85,27 @@ proptest! {
         check(&text, LAYERS)?;
         check(&text[..at], LAYERS)?;
     }
+}
+
+#[test]
+fn a_config_of_a_megabyte_is_read_at_once() {
+    let strange: Vec<String> = (0..20_000).map(|i| format!("\"kv_h2o_{i:06}_{}\": 1", "x".repeat(30))).collect();
+    let near: Vec<String> = (0..20_000).map(|i| format!("\"kv_lossless_hot_recent_{i:06}\": 1")).collect();
+    let names = "delta_sequence,".repeat(70_000);
+    let configs = [
+        (format!("{{\"host\": [{}0]}}", "0,".repeat(500_000)), 0),
+        (format!("{{{}}}", strange.join(",")), 33),
+        (format!("{{{}}}", near.join(",")), 33),
+        (format!("{{\"kv_h2o_{}\": 1}}", "x".repeat(1_000_000)), 1),
+        (format!("{{\"kv_lossless_enable\": true, \"kv_lossless_predictors_k\": \"{names}\"}}"), 33),
+    ];
+    for (text, warnings) in configs {
+        let start = Instant::now();
+        let (_, given) = Config::parse(text.as_bytes(), b"", LAYERS).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?} for {}", start.elapsed(), &text[..60]);
+        assert_eq!(given.len(), warnings, "{}", &text[..60]);
+        assert!(given.iter().all(|warning| warning.len() < 200), "{given:?}");
+    }
+    let (_, warnings) = Config::parse(format!("{{{}}}", strange.join(",")).as_bytes(), b"", LAYERS).unwrap();
+    assert_eq!(warnings.last().unwrap(), "and 19968 more");
 }
