@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 
 set(without "")
 if(NOT MNNKV_MODEL)
-  set(without PATTERN "model.h*" EXCLUDE)
+  set(without PATTERN "model*" EXCLUDE)
 endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" ${without})

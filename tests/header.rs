@@ -124,19 +124,32 @@ const HEADERS: &[Header] = &[
         sections: &["state"],
     },
     Header {
-        path: "mnnkv/model.h",
-        about: "files that come with a model; absent from a library built with MNNKV_MODEL=OFF",
-        includes: &["\"base.h\""],
+        path: "mnnkv/model/sizing.h",
+        about: "bytes of the KV cache of a model, from its config.json",
+        includes: &["\"../base.h\""],
         folder: "model/src/ffi",
-        sections: &[
-            "sizing",
-            "c8",
-            "msmodelslim",
-            "msmodelslim_writer",
-            "compressor",
-            "compressor_caches",
-            "compressor_write",
-        ],
+        sections: &["sizing"],
+    },
+    Header {
+        path: "mnnkv/model/c8.h",
+        about: "8-bit codes with a scale and an offset per channel",
+        includes: &["\"../base.h\""],
+        folder: "model/src/ffi",
+        sections: &["c8"],
+    },
+    Header {
+        path: "mnnkv/model/msmodelslim.h",
+        about: "directories of weights that msmodelslim quantised",
+        includes: &["\"c8.h\""],
+        folder: "model/src/ffi",
+        sections: &["msmodelslim", "msmodelslim_writer"],
+    },
+    Header {
+        path: "mnnkv/model/compressor.h",
+        about: "learned compressors of K and V",
+        includes: &["\"../base.h\""],
+        folder: "model/src/ffi",
+        sections: &["compressor", "compressor_caches", "compressor_write"],
     },
 ];
 
@@ -148,10 +161,16 @@ fn the_main_header_includes_every_room_but_model_and_has_the_example_that_is_com
     let main = include_str!("../include/mnnkv.h");
     let included: Vec<_> =
         main.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"')).collect();
-    let rooms: Vec<_> = HEADERS.iter().map(|header| header.path).filter(|path| *path != "mnnkv/model.h").collect();
+    let paths = HEADERS.iter().map(|header| header.path);
+    let (model, rooms): (Vec<_>, Vec<_>) = paths.partition(|path| path.starts_with("mnnkv/model/"));
     assert_eq!(included, rooms);
     let wrappers = rooms.iter().map(|room| format!("#include \"{room}pp\"\n")).collect::<String>();
     assert!(include_str!("../include/mnnkv.hpp").contains(&wrappers), "mnnkv.hpp includes the same rooms");
+    let included: Vec<_> = include_str!("../include/mnnkv/model.h")
+        .lines()
+        .filter_map(|line| Some(format!("mnnkv/{}", line.strip_prefix("#include \"")?.strip_suffix('"')?)))
+        .collect();
+    assert_eq!(included, model);
 
     let example = main.split("// Example\n//\n").nth(1).unwrap().split("//\n// Conventions").next().unwrap();
     let example: String = example.lines().map(|line| format!("{}\n", line.strip_prefix("//   ").unwrap())).collect();

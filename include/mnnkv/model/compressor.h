@@ -1,0 +1,266 @@
+// mnnkv/model/compressor.h: learned compressors of K and V.
+//
+// Generated from model/src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_MODEL_COMPRESSOR_H
+#define MNNKV_MODEL_COMPRESSOR_H
+
+#include "../base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Compressor: learned compressors (.bin), which make groups of tokens one. Read a file, run it on dense rows -
+
+/// mnnkv_compressor_options::segments: the tokens after the image.
+#define MNNKV_SEGMENT_TEXT 1
+/// mnnkv_compressor_options::segments: the image at the start of the cache.
+#define MNNKV_SEGMENT_IMAGE 2
+
+/// A learned compressor of KV caches (FastCache, arXiv 2503.08461): a handle from mnnkv_compressor_open or _create.
+/// Immutable; its functions may run on several threads at once, on different caches.
+///
+/// A file in InfiniLM's weights format, version 1, has small networks for every layer of a model. They turn the K, and
+/// the V, of compression_factor neighbouring tokens of a head into those of one token. A host runs them once, after the
+/// prompt. The cache becomes shorter and stays lossy; later tokens are appended as usual.
+///
+///   mnnkv_compressor* file = NULL;
+///   uint32_t old_len = 0, new_len = 0;
+///   if (mnnkv_compressor_open("compressor.bin", MNNKV_ABI_VERSION, &file) == MNNKV_OK &&
+///       mnnkv_compressor_run_caches(file, 0, NULL, caches, layers, &old_len, &new_len) == MNNKV_OK) { ... }
+///   mnnkv_compressor_destroy(file);
+///
+/// The prompt may begin with an image of image_kv_len tokens. With 12 blocks per layer the image has networks of its
+/// own; with 6 it stays unchanged. Image and text are compressed separately: floor(length / factor) groups become as
+/// many tokens, and the remaining tokens follow them unchanged. A segment of fewer groups than min_seq_len stays
+/// unchanged. All layers have the same new length: mnnkv_compressor_new_len.
+///
+/// Positions: compressed keys are made of keys after RoPE and have no positions of their own. The position of the next
+/// token depends on the training of the model: LLaVA's compressor continues at the new length, MiniCPM-V's at the
+/// original length. Attention sees the new length in both cases.
+typedef struct mnnkv_compressor mnnkv_compressor;
+
+/// The header of a weights file. Set struct_size before the call.
+typedef struct mnnkv_compressor_info {
+    /// sizeof(mnnkv_compressor_info)
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, BF16 or F32: element type of the weights in the file. Caches may have another one.
+    uint32_t dtype;
+    /// Layers of the model.
+    uint32_t layers;
+    /// 12, or 6 without networks for images.
+    uint32_t blocks_per_layer;
+    /// Elements per head and token of the caches that it compresses.
+    uint32_t head_dim;
+    /// Tokens that become one.
+    uint32_t compression_factor;
+    /// Groups that a segment must have to be compressed.
+    uint32_t min_seq_len;
+    /// KV heads as the converter wrote them, mostly 0: the networks apply to any number.
+    uint32_t num_heads;
+    /// head_dim of the header; differs from head_dim where a converter guessed it.
+    uint32_t header_head_dim;
+    /// Inputs of a network, compression_factor * head_dim.
+    uint32_t hidden_size;
+    /// Bytes of metadata in the file; ignored.
+    uint32_t metadata_bytes;
+    /// Sentences of mnnkv_compressor_notes.
+    uint32_t notes;
+    /// Bytes of the file.
+    uint64_t file_bytes;
+    /// Bytes after the last block; ignored.
+    uint64_t trailing_bytes;
+    /// 0.
+    uint32_t reserved[4];
+} mnnkv_compressor_info;
+
+/// A block of a weights file: one linear layer. Set struct_size before the call; the fields it covers are written.
+typedef struct mnnkv_compressor_block_info {
+    /// sizeof(mnnkv_compressor_block_info)
+    uint32_t struct_size;
+    /// Elements that leave it.
+    uint32_t rows;
+    /// Elements that enter it.
+    uint32_t cols;
+    /// 1 when it has a bias.
+    uint32_t has_bias;
+    /// Where its header begins, in bytes from the start of the file.
+    uint64_t offset;
+    /// 0.
+    uint32_t reserved[2];
+} mnnkv_compressor_block_info;
+
+/// Options of a compression. Zero every field, then set struct_size. NULL means all zeros.
+typedef struct mnnkv_compressor_options {
+    /// sizeof(mnnkv_compressor_options)
+    uint32_t struct_size;
+    /// Tokens that become one; 0 or 1 = the factor of the file. Any other factor is INVALID_ARGUMENT.
+    uint32_t factor;
+    /// Groups that a segment must have to be compressed; 0 = as the file.
+    uint32_t min_seq_len;
+    /// Image tokens at the start of the cache; values above the length mean all.
+    uint32_t image_kv_len;
+    /// Segments to compress: MNNKV_SEGMENT_TEXT, MNNKV_SEGMENT_IMAGE or both; 0 = both.
+    uint32_t segments;
+    /// Must be 0.
+    uint32_t reserved[3];
+} mnnkv_compressor_options;
+
+/// Reads a weights file. path: UTF-8, zero-terminated; links are followed. The weights stay in memory in the type of
+/// the file, and the file is closed. abi_version: MNNKV_ABI_VERSION. out: the handle; mnnkv_compressor_destroy frees
+/// it. Messages have the offset and the field, and name blocks by layer, number and network (tk, tv, ik, iv: text or
+/// image, K or V). Any thread.
+/// CORRUPT: if the file has another format or is cut off, counts, shapes or flags contradict each other, or a weight is
+///   not finite.
+/// UNSUPPORTED: if the version or element type of the file is not supported, or the ABI differs.
+/// NOT_FOUND: if no file has this name.
+/// INVALID_ARGUMENT: if path is not a file.
+/// IO: if reading fails.
+mnnkv_status mnnkv_compressor_open(const char *path, uint32_t abi_version, mnnkv_compressor **out);
+
+/// As mnnkv_compressor_open, of a file of len bytes in memory. bytes is not retained.
+mnnkv_status mnnkv_compressor_create(const void *bytes, size_t len, uint32_t abi_version, mnnkv_compressor **out);
+
+/// Frees the handle. NULL is ignored. No other call on the handle may run.
+void mnnkv_compressor_destroy(mnnkv_compressor *compressor);
+
+/// Writes the header of the file. Set info->struct_size first. Any thread.
+mnnkv_status mnnkv_compressor_get_info(const mnnkv_compressor *compressor, mnnkv_compressor_info *info);
+
+/// Writes oddities of the file that are not errors, one sentence per line: reserved bytes other than 0, metadata, bytes
+/// after the last block, a guessed head_dim.
+///
+/// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
+mnnkv_status mnnkv_compressor_notes(const mnnkv_compressor *compressor, char *text, size_t cap, size_t *len);
+
+/// Writes the shape and place of one block. block: 0 to blocks_per_layer - 1; three each for tk, tv, ik and iv. Set
+/// info->struct_size first. Any thread.
+/// INVALID_ARGUMENT: if layer or block does not exist.
+mnnkv_status mnnkv_compressor_get_block_info(const mnnkv_compressor *compressor,
+                                             uint32_t layer,
+                                             uint32_t block,
+                                             mnnkv_compressor_block_info *info);
+
+/// Writes the length of a cache of kv_len tokens after compression; kv_len itself if nothing is compressed. options:
+/// NULL = the defaults of the file. Any thread.
+/// INVALID_ARGUMENT: if options->factor is not that of the file, or options->segments has unknown bits.
+mnnkv_status mnnkv_compressor_new_len(const mnnkv_compressor *compressor,
+                                      const mnnkv_compressor_options *options,
+                                      uint32_t kv_len,
+                                      uint32_t *new_len);
+
+/// Compresses one layer of dense rows [head][token][dim].
+///
+/// dtype: MNNKV_DTYPE_F16, BF16 or F32, of all four buffers, in native byte order. key, value: kv_heads * kv_len *
+/// head_dim elements each. key_out, value_out: kv_heads * new_len * head_dim elements each; mnnkv_compressor_new_len
+/// returns new_len beforehand. cap_each: capacity of each in bytes. Uncompressed rows are copied. Weights are rounded
+/// to dtype, sums are f32, and the result of each linear layer is rounded to dtype once: equal bytes on every machine.
+/// options: NULL = the defaults of the file. Nothing is written on failure, except new_len on BUFFER_TOO_SMALL. Any
+/// thread.
+/// INVALID_ARGUMENT: if layer does not exist, or a result is not finite in dtype; the message names head and tokens.
+/// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_last_error has the required bytes.
+/// UNSUPPORTED: if dtype is not supported, or a weight exceeds its range.
+mnnkv_status mnnkv_compressor_run(const mnnkv_compressor *compressor,
+                                  uint32_t layer,
+                                  const mnnkv_compressor_options *options,
+                                  uint32_t dtype,
+                                  uint32_t kv_heads,
+                                  uint32_t kv_len,
+                                  const void *key,
+                                  const void *value,
+                                  void *key_out,
+                                  void *value_out,
+                                  size_t cap_each,
+                                  uint32_t *new_len);
+
+// --- Compressor: run on packed caches in place ------------------------------------------------------------------
+
+/// Compresses the packed caches of n_layers neighbouring layers in place: those of a model, or of one device.
+///
+/// caches: caches[i] belongs to layer first_layer + i. All have the same struct_size, which is their distance in bytes,
+/// and the same kv_len. Layouts may differ in packing; head_dim is that of the file, and K and V of a cache have one
+/// type: F16, BF16 or F32. options: NULL = the defaults of the file. old_len, new_len: tokens before and after; kv_len
+/// of every cache becomes new_len. Bytes after it are not cleared: mnnkv_kv_release returns that memory.
+///
+/// All layers are computed before the first one is written: on failure no byte and no kv_len has changed. The call
+/// allocates the compressed rows of all layers. One thread per cache. Stored tokens must be restored first, and their
+/// blocks must be dropped afterwards (mnnkv_store_truncated to 0, mnnkv_session_reset).
+/// INVALID_ARGUMENT: if a layer does not exist in the file, kv_len differs between caches, buffers overlap, a layout
+///   does not fit, or a result is not finite.
+/// UNSUPPORTED: if a cache is quantised, K and V have different types, or a weight exceeds the range of the type.
+/// OUT_OF_MEMORY: if the rows cannot be allocated.
+mnnkv_status mnnkv_compressor_run_caches(const mnnkv_compressor *compressor,
+                                         uint32_t first_layer,
+                                         const mnnkv_compressor_options *options,
+                                         mnnkv_cache *caches,
+                                         uint32_t n_layers,
+                                         uint32_t *old_len,
+                                         uint32_t *new_len);
+
+// --- Compressor: write a file -----------------------------------------------------------------------------------
+
+/// The header of a new weights file. There are no defaults: NULL is INVALID_ARGUMENT, and 0 means 0.
+typedef struct mnnkv_compressor_header {
+    /// sizeof(mnnkv_compressor_header)
+    uint32_t struct_size;
+    /// MNNKV_DTYPE_F16, BF16 or F32: element type of the weights in the file.
+    uint32_t dtype;
+    /// Layers of the model, at least 1.
+    uint32_t layers;
+    /// 6 (tk, tv) or 12 (tk, tv, ik, iv).
+    uint32_t blocks_per_layer;
+    /// Elements per head and token.
+    uint32_t head_dim;
+    /// Tokens that become one, at least 2.
+    uint32_t compression_factor;
+    /// Groups that a segment must have to be compressed; 2 is usual.
+    uint32_t min_seq_len;
+    /// KV heads of the model; 0 is usual.
+    uint32_t num_heads;
+    /// Must be 0.
+    uint32_t reserved[4];
+} mnnkv_compressor_header;
+
+/// A linear layer of a compressor: y[r] = weight[r][0] * x[0] + weight[r][1] * x[1] + ... + bias[r].
+typedef struct mnnkv_compressor_linear {
+    /// Outputs.
+    uint32_t rows;
+    /// Inputs.
+    uint32_t cols;
+    /// rows * cols numbers, row-major.
+    const float *weight;
+    /// rows numbers, or NULL for none.
+    const float *bias;
+} mnnkv_compressor_linear;
+
+/// Writes weights as a file for mnnkv_compressor_open and InfiniLM.
+///
+/// linears: n_linears = layers * blocks_per_layer linear layers, layer by layer; in a layer tk, tv, ik and iv (text or
+/// image, K or V), the first, second and third linear layer of each. The first has compression_factor * head_dim
+/// columns, the last head_dim rows, and the rows of each are the columns of the next. Numbers are rounded to nearest
+/// even. path: UTF-8, zero-terminated. The file replaces one of the same name once it is complete on disk. Any thread.
+/// INVALID_ARGUMENT: if shapes contradict each other, or a number is not finite in dtype (65520 in F16); the message
+///   names layer, block and index.
+/// NOT_FOUND: if the folder does not exist.
+/// IO: if writing fails.
+mnnkv_status mnnkv_compressor_write_file(const mnnkv_compressor_header *header,
+                                         const mnnkv_compressor_linear *linears,
+                                         size_t n_linears,
+                                         const char *path);
+
+/// As mnnkv_compressor_write_file, to memory. dst: room for cap bytes. len: bytes of the file. Any thread.
+/// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
+mnnkv_status mnnkv_compressor_write(const mnnkv_compressor_header *header,
+                                    const mnnkv_compressor_linear *linears,
+                                    size_t n_linears,
+                                    void *dst,
+                                    size_t cap,
+                                    size_t *len);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_MODEL_COMPRESSOR_H
