@@ -24,26 +24,12 @@
 //
 //   // Tokens of one layer and step. The host owns append, which writes K and V behind cache->kv_len, and attention.
 //   static mnnkv_status step(mnnkv_session* session, uint32_t layer, mnnkv_cache* cache, uint32_t tokens) {
-//       mnnkv_score_tile tile = {0};
-//       uint32_t head;
 //       mnnkv_status status = mnnkv_session_begin(session, layer, cache);
 //       if (status != MNNKV_OK) {
 //           return status;
 //       }
 //       append(cache, tokens);
-//       tile.struct_size = sizeof tile;
-//       tile.dtype = MNNKV_DTYPE_F32;
-//       tile.queries = tokens;
-//       tile.tokens = cache->kv_len + tokens;
-//       tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-//       for (head = 0; head < heads; ++head) {  // on as many threads as there are lanes
-//           tile.data = attention(cache, head, tokens);  // probabilities [tokens][kv_len + tokens]
-//           status = mnnkv_session_scores(session, layer, 0, &tile);
-//           if (status != MNNKV_OK) {
-//               (void)mnnkv_session_abort(session, layer, cache);
-//               return status;
-//           }
-//       }
+//       attention(cache, tokens);
 //       cache->kv_len += tokens;
 //       return mnnkv_session_end(session, layer, heads, tokens, cache);
 //   }

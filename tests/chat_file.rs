@@ -15,8 +15,8 @@ use mnnkv::snapshot::{Access, Snapshot, Storage};
 use mnnkv::status::{Error, Status};
 use mnnkv::store::{KeyRotation, Packing};
 
-const CONFIG: &[u8] = br#"{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 4,
-    "kv_h2o_sink_tokens": 4, "kv_h2o_recent_tokens": 8, "kv_h2o_trigger_min_tokens": 8}"#;
+const CONFIG: &[u8] = br#"{"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0,
+"kv_h2o_block_tokens": 4,     "kv_h2o_sink_tokens": 4, "kv_h2o_recent_tokens": 8, "kv_h2o_trigger_min_tokens": 8}"#;
 const LAYERS: usize = 2;
 const HEADS: usize = 2;
 const DIM: usize = 64;

@@ -33,9 +33,9 @@ std::string config(const Run& run, std::uint32_t chats) {
     }
     std::string json = "{";
     if (run.evict) {
-        json += "\"kv_h2o_enable\": true, \"kv_h2o_target_lossy_ratio\": 3.5, \"kv_h2o_block_tokens\": 32, "
-                "\"kv_h2o_sink_tokens\": 16, \"kv_h2o_recent_tokens\": 96, \"kv_h2o_update_interval\": 16, "
-                "\"kv_h2o_layer_start\": " + std::to_string(2 * chats);
+        json += "\"kv_h2o_enable\": true, \"kv_h2o_policy\": \"mass\", \"kv_h2o_target_lossy_ratio\": 3.5, "
+                "\"kv_h2o_block_tokens\": 32, \"kv_h2o_sink_tokens\": 16, \"kv_h2o_recent_tokens\": 96, "
+                "\"kv_h2o_update_interval\": 16, \"kv_h2o_layer_start\": " + std::to_string(2 * chats);
     }
     if (run.lossless != nullptr) {
         json += run.evict ? ", " : "";

@@ -6,16 +6,14 @@
 #include <mnnkv.h>
 #include <vector>
 
-/// A host with one layer: a packed cache, and an attention that looks at every token alike.
+/// A host with one layer: a packed cache, without an attention.
 struct Host {
     mnnkv_layout layout = mnnkv_layout();
     std::vector<std::uint16_t> key, value;
     std::uint32_t kv_len = 0;
 
     void append(std::uint32_t tokens);
-    /// Calls `score` with the softmax values of every head, as attention has them, on its threads.
-    template <class Score>
-    void attention(std::uint32_t layer, std::uint32_t queries, Score score);
+    void attention(std::uint32_t layer, std::uint32_t queries);
 };
 // [readme]
 #include <mnnkv.hpp>
@@ -24,7 +22,7 @@ const char* const config = R"({
     "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 3.5,
     "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store"})";
 
-// One step of one layer: the four calls that an attention adds.
+// One step of one layer: two calls around append and attention.
 mnnkv::status step(mnnkv::session& session, Host& host, uint32_t layer, uint32_t heads, uint32_t tokens) {
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     cache.layout = &host.layout;
@@ -35,10 +33,7 @@ mnnkv::status step(mnnkv::session& session, Host& host, uint32_t layer, uint32_t
     if (!s) return s;
     host.kv_len = cache.kv_len;
     host.append(tokens);                                   // K and V of the new tokens
-    host.attention(layer, tokens, [&](uint32_t thread, const mnnkv_score_tile& tile) {
-        const mnnkv::status scored = session.scores(layer, thread, tile);  // a lane per thread
-        if (!scored) std::fprintf(stderr, "%s\n", scored.message());
-    });
+    host.attention(layer, tokens);
     cache.kv_len = host.kv_len;
     return session.end(layer, heads, tokens, cache);       // plans the next eviction, stores cold tokens
 }
@@ -49,19 +44,7 @@ void Host::append(std::uint32_t tokens) {
     kv_len += tokens;
 }
 
-template <class Score>
-void Host::attention(std::uint32_t, std::uint32_t queries, Score score) {
-    std::vector<float> rows(std::size_t(queries) * kv_len, 1.0f);
-    const std::vector<float> sums(queries, static_cast<float>(kv_len));
-    mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
-    tile.dtype = MNNKV_DTYPE_F32;
-    tile.queries = queries;
-    tile.tokens = kv_len;
-    tile.flags = MNNKV_TILE_FIRST | MNNKV_TILE_LAST;
-    tile.data = rows.data();
-    tile.row_sum = sums.data();
-    score(0, tile);
-}
+void Host::attention(std::uint32_t, std::uint32_t) {}
 
 int main() {
     Host host;

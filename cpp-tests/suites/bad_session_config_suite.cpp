@@ -87,13 +87,14 @@ TEST_F(BadSessionConfig, DefaultsAreCheckedAsTheConfigIsAndHoldWhereItHasNoKey) 
         expect_refused({{bad, word, [&] { return create_with_defaults(config, text, out_.get()); }}}, out_);
     }
     mnnkv_session* session = nullptr;
-    ASSERT_TRUE(ok(create_with_defaults("{}", R"({"kv_h2o_enable": true})", &session)));
+    ASSERT_TRUE(ok(create_with_defaults("{}", R"({"kv_h2o_enable": true, "kv_h2o_policy": "mass"})", &session)));
     std::uint32_t wanted = 0;
     EXPECT_TRUE(ok(mnnkv_session_wants_scores(session, 2, 1, &wanted)));
     EXPECT_EQ(wanted, 0u) << "an empty layer gets a prompt, and its rows are not scored";
     mnnkv_session_destroy(session);
     ASSERT_TRUE(ok(create_with_defaults(R"({"kv_h2o_prefill_queries": 1})",
-                                        R"({"kv_h2o_enable": true, "kv_h2o_prefill_queries": 0})", &session)));
+                                        R"({"kv_h2o_enable": true, "kv_h2o_policy": "mass",
+                                            "kv_h2o_prefill_queries": 0})", &session)));
     EXPECT_TRUE(ok(mnnkv_session_wants_scores(session, 2, 1, &wanted)));
     EXPECT_EQ(wanted, 1u) << "the config wins";
     mnnkv_session_destroy(session);

@@ -198,7 +198,7 @@ TEST(OptionStruct, SessionStructsComeInAllSizes) {
     const mnnkv_layout layout = make_layout(pack_modes[0], 1, 4, 8, 8);
     bytes key(4 * 4 * 8, 1), value(4 * 4 * 8, 1);
     mnnkv::session session;
-    const std::string config = R"({"kv_h2o_enable": true, "kv_h2o_layer_start": 0})";
+    const std::string config = R"({"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0})";
     ASSERT_TRUE(ok(session.create(config.data(), config.size(), 1, 1).code()));
     mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
     cache.layout = &layout;

@@ -13,12 +13,12 @@ extern "C" {
 
 // --- Session: the handle ----------------------------------------------------------------------------------------
 //
-// A session evicts tokens that attention neglects (H2O) and stores cold tokens without loss. Per layer and step a host
+// A session evicts the tokens that matter least (H2O) and stores cold tokens without loss. Per layer and step a host
 // calls
 //
 //   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
-//   mnnkv_session_scores    per softmax tile, on the attention threads; only with kv_h2o_enable. Cheaper: scores.h
+//   mnnkv_session_scores    kv_h2o_policy "mass" alone: per softmax tile, on the attention threads; cheaper: scores.h
 //   mnnkv_session_end       scores the tokens, plans the next eviction, stores cold tokens
 //
 // Positions. The logical position of a token counts from the last reset of its layer; positional encodings need it. The

@@ -30,8 +30,8 @@ fn sessions_lose_no_token() {
     for (name, config) in [
         (
             "evict and store",
-            cr#"{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 4,
-                "kv_h2o_recent_tokens": 8, "kv_h2o_trigger_min_tokens": 32, "kv_h2o_update_interval": 2,
+            cr#"{"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8,
+                "kv_h2o_sink_tokens": 4, "kv_h2o_recent_tokens": 8, "kv_h2o_trigger_min_tokens": 32, "kv_h2o_update_interval": 2,
                 "kv_h2o_target_lossy_ratio": 1.5, "kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
                 "kv_lossless_runtime_mode": "store", "kv_lossless_scope": "front_n_and_h2o_kept",
                 "kv_lossless_block_tokens": 16, "kv_lossless_hot_recent_tokens": 8, "kv_lossless_hot_sink_tokens": 0,

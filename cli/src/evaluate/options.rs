@@ -111,7 +111,9 @@ pub fn policy(text: &str) -> Result<Policy, String> {
     if let Some(key) = keys.keys().find(|key| !key.starts_with("kv_h2o_") || is_of_replay(key)) {
         return Err(format!("{key:?} of {name} is no key of a policy: --ratios, --block-tokens and the replay set it"));
     }
-    let on = keys.clone().into_iter().chain([("kv_h2o_enable".to_owned(), true.into())]).collect();
+    let on =
+        [("kv_h2o_enable", true.into()), ("kv_h2o_policy", "mass".into())].map(|(key, value)| (key.to_owned(), value));
+    let on = keys.clone().into_iter().chain(on).collect();
     match parse(&on) {
         Err(Failure(text)) => Err(format!("{name}: {text}")),
         Ok((_, warnings)) => match warnings.into_iter().find(|warning| warning.contains("is not a key")) {
@@ -203,6 +205,7 @@ impl SessionKeys {
             }
         }
         let mut on = keys.clone();
+        on.entry("kv_h2o_policy").or_insert("mass".into());
         for key in ["kv_h2o_enable", "kv_lossless_enable", "kv_lossless_runtime_enable"] {
             on.insert(key.into(), true.into());
         }

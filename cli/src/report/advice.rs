@@ -329,6 +329,7 @@ fn snippet(figures: &Figures, advised: Option<&Point>) -> String {
     };
     if let (Some(point), Some(curve)) = (advised, figures.curve()) {
         set("kv_h2o_enable", true.into());
+        set("kv_h2o_policy", "mass".into());
         set("kv_h2o_layer_start", figures.front.into());
         set("kv_h2o_target_lossy_ratio", json!(point.ratio));
         set("kv_h2o_block_tokens", curve.block_tokens.into());

@@ -69,8 +69,10 @@ const WORD: usize = 4;
 
 /// Keys that every replay has: the one layer evicts, and stores its cold tokens, so that restored tokens are counted.
 pub fn fixed_keys() -> Map<String, Value> {
-    let keys: [(&str, Value); 11] = [
+    let keys: [(&str, Value); 12] = [
         ("kv_h2o_enable", true.into()),
+        // A dump of attention has no keys to tell apart.
+        ("kv_h2o_policy", "mass".into()),
         ("kv_h2o_layer_start", 0.into()),
         ("kv_h2o_layer_end", (-1).into()),
         ("kv_h2o_target_mode", "adaptive".into()),

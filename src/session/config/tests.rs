@@ -116,7 +116,7 @@ fn defaults_hold_where_the_config_has_no_key() {
             "kv_h2o_other": 3, "kv_lossless_front_n": 3}"#,
     );
     let rules = config.eviction.unwrap();
-    assert_eq!((rules.sink_tokens, rules.recent_tokens, rules.block_tokens), (5, 9, 64));
+    assert_eq!((rules.sink_tokens, rules.recent_tokens, rules.block_tokens), (5, 9, 8));
     assert_eq!(
         without_outlook(warnings),
         ["kv_h2o_unknown is not a key of this version", "defaults_json: kv_h2o_other is not a key of this version"],
@@ -168,7 +168,7 @@ fn the_defaults_when_switched_on() {
     let h2o = EvictionRules {
         first_layer: 2,
         end_layer: LAYERS,
-        block_tokens: 64,
+        block_tokens: 8,
         sink_tokens: 32,
         recent_tokens: 256,
         ratio: Ratio::Lossy(3.5),
@@ -176,7 +176,7 @@ fn the_defaults_when_switched_on() {
         max_tokens: None,
         trigger_min_tokens: 512,
         update_interval: 16,
-        policy: Policy::Mass,
+        policy: Policy::KeyDiff,
         aggregation: Aggregation::Ema { alpha: 0.9 },
         prefill_queries: 0,
         evict_unscored: false,
@@ -213,8 +213,8 @@ fn the_defaults_when_switched_on() {
 #[test]
 fn every_key_reaches_its_field() {
     let (config, warnings) = parse(on(json!({
-        "kv_h2o_layer_start": 3, "kv_h2o_layer_end": 30, "kv_h2o_block_tokens": 32, "kv_h2o_sink_tokens": 5,
-        "kv_h2o_recent_tokens": 100, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25,
+        "kv_h2o_layer_start": 3, "kv_h2o_layer_end": 30, "kv_h2o_policy": "mass", "kv_h2o_block_tokens": 32,
+        "kv_h2o_sink_tokens": 5, "kv_h2o_recent_tokens": 100, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25,
         "kv_h2o_target_lossy_ratio": 9, "kv_h2o_target_basis": "physical", "kv_h2o_max_tokens": 2000,
         "kv_h2o_trigger_min_tokens": 700, "kv_h2o_update_interval": 8, "kv_h2o_aggregation": "norm_sum",
         "kv_h2o_ema_alpha": 0.5, "kv_h2o_prefill_queries": 64, "kv_h2o_evict_unscored": true,
@@ -293,7 +293,7 @@ fn numbers_with_a_meaning_of_their_own() {
     for (policy, given, tokens) in [("mass", 0, 64), ("keydiff", 0, 8), ("keydiff", 5, 5), ("replay", 0, 1)] {
         assert_eq!(h2o(json!({"kv_h2o_policy": policy, "kv_h2o_block_tokens": given})).block_tokens, tokens);
     }
-    assert_eq!(h2o(json!({"kv_h2o_prefill_queries": -1})).prefill_queries, usize::MAX);
+    assert_eq!(h2o(json!({"kv_h2o_policy": "mass", "kv_h2o_prefill_queries": -1})).prefill_queries, usize::MAX);
     assert_eq!(h2o(json!({"kv_h2o_max_tokens": 0})).max_tokens, None);
     assert_eq!(h2o(json!({"kv_h2o_layer_end": -1})).end_layer, LAYERS);
     assert_eq!(h2o(json!({"kv_h2o_layer_end": 2})).end_layer, 3);
@@ -402,12 +402,12 @@ fn an_end_below_the_start_is_refused_even_while_off() {
 
 #[test]
 fn a_limit_has_room_for_what_is_protected() {
-    // 32 + 256 + 3 * 64 + 16
-    assert_eq!(h2o(json!({"kv_h2o_max_tokens": 496})).max_tokens, Some(496));
+    // 32 + 256 + 3 * 8 + 16
+    assert_eq!(h2o(json!({"kv_h2o_max_tokens": 328})).max_tokens, Some(328));
     for enable in [true, false] {
-        let error = refused(json!({"kv_h2o_enable": enable, "kv_h2o_max_tokens": 495}).to_string().as_bytes());
+        let error = refused(json!({"kv_h2o_enable": enable, "kv_h2o_max_tokens": 327}).to_string().as_bytes());
         assert!(
-            error.message().starts_with("kv_h2o_max_tokens is 495; ") && error.message().contains("496"),
+            error.message().starts_with("kv_h2o_max_tokens is 327; ") && error.message().contains("328"),
             "{error}"
         );
     }
@@ -438,7 +438,7 @@ fn keys_that_have_no_effect_are_named_with_what_would_make_them_count() {
             "kv_h2o_target_mode must be \"adaptive\"",
         ),
         (
-            json!({"kv_h2o_enable": true, "kv_h2o_aggregation": "sum", "kv_h2o_ema_alpha": 0.5}),
+            json!({"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_aggregation": "sum", "kv_h2o_ema_alpha": 0.5}),
             "kv_h2o_ema_alpha has",
             "kv_h2o_aggregation must be \"ema\"",
         ),
@@ -492,9 +492,9 @@ fn compression_with_the_default_mode_warns_that_it_saves_nothing() {
 #[test]
 fn the_length_of_the_first_eviction_is_said_where_the_trigger_is_another() {
     for (keys, said) in [
-        (json!({}), Some("kv_h2o_trigger_min_tokens is 512 and the first eviction can come at 1152 tokens")),
-        (json!({"kv_h2o_trigger_min_tokens": 1152}), None),
-        (json!({"kv_h2o_trigger_min_tokens": 1151}), None),
+        (json!({}), Some("kv_h2o_trigger_min_tokens is 512 and the first eviction can come at 1016 tokens")),
+        (json!({"kv_h2o_trigger_min_tokens": 1016}), None),
+        (json!({"kv_h2o_trigger_min_tokens": 1015}), None),
         (json!({"kv_h2o_trigger_min_tokens": 4000}), None),
         (
             json!({"kv_h2o_target_lossy_ratio": 1}),

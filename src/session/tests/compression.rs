@@ -220,7 +220,8 @@ fn the_strict_check_keeps_tokens_that_a_host_rewrites() {
 #[test]
 fn pages_behind_evicted_tokens_go_back() {
     let mut chat = chat(json!({
-        "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 600, "kv_h2o_recent_tokens": 64,
+        "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 600,
+        "kv_h2o_recent_tokens": 64,
         "kv_h2o_evict_unscored": true,
     }));
     chat.step(0, 1500);

@@ -13,7 +13,7 @@ fn small(config: Value, layers: u32, max_tokens: u32) -> Chat {
 /// Blocks of 2, of which the first, the last and the best of the others stay: 6 tokens of 10.
 pub(super) fn six_of_ten() -> Value {
     json!({
-        "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 2,
+        "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 2,
         "kv_h2o_sink_tokens": 2, "kv_h2o_recent_tokens": 2, "kv_h2o_trigger_min_tokens": 4,
         "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.6, "kv_h2o_prefill_queries": -1,
     })
@@ -152,7 +152,8 @@ fn a_cache_stays_below_its_cap_over_a_long_chat() {
     {
         let mut chat = small(
             json!({
-                "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 4,
+                "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8,
+                "kv_h2o_sink_tokens": 4,
                 "kv_h2o_recent_tokens": 16, "kv_h2o_max_tokens": cap, "kv_h2o_target_lossy_ratio": ratio,
                 "kv_h2o_trigger_min_tokens": trigger, "kv_h2o_update_interval": interval,
             }),
@@ -176,7 +177,8 @@ fn a_cache_stays_below_its_cap_over_a_long_chat() {
 fn drafts_that_are_rolled_back_stay_below_the_cap() {
     let mut chat = small(
         json!({
-            "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 4,
+            "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8,
+            "kv_h2o_sink_tokens": 4,
             "kv_h2o_recent_tokens": 16, "kv_h2o_max_tokens": 48, "kv_h2o_update_interval": 4,
         }),
         1,
@@ -197,7 +199,8 @@ fn a_long_chat_keeps_the_share_of_its_ratio() {
     const INTERVAL: u32 = 16;
     let mut chat = small(
         json!({
-            "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": BLOCK, "kv_h2o_sink_tokens": 16,
+            "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": BLOCK,
+            "kv_h2o_sink_tokens": 16,
             "kv_h2o_recent_tokens": 96, "kv_h2o_target_lossy_ratio": 3.5, "kv_h2o_update_interval": INTERVAL,
         }),
         1,

@@ -24,7 +24,8 @@ impl Grouped {
     fn new(group: usize, named: bool, prefill_queries: i32) -> Self {
         let config = json!({
             "kv_h2o_prefill_queries": prefill_queries,
-            "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8,
+            "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": 8,
+            "kv_h2o_sink_tokens": 8,
             "kv_h2o_recent_tokens": 16, "kv_h2o_trigger_min_tokens": 64, "kv_h2o_update_interval": 4,
             "kv_h2o_target_lossy_ratio": 2.0, "kv_h2o_aggregation": "norm_sum",
         });

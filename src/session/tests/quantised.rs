@@ -201,7 +201,8 @@ impl Chat {
 /// A config of small numbers.
 fn config(random: &mut Random, workers: usize) -> Value {
     json!({
-        "kv_h2o_enable": !random.once_in(6), "kv_h2o_layer_start": 0, "kv_h2o_block_tokens": random.pick(&[1, 3, 16, 64]),
+        "kv_h2o_enable": !random.once_in(6), "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0,
+        "kv_h2o_block_tokens": random.pick(&[1, 3, 16, 64]),
         "kv_h2o_sink_tokens": random.pick(&[0, 1, 70]), "kv_h2o_recent_tokens": random.pick(&[0, 5, 64]),
         "kv_h2o_trigger_min_tokens": random.pick(&[1, 40, 130]), "kv_h2o_update_interval": random.pick(&[1, 4]),
         "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": random.pick(&[0.0, 0.25, 0.5, 0.9]),

@@ -84,8 +84,8 @@ fn a_chat_that_lost_tokens_goes_on_with_recall() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let mut config = json!({
-            "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 2, "kv_h2o_block_tokens": 3,
-            "kv_h2o_trigger_min_tokens": 1, "kv_h2o_sink_tokens": 1, "kv_h2o_recent_tokens": 5,
+            "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 2,
+            "kv_h2o_block_tokens": 3, "kv_h2o_trigger_min_tokens": 1, "kv_h2o_sink_tokens": 1, "kv_h2o_recent_tokens": 5,
             "kv_h2o_evict_unscored": true, "kv_recall_block_tokens": random.from(4, 8), "kv_recall_sink_tokens": 0,
             "kv_recall_recent_tokens": 3,
         });

@@ -52,7 +52,8 @@ fn cut(rows: &[u8], token: u32) -> Vec<u8> {
 #[test]
 fn a_real_chat_shrinks_by_its_ratio_and_keeps_recorded_tokens() {
     let config = json!({
-        "kv_h2o_enable": true, "kv_h2o_layer_start": 2, "kv_h2o_block_tokens": 32, "kv_h2o_sink_tokens": 16,
+        "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 2, "kv_h2o_block_tokens": 32,
+        "kv_h2o_sink_tokens": 16,
         "kv_h2o_recent_tokens": 96, "kv_h2o_target_lossy_ratio": 3.5,
         "kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
         "kv_lossless_scope": "h2o_kept", "kv_lossless_hot_recent_tokens": 64,

@@ -83,6 +83,7 @@ impl Settings {
         };
         let rules = rules(random);
         key("h2o_enable", evict.to_string());
+        key("h2o_policy", "\"mass\"".into());
         key("h2o_evict_unscored", rules.evict_unscored.to_string());
         key("h2o_layer_start", start.to_string());
         key("h2o_layer_end", end.to_string());
