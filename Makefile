@@ -27,7 +27,7 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize soak bench quality size header setup lint clean
+.PHONY: help demo test test-aarch64 sanitize soak bench quality size header abi setup lint clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -41,6 +41,7 @@ help:
 	@echo "make size     bytes of the stripped library, without and with model files, by room"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi or model/src/ffi"
+	@echo "make abi      freeze what was added to the headers in abi/; refuses what breaks older programs (docs/abi.md)"
 	@echo "make setup    install the missing tools of the tests"
 	@echo "make clean    remove build results"
 
@@ -96,6 +97,9 @@ size:
 
 header:
 	MNNKV_WRITE_HEADER=1 cargo test --locked --test header
+
+abi:
+	MNNKV_WRITE_ABI=1 cargo test --locked --test abi
 
 setup:
 	@"$(SETUP)" test

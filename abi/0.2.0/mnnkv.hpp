@@ -1,0 +1,20 @@
+// Frozen by `make abi`, without comments; see docs/abi.md.
+#ifndef MNNKV_HPP
+#define MNNKV_HPP
+#include "mnnkv.h"
+#include "mnnkv/base.hpp"
+#include "mnnkv/session.hpp"
+#include "mnnkv/scores.hpp"
+#include "mnnkv/heads.hpp"
+#include "mnnkv/park.hpp"
+#include "mnnkv/policy.hpp"
+#include "mnnkv/recall.hpp"
+#include "mnnkv/executor.hpp"
+#include "mnnkv/snapshot.hpp"
+#include "mnnkv/store.hpp"
+#include "mnnkv/layout.hpp"
+#include "mnnkv/quantised.hpp"
+#include "mnnkv/h2o.hpp"
+#include "mnnkv/gear.hpp"
+#include "mnnkv/state.hpp"
+#endif

@@ -1,0 +1,245 @@
+// Frozen by `make abi`, without comments; see docs/abi.md.
+#ifndef MNNKV_SCORES_H
+#define MNNKV_SCORES_H
+#include <string.h>
+#include "session.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define MNNKV_SUMS_COMPLETE 0
+#define MNNKV_SUMS_OPEN 1
+#define MNNKV_SUMS_NO_FIRST 2
+#define MNNKV_SUMS_BAD_TILE 3
+#define MNNKV_SUMS_GAP 4
+#define MNNKV_SUMS_NO_ROOM 5
+#define MNNKV_SUMS_BAD_SCALE 6
+#define MNNKV_SUMS_MAX_TOKENS 16777216
+typedef struct mnnkv_block_sums {
+    uint32_t struct_size;
+    uint32_t flags;
+    uint32_t heads;
+    uint32_t rows;
+    uint32_t block_tokens;
+    uint32_t blocks;
+    double *sums;
+    double *factors;
+    uint32_t token_begin;
+    uint32_t token_end;
+    uint32_t state;
+    uint32_t queries;
+    uint32_t used;
+    uint32_t reserved;
+} mnnkv_block_sums;
+mnnkv_status mnnkv_session_block_sums(mnnkv_session *session,
+                                      uint32_t layer,
+                                      uint32_t lane,
+                                      const mnnkv_block_sums *sums);
+mnnkv_status mnnkv_session_scored_rows(const mnnkv_session *session,
+                                       uint32_t layer,
+                                       uint32_t queries,
+                                       uint32_t *rows,
+                                       uint32_t *block_tokens);
+#if defined(__GNUC__) || defined(__clang__)
+typedef float mnnkv_floats __attribute__((vector_size(16)));
+typedef uint32_t mnnkv_words __attribute__((vector_size(16)));
+typedef int32_t mnnkv_signs __attribute__((vector_size(16)));
+#else
+typedef float mnnkv_floats;
+typedef uint32_t mnnkv_words;
+typedef int32_t mnnkv_signs;
+#endif
+static inline void mnnkv_add_f16(const mnnkv_words *words, mnnkv_floats *sum) {
+    const float normal = 3.1691265e29f;
+    mnnkv_words bits = ((*words & 0x7fff0000u) >> 3) + (224u << 23), fix;
+    mnnkv_floats value, below;
+    mnnkv_signs sign;
+    memcpy(&value, &bits, sizeof value);
+    below = value - normal;
+    memcpy(&sign, &below, sizeof sign);
+    memcpy(&fix, &below, sizeof fix);
+    sign = sign >> 31;
+    memcpy(&bits, &sign, sizeof bits);
+    fix = fix & bits;
+    memcpy(&below, &fix, sizeof below);
+    value += below;
+    memcpy(&bits, &value, sizeof bits);
+    bits = bits | (*words & 0x80000000u);
+    memcpy(&value, &bits, sizeof value);
+    *sum += value;
+}
+static inline void mnnkv_add_words(uint32_t dtype, const mnnkv_words *words, mnnkv_floats *a, mnnkv_floats *b) {
+    mnnkv_words half = *words << 16;
+    mnnkv_floats value;
+    if (dtype == MNNKV_DTYPE_F16) {
+        mnnkv_add_f16(words, a);
+        mnnkv_add_f16(&half, b);
+    } else if (dtype == MNNKV_DTYPE_BF16) {
+        memcpy(&value, &half, sizeof value);
+        *a += value;
+        half = *words & 0xffff0000u;
+        memcpy(&value, &half, sizeof value);
+        *b += value;
+    } else {
+        memcpy(&value, words, sizeof value);
+        *a += value;
+    }
+}
+static inline float mnnkv_sum_values(uint32_t dtype, const char *data, size_t bytes) {
+    const size_t step = sizeof(mnnkv_words);
+    mnnkv_floats a, b, c, d, value;
+    mnnkv_words words;
+    float parts[sizeof(mnnkv_floats) / sizeof(float)], sum = 0;
+    size_t i;
+    memset(&a, 0, sizeof a);
+    b = c = d = a;
+    for (; dtype == MNNKV_DTYPE_F32 && bytes >= 4 * step; bytes -= 4 * step, data += 4 * step) {
+        memcpy(&value, data, step);
+        a += value;
+        memcpy(&value, data + step, step);
+        b += value;
+        memcpy(&value, data + 2 * step, step);
+        c += value;
+        memcpy(&value, data + 3 * step, step);
+        d += value;
+    }
+    for (; bytes >= 2 * step; bytes -= 2 * step, data += 2 * step) {
+        memcpy(&words, data, step);
+        mnnkv_add_words(dtype, &words, &a, &b);
+        memcpy(&words, data + step, step);
+        mnnkv_add_words(dtype, &words, &c, &d);
+    }
+    for (; bytes >= step; bytes -= step, data += step) {
+        memcpy(&words, data, step);
+        mnnkv_add_words(dtype, &words, &a, &b);
+    }
+    if (bytes > 0) {
+        memset(&words, 0, step);
+        memcpy(&words, data, bytes);
+        mnnkv_add_words(dtype, &words, &a, &b);
+    }
+    a = (a + b) + (c + d);
+    memcpy(parts, &a, sizeof parts);
+    for (i = 0; i < sizeof parts / sizeof *parts; ++i) {
+        sum += parts[i];
+    }
+    return dtype == MNNKV_DTYPE_F16 ? sum * 1.9259299e-34f : sum;
+}
+static inline float mnnkv_sum_columns(const mnnkv_score_tile *tile, uint32_t row, uint32_t begin, uint32_t end) {
+    const size_t size = tile->dtype == MNNKV_DTYPE_F32 ? 4 : 2;
+    const uint32_t width = tile->pack == 0 || tile->queries == 1 ? tile->tokens : tile->pack;
+    float sum = 0;
+    if (width >= tile->tokens) {
+        const size_t at = (size_t)row * width + begin;
+        return mnnkv_sum_values(tile->dtype, (const char *)tile->data + at * size, (end - begin) * size);
+    }
+    while (begin < end) {
+        const uint32_t group = begin / width;
+        const uint32_t place = begin - group * width;
+        const uint32_t count = width - place < end - begin ? width - place : end - begin;
+        const size_t at = ((size_t)group * tile->queries + row) * width + place;
+        sum += mnnkv_sum_values(tile->dtype, (const char *)tile->data + at * size, count * size);
+        begin += count;
+    }
+    return sum;
+}
+static inline uint32_t mnnkv_summed_row(const mnnkv_block_sums *sums, uint32_t row) {
+    const uint32_t omitted = sums->queries - sums->rows;
+    if (sums->heads == 1 || omitted == 0) {
+        return omitted + row;
+    }
+    return row + (row / (sums->rows / sums->heads) + 1) * (omitted / sums->heads);
+}
+static inline void mnnkv_scale_row(mnnkv_block_sums *sums, uint32_t row, float scale) {
+    const double factor = sums->factors[row] * (double)scale;
+    uint32_t block;
+    if (factor >= 1e-120 && factor <= 1e120) {
+        sums->factors[row] = factor;
+        return;
+    }
+    for (block = 0; block < sums->used; ++block) {
+        sums->sums[(size_t)block * sums->rows + row] *= (double)scale;
+    }
+}
+static inline uint32_t mnnkv_sums_state(const mnnkv_block_sums *sums, const mnnkv_score_tile *tile) {
+    if (sums->state != MNNKV_SUMS_OPEN) {
+        return sums->state == MNNKV_SUMS_COMPLETE ? MNNKV_SUMS_NO_FIRST : sums->state;
+    }
+    if (tile->queries != sums->queries || tile->tokens == 0 || (tile->row_sum && !(tile->flags & MNNKV_TILE_LAST)) ||
+        tile->dtype < MNNKV_DTYPE_F16 || tile->dtype > MNNKV_DTYPE_F32 || !tile->data) {
+        return MNNKV_SUMS_BAD_TILE;
+    }
+    if (tile->token_begin != sums->token_end || tile->tokens > MNNKV_SUMS_MAX_TOKENS - sums->token_end) {
+        return MNNKV_SUMS_GAP;
+    }
+    return MNNKV_SUMS_OPEN;
+}
+static inline uint32_t mnnkv_sums_start(mnnkv_block_sums *sums, const mnnkv_score_tile *tile) {
+    uint32_t row;
+    sums->queries = tile->queries;
+    sums->token_begin = sums->token_end = tile->token_begin;
+    sums->used = 0;
+    if (sums->block_tokens == 0 || sums->heads == 0 || sums->rows < sums->heads || sums->rows % sums->heads != 0 ||
+        sums->queries < sums->rows || sums->queries % sums->heads != 0 || !sums->sums || !sums->factors) {
+        return MNNKV_SUMS_BAD_TILE;
+    }
+    if (tile->token_begin > MNNKV_SUMS_MAX_TOKENS) {
+        return MNNKV_SUMS_GAP;
+    }
+    for (row = 0; row < sums->rows; ++row) {
+        sums->factors[row] = 1;
+    }
+    return MNNKV_SUMS_OPEN;
+}
+static inline void mnnkv_sum_tile(mnnkv_block_sums *sums, const mnnkv_score_tile *tile) {
+    const uint32_t is_first = tile->flags & MNNKV_TILE_FIRST;
+    uint32_t begin = 0, end, row;
+    if (is_first) {
+        sums->state = mnnkv_sums_start(sums, tile);
+    }
+    sums->state = mnnkv_sums_state(sums, tile);
+    if (sums->state != MNNKV_SUMS_OPEN) {
+        return;
+    }
+    for (row = 0; tile->update_scale && !is_first && row < sums->rows; ++row) {
+        const float scale = tile->update_scale[mnnkv_summed_row(sums, row)];
+        if (scale < 0) {
+            sums->state = MNNKV_SUMS_BAD_SCALE;
+            return;
+        }
+        if (scale != 1) {
+            mnnkv_scale_row(sums, row, scale);
+        }
+    }
+    for (; begin < tile->tokens; begin = end) {
+        const uint32_t offset = sums->token_end % sums->block_tokens;
+        const uint32_t left = sums->block_tokens - offset;
+        const uint32_t is_new = offset == 0 || sums->used == 0;
+        double *block;
+        if (is_new && sums->used++ >= sums->blocks) {
+            sums->state = MNNKV_SUMS_NO_ROOM;
+            return;
+        }
+        end = left < tile->tokens - begin ? begin + left : tile->tokens;
+        block = sums->sums + (size_t)(sums->used - 1) * sums->rows;
+        for (row = 0; row < sums->rows; ++row) {
+            const float sum = mnnkv_sum_columns(tile, mnnkv_summed_row(sums, row), begin, end);
+            const double value = (double)sum / sums->factors[row];
+            block[row] = is_new ? value : block[row] + value;
+        }
+        sums->token_end += end - begin;
+    }
+    if (tile->flags & MNNKV_TILE_LAST) {
+        sums->state = MNNKV_SUMS_COMPLETE;
+        for (row = 0; tile->row_sum && row < sums->rows; ++row) {
+            const float sum = tile->row_sum[mnnkv_summed_row(sums, row)];
+            if (!(sum > 0 && sum <= 3.4028235e38f)) {
+                sums->state = MNNKV_SUMS_BAD_SCALE;
+            }
+            sums->factors[row] /= (double)sum;
+        }
+    }
+}
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,144 @@
+// Frozen by `make abi`, without comments; see docs/abi.md.
+#ifndef MNNKV_SESSION_HPP
+#define MNNKV_SESSION_HPP
+#include "base.hpp"
+#include "heads.h"
+#include "park.h"
+#include "policy.h"
+#include "recall.h"
+#include "scores.h"
+#include "session.h"
+#include <cstring>
+namespace mnnkv {
+inline bool measured(double metric) noexcept {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &metric, sizeof bits);
+    return (bits & 0x7fffffffffffffffu) <= 0x7ff0000000000000u;
+}
+class session : public owner<mnnkv_session, mnnkv_session_destroy> {
+public:
+    status create(mnnkv_session_options options) noexcept {
+        reset();
+        options.struct_size = static_cast<std::uint32_t>(sizeof options);
+        options.abi_version = MNNKV_ABI_VERSION;
+        return mnnkv_session_create(&options, &handle_);
+    }
+    status create(const char* config_json, std::size_t len, std::uint32_t layers, std::uint32_t lanes) noexcept {
+        mnnkv_session_options options = mnnkv_session_options();
+        options.layers = layers;
+        options.lanes = lanes;
+        options.config_json = config_json;
+        options.config_len = len;
+        return create(options);
+    }
+    status reset_layer(std::uint32_t layer) noexcept { return mnnkv_session_reset(handle_, layer); }
+    status reset_all() noexcept { return mnnkv_session_reset(handle_, MNNKV_ALL_LAYERS); }
+    status begin(std::uint32_t layer, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_begin(handle_, layer, &cache);
+    }
+    status scores(std::uint32_t layer, std::uint32_t lane, const mnnkv_score_tile& tile) noexcept {
+        return mnnkv_session_scores(handle_, layer, lane, &tile);
+    }
+    status wants_scores(std::uint32_t layer, std::uint32_t queries, bool& wanted) const noexcept {
+        std::uint32_t given = 0;
+        const status result = mnnkv_session_wants_scores(handle_, layer, queries, &given);
+        if (result) {
+            wanted = given != 0;
+        }
+        return result;
+    }
+    status block_sums(std::uint32_t layer, std::uint32_t lane, const mnnkv_block_sums& sums) noexcept {
+        return mnnkv_session_block_sums(handle_, layer, lane, &sums);
+    }
+    status scored_rows(std::uint32_t layer, std::uint32_t queries, std::uint32_t& rows,
+                       std::uint32_t& block_tokens) const noexcept {
+        return mnnkv_session_scored_rows(handle_, layer, queries, &rows, &block_tokens);
+    }
+    status head(std::uint32_t layer, std::uint32_t lane, std::uint32_t head, const mnnkv_cache& cache,
+                const void*& key, const void*& value) noexcept {
+        return mnnkv_session_head(handle_, layer, lane, head, &cache, &key, &value);
+    }
+    status restore(std::uint32_t layer, std::uint32_t lane, std::uint32_t head_begin, std::uint32_t head_count,
+                   const mnnkv_cache& cache) noexcept {
+        return mnnkv_session_restore(handle_, layer, lane, head_begin, head_count, &cache);
+    }
+    status released(std::uint32_t layer, std::uint32_t lane, std::uint32_t head_begin, std::uint32_t head_count,
+                    const mnnkv_cache& cache) noexcept {
+        return mnnkv_session_released(handle_, layer, lane, head_begin, head_count, &cache);
+    }
+    status check_heads(std::uint32_t layer, std::uint32_t head_begin, std::uint32_t head_count) const noexcept {
+        return mnnkv_session_check_heads(handle_, layer, head_begin, head_count);
+    }
+    status park(std::uint32_t layer, const mnnkv_park_options* options, mnnkv_cache& cache,
+                mnnkv_parked* parked = nullptr) noexcept {
+        return mnnkv_session_park(handle_, layer, options, &cache, parked);
+    }
+    status interrupt(bool interrupted = true) const noexcept {
+        return mnnkv_session_interrupt(handle_, interrupted ? 1 : 0);
+    }
+    status queries(std::uint32_t layer, mnnkv_queries given) noexcept {
+        given.struct_size = static_cast<std::uint32_t>(sizeof given);
+        return mnnkv_session_queries(handle_, layer, &given);
+    }
+    status recall_stats(std::uint32_t layer, mnnkv_recall_stats& stats) const noexcept {
+        stats = make<mnnkv_recall_stats>();
+        return mnnkv_session_recall_stats(handle_, layer, &stats);
+    }
+    status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_end(handle_, layer, heads, queries, &cache);
+    }
+    status abort(std::uint32_t layer, mnnkv_cache& cache) noexcept {
+        return mnnkv_session_abort(handle_, layer, &cache);
+    }
+    status rewritten(std::uint32_t layer, std::uint32_t begin, std::uint32_t count) noexcept {
+        return mnnkv_session_rewritten(handle_, layer, begin, count);
+    }
+    status keep(std::uint32_t layer, const std::int32_t* logical_pairs, std::size_t n_pairs,
+                mnnkv_cache& cache) noexcept {
+        return mnnkv_session_keep(handle_, layer, logical_pairs, n_pairs, &cache);
+    }
+    status pin(std::uint32_t first, std::uint32_t count, bool on = true) noexcept {
+        return mnnkv_session_pin(handle_, first, count, on ? 1 : 0);
+    }
+    status replay() noexcept { return mnnkv_session_replay(handle_); }
+    status replan() noexcept { return mnnkv_session_replan(handle_); }
+    status rotation(std::uint32_t layer, const mnnkv_rotation* rotation) noexcept {
+        return mnnkv_session_rotation(handle_, layer, rotation);
+    }
+    status recall_file(mnnkv_snapshot* snapshot) noexcept { return mnnkv_session_recall_file(handle_, snapshot); }
+    status lengths(std::uint32_t layer, std::uint32_t& logical, std::uint32_t& physical) const noexcept {
+        return mnnkv_session_lengths(handle_, layer, &logical, &physical);
+    }
+    status positions(std::uint32_t layer, std::int32_t* pairs, std::size_t pairs_cap,
+                     std::size_t& n_pairs) const noexcept {
+        return mnnkv_session_positions(handle_, layer, pairs, pairs_cap, &n_pairs);
+    }
+    status metrics(mnnkv_metrics& out) const noexcept {
+        return detail::get(out, [this](mnnkv_metrics* to) { return mnnkv_session_metrics(handle_, to); });
+    }
+    status layer_metrics(std::uint32_t layer, mnnkv_metrics& out) const noexcept {
+        return detail::get(out, [this, layer](mnnkv_metrics* to) {
+            return mnnkv_session_layer_metrics(handle_, layer, to);
+        });
+    }
+    status warnings(char* text, std::size_t cap, std::size_t& len) const noexcept {
+        return mnnkv_session_warnings(handle_, text, cap, &len);
+    }
+    status metrics_json(char* text, std::size_t cap, std::size_t& len) const noexcept {
+        return mnnkv_session_metrics_json(handle_, text, cap, &len);
+    }
+    template <class Text>
+    status warnings(Text& text) const {
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_warnings(handle_, to, cap, len);
+        });
+    }
+    template <class Text>
+    status metrics_json(Text& text) const {
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_metrics_json(handle_, to, cap, len);
+        });
+    }
+};
+}
+#endif
