@@ -1,8 +1,8 @@
 //! What headers declare: constants, types, structs with their layout, functions.
 //!
 //! The headers are cbindgen's and regular. A declaration of another form ends the test. Layouts are those of LP64:
-//! pointers and size_t have 8 bytes, and numbers are aligned to their size. `cpp-tests/abi/layout.cpp` compares all of it
-//! with the compiler of the machine.
+//! pointers and size_t have 8 bytes, and numbers are aligned to their size. `cpp-tests/abi/layout.cpp` compares all of
+//! it with the compiler of the machine.
 
 use std::collections::BTreeMap;
 use std::fs;
