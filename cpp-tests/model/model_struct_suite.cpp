@@ -14,49 +14,6 @@ void check_input(const T& good, Call call) {
     check_reserved(good, call);
 }
 
-TEST(ModelStruct, CompressorStructsKeepTheirPlaces) {
-    EXPECT_EQ(offsetof(mnnkv_compressor_info, hidden_size), 36u);
-    EXPECT_EQ(offsetof(mnnkv_compressor_info, file_bytes), 48u);
-    EXPECT_EQ(sizeof(mnnkv_compressor_info), 80u);
-    EXPECT_EQ(offsetof(mnnkv_compressor_block_info, offset), 16u);
-    EXPECT_EQ(sizeof(mnnkv_compressor_block_info), 32u);
-    EXPECT_EQ(offsetof(mnnkv_compressor_options, segments), 16u);
-    EXPECT_EQ(sizeof(mnnkv_compressor_options), 32u);
-    EXPECT_EQ(offsetof(mnnkv_compressor_header, num_heads), 28u);
-    EXPECT_EQ(sizeof(mnnkv_compressor_header), 48u);
-    EXPECT_EQ(offsetof(mnnkv_compressor_linear, weight), 8u);
-    EXPECT_EQ(sizeof(mnnkv_compressor_linear), 8u + 2 * sizeof(void*)) << "an array of them: it can never grow";
-}
-
-TEST(ModelStruct, MsmodelslimStructsKeepTheirPlaces) {
-    EXPECT_EQ(offsetof(mnnkv_msmodelslim_info, linears), 8u);
-    EXPECT_EQ(offsetof(mnnkv_msmodelslim_info, bytes), 40u);
-    EXPECT_EQ(sizeof(mnnkv_msmodelslim_info), 56u);
-    EXPECT_EQ(offsetof(mnnkv_msmodelslim_linear_info, n), 16u);
-    EXPECT_EQ(offsetof(mnnkv_msmodelslim_linear_info, bytes), 40u);
-    EXPECT_EQ(sizeof(mnnkv_msmodelslim_linear_info), 56u);
-    EXPECT_EQ(offsetof(mnnkv_msmodelslim_writer_options, part_bytes), 16u);
-    EXPECT_EQ(sizeof(mnnkv_msmodelslim_writer_options), 32u);
-}
-
-TEST(ModelStruct, Int8AndSizingStructsKeepTheirPlaces) {
-    EXPECT_EQ(offsetof(mnnkv_c8_shape, tokens), 20u);
-    EXPECT_EQ(sizeof(mnnkv_c8_shape), 32u);
-    EXPECT_EQ(offsetof(mnnkv_c8_scales, offset), 8u + sizeof(void*));
-    EXPECT_EQ(sizeof(mnnkv_c8_scales), 16u + 2 * sizeof(void*));
-    EXPECT_EQ(offsetof(mnnkv_c8_figures, max_abs_error), 24u);
-    EXPECT_EQ(sizeof(mnnkv_c8_figures), 64u);
-    EXPECT_EQ(offsetof(mnnkv_sizing_options, h2o_ratio), 16u);
-    EXPECT_EQ(offsetof(mnnkv_sizing_options, lossless_hot_tokens), 60u);
-    EXPECT_EQ(sizeof(mnnkv_sizing_options), 80u);
-    EXPECT_EQ(offsetof(mnnkv_sizing_info, max_context), 16u);
-    EXPECT_EQ(sizeof(mnnkv_sizing_info), 24u);
-    EXPECT_EQ(offsetof(mnnkv_sizing_layer_info, state_elements), 32u);
-    EXPECT_EQ(sizeof(mnnkv_sizing_layer_info), 40u);
-    EXPECT_EQ(offsetof(mnnkv_sizing_total, peak), 40u);
-    EXPECT_EQ(sizeof(mnnkv_sizing_total), 56u);
-}
-
 /// A file for caches of two heads, head_dim 2.
 mnnkv::compressor toy() {
     const bytes file = read_model_file("compressor/toy_fp32.bin");

@@ -12,18 +12,6 @@ using namespace support;
 /// struct_size of a program that was built before the rope_* fields.
 constexpr std::size_t first_gear_options_size = 32;
 
-TEST(OptionStruct, GearOptionsKeepTheirPlaces) {
-    EXPECT_EQ(offsetof(mnnkv_gear_options, struct_size), 0u);
-    EXPECT_EQ(offsetof(mnnkv_gear_options, format), 4u);
-    EXPECT_EQ(offsetof(mnnkv_gear_options, predictors), 8u);
-    EXPECT_EQ(offsetof(mnnkv_gear_options, effort), 12u);
-    EXPECT_EQ(offsetof(mnnkv_gear_options, head_dim), 16u);
-    EXPECT_EQ(offsetof(mnnkv_gear_options, reserved), 20u);
-    EXPECT_EQ(offsetof(mnnkv_gear_options, rope_pairing), first_gear_options_size);
-    EXPECT_EQ(offsetof(mnnkv_gear_options, rope_inv_freq), 56u);
-    EXPECT_EQ(sizeof(mnnkv_gear_options), 56u + 2 * sizeof(void*));
-}
-
 TEST(OptionStruct, GearOptionsOfTheFirstHeaderAreReadNoFurther) {
     // At the end of readable memory; then with a bad rotation hint right behind.
     SEEDED_DICE(random, 801);
@@ -63,20 +51,6 @@ TEST(OptionStruct, GearOptionsComeInAllSizes) {
         check_sizes(predicting(0), encode, first_gear_options_size);
         check_sizes(in_v2(8), encode, first_gear_options_size);
     }
-}
-
-TEST(OptionStruct, LayoutStructsKeepTheirPlaces) {
-    const std::size_t pointer = sizeof(void*);
-    EXPECT_EQ(offsetof(mnnkv_layout, max_tokens), 36u);
-    EXPECT_EQ(offsetof(mnnkv_layout, key_head_stride), 40u);
-    EXPECT_EQ(offsetof(mnnkv_layout, value_token_stride), 64u);
-    EXPECT_EQ(offsetof(mnnkv_layout, int8), 72u) << "the size of the first header";
-    EXPECT_EQ(sizeof(mnnkv_layout), 72u + std::max(pointer, alignof(mnnkv_layout)));
-
-    EXPECT_EQ(offsetof(mnnkv_int8, key_center_dtype), 12u);
-    EXPECT_EQ(offsetof(mnnkv_int8, key_sum), 16u);
-    EXPECT_EQ(offsetof(mnnkv_int8, key_center), offsetof(mnnkv_int8, value_sum_bytes) + 8);
-    EXPECT_EQ(offsetof(mnnkv_int8, key_center_bytes) + 8, sizeof(mnnkv_int8));
 }
 
 TEST(OptionStruct, LayoutsComeInAllSizes) {
@@ -149,49 +123,6 @@ TEST(OptionStruct, SessionOptionsComeInAllSizes) {
     options.abi_version = MNNKV_ABI_VERSION;
     options.layers = options.lanes = 1;
     check_sizes(options, create);
-}
-
-TEST(OptionStruct, StoreStructsKeepTheirPlaces) {
-    EXPECT_EQ(offsetof(mnnkv_store_config, effort), 16u);
-    EXPECT_EQ(offsetof(mnnkv_store_config, format), 20u) << "was reserved[0]";
-    EXPECT_EQ(offsetof(mnnkv_store_config, pending_bytes), first_store_config_size);
-    EXPECT_EQ(sizeof(mnnkv_store_config), 48u);
-    EXPECT_EQ(offsetof(mnnkv_store_statistics, resident_blocks), 8u);
-    EXPECT_EQ(offsetof(mnnkv_store_statistics, decode_ns), 120u);
-    EXPECT_EQ(offsetof(mnnkv_store_statistics, encoded_to_bytes), first_statistics_size);
-    EXPECT_EQ(offsetof(mnnkv_store_statistics, decoded_cache_bytes), 192u);
-    EXPECT_EQ(sizeof(mnnkv_store_statistics), 200u);
-}
-
-TEST(OptionStruct, SessionStructsKeepTheirPlaces) {
-    const std::size_t pointer = sizeof(void*);
-    EXPECT_EQ(offsetof(mnnkv_cache, struct_size), 0u);
-    EXPECT_EQ(offsetof(mnnkv_cache, layout), pointer);
-    EXPECT_EQ(offsetof(mnnkv_cache, key), 2 * pointer);
-    EXPECT_EQ(offsetof(mnnkv_cache, value), 3 * pointer);
-    EXPECT_EQ(offsetof(mnnkv_cache, kv_len), 4 * pointer);
-    EXPECT_EQ(sizeof(mnnkv_cache), 5 * pointer);
-
-    EXPECT_EQ(offsetof(mnnkv_score_tile, struct_size), 0u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, dtype), 4u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, pack), 8u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, queries), 12u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, tokens), 16u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, token_begin), 20u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, flags), 24u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, heads), 28u) << "was reserved";
-    EXPECT_EQ(offsetof(mnnkv_score_tile, data), 32u);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, update_scale), 32u + pointer);
-    EXPECT_EQ(offsetof(mnnkv_score_tile, row_sum), 32u + 2 * pointer);
-    EXPECT_EQ(sizeof(mnnkv_score_tile), 32u + 3 * pointer);
-
-    EXPECT_EQ(offsetof(mnnkv_metrics, struct_size), 0u);
-    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_keep_ratio), 8u);
-    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_total_evict_tokens), 8u + 8 * 21);
-    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_host_wait_us_max), 320u);
-    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_unscored_plan_count), 328u);
-    EXPECT_EQ(offsetof(mnnkv_metrics, h2o_host_wait_us_p99), 344u);
-    EXPECT_EQ(sizeof(mnnkv_metrics), 368u);
 }
 
 TEST(OptionStruct, SessionStructsComeInAllSizes) {
