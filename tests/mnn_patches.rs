@@ -109,7 +109,7 @@ fn without_mnn_kv_a_patched_mnn_is_unchanged() {
 #[test]
 fn the_example_of_a_second_host_is_the_one_that_is_compiled() {
     let readme = include_str!("../integrations/common/README.md");
-    let source = include_str!("../cpp-tests/examples/second_host.cpp");
+    let source = include_str!("../cpp-tests/quoted/second_host.cpp");
     let example = readme.split("```cpp\n").nth(1).unwrap().split("```").next().unwrap();
     assert_eq!(example, source.split("// [readme]\n").nth(1).unwrap());
 }
