@@ -33,7 +33,8 @@ extern "C" {
 // A host that rewrites tokens (K-shift) must restore all heads first.
 //
 // begin restores quantised caches, and row-major ones whose heads share tokens, whatever the option says. begin also
-// restores a layer in the steps that evict from it. The calls are allowed there, too, and find nothing to do.
+// restores a layer in the steps that evict from it, and after mnnkv_session_keep has cut a stored block. The calls are
+// allowed there, too, and find nothing to do.
 
 /// Returns the addresses of K and V of one KV head, complete with all cache->kv_len tokens and with the packing of the
 /// cache: index 0 is the head's first element. The addresses are in the cache if nothing of the layer is stored, else in

@@ -23,9 +23,10 @@ extern "C" {
 //       status = mnnkv_session_park(session, layer, &options, &caches[layer], &parked);
 //
 // A message that arrives meanwhile must not wait: another thread calls mnnkv_session_interrupt, the loop ends with
-// MNNKV_BUSY, and begin, which ends the interruption, writes the parked layers back. Between park and begin the buffers of
-// a floating-point cache may be freed: begin must get buffers with room for the tokens. Buffers of a quantised cache must
-// stay, or be copied as a whole. A host with a snapshot (snapshot.h) may append before it parks, or after.
+// MNNKV_BUSY, and begin, which ends the interruption, writes the parked layers back. After park the buffers of a
+// floating-point cache may be freed: the next mnnkv_session_begin or _keep must get buffers with room for the tokens. Those
+// of a quantised cache must stay, or be copied as a whole. A host with a snapshot (snapshot.h) may append before it parks,
+// or after.
 
 /// How tokens are encoded. NULL = all defaults.
 typedef struct mnnkv_park_options {

@@ -20,7 +20,8 @@
 //! A host that rewrites tokens (K-shift) must restore all heads first.
 //!
 //! begin restores quantised caches, and row-major ones whose heads share tokens, whatever the option says. begin also
-//! restores a layer in the steps that evict from it. The calls are allowed there, too, and find nothing to do.
+//! restores a layer in the steps that evict from it, and after mnnkv_session_keep has cut a stored block. The calls are
+//! allowed there, too, and find nothing to do.
 
 use super::cache::mnnkv_cache;
 use super::given;

@@ -22,7 +22,7 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
 }
 
 /// Keeps only the tokens at the given logical positions, between steps (rollback, erase). The remaining tokens move
-/// together, and cache->kv_len becomes the new physical length. Call it for each layer that has a cache.
+/// together, and cache->kv_len becomes the new physical length. Call it for each layer that has tokens.
 /// logical_pairs: n_pairs times (offset, length), ascending, disjoint, within the logical length; none keeps nothing.
 /// Logical positions are renumbered from 0, evicted tokens included; the logical length becomes the sum of all lengths.
 /// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
