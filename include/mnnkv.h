@@ -18,7 +18,8 @@
 //   mnnkv/model.h     files that come with a model; not included here
 //
 // A host that patches its attention needs base.h and session.h, heads.h if it stores tokens, since a
-// restore in begin costs more, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp.
+// restore in begin costs more, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp. docs/adopt.md makes
+// an example engine a host, step by step.
 //
 // Example
 //

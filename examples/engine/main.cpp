@@ -1,0 +1,345 @@
+// A chat with the engine, and what must hold at its STEP (docs/adopt.md). Exits with 1 where it does not.
+
+#include "engine.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+
+using namespace engine;
+
+namespace {
+
+void require(bool holds, const char* statement, const std::string& error = "") {
+    std::printf("%s %s%s%s\n", holds ? "ok:    " : "NOT SO:", statement, error.empty() ? "" : ": ", error.c_str());
+    if (!holds) {
+        std::exit(1);
+    }
+}
+
+/// A call that must succeed.
+void must(bool succeeds, const std::string& error) {
+    if (!succeeds) {
+        require(false, "the engine's call succeeds", error);
+    }
+}
+
+}  // namespace
+
+#if STEP >= 1
+/// A call of the library that must succeed.
+inline void must(mnnkv::status status) { must(static_cast<bool>(status), status.message()); }
+#endif
+
+namespace {
+
+/// A made-up text, in which phrases come again.
+Tokens story(std::uint32_t length, std::uint64_t seed) {
+    Numbers numbers(seed);
+    Tokens text;
+    while (text.size() < length) {
+        Numbers phrase(numbers.bits() % 40);
+        for (std::uint32_t i = 0; i < 10; ++i) {
+            text.push_back(phrase.bits() % vocabulary);
+        }
+    }
+    text.resize(length);
+    return text;
+}
+
+/// Everything that the engine can do, in one chat. Returns what it said. `edits`: also what changes the history.
+Tokens conversation(Engine& engine, bool edits) {
+    Tokens said;
+    if (edits) {
+        must(engine.read(story(20, 3)), engine.error);
+        engine.clear();
+        engine.cancel_at = 1;
+        must(!engine.read(story(10, 3)) && engine.error == "cancelled", engine.error);
+    }
+    must(engine.read(story(400, 1)), engine.error);
+    must(engine.answer(40, 0, said), engine.error);
+    if (edits) {
+        must(engine.answer(40, 3, said), engine.error);
+        engine.cancel_at = 2;
+        must(!engine.answer(1, 0, said) && engine.error == "cancelled", engine.error);
+        must(engine.forget(50, 100), engine.error);
+        must(engine.read(story(70, 2)), engine.error);
+        must(engine.answer(20, 3, said) && engine.forget(4, 8), engine.error);
+        must(engine.answer(20, 3, said), engine.error);
+    }
+    return said;
+}
+
+#if STEP >= 2 && STEP <= 7
+/// Less than half of the pages of `whole` are in memory. Not measured where pages are large, or not counted.
+bool is_half(const Engine& host, const Engine& whole) {
+#ifdef __linux__
+    return host.resident() <= whole.resident() / 2 || ::sysconf(_SC_PAGESIZE) > 4096;
+#else
+    return host.resident() <= whole.resident();
+#endif
+}
+#endif
+
+void print(const char* name, Engine& engine, const Tokens& said) {
+    std::printf("%s: %s...\n", name, text(Tokens(said.end() - 30, said.end())).c_str());
+    std::printf("%s: %zu tokens in the chat, %u in the last cache, %zu KiB of caches in memory", name,
+                engine.chat.size(), engine.cache(layers - 1).length, engine.resident() / 1024);
+#if STEP >= 2
+    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
+    if (engine.session() && engine.session().metrics(metrics)) {
+        std::printf(", %.0f KiB saved, the library's own memory deducted", metrics.h2o_resident_saved_bytes / 1024);
+    }
+#endif
+    std::printf("\n");
+}
+
+#if STEP >= 2
+const std::string store = R"("kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
+    "kv_lossless_runtime_mode": "store", "kv_lossless_front_n": 8, "kv_lossless_block_tokens": 64,
+    "kv_lossless_hot_recent_tokens": 64, "kv_lossless_async_threads": 0)";
+#endif
+
+#if STEP >= 5
+const std::string evict = R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 160,
+    "kv_h2o_target_lossy_ratio": 1, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8, "kv_h2o_recent_tokens": 32,
+    "kv_h2o_update_interval": 4, "kv_h2o_trigger_min_tokens": 128, "kv_h2o_prefill_queries": 8)";
+#endif
+
+#if STEP >= 5 && STEP <= 7
+/// Every token of layer 0 is where the session says: its K and V depend on nothing but itself and its position.
+bool same_tokens(Engine& here, Engine& whole) {
+    std::uint32_t slot = 0;
+    const std::vector<std::int32_t> runs = here.positions(0);
+    for (std::size_t i = 0; i < runs.size(); i += 2) {
+        for (std::int32_t at = runs[i]; at < runs[i] + runs[i + 1]; ++at, ++slot) {
+            for (std::uint32_t d = 0; d < dims; ++d) {
+                const std::uint32_t there = static_cast<std::uint32_t>(at);
+                if (here.cache(0).key_at(1, slot, d) != whole.cache(0).key_at(1, there, d) ||
+                    here.cache(0).value_at(1, slot, d) != whole.cache(0).value_at(1, there, d)) {
+                    return false;
+                }
+            }
+        }
+    }
+    return slot == here.cache(0).length;
+}
+
+/// A host whose config evicts, beside an engine that has the whole cache.
+void evicts(Engine& host, Engine& whole) {
+    const Tokens text = story(400, 1);
+    must(whole.read(text), whole.error);
+    std::uint32_t most = 0;
+    for (std::size_t at = 0; at < text.size(); at += 50) {
+        must(host.read(Tokens(&text[at], &text[at] + 50)), host.error);
+        most = at < 150 ? 0 : std::max(most, host.cache(2).length);
+    }
+    require(most <= 160, "the budget holds from the third chunk of a prompt on");
+    require(same_tokens(host, whole), "each token in the cache is whole, and where the session says");
+    must(host.forget(100, 50), host.error);
+    must(whole.forget(100, 50), whole.error);
+    require(same_tokens(host, whole), "so is each one after an edit");
+    require(is_half(host, whole), "at least half of the cache is not in memory");
+}
+#endif
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    (void)argc;
+    (void)argv;
+    const Model model(7);
+    Engine plain(model);
+
+#if STEP == 0
+    const Tokens said = conversation(plain, true);
+    print("engine", plain, said);
+    std::printf("%u of %u drafted tokens were right\n", plain.accepted, plain.drafted);
+    Engine other(model);
+    Tokens first, second;
+    require(other.read(story(400, 1)) && other.answer(80, 0, first), "the same chat without drafts");
+    require(std::equal(first.begin(), first.end(), said.begin()), "drafts and a cancelled step change no token");
+#endif
+
+#if STEP == 1
+    print("engine", plain, conversation(plain, true));
+    bool same = true;
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+        const Cache& cache = plain.cache(layer);
+        const mnnkv_cache view = plain.cache(layer).view();
+        std::vector<Word> k(std::size_t(kv_heads) * cache.length * dims), v(k.size());
+        const mnnkv::status read = mnnkv_kv_gather(view.layout, view.key, view.value, 0, cache.length, k.data(),
+                                                   v.data(), k.size() * sizeof(Word));
+        must(read);
+        for (std::uint32_t i = 0; i < k.size(); ++i) {
+            const std::uint32_t head = i / dims / cache.length, t = i / dims % cache.length, d = i % dims;
+            same = same && k[i] == cache.key_at(head, t, d) && v[i] == cache.value_at(head, t, d);
+        }
+    }
+    require(same, "the library reads the numbers that the engine reads");
+#endif
+
+#if STEP == 2
+    const Tokens expected = conversation(plain, false);
+    Engine host(model, "{" + store + "}");
+    const Tokens said = conversation(host, false);
+    print("plain", plain, expected);
+    print("host", host, said);
+    require(said == expected, "the answer is the same, token by token");
+    require(is_half(host, plain), "at least half of the cache is not in memory");
+#endif
+
+#if STEP == 3 || STEP == 4
+    const Tokens expected = conversation(plain, true);
+    Engine host(model, "{" + store + "}");
+    const Tokens said = conversation(host, true);
+    print("plain", plain, expected);
+    print("host", host, said);
+    require(said == expected, "the answer is the same, token by token");
+    require(is_half(host, plain), "at least half of the cache is not in memory");
+#endif
+
+#if STEP == 4
+    mnnkv_cache view = host.cache(0).view();
+    must(host.session().begin(0, view));
+    require(host.session().check_heads(0, 0, kv_heads).code() == MNNKV_NOT_FOUND, "begin restores nothing");
+    must(host.session().end(0, query_heads, 0, view));
+#endif
+
+#if STEP == 5
+    Engine host(model, "{" + evict + "}");
+    evicts(host, plain);
+    Engine alone(model, "{" + evict + "}"), both(model, "{" + evict + ", " + store + "}");
+    const Tokens said = conversation(alone, true);
+    print("host", alone, said);
+    require(conversation(both, true) == said, "a session that also stores tokens answers the same");
+#endif
+
+#if STEP == 6
+    Engine host(model, "{" + evict + R"(, "kv_h2o_policy": "keydiff"})");
+    must(host.pin(40, 40), host.error);
+    evicts(host, plain);
+    bool scored = true;
+    require(host.session().wants_scores(0, 1, scored) && !scored, "no tile is made");
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+        std::int32_t pinned = 0;
+        const std::vector<std::int32_t> runs = host.positions(layer);
+        for (std::size_t i = 0; i < runs.size(); i += 2) {
+            pinned += std::max(0, std::min(runs[i] + runs[i + 1], 80) - std::max(runs[i], 40));
+        }
+        must(pinned == 40, "a pinned token was evicted");
+    }
+    Engine other(model, "{" + evict + R"(, "kv_h2o_policy": "keydiff"})");
+    print("host", other, conversation(other, true));
+#endif
+
+#if STEP == 7
+    const std::string config = "{" + evict + R"(, "kv_recall_enable": true})";
+    Engine host(model, config);
+    evicts(host, plain);
+    mnnkv_recall_stats stats = mnnkv::make<mnnkv_recall_stats>();
+    must(host.session().recall_stats(MNNKV_ALL_LAYERS, stats));
+    std::printf("%u blocks left, %u came back, %u tokens are away\n", static_cast<unsigned>(stats.left_blocks),
+                static_cast<unsigned>(stats.returned_blocks), static_cast<unsigned>(stats.away_tokens));
+    require(stats.returned_blocks > 0 && stats.failures == 0, "evicted tokens come back, and none is lost");
+    Tokens said;
+    must(host.answer(10, 0, said) && host.read(story(60, 2)), host.error);
+    require(host.cache(2).length <= 160, "the budget holds in a step that is larger than those before");
+    Engine other(model, config);
+    print("host", other, conversation(other, true));
+#endif
+
+#if STEP == 8
+    Tokens expected = conversation(plain, true);
+    print("plain", plain, expected);
+    Engine host(model, "{" + store + "}");
+    Tokens said = conversation(host, true);
+    print("host", host, said);
+    must(host.park(), host.error);
+    mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
+    must(host.session().metrics(metrics));
+    std::printf("parked: %.0f KiB in place of %.0f\n", metrics.h2o_parked_bytes / 1024,
+                metrics.h2o_parked_raw_bytes / 1024);
+    require(host.resident() == 0 && metrics.h2o_parked_bytes < 0.8 * metrics.h2o_parked_raw_bytes,
+            "a parked chat has no cache, and takes less than four fifths of it");
+    for (Engine* engine : {&plain, &host}) {
+        Tokens& out = engine == &plain ? expected : said;
+        must(engine->rollback(450) && engine->forget(20, 30), engine->error);
+        must(engine->read(story(20, 3)) && engine->answer(40, 3, out), engine->error);
+    }
+    require(said == expected, "the answer is the same, before and behind");
+#endif
+
+#if STEP == 9
+    const char* const path = argc > 1 ? argv[1] : "chat.mnnkv";
+    std::remove(path);
+    Tokens expected = conversation(plain, true), said, resumed;
+    must(plain.answer(20, 0, expected) && plain.answer(40, 3, expected), plain.error);
+    {
+        Engine host(model, "{" + store + "}");
+        said = conversation(host, true);
+        mnnkv::snapshot file;
+        mnnkv_snapshot_info one = mnnkv::make<mnnkv_snapshot_info>(), two = one;
+        must(file.create(host.chat_file(path)));
+        must(host.save(file) && file.info(one), host.error);
+        must(host.answer(20, 0, said) && host.save(file) && file.info(two), host.error);
+        std::printf("%u KiB of file, %u more for 20 tokens\n", static_cast<unsigned>(one.file_bytes / 1024),
+                    static_cast<unsigned>((two.file_bytes - one.file_bytes) / 1024));
+        require(two.file_bytes < 1.2 * one.file_bytes, "a second save adds what is new");
+    }
+    Engine host(model, "{" + store + "}");
+    mnnkv::snapshot file;
+    must(file.open(host.chat_file(path)));
+    must(host.load(file) && host.answer(40, 3, resumed), host.error);
+    said.insert(said.end(), resumed.begin(), resumed.end());
+    print("plain", plain, expected);
+    print("resumed", host, resumed);
+    require(said == expected, "a chat that was loaded answers as one that never stopped");
+    file.reset();
+    const Model other(8);
+    const mnnkv::status opened = file.open(Engine(other).chat_file(path));
+    require(opened.code() == MNNKV_STALE, "a file of another model is refused", opened.message());
+    std::remove(path);
+#endif
+
+#if STEP == 10
+    Engine wrong(model, R"({"kv_h2o_enable": "yes"})");
+    std::printf("refused: %s\n", wrong.error.c_str());
+    Tokens expected = conversation(plain, false), said;
+    require(conversation(wrong, false) == expected, "with a config that is refused the engine runs as without mnn-kv");
+    const char* const path = argc > 1 ? argv[1] : "chat.mnnkv";
+    std::remove(path);
+    {
+        Engine host(model, "{" + store + "}");
+        mnnkv::snapshot file;
+        must(conversation(host, false) == expected, "other tokens");
+        must(file.create(host.chat_file(path)) && host.save(file), host.error);
+        const std::string metrics = host.metrics();
+        std::printf("%s ...\n", metrics.substr(0, metrics.find(",\"layers\"")).c_str());
+        require(metrics.find("\"h2o_lossless_fallback_count\":0,") != std::string::npos, "no block failed");
+    }
+    const auto flip = [path] {  // a byte of a layer goes bad
+        std::FILE* const file = std::fopen(path, "r+b");
+        must(file != nullptr && std::fseek(file, 10000, SEEK_SET) == 0, path);
+        const int byte = std::fgetc(file);
+        must(std::fseek(file, 10000, SEEK_SET) == 0 && std::fputc(byte ^ 1, file) != EOF, path);
+        must(std::fclose(file) == 0, path);
+    };
+    expected.clear();
+    must(plain.answer(40, 3, expected), plain.error);
+    for (const bool early : {true, false}) {
+        if (early) {
+            flip();
+        }
+        Engine host(model, "{" + store + "}");
+        mnnkv::snapshot file;
+        must(file.open(host.chat_file(path)));
+        must(host.load(file), host.error);
+        flip();  // early: as it was; else after the load
+        said.clear();
+        must(host.answer(40, 3, said), host.error);
+        print("host", host, said);
+        require(!host.session() && said == expected, "a chat whose file is damaged goes on, without mnn-kv");
+    }
+    std::remove(path);
+#endif
+}
