@@ -43,7 +43,7 @@ public:
             ok(session_.create(options));
         }
 #endif
-#if STEP >= 6
+#if STEP >= 5
         // Engine::Engine, with a session
         if (session_) {
             mnnkv_rotation rotation = mnnkv::make<mnnkv_rotation>();
@@ -174,7 +174,7 @@ public:
     }
 #endif
 
-#if STEP >= 6
+#if STEP >= 5
     // Engine::pin: tokens that no eviction removes
     bool pin(std::uint32_t first, std::uint32_t count) { return ok(session_.pin(first, count)); }
 #endif
@@ -318,7 +318,7 @@ private:
         // Engine::attention, behind its appends
         view.kv_len = cache.length;
 #endif
-#if STEP >= 5
+#if STEP >= 6
         // Engine::attention, before its threads
         bool scored = false;
         if (session_) {
@@ -344,7 +344,7 @@ private:
                         const std::size_t at = (std::size_t(row) * query_heads + q) * dims;
                         attend(key, value, &queries_[at], past + row + 1, &p[std::size_t(row) * total], &attended_[at]);
                     }
-#if STEP >= 5
+#if STEP >= 6
                     // Engine::attention, behind each query head: p is [rows][total], 0 where masked
                     mnnkv_score_tile tile = mnnkv::make<mnnkv_score_tile>();
                     tile.dtype = MNNKV_DTYPE_F32;

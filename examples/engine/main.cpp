@@ -102,7 +102,7 @@ const std::string store = R"("kv_lossless_enable": true, "kv_lossless_runtime_en
 #if STEP >= 5
 const std::string evict = R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 160,
     "kv_h2o_target_lossy_ratio": 1, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8, "kv_h2o_recent_tokens": 32,
-    "kv_h2o_update_interval": 4, "kv_h2o_trigger_min_tokens": 128, "kv_h2o_prefill_queries": 8)";
+    "kv_h2o_update_interval": 4, "kv_h2o_trigger_min_tokens": 128)";
 #endif
 
 #if STEP >= 5 && STEP <= 7
@@ -207,19 +207,8 @@ int main(int argc, char** argv) {
 
 #if STEP == 5
     Engine host(model, "{" + evict + "}");
-    evicts(host, plain);
-    Engine alone(model, "{" + evict + "}"), both(model, "{" + evict + ", " + store + "}");
-    const Tokens said = conversation(alone, true);
-    print("host", alone, said);
-    require(conversation(both, true) == said, "a session that also stores tokens answers the same");
-#endif
-
-#if STEP == 6
-    Engine host(model, "{" + evict + R"(, "kv_h2o_policy": "keydiff"})");
     must(host.pin(40, 40), host.error);
     evicts(host, plain);
-    bool scored = true;
-    require(host.session().wants_scores(0, 1, scored) && !scored, "no tile is made");
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
         std::int32_t pinned = 0;
         const std::vector<std::int32_t> runs = host.positions(layer);
@@ -228,7 +217,20 @@ int main(int argc, char** argv) {
         }
         must(pinned == 40, "a pinned token was evicted");
     }
-    Engine other(model, "{" + evict + R"(, "kv_h2o_policy": "keydiff"})");
+    Engine alone(model, "{" + evict + "}"), both(model, "{" + evict + ", " + store + "}");
+    const Tokens said = conversation(alone, true);
+    print("host", alone, said);
+    require(conversation(both, true) == said, "a session that also stores tokens answers the same");
+#endif
+
+#if STEP == 6
+    const std::string config = "{" + evict + R"(,
+        "kv_h2o_policy": "mass", "kv_h2o_prefill_queries": 8})";
+    Engine host(model, config);
+    bool scored = false;
+    require(host.session().wants_scores(0, 1, scored) && scored, "tiles are wanted");
+    evicts(host, plain);
+    Engine other(model, config);
     print("host", other, conversation(other, true));
 #endif
 
