@@ -189,6 +189,25 @@ TEST_F(MnnChat, TakesTheRotationHintFromTheConfig) {
               "mnn-kv: no rotation hint where kv_rope_pairing is \"none\"; \"half\" or \"adjacent\" expected\n");
 }
 
+TEST_F(MnnChat, RanksKeysWithoutTheRotationThatTheConfigNames) {
+    const auto held = [](const std::string& hint) {
+        chat chat(configured(settings(), evicting(R"("kv_h2o_policy": "keydiff")" + hint)));
+        chat.say(150);
+        chat.decode(30);
+        std::vector<bool> serials;
+        for (int at = 0; at < chat.length(); ++at) {
+            serials.push_back(chat.holds(1, chat.serial(at)));
+        }
+        return serials;
+    };
+    const std::vector<bool> unknown = held("");
+    EXPECT_EQ(held(R"(, "kv_rope_dims": 8)"), unknown) << "no theta";
+    EXPECT_NE(held(R"(, "kv_rope_theta": 10000)"), unknown);
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    EXPECT_EQ(held(R"(, "kv_rope_theta": 10000, "kv_rope_dims": 4096)"), unknown);
+    EXPECT_NE(lines(mnn_stub::take_log()).find("no rotation hint where kv_rope_dims is 4096"), std::string::npos);
+}
+
 // Saving and loading.
 
 TEST_F(MnnChat, GoesOnAsIfNeverSavedAndLoaded) {

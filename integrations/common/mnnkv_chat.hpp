@@ -21,17 +21,9 @@
 
 #include "mnnkv.hpp"
 #include "mnnkv_json.hpp"
+#include "mnnkv_rotation.hpp"
 
 namespace mnnkv_host {
-
-/// A JSON number that is all of `text`, and at least 0.
-inline bool read_number(const std::string& text, double& number) {
-    char* end = nullptr;
-    const double read = std::strtod(text.c_str(), &end);
-    const bool is_number = !text.empty() && *end == '\0' && read >= 0 && read <= 1e9 && text[0] != '+';
-    number = is_number ? read : number;
-    return is_number;
-}
 
 /// A config object with just one of the keys kv_park, kv_save and kv_load.
 struct chat_command {
@@ -51,7 +43,7 @@ struct chat_command {
             const std::string &key = member.first, &value = member.second;
             double effort = 0;
             if (key == "kv_park") {
-                const bool is_effort = read_number(value, effort) && effort >= 1 && effort <= 9 &&
+                const bool is_effort = json_number(value, effort) && effort >= 1 && effort <= 9 &&
                                        effort == static_cast<int>(effort);
                 command.what = value == "false" ? interrupt : park;
                 command.effort = static_cast<int>(effort);
@@ -73,31 +65,14 @@ struct chat_command {
     }
 };
 
-/// How a model's layers are parked: kv_rope_theta, kv_rope_dims and kv_rope_pairing of its config. A key that is wrong
-/// sets `refusal`, and there is no rotation hint.
-inline mnnkv_park_options parking_options(const std::string& config, std::string& refusal) {
+/// How a model's layers are parked: with the rotation hint of rotation_of, if there is one.
+inline mnnkv_park_options parking_options(const std::string& config) {
     mnnkv_park_options options = mnnkv::make<mnnkv_park_options>();
-    double theta = 0, dims = 0;
-    bool adjacent = false;
-    for (const auto& member : json_members(config)) {
-        const std::string &key = member.first, &value = member.second;
-        if (key == "kv_rope_theta" && !(read_number(value, theta) && theta > 1)) {
-            refusal = key + " is " + value + "; a number above 1 expected";
-        } else if (key == "kv_rope_dims" && !(read_number(value, dims) && dims == static_cast<std::uint32_t>(dims))) {
-            refusal = key + " is " + value + "; a whole number expected, 0 for all dims of a head";
-        } else if (key == "kv_rope_pairing") {
-            adjacent = value == "\"adjacent\"";
-            if (!adjacent && value != "\"half\"") {
-                refusal = key + " is " + value + "; \"half\" or \"adjacent\" expected";
-            }
-        }
-    }
-    if (theta > 1 && refusal.empty()) {
-        options.rope_theta = static_cast<float>(theta);
-        options.rope_dims = static_cast<std::uint32_t>(dims);
-        // MNNKV_ROPE_ADJACENT or MNNKV_ROPE_HALF, which gear.h has for MNNKV_EXPERIMENTAL only.
-        options.rope_pairing = adjacent ? 2 : 1;
-    }
+    std::string refusal;
+    const mnnkv_rotation rotation = rotation_of(config, refusal);
+    options.rope_theta = rotation.theta;
+    options.rope_dims = rotation.dims;
+    options.rope_pairing = rotation.pairing;
     return options;
 }
 

@@ -28,6 +28,7 @@
 
 #include "mnnkv.hpp"
 #include "mnnkv_json.hpp"
+#include "mnnkv_rotation.hpp"
 
 namespace mnnkv_host {
 
@@ -52,6 +53,11 @@ public:
     /// Prints the config's warnings, one line each; those about steps follow. A refused config sets `refusal`.
     explicit model_session(const model_config& config)
         : logs(config.logs), recalls(asks_recall(config.json)), print_(config.print), sums_(config.lanes) {
+        std::string wrong;
+        rotation_ = rotation_of(config.json, wrong);
+        if (!wrong.empty()) {
+            say_once("no rotation hint where " + wrong);
+        }
         // Scores of a prompt let the first eviction follow it, and run between its chunks.
         const char defaults[] = "{\"kv_h2o_prefill_queries\": 8}";
         mnnkv_session_options options = {};
@@ -213,6 +219,7 @@ private:
     };
 
     void (*const print_)(const char* line);
+    mnnkv_rotation rotation_ = mnnkv_rotation();
     std::vector<lane_sums> sums_;
     std::set<std::string> printed_;
     std::set<std::uint32_t> taken_;
@@ -442,10 +449,32 @@ private:
         head.blocks = head.rows == 0 ? 0 : static_cast<std::uint32_t>(own.sums.size() / head.rows);
     }
 
+    /// Names the rotation of the keys, which "keydiff" compares without it, before the first step.
+    void rotate(std::uint32_t head_dim) {
+        rotated_ = true;
+        mnnkv_rotation rotation = model_.rotation_;
+        rotation.dims = rotation.dims == 0 ? head_dim : rotation.dims;
+        if (rotation.pairing == 0) {
+            return;
+        }
+        if (rotation.dims > head_dim) {
+            model_.say_once("no rotation hint where kv_rope_dims is " + std::to_string(rotation.dims) + " and head_dim " +
+                            std::to_string(head_dim));
+            return;
+        }
+        const mnnkv::status named = model_.session.rotation(number_, &rotation);
+        if (!named) {
+            model_.say_once(named.message());
+        }
+    }
+
     mnnkv::status open(mnnkv_cache& cache) {
         refused_.store(false, std::memory_order_relaxed);
         unread_.store(false, std::memory_order_relaxed);
         cache.step_tokens = static_cast<std::uint32_t>(last_.add);
+        if (!rotated_) {
+            rotate(cache.layout->head_dim);
+        }
         const mnnkv::status begun = model_.session.begin(number_, cache);
         open_ = static_cast<bool>(begun);
         begun_len_ = cache.kv_len;
@@ -519,7 +548,7 @@ private:
     model_session& model_;
     const std::uint32_t number_;
     /// Between begin and end of the session.
-    bool open_ = false;
+    bool open_ = false, rotated_ = false;
     /// As mnnkv_session_scored_rows says of a step of one row.
     std::uint32_t one_row_ = 0, block_tokens_ = 0;
     /// Stored tokens are not in the cache.

@@ -6,6 +6,7 @@
 #define MNNKV_JSON_HPP
 
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,15 @@ inline std::vector<std::pair<std::string, std::string>> json_members(const std::
         depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
     }
     return members;
+}
+
+/// A JSON number that is all of `text`, and at least 0.
+inline bool json_number(const std::string& text, double& number) {
+    char* end = nullptr;
+    const double read = std::strtod(text.c_str(), &end);
+    const bool is_number = !text.empty() && *end == '\0' && read >= 0 && read <= 1e9 && text[0] != '+';
+    number = is_number ? read : number;
+    return is_number;
 }
 
 /// A JSON string without \u and control characters.

@@ -59,7 +59,7 @@ public:
 private:
     /// Layers that mnn-kv leaves alone stay as they are, and those whose tokens are in a file.
     std::string park(int effort) {
-        mnnkv_park_options options = packing();
+        mnnkv_park_options options = mnnkv_host::parking_options(of_.config);
         options.effort = effort;
         mnnkv::status parked;
         for (layer* own : of_.layers) {
@@ -88,7 +88,7 @@ private:
         if (!missing.empty()) {
             return missing;
         }
-        const mnnkv_park_options options = packing();
+        const mnnkv_park_options options = mnnkv_host::parking_options(of_.config);
         mnnkv_host::chat_file file;
         mnnkv::status saved = file.open_to_save(path, fingerprint());
         for (layer* own : of_.layers) {
@@ -211,7 +211,7 @@ private:
     std::string missing_layers() const {
         for (const auto& member : mnnkv_host::json_members(of_.config)) {
             double layers = 0;
-            if (member.first == "layer_nums" && mnnkv_host::read_number(member.second, layers) &&
+            if (member.first == "layer_nums" && mnnkv_host::json_number(member.second, layers) &&
                 layers != static_cast<double>(of_.layers.size())) {
                 return "the model has " + member.second + " layers and " + std::to_string(of_.layers.size()) +
                        " caches of their own: what the others remember cannot be saved";
@@ -233,15 +233,6 @@ private:
     layer& numbered(std::uint32_t number) {
         const auto has_number = [number](const layer* own) { return own->steps_->number() == number; };
         return **std::find_if(of_.layers.begin(), of_.layers.end(), has_number);
-    }
-
-    mnnkv_park_options packing() {
-        std::string refusal;
-        const mnnkv_park_options options = mnnkv_host::parking_options(of_.config, refusal);
-        if (!refusal.empty()) {
-            model_.say_once("no rotation hint where " + refusal);
-        }
-        return options;
     }
 
     std::string fingerprint() const { return mnnkv_host::fingerprint_of(of_.model_files); }
