@@ -68,7 +68,10 @@ impl Session {
                 Some(geometry) => {
                     to.set_layer(number, geometry, &[], &layer.saved_state(None)?).map(|()| Saved::default())
                 }
-                None => Ok(Saved::default()),
+                None => {
+                    to.drop_layer(number);
+                    Ok(Saved::default())
+                }
             };
         };
         let store = made(store)?;

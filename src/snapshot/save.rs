@@ -213,6 +213,11 @@ impl Snapshot {
         Ok(())
     }
 
+    /// Drops what was set of a layer since the last commit.
+    pub fn drop_layer(&mut self, layer: u32) {
+        self.staged.layers.retain(|staged| staged.layer != layer);
+    }
+
     /// Sets the bytes of a section with the next commit. Bytes that only grew cost what is new.
     pub fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         self.check_writable()?;

@@ -245,3 +245,16 @@ fn a_save_writes_new_tokens_alone_and_an_edit_writes_none() {
     assert_eq!(chat.lengths(0), (19, 19));
     chat.begin_whole(0);
 }
+
+#[test]
+fn a_layer_that_is_saved_empty_takes_the_place_of_one_that_was_not_committed() {
+    let mut chat = Chat::new(json!({}), LAYERS as u32, flash(2, 8, 4, 96));
+    let mut file = Disk::default().create();
+    chat.step(0, 7);
+    save(&mut chat, 0, &mut file);
+    chat.session.load(None, &file).unwrap();
+    assert_eq!(chat.session.save(0, None, 0, &FASTEST, &mut file).unwrap().tokens, 0);
+    file.commit().unwrap();
+    chat.session.load(None, &file).unwrap();
+    assert_eq!(chat.lengths(0), (0, 0));
+}
