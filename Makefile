@@ -27,13 +27,14 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize soak bench quality size header abi setup lint clean
+.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus soak bench quality size header abi setup lint clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
 	@echo "make test     every test: Rust, C, C++"
 	@echo "make test-aarch64"
 	@echo "              the same for aarch64 under qemu, on Debian with another CPU"
+	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
 	@echo "make sanitize random schedules of session and store under ThreadSanitizer (nightly Rust)"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make bench    benchmarks: Rust and the C++ host path"
@@ -67,6 +68,15 @@ test-aarch64:
 sanitize:
 	$(TSAN) cargo +nightly test --locked --lib --target "$$(rustc -vV | sed -n 's/^host: //p')" \
 	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store:: sys::claim
+
+# As many seconds for each target; two run at a time.
+TARGET ?=
+SECONDS ?= 1800
+fuzz:
+	@fuzz/run.sh $(SECONDS) $(TARGET)
+
+fuzz-corpus:
+	@fuzz/run.sh minimise $(TARGET)
 
 # Every kind of schedule in turn. Fails if a byte is lost, freed cache memory is accessed, or memory grows.
 soak:

@@ -1,0 +1,112 @@
+//! Files of users that readers open by their path: dumps, and PyTorch checkpoints.
+
+use super::counting_allocator::peak;
+use super::given::Given;
+use checkpoint::Checkpoint;
+use mnnkv_replay::dumps::Dump;
+use mnnkv_replay::{llama, reference};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[path = "../../../cli/src/convert/checkpoint.rs"]
+#[allow(dead_code)]
+mod checkpoint;
+#[path = "../../../cli/src/convert/pickle.rs"]
+#[allow(dead_code)]
+mod pickle;
+#[path = "../../../cli/src/convert/tensors.rs"]
+#[allow(dead_code)]
+mod tensors;
+
+/// A folder that is removed with its files.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("mnnkv-fuzz-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Names of files that a folder of dumps may have.
+const NAMES: [&str; 20] = [
+    "meta_0.json",
+    "k_0.bin",
+    "v_0.bin",
+    "meta_1.json",
+    "k_1.bin",
+    "v_1.bin",
+    "packed_meta_0.json",
+    "packed_k_0.bin",
+    "packed_v_0.bin",
+    "l0_k_h2_t4_d8.f16",
+    "l0_v_h2_t4_d8.f16",
+    "layer_1_key.npy",
+    "layer_1_value.npy",
+    "layer_1_query.npy",
+    "cache.safetensors",
+    "l2_k_h1_t2_d4.bf16",
+    "l2_v_h1_t2_d4.bf16",
+    "config.json",
+    "model.safetensors",
+    "attention_l0_h2_q2_t4.f16",
+];
+
+/// Any bytes as the files of a folder: each reader of dumps, and the loader of a Llama, refuses them or reads layers, in
+/// memory proportional to them. A file is a byte for its name, a 16-bit length and as many bytes.
+pub fn dumps(data: &[u8]) {
+    let folder = Folder::new();
+    let mut given = Given::new(data);
+    while !given.is_empty() {
+        let name = given.pick(&NAMES);
+        folder.write(name, given.block());
+    }
+    let held = peak(|| read(&folder.0));
+    assert!(held < (4 << 20) + 4000 * data.len(), "{held} bytes for {}", data.len());
+}
+
+fn read(folder: &Path) {
+    if let Ok(mut dump) = Dump::open(folder) {
+        dump.retain(|layer| layer.key_bytes() < 1 << 20);
+        for index in 0..dump.layers.len() {
+            dump.score_rows(index);
+            if let Ok(layer) = dump.load(index) {
+                assert_eq!((layer.key.len(), layer.value.len()), (layer.info.key_bytes(), layer.info.key_bytes()));
+            }
+        }
+    }
+    let _ = reference::evaluate(folder, &reference::Options::default());
+    let _ = llama::Model::open(folder);
+}
+
+/// Any bytes as a PyTorch checkpoint: refused, or tensors with as many numbers as their shapes say, in memory
+/// proportional to the file.
+pub fn checkpoint(data: &[u8]) {
+    let folder = Folder::new();
+    let path = folder.write("any.pth", data);
+    let held = peak(|| {
+        let Ok(mut checkpoint) = Checkpoint::open(&path) else { return };
+        for name in checkpoint.names().map(str::to_owned).collect::<Vec<_>>() {
+            let shape = checkpoint.shape(&name).map(<[usize]>::to_vec);
+            if let (Some(shape), Ok(values)) = (shape, checkpoint.values(&name)) {
+                assert_eq!(shape.iter().product::<usize>(), values.len());
+            }
+        }
+    });
+    assert!(held < (4 << 20) + 400 * data.len(), "{held} bytes for {}", data.len());
+}

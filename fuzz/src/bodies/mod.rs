@@ -1,0 +1,62 @@
+//! The targets: functions of any bytes, which panic where the library is wrong.
+
+#[path = "../../../tests/common/counting_allocator.rs"]
+mod counting_allocator;
+#[path = "../../../tests/snapshot/disk.rs"]
+#[allow(dead_code)]
+mod disk;
+#[path = "../../../tests/common/packing.rs"]
+mod packing;
+#[path = "../../../tests/common/random.rs"]
+#[allow(dead_code)]
+mod random;
+
+mod blobs;
+mod c8;
+mod compressor;
+mod files;
+mod given;
+mod json;
+mod layout;
+mod msmodelslim;
+mod plan;
+mod session;
+mod snapshot;
+mod state;
+
+pub use blobs::{decode_lanes, decode_v1, decode_v2, roundtrip};
+pub use c8::c8;
+pub use compressor::compressor;
+pub use files::{checkpoint, dumps};
+pub use json::{config, json, sizing};
+pub use layout::layout;
+pub use msmodelslim::msmodelslim;
+pub use plan::h2o_plan;
+pub use session::session;
+pub use snapshot::{layer_state, snapshot};
+pub use state::decode_state;
+
+/// A function of any bytes.
+pub type Target = fn(&[u8]);
+
+/// All targets by name. Each has a program in `fuzz_targets/` and inputs in `corpus/`.
+pub const TARGETS: [(&str, Target); 18] = [
+    ("c8", c8),
+    ("checkpoint", checkpoint),
+    ("compressor", compressor),
+    ("config", config),
+    ("decode_lanes", decode_lanes),
+    ("decode_state", decode_state),
+    ("decode_v1", decode_v1),
+    ("decode_v2", decode_v2),
+    ("dumps", dumps),
+    ("h2o_plan", h2o_plan),
+    ("json", json),
+    ("layer_state", layer_state),
+    ("layout", layout),
+    ("msmodelslim", msmodelslim),
+    ("roundtrip", roundtrip),
+    ("session", session),
+    ("sizing", sizing),
+    ("snapshot", snapshot),
+];

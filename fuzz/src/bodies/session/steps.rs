@@ -1,0 +1,400 @@
+//! Right calls.
+
+use super::chat::{Chat, LANES, LAYERS, MOST_TOKENS, Step, c, right, size};
+use crate::bodies::given::Given;
+use mnnkv::ffi::cache::MNNKV_DTYPE_F32;
+use mnnkv::ffi::heads::{mnnkv_session_head, mnnkv_session_released, mnnkv_session_restore};
+use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_park};
+use mnnkv::ffi::policy::{mnnkv_session_pin, mnnkv_session_replan, mnnkv_session_replay};
+use mnnkv::ffi::recall::{mnnkv_queries, mnnkv_session_queries};
+use mnnkv::ffi::session::*;
+use mnnkv::ffi::snapshot::*;
+use mnnkv::ffi::status::MNNKV_OK as OK;
+use std::ffi::CStr;
+use std::ptr::{null, null_mut};
+
+impl Chat {
+    pub fn call(&mut self, given: &mut Given<'_>) {
+        let choice = given.byte();
+        let layer = (choice >> 7) as usize;
+        if self.is_traced {
+            let mine = &self.layers[layer];
+            let step = mine.step.as_ref().map(|step| step.appended.len());
+            eprintln!(
+                "call {} of layer {layer}: {} of {} tokens, step {step:?}",
+                choice % 32,
+                mine.len,
+                mine.tokens.len()
+            );
+        }
+        match (choice % 32, self.layers[layer].step.is_some()) {
+            (0..=3, _) => {
+                let count = if choice % 32 == 0 { given.below(80) } else { 1 };
+                self.step(layer, count, given);
+            }
+            (4, false) => self.begin(layer, given.below(4), given),
+            (4..=6, true) => {
+                let count = given.below(6);
+                self.append(layer, count, given);
+            }
+            (7, true) => self.tiles(layer, given),
+            (8, true) => self.queries(layer, given),
+            (9..=10, true) => self.read_heads(layer, given),
+            (11, true) => self.abort(layer),
+            (5..=12, is_open) => {
+                if is_open {
+                    let queries = self.rows(layer);
+                    self.end(layer, queries);
+                } else {
+                    self.step(layer, 1, given);
+                }
+            }
+            (13, _) => self.rewrite(layer, given),
+            (14..=15, false) => self.keep(layer, given),
+            (16, _) => self.pin(given),
+            (17, false) => self.park(layer, given),
+            (18, false) => self.save(layer, given),
+            (19, _) => self.commit(given),
+            (20, _) if self.is_closed() => self.load(given.flag()),
+            (21, _) if self.is_closed() && given.byte() < 64 => drop(self.compact()),
+            (22, _) if given.byte() < 64 => self.reset(layer, given.flag()),
+            (23, _) => {
+                let room = self.layers[layer].whole_len() + given.below(60);
+                self.layers[layer].relayout(room, given);
+            }
+            (24, _) if given.byte() < 32 => {
+                self.is_faulty = true;
+                self.disk().failures.set(given.from(1, 3) as u32);
+            }
+            // A replay is a state of the session alone.
+            (25, _) if self.is_closed() => drop(c!(mnnkv_session_replay(self.session))),
+            (26, _) => drop(c!(mnnkv_session_replan(self.session))),
+            (27, _) => self.texts(),
+            _ => self.wrong(layer, given),
+        }
+    }
+
+    /// The query rows of an open step, at least one.
+    fn rows(&self, layer: usize) -> u32 {
+        self.layers[layer].step.as_ref().map_or(1, |step| step.appended.len().max(1)) as u32
+    }
+
+    /// A whole step; of an open one, its end.
+    fn step(&mut self, layer: usize, count: usize, given: &mut Given<'_>) {
+        let flags = given.byte();
+        if self.layers[layer].step.is_none() {
+            self.begin(layer, count, given);
+        }
+        self.append(layer, count, given);
+        if flags & 1 == 0 {
+            self.tiles(layer, given);
+        }
+        if flags & 2 == 0 {
+            self.queries(layer, given);
+        }
+        if flags & 4 != 0 {
+            self.read_heads(layer, given);
+        }
+        let queries = if flags & 24 == 24 { 0 } else { self.rows(layer) };
+        self.end(layer, queries);
+    }
+
+    pub fn begin(&mut self, layer: usize, count: usize, given: &mut Given<'_>) {
+        let mine = &mut self.layers[layer];
+        let room = mine.len as usize + count + given.below(40);
+        if room > mine.spec.max_tokens as usize {
+            mine.relayout(room, given);
+        }
+        let before = self.positions(layer);
+        let (session, mine) = (self.session, &mut self.layers[layer]);
+        let (layout, len) = (mine.layout(), mine.len as usize);
+        let mut cache = mine.cache(&layout, len);
+        cache.step_tokens = if given.flag() { 0 } else { count as u32 };
+        if len == 0 && mine.tokens.is_empty() && given.flag() {
+            (cache.layout, cache.key, cache.value) = (null(), null_mut(), null_mut());
+        }
+        right(c!(mnnkv_session_begin(session, layer as u32, &mut cache)));
+        (mine.len, mine.is_parked, mine.step) = (cache.kv_len, false, Some(Step::default()));
+        assert!(mine.len <= mine.spec.max_tokens);
+        let after = self.positions(layer);
+        let pins = &self.layers[layer].pins;
+        let is_pinned = |at: &&u32| pins.get(**at as usize).is_some_and(|pinned| *pinned);
+        assert!(before.iter().filter(is_pinned).all(|at| after.contains(at)), "a pinned token left");
+        let recalls = self.config.recalls && layer >= self.config.start;
+        assert!(recalls || after.iter().all(|at| before.contains(at)), "a token came back without recall");
+        self.check(layer, self.restores_heads);
+    }
+
+    fn append(&mut self, layer: usize, count: usize, given: &mut Given<'_>) {
+        let is_plain = given.byte() < 200;
+        for _ in 0..count {
+            let token = self.token(layer, is_plain);
+            let mine = &mut self.layers[layer];
+            let at = mine.whole_len();
+            let step = mine.step.as_mut().expect("only called of open layers");
+            let total = mine.tokens.len() + step.appended.len();
+            let is_full = total >= MOST_TOKENS || at == mine.spec.max_tokens as usize;
+            if is_full || step.scored.is_some() || step.is_spoiled {
+                return;
+            }
+            step.appended.push(token.clone());
+            mine.put(at, &token);
+        }
+    }
+
+    /// The tiles of all heads, one tile each.
+    fn tiles(&mut self, layer: usize, given: &mut Given<'_>) {
+        let (rows, mine) = (self.rows(layer), &self.layers[layer]);
+        let step = mine.step.as_ref().expect("only called of open layers");
+        let (tokens, mut wanted) = (mine.whole_len() as u32, 0);
+        right(c!(mnnkv_session_wants_scores(self.session, layer as u32, rows, &mut wanted)));
+        if wanted == 0 || tokens == 0 || step.scored.is_some() || step.is_spoiled {
+            return;
+        }
+        let heads = mine.spec.kv_heads * given.from(1, 2) as u32;
+        let base = f32::from(given.byte());
+        for head in 0..heads {
+            let value = |at: u32| ((at * 7 + head * 3) % 13) as f32 * base + 0.25;
+            let data: Vec<f32> = (0..rows * tokens).map(value).collect();
+            let tile = mnnkv_score_tile {
+                struct_size: size::<mnnkv_score_tile>(),
+                dtype: MNNKV_DTYPE_F32,
+                pack: 0,
+                queries: rows,
+                tokens,
+                token_begin: 0,
+                flags: MNNKV_TILE_FIRST | MNNKV_TILE_LAST,
+                heads: 1,
+                data: data.as_ptr().cast(),
+                update_scale: null(),
+                row_sum: null(),
+            };
+            right(c!(mnnkv_session_scores(self.session, layer as u32, head % LANES, &tile)));
+        }
+        self.layers[layer].step.as_mut().expect("as above").scored = Some((heads, rows));
+    }
+
+    fn queries(&mut self, layer: usize, given: &mut Given<'_>) {
+        let spec = self.layers[layer].spec;
+        let (heads, rows) = (spec.kv_heads * given.from(1, 3) as u32, given.from(1, 3) as u32);
+        let values = (heads * rows * spec.head_dim) as usize;
+        let data: Vec<f32> = (0..values).map(|_| f32::from(given.byte() as i8) / 16.0).collect();
+        let queries = mnnkv_queries {
+            struct_size: size::<mnnkv_queries>(),
+            dtype: MNNKV_DTYPE_F32,
+            heads,
+            rows,
+            head_dim: spec.head_dim,
+            scale: 0.0,
+            head_stride: 0,
+            row_stride: 0,
+            data: data.as_ptr().cast(),
+        };
+        // A cache that is not known yet has any number of heads.
+        right(c!(mnnkv_session_queries(self.session, layer as u32, &queries)));
+    }
+
+    /// Reads a head as attention does, in the lane's window or in the cache.
+    fn read_heads(&mut self, layer: usize, given: &mut Given<'_>) {
+        let lane = given.below(LANES as usize) as u32;
+        let (session, is_lossy) = (self.session, self.config.is_lossy);
+        let positions = self.positions(layer);
+        let mine = &mut self.layers[layer];
+        let head = given.below(mine.spec.kv_heads as usize) as u32;
+        let (layout, len) = (mine.layout(), mine.whole_len());
+        let cache = mine.cache(&layout, len);
+        let (mut key, mut value) = (null(), null());
+        if given.flag() {
+            right(c!(mnnkv_session_restore(session, layer as u32, lane, head, 1, &cache)));
+        }
+        right(c!(mnnkv_session_head(session, layer as u32, lane, head, &cache, &mut key, &mut value)));
+        let (packing, dims) = (mine.packing(), mine.spec.head_dim as usize);
+        let (kb, vb) = (mine.spec.key.words().bytes(), mine.spec.value.words().bytes());
+        let appended = mine.step.iter().flat_map(|step| &step.appended);
+        let expected = positions.iter().map(|at| &mine.tokens[*at as usize]).chain(appended);
+        for (at, token) in expected.enumerate().filter(|_| !is_lossy) {
+            for d in 0..dims {
+                let i = head as usize * dims + d;
+                // SAFETY: the addresses are complete with all tokens, and with the packing of the cache.
+                let (k, v) = unsafe {
+                    let k = key.cast::<u8>().add(packing.key(at, d) * kb);
+                    let v = value.cast::<u8>().add(packing.value(at, d) * vb);
+                    (std::slice::from_raw_parts(k, kb), std::slice::from_raw_parts(v, vb))
+                };
+                assert!(*k == token.0[i * kb..][..kb] && *v == token.1[i * vb..][..vb], "token {at} of head {head}");
+            }
+        }
+        if given.flag() {
+            right(c!(mnnkv_session_released(session, layer as u32, lane, head, 1, &cache)));
+        }
+    }
+
+    fn end(&mut self, layer: usize, queries: u32) {
+        let (session, mine) = (self.session, &mut self.layers[layer]);
+        let (layout, len) = (mine.layout(), mine.whole_len());
+        let mut cache = mine.cache(&layout, len);
+        let step = mine.step.as_ref().expect("only called of open layers");
+        let (heads, rows) = step.scored.filter(|_| queries > 0).unwrap_or((4, queries));
+        let mut status = c!(mnnkv_session_end(session, layer as u32, heads, rows, &mut cache));
+        if step.is_spoiled && status != OK {
+            status = c!(mnnkv_session_end(session, layer as u32, 0, 0, &mut cache));
+        }
+        right(status);
+        let mut step = mine.step.take().expect("as above");
+        mine.tokens.append(&mut step.appended);
+        mine.len = len as u32;
+        self.check(layer, true);
+    }
+
+    pub fn abort(&mut self, layer: usize) {
+        let (session, mine) = (self.session, &mut self.layers[layer]);
+        let (layout, len) = (mine.layout(), mine.len as usize);
+        let mut cache = mine.cache(&layout, len);
+        right(c!(mnnkv_session_abort(session, layer as u32, &mut cache)));
+        mine.step = None;
+        self.check(layer, true);
+    }
+
+    /// Writes tokens of the cache in place.
+    fn rewrite(&mut self, layer: usize, given: &mut Given<'_>) {
+        let len = self.layers[layer].len as usize;
+        if len == 0 {
+            return;
+        }
+        let begin = given.below(len);
+        let count = given.from(1, 5).min(len - begin);
+        let (session, restores) = (self.session, self.restores_heads);
+        let positions = self.positions(layer);
+        let mine = &mut self.layers[layer];
+        if mine.step.is_some() && restores {
+            let (layout, whole) = (mine.layout(), mine.whole_len());
+            let cache = mine.cache(&layout, whole);
+            right(c!(mnnkv_session_restore(session, layer as u32, 0, 0, layout.kv_heads, &cache)));
+        }
+        for at in begin..begin + count {
+            let token = self.token(layer, true);
+            let mine = &mut self.layers[layer];
+            mine.put(at, &token);
+            mine.tokens[positions[at] as usize] = token;
+        }
+        right(c!(mnnkv_session_rewritten(session, layer as u32, begin as u32, count as u32)));
+        self.layers[layer].is_parked = false;
+        self.check(layer, restores || self.layers[layer].step.is_none());
+    }
+
+    /// An edit of the history.
+    fn keep(&mut self, layer: usize, given: &mut Given<'_>) {
+        let (session, mine) = (self.session, &mut self.layers[layer]);
+        let logical = mine.tokens.len();
+        let (mut pairs, mut at) = (Vec::new(), 0);
+        // A rollback, or ranges.
+        if given.flag() {
+            pairs.push([0, logical.saturating_sub(given.below(12)) as i32]);
+        } else {
+            while at < logical && !given.is_empty() {
+                let begin = (at + given.below(12)).min(logical);
+                let count = given.below(60).min(logical - begin);
+                pairs.push([begin as i32, count as i32]);
+                at = begin + count;
+            }
+        }
+        let (layout, len) = (mine.layout(), mine.len as usize);
+        let mut cache = mine.cache(&layout, len);
+        right(c!(mnnkv_session_keep(session, layer as u32, pairs.as_ptr().cast(), pairs.len(), &mut cache)));
+        mine.len = cache.kv_len;
+        let kept: Vec<usize> = pairs.iter().flat_map(|p| p[0] as usize..(p[0] + p[1]) as usize).collect();
+        if kept.len() < logical {
+            let to_come = mine.pins.split_off(mine.pins.len().min(logical));
+            mine.pins.resize(logical, false);
+            mine.pins = kept.iter().map(|at| mine.pins[*at]).chain(to_come).collect();
+            mine.tokens = kept.iter().map(|at| mine.tokens[*at].clone()).collect();
+        }
+        self.check(layer, true);
+    }
+
+    fn pin(&mut self, given: &mut Given<'_>) {
+        let (first, count, on) = (given.below(MOST_TOKENS), given.below(12), given.byte() < 128);
+        right(c!(mnnkv_session_pin(self.session, first as u32, count as u32, on.into())));
+        for layer in &mut self.layers {
+            layer.pins.resize(layer.pins.len().max(first + count), false);
+            layer.pins[first..first + count].fill(on);
+        }
+    }
+
+    fn park(&mut self, layer: usize, given: &mut Given<'_>) {
+        let options = park_options(given.below(10) as i32);
+        let (session, mine) = (self.session, &mut self.layers[layer]);
+        let (layout, len) = (mine.layout(), mine.len as usize);
+        let mut cache = mine.cache(&layout, len);
+        let status = c!(mnnkv_session_park(session, layer as u32, &options, &mut cache, null_mut()));
+        match status {
+            OK => mine.is_parked = true,
+            failed => self.io_failed(failed),
+        }
+        self.check(layer, true);
+    }
+
+    /// Gives a layer to the snapshot.
+    fn save(&mut self, layer: usize, given: &mut Given<'_>) {
+        let options = park_options(given.below(10) as i32);
+        let (session, snapshot, mine) = (self.session, self.snapshot, &mut self.layers[layer]);
+        let (layout, len) = (mine.layout(), mine.len as usize);
+        let mut cache = mine.cache(&layout, len);
+        match c!(mnnkv_snapshot_append(snapshot, session, layer as u32, &options, &mut cache, null_mut())) {
+            OK => self.saved(layer),
+            failed => self.io_failed(failed),
+        }
+        self.check(layer, true);
+    }
+
+    fn commit(&mut self, given: &mut Given<'_>) {
+        if given.byte() < 32 {
+            right(c!(mnnkv_snapshot_discard(self.snapshot)));
+            return self.settle(false);
+        }
+        let section = given.byte();
+        let status = c!(mnnkv_snapshot_put(self.snapshot, c"tokens".as_ptr(), (&raw const section).cast(), 1));
+        let status = if status == OK { c!(mnnkv_snapshot_commit(self.snapshot)) } else { status };
+        match status {
+            OK => self.settle(true),
+            failed => self.io_failed(failed),
+        }
+    }
+
+    fn reset(&mut self, layer: usize, all: bool) {
+        right(c!(mnnkv_session_reset(self.session, if all { MNNKV_ALL_LAYERS } else { layer as u32 })));
+        for number in 0..LAYERS {
+            if all || number == layer {
+                let mine = &mut self.layers[number];
+                (mine.len, mine.step, mine.is_parked) = (0, None, true);
+                mine.tokens.clear();
+                mine.pins.clear();
+                self.check(number, true);
+            }
+        }
+    }
+
+    fn texts(&self) {
+        let (mut text, mut len) = ([0; 16384], 0);
+        right(c!(mnnkv_session_warnings(self.session, text.as_mut_ptr(), text.len(), &mut len)));
+        right(c!(mnnkv_session_metrics_json(self.session, text.as_mut_ptr(), text.len(), &mut len)));
+        // SAFETY: written with a zero behind it.
+        let json = unsafe { CStr::from_ptr(text.as_ptr()) };
+        serde_json::from_slice::<serde_json::Value>(json.to_bytes()).expect("metrics are JSON");
+        right(c!(mnnkv_snapshot_verify(self.snapshot, text.as_mut_ptr(), text.len(), &mut len)));
+        assert!(text[0] == 0 || self.is_faulty);
+    }
+}
+
+/// Options with this effort.
+pub fn park_options(effort: i32) -> mnnkv_park_options {
+    mnnkv_park_options {
+        struct_size: size::<mnnkv_park_options>(),
+        effort,
+        threads: 1,
+        rope_pairing: 0,
+        rope_dims: 0,
+        rope_theta: 0.0,
+        rope_inv_freq: null(),
+    }
+}

@@ -1,0 +1,239 @@
+//! Wrong calls: refused, and without effect.
+
+use super::chat::{Chat, LAYERS, c, right, size};
+use super::steps::park_options;
+use crate::bodies::given::Given;
+use mnnkv::ffi::heads::{mnnkv_session_check_heads, mnnkv_session_head, mnnkv_session_restore};
+use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_interrupt, mnnkv_session_park};
+use mnnkv::ffi::policy::{mnnkv_rotation, mnnkv_session_pin, mnnkv_session_rotation};
+use mnnkv::ffi::recall::{mnnkv_queries, mnnkv_session_queries};
+use mnnkv::ffi::session::*;
+use mnnkv::ffi::snapshot::*;
+use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_status};
+use mnnkv::status::Status;
+use std::ptr::{null, null_mut};
+
+/// Numbers behind every pointer of a garbage struct.
+static NUMBERS: [f32; 1 << 12] = [0.5; 1 << 12];
+
+impl Chat {
+    pub fn wrong(&mut self, layer: usize, given: &mut Given<'_>) {
+        let view = |chat: &Chat| [0, 1].map(|layer| (chat.lengths(layer), chat.positions(layer)));
+        let before = view(self);
+        let status = match given.byte() % 8 {
+            0 => self.wrong_cache(layer, given),
+            1 => self.wrong_pairs(layer, given),
+            2 => self.wrong_tile(layer, given),
+            3 => self.wrong_queries(layer, given),
+            4 => self.wrong_park(layer, given),
+            5 => self.wrong_heads(layer, given),
+            6 => self.wrong_rotation(given),
+            _ => self.wrong_numbers(layer, given),
+        };
+        assert_ne!(status, Status::Internal as mnnkv_status);
+        assert_eq!(view(self), before);
+        let is_open = self.layers[layer].step.is_some();
+        self.check(layer, self.restores_heads || !is_open);
+    }
+
+    /// A cache or a length that is none of the layer's, or a call that is not due.
+    fn wrong_cache(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
+        let (session, number) = (self.session, layer as u32);
+        let mine = &mut self.layers[layer];
+        let (is_open, knows, mut layout) = (mine.step.is_some(), !mine.tokens.is_empty(), mine.layout());
+        let len = mine.whole_len();
+        let mut cache = mine.cache(&layout, len);
+        let field = given.below(7);
+        match field {
+            0 => cache.kv_len = cache.kv_len.wrapping_add(given.any().max(1)),
+            1 => layout.struct_size = given.below(40) as u32,
+            2 => cache.struct_size = given.below(size_of_val(&cache)) as u32,
+            // Only fewer: the buffers are as large as they were.
+            3 if layout.kv_heads > 1 => layout.kv_heads -= 1,
+            4 if layout.head_dim > 1 => layout.head_dim -= 1,
+            5 => layout.key_dtype = given.any().max(7),
+            6 => cache.key = null_mut(),
+            _ => return INVALID,
+        }
+        cache.layout = &layout;
+        if field == 0 || !knows {
+            // A step may begin or end with other lengths; then only these calls are wrong for certain.
+            return match is_open {
+                true => c!(mnnkv_session_begin(session, number, &mut cache)),
+                false => c!(mnnkv_session_end(session, number, 1, 1, &mut cache)),
+            };
+        }
+        let status = match (is_open, given.flag()) {
+            (true, true) => c!(mnnkv_session_end(session, number, 1, 1, &mut cache)),
+            (true, false) => c!(mnnkv_session_abort(session, number, &mut cache)),
+            (false, true) => c!(mnnkv_session_begin(session, number, &mut cache)),
+            (false, false) => {
+                let pairs = [0, 0];
+                c!(mnnkv_session_keep(session, number, pairs.as_ptr(), 1, &mut cache))
+            }
+        };
+        // A layer without a token in its cache, or an end that fits, may be right.
+        assert!(status != OK, "field {field} was taken");
+        status
+    }
+
+    fn wrong_pairs(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
+        let (session, mine) = (self.session, &mut self.layers[layer]);
+        let pairs: Vec<[i32; 2]> = (0..given.below(6)).map(|_| [given.any() as i32, given.any() as i32]).collect();
+        let mut end = 0;
+        let fits = pairs.iter().all(|[first, count]| {
+            let (first, count) = (i64::from(*first), i64::from(*count));
+            let fits = first >= end && count >= 0 && first + count <= mine.tokens.len() as i64;
+            end = first + count;
+            fits
+        });
+        if fits && mine.step.is_none() {
+            return INVALID;
+        }
+        let (layout, len) = (mine.layout(), mine.len as usize);
+        let mut cache = mine.cache(&layout, len);
+        let status = c!(mnnkv_session_keep(session, layer as u32, pairs.as_ptr().cast(), pairs.len(), &mut cache));
+        assert_eq!(status, INVALID);
+        status
+    }
+
+    fn wrong_tile(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
+        let small = |given: &mut Given<'_>| given.below(40) as u32;
+        let numbers = NUMBERS.as_ptr();
+        let tile = mnnkv_score_tile {
+            struct_size: if given.byte() < 20 {
+                given.any() % size::<mnnkv_score_tile>()
+            } else {
+                size::<mnnkv_score_tile>()
+            },
+            dtype: if given.byte() < 20 { given.any() } else { 3 },
+            pack: given.pick(&[0, 0, 4, 8, 16]),
+            // 16 rows of 64 tokens, and their padding, are behind the pointer.
+            queries: small(given),
+            tokens: small(given),
+            token_begin: given.any(),
+            flags: given.any(),
+            heads: small(given),
+            data: if given.byte() < 20 { null() } else { numbers.cast() },
+            update_scale: if given.flag() { null() } else { numbers },
+            row_sum: if given.flag() { null() } else { numbers },
+        };
+        let status = c!(mnnkv_session_scores(self.session, layer as u32, given.below(3) as u32, &tile));
+        match &mut self.layers[layer].step {
+            Some(step) => step.is_spoiled |= status == OK,
+            None => assert_ne!(status, OK),
+        }
+        status
+    }
+
+    fn wrong_queries(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
+        let mut queries = mnnkv_queries {
+            struct_size: if given.byte() < 20 {
+                given.any() % size::<mnnkv_queries>()
+            } else {
+                size::<mnnkv_queries>()
+            },
+            dtype: if given.byte() < 20 { given.any() } else { given.pick(&[1, 2, 3]) },
+            heads: given.below(9) as u32,
+            rows: given.below(9) as u32,
+            head_dim: if given.byte() < 20 { given.any() } else { self.layers[layer].spec.head_dim },
+            scale: if given.flag() { 0.0 } else { given.float() },
+            head_stride: given.any_long(),
+            row_stride: given.any_long(),
+            data: NUMBERS.as_ptr().cast(),
+        };
+        // No more than there is behind the pointer.
+        let most = size_of_val(&NUMBERS) as u64;
+        let end = u64::from(queries.heads)
+            .saturating_mul(queries.head_stride)
+            .saturating_add(u64::from(queries.rows).saturating_mul(queries.row_stride))
+            .saturating_add(u64::from(queries.head_dim) * 4);
+        let is_dense = queries.head_stride == 0 && queries.row_stride == 0;
+        if end > most || is_dense && u64::from(queries.head_dim) * 4 * 81 > most {
+            queries.data = null();
+        }
+        c!(mnnkv_session_queries(self.session, layer as u32, &queries))
+    }
+
+    fn wrong_park(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
+        let (session, snapshot) = (self.session, self.snapshot);
+        let mine = &mut self.layers[layer];
+        let (layout, len) = (mine.layout(), mine.len as usize);
+        let mut cache = mine.cache(&layout, len);
+        if given.flag() {
+            right(c!(mnnkv_session_interrupt(session, 1)));
+            let options = park_options(1);
+            let status = c!(mnnkv_session_park(session, layer as u32, &options, &mut cache, null_mut()));
+            right(c!(mnnkv_session_interrupt(session, 0)));
+            // Nothing is left to do for a parked layer.
+            mine.is_parked |= status == OK;
+            return status;
+        }
+        let options = mnnkv_park_options {
+            struct_size: given.pick(&[size::<mnnkv_park_options>(), 0, 4, 1 << 20]),
+            effort: given.any() as i32,
+            threads: given.pick(&[0, 1, 2, u32::MAX]),
+            rope_pairing: given.any(),
+            rope_dims: given.any(),
+            rope_theta: given.float(),
+            rope_inv_freq: null(),
+        };
+        if options.struct_size > size::<mnnkv_park_options>() {
+            return INVALID;
+        }
+        let status = match given.flag() {
+            true => c!(mnnkv_session_park(session, layer as u32, &options, &mut cache, null_mut())),
+            false => c!(mnnkv_snapshot_append(snapshot, session, 7, &options, &mut cache, null_mut())),
+        };
+        mine.is_parked |= status == OK;
+        status
+    }
+
+    fn wrong_heads(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
+        let (session, mine) = (self.session, &mut self.layers[layer]);
+        let (layout, len, heads) = (mine.layout(), mine.whole_len(), mine.spec.kv_heads);
+        let cache = mine.cache(&layout, len);
+        let (mut key, mut value) = (null(), null());
+        let status = match given.below(3) {
+            0 => {
+                let head = given.any().max(heads);
+                c!(mnnkv_session_head(session, layer as u32, 0, head, &cache, &mut key, &mut value))
+            }
+            1 => c!(mnnkv_session_restore(session, layer as u32, given.any().max(9), 0, 1, &cache)),
+            _ => return c!(mnnkv_session_check_heads(session, layer as u32, given.any(), given.any())),
+        };
+        assert_ne!(status, OK);
+        status
+    }
+
+    /// Any rotation, which concerns scores alone.
+    fn wrong_rotation(&mut self, given: &mut Given<'_>) -> mnnkv_status {
+        let rotation = mnnkv_rotation {
+            struct_size: given.pick(&[size::<mnnkv_rotation>(), size::<mnnkv_rotation>(), 0, 8]),
+            pairing: given.below(4) as u32,
+            dims: given.pick(&[0, 2, 4, 8, 9, 300, u32::MAX]),
+            theta: given.float(),
+            inv_freq: null(),
+        };
+        c!(mnnkv_session_rotation(self.session, given.below(4) as u32, &rotation))
+    }
+
+    /// Layers and positions out of range.
+    fn wrong_numbers(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
+        let session = self.session;
+        let (past, any) = (given.any().clamp(LAYERS as u32, u32::MAX - 1), given.any());
+        let status = match given.below(6) {
+            0 => c!(mnnkv_session_reset(session, past)),
+            1 => c!(mnnkv_session_rewritten(session, past, 0, 1)),
+            2 => {
+                let whole = self.layers[layer].whole_len() as u32;
+                c!(mnnkv_session_rewritten(session, layer as u32, any.max(whole), given.any().max(1)))
+            }
+            3 => c!(mnnkv_session_pin(session, any.max(1 << 30), 1 << 30, 1)),
+            4 => c!(mnnkv_session_pin(session, any, given.any(), given.any().max(2))),
+            _ => c!(mnnkv_snapshot_load(self.snapshot, session, past)),
+        };
+        assert_ne!(status, OK);
+        status
+    }
+}

@@ -1,0 +1,216 @@
+//! Files of chats.
+
+mod mend;
+
+use super::counting_allocator::peak;
+use super::disk::Disk;
+use super::given::Given;
+use super::packing::{Dense, Packing, flash};
+use super::random::Random;
+use mnnkv::dtype::Dtype;
+use mnnkv::gear::{Effort, Encoder, Format, Options};
+use mnnkv::layout::{Cache, Layout, Spec};
+use mnnkv::session::{Session, compact_file};
+use mnnkv::snapshot::{Access, Geometry, Run, Snapshot};
+use mnnkv::store::Packing as Options2;
+use xxhash_rust::xxh3::xxh3_64;
+
+const FASTEST: fn() -> Options2<'static> =
+    || Options2 { effort: Effort::new(1, "effort").unwrap(), rotation: None, threads: 1 };
+
+/// Configs of sessions that load: without, with and with another eviction, with recall, and with stored tokens.
+const CONFIGS: [&str; 5] = [
+    "{}",
+    r#"{"kv_h2o_enable":true,"kv_h2o_layer_start":0,"kv_h2o_block_tokens":4,"kv_h2o_sink_tokens":4,
+        "kv_h2o_recent_tokens":8,"kv_h2o_trigger_min_tokens":8}"#,
+    r#"{"kv_h2o_enable":true,"kv_h2o_layer_start":0,"kv_h2o_aggregation":"norm_sum","kv_h2o_block_tokens":2,
+        "kv_h2o_sink_tokens":1,"kv_h2o_recent_tokens":2,"kv_h2o_trigger_min_tokens":1,"kv_h2o_update_interval":1}"#,
+    r#"{"kv_h2o_enable":true,"kv_h2o_layer_start":0,"kv_h2o_target_lossy_ratio":2,"kv_h2o_trigger_min_tokens":1,
+        "kv_recall_enable":true,"kv_recall_block_tokens":4,"kv_recall_sink_tokens":4,"kv_recall_recent_tokens":4}"#,
+    r#"{"kv_lossless_enable":true,"kv_lossless_runtime_enable":true,"kv_lossless_runtime_mode":"store",
+        "kv_lossless_async_threads":0,"kv_lossless_hot_sink_tokens":0,"kv_lossless_hot_recent_tokens":1,
+        "kv_lossless_block_tokens":4,"kv_lossless_store_bootstrap_tokens":0}"#,
+];
+const LAYERS: u32 = 4;
+/// The most bytes of a cache that is made.
+const MOST_BYTES: usize = 1 << 18;
+
+/// Any bytes as a file: refused, or read as far as it is whole, and saved again. Unless the last byte is 0, its checksums
+/// are made right first. Memory is proportional to the file.
+pub fn snapshot(data: &[u8]) {
+    let mut image = data.to_vec();
+    if !data.ends_with(&[0]) {
+        mend::mend(&mut image);
+    }
+    for access in [Access::ReadOnly, Access::Salvage, Access::Append] {
+        let disk = Disk::of(&image);
+        let mut opened = None;
+        let held = peak(|| opened = Snapshot::open(disk.storage(), None, access).ok());
+        assert!(held <= (1 << 20) + 64 * image.len(), "{held} bytes for {}", image.len());
+        let Some(file) = opened else { continue };
+        let held = peak(|| read(&file));
+        // A layer may have as many tokens as it likes; buffers have a bound of their own.
+        assert!(held <= (16 << 20) + 256 * image.len(), "{held} bytes for {}", image.len());
+        if access == Access::Append {
+            save(file, &disk);
+        }
+    }
+}
+
+/// Reads all that a tool reads, and loads it into sessions.
+fn read(file: &Snapshot) {
+    let mut found = 0;
+    file.verify(|_| {
+        found += 1;
+        Ok(())
+    })
+    .unwrap();
+    file.usage().unwrap();
+    for (layer, entry) in file.layers() {
+        let (tokens, state) = (entry.tokens(), file.layer_state(layer));
+        assert!(state.is_err() || state.is_ok_and(|state| state.len() as u64 == entry.state_len()));
+        assert_eq!(tokens, entry.runs.iter().map(|run| run.count).sum::<u32>());
+    }
+    let names: Vec<String> = file.names().map(str::to_owned).collect();
+    for name in &names {
+        if let Ok(bytes) = file.section(name) {
+            assert_eq!(Some(bytes.len() as u64), file.section_len(name));
+        }
+    }
+    for piece in file.pieces() {
+        if let Ok(bytes) = file.piece(piece) {
+            (0..bytes.ends.len()).for_each(|part| assert!(bytes.part(part).len() <= bytes.bytes.len()));
+        }
+    }
+    for config in &CONFIGS {
+        let session = Session::new(config.as_bytes(), b"", LAYERS, 1).unwrap();
+        for layer in 0..LAYERS {
+            if session.load(Some(layer), file).is_ok() {
+                go_on(&session, layer, file.layer(layer).expect("it was loaded").geometry, None);
+            }
+        }
+    }
+}
+
+/// A cache of a geometry with room for `tokens`, if it is small.
+fn cache(geometry: Geometry, tokens: u32) -> Option<(Packing, Layout)> {
+    let kind =
+        |code: u8| Dtype::ALL.into_iter().find(|dtype| *dtype as u32 == u32::from(code) && *dtype != Dtype::Int8);
+    let flash = flash(geometry.heads, geometry.head_dim, 4, tokens.checked_add(4)?);
+    let spec = Spec { key: kind(geometry.key)?.into(), value: kind(geometry.value)?.into(), ..flash };
+    let layout = Layout::new(&spec).ok()?;
+    (layout.key_bytes().max(layout.value_bytes()) <= MOST_BYTES).then_some((Packing { spec }, layout))
+}
+
+/// Some steps of a layer that was loaded, whose tokens are `known` where its pieces are whole.
+fn go_on(session: &Session, layer: u32, geometry: Geometry, known: Option<&dyn Fn(u32) -> Dense>) {
+    let lengths = session.lengths(layer).unwrap();
+    assert!(lengths.physical <= lengths.logical);
+    let Some((packing, layout)) = cache(geometry, lengths.logical) else { return };
+    let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+    let begun =
+        session.begin_step(layer, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), lengths.physical, 1);
+    let Ok(len) = begun else {
+        return assert!(known.is_none(), "{:?}", begun);
+    };
+    let positions = session.positions(layer).unwrap();
+    if let Some(known) = known {
+        let positions = positions.iter().flat_map(|pair| pair[0] as u32..(pair[0] + pair[1]) as u32);
+        for (at, position) in positions.enumerate() {
+            assert!(packing.rows(&key, &value, &[at]) == known(position), "token {at}, position {position}");
+        }
+    }
+    session.end(layer, 0, 0, Cache::new(&layout, &mut key, &mut value).unwrap(), len + 1).unwrap();
+    let half = [[0, lengths.logical as i32 / 2]];
+    let len = session.keep(layer, &half, Cache::new(&layout, &mut key, &mut value).unwrap(), len + 1).unwrap();
+    let disk = Disk::default();
+    let mut file = Snapshot::create(disk.storage(), b"").unwrap();
+    let saved =
+        session.save(layer, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), len, &FASTEST(), &mut file);
+    if saved.is_ok() {
+        file.commit().unwrap();
+        session.load(Some(layer), &file).unwrap();
+        assert_eq!(session.lengths(layer).unwrap().logical, lengths.logical / 2);
+    } else {
+        assert!(known.is_none(), "{:?}", saved.map(|_| ()));
+    }
+}
+
+/// Saves a section to a file that opened, which then opens again with it.
+fn save(mut file: Snapshot, disk: &Disk) {
+    let copy = Disk::default();
+    if let Ok(copied) = file.copy_to(copy.storage()) {
+        assert_eq!(copied.names().collect::<Vec<_>>(), file.names().collect::<Vec<_>>());
+    }
+    let small = Disk::default();
+    let mut compacted = Snapshot::create(small.storage(), b"").unwrap();
+    if compact_file(&file, &FASTEST(), &mut compacted).is_ok() {
+        compacted.commit().unwrap();
+    }
+    let version = file.version();
+    // A name that the reader takes from the file may be any; this one is new or replaced.
+    if file.put("fuzz", &[7; 100]).and_then(|()| file.commit()).is_ok() {
+        assert_eq!(file.version(), version + 1);
+        drop(file);
+        let again = Snapshot::open(disk.storage(), None, Access::ReadOnly).unwrap();
+        assert_eq!((again.version(), again.section("fuzz").unwrap()), (version + 1, vec![7; 100]));
+    }
+}
+
+/// Any bytes as the state of a layer whose tokens are whole: refused, or a chat that has them and goes on.
+pub fn layer_state(data: &[u8]) {
+    let mut given = Given::new(data);
+    let config = given.pick(&CONFIGS);
+    let float = |given: &mut Given<'_>| given.from(1, 3) as u8;
+    let (heads, head_dim) = (given.from(1, 2) as u32, given.from(1, 6) as u32);
+    let geometry = Geometry { heads, head_dim, key: float(&mut given), value: float(&mut given) };
+    let counts: Vec<u32> = (0..given.below(4)).map(|_| given.from(1, 30) as u32).collect();
+    let disk = Disk::default();
+    let mut file = Snapshot::create(disk.storage(), b"").unwrap();
+    let (mut tokens, mut runs, mut random) = (Vec::new(), Vec::new(), Random::new(1));
+    for count in counts {
+        let rows = piece(&mut file, geometry, count, &mut random);
+        let piece = file.pieces().len() as u32 + runs.len() as u32;
+        tokens.extend(rows);
+        runs.push(Run { piece, offset: 0, count });
+    }
+    file.set_layer(0, geometry, &runs, given.rest()).unwrap();
+    file.commit().unwrap();
+    let session = Session::new(config.as_bytes(), b"", 1, 1).unwrap();
+    let mut loaded = Ok(());
+    let held = peak(|| loaded = session.load(None, &file));
+    assert!(held <= (1 << 20) + 64 * data.len(), "{held} bytes for {}", data.len());
+    if loaded.is_ok() {
+        // Which token is at a position is for the state to say, so that only their number can be compared.
+        let lengths = session.lengths(0).unwrap();
+        assert!(lengths.physical as usize <= tokens.len());
+        go_on(&session, 0, geometry, None);
+    } else {
+        assert_eq!(session.lengths(0).unwrap().logical, 0);
+    }
+}
+
+/// Gives a file a piece of `count` tokens, and returns their rows.
+fn piece(file: &mut Snapshot, geometry: Geometry, count: u32, random: &mut Random) -> Vec<Dense> {
+    let (mut encoder, mut parts, mut sums) = (Encoder::new(), Vec::new(), Vec::new());
+    let dtype = |code: u8| Dtype::ALL.into_iter().find(|dtype| *dtype as u32 == u32::from(code)).unwrap();
+    let (key, value) = (dtype(geometry.key), dtype(geometry.value));
+    let mut tokens = vec![Dense::default(); count as usize];
+    for (dtype, is_key) in [(key, true), (value, false)] {
+        for _ in 0..geometry.heads {
+            let row = geometry.head_dim as usize * dtype.bytes();
+            let bytes: Vec<u8> = (0..row * count as usize).map(|_| (random.next() >> 60) as u8).collect();
+            for (token, row) in tokens.iter_mut().zip(bytes.chunks(row)) {
+                let rows = if is_key { &mut token.0 } else { &mut token.1 };
+                rows.extend_from_slice(row);
+            }
+            sums.push(xxh3_64(&bytes));
+            let options = Options { head_dim: geometry.head_dim as usize, ..Options::new(Format::V2) };
+            parts.push(encoder.encode(&bytes, dtype, &options).unwrap().to_vec());
+        }
+    }
+    let sum = xxh3_64(&sums.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<_>>());
+    let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+    file.add_piece(0, count, &parts, sum).unwrap();
+    tokens
+}
