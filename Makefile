@@ -27,7 +27,7 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus soak bench quality size header abi setup lint clean
+.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak bench quality size header abi setup lint clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -36,6 +36,7 @@ help:
 	@echo "              the same for aarch64 under qemu, on Debian with another CPU"
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
 	@echo "make sanitize random schedules of session and store under ThreadSanitizer (nightly Rust)"
+	@echo "make kills    saves, commits and parks that are killed at random moments, COUNT=200 of them"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make bench    benchmarks: Rust and the C++ host path"
 	@echo "make quality  what eviction and recall cost a language model: MODEL=FOLDER TOKENS=FILE TEXTS=32 (docs/quality.md)"
@@ -77,6 +78,13 @@ fuzz:
 
 fuzz-corpus:
 	@fuzz/run.sh minimise $(TARGET)
+
+COUNT ?= 200
+kills:
+	@"$(SETUP)" demo
+	@$(CONFIGURE)
+	@$(COMPILE) --target mnnkv_kill
+	@"$(BUILD)/bin/mnnkv_kill" $(COUNT) "$(BUILD)"
 
 # Every kind of schedule in turn. Fails if a byte is lost, freed cache memory is accessed, or memory grows.
 soak:

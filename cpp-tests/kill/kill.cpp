@@ -1,0 +1,312 @@
+// Kills while saving: `make kills COUNT=200`. A child has a chat whose evicted tokens are parked in its file, and saves it
+// again and again. It is killed at a random moment. Then the file must open without a repair, whole, with the tokens of the
+// last commit that returned or of the one that was under way, and a session must bring all of them back, bit for bit. The
+// next child goes on with the file. POSIX only.
+
+#include <cstdio>
+
+#if defined(__unix__) || defined(__APPLE__)
+
+#include "mnnkv.hpp"
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace {
+
+const std::uint32_t heads = 2, dims = 16, room = 4096, longest = 2500;
+
+const char config[] =
+    "{\"kv_h2o_enable\":true,\"kv_h2o_layer_start\":0,\"kv_h2o_target_lossy_ratio\":4,\"kv_h2o_trigger_min_tokens\":1,"
+    "\"kv_recall_enable\":true,\"kv_recall_tier\":\"file\",\"kv_recall_block_tokens\":8,\"kv_recall_sink_tokens\":4,"
+    "\"kv_recall_recent_tokens\":8,\"kv_recall_hysteresis\":0.1}";
+
+/// What a child has told before it was killed: tokens of the commit that it began last, and of the last that returned. The
+/// checker tells what the next child finds, and how many tokens were away.
+struct Told {
+    volatile std::uint32_t begun, committed, commits, away;
+};
+
+void must(bool is_right, const char* what) {
+    if (!is_right) {
+        std::fprintf(stderr, "kill: %s; last error: %s\n", what, mnnkv_last_error());
+        std::fflush(stderr);
+        _exit(3);
+    }
+}
+
+#define OK(call) must((call) == MNNKV_OK, #call)
+
+/// An element of a token, by its position in the chat.
+float element(std::uint32_t token, std::uint32_t head, std::uint32_t dim, std::uint32_t kind) {
+    std::uint32_t x = token * 2654435761u ^ (head * 97 + dim * 31 + kind * 7919);
+    x ^= x >> 13;
+    x *= 0x5bd1e995;
+    x ^= x >> 15;
+    return float(x % 2001) / 1000.0f - 1.0f;
+}
+
+/// A session of one layer, and its cache.
+class Chat {
+public:
+    Chat() : key_(heads * room * dims), value_(heads * room * dims) {
+        layout_ = mnnkv::make<mnnkv_layout>();
+        layout_.key_dtype = layout_.value_dtype = MNNKV_DTYPE_F32;
+        layout_.kv_heads = heads;
+        layout_.head_dim = dims;
+        layout_.l_pack = layout_.h_pack = layout_.flash_block = 1;
+        layout_.max_tokens = room;
+        cache = mnnkv::make<mnnkv_cache>();
+        cache.layout = &layout_;
+        cache.key = key_.data();
+        cache.value = value_.data();
+        mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
+        options.abi_version = MNNKV_ABI_VERSION;
+        options.layers = options.lanes = 1;
+        options.config_json = config;
+        options.config_len = sizeof config - 1;
+        OK(mnnkv_session_create(&options, &session));
+    }
+    ~Chat() { mnnkv_session_destroy(session); }
+    Chat(const Chat&) = delete;
+    Chat& operator=(const Chat&) = delete;
+
+    std::uint32_t logical() const {
+        std::uint32_t logical = 0, physical = 0;
+        OK(mnnkv_session_lengths(session, 0, &logical, &physical));
+        return logical;
+    }
+
+    /// The tokens of a file, which stay there until the next step.
+    void load(mnnkv_snapshot* file) {
+        OK(mnnkv_snapshot_load(file, session, 0));
+        std::uint32_t logical = 0;
+        OK(mnnkv_session_lengths(session, 0, &logical, &cache.kv_len));
+    }
+
+    void step(std::uint32_t count, std::uint32_t seed) {
+        cache.step_tokens = count;
+        OK(mnnkv_session_begin(session, 0, &cache));
+        check();
+        const std::uint32_t first = logical();
+        for (std::uint32_t i = 0; i < count; ++i) {
+            put(cache.kv_len++, first + i);
+        }
+        std::vector<float> rows(4 * dims);
+        for (float& x : rows) {
+            seed = seed * 1664525u + 1013904223u;
+            x = float(seed >> 16) / 16384.0f - 2.0f;
+        }
+        mnnkv_queries queries = mnnkv::make<mnnkv_queries>();
+        queries.dtype = MNNKV_DTYPE_F32;
+        queries.heads = 4;
+        queries.rows = 1;
+        queries.head_dim = dims;
+        queries.data = rows.data();
+        OK(mnnkv_session_queries(session, 0, &queries));
+        OK(mnnkv_session_end(session, 0, 4, count, &cache));
+    }
+
+    /// Each token of the cache must have the bits of its position.
+    void check() const {
+        std::vector<std::int32_t> pairs(2 * room);
+        std::size_t count = 0;
+        OK(mnnkv_session_positions(session, 0, pairs.data(), room, &count));
+        std::uint32_t at = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            for (std::int32_t j = 0; j < pairs[2 * i + 1]; ++j) {
+                must(is(at++, std::uint32_t(pairs[2 * i] + j)), "a token has other bits");
+            }
+        }
+        must(at == cache.kv_len, "the cache has another length");
+    }
+
+    mnnkv_session* session = nullptr;
+    mnnkv_cache cache;
+
+private:
+    static std::size_t index(std::uint32_t at, std::uint32_t h, std::uint32_t d) {
+        return (std::size_t(h) * room + at) * dims + d;
+    }
+    void put(std::uint32_t at, std::uint32_t token) {
+        for (std::uint32_t h = 0; h < heads; ++h) {
+            for (std::uint32_t d = 0; d < dims; ++d) {
+                key_[index(at, h, d)] = element(token, h, d, 0);
+                value_[index(at, h, d)] = element(token, h, d, 1);
+            }
+        }
+    }
+    bool is(std::uint32_t at, std::uint32_t token) const {
+        bool is = true;
+        for (std::uint32_t h = 0; h < heads; ++h) {
+            for (std::uint32_t d = 0; d < dims; ++d) {
+                is = is && key_[index(at, h, d)] == element(token, h, d, 0) &&
+                     value_[index(at, h, d)] == element(token, h, d, 1);
+            }
+        }
+        return is;
+    }
+
+    mnnkv_layout layout_;
+    std::vector<float> key_, value_;
+};
+
+mnnkv_snapshot_options options(const std::string& path, std::uint32_t access) {
+    mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
+    options.abi_version = MNNKV_ABI_VERSION;
+    options.path = path.c_str();
+    options.access = access;
+    return options;
+}
+
+/// The child: steps, saves and parks until it is killed.
+void host(const std::string& path, Told* told, std::uint32_t seed) {
+    Chat chat;
+    mnnkv_snapshot* file = nullptr;
+    const mnnkv_snapshot_options append = options(path, MNNKV_SNAPSHOT_APPEND);
+    if (told->commits > 0) {
+        OK(mnnkv_snapshot_open(&append, &file));
+        chat.load(file);
+    } else {
+        OK(mnnkv_snapshot_create(&append, &file));
+    }
+    OK(mnnkv_session_recall_file(chat.session, file));
+    if (chat.logical() == 0) {
+        chat.step(60, seed);
+    }
+    for (std::uint32_t i = 0; chat.logical() < longest; ++i) {
+        chat.step(1 + i % 3, i * 77 + seed);
+        if (i % 7 == 3) {
+            OK(mnnkv_session_park(chat.session, 0, nullptr, &chat.cache, nullptr));
+        }
+        if (i % 3 == 0) {
+            const std::uint32_t tokens = chat.logical();
+            told->begun = tokens;
+            OK(mnnkv_snapshot_append(file, chat.session, 0, nullptr, &chat.cache, nullptr));
+            OK(mnnkv_snapshot_put(file, "tokens", &tokens, sizeof tokens));
+            OK(mnnkv_snapshot_commit(file));
+            told->committed = tokens;
+            told->commits = told->commits + 1;
+        }
+    }
+    mnnkv_snapshot_destroy(file);
+}
+
+/// Whether the file has a state, which then must be whole.
+bool check(const std::string& path, Told* told) {
+    mnnkv_snapshot* file = nullptr;
+    const mnnkv_snapshot_options append = options(path, MNNKV_SNAPSHOT_APPEND);
+    const mnnkv_status opened = mnnkv_snapshot_open(&append, &file);
+    if (opened != MNNKV_OK) {
+        // Killed while the file was made: it is no snapshot yet, and no commit has returned.
+        must(told->commits == 0 && (opened == MNNKV_CORRUPT || opened == MNNKV_NOT_FOUND), "the file does not open");
+        return false;
+    }
+    char damages[4096];
+    std::size_t len = 0;
+    OK(mnnkv_snapshot_verify(file, damages, sizeof damages, &len));
+    must(damages[0] == '\0', damages);
+    std::uint32_t tokens = 0;
+    if (mnnkv_snapshot_get(file, "tokens", &tokens, sizeof tokens, &len) == MNNKV_NOT_FOUND) {
+        must(told->commits == 0, "a commit is lost");
+        mnnkv_snapshot_destroy(file);
+        return false;
+    }
+    must(tokens == told->committed || tokens == told->begun, "the state is of another commit");
+    Chat chat;
+    chat.load(file);
+    must(chat.logical() == tokens, "layer and section are of different commits");
+    told->away = tokens - chat.cache.kv_len;
+    told->begun = told->committed = tokens;
+    told->commits = 1;
+    OK(mnnkv_session_recall_file(chat.session, file));
+    chat.step(1, 5);
+    OK(mnnkv_session_pin(chat.session, 0, tokens, 1));
+    chat.step(1, 6);
+    mnnkv_recall_stats stats = mnnkv::make<mnnkv_recall_stats>();
+    OK(mnnkv_session_recall_stats(chat.session, 0, &stats));
+    must(stats.away_tokens == 0 && stats.lost_tokens == 0 && stats.failures == 0, "tokens did not come back");
+    chat.check();
+    mnnkv_snapshot_destroy(file);
+    return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const int count = argc > 1 ? std::atoi(argv[1]) : 20;
+    const std::string folder = argc > 2 ? argv[2] : ".";
+    const std::string path = folder + "/mnnkv-kill-" + std::to_string(getpid()) + ".kv";
+    void* const shared = mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (count < 1 || shared == MAP_FAILED) {
+        std::fprintf(stderr, "usage: mnnkv_kill COUNT [FOLDER]\n");
+        return 2;
+    }
+    Told* const told = static_cast<Told*>(shared);
+    std::uint32_t whole = 0, empty = 0, away = 0, back = 0, torn = 0, seed = std::uint32_t(time(nullptr));
+    std::printf("seed %u\n", seed);
+    std::fflush(stdout);
+    int result = 0;
+    for (int run = 0; run < count && result == 0; ++run) {
+        const pid_t child = fork();
+        if (child == 0) {
+            host(path, told, seed);
+            _exit(0);
+        }
+        seed = seed * 1664525u + 1013904223u;
+        // Short lives meet the making of a file, long ones chats of many commits.
+        usleep(500 + (seed >> 8) % (run % 4 == 0 ? 4000 : 120000));
+        kill(child, SIGKILL);
+        int status = 0;
+        waitpid(child, &status, 0);
+        if (WIFEXITED(status) && WEXITSTATUS(status) != 0) {
+            result = 1;
+            break;
+        }
+        torn += told->begun != told->committed;
+        const pid_t checker = fork();
+        if (checker == 0) {
+            _exit(check(path, told) ? 0 : 1);
+        }
+        waitpid(checker, &status, 0);
+        result = !WIFEXITED(status) || WEXITSTATUS(status) > 1;
+        if (result == 0 && WEXITSTATUS(status) == 0) {
+            ++whole;
+            back += told->away;
+            away += told->away > 0;
+        } else if (result == 0) {
+            ++empty;
+        }
+        // A chat without a state, or a long one, begins anew.
+        if (result == 0 && (WEXITSTATUS(status) == 1 || told->committed > longest - 500)) {
+            unlink(path.c_str());
+            told->begun = told->committed = told->commits = 0;
+        }
+    }
+    std::printf("%d kills, %u of them in a save: %u chats came back whole, %u with tokens away (%u tokens), %u had no state\n",
+                count, torn, whole, away, back, empty);
+    if (result == 0) {
+        unlink(path.c_str());
+    } else {
+        std::printf("kill: failed; the file is %s\n", path.c_str());
+    }
+    return result;
+}
+
+#else
+
+int main() {
+    std::puts("skipped: no fork");
+    return 0;
+}
+
+#endif
