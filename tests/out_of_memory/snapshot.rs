@@ -8,7 +8,7 @@ use mnnkv::status::Result;
 use std::path::PathBuf;
 
 /// The status of a Rust call, and its value.
-fn status<T>(result: Result<T>, value: &mut Option<T>) -> mnnkv_status {
+pub fn status<T>(result: Result<T>, value: &mut Option<T>) -> mnnkv_status {
     match result {
         Ok(made) => {
             *value = Some(made);
