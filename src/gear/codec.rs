@@ -147,6 +147,11 @@ pub fn decoded_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
     if v2::is_v2(blob) { v2::decoded_len(blob, dtype) } else { v1::decoded_len(blob, v1_width(dtype)?) }
 }
 
+/// [`decoded_len`] of a blob that may be damaged: a v2 blob is not read beyond its header.
+pub fn announced_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
+    if v2::is_v2(blob) && !lanes::is_lanes(blob) { v2::announced_len(blob, dtype) } else { decoded_len(blob, dtype) }
+}
+
 /// The largest blob of any format for `src_len` bytes, or `None` if no format can hold them.
 pub fn bound(src_len: usize, dtype: Dtype) -> Option<usize> {
     let v1 = Width::of(dtype).ok().and_then(|width| v1::bound(src_len, width));

@@ -23,5 +23,5 @@ mod v2;
 mod zstd;
 
 pub(crate) use checksum::checksum;
-pub use codec::{Decoder, Encoder, bound, decoded_len};
+pub use codec::{Decoder, Encoder, announced_len, bound, decoded_len};
 pub use options::{Effort, Format, Frequencies, Options, Pairing, Positions, Predictors, Rotation};

@@ -202,7 +202,7 @@ pub(super) fn check_lengths(rows: &Rows, piece: &FilePiece) -> Result<()> {
     let mut begin = 0;
     for (part, end) in piece.ends.iter().enumerate() {
         let (words, expected) = if part < parts { (rows.key.words(), key) } else { (rows.value.words(), value) };
-        let len = match gear::decoded_len(&piece.bytes[begin..*end], words) {
+        let len = match gear::announced_len(&piece.bytes[begin..*end], words) {
             Ok(len) => len,
             Err(error) => bail!(Corrupt, "part {part} of the piece at offset {}: {error}", piece.offset),
         };

@@ -37,12 +37,24 @@ pub(in crate::gear) fn decoded_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
     Ok(parse(blob, dtype)?.0.decoded_len)
 }
 
+/// The length in bytes that the header announces; the rest of the blob is not read.
+pub(in crate::gear) fn announced_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
+    let header = container::header(blob)?;
+    check(&header, dtype)?;
+    Ok(header.decoded_len)
+}
+
 fn parse(blob: &[u8], dtype: Dtype) -> Result<(Header, &[u8])> {
     let (header, body) = container::parse(blob)?;
+    check(&header, dtype)?;
+    Ok((header, body))
+}
+
+fn check(header: &Header, dtype: Dtype) -> Result<()> {
     if header.dtype != dtype {
         bail!(InvalidArgument, "the blob holds {} words; {} asked for", header.dtype.name(), dtype.name());
     }
-    Ok((header, body))
+    Ok(())
 }
 
 /// Decodes `blob` to the start of `words` and returns the length in bytes. After a failure the contents of that part are

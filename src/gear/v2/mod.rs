@@ -26,7 +26,7 @@ mod planes;
 mod rows;
 
 pub(super) use container::is_v2;
-pub(super) use decode::{DecodeBuffers, decode, decoded_len};
+pub(super) use decode::{DecodeBuffers, announced_len, decode, decoded_len};
 pub(super) use encode::{Encoder, bound};
 
 /// The flag of a body with references between rows.

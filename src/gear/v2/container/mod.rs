@@ -72,6 +72,15 @@ pub(super) fn end(blob: &mut Vec<u8>) -> Result<()> {
 
 /// The header and the body of a blob. Fails unless its checksum matches.
 pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
+    let (content, trailer) = split(blob)?;
+    if (checksum(content) as u32).to_le_bytes() != trailer {
+        bail!(Corrupt, "the blob's checksum does not match: {} bytes, damaged or cut", blob.len());
+    }
+    Ok((header(blob)?, &content[HEADER_LEN..]))
+}
+
+/// What the checksum covers, of a version that is known, and the checksum.
+fn split(blob: &[u8]) -> Result<(&[u8], &[u8])> {
     if blob.len() < OVERHEAD {
         bail!(Corrupt, "v2 blob of {} bytes; at least {OVERHEAD} expected", blob.len());
     }
@@ -79,9 +88,12 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     if content[8] != VERSION {
         bail!(Unsupported, "blob of format version {}; this library reads 1 to 3", content[8]);
     }
-    if (checksum(content) as u32).to_le_bytes() != trailer {
-        bail!(Corrupt, "the blob's checksum does not match: {} bytes, damaged or cut", blob.len());
-    }
+    Ok((content, trailer))
+}
+
+/// The header of a blob, of which nothing else is read.
+pub(super) fn header(blob: &[u8]) -> Result<Header> {
+    let (content, _) = split(blob)?;
     let u32_at = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().expect("four bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().expect("eight bytes"));
     let Some(dtype) = Dtype::named(content[10] as u32) else {
@@ -103,5 +115,5 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     if mode == Mode::Flat && row_len != 1 {
         bail!(Corrupt, "a flat blob with rows of {row_len} elements; 1 expected");
     }
-    Ok((Header { dtype, mode, row_len, decoded_len, checksum: u64_at(24) }, &content[HEADER_LEN..]))
+    Ok(Header { dtype, mode, row_len, decoded_len, checksum: u64_at(24) })
 }
