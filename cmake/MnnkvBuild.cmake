@@ -88,7 +88,7 @@ if(NOT MNNKV_MODEL)
   set(cargo_features --no-default-features)
 endif()
 set(cargo_flags "")
-set(cargo_env "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}")
+set(cargo_env "")
 if(NOT MNNKV_RUST_TARGET STREQUAL "")
   set(cargo_out "${MNNKV_CARGO_TARGET_DIR}/${MNNKV_RUST_TARGET}/release")
   set(cargo_target_args --target "${MNNKV_RUST_TARGET}")
@@ -131,11 +131,13 @@ endif()
 
 # Always runs: cargo detects changes, and unchanged copies keep their time. Two variables of the user's
 # environment are unset: one moves cargo's output, one replaces the bundled zstd.
+set(run_cargo
+    "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+    "-DTARGET=${MNNKV_RUST_TARGET}" "-DRUSTFLAGS=${cargo_flags}" "-DC_PREFIX_MAP=${MNNKV_C_PREFIX_MAP}")
 add_custom_target(mnnkv_cargo ${build_by_default}
   COMMAND "${CMAKE_COMMAND}" -E env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG ${cargo_env}
-          "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
-          "-DTARGET_DIR=${MNNKV_CARGO_TARGET_DIR}" "-DTARGET=${MNNKV_RUST_TARGET}" "-DRUSTFLAGS=${cargo_flags}"
-          "-DC_PREFIX_MAP=${MNNKV_C_PREFIX_MAP}" -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
+          "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}" ${run_cargo} "-DTARGET_DIR=${MNNKV_CARGO_TARGET_DIR}"
+          -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
           rustc --release --locked --lib ${cargo_features} ${cargo_target_args}
           --manifest-path "${PROJECT_SOURCE_DIR}/capi/Cargo.toml"
           -- "--print=native-static-libs=${MNNKV_NATIVE_LIBS_FILE}"

@@ -68,5 +68,17 @@ foreach(name mnnkv mnnkv-library)
   install(FILES "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" DESTINATION "${pc_dir}")
 endforeach()
 
-# Must accompany every distribution of the library.
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD-PARTY.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+# Must accompany every distribution of the library. notices/ is in the tarballs of `make dist`.
+set(notices "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD-PARTY.md")
+if(EXISTS "${PROJECT_SOURCE_DIR}/notices/libmnnkv.cdx.json")
+  list(APPEND notices "${PROJECT_SOURCE_DIR}/notices/libmnnkv.cdx.json")
+  if(MNNKV_TOOLS)
+    list(APPEND notices "${PROJECT_SOURCE_DIR}/notices/mnnkv.cdx.json" "${PROJECT_SOURCE_DIR}/notices/mnnkv.txt")
+  endif()
+endif()
+install(FILES ${notices} DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+if(MNNKV_TOP_LEVEL)
+  add_custom_target(uninstall COMMAND "${CMAKE_COMMAND}" "-DBUILD=${PROJECT_BINARY_DIR}"
+                    -P "${PROJECT_SOURCE_DIR}/cmake/uninstall.cmake" VERBATIM)
+endif()

@@ -1,7 +1,8 @@
 # Runs cargo without paths of this machine in its output. Run with cmake -P and
 #   CARGO RUSTC SOURCE TARGET_DIR   the programs, the folder of the project, and where cargo builds
 #   TARGET RUSTFLAGS                the triple of a cross build and flags that it needs; both may be empty
-# Cargo's own arguments follow behind --.
+#   PROGRAM                         on for the command line, which needs every level of ZSTD
+# Cargo's own arguments follow behind --. A folder vendor/ of `make dist` takes the place of the registry.
 #
 # Panic messages contain file names. Files of the registry, the toolchain and the build get the same names everywhere.
 # Runs at build time, so that flags in the build's environment are kept.
@@ -33,7 +34,11 @@ endif()
 
 set(flags ${RUSTFLAGS})
 # Variables in the environment win over those of the configuration.
-file(STRINGS "${SOURCE}/.cargo/config.toml" lines REGEX "^(TARGET|MNNKV_LIBRARY)_CFLAGS = ")
+set(keys "TARGET|MNNKV_LIBRARY")
+if(PROGRAM)
+  set(keys "TARGET")
+endif()
+file(STRINGS "${SOURCE}/.cargo/config.toml" lines REGEX "^(${keys})_CFLAGS = ")
 set(c_flags "")
 foreach(line IN LISTS lines)
   string(REGEX MATCH "\"(.*)\"" line "${line}")
@@ -74,6 +79,10 @@ else()
     string(APPEND quoted "\"${flag}\",")
   endforeach()
   set(config --config "${key}=[${quoted}]")
+endif()
+
+if(EXISTS "${SOURCE}/vendor/config.toml")
+  list(APPEND config --config "${SOURCE}/vendor/config.toml")
 endif()
 
 execute_process(COMMAND "${CARGO}" ${config} ${arguments} WORKING_DIRECTORY "${SOURCE}" RESULT_VARIABLE result)
