@@ -27,7 +27,7 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak bench quality size header abi setup lint clean
+.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak bench quality size header abi setup lint clean dist
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -45,6 +45,7 @@ help:
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi or model/src/ffi"
 	@echo "make abi      freeze what was added to the headers in abi/; refuses what breaks older programs (docs/abi.md)"
 	@echo "make setup    install the missing tools of the tests"
+	@echo "make dist     tarballs of the last commit in build/dist: sources with SBOMs, and crates (docs/packages.md)"
 	@echo "make clean    remove build results"
 
 demo:
@@ -125,6 +126,9 @@ setup:
 lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+dist:
+	@packaging/dist.sh "$(BUILD)/dist"
 
 clean:
 	cargo clean

@@ -32,6 +32,10 @@ endforeach()
 if(VERSIONED)
   list(APPEND expected "${SONAME}" libmnnkv.so)
 endif()
+# In the tarballs of `make dist`.
+if(EXISTS "${SOURCE}/notices")
+  list(APPEND expected libmnnkv.cdx.json)
+endif()
 # The archive is there once more, as a link in a folder of its own.
 list(REMOVE_DUPLICATES names)
 list(REMOVE_DUPLICATES expected)

@@ -1,0 +1,54 @@
+#!/bin/sh
+# Writes the release of the last commit as two tarballs and their checksums:
+#
+#   dist.sh [FOLDER]   mnn-kv-VERSION.tar.xz          the sources, with SBOMs and licence texts in notices/
+#                      mnn-kv-VERSION-vendor.tar.xz   the crates of Cargo.lock; unpacked over the sources, they make the
+#                                                     build offline
+#
+# FOLDER is build/dist if not given. The bytes depend on the commit, on the versions of git, tar and xz, and on nothing else:
+# SOURCE_DATE_EPOCH, by default the time of the commit, is the time of every file. cargo reads its registry.
+set -eu
+here=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "${1:-$here/build/dist}"
+out=$(cd "${1:-$here/build/dist}" && pwd)
+cd "$here"
+umask 022
+export LC_ALL=C TZ=UTC0
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+[ -z "$(git status --porcelain)" ] || echo "dist: changes that are not committed are left out" >&2
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+git archive --format=tar HEAD | (mkdir "$work/tree" && tar -x -C "$work/tree")
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$work/tree/Cargo.toml" | head -n 1)
+name=mnn-kv-$version
+mv "$work/tree" "$work/$name"
+cd "$work/$name"
+
+# Where the crates came from is not written down: only that they are here.
+cargo vendor --quiet --locked --versioned-dirs vendor >/dev/null
+cat >vendor/config.toml <<'END'
+[source.crates-io]
+replace-with = "vendored-sources"
+
+[source.vendored-sources]
+directory = "vendor"
+
+[net]
+offline = true
+END
+packaging/notices.sh notices vendor
+
+# pack NAME MEMBERS...
+pack() {
+    tarball=$out/$1.tar.xz
+    shift
+    tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go=u,go-w \
+        --format=gnu -cf - "$@" | xz -T1 -6 >"$tarball.part"
+    mv "$tarball.part" "$tarball"
+}
+cd "$work"
+pack "$name" --exclude="$name/vendor" "$name"
+pack "$name-vendor" "$name/vendor"
+(cd "$out" && sha256sum "$name.tar.xz" "$name-vendor.tar.xz" | tee "$name.sha256")
