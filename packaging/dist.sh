@@ -49,6 +49,7 @@ pack() {
     mv "$tarball.part" "$tarball"
 }
 cd "$work"
-pack "$name" --exclude="$name/vendor" "$name"
-pack "$name-vendor" "$name/vendor"
+mv "$name/vendor" vendor
+pack "$name" "$name"
+pack "$name-vendor" vendor
 (cd "$out" && sha256sum "$name.tar.xz" "$name-vendor.tar.xz" | tee "$name.sha256")
