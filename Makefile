@@ -27,7 +27,7 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak bench quality size header abi setup lint clean dist
+.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak bench quality size header abi setup lint clean dist packages reproducible
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -46,6 +46,9 @@ help:
 	@echo "make abi      freeze what was added to the headers in abi/; refuses what breaks older programs (docs/abi.md)"
 	@echo "make setup    install the missing tools of the tests"
 	@echo "make dist     tarballs of the last commit in build/dist: sources with SBOMs, and crates (docs/packages.md)"
+	@echo "make packages build every package and use it, in empty Debian roots where it can; needs root"
+	@echo "make reproducible"
+	@echo "              build tarballs and library twice, in different folders, and compare the bytes"
 	@echo "make clean    remove build results"
 
 demo:
@@ -129,6 +132,12 @@ lint:
 
 dist:
 	@packaging/dist.sh "$(BUILD)/dist"
+
+packages: dist
+	@packaging/packages.sh "$(BUILD)/dist" "$(BUILD)/packages"
+
+reproducible:
+	@packaging/reproducible.sh "$(BUILD)/reproducible"
 
 clean:
 	cargo clean
