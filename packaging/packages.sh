@@ -68,11 +68,13 @@ if due cargo-c cargo-cinstall; then
         [ -f "$prefix/include/$header" ] || fail "cargo-c installed no $header"
     done
     export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
+    [ "$(readlink "$prefix/lib/libmnnkv.so.1")" ] || fail "cargo-c installed no libmnnkv.so.1"
     # shellcheck disable=SC2046 # flags as words
     cc -o "$work/cargo-c-shared" "$consumer/round_trip.c" $(pkg-config --cflags --libs mnnkv)
     runs env LD_LIBRARY_PATH="$prefix/lib" "$work/cargo-c-shared"
     # shellcheck disable=SC2046
-    cc -static -o "$work/cargo-c-static" "$consumer/round_trip.c" $(pkg-config --static --cflags --libs mnnkv)
+    cc -o "$work/cargo-c-static" "$consumer/round_trip.c" \
+        $(pkg-config --static --cflags --libs mnnkv | sed 's/-lmnnkv/-l:libmnnkv.a/')
     runs "$work/cargo-c-static"
     unset PKG_CONFIG_PATH
 fi
