@@ -53,6 +53,7 @@ fi
 # What follows is about files and their places, so that cargo need not optimise.
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 export CARGO_TARGET_DIR="$work/target"
+export VCPKG_KEEP_ENV_VARS="CARGO_HOME;CARGO_PROFILE_RELEASE_LTO;CARGO_PROFILE_RELEASE_OPT_LEVEL"
 unset MNNKV_CARGO_TARGET_DIR
 
 if due crates cargo; then

@@ -1,20 +1,23 @@
 #!/bin/sh
 # Tries the packages in empty Debian roots, without network: what a package needs must be in the package or in Debian.
 #
-#   root.sh DIST WORK   DIST has the tarballs of dist.sh; WORK receives the roots, and the .debs in WORK/debs
+#   root.sh DIST WORK [STEPS]   DIST has the tarballs of dist.sh; WORK receives the roots, and the .debs in WORK/debs
 #
-#   source   a root with compilers and Debian's rustc-web, as Debian's rustc is older than the project needs: builds and
-#            installs the sources, uses them (use.sh), uninstalls; then builds the .debs (deb.sh)
-#   binary   a root with compilers, without Rust: installs the .debs, uses them, purges them
+#   source   in a root with compilers and Debian's rustc-web, as Debian's rustc is older than the project needs: builds and
+#            installs the sources, uses them (use.sh), uninstalls
+#   debs     in the same root: builds the .debs (deb.sh)
+#   binary   in a root with compilers, without Rust: installs the .debs, uses them, purges them
 #
-# After each removal the root must have the files that it had before. Requires root, mmdebstrap and a Debian machine, whose
+# Without STEPS all of them. After each removal the root must have the files that it had before. Requires root, mmdebstrap and a Debian machine, whose
 # mirrors and release are taken. Roots in WORK are used again; remove WORK for new ones.
 set -eu
-[ $# -eq 2 ] || { echo "usage: $0 DIST WORK" >&2; exit 2; }
+[ $# -ge 2 ] || { echo "usage: $0 DIST WORK [source] [debs] [binary]" >&2; exit 2; }
 mkdir -p "$2/debs"
 dist=$(cd "$1" && pwd)
 work=$(cd "$2" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
+shift 2
+steps=${*:-source debs binary}
 export LC_ALL=C
 
 say() { printf 'root: %s\n' "$*" >&2; }
@@ -49,7 +52,7 @@ inside() {
         root=$1 && shift
         mount -t proc proc "$root/proc"
         mount -t tmpfs tmpfs "$root/dev/shm" 2>/dev/null || true
-        exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+        exec chroot "$root" env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
             DEBIAN_FRONTEND=noninteractive "$@"' sh "$root" "$@"
 }
 
@@ -81,30 +84,40 @@ unpack() {
 }
 
 use="gcc,g++,libc6-dev,cmake,make,pkg-config"
-make_root source "$use,cargo-web,rustc-web,debhelper,xz-utils"
-make_root binary "$use,man-db"
-
-unpack source
-say "source: building and installing"
-inside source sh -euc 'cd /try && tar -C sources -xf mnn-kv-*-vendor.tar.xz &&
-    cmake -S sources -B build -DMNNKV_TOOLS=ON -DCMAKE_INSTALL_PREFIX=/usr/local --log-level=NOTICE &&
-    cmake --build build && cmake --install build >/dev/null && ldconfig'
-inside source sh /try/use.sh /try/sources
-inside source cmake --build /try/build --target uninstall
-inside source ldconfig
-unchanged source "the target uninstall"
-
-say "source: building the .debs"
-inside source sh -c 'sh /try/deb.sh /try /try/debs >/try/deb.log 2>&1 || { tail -n 40 /try/deb.log; exit 1; }'
-rm -f "$work"/debs/*
-cp "$work"/source/try/debs/* "$work/debs"
-
-unpack binary
-mkdir "$work/binary/try/debs"
-cp "$work"/debs/*.deb "$work/binary/try/debs"
-say "binary: installing the .debs"
-inside binary sh -c 'dpkg -i /try/debs/*.deb >/dev/null'
-inside binary sh /try/use.sh /try/sources
-inside binary dpkg --purge mnnkv libmnnkv-dev libmnnkv1 >/dev/null
-unchanged binary "dpkg --purge"
+for step in $steps; do
+    case $step in
+    source)
+        make_root source "$use,cargo-web,rustc-web,debhelper,xz-utils"
+        unpack source
+        say "source: building and installing"
+        inside source sh -euc 'cd /try && tar -C sources -xf mnn-kv-*-vendor.tar.xz &&
+            cmake -S sources -B build -DMNNKV_TOOLS=ON -DCMAKE_INSTALL_PREFIX=/usr/local --log-level=NOTICE &&
+            cmake --build build && cmake --install build >/dev/null && ldconfig'
+        inside source sh /try/use.sh /try/sources
+        inside source cmake --build /try/build --target uninstall
+        inside source ldconfig
+        unchanged source "the target uninstall"
+        ;;
+    debs)
+        make_root source "$use,cargo-web,rustc-web,debhelper,xz-utils"
+        unpack source
+        say "source: building the .debs"
+        inside source sh -c 'sh /try/deb.sh /try /try/debs >/try/deb.log 2>&1 || { tail -n 40 /try/deb.log; exit 1; }'
+        rm -f "$work"/debs/*
+        cp "$work"/source/try/debs/* "$work/debs"
+        ;;
+    binary)
+        make_root binary "$use,man-db"
+        unpack binary
+        mkdir "$work/binary/try/debs"
+        cp "$work"/debs/*.deb "$work/binary/try/debs"
+        say "binary: installing the .debs"
+        inside binary sh -c 'dpkg -i /try/debs/*.deb >/dev/null'
+        inside binary sh /try/use.sh /try/sources
+        inside binary dpkg --purge mnnkv libmnnkv-dev libmnnkv1 >/dev/null
+        unchanged binary "dpkg --purge"
+        ;;
+    *) fail "there is no step $step" ;;
+    esac
+done
 say "done"

@@ -8,6 +8,8 @@ from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
 from conan.tools.files import copy, load, rmdir
 
 SOURCES = os.path.join("..", "..")
+# Folders with data of tests.
+CRATES = ("model", "replay", "cli")
 
 
 class MnnkvConan(ConanFile):
@@ -31,7 +33,7 @@ class MnnkvConan(ConanFile):
             "benches/*",
         ):
             copy(self, pattern, os.path.join(self.recipe_folder, SOURCES), self.export_sources_folder,
-                 excludes=["*/testdata/*", "target/*", "build/*"])
+                 excludes=["*/testdata/*"] if pattern.split("/")[0] in CRATES else None)
 
     def configure(self):
         # The code is position-independent in any case, and its compiler is rustc.
