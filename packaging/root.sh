@@ -87,7 +87,7 @@ use="gcc,g++,libc6-dev,cmake,make,pkg-config"
 for step in $steps; do
     case $step in
     source)
-        make_root source "$use,cargo-web,rustc-web,debhelper,xz-utils"
+        make_root source "$use,build-essential,cargo-web,rustc-web,debhelper,xz-utils"
         unpack source
         say "source: building and installing"
         inside source sh -euc 'cd /try && tar -C sources -xf mnn-kv-*-vendor.tar.xz &&
@@ -99,7 +99,7 @@ for step in $steps; do
         unchanged source "the target uninstall"
         ;;
     debs)
-        make_root source "$use,cargo-web,rustc-web,debhelper,xz-utils"
+        make_root source "$use,build-essential,cargo-web,rustc-web,debhelper,xz-utils"
         unpack source
         say "source: building the .debs"
         inside source sh -c 'sh /try/deb.sh /try /try/debs >/try/deb.log 2>&1 || { tail -n 40 /try/deb.log; exit 1; }'
