@@ -88,7 +88,8 @@ if(NOT MNNKV_MODEL)
   set(cargo_features --no-default-features)
 endif()
 set(cargo_flags "")
-set(cargo_env "")
+# Unset: what moves cargo's output, what replaces the bundled zstd, and the name of a job server that make closes.
+set(cargo_env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG --unset=MAKEFLAGS)
 if(NOT MNNKV_RUST_TARGET STREQUAL "")
   set(cargo_out "${MNNKV_CARGO_TARGET_DIR}/${MNNKV_RUST_TARGET}/release")
   set(cargo_target_args --target "${MNNKV_RUST_TARGET}")
@@ -129,13 +130,12 @@ if(MNNKV_TOP_LEVEL OR MNNKV_INSTALL)
   set(build_by_default ALL)
 endif()
 
-# Always runs: cargo detects changes, and unchanged copies keep their time. Three variables of the user's environment are
-# unset: one moves cargo's output, one replaces the bundled zstd, one names a job server that make closes.
+# Always runs: cargo detects changes, and unchanged copies keep their time.
 set(run_cargo
     "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
     "-DTARGET=${MNNKV_RUST_TARGET}" "-DRUSTFLAGS=${cargo_flags}" "-DC_PREFIX_MAP=${MNNKV_C_PREFIX_MAP}")
 add_custom_target(mnnkv_cargo ${build_by_default}
-  COMMAND "${CMAKE_COMMAND}" -E env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG --unset=MAKEFLAGS ${cargo_env}
+  COMMAND "${CMAKE_COMMAND}" -E env ${cargo_env}
           "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}" ${run_cargo} "-DTARGET_DIR=${MNNKV_CARGO_TARGET_DIR}"
           -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
           rustc --release --locked --lib ${cargo_features} ${cargo_target_args}

@@ -25,7 +25,7 @@ foreach(shell bash zsh fish)
 endforeach()
 # Behind the library, because two cargos would compete for the cores.
 add_custom_target(mnnkv_tools ALL
-  COMMAND "${CMAKE_COMMAND}" -E env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG --unset=MAKEFLAGS ${cargo_env}
+  COMMAND "${CMAKE_COMMAND}" -E env ${cargo_env}
           "CARGO_TARGET_DIR=${tools_target}" ${run_cargo} "-DTARGET_DIR=${tools_target}" -DPROGRAM=ON
           -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
           build --release --locked --package mnnkv-cli ${cargo_target_args}

@@ -8,8 +8,8 @@
 #   debs     in the same root: builds the .debs (deb.sh)
 #   binary   in a root with compilers, without Rust: installs the .debs, uses them, purges them
 #
-# Without STEPS all of them. After each removal the root must have the files that it had before. Requires root, mmdebstrap and a Debian machine, whose
-# mirrors and release are taken. Roots in WORK are used again; remove WORK for new ones.
+# Without STEPS all of them. After each removal the root must have the files that it had before. Requires root, mmdebstrap
+# and a Debian machine, whose mirrors and release are taken. Roots in WORK are used again; remove WORK for new ones.
 set -eu
 [ $# -ge 2 ] || { echo "usage: $0 DIST WORK [source] [debs] [binary]" >&2; exit 2; }
 mkdir -p "$2/debs"
@@ -42,18 +42,20 @@ make_root() {
     touch "$work/$1/.complete"
 }
 
-# inside NAME COMMAND...: in the root, without network and with processes of its own.
+# inside NAME COMMAND...: in the root, without network and with processes of its own. Of the environment only the profile of
+# cargo is passed on: CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 is a quick run of the scripts.
 inside() {
     root=$work/$1
     shift
+    profile=$(env | grep -E '^CARGO_PROFILE_[A-Z_]+=[a-z0-9]+$' || true)
     # For the inner shell.
     # shellcheck disable=SC2016
     unshare --mount --net --pid --fork --kill-child sh -c '
-        root=$1 && shift
+        root=$1 && profile=$2 && shift 2
         mount -t proc proc "$root/proc"
         mount -t tmpfs tmpfs "$root/dev/shm" 2>/dev/null || true
         exec chroot "$root" env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-            DEBIAN_FRONTEND=noninteractive "$@"' sh "$root" "$@"
+            DEBIAN_FRONTEND=noninteractive $profile "$@"' sh "$root" "$profile" "$@"
 }
 
 # The files of a root with their checksums, but for logs, caches and the records of dpkg.
