@@ -12,12 +12,14 @@ rm -rf "$1"
 mkdir -p "$1"
 work=$(cd "$1" && pwd)
 cmake=$("$here/cmake/setup.sh" which cmake)
+commit=$(git -C "$here" rev-parse HEAD)
 fail() { echo "reproducible: $*" >&2; exit 1; }
 
 # one FOLDER: a clone, its tarballs, and the library from them.
 one() {
     mkdir -p "$1"
-    git clone --quiet --no-hardlinks "$here" "$1/clone"
+    git clone --quiet --no-checkout "$here" "$1/clone"
+    git -C "$1/clone" checkout --quiet --detach "$commit"
     "$1/clone/packaging/dist.sh" "$1/dist" >/dev/null
     mkdir "$1/sources"
     for tarball in "$1"/dist/mnn-kv-*.tar.xz; do
