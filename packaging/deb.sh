@@ -3,8 +3,8 @@
 #
 #   deb.sh DIST OUT   DIST has the tarballs; OUT receives libmnnkv1, libmnnkv-dev and mnnkv
 #
-# Requires the Build-Depends of packaging/debian/control; MNNKV_DEB_FLAGS are further flags of dpkg-buildpackage, such as -d
-# where cargo is not a package. DEBFULLNAME and DEBEMAIL sign the changelog.
+# Requires the Build-Depends of packaging/debian/control; MNNKV_DEB_FLAGS are further flags of dpkg-buildpackage, such as
+# -d where cargo is not a package. DEBFULLNAME and DEBEMAIL sign the changelog.
 set -eu
 [ $# -eq 2 ] || { echo "usage: $0 DIST OUT" >&2; exit 2; }
 mkdir -p "$2"

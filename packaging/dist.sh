@@ -5,8 +5,8 @@
 #                      mnn-kv-VERSION-vendor.tar.xz   the crates of Cargo.lock; unpacked over the sources, they make the
 #                                                     build offline
 #
-# FOLDER is build/dist if not given. The bytes depend on the commit, on the versions of git, tar and xz, and on nothing else:
-# SOURCE_DATE_EPOCH, by default the time of the commit, is the time of every file. cargo reads its registry.
+# FOLDER is build/dist if not given. The bytes depend on the commit and on the versions of git, tar, xz and cargo, and on
+# nothing else: SOURCE_DATE_EPOCH, by default the time of the commit, is the time of every file. cargo reads its registry.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "${1:-$here/build/dist}"

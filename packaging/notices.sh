@@ -3,8 +3,8 @@
 #
 #   notices.sh OUT VENDOR   OUT/libmnnkv.cdx.json, OUT/mnnkv.cdx.json, OUT/mnnkv.txt
 #
-# VENDOR is the output of cargo vendor, where the texts come from; those of the library are in THIRD-PARTY.md. The time is
-# SOURCE_DATE_EPOCH, else that of the commit. TARGET names the triple, since crates differ by system.
+# VENDOR is the output of cargo vendor, where the texts come from; those of the library are in THIRD-PARTY.md. The time
+# is SOURCE_DATE_EPOCH, else that of the commit. TARGET names the triple, since crates differ by system.
 set -eu
 [ $# -eq 2 ] || { echo "usage: $0 OUT VENDOR" >&2; exit 2; }
 mkdir -p "$1"
@@ -56,7 +56,8 @@ sbom() {
                 next
             }
             rest = ""
-            if (key in sum) rest = ",\"purl\":\"" ref "\",\"hashes\":[{\"alg\":\"SHA-256\",\"content\":\"" sum[key] "\"}]"
+            if (key in sum) rest = ",\"purl\":\"" ref "\"" \
+                ",\"hashes\":[{\"alg\":\"SHA-256\",\"content\":\"" sum[key] "\"}]"
             if (url != "") rest = rest ",\"externalReferences\":[{\"type\":\"vcs\",\"url\":\"" url "\"}]"
             add(ref, component("library", ref, crate, version, licence, rest))
             depends(path[depth - 1], ref)
@@ -97,8 +98,8 @@ texts() {
 # The crates of the program as a list, then each text once.
 licences() {
     all=$(tree mnnkv-cli | sed 's/^[0-9]* //' | grep -v ' (/' | sort -u)
-    printf 'Crates in the program mnnkv, with version and licence. Where the licence offers a choice with Apache-2.0, it\n'
-    printf 'applies, and its text is not repeated. The standard library of Rust is under MIT OR Apache-2.0.\n\n'
+    printf 'Crates in the program mnnkv, with version and licence. A choice that includes Apache-2.0 is used under that,\n'
+    printf 'whose text is not repeated. The standard library of Rust is under MIT OR Apache-2.0.\n\n'
     printf '%s\n' "$all" | sed 's/ v\([0-9]\)/ \1/; s/ | [^|]*$//; s/ | / · /; s/^/  /'
     printf '%s\n' "$all" | while read -r crate version _; do
         texts "$crate" "${version#v}" | while read -r file; do

@@ -3,8 +3,8 @@
 #
 #   reproducible.sh WORK   WORK receives a folder per build, with different lengths of path
 #
-# Two clones of the last commit; umask, time zone, locale, user's home of cargo and target folder differ. The library is built
-# from the tarball and its crates, without network.
+# Two clones of the last commit; umask, time zone, locale, cargo's home and target folder differ. The library is built from
+# the tarball and its crates, without network.
 set -eu
 [ $# -eq 1 ] || { echo "usage: $0 WORK" >&2; exit 2; }
 here=$(cd "$(dirname "$0")/.." && pwd)

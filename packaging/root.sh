@@ -3,13 +3,13 @@
 #
 #   root.sh DIST WORK [STEPS]   DIST has the tarballs of dist.sh; WORK receives the roots, and the .debs in WORK/debs
 #
-#   source   in a root with compilers and Debian's rustc-web, as Debian's rustc is older than the project needs: builds and
-#            installs the sources, uses them (use.sh), uninstalls
+#   source   in a root with compilers and Debian's rustc-web, as Debian's rustc is older than the project needs: builds
+#            and installs the sources, uses them (use.sh), uninstalls
 #   debs     in the same root: builds the .debs (deb.sh)
 #   binary   in a root with compilers, without Rust: installs the .debs, uses them, purges them
 #
-# Without STEPS all of them. After each removal the root must have the files that it had before. Requires root, mmdebstrap
-# and a Debian machine, whose mirrors and release are taken. Roots in WORK are used again; remove WORK for new ones.
+# Without STEPS all of them. After each removal the root must have the files that it had before. Requires root,
+# mmdebstrap and a Debian machine, whose mirrors and release are taken. Roots in WORK are used again; remove WORK for new ones.
 set -eu
 [ $# -ge 2 ] || { echo "usage: $0 DIST WORK [source] [debs] [binary]" >&2; exit 2; }
 mkdir -p "$2/debs"
@@ -42,8 +42,8 @@ make_root() {
     touch "$work/$1/.complete"
 }
 
-# inside NAME COMMAND...: in the root, without network and with processes of its own. Of the environment only the profile of
-# cargo is passed on: CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 is a quick run of the scripts.
+# inside NAME COMMAND...: in the root, without network and with processes of its own. Only the profile of cargo is passed
+# on from the environment: CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 is a quick run of the scripts.
 inside() {
     root=$work/$1
     shift

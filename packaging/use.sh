@@ -1,6 +1,6 @@
 #!/bin/sh
-# Uses an installed mnn-kv as its users do: a C and a C++ program, shared and static, by pkg-config and by CMake, and the
-# command line.
+# Uses an installed mnn-kv as its users do: a C and a C++ program, shared and static, by pkg-config and by CMake, and
+# the command line.
 #
 #   use.sh SOURCES   the folder of the sources, of which only the programs and their data are read
 set -eu
