@@ -2,8 +2,8 @@
 # Writes the release of the last commit as two tarballs and their checksums:
 #
 #   dist.sh [FOLDER]   mnn-kv-VERSION.tar.xz          the sources, with SBOMs and licence texts in notices/
-#                      mnn-kv-VERSION-vendor.tar.xz   the crates of Cargo.lock; unpacked over the sources, they make the
-#                                                     build offline
+#                      mnn-kv-VERSION-vendor.tar.xz   the crates of Cargo.lock; unpacked in the folder of the sources,
+#                                                     they make the build offline
 #
 # FOLDER is build/dist if not given. The bytes depend on the commit and on the versions of git, tar, xz and cargo, and on
 # nothing else: SOURCE_DATE_EPOCH, by default the time of the commit, is the time of every file. cargo reads its registry.
@@ -25,6 +25,10 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$work/tree/Cargo.toml" | head -n
 name=mnn-kv-$version
 mv "$work/tree" "$work/$name"
 cd "$work/$name"
+grep -q "\"version\": \"$version\"" packaging/vcpkg/mnnkv/vcpkg.json || {
+    echo "dist: \"version\" in packaging/vcpkg/mnnkv/vcpkg.json is not $version, that of Cargo.toml" >&2
+    exit 1
+}
 
 # Where the crates came from is not written down: only that they are here.
 cargo vendor --quiet --locked --versioned-dirs vendor >/dev/null
