@@ -3,10 +3,12 @@
 //! `MNNKV_KV_DUMPS=FOLDER cargo bench --bench chat` takes every dump below a folder; default: `testdata/kv`. The second
 //! table repeats the layers of a dump until the caches have `MNNKV_CHAT_MB` (default 256) megabytes.
 
+mod common;
 #[path = "peers/dump.rs"]
 #[allow(dead_code)]
 mod dump;
 
+use common::{Table, speed};
 use dump::Dump;
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Effort, Frequencies, Pairing};
@@ -89,9 +91,8 @@ fn packing(effort: i32, rotated: bool) -> Packing<'static> {
 }
 
 /// Bytes over raw bytes of the first two layers and of all, and megabytes per second.
-fn park(run: &str, layers: &[Layer]) {
-    for (effort, hint) in [(1, false), (3, false), (5, false), (7, false), (9, false), (1, true), (5, true), (9, true)]
-    {
+fn park(table: &mut Table, run: &str, layers: &[Layer]) {
+    for (effort, hint) in [(1, false), (3, false), (5, false), (7, false), (1, true), (5, true)] {
         if hint && !layers[0].rotary {
             continue;
         }
@@ -113,27 +114,26 @@ fn park(run: &str, layers: &[Layer]) {
             session.begin(number, Some(layer.cache()), tokens).unwrap();
         });
         assert!(layers.iter().zip(&before).all(|(a, b)| a.key == b.key && a.value == b.value));
-        let rate = |seconds: f64| raw as f64 / seconds / 1e6;
-        println!(
-            "| {run} | {effort}{} | {:.3} | {:.3} | {:.0} | {:.0} |",
-            if hint { ", hint" } else { "" },
-            first.1 as f64 / first.0 as f64,
-            parked as f64 / raw as f64,
-            rate(down),
-            rate(up)
-        );
+        let hint = if hint { ", hint" } else { "" };
+        table.row([
+            format!("{run}, effort {effort}{hint}"),
+            format!("{:.3}", first.1 as f64 / first.0 as f64),
+            format!("{:.3}", parked as f64 / raw as f64),
+            speed(raw as f64, down),
+            speed(raw as f64, up),
+        ]);
     }
 }
 
-fn file(run: &str, layers: &[Layer], megabytes: usize) {
+fn file(table: &mut Table, run: &str, layers: &[Layer], megabytes: usize) {
     let once: usize = layers.iter().map(Layer::bytes).sum();
     let copies = (megabytes << 20).div_ceil(once);
     let mut layers: Vec<Layer> = (0..copies).flat_map(|_| layers.to_vec()).collect();
     let raw: usize = layers.iter().map(Layer::bytes).sum();
     let path = std::env::temp_dir().join(format!("mnnkv-chat-{}.kv", std::process::id()));
-    let line = |name: &str, bytes: u64, save: f64, load: f64| {
-        let rate = |seconds: f64| raw as f64 / seconds / 1e6;
-        println!("| {run} | {name} | {:.3} | {:.0} | {:.0} |", bytes as f64 / raw as f64, rate(save), rate(load));
+    let mut line = |name: &str, bytes: u64, save: f64, load: f64| {
+        let share = format!("{:.3}", bytes as f64 / raw as f64);
+        table.row([format!("{run}, {name}"), share, speed(raw as f64, save), speed(raw as f64, load)]);
     };
     raw_file(&path, &layers, |save, load| line("raw write, sync, read", raw as u64, save, load));
     zstd_file(&path, &layers, |bytes, save, load| line("zstd-3, write, sync, read", bytes, save, load));
@@ -223,10 +223,11 @@ fn main() {
             None => runs.push((pair[0].folder.clone(), vec![layer])),
         }
     }
-    println!("Parked f16 layers, one thread. Sizes are of raw; MB/s are raw bytes.\n");
-    println!("| run | effort | first two layers | all | park MB/s | begin MB/s |\n|---|---|--:|--:|--:|--:|");
-    runs.iter().for_each(|(run, layers)| park(run, layers));
-    println!("\nA file of {megabytes} MB of caches, one thread, on the disk of the temporary folder.\n");
-    println!("| run | file | size | save MB/s | load MB/s |\n|---|---|--:|--:|--:|");
-    runs.iter().for_each(|(run, layers)| file(run, layers, megabytes));
+    let mut parked = Table::new("parked", "one thread", &["run", "first two layers", "all", "park MB/s", "begin MB/s"]);
+    runs.iter().for_each(|(run, layers)| park(&mut parked, run, layers));
+    parked.print();
+    let conditions = format!("one thread, {megabytes} MB of caches");
+    let mut files = Table::new("files", &conditions, &["run", "size", "save MB/s", "load MB/s"]);
+    runs.iter().for_each(|(run, layers)| file(&mut files, run, layers, megabytes));
+    files.print();
 }

@@ -1,14 +1,17 @@
-//! The codec beside memcpy, stock ZSTD level 3 on split bytes with a plain loop for the split, and the plain loop
-//! alone, on the bundled real KV sample.
+//! Byte planes beside memcpy, and the codec in blocks of a store, at each level of kernels, on the bundled sample.
 //!
 //! Ratio is raw size over encoded size. Every round trip is checked before it is timed.
 
 mod common;
 
-use common::{Rivals, print, read};
+use common::{Rivals, Table, read, speed};
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Decoder, Encoder, Format, Options};
 use std::hint::black_box;
+use std::process::Command;
+
+/// 128 tokens of 2 heads x 64 dims of f16.
+const BLOCK: usize = 128 * 2 * 64 * 2;
 
 /// A plain loop.
 fn split(words: &[u8], planes: &mut [u8], width: usize) {
@@ -29,142 +32,110 @@ fn merge(planes: &[u8], words: &mut [u8], width: usize) {
     }
 }
 
-/// fp16 to fp32. The low mantissa bits are noise, derived from the next word.
-fn widen(halves: &[u8]) -> Vec<u8> {
-    let (words, _) = halves.as_chunks::<2>();
-    let bits = |w: &[u8; 2]| u16::from_le_bytes(*w) as u32;
-    let wide = |(i, w): (usize, &[u8; 2])| {
-        let h = bits(w);
-        let noise = bits(&words[(i + 1) % words.len()]).wrapping_mul(40_503) & 0x1FFF;
-        let exponent = ((h >> 10) & 31) + 112;
-        ((h >> 15) << 31 | exponent << 23 | (h & 1023) << 13 | noise).to_le_bytes()
-    };
-    words.iter().enumerate().flat_map(wide).collect()
+/// All layers of the sample, K and V in turn: 68 blocks.
+fn sample() -> Vec<u8> {
+    let files = (0..4).flat_map(|l| ["k", "v"].map(|k| format!("kv/l{l}_{k}_h2_t1088_d64.f16")));
+    files.flat_map(|file| read(&file)).collect()
 }
 
-/// Encodes `words` in blocks of `block` bytes, as a store does.
-fn bench(name: &str, words: &[u8], dtype: Dtype, block: usize) {
-    let bytes = dtype.bytes();
-    let options = Options::new(Format::V1);
-    let mut encoder = Encoder::new();
-    let mut decoder = Decoder::new();
-    let blobs: Vec<Vec<u8>> =
-        words.chunks(block).map(|b| encoder.encode(b, dtype, &options).unwrap().to_vec()).collect();
-    let mut back = vec![0; words.len()];
-    for (blob, out) in blobs.iter().zip(back.chunks_mut(block)) {
-        decoder.decode(blob, dtype, out).unwrap();
-    }
-    assert!(back == words, "round trip");
+/// Rows of the codec in blocks of a store, at the level of this process: name, ratio, MB/s of encode and decode.
+fn codec(words: &[u8]) -> Vec<[String; 4]> {
+    let row = |(name, format)| {
+        let options = Options { head_dim: 64, ..Options::new(format) };
+        let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
+        let mut encode = |block| encoder.encode(black_box(block), Dtype::F16, &options).unwrap().to_vec();
+        let blobs: Vec<Vec<u8>> = words.chunks(BLOCK).map(&mut encode).collect();
+        let mut back = vec![0; words.len()];
+        let mut decode = |back: &mut Vec<u8>| {
+            for (blob, out) in blobs.iter().zip(back.chunks_mut(BLOCK)) {
+                decoder.decode(black_box(blob), Dtype::F16, out).unwrap();
+            }
+        };
+        decode(&mut back);
+        assert!(back == words, "round trip");
+        let medians = Rivals::new()
+            .add("encode", || words.chunks(BLOCK).for_each(|block| drop(black_box(encode(block)))))
+            .add("decode", || decode(&mut back))
+            .run(500);
+        cells(name, words.len(), blobs.iter().map(Vec::len).sum(), &medians)
+    };
+    [("lanes", Format::Lanes), ("v1", Format::V1), ("v2", Format::V2)].map(row).to_vec()
+}
 
-    let mut planes = vec![0; block.min(words.len())];
-    let mut cctx = zstd_safe::CCtx::create();
-    let mut dctx = zstd_safe::DCtx::create();
-    let mut frame = vec![0; zstd_safe::compress_bound(block)];
-    let mut stock: Vec<Vec<u8>> = Vec::new();
-    for block in words.chunks(block) {
-        split(block, &mut planes[..block.len()], bytes);
-        for plane in planes[..block.len()].chunks_exact(block.len() / bytes) {
+/// The row of plain loops and ZSTD.
+fn stock(words: &[u8]) -> [String; 4] {
+    let mut planes = vec![0; BLOCK];
+    let (mut cctx, mut dctx) = (zstd_safe::CCtx::create(), zstd_safe::DCtx::create());
+    let mut frame = vec![0; zstd_safe::compress_bound(BLOCK)];
+    let mut encode = |block: &[u8]| {
+        split(black_box(block), &mut planes, 2);
+        let mut plane = |plane: &[u8]| {
             let len = cctx.compress(&mut frame[..], plane, 3).unwrap();
-            stock.push(frame[..len].to_vec());
-        }
-    }
-    let ratio = |parts: &[Vec<u8>]| words.len() as f64 / parts.iter().map(Vec::len).sum::<usize>() as f64;
-
-    println!("{name}: ratio gear {:.3}, zstd-3 on split bytes {:.3}", ratio(&blobs), ratio(&stock));
-    let mut copy = vec![0; words.len()];
-    let mut split_planes = planes.clone();
+            frame[..len].to_vec()
+        };
+        let (low, high) = planes.split_at(BLOCK / 2);
+        [plane(low), plane(high)]
+    };
+    let frames: Vec<[Vec<u8>; 2]> = words.chunks(BLOCK).map(&mut encode).collect();
+    let (mut back, mut planes) = (vec![0; words.len()], vec![0; BLOCK]);
     let medians = Rivals::new()
-        .add("gear encode", || {
-            for block in words.chunks(block) {
-                black_box(encoder.encode(black_box(block), dtype, &options).unwrap());
-            }
-        })
-        .add("split loop + zstd-3", || {
-            for block in words.chunks(block) {
-                split(black_box(block), &mut split_planes[..block.len()], bytes);
-                for plane in split_planes[..block.len()].chunks_exact(block.len() / bytes) {
-                    cctx.compress(&mut frame[..], plane, 3).unwrap();
-                }
-            }
-        })
-        .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(words)))
-        .run(1000);
-    print("  encode", words.len(), &medians);
-
-    let mut stock_words = vec![0; words.len()];
-    let medians = Rivals::new()
-        .add("gear decode", || {
-            for (blob, out) in blobs.iter().zip(back.chunks_mut(block)) {
-                decoder.decode(black_box(blob), dtype, out).unwrap();
-            }
-        })
-        .add("zstd + merge loop", || {
-            for (frames, out) in stock.chunks(bytes).zip(stock_words.chunks_mut(block)) {
-                let planes = &mut planes[..out.len()];
-                for (plane, frame) in planes.chunks_exact_mut(out.len() / bytes).zip(frames) {
+        .add("encode", || words.chunks(BLOCK).for_each(|block| drop(black_box(encode(block)))))
+        .add("decode", || {
+            for (frames, out) in frames.iter().zip(back.chunks_mut(BLOCK)) {
+                for (plane, frame) in planes.chunks_exact_mut(BLOCK / 2).zip(frames) {
                     dctx.decompress(plane, &frame[..]).unwrap();
                 }
-                merge(black_box(planes), out, bytes);
+                merge(black_box(&planes), out, 2);
             }
         })
-        .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(words)))
-        .run(1000);
-    assert!(stock_words == words && back == words);
-    print("  decode", words.len(), &medians);
+        .run(500);
+    assert!(back == words, "round trip");
+    cells("split loop + zstd-3", words.len(), frames.iter().flatten().map(Vec::len).sum(), &medians)
 }
 
-/// Splits and merges `len` bytes at every level, beside memcpy.
-fn byte_planes(len: usize) {
+fn cells(name: &str, raw: usize, encoded: usize, medians: &[(&'static str, f64)]) -> [String; 4] {
+    let rate = |lap: usize| speed(raw as f64, medians[lap].1);
+    [name.into(), format!("{:.3}", raw as f64 / encoded as f64), rate(0), rate(1)]
+}
+
+/// Splits and merges `len` bytes at every level, as a multiple of memcpy.
+fn byte_planes(len: usize) -> Vec<Vec<String>> {
     let src: Vec<u8> = (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let (mut out, mut copy) = (vec![0; len], vec![0; len]);
-    println!("byte planes, {} KB, as a multiple of memcpy", len >> 10);
-    for kernels in mnnkv::arch::available() {
-        let shuffles = [
-            ("split2", kernels.split2),
-            ("merge2", kernels.merge2),
-            ("split4", kernels.split4),
-            ("merge4", kernels.merge4),
-        ];
-        print!("    {:<10}", format!("{:?}", kernels.level).to_lowercase());
-        for (name, shuffle) in shuffles {
-            let medians = Rivals::new()
-                .add("ours", || shuffle(black_box(&src), black_box(&mut out)))
-                .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(&src)))
-                .run(200);
-            print!("{name} {:.2}   ", medians[1].1 / medians[0].1);
-        }
-        println!();
-    }
+    let mut factor = |shuffle: fn(&[u8], &mut [u8])| {
+        let medians = Rivals::new()
+            .add("ours", || shuffle(black_box(&src), black_box(&mut out)))
+            .add("memcpy", || black_box(&mut copy).copy_from_slice(black_box(&src)))
+            .run(200);
+        format!("{:.2}", medians[1].1 / medians[0].1)
+    };
+    let levels = mnnkv::arch::available();
+    levels.map(|k| [k.split2, k.merge2, k.split4, k.merge4].map(&mut factor).to_vec()).collect()
 }
 
 fn main() {
-    println!("SIMD level: {}; last column: time of a rival / time of ours (the first row)\n", kernels_name());
-    for len in [64 << 10, 4 << 20] {
-        byte_planes(len);
+    let words = sample();
+    // A process decides its level once: each level has a process of its own.
+    if std::env::args().any(|argument| argument == "codec") {
+        codec(&words).iter().for_each(|cells| println!("{}", cells.join("|")));
+        return;
     }
-    for layer in [0, 3] {
-        for kind in ["k", "v"] {
-            let sample = read(&format!("kv/l{layer}_{kind}_h2_t1088_d64.f16"));
-            bench(&format!("layer {layer} {kind}, f16, {} bytes", sample.len()), &sample, Dtype::F16, sample.len());
-            if layer == 3 {
-                let wide = widen(&sample);
-                bench(&format!("layer {layer} {kind}, f32, {} bytes", wide.len()), &wide, Dtype::F32, wide.len());
-            }
+    let headers = ["level", "split2 64 KB", "merge2", "split4", "merge4", "split2 4 MB", "merge2", "split4", "merge4"];
+    let mut planes = Table::new("planes", "one thread", &headers);
+    let mut blocks = Table::new("blocks", "one thread", &["format, level", "ratio", "encode MB/s", "decode MB/s"]);
+    blocks.row(stock(&words));
+    let [small, large] = [64 << 10, 4 << 20].map(byte_planes);
+    for ((kernels, small), large) in mnnkv::arch::available().zip(small).zip(large) {
+        let level = format!("{:?}", kernels.level).to_lowercase();
+        let own = std::env::current_exe().unwrap();
+        let child = Command::new(own).arg("codec").env("MNNKV_CPU_LEVEL", &level).output().unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        for line in String::from_utf8(child.stdout).unwrap().lines() {
+            let (format, rest) = line.split_once('|').unwrap();
+            blocks.row([format!("{format}, {level}").as_str()].into_iter().chain(rest.split('|')));
         }
+        planes.row([level].into_iter().chain(small).chain(large));
     }
-    // Longer caches, the concatenated layers of the sample: 2 heads x 64 dims of f16, in blocks of 128 tokens.
-    let all: Vec<u8> = (0..4)
-        .flat_map(|l| ["k", "v"].map(|k| format!("kv/l{l}_{k}_h2_t1088_d64.f16")))
-        .flat_map(|file| read(&file))
-        .collect();
-    let token = 2 * 64 * 2;
-    for tokens in [4096, 32_768, 131_072] {
-        let words: Vec<u8> = all.iter().copied().cycle().take(tokens * token).collect();
-        let name = format!("{tokens} tokens, f16, {} bytes in blocks of 128 tokens", words.len());
-        bench(&name, &words, Dtype::F16, 128 * token);
-    }
-}
-
-fn kernels_name() -> &'static str {
-    mnnkv::arch::level_name().to_str().unwrap_or("")
+    planes.print();
+    blocks.print();
 }

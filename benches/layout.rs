@@ -1,7 +1,6 @@
 //! gather, scatter and compact beside memcpy of the same bytes and a loop that computes every index.
 //!
-//! The last column is the time of a rival over ours. Every operation is checked against the element loop before it is
-//! timed.
+//! Every operation is checked against the element loop before it is timed.
 
 mod common;
 #[path = "layout/int8.rs"]
@@ -9,7 +8,7 @@ mod int8;
 #[path = "../tests/common/packing.rs"]
 mod packing;
 
-use common::{Random, Rivals, print};
+use common::{Random, Rivals, Table, cells};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Cache, CacheRef, Layout, Pair, Spec};
 use packing::Packing;
@@ -111,15 +110,7 @@ fn elements_mut<const N: usize>(bytes: &mut [u8]) -> &mut [[u8; N]] {
     bytes.as_chunks_mut::<N>().0
 }
 
-/// Whether a row of this name is to be printed: `cargo bench --bench layout -- INT8`.
-fn is_wanted(name: &str) -> bool {
-    std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).all(|part| name.contains(&part))
-}
-
-fn bench<const N: usize>(name: &str, spec: Spec) {
-    if !is_wanted(name) {
-        return;
-    }
+fn bench<const N: usize>(table: &mut Table, name: &str, spec: Spec) {
     let layout = Layout::new(&spec).unwrap();
     let formula = black_box(Formula::new(spec));
     let tokens = spec.max_tokens as usize;
@@ -148,7 +139,7 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
         .add("element loop", || formula.gather::<N>(&key, &value, tokens, &mut other_keys, &mut other_values))
         .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
         .run(1500);
-    print(&format!("gather, {tokens} tokens, {name}"), 2 * dense, &medians);
+    row(table, "gather", name, 2 * dense, &medians);
     let medians = Rivals::new()
         .add("scatter", || {
             layout::scatter(&mut Cache::new(&layout, &mut k, &mut v).unwrap(), range, &keys, &values).unwrap()
@@ -160,10 +151,10 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
         })
         .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
         .run(1500);
-    print(&format!("scatter, {tokens} tokens, {name}"), 2 * dense, &medians);
+    row(table, "scatter", name, 2 * dense, &medians);
 
     // compact
-    for (kind, aligned) in [("aligned plan", true), ("arbitrary plan", false)] {
+    for (kind, aligned) in [("block plan", true), ("any plan", false)] {
         let pairs = plan(tokens, aligned);
         let kept: usize = pairs.iter().map(|p| p[1] as usize).sum();
         let bytes = 2 * layout.dense_key_bytes(kept);
@@ -183,28 +174,27 @@ fn bench<const N: usize>(name: &str, spec: Spec) {
             .add("element loop", || formula.compact::<N>(&mut ok, &mut ov, &pairs))
             .add("memcpy", || black_box(&mut copy_to[..bytes]).copy_from_slice(black_box(&copy_from[..bytes])))
             .run(1500);
-        print(&format!("compact, {kind}, {kept} of {tokens} tokens, {name}"), bytes, &medians);
+        row(table, &format!("compact, {kind}"), name, bytes, &medians);
     }
 }
 
+/// Rivals: the element loop, memcpy.
+fn row(table: &mut Table, operation: &str, name: &str, bytes: usize, medians: &[(&'static str, f64)]) {
+    table.row([format!("{operation}, {name}")].into_iter().chain(cells(bytes, medians)));
+}
+
 fn main() {
-    println!("last column: time of a rival / time of ours\n");
-    for tokens in [4096, 32_768, 131_072] {
-        // Longer caches have fewer heads, to limit memory.
-        let kv_heads = if tokens == 4096 { 8 } else { 2 };
-        let base = packing::flash(kv_heads, 128, 16, tokens);
-        bench::<2>(&format!("{kv_heads} heads x 128, f16, hP 16"), base);
-        let f32 = Spec { key: Dtype::F32.into(), value: Dtype::F32.into(), h_pack: 8, ..base };
-        bench::<4>(&format!("{kv_heads} heads x 128, f32, hP 8"), f32);
-        int8::bench(kv_heads, 4, 8, tokens);
-        if tokens == 4096 {
-            let sme2 = Spec { l_pack: 2, h_pack: 64, ..base };
-            bench::<2>(&format!("{kv_heads} heads x 128, f16, lP 2, hP 64 (SME2)"), sme2);
-            let bf16 = Spec { key: Dtype::Bf16.into(), value: Dtype::Bf16.into(), l_pack: 8, h_pack: 4, ..base };
-            bench::<2>(&format!("{kv_heads} heads x 128, bf16, lP 8, hP 4 (x86 bf16)"), bf16);
-            // AVX-512 and Arm i8mm.
-            int8::bench(kv_heads, 4, 64, tokens);
-            int8::bench(kv_heads, 8, 8, tokens);
-        }
-    }
+    let mut table = Table::new("layout", "one thread", &["operation, packing", "MB/s", "x element loop", "x memcpy"]);
+    let base = packing::flash(8, 128, 16, 4096);
+    bench::<2>(&mut table, "f16, hP 16", base);
+    bench::<4>(&mut table, "f32, hP 8", Spec { key: Dtype::F32.into(), value: Dtype::F32.into(), h_pack: 8, ..base });
+    bench::<2>(&mut table, "f16, lP 2, hP 64 (SME2)", Spec { l_pack: 2, h_pack: 64, ..base });
+    let bf16 = Spec { key: Dtype::Bf16.into(), value: Dtype::Bf16.into(), l_pack: 8, h_pack: 4, ..base };
+    bench::<2>(&mut table, "bf16, lP 8, hP 4 (x86 bf16)", bf16);
+    int8::bench(&mut table, 8, 4, 8, 4096);
+    // AVX-512 and Arm i8mm.
+    int8::bench(&mut table, 8, 4, 64, 4096);
+    // Fewer heads, to limit memory.
+    bench::<2>(&mut table, "f16, hP 16, 131,072 tokens, 2 heads", packing::flash(2, 128, 16, 131_072));
+    table.print();
 }

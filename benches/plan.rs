@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Random, Rivals};
+use common::{Random, Rivals, Table, times};
 use mnnkv::h2o::{PlanConfig, plan};
 use std::hint::black_box;
 
@@ -22,7 +22,8 @@ fn sorted_plan(scores: &[f32], kv_len: u32, config: &PlanConfig) -> Vec<u32> {
 }
 
 fn main() {
-    println!("last column: time of a rival / time of ours\n");
+    let headers = ["tokens", "blocks", "us", "x full sort", "x memcpy of the scores"];
+    let mut table = Table::new("plans", "one thread", &headers);
     for block_tokens in [64, 32] {
         for kv_len in [4096u32, 32_768, 131_072] {
             let config = PlanConfig { block_tokens, ..PlanConfig::default() };
@@ -48,10 +49,10 @@ fn main() {
                 })
                 .add("memcpy of the scores", || black_box(&mut copy).copy_from_slice(black_box(&scores)))
                 .run(300);
-            println!("plan, {kv_len} tokens, {blocks} blocks of {block_tokens}");
-            for (name, time) in &medians {
-                println!("    {name:<28} {:>10.2} us   {:>6.2} x", time * 1e6, time / medians[0].1);
-            }
+            let factor = |rival: usize| times(medians[rival].1 / medians[0].1);
+            let us = format!("{:.1}", medians[0].1 * 1e6);
+            table.row([kv_len.to_string(), blocks.to_string(), us, factor(1), factor(2)]);
         }
     }
+    table.print();
 }

@@ -4,6 +4,9 @@
 //! whole cache, 16 layers of 8 heads of 128 in f16. Keys and values are a bell curve: the file and `ram` save nothing by
 //! encoding.
 
+mod common;
+
+use common::Table;
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Cache, Layout, Spec};
 use mnnkv::session::{Queries, Session};
@@ -152,7 +155,7 @@ fn park_in_file(chat: &Chat) -> Option<std::path::PathBuf> {
     Some(path)
 }
 
-/// One config: its memory beside that of all tokens, and the time of its steps.
+/// One config: its memory beside that of all tokens, and the time of its steps. Prints cells of a row.
 fn memory(tier: &str, summary: &str) {
     let mb: u32 = std::env::var("MNNKV_RECALL_MB").ok().and_then(|text| text.parse().ok()).unwrap_or(512);
     let tokens = mb * (1 << 20) / (LAYERS * 2 * TOKEN) as u32;
@@ -172,7 +175,8 @@ fn memory(tier: &str, summary: &str) {
     let stats = chat.session.recall_stats(None).unwrap();
     let (us, layers) = (1e6, LAYERS as f64);
     println!(
-        "{tier:6} {summary:7} {:6.3} {:6.3} {:6.3} {:8.2} {:9.0} {:9.0} {:9.0} {:7.2} {:5} {:5}",
+        "{}|{:.3}|{:.3}|{:.3}|{:.2}|{:.0}|{:.0}|{:.0}|{:.2}|{}|{}",
+        if summary == "-" { tier.to_owned() } else { format!("{tier}, {summary}") },
         after / whole,
         stats.parked_bytes as f64 / whole,
         stats.summary_bytes as f64 / whole,
@@ -189,22 +193,22 @@ fn memory(tier: &str, summary: &str) {
     }
 }
 
-/// A chat of 32,768 tokens on a budget of 2,048. A passage of its start is wanted at its end.
+/// A chat of 32,768 tokens on a budget of 2,048. A passage of its start is wanted at its end. Prints cells of rows.
 fn cold(tier: &str) {
     let budget = r#""kv_h2o_max_tokens": 2048, "kv_h2o_target_lossy_ratio": 1"#;
     let mut chat = Chat::new(&config(tier, "sketch", budget), 2, 4096);
     let file = if tier == "file" { park_in_file(&chat) } else { None };
     let told: Vec<f32> = (0..DIMS).map(|d| if d % 2 == 0 { 1.5 } else { -1.5 }).collect();
     let key: Vec<u8> = told.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
-    println!("{tier}: tokens, MB, us per layer of a decode step");
     chat.step(32, None, None);
     chat.step(32, Some(&key), None);
-    let (mut logical, mut most) = (64, 0);
+    let (mut logical, mut next, mut most) = (64, 2048, 0);
     while logical < 32_768 {
         let decoding = (0..32).map(|_| chat.step(1, None, None)).sum::<f64>() / 32.0;
         most = most.max(chat.layers[0].tokens);
-        if logical % 4096 < CHUNK {
-            println!("  {logical:6} {:8.1} {:7.0}", resident() / 1e6, decoding * 1e6 / 2.0);
+        if logical + CHUNK >= next {
+            println!("{tier}|{next}|{:.1}|{:.0}||", resident() / 1e6, decoding * 1e6 / 2.0);
+            next *= 4;
         }
         chat.step(CHUNK - 32, None, None);
         most = most.max(chat.layers[0].tokens);
@@ -220,9 +224,9 @@ fn cold(tier: &str) {
         chat.step(1, None, Some(&query));
         has(&chat) == 32
     });
-    println!(
-        "  most tokens after a step {most}; of the 32 told first {before} are there, and all after {steps:?} steps"
-    );
+    let steps = steps.map_or("never".into(), |steps| steps.to_string());
+    println!("{tier}, the end|{logical}|{:.1}||{before} of 32|{steps}", resident() / 1e6);
+    assert!(most <= 2048 + CHUNK, "{most} tokens after a step");
     if let Some(path) = file {
         std::fs::remove_file(path).ok();
     }
@@ -235,14 +239,25 @@ fn main() {
         [tier, summary] => return memory(tier, summary),
         _ => {}
     }
-    let run = |arguments: [&str; 2]| {
-        let own = std::env::current_exe().unwrap();
-        assert!(Command::new(own).args(arguments).status().unwrap().success());
+    let run = |table: &mut Table, arguments: [&str; 2]| {
+        let child = Command::new(std::env::current_exe().unwrap()).args(arguments).output().unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        String::from_utf8(child.stdout).unwrap().lines().for_each(|line| table.row(line.split('|')));
     };
-    println!(
-        "memory of the whole cache, of which parked and summaries; s of the prompt; us per layer of the first step,"
-    );
-    println!("of the median and of the slowest of 128; blocks back per step and layer; late; failed");
+    let headers = [
+        "tier, summary",
+        "memory",
+        "parked",
+        "summaries",
+        "prompt s",
+        "first us",
+        "median us",
+        "slowest us",
+        "blocks back",
+        "late",
+        "failed",
+    ];
+    let mut table = Table::new("recall", "one thread", &headers);
     for config in [
         ["none", "-"],
         ["h2o", "-"],
@@ -252,8 +267,11 @@ fn main() {
         ["file", "sketch"],
         ["file", "gauss"],
     ] {
-        run(config);
+        run(&mut table, config);
     }
-    run(["cold", "ram4"]);
-    run(["cold", "file"]);
+    table.print();
+    let mut long = Table::new("cold", "one thread", &["tier", "tokens", "MB", "us", "told there", "steps until back"]);
+    run(&mut long, ["cold", "ram4"]);
+    run(&mut long, ["cold", "file"]);
+    long.print();
 }

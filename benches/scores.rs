@@ -4,7 +4,7 @@ mod common;
 #[path = "scores/flash.rs"]
 mod flash;
 
-use common::Rivals;
+use common::{Rivals, Table};
 use flash::{DIM, Prefill, TILE};
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
@@ -59,7 +59,7 @@ fn check(scores: &Accumulator, rows: usize) {
     assert!((total / rows as f64 - 1.0).abs() < 1e-2 && scores.sums().rows == rows as u64, "{total} of {rows}");
 }
 
-fn decode(kv_heads: usize) {
+fn decode(table: &mut Table, kv_heads: usize) {
     let tiles = HEADS * TOKENS / TILE;
     let queries = numbers(HEADS * DIM, 3);
     let keys = numbers(kv_heads * TOKENS * DIM, 4);
@@ -68,7 +68,6 @@ fn decode(kv_heads: usize) {
     step.run(&queries, &keys, &values);
     let attention = |step: &mut flash::Decode| step.run(black_box(&queries), &keys, &values);
 
-    println!("decode, 1 query x {TOKENS} tokens x {HEADS} query heads, {kv_heads} KV heads, {tiles} tiles");
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
         let data = bytes(&step.tiles, dtype);
         let (scales, sums) = (step.scales.clone(), step.sums.clone());
@@ -81,7 +80,6 @@ fn decode(kv_heads: usize) {
             })
             .run(1500);
         check(&scores, HEADS);
-        report(dtype.name(), medians[0].1, medians[1].1, tiles);
         // After an attention the tiles have left the first caches; here, as in a host, they are cached.
         let warm = Rivals::new()
             .add("one head", || {
@@ -92,14 +90,14 @@ fn decode(kv_heads: usize) {
                 }
             })
             .run(200);
-        println!("          of one head again and again {:>43.1} ns per tile", warm[0].1 * 1e9 / tiles as f64);
+        let times = [medians[0].1, medians[1].1, warm[0].1];
+        report(table, &format!("decode, {kv_heads} KV heads, {}", dtype.name()), times, tiles);
     }
 }
 
-fn prefill(causal: bool) {
+fn prefill(table: &mut Table, causal: bool) {
     let tiles = TOKENS / TILE;
     let mut attention = Prefill::new(&numbers(TOKENS * DIM, 6), &numbers(TOKENS * DIM, 7), &numbers(TOKENS * DIM, 8));
-    println!("prefill, {TOKENS} rows x {TOKENS} tokens, 1 head, {tiles} tiles, pack 16, all rows, causal: {causal}");
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
         let mut scores = Accumulator::default();
         let mut times = [Vec::new(), Vec::new()];
@@ -140,24 +138,30 @@ fn prefill(causal: bool) {
             times.sort_by(f64::total_cmp);
             times[times.len() / 2]
         });
-        report(dtype.name(), attention, scores, tiles);
+        let masked = if causal { "masked" } else { "all" };
+        report(table, &format!("prefill, {masked}, {}", dtype.name()), [attention, scores, f64::NAN], tiles);
     }
 }
 
-fn report(name: &str, attention: f64, scores: f64, tiles: usize) {
-    println!(
-        "    {name:<5} attention {:>9.1} us   scores {:>8.1} us   {:>5.2} %   {:>8.1} ns per tile",
-        attention * 1e6,
-        scores * 1e6,
-        100.0 * scores / attention,
-        scores * 1e9 / tiles as f64
-    );
+/// Seconds of attention, of its scores, and of scores whose tiles are in the first cache, or NaN.
+fn report(table: &mut Table, name: &str, [attention, scores, warm]: [f64; 3], tiles: usize) {
+    let per_tile = |seconds: f64| format!("{:.0}", seconds * 1e9 / tiles as f64);
+    table.row([
+        name.to_string(),
+        format!("{:.0}", attention * 1e6),
+        format!("{:.1}", scores * 1e6),
+        format!("{:.2} %", 100.0 * scores / attention),
+        per_tile(scores),
+        if warm.is_nan() { String::new() } else { per_tile(warm) },
+    ]);
 }
 
 fn main() {
-    println!("attention: {}\n", flash::name());
-    decode(32);
-    decode(8);
-    prefill(false);
-    prefill(true);
+    let headers = ["step, tiles", "attention us", "scores us", "share", "ns a tile", "ns a cached tile"];
+    let mut table = Table::new("scores", &format!("one thread, {} attention", flash::name()), &headers);
+    decode(&mut table, 32);
+    decode(&mut table, 8);
+    prefill(&mut table, false);
+    prefill(&mut table, true);
+    table.print();
 }

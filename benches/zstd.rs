@@ -6,7 +6,7 @@ mod common;
 #[allow(dead_code)]
 mod dump;
 
-use common::Rivals;
+use common::{Rivals, Table};
 use std::hint::black_box;
 use zstd_safe::{CCtx, CParameter, Strategy, compress_bound};
 
@@ -33,7 +33,8 @@ fn main() {
     let literals = |plane: &[u8]| order0(plane) as usize;
     let with_matches: Vec<&Vec<u8>> =
         planes.iter().zip(&sizes).filter(|(p, size)| **size * 100 < literals(p) * 98).map(|(p, _)| p).collect();
-    println!("{} planes, {} of them with matches; against level 3: time, size", planes.len(), with_matches.len());
+    let conditions = format!("one thread, {} of {} planes have matches", with_matches.len(), planes.len());
+    let mut table = Table::new("zstd", &conditions, &["strategy, hash log, chain log, shortest match", "time", "size"]);
     for (strategy, hash, chain, min_match) in SETS {
         let mut cctx = CCtx::create();
         for parameter in [
@@ -57,12 +58,12 @@ fn main() {
                 black_box(total(&mut level3, &mut b));
             })
             .run(800);
-        println!(
-            "{strategy:?} hash {hash:>2} chain {chain:>2} min {min_match}: {:.2} of the time, size {:+.2} %",
-            times[0].1 / times[1].1,
-            100.0 * (ours as f64 / theirs as f64 - 1.0)
-        );
+        let strategy = format!("{strategy:?}").replace("ZSTD_", "");
+        let size = 100.0 * (ours as f64 / theirs as f64 - 1.0);
+        let cells = [format!("{:.2}", times[0].1 / times[1].1), format!("{size:+.1} %")];
+        table.row([format!("{strategy} {hash}, {chain}, {min_match}")].into_iter().chain(cells));
     }
+    table.print();
 }
 
 fn dumps() -> Vec<dump::Dump> {

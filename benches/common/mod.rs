@@ -1,6 +1,6 @@
 //! Times rivals in turn: each round runs each of them once, so that a change in the speed of the machine affects all.
 //! Results are medians.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 #[path = "../../tests/common/mod.rs"]
 mod data;
@@ -50,12 +50,60 @@ impl<'a> Rivals<'a> {
     }
 }
 
-/// Prints one line per rival: time, bytes per second, and its time over that of the first.
-pub fn print(title: &str, bytes: usize, medians: &[(&'static str, f64)]) {
-    println!("{title}");
-    let first = medians[0].1;
-    for (name, time) in medians {
-        let rate = bytes as f64 / time / 1e6;
-        println!("    {name:<28} {:>10.1} us {rate:>10.0} MB/s   {:>6.2} x", time * 1e6, time / first);
+/// A table of Markdown under the heading `## NAME: CONDITIONS`, which `make benchmarks` copies into documents.
+pub struct Table {
+    name: String,
+    conditions: String,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// `conditions`: those that figures depend on, beside the kernels.
+    pub fn new(name: &str, conditions: &str, headers: &[&str]) -> Self {
+        let level = mnnkv::arch::level_name().to_string_lossy();
+        let conditions = format!("{level} kernels, {conditions}");
+        Table { name: name.into(), conditions, rows: vec![headers.iter().map(|cell| cell.to_string()).collect()] }
     }
+
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// Columns are as wide as their longest cell.
+    pub fn print(&self) {
+        let len = |cell: &String| cell.chars().count();
+        let width = |c: usize| self.rows.iter().map(|row| row.get(c).map_or(0, len)).max().unwrap_or(0).max(3);
+        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        println!("\n## {}: {}\n", self.name, self.conditions);
+        for (i, row) in self.rows.iter().enumerate() {
+            for (c, width) in widths.iter().enumerate() {
+                let cell = row.get(c).map_or("", String::as_str);
+                if c == 0 { print!("| {cell:<width$} ") } else { print!("| {cell:>width$} ") }
+            }
+            println!("|");
+            if i == 0 {
+                print!("|{}", "-".repeat(widths[0] + 2));
+                widths[1..].iter().for_each(|width| print!("|{}:", "-".repeat(width + 1)));
+                println!("|");
+            }
+        }
+    }
+}
+
+/// Bytes per second in MB/s, with commas.
+pub fn speed(bytes: f64, seconds: f64) -> String {
+    let rate = (bytes / seconds / 1e6).round() as u64;
+    if rate < 1000 { rate.to_string() } else { format!("{},{:03}", rate / 1000, rate % 1000) }
+}
+
+/// The speed of the first, and how many times as long each of the others takes.
+pub fn cells(bytes: usize, medians: &[(&'static str, f64)]) -> Vec<String> {
+    let first = medians[0].1;
+    let times = medians[1..].iter().map(|(_, time)| times(time / first));
+    std::iter::once(speed(bytes as f64, first)).chain(times).collect()
+}
+
+/// A factor, with two digits or more.
+pub fn times(factor: f64) -> String {
+    if factor < 10.0 { format!("{factor:.2}") } else { format!("{factor:.1}") }
 }

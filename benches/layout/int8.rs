@@ -1,7 +1,7 @@
 //! INT8 caches: K with scales, biases and key sums, V with scales and value sums.
 
-use crate::common::{Random, Rivals, print};
-use crate::{is_wanted, plan};
+use crate::common::{Random, Rivals, Table};
+use crate::{plan, row};
 use mnnkv::layout::{self, Cache, CacheRef, Int8Unit, Kind, Layout, Pair, Spec, TokenRange};
 use std::hint::black_box;
 
@@ -210,11 +210,8 @@ impl Formula {
 }
 
 /// Mode 10 with this unit.
-pub fn bench(kv_heads: u32, l_pack: u32, h_pack: u32, tokens: u32) {
-    let name = format!("{kv_heads} heads x 128, INT8, lP8 {l_pack}, hP8 {h_pack}");
-    if !is_wanted(&name) {
-        return;
-    }
+pub fn bench(table: &mut Table, kv_heads: u32, l_pack: u32, h_pack: u32, tokens: u32) {
+    let name = format!("INT8, lP8 {l_pack}, hP8 {h_pack}");
     let spec = Spec {
         key: Kind::Int8,
         value: Kind::Int8,
@@ -227,13 +224,14 @@ pub fn bench(kv_heads: u32, l_pack: u32, h_pack: u32, tokens: u32) {
     let mut cache = formula.noise(&layout, &mut Random(3));
     let all = layout.range(0, tokens).unwrap();
     layout::changed(&mut cache.cache(&layout), all, tokens).unwrap();
-    gather_and_scatter(&layout, &formula, &cache, &name);
-    for (kind, aligned) in [("aligned plan", true), ("arbitrary plan", false)] {
-        compact(&layout, &formula, &cache, &plan(tokens as usize, aligned), &format!("{kind}, {name}"));
+    gather_and_scatter(table, &layout, &formula, &cache, &name);
+    for (kind, aligned) in [("block plan", true), ("any plan", false)] {
+        let (medians, bytes) = compact(&layout, &formula, &cache, &plan(tokens as usize, aligned));
+        row(table, &format!("compact, {kind}"), &name, bytes, &medians);
     }
 }
 
-fn gather_and_scatter(layout: &Layout, formula: &Formula, cache: &Buffers, name: &str) {
+fn gather_and_scatter(table: &mut Table, layout: &Layout, formula: &Formula, cache: &Buffers, name: &str) {
     let tokens = layout.max_tokens();
     let range = layout.range(0, tokens as u32).unwrap();
     let (keys, values) = (layout.dense_key_bytes(tokens), layout.dense_value_bytes(tokens));
@@ -256,21 +254,21 @@ fn gather_and_scatter(layout: &Layout, formula: &Formula, cache: &Buffers, name:
         .add("element loop", || formula.gather(cache, tokens, &mut other))
         .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
         .run(1500);
-    print(&format!("gather, {tokens} tokens, {name}"), keys + values, &medians);
-    let mut settled = cache.clone();
+    row(table, "gather", name, keys + values, &medians);
+    // A host calls `changed` after it.
     let medians = Rivals::new()
-        .add("scatter", || ours.scatter(layout, range, &dense))
         .add("scatter and changed", || {
-            settled.scatter(layout, range, &dense);
-            layout::changed(&mut settled.cache(layout), range, tokens as u32).unwrap();
+            ours.scatter(layout, range, &dense);
+            layout::changed(&mut ours.cache(layout), range, tokens as u32).unwrap();
         })
         .add("element loop", || formula.scatter(&dense, tokens, &mut theirs))
         .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
         .run(1500);
-    print(&format!("scatter, {tokens} tokens, {name}"), keys + values, &medians);
+    row(table, "scatter and changed", name, keys + values, &medians);
 }
 
-fn compact(layout: &Layout, formula: &Formula, cache: &Buffers, pairs: &[Pair], name: &str) {
+/// Medians of ours, the element loop and memcpy, and the bytes that stay.
+fn compact(layout: &Layout, formula: &Formula, cache: &Buffers, pairs: &[Pair]) -> (Vec<(&'static str, f64)>, usize) {
     let tokens = layout.max_tokens();
     let kept: usize = pairs.iter().map(|pair| pair[1] as usize).sum();
     let bytes = layout.dense_key_bytes(kept) + layout.dense_value_bytes(kept);
@@ -294,5 +292,5 @@ fn compact(layout: &Layout, formula: &Formula, cache: &Buffers, pairs: &[Pair], 
         .add("element loop", || formula.compact(&mut theirs, pairs))
         .add("memcpy", || black_box(&mut copy_to).copy_from_slice(black_box(&copy_from)))
         .run(1500);
-    print(&format!("compact, {kept} of {tokens} tokens, {name}"), bytes, &medians);
+    (medians, bytes)
 }

@@ -27,6 +27,7 @@ pub const ALONE_3: &str = "zstd-3 alone on split bytes";
 pub const V1_5: &str = "v1 effort 5";
 pub const V2_5: &str = "v2 effort 5";
 pub const V2_9: &str = "v2 effort 9";
+pub const LANES: &str = "lanes";
 pub const HINT: &str = "v2 effort 5, hint on K";
 pub const PLANE_ZSTD: &str = "zstd-1";
 pub const PLANE_RANS: &str = "rANS, 12 bits, 8 states";
@@ -71,7 +72,7 @@ pub fn all(dump: &Dump) -> Vec<Named> {
         ("v2 effort 1", Format::V2, 1),
         (V2_5, Format::V2, 5),
         (V2_9, Format::V2, 9),
-        ("lanes", Format::Lanes, 0),
+        (LANES, Format::Lanes, 0),
     ] {
         peers.push((name, Box::new(Ours::new(dump.dtype, options(format, effort, dump.dim)))));
     }

@@ -137,6 +137,38 @@ fn text(results: &Results) -> String {
     for left in &results.left {
         text += &format!("\n{} is left out: {}\n", left.method, left.reason);
     }
+    text + &summary(results)
+}
+
+/// A table of Markdown, which `make benchmarks` copies into documents: a row of each method, and for each ratio the factors
+/// of the tasks and the mean tokens in a cache.
+fn summary(results: &Results) -> String {
+    let of = |method: &str| results.rows.iter().filter(|row| row.method == method).collect::<Vec<_>>();
+    let whole = of(WHOLE);
+    let groups = || whole.chunk_by(|a, b| a.ratio == b.ratio);
+    let mut methods: Vec<&str> = results.rows.iter().map(|row| row.method.as_str()).collect();
+    methods.retain(|method| *method != WHOLE);
+    methods.sort_unstable_by_key(|method| results.rows.iter().position(|row| row.method == *method));
+    methods.dedup();
+    let heads = groups().flat_map(|group| {
+        let tasks = group.iter().map(|row| format!("{}, 1 of {}", row.task.name(), row.ratio));
+        tasks.chain(["tokens".into()])
+    });
+    let heads: Vec<String> = heads.collect();
+    let mut text = format!("\n## quality: {} texts, seed {}\n\n", results.texts, results.seed);
+    text += &format!("| method | {} |\n|---|{}\n", heads.join(" | "), "--:|".repeat(heads.len()));
+    for method in methods {
+        let rows = of(method);
+        let cells = groups().flat_map(|group| {
+            let found = |whole: &&Row| rows.iter().find(|row| (row.task, row.ratio) == (whole.task, whole.ratio));
+            let factor = |row: &&Row| format!("{:.3} +- {:.3}", row.factor, row.error);
+            let factors = group.iter().map(|whole| found(whole).map_or(String::new(), factor));
+            let tokens: Vec<f64> = group.iter().filter_map(found).map(|row| row.resident_tokens).collect();
+            let mean = tokens.iter().sum::<f64>() / tokens.len() as f64;
+            factors.chain([if tokens.is_empty() { String::new() } else { format!("{mean:.0}") }]).collect::<Vec<_>>()
+        });
+        text += &format!("| {method} | {} |\n", cells.collect::<Vec<_>>().join(" | "));
+    }
     text
 }
 

@@ -1,8 +1,8 @@
-// The host's path through the C ABI beside its rivals: memcpy of the same bytes, and loops that compute every index.
-// One table; the last column is the time of a rival over the time of mnn-kv.
+// The caches of a host through the C ABI beside its rivals: memcpy of the same bytes, and loops that compute every index.
 //
 // Every result is compared before it is timed.
 
+#include "../demo/table.hpp"
 #include "../oracle/packing.hpp"
 
 #include <algorithm>
@@ -17,8 +17,9 @@
 
 namespace {
 
+using demo::number;
+using demo::Table;
 using Word = std::uint16_t;
-using Bytes = std::vector<unsigned char>;
 
 void check(mnnkv::status status, const char* what) {
     if (!status) {
@@ -39,8 +40,8 @@ struct Rival {
     std::function<void()> body;
 };
 
-/// Runs all rivals in turn, round after round, and prints the medians.
-void race(const std::string& title, double bytes, const std::vector<Rival>& rivals) {
+/// Runs all rivals in turn, round after round. Returns their medians in seconds.
+std::vector<double> race(const std::vector<Rival>& rivals) {
     using clock = std::chrono::steady_clock;
     std::vector<std::vector<double>> times(rivals.size());
     const clock::time_point start = clock::now();
@@ -51,16 +52,22 @@ void race(const std::string& title, double bytes, const std::vector<Rival>& riva
             times[i].push_back(std::chrono::duration<double>(clock::now() - lap).count());
         }
     }
-    std::printf("%s\n", title.c_str());
-    double first = 0;
-    for (std::size_t i = 0; i < rivals.size(); ++i) {
-        std::nth_element(times[i].begin(), times[i].begin() + static_cast<std::ptrdiff_t>(times[i].size() / 2),
-                         times[i].end());
-        const double median = times[i][times[i].size() / 2];
-        first = i == 0 ? median : first;
-        std::printf("    %-28s %10.1f us %10.0f MB/s   %7.2f x\n", rivals[i].name, median * 1e6, bytes / median / 1e6,
-                    median / first);
+    std::vector<double> medians;
+    for (std::vector<double>& laps : times) {
+        std::sort(laps.begin(), laps.end());
+        medians.push_back(laps[laps.size() / 2]);
     }
+    return medians;
+}
+
+/// A row of the first rival's speed, and how many times as fast it is as the others.
+void race(Table& table, const std::string& title, double bytes, const std::vector<Rival>& rivals) {
+    const std::vector<double> medians = race(rivals);
+    Table::Row row{title, number("%.0f", bytes / medians[0] / 1e6)};
+    for (std::size_t i = 1; i < medians.size(); ++i) {
+        row.push_back(number("%.2f", medians[i] / medians[0]));
+    }
+    table.row(row);
 }
 
 /// An f16 cache as MNN packs it on 64-bit Arm, with a host's own index functions.
@@ -133,8 +140,8 @@ std::vector<std::int32_t> arbitrary_pairs(std::uint32_t tokens) {
     return pairs;
 }
 
-void bench_compact(Cache& ours, Cache& loop, const std::string& kind, const std::vector<std::int32_t>& pairs,
-                   std::uint32_t tokens) {
+void bench_compact(Table& table, Cache& ours, Cache& loop, const std::string& kind,
+                   const std::vector<std::int32_t>& pairs, std::uint32_t tokens) {
     const std::size_t n_pairs = pairs.size() / 2;
     std::uint32_t kept = 0;
     const auto compact = [&] {
@@ -157,8 +164,7 @@ void bench_compact(Cache& ours, Cache& loop, const std::string& kind, const std:
     ours.gather_by_element(kept, keys.data(), values.data());
     loop.gather_by_element(kept, other_keys.data(), other_values.data());
     require(keys == other_keys && values == other_values, "compact");
-    race("compact, " + kind + " plan, to " + std::to_string(kept) + " of " + std::to_string(tokens) + " tokens",
-         2.0 * double(moved) * sizeof(Word),
+    race(table, "compact, " + kind + " plan, " + std::to_string(tokens) + " tokens", 2.0 * double(moved) * sizeof(Word),
          {{"mnnkv_kv_compact", compact},
           {"element loop", compact_by_element},
           {"memcpy", [&] {
@@ -167,9 +173,9 @@ void bench_compact(Cache& ours, Cache& loop, const std::string& kind, const std:
            }}});
 }
 
-void bench_layout(std::uint32_t heads, std::uint32_t tokens) {
+void bench_layout(Table& table, std::uint32_t heads, std::uint32_t tokens) {
     Cache ours(heads, tokens), loop(heads, tokens);
-    const std::string size = std::to_string(tokens) + " tokens, " + std::to_string(heads) + " heads x 128, f16, hP 16";
+    const std::string size = std::to_string(tokens) + " tokens";
     const std::size_t elements = std::size_t(heads) * tokens * 128;
     std::vector<Word> keys(elements), values(elements), other_keys(elements), other_values(elements);
     const auto gather = [&] {
@@ -181,14 +187,14 @@ void bench_layout(std::uint32_t heads, std::uint32_t tokens) {
     loop.gather_by_element(tokens, other_keys.data(), other_values.data());
     require(keys == other_keys && values == other_values, "gather");
     const double bytes = 2.0 * double(elements) * sizeof(Word);
-    race("gather, " + size, bytes,
+    race(table, "gather, " + size, bytes,
          {{"mnnkv_kv_gather", gather},
           {"element loop", [&] { loop.gather_by_element(tokens, other_keys.data(), other_values.data()); }},
           {"memcpy", [&] {
                std::memcpy(other_keys.data(), keys.data(), elements * sizeof(Word));
                std::memcpy(other_values.data(), values.data(), elements * sizeof(Word));
            }}});
-    race("scatter, " + size, bytes,
+    race(table, "scatter, " + size, bytes,
          {{"mnnkv_kv_scatter", [&] {
                check(mnnkv_kv_scatter(&ours.layout, keys.data(), values.data(), elements * sizeof(Word), 0, tokens,
                                         ours.key.data(), ours.value.data()),
@@ -212,52 +218,16 @@ void bench_layout(std::uint32_t heads, std::uint32_t tokens) {
                                  &n_pairs, &plan),
             "plan");
     pairs.resize(2 * n_pairs);
-    bench_compact(ours, loop, "block", pairs, tokens);
-    bench_compact(ours, loop, "arbitrary", arbitrary_pairs(tokens), tokens);
-    race("plan, " + std::to_string(tokens) + " tokens (bytes: scores)", double(scores.size()) * sizeof(float),
-         {{"mnnkv_h2o_plan_reserve", [&] {
-               check(mnnkv_h2o_plan_reserve(scores.data(), scores.size(), tokens, nullptr, pairs.data(),
-                                            pairs.size() / 2, &n_pairs, &plan),
-                       "plan");
-           }}});
-}
-
-void bench_codec(const std::string& file) {
-    Bytes words(2 * 1088 * 64 * sizeof(Word));
-    const std::string path = std::string(MNNKV_SAMPLE_DIR) + "/" + file;
-    std::FILE* sample = std::fopen(path.c_str(), "rb");
-    require(sample != nullptr && std::fread(words.data(), 1, words.size(), sample) == words.size(), path.c_str());
-    std::fclose(sample);
-
-    Bytes blob(mnnkv_gear_bound(words.size(), MNNKV_DTYPE_F16)), back(words.size()), copy(words.size());
-    std::size_t blob_len = 0, back_len = 0;
-    const auto encode = [&] {
-        check(mnnkv_encode_fp16_gear(words.data(), words.size(), nullptr, blob.data(), blob.size(), &blob_len),
-              "encode");
-    };
-    const auto decode = [&] {
-        check(mnnkv_decode_fp16_gear(blob.data(), blob_len, back.data(), back.size(), &back_len), "decode");
-    };
-    encode();
-    decode();
-    require(back_len == words.size() && back == words, "round trip");
-    char title[128];
-    std::snprintf(title, sizeof title, "codec, %s, ratio %.3f", file.c_str(), double(words.size()) / double(blob_len));
-    race(title, double(words.size()),
-         {{"mnnkv_encode_fp16_gear", encode},
-          {"mnnkv_decode_fp16_gear", decode},
-          {"memcpy", [&] { std::memcpy(copy.data(), words.data(), words.size()); }}});
+    bench_compact(table, ours, loop, "block", pairs, tokens);
+    bench_compact(table, ours, loop, "any", arbitrary_pairs(tokens), tokens);
 }
 
 }  // namespace
 
 int main() {
-    std::printf("mnn-kv %u, SIMD level %s; last column: time of a rival / time of the first row\n\n", mnnkv_version(),
-                mnnkv_cpu_level());
-    bench_codec("l0_k_h2_t1088_d64.f16");
-    bench_codec("l0_v_h2_t1088_d64.f16");
-    bench_layout(8, 4096);
-    bench_layout(2, 32768);
-    bench_layout(2, 131072);
+    Table table("host", "one thread", {"call", "MB/s", "x element loop", "x memcpy"});
+    bench_layout(table, 8, 4096);
+    bench_layout(table, 2, 131072);
+    table.print();
     return 0;
 }

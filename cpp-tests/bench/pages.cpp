@@ -6,6 +6,8 @@
 
 #ifdef __linux__
 
+#include "../demo/table.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -109,10 +111,12 @@ int main() {
             }
         }
     }
+    demo::Table table("pages", "one thread", {"a head is", "us a head"});
     for (Way& way : ways) {
         std::sort(way.times.begin(), way.times.end());
-        std::printf("%-45s %7.0f us a head\n", way.name, way.times[way.times.size() / 2]);
+        table.row({way.name, demo::number("%.0f", way.times[way.times.size() / 2])});
     }
+    table.print();
     return sum == 1 ? 1 : 0;
 }
 

@@ -2,7 +2,7 @@
 //
 //   mnnkv_bench_session [memory] [waits] [bookkeeping] [speed]     none named = all
 //
-// Exit code 1 when a claim does not hold.
+// Exit code 1 when bytes differ. A figure that misses its claim is RED in the table, and no failure.
 
 #include "session/report.hpp"
 
@@ -24,17 +24,13 @@ int main(int argc, char** argv) {
     if (!content.load()) {
         return 1;
     }
-    Report report;
-    std::printf("mnn-kv %u, SIMD level %s\n", mnnkv_version(), mnnkv_cpu_level());
     for (const Section& section : sections) {
         const char* name = section.name;
         if (argc == 1 || std::any_of(argv + 1, argv + argc, [&](const char* a) { return std::strcmp(a, name) == 0; })) {
-            const double start = seconds();
-            std::printf("\n%s\n", name);
+            Report report(name);
             section.run(content, report);
-            std::printf("  (%.0f s)\n", seconds() - start);
+            report.print();
         }
     }
-    std::printf("\n%d claims fail\n", report.failed());
-    return report.failed() == 0 ? 0 : 1;
+    return 0;
 }

@@ -4,6 +4,7 @@
 //   mnnkv_demo [pack mode] [chats]
 
 #include "host.hpp"
+#include "table.hpp"
 
 #include <cinttypes>
 #include <cmath>
@@ -81,31 +82,21 @@ Result measure(const Run& run, const Sample& sample, const PackMode& mode, std::
     return result;
 }
 
-/// A number in the given format; "-" where nothing was measured.
-std::string number(const char* form, double value) {
-    char text[64] = "-";
-    if (!std::isnan(value)) {
-        std::snprintf(text, sizeof text, form, value);
-    }
-    return text;
-}
-
 double zero_if_nan(double value) { return std::isnan(value) ? 0 : value; }
 
-void print_row(const Run& run, const Result& r, const Result& baseline, double raw_bytes) {
+void add_row(Table& table, const Run& run, const Result& r, const Result& baseline, double raw_bytes) {
     const mnnkv_metrics& m = r.metrics;
     const bool used = &r != &baseline;
     const double nan = std::nan("");
     const double held = raw_bytes - (used ? m.h2o_resident_saved_bytes : 0);
     const double h2o_us = m.h2o_score_us + zero_if_nan(m.h2o_plan_us) + zero_if_nan(m.h2o_evict_us);
-    const std::string waits = number("%.0f", used ? m.h2o_host_wait_us_p50 : nan) + " / " +
-                              number("%.0f", used ? m.h2o_host_wait_us_p95 : nan);
-    std::printf("%-10s %7.1f %6.2f %9.1f %8.1f %9s %7s %7.2f %13s %7s  %s\n", run.name, r.step_ms,
-                r.step_ms / baseline.step_ms, r.prompt_mb, r.end_mb,
-                number("%.2f", used ? m.h2o_lossless_ratio : nan).c_str(),
-                number("%.2f", used ? m.h2o_lossy_ratio : nan).c_str(), raw_bytes / held, waits.c_str(),
-                number("%.2f %%", run.evict ? 100 * h2o_us / r.attention_us : nan).c_str(),
-                r.differences.empty() ? "identical" : run.evict ? "evicted" : "DIFFERENT");
+    const std::string waits = used ? number("%.0f", m.h2o_host_wait_us_p50) + " / " + number("%.0f", m.h2o_host_wait_us_p95)
+                                   : "";
+    table.row({run.name, number("%.1f", r.step_ms), number("%.2f", r.step_ms / baseline.step_ms),
+               number("%.1f", r.prompt_mb), number("%.1f", r.end_mb),
+               number("%.2f", used ? m.h2o_lossless_ratio : nan), number("%.2f", used ? m.h2o_lossy_ratio : nan),
+               number("%.2f", raw_bytes / held), waits, number("%.2f %%", run.evict ? 100 * h2o_us / r.attention_us : nan),
+               r.differences.empty() ? "identical" : run.evict ? "evicted" : "DIFFERENT"});
 }
 
 /// Prints where a run's attention first differed; false where it must not differ.
@@ -135,16 +126,17 @@ int compare_runs(const Sample& sample, const PackMode& mode, std::uint32_t chats
     for (const Run& run : runs) {
         std::printf("  %-10s %s\n", run.name, run.what);
     }
-    std::printf("\nrun        step ms      x  MB prompt   MB end  lossless   lossy   joint  wait us 50/95     h2o  "
-                "attention\n");
+    Table table("demo", std::to_string(chats) + " chats",
+                {"run", "step ms", "x", "MB prompt", "MB end", "lossless", "lossy", "joint", "wait us 50/95", "h2o",
+                 "attention"});
     Outputs outputs;
     std::vector<Result> results;
     results.reserve(sizeof runs / sizeof runs[0]);
     for (const Run& run : runs) {
         results.push_back(measure(run, sample, mode, chats, outputs));
-        print_row(run, results.back(), results[0], raw);
-        std::fflush(stdout);
+        add_row(table, run, results.back(), results[0], raw);
     }
+    table.print();
     std::printf("\n");
     bool sound = true;
     double compared = 0, restored = 0;
@@ -161,9 +153,7 @@ int compare_runs(const Sample& sample, const PackMode& mode, std::uint32_t chats
     std::printf("\nstep ms: median step of all chats, attention and mnn-kv alone: a model's matrix products, during\n"
                 "which the worker decodes ahead, are not part of the demo. MB: resident by the system, blobs and\n"
                 "working memory included. lossy: of layers 2 and 3. joint: raw KV over what is held. wait: of begin,\n"
-                "for compressed tokens. h2o: adding up scores, planning and evicting, as part of attention time.\n"
-                "SIMD of mnn-kv: %s\n",
-                mnnkv_cpu_level());
+                "for compressed tokens. h2o: adding up scores, planning and evicting, as part of attention time.\n");
     return sound ? 0 : 1;
 }
 

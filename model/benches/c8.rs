@@ -1,13 +1,12 @@
-//! A cache of 8 heads x 128 x 4,096 tokens as int8 and back, beside memcpy of the bytes that go in (on the way back
-//! also of those that come out, which are more) and a loop over scalars.
+//! A cache of 8 heads x 128 x 4,096 tokens as int8 and back, beside memcpy of the bytes that go in and a loop over scalars.
 //!
-//! The last column is how many times as long a rival takes as ours. Codes and values are checked against the scalar
+//! Codes and values are checked against the scalar
 //! loop, to the bit, before anything is timed.
 
 #[path = "../../benches/common/mod.rs"]
 mod common;
 
-use common::{Random, Rivals, print};
+use common::{Random, Rivals, Table, cells};
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
 use mnnkv_model::c8::{CacheShape, Order, Scales, dequantize, quantize};
@@ -64,7 +63,7 @@ fn scalar_values<T: Scalar>(codes: &[i8], scale: &[f32], offset: &[f32], values:
 }
 
 /// `offsets`: how many different ones there are; 1 is symmetric.
-fn bench<T: Scalar>(offsets: usize) {
+fn bench<T: Scalar>(table: &mut Table, offsets: usize) {
     let n = CHANNELS * TOKENS;
     let mut random = Random(5);
     let numbers: Vec<T> = (0..n).map(|_| T::of((random.below(20_001) as f32 - 10_000.0) / 2500.0)).collect();
@@ -96,21 +95,21 @@ fn bench<T: Scalar>(offsets: usize) {
             .add("scalar loop", || scalar_codes(&numbers, &scale, &offset, &mut other_codes))
             .add("memcpy", || black_box(&mut copied).copy_from_slice(black_box(&bytes)))
             .run(1500);
-        print(&format!("{name} to int8, {order:?}"), bytes.len(), &medians);
+        table.row([format!("{name} to int8, {order:?}")].into_iter().chain(cells(bytes.len(), &medians)));
         let medians = Rivals::new()
             .add("dequantize", || dequantize(&shape, &codes, &scales, &mut restored).unwrap())
             .add("scalar loop", || scalar_values(&codes, &scale, &offset, &mut other_values))
-            .add("memcpy of the codes", || black_box(&mut copied_codes).copy_from_slice(black_box(&codes)))
-            .add("memcpy of the values", || black_box(&mut copied).copy_from_slice(black_box(&bytes)))
+            .add("memcpy", || black_box(&mut copied_codes).copy_from_slice(black_box(&codes)))
             .run(1500);
-        print(&format!("int8 to {name}, {order:?} (MB of codes)"), n, &medians);
+        table.row([format!("int8 to {name}, {order:?}")].into_iter().chain(cells(n, &medians)));
     }
 }
 
 fn main() {
-    println!("{HEADS} heads x {DIMS}, {TOKENS} tokens; last column: time of a rival / time of ours\n");
-    bench::<f16>(1);
-    bench::<f16>(5);
-    bench::<bf16>(1);
-    bench::<f32>(1);
+    let mut table = Table::new("c8", "one thread", &["direction, order", "MB/s", "x scalar loop", "x memcpy"]);
+    bench::<f16>(&mut table, 1);
+    bench::<f16>(&mut table, 5);
+    bench::<bf16>(&mut table, 1);
+    bench::<f32>(&mut table, 1);
+    table.print();
 }

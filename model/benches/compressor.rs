@@ -3,7 +3,7 @@
 #[path = "../../benches/common/mod.rs"]
 mod common;
 
-use common::{Random, Rivals};
+use common::{Random, Rivals, Table};
 use half::{bf16, f16};
 use mnnkv::dtype::Dtype;
 use mnnkv_model::compressor::{Compressor, CompressorOptions, LinearWeights, Tokens, Weights, Workspace};
@@ -109,10 +109,8 @@ fn main() {
     assert_eq!(plan.new_len(), GROUPS);
     let planes = [numbers(HEADS * TOKENS * DIM, 1.0, 7), numbers(HEADS * TOKENS * DIM, 1.0, 8)];
     let work: usize = 2 * ROWS * SHAPES.iter().map(|(rows, cols)| 2 * rows * cols).sum::<usize>();
-    println!(
-        "{HEADS} heads x {DIM} dims, {TOKENS} tokens, factor {FACTOR}, K and V of one layer, one thread, {:.2} GFLOP",
-        work as f64 / 1e9
-    );
+    let headers = ["cache", "ms", "GFLOP/s", "matrixmultiply", "ratio"];
+    let mut table = Table::new("compressor", &format!("one thread, {:.2} GFLOP", work as f64 / 1e9), &headers);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
         let cache = planes.each_ref().map(|plane| bytes(plane, dtype));
         let exact = cache.each_ref().map(|plane| floats(plane, dtype));
@@ -143,14 +141,13 @@ fn main() {
             }
         }
         let rate = |i: usize| work as f64 / medians[i].1 / 1e9;
-        println!(
-            "{:<4} compressor {:>7.2} ms {:>6.1} GFLOP/s   matrixmultiply {:>7.2} ms {:>6.1} GFLOP/s   ratio {:.2}",
-            dtype.name(),
-            medians[1].1 * 1e3,
-            rate(1),
-            medians[0].1 * 1e3,
-            rate(0),
-            rate(1) / rate(0)
-        );
+        table.row([
+            dtype.name().to_string(),
+            format!("{:.1}", medians[1].1 * 1e3),
+            format!("{:.0}", rate(1)),
+            format!("{:.0}", rate(0)),
+            format!("{:.2}", rate(1) / rate(0)),
+        ]);
     }
+    table.print();
 }

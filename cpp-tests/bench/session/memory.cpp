@@ -74,7 +74,7 @@ void made_up_scores(Session& session, std::uint32_t layer, std::uint32_t length)
     session.scores(layer, tile);
 }
 
-Trace run(const char* name, const Content& content, const std::string& config, bool evicts) {
+Trace run(Table& table, const char* name, const Content& content, const std::string& config, bool evicts) {
     Trace trace;
     trace.resident.reserve(steps * samples_per_step);
     trace.checksums.reserve(steps * layers);
@@ -116,10 +116,10 @@ Trace run(const char* name, const Content& content, const std::string& config, b
             }
         }
     }
-    std::printf("  %-9s %6.1f MB after the prompt, %6.1f MB at the end, at most %6.1f MB; %.0f ms per step\n", name,
-                trace.at_end(0) / 1e6, trace.at_end(steps - 1) / 1e6,
-                *std::max_element(trace.resident.begin(), trace.resident.end()) / 1e6, trace.seconds_per_step * 1e3);
-    std::fflush(stdout);
+    const auto mb = [](double bytes) { return number("%.0f", bytes / 1e6); };
+    table.row({name, mb(trace.at_end(0)), mb(trace.at_end(steps - 1)),
+               mb(*std::max_element(trace.resident.begin(), trace.resident.end())),
+               number("%.0f", trace.seconds_per_step * 1e3)});
     return trace;
 }
 
@@ -127,64 +127,49 @@ Trace run(const char* name, const Content& content, const std::string& config, b
 void store_claims(const Trace& base, const Trace& store, Report& report) {
     const double ratio = store.metrics.h2o_lossless_ratio;
     double worst = 1e9, above = -1e9;
-    std::uint32_t worst_step = 0;
     std::vector<double> shares;
-    std::printf("  store below baseline at the end of step");
     for (std::uint32_t step = 0; step < steps; ++step) {
         const double cold = double(tokens - steps + step + 1 - 16 - 256) * Caches::token_bytes * layers;
         const double fall = base.at_end(step) - store.at_end(step);
-        if ((step & (step + 1)) == 0) {
-            std::printf("%s %u: %.1f", step > 0 ? "," : "", step + 1, fall / 1e6);
-        }
         if (step >= settled) {
             shares.push_back(100 * fall / cold);
-            worst_step = shares.back() < worst ? step : worst_step;
             worst = std::min(worst, shares.back());
         }
     }
-    std::printf(" MB\n  of the cold range, ends of the last %zu steps: median %.2f %%, lowest %.2f %% in step %u\n",
-                shares.size(), quantile(shares, 0.5), worst, worst_step + 1);
-    std::size_t at = 0;
     for (std::size_t i = 0; i < base.resident.size(); ++i) {
         const double more = store.resident[i] / base.resident[i] - 1;
-        at = more > above ? i : at;
         above = std::max(above, more);
     }
-    std::printf("  lossless ratio %.3f; saved by its own count %.1f MB; blocks skipped %.0f, raw %.0f, stale %.0f\n",
-                ratio, store.metrics.h2o_resident_saved_bytes / 1e6, store.metrics.h2o_lossless_backpressure_skip_count,
-                store.metrics.h2o_lossless_fallback_count, store.metrics.h2o_lossless_stale_count);
-    std::printf("  highest beside baseline: %+.1f MB, in step %zu, layer %zu, after %s\n",
-                (store.resident[at] - base.resident[at]) / 1e6, at / samples_per_step + 1, at % samples_per_step / 3,
-                at % 3 == 0 ? "begin" : at % 3 == 1 ? "attention" : "end");
     const double promised = 100 * (1 - 1 / ratio) - 3;
-    char text[128];
-    std::snprintf(text, sizeof text,
-                  "store falls by %.1f %% of the cold range or more, at the ends of the last %u steps", promised,
-                  steps - settled);
-    report.claim(worst >= promised, text, worst, "%");
-    report.claim(above <= 0.02, "store never lies more than 2 % above baseline", 100 * above, "%");
-    report.claim(base.checksums == store.checksums, "every byte of every step as in baseline", double(steps), "steps");
+    report.claim(true, "store: lossless ratio of the contents", ratio, "");
+    report.claim(worst >= promised, "store: falls by " + number("%.1f", promised) + " % of the cold range, least of " +
+                 std::to_string(shares.size()) + " steps", worst, "%");
+    report.claim(above <= 0.02, "store: never more than 2 % above baseline", 100 * above, "%");
+    report.exact(base.checksums == store.checksums, "store: bytes of a step differ from those of baseline");
 }
 
 }  // namespace
 
 void memory(const Content& content, Report& report) {
-    const Trace base = run("baseline", content, "", false);
-    const Trace h2o = run("h2o", content, "{" + h2o_config() + "}", true);
-    const Trace store = run("store", content, "{" + store_config(layers, 1) + "}", false);
-    const Trace both = run("h2o+store", content, "{" + h2o_config() + ", " + store_config(layers, 1) + "}", true);
+    Table table("memory", "one thread, 512 MB of KV",
+                {"run", "MB after the prompt", "MB at the end", "MB at most", "ms a step"});
+    const Trace base = run(table, "without mnn-kv", content, "", false);
+    const Trace h2o = run(table, "h2o at 3.5:1", content, "{" + h2o_config() + "}", true);
+    const Trace store = run(table, "store, one worker", content, "{" + store_config(layers, 1) + "}", false);
+    const Trace both = run(table, "h2o and store", content,
+                           "{" + h2o_config() + ", " + store_config(layers, 1) + "}", true);
+    table.print();
 
     const double end = base.at_end(steps - 1);
-    report.claim(h2o.at_end(steps - 1) <= 0.4 * end, "h2o at 3.5 releases 60 % or more",
+    report.claim(h2o.at_end(steps - 1) <= 0.4 * end, "h2o: releases 60 % or more",
                  100 * (1 - h2o.at_end(steps - 1) / end), "%");
     store_claims(base, store, report);
     const double raw = double(tokens) * Caches::token_bytes * layers;
     const double joint = raw / (raw - both.metrics.h2o_resident_saved_bytes);
-    report.claim(joint >= 4, "h2o+store: raw KV over what is held, 4 or more", joint, "x");
-    report.claim(end / both.at_end(steps - 1) >= 4, "h2o+store: the same by the system",
+    report.claim(joint >= 4, "h2o and store: raw KV over what is held, 4 or more", joint, "x");
+    report.claim(end / both.at_end(steps - 1) >= 4, "h2o and store: the same by the system",
                  end / both.at_end(steps - 1), "x");
-    report.claim(h2o.checksums == both.checksums, "h2o+store: every byte of every step as with h2o alone",
-                 double(steps), "steps");
+    report.exact(h2o.checksums == both.checksums, "h2o and store: bytes of a step differ from those of h2o alone");
 }
 
 }  // namespace bench

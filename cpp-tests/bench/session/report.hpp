@@ -4,6 +4,7 @@
 #define MNNKV_BENCH_REPORT_HPP
 
 #include "content.hpp"
+#include "demo/table.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,18 +12,25 @@
 
 namespace bench {
 
-/// Prints each claim with its result, and counts the failed ones.
+/// The claims of a section, each with its figure. A figure that misses is RED, and no failure; wrong bytes are one.
 class Report {
 public:
-    void claim(bool holds, const char* text, double figure, const char* unit) {
-        std::printf("  %-7s %s: %.2f %s\n", holds ? "holds" : "FAILS", text, figure, unit);
-        std::fflush(stdout);
-        failed_ += holds ? 0 : 1;
+    explicit Report(const std::string& section)
+        : table_(section + "-claims", "one thread", {"claim", "figure", "verdict"}) {}
+
+    void claim(bool holds, const std::string& text, double figure, const std::string& unit) {
+        table_.row({text, number("%.2f", figure) + (unit.empty() ? "" : " ") + unit, holds ? "ok" : "RED"});
     }
-    int failed() const { return failed_; }
+    void exact(bool holds, const char* text) {
+        if (!holds) {
+            std::fprintf(stderr, "wrong: %s\n", text);
+            std::exit(1);
+        }
+    }
+    void print() const { table_.print(); }
 
 private:
-    int failed_ = 0;
+    Table table_;
 };
 
 /// 3.5:1 in all layers, as in the design's figures.

@@ -33,7 +33,7 @@ std::uint32_t read_weights(const std::uint32_t* weights, std::size_t bytes) {
 
 Times run(const Content& content, const std::vector<std::uint32_t>& weights, std::size_t bytes,
           const std::string& config, bool by_head) {
-    Times times;
+    Times times = {};
     Caches caches(content, layers, prompt + steps);
     Session session(config, layers, by_head);
     Decoder decoder;
@@ -79,32 +79,20 @@ Times run(const Content& content, const std::vector<std::uint32_t>& weights, std
     return times;
 }
 
-void print(const char* model, const char* name, const Times& times) {
-    std::printf("  %s, %s\n", model, name);
-    std::printf("    begin %.0f us (p95 %.0f, max %.0f), attention %.0f, weights %.0f, end %.0f (p95 %.0f); "
-                "step %.1f ms\n",
-                quantile(times.begin, 0.5), quantile(times.begin, 0.95), quantile(times.begin, 1),
-                quantile(times.attention, 0.5), quantile(times.weights, 0.5), quantile(times.end, 0.5),
-                quantile(times.end, 0.95), quantile(times.step, 0.5) / 1e3);
-}
-
-void print_metrics(const Times& times) {
-    const mnnkv_metrics &a = times.before, &b = times.after;
-    const double calls = double(steps - settled) * layers;
-    const double restored = b.h2o_lossless_restored_bytes - a.h2o_lossless_restored_bytes;
-    const double decode_us = b.h2o_lossless_decompress_us - a.h2o_lossless_decompress_us;
-    const double decoded = b.h2o_lossless_decompressed_bytes - a.h2o_lossless_decompressed_bytes;
-    std::printf("    metrics: wait p50 %.0f us, p95 %.0f, max %.0f; per layer: decoding %.0f us (%.0f MB/s) by worker\n"
-                "    and host together, %.2f MB restored; blocks prefetched %.0f, kept %.0f, decoded in begin %.0f\n",
-                b.h2o_host_wait_us_p50, b.h2o_host_wait_us_p95, b.h2o_host_wait_us_max, decode_us / calls,
-                decoded / decode_us, restored / calls / 1e6,
-                zero_if_nan(b.h2o_lossless_prefetch_hit) - zero_if_nan(a.h2o_lossless_prefetch_hit),
-                b.h2o_lossless_restore_hit - a.h2o_lossless_restore_hit,
-                b.h2o_lossless_decode_cache_miss - a.h2o_lossless_decode_cache_miss);
+/// Medians of a layer, and of the step.
+void print(Table& table, const std::string& name, const Times& times) {
+    const auto us = [](const std::vector<double>& laps, double share) { return number("%.0f", quantile(laps, share)); };
+    double decoding = std::nan("");
+    if (times.after.struct_size != 0) {
+        const double us_decoding = times.after.h2o_lossless_decompress_us - times.before.h2o_lossless_decompress_us;
+        decoding = us_decoding / double(steps - settled) / layers;
+    }
+    table.row({name, us(times.begin, 0.5), us(times.begin, 0.95), us(times.attention, 0.5), us(times.weights, 0.5),
+               us(times.end, 0.5), number("%.0f", decoding), number("%.1f", quantile(times.step, 0.5) / 1e3)});
 }
 
 /// The floor of a restore: the same rows written into a cache with resident or released pages.
-void print_floor(const Content& content, std::uint32_t count) {
+void print_floor(Table& table, const Content& content, std::uint32_t count) {
     Caches caches(content, 4, prompt + steps);
     std::vector<half> keys(std::size_t(count) * Content::dims * Caches::kv_heads), values(keys.size());
     std::vector<double> there, gone;
@@ -120,9 +108,9 @@ void print_floor(const Content& content, std::uint32_t count) {
         std::uint64_t released = 0;
         require(mnnkv_kv_release(&cache.layout(), cache.key(), cache.value(), 16, count, &released), "release");
     }
-    std::printf("  mnnkv_kv_scatter of %u tokens alone: %.0f us into memory that is there, %.0f us into pages given "
-                "back\n",
-                count, quantile(there, 0.5), quantile(gone, 0.5));
+    const std::string what = "mnnkv_kv_scatter of " + std::to_string(count) + " tokens alone, into pages ";
+    table.row({what + "that are there", number("%.0f", quantile(there, 0.5)), "", "", "", "", "", ""});
+    table.row({what + "given back", number("%.0f", quantile(gone, 0.5)), "", "", "", "", "", ""});
 }
 
 }  // namespace
@@ -132,6 +120,8 @@ void waits(const Content& content, Report& report) {
     for (std::size_t i = 0; i < weights.size(); ++i) {
         weights[i] = static_cast<std::uint32_t>(i);
     }
+    Table table("waits", "one thread and its workers, 2,048 tokens",
+                {"weights of a model, run", "begin us", "95 %", "attention us", "weights us", "end us", "decoding us", "step ms"});
     struct Model {
         const char* name;
         std::size_t bytes;
@@ -141,25 +131,22 @@ void waits(const Content& content, Report& report) {
         const Times inside = run(content, weights, model.bytes, "{" + store_config(layers, 0) + "}", false);
         const Times ahead = run(content, weights, model.bytes, "{" + store_config(layers, 1) + "}", false);
         const Times heads = run(content, weights, model.bytes, "{" + store_config(layers, 0) + "}", true);
-        print(model.name, "without mnn-kv", none);
-        print(model.name, "store, no worker", inside);
-        print_metrics(inside);
-        print(model.name, "store, 1 worker", ahead);
-        print_metrics(ahead);
-        print(model.name, "store by head", heads);
+        const std::string name = model.name;
+        print(table, name + ", without mnn-kv", none);
+        print(table, name + ", store, no worker", inside);
+        print(table, name + ", store, one worker", ahead);
+        print(table, name + ", store by head", heads);
         const auto median = [](const std::vector<double>& times) { return quantile(times, 0.5); };
         // Decoding is inside attention.
         const double wait = median(heads.begin) + median(heads.attention) - median(none.attention);
         const double share = 100 * wait / median(inside.begin);
-        char text[128];
-        std::snprintf(text, sizeof text, "%s: reading stored heads takes 25 %% of a begin that restores them, or less",
-                      model.name);
-        report.claim(share <= 25, text, share, "%");
+        report.claim(share <= 25, name + ": reading stored heads takes 25 % of a begin that restores them, or less", share,
+                     "%");
         const double all = 100 * (median(heads.step) / median(none.step) - 1);
-        std::snprintf(text, sizeof text, "%s: a step with all layers stored takes 15 %% more, or less", model.name);
-        report.claim(all <= 15, text, all, "%");
+        report.claim(all <= 15, name + ": a step with all layers stored takes 15 % more, or less", all, "%");
     }
-    print_floor(content, 13 * 128);
+    print_floor(table, content, 13 * 128);
+    table.print();
 }
 
 }  // namespace bench
