@@ -27,7 +27,8 @@ TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak bench quality size header abi setup lint clean dist packages reproducible
+.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak benchmarks quality size header abi setup lint dist \
+        packages reproducible clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -38,7 +39,9 @@ help:
 	@echo "make sanitize random schedules of session and store under ThreadSanitizer (nightly Rust)"
 	@echo "make kills    saves, commits and parks that are killed at random moments, COUNT=200 of them"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
-	@echo "make bench    benchmarks: Rust and the C++ host path"
+	@echo "make benchmarks"
+	@echo "              every benchmark, with its tables written into the documents; ONLY=\"gear plan\": these sections;"
+	@echo "              MNNKV_KV_DUMPS=FOLDER: dumps of a cache beside testdata/kv; MODEL, TOKENS: of the section quality"
 	@echo "make quality  what eviction and recall cost a language model: MODEL=FOLDER TOKENS=FILE TEXTS=32 (docs/quality.md)"
 	@echo "make size     bytes of the stripped library, without and with model files, by room"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
@@ -96,15 +99,12 @@ soak:
 	    session::tests::hours_of_schedules_lose_no_token_and_leak_no_memory
 	cargo test --locked --release --test allocation -- --ignored --nocapture many_changed_blobs
 
-bench:
+benchmarks:
 	@$(call need-sources,bench)
 	@"$(SETUP)" demo
-	cargo bench --locked --workspace --exclude mnn-kv-capi --exclude mnnkv-cli
 	@$(CONFIGURE)
-	@$(COMPILE) --target mnnkv_bench_host mnnkv_bench_pages mnnkv_bench_session
-	@"$(BUILD)/bin/mnnkv_bench_host"
-	@"$(BUILD)/bin/mnnkv_bench_pages"
-	@"$(BUILD)/bin/mnnkv_bench_session"
+	@$(COMPILE) --target mnnkv_demo mnnkv_bench_host mnnkv_bench_pages mnnkv_bench_session
+	@MODEL="$(MODEL)" cmake/benchmarks.sh $(ONLY)
 
 MODEL ?= ../shared/models/tinylm-hf
 TOKENS ?= ../shared/models/tokens_dev.u16
