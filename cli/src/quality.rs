@@ -14,7 +14,7 @@ const EXAMPLES: &str = "\
 Examples:
   mnnkv quality model --tokens tokens.u16
   mnnkv quality model --tokens tokens.u16 --texts 8 --method mass --task recall
-  mnnkv quality model --tokens tokens.u16 --method 'mine={\"kv_h2o_prefill_queries\":64}'
+  mnnkv quality model --tokens tokens.u16 --method 'mine={\"kv_h2o_block_tokens\":16}'
 ";
 
 /// Measure what eviction and recall cost in the quality of a language model.

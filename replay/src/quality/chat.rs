@@ -90,8 +90,6 @@ impl Chat {
         })?;
         let panels = |bytes: usize| vec![[0.0; PANEL]; bytes / size_of::<[f32; PANEL]>()];
         let session = Session::new(config.as_bytes(), b"", shape.layers as u32, 1)?;
-        let frequencies = Frequencies::Theta(shape.theta as f32);
-        session.rotation(None, Some(&KeyRotation { pairing: Pairing::Half, dims: shape.dims, frequencies }))?;
         let buffers = || Buffers { key: panels(layout.key_bytes()), value: panels(layout.value_bytes()), len: 0 };
         Ok(Chat {
             session,
@@ -102,6 +100,13 @@ impl Chat {
             measured: Measured::default(),
             work: Work::default(),
         })
+    }
+
+    /// Names the rotation of the keys to the session. Must come before the first step.
+    pub(super) fn name_rotation(&self) -> Result<()> {
+        let frequencies = Frequencies::Theta(self.shape.theta as f32);
+        let rotation = KeyRotation { pairing: Pairing::Half, dims: self.shape.dims, frequencies };
+        self.session.rotation(None, Some(&rotation))
     }
 
     /// Its session.

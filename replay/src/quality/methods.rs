@@ -74,6 +74,11 @@ impl Method {
         config
     }
 
+    /// Whether the host names the rotation of the keys: `rotation`, a key of the host.
+    pub(super) fn names_rotation(&self) -> bool {
+        self.keys.get("rotation").is_none_or(|names| names == true)
+    }
+
     /// Whether the host runs the prompt again.
     pub(super) fn is_replayed(&self) -> bool {
         self.keys.get("kv_h2o_policy").is_some_and(|policy| policy == "replay")
@@ -111,13 +116,14 @@ pub fn methods() -> Vec<Method> {
     let ram4 = Task::ALL.iter().map(|task| (*task, 3.5, Bound::Above("recall, sketch", 0.015)));
     vec![
         method(WHOLE, json!({}), vec![]),
-        method("mass", json!({ "kv_h2o_prefill_queries": PROMPT_ROWS }), vec![]),
-        method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1, "kv_h2o_prefill_queries": 1 }), vec![]),
+        method("mass", json!({ "kv_h2o_policy": "mass", "kv_h2o_prefill_queries": PROMPT_ROWS }), vec![]),
+        method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1 }), vec![]),
         method(
             "keydiff",
             json!({ "kv_h2o_policy": "keydiff", "kv_h2o_block_tokens": 8 }),
             most(&[(Recall, 3.5, 1.24), (Needle, 3.5, 1.42)]),
         ),
+        method("keydiff, rotated", json!({ "kv_h2o_block_tokens": 8, "rotation": false }), vec![]),
         method(
             "replay",
             json!({ "kv_h2o_policy": "replay", "kv_h2o_block_tokens": 8 }),

@@ -145,6 +145,9 @@ fn run_batch(
     let (mut chats, mut before) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
     for text in texts {
         let mut chat = Chat::new(shape, &config, prompt + STEPS, FIRST_EVICTED.min(shape.layers), ratio)?;
+        if method.names_rotation() {
+            chat.name_rotation()?;
+        }
         for (layer, rows) in text.prompt.iter().enumerate() {
             let Rows { query, key, value } = rows;
             // The model has its output already.
