@@ -106,12 +106,14 @@ benchmarks:
 	@$(COMPILE) --target mnnkv_demo mnnkv_bench_host mnnkv_bench_pages mnnkv_bench_session
 	@MODEL="$(MODEL)" cmake/benchmarks.sh $(ONLY)
 
-MODEL ?= ../shared/models/tinylm-hf
-TOKENS ?= ../shared/models/tokens_dev.u16
+# A folder with a Llama, and a file of token ids.
+MODEL ?=
+TOKENS ?=
 TEXTS ?= 32
 # Further flags of mnnkv quality.
 QUALITY ?=
 quality:
+	@test -n "$(MODEL)" -a -n "$(TOKENS)" || { echo "make quality: MODEL=FOLDER and TOKENS=FILE expected" >&2; exit 1; }
 	@cargo run --locked --release --package mnnkv-cli -- quality "$(MODEL)" --tokens "$(TOKENS)" --texts $(TEXTS) $(QUALITY)
 
 size:

@@ -42,7 +42,7 @@ configure_package_config_file(
   PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR MNNKV_SHARED_DIR
   NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/mnnkvConfigVersion.cmake"
-                                 COMPATIBILITY SameMajorVersion)
+                                 COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/mnnkvConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/mnnkvConfigVersion.cmake"
         DESTINATION "${package_dir}")
 

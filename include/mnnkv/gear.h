@@ -16,7 +16,7 @@ extern "C" {
 // Lossless compression of the words of a cache, bit for bit, in the formats of docs/format.md. No handle: each thread
 // keeps working memory for its next call, which mnnkv_thread_trim frees.
 
-/// Format v1, that of the reference system: F16 and F32, without checksums, fastest.
+/// Format v1, that of the reference system: F16 and F32, without checksums.
 #define MNNKV_GEAR_FORMAT_V1 1
 /// Format v2: all types, with checksums. Uses rows and channels; smaller, most from effort 7 on, and slower.
 #define MNNKV_GEAR_FORMAT_V2 2

@@ -17,6 +17,7 @@ extern "C" {
 // write a cache must not overlap other calls on it.
 
 /// Returns the index of K of a token and dimension within its head, in elements (INT8: codes). For tests.
+/// INVALID_ARGUMENT: if token or dim is out of range
 /// UNSUPPORTED: if K is TQ3 or TQ4, whose elements share bytes
 mnnkv_status mnnkv_key_index(const mnnkv_layout *layout, uint32_t token, uint32_t dim, uint64_t *element);
 

@@ -9,7 +9,7 @@
 // returns a KVMeta of the layer's own for the step: its `previous` is the physical length, and history edits are done.
 // MNN's code then appends, grows and attends unchanged. Positional encodings use the engine's count.
 //
-// All calls of one model must come from one thread at a time, as in MNN, except layer::tile.
+// All calls of one model must come from one thread at a time, as in MNN, except layer::tile and layer::read.
 
 #ifndef MNNKV_MNN_HPP
 #define MNNKV_MNN_HPP

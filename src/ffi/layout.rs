@@ -29,6 +29,7 @@ unsafe fn index(
 }
 
 /// Returns the index of K of a token and dimension within its head, in elements (INT8: codes). For tests.
+/// INVALID_ARGUMENT: if token or dim is out of range
 /// UNSUPPORTED: if K is TQ3 or TQ4, whose elements share bytes
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_key_index(

@@ -10,7 +10,7 @@ use crate::ffi::pointer::{self, Sized32};
 use crate::gear::{Effort, Format, Options, Pairing, Positions, Predictors, Rotation};
 use crate::status::{Result, bail};
 
-/// Format v1, that of the reference system: F16 and F32, without checksums, fastest.
+/// Format v1, that of the reference system: F16 and F32, without checksums.
 pub const MNNKV_GEAR_FORMAT_V1: u32 = 1;
 /// Format v2: all types, with checksums. Uses rows and channels; smaller, most from effort 7 on, and slower.
 pub const MNNKV_GEAR_FORMAT_V2: u32 = 2;

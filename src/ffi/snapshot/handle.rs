@@ -130,6 +130,8 @@ pub unsafe extern "C" fn mnnkv_snapshot_create(
 /// CORRUPT: if it is no snapshot, one whose making was killed (remove it), or damaged: the text has the part and its offset
 /// STALE: if it is for another fingerprint
 /// UNSUPPORTED: if it needs a later version of the library
+/// INVALID_ARGUMENT: if not exactly one of path and io is given, or access is none of the three
+/// IO: if the system or the host cannot read
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_open(
     options: *const mnnkv_snapshot_options,
