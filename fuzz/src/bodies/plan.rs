@@ -7,12 +7,16 @@ use mnnkv::ffi::status::MNNKV_OK;
 /// Any scores and settings: refused, or a plan that keeps protected blocks and the best of the others.
 pub fn h2o_plan(data: &[u8]) {
     let mut given = Given::new(data);
-    let mut config = mnnkv_h2o_config::default();
-    config.block_tokens = given.any() % 4096;
-    (config.sink_tokens, config.recent_tokens) = (given.any(), given.any());
-    config.target_mode = given.pick(&[0, 1, 2, 3]);
-    (config.target_keep_ratio, config.target_lossy_ratio) = (given.float(), given.float());
-    config.target_tokens = given.any();
+    let config = mnnkv_h2o_config {
+        block_tokens: given.any() % 4096,
+        sink_tokens: given.any(),
+        recent_tokens: given.any(),
+        target_mode: given.pick(&[0, 1, 2, 3]),
+        target_keep_ratio: given.float(),
+        target_lossy_ratio: given.float(),
+        target_tokens: given.any(),
+        ..Default::default()
+    };
     let wide = given.any();
     let kv_len = if given.flag() { wide % 20_000 } else { wide };
     let scores: Vec<f32> = (0..given.below(300)).map(|_| given.float()).collect();

@@ -81,6 +81,7 @@ pub struct Chat {
     /// Calls are printed: MNNKV_FUZZ_TRACE is set.
     pub is_traced: bool,
     /// All that the session may still use; the last one is the snapshot's.
+    #[allow(clippy::vec_box)] // their functions have their addresses
     disks: Vec<Box<Disk>>,
 }
 

@@ -29,7 +29,7 @@ impl Chat {
         }
         match (choice % 32, self.layers[layer].step.is_some()) {
             (0..=3, _) => {
-                let count = if choice % 32 == 0 { given.below(80) } else { 1 };
+                let count = if choice.is_multiple_of(32) { given.below(80) } else { 1 };
                 self.step(layer, count, given);
             }
             (4, false) => self.begin(layer, given.below(4), given),
@@ -271,11 +271,11 @@ impl Chat {
             let cache = mine.cache(&layout, whole);
             right(c!(mnnkv_session_restore(session, layer as u32, 0, 0, layout.kv_heads, &cache)));
         }
-        for at in begin..begin + count {
+        for (at, position) in (begin..begin + count).zip(&positions[begin..]) {
             let token = self.token(layer, true);
             let mine = &mut self.layers[layer];
             mine.put(at, &token);
-            mine.tokens[positions[at] as usize] = token;
+            mine.tokens[*position as usize] = token;
         }
         right(c!(mnnkv_session_rewritten(session, layer as u32, begin as u32, count as u32)));
         self.layers[layer].is_parked = false;

@@ -72,13 +72,16 @@ impl Reader<'_> {
         match kind {
             0x41 => {
                 let (gap, len) = (self.number()?, self.number()?);
-                (self.number()?, self.number()?);
+                self.number()?;
+                self.number()?;
                 self.sum(cursor, gap, len)
             }
             0x01 => {
                 self.number()?;
                 if self.byte()? == 1 {
-                    (self.number()?, self.number()?, self.byte()?, self.byte()?);
+                    self.number()?;
+                    self.number()?;
+                    self.skip(2)?;
                 }
                 let edits = self.number()?;
                 self.skip(edits)?;
