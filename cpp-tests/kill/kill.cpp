@@ -263,11 +263,21 @@ int main(int argc, char** argv) {
             _exit(0);
         }
         seed = seed * 1664525u + 1013904223u;
-        // Short lives meet the making of a file, long ones chats of many commits.
-        usleep(500 + (seed >> 8) % (run % 4 == 0 ? 4000 : 120000));
-        kill(child, SIGKILL);
+        // Short lives meet the making of a file, long ones chats of many commits, however slow the machine is. Every other
+        // one ends in a save.
+        const std::uint32_t commits = run % 4 == 0 ? 0 : told->commits + (seed >> 8) % 24;
         int status = 0;
-        waitpid(child, &status, 0);
+        pid_t ended = 0;
+        const auto is_early = [&] { return told->commits < commits || (run % 2 == 1 && told->begun == told->committed); };
+        while (is_early() && ended == 0) {
+            ended = waitpid(child, &status, WNOHANG);
+            usleep(20);
+        }
+        usleep((seed >> 16) % (run % 2 == 1 ? 400 : 4000));
+        if (ended == 0) {
+            kill(child, SIGKILL);
+            waitpid(child, &status, 0);
+        }
         if (WIFEXITED(status) && WEXITSTATUS(status) != 0) {
             result = 1;
             break;
