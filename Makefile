@@ -18,17 +18,21 @@ COMPILE := $(CMAKE) --build "$(BUILD)" --parallel $(JOBS)
 # Every interleaving of the store's queue, up to LOOM_MAX_PREEMPTIONS preemptions. Compilation dominates, so
 # optimisation is low.
 LOOM := LOOM_MAX_PREEMPTIONS=3 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 RUSTFLAGS="--cfg loom"
+# Sanitizers are flags of nightly compilers; RUSTC_BOOTSTRAP makes the project's take them.
+HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+SANITIZED := RUSTC_BOOTSTRAP=1 MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1
 # Fewer cases for the slow schedules.
-TSAN := MNNKV_SCHEDULES=$${MNNKV_SCHEDULES:-500} CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-        TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" \
+TSAN := $(SANITIZED) TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" \
         RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg tsan"
+# Old places of a host's buffers stay mapped and forbidden, so that an access there is reported, too.
+ASAN := $(SANITIZED) ASAN_OPTIONS=detect_leaks=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
 
 # Suppresses the folder messages of makefiles by CMake.
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak benchmarks quality size header abi setup lint dist \
-        packages reproducible clean
+.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak benchmarks quality size header abi setup \
+        lint dist packages reproducible sanitize-rust sanitize-cpp clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -36,7 +40,7 @@ help:
 	@echo "make test-aarch64"
 	@echo "              the same for aarch64 under qemu, on Debian with another CPU"
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
-	@echo "make sanitize random schedules of session and store under ThreadSanitizer (nightly Rust)"
+	@echo "make sanitize Rust and C++ suites under AddressSanitizer, LeakSanitizer and ThreadSanitizer; or -rust, -cpp alone"
 	@echo "make kills    saves, commits and parks that are killed at random moments, COUNT=200 of them"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make benchmarks"
@@ -72,10 +76,28 @@ test:
 test-aarch64:
 	@"$(CURDIR)/cmake/aarch64.sh"
 
+sanitize: sanitize-rust sanitize-cpp
+
 # Dependencies are instrumented, the standard library is not (src/sys/sync.rs, tests/*.supp).
-sanitize:
-	$(TSAN) cargo +nightly test --locked --lib --target "$$(rustc -vV | sed -n 's/^host: //p')" \
-	    --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- session::tests store:: sys::claim
+sanitize-rust:
+	$(TSAN) cargo test --locked --lib --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- \
+	    session::tests store:: sys::claim
+	$(ASAN) cargo test --locked --lib --test layout --test snapshot --test chat_file --test state --test quantised \
+	    --test out_of_memory --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize-address"
+
+# The suites with the shared library, and the programs; both are instrumented.
+SANITIZED_PROGRAMS := mnnkv_suites mnnkv_mnn_suites mnnkv_pure_c_shared mnnkv_demo mnnkv_kill
+sanitize-cpp:
+	@"$(SETUP)" test
+	@for kind in address thread; do \
+	    $(CMAKE) -S . -B "$(BUILD)/$$kind" --log-level=NOTICE -DCMAKE_BUILD_TYPE=Release -DMNNKV_BUILD_TESTS=ON \
+	        -DMNNKV_SANITIZE=$$kind -DMNNKV_RUST_TARGET="$(HOST)" \
+	        -DMNNKV_CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)/sanitize-cpp" && \
+	    $(CMAKE) --build "$(BUILD)/$$kind" --parallel $(JOBS) --target $(SANITIZED_PROGRAMS) && \
+	    (cd "$(BUILD)/$$kind" && export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" && \
+	     bin/mnnkv_suites --gtest_brief=1 && bin/mnnkv_mnn_suites --gtest_brief=1 && bin/mnnkv_pure_c_shared && \
+	     bin/mnnkv_demo arm64-fp16 4 && bin/mnnkv_kill 20) || exit 1; \
+	done
 
 # As many seconds for each target; two run at a time.
 TARGET ?=

@@ -102,6 +102,15 @@ if(NOT MNNKV_RUST_TARGET STREQUAL "")
   list(APPEND cargo_env "CARGO_TARGET_${triple_upper}_LINKER=${CMAKE_C_COMPILER}" "CC_${triple}=${CMAKE_C_COMPILER}"
        "AR_${triple}=${CMAKE_AR}" "CFLAGS_${triple}=${target_flags}")
 endif()
+if(NOT MNNKV_SANITIZE STREQUAL "")
+  if(MNNKV_RUST_TARGET STREQUAL "")
+    message(FATAL_ERROR "mnnkv: MNNKV_SANITIZE needs MNNKV_RUST_TARGET, the triple of this machine.")
+  endif()
+  list(APPEND cargo_flags "-Zsanitizer=${MNNKV_SANITIZE}" "-Cunsafe-allow-abi-mismatch=sanitizer")
+  # Quick to build, and with the names of functions in reports.
+  list(APPEND cargo_env "RUSTC_BOOTSTRAP=1" "CARGO_PROFILE_RELEASE_LTO=off" "CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16"
+       "CARGO_PROFILE_RELEASE_DEBUG=1")
+endif()
 set(MNNKV_NATIVE_LIBS_FILE "${cargo_out}/mnnkv-native-static-libs.txt")
 
 set(shared_file "${MNNKV_LIB_DIR}/${MNNKV_SHARED_NAME}")
