@@ -32,7 +32,7 @@ MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
 .PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak benchmarks quality size header abi setup \
-        lint dist packages reproducible sanitize-rust sanitize-cpp clean
+        lint dist packages reproducible sanitize-rust sanitize-cpp mutants clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -42,6 +42,7 @@ help:
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
 	@echo "make sanitize Rust and C++ suites under AddressSanitizer, LeakSanitizer and ThreadSanitizer; or -rust, -cpp alone"
 	@echo "make kills    saves, commits and parks that are killed at random moments, COUNT=200 of them"
+	@echo "make mutants  changes of ROOM=src/json that its tests must notice (cargo-mutants)"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make benchmarks"
 	@echo "              every benchmark, with its tables written into the documents; ONLY=\"gear plan\": these sections;"
@@ -114,6 +115,17 @@ kills:
 	@$(CONFIGURE)
 	@$(COMPILE) --target mnnkv_kill
 	@"$(BUILD)/bin/mnnkv_kill" $(COUNT) "$(BUILD)"
+
+# The tests of the room, by the path of its modules; those of tests/ as well with MUTANTS="--test snapshot". With cfg tsan
+# no other crate of ours is built for each mutant (Cargo.toml).
+ROOM ?= src/json
+MUTANTS ?= --lib $(subst /,::,$(patsubst src/%,%,$(ROOM)))
+mutants:
+	@PATH="$(CARGO_TARGET_DIR)/tools/bin:$$PATH"; \
+	command -v cargo-mutants > /dev/null || cargo install --locked --root "$(CARGO_TARGET_DIR)/tools" cargo-mutants; \
+	CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="--cfg tsan" \
+	    CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)/mutants" \
+	    cargo mutants --package mnn-kv --file "$(ROOM)/**" --output "$(CARGO_TARGET_DIR)" --no-shuffle -- $(MUTANTS)
 
 # Every kind of schedule in turn. Fails if a byte is lost, freed cache memory is accessed, or memory grows.
 soak:
