@@ -29,7 +29,7 @@ extern "C" {
 // idle. Memory besides the blobs: waiting copies, the prefetched layer, decode_cache_bytes, and per thread four times
 // the raw bytes of the largest block.
 //
-// MNNKV_EXPERIMENTAL: all of this header may change, since blocks will become readable by head. Hosts use a session.
+// MNNKV_EXPERIMENTAL: all of this header may change. Hosts use a session.
 
 #ifdef MNNKV_EXPERIMENTAL
 

@@ -6,7 +6,7 @@
 //   layer_session   the steps of one layer, failed ones included
 //   step_counts     an engine's counts of a step, from which history edits follow
 //
-// All calls of one model must come from one thread at a time, except layer_session::tile and sum.
+// All calls of one model must come from one thread at a time, except layer_session::sum and head.
 
 #ifndef MNNKV_HOST_HPP
 #define MNNKV_HOST_HPP
@@ -344,14 +344,8 @@ public:
         }
     }
 
-    /// A softmax tile of the open step. Several threads may call this at once, each with its own lane.
-    void tile(std::uint32_t lane, const mnnkv_score_tile& given) {
-        if (takes_tiles() && !model_.session.scores(number_, lane, given)) {
-            refused_.store(true, std::memory_order_relaxed);
-        }
-    }
-
-    /// As tile, at less cost: the sums are made here, where the tile is near, and handed over with the head's last tile.
+    /// A softmax tile of the open step. Several threads may call this at once, each with its own lane. The sums are made
+    /// here, where the tile is near, and handed over with the head's last tile.
     /// The heads of `given` are read (0 = 1), and its rows are all rows of the step.
     void sum(std::uint32_t lane, const mnnkv_score_tile& given) {
         if (!takes_tiles()) {

@@ -2,7 +2,7 @@
 
 use super::tame;
 use crate::arch::estimates::{DIRECTIONS, LANES};
-use crate::status::{Result, bail};
+use crate::status::Result;
 use crate::sys::memory;
 
 /// Tokens that a basis is made of, at most.
@@ -36,11 +36,6 @@ impl Basis {
         size_of_val(&*self.means) + size_of_val(&*self.directions)
     }
 
-    /// Bytes of [`Basis::save`].
-    pub(super) fn saved_len(heads: usize, dims: usize) -> usize {
-        heads * dims * (1 + dims.min(DIRECTIONS)) * size_of::<f32>()
-    }
-
     /// The basis of keys `[head][token][dim]`, of at most [`SAMPLE`] tokens that are evenly apart. The directions are
     /// orthonormal: those that an orthogonal iteration finds in [`STEPS`] steps on the covariance, from fixed vectors.
     /// All sums are of f64 in a fixed order.
@@ -67,47 +62,7 @@ impl Basis {
         }
         Ok(Basis { dims, means, directions })
     }
-
-    /// Appends means and directions as F32, little-endian: `[head]` of the mean and each direction.
-    pub(super) fn save(&self, to: &mut Vec<u8>) -> Result<()> {
-        let heads = self.means.len().checked_div(self.dims).unwrap_or(0);
-        memory::reserve(to, Self::saved_len(heads, self.dims))?;
-        for head in 0..heads {
-            self.mean(head).iter().try_for_each(|x| memory::extend(to, &x.to_le_bytes()))?;
-            for d in 0..self.dims.min(DIRECTIONS) {
-                self.directions(head).iter().try_for_each(|row| memory::extend(to, &row[d].to_le_bytes()))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The way back. CORRUPT: if the length is wrong, or a number is not one of a basis.
-    pub(super) fn load(bytes: &[u8], heads: usize, dims: usize) -> Result<Self> {
-        let expected = Self::saved_len(heads, dims);
-        if bytes.len() != expected {
-            bail!(Corrupt, "a basis has {} bytes; {expected} expected for {heads} heads of {dims}", bytes.len());
-        }
-        let mut means = memory::filled(0.0, heads * dims)?;
-        let mut directions = memory::filled([0.0; LANES], heads * dims)?;
-        let per_head = dims * (1 + dims.min(DIRECTIONS));
-        for (at, number) in bytes.as_chunks::<4>().0.iter().enumerate() {
-            let (x, head, row, d) = (f32::from_le_bytes(*number), at / per_head, at % per_head / dims, at % dims);
-            let bound = if row == 0 { LARGEST_MEAN } else { LARGEST_COSINE };
-            if x.is_nan() || x.abs() > bound {
-                bail!(Corrupt, "number {at} of a basis is {x}; {bound} at most expected");
-            }
-            match row.checked_sub(1) {
-                None => means[head * dims + d] = x,
-                Some(direction) => directions[head * dims + d][direction] = x,
-            }
-        }
-        Ok(Basis { dims, means, directions })
-    }
 }
-
-const LARGEST_MEAN: f32 = super::LARGEST;
-/// A little more than 1, because components are rounded.
-const LARGEST_COSINE: f32 = 1.001;
 
 /// Subtracts the mean from rows, as it is rounded to `mean`.
 fn centre(rows: &mut [f64], mean: &mut [f32]) {

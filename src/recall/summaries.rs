@@ -76,7 +76,7 @@ impl Summaries {
         Summaries { kind, kv_heads, dims, block_tokens, basis, chunks, slots: 0, room }
     }
 
-    /// Whether blocks can be inserted. Sketches need [`Summaries::learn`] or [`Summaries::load`] before.
+    /// Whether blocks can be inserted. Sketches need [`Summaries::learn`] before.
     pub fn is_ready(&self) -> bool {
         self.kind == Kind::Gauss || self.basis.is_some()
     }
@@ -88,23 +88,6 @@ impl Summaries {
         self.check_empty()?;
         if self.kind == Kind::Sketch {
             self.basis = Some(Basis::learn(keys, tokens, self.kv_heads, self.dims)?);
-        }
-        Ok(())
-    }
-
-    /// Appends the directions of sketches to `to`, as F32, little-endian; nothing if there are none.
-    pub fn save(&self, to: &mut Vec<u8>) -> Result<()> {
-        self.basis.as_ref().map_or(Ok(()), |basis| basis.save(to))
-    }
-
-    /// Takes directions that [`Summaries::save`] wrote. CORRUPT: if they are not those of these heads and dims.
-    pub fn load(&mut self, bytes: &[u8]) -> Result<()> {
-        self.check_empty()?;
-        match self.kind {
-            Kind::Sketch if bytes.is_empty() => self.basis = None,
-            Kind::Sketch => self.basis = Some(Basis::load(bytes, self.kv_heads, self.dims)?),
-            Kind::Gauss if bytes.is_empty() => {}
-            Kind::Gauss => bail!(Corrupt, "gauss summaries have a basis of {} bytes; none expected", bytes.len()),
         }
         Ok(())
     }
@@ -165,19 +148,7 @@ impl Summaries {
         }
     }
 
-    /// Frees all slots and their memory. The directions stay.
-    pub fn clear(&mut self) {
-        self.chunks = Vec::new();
-        self.slots = 0;
-    }
-
-    /// As [`Summaries::clear`], and the directions go, too.
-    pub fn forget(&mut self) {
-        self.clear();
-        self.basis = None;
-    }
-
-    /// One more than the highest slot that was in use since all were freed.
+    /// One more than the highest slot that was ever in use.
     pub fn slots(&self) -> usize {
         self.slots
     }

@@ -1,4 +1,4 @@
-//! One layer: the checks of the host's contract, its lengths, its open step, and its two owners.
+//! One layer: the checks of the host's contract, its lengths, its open step, and its owners.
 
 use super::config::Config;
 use super::eviction::Eviction;

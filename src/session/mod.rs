@@ -2,9 +2,9 @@
 //!
 //! Per layer and step a host calls [`Session::begin`], appends tokens, hands tiles to [`Session::scores`] from its threads,
 //! and calls [`Session::end`], or [`Session::abort`] after a failure. A plan made at the end of a step is applied at the
-//! begin of the layer's next one; besides, only [`Session::keep`] moves tokens.
+//! begin of the layer's next one; besides, only [`Session::keep`] and recall move tokens.
 //!
-//! This file checks the contract and sequences the two owners of a layer: [`eviction`] and [`lossless`]. [`State`] is
+//! This file checks the contract and sequences the owners of a layer: [`eviction`], [`lossless`] and [`recall`]. [`State`] is
 //! behind one mutex; tiles are in [`lanes`], without locks. Lock order: the state, then all lanes (a lane in use is refused),
 //! then the queue of the store.
 
@@ -129,7 +129,7 @@ impl Session {
         self.lanes.block_sums(layer, lane, sums)
     }
 
-    /// Gives the queries of an open layer's step, once, before its end. Layers without recall ignore them.
+    /// Gives the queries of an open layer's step, before its end; a second call replaces the first. Layers without recall ignore them.
     /// INVALID_ARGUMENT: if heads or dims are not those of the layer's attention, or an element is not finite.
     pub fn queries(&self, layer: u32, queries: &Queries<'_>) -> Result<()> {
         find(&mut self.state()?.layers, layer)?.queries(queries)
@@ -519,7 +519,8 @@ impl Session {
         Ok(find(&mut self.state()?.layers, layer)?.lengths)
     }
 
-    /// The logical positions of a layer's cache in physical order: runs of (offset, length), ascending, never touching.
+    /// The logical positions of a layer's cache in physical order: runs of (offset, length), never touching, and
+    /// ascending but with recall.
     pub fn positions(&self, layer: u32) -> Result<Vec<Pair>> {
         memory::copied(find(&mut self.state()?.layers, layer)?.eviction.positions())
     }

@@ -121,9 +121,7 @@ pub fn summary(figures: &Figures) -> Vec<Block> {
             .strong(times_less(lossless(base)))
             .text(format!(" with {}, ", coding_name(base)))
             .text(match base.cut.as_str() {
-                "blocks" => {
-                    "the format that a session writes by default. The most recent and the first tokens stay raw."
-                }
+                "blocks" => "in blocks as a session stores them. The most recent and the first tokens stay raw.",
                 _ => "and every bit comes back.",
             });
         blocks.push(Block::Paragraph(line));

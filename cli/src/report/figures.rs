@@ -192,7 +192,7 @@ impl Figures {
         config.and_then(|config| config.get(key)).and_then(Value::as_u64).unwrap_or(default)
     }
 
-    /// The encoding that a session uses by default, or the nearest to it.
+    /// The encoding of the store's first format, v1, with the library's effort, or the nearest to it.
     pub fn base(&self) -> Option<&Coding> {
         let effort = Effort::DEFAULT.get();
         self.codings

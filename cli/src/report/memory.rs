@@ -45,7 +45,7 @@ impl<'a> Memory<'a> {
             coding,
             front: figures.front,
             zones: Zones {
-                block_tokens: key("kv_lossless_block_tokens", 128).max(1) as usize,
+                block_tokens: key("kv_lossless_block_tokens", 256).max(1) as usize,
                 hot_sink_tokens: key("kv_lossless_hot_sink_tokens", 16) as usize,
                 hot_recent_tokens: key("kv_lossless_hot_recent_tokens", 256) as usize,
             },

@@ -16,7 +16,7 @@
 //! idle. Memory besides the blobs: waiting copies, the prefetched layer, decode_cache_bytes, and per thread four times
 //! the raw bytes of the largest block.
 //!
-//! MNNKV_EXPERIMENTAL: all of this header may change, since blocks will become readable by head. Hosts use a session.
+//! MNNKV_EXPERIMENTAL: all of this header may change. Hosts use a session.
 
 use crate::ffi::gear::{MNNKV_GEAR_FORMAT_LANES, MNNKV_GEAR_FORMAT_V1, MNNKV_GEAR_FORMAT_V2};
 use crate::ffi::handle;

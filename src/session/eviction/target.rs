@@ -126,7 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn the_default_config_evicts_first_at_1152_tokens() {
+    fn the_first_eviction_comes_when_the_ratio_keeps_more_than_is_protected() {
+        // By default: the target is 1016 / 3.5 = 291 tokens; 32 + 256 are whole blocks of 8. With 1015 tokens the rest of a
+        // block is 7 tokens more.
+        assert_eq!(rules(8, 32, 256, Ratio::Lossy(3.5), 512, None).first_eviction(), Some(1016));
         // The target is 1152 / 3.5 = 330 tokens; 32 + 256 with the rest of their blocks are 320. With 1151 tokens the rest
         // is 63 tokens more.
         assert_eq!(rules(64, 32, 256, Ratio::Lossy(3.5), 512, None).first_eviction(), Some(1152));
