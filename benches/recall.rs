@@ -141,7 +141,7 @@ fn resident() -> f64 {
 fn config(tier: &str, summary: &str, budget: &str) -> String {
     let recall = match tier {
         "none" => return "{}".to_owned(),
-        "h2o" => r#""kv_h2o_evict_unscored": true, "kv_h2o_sink_tokens": 16, "kv_h2o_recent_tokens": 32, "kv_h2o_block_tokens": 16"#.to_owned(),
+        "h2o" => r#""kv_h2o_sink_tokens": 16, "kv_h2o_recent_tokens": 32, "kv_h2o_block_tokens": 16"#.to_owned(),
         tier => format!(r#""kv_recall_enable": true, "kv_recall_tier": "{tier}", "kv_recall_summary": "{summary}""#),
     };
     format!(r#"{{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, {budget}, {recall}}}"#)
