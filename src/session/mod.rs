@@ -256,7 +256,7 @@ impl Session {
                     lossless.restore(store, cache, kv_len)?;
                 }
             }
-            layer.lengths = layer.eviction.begin(cache, store.as_mut(), layer.lengths)?;
+            layer.lengths = layer.eviction.begin(cache, store.as_mut(), layer.lengths, &layer.pins)?;
             if let Some(recall) = &mut layer.recall {
                 let next = if tokens > 0 { tokens } else { layer.eviction.expected() };
                 let step = Step { lengths: layer.lengths, next, pins: &layer.pins, is_prompt: false };

@@ -110,6 +110,8 @@ pub(super) struct Eviction {
     replay: Option<u32>,
     /// The tokens that the next begin leaves, as (offset, length); ascending.
     plan: Option<Vec<Pair>>,
+    /// The next begin plans first: an edit dropped the plan of a layer whose tokens were not read yet.
+    owes_plan: bool,
     /// As of the last step; see [`ClosingStep`].
     keeps_first: bool,
     shares: Option<Shares>,
@@ -129,6 +131,7 @@ impl Eviction {
             clock: Clock::default(),
             replay: None,
             plan: None,
+            owes_plan: false,
             keeps_first: false,
             shares: None,
             counts: EvictionCounts::default(),
@@ -180,7 +183,7 @@ impl Eviction {
 
     /// Whether the next [`Eviction::begin`] evicts.
     pub(super) fn has_plan(&self) -> bool {
-        self.plan.is_some()
+        self.plan.is_some() || self.owes_plan
     }
 
     /// Reads tokens of a chat file that have no numbers yet, and applies the plan; returns the lengths afterwards. On an
@@ -190,10 +193,14 @@ impl Eviction {
         cache: &mut Cache<'_>,
         store: Option<&mut Store>,
         before: CacheLengths,
+        pins: &Pins,
     ) -> Result<CacheLengths> {
-        if self.ranking.as_ref().is_some_and(|ranking| ranking.scores.is_loaded()) {
+        if self.is_unread() {
             let new = self.prepare(&cache.as_ref(), before, before.physical)?;
             self.take_new(new, before.physical);
+            if std::mem::take(&mut self.owes_plan) {
+                self.plan_if_due(before, pins);
+            }
         }
         let Some(plan) = self.plan.take() else { return Ok(before) };
         let start = Instant::now();
@@ -359,10 +366,23 @@ impl Eviction {
     pub(super) fn plan_anew(&mut self, lengths: CacheLengths, pins: &Pins) {
         if self.plan.take().is_some() {
             self.counts.stale_plans += 1;
-            let due = |ranking: &Ranking| ranking.basis(lengths) >= ranking.rules.trigger_min_tokens;
-            if self.ranking.as_ref().is_some_and(due) || self.is_near_limit(lengths) {
-                self.try_plan(lengths, pins);
+            // A loaded layer is ranked when the next begin has its tokens.
+            self.owes_plan = self.is_unread();
+            if !self.owes_plan {
+                self.plan_if_due(lengths, pins);
             }
+        }
+    }
+
+    /// Whether the scores are those of a loaded layer whose tokens were not read yet.
+    fn is_unread(&self) -> bool {
+        self.ranking.as_ref().is_some_and(|ranking| ranking.scores.is_loaded())
+    }
+
+    fn plan_if_due(&mut self, lengths: CacheLengths, pins: &Pins) {
+        let due = |ranking: &Ranking| ranking.basis(lengths) >= ranking.rules.trigger_min_tokens;
+        if self.ranking.as_ref().is_some_and(due) || self.is_near_limit(lengths) {
+            self.try_plan(lengths, pins);
         }
     }
 
@@ -370,7 +390,7 @@ impl Eviction {
     pub(super) fn reset(&mut self) {
         self.positions.clear();
         self.ranking.iter_mut().for_each(|ranking| ranking.scores.clear());
-        (self.plan, self.replay) = (None, None);
+        (self.plan, self.replay, self.owes_plan) = (None, None, false);
         self.clock = Clock::default();
     }
 
@@ -397,9 +417,8 @@ impl Eviction {
 
     /// Ends a replay, and plans by it.
     pub(super) fn replan(&mut self, lengths: CacheLengths, pins: &Pins) {
-        let Some(ranking) = self.ranking.as_ref().filter(|_| self.replay.take().is_some()) else { return };
-        if ranking.basis(lengths) >= ranking.rules.trigger_min_tokens || self.is_near_limit(lengths) {
-            self.try_plan(lengths, pins);
+        if self.replay.take().is_some() {
+            self.plan_if_due(lengths, pins);
         }
     }
 

@@ -22,8 +22,10 @@ pub(in crate::session) struct Desk {
     bound: AtomicUsize,
     /// The last write failed, or the snapshot was in use. No other is tried in this step.
     is_stuck: AtomicBool,
-    /// A blob had more bytes than may still be written.
+    /// A blob has more bytes, beside those that wait, than may still be written: no further one waits.
     is_spent: AtomicBool,
+    /// A blob that waits has more bytes than may still be written.
+    is_closed: AtomicBool,
 }
 
 impl Desk {
@@ -36,6 +38,7 @@ impl Desk {
             bound: AtomicUsize::new(WAITING_BYTES),
             is_stuck: AtomicBool::new(false),
             is_spent: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -62,7 +65,7 @@ impl Desk {
 
     /// Whether a write may be tried.
     pub(super) fn may_write(&self) -> bool {
-        self.has_file() && !self.is_stuck.load(Relaxed) && !self.is_spent.load(Relaxed)
+        self.has_file() && !self.is_stuck.load(Relaxed) && !self.is_closed.load(Relaxed)
     }
 
     /// Whether as much waits as may.
@@ -125,6 +128,7 @@ impl Desk {
         let len: usize = parts.iter().map(|part| part.len() + LENGTH).sum();
         if self.most.is_some_and(|most| self.written.load(Relaxed).saturating_add(len as u64) > most) {
             self.is_spent.store(true, Relaxed);
+            self.is_closed.store(true, Relaxed);
             return Err(self.spent());
         }
         let written = file.park(layer, tokens, parts, sum);

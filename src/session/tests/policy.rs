@@ -230,8 +230,12 @@ fn keydiff_reads_the_tokens_of_a_loaded_chat_again() {
     file.commit().unwrap();
     chat.session = Session::new(keydiff().to_string().as_bytes(), 1, 1).unwrap();
     chat.session.load(None, &file).unwrap();
-    // A plan is made anew before the cache is there: no token has a score yet.
+    // The plan is made anew when the cache is there: before, no token has a score.
     chat.keep(0, &[[0, 390]]);
+    chat.begin(0);
+    assert!(chat.lengths(0).1 <= 390 / 3 + 16, "{:?}", chat.lengths(0));
+    assert_eq!(chat.metrics(0).h2o_unscored_plan_count, 0.0);
+    chat.close(0, 0, 0).unwrap();
     push(&mut chat, 100);
     chat.begin(0);
     assert_eq!(chat.lengths(0).0, 490);

@@ -217,12 +217,14 @@ fn a_full_disk_keeps_blocks_in_memory_and_then_in_the_cache_until_there_is_room(
 
 #[test]
 fn no_more_bytes_are_written_than_the_config_allows() {
-    let (mut chat, _, _file) = filed(json!({ "kv_recall_max_write_bytes": 9000 }), &mut Random::new(3));
-    chat.step(80, true);
-    (0..150).for_each(|_| chat.step(1, true));
-    let stats = chat.session.recall_stats(None).unwrap();
-    assert!((7000..=9000).contains(&stats.counts.file.written_bytes) && stats.counts.failed > 0, "{stats:?}");
-    assert!(chat.session.warnings().unwrap().contains("kv_recall_max_write_bytes is 9000"));
+    for prompt in [80, 200] {
+        let (mut chat, _, _file) = filed(json!({ "kv_recall_max_write_bytes": 9000 }), &mut Random::new(3));
+        chat.step(prompt, true);
+        (prompt..230).for_each(|_| chat.step(1, true));
+        let stats = chat.session.recall_stats(None).unwrap();
+        assert!((7000..=9000).contains(&stats.counts.file.written_bytes) && stats.counts.failed > 0, "{stats:?}");
+        assert!(chat.session.warnings().unwrap().contains("kv_recall_max_write_bytes is 9000"));
+    }
 }
 
 #[test]
