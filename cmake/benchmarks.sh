@@ -86,8 +86,17 @@ section speed build/bin/mnnkv_bench_session speed
 section compressor cargo bench --locked --package mnn-kv-model --bench compressor
 section c8 cargo bench --locked --package mnn-kv-model --bench c8
 section demo build/bin/mnnkv_demo
-if [ -d "${MODEL:-}" ]; then section quality make quality; fi
+if [ -d "${MODEL:-}" ]; then
+    section quality make quality
+else
+    echo "benchmarks: quality is left out, since MODEL is no folder" >&2
+fi
 
+# shellcheck disable=SC2045 # names without spaces
+for table in $(ls "$work/tables"); do
+    # shellcheck disable=SC2086 # a list of paths
+    grep -qx -e "<!-- begin $table -->" $documents || failed="$failed $table (no document has a place for it)"
+done
 for document in $documents; do fill "$document"; done
 commits
 fill docs/benchmarks.md

@@ -68,7 +68,6 @@ fn a_table_is_the_same_wherever_it_is_shown() {
         assert_eq!(lines, *known, "{name} in {document} and in {first}");
     }
     for (_, name, _) in all().iter().filter(|(document, ..)| *document == "README.md") {
-        assert_ne!(shown[name].1.len(), 0);
         let in_docs = all().iter().any(|(document, other, _)| document.starts_with("docs/") && other == name);
         assert!(in_docs, "README.md has a table {name} that no document has");
     }
@@ -91,4 +90,28 @@ fn the_figures_are_of_one_commit_or_the_page_tells_which_are_not() {
         let expected = others.get(name).copied().unwrap_or(most);
         assert_eq!(commit(name, &lines), expected, "{name} of {document}");
     }
+}
+
+/// The cells of a row.
+fn cells(row: &str) -> Vec<&str> {
+    row.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+#[test]
+fn the_losses_in_which_to_choose_are_those_of_the_quality_table() {
+    let quality = blocks("docs/quality.md", DOCUMENTS[2].1).remove(0).1;
+    let needle = cells(quality[2]).iter().position(|head| *head == "needle, 1 of 3.5").expect("needle");
+    let mut quoted = 0;
+    for row in include_str!("../docs/which.md")
+        .lines()
+        .map(cells)
+        .filter(|row| row.last().is_some_and(|cell| cell.ends_with("quality")))
+    {
+        let method = row[0].trim_start_matches("h2o, ").replace('"', "");
+        let measured = quality[4..].iter().map(|row| cells(row)).find(|row| row[0] == method).expect(&method);
+        let factor: f64 = measured[needle].split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(row[3], format!("{factor:.2}"), "docs/which.md, {method}");
+        quoted += 1;
+    }
+    assert!(quoted > 2, "{quoted} rows of docs/which.md are of docs/quality.md");
 }
