@@ -41,10 +41,11 @@ std::uint64_t checksum(const void* data, std::size_t bytes) {
     return sum;
 }
 
-/// Reads every K and V row of a layer, in whole packing units and flash blocks.
+/// Reads K and V of a layer, in the packing units and flash blocks that are full: behind the last token is what an eviction
+/// left there, in the cache or not.
 std::uint64_t read_all(Session& session, std::uint32_t layer, const PackedCache& cache) {
     const std::size_t row = Content::dims * sizeof(half);
-    const std::size_t key = (cache.length() + 15) / 16 * 16 * row, value = (cache.length() + 63) / 64 * 64 * row;
+    const std::size_t key = cache.length() / 16 * 16 * row, value = cache.length() / 64 * 64 * row;
     std::uint64_t sum = 0;
     for (std::uint32_t h = 0; h < Caches::kv_heads; ++h) {
         const half *k, *v;
