@@ -92,7 +92,7 @@ fn packing(effort: i32, rotated: bool) -> Packing<'static> {
 
 /// Bytes over raw bytes of the first two layers and of all, and megabytes per second.
 fn park(table: &mut Table, run: &str, layers: &[Layer]) {
-    for (effort, hint) in [(1, false), (3, false), (5, false), (7, false), (1, true), (5, true)] {
+    for (effort, hint) in [(1, false), (5, false), (7, false), (5, true)] {
         if hint && !layers[0].rotary {
             continue;
         }
@@ -137,7 +137,7 @@ fn file(table: &mut Table, run: &str, layers: &[Layer], megabytes: usize) {
     };
     raw_file(&path, &layers, |save, load| line("raw write, sync, read", raw as u64, save, load));
     zstd_file(&path, &layers, |bytes, save, load| line("zstd-3, write, sync, read", bytes, save, load));
-    for effort in [1, 3, 5] {
+    for effort in [1, 5] {
         let session = session_of(&mut layers);
         let _ = std::fs::remove_file(&path);
         let start = Instant::now();

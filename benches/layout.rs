@@ -189,8 +189,6 @@ fn main() {
     bench::<2>(&mut table, "f16, hP 16", base);
     bench::<4>(&mut table, "f32, hP 8", Spec { key: Dtype::F32.into(), value: Dtype::F32.into(), h_pack: 8, ..base });
     bench::<2>(&mut table, "f16, lP 2, hP 64 (SME2)", Spec { l_pack: 2, h_pack: 64, ..base });
-    let bf16 = Spec { key: Dtype::Bf16.into(), value: Dtype::Bf16.into(), l_pack: 8, h_pack: 4, ..base };
-    bench::<2>(&mut table, "bf16, lP 8, hP 4 (x86 bf16)", bf16);
     int8::bench(&mut table, 8, 4, 8, 4096);
     // AVX-512 and Arm i8mm.
     int8::bench(&mut table, 8, 4, 64, 4096);

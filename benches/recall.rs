@@ -147,6 +147,11 @@ fn config(tier: &str, summary: &str, budget: &str) -> String {
     format!(r#"{{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, {budget}, {recall}}}"#)
 }
 
+/// The size of the whole cache.
+fn megabytes() -> u32 {
+    std::env::var("MNNKV_RECALL_MB").ok().and_then(|text| text.parse().ok()).unwrap_or(512)
+}
+
 /// The file of a session that parks in one.
 fn park_in_file(chat: &Chat) -> Option<std::path::PathBuf> {
     let path = std::env::temp_dir().join(format!("mnnkv-recall-{}.kv", std::process::id()));
@@ -157,8 +162,7 @@ fn park_in_file(chat: &Chat) -> Option<std::path::PathBuf> {
 
 /// One config: its memory beside that of all tokens, and the time of its steps. Prints cells of a row.
 fn memory(tier: &str, summary: &str) {
-    let mb: u32 = std::env::var("MNNKV_RECALL_MB").ok().and_then(|text| text.parse().ok()).unwrap_or(512);
-    let tokens = mb * (1 << 20) / (LAYERS * 2 * TOKEN) as u32;
+    let tokens = megabytes() * (1 << 20) / (LAYERS * 2 * TOKEN) as u32;
     let whole = (tokens as usize * LAYERS * 2 * TOKEN) as f64;
     let mut chat = Chat::new(&config(tier, summary, r#""kv_h2o_target_lossy_ratio": 3.5"#), LAYERS, tokens + 256);
     let file = if tier == "file" { park_in_file(&chat) } else { None };
@@ -198,7 +202,8 @@ fn cold(tier: &str) {
     let budget = r#""kv_h2o_max_tokens": 2048, "kv_h2o_target_lossy_ratio": 1"#;
     let mut chat = Chat::new(&config(tier, "sketch", budget), 2, 4096);
     let file = if tier == "file" { park_in_file(&chat) } else { None };
-    let told: Vec<f32> = (0..DIMS).map(|d| if d % 2 == 0 { 1.5 } else { -1.5 }).collect();
+    // As long as other keys: only a query of its direction wants it.
+    let told: Vec<f32> = (0..DIMS).map(|d| if d % 2 == 0 { 0.5 } else { -0.5 }).collect();
     let key: Vec<u8> = told.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
     chat.step(32, None, None);
     chat.step(32, Some(&key), None);
@@ -219,7 +224,7 @@ fn cold(tier: &str) {
         (32..64).filter(|at| positions.iter().any(|run| (run[0]..run[0] + run[1]).contains(at))).count()
     };
     let before = has(&chat);
-    let query: Vec<f32> = told.iter().map(|x| x * 2.0).collect();
+    let query: Vec<f32> = told.iter().map(|x| x * 6.0).collect();
     let steps = (1..=8).find(|_| {
         chat.step(1, None, Some(&query));
         has(&chat) == 32
@@ -257,7 +262,7 @@ fn main() {
         "late",
         "failed",
     ];
-    let mut table = Table::new("recall", "one thread", &headers);
+    let mut table = Table::new("recall", &format!("one thread, {} MB of KV", megabytes()), &headers);
     for config in [
         ["none", "-"],
         ["h2o", "-"],

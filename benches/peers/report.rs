@@ -108,7 +108,6 @@ pub fn summary(all: &[Measured]) {
     rotary.retain(|dumps| !dumps.is_empty());
     if !rotary.is_empty() {
         codec(&rotary).print();
-        ratios(&rotary).print();
         savings(&rotary).print();
     }
     if !halves.is_empty() {
@@ -162,25 +161,9 @@ fn cells(dumps: &[&Measured], len: impl Fn(&Measured) -> usize, cell: impl Fn(f6
 fn codec(folders: &[Vec<&Measured>]) -> Table {
     let names = folders.iter().map(|dumps| dumps[0].dump.folder.clone());
     let mut table = new_table("codec", std::iter::once("raw over encoded, f16".into()).chain(names));
-    for name in [SPLIT_3, LANES, V1_5, V2_5, HINT] {
+    for name in [SPLIT_3, LANES, V1_5, V2_5, V2_9, HINT] {
         let together = |dumps: &Vec<&Measured>| cells(dumps, |m| m.len(name), |raw, len| ratio(raw / len)).pop();
         push(&mut table, name, folders.iter().filter_map(together));
-    }
-    table
-}
-
-fn with_layers(name: &str, first: &str, folders: &[Vec<&Measured>]) -> Table {
-    let names = folders[0].iter().map(|m| m.dump.short_name());
-    new_table(name, std::iter::once(first.to_string()).chain(names).chain(["together".into()]))
-}
-
-fn ratios(folders: &[Vec<&Measured>]) -> Table {
-    let mut table = with_layers("layers", "ratio", folders);
-    for dumps in folders {
-        for name in [SPLIT_3, LANES, V1_5, V2_5, HINT, V2_9] {
-            let row = format!("{}, {name}", dumps[0].dump.folder);
-            push(&mut table, row, cells(dumps, |m| m.len(name), |raw, len| ratio(raw / len)));
-        }
     }
     table
 }
@@ -194,7 +177,8 @@ fn savings(folders: &[Vec<&Measured>]) -> Table {
         ("channel groups, similar rows, matches", |m| m.len(V2_5)),
         ("rotation hint on K", |m| m.len(HINT)),
     ];
-    let mut table = with_layers("mechanisms", "saved by", folders);
+    let names = folders[0].iter().map(|m| m.dump.short_name());
+    let mut table = new_table("mechanisms", ["saved by".into()].into_iter().chain(names).chain(["together".into()]));
     for dumps in folders {
         let folder = &dumps[0].dump.folder;
         let raw: usize = dumps.iter().map(|m| m.dump.words.len()).sum();

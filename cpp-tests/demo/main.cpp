@@ -90,8 +90,9 @@ void add_row(Table& table, const Run& run, const Result& r, const Result& baseli
     const double nan = std::nan("");
     const double held = raw_bytes - (used ? m.h2o_resident_saved_bytes : 0);
     const double h2o_us = m.h2o_score_us + zero_if_nan(m.h2o_plan_us) + zero_if_nan(m.h2o_evict_us);
-    const std::string waits = used ? number("%.0f", m.h2o_host_wait_us_p50) + " / " + number("%.0f", m.h2o_host_wait_us_p95)
-                                   : "";
+    const bool waited = used && !std::isnan(m.h2o_host_wait_us_p50);
+    const std::string waits = number("%.0f", waited ? m.h2o_host_wait_us_p50 : nan) + (waited ? " / " : "") +
+                              number("%.0f", waited ? m.h2o_host_wait_us_p95 : nan);
     table.row({run.name, number("%.1f", r.step_ms), number("%.2f", r.step_ms / baseline.step_ms),
                number("%.1f", r.prompt_mb), number("%.1f", r.end_mb),
                number("%.2f", used ? m.h2o_lossless_ratio : nan), number("%.2f", used ? m.h2o_lossy_ratio : nan),
