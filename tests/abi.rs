@@ -82,7 +82,7 @@ fn breaks(old: &[Vec<Item>; 2], now: &[Vec<Item>; 2]) -> BTreeSet<String> {
     old.iter().zip(now).flat_map(|(old, now)| rules::breaks(old, now)).collect()
 }
 
-/// What the headers of a folder declare, by list. `mnnkv.h` includes all that the library has without model files.
+/// The declarations of a folder's headers, by list. `mnnkv.h` includes all that the library has without model files.
 fn declared(folder: &Path) -> [Vec<Item>; 2] {
     let names: Vec<PathBuf> =
         frozen::headers(folder).into_keys().filter(|name| name.extension().is_some_and(|end| end == "h")).collect();

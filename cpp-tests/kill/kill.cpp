@@ -30,7 +30,7 @@ const char config[] =
     "\"kv_recall_enable\":true,\"kv_recall_tier\":\"file\",\"kv_recall_block_tokens\":8,\"kv_recall_sink_tokens\":4,"
     "\"kv_recall_recent_tokens\":8,\"kv_recall_hysteresis\":0.1}";
 
-/// What a child has told before it was killed: tokens of the commit that it began last, and of the last that returned. The
+/// The words of a child before it was killed: tokens of the commit that it began last, and of the last that returned. The
 /// checker tells what the next child finds, and how many tokens were away.
 struct Told {
     volatile std::uint32_t begun, committed, commits, away;

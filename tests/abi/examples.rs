@@ -47,7 +47,7 @@ fn read(header: &str) -> Vec<Item> {
     Reader::default().text(header)
 }
 
-/// What the rules say of a change of the header's text.
+/// The answer of the rules to a change of the header's text.
 fn after(from: &str, to: &str) -> String {
     assert_eq!(HEADER.matches(from).count(), 1, "{from}");
     rules::breaks(&read(HEADER), &read(&HEADER.replace(from, to))).join("\n")

@@ -1,4 +1,4 @@
-//! What headers declare: constants, types, structs with their layout, functions.
+//! The declarations of headers: constants, types, structs with their layout, functions.
 //!
 //! The headers are cbindgen's and regular. A declaration of another form ends the test. Layouts are those of LP64:
 //! pointers and size_t have 8 bytes, and numbers are aligned to their size. `cpp-tests/abi/layout.cpp` compares all of
@@ -46,7 +46,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// What a header and those that it includes declare, without those read before.
+    /// The declarations of a header and of those that it includes, without those read before.
     pub fn file(&mut self, path: &Path) -> Vec<Item> {
         let path = path.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         if self.files.contains(&path) {
@@ -60,7 +60,7 @@ impl Reader {
         items
     }
 
-    /// What one header declares.
+    /// The declarations of one header.
     pub fn text(&mut self, text: &str) -> Vec<Item> {
         let mut items = Vec::new();
         // The conditions around a line: whether it counts, and whether it is experimental.
@@ -73,7 +73,7 @@ impl Reader {
                 let (word, rest) = directive.split_once(' ').unwrap_or((directive, ""));
                 match word {
                     "ifndef" => conditions.push((true, false)),
-                    // What compilers see differently belongs to inline functions.
+                    // Compilers see the rest differently: it belongs to inline functions.
                     "if" | "ifdef" => conditions.push((rest == "MNNKV_EXPERIMENTAL", rest == "MNNKV_EXPERIMENTAL")),
                     "endif" => drop(conditions.pop()),
                     "define" if counts => items.extend(constant(rest, since)),

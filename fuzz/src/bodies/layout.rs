@@ -175,7 +175,7 @@ impl Cache {
             }
             _ => {}
         }
-        // What was gathered can be scattered again, byte for byte.
+        // Gathered tokens can be scattered again, byte for byte.
         if rows.0.len() == rows.1.len() {
             let (len, key, value) = (rows.0.len(), self.key.clone(), self.value.clone());
             let (k, v) = (self.key.as_mut_ptr().cast(), self.value.as_mut_ptr().cast());

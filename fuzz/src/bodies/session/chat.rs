@@ -34,7 +34,7 @@ macro_rules! c {
 }
 pub(super) use c;
 
-/// What a load brings back.
+/// The state that a load brings back.
 #[derive(Clone, Default)]
 struct Saved {
     tokens: Vec<Token>,

@@ -79,7 +79,7 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     Ok((header(blob)?, &content[HEADER_LEN..]))
 }
 
-/// What the checksum covers, of a version that is known, and the checksum.
+/// The bytes that the checksum covers, of a version that is known, and the checksum.
 fn split(blob: &[u8]) -> Result<(&[u8], &[u8])> {
     if blob.len() < OVERHEAD {
         bail!(Corrupt, "v2 blob of {} bytes; at least {OVERHEAD} expected", blob.len());
