@@ -67,16 +67,13 @@ int main() {
     if (!session.create(config, std::strlen(config), 1, 1)) {
         return 1;
     }
-    for (std::uint32_t tokens = 1536; host.kv_len < 1552; tokens = 1) {
-        const mnnkv::status s = step(session, host, 0, 1, tokens);
+    // The end of the prompt plans an eviction, which the next step applies.
+    for (int steps = 0; steps < 18; ++steps) {
+        const mnnkv::status s = step(session, host, 0, 1, steps == 0 ? 1536 : 1);
         if (!s) {
             std::fprintf(stderr, "%s\n", s.message());
             return 1;
         }
-    }
-    // The sixteenth decode step has planned an eviction; one more applies it.
-    if (!step(session, host, 0, 1, 1)) {
-        return 1;
     }
     std::uint32_t logical = 0, physical = 0;
     if (!session.lengths(0, logical, physical)) {
