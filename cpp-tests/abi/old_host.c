@@ -137,8 +137,8 @@ static uint32_t verify(mnnkv_session* session) {
 }
 
 static void evict(void) {
-    mnnkv_session* session = start("{\"kv_h2o_enable\": true, \"kv_h2o_layer_start\": 0, \"kv_h2o_block_tokens\": 16,"
-                                   " \"kv_h2o_recent_tokens\": 32,"
+    mnnkv_session* session = start("{\"kv_h2o_enable\": true, \"kv_h2o_policy\": \"mass\", \"kv_h2o_layer_start\": 0,"
+                                   " \"kv_h2o_block_tokens\": 16, \"kv_h2o_recent_tokens\": 32,"
                                    " \"kv_h2o_trigger_min_tokens\": 64, \"kv_h2o_update_interval\": 2}", NULL, 0);
     mnnkv_metrics metrics = {0};
     int32_t pairs[2 * room];

@@ -328,7 +328,7 @@ int main(int argc, char** argv) {
     };
     expected.clear();
     must(plain.answer(40, 3, expected), plain.error);
-    for (const bool early : {true, false}) {
+    for (const bool early : {true, false}) {  // a load reads no tokens: damage shows when a step needs them
         if (early) {
             flip();
         }
@@ -336,11 +336,14 @@ int main(int argc, char** argv) {
         mnnkv::snapshot file;
         must(file.open(host.chat_file(path)));
         must(host.load(file), host.error);
-        flip();  // early: as it was; else after the load
+        if (!early) {
+            flip();
+        }
         said.clear();
         must(host.answer(40, 3, said), host.error);
         print("host", host, said);
         require(!host.session() && said == expected, "a chat whose file is damaged goes on, without mnn-kv");
+        flip();  // as it was
     }
     std::remove(path);
 #endif
