@@ -252,7 +252,7 @@ typedef struct mnnkv_metrics {
     double h2o_plan_count;                       ///< count: plans made
     double h2o_stale_plan_count;                 ///< count: plans dropped, cache had changed
     double h2o_released_bytes;                   ///< bytes: returned to the system; a tail of INT8 V once
-    /// bytes: now: pages of evicted and stored tokens, less blobs, decoded rows and windows; may be negative
+    /// bytes: now: pages of evicted and stored tokens, less blobs, parked copies, summaries, decoded rows and windows; may be negative
     double h2o_resident_saved_bytes;
     double h2o_reclaimable_bytes;                ///< bytes: now: buffers behind the last token
     double h2o_lossless_restored_blocks;         ///< count: blocks restored; by head, each head of a block

@@ -350,7 +350,7 @@ impl Session {
         layer.check_cache(Some(&cache), kv_len)?;
 
         if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
-            let pins = layer.pins.kept(logical, layer.lengths.logical)?;
+            let pins = layer.pins.kept(logical)?;
             let plan = layer.recall.as_ref().map(|recall| recall.cut(logical)).transpose()?;
             layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
             layer.pins = pins;

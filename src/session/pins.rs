@@ -48,11 +48,12 @@ impl Pins {
         Ok(pins)
     }
 
-    /// The pins once only the tokens at these logical ranges of a chat of `len` stay, with positions counted anew. Pins of
-    /// tokens to come stay at their distance from the end of the chat.
-    pub(super) fn kept(&self, logical: &[Pair], len: u32) -> Result<Self> {
+    /// The pins once only the tokens at these logical ranges stay, with positions counted anew. Pins behind the last of them
+    /// stay at their distance from it: a step that is undone loses none.
+    pub(super) fn kept(&self, logical: &[Pair]) -> Result<Self> {
         let (mut pins, mut to) = (Pins::default(), 0);
-        for range in logical.iter().map(positions).chain(std::iter::once(len..END)) {
+        let end = logical.iter().map(positions).rfind(|range| !range.is_empty()).map_or(0, |range| range.end);
+        for range in logical.iter().map(positions).chain(std::iter::once(end..END)) {
             for run in self.overlapping(range.clone()) {
                 pins.push(run.start - range.start + to..run.end - range.start + to)?;
             }
@@ -109,9 +110,10 @@ mod tests {
                 list[first as usize..(first + count) as usize].fill(on);
                 if count % 5 == 0 {
                     let logical: Vec<Pair> = (0..len).filter(|l| stays[*l as usize]).map(|l| [l as i32, 1]).collect();
-                    pins = pins.kept(&logical, len).unwrap();
+                    pins = pins.kept(&logical).unwrap();
                     let mut left: Vec<bool> = logical.iter().map(|pair| list[pair[0] as usize]).collect();
-                    left.extend(&list[len as usize..]);
+                    let end = logical.last().map_or(0, |pair| pair[0] + 1);
+                    left.extend(&list[end as usize..]);
                     left.resize(ROOM as usize, false);
                     (list, len) = (left, logical.len() as u32);
                 }

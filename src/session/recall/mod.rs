@@ -121,6 +121,11 @@ impl Recall {
         }
     }
 
+    /// Whether there is a limit of tokens.
+    pub(super) fn has_limit(&self) -> bool {
+        self.eviction.max_tokens.is_some()
+    }
+
     /// The most bytes that a session writes to a file, if blocks are to be there.
     pub(super) fn file_rules(&self) -> Option<Option<u64>> {
         (self.rules.tier == Tier::File).then_some(self.rules.max_write_bytes)
@@ -191,7 +196,6 @@ impl Recall {
         let due =
             self.blocks.list().iter().filter(|block| block.may_return() && self.must_stay(block, lengths.logical));
         let due: u32 = due.map(|block| block.count).sum();
-        let space = (cache.layout.max_tokens() as u32).min(self.limit(next).saturating_add(next)).saturating_sub(next);
         if lengths.physical > room.saturating_sub(due) {
             let left = self.leave(lengths, room.saturating_sub(due), cache, store.as_deref_mut(), eviction, work);
             lengths.physical = self.count(left).unwrap_or(lengths.physical);
@@ -202,7 +206,10 @@ impl Recall {
             let left = self.leave(lengths, self.limit(next), cache, store, eviction, work);
             lengths.physical = self.count(left).unwrap_or(lengths.physical);
         }
-        let (more, space) = (room.saturating_sub(lengths.physical), space.saturating_sub(lengths.physical));
+        let taken = lengths.physical.saturating_add(next);
+        let space = [cache.layout.max_tokens() as u32, self.limit(next).saturating_add(next)];
+        let space = space.map(|most| most.saturating_sub(taken));
+        let more = room.saturating_sub(lengths.physical);
         let filled = self.fill(more, space, lengths, cache, eviction, work);
         lengths.physical += self.count(filled).unwrap_or(0);
         self.counts.begin_ns += start.elapsed().as_nanos() as u64;
@@ -220,6 +227,7 @@ impl Recall {
             self.count(judged);
         }
         self.queries.clear();
+        self.counts.over_steps += u64::from(lengths.physical > self.limit(0));
         let parked = self.park_ahead(cache, eviction, lengths, expected, is_prompt, work);
         self.count(parked);
         if let Some(desk) = self.vault.desk() {
@@ -395,12 +403,12 @@ impl Recall {
         Ok(after.physical)
     }
 
-    /// Puts parked blocks behind the tokens of the cache, for which the budget has room for `more` and the buffers for
-    /// `space` tokens. Returns their tokens.
+    /// Puts parked blocks behind the tokens of the cache, for which the budget has room for `more` tokens, and buffers and
+    /// limit for `space`. Blocks that must stay may exceed the limit. Returns their tokens.
     fn fill(
         &mut self,
         more: u32,
-        mut space: u32,
+        [buffers, limit]: [u32; 2],
         lengths: CacheLengths,
         cache: &mut Cache<'_>,
         eviction: &mut Eviction,
@@ -408,14 +416,16 @@ impl Recall {
     ) -> Result<u32> {
         let mut added = 0;
         for at in self.filling(lengths, more)? {
-            let count = self.blocks.list()[at].count;
-            if count > space {
+            let block = &self.blocks.list()[at];
+            let (count, most) =
+                (block.count, if self.must_stay(block, lengths.logical) { buffers } else { buffers.min(limit) });
+            if added + count > most {
                 continue;
             }
             // Those that cannot be read stay away.
             let returned = self.append(at, lengths.physical + added, cache, eviction, work);
             if self.count(returned).is_some() {
-                (added, space) = (added + count, space - count);
+                added += count;
             }
         }
         Ok(added)

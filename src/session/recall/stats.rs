@@ -28,6 +28,8 @@ pub struct RecallCounts {
     pub failed: u64,
     /// Query rows that blocks were judged by.
     pub rows: u64,
+    /// Steps that ended above the limit.
+    pub over_steps: u64,
     /// Counters of the tier `file`.
     pub file: FileCounts,
     /// Time in begin.
@@ -67,6 +69,7 @@ impl RecallStats {
         sum.parked += more.parked;
         sum.failed += more.failed;
         sum.rows += more.rows;
+        sum.over_steps += more.over_steps;
         sum.file.written_bytes += more.file.written_bytes;
         sum.file.read_bytes += more.file.read_bytes;
         sum.file.late_writes += more.file.late_writes;

@@ -300,8 +300,9 @@ impl Model {
         }
         let mask: Vec<bool> = self.tokens.iter().map(|t| stays.contains(&t.logical)).collect();
         self.edit(&mask);
-        let to_come = self.pinned.split_off(self.pinned.len().min(self.logical as usize));
-        self.pinned.resize(self.logical as usize, false);
+        let end = stays.last().map_or(0, |last| *last as usize + 1);
+        let to_come = self.pinned.split_off(self.pinned.len().min(end));
+        self.pinned.resize(end, false);
         self.pinned = stays.iter().map(|l| self.pinned[*l as usize]).chain(to_come).collect();
         for token in &mut self.tokens {
             token.logical = stays.iter().position(|l| *l == token.logical).unwrap() as u32;

@@ -57,6 +57,22 @@ fn pins_follow_their_tokens_through_an_edit_and_end_with_a_reset() {
 }
 
 #[test]
+fn pins_of_tokens_to_come_are_those_of_all_layers_when_one_undoes_a_step() {
+    let mut config = six_of_ten();
+    config["kv_h2o_evict_unscored"] = json!(true);
+    let mut chat = Chat::new(config, 2, flash(1, 1, 4, 64));
+    chat.session.pin(12, 4, true).unwrap();
+    (0..2).for_each(|layer| chat.step(layer, 10));
+    chat.step(0, 5);
+    chat.keep(0, &[[0, 10], [10, 0]]);
+    for layer in 0..2 {
+        (0..30).for_each(|_| chat.step(layer, 1));
+        let positions: Vec<u32> = expand(&chat.positions(layer)).collect();
+        assert!(positions.len() < 40 && (12..16).all(|at| positions.contains(&at)), "layer {layer}: {positions:?}");
+    }
+}
+
+#[test]
 fn pins_beyond_the_limit_leave_all_other_tokens_to_go_and_are_counted() {
     let mut config = six_of_ten();
     config["kv_h2o_max_tokens"] = json!(16);

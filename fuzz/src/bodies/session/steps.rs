@@ -304,8 +304,9 @@ impl Chat {
         mine.len = cache.kv_len;
         let kept: Vec<usize> = pairs.iter().flat_map(|p| p[0] as usize..(p[0] + p[1]) as usize).collect();
         if kept.len() < logical {
-            let to_come = mine.pins.split_off(mine.pins.len().min(logical));
-            mine.pins.resize(logical, false);
+            let end = kept.last().map_or(0, |last| last + 1);
+            let to_come = mine.pins.split_off(mine.pins.len().min(end));
+            mine.pins.resize(end, false);
             mine.pins = kept.iter().map(|at| mine.pins[*at]).chain(to_come).collect();
             mine.tokens = kept.iter().map(|at| mine.tokens[*at].clone()).collect();
         }

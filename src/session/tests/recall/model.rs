@@ -155,9 +155,9 @@ impl Model {
             self.grow(logical);
             self.leave(logical, limit);
         }
-        let space = space.min(limit.saturating_add(next));
         let resident = self.resident(logical);
-        let (mut more, mut space) = (room.saturating_sub(resident), space.saturating_sub(resident + next));
+        let left = |most: usize| most.saturating_sub(resident + next);
+        let (mut more, buffers, limit) = (room.saturating_sub(resident), left(space), left(limit.saturating_add(next)));
         let mut filling: Vec<usize> = (0..self.blocks.len()).filter(|at| self.blocks[*at].away).collect();
         filling.sort_by(|a, b| Self::share(&self.blocks[*b]).total_cmp(&Self::share(&self.blocks[*a])));
         let (first, rest): (Vec<usize>, Vec<usize>) = filling.iter().partition(|at| self.must_stay(**at, logical));
@@ -172,9 +172,11 @@ impl Model {
                 chosen.push(at);
             }
         }
+        let mut added = 0;
         for at in chosen {
-            if self.blocks[at].count <= space {
-                space -= self.blocks[at].count;
+            let most = if self.must_stay(at, logical) { buffers } else { buffers.min(limit) };
+            if added + self.blocks[at].count <= most {
+                added += self.blocks[at].count;
                 self.blocks[at].away = false;
             }
         }
@@ -256,7 +258,10 @@ impl Model {
 
     /// `kept`: the logical positions that stay, ascending.
     pub(super) fn keep(&mut self, kept: &[u32]) {
-        self.pins = kept.iter().zip(0..).filter(|(at, _)| self.pins.contains(at)).map(|(_, now)| now).collect();
+        let (end, len) = (kept.last().map_or(0, |last| last + 1), kept.len() as u32);
+        let behind = self.pins.iter().filter(|at| **at >= end).map(|at| at - end + len);
+        let stay = kept.iter().zip(0..).filter(|(at, _)| self.pins.contains(at)).map(|(_, now)| now);
+        self.pins = stay.chain(behind).collect();
         let before = |position: usize| kept.partition_point(|at| (*at as usize) < position);
         for block in &mut self.blocks {
             let (begin, end) = (before(block.begin), before(block.begin + block.count));
