@@ -141,15 +141,19 @@ fn v1_width(dtype: Dtype) -> Result<Width> {
 
 /// The decoded length in bytes that a blob announces, after a check of all headers.
 pub fn decoded_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
-    if lanes::is_lanes(blob) {
-        return lanes::decoded_len(blob, dtype);
-    }
-    if v2::is_v2(blob) { v2::decoded_len(blob, dtype) } else { v1::decoded_len(blob, v1_width(dtype)?) }
+    len_of(blob, dtype, v2::decoded_len)
 }
 
 /// [`decoded_len`] of a blob that may be damaged: a v2 blob is not read beyond its header.
 pub fn announced_len(blob: &[u8], dtype: Dtype) -> Result<usize> {
-    if v2::is_v2(blob) && !lanes::is_lanes(blob) { v2::announced_len(blob, dtype) } else { decoded_len(blob, dtype) }
+    len_of(blob, dtype, v2::announced_len)
+}
+
+fn len_of(blob: &[u8], dtype: Dtype, of_v2: fn(&[u8], Dtype) -> Result<usize>) -> Result<usize> {
+    if lanes::is_lanes(blob) {
+        return lanes::decoded_len(blob, dtype);
+    }
+    if v2::is_v2(blob) { of_v2(blob, dtype) } else { v1::decoded_len(blob, v1_width(dtype)?) }
 }
 
 /// The largest blob of any format for `src_len` bytes, or `None` if no format can hold them.

@@ -76,7 +76,7 @@ pub(super) fn parse(blob: &[u8]) -> Result<(Header, &[u8])> {
     if (checksum(content) as u32).to_le_bytes() != trailer {
         bail!(Corrupt, "the blob's checksum does not match: {} bytes, damaged or cut", blob.len());
     }
-    Ok((header(blob)?, &content[HEADER_LEN..]))
+    Ok((header_of(content)?, &content[HEADER_LEN..]))
 }
 
 /// The bytes that the checksum covers, of a version that is known, and the checksum.
@@ -93,7 +93,10 @@ fn split(blob: &[u8]) -> Result<(&[u8], &[u8])> {
 
 /// The header of a blob, of which nothing else is read.
 pub(super) fn header(blob: &[u8]) -> Result<Header> {
-    let (content, _) = split(blob)?;
+    header_of(split(blob)?.0)
+}
+
+fn header_of(content: &[u8]) -> Result<Header> {
     let u32_at = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().expect("four bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().expect("eight bytes"));
     let Some(dtype) = Dtype::named(content[10] as u32) else {
