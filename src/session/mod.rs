@@ -151,9 +151,7 @@ impl Session {
             Some(layer) => std::slice::from_mut(find(&mut state.layers, layer)?),
             None => &mut state.layers[..],
         };
-        let mut sum = RecallStats::default();
-        layers.iter().filter_map(|layer| layer.recall.as_ref()).for_each(|recall| sum.add(&recall.stats()));
-        Ok(sum)
+        Ok(RecallStats::total(layers.iter().filter_map(|layer| layer.recall.as_ref())))
     }
 
     /// The warnings about the config and about the steps since, one per line.

@@ -4,7 +4,7 @@ use super::eviction::{EvictionCounts, Shares};
 use super::layer::Layer;
 use super::lossless::{Lossless, LosslessCounts};
 use super::metrics::{Metrics, WaitTimes};
-use super::recall::Recall;
+use super::recall::{Recall, RecallStats};
 use super::{Session, State, find};
 use crate::status::Result;
 use crate::store::Statistics;
@@ -123,13 +123,12 @@ fn eviction(metrics: &mut Metrics, layers: Vec<&Layer>) {
     metrics.h2o_total_evict_tokens = count(|c| c.evicted);
     metrics.h2o_unscored_plan_count = count(|c| c.unscored_plans);
     let recalls = || layers.iter().filter_map(|l| l.recall.as_ref());
+    let recalled = RecallStats::total(recalls());
     let limited = layers.iter().filter_map(|l| l.eviction.rules()).any(|rules| rules.max_tokens.is_some());
     if limited || recalls().any(Recall::has_limit) {
-        let over: u64 = recalls().map(|recall| recall.stats().counts.over_steps).sum();
-        metrics.h2o_over_limit_count = count(|c| c.over_steps) + over as f64;
+        metrics.h2o_over_limit_count = count(|c| c.over_steps) + recalled.counts.over_steps as f64;
     }
-    let own: u64 = recalls().map(Recall::stats).map(|stats| stats.parked_bytes + stats.summary_bytes).sum();
-    metrics.h2o_resident_saved_bytes -= own as f64;
+    metrics.h2o_resident_saved_bytes -= (recalled.parked_bytes + recalled.summary_bytes) as f64;
     // Plans; `compression` adds blocks.
     metrics.h2o_lossless_fallback_count = count(|c| c.failed_plans);
     if count(|c| c.evictions) > 0.0 {

@@ -1,5 +1,7 @@
 //! Counters of recall, of a layer and of all.
 
+use super::Recall;
+
 /// Counters of the tier `file` of one layer since the session was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileCounts {
@@ -56,8 +58,15 @@ pub struct RecallStats {
 }
 
 impl RecallStats {
+    /// The sum over layers.
+    pub(in crate::session) fn total<'a>(layers: impl Iterator<Item = &'a Recall>) -> Self {
+        let mut sum = RecallStats::default();
+        layers.for_each(|recall| sum.add(&recall.stats()));
+        sum
+    }
+
     /// Adds those of another layer.
-    pub(in crate::session) fn add(&mut self, other: &RecallStats) {
+    fn add(&mut self, other: &RecallStats) {
         self.away_tokens += other.away_tokens;
         self.lost_tokens += other.lost_tokens;
         self.file_tokens += other.file_tokens;
