@@ -60,8 +60,8 @@ typedef struct mnnkv_parked {
 } mnnkv_parked;
 
 /// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
-/// is parked stays so, but for tokens rewritten since. Blocks while it compresses. Working memory: 8,192 tokens of the layer, and for each thread six times
-/// the K of one head of them.
+/// is parked stays so, but for tokens rewritten since. Blocks while it compresses. Working memory: 8,192 tokens of the
+/// layer, and for each thread six times the K of one head of them.
 /// cache: as of mnnkv_session_begin; without tokens it may have no layout and no buffers.
 /// parked: may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or an option is out of range

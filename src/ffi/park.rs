@@ -102,9 +102,9 @@ pub(super) unsafe fn read_options<'a>(
             if dims == 0 && !given.rope_inv_freq.is_null() {
                 bail!(InvalidArgument, "options->rope_dims is 0; without a layout rope_inv_freq needs its length");
             }
+            let (theta, inv_freq) = (given.rope_theta, given.rope_inv_freq);
             // SAFETY: rope_dims / 2 numbers, by the header.
-            let frequencies =
-                unsafe { frequencies(given.rope_theta, given.rope_inv_freq, dims, "options->rope_inv_freq") }?;
+            let frequencies = unsafe { frequencies(theta, inv_freq, dims, "options->rope_inv_freq") }?;
             Some(KeyRotation { pairing, dims, frequencies })
         }
     };
@@ -114,8 +114,8 @@ pub(super) unsafe fn read_options<'a>(
 }
 
 /// Compresses all tokens of a layer between steps, however few are new, and releases the memory of its cache; a layer that
-/// is parked stays so, but for tokens rewritten since. Blocks while it compresses. Working memory: 8,192 tokens of the layer, and for each thread six times
-/// the K of one head of them.
+/// is parked stays so, but for tokens rewritten since. Blocks while it compresses. Working memory: 8,192 tokens of the
+/// layer, and for each thread six times the K of one head of them.
 /// cache: as of mnnkv_session_begin; without tokens it may have no layout and no buffers.
 /// parked: may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or an option is out of range
