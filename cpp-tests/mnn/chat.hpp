@@ -37,8 +37,9 @@ inline std::string evicting(const std::string& more = "") {
 
 /// Evicts, and brings blocks back.
 inline std::string recalling(const std::string& more = "") {
-    return evicting(R"("kv_recall_enable": true, "kv_recall_block_tokens": 8, "kv_recall_sink_tokens": 8,
-                       "kv_recall_recent_tokens": 24)" + (more.empty() ? "" : ", " + more));
+    return R"("kv_h2o_enable": true, "kv_h2o_layer_start": 1, "kv_h2o_trigger_min_tokens": 80,
+              "kv_h2o_target_lossy_ratio": 2.0, "kv_recall_enable": true, "kv_recall_block_tokens": 8,
+              "kv_recall_sink_tokens": 8, "kv_recall_recent_tokens": 24)" + (more.empty() ? "" : ", " + more);
 }
 
 /// Compresses cold tokens of every layer. store: keeps them compressed between steps. full: decodes and compares.

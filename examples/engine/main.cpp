@@ -100,9 +100,11 @@ const std::string store = R"("kv_lossless_enable": true, "kv_lossless_runtime_en
 #endif
 
 #if STEP >= 5
-const std::string evict = R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 160,
-    "kv_h2o_target_lossy_ratio": 1, "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8, "kv_h2o_recent_tokens": 32,
-    "kv_h2o_update_interval": 4, "kv_h2o_trigger_min_tokens": 128)";
+const std::string budget = R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_max_tokens": 160,
+    "kv_h2o_target_lossy_ratio": 1, "kv_h2o_trigger_min_tokens": 128)";
+const std::string evict = R"(
+    "kv_h2o_block_tokens": 8, "kv_h2o_sink_tokens": 8, "kv_h2o_recent_tokens": 32, "kv_h2o_update_interval": 4,
+    )" + budget;
 #endif
 
 #if STEP >= 5 && STEP <= 7
@@ -235,7 +237,7 @@ int main(int argc, char** argv) {
 #endif
 
 #if STEP == 7
-    const std::string config = "{" + evict + R"(, "kv_recall_enable": true})";
+    const std::string config = "{" + budget + R"(, "kv_recall_enable": true})";
     Engine host(model, config);
     evicts(host, plain);
     mnnkv_recall_stats stats = mnnkv::make<mnnkv_recall_stats>();

@@ -552,6 +552,23 @@ fn predictors_of_this_version_and_of_others() {
 }
 
 #[test]
+fn keys_of_plans_by_scores_have_no_effect_with_recall() {
+    let recalling = |mut config: Value| {
+        config["kv_recall_enable"] = json!(true);
+        on(config)
+    };
+    let kept = json!({
+        "kv_h2o_layer_start": 1, "kv_h2o_layer_end": 3, "kv_h2o_target_mode": "adaptive", "kv_h2o_log_stats": true,
+        "kv_h2o_target_lossy_ratio": 2, "kv_h2o_max_tokens": 512, "kv_h2o_trigger_min_tokens": 80,
+    });
+    clean(recalling(kept));
+    let (_, warning) = warned(recalling(json!({"kv_h2o_recent_tokens": 64})));
+    assert_eq!(warning, "kv_h2o_recent_tokens has no effect: kv_recall_enable must not be true");
+    let (_, warning) = warned(recalling(json!({"kv_h2o_policy": "keydiff", "kv_h2o_ema_alpha": 0.5})));
+    assert!(warning.ends_with("and 1 more have no effect: kv_recall_enable must not be true"), "{warning}");
+}
+
+#[test]
 fn keys_of_the_host_are_not_looked_at() {
     let config =
         clean(on(json!({"kv_cache": true, "kv_h2o": 3, "KV_H2O_ENABLE": [], "memory": {"kv_h2o_x": 1}, "": 1e99})));

@@ -57,18 +57,23 @@ const IDLE: &[Idle] = &[
         needs: "kv_h2o_target_mode must be \"adaptive\"",
     },
     Idle {
+        keys: |key| RANKING.contains(&key),
+        idle: |values, _| values.kv_h2o_enable && values.kv_recall_enable,
+        needs: "kv_recall_enable must not be true",
+    },
+    Idle {
         keys: |key| key == name::kv_h2o_ema_alpha,
-        idle: |values, _| values.kv_h2o_enable && !matches!((values.kv_h2o_aggregation)(0.0), Aggregation::Ema { .. }),
+        idle: |values, _| ranks(values) && !matches!((values.kv_h2o_aggregation)(0.0), Aggregation::Ema { .. }),
         needs: "kv_h2o_aggregation must be \"ema\"",
     },
     Idle {
         keys: |key| [name::kv_h2o_aggregation, name::kv_h2o_ema_alpha, name::kv_h2o_prefill_queries].contains(&key),
-        idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy != Policy::Mass,
+        idle: |values, _| ranks(values) && values.kv_h2o_policy != Policy::Mass,
         needs: "kv_h2o_policy must be \"mass\"",
     },
     Idle {
         keys: |key| key == name::kv_h2o_evict_unscored,
-        idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy == Policy::KeyDiff,
+        idle: |values, _| ranks(values) && values.kv_h2o_policy == Policy::KeyDiff,
         needs: "kv_h2o_policy must not be \"keydiff\"",
     },
     Idle {
@@ -103,6 +108,25 @@ const IDLE: &[Idle] = &[
 const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
 const RECALL: &str = "kv_recall_";
+
+/// Keys of plans by scores, in place of which recall judges blocks.
+const RANKING: [&str; 10] = [
+    name::kv_h2o_policy,
+    name::kv_h2o_block_tokens,
+    name::kv_h2o_sink_tokens,
+    name::kv_h2o_recent_tokens,
+    name::kv_h2o_target_basis,
+    name::kv_h2o_update_interval,
+    name::kv_h2o_aggregation,
+    name::kv_h2o_ema_alpha,
+    name::kv_h2o_prefill_queries,
+    name::kv_h2o_evict_unscored,
+];
+
+/// Whether plans by scores evict.
+fn ranks(values: &Values) -> bool {
+    values.kv_h2o_enable && !values.kv_recall_enable
+}
 
 fn compresses(values: &Values) -> bool {
     values.kv_lossless_enable && values.kv_lossless_runtime_enable
