@@ -4,7 +4,7 @@ use super::cache::{MNNKV_DTYPE_INT8, mnnkv_layout};
 use super::pointer;
 use super::quantised::mnnkv_int8;
 use crate::dtype::Dtype;
-use crate::gear::Frequencies;
+use crate::gear::{Frequencies, Pairing};
 use crate::layout::{Cache, CacheRef, Int8Unit, KeyCenter, Kind, Layout, Spec};
 use crate::status::{Error, Result, bail};
 use std::ffi::c_void;
@@ -19,6 +19,14 @@ pub unsafe fn frequencies<'a>(theta: f32, inv_freq: *const f32, dims: usize, nam
     }
     // SAFETY: passed on.
     Ok(Frequencies::Given(unsafe { pointer::input(inv_freq, dims / 2, name) }?))
+}
+
+/// The pairing of a rotation hint; `None` without one.
+pub fn pairing(code: u32) -> Result<Option<Pairing>> {
+    match Pairing::from_code(code) {
+        None if code != 0 => bail!(InvalidArgument, "options->rope_pairing is {code}; 0 to 2 expected"),
+        pairing => Ok(pairing),
+    }
 }
 
 /// A checked layout, and the arrays beside its cache.

@@ -15,12 +15,12 @@
 //! or after.
 
 use super::cache::mnnkv_cache;
-use super::given::frequencies;
+use super::given::{self, frequencies};
 use super::panic::body;
 use super::pointer::{self, Sized32, SizedOut};
 use super::session::{mnnkv_session, with_cache_or_none};
 use super::status::mnnkv_status;
-use crate::gear::{Effort, Pairing};
+use crate::gear::Effort;
 use crate::status::{Result, bail};
 use crate::store::{KeyRotation, Packing, Parked};
 use crate::sys;
@@ -84,12 +84,7 @@ pub(super) unsafe fn read_options<'a>(
     let Some(given) = (unsafe { pointer::options(options, "options") })? else {
         return Ok(Packing { effort, rotation: None, threads: cores });
     };
-    let pairing = match given.rope_pairing {
-        0 => None,
-        1 => Some(Pairing::Half),
-        2 => Some(Pairing::Adjacent),
-        pairing => bail!(InvalidArgument, "options->rope_pairing is {pairing}; 0 to 2 expected"),
-    };
+    let pairing = given::pairing(given.rope_pairing)?;
     // 0 is those of the rows, which are encoded later.
     let dims = if given.rope_dims == 0 { head_dim.unwrap_or(0) } else { given.rope_dims as usize };
     let rotation = match pairing {

@@ -137,6 +137,13 @@ pub enum Pairing {
     Adjacent = 2,
 }
 
+impl Pairing {
+    /// The pairing with a code of the header or of a blob.
+    pub fn from_code(code: u32) -> Option<Self> {
+        [Pairing::Half, Pairing::Adjacent].into_iter().find(|pairing| *pairing as u32 == code)
+    }
+}
+
 /// The rotation of keys by their positions (RoPE, Su et al. 2021): pair i of a token at position p is turned by the angle
 /// `p * inv_freq[i]`. A hint: the codec is bit-exact for any arithmetic of the host.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,11 +3,10 @@
 //! Lossless compression of the words of a cache, bit for bit, in the formats of docs/format.md. No handle: each thread
 //! keeps working memory for its next call, which mnnkv_thread_trim frees.
 
-use super::experimental::{MNNKV_ROPE_ADJACENT, MNNKV_ROPE_HALF};
 use crate::dtype::Dtype;
-use crate::ffi::given::frequencies;
+use crate::ffi::given::{self, frequencies};
 use crate::ffi::pointer::{self, Sized32};
-use crate::gear::{Effort, Format, Options, Pairing, Positions, Predictors, Rotation};
+use crate::gear::{Effort, Format, Options, Positions, Predictors, Rotation};
 use crate::status::{Result, bail};
 
 /// Format v1, that of the reference system: F16 and F32, without checksums.
@@ -107,12 +106,7 @@ pub(super) unsafe fn read_options<'a>(options: *const mnnkv_gear_options, dtype:
 /// # Safety
 /// As [`read_options`].
 unsafe fn rotation<'a>(given: &mnnkv_gear_options) -> Result<Option<Rotation<'a>>> {
-    let pairing = match given.rope_pairing {
-        0 => return Ok(None),
-        MNNKV_ROPE_HALF => Pairing::Half,
-        MNNKV_ROPE_ADJACENT => Pairing::Adjacent,
-        p => bail!(InvalidArgument, "options->rope_pairing is {p}; 0 to 2 expected"),
-    };
+    let Some(pairing) = given::pairing(given.rope_pairing)? else { return Ok(None) };
     if given.rope_reserved != 0 {
         bail!(InvalidArgument, "options->rope_reserved is {}; 0 expected", given.rope_reserved);
     }

@@ -104,10 +104,9 @@ impl<'a> Angles<'a> {
         context: &mut Context<'_>,
         spare: &mut [u8],
     ) -> Result<Self> {
-        let pairing = match body.byte("pairing")? {
-            1 => Pairing::Half,
-            2 => Pairing::Adjacent,
-            p => bail!(Unsupported, "rotation with pairing {p}; 1 and 2 are known"),
+        let code = body.byte("pairing")?;
+        let Some(pairing) = Pairing::from_code(code.into()) else {
+            bail!(Unsupported, "rotation with pairing {code}; 1 and 2 are known");
         };
         let pairs = body.number(row_len / 2, "rotated pairs")?;
         if pairs == 0 {
