@@ -101,6 +101,7 @@ const char *mnnkv_cpu_level(void);
 ///
 /// A row-major cache (llama.cpp) has l_pack = h_pack = 1. With N = kv_heads * head_dim * bytes per element:
 ///
+///   K, V [head][token][dim] both strides 0, flash_block 1
 ///   K [token][head][dim]    key_token_stride N
 ///   V [token][head][dim]    value_token_stride N, flash_block 1
 ///   V [head][dim][token]    value_token_stride 0, flash_block max_tokens (transposed V)
@@ -136,8 +137,7 @@ typedef struct mnnkv_layout {
 /// A layer's cache at the time of a call.
 typedef struct mnnkv_cache {
     uint32_t struct_size;
-    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and dtypes must
-    /// not.
+    /// Packing, strides and max_tokens may change between calls (a larger buffer); heads, head_dim and dtypes not.
     const mnnkv_layout *layout;
     /// The buffers, with the sizes that mnnkv_layout_check returns.
     void *key;

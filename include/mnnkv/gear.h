@@ -148,8 +148,8 @@ typedef struct mnnkv_decode_options {
 /// dst: dst_cap bytes.
 /// dst_len: bytes written. With dst NULL and dst_cap 0 the call returns BUFFER_TOO_SMALL and the size that the blob
 /// claims: limit it before allocating for a blob from elsewhere.
-/// CORRUPT: if the blob is malformed. V2 and LANES detect by checksum what changes a word; V1 has none, and flipped bits may decode to
-/// other words
+/// CORRUPT: if the blob is malformed. V2 and LANES detect by checksum what changes a word; V1 has none, and flipped bits
+/// may decode to other words
 /// INVALID_ARGUMENT: if a V2 or LANES blob holds another type
 /// UNSUPPORTED: if a blob is of a later version
 /// BUFFER_TOO_SMALL: if dst_cap is too small; *dst_len is the size needed

@@ -65,7 +65,7 @@ typedef struct mnnkv_recall_stats {
     uint64_t lost_tokens;
     /// Tokens of the chat, in the cache or not, that a file has.
     uint64_t file_tokens;
-    /// Bytes of memory that parked copies take, and summaries.
+    /// Bytes of memory that parked copies take, with 256 KiB a layer from the first on, and summaries.
     uint64_t parked_bytes;
     uint64_t summary_bytes;
     /// Blocks that left the cache, that came back (also within one begin), and that were encoded.
@@ -74,7 +74,7 @@ typedef struct mnnkv_recall_stats {
     uint64_t parked_blocks;
     /// Writes that were put off, since a call had the snapshot.
     uint64_t late_writes;
-    /// Blocks that could not be parked, read or judged, and stayed where they were; mnnkv_session_warnings has the first
+    /// Attempts to park, read or judge a block that failed: it stayed where it was. mnnkv_session_warnings has the first
     /// reason of each layer.
     uint64_t failures;
     /// Query rows that blocks were judged by.
@@ -105,8 +105,9 @@ mnnkv_status mnnkv_session_queries(mnnkv_session *session,
 
 /// Parks blocks in the file of a snapshot from now on, where kv_recall_tier is "file"; other sessions ignore it. Without a
 /// call, or with NULL, blocks are parked in memory. Waits for a call that has the snapshot; begin and end never do: a block
-/// that cannot be written at once waits in memory. Each token is written once. The call may come before or after
-/// mnnkv_snapshot_load, between steps, on any thread.
+/// that cannot be written at once waits in memory. Recall writes each token once; mnnkv_snapshot_append, which has no use for
+/// the copies of tokens that came back, writes those again. The call may come before or after mnnkv_snapshot_load, between
+/// steps, on any thread.
 /// snapshot: with access APPEND, or NULL. The session retains it, and the file stays open and locked: until all layers are
 /// reset (MNNKV_ALL_LAYERS), the session is destroyed, or it was given another snapshot (or NULL) and has no block in this
 /// one any more. mnnkv_snapshot_destroy may come before; functions of mnnkv_snapshot_io and their user must stay valid as

@@ -80,7 +80,7 @@ mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, si
 /// kv_len 0 layout, key and value may be NULL: the cache may be allocated later. A prefix from elsewhere is a step of
 /// its own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
-/// CORRUPT: if a blob does not decode to the stored tokens
+/// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
 ///
 /// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
 mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_cache *cache);
@@ -252,7 +252,7 @@ typedef struct mnnkv_metrics {
     double h2o_plan_count;                       ///< count: plans made
     double h2o_stale_plan_count;                 ///< count: plans dropped, cache had changed
     double h2o_released_bytes;                   ///< bytes: returned to the system; a tail of INT8 V once
-    /// bytes: now: pages of evicted and stored tokens, less blobs, parked copies, summaries, decoded rows and windows; may be negative
+    /// bytes: now: pages of evicted and stored tokens, less blobs, copies, summaries and decoded rows; may be negative
     double h2o_resident_saved_bytes;
     double h2o_reclaimable_bytes;                ///< bytes: now: buffers behind the last token
     double h2o_lossless_restored_blocks;         ///< count: blocks restored; by head, each head of a block

@@ -81,7 +81,8 @@ typedef struct mnnkv_snapshot_options {
 } mnnkv_snapshot_options;
 
 /// Makes an empty snapshot, for further saves. A failure leaves no file.
-/// INVALID_ARGUMENT: if the fingerprint is too long, or the host has bytes already
+/// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or the host has bytes
+/// already
 /// NOT_FOUND: if the folder does not exist
 /// IO: if there is a file at path, or it cannot be written
 mnnkv_status mnnkv_snapshot_create(const mnnkv_snapshot_options *options, mnnkv_snapshot **out);
@@ -100,8 +101,10 @@ mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
 /// Writes the committed state alone to a new file, without the bytes of earlier states. A host that wants it in place of
 /// the old file closes that, and renames the new one. The copy is closed when the call returns, and durable.
 /// options: where the copy goes. It has the fingerprint of the original; fingerprint and access are ignored.
-/// INVALID_ARGUMENT, IO: as mnnkv_snapshot_create; a failure leaves no file
+/// INVALID_ARGUMENT, NOT_FOUND, IO: as mnnkv_snapshot_create, and IO: if the original cannot be read
 /// CORRUPT: if a part is damaged
+///
+/// A failure leaves no file.
 mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot,
                                  const mnnkv_snapshot_options *options);
 
@@ -199,6 +202,7 @@ mnnkv_status mnnkv_snapshot_remove(mnnkv_snapshot *snapshot, const char *name);
 /// Writes the committed bytes of a section, and their number to *len.
 /// NOT_FOUND: if there is no such section
 /// CORRUPT: if its bytes are damaged; other sections can still be read
+/// IO: if the system or the host cannot read
 mnnkv_status mnnkv_snapshot_get(const mnnkv_snapshot *snapshot, const char *name, void *out, size_t cap, size_t *len);
 
 /// Compares all pieces, sections and states of layers with their checksums, without decoding them, and writes what is
@@ -251,6 +255,7 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
 /// CORRUPT: if the layer is damaged; others can still be loaded
+/// IO: if the system or the host cannot read
 ///
 /// After a failure no layer has changed.
 mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot,
@@ -264,6 +269,7 @@ mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot,
 /// options: as of mnnkv_session_park. Without a rotation hint a file that was written with one may become larger.
 /// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
 /// CORRUPT: if a part of `from` is damaged
+/// IO: if the system or a host cannot read or write; what `to` was given is not committed
 mnnkv_status mnnkv_snapshot_compact(const mnnkv_snapshot *from,
                                     const mnnkv_park_options *options,
                                     mnnkv_snapshot *to);

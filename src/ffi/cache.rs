@@ -45,6 +45,7 @@ const _: () = assert!(
 ///
 /// A row-major cache (llama.cpp) has l_pack = h_pack = 1. With N = kv_heads * head_dim * bytes per element:
 ///
+///   K, V [head][token][dim] both strides 0, flash_block 1
 ///   K [token][head][dim]    key_token_stride N
 ///   V [token][head][dim]    value_token_stride N, flash_block 1
 ///   V [head][dim][token]    value_token_stride 0, flash_block max_tokens (transposed V)
@@ -99,8 +100,7 @@ pub(super) unsafe fn pairs<'a>(pairs: *const i32, n_pairs: usize, name: &str) ->
 #[derive(Clone, Copy)]
 pub struct mnnkv_cache {
     pub struct_size: u32,
-    /// Packing, strides and max_tokens may change between calls (a larger buffer). Heads, head_dim and dtypes must
-    /// not.
+    /// Packing, strides and max_tokens may change between calls (a larger buffer); heads, head_dim and dtypes not.
     pub layout: *const mnnkv_layout,
     /// The buffers, with the sizes that mnnkv_layout_check returns.
     pub key: *mut c_void,

@@ -38,7 +38,8 @@ use crate::store::KeyRotation;
 /// Positions from the logical length on are those of tokens to come: a host may pin a prompt before its step. Pins of
 /// evicted tokens have no effect; with recall (recall.h) they come back. Pins follow their tokens through
 /// mnnkv_session_keep; those behind the last token that stays keep their distance from it, so that a step that is undone
-/// loses none. mnnkv_session_reset clears the pins of the layer. A chat file has them. A waiting plan is made anew. Layers may be open.
+/// loses none. mnnkv_session_reset clears the pins of the layer. A chat file has them. A waiting plan is made anew. Layers
+/// may be open.
 /// INVALID_ARGUMENT: if first + count is above 2^31 - 1, or on is not 0 or 1; nothing has changed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_pin(
@@ -102,10 +103,8 @@ unsafe impl Sized32 for mnnkv_rotation {
 /// The array is as the header says, for `'a`.
 unsafe fn checked<'a>(given: &mnnkv_rotation) -> Result<KeyRotation<'a>> {
     let dims = given.dims as usize;
-    let pairing = match given.pairing {
-        1 => Pairing::Half,
-        2 => Pairing::Adjacent,
-        pairing => bail!(InvalidArgument, "rotation->pairing is {pairing}; 1 or 2 expected"),
+    let Some(pairing) = Pairing::from_code(given.pairing) else {
+        bail!(InvalidArgument, "rotation->pairing is {}; 1 or 2 expected", given.pairing);
     };
     if dims == 0 || !dims.is_multiple_of(2) {
         bail!(InvalidArgument, "rotation->dims is {dims}; an even number from 2 on expected");

@@ -107,8 +107,9 @@ pub unsafe extern "C" fn mnnkv_session_queries(
 
 /// Parks blocks in the file of a snapshot from now on, where kv_recall_tier is "file"; other sessions ignore it. Without a
 /// call, or with NULL, blocks are parked in memory. Waits for a call that has the snapshot; begin and end never do: a block
-/// that cannot be written at once waits in memory. Each token is written once. The call may come before or after
-/// mnnkv_snapshot_load, between steps, on any thread.
+/// that cannot be written at once waits in memory. Recall writes each token once; mnnkv_snapshot_append, which has no use for
+/// the copies of tokens that came back, writes those again. The call may come before or after mnnkv_snapshot_load, between
+/// steps, on any thread.
 /// snapshot: with access APPEND, or NULL. The session retains it, and the file stays open and locked: until all layers are
 /// reset (MNNKV_ALL_LAYERS), the session is destroyed, or it was given another snapshot (or NULL) and has no block in this
 /// one any more. mnnkv_snapshot_destroy may come before; functions of mnnkv_snapshot_io and their user must stay valid as
@@ -148,7 +149,7 @@ pub struct mnnkv_recall_stats {
     pub lost_tokens: u64,
     /// Tokens of the chat, in the cache or not, that a file has.
     pub file_tokens: u64,
-    /// Bytes of memory that parked copies take, and summaries.
+    /// Bytes of memory that parked copies take, with 256 KiB a layer from the first on, and summaries.
     pub parked_bytes: u64,
     pub summary_bytes: u64,
     /// Blocks that left the cache, that came back (also within one begin), and that were encoded.
@@ -157,7 +158,7 @@ pub struct mnnkv_recall_stats {
     pub parked_blocks: u64,
     /// Writes that were put off, since a call had the snapshot.
     pub late_writes: u64,
-    /// Blocks that could not be parked, read or judged, and stayed where they were; mnnkv_session_warnings has the first
+    /// Attempts to park, read or judge a block that failed: it stayed where it was. mnnkv_session_warnings has the first
     /// reason of each layer.
     pub failures: u64,
     /// Query rows that blocks were judged by.

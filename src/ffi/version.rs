@@ -40,7 +40,7 @@ pub extern "C" fn mnnkv_cpu_level() -> *const c_char {
 /// Fails when a program was built with another ABI.
 pub fn check_abi(given: u32) -> Result<()> {
     if given != MNNKV_ABI_VERSION {
-        bail!(Unsupported, "abi_version is {given}; this library has ABI {MNNKV_ABI_VERSION}");
+        bail!(Unsupported, "abi_version is {given}; MNNKV_ABI_VERSION, {MNNKV_ABI_VERSION} in this library, expected");
     }
     Ok(())
 }

@@ -70,8 +70,10 @@ impl Storage {
         let verb = if how == Use::Create { "create" } else { "open" };
         match files::open_locked(path, how).map_err(|e| files::failed(verb, path, &e))? {
             Some(file) => Ok(Storage { name, kind: Kind::File(LockedFile { file, path: copy }) }),
-            None if how == Use::Read => Err(error!(Busy, "{name} is open to be written, here or in another process")),
-            None => Err(error!(Busy, "{name} is open elsewhere, here or in another process")),
+            None if how == Use::Read => {
+                Err(error!(Busy, "{name} is open to be written already, in this process or another"))
+            }
+            None => Err(error!(Busy, "{name} is open already, in this process or another")),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::ffi::status::mnnkv_status;
 /// kv_len 0 layout, key and value may be NULL: the cache may be allocated later. A prefix from elsewhere is a step of
 /// its own: begin with kv_len 0, fill the cache, end with queries 0.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len differs, or heads, head_dim or a dtype changed
-/// CORRUPT: if a blob does not decode to the stored tokens
+/// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
 ///
 /// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
 #[unsafe(no_mangle)]

@@ -191,6 +191,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_remove(snapshot: *mut mnnkv_snapshot, na
 /// Writes the committed bytes of a section, and their number to *len.
 /// NOT_FOUND: if there is no such section
 /// CORRUPT: if its bytes are damaged; other sections can still be read
+/// IO: if the system or the host cannot read
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_get(
     snapshot: *const mnnkv_snapshot,

@@ -111,7 +111,8 @@ unsafe fn made(
 }
 
 /// Makes an empty snapshot, for further saves. A failure leaves no file.
-/// INVALID_ARGUMENT: if the fingerprint is too long, or the host has bytes already
+/// INVALID_ARGUMENT: if not exactly one of path and io is given, the fingerprint is too long, or the host has bytes
+/// already
 /// NOT_FOUND: if the folder does not exist
 /// IO: if there is a file at path, or it cannot be written
 #[unsafe(no_mangle)]
@@ -151,8 +152,10 @@ pub unsafe extern "C" fn mnnkv_snapshot_open(
 /// Writes the committed state alone to a new file, without the bytes of earlier states. A host that wants it in place of
 /// the old file closes that, and renames the new one. The copy is closed when the call returns, and durable.
 /// options: where the copy goes. It has the fingerprint of the original; fingerprint and access are ignored.
-/// INVALID_ARGUMENT, IO: as mnnkv_snapshot_create; a failure leaves no file
+/// INVALID_ARGUMENT, NOT_FOUND, IO: as mnnkv_snapshot_create, and IO: if the original cannot be read
 /// CORRUPT: if a part is damaged
+///
+/// A failure leaves no file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_copy(
     snapshot: *const mnnkv_snapshot,

@@ -80,6 +80,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
 /// CORRUPT: if the layer is damaged; others can still be loaded
+/// IO: if the system or the host cannot read
 ///
 /// After a failure no layer has changed.
 #[unsafe(no_mangle)]
@@ -101,6 +102,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_load(
 /// options: as of mnnkv_session_park. Without a rotation hint a file that was written with one may become larger.
 /// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
 /// CORRUPT: if a part of `from` is damaged
+/// IO: if the system or a host cannot read or write; what `to` was given is not committed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_compact(
     from: *const mnnkv_snapshot,

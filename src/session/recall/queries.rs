@@ -39,7 +39,10 @@ impl<'a> Queries<'a> {
         let row = dims.saturating_mul(dtype.bytes());
         for (name, stride, count) in [("head_stride", head_stride, heads), ("row_stride", row_stride, rows)] {
             if count > 1 && stride < row {
-                bail!(InvalidArgument, "{name} is {stride}; {row} bytes or more expected, those of a row");
+                bail!(
+                    InvalidArgument,
+                    "{name} is {stride}; {row} bytes or more expected, those of a row, or 0 for both strides"
+                );
             }
         }
         let last = |stride: usize, count: usize| stride.checked_mul(count - 1);
@@ -77,7 +80,7 @@ impl LastRows {
             bail!(InvalidArgument, "data has {} bytes; {expected} expected", data.len());
         }
         if !(0.0..=f32::MAX).contains(&scale) {
-            bail!(InvalidArgument, "scale is {scale}; 0 or a finite number above it expected");
+            bail!(InvalidArgument, "queries: scale is {scale}; 0 or a finite number above it expected");
         }
         let first = rows.saturating_sub(most);
         memory::resize(&mut self.next, (rows - first) * heads * dims)?;
@@ -87,7 +90,7 @@ impl LastRows {
             if let Some(dim) = first_not_finite(to) {
                 bail!(
                     InvalidArgument,
-                    "element {dim} of row {row} of head {head} is {}; a finite one expected",
+                    "queries: element {dim} of row {row} of head {head} is {}; a finite one expected",
                     to[dim]
                 );
             }
