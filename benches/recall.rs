@@ -1,8 +1,7 @@
 //! Recall: memory by the system beside h2o at equal residents, time by step, and a chat far beyond its budget.
 //!
 //! `cargo bench --bench recall` runs each config in a process of its own. `MNNKV_RECALL_MB` (default 512) is the size of the
-//! whole cache, 16 layers of 8 heads of 128 in f16. Keys and values are a bell curve: the file and `ram` save nothing by
-//! encoding.
+//! whole cache, 16 layers of 8 heads of 128 in f16. Keys and values are a bell curve, the worst case of the codec.
 
 mod common;
 

@@ -20,8 +20,8 @@ extern "C" {
 #define MNNKV_GEAR_FORMAT_V1 1
 /// Format v2: all types, with checksums. Uses rows and channels; smaller, most from effort 7 on, and slower.
 #define MNNKV_GEAR_FORMAT_V2 2
-/// Format lanes: all types, with a checksum. A little larger than V1, and several times as fast to decode. effort and the
-/// fields of V2 are not used.
+/// Format lanes: all types, with a checksum. As large as V1 at effort 1, and about three times as fast to decode with
+/// AVX-512. effort and the fields of V2 are not used.
 #define MNNKV_GEAR_FORMAT_LANES 3
 /// Predictors of V1: the bytes as they are, the difference to the byte before, the exclusive or with it.
 #define MNNKV_PREDICT_RAW 1
@@ -35,14 +35,14 @@ typedef struct mnnkv_gear_options {
     uint32_t format;
     /// V1: the predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all. V2 and LANES: must be 0.
     uint32_t predictors;
-    /// 1 = fastest .. 9 = smallest; 0 = 5. More effort never costs more than 0.1% of size.
+    /// 1 = fastest .. 9 = smallest; 0 = 5. More effort may cost 1% of size where words are mostly noise.
     int32_t effort;
     /// V2: elements per row (one token of one head). 0 = unknown, as is a value larger than src, or with fewer than 64
     /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
     uint32_t head_dim;
     uint32_t reserved[3];
     /// V2, for K (V1 ignores it): the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. Equal tokens at
-    /// different positions then compress as equal, most in the first layer, and encoding takes several times as long.
+    /// different positions then compress as equal, most in the first layer, and encoding takes about three times as long.
     /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     uint32_t rope_pairing;
     /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.

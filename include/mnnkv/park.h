@@ -31,8 +31,8 @@ extern "C" {
 /// How tokens are encoded. NULL = all defaults.
 typedef struct mnnkv_park_options {
     uint32_t struct_size;
-    /// 1 = fastest .. 9 = smallest; 0 = 5, and 1 in mnnkv_snapshot_append. 2 and 3, 4 to 6, 7 and 8 are alike; 5 takes twice
-    /// as long as 1, and 7 four times as long as 5.
+    /// 1 = fastest .. 9 = smallest; 0 = 5, and 1 in mnnkv_snapshot_append. 2 and 3, 4 to 6, 7 and 8 are alike; 5 takes up
+    /// to twice as long as 1, and 7 nearly four times as long as 5.
     int32_t effort;
     /// Threads that compress, the calling one included; 0 = one for each core.
     uint32_t threads;

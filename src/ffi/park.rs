@@ -30,8 +30,8 @@ use crate::sys;
 #[derive(Clone, Copy)]
 pub struct mnnkv_park_options {
     pub struct_size: u32,
-    /// 1 = fastest .. 9 = smallest; 0 = 5, and 1 in mnnkv_snapshot_append. 2 and 3, 4 to 6, 7 and 8 are alike; 5 takes twice
-    /// as long as 1, and 7 four times as long as 5.
+    /// 1 = fastest .. 9 = smallest; 0 = 5, and 1 in mnnkv_snapshot_append. 2 and 3, 4 to 6, 7 and 8 are alike; 5 takes up
+    /// to twice as long as 1, and 7 nearly four times as long as 5.
     pub effort: i32,
     /// Threads that compress, the calling one included; 0 = one for each core.
     pub threads: u32,

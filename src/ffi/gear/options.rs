@@ -13,8 +13,8 @@ use crate::status::{Result, bail};
 pub const MNNKV_GEAR_FORMAT_V1: u32 = 1;
 /// Format v2: all types, with checksums. Uses rows and channels; smaller, most from effort 7 on, and slower.
 pub const MNNKV_GEAR_FORMAT_V2: u32 = 2;
-/// Format lanes: all types, with a checksum. A little larger than V1, and several times as fast to decode. effort and the
-/// fields of V2 are not used.
+/// Format lanes: all types, with a checksum. As large as V1 at effort 1, and about three times as fast to decode with
+/// AVX-512. effort and the fields of V2 are not used.
 pub const MNNKV_GEAR_FORMAT_LANES: u32 = 3;
 /// Predictors of V1: the bytes as they are, the difference to the byte before, the exclusive or with it.
 pub const MNNKV_PREDICT_RAW: u32 = 1;
@@ -36,14 +36,14 @@ pub struct mnnkv_gear_options {
     pub format: u32,
     /// V1: the predictors to try, MNNKV_PREDICT_* or-ed together; 0 = all. V2 and LANES: must be 0.
     pub predictors: u32,
-    /// 1 = fastest .. 9 = smallest; 0 = 5. More effort never costs more than 0.1% of size.
+    /// 1 = fastest .. 9 = smallest; 0 = 5. More effort may cost 1% of size where words are mostly noise.
     pub effort: i32,
     /// V2: elements per row (one token of one head). 0 = unknown, as is a value larger than src, or with fewer than 64
     /// rows of more than 4,096 bytes. Without a rotation hint src may end within a row.
     pub head_dim: u32,
     pub reserved: [u32; 3],
     /// V2, for K (V1 ignores it): the rotation hint, MNNKV_ROPE_*; 0 = none, fields below are not read. Equal tokens at
-    /// different positions then compress as equal, most in the first layer, and encoding takes several times as long.
+    /// different positions then compress as equal, most in the first layer, and encoding takes about three times as long.
     /// Lossless for any arithmetic of the host. src must be [head][token][dim], with head_dim set.
     pub rope_pairing: u32,
     /// Rotated channels, the first of each row: even, at most head_dim; 0 = head_dim.
