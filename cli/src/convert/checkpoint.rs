@@ -1,15 +1,15 @@
 //! PyTorch checkpoints: a pickle that names tensors, and storages with their numbers. PyTorch 1.6 and later writes them
 //! as entries of a zip archive, earlier versions one after another.
 
+use super::archive::Archive;
 use super::pickle::{Pickle, Value};
 use super::tensors::{self, Storage, Tensor};
 use crate::failure::Failure;
 use mnnkv_model::file::ModelFile;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
-use zip::ZipArchive;
 
 /// Limit of a pickle of tensor names and shapes.
 const MAX_PICKLE: u64 = 64 << 20;
@@ -33,7 +33,7 @@ pub struct Checkpoint {
 /// Where the storages are.
 enum Storages {
     /// Entries of this folder of the archive.
-    Archive(ZipArchive<BufReader<File>>, String),
+    Archive(Archive, String),
     /// Offset and bytes of each in the file.
     Plain(File, BTreeMap<String, (u64, u64)>),
 }
@@ -108,7 +108,7 @@ impl Storages {
     fn read(&mut self, tensor: &Tensor) -> Result<Vec<u8>, String> {
         let limit = tensor.storage_bytes()? as u64;
         match self {
-            Storages::Archive(archive, folder) => entry(archive, &format!("{folder}/data/{}", tensor.storage), limit),
+            Storages::Archive(archive, folder) => archive.read(&format!("{folder}/data/{}", tensor.storage), limit),
             Storages::Plain(file, places) => {
                 let key = &tensor.storage;
                 let &(start, len) = places.get(key).ok_or_else(|| format!("has no storage {key} in the file"))?;
@@ -126,35 +126,22 @@ type Found = (Storages, BTreeMap<String, Option<Tensor>>);
 
 /// A checkpoint of PyTorch 1.6 or later.
 fn archive(file: File) -> Result<Found, String> {
-    let opened = ZipArchive::new(BufReader::new(file));
-    let mut archive = opened.map_err(|e| format!("not a PyTorch checkpoint, but a damaged zip archive: {e}"))?;
-    let pickles: Vec<&str> = archive.file_names().filter(|name| name.ends_with("/data.pkl")).collect();
+    let archive = Archive::open(file)?;
+    let pickles: Vec<&str> = archive.names().filter(|name| name.ends_with("/data.pkl")).collect();
     let &[pickle] = &pickles[..] else {
         return Err(format!("{} entries are named data.pkl; 1 expected", pickles.len()));
     };
     let (pickle, folder) = (pickle.to_owned(), pickle.trim_end_matches("/data.pkl").to_owned());
-    let bytes = entry(&mut archive, &pickle, MAX_PICKLE)?;
+    let bytes = archive.read(&pickle, MAX_PICKLE)?;
     let found = tensors_of(&bytes).map_err(|problem| format!("{pickle}: {problem}"))?;
     let byte_order = format!("{folder}/byteorder");
-    if archive.index_for_name(&byte_order).is_some() {
-        let order = entry(&mut archive, &byte_order, 16)?;
+    if archive.names().any(|name| name == byte_order) {
+        let order = archive.read(&byte_order, 16)?;
         if order != b"little" {
             return Err(format!("the byte order is {:?}; \"little\" expected", String::from_utf8_lossy(&order)));
         }
     }
     Ok((Storages::Archive(archive, folder), found))
-}
-
-/// An entry of at most `limit` bytes.
-fn entry(archive: &mut ZipArchive<BufReader<File>>, name: &str, limit: u64) -> Result<Vec<u8>, String> {
-    let failed = |e: &dyn std::fmt::Display| format!("cannot read {name}: {e}");
-    let reader = archive.by_name(name).map_err(|e| failed(&e))?;
-    let mut bytes = Vec::new();
-    reader.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
-    if bytes.len() as u64 > limit {
-        return Err(failed(&format!("more than {limit} bytes; at most that many expected")));
-    }
-    Ok(bytes)
 }
 
 fn tensors_of(bytes: &[u8]) -> Result<BTreeMap<String, Option<Tensor>>, String> {

@@ -1,5 +1,6 @@
 //! `mnnkv convert-compressor`: converts a PyTorch checkpoint to a `.bin` file for runtimes.
 
+mod archive;
 mod checkpoint;
 mod pickle;
 mod select;

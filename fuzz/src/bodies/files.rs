@@ -8,6 +8,8 @@ use mnnkv_replay::{llama, reference};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[path = "../../../cli/src/convert/archive.rs"]
+mod archive;
 #[path = "../../../cli/src/convert/checkpoint.rs"]
 #[allow(dead_code)]
 mod checkpoint;
