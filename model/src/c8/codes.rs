@@ -31,8 +31,9 @@ pub fn quantize(shape: &CacheShape, values: &[u8], scales: &Scales, codes: &mut 
 /// Converts codes to values, `(code - offset) * scale` in f32 rounded to the element type, ties to even, in the order
 /// of the codes.
 ///
-/// Results above the range of the type become infinite: in F16 with scales over 256. The result depends neither on the
-/// CPU level nor on the host's treatment of denormals. Lengths are checked before the first write.
+/// Results above the range of the type become infinite: in F16 with scales over 256, in F32 where a value is within a
+/// scale of its greatest. The result depends neither on the CPU level nor on the host's treatment of denormals. Lengths
+/// are checked before the first write.
 pub fn dequantize(shape: &CacheShape, codes: &[i8], scales: &Scales, values: &mut [u8]) -> Result<()> {
     shape.check_codes(codes)?;
     shape.check_values(values)?;

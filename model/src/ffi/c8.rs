@@ -311,8 +311,8 @@ pub unsafe extern "C" fn mnnkv_c8_quantize(
 /// Converts codes to values.
 ///
 /// codes: codes_len codes. values: room for values_cap bytes; those of the shape are written, rounded to its dtype.
-/// Products above the range of dtype become infinite (F16: with scales over 256). Values do not depend on the CPU. Any
-/// thread.
+/// Products above the range of dtype become infinite (F16: with scales over 256; F32: of values within a scale of
+/// its greatest). Values do not depend on the CPU. Any thread.
 /// INVALID_ARGUMENT: if codes_len is not that of the shape, or a scale is invalid.
 /// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_last_error has the required bytes.
 #[unsafe(no_mangle)]
