@@ -139,6 +139,8 @@ if(MNNKV_TOP_LEVEL OR MNNKV_INSTALL)
   set(build_by_default ALL)
 endif()
 
+# Flags of a list would become arguments of CMake.
+string(REPLACE ";" "|" cargo_flags "${cargo_flags}")
 # Always runs: cargo detects changes, and unchanged copies keep their time.
 set(run_cargo
     "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"

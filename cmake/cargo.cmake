@@ -1,6 +1,6 @@
 # Runs cargo without paths of this machine in its output. Run with cmake -P and
 #   CARGO RUSTC SOURCE TARGET_DIR   the programs, the folder of the project, and where cargo builds
-#   TARGET RUSTFLAGS                the triple of a cross build and flags that it needs; both may be empty
+#   TARGET RUSTFLAGS                the triple of a cross build, and flags that it needs, with | between; both may be empty
 #   PROGRAM                         on for the command line, which needs every level of ZSTD
 # Cargo's own arguments follow behind --. A folder vendor/ of `make dist` takes the place of the registry.
 #
@@ -32,7 +32,7 @@ if(sysroot)
   list(APPEND maps "${sysroot}=/rust")
 endif()
 
-set(flags ${RUSTFLAGS})
+string(REPLACE "|" ";" flags "${RUSTFLAGS}")
 # Variables in the environment win over those of the configuration.
 set(keys "TARGET|MNNKV_LIBRARY")
 if(PROGRAM)

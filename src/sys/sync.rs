@@ -1,5 +1,5 @@
-//! The locks of the worker queue and the marks of heads: those of the standard library; of loom, which tries every interleaving; or of the
-//! standard library in a form that ThreadSanitizer understands.
+//! The locks of the worker queue and the marks of heads: those of the standard library; of loom, which tries every
+//! interleaving; or of the standard library in a form that ThreadSanitizer understands.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU8;
@@ -43,6 +43,11 @@ mod seen {
 
         pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
             MutexGuard::of(self.inner.lock(), &self.handed_over)
+        }
+
+        pub fn into_inner(self) -> LockResult<T> {
+            self.handed_over.load(Ordering::Acquire);
+            self.inner.into_inner()
         }
     }
 
