@@ -28,7 +28,7 @@ for kind in shared static; do
     "$work/c" | grep -qx 'round trip ok' || fail "the C program, $kind, printed no verdict"
     # shellcheck disable=SC2046
     c++ -std=c++11 -O1 -Wall -Werror -DMNNKV_TESTDATA_DIR="\"$sources/testdata\"" -o "$work/c++" \
-        "$sources/cpp-tests/examples/readme.cpp" $(pkg-config $flag --cflags --libs mnnkv)
+        "$sources/cpp-tests/quoted/readme.cpp" $(pkg-config $flag --cflags --libs mnnkv)
     linked $kind "$work/c++"
     "$work/c++" >/dev/null || fail "the C++ example, $kind, failed"
 

@@ -353,8 +353,8 @@ mod tests {
             // SAFETY: mapped above with this length, and unmapped after the last use.
             let memory = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), len) };
             memory.fill(9);
-            // SAFETY: the range is the mapping.
-            if locked && unsafe { libc::mlock(start, len) } != 0 {
+            // SAFETY: the range is the mapping. By the system's number: AddressSanitizer's mlock does nothing.
+            if locked && unsafe { libc::syscall(libc::SYS_mlock, start, len) } != 0 {
                 continue;
             }
             let run = page..len - 2 * page;

@@ -88,7 +88,7 @@ proptest! {
 }
 
 #[test]
-fn a_config_of_a_megabyte_is_read_at_once() {
+fn a_config_of_a_megabyte_is_read_in_linear_time() {
     let strange: Vec<String> = (0..20_000).map(|i| format!("\"kv_h2o_{i:06}_{}\": 1", "x".repeat(30))).collect();
     let near: Vec<String> = (0..20_000).map(|i| format!("\"kv_lossless_hot_recent_{i:06}\": 1")).collect();
     let names = "delta_sequence,".repeat(70_000);
@@ -102,7 +102,8 @@ fn a_config_of_a_megabyte_is_read_at_once() {
     for (text, warnings) in configs {
         let start = Instant::now();
         let (_, given) = Config::parse(text.as_bytes(), b"", LAYERS).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?} for {}", start.elapsed(), &text[..60]);
+        // Far above what a linear reader takes, also under a sanitizer on a loaded machine.
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?} for {}", start.elapsed(), &text[..60]);
         assert_eq!(given.len(), warnings, "{}", &text[..60]);
         assert!(given.iter().all(|warning| warning.len() < 200), "{given:?}");
     }
