@@ -183,10 +183,11 @@ impl Recall {
             memory::push(&mut there, away)?;
         }
         there.sort_unstable();
-        // The last run of tokens of which none is missing.
-        let floor = there
+        // From where on no token is missing: the begin of the last run, unless the chat goes on behind it.
+        let (begin, end) = there
             .iter()
             .fold((0, 0), |(begin, end), run| (if run[0] == end { begin } else { run[0] }, run[0] + run[1]));
+        let floor = if end as u32 == logical { begin as u32 } else { logical };
         let first = saved.map_or(self.rules.sink_tokens, |saved| saved.first);
         let mut add = |begin: u32, count: u32, copy: Option<Copy>| {
             let is_away = copy.is_some();
@@ -204,7 +205,7 @@ impl Recall {
                 }
             }
             // Blocks are made as of any chat.
-            None if floor.0 == 0 => {}
+            None if floor == 0 => {}
             // Tokens that were evicted before are in no block.
             None => {
                 let limit = logical.saturating_sub(self.rules.recent_tokens);
@@ -218,7 +219,7 @@ impl Recall {
                 }
             }
         }
-        Ok(LoadedRecall { blocks: Blocks::of(first, list, floor.0 as u32) })
+        Ok(LoadedRecall { blocks: Blocks::of(first, list, floor) })
     }
 
     /// Takes what a file has, after a reset.

@@ -86,12 +86,15 @@ fn a_chat_that_lost_tokens_goes_on_with_recall() {
         let mut config = json!({
             "kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 2,
             "kv_h2o_block_tokens": 3, "kv_h2o_trigger_min_tokens": 1, "kv_h2o_sink_tokens": 1, "kv_h2o_recent_tokens": 5,
-            "kv_h2o_evict_unscored": true, "kv_recall_block_tokens": random.from(4, 8), "kv_recall_sink_tokens": 0,
+            "kv_h2o_evict_unscored": true, "kv_h2o_update_interval": 1, "kv_recall_block_tokens": random.from(4, 8), "kv_recall_sink_tokens": 0,
             "kv_recall_recent_tokens": 3,
         });
         let mut chat = Chat::new(config.clone(), false, &mut random);
-        chat.step(random.from(5, 40), false);
-        chat.step(1, false);
+        chat.step(random.from(20, 40), false);
+        (0..2).for_each(|_| chat.step(1, false));
+        if seed % 4 == 0 {
+            chat.keep_what_is_lost();
+        }
         config["kv_recall_enable"] = json!(true);
         config["kv_h2o_target_lossy_ratio"] = json!(3);
         chat.config = config;
