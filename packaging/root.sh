@@ -68,6 +68,7 @@ unchanged() {
     files_of "$1" >"$work/$1.after"
     diff "$work/$1.before" "$work/$1.after" >&2 || fail "$1: files differ after $2"
     say "$1: no file is left or changed after $2"
+    touch "$work/$1/.complete"
 }
 
 # The sources in /try of a root.
@@ -83,6 +84,8 @@ unpack() {
         done
     )
     files_of "$1" >"$work/$1.before"
+    # A step that fails leaves what it has installed: the next run makes the root anew.
+    rm "$work/$1/.complete"
 }
 
 use="gcc,g++,libc6-dev,cmake,make,pkg-config"
@@ -107,6 +110,7 @@ for step in $steps; do
         inside source sh -c 'sh /try/deb.sh /try /try/debs >/try/deb.log 2>&1 || { tail -n 40 /try/deb.log; exit 1; }'
         rm -f "$work"/debs/*
         cp "$work"/source/try/debs/* "$work/debs"
+        touch "$work/source/.complete"
         ;;
     binary)
         make_root binary "$use,man-db"
