@@ -188,8 +188,10 @@ impl Layer {
     fn load(&mut self, saved: Saved) {
         (self.len, self.is_parked, self.step) = (saved.positions.len() as u32, true, None);
         (self.tokens, self.pins) = (saved.tokens, saved.pins);
-        self.key.fill(0);
-        self.value.fill(0);
+        // With room for the tokens, also before the next begin.
+        self.spec.max_tokens = self.spec.max_tokens.max(self.len);
+        let (key, value) = self.packing().bytes();
+        (self.key, self.value) = (vec![0; key], vec![0; value]);
     }
 }
 
