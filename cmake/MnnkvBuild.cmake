@@ -107,6 +107,10 @@ if(NOT MNNKV_SANITIZE STREQUAL "")
     message(FATAL_ERROR "mnnkv: MNNKV_SANITIZE needs MNNKV_RUST_TARGET, the triple of this machine.")
   endif()
   list(APPEND cargo_flags "-Zsanitizer=${MNNKV_SANITIZE}" "-Cunsafe-allow-abi-mismatch=sanitizer")
+  if(MNNKV_SANITIZE STREQUAL "thread")
+    # Locks that ThreadSanitizer understands (src/sys/sync.rs).
+    list(APPEND cargo_flags "--cfg=tsan")
+  endif()
   # Quick to build, and with the names of functions in reports.
   list(APPEND cargo_env "RUSTC_BOOTSTRAP=1" "CARGO_PROFILE_RELEASE_LTO=off" "CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16"
        "CARGO_PROFILE_RELEASE_DEBUG=1")

@@ -34,7 +34,7 @@ use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
 use crate::snapshot::SharedSnapshot;
 use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
-use crate::sys::{Shared, memory};
+use crate::sys::{Mutex, MutexGuard, Shared, memory};
 use config::Config;
 use eviction::ClosingStep;
 use lanes::{Lanes, MOST_DECODE_ROWS};
@@ -42,7 +42,6 @@ use layer::Layer;
 use recall::{Desk, Step, Workshop};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 /// Beyond any model and any machine; a wrong number must not become a large allocation.
 const MOST_LAYERS: u32 = 4096;

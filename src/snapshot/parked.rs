@@ -4,9 +4,9 @@ use super::state::{Extent, Piece};
 use super::{Snapshot, at, checksum, part_ends};
 use crate::status::{Error, Result, bail};
 use crate::sys::storage::Storage;
-use crate::sys::{Shared, memory};
+use crate::sys::{Mutex, Shared, memory};
+use std::sync::TryLockError;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, TryLockError};
 
 /// The stored bytes of a piece that was lost before it was durable: one part without bytes.
 const LOST: [u8; 2] = [1, 0];

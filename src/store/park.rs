@@ -11,8 +11,7 @@ use super::piece::{self, Packing};
 use super::{Store, saved};
 use crate::layout::{self, Cache, HeadMut, Order, Pair};
 use crate::status::Result;
-use crate::sys::{Shared, memory, pages, parallel};
-use std::sync::Mutex;
+use crate::sys::{Mutex, Shared, memory, pages, parallel};
 use std::sync::atomic::AtomicBool;
 
 /// Bytes that one thread decodes as soon as another one has started.

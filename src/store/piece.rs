@@ -7,8 +7,7 @@ use super::kv::KvBytes;
 use crate::gear::{Effort, Format, Frequencies, Options, Pairing, Positions, Rotation};
 use crate::layout::{CacheRef, Kind, Order, Pair, Rows, TokenRange};
 use crate::status::{Result, bail};
-use crate::sys::{memory, parallel};
-use std::sync::Mutex;
+use crate::sys::{Mutex, memory, parallel};
 use std::sync::atomic::{AtomicBool, Ordering};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 

@@ -1,9 +1,8 @@
 //! Jobs of one call, shared between the calling thread and threads that live as long as the call.
 
-use super::memory;
 use super::threads::Thread;
+use super::{Mutex, memory};
 use crate::status::{Error, Result, bail};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs `run(&mut worker, job)` for every job below `jobs`, on up to `threads` threads, the calling one included. Each

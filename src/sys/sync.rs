@@ -1,4 +1,4 @@
-//! The locks of the worker queue and the marks of heads: those of the standard library; of loom, which tries every
+//! The locks of the library: those of the standard library; of loom, which tries every
 //! interleaving; or of the standard library in a form that ThreadSanitizer understands.
 
 #[cfg(loom)]
@@ -21,8 +21,9 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 mod seen {
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::{AtomicU8, Ordering};
-    use std::sync::{self, LockResult, PoisonError};
+    use std::sync::{self, LockResult, PoisonError, TryLockError, TryLockResult};
 
+    #[derive(Debug)]
     pub struct Mutex<T> {
         inner: sync::Mutex<T>,
         handed_over: AtomicU8,
@@ -43,6 +44,14 @@ mod seen {
 
         pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
             MutexGuard::of(self.inner.lock(), &self.handed_over)
+        }
+
+        pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+            match self.inner.try_lock() {
+                Ok(inner) => Ok(MutexGuard::of(Ok(inner), &self.handed_over)?),
+                Err(TryLockError::Poisoned(poison)) => Ok(MutexGuard::of(Err(poison), &self.handed_over)?),
+                Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
+            }
         }
 
         pub fn into_inner(self) -> LockResult<T> {

@@ -6,8 +6,9 @@
 use crate::ffi::pointer::{self, Sized32};
 use crate::snapshot::{Medium, Storage};
 use crate::status::{Result, bail, error};
+use crate::sys::Mutex;
 use std::ffi::{c_char, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 /// Functions that read and write bytes. Copied by create and open; user must stay valid until mnnkv_snapshot_destroy
 /// returns, or as long as a session parks blocks in the snapshot (mnnkv_session_recall_file). They are called inside

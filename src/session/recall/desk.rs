@@ -2,8 +2,8 @@
 
 use crate::snapshot::{ParkedPiece, SharedSnapshot};
 use crate::status::{Error, Result, bail, error};
+use crate::sys::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
 
 /// Bytes and blobs that may wait in memory to be written, whichever is more.
 const WAITING_BYTES: usize = if cfg!(test) { 1 << 10 } else { 4 << 20 };
