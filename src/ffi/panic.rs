@@ -2,10 +2,9 @@
 
 use super::status::{self, MNNKV_OK, mnnkv_status};
 use crate::status::{Error, Result, error};
-use crate::sys::quietly;
+use crate::sys::{Mutex, quietly};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 
 fn internal(payload: &(dyn Any + Send)) -> Error {
     let text = payload
