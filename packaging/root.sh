@@ -83,9 +83,9 @@ unpack() {
             case $tarball in *-vendor.tar.xz) ;; *) tar -C sources --strip-components=1 -xf "$tarball" ;; esac
         done
     )
-    files_of "$1" >"$work/$1.before"
     # A step that fails leaves what it has installed: the next run makes the root anew.
     rm "$work/$1/.complete"
+    files_of "$1" >"$work/$1.before"
 }
 
 use="gcc,g++,libc6-dev,cmake,make,pkg-config"
