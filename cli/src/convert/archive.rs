@@ -41,6 +41,11 @@ impl Archive {
         self.entries.keys().map(String::as_str)
     }
 
+    /// Whether there is an entry.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
     /// The bytes of an entry, at most `limit`, compared with their checksum.
     pub fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, String> {
         let failed = |e: &dyn Display| format!("cannot read {name}: {e}");

@@ -135,7 +135,7 @@ fn archive(file: File) -> Result<Found, String> {
     let bytes = archive.read(&pickle, MAX_PICKLE)?;
     let found = tensors_of(&bytes).map_err(|problem| format!("{pickle}: {problem}"))?;
     let byte_order = format!("{folder}/byteorder");
-    if archive.names().any(|name| name == byte_order) {
+    if archive.has(&byte_order) {
         let order = archive.read(&byte_order, 16)?;
         if order != b"little" {
             return Err(format!("the byte order is {:?}; \"little\" expected", String::from_utf8_lossy(&order)));
