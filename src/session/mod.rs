@@ -436,7 +436,7 @@ impl Session {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
         };
-        let turn = |_| rotation.map(policy::turn).transpose();
+        let turn = |_| rotation.map(policy::turn).transpose().map_err(|e| e.within("rotation"));
         let turns = memory::try_collect((0..which.len()).map(turn))?;
         which.iter_mut().zip(turns).for_each(|(layer, turn)| layer.eviction.set_turn(turn));
         Ok(())

@@ -13,19 +13,17 @@ pub(super) fn turn(rotation: &KeyRotation<'_>) -> Result<KeyTurn> {
     let pairs = rotation.dims / 2;
     let frequencies = match rotation.frequencies {
         Frequencies::Given(given) if given.len() != pairs => {
-            bail!(InvalidArgument, "rotation: {} frequencies given; {pairs} expected", given.len())
+            bail!(InvalidArgument, "{} frequencies given; {pairs} expected", given.len())
         }
         Frequencies::Given(given) => memory::copied(given)?,
         Frequencies::Theta(theta) if theta.is_finite() && theta >= 1.0 => {
             let power = |pair: usize| f64::from(theta).powf(-(pair as f64) / pairs as f64) as f32;
             memory::collect((0..pairs).map(power))?
         }
-        Frequencies::Theta(theta) => {
-            bail!(InvalidArgument, "rotation: theta is {theta}; a finite number from 1 on expected")
-        }
+        Frequencies::Theta(theta) => bail!(InvalidArgument, "theta is {theta}; a finite number from 1 on expected"),
     };
     if let Some(pair) = frequencies.iter().position(|frequency| !frequency.is_finite()) {
-        bail!(InvalidArgument, "rotation: inv_freq[{pair}] is {}; a finite number expected", frequencies[pair]);
+        bail!(InvalidArgument, "inv_freq[{pair}] is {}; a finite number expected", frequencies[pair]);
     }
     Ok(KeyTurn::new(rotation.pairing == Pairing::Adjacent, frequencies))
 }

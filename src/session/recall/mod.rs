@@ -153,7 +153,7 @@ impl Recall {
 
     /// Takes the last query rows of the open step. On an error nothing has changed.
     pub(super) fn queries(&mut self, queries: &Queries<'_>) -> Result<()> {
-        self.queries.take(queries, self.rules.query_window as usize)
+        self.queries.take(queries, self.rules.query_window as usize).map_err(|e| e.within("queries"))
     }
 
     /// Marks the blocks that have a pinned token.

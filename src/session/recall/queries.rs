@@ -80,7 +80,7 @@ impl LastRows {
             bail!(InvalidArgument, "data has {} bytes; {expected} expected", data.len());
         }
         if !(0.0..=f32::MAX).contains(&scale) {
-            bail!(InvalidArgument, "queries: scale is {scale}; 0 or a finite number above it expected");
+            bail!(InvalidArgument, "scale is {scale}; 0 or a finite number above it expected");
         }
         let first = rows.saturating_sub(most);
         memory::resize(&mut self.next, (rows - first) * heads * dims)?;
@@ -90,7 +90,7 @@ impl LastRows {
             if let Some(dim) = first_not_finite(to) {
                 bail!(
                     InvalidArgument,
-                    "queries: element {dim} of row {row} of head {head} is {}; a finite one expected",
+                    "element {dim} of row {row} of head {head} is {}; a finite one expected",
                     to[dim]
                 );
             }
