@@ -1,5 +1,5 @@
-//! The locks of the library: those of the standard library; of loom, which tries every
-//! interleaving; or of the standard library in a form that ThreadSanitizer understands.
+//! The locks of the library: those of the standard library; of loom, which tries every interleaving; or of the standard
+//! library in a form that ThreadSanitizer understands.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU8;
@@ -47,11 +47,12 @@ mod seen {
         }
 
         pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-            match self.inner.try_lock() {
-                Ok(inner) => Ok(MutexGuard::of(Ok(inner), &self.handed_over)?),
-                Err(TryLockError::Poisoned(poison)) => Ok(MutexGuard::of(Err(poison), &self.handed_over)?),
-                Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
-            }
+            let inner = match self.inner.try_lock() {
+                Ok(inner) => Ok(inner),
+                Err(TryLockError::Poisoned(poison)) => Err(poison),
+                Err(TryLockError::WouldBlock) => return Err(TryLockError::WouldBlock),
+            };
+            Ok(MutexGuard::of(inner, &self.handed_over)?)
         }
 
         pub fn into_inner(self) -> LockResult<T> {
