@@ -134,6 +134,7 @@ struct Reason<'a>(&'a io::Error);
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.raw_os_error() {
+            _ if self.0.kind() == io::ErrorKind::IsADirectory => f.write_str("it is a folder, not a file"),
             Some(code) => {
                 let mut room = [0; 256];
                 match system::reason(code, &mut room) {
@@ -254,8 +255,9 @@ mod unix {
         };
         // A pipe that nothing writes to would block.
         let file = open_with(path, flags | libc::O_NONBLOCK)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::ErrorKind::InvalidInput.into());
+        let kind = file.metadata()?;
+        if !kind.is_file() {
+            return Err(if kind.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::InvalidInput }.into());
         }
         // SAFETY: the descriptor is open.
         match again(|| checked(unsafe { libc::flock(file.as_raw_fd(), lock | libc::LOCK_NB) })) {
