@@ -14,6 +14,7 @@ use mnnkv::session::Session;
 use mnnkv::snapshot::{Access, Snapshot, Storage};
 use mnnkv::status::{Error, Status};
 use mnnkv::store::{KeyRotation, Packing};
+use std::os::unix::fs::FileExt;
 
 const CONFIG: &[u8] = br#"{"kv_h2o_enable": true, "kv_h2o_policy": "mass", "kv_h2o_layer_start": 0,
 "kv_h2o_block_tokens": 4,     "kv_h2o_sink_tokens": 4, "kv_h2o_recent_tokens": 8, "kv_h2o_trigger_min_tokens": 8}"#;
@@ -119,17 +120,17 @@ fn expand(pairs: &[Pair]) -> Vec<usize> {
     pairs.iter().flat_map(|p| p[0] as usize..(p[0] + p[1]) as usize).collect()
 }
 
-/// Loads all layers into caches of this packing.
+/// Loads all layers into caches of this packing. A chat that was loaded can be read: it has replaced another one.
 fn load(file: &Snapshot, spec: &Spec) -> Result<Vec<Both>, Error> {
     let session = Session::new(CONFIG, b"", LAYERS as u32, 1).unwrap();
     session.load(None, file)?;
     let layer = |number| {
         let mut buffers = Buffers::new(spec);
-        let len = session.lengths(number)?.physical;
-        session.begin(number, Some(buffers.cache()), len)?;
-        Ok(buffers.rows(len))
+        let len = session.lengths(number).unwrap().physical;
+        session.begin(number, Some(buffers.cache()), len).expect("a chat that was loaded can be read");
+        buffers.rows(len)
     };
-    (0..LAYERS as u32).map(layer).collect()
+    Ok((0..LAYERS as u32).map(layer).collect())
 }
 
 fn expected() -> Vec<Both> {
@@ -191,4 +192,57 @@ fn no_damaged_bit_and_no_truncation_of_a_session_file_changes_a_token_or_its_pos
         }
     }
     assert!(refused > 15_000, "{refused}");
+}
+
+#[test]
+fn a_chat_whose_file_was_damaged_after_it_was_loaded_is_not_saved() {
+    let path = std::env::temp_dir().join(format!("mnnkv-chat-file-{}.kv", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    drop(write(Storage::create(&path).unwrap()));
+    let session = Session::new(CONFIG, b"", LAYERS as u32, 1).unwrap();
+    session.load(None, &Snapshot::open(Storage::open(&path).unwrap(), None, Access::ReadOnly).unwrap()).unwrap();
+    let len = session.lengths(0).unwrap().physical;
+    let saved_to = |file: &mut Snapshot| session.save(0, None, len, &packing(), file).map(|saved| saved.tokens);
+    let other = || Snapshot::create(Disk::default().storage(), b"sample").unwrap();
+    assert_eq!(saved_to(&mut other()), Ok(60), "the pieces, with tokens that an edit removed");
+
+    let image = std::fs::read(&path).unwrap();
+    let damaged_by = |at: usize| {
+        let disk = Disk::of(&image);
+        disk.change(at);
+        let (file, mut found) = (Snapshot::open(disk.storage(), None, Access::ReadOnly).ok()?, None);
+        let note = |error: Error| {
+            found = Some(error.to_string());
+            Ok(())
+        };
+        file.verify(note).unwrap();
+        found
+    };
+    let is_token = |at: &usize| damaged_by(*at).is_some_and(|error| error.contains("layer 0, piece 0"));
+    let at = (0..image.len()).step_by(64).find(is_token).unwrap();
+    let edited = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    edited.write_all_at(&[image[at] ^ 1], at as u64).unwrap();
+    let mut same = Snapshot::open(Storage::edit(&path).unwrap(), None, Access::Append).unwrap();
+    for refused in [saved_to(&mut other()), saved_to(&mut same)] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.status(), Status::Corrupt, "{error}");
+        assert!(error.to_string().contains("layer 0") && error.to_string().contains("offset"), "{error}");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_save_that_fails_leaves_no_byte_in_its_file() {
+    let disk = Disk::default();
+    drop(write(disk.storage()));
+    let before = disk.bytes();
+    for calls in 0..4 {
+        let mut file = Snapshot::open(disk.storage(), None, Access::Append).unwrap();
+        disk.fail_after(calls, 1);
+        let saved =
+            (0..3).try_for_each(|at| file.put(&format!("section {at}"), &[at; 5000])).and_then(|()| file.commit());
+        saved.unwrap_err();
+        drop(file);
+        assert!(disk.repair() && disk.bytes() == before, "{calls}");
+    }
 }

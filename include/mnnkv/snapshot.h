@@ -108,8 +108,8 @@ mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
 mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot,
                                  const mnnkv_snapshot_options *options);
 
-/// Closes a snapshot. Drops what is not committed. A session that parks blocks in it (mnnkv_session_recall_file) keeps the
-/// file open.
+/// Closes a snapshot. Drops what is not committed, and truncates the file to its committed state. A session that parks blocks
+/// in it (mnnkv_session_recall_file) keeps the file open, and what is parked.
 void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 
 /// Makes all that was given since the last commit the state of the file, durably; without any, does nothing. After a
@@ -217,8 +217,8 @@ mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, s
 //   mnnkv_snapshot_load(snapshot, session, MNNKV_ALL_LAYERS);
 //   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);   // then mnnkv_session_begin as always
 //
-// Loading reads no tokens: they stay in the file until begin writes them to the cache; with io it reads the encoded ones
-// into memory. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
+// Loading compares the tokens with their checksums, as fast as memory is read, and decodes none: they stay in the file
+// until begin writes them to the cache; with io they are kept in memory as encoded. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
 // session has loaded from a snapshot or saved to it are not written again by a later append to the same one, unless another
 // snapshot came between. Small steps
 // encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn, until
@@ -236,7 +236,7 @@ mnnkv_status mnnkv_snapshot_verify(const mnnkv_snapshot *snapshot, char *text, s
 /// written: tokens of the layer written; may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
 /// BUSY: if the session is interrupted
-/// CORRUPT: if tokens in the store do not decode
+/// CORRUPT: if tokens in the store do not decode, or tokens that a file alone has are damaged there
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.
@@ -250,17 +250,14 @@ mnnkv_status mnnkv_snapshot_append(mnnkv_snapshot *snapshot,
 /// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
-/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped. Damage
-/// of tokens shows in begin.
+/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped.
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
-/// CORRUPT: if the layer is damaged; others can still be loaded
+/// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded
 /// IO: if the system or the host cannot read
 ///
 /// After a failure no layer has changed.
-mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot,
-                                 mnnkv_session *session,
-                                 uint32_t layer);
+mnnkv_status mnnkv_snapshot_load(const mnnkv_snapshot *snapshot, mnnkv_session *session, uint32_t layer);
 
 /// Gives `to`, which has no layers yet, the committed layers and sections of `from`: each layer encoded anew, and without
 /// tokens that it has no more. A host creates another file, compacts into it, commits, destroys both, and renames the new

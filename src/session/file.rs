@@ -78,6 +78,10 @@ impl Session {
         let is_known = |run: &SavedRun| to.piece_sum(run.piece) == Some(run.sum);
         let known = memory::collect(store.saved(number).iter().copied().filter(is_known))?;
         let known_tokens: u32 = known.iter().map(|run| run.count).sum();
+        if store.is_parked(number) {
+            // The cache has no copy of tokens that the file has.
+            known.iter().try_for_each(|run| to.piece(run.piece).map(|piece| piece.bytes.drop_pages()))?;
+        }
         let is_stored = !store.is_parked(number) && known_tokens < kv_len;
         if let Some((cache, lossless)) = cache.as_mut().zip(layer.lossless.as_mut()).filter(|_| is_stored) {
             lossless.restore(store, cache, kv_len)?;
@@ -253,7 +257,8 @@ fn rows(geometry: &Geometry) -> Result<Rows> {
     })
 }
 
-/// The pieces of these tokens of a layer, one behind another in its cache. Their bytes are verified when they are decoded.
+/// The pieces of these tokens of a layer, one after another in its cache, compared with their checksums: a chat must not be
+/// replaced by one that cannot be read.
 fn pieces(from: &Snapshot, rows: &Rows, runs: &[Run]) -> Result<Vec<FilePiece>> {
     let (mut pieces, mut begin) = (Vec::<FilePiece>::new(), 0);
     for &Run { piece, offset, count } in runs {
@@ -267,7 +272,7 @@ fn pieces(from: &Snapshot, rows: &Rows, runs: &[Run]) -> Result<Vec<FilePiece>> 
                 let tokens = from.piece_tokens(piece).unwrap_or_default();
                 let runs = memory::copied(&[run])?;
                 let (bytes, offset, ends, raw_sum) = (found.bytes, found.offset, found.ends, found.raw_checksum);
-                memory::push(&mut pieces, FilePiece { tokens, bytes, offset, ends, raw_sum, runs })?;
+                memory::push(&mut pieces, FilePiece { tokens, bytes, offset, sum, ends, raw_sum, runs })?;
             }
         }
     }
@@ -276,10 +281,11 @@ fn pieces(from: &Snapshot, rows: &Rows, runs: &[Run]) -> Result<Vec<FilePiece>> 
 
 /// A piece with the parts of these rows.
 fn piece_of(from: &Snapshot, rows: &Rows, piece: u32) -> Result<PieceBytes> {
-    let (found, parts) = (from.piece_lazily(piece)?, 2 * rows.parts());
+    let (found, parts) = (from.piece(piece)?, 2 * rows.parts());
     if found.ends.len() != parts {
         bail!(Corrupt, "piece {piece} of {} has {} parts; {parts} expected", from.name(), found.ends.len());
     }
+    found.bytes.drop_pages();
     Ok(found)
 }
 

@@ -23,7 +23,6 @@ mod save;
 mod sectors;
 mod staged;
 mod state;
-mod tokens;
 
 pub use crate::sys::storage::{Bytes, Medium, Storage};
 pub use parked::{ParkedPiece, SharedSnapshot};
@@ -288,15 +287,19 @@ impl Snapshot {
         let Some(found) = self.find_piece(piece) else {
             bail!(NotFound, "{} has no piece {piece}", self.name());
         };
-        self.read_piece(found, true).map_err(|e| at(found.place(piece), found.at.offset, &self.storage, &e))
+        self.read_piece(found).map_err(|e| at(found.place(piece), found.at.offset, &self.storage, &e))
     }
 
-    /// `verify`: also where the bytes are mapped.
-    fn read_piece(&self, piece: &Piece, verify: bool) -> Result<PieceBytes> {
+    /// The checksum of a piece's stored bytes, committed or not.
+    pub fn piece_sum(&self, piece: u32) -> Option<u64> {
+        self.find_piece(piece).map(|found| found.at.sum)
+    }
+
+    fn read_piece(&self, piece: &Piece) -> Result<PieceBytes> {
         let Extent { offset, len, sum } = piece.at;
         let all = self.storage.view(self.map.as_ref(), offset..piece.at.end())?;
         // Bytes that are read anew may be others.
-        if self.map.is_none() || (verify && !piece.verified.load(Ordering::Relaxed)) {
+        if self.map.is_none() || !piece.verified.load(Ordering::Relaxed) {
             if checksum(&all) != sum {
                 bail!(Corrupt, "the checksum of {len} bytes does not match");
             }

@@ -376,6 +376,15 @@ impl Snapshot {
     }
 }
 
+impl Drop for Snapshot {
+    /// A save that failed must not leave a full disk. Sessions may still read what they have parked.
+    fn drop(&mut self) {
+        if self.access == Access::Append && self.storage.len().is_ok_and(|len| len > self.state.end) {
+            self.discard();
+        }
+    }
+}
+
 /// The slot of a state.
 fn slot_of(state: &State, header: &Header) -> Slot {
     let record = state.record.expect("every state has a record");

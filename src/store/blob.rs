@@ -22,8 +22,16 @@ pub(super) struct Blob {
 #[derive(Debug)]
 enum Memory {
     Own(Region),
-    /// And where they begin in the file.
-    File(Bytes, u64),
+    File(Bytes, Place),
+}
+
+/// A piece in a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Where it begins.
+    pub(super) offset: u64,
+    /// The checksum of its stored bytes.
+    pub(super) sum: u64,
 }
 
 impl Deref for Memory {
@@ -64,14 +72,19 @@ impl Blob {
     }
 
     /// Parts that a file has, whose decoder verifies them.
-    pub(super) fn of_file(bytes: Bytes, offset: u64, ends: &[usize]) -> Result<Self> {
+    pub(super) fn of_file(bytes: Bytes, place: Place, ends: &[usize]) -> Result<Self> {
         let parts = memory::collect(ends.iter().map(|end| Part { end: *end, digest: None }))?;
-        Ok(Blob { len: bytes.len(), memory: Memory::File(bytes, offset), parts })
+        Ok(Blob { len: bytes.len(), memory: Memory::File(bytes, place), parts })
     }
 
     /// Where it is from, for errors: nothing, or its place in a file.
     pub(super) fn origin(&self) -> impl fmt::Display {
-        Origin(if let Memory::File(_, offset) = &self.memory { Some(*offset) } else { None })
+        Origin(self.place().map(|place| place.offset))
+    }
+
+    /// Where it is in a file.
+    pub(super) fn place(&self) -> Option<Place> {
+        if let Memory::File(_, place) = &self.memory { Some(*place) } else { None }
     }
 
     /// Lets go of the pages of a file, which was read.

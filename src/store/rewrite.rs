@@ -1,6 +1,6 @@
 //! Pieces of a file made anew: the tokens that are left of many, as few.
 
-use super::blob::Blob;
+use super::blob::{Blob, Place};
 use super::codec::{BlockShape, Codec};
 use super::kv::KvBytes;
 use super::piece::{self, Packing, RawSum};
@@ -67,7 +67,8 @@ fn decode(codec: &mut Codec, rows: &Rows, from: &FilePiece, to: &mut KvBytes) ->
     let number = from.runs.first().map_or(0, |run| run.piece);
     let (order, tokens) = (Order::DENSE, from.tokens as usize);
     let shape = BlockShape { ticket: number.into(), rows: *rows, tokens, order, digest: 0 };
-    codec.decode(&shape, &Blob::of_file(from.bytes.clone(), from.offset, &from.ends)?, to)?;
+    let place = Place { offset: from.offset, sum: from.sum };
+    codec.decode(&shape, &Blob::of_file(from.bytes.clone(), place, &from.ends)?, to)?;
     let mut sum = RawSum::default();
     (0..2 * rows.parts()).for_each(|at| sum.add(piece::part(to, rows.parts(), at)));
     if sum.get() != from.raw_sum {

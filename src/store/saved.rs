@@ -1,7 +1,7 @@
 //! The tokens of a layer that a chat file has, so that the next save writes the others alone.
 
 use super::Store;
-use super::blob::Blob;
+use super::blob::{Blob, Place};
 use super::block::{Block, KeptRun, LiveSegment};
 use super::codec::BlockShape;
 use super::kv::KvBytes;
@@ -77,6 +77,8 @@ pub struct FilePiece {
     pub bytes: Bytes,
     /// Where the piece begins in the file.
     pub offset: u64,
+    /// The checksum of its stored bytes.
+    pub sum: u64,
     /// Where each part ends.
     pub ends: Vec<usize>,
     /// The XXH3-64 over those of the parts' rows.
@@ -107,7 +109,7 @@ impl Store {
 
     /// Writes the tokens of a layer that `known` has not as pieces: parked ones as they are, the others from the cache,
     /// which must have them. Returns where each of the `len` tokens is. The store does not change.
-    /// BUSY: if `stop` was set meanwhile.
+    /// BUSY: if `stop` was set meanwhile. CORRUPT: if the file of a parked token has changed.
     #[expect(clippy::too_many_arguments, reason = "a cache, how to encode it, and where to")]
     pub fn save(
         &mut self,
@@ -153,6 +155,14 @@ impl Store {
             }
             let blob = block.blob.as_ref().expect("a parked block has a blob");
             let (piece, sum) = write_blob(blob, block.shape.tokens as u32, block.shape.digest as u64, write)?;
+            // Equal parts are equal bytes, so that a copy has the checksum of its original.
+            if let Some(place) = blob.place().filter(|place| place.sum != sum) {
+                bail!(
+                    Corrupt,
+                    "layer {layer}: the piece at offset {} of its file is not the one that was loaded",
+                    place.offset
+                );
+            }
             runs.retain(|run| !segments().any(|s| s.begin < run.end() && run.begin < s.end()));
             for s in segments() {
                 let run = SavedRun { piece, sum, offset: s.offset, begin: s.begin, count: s.count };
@@ -176,7 +186,8 @@ impl Store {
                 order: Order::DENSE,
                 digest: piece.raw_sum.into(),
             };
-            let blob = Shared::new(Blob::of_file(piece.bytes, piece.offset, &piece.ends)?)?;
+            let blob =
+                Shared::new(Blob::of_file(piece.bytes, Place { offset: piece.offset, sum: piece.sum }, &piece.ends)?)?;
             memory::extend(&mut saved, &piece.runs)?;
             memory::push(&mut blocks, Block::of_file(shape, &piece.runs, blob)?)?;
         }

@@ -6,8 +6,8 @@
 //!   mnnkv_snapshot_load(snapshot, session, MNNKV_ALL_LAYERS);
 //!   mnnkv_session_lengths(session, layer, &logical, &cache.kv_len);   // then mnnkv_session_begin as always
 //!
-//! Loading reads no tokens: they stay in the file until begin writes them to the cache; with io it reads the encoded ones
-//! into memory. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
+//! Loading compares the tokens with their checksums, as fast as memory is read, and decodes none: they stay in the file
+//! until begin writes them to the cache; with io they are kept in memory as encoded. Several sessions may load one snapshot, such as that of a system prompt, and share its pages. Tokens that a
 //! session has loaded from a snapshot or saved to it are not written again by a later append to the same one, unless another
 //! snapshot came between. Small steps
 //! encode badly: a chat that is saved after every few tokens is larger than one that is saved after every turn, until
@@ -37,7 +37,7 @@ use crate::status::bail;
 /// written: tokens of the layer written; may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or open, kv_len or cache does not fit it, or the access is not APPEND
 /// BUSY: if the session is interrupted
-/// CORRUPT: if tokens in the store do not decode
+/// CORRUPT: if tokens in the store do not decode, or tokens that a file alone has are damaged there
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.
@@ -75,11 +75,10 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// Replaces a layer of a session, or all with MNNKV_ALL_LAYERS, by the committed one of a snapshot: its tokens, logical
 /// positions, scores, clock and planned eviction. Layers that the snapshot has not are reset where all are loaded. The
 /// snapshot may be destroyed afterwards; its file must stay. Scores are unknown if the session's config adds them up in
-/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped. Damage
-/// of tokens shows in begin.
+/// another way (aggregation, alpha, block_tokens); with the same config the chat goes on as if it had never stopped.
 /// INVALID_ARGUMENT: if layer is out of range or open, or the snapshot has more layers than the session
 /// NOT_FOUND: if the snapshot has not the layer
-/// CORRUPT: if the layer is damaged; others can still be loaded
+/// CORRUPT: if the layer or one of its tokens is damaged; other layers can still be loaded
 /// IO: if the system or the host cannot read
 ///
 /// After a failure no layer has changed.
