@@ -46,7 +46,6 @@ typedef int32_t mnnkv_status;
 const char *mnnkv_status_name(mnnkv_status status);
 
 /// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
-///
 /// UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid until the thread's next call of this
 /// library. A successful call does not clear it.
 const char *mnnkv_last_error(void);
@@ -69,7 +68,6 @@ uint32_t mnnkv_version(void);
 uint32_t mnnkv_abi_version(void);
 
 /// Returns the SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". Static text.
-///
 /// The environment variable MNNKV_CPU_LEVEL, one of these names, may lower the level; it is read once. Results do not
 /// depend on the level.
 const char *mnnkv_cpu_level(void);

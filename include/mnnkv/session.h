@@ -68,8 +68,11 @@ mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_se
 /// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.
 void mnnkv_session_destroy(mnnkv_session *session);
 
-/// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
-/// triggers eviction. Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
+/// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...".
+mnnkv_status mnnkv_session_outlook(const mnnkv_session *session, char *text, size_t cap, size_t *len);
+
+/// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
+/// Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
 mnnkv_status mnnkv_session_warnings(const mnnkv_session *session, char *text, size_t cap, size_t *len);
 
 // --- Session: the steps of a layer ------------------------------------------------------------------------------
@@ -117,7 +120,6 @@ mnnkv_status mnnkv_session_abort(mnnkv_session *session, uint32_t layer, mnnkv_c
 #define MNNKV_TILE_LAST 2
 
 /// Softmax values of one or more query heads for consecutive tokens, before the product with V.
-///
 /// data holds exp(x - m), with m the maximum of the row so far (flash attention), or finished probabilities. The
 /// session computes exactly: value * product of the later update_scale of its row / row_sum.
 typedef struct mnnkv_score_tile {

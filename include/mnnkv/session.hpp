@@ -189,6 +189,14 @@ public:
         });
     }
 
+    /// mnnkv_session_outlook into a std::string, or a type with resize() and contiguous chars. Empty on failure.
+    template <class Text>
+    status outlook(Text& text) const {
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_outlook(handle_, to, cap, len);
+        });
+    }
+
     /// mnnkv_session_warnings
     status warnings(char* text, std::size_t cap, std::size_t& len) const noexcept {
         return mnnkv_session_warnings(handle_, text, cap, &len);
@@ -199,7 +207,7 @@ public:
         return mnnkv_session_metrics_json(handle_, text, cap, &len);
     }
 
-    /// mnnkv_session_warnings into a std::string, or a type with resize() and contiguous chars. Empty on failure.
+    /// mnnkv_session_warnings, likewise.
     template <class Text>
     status warnings(Text& text) const {
         return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {

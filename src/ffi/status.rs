@@ -76,7 +76,6 @@ pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
 }
 
 /// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
-///
 /// UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid until the thread's next call of this
 /// library. A successful call does not clear it.
 #[unsafe(no_mangle)]

@@ -29,7 +29,6 @@ pub extern "C" fn mnnkv_abi_version() -> u32 {
 }
 
 /// Returns the SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". Static text.
-///
 /// The environment variable MNNKV_CPU_LEVEL, one of these names, may lower the level; it is read once. Results do not
 /// depend on the level.
 #[unsafe(no_mangle)]

@@ -3,6 +3,7 @@
 #![doc = include_str!("../../docs/config.md")]
 
 mod keys;
+mod outlook;
 mod warnings;
 
 use crate::gear::{Effort, Format, Predictors};
@@ -225,9 +226,12 @@ impl Config {
         // Unknown keys come last: of too many warnings, theirs are left out.
         let mut warnings = Warnings::default();
         let eviction = if values.kv_h2o_enable { Some(eviction(&values, layers, &mut warnings)?) } else { None };
-        let lossless = lossless(&values, layers, eviction.is_some(), &mut warnings)?;
-        let (given, recommended) = (given.keys()?, recommended.keys()?);
         // Sorted.
+        let (given, recommended) = (given.keys()?, recommended.keys()?);
+        if let Some(rules) = eviction.as_ref().filter(|rules| rules.recall.is_none()) {
+            warnings.first_eviction(rules, given.binary_search(&name::kv_h2o_trigger_min_tokens).is_ok())?;
+        }
+        let lossless = lossless(&values, layers, eviction.is_some(), &mut warnings)?;
         let has = |key: &str| [&given, &recommended].iter().any(|keys| keys.binary_search(&key).is_ok());
         if lossless.as_ref().is_some_and(|l| l.mode == RuntimeMode::Probe) && !has(name::kv_lossless_runtime_mode) {
             let key = name::kv_lossless_runtime_mode;
@@ -319,7 +323,7 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
         warnings
             .push(format_args!("{key} is {end} and the model has {layers} layers: it is taken as the last of them"))?;
     }
-    let rules = EvictionRules {
+    Ok(EvictionRules {
         first_layer: start.min(layers),
         end_layer: end.map_or(layers, |end| (end + 1).min(layers)),
         block_tokens: block_tokens(values),
@@ -336,11 +340,7 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
         evict_unscored: values.kv_h2o_evict_unscored,
         log_stats: values.kv_h2o_log_stats,
         recall: values.kv_recall_enable.then(|| recall(values)),
-    };
-    if rules.recall.is_none() {
-        warnings.outlook(&rules)?;
-    }
-    Ok(rules)
+    })
 }
 
 fn recall(values: &Values) -> RecallRules {

@@ -48,6 +48,7 @@ const MOST_LAYERS: u32 = 4096;
 
 /// The eviction and compression of one model's caches.
 pub struct Session {
+    outlook: String,
     warnings: Vec<String>,
     state: Mutex<State>,
     lanes: Lanes,
@@ -89,6 +90,7 @@ impl Session {
             }
             None => None,
         };
+        let outlook = config.outlook(layers)?;
         let mut layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
         let recalls = || layers.iter().filter_map(|layer| layer.recall.as_ref());
         let desk = match recalls().find_map(|recall| recall.file_rules()) {
@@ -100,6 +102,7 @@ impl Session {
             recalls.for_each(|recall| recall.set_desk(desk.clone()));
         }
         Ok(Session {
+            outlook,
             warnings,
             state: Mutex::new(State { layers, store, work: Workshop::default(), desk }),
             lanes,
@@ -153,6 +156,11 @@ impl Session {
         Ok(RecallStats::total(layers.iter().filter_map(|layer| layer.recall.as_ref())))
     }
 
+    /// One line: what the config does to the model.
+    pub fn outlook(&self) -> &str {
+        &self.outlook
+    }
+
     /// The warnings about the config and about the steps since, one per line.
     pub fn warnings(&self) -> Result<String> {
         let state = self.state()?;
@@ -167,7 +175,7 @@ impl Session {
                 &mut text,
                 format_args!(
                     "layer {number} ({count} in all) kept tokens that were due for eviction, since no scored row has \
-                     seen them: mnnkv_session_scores must get the layer's tiles (in prompts: kv_h2o_prefill_queries), or \
+                     seen them: the host must give the layer's softmax tiles (in prompts: kv_h2o_prefill_queries), or \
                      kv_h2o_evict_unscored must be true"
                 ),
             )?;
@@ -189,17 +197,15 @@ impl Session {
             line(
                 &mut text,
                 format_args!(
-                    "layer {number} lets tokens leave by their age, and none comes back: mnnkv_session_queries must get \
-                     the queries of its steps"
+                    "layer {number} evicts tokens by their age, and none comes back: the host must give the queries of its \
+                     steps"
                 ),
             )?;
         }
         if recalls().any(|(_, recall)| recall.lacks_file()) {
             line(
                 &mut text,
-                format_args!(
-                    "kv_recall_tier is \"file\" and mnnkv_session_recall_file has given none: blocks are parked in memory"
-                ),
+                format_args!("kv_recall_tier is \"file\" and the host has given none: blocks are parked in memory"),
             )?;
         }
         for (number, error) in recalls().filter_map(|(number, recall)| Some((number, recall.failure()?))) {

@@ -121,6 +121,12 @@ public:
             return mnnkv_session_layer_metrics(handle_, layer, to);
         });
     }
+    template <class Text>
+    status outlook(Text& text) const {
+        return detail::fill(text, [this](char* to, std::size_t cap, std::size_t* len) {
+            return mnnkv_session_outlook(handle_, to, cap, len);
+        });
+    }
     status warnings(char* text, std::size_t cap, std::size_t& len) const noexcept {
         return mnnkv_session_warnings(handle_, text, cap, &len);
     }

@@ -33,6 +33,7 @@ use crate::ffi::status::mnnkv_status;
 use crate::layout::Cache;
 use crate::session::{Host, Session};
 use crate::status::{Result, bail};
+use crate::sys::memory;
 use std::ffi::c_char;
 
 /// The caches of one model and the state of their compression.
@@ -170,8 +171,19 @@ pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     unsafe { handle::destroy(session) }
 }
 
-/// Writes the warnings about the config, one sentence per line: unknown keys, settings without effect, the length that
-/// triggers eviction. Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
+/// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...".
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_outlook(
+    session: *const mnnkv_session,
+    text: *mut c_char,
+    cap: usize,
+    len: *mut usize,
+) -> mnnkv_status {
+    body!(with_text(session, (text, cap, len), |session| memory::text(session.outlook())))
+}
+
+/// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
+/// Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,

@@ -13,7 +13,6 @@ pub const MNNKV_TILE_FIRST: u32 = 1;
 pub const MNNKV_TILE_LAST: u32 = 2;
 
 /// Softmax values of one or more query heads for consecutive tokens, before the product with V.
-///
 /// data holds exp(x - m), with m the maximum of the row so far (flash attention), or finished probabilities. The
 /// session computes exactly: value * product of the later update_scale of its row / row_sum.
 #[repr(C)]

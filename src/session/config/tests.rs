@@ -490,9 +490,13 @@ fn compression_with_the_default_mode_warns_that_it_saves_nothing() {
 }
 
 #[test]
-fn the_length_of_the_first_eviction_is_said_where_the_trigger_is_another() {
+fn the_length_of_the_first_eviction_is_said_where_a_given_trigger_is_another() {
     for (keys, said) in [
-        (json!({}), Some("kv_h2o_trigger_min_tokens is 512 and the first eviction can come at 1016 tokens")),
+        (json!({}), None),
+        (
+            json!({"kv_h2o_trigger_min_tokens": 512}),
+            Some("kv_h2o_trigger_min_tokens is 512 and the first eviction can come at 1016 tokens"),
+        ),
         (json!({"kv_h2o_trigger_min_tokens": 1016}), None),
         (json!({"kv_h2o_trigger_min_tokens": 1015}), None),
         (json!({"kv_h2o_trigger_min_tokens": 4000}), None),
@@ -500,7 +504,11 @@ fn the_length_of_the_first_eviction_is_said_where_the_trigger_is_another() {
             json!({"kv_h2o_target_lossy_ratio": 1}),
             Some("no token is ever evicted: kv_h2o_target_lossy_ratio must be above 1"),
         ),
-        (json!({"kv_h2o_target_lossy_ratio": 1, "kv_h2o_max_tokens": 600}), Some("can come at 584 tokens")),
+        (json!({"kv_h2o_target_lossy_ratio": 1, "kv_h2o_max_tokens": 600}), None),
+        (
+            json!({"kv_h2o_target_lossy_ratio": 1, "kv_h2o_max_tokens": 600, "kv_h2o_trigger_min_tokens": 512}),
+            Some("can come at 584 tokens"),
+        ),
         (
             json!({"kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 1}),
             Some("no token is ever evicted: kv_h2o_target_keep_ratio must be below 1"),

@@ -170,8 +170,8 @@ impl Warnings {
         Ok(())
     }
 
-    /// Warns where the first eviction comes later than the trigger, or never.
-    pub fn outlook(&mut self, rules: &EvictionRules) -> Result<()> {
+    /// Warns where no token is ever evicted, or the first one later than the trigger says.
+    pub fn first_eviction(&mut self, rules: &EvictionRules, has_trigger: bool) -> Result<()> {
         let (trigger, key) = (rules.trigger_min_tokens, name::kv_h2o_trigger_min_tokens);
         let protected = rules.sink_tokens.saturating_add(rules.recent_tokens);
         match rules.first_eviction() {
@@ -185,6 +185,7 @@ impl Warnings {
                 },
                 if matches!(rules.ratio, Ratio::Keep(_)) { "below 1" } else { "above 1" }
             )),
+            Some(_) if !has_trigger => Ok(()),
             // Whole blocks may delay it by up to a block.
             Some(first) if trigger < protected || first > trigger.saturating_add(rules.block_tokens) => {
                 self.push(format_args!(

@@ -249,7 +249,7 @@ fn a_damaged_piece_is_an_error_with_its_place_and_its_tokens_stay_away() {
 #[test]
 fn a_session_says_that_no_file_was_given_and_a_reset_gives_it_up() {
     let (mut chat, _, file) = filed(json!({}), &mut Random::new(5));
-    let lacks = |chat: &Chat| chat.session.warnings().unwrap().contains("mnnkv_session_recall_file has given none");
+    let lacks = |chat: &Chat| chat.session.warnings().unwrap().contains("the host has given none");
     chat.step(90, true);
     assert!(!lacks(&chat));
     chat.reset();

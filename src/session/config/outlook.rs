@@ -1,0 +1,194 @@
+//! What a config does to a model, in one line.
+
+use super::{Config, EvictionRules, Ratio, RuntimeMode, Tier};
+use crate::status::Result;
+use crate::sys::memory;
+use std::fmt::{self, Display, Formatter};
+use std::ops::Range;
+
+impl Config {
+    /// One line: which tokens of a model of `layers` layers stay, and which are stored compressed.
+    pub fn outlook(&self, layers: u32) -> Result<String> {
+        memory::format(format_args!("{}", Outlook { config: self, layers }))
+    }
+}
+
+struct Outlook<'a> {
+    config: &'a Config,
+    layers: u32,
+}
+
+impl Display for Outlook<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let layers = self.layers;
+        match self.config.eviction.filter(EvictionRules::evicts) {
+            None => f.write_str("all layers keep all tokens")?,
+            Some(rules) => {
+                let (first, end) = (rules.first_layer, rules.end_layer);
+                write!(f, "{}: {}", Layers(first..end, layers), Stays(&rules))?;
+                for rest in [0..first, end..layers].into_iter().filter(|rest| !rest.is_empty()) {
+                    write!(f, "; {}", Kept(rest, layers))?;
+                }
+            }
+        }
+        let Some(lossless) = &self.config.lossless else { return Ok(()) };
+        let what = match lossless.mode {
+            RuntimeMode::Store => "cold tokens are stored compressed",
+            RuntimeMode::Probe | RuntimeMode::Full => "compression is measured, and nothing is stored compressed",
+        };
+        let front = if lossless.mode != RuntimeMode::Store || lossless.store_front { lossless.front_layers } else { 0 };
+        let kept = self.config.eviction.filter(|_| lossless.kept_layers);
+        let kept = kept.map_or(0..0, |rules| rules.first_layer.max(front)..rules.end_layer);
+        let parts = if kept.start == front { [0..kept.end, 0..0] } else { [0..front, kept] };
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            write!(f, "; {}: {what}", Layers(part, layers))?;
+        }
+        Ok(())
+    }
+}
+
+impl EvictionRules {
+    /// Whether a chat of some length loses tokens.
+    fn evicts(&self) -> bool {
+        self.first_layer < self.end_layer
+            && match self.recall {
+                Some(_) => self.max_tokens.is_some() || !self.keeps_all(),
+                None => self.first_eviction().is_some(),
+            }
+    }
+
+    /// Whether the ratio, without the limit, keeps every token.
+    fn keeps_all(&self) -> bool {
+        matches!(self.ratio, Ratio::Keep(1.0..) | Ratio::Lossy(..=1.0))
+    }
+}
+
+/// A range of the model's layers, as the subject of a sentence.
+struct Layers(Range<u32>, u32);
+
+impl Display for Layers {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (Range { start, end }, all) = (&self.0, self.1);
+        match end - start {
+            count if count == all => f.write_str("all layers"),
+            1 => write!(f, "layer {start}"),
+            2 => write!(f, "layers {start} and {}", end - 1),
+            _ => write!(f, "layers {start} to {}", end - 1),
+        }
+    }
+}
+
+/// Layers that lose no token.
+struct Kept(Range<u32>, u32);
+
+impl Display for Kept {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let verb = if self.0.len() == 1 && self.1 > 1 { "keeps" } else { "keep" };
+        write!(f, "{} {verb} all", Layers(self.0.clone(), self.1))
+    }
+}
+
+/// The tokens that stay.
+struct Stays<'a>(&'a EvictionRules);
+
+impl Display for Stays<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let rules = self.0;
+        if !rules.keeps_all() {
+            match rules.ratio {
+                Ratio::Keep(share) => write!(f, "{} % of the tokens stay", f64::from(share * 1000.0).round() / 10.0)?,
+                Ratio::Lossy(ratio) => write!(f, "one token in {ratio} stays")?,
+            }
+            let least = |own: &super::RecallRules| {
+                let protected = own.sink_tokens.saturating_add(own.recent_tokens);
+                protected.saturating_add(own.block_tokens).max(rules.trigger_min_tokens)
+            };
+            let first = rules.recall.as_ref().map(least).or_else(|| rules.first_eviction());
+            write!(f, ", from {} tokens on", Grouped(first.unwrap_or_default()))?;
+        }
+        match rules.max_tokens {
+            Some(most) if rules.keeps_all() => write!(f, "at most {} tokens stay", Grouped(most))?,
+            Some(most) => write!(f, ", and at most {}", Grouped(most))?,
+            None => {}
+        }
+        match rules.recall.map(|recall| recall.tier) {
+            None => Ok(()),
+            Some(Tier::Ram) => f.write_str(", and evicted ones can come back from memory"),
+            Some(Tier::Ram4) => f.write_str(", and evicted ones can come back from memory, in 4 bits a number"),
+            Some(Tier::File) => f.write_str(", and evicted ones can come back from a file"),
+        }
+    }
+}
+
+/// A number with a comma between its thousands.
+struct Grouped(u32);
+
+impl Display for Grouped {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            small @ ..1000 => small.fmt(f),
+            large => write!(f, "{},{:03}", Grouped(large / 1000), large % 1000),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::session::config::Config;
+
+    #[test]
+    fn one_line_says_which_tokens_stay() {
+        let evicts = r#""kv_h2o_enable": true"#;
+        let stores =
+            r#""kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store""#;
+        let cases = [
+            ("{}".into(), "all layers keep all tokens"),
+            // 32 + 256 tokens and a rest of a block of 8 are protected: ceil(1016 / 3.5) = 291 of 1,016 stay.
+            (
+                format!("{{{evicts}}}"),
+                "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all",
+            ),
+            (
+                format!(r#"{{{evicts}, "kv_h2o_layer_start": 1, "kv_h2o_layer_end": 28, "kv_h2o_max_tokens": 2048}}"#),
+                "layers 1 to 28: one token in 3.5 stays, from 1,016 tokens on, and at most 2,048; layer 0 keeps all; \
+                 layer 29 keeps all",
+            ),
+            (
+                format!(
+                    r#"{{{evicts}, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 1, "kv_h2o_max_tokens": 1000000,
+                    "kv_recall_enable": true, "kv_recall_tier": "ram4"}}"#
+                ),
+                "all layers: at most 1,000,000 tokens stay, and evicted ones can come back from memory, in 4 bits a number",
+            ),
+            (
+                format!(
+                    r#"{{{evicts}, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25, "kv_recall_enable": true,
+                    "kv_recall_tier": "file"}}"#
+                ),
+                "layers 2 to 29: 25 % of the tokens stay, from 512 tokens on, and evicted ones can come back from a file; \
+                 layers 0 and 1 keep all",
+            ),
+            (format!(r#"{{{evicts}, "kv_h2o_target_lossy_ratio": 1}}"#), "all layers keep all tokens"),
+            (format!(r#"{{{evicts}, "kv_h2o_layer_start": 30}}"#), "all layers keep all tokens"),
+            (format!("{{{stores}}}"), "all layers keep all tokens; layers 0 and 1: cold tokens are stored compressed"),
+            (
+                format!(r#"{{{evicts}, {stores}, "kv_lossless_scope": "front_n_and_h2o_kept"}}"#),
+                "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all; \
+                 all layers: cold tokens are stored compressed",
+            ),
+            (
+                format!(r#"{{{evicts}, {stores}, "kv_lossless_scope": "h2o_kept"}}"#),
+                "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all; \
+                 layers 2 to 29: cold tokens are stored compressed",
+            ),
+            (
+                r#"{"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_front_n": 1}"#.into(),
+                "all layers keep all tokens; layer 0: compression is measured, and nothing is stored compressed",
+            ),
+        ];
+        for (config, expected) in cases {
+            let (parsed, _) = Config::parse(config.as_bytes(), b"", 30).unwrap();
+            assert_eq!(parsed.outlook(30).unwrap(), expected, "{config}");
+        }
+    }
+}
