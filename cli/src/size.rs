@@ -171,7 +171,7 @@ fn request(arguments: &Arguments, model: &ModelConfig) -> Request {
         contexts.extend(model.max_context);
     }
     Request {
-        setup: Setup { element, ranks: arguments.tp, batch: arguments.batch },
+        setup: Setup { ranks: arguments.tp, batch: arguments.batch, ..Setup::new(element) },
         savings: Savings { h2o, c8: arguments.c8, lossless },
         contexts,
         budget: arguments.budget,

@@ -6,6 +6,8 @@ mod common;
 
 #[path = "sizing/config.rs"]
 mod config;
+#[path = "sizing/mnn.rs"]
+mod mnn;
 #[path = "sizing/models.rs"]
 mod models;
 #[path = "sizing/naive.rs"]

@@ -4,7 +4,10 @@ use super::counting_allocator::peak;
 use super::given::Given;
 use mnnkv::json::{Json, Number, Reader};
 use mnnkv::session::Session;
-use mnnkv_model::sizing::{CacheElement, H2o, Lossless, ModelConfig, Request, Savings, Setup, SizeReport};
+use mnnkv_model::sizing::{
+    CacheElement, H2o, Lossless, MnnCache, MnnConfig, MnnCpu, MnnFile, MnnNumbers, ModelConfig, Request, Savings,
+    Setup, SizeReport, Sizer,
+};
 use serde_json::Value;
 
 /// The value as the other reader has it.
@@ -56,7 +59,8 @@ pub fn config(data: &[u8]) {
 pub fn sizing(data: &[u8]) {
     let mut given = Given::new(data);
     let elements = [CacheElement::F16, CacheElement::F32, CacheElement::Int8, CacheElement::Int4];
-    let setup = Setup { element: given.pick(&elements), ranks: given.any(), batch: given.any() };
+    let plain = Setup::new(given.pick(&elements));
+    let setup = Setup { ranks: given.any(), batch: given.any(), ..plain };
     let ratio = |given: &mut Given<'_>| f64::from(given.float());
     let savings = Savings {
         h2o: given.flag().then(|| H2o { first_layer: given.any(), ..H2o::new(ratio(&mut given)) }),
@@ -69,6 +73,14 @@ pub fn sizing(data: &[u8]) {
     let mut model = None;
     let held = peak(|| model = ModelConfig::from_config(text).ok());
     assert!(held <= (4 << 20) + 256 * text.len(), "{held} bytes for {}", text.len());
+    let file = MnnFile { name: "x", json: text };
+    let given = MnnNumbers { layers: None, heads: None };
+    if let Ok(mnn) = MnnConfig::read(file, Some(file), given, None) {
+        let cache = MnnCache::new(mnn.mode, MnnCpu::ALL[1], CacheElement::F32).expect("x86 has f32");
+        if let Ok(sizer) = Sizer::new(&mnn.model.layers, Setup { mnn: Some(cache), ..plain }, &Savings::default()) {
+            let _ = sizer.bytes(100);
+        }
+    }
     let Some(model) = model else { return };
     let plain =
         Request { setup: Setup::new(setup.element), savings: Savings::default(), contexts: vec![1, 100], budget };

@@ -187,7 +187,7 @@ impl mnnkv_sizing_options {
             0 => model.element.unwrap_or(CacheElement::F16),
             code => CacheElement::from_code(code, "options->element")?,
         };
-        let setup = Setup { element, ranks: self.ranks.max(1), batch: self.batch.max(1) };
+        let setup = Setup { ranks: self.ranks.max(1), batch: self.batch.max(1), ..Setup::new(element) };
         if self.c8 > 1 {
             bail!(InvalidArgument, "options->c8 is {}; 0 or 1 expected", self.c8);
         }

@@ -10,7 +10,7 @@ use super::Notes;
 use super::element::CacheElement;
 use super::shape::{Attention, Kv, LayerShape, Span};
 use defaults::{Assumed, Defaults};
-use keys::Keys;
+pub(super) use keys::Keys;
 use kinds::LayerKind;
 use mnnkv::json::{Json, Quoted, Short};
 use mnnkv::status::{Result, bail, error};
@@ -47,18 +47,49 @@ impl ModelConfig {
     /// names the key, its value and the allowed ones. UNSUPPORTED: if the cache size of the attention is not defined in
     /// this version.
     pub fn from_config(json: &[u8]) -> Result<ModelConfig> {
-        if json.len() > MAX_CONFIG_BYTES {
-            bail!(InvalidArgument, "the config has {} bytes; {MAX_CONFIG_BYTES} or fewer expected", json.len());
-        }
-        let json = Json::parse(json).or_else(|e| {
-            let e = e.unless_out_of_memory()?;
-            Err(error!(InvalidArgument, "the config is not JSON: {}", e.message()))
-        })?;
-        if !matches!(json, Json::Object(_)) {
-            bail!(InvalidArgument, "the config is {json}; a JSON object expected");
-        }
+        let json = parse(json)?;
         read(&Keys::top(&json), &language_model(&json)?)
     }
+
+    /// Counts all tokens in layers with a window or chunks, as MNN keeps them.
+    pub fn keep_all_tokens(&mut self) -> Result<()> {
+        let mut changed = 0;
+        for layer in &mut self.layers {
+            if let LayerShape::Attention(attention) = layer
+                && attention.span != Span::Full
+            {
+                attention.span = Span::Full;
+                changed += 1;
+            }
+        }
+        self.notes.retain(|note| note != WINDOW_NOTE && note != CHUNK_NOTE);
+        if changed == 0 {
+            return Ok(());
+        }
+        let note =
+            format_args!("MNN keeps all tokens also in the {changed} layers with a window or chunks: all are counted");
+        memory::push(&mut self.notes, memory::format(note)?)
+    }
+}
+
+const WINDOW_NOTE: &str =
+    "layers with a sliding window hold at most the window; an engine that keeps all tokens holds more";
+const CHUNK_NOTE: &str =
+    "layers with chunked attention are taken to hold at most one chunk, and a whole one from there on";
+
+/// The object of a config.
+pub(super) fn parse(json: &[u8]) -> Result<Json<'_>> {
+    if json.len() > MAX_CONFIG_BYTES {
+        bail!(InvalidArgument, "the config has {} bytes; {MAX_CONFIG_BYTES} or fewer expected", json.len());
+    }
+    let json = Json::parse(json).or_else(|e| {
+        let e = e.unless_out_of_memory()?;
+        Err(error!(InvalidArgument, "the config is not JSON: {}", e.message()))
+    })?;
+    if !matches!(json, Json::Object(_)) {
+        bail!(InvalidArgument, "the config is {json}; a JSON object expected");
+    }
+    Ok(json)
 }
 
 /// The object with the language model's keys, at any depth.
@@ -156,14 +187,10 @@ fn describe(layers: &[LayerShape], kv: Kv, state_elements: Option<u64>, notes: &
             .add(format_args!("the last {shared} layers read the caches of earlier ones and have none of their own"))?;
     }
     if is_span(|span| matches!(span, Span::Sliding(_))) {
-        notes.add(format_args!(
-            "layers with a sliding window hold at most the window; an engine that keeps all tokens holds more"
-        ))?;
+        notes.add(format_args!("{WINDOW_NOTE}"))?;
     }
     if is_span(|span| matches!(span, Span::Chunked(_))) {
-        notes.add(format_args!(
-            "layers with chunked attention are taken to hold at most one chunk, and a whole one from there on"
-        ))?;
+        notes.add(format_args!("{CHUNK_NOTE}"))?;
     }
     if matches!(kv, Kv::Latent { .. }) {
         notes.add(format_args!(

@@ -18,11 +18,15 @@
 //! a chunk (engines allocate a whole one). Recurrent layers and layers that read another layer's cache hold none. Sizes
 //! count tokens; the rounding of allocators to pages or blocks is not included.
 //!
+//! With a [`MnnCache`] in the setup, sizes are those of MNN's buffers: packing, scales, sums, and room for the 64 tokens
+//! that MNN allocates ahead.
+//!
 //! All functions are pure; any thread may call them.
 
 mod budget;
 mod config;
 mod element;
+mod mnn;
 mod report;
 mod report_json;
 mod savings;
@@ -32,6 +36,7 @@ mod sizer;
 pub use budget::Longest;
 pub use config::{MAX_CONFIG_BYTES, MAX_LAYERS, ModelConfig};
 pub use element::CacheElement;
+pub use mnn::{AttentionMode, MnnCache, MnnConfig, MnnCpu, MnnFile, MnnNumbers};
 pub use report::{Alone, Group, MAX_CONTEXTS, Request, SizeReport, Total};
 pub use savings::{H2o, Lossless, Savings};
 pub use shape::{Attention, Kv, LayerShape, Span};

@@ -5,7 +5,7 @@ use super::budget::Longest;
 use super::config::ModelConfig;
 use super::savings::{H2o, Lossless, Savings};
 use super::shape::{Kv, LayerShape};
-use super::sizer::{Bytes, Setup, Sizer, token_bytes};
+use super::sizer::{Bytes, Cost, Setup, Sizer};
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 
@@ -165,7 +165,7 @@ fn groups(layers: &[LayerShape], setup: Setup) -> Result<Vec<Group>> {
             continue;
         }
         let layer_bytes_per_token = match layer.attention() {
-            Some(attention) => token_bytes(attention.kv.elements(setup.ranks)?, setup.element, number)?,
+            Some(attention) => Cost::new(attention, &setup, number)?.token(),
             None => 0,
         };
         let numbers = memory::filled(number, 1)?;
@@ -179,6 +179,12 @@ fn about(model: &ModelConfig, request: &Request, longest: Option<&Longest>, note
     let Request { setup, savings, contexts, .. } = request;
     let layers = model.layers.len() as u32;
     replicas(model, setup, notes)?;
+    if setup.mnn.is_some() {
+        notes.add(format_args!(
+            "sizes are those of MNN's buffers with room for 64 more tokens; MNN without mnn-kv also keeps the buffers that \
+             a cache has grown out of, about as much again"
+        ))?;
+    }
     if let Some(h2o) = &savings.h2o {
         if h2o.first_layer >= layers {
             notes.add(format_args!(

@@ -1,6 +1,7 @@
 //! A report as JSON, with the names of its fields.
 
 use super::budget::Longest;
+use super::mnn::MnnCache;
 use super::report::{Group, SizeReport, Total};
 use super::savings::{H2o, Lossless, Savings};
 use super::shape::{Attention, Kv, LayerShape, Span};
@@ -28,6 +29,7 @@ impl ToJson for SizeReport {
             to.field("element", self.setup.element.name())?;
             to.field("ranks", self.setup.ranks)?;
             to.field("batch", self.setup.batch)?;
+            some(to, "mnn", self.setup.mnn)?;
             to.field("savings", self.savings)?;
             to.field("layers", self.layers)?;
             to.field("groups", &self.groups[..])?;
@@ -38,6 +40,18 @@ impl ToJson for SizeReport {
             some(to, "longest", self.longest.as_ref())?;
             some(to, "longest_without_savings", self.longest_without_savings.as_ref())?;
             to.field("notes", &self.notes[..])
+        })
+    }
+}
+
+impl ToJson for MnnCache {
+    fn write(&self, to: &mut Writer) -> Result<()> {
+        let [key, value] = self.names();
+        to.object(|to| {
+            to.field("attention_mode", self.mode.number())?;
+            to.field("key", key)?;
+            to.field("value", value)?;
+            to.field("cpu", self.cpu.name)
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Bytes at a length.
 
 use super::element::CacheElement;
+use super::mnn::{MnnCache, MnnLayer};
 use super::savings::{H2o, Lossless, Savings, divided};
 use super::shape::{Attention, Kv, LayerShape, Span};
 use mnnkv::status::{Result, bail, error};
@@ -12,18 +13,20 @@ pub const MAX_TOKENS: u64 = i32::MAX as u64;
 /// A cache without savings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Its element type.
+    /// Its element type; under MNN that of float K and V.
     pub element: CacheElement,
     /// Tensor-parallel ranks, at least 1.
     pub ranks: u32,
     /// Sequences of the given length, at least 1.
     pub batch: u32,
+    /// MNN's types and packing, instead of plain elements.
+    pub mnn: Option<MnnCache>,
 }
 
 impl Setup {
     /// One sequence on one rank.
     pub fn new(element: CacheElement) -> Self {
-        Setup { element, ranks: 1, batch: 1 }
+        Setup { element, ranks: 1, batch: 1, mnn: None }
     }
 }
 
@@ -76,12 +79,43 @@ struct SizedLayer {
     /// Its number in the model.
     number: u32,
     span: Span,
-    /// Bytes of a token on a rank.
-    raw_token: u64,
+    /// On a rank.
+    raw: Cost,
     /// The same after C8.
-    c8_token: u64,
+    c8: Cost,
     h2o: Option<H2o>,
     lossless: Option<Lossless>,
+}
+
+/// Bytes of the tokens of a layer.
+pub(super) enum Cost {
+    /// The same for each.
+    Token(u64),
+    Mnn(MnnLayer),
+}
+
+impl Cost {
+    pub fn new(attention: &Attention, setup: &Setup, number: u32) -> Result<Cost> {
+        match setup.mnn {
+            Some(cache) => Ok(Cost::Mnn(cache.layer(attention, number)?)),
+            None => token_bytes(attention.kv.elements(setup.ranks)?, setup.element, number).map(Cost::Token),
+        }
+    }
+
+    /// Of one more token.
+    pub fn token(&self) -> u64 {
+        match self {
+            Cost::Token(bytes) => *bytes,
+            Cost::Mnn(layer) => layer.token_bytes(),
+        }
+    }
+
+    fn tokens(&self, count: u64) -> Option<u64> {
+        match self {
+            Cost::Token(bytes) => count.checked_mul(*bytes),
+            Cost::Mnn(layer) => layer.bytes(count),
+        }
+    }
 }
 
 /// A model's cache for one setup and one set of savings.
@@ -101,6 +135,12 @@ impl Sizer {
             bail!(InvalidArgument, "the batch is 0; at least 1 expected");
         }
         savings.check()?;
+        if setup.mnn.is_some() && setup.ranks != 1 {
+            bail!(Unsupported, "there are {} tensor-parallel ranks; MNN has 1", setup.ranks);
+        }
+        if setup.mnn.is_some() && savings.c8 {
+            bail!(Unsupported, "C8 is not one of MNN's cache types; attention_mode 10 is its int8");
+        }
         if savings.c8 && setup.element.bits() <= 8 {
             let (name, bits) = (setup.element.name(), setup.element.bits());
             bail!(Unsupported, "C8 makes int8 of f16, bf16 or f32; {name} has {bits} bits already");
@@ -109,18 +149,18 @@ impl Sizer {
         let mut c8_scale_bytes = 0u64;
         for (number, layer) in (0u32..).zip(layers) {
             let Some(attention) = layer.attention() else { continue };
-            let elements = attention.kv.elements(setup.ranks)?;
-            let raw_token = token_bytes(elements, setup.element, number)?;
-            let mut c8_token = raw_token;
+            let plain = Cost::new(attention, &setup, number)?;
+            let mut small = Cost::new(attention, &setup, number)?;
             if savings.c8 {
-                c8_token = token_bytes(elements, CacheElement::Int8, number)?;
+                let elements = attention.kv.elements(setup.ranks)?;
+                small = Cost::Token(token_bytes(elements, CacheElement::Int8, number)?);
                 c8_scale_bytes = c8_scale_bytes.saturating_add(scale_bytes(attention, elements, number)?);
             }
             let layer = SizedLayer {
                 number,
                 span: attention.span,
-                raw_token,
-                c8_token,
+                raw: plain,
+                c8: small,
                 h2o: savings.h2o.filter(|h2o| h2o.covers(number)),
                 lossless: savings.compresses(number).copied(),
             };
@@ -171,19 +211,20 @@ impl Sizer {
         for layer in &self.layers {
             let held = layer.span.held(tokens);
             let kept = layer.h2o.map_or(held, |h2o| held.min(h2o.held(tokens)));
-            let small = kept.checked_mul(layer.c8_token)?;
+            let small = layer.c8.tokens(kept)?;
             let (at_rest, cold) = match &layer.lossless {
                 None => (small, 0),
                 Some(lossless) => {
-                    let cold = kept.saturating_sub(u64::from(lossless.hot_tokens)) * layer.c8_token;
+                    let cold =
+                        kept.saturating_sub(u64::from(lossless.hot_tokens)).checked_mul(layer.c8.token())?.min(small);
                     (small - cold + divided(cold, lossless.ratio), cold)
                 }
             };
             let neighbour = if before.0 + 1 == layer.number { before.1 } else { 0 };
             restored = restored.max(cold.checked_add(neighbour)?);
             before = (layer.number, cold);
-            sum.raw = sum.raw.checked_add(held.checked_mul(layer.raw_token)?)?;
-            sum.after_h2o = sum.after_h2o.checked_add(kept.checked_mul(layer.raw_token)?)?;
+            sum.raw = sum.raw.checked_add(layer.raw.tokens(held)?)?;
+            sum.after_h2o = sum.after_h2o.checked_add(layer.raw.tokens(kept)?)?;
             sum.after_c8 = sum.after_c8.checked_add(small)?;
             sum.after_lossless = sum.after_lossless.checked_add(at_rest)?;
         }
@@ -193,7 +234,7 @@ impl Sizer {
 
     fn sum_of_tokens(&self, which: impl Fn(&SizedLayer) -> bool) -> Result<u64> {
         let mut layers = self.layers.iter().filter(|layer| which(layer));
-        match layers.try_fold(0u64, |sum, layer| sum.checked_add(layer.raw_token)) {
+        match layers.try_fold(0u64, |sum, layer| sum.checked_add(layer.raw.token())) {
             Some(sum) => Ok(sum),
             None => bail!(InvalidArgument, "the bytes of a token in all layers do not fit 64 bits"),
         }
@@ -201,7 +242,7 @@ impl Sizer {
 }
 
 /// Bytes of a token of a layer; a token begins at a whole byte.
-pub(super) fn token_bytes(elements: u64, element: CacheElement, layer: u32) -> Result<u64> {
+fn token_bytes(elements: u64, element: CacheElement, layer: u32) -> Result<u64> {
     match elements.checked_mul(element.bits()) {
         Some(bits) => Ok(bits.div_ceil(8)),
         None => bail!(InvalidArgument, "layer {layer} has {elements} elements per token; 2^58 or fewer expected"),

@@ -260,6 +260,19 @@ fn configs_are_sized() {
         let json = fs::read(&path).unwrap();
         each_allocation(&name, || SizeReport::new(&sizing::ModelConfig::from_config(&json)?, &request)?.json());
     }
+    let llm =
+        br#"{"layer_nums": 2, "key_value_shape": [2, 1, 0, 2, 64], "model_type": "qwen2", "attention_type": "mix"}"#;
+    let host = br#"{"attention_mode": 10, "reuse_kv": true, "backend_type": "opencl"}"#;
+    let mode = sizing::AttentionMode::new(9, "mode").unwrap();
+    let cache = sizing::MnnCache::new(mode, sizing::MnnCpu::ALL[1], CacheElement::F32).unwrap();
+    let setup = Setup { mnn: Some(cache), ..Setup::new(CacheElement::F32) };
+    let of_mnn = Request { setup, ..request.clone() };
+    each_allocation("llm_config.json", || {
+        let file = |json| sizing::MnnFile { name: "config.json", json };
+        let mut read = sizing::MnnConfig::read(file(llm), Some(file(host)), Default::default(), None)?;
+        read.model.keep_all_tokens()?;
+        SizeReport::new(&read.model, &of_mnn)?.json()
+    });
     for config in [
         r#"{"num_hidden_layers": "tw\u006f"}"#,
         r#"{"text_config": {"num_hidden_layers": 2}}"#,

@@ -67,7 +67,7 @@ fn any_element() -> impl Strategy<Value = CacheElement> {
 
 prop_compose! {
     fn any_setup()(element in any_element(), log in 0u32..5, batch in 1u32..4) -> Setup {
-        Setup { element, ranks: 1 << log, batch }
+        Setup { ranks: 1 << log, batch, ..Setup::new(element) }
     }
 }
 
@@ -160,7 +160,7 @@ fn the_largest_shapes_are_sized_or_refused_without_overflow() {
     for _ in 0..2000 {
         let mut pick = || extremes[random.below(extremes.len())];
         let all = layers(3, pick(), pick(), if pick() % 2 == 0 { Span::Full } else { Span::Sliding(pick()) });
-        let setup = Setup { element: CacheElement::F32, ranks: pick(), batch: pick() };
+        let setup = Setup { ranks: pick(), batch: pick(), ..Setup::new(CacheElement::F32) };
         if let Ok(sizer) = Sizer::new(&all, setup, &Savings::default()) {
             let _ = (sizer.bytes(MAX_TOKENS), sizer.bytes_per_token(), sizer.longest(u64::MAX));
         }
@@ -170,7 +170,7 @@ fn the_largest_shapes_are_sized_or_refused_without_overflow() {
 #[test]
 fn ranks_that_heads_cannot_be_dealt_out_to_are_refused() {
     let refused = |heads, ranks, batch| {
-        let setup = Setup { element: CacheElement::F16, ranks, batch };
+        let setup = Setup { ranks, batch, ..Setup::new(CacheElement::F16) };
         Sizer::new(&layers(1, heads, 64, Span::Full), setup, &Savings::default()).err().unwrap()
     };
     for (heads, ranks) in [(8, 3), (8, 5), (8, 7), (7, 2), (32, 12)] {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 fn request() -> Request {
     Request {
-        setup: Setup { element: CacheElement::F16, ranks: 2, batch: 1 },
+        setup: Setup { ranks: 2, ..Setup::new(CacheElement::F16) },
         savings: Savings { h2o: Some(H2o::new(3.5)), c8: true, lossless: Some(Lossless::new(1.25)) },
         contexts: vec![1000, 35_000],
         budget: Some(8 << 30),
@@ -122,7 +122,7 @@ fn a_report_is_whole_or_an_error() {
     let int8 = Setup::new(CacheElement::Int8);
     assert_eq!(status(&Request { setup: int8, ..request() }), Status::Unsupported);
     // On one rank it fits 64 bits, on all of them it does not.
-    let setup = Setup { element: CacheElement::F32, ranks: u32::MAX, batch: 1 };
+    let setup = Setup { ranks: u32::MAX, ..Setup::new(CacheElement::F32) };
     let savings = Savings::default();
     assert_eq!(status(&Request { setup, savings, contexts: vec![1 << 30], budget: None }), Status::InvalidArgument);
 }

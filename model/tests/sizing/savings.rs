@@ -147,7 +147,7 @@ fn savings_act_one_after_the_other() {
         c8: true,
         lossless: Some(Lossless { ratio: 1.25, front_layers: 0, h2o_layers: true, hot_tokens: 0 }),
     };
-    let setup = Setup { element: CacheElement::Bf16, ranks: 2, batch: 3 };
+    let setup = Setup { ranks: 2, batch: 3, ..Setup::new(CacheElement::Bf16) };
     let bytes = Sizer::new(&eight_layers(), setup, &savings).unwrap().bytes(4000).unwrap();
     // On a rank 2 of 4 heads: 512 bytes a token.
     assert_eq!(bytes.raw, 3 * 8 * 4000 * 512);

@@ -6,14 +6,14 @@ use mnnkv::sys::memory;
 use std::fmt;
 
 /// An object of the config and the path of keys to it.
-pub(super) struct Keys<'a> {
+pub(in super::super) struct Keys<'a> {
     object: &'a Json<'a>,
     prefix: String,
 }
 
 /// A key with its path from the top of the config.
 #[derive(Clone, Copy)]
-pub(super) struct Path<'a> {
+pub(in super::super) struct Path<'a> {
     prefix: &'a str,
     key: &'a str,
 }
@@ -27,6 +27,11 @@ impl fmt::Display for Path<'_> {
 impl<'a> Keys<'a> {
     pub fn top(object: &'a Json<'a>) -> Self {
         Keys { object, prefix: String::new() }
+    }
+
+    /// Keys whose paths begin with the name of their file.
+    pub fn of_file(object: &'a Json<'a>, name: &str) -> Result<Self> {
+        Ok(Keys { object, prefix: memory::format(format_args!("{name}: "))? })
     }
 
     pub fn is_nested(&self) -> bool {
