@@ -1,20 +1,25 @@
 //! `mnnkv size`: bytes of a KV cache, savings, and the longest context in a budget.
 
+mod config;
+
 use crate::bytes;
 use crate::failure::Failure;
 use crate::output::{Output, table};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use mnnkv_model::file::{ModelFile, Source};
+use config::Config;
 use mnnkv_model::sizing::{
-    Attention, CacheElement, Group, H2o, Kv, LayerShape, Longest, Lossless, MAX_CONFIG_BYTES, MAX_LAYERS, ModelConfig,
-    Request, Savings, Setup, SizeReport, Span,
+    Attention, AttentionMode, CacheElement, Group, H2o, Kv, LayerShape, Longest, Lossless, MAX_LAYERS, MnnCache,
+    MnnCpu, MnnNumbers, ModelConfig, Request, Savings, Setup, SizeReport, Span,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
   mnnkv size --config Qwen2.5-1.5B-Instruct --context 32768 --budget 2GiB
   mnnkv size --config config.json --h2o 3.5 --lossless 1.3
+  mnnkv size --config Qwen2.5-1.5B-Instruct-MNN --cpu arm-i8mm
+  mnnkv size --config config.json --attention-mode 10
   mnnkv size --layers 32 --kv-heads 8 --head-dim 128 --dtype bf16 --tp 2
 ";
 
@@ -23,26 +28,23 @@ const USUAL_CONTEXTS: [u64; 3] = [4096, 32768, 131072];
 
 /// Compute the size of a model's KV cache, savings, and the longest context in a budget.
 ///
-/// The model is a Hugging Face config.json, a directory with one, or numbers: --layers, --kv-heads and --head-dim, or
-/// for MLA --layers, --kv-lora-rank and --rope-head-dim.
+/// The model is a Hugging Face config.json, MNN's llm_config.json or config.json, a directory with one, or numbers:
+/// --layers, --kv-heads and --head-dim, or for MLA --layers, --kv-lora-rank and --rope-head-dim.
+///
+/// Sizes of MNN's configs, and of others with --attention-mode, are those of the buffers of MNN's CPU backend, with
+/// packing, scales and sums, and with room for 64 tokens beyond the context. MNN's exporter writes KV heads and head_dim
+/// up to 3.3: for later exports add --kv-heads and --head-dim, or give the Hugging Face config and --attention-mode.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Arguments {
-    /// A config.json, or a directory with one
-    #[arg(long, value_name = "PATH", required_unless_present = "layers", conflicts_with = "layers")]
+    /// A config.json or llm_config.json, or a directory with one
+    #[arg(long, value_name = "PATH", required_unless_present = "layers", conflicts_with = "kv_lora_rank")]
     config: Option<PathBuf>,
-    /// Layers with a KV cache, instead of a config
+    /// Layers with a KV cache, instead of a config, or where one of MNN has none
     #[arg(long, value_name = "N", requires = "shape", value_parser = clap::value_parser!(u32).range(1..=MAX_LAYERS as i64), help_heading = "Model in numbers")]
     layers: Option<u32>,
     /// KV heads of a layer
-    #[arg(
-        long,
-        value_name = "N",
-        group = "shape",
-        requires = "layers",
-        requires = "head_dim",
-        help_heading = "Model in numbers"
-    )]
+    #[arg(long, value_name = "N", group = "shape", requires = "head_dim", help_heading = "Model in numbers")]
     kv_heads: Option<u32>,
     /// Length of a head's keys and values
     #[arg(long, value_name = "N", requires = "kv_heads", help_heading = "Model in numbers")]
@@ -62,9 +64,17 @@ pub struct Arguments {
     #[arg(long, value_name = "N", requires = "kv_lora_rank", help_heading = "Model in numbers")]
     rope_head_dim: Option<u32>,
 
-    /// Element type of the cache [default: that of the config, else f16]
+    /// Element type of the cache [default: that of the config, else f16; MNN's of the CPU and precision]
     #[arg(long, value_enum)]
     dtype: Option<CacheDtype>,
+    /// MNN's attention_mode: 8 float, 9 K int8, 10 int8, 11 K TQ3, 12 TQ3, 13 K TQ4, 14 TQ4; 0 to 3, 5 and 7 without
+    /// flash attention [default: that of MNN's config, else 8]
+    #[arg(long, value_name = "N", value_parser = attention_mode, help_heading = "MNN")]
+    attention_mode: Option<AttentionMode>,
+    /// CPU whose packing MNN uses [default: avx2]. K and V that are not quantised are f32 on x86; on Arm from sdot on
+    /// they are f16, unless precision is not "low" in MNN's config
+    #[arg(long, value_parser = PossibleValuesParser::new(MnnCpu::ALL.map(|cpu| cpu.name)), help_heading = "MNN")]
+    cpu: Option<String>,
     /// Tensor-parallel ranks; sizes are those of one rank
     #[arg(long, value_name = "RANKS", default_value_t = 1)]
     tp: u32,
@@ -108,6 +118,19 @@ enum CacheDtype {
     Int4,
 }
 
+impl CacheDtype {
+    fn element(self) -> CacheElement {
+        match self {
+            CacheDtype::F16 => CacheElement::F16,
+            CacheDtype::Bf16 => CacheElement::Bf16,
+            CacheDtype::F32 => CacheElement::F32,
+            CacheDtype::Fp8 => CacheElement::Fp8,
+            CacheDtype::Int8 => CacheElement::Int8,
+            CacheDtype::Int4 => CacheElement::Int4,
+        }
+    }
+}
+
 fn layer_range(text: &str) -> Result<(u32, Option<u32>), String> {
     let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a layer number"));
     match text.split_once('-') {
@@ -116,17 +139,50 @@ fn layer_range(text: &str) -> Result<(u32, Option<u32>), String> {
     }
 }
 
+fn attention_mode(text: &str) -> Result<AttentionMode, String> {
+    let number = text.parse().map_err(|_| format!("{} expected", AttentionMode::KNOWN))?;
+    AttentionMode::new(number, "it").map_err(|e| e.message().to_owned())
+}
+
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
-    let model = model(arguments)?;
-    let report = SizeReport::new(&model, &request(arguments, &model))?;
+    let (model, mnn) = model(arguments)?;
+    let report = SizeReport::new(&model, &request(arguments, &model, mnn))?;
     let json = serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
     Ok(Output::new(text(&report, arguments.budget), json))
 }
 
-fn model(arguments: &Arguments) -> Result<ModelConfig, Failure> {
-    if let Some(path) = &arguments.config {
-        return read_config(path);
+/// The model, and MNN's cache where one is sized.
+fn model(arguments: &Arguments) -> Result<(ModelConfig, Option<MnnCache>), Failure> {
+    let (mut model, mode, low_precision) = match &arguments.config {
+        None => (by_numbers(arguments), arguments.attention_mode, true),
+        Some(path) => match config::read(path, given(arguments), arguments.attention_mode)? {
+            Config::Mnn(mnn) => (mnn.model, Some(mnn.mode), mnn.low_precision),
+            Config::HuggingFace(_) if arguments.layers.or(arguments.kv_heads).is_some() => {
+                let path = path.display();
+                return Err(Failure(format!(
+                    "{path} is a Hugging Face config, which has all numbers; no --layers, --kv-heads or --head-dim expected"
+                )));
+            }
+            Config::HuggingFace(model) => (model, arguments.attention_mode, true),
+        },
+    };
+    if mode.is_none() && arguments.cpu.is_none() {
+        return Ok((model, None));
     }
+    let cpu = arguments.cpu.as_deref().unwrap_or("avx2");
+    let cpu = MnnCpu::named(cpu).ok_or_else(|| Failure(format!("a bug in mnnkv: no CPU {cpu}")))?;
+    let element = arguments.dtype.map_or(cpu.element(low_precision), CacheDtype::element);
+    model.keep_all_tokens()?;
+    // The element of a Hugging Face config is that of the weights.
+    model.element = Some(element);
+    Ok((model, Some(MnnCache::new(mode.unwrap_or(AttentionMode::DEFAULT), cpu, element)?)))
+}
+
+fn given(arguments: &Arguments) -> MnnNumbers {
+    MnnNumbers { layers: arguments.layers, heads: arguments.kv_heads.zip(arguments.head_dim) }
+}
+
+fn by_numbers(arguments: &Arguments) -> ModelConfig {
     let number = |value: Option<u32>| value.unwrap_or_default();
     let kv = match arguments.kv_lora_rank {
         Some(kv_lora_rank) => Kv::Latent { kv_lora_rank, qk_rope_head_dim: number(arguments.rope_head_dim) },
@@ -134,27 +190,11 @@ fn model(arguments: &Arguments) -> Result<ModelConfig, Failure> {
     };
     let layer = LayerShape::Attention(Attention { kv, span: Span::Full });
     let layers = vec![layer; number(arguments.layers) as usize];
-    Ok(ModelConfig { model_type: None, layers, element: None, max_context: None, notes: Vec::new() })
+    ModelConfig { model_type: None, layers, element: None, max_context: None, notes: Vec::new() }
 }
 
-fn read_config(path: &Path) -> Result<ModelConfig, Failure> {
-    let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-    let file = ModelFile::open(&path)?;
-    // One byte above the limit, which the parser reports.
-    let bytes = file.read_vec(0, file.len().min(MAX_CONFIG_BYTES as u64 + 1))?;
-    ModelConfig::from_config(&bytes).map_err(|e| Failure(format!("{}: {}", path.display(), e.message())))
-}
-
-fn request(arguments: &Arguments, model: &ModelConfig) -> Request {
-    let element = match arguments.dtype {
-        None => model.element.unwrap_or(CacheElement::F16),
-        Some(CacheDtype::F16) => CacheElement::F16,
-        Some(CacheDtype::Bf16) => CacheElement::Bf16,
-        Some(CacheDtype::F32) => CacheElement::F32,
-        Some(CacheDtype::Fp8) => CacheElement::Fp8,
-        Some(CacheDtype::Int8) => CacheElement::Int8,
-        Some(CacheDtype::Int4) => CacheElement::Int4,
-    };
+fn request(arguments: &Arguments, model: &ModelConfig, mnn: Option<MnnCache>) -> Request {
+    let element = arguments.dtype.map(CacheDtype::element).or(model.element).unwrap_or(CacheElement::F16);
     let h2o = arguments.h2o.map(|ratio| match arguments.h2o_layers {
         None => H2o::new(ratio),
         Some((first_layer, last_layer)) => H2o { first_layer, last_layer, ..H2o::new(ratio) },
@@ -171,7 +211,7 @@ fn request(arguments: &Arguments, model: &ModelConfig) -> Request {
         contexts.extend(model.max_context);
     }
     Request {
-        setup: Setup { ranks: arguments.tp, batch: arguments.batch, ..Setup::new(element) },
+        setup: Setup { element, ranks: arguments.tp, batch: arguments.batch, mnn },
         savings: Savings { h2o, c8: arguments.c8, lossless },
         contexts,
         budget: arguments.budget,
@@ -180,11 +220,17 @@ fn request(arguments: &Arguments, model: &ModelConfig) -> Request {
 
 fn text(report: &SizeReport, budget: Option<u64>) -> String {
     let plural = |n: u32, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
+    let kind = match &report.setup.mnn {
+        None => report.setup.element.name().to_owned(),
+        Some(mnn) => {
+            let ([key, value], mode) = (mnn.names(), mnn.mode.number());
+            format!("K {key}, V {value} (attention_mode {mode} of MNN on {})", mnn.cpu.name)
+        }
+    };
     let mut text = format!(
-        "{}: {}, {}, {}, {}\n\n",
+        "{}: {}, {kind}, {}, {}\n\n",
         report.model_type.as_deref().unwrap_or("model"),
         plural(report.layers, "layer"),
-        report.setup.element.name(),
         plural(report.setup.ranks, "rank"),
         plural(report.setup.batch, "sequence"),
     );

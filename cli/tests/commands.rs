@@ -190,6 +190,75 @@ fn size_names_the_wrong_key_of_a_config() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// A new folder with these files.
+fn folder_of(name: &str, files: &[(&str, &str)]) -> String {
+    let folder = std::env::temp_dir().join(format!("mnnkv-size-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    files.iter().for_each(|(file, text)| std::fs::write(folder.join(file), text).unwrap());
+    folder.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn size_reads_mnns_configs_by_folder_or_file() {
+    let llm = r#"{"layer_nums": 28, "attention_mask": "float", "key_value_shape": [2, 1, 0, 2, 128]}"#;
+    let host = r#"{"llm_model": "llm.mnn", "attention_mode": 10, "precision": "low", "llm_config": "text.json"}"#;
+    let folder = folder_of("mnn", &[("text.json", llm), ("config.json", host)]);
+    for path in [&folder, &format!("{folder}/config.json"), &format!("{folder}/text.json")] {
+        let object = json(0, &["size", "--config", path, "--context", "960"]);
+        // Room for 1,024 tokens in 28 layers of 2 heads, and a centre of 512 bytes per head.
+        assert_eq!(object["totals"][0]["rank"]["raw"], 28 * 2 * (1024 * (140 + 152) + 512), "{path}");
+        assert_eq!(
+            object["mnn"],
+            serde_json::json!({"attention_mode": 10, "key": "int8", "value": "int8", "cpu": "avx2"})
+        );
+    }
+    let arm = ["size", "--config", &folder, "--attention-mode", "13", "--cpu", "arm-i8mm", "--context", "960"];
+    assert!(stdout_of(0, &arm).contains("K TQ4, V f16 (attention_mode 13 of MNN on arm-i8mm)"));
+    assert_eq!(json(0, &arm)["totals"][0]["rank"]["raw"], 28 * 2 * 1024 * (72 + 256));
+    std::fs::remove_file(format!("{folder}/config.json")).unwrap();
+    std::fs::rename(format!("{folder}/text.json"), format!("{folder}/llm_config.json")).unwrap();
+    assert_eq!(json(0, &["size", "--config", &folder])["mnn"]["attention_mode"], 8);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn size_takes_an_attention_mode_for_every_model() {
+    let config = path("configs/mistral-7b-v0.1.json");
+    // 32 layers of 8 heads x 128; MNN keeps all tokens where the config has a window of 4,096.
+    let object = json(0, &["size", "--config", &config, "--attention-mode", "14", "--context", "8128"]);
+    assert_eq!(object["totals"][0]["rank"]["raw"], 32 * 8 * 8192 * (72 + 72));
+    let notes = object["notes"].to_string();
+    assert!(notes.contains("MNN keeps all tokens") && !notes.contains("at most the window"), "{notes}");
+    let numbers = ["size", "--layers", "32", "--kv-heads", "8", "--head-dim", "128", "--cpu", "avx2"];
+    assert_eq!(json(0, &numbers)["bytes_per_token"], 32 * 8 * 128 * 2 * 4);
+}
+
+#[test]
+fn size_refuses_what_is_no_config_of_a_model() {
+    for mode in ["16", "ten", "-1"] {
+        let message = stderr_of(2, &["size", "--config", "x", &format!("--attention-mode={mode}")]);
+        assert!(message.contains("12 (K and V TQ3)"), "{message}");
+    }
+    assert!(stderr_of(2, &["size", "--config", "x", "--attention-mode", "6"]).contains("14 expected"));
+    assert!(stderr_of(2, &["size", "--config", "x", "--cpu", "z80"]).contains("arm-i8mm"));
+    let config = path("configs/llama-3-8b.json");
+    let message = stderr_of(3, &["size", "--config", &config, "--kv-heads", "8", "--head-dim", "128"]);
+    assert!(message.contains("llama-3-8b.json is a Hugging Face config"), "{message}");
+    let folder = folder_of(
+        "none",
+        &[("a.json", r#"{"tokens": 1}"#), ("b.json", r#"{"llm_model": "x", "llm_config": 3}"#), ("c.json", "{")],
+    );
+    for (file, words) in [
+        ("a.json", "is none of the known configs"),
+        ("b.json", "b.json: llm_config is 3; a string expected"),
+        ("c.json", "line 1"),
+    ] {
+        let message = stderr_of(3, &["size", "--config", &format!("{folder}/{file}")]);
+        assert!(message.contains(file) && message.contains(words), "{message}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn completions_and_manual_pages_have_every_command() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
