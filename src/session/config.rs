@@ -60,6 +60,17 @@ pub struct EvictionRules {
     pub recall: Option<RecallRules>,
 }
 
+impl EvictionRules {
+    /// The longest step after which a cache holds `max_tokens`: beside it the protected tokens and 3 blocks stay.
+    pub(super) fn longest_step(&self, max_tokens: u32) -> u32 {
+        let (sink, recent, block) = match &self.recall {
+            Some(recall) => (recall.sink_tokens, recall.recent_tokens, recall.block_tokens),
+            None => (self.sink_tokens, self.recent_tokens, self.block_tokens),
+        };
+        max_tokens.saturating_sub(sink.saturating_add(recent).saturating_add(3 * block))
+    }
+}
+
 /// The order in which tokens leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {

@@ -63,6 +63,16 @@ pub(super) struct Layer {
 }
 
 impl Layer {
+    /// The limit that a step has exceeded, and the longest step that holds it.
+    pub(super) fn over_limit(&self) -> Option<(u32, u32)> {
+        let (rules, over_steps) = match &self.recall {
+            Some(recall) => recall.over_limit(),
+            None => (self.eviction.rules()?, self.eviction.counts().over_steps),
+        };
+        let limit = rules.max_tokens.filter(|_| over_steps > 0)?;
+        Some((limit, rules.longest_step(limit)))
+    }
+
     pub(super) fn new(number: u32, config: &Config) -> Self {
         Layer {
             number,

@@ -180,6 +180,17 @@ impl Session {
                 ),
             )?;
         }
+        let over = |layer: &Layer| layer.over_limit().map(|(limit, step)| (layer.number, limit, step));
+        if let (None, Some((number, limit, step))) = (unscored().next(), state.layers.iter().find_map(over)) {
+            let count = state.layers.iter().filter_map(over).count();
+            line(
+                &mut text,
+                format_args!(
+                    "layer {number} ({count} in all) had more than the {limit} tokens of kv_h2o_max_tokens after a step: \
+                     steps, and chunks of a prompt, of at most {step} tokens hold it"
+                ),
+            )?;
+        }
         let poor = |layer: &Layer| Some((layer.number, layer.lossless.as_ref()?.counts().poor_ratio?));
         if let Some((number, ratio)) = state.layers.iter().find_map(poor) {
             let count = state.layers.iter().filter_map(poor).count();

@@ -148,6 +148,11 @@ mod tests {
                 format!("{{{evicts}}}"),
                 "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all",
             ),
+            // Of 584 tokens 292 stay, of which 288 are protected; up to 583 no more stay than are.
+            (
+                format!(r#"{{{evicts}, "kv_h2o_target_lossy_ratio": 2}}"#),
+                "layers 2 to 29: one token in 2 stays, from 584 tokens on; layers 0 and 1 keep all",
+            ),
             (
                 format!(r#"{{{evicts}, "kv_h2o_layer_start": 1, "kv_h2o_layer_end": 28, "kv_h2o_max_tokens": 2048}}"#),
                 "layers 1 to 28: one token in 3.5 stays, from 1,016 tokens on, and at most 2,048; layer 0 keeps all; \

@@ -126,6 +126,11 @@ impl Recall {
         self.eviction.max_tokens.is_some()
     }
 
+    /// The rules of the budget, and the steps that exceeded its limit.
+    pub(super) fn over_limit(&self) -> (&EvictionRules, u64) {
+        (&self.eviction, self.counts.over_steps)
+    }
+
     /// The most bytes that a session writes to a file, if blocks are to be there.
     pub(super) fn file_rules(&self) -> Option<Option<u64>> {
         (self.rules.tier == Tier::File).then_some(self.rules.max_write_bytes)
