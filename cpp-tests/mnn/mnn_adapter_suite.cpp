@@ -425,4 +425,64 @@ TEST_F(MnnAdapter, LeavesAPrefixCacheFileAloneUntilThePromptThatClearsIt) {
     }
 }
 
+// What a config does, and what is wrong with it.
+
+/// The lines of a model with this config: what it does, then the others.
+std::pair<std::string, std::string> lines_of(const std::string& keys, const std::string& more = "") {
+    mnn_stub::take_log();
+    mnn_stub::take_outlooks();
+    settings how = configured(settings(), keys, more);
+    how.layer_nums = 30;
+    mnn_stub::engine engine(how);
+    (void)engine.forward({{0, 0}, {1, 1}});
+    (void)engine.forward({{2, 2}});
+    return {lines(mnn_stub::take_outlooks()), lines(mnn_stub::take_log())};
+}
+
+TEST_F(MnnAdapter, SaysInOneLineWhatAConfigDoes) {
+    typedef std::pair<std::string, std::string> both;
+    EXPECT_EQ(lines_of(R"("kv_h2o_enable": true)"),
+              both("mnn-kv: layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all\n", ""));
+    EXPECT_EQ(lines_of(R"("kv_chat_enable": true)"),
+              both("mnn-kv: all layers keep all tokens; the chat can be parked, saved and loaded\n", ""));
+    EXPECT_EQ(lines_of(R"("kv_dump_folder": "")"), both("", ""));
+    EXPECT_EQ(lines_of(R"("kv_h2o_enable": false, "kv_h2o_sink_tokens": 4)"), both("", "")) << "switched off";
+    EXPECT_EQ(lines_of(R"("temperature": 0.5)"), both("", ""));
+}
+
+TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
+    const std::string no = " is not a key of this version\n";
+    const std::vector<std::pair<std::string, std::string>> mistakes = {
+        {R"("kv_recall_enable": true)", "kv_recall_enable has no effect: kv_h2o_enable must be true\n"},
+        {R"("kv_h2o_enabled": true)",
+         "kv_h2o_enabled is not a key of this version; did you mean kv_h2o_enable?\n"},
+        {R"("kv_chat_enabled": true)", "kv_chat_enabled" + no},
+        {R"("kv_savee": "x.kv")", "kv_savee" + no},
+        {R"("kv_ropetheta": 10000)", "kv_ropetheta" + no},
+        {R"("kv_h2o_sink_tokens": "x")",
+         "off where the config is refused: kv_h2o_sink_tokens is \"x\"; a whole number from 0 to 2147483647 expected\n"},
+    };
+    for (const auto& mistake : mistakes) {
+        EXPECT_EQ(lines_of(mistake.first).second, "mnn-kv: " + mistake.second) << "without a session";
+        if (mistake.first.find("kv_recall_enable") == std::string::npos) {
+            EXPECT_EQ(lines_of(R"("kv_chat_enable": true)", mistake.first).second, "mnn-kv: " + mistake.second);
+        }
+    }
+    EXPECT_EQ(lines_of(evicting(), R"("kv_h2o_policy": "replay")").second,
+              "mnn-kv: off where kv_h2o_policy is \"replay\", which evicts nothing in MNN; \"keydiff\" or \"mass\" expected\n");
+}
+
+TEST_F(MnnAdapter, NamesTheLongestChunkThatALimitHolds) {
+    chat chat(configured(settings(), R"("kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 1,
+                                        "kv_h2o_sink_tokens": 8, "kv_h2o_recent_tokens": 24, "kv_h2o_max_tokens": 128)"));
+    ASSERT_NO_FATAL_FAILURE(chat.say(100));
+    ASSERT_NO_FATAL_FAILURE(chat.say(72));
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    ASSERT_NO_FATAL_FAILURE(chat.say(200));
+    ASSERT_NO_FATAL_FAILURE(chat.say(72));
+    EXPECT_EQ(lines(mnn_stub::take_log()),
+              "mnn-kv: layer 0 (2 in all) had more than the 128 tokens of kv_h2o_max_tokens after a step: steps, and chunks of "
+              "a prompt, of at most 72 tokens hold it\n");
+}
+
 }  // namespace

@@ -2,6 +2,10 @@
 
 #include "chat.hpp"
 
+#include <sys/resource.h>
+
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <random>
@@ -138,12 +142,27 @@ TEST_F(MnnChat, ParksEachModelAlone) {
 }
 
 TEST_F(MnnChat, IsInterruptedFromAnotherThread) {
+    const std::string path = fresh_file();
     chat chat(configured(settings(), enabled));
-    ASSERT_NO_FATAL_FAILURE(chat.say(200));
-    std::thread([&] { EXPECT_TRUE(chat.host().command(R"({"kv_park": false})")); }).join();
-    EXPECT_FALSE(chat.host().command(park)) << "a message waits for its step";
-    ASSERT_NO_FATAL_FAILURE(chat.decode(2));
+    std::atomic<bool> ends{false};
+    std::thread messages([&] {
+        while (!ends) {
+            EXPECT_TRUE(chat.host().command(R"({"kv_park": false})"));
+        }
+    });
+    // The first step makes the session, and the command may come meanwhile.
+    ASSERT_NO_FATAL_FAILURE(chat.say(2000));
+    int interrupted = 0;
+    for (int turn = 0; turn < 100 && interrupted < 4; ++turn) {
+        interrupted += chat.host().command(turn % 2 == 0 ? R"({"kv_park": 9})" : save_to(path)) ? 0 : 1;
+        ASSERT_NO_FATAL_FAILURE(chat.say(2));
+    }
+    EXPECT_EQ(interrupted, 4);
+    ends = true;
+    messages.join();
+    EXPECT_TRUE(chat.host().command(R"({"kv_park": false})")) << "nothing runs, and nothing happens";
     EXPECT_TRUE(chat.host().command(park));
+    EXPECT_TRUE(chat.host().command(save_to(path)));
     ASSERT_NO_FATAL_FAILURE(chat.decode(2));
     EXPECT_EQ(lines(mnn_stub::take_log()), "");
 }
@@ -167,8 +186,16 @@ TEST_F(MnnChat, SaysWhyACommandIsRefused) {
         EXPECT_NE(refusal(running, std::string(R"({"kv_save": )") + path + "}"), "") << path;
     }
     EXPECT_EQ(refusal(running, R"({"kv_park": true, "kv_save": "x"})"),
-              "error: mnn-kv: kv_park, kv_save and kv_load stand alone; 2 keys are given\n");
+              "error: mnn-kv: kv_park, kv_save and kv_load stand alone, but for kv_overwrite beside kv_save; 2 keys are "
+              "given\n");
+    EXPECT_NE(refusal(running, R"({"kv_save": "x", "kv_overwrite": 1})"), "");
+    EXPECT_NE(refusal(running, R"({"kv_load": "x", "kv_overwrite": true})"), "");
     EXPECT_EQ(refusal(running, R"({"temperature": 0.5})"), "") << "not a command";
+    EXPECT_EQ(refusal(running, R"({"kv_savee": "x", "kv_h2o_enable": true})"),
+              "mnn-kv: kv_savee and 1 more have no effect now: keys are read when the model is loaded, and kv_park, kv_save "
+              "and kv_load are the commands\n");
+    running.host().context().status = mnn_stub::llm_status::NOT_LOADED;
+    EXPECT_EQ(refusal(running, R"({"kv_h2o_enable": true})"), "") << "before load keys have an effect";
     EXPECT_TRUE(running.host().command(R"({"kv_park": 9})"));
     ASSERT_NO_FATAL_FAILURE(running.decode(2));
 }
@@ -263,13 +290,15 @@ TEST_F(MnnChat, RestoresWhatMnnHasOfAChat) {
     const std::string path = fresh_file();
     mnn_stub::engine saved(configured(settings(), enabled)), loaded(configured(settings(), enabled));
     (void)saved.forward({{0, 0}, {1, 1}, {2, 2}});
-    saved.chat() = {7, {5, -1, 1 << 30}, std::string("a\0\xFF text", 8)};
+    saved.context().all_seq_len = 7;
+    saved.context().history_tokens = {5, -1, 1 << 30};
+    saved.prompt() = std::string("a\0\xFF text", 8);
     ASSERT_TRUE(saved.command(save_to(path)));
     ASSERT_TRUE(loaded.command(load_from(path)));
     EXPECT_EQ(loaded.previous(), 3u);
-    EXPECT_EQ(loaded.chat().positions, 7);
-    EXPECT_EQ(loaded.chat().tokens, saved.chat().tokens);
-    EXPECT_EQ(loaded.chat().prompt, saved.chat().prompt);
+    EXPECT_EQ(loaded.context().all_seq_len, 7);
+    EXPECT_EQ(loaded.context().history_tokens, saved.context().history_tokens);
+    EXPECT_EQ(loaded.prompt(), saved.prompt());
 }
 
 TEST_F(MnnChat, WritesWhatIsNew) {
@@ -313,7 +342,7 @@ TEST_F(MnnChat, TakesTheChatsOfOneProcessInTurn) {
 }
 
 TEST_F(MnnChat, SaysWhyAFileIsRefusedAndKeepsTheChat) {
-    const std::string path = fresh_file(), model = fresh_file(), damaged = fresh_file(), missing = fresh_file();
+    const std::string path = fresh_file(), model = fresh_file(), missing = fresh_file();
     std::ofstream(model) << "a model";
     settings how = configured(settings(), enabled);
     how.model_files = {model};
@@ -334,16 +363,16 @@ TEST_F(MnnChat, SaysWhyAFileIsRefusedAndKeepsTheChat) {
     };
     EXPECT_NE(refusal(loaded, load_from(missing)).find("mnn-kv: the chat is not loaded: "), std::string::npos);
     EXPECT_NE(refusal(loaded, save_to(missing + "/chat.kv")).find("mnn-kv: the chat is not saved: "), std::string::npos);
-    std::string bytes = bytes_of(path);
-    bytes[bytes.size() - 9] ^= 1;
-    std::ofstream(damaged, std::ios::binary) << bytes;
-    EXPECT_NE(refusal(loaded, load_from(damaged)).find("mnn-kv: the chat is not loaded: "), std::string::npos);
+    EXPECT_NE(refusal(loaded, load_from(testing::TempDir())).find("it is a folder, not a file"), std::string::npos);
+    EXPECT_NE(refusal(loaded, save_to(testing::TempDir())).find("it is a folder, not a file"), std::string::npos);
     settings other = how;
     other.layers = 3;
     EXPECT_NE(refused_by(other).find(" has 2 layers, the model 3"), std::string::npos);
     other = how.in_mode(14);
     other.head_dim = 64;
-    EXPECT_NE(refused_by(other).find("layer 0 of the file is of a cache of another type or shape"), std::string::npos);
+    EXPECT_NE(refused_by(other).find("the file has K f32 and V f32 of 2 heads of 12, the model K TQ4 and V TQ4 of 2 heads "
+                                         "of 64 in layer 0: attention_mode and precision must be"),
+              std::string::npos);
     other = how;
     other.config = R"({"kv_chat_enable": true, "layer_nums": 24})";
     chat hybrid(other);
@@ -352,12 +381,154 @@ TEST_F(MnnChat, SaysWhyAFileIsRefusedAndKeepsTheChat) {
     EXPECT_EQ(bytes_of(missing), "");
 
     std::ofstream(model) << "another model";
-    EXPECT_NE(refusal(loaded, load_from(path)).find("fingerprint"), std::string::npos);
-    EXPECT_NE(refusal(loaded, save_to(path)).find("fingerprint"), std::string::npos) << "it is of another model";
+    for (const std::string& command : {load_from(path), save_to(path)}) {
+        EXPECT_NE(refusal(loaded, command).find(path + " is of another model"), std::string::npos);
+    }
     chat empty(how);
     ASSERT_NO_FATAL_FAILURE(empty.say(20));
     ASSERT_NO_FATAL_FAILURE(empty.clear());
     EXPECT_EQ(refusal(empty, save_to(missing)), "mnn-kv: the chat is not saved: it is empty\n");
+}
+
+// Files that are damaged, full, or of another chat.
+
+void flip(const std::string& path, std::size_t at) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(static_cast<std::streamoff>(at));
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(byte);
+}
+
+TEST_F(MnnChat, LoadsNoFileWithADamagedToken) {
+    const std::string path = fresh_file(), damaged = fresh_file();
+    const settings how = configured(settings(), enabled);
+    chat saved(how), loaded(how);
+    ASSERT_NO_FATAL_FAILURE(saved.say(300));
+    ASSERT_NO_FATAL_FAILURE(loaded.say(100));
+    ASSERT_TRUE(saved.host().command(save_to(path)));
+    const std::string bytes = bytes_of(path);
+    int refused = 0;
+    for (std::size_t at = bytes.size() / 8; at < bytes.size(); at += bytes.size() / 41) {
+        std::ofstream(damaged, std::ios::binary) << bytes;
+        flip(damaged, at);
+        if (!loaded.host().command(load_from(damaged))) {
+            ++refused;
+            EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not loaded: "), std::string::npos);
+        } else {
+            ASSERT_NO_FATAL_FAILURE(loaded.become(saved)) << "byte " << at << " is of no token";
+        }
+        ASSERT_NO_FATAL_FAILURE(loaded.say(2));
+    }
+    EXPECT_GT(refused, 25);
+}
+
+TEST_F(MnnChat, SavesNoChatThatCannotBeRead) {
+    const std::string path = fresh_file(), good = fresh_file(), other = fresh_file();
+    chat chat(configured(settings(), evicting()));
+    ASSERT_NO_FATAL_FAILURE(chat.say(300));
+    ASSERT_TRUE(chat.host().command(save_to(path)));
+    std::ofstream(good, std::ios::binary) << bytes_of(path);
+    ASSERT_TRUE(chat.host().command(load_from(path)));
+    flip(path, bytes_of(path).size() / 2);
+
+    EXPECT_FALSE(chat.host().forward({{1000, 300}}, 1, mnn_stub::failure::none, false).back().ran);
+    EXPECT_EQ(chat.host().context().status, mnn_stub::llm_status::INTERNAL_ERROR);
+    const std::string why = lines(mnn_stub::take_log());
+    EXPECT_NE(why.find("layer "), std::string::npos) << why;
+    EXPECT_EQ(why.find("layer "), why.rfind("layer ")) << why;
+    for (const std::string& to : {other, path}) {
+        EXPECT_FALSE(chat.host().command(save_to(to)));
+        EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not saved: layer "), std::string::npos);
+    }
+    EXPECT_EQ(bytes_of(other), "");
+    EXPECT_TRUE(chat.host().command(load_from(good)));
+    EXPECT_EQ(chat.host().context().status, mnn_stub::llm_status::RUNNING);
+    ASSERT_NO_FATAL_FAILURE(chat.decode(3));
+
+    chat.host().context().status = mnn_stub::llm_status::INTERNAL_ERROR;
+    ASSERT_NO_FATAL_FAILURE(chat.clear());
+    chat.host().reset();
+    EXPECT_EQ(chat.host().context().status, mnn_stub::llm_status::RUNNING);
+    ASSERT_NO_FATAL_FAILURE(chat.say(20));
+}
+
+TEST_F(MnnChat, GivesBackTheDiskThatAFailedSaveTook) {
+    const std::string path = fresh_file();
+    chat chat(configured(settings(), enabled));
+    ASSERT_NO_FATAL_FAILURE(chat.say(300));
+    ASSERT_TRUE(chat.host().command(save_to(path)));
+    const std::string before = bytes_of(path);
+    ASSERT_NO_FATAL_FAILURE(chat.say(1500));
+    rlimit old = {};
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+    const rlimit full = {before.size() + 9000, old.rlim_max};
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+    EXPECT_FALSE(chat.host().command(save_to(path)));
+    EXPECT_TRUE(bytes_of(path) == before);
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+    std::signal(SIGXFSZ, handler);
+    EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not saved: "), std::string::npos);
+    EXPECT_TRUE(chat.host().command(save_to(path)));
+    ASSERT_NO_FATAL_FAILURE(chat.decode(2));
+}
+
+TEST_F(MnnChat, OverwritesNoOtherChatUnlessToldTo) {
+    const std::string path = fresh_file(), own = fresh_file();
+    const std::string overwrite = R"({"kv_overwrite": true, "kv_save": ")" + path + "\"}";
+    const settings how = configured(settings(), evicting());
+    chat first(how), second(how);
+    ASSERT_NO_FATAL_FAILURE(first.say(60));
+    ASSERT_NO_FATAL_FAILURE(second.say(60));
+    ASSERT_TRUE(first.host().command(save_to(path)));
+    const auto refused = [&](chat& chat, const std::string& why) {
+        const std::string before = bytes_of(path);
+        EXPECT_FALSE(chat.host().command(save_to(path)));
+        EXPECT_NE(lines(mnn_stub::take_log()).find("mnn-kv: the chat is not saved: " + path + why), std::string::npos);
+        EXPECT_TRUE(bytes_of(path) == before);
+        EXPECT_NO_FATAL_FAILURE(chat.decode(1));
+    };
+    first.host().context().history_tokens = {1};
+    ASSERT_TRUE(first.host().command(save_to(path))) << "its own";
+    refused(second, " holds another chat");
+    EXPECT_TRUE(second.host().command(overwrite));
+    refused(first, " was saved by another chat since");
+    EXPECT_TRUE(first.host().command(overwrite));
+    EXPECT_TRUE(first.host().command(save_to(path)));
+    EXPECT_TRUE(second.host().command(save_to(own)));
+    EXPECT_TRUE(second.host().command(load_from(path)));
+    ASSERT_NO_FATAL_FAILURE(second.become(first));
+    ASSERT_NO_FATAL_FAILURE(second.decode(1));
+    EXPECT_TRUE(second.host().command(save_to(path))) << "it goes on with the chat of the file";
+    refused(first, " was saved by another chat since");
+    std::remove(path.c_str());
+    EXPECT_TRUE(first.host().command(save_to(path)));
+    ASSERT_NO_FATAL_FAILURE(first.clear());
+    first.host().reset();
+    ASSERT_NO_FATAL_FAILURE(first.say(30));
+    refused(first, " holds another chat");
+}
+
+TEST_F(MnnChat, LetsOtherThreadsReadTheTokensOfItsHistory) {
+    const std::string path = fresh_file();
+    chat chat(configured(settings(), enabled));
+    ASSERT_NO_FATAL_FAILURE(chat.say(40));
+    mnn_stub::llm_context& context = chat.host().context();
+    context.history_tokens.assign(5000, 1);
+    ASSERT_TRUE(chat.host().command(save_to(path)));
+    std::atomic<bool> ends{false};
+    std::thread reader([&] {
+        while (!ends) {
+            const std::lock_guard<std::mutex> guard(context.mutex);
+            EXPECT_EQ(std::count(context.history_tokens.begin(), context.history_tokens.end(), 1), 5000);
+        }
+    });
+    for (int turn = 0; turn < 20; ++turn) {
+        EXPECT_TRUE(chat.host().command(turn % 2 == 0 ? load_from(path) : save_to(path)));
+    }
+    ends = true;
+    reader.join();
 }
 
 }  // namespace

@@ -20,6 +20,11 @@ std::string& printed() {
     return text;
 }
 
+std::mutex& printing() {
+    static std::mutex mutex;
+    return mutex;
+}
+
 /// The product of a query and K. INT8 K: as from 8-bit codes of the query, whose zero point has the key sum as factor.
 float product_of(const float* q, const float* k, int dims, const float* key_sum) {
     const float zero = key_sum != nullptr ? q[0] : 0.0f;
@@ -215,18 +220,30 @@ void print(const char* format, ...) {
     va_start(rest, format);
     std::vsnprintf(line, sizeof line, format, rest);
     va_end(rest);
+    const std::lock_guard<std::mutex> guard(printing());
     printed() += line;
 }
 
-std::vector<std::string> take_log() {
+/// Takes the printed lines that say what a config does, or the others.
+std::vector<std::string> take(bool outlooks) {
     std::vector<std::string> lines;
+    std::string rest;
     for (std::size_t from = 0, to; from < printed().size(); from = to + 1) {
         to = std::min(printed().find('\n', from), printed().size());
-        lines.push_back(printed().substr(from, to - from));
+        const std::string line = printed().substr(from, to - from);
+        const auto has = [&line](const char* part) { return line.find(part) != std::string::npos; };
+        if ((has(" keep all") || has(" keeps all") || has(" stays, from ") || has(" tokens stay")) == outlooks) {
+            lines.push_back(line);
+        } else {
+            rest += line + '\n';
+        }
     }
-    printed().clear();
+    printed() = rest;
     return lines;
 }
+
+std::vector<std::string> take_log() { return take(false); }
+std::vector<std::string> take_outlooks() { return take(true); }
 
 struct engine::parts {
     /// Modules for a prompt and for one token are clones of each other.
@@ -240,7 +257,8 @@ struct engine::parts {
     std::vector<ops> layers;
     std::vector<int> reserve;
     std::vector<token> prefix;
-    chat_parts chat;
+    llm_context context;
+    std::string prompt;
 
     void make(int layer) {
         ops& made = layers[index_of(layer)];
@@ -302,6 +320,7 @@ std::vector<layer_step> engine::forward(const std::vector<token>& tokens, int fa
         attention& op = tokens.size() > 1 ? *ops.prompt : *ops.decode;
         steps.push_back(op.run(tokens, parts_->prefix, layer == failing ? how : failure::none));
         if (!steps.back().ran && !counted) {
+            parts_->context.status = llm_status::INTERNAL_ERROR;
             return steps;
         }
     }
@@ -349,16 +368,24 @@ void engine::read_prefix(const std::string& name, const std::vector<token>& toke
 }
 
 bool engine::command(const std::string& content) {
-    chat_parts& chat = parts_->chat;
-    if (mnnkv_mnn::needs_step(content, *parts_->meta)) {
-        forward({{-2, 0}, {-1, 1}});
-        clear();
+    if (mnnkv_mnn::is_command(content)) {
+        if (mnnkv_mnn::needs_step(content, *parts_->meta)) {
+            forward({{-2, 0}, {-1, 1}});
+            reset();
+        }
+        return mnnkv_mnn::command(content, *parts_->meta, parts_->context, parts_->prompt);
     }
-    return mnnkv_mnn::is_command(content) &&
-           mnnkv_mnn::command(content, *parts_->meta, {chat.positions, chat.tokens, chat.prompt});
+    mnnkv_mnn::check_late_keys(content, parts_->context);
+    return false;
 }
 
-chat_parts& engine::chat() { return parts_->chat; }
+void engine::reset() {
+    mnnkv_mnn::reset(*parts_->meta, parts_->context);
+    clear();
+}
+
+llm_context& engine::context() { return parts_->context; }
+std::string& engine::prompt() { return parts_->prompt; }
 
 std::size_t engine::previous() const { return parts_->meta->previous; }
 std::string engine::metrics() const { return mnnkv_mnn::metrics(*parts_->meta); }

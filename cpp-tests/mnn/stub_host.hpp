@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,11 +104,14 @@ struct layer_step {
     int length = 0, capacity = 0, chunk = 0;
 };
 
-/// The chat in MNN's LlmContext and Llm.
-struct chat_parts {
-    int positions = 0;
-    std::vector<int> tokens;
-    std::string prompt;
+enum class llm_status { NOT_LOADED = -1, RUNNING = 0, INTERNAL_ERROR = 4 };
+
+/// MNN's LlmContext, with its names. The mutex guards history_tokens.
+struct llm_context {
+    int all_seq_len = 0;
+    std::vector<int> history_tokens;
+    llm_status status = llm_status::RUNNING;
+    mutable std::mutex mutex;
 };
 
 class engine {
@@ -137,9 +141,13 @@ public:
     void write_prefix(const std::string& name);
     void read_prefix(const std::string& name, const std::vector<token>& tokens);
 
-    /// Llm::set_config with a command.
+    /// Llm::set_config once the model is loaded: with a command, or keys that the engine ignores. Returns false for these.
     bool command(const std::string& content);
-    chat_parts& chat();
+    /// Llm::reset
+    void reset();
+    llm_context& context();
+    /// Llm's mCachedPromptText
+    std::string& prompt();
 
     std::size_t previous() const;
     /// Metrics as dump_config shows them.
@@ -170,8 +178,10 @@ rows rows_of(const settings& how, int layer, const token& of);
 std::vector<std::uint8_t> elements_of(const settings& how, const std::vector<float>& numbers);
 std::vector<float> numbers_of(const settings& how, const std::vector<std::uint8_t>& elements);
 
-/// The lines printed since the last call.
+/// The lines printed since the last call, without those that say what a config does.
 std::vector<std::string> take_log();
+/// These.
+std::vector<std::string> take_outlooks();
 
 /// The metrics in the form of llm_bench.
 std::string bench_metrics(const std::string& dumped_config);

@@ -2,10 +2,12 @@
 //
 // C++11, needs neither exceptions nor RTTI.
 //
-//   chat_command     what a config object asks for
-//   parking_options  how a model's config wants layers to be parked
-//   chat_state       what a chat is beside the tokens of its layers
+//   chat_command     a config object as a command
+//   running_command  the command that runs, which another thread may interrupt
+//   parking_options  how layers are parked, by a model's config
+//   chat_state       a chat without the tokens of its layers
 //   chat_file        a snapshot that is read, or saved to
+//   known_chats      the files that a chat was saved to or loaded from
 
 #ifndef MNNKV_CHAT_HPP
 #define MNNKV_CHAT_HPP
@@ -16,7 +18,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mnnkv.hpp"
@@ -25,13 +30,15 @@
 
 namespace mnnkv_host {
 
-/// A config object with just one of the keys kv_park, kv_save and kv_load.
+/// A config object with just one of the keys kv_park, kv_save and kv_load; kv_overwrite may stand beside kv_save.
 struct chat_command {
     enum { none, park, interrupt, save, load } what = none;
     /// park: 1 to 9, 0 is the library's choice.
     int effort = 0;
     /// save, load
     std::string path;
+    /// save: also to a file that holds another chat.
+    bool overwrites = false;
     /// Why the command is refused; "" if it is not.
     std::string refusal;
 
@@ -39,6 +46,7 @@ struct chat_command {
     static chat_command read(const std::string& content) {
         chat_command command;
         const auto members = json_members(content);
+        std::size_t extra = 0;
         for (const auto& member : members) {
             const std::string &key = member.first, &value = member.second;
             double effort = 0;
@@ -55,14 +63,54 @@ struct chat_command {
                 if (!json_path(value, command.path)) {
                     command.refusal = key + " is " + value + "; the path of a file expected, in UTF-8";
                 }
+            } else if (key == "kv_overwrite") {
+                command.overwrites = value == "true";
+                extra = 1;
+                if (value != "true" && value != "false") {
+                    command.refusal = "kv_overwrite is " + value + "; true or false expected";
+                }
             }
         }
-        if (command.what != none && members.size() > 1) {
-            command.refusal = "kv_park, kv_save and kv_load stand alone; " + std::to_string(members.size()) +
-                              " keys are given";
+        if (command.what != none && members.size() > 1 + (command.what == save ? extra : 0)) {
+            command.refusal = "kv_park, kv_save and kv_load stand alone, but for kv_overwrite beside kv_save; " +
+                              std::to_string(members.size()) + " keys are given";
         }
         return command;
     }
+};
+
+/// The command that runs on a model's session. interrupt may come from any thread, at any time.
+class running_command {
+public:
+    void start(mnnkv::session& session) {
+        const std::lock_guard<std::mutex> guard(mutex_);
+        session_ = &session;
+        interrupted_ = false;
+    }
+
+    /// Returns whether the command was interrupted.
+    bool stop() {
+        const std::lock_guard<std::mutex> guard(mutex_);
+        if (session_ != nullptr) {
+            (void)session_->interrupt(false);
+        }
+        session_ = nullptr;
+        return interrupted_;
+    }
+
+    /// Without a command nothing happens.
+    void interrupt() {
+        const std::lock_guard<std::mutex> guard(mutex_);
+        if (session_ != nullptr) {
+            interrupted_ = true;
+            (void)session_->interrupt();
+        }
+    }
+
+private:
+    std::mutex mutex_;
+    mnnkv::session* session_ = nullptr;
+    bool interrupted_ = false;
 };
 
 /// How a model's layers are parked: with the rotation hint of rotation_of, if there is one.
@@ -132,6 +180,24 @@ struct chat_state {
             end = static_cast<std::uint64_t>(reserve[at]) + static_cast<std::uint64_t>(reserve[at + 1]);
         }
         return fits && end <= remove ? "" : "sections chat.counts and chat.tokens have numbers that no chat has";
+    }
+
+    /// A hash of all but `extra`: two chats of the same length differ in their tokens or in their prompts.
+    std::uint64_t hash() const {
+        std::string numbers;
+        for (const std::uint64_t number : {layers, previous, remove, positions}) {
+            write(numbers, number, 8);
+        }
+        for (const std::vector<int>* list : {&reserve, &tokens}) {
+            for (const int number : *list) {
+                write(numbers, static_cast<std::uint32_t>(number), 4);
+            }
+        }
+        std::uint64_t hash = 0xCBF29CE484222325u;
+        for (const char byte : numbers + prompt) {
+            hash = (hash ^ static_cast<std::uint8_t>(byte)) * 0x100000001B3u;
+        }
+        return hash;
     }
 
 private:
@@ -213,6 +279,12 @@ public:
 
     mnnkv::snapshot& snapshot() { return file_; }
 
+    /// The number of the state that the file has; 0: it has no chat yet.
+    std::uint64_t version() const {
+        mnnkv_snapshot_info info = mnnkv::make<mnnkv_snapshot_info>();
+        return file_.info(info) ? info.version : 0;
+    }
+
 private:
     static mnnkv_snapshot_options options(const std::string& path, const std::string& fingerprint, std::uint32_t access) {
         mnnkv_snapshot_options given = mnnkv::make<mnnkv_snapshot_options>();
@@ -227,6 +299,39 @@ private:
     mnnkv::snapshot file_;
     std::string path_;
     bool made_ = false;
+};
+
+/// The files that a chat was saved to or loaded from, and the state in which it left each. A save to any other file would
+/// overwrite another chat.
+class known_chats {
+public:
+    /// The chat is another one from now on.
+    void forget() { files_.clear(); }
+
+    void remember(const std::string& path, const chat_file& file, const chat_state& state) {
+        files_[path] = {file.version(), state.hash()};
+    }
+
+    /// Why a save to the file would overwrite another chat; "" if it would not.
+    std::string conflict(const std::string& path, chat_file& file) const {
+        const std::uint64_t version = file.version();
+        if (version == 0) {
+            return std::string();
+        }
+        chat_state found;
+        const std::string unread = found.get(file.snapshot());
+        const auto known = files_.find(path);
+        if (known != files_.end() && unread.empty() && known->second == mark(version, found.hash())) {
+            return std::string();
+        }
+        return path + (known == files_.end() ? " holds another chat" : " was saved by another chat since") +
+               "; {\"kv_load\": \"" + path + "\"} continues that one, \"kv_overwrite\": true beside kv_save replaces it";
+    }
+
+private:
+    /// The number of a file's state, and the hash of its chat.
+    typedef std::pair<std::uint64_t, std::uint64_t> mark;
+    std::map<std::string, mark> files_;
 };
 
 }  // namespace mnnkv_host

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <string>
@@ -43,6 +44,8 @@ struct model_config {
     bool logs;
     /// Attention asks layer_session::head for every KV head that it reads.
     bool restores_heads;
+    /// What the engine adds to the line that says what the config does; "" for nothing.
+    std::string also;
     /// Prints one line, given without a newline.
     void (*print)(const char* line);
 };
@@ -50,42 +53,45 @@ struct model_config {
 /// The session of one model.
 class model_session {
 public:
-    /// Prints the config's warnings, one line each; those about steps follow. A refused config sets `refusal`.
+    /// Prints what the config does, one line, and its warnings, one line each; those about steps follow. A refused config
+    /// sets `refusal`.
     explicit model_session(const model_config& config)
         : logs(config.logs), recalls(asks_recall(config.json)), print_(config.print), sums_(config.lanes) {
+        if (!make(config)) {
+            return;
+        }
+        std::string outlook;
+        (void)session.outlook(outlook);
+        say(outlook + config.also);
         std::string wrong;
         rotation_ = rotation_of(config.json, wrong);
         if (!wrong.empty()) {
             say_once("no rotation hint where " + wrong);
         }
-        // Scores of a prompt let the first eviction follow it, and run between its chunks.
-        const char defaults[] = "{\"kv_h2o_prefill_queries\": 8}";
-        mnnkv_session_options options = {};
-        options.layers = config.layers;
-        options.lanes = config.lanes;
-        options.host_threads = config.threads;
-        options.config_json = config.json.data();
-        options.config_len = config.json.size();
-        options.defaults_json = defaults;
-        options.defaults_len = sizeof defaults - 1;
-        options.restores_heads = config.restores_heads ? 1 : 0;
-        const mnnkv::status made = session.create(options);
-        if (!made) {
-            refusal = std::string("the config is refused: ") + made.message();
-            return;
-        }
         if (recalls) {
             park_in_file(config.json);
         }
-        for (const std::string& line : warnings()) {
-            say_once(line);
-            printed_.insert(words_of(line));
+        print_warnings(config.json);
+    }
+
+    /// Prints what is wrong with the keys of a config that switches nothing on.
+    static void check(const model_config& config) {
+        model_session checked("", config.print);
+        if (checked.make(config)) {
+            checked.print_warnings(config.json);
+        } else {
+            checked.say("off where " + checked.refusal);
         }
     }
 
     /// A model without a session; `why` becomes `refusal`.
     model_session(const std::string& why, void (*print)(const char* line))
         : refusal(why), logs(false), recalls(false), print_(print) {}
+
+    /// A sentence about a layer, which most texts of the library name themselves.
+    static std::string of_layer(std::uint32_t number, const std::string& text) {
+        return text.find("layer ") == 0 ? text : "layer " + std::to_string(number) + ": " + text;
+    }
 
     void say(const std::string& line) const { print_(("mnn-kv: " + line).c_str()); }
 
@@ -127,6 +133,50 @@ public:
 
 private:
     friend class layer_session;
+
+    /// Makes the session. Returns false, with the reason in `refusal`, where the config is refused.
+    bool make(const model_config& config) {
+        // Scores of a prompt let the first eviction follow it, and run between its chunks.
+        const char defaults[] = "{\"kv_h2o_prefill_queries\": 8}";
+        mnnkv_session_options options = {};
+        options.layers = config.layers;
+        options.lanes = config.lanes;
+        options.host_threads = config.threads;
+        options.config_json = config.json.data();
+        options.config_len = config.json.size();
+        options.defaults_json = defaults;
+        options.defaults_len = sizeof defaults - 1;
+        options.restores_heads = config.restores_heads ? 1 : 0;
+        const mnnkv::status made = session.create(options);
+        if (!made) {
+            refusal = std::string("the config is refused: ") + made.message();
+        }
+        return static_cast<bool>(made);
+    }
+
+    /// The session knows the keys of three prefixes. The others that begin with "kv_" are keys of an adapter.
+    void print_warnings(const std::string& json) {
+        for (const std::string& line : warnings()) {
+            say_once(line);
+            printed_.insert(words_of(line));
+        }
+        for (const auto& member : json_members(json)) {
+            const std::string& key = member.first;
+            if (key.compare(0, 3, "kv_") == 0 && !is_key(key)) {
+                say_once(key + " is not a key of this version");
+            }
+        }
+    }
+
+    static bool is_key(const std::string& name) {
+        static const char* const own[] = {"kv_chat_enable", "kv_chat_recall_file", "kv_dump_folder",
+                                          "kv_rope_theta",  "kv_rope_dims",        "kv_rope_pairing"};
+        static const char* const of_session[] = {"kv_h2o_", "kv_recall_", "kv_lossless_"};
+        const auto is_name = [&name](const char* key) { return name == key; };
+        const auto begins = [&name](const char* with) { return name.find(with) == 0; };
+        return std::any_of(std::begin(own), std::end(own), is_name) ||
+               std::any_of(std::begin(of_session), std::end(of_session), begins);
+    }
 
     static bool asks_recall(const std::string& json) {
         const auto members = json_members(json);
@@ -405,7 +455,7 @@ public:
             return true;
         }
         if (unread_.load(std::memory_order_acquire)) {
-            model_.say("layer " + std::to_string(number_) + ": " + unread_why_);
+            model_.say(model_session::of_layer(number_, unread_why_));
             return false;
         }
         open_ = false;

@@ -22,7 +22,9 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/KVMeta.hpp"
@@ -35,11 +37,56 @@ namespace mnnkv_mnn {
 
 class layer;
 
-/// The chat in the LLM engine, which loading a file replaces: all_seq_len, history_tokens, mCachedPromptText.
-struct chat {
+/// The chat in the LLM engine, which loading a file replaces.
+class chat {
+public:
+    /// context: MNN's LlmContext. In later versions a mutex guards its history_tokens, which other threads may read.
+    template <class Context>
+    chat(Context& context, std::string& cached_prompt)
+        : positions(context.all_seq_len), prompt(cached_prompt), tokens_(context.history_tokens),
+          mutex_(mutex_of(context, 0)), leave_error_([&context] { leave_error(context); }) {}
+
     int& positions;
-    std::vector<int>& tokens;
     std::string& prompt;
+
+    std::vector<int> tokens() const {
+        const std::unique_lock<std::mutex> guard = lock();
+        return tokens_;
+    }
+
+    void set_tokens(std::vector<int> tokens) {
+        const std::unique_lock<std::mutex> guard = lock();
+        tokens_.swap(tokens);
+    }
+
+    /// The Llm answers again after a step that failed.
+    void leave_error() const { leave_error_(); }
+
+    template <class Context>
+    static void leave_error(Context& context) {
+        typedef decltype(context.status) status;
+        if (context.status != status::NOT_LOADED) {
+            context.status = status::RUNNING;
+        }
+    }
+
+private:
+    template <class Context>
+    static auto mutex_of(Context& context, int) -> decltype(&context.mutex) {
+        return &context.mutex;
+    }
+    template <class Context>
+    static std::mutex* mutex_of(Context&, long) {
+        return nullptr;
+    }
+
+    std::unique_lock<std::mutex> lock() const {
+        return mutex_ == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock<std::mutex>(*mutex_);
+    }
+
+    std::vector<int>& tokens_;
+    std::mutex* mutex_;
+    std::function<void()> leave_error_;
 };
 
 /// The LLM engine's settings of a model, from before it is loaded.
@@ -57,6 +104,9 @@ struct host {
     /// As in llm_config.json: "full", "mix" ...; "float", "glm" ...
     std::string attention_type, attention_mask;
 
+    /// Wrong keys of a config that switches nothing on are printed.
+    bool is_checked = false;
+
     /// There is to be a session.
     bool keeps_tokens() const { return evicts || compresses || chats; }
 
@@ -65,6 +115,11 @@ struct host {
 
     /// Why no session is made for these settings; "" when one can be.
     std::string refusal() const {
+        for (const auto& member : mnnkv_host::json_members(config)) {
+            if (evicts && member.first == "kv_h2o_policy" && member.second == "\"replay\"") {
+                return "kv_h2o_policy is \"replay\", which evicts nothing in MNN; \"keydiff\" or \"mass\" expected";
+            }
+        }
         if (attention_type != "full") {
             return "attention_type is \"" + attention_type + "\", not \"full\"";
         }
@@ -78,13 +133,24 @@ struct host {
     /// mnn-kv: the engine may be a library of its own, which then needs none of its symbols.
     std::function<std::string()> metrics;
     /// Carries a command out; empty until attention has run. Returns false, with the reason printed, on failure.
-    std::function<bool(MNN::KVMeta&, const mnnkv_host::chat_command&, const chat&)> run;
+    std::function<bool(MNN::KVMeta&, const mnnkv_host::chat_command&, chat&)> run;
+    /// That of this moment, which any thread may interrupt: made by attach, and the same until the next load.
+    std::shared_ptr<mnnkv_host::running_command> running;
+    mnnkv_host::known_chats known_chats;
     /// Those of a session, in no order.
     std::vector<layer*> layers;
     /// Made by the first layer, where the settings say so.
     std::shared_ptr<mnnkv_host::model_session> model;
     std::shared_ptr<mnnkv_host::cache_dump> dump;
 };
+
+/// A config has keys that begin with "kv_".
+inline bool names_keys(const std::string& config) {
+    const auto members = mnnkv_host::json_members(config);
+    return std::any_of(members.begin(), members.end(), [](const std::pair<std::string, std::string>& member) {
+        return member.first.compare(0, 3, "kv_") == 0;
+    });
+}
 
 /// Called by the engine before its KVMeta goes to the runtime. Replaces earlier settings.
 inline void attach(MNN::KVMeta& meta, const host& settings) {
@@ -93,8 +159,21 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
             MNN_PRINT("mnn-kv: dump off where kv_dump_folder is %s, not a string\n", member.second.c_str());
         }
     }
-    const bool asked = settings.keeps_tokens() || !settings.dump_folder.empty();
-    meta.mnnkv.reset(asked ? new host(settings) : nullptr);
+    if (!names_keys(settings.config)) {
+        meta.mnnkv.reset();
+        return;
+    }
+    meta.mnnkv.reset(new host(settings));
+    meta.mnnkv->running = std::make_shared<mnnkv_host::running_command>();
+}
+
+/// Called by Llm::reset: the Llm has another chat from now on, and answers again after a step that failed.
+template <class Context>
+void reset(MNN::KVMeta& meta, Context& context) {
+    if (meta.mnnkv) {
+        meta.mnnkv->known_chats.forget();
+        chat::leave_error(context);
+    }
 }
 
 /// The model's metrics as JSON; "" when nothing is compressed.
@@ -110,7 +189,7 @@ public:
     /// of its own (has_cache: kv_cache, and not another layer's).
     template <class Cache>
     static layer* of(MNN::KVMeta* meta, Cache& cache, bool has_cache, int threads) {
-        if (!has_cache || meta == nullptr || !meta->mnnkv) {
+        if (!has_cache || meta == nullptr || !meta->mnnkv || is_off(*meta)) {
             return nullptr;
         }
         if (!cache.mnnkv || !cache.mnnkv->host_) {
@@ -168,7 +247,8 @@ public:
         const mnnkv::status begun = steps_->begin(counts, given);
         cache.mPastLength = static_cast<int>(given.kv_len);
         if (!begun) {
-            MNN_ERROR("mnn-kv: layer %u: %s\n", steps_->number(), begun.message());
+            const std::string why = mnnkv_host::model_session::of_layer(steps_->number(), begun.message());
+            MNN_ERROR("mnn-kv: %s\n", why.c_str());
             return nullptr;
         }
         is_loaded_ = false;
@@ -290,8 +370,7 @@ private:
             return;
         }
         if (!host_->model) {
-            const std::uint32_t layers = static_cast<std::uint32_t>(std::max(meta.layer_nums, 1));
-            host_->model = make_model(*host_, layers, threads);
+            host_->model = make_model(*host_, layers_of(meta), threads);
             const mnnkv_host::model_session* made = host_->model.get();
             if (made->session) {
                 host_->metrics = [made] { return made->metrics(); };
@@ -299,6 +378,17 @@ private:
         }
         steps_.reset(new mnnkv_host::layer_session(model()));
         take_commands();
+    }
+
+    /// The config switches nothing on. The first call prints what is wrong with its keys.
+    static bool is_off(const MNN::KVMeta& meta) {
+        host& own = *meta.mnnkv;
+        const bool off = !own.keeps_tokens() && own.dump_folder.empty();
+        if (off && !own.is_checked) {
+            own.is_checked = true;
+            mnnkv_host::model_session::check(session_config(own, layers_of(meta), 1));
+        }
+        return off;
     }
 
     /// Carries out commands for all layers of a model: mnnkv_mnn_chat.hpp.
@@ -339,6 +429,14 @@ private:
         if (!refusal.empty()) {
             return std::make_shared<mnnkv_host::model_session>(refusal, &print);
         }
+        return std::make_shared<mnnkv_host::model_session>(session_config(settings, layers, threads));
+    }
+
+    static std::uint32_t layers_of(const MNN::KVMeta& meta) {
+        return static_cast<std::uint32_t>(std::max(meta.layer_nums, 1));
+    }
+
+    static mnnkv_host::model_config session_config(const host& settings, std::uint32_t layers, std::uint32_t threads) {
 #if defined(__riscv)
         const bool by_head = false;  // MNN's path for one row reads the cache itself
 #else
@@ -346,9 +444,9 @@ private:
 #endif
         // A later op may have more threads.
         const std::uint32_t lanes = std::max<std::uint32_t>(threads, 64);
-        const mnnkv_host::model_config config = {settings.config, layers,  lanes, threads,
-                                                 settings.logs,   by_head, &print};
-        return std::make_shared<mnnkv_host::model_session>(config);
+        const bool has_policy = settings.evicts || settings.compresses;
+        return {settings.config, layers, lanes, threads, settings.logs, by_head,
+                has_policy ? "" : "; the chat can be parked, saved and loaded", &print};
     }
 
     static void print(const char* line) { MNN_PRINT("%s\n", line); }

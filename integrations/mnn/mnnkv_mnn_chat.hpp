@@ -15,14 +15,38 @@ inline bool is_command(const std::string& content) {
 
 /// The command loads a chat, and no step has made the model's caches yet.
 inline bool needs_step(const std::string& content, const MNN::KVMeta& meta) {
-    return meta.mnnkv && meta.mnnkv->keeps_tokens() && !meta.mnnkv->run &&
-           mnnkv_host::chat_command::read(content).what == mnnkv_host::chat_command::load;
+    return mnnkv_host::chat_command::read(content).what == mnnkv_host::chat_command::load && meta.mnnkv &&
+           meta.mnnkv->keeps_tokens() && !meta.mnnkv->run;
+}
+
+/// Prints what has no effect in a config that Llm::set_config gets once the model is loaded.
+template <class Context>
+void check_late_keys(const std::string& content, const Context& context) {
+    typedef decltype(context.status) status;
+    std::string first;
+    std::size_t count = 0;
+    for (const auto& member : mnnkv_host::json_members(content)) {
+        if (context.status != status::NOT_LOADED && member.first.compare(0, 3, "kv_") == 0) {
+            first = count++ == 0 ? member.first : first;
+        }
+    }
+    if (count > 0) {
+        const std::string keys = first + (count > 1 ? " and " + std::to_string(count - 1) + " more have" : " has");
+        MNN_PRINT("mnn-kv: %s no effect now: keys are read when the model is loaded, and kv_park, kv_save and kv_load are "
+                  "the commands\n", keys.c_str());
+    }
 }
 
 /// Carries a command out, between steps. Returns false, with the reason printed, on failure. {"kv_park": false} may come
-/// from any thread.
-inline bool command(const std::string& content, MNN::KVMeta& meta, const chat& of) {
+/// from any thread once the model is loaded; it ends a park or save that runs, and does nothing else.
+/// context: MNN's LlmContext; prompt: the text that its prompt cache compares.
+template <class Context>
+bool command(const std::string& content, MNN::KVMeta& meta, Context& context, std::string& prompt) {
     const mnnkv_host::chat_command given = mnnkv_host::chat_command::read(content);
+    if (given.refusal.empty() && given.what == mnnkv_host::chat_command::interrupt && meta.mnnkv) {
+        meta.mnnkv->running->interrupt();
+        return true;
+    }
     std::string why = given.refusal;
     if (why.empty() && (!meta.mnnkv || !meta.mnnkv->keeps_tokens())) {
         why = "kv_park, kv_save and kv_load need kv_chat_enable in the config that the model is loaded with";
@@ -33,24 +57,25 @@ inline bool command(const std::string& content, MNN::KVMeta& meta, const chat& o
         MNN_ERROR("mnn-kv: %s\n", why.c_str());
         return false;
     }
+    chat of(context, prompt);
     return meta.mnnkv->run(meta, given, of);
 }
 
 class layer::commands {
 public:
-    commands(host& of, MNN::KVMeta& meta, const chat& chat) : of_(of), model_(*of.model), meta_(meta), chat_(chat) {}
+    commands(host& of, MNN::KVMeta& meta, chat& chat) : of_(of), model_(*of.model), meta_(meta), chat_(chat) {}
 
     bool run(const mnnkv_host::chat_command& what) {
-        if (what.what == mnnkv_host::chat_command::interrupt) {
-            return model_.session && model_.session.interrupt();
-        }
         const bool saves = what.what == mnnkv_host::chat_command::save;
         const bool loads = what.what == mnnkv_host::chat_command::load;
         std::string why = model_.session ? gap() : model_.refusal;
+        bool interrupted = false;
         if (why.empty()) {
-            why = saves ? save(what.path) : loads ? load(what.path) : park(what.effort);
+            of_.running->start(model_.session);
+            why = saves ? save(what) : loads ? load(what.path) : park(what.effort);
+            interrupted = of_.running->stop();
         }
-        if (!why.empty() && !is_interrupted_) {
+        if (!why.empty() && !interrupted) {
             model_.say("the chat is not " + std::string(saves ? "saved: " : loads ? "loaded: " : "parked: ") + why);
         }
         return why.empty();
@@ -70,12 +95,11 @@ private:
             }
         }
         const std::string why = parked.message();
-        is_interrupted_ = parked.code() == MNNKV_BUSY;
         model_.trim();
         return why;
     }
 
-    std::string save(const std::string& path) {
+    std::string save(const mnnkv_host::chat_command& what) {
         for (const layer* own : of_.layers) {
             if (!own->has_tokens()) {
                 return "layer " + std::to_string(own->steps_->number()) + " has no tokens that mnn-kv may read";
@@ -90,7 +114,14 @@ private:
         }
         const mnnkv_park_options options = mnnkv_host::parking_options(of_.config);
         mnnkv_host::chat_file file;
-        mnnkv::status saved = file.open_to_save(path, fingerprint());
+        mnnkv::status saved = file.open_to_save(what.path, fingerprint());
+        if (!saved) {
+            return reason(what.path, saved);
+        }
+        const std::string conflict = what.overwrites ? "" : of_.known_chats.conflict(what.path, file);
+        if (!conflict.empty()) {
+            return conflict;
+        }
         for (layer* own : of_.layers) {
             if (saved) {
                 mnnkv_cache cache = own->is_loaded_ ? mnnkv::make<mnnkv_cache>() : own->see_();
@@ -101,8 +132,12 @@ private:
                 }
             }
         }
-        saved = saved ? state().put(file.snapshot()) : saved;
+        const mnnkv_host::chat_state state = this->state();
+        saved = saved ? state.put(file.snapshot()) : saved;
         saved = saved ? file.commit() : saved;
+        if (saved) {
+            of_.known_chats.remember(what.path, file, state);
+        }
         return saved.message();
     }
 
@@ -110,7 +145,7 @@ private:
         mnnkv_host::chat_file file;
         mnnkv_host::chat_state state;
         const mnnkv::status opened = file.open_to_read(path, fingerprint());
-        std::string why = opened ? state.get(file.snapshot()) : opened.message();
+        std::string why = opened ? state.get(file.snapshot()) : reason(path, opened);
         if (why.empty() && state.layers != of_.layers.size()) {
             why = path + " has " + std::to_string(state.layers) + " layers, the model " +
                   std::to_string(of_.layers.size());
@@ -120,7 +155,7 @@ private:
             why = misfit(file.snapshot(), static_cast<std::uint32_t>(at), center);
         }
         if (why.empty() && center != state.extra.size()) {
-            why = path + " is of a cache of another type";
+            why = path + " is of a cache whose INT8 K has another centre: attention_mode must be that of the save";
         }
         if (!why.empty()) {
             return why;
@@ -135,7 +170,16 @@ private:
             return loaded.message();
         }
         take(state);
+        of_.known_chats.forget();
+        of_.known_chats.remember(path, file, state);
+        chat_.leave_error();
         return std::string();
+    }
+
+    /// Why a file was not opened.
+    static std::string reason(const std::string& path, const mnnkv::status& opened) {
+        return opened.code() == MNNKV_STALE ? path + " is of another model: llm_model or llm_weight is another file"
+                                            : opened.message();
     }
 
     /// Why a layer of a file cannot be this model's; "" if it can. Adds the size of its centre to `center`.
@@ -156,7 +200,20 @@ private:
         const bool fits = info.layer == number && info.key_dtype == layout.key_dtype &&
                           info.value_dtype == layout.value_dtype && info.kv_heads == layout.kv_heads &&
                           info.head_dim == layout.head_dim;
-        return fits ? "" : "layer " + std::to_string(number) + " of the file is of a cache of another type or shape";
+        if (fits) {
+            return "";
+        }
+        const std::string file_has = shape(info.key_dtype, info.value_dtype, info.kv_heads, info.head_dim);
+        return "the file has " + file_has + ", the model " +
+               shape(layout.key_dtype, layout.value_dtype, layout.kv_heads, layout.head_dim) +
+               " in layer " + std::to_string(number) + ": attention_mode and precision must be those that it was saved with";
+    }
+
+    static std::string shape(std::uint32_t key, std::uint32_t value, std::uint32_t heads, std::uint32_t dims) {
+        static const char* const names[] = {"unknown", "f16", "bf16", "f32", "INT8", "TQ3", "TQ4"};
+        const auto name = [](std::uint32_t dtype) { return std::string(names[dtype <= MNNKV_DTYPE_TQ4 ? dtype : 0]); };
+        return "K " + name(key) + " and V " + name(value) + " of " + std::to_string(heads) + " heads of " +
+               std::to_string(dims);
     }
 
     /// Puts a loaded chat in the place of the engine's.
@@ -168,7 +225,7 @@ private:
         meta_.n_reserve = static_cast<int>(state.reserve.size() / 2);
         meta_.reserve = state.reserve.empty() ? nullptr : meta_.reserveHost.data();
         chat_.positions = static_cast<int>(state.positions);
-        chat_.tokens = state.tokens;
+        chat_.set_tokens(state.tokens);
         chat_.prompt = state.prompt;
         std::size_t center = 0;
         for (std::uint32_t number = 0; number < of_.layers.size(); ++number) {
@@ -189,7 +246,7 @@ private:
         state.remove = meta_.remove;
         state.reserve.assign(meta_.reserve, meta_.reserve + 2 * meta_.n_reserve);
         state.positions = static_cast<std::uint64_t>(chat_.positions);
-        state.tokens = chat_.tokens;
+        state.tokens = chat_.tokens();
         state.prompt = chat_.prompt;
         for (std::uint32_t number = 0; number < of_.layers.size(); ++number) {
             layer& own = numbered(number);
@@ -240,14 +297,13 @@ private:
     host& of_;
     mnnkv_host::model_session& model_;
     MNN::KVMeta& meta_;
-    const chat& chat_;
-    bool is_interrupted_ = false;
+    chat& chat_;
 };
 
 inline void layer::take_commands() {
     host* const of = host_.get();
     of->layers.push_back(this);
-    of->run = [of](MNN::KVMeta& meta, const mnnkv_host::chat_command& what, const chat& chat) {
+    of->run = [of](MNN::KVMeta& meta, const mnnkv_host::chat_command& what, chat& chat) {
         return commands(*of, meta, chat).run(what);
     };
 }
