@@ -474,7 +474,7 @@ TEST_F(MnnChat, GivesBackTheDiskThatAFailedSaveTook) {
     ASSERT_NO_FATAL_FAILURE(chat.decode(2));
 }
 
-TEST_F(MnnChat, OverwritesNoOtherChatUnlessToldTo) {
+TEST_F(MnnChat, OverwritesNoOtherChatWithoutKvOverwrite) {
     const std::string path = fresh_file(), own = fresh_file();
     const std::string overwrite = R"({"kv_overwrite": true, "kv_save": ")" + path + "\"}";
     const settings how = configured(settings(), evicting());

@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -79,37 +80,36 @@ struct chat_command {
     }
 };
 
-/// The command that runs on a model's session. interrupt may come from any thread, at any time.
+/// The command that runs on a model's session. interrupt may come from any thread, at any time, and needs no symbol of the
+/// library.
 class running_command {
 public:
     void start(mnnkv::session& session) {
         const std::lock_guard<std::mutex> guard(mutex_);
-        session_ = &session;
+        interrupts_ = [&session](bool interrupted) { (void)session.interrupt(interrupted); };
         interrupted_ = false;
     }
 
     /// Returns whether the command was interrupted.
     bool stop() {
         const std::lock_guard<std::mutex> guard(mutex_);
-        if (session_ != nullptr) {
-            (void)session_->interrupt(false);
-        }
-        session_ = nullptr;
+        interrupts_(false);
+        interrupts_ = nullptr;
         return interrupted_;
     }
 
     /// Without a command nothing happens.
     void interrupt() {
         const std::lock_guard<std::mutex> guard(mutex_);
-        if (session_ != nullptr) {
+        if (interrupts_) {
             interrupted_ = true;
-            (void)session_->interrupt();
+            interrupts_(true);
         }
     }
 
 private:
     std::mutex mutex_;
-    mnnkv::session* session_ = nullptr;
+    std::function<void(bool)> interrupts_;
     bool interrupted_ = false;
 };
 
