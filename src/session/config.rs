@@ -239,7 +239,7 @@ impl Config {
         let eviction = if values.kv_h2o_enable { Some(eviction(&values, layers, &mut warnings)?) } else { None };
         // Sorted.
         let (given, recommended) = (given.keys()?, recommended.keys()?);
-        if let Some(rules) = eviction.as_ref().filter(|rules| rules.recall.is_none()) {
+        if let Some(rules) = &eviction {
             warnings.first_eviction(rules, given.binary_search(&name::kv_h2o_trigger_min_tokens).is_ok())?;
         }
         let lossless = lossless(&values, layers, eviction.is_some(), &mut warnings)?;

@@ -75,20 +75,22 @@ impl Session {
             };
         };
         let store = made(store)?;
-        let is_known = |run: &SavedRun| to.piece_sum(run.piece) == Some(run.sum);
-        let known = memory::collect(store.saved(number).iter().copied().filter(is_known))?;
-        let known_tokens: u32 = known.iter().map(|run| run.count).sum();
-        if store.is_parked(number) {
-            // The cache has no copy of tokens that the file has.
-            known.iter().try_for_each(|run| to.piece(run.piece).map(|piece| piece.bytes.drop_pages()))?;
+        let mut known = Vec::new();
+        for run in store.saved(number).iter().filter(|run| to.piece_sum(run.piece) == Some(run.sum)) {
+            if is_whole(to, run.piece)? {
+                memory::push(&mut known, *run)?;
+            }
         }
+        let known_tokens: u32 = known.iter().map(|run| run.count).sum();
         let is_stored = !store.is_parked(number) && known_tokens < kv_len;
         if let Some((cache, lossless)) = cache.as_mut().zip(layer.lossless.as_mut()).filter(|_| is_stored) {
             lossless.restore(store, cache, kv_len)?;
         }
         if let Some(recall) = &mut layer.recall {
             let first = to.first_piece_of(number, geometry(&rows));
-            recall.see_file(|(piece, sum)| piece >= first && to.piece_sum(piece) == Some(sum));
+            recall.see_file(|(piece, sum)| {
+                Ok(piece >= first && to.piece_sum(piece) == Some(sum) && is_whole(to, piece)?)
+            })?;
         }
         let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);
@@ -277,6 +279,18 @@ fn pieces(from: &Snapshot, rows: &Rows, runs: &[Run]) -> Result<Vec<FilePiece>> 
         }
     }
     Ok(pieces)
+}
+
+/// Whether the bytes of a piece are those that were written: tokens of one that is damaged are written again from where
+/// there is a copy.
+fn is_whole(file: &Snapshot, piece: u32) -> Result<bool> {
+    match file.piece(piece) {
+        Ok(found) => {
+            found.bytes.drop_pages();
+            Ok(true)
+        }
+        Err(error) => error.unless_out_of_memory().map(|_| false),
+    }
 }
 
 /// A piece with the parts of these rows.

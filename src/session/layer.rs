@@ -49,6 +49,8 @@ pub(super) struct Layer {
     pub(super) lossless: Option<Lossless>,
     /// Heads, dims and dtypes, which every layout must have from the first call on.
     pub(super) rows: Option<Rows>,
+    /// The longest step that was too long for the limit; 0 = none was.
+    pub(super) too_long_step: u32,
     /// Some call had a cache of the layer.
     used: bool,
     /// Tokens for which the buffers had room at the last call.
@@ -63,14 +65,17 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// The limit that a step has exceeded, and the longest step that holds it.
-    pub(super) fn over_limit(&self) -> Option<(u32, u32)> {
-        let (rules, over_steps) = match &self.recall {
-            Some(recall) => recall.over_limit(),
-            None => (self.eviction.rules()?, self.eviction.counts().over_steps),
-        };
-        let limit = rules.max_tokens.filter(|_| over_steps > 0)?;
-        Some((limit, rules.longest_step(limit)))
+    /// The most tokens of a cache, and the longest step that can keep to it.
+    pub(super) fn limit(&self) -> Option<(u32, u32)> {
+        let rules = self.recall.as_ref().map_or_else(|| self.eviction.rules(), |recall| Some(recall.budget_rules()))?;
+        rules.max_tokens.map(|limit| (limit, rules.longest_step(limit)))
+    }
+
+    /// Remembers a step that was too long for the limit.
+    pub(super) fn see_step(&mut self, added: u32) {
+        if self.limit().is_some_and(|(limit, most)| self.lengths.physical > limit && added > most) {
+            self.too_long_step = self.too_long_step.max(added);
+        }
     }
 
     pub(super) fn new(number: u32, config: &Config) -> Self {
@@ -83,6 +88,7 @@ impl Layer {
             recall: Recall::new(number, config),
             lossless: Lossless::new(number, config),
             rows: None,
+            too_long_step: 0,
             used: false,
             buffer_tokens: 0,
             seen: None,

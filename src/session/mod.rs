@@ -180,14 +180,14 @@ impl Session {
                 ),
             )?;
         }
-        let over = |layer: &Layer| layer.over_limit().map(|(limit, step)| (layer.number, limit, step));
-        if let (None, Some((number, limit, step))) = (unscored().next(), state.layers.iter().find_map(over)) {
-            let count = state.layers.iter().filter_map(over).count();
+        let too_long = |layer: &&Layer| layer.too_long_step > 0;
+        if let Some((layer, (limit, most))) = state.layers.iter().find(too_long).and_then(|l| Some((l, l.limit()?))) {
             line(
                 &mut text,
                 format_args!(
-                    "layer {number} ({count} in all) had more than the {limit} tokens of kv_h2o_max_tokens after a step: \
-                     steps, and chunks of a prompt, of at most {step} tokens hold it"
+                    "layer {}, and perhaps others, got {} tokens in a step: kv_h2o_max_tokens of {limit} can hold only for \
+                     steps, and chunks of a prompt, of at most {most}",
+                    layer.number, layer.too_long_step
                 ),
             )?;
         }
@@ -307,6 +307,7 @@ impl Session {
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
         layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &cache.as_ref(), &layer.pins)?;
         // Nothing below fails.
+        layer.see_step(added);
         if let Some(recall) = &mut layer.recall {
             let is_prompt = queries as usize > MOST_DECODE_ROWS || layer.lengths.logical == added;
             let step = Step { lengths: layer.lengths, next: layer.eviction.expected(), pins: &layer.pins, is_prompt };

@@ -154,10 +154,15 @@ impl Snapshot {
 
     /// Writes a value, without the parts of the committed one that it begins with.
     fn stage_value(&mut self, bytes: &[u8], old: impl Fn(&State) -> Option<&Value>) -> Result<StagedValue> {
-        let (mut kept, mut rest) = (0, bytes);
+        let (mut kept, mut rest, mut stored) = (0, bytes, Vec::new());
         for extent in old(&self.state).map_or(&[][..], |old| &old.extents) {
             let Some((same, behind)) = rest.split_at_checked(extent.len as usize) else { break };
             if checksum(same) != extent.sum {
+                break;
+            }
+            // Bytes that are damaged are written again.
+            memory::resize(&mut stored, same.len())?;
+            if self.storage.read_at(extent.offset, &mut stored).is_err() || stored != same {
                 break;
             }
             (kept, rest) = (kept + 1, behind);

@@ -135,6 +135,7 @@ impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.raw_os_error() {
             _ if self.0.kind() == io::ErrorKind::IsADirectory => f.write_str("it is a folder, not a file"),
+            None if self.0.kind() == io::ErrorKind::InvalidInput => f.write_str("it is not a regular file"),
             Some(code) => {
                 let mut room = [0; 256];
                 match system::reason(code, &mut room) {
@@ -174,7 +175,7 @@ mod unix {
         to.copy_from_slice(bytes);
         match CStr::from_bytes_with_nul(&room[..=bytes.len()]) {
             Ok(path) => call(path),
-            Err(_) => Err(io::ErrorKind::InvalidInput.into()),
+            Err(_) => Err(io::ErrorKind::InvalidFilename.into()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a config does to a model, in one line.
 
-use super::{Config, EvictionRules, Ratio, RuntimeMode, Tier};
+use super::{Config, EvictionRules, Ratio, RecallRules, RuntimeMode, Tier};
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt::{self, Display, Formatter};
@@ -38,8 +38,8 @@ impl Display for Outlook<'_> {
         };
         let front = if lossless.mode != RuntimeMode::Store || lossless.store_front { lossless.front_layers } else { 0 };
         let kept = self.config.eviction.filter(|_| lossless.kept_layers);
-        let kept = kept.map_or(0..0, |rules| rules.first_layer.max(front)..rules.end_layer);
-        let parts = if kept.start == front { [0..kept.end, 0..0] } else { [0..front, kept] };
+        let kept = kept.map_or(0..0, |rules| rules.first_layer..rules.end_layer);
+        let parts = if kept.start <= front { [0..kept.end.max(front), 0..0] } else { [0..front, kept] };
         for part in parts.into_iter().filter(|part| !part.is_empty()) {
             write!(f, "; {}: {what}", Layers(part, layers))?;
         }
@@ -58,7 +58,7 @@ impl EvictionRules {
     }
 
     /// Whether the ratio, without the limit, keeps every token.
-    fn keeps_all(&self) -> bool {
+    pub(super) fn keeps_all(&self) -> bool {
         matches!(self.ratio, Ratio::Keep(1.0..) | Ratio::Lossy(..=1.0))
     }
 }
@@ -94,22 +94,16 @@ struct Stays<'a>(&'a EvictionRules);
 impl Display for Stays<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let rules = self.0;
-        if !rules.keeps_all() {
-            match rules.ratio {
-                Ratio::Keep(share) => write!(f, "{} % of the tokens stay", f64::from(share * 1000.0).round() / 10.0)?,
-                Ratio::Lossy(ratio) => write!(f, "one token in {ratio} stays")?,
-            }
-            let least = |own: &super::RecallRules| {
-                let protected = own.sink_tokens.saturating_add(own.recent_tokens);
-                protected.saturating_add(own.block_tokens).max(rules.trigger_min_tokens)
-            };
-            let first = rules.recall.as_ref().map(least).or_else(|| rules.first_eviction());
-            write!(f, ", from {} tokens on", Grouped(first.unwrap_or_default()))?;
+        let first = rules.recall.as_ref().map(|recall| least(rules, recall)).or_else(|| rules.first_eviction());
+        let first = first.unwrap_or_default();
+        let limit = rules.max_tokens.filter(|limit| rules.keeps_all() || first >= *limit);
+        match (limit, rules.ratio) {
+            (Some(limit), _) => write!(f, "at most {} tokens stay", Grouped(limit))?,
+            (None, Ratio::Keep(share)) => write!(f, "{share} of the tokens stay, from {} tokens on", Grouped(first))?,
+            (None, Ratio::Lossy(ratio)) => write!(f, "one token in {ratio} stays, from {} tokens on", Grouped(first))?,
         }
-        match rules.max_tokens {
-            Some(most) if rules.keeps_all() => write!(f, "at most {} tokens stay", Grouped(most))?,
-            Some(most) => write!(f, ", and at most {}", Grouped(most))?,
-            None => {}
+        if let Some(most) = rules.max_tokens.filter(|_| limit.is_none()) {
+            write!(f, ", and at most {}", Grouped(most))?;
         }
         match rules.recall.map(|recall| recall.tier) {
             None => Ok(()),
@@ -118,6 +112,12 @@ impl Display for Stays<'_> {
             Some(Tier::File) => f.write_str(", and evicted ones can come back from a file"),
         }
     }
+}
+
+/// The length from which on recall has blocks that may leave.
+fn least(rules: &EvictionRules, recall: &RecallRules) -> u32 {
+    let protected = recall.sink_tokens.saturating_add(recall.recent_tokens);
+    protected.saturating_add(recall.block_tokens).max(rules.trigger_min_tokens)
 }
 
 /// A number with a comma between its thousands.
@@ -170,7 +170,7 @@ mod tests {
                     r#"{{{evicts}, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25, "kv_recall_enable": true,
                     "kv_recall_tier": "file"}}"#
                 ),
-                "layers 2 to 29: 25 % of the tokens stay, from 512 tokens on, and evicted ones can come back from a file; \
+                "layers 2 to 29: 0.25 of the tokens stay, from 512 tokens on, and evicted ones can come back from a file; \
                  layers 0 and 1 keep all",
             ),
             (format!(r#"{{{evicts}, "kv_h2o_target_lossy_ratio": 1}}"#), "all layers keep all tokens"),
@@ -185,6 +185,14 @@ mod tests {
                 format!(r#"{{{evicts}, {stores}, "kv_lossless_scope": "h2o_kept"}}"#),
                 "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; layers 0 and 1 keep all; \
                  layers 2 to 29: cold tokens are stored compressed",
+            ),
+            (
+                format!(
+                    r#"{{{evicts}, {stores}, "kv_lossless_scope": "front_n_and_h2o_kept", "kv_lossless_front_n": 8,
+                    "kv_h2o_layer_end": 5, "kv_h2o_max_tokens": 700}}"#
+                ),
+                "layers 2 to 5: at most 700 tokens stay; layers 0 and 1 keep all; layers 6 to 29 keep all; \
+                 layers 0 to 7: cold tokens are stored compressed",
             ),
             (
                 r#"{"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_front_n": 1}"#.into(),

@@ -174,8 +174,13 @@ impl Warnings {
     pub fn first_eviction(&mut self, rules: &EvictionRules, has_trigger: bool) -> Result<()> {
         let (trigger, key) = (rules.trigger_min_tokens, name::kv_h2o_trigger_min_tokens);
         let protected = rules.sink_tokens.saturating_add(rules.recent_tokens);
+        let never = rules.keeps_all() && rules.max_tokens.is_none();
         match rules.first_eviction() {
             _ if rules.first_layer >= rules.end_layer => Ok(()),
+            _ if rules.recall.is_some() && !never => Ok(()),
+            None if !never => self.push(format_args!(
+                "no token is ever evicted: the protected ones (sink, recent) are all that the ratio keeps"
+            )),
             None => self.push(format_args!(
                 "no token is ever evicted: {} must be {}, or kv_h2o_max_tokens above 0",
                 if matches!(rules.ratio, Ratio::Keep(_)) {

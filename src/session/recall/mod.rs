@@ -126,9 +126,9 @@ impl Recall {
         self.eviction.max_tokens.is_some()
     }
 
-    /// The rules of the budget, and the steps that exceeded its limit.
-    pub(super) fn over_limit(&self) -> (&EvictionRules, u64) {
-        (&self.eviction, self.counts.over_steps)
+    /// The rules of the budget.
+    pub(super) fn budget_rules(&self) -> &EvictionRules {
+        &self.eviction
     }
 
     /// The most bytes that a session writes to a file, if blocks are to be there.

@@ -134,10 +134,12 @@ impl Recall {
     }
 
     /// Forgets the pieces of other files than the one that says of each whether it has it.
-    pub(in crate::session) fn see_file(&mut self, has: impl Fn((u32, u64)) -> bool) {
+    pub(in crate::session) fn see_file(&mut self, has: impl Fn((u32, u64)) -> Result<bool>) -> Result<()> {
         for copy in self.blocks.list_mut().iter_mut().filter_map(|block| block.copy.as_mut()) {
-            copy.set_in_file(copy.in_file().filter(|piece| has(*piece)));
+            let has = copy.in_file().map_or(Ok(false), &has)?;
+            copy.set_in_file(copy.in_file().filter(|_| has));
         }
+        Ok(())
     }
 
     /// Writes the tokens that are away and that the file, which was seen, has not. Returns where each is, as tokens behind the
@@ -154,9 +156,15 @@ impl Recall {
             let Some(copy) = &mut block.copy else { bail!(Internal, "a block that is away has no copy") };
             let (piece, sum) = match copy.in_file() {
                 Some(place) => place,
-                None => self
-                    .vault
-                    .export(rows, copy, work, |tokens, parts, raw_sum| write(&NewPiece { tokens, parts, raw_sum }))?,
+                None => {
+                    let place = self.vault.export(rows, copy, work, |tokens, parts, raw_sum| {
+                        write(&NewPiece { tokens, parts, raw_sum })
+                    })?;
+                    if let Some((piece, _)) = copy.view().filter(|view| view.1 != place.1) {
+                        bail!(Corrupt, "piece {piece} of the file that the chat was loaded from has changed since");
+                    }
+                    place
+                }
             };
             copy.set_in_file(Some((piece, sum)));
             for (offset, count) in copy.runs() {

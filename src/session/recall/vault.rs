@@ -87,6 +87,11 @@ impl Copy {
         self.is_lost
     }
 
+    /// The piece of the file that the chat was loaded from, and the checksum of its stored bytes.
+    pub(super) fn view(&self) -> Option<(u32, u64)> {
+        if let Home::View(view) = &self.home { Some(view.piece) } else { None }
+    }
+
     /// The piece of a file that has the tokens.
     pub(super) fn in_file(&self) -> Option<(u32, u64)> {
         self.in_file
