@@ -459,6 +459,10 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
         {R"("kv_chat_enabled": true)", "kv_chat_enabled" + no},
         {R"("kv_savee": "x.kv")", "kv_savee" + no},
         {R"("kv_ropetheta": 10000)", "kv_ropetheta" + no},
+        {R"("kv_load": "x.kv")", "kv_load is a command, which a config does not carry out\n"},
+        {R"("kv_rope_dims": 8)", "kv_rope_dims has no effect: kv_rope_theta must be given\n"},
+        {R"("kv_rope_theta": -5)", "no rotation hint where kv_rope_theta is -5; a number above 1 expected\n"},
+        {R"("kv_chat_recall_file": "x")", "kv_chat_recall_file has no effect: kv_recall_tier must be \"file\"\n"},
         {R"("kv_h2o_sink_tokens": "x")",
          "off where the config is refused: kv_h2o_sink_tokens is \"x\"; a whole number from 0 to 2147483647 expected\n"},
     };
@@ -468,6 +472,8 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
             EXPECT_EQ(lines_of(R"("kv_chat_enable": true)", mistake.first).second, "mnn-kv: " + mistake.second);
         }
     }
+    EXPECT_EQ(lines_of(evicting(), R"("kv_chat_enable": "yes")").second,
+              "mnn-kv: off where kv_chat_enable is \"yes\"; true or false expected\n");
     EXPECT_EQ(lines_of(evicting(), R"("kv_h2o_policy": "replay")").second,
               "mnn-kv: off where kv_h2o_policy is \"replay\", which evicts nothing in MNN; \"keydiff\" or \"mass\" expected\n");
 }
@@ -481,8 +487,8 @@ TEST_F(MnnAdapter, NamesTheLongestChunkThatALimitHolds) {
     ASSERT_NO_FATAL_FAILURE(chat.say(200));
     ASSERT_NO_FATAL_FAILURE(chat.say(72));
     EXPECT_EQ(lines(mnn_stub::take_log()),
-              "mnn-kv: layer 0 (2 in all) had more than the 128 tokens of kv_h2o_max_tokens after a step: steps, and chunks of "
-              "a prompt, of at most 72 tokens hold it\n");
+              "mnn-kv: layer 0, and perhaps others, got 200 tokens in a step: kv_h2o_max_tokens of 128 can hold only for steps, "
+              "and chunks of a prompt, of at most 72\n");
 }
 
 }  // namespace

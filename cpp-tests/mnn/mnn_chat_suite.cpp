@@ -230,7 +230,7 @@ TEST_F(MnnChat, RanksKeysWithoutTheRotationThatTheConfigNames) {
     const std::vector<bool> unknown = held("");
     EXPECT_EQ(held(R"(, "kv_rope_dims": 8)"), unknown) << "no theta";
     EXPECT_NE(held(R"(, "kv_rope_theta": 10000)"), unknown);
-    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+    EXPECT_EQ(lines(mnn_stub::take_log()), "mnn-kv: kv_rope_dims has no effect: kv_rope_theta must be given\n");
     EXPECT_EQ(held(R"(, "kv_rope_theta": 10000, "kv_rope_dims": 4096)"), unknown);
     EXPECT_NE(lines(mnn_stub::take_log()).find("no rotation hint where kv_rope_dims is 4096"), std::string::npos);
 }
@@ -489,7 +489,9 @@ TEST_F(MnnChat, OverwritesNoOtherChatWithoutKvOverwrite) {
         EXPECT_TRUE(bytes_of(path) == before);
         EXPECT_NO_FATAL_FAILURE(chat.decode(1));
     };
-    first.host().context().history_tokens = {1};
+    second.host().context().history_tokens[0] = -1;
+    ASSERT_NO_FATAL_FAILURE(first.edit(20));
+    ASSERT_NO_FATAL_FAILURE(first.decode(1));
     ASSERT_TRUE(first.host().command(save_to(path))) << "its own";
     refused(second, " holds another chat");
     EXPECT_TRUE(second.host().command(overwrite));
@@ -502,12 +504,25 @@ TEST_F(MnnChat, OverwritesNoOtherChatWithoutKvOverwrite) {
     ASSERT_NO_FATAL_FAILURE(second.decode(1));
     EXPECT_TRUE(second.host().command(save_to(path))) << "it goes on with the chat of the file";
     refused(first, " was saved by another chat since");
-    std::remove(path.c_str());
-    EXPECT_TRUE(first.host().command(save_to(path)));
-    ASSERT_NO_FATAL_FAILURE(first.clear());
-    first.host().reset();
-    ASSERT_NO_FATAL_FAILURE(first.say(30));
-    refused(first, " holds another chat");
+    for (const bool resets : {true, false}) {
+        EXPECT_TRUE(first.host().command(overwrite));
+        const std::vector<int> tokens = first.host().context().history_tokens;
+        ASSERT_NO_FATAL_FAILURE(first.clear());
+        if (resets) {
+            first.host().reset();
+        }
+        ASSERT_NO_FATAL_FAILURE(first.say(30));
+        refused(first, " holds another chat");
+        first.host().context().history_tokens = tokens;
+        EXPECT_TRUE(first.host().command(save_to(path))) << "the same messages, computed anew";
+    }
+    flip(path, bytes_of(path).size() / 2);
+    EXPECT_TRUE(first.host().command(save_to(path))) << "with damaged tokens, which the cache has";
+    EXPECT_TRUE(second.host().command(load_from(path)));
+    std::ofstream(path, std::ios::binary) << "no chat";
+    EXPECT_FALSE(first.host().command(save_to(path)));
+    EXPECT_TRUE(first.host().command(overwrite));
+    EXPECT_TRUE(second.host().command(load_from(path)));
 }
 
 TEST_F(MnnChat, LetsOtherThreadsReadTheTokensOfItsHistory) {

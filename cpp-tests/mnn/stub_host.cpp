@@ -260,6 +260,18 @@ struct engine::parts {
     llm_context context;
     std::string prompt;
 
+    /// The token ids of the chat, as far as MNN has them.
+    void note(const std::vector<token>& tokens) {
+        const std::lock_guard<std::mutex> guard(context.mutex);
+        std::vector<int>& ids = context.history_tokens;
+        if (meta->n_reserve == 0) {
+            ids.resize(ids.size() - std::min(ids.size(), meta->remove));
+        }
+        for (const token& of : tokens) {
+            ids.push_back(of.serial);
+        }
+    }
+
     void make(int layer) {
         ops& made = layers[index_of(layer)];
         made = ops();
@@ -314,6 +326,7 @@ std::vector<layer_step> engine::forward(const std::vector<token>& tokens) {
 std::vector<layer_step> engine::forward(const std::vector<token>& tokens, int failing, failure how, bool counted) {
     MNN::KVMeta& meta = *parts_->meta;
     meta.add = tokens.size();
+    parts_->note(tokens);
     std::vector<layer_step> steps;
     for (int layer = 0; layer < parts_->how.layers; ++layer) {
         parts::ops& ops = parts_->layers[index_of(layer)];

@@ -13,10 +13,12 @@
 #define MNNKV_CHAT_HPP
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -271,21 +273,47 @@ public:
         return opened;
     }
 
-    mnnkv::status commit() {
+    /// A file that takes the place of the one at `path` with the commit, whatever that is.
+    mnnkv::status open_to_replace(const std::string& path, const std::string& fingerprint) {
+        replaced_ = path;
+        path_ = path + ".part";
+        std::remove(path_.c_str());
+        const mnnkv::status opened = file_.create(options(path_, fingerprint, MNNKV_SNAPSHOT_APPEND));
+        made_ = static_cast<bool>(opened);
+        return opened;
+    }
+
+    /// Why the file has not the new state; "" if it has.
+    std::string commit() {
         const mnnkv::status done = file_.commit();
-        made_ = made_ && !done;
-        return done;
+        if (!done) {
+            return done.message();
+        }
+        version_ = state_version();
+        if (!replaced_.empty()) {
+            file_.reset();
+#ifdef _WIN32
+            std::remove(replaced_.c_str());  // rename does not replace there
+#endif
+            if (std::rename(path_.c_str(), replaced_.c_str()) != 0) {
+                return "cannot rename " + path_ + " to " + replaced_ + ": " + std::strerror(errno);
+            }
+        }
+        made_ = false;
+        return std::string();
     }
 
     mnnkv::snapshot& snapshot() { return file_; }
 
     /// The number of the state that the file has; 0: it has no chat yet.
-    std::uint64_t version() const {
+    std::uint64_t version() const { return file_ ? state_version() : version_; }
+
+private:
+    std::uint64_t state_version() const {
         mnnkv_snapshot_info info = mnnkv::make<mnnkv_snapshot_info>();
         return file_.info(info) ? info.version : 0;
     }
 
-private:
     static mnnkv_snapshot_options options(const std::string& path, const std::string& fingerprint, std::uint32_t access) {
         mnnkv_snapshot_options given = mnnkv::make<mnnkv_snapshot_options>();
         given.abi_version = MNNKV_ABI_VERSION;
@@ -297,40 +325,51 @@ private:
     }
 
     mnnkv::snapshot file_;
-    std::string path_;
+    /// Of the open file, and of the one whose place it takes.
+    std::string path_, replaced_;
     bool made_ = false;
+    /// Of the last commit.
+    std::uint64_t version_ = 0;
 };
 
-/// The files that a chat was saved to or loaded from, and the state in which it left each. A save to any other file would
-/// overwrite another chat.
+/// The states of files in which a chat was saved or loaded last. A save to a file in any other state would overwrite another
+/// chat.
 class known_chats {
 public:
     /// The chat is another one from now on.
     void forget() { files_.clear(); }
 
     void remember(const std::string& path, const chat_file& file, const chat_state& state) {
-        files_[path] = {file.version(), state.hash()};
+        files_[path] = mark(file.version(), state.hash());
     }
 
-    /// Why a save to the file would overwrite another chat; "" if it would not.
-    std::string conflict(const std::string& path, chat_file& file) const {
-        const std::uint64_t version = file.version();
-        if (version == 0) {
-            return std::string();
-        }
+    /// Why a save of `chat` to the file would overwrite another chat; "" if it would not.
+    std::string conflict(const std::string& path, chat_file& file, const chat_state& chat) const {
         chat_state found;
-        const std::string unread = found.get(file.snapshot());
-        const auto known = files_.find(path);
-        if (known != files_.end() && unread.empty() && known->second == mark(version, found.hash())) {
+        const std::uint64_t version = file.version();
+        const std::string unread = version == 0 ? std::string() : found.get(file.snapshot());
+        if (version == 0 || (unread.empty() && is_known(version, found, chat))) {
             return std::string();
         }
-        return path + (known == files_.end() ? " holds another chat" : " was saved by another chat since") +
-               "; {\"kv_load\": \"" + path + "\"} continues that one, \"kv_overwrite\": true beside kv_save replaces it";
+        return path + (!unread.empty()                      ? " cannot be read: " + unread
+                       : files_.find(path) == files_.end() ? " holds another chat"
+                                                            : " was saved by another chat since") +
+               "; \"kv_overwrite\": true beside kv_save replaces it";
     }
 
 private:
     /// The number of a file's state, and the hash of its chat.
     typedef std::pair<std::uint64_t, std::uint64_t> mark;
+
+    /// The file has a state that this chat left, under any name, or a chat whose tokens this one goes on with.
+    bool is_known(std::uint64_t version, const chat_state& found, const chat_state& chat) const {
+        const mark here(version, found.hash());
+        const std::vector<int>&old = found.tokens, &now = chat.tokens;
+        return std::any_of(files_.begin(), files_.end(),
+                           [&here](const std::pair<const std::string, mark>& file) { return file.second == here; }) ||
+               (!old.empty() && old.size() <= now.size() && std::equal(old.begin(), old.end(), now.begin()));
+    }
+
     std::map<std::string, mark> files_;
 };
 

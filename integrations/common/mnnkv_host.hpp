@@ -63,11 +63,7 @@ public:
         std::string outlook;
         (void)session.outlook(outlook);
         say(outlook + config.also);
-        std::string wrong;
-        rotation_ = rotation_of(config.json, wrong);
-        if (!wrong.empty()) {
-            say_once("no rotation hint where " + wrong);
-        }
+        read_rotation(config.json);
         if (recalls) {
             park_in_file(config.json);
         }
@@ -78,6 +74,7 @@ public:
     static void check(const model_config& config) {
         model_session checked("", config.print);
         if (checked.make(config)) {
+            checked.read_rotation(config.json);
             checked.print_warnings(config.json);
         } else {
             checked.say("off where " + checked.refusal);
@@ -154,22 +151,42 @@ private:
         return static_cast<bool>(made);
     }
 
+    void read_rotation(const std::string& json) {
+        std::string wrong;
+        rotation_ = rotation_of(json, wrong);
+        if (!wrong.empty()) {
+            say_once("no rotation hint where " + wrong);
+        }
+    }
+
     /// The session knows the keys of three prefixes. The others that begin with "kv_" are keys of an adapter.
     void print_warnings(const std::string& json) {
         for (const std::string& line : warnings()) {
             say_once(line);
             printed_.insert(words_of(line));
         }
-        for (const auto& member : json_members(json)) {
+        const auto members = json_members(json);
+        const auto has = [&members](const char* key, const char* value) {
+            return std::any_of(members.begin(), members.end(), [=](const std::pair<std::string, std::string>& member) {
+                return member.first == key && (value == nullptr || member.second == value);
+            });
+        };
+        for (const auto& member : members) {
             const std::string& key = member.first;
-            if (key.compare(0, 3, "kv_") == 0 && !is_key(key)) {
+            if (key == "kv_park" || key == "kv_save" || key == "kv_load" || key == "kv_overwrite") {
+                say_once(key + " is a command, which a config does not carry out");
+            } else if (key.compare(0, 3, "kv_") == 0 && !is_key(key)) {
                 say_once(key + " is not a key of this version");
+            } else if (key.compare(0, 8, "kv_rope_") == 0 && !has("kv_rope_theta", nullptr)) {
+                say_once(key + " has no effect: kv_rope_theta must be given");
+            } else if (key == "kv_chat_recall_file" && !has("kv_recall_tier", "\"file\"")) {
+                say_once(key + " has no effect: kv_recall_tier must be \"file\"");
             }
         }
     }
 
     static bool is_key(const std::string& name) {
-        static const char* const own[] = {"kv_chat_enable", "kv_chat_recall_file", "kv_dump_folder",
+        static const char* const own[] = {"kv_chat_enable", "kv_chat_recall_file", "kv_dump_folder", "kv_metrics",
                                           "kv_rope_theta",  "kv_rope_dims",        "kv_rope_pairing"};
         static const char* const of_session[] = {"kv_h2o_", "kv_recall_", "kv_lossless_"};
         const auto is_name = [&name](const char* key) { return name == key; };

@@ -116,6 +116,9 @@ struct host {
     /// Why no session is made for these settings; "" when one can be.
     std::string refusal() const {
         for (const auto& member : mnnkv_host::json_members(config)) {
+            if (member.first == "kv_chat_enable" && member.second != "true" && member.second != "false") {
+                return "kv_chat_enable is " + member.second + "; true or false expected";
+            }
             if (evicts && member.first == "kv_h2o_policy" && member.second == "\"replay\"") {
                 return "kv_h2o_policy is \"replay\", which evicts nothing in MNN; \"keydiff\" or \"mass\" expected";
             }
@@ -170,7 +173,7 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
 /// Called by Llm::reset: the Llm has another chat from now on, and answers again after a step that failed.
 template <class Context>
 void reset(MNN::KVMeta& meta, Context& context) {
-    if (meta.mnnkv) {
+    if (meta.mnnkv && meta.mnnkv->keeps_tokens()) {
         meta.mnnkv->known_chats.forget();
         chat::leave_error(context);
     }
@@ -226,6 +229,7 @@ public:
         if (meta->previous == meta->remove) {
             // MNN clears the cache and allocates a new one, also with reserved tokens.
             steps_->clear(counts);
+            host_->known_chats.forget();
             is_loaded_ = false;
             const std::string why = objection(*meta, cache);
             on_ = pending_ = why.empty();

@@ -73,7 +73,7 @@ public:
         if (why.empty()) {
             of_.running->start(model_.session);
             why = saves ? save(what) : loads ? load(what.path) : park(what.effort);
-            interrupted = of_.running->stop();
+            interrupted = of_.running->stop() && is_busy_;
         }
         if (!why.empty() && !interrupted) {
             model_.say("the chat is not " + std::string(saves ? "saved: " : loads ? "loaded: " : "parked: ") + why);
@@ -95,6 +95,7 @@ private:
             }
         }
         const std::string why = parked.message();
+        is_busy_ = parked.code() == MNNKV_BUSY;
         model_.trim();
         return why;
     }
@@ -114,11 +115,13 @@ private:
         }
         const mnnkv_park_options options = mnnkv_host::parking_options(of_.config);
         mnnkv_host::chat_file file;
-        mnnkv::status saved = file.open_to_save(what.path, fingerprint());
+        mnnkv::status saved = what.overwrites ? file.open_to_replace(what.path, fingerprint())
+                                              : file.open_to_save(what.path, fingerprint());
         if (!saved) {
             return reason(what.path, saved);
         }
-        const std::string conflict = what.overwrites ? "" : of_.known_chats.conflict(what.path, file);
+        const mnnkv_host::chat_state state = this->state();
+        const std::string conflict = what.overwrites ? "" : of_.known_chats.conflict(what.path, file, state);
         if (!conflict.empty()) {
             return conflict;
         }
@@ -132,13 +135,13 @@ private:
                 }
             }
         }
-        const mnnkv_host::chat_state state = this->state();
+        is_busy_ = saved.code() == MNNKV_BUSY;
         saved = saved ? state.put(file.snapshot()) : saved;
-        saved = saved ? file.commit() : saved;
-        if (saved) {
+        const std::string why = saved ? file.commit() : saved.message();
+        if (why.empty()) {
             of_.known_chats.remember(what.path, file, state);
         }
-        return saved.message();
+        return why;
     }
 
     std::string load(const std::string& path) {
@@ -298,6 +301,8 @@ private:
     mnnkv_host::model_session& model_;
     MNN::KVMeta& meta_;
     chat& chat_;
+    /// The command ended as an interrupt ends it.
+    bool is_busy_ = false;
 };
 
 inline void layer::take_commands() {
