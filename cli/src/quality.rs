@@ -19,13 +19,13 @@ Examples:
 
 /// Measure what eviction and recall cost in the quality of a language model.
 ///
-/// A Llama reads texts through sessions, one for each method. A factor is the perplexity of the scored tokens over that
+/// A Llama or a Qwen2 reads texts through sessions, one for each method. A factor is the perplexity of the scored tokens over that
 /// of the whole cache, over texts, with its paired standard error. docs/quality.md has the tasks and the methods. Goals
 /// that are missed are RED, and no failure.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Arguments {
-    /// A folder with config.json and safetensors files of a Llama
+    /// A GGUF file, or a folder with config.json and safetensors files, of a Llama or a Qwen2
     model: PathBuf,
     /// Token ids of text, little-endian u16
     #[arg(long, value_name = "FILE")]

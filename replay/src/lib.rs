@@ -6,7 +6,7 @@
 //! | [`reference`] | the offline evaluator of the reference system, byte for byte |
 //! | [`codec`] | gear on dumps, cut as a session cuts |
 //! | [`eviction`] | sessions that evict, replayed on dumps |
-//! | [`llama`] | the forward pass of a Llama |
+//! | [`llama`] | the forward pass of a Llama or a Qwen2 |
 //! | [`quality`] | its losses with each policy, beside those of the whole cache |
 //! | [`whole_cache`](mod@whole_cache) | ratios over all layers |
 //! | [`evaluation`] | the rooms above on each layer of a dump |

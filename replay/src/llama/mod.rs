@@ -1,13 +1,22 @@
-//! The forward pass of a Llama in f32, whose attention is left to the caller.
+//! The forward pass of a Llama or a Qwen2 in f32, whose attention is left to the caller.
 
+mod blocks;
 mod config;
+mod folder;
+mod gguf;
 mod weights;
+
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use config::Shape;
 
 use crate::error::Result;
+use folder::Folder;
+use gguf::Gguf;
 use std::path::Path;
 use weights::Weights;
+use xxhash_rust::xxh3::Xxh3;
 
 /// A model.
 pub struct Model {
@@ -27,10 +36,15 @@ pub struct Projected<'a> {
 }
 
 impl Model {
-    /// Reads `config.json` and the safetensors files of a folder, with the names of Hugging Face.
-    pub fn open(folder: &Path) -> Result<Model> {
-        let shape = Shape::read(&folder.join("config.json"))?;
-        Ok(Model { shape, weights: Weights::read(folder, &shape)? })
+    /// Reads a GGUF file, or `config.json` and the safetensors files of a folder, with the names of Hugging Face.
+    pub fn open(path: &Path) -> Result<Model> {
+        if path.is_dir() {
+            let shape = Shape::read(&path.join("config.json"))?;
+            return Ok(Model { weights: Weights::read(&Folder::open(path)?, &shape)?, shape });
+        }
+        let file = Gguf::open(path)?;
+        let shape = file.shape()?;
+        Ok(Model { weights: Weights::read(&file, &shape)?, shape })
     }
 
     /// Its numbers.
@@ -44,14 +58,14 @@ impl Model {
     /// Panics if a token is not below the vocabulary.
     pub fn forward<E>(
         &self,
-        tokens: &[u16],
+        tokens: &[u32],
         positions: &[usize],
         mut attend: impl FnMut(usize, &Projected<'_>, &mut [f32]) -> std::result::Result<(), E>,
     ) -> std::result::Result<Vec<f32>, E> {
         let Shape { hidden, inner, heads, kv_heads, dims, epsilon, .. } = self.shape;
         let mut states = Vec::with_capacity(tokens.len() * hidden);
         for token in tokens {
-            states.extend_from_slice(&self.weights.embedding[usize::from(*token) * hidden..][..hidden]);
+            states.extend_from_slice(&self.weights.embedding[*token as usize * hidden..][..hidden]);
         }
         let turns = self.turns(positions);
         for (number, layer) in self.weights.layers.iter().enumerate() {
@@ -78,18 +92,20 @@ impl Model {
         Ok(normed(&states, &self.weights.norm, epsilon))
     }
 
-    /// The negative logarithm of the probability of each row's token, in nats.
-    pub fn losses(&self, states: &[f32], tokens: &[u16]) -> Vec<f64> {
+    /// Calls `each` with the number and the logits of every row.
+    pub fn predict(&self, states: &[f32], mut each: impl FnMut(usize, &[f32])) {
         let head = &self.weights.head;
         let logits = head.apply(states);
-        let rows = logits.chunks_exact(head.stride()).zip(tokens);
-        let loss = |(row, token): (&[f32], &u16)| {
-            let row = &row[..self.shape.vocabulary];
-            let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let sum: f64 = row.iter().map(|logit| f64::from(logit - greatest).exp()).sum();
-            sum.ln() - f64::from(row[usize::from(*token)] - greatest)
-        };
-        rows.map(loss).collect()
+        let rows = logits.chunks_exact(head.stride()).enumerate();
+        rows.for_each(|(number, row)| each(number, &row[..self.shape.vocabulary]));
+    }
+
+    /// A checksum of all numbers and weights.
+    pub fn fingerprint(&self) -> u128 {
+        let mut sum = Xxh3::new();
+        sum.update(format!("{:?}", self.shape).as_bytes());
+        self.weights.update(&mut sum);
+        sum.digest128()
     }
 
     /// Sine and cosine of each position and pair of dims, `[row][pair]`.
@@ -133,4 +149,17 @@ fn add(states: &mut [f32], rows: &[f32], width: usize, stride: usize) {
     for (state, row) in states.chunks_exact_mut(width).zip(rows.chunks_exact(stride)) {
         state.iter_mut().zip(row).for_each(|(state, x)| *state += x);
     }
+}
+
+/// The negative logarithm of a token's probability, in nats.
+pub fn loss(logits: &[f32], token: u32) -> f64 {
+    let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - greatest).exp()).sum();
+    sum.ln() - f64::from(logits[token as usize] - greatest)
+}
+
+/// The token with the greatest logit, the first of equal ones.
+pub fn first_choice(logits: &[f32]) -> u32 {
+    let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter().position(|logit| *logit == greatest).unwrap_or(0) as u32
 }

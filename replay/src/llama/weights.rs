@@ -1,35 +1,48 @@
-//! The tensors of a model folder, widened to f32, and linear maps of them.
+//! The weights of a model as linear maps in f32.
 
 use super::Shape;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use mnnkv::arch::{self, PANEL, Product};
-use mnnkv::dtype::convert::{Endian, widen};
-use mnnkv_model::file::{ModelFile, Source};
-use mnnkv_model::safetensors::{self, Tensor};
-use std::collections::HashMap;
-use std::path::Path;
+use xxhash_rust::xxh3::Xxh3;
+use zerocopy::IntoBytes;
+
+/// The tensors of a model, by their names in Hugging Face's files.
+pub(super) trait Tensors {
+    /// Whether it has a tensor.
+    fn has(&self, name: &str) -> bool;
+
+    /// A tensor in f32. Fails if it is missing, has another shape or a type that is not read.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>>;
+}
 
 /// A linear map in the order of the kernel.
 pub(super) struct Linear {
     depth: usize,
     /// `[panel][depth][PANEL]`
     panels: Vec<[f32; PANEL]>,
-    /// `[panel][PANEL]`, zeros.
+    /// `[panel][PANEL]`
     bias: Vec<[f32; PANEL]>,
 }
 
 impl Linear {
-    /// Rearranges a weight `[columns][depth]`.
-    fn new(weight: &[f32], depth: usize) -> Self {
+    /// Rearranges a weight `[columns][depth]`. The bias has no elements, or one for each column.
+    fn new(weight: &[f32], depth: usize, bias: &[f32]) -> Self {
         let count = (weight.len() / depth).div_ceil(PANEL);
         let mut panels = vec![[0.0; PANEL]; count * depth];
         arch::pack_panels(weight, depth, &mut panels);
-        Linear { depth, panels, bias: vec![[0.0; PANEL]; count] }
+        let mut padded = vec![[0.0; PANEL]; count];
+        padded.as_flattened_mut()[..bias.len()].copy_from_slice(bias);
+        Linear { depth, panels, bias: padded }
     }
 
     /// From one row of a result to the next: the columns, and padding up to a whole panel.
     pub(super) fn stride(&self) -> usize {
         self.bias.len() * PANEL
+    }
+
+    fn update(&self, sum: &mut Xxh3) {
+        sum.update(self.panels.as_bytes());
+        sum.update(self.bias.as_bytes());
     }
 
     /// Maps rows.
@@ -64,20 +77,36 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Reads the safetensors files of a folder. Fails if a tensor is missing or has another shape than the config says.
-    pub(super) fn read(folder: &Path, shape: &Shape) -> Result<Weights> {
-        let files = Files::open(folder)?;
+    /// Adds all weights to a checksum.
+    pub(super) fn update(&self, sum: &mut Xxh3) {
+        sum.update(self.embedding.as_bytes());
+        for layer in &self.layers {
+            sum.update(layer.norm.as_bytes());
+            sum.update(layer.mlp_norm.as_bytes());
+            [&layer.projections, &layer.output, &layer.gates, &layer.down].into_iter().for_each(|map| map.update(sum));
+        }
+        sum.update(self.norm.as_bytes());
+        self.head.update(sum);
+    }
+
+    /// Reads all tensors. Query, key and value have a bias where the model has one.
+    pub(super) fn read(tensors: &dyn Tensors, shape: &Shape) -> Result<Weights> {
         let Shape { hidden, inner, heads, kv_heads, dims, .. } = *shape;
-        let vector = |name: String| files.tensor(&name, &[hidden]);
         // Maps of the same rows, side by side.
         let map = |layer: usize, parts: &[(&str, usize)], depth: usize| -> Result<Linear> {
-            let mut weight = Vec::new();
+            let (mut weight, mut bias) = (Vec::new(), Vec::new());
             for (name, columns) in parts {
-                weight.extend(files.tensor(&format!("model.layers.{layer}.{name}.weight"), &[*columns, depth])?);
+                let name = |what: &str| format!("model.layers.{layer}.{name}.{what}");
+                weight.extend(tensors.tensor(&name("weight"), &[*columns, depth])?);
+                bias.extend(match tensors.has(&name("bias")) {
+                    true => tensors.tensor(&name("bias"), &[*columns])?,
+                    false => vec![0.0; *columns],
+                });
             }
-            Ok(Linear::new(&weight, depth))
+            Ok(Linear::new(&weight, depth, &bias))
         };
-        let embedding = files.tensor("model.embed_tokens.weight", &[shape.vocabulary, hidden])?;
+        let vector = |name: String| tensors.tensor(&name, &[hidden]);
+        let embedding = tensors.tensor("model.embed_tokens.weight", &[shape.vocabulary, hidden])?;
         let layer = |layer: usize| -> Result<Layer> {
             let projections =
                 [("self_attn.q_proj", heads), ("self_attn.k_proj", kv_heads), ("self_attn.v_proj", kv_heads)];
@@ -94,59 +123,10 @@ impl Weights {
             layers: (0..shape.layers).map(layer).collect::<Result<_>>()?,
             norm: vector("model.norm.weight".into())?,
             head: match shape.tied {
-                true => Linear::new(&embedding, hidden),
-                false => Linear::new(&files.tensor("lm_head.weight", &[shape.vocabulary, hidden])?, hidden),
+                true => Linear::new(&embedding, hidden, &[]),
+                false => Linear::new(&tensors.tensor("lm_head.weight", &[shape.vocabulary, hidden])?, hidden, &[]),
             },
             embedding,
         })
-    }
-}
-
-/// The tensors of all files of a folder by name.
-struct Files<'a> {
-    folder: &'a Path,
-    files: Vec<ModelFile>,
-    tensors: HashMap<String, (usize, Tensor)>,
-}
-
-impl<'a> Files<'a> {
-    fn open(folder: &'a Path) -> Result<Self> {
-        let fail = |text: String| Error::new(folder.display(), text);
-        let entries = std::fs::read_dir(folder).map_err(|e| fail(format!("cannot be opened: {e}")))?;
-        let mut paths = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|e| fail(format!("cannot be read: {e}")))?.path();
-            if path.extension().is_some_and(|extension| extension == "safetensors") {
-                paths.push(path);
-            }
-        }
-        paths.sort();
-        if paths.is_empty() {
-            return Err(fail("has no .safetensors file".into()));
-        }
-        let (mut files, mut tensors) = (Vec::new(), HashMap::new());
-        for path in paths {
-            let file = ModelFile::open(&path).map_err(|e| Error::new(path.display(), e))?;
-            for tensor in safetensors::read(&file).map_err(|e| Error::new(path.display(), e))? {
-                tensors.insert(tensor.name.clone(), (files.len(), tensor));
-            }
-            files.push(file);
-        }
-        Ok(Files { folder, files, tensors })
-    }
-
-    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let fail = |text: String| Error::new(format!("{}: tensor {name}", self.folder.display()), text);
-        let Some((file, tensor)) = self.tensors.get(name) else { return Err(fail("is missing".into())) };
-        if !tensor.shape.iter().copied().eq(shape.iter().map(|n| *n as u64)) {
-            return Err(fail(format!("has the shape {:?}; {shape:?} expected, as config.json says", tensor.shape)));
-        }
-        let Some(dtype) = tensor.dtype.native().filter(|dtype| dtype.is_float()) else {
-            return Err(fail(format!("has the type {}; F16, BF16 or F32 expected", tensor.dtype.name())));
-        };
-        let bytes = self.files[*file].read_vec(tensor.begin, tensor.bytes).map_err(|e| fail(e.to_string()))?;
-        let mut values = vec![0.0; bytes.len() / dtype.bytes()];
-        widen(dtype, Endian::Little, &bytes, &mut values);
-        Ok(values)
     }
 }

@@ -14,7 +14,7 @@ pub use results::{Goal, Left, Results, Row};
 pub use tasks::{Task, read_tokens};
 
 use crate::error::{Error, Result};
-use crate::llama::{Model, Projected};
+use crate::llama::{Model, Projected, loss};
 use crate::watch::Watch;
 use chat::{Chat, Measured};
 use methods::PROMPT_ROWS;
@@ -56,14 +56,14 @@ struct Rows {
 
 /// A text whose prompt was run.
 struct Text {
-    tokens: Vec<u16>,
+    tokens: Vec<u32>,
     /// One for each layer.
     prompt: Vec<Rows>,
 }
 
 impl Text {
     /// Runs the prompt of a text.
-    fn new(model: &Model, tokens: Vec<u16>, prompt: usize) -> mnnkv::status::Result<Text> {
+    fn new(model: &Model, tokens: Vec<u32>, prompt: usize) -> mnnkv::status::Result<Text> {
         let shape = model.shape();
         let mut chat = Chat::new(shape, "{}", prompt, shape.layers, 1.0)?;
         let width = shape.heads * shape.dims;
@@ -82,7 +82,7 @@ impl Text {
 /// returned.
 ///
 /// Fails if a config is refused, or `tokens` is shorter than a text.
-pub fn measure(model: &Model, tokens: &[u16], request: &Request, watch: Watch<'_>) -> Result<Results> {
+pub fn measure(model: &Model, tokens: &[u32], request: &Request, watch: Watch<'_>) -> Result<Results> {
     let mut results = Results::new(request);
     let mut methods = Vec::new();
     for method in &request.methods {
@@ -163,7 +163,7 @@ fn run_batch(
     let mut samples = vec![Sample::default(); texts.len()];
     let start = Instant::now();
     for step in 0..STEPS - 1 {
-        let tokens: Vec<u16> = texts.iter().map(|text| text.tokens[prompt + step]).collect();
+        let tokens: Vec<u32> = texts.iter().map(|text| text.tokens[prompt + step]).collect();
         let states = model.forward(&tokens, &vec![prompt + step; texts.len()], |layer, rows, output| {
             let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
             for (at, (chat, output)) in chats.iter_mut().zip(output.chunks_exact_mut(width)).enumerate() {
@@ -177,9 +177,8 @@ fn run_batch(
             Ok(())
         })?;
         if task.is_scored(step + 1) {
-            let next: Vec<u16> = texts.iter().map(|text| text.tokens[prompt + step + 1]).collect();
-            let losses = model.losses(&states, &next);
-            samples.iter_mut().zip(losses).for_each(|(sample, loss)| sample.losses.push(loss));
+            let next: Vec<u32> = texts.iter().map(|text| text.tokens[prompt + step + 1]).collect();
+            model.predict(&states, |row, logits| samples[row].losses.push(loss(logits, next[row])));
         }
     }
     let elapsed: Duration = start.elapsed() / texts.len() as u32;
@@ -194,7 +193,7 @@ fn run_batch(
 }
 
 /// Runs the prompt again behind itself, in chunks, each of which is rolled back.
-fn replay(model: &Model, chat: &mut Chat, prompt: &[u16]) -> mnnkv::status::Result<()> {
+fn replay(model: &Model, chat: &mut Chat, prompt: &[u32]) -> mnnkv::status::Result<()> {
     chat.session().replay()?;
     for chunk in prompt.chunks(REPLAYED) {
         let positions: Vec<usize> = (prompt.len()..prompt.len() + chunk.len()).collect();

@@ -58,7 +58,7 @@ impl Task {
     }
 
     /// A text: the prompt, and [`STEPS`] more. Its passages are from elsewhere, so that only the prompt tells them.
-    fn text(self, tokens: &[u16], random: &mut Random) -> Vec<u16> {
+    fn text(self, tokens: &[u32], random: &mut Random) -> Vec<u32> {
         let mut draw = |count: usize| {
             let first = random.below(tokens.len() - count + 1);
             tokens[first..first + count].to_vec()
@@ -86,7 +86,7 @@ impl Task {
 
     /// `count` texts of pieces of `tokens` from random offsets, the same for the same seed.
     /// Fails if `tokens` is shorter than a text.
-    pub(super) fn texts(self, tokens: &[u16], count: usize, seed: u64) -> std::result::Result<Vec<Vec<u16>>, String> {
+    pub(super) fn texts(self, tokens: &[u32], count: usize, seed: u64) -> std::result::Result<Vec<Vec<u32>>, String> {
         let needed = self.prompt_tokens() + STEPS;
         if tokens.len() < needed {
             return Err(format!("has {} tokens; {needed} or more expected", tokens.len()));
@@ -97,14 +97,14 @@ impl Task {
 }
 
 /// The tokens of a file of little-endian u16. Fails if one is not below `vocabulary`.
-pub fn read_tokens(path: &Path, vocabulary: usize) -> Result<Vec<u16>> {
+pub fn read_tokens(path: &Path, vocabulary: usize) -> Result<Vec<u32>> {
     let fail = |text: String| Error::new(path.display(), text);
     let bytes = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
     let (pairs, []) = bytes.as_chunks::<2>() else {
         return Err(fail(format!("has {} bytes; 2 for each token expected", bytes.len())));
     };
-    let tokens: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
-    match tokens.iter().position(|token| usize::from(*token) >= vocabulary) {
+    let tokens: Vec<u32> = pairs.iter().map(|pair| u16::from_le_bytes(*pair).into()).collect();
+    match tokens.iter().position(|token| *token as usize >= vocabulary) {
         Some(at) => Err(fail(format!("token {at} is {}; below vocab_size {vocabulary} expected", tokens[at]))),
         None => Ok(tokens),
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     /// Tokens that tell where they are from.
-    fn numbered() -> Vec<u16> {
+    fn numbered() -> Vec<u32> {
         (0..40_000).collect()
     }
 
@@ -159,7 +159,7 @@ mod tests {
         for text in Task::Needle.texts(&numbered(), 20, 7).unwrap() {
             let (prompt, needles) = text.split_at(Task::Needle.prompt_tokens());
             let place =
-                |segment: &[u16]| needles.chunks(20).position(|needle| segment.windows(20).any(|said| said == needle));
+                |segment: &[u32]| needles.chunks(20).position(|needle| segment.windows(20).any(|said| said == needle));
             let places: Option<Vec<usize>> = prompt.chunks(95).map(place).collect();
             orders.insert(places.expect("a needle in each segment"));
         }

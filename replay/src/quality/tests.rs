@@ -1,7 +1,8 @@
 //! The forward pass and the attention of a chat, beside plain ones in f64.
 
 use super::*;
-use crate::llama::Shape;
+use crate::llama::tests::Written;
+use crate::llama::{Shape, loss};
 use crate::quality::tasks::Random;
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
@@ -78,11 +79,15 @@ impl Drop for Folder {
 }
 
 /// The oracle: the losses of tokens 1 and on, by the definition of the model.
-fn plain_losses(tensors: &Tensors, tokens: &[u16]) -> Vec<f64> {
+fn plain_losses(tensors: &Tensors, tokens: &[u32]) -> Vec<f64> {
     let weight = |name: &str| &tensors[&format!("{name}.weight")].1;
     let map = |name: &str, row: &[f64]| -> Vec<f64> {
-        let product = |w: &[f32]| w.iter().zip(row).map(|(w, x)| f64::from(*w) * x).sum();
-        weight(name).chunks(row.len()).map(product).collect()
+        let bias = tensors.get(&format!("{name}.bias")).map(|(_, bias)| bias);
+        let product = |(at, w): (usize, &[f32])| {
+            let product: f64 = w.iter().zip(row).map(|(w, x)| f64::from(*w) * x).sum();
+            product + bias.map_or(0.0, |bias| f64::from(bias[at]))
+        };
+        weight(name).chunks(row.len()).enumerate().map(product).collect()
     };
     let norm = |name: &str, row: &[f64]| -> Vec<f64> {
         let square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
@@ -98,7 +103,7 @@ fn plain_losses(tensors: &Tensors, tokens: &[u16]) -> Vec<f64> {
         (0..row.len()).map(turn).collect()
     };
     let embedding = weight("model.embed_tokens");
-    let embedded = |token: &u16| embedding[usize::from(*token) * 20..][..20].iter().map(|x| f64::from(*x)).collect();
+    let embedded = |token: &u32| embedding[*token as usize * 20..][..20].iter().map(|x| f64::from(*x)).collect();
     let mut states: Vec<Vec<f64>> = tokens.iter().map(embedded).collect();
     for layer in 0..3 {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
@@ -123,7 +128,7 @@ fn plain_losses(tensors: &Tensors, tokens: &[u16]) -> Vec<f64> {
     let head = if tensors.contains_key("lm_head.weight") { "lm_head" } else { "model.embed_tokens" };
     let losses = states.iter().zip(&tokens[1..]).map(|(state, next)| {
         let logits = map(head, &norm("model.norm", state));
-        logits.iter().map(|x| x.exp()).sum::<f64>().ln() - logits[usize::from(*next)]
+        logits.iter().map(|x| x.exp()).sum::<f64>().ln() - logits[*next as usize]
     });
     losses.collect()
 }
@@ -137,30 +142,76 @@ fn attention(query: &[f64], rows: &[(&Vec<f64>, &Vec<f64>)], head: usize, (dims,
     (0..dims).map(|dim| weights.iter().zip(rows).map(|(w, (_, value))| w / sum * value[kv + dim]).sum()).collect()
 }
 
+/// Whether a model has the losses of the plain pass: a prompt, some more tokens in one step, single ones.
+fn assert_plain(model: &Model, tensors: &Tensors) {
+    let mut random = Random(3);
+    let tokens: Vec<u32> = (0..150).map(|_| random.below(53) as u32).collect();
+    let mut chat = Chat::new(model.shape(), "{}", 150, 3, 1.0).unwrap();
+    let mut losses = Vec::new();
+    let steps = [0..130, 130..147].into_iter().chain((147..149).map(|at| at..at + 1));
+    for step in steps {
+        let positions: Vec<usize> = step.clone().collect();
+        let attend = |layer: usize, rows: &Projected<'_>, out: &mut [f32]| chat.step(layer, rows, out);
+        let states = model.forward(&tokens[step.clone()], &positions, attend).unwrap();
+        model.predict(&states, |row, logits| losses.push(loss(logits, tokens[step.start + 1 + row])));
+    }
+    let expected = plain_losses(tensors, &tokens);
+    assert_eq!(losses.len(), expected.len());
+    let worst = losses.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(worst < 1e-4, "{worst}");
+}
+
 #[test]
 fn a_model_that_reads_through_a_cache_has_the_losses_of_a_plain_pass() {
-    let mut random = Random(3);
-    let tokens: Vec<u16> = (0..150).map(|_| random.below(53) as u16).collect();
     for (name, tied) in [("own", false), ("tied", true)] {
         let tensors = tensors(tied);
-        let config = CONFIG.replace("false", &tied.to_string());
-        let folder = Folder::new(name, &config, &tensors);
-        let model = Model::open(&folder.0).unwrap();
-        let mut chat = Chat::new(model.shape(), "{}", 150, 3, 1.0).unwrap();
-        let mut losses = Vec::new();
-        // A prompt, some more tokens in one step, single ones.
-        let steps = [0..130, 130..147].into_iter().chain((147..149).map(|at| at..at + 1));
-        for step in steps {
-            let positions: Vec<usize> = step.clone().collect();
-            let attend = |layer: usize, rows: &Projected<'_>, out: &mut [f32]| chat.step(layer, rows, out);
-            let states = model.forward(&tokens[step.clone()], &positions, attend).unwrap();
-            losses.extend(model.losses(&states, &tokens[step.start + 1..=step.end]));
-        }
-        let expected = plain_losses(&tensors, &tokens);
-        assert_eq!(losses.len(), expected.len());
-        let worst = losses.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(worst < 1e-4, "{worst}");
+        let folder = Folder::new(name, &CONFIG.replace("false", &tied.to_string()), &tensors);
+        assert_plain(&Model::open(&folder.0).unwrap(), &tensors);
     }
+}
+
+#[test]
+fn gguf_files_of_llama_and_qwen2_have_the_losses_of_a_plain_pass() {
+    for architecture in ["llama", "qwen2"] {
+        let mut tensors = tensors(architecture == "qwen2");
+        let mut random = Random(8);
+        for (layer, (part, columns)) in
+            (0..3).flat_map(|layer| [("q", 24), ("k", 12), ("v", 12)].map(|part| (layer, part)))
+        {
+            let bias = (0..columns).map(|_| number(&mut random)).collect();
+            tensors.insert(format!("model.layers.{layer}.self_attn.{part}_proj.bias"), (vec![columns], bias));
+        }
+        let file = Written::new(architecture, tensors.iter().map(|(name, tensor)| in_gguf(architecture, name, tensor)));
+        assert_plain(&file.open(architecture).unwrap(), &tensors);
+    }
+}
+
+/// A tensor as llama.cpp's conversion writes it. That of a llama interleaves the halves of Q and K.
+fn in_gguf(architecture: &str, name: &str, (shape, values): &(Vec<usize>, Vec<f32>)) -> (String, Vec<usize>, Vec<f32>) {
+    let mut short = name.replace("model.layers.", "blk.");
+    for (from, to) in [
+        ("self_attn.o_proj", "attn_output"),
+        ("self_attn.", "attn_"),
+        ("mlp.", "ffn_"),
+        ("_proj", ""),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("input_layernorm", "attn_norm"),
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+    ] {
+        short = short.replace(from, to);
+    }
+    let mut values = values.clone();
+    if architecture == "llama" && (name.contains("q_proj") || name.contains("k_proj")) {
+        let width = values.len() / shape[0];
+        let head = |head: &[f32]| -> Vec<f32> {
+            let row = |at: usize| &head[at * width..][..width];
+            (0..3).flat_map(|at| [row(at), row(at + 3)].concat()).collect()
+        };
+        values = values.chunks(6 * width).flat_map(head).collect();
+    }
+    (short, shape.clone(), values)
 }
 
 /// A chat attends to the tokens that its session says are in the cache, whatever their order, and to no others.
@@ -174,6 +225,7 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
         kv_heads: 2,
         dims: 20,
         vocabulary: 1,
+        context: 1,
         epsilon: 0.0,
         theta: 1.0,
         tied: true,
@@ -215,11 +267,12 @@ fn models_that_compute_something_else_are_refused_by_the_name_of_the_key_or_tens
         Model::open(&folder.0).err().expect("a refusal").to_string()
     };
     for (number, (from, to, expected)) in [
-        ("\"llama\"", "\"qwen2\"", "model_type is \"qwen2\"; \"llama\" expected"),
+        ("\"llama\"", "\"mamba\"", "model_type is \"mamba\"; \"llama\" or \"qwen2\" expected"),
         ("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "num_key_value_heads is 3; a divisor of"),
         ("\"head_dim\": 6", "\"head_dim\": 5", "head_dim is 5; an even number"),
         ("\"hidden_size\": 20, ", "", "missing field `hidden_size`"),
         ("\"rope_theta\": 500.0", "\"rope_scaling\": {}", "rope_scaling is given"),
+        ("\"rope_theta\": 500.0", "\"use_sliding_window\": true", "use_sliding_window is given"),
         ("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "layers.3.input_layernorm.weight: is missing"),
         ("\"vocab_size\": 53", "\"vocab_size\": 1000000", "has the shape [53, 20]; [1000000, 20] expected"),
     ]

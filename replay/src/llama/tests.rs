@@ -1,0 +1,189 @@
+//! GGUF files: blocks beside those of another reader, and files that are refused.
+
+use super::blocks::Format;
+use super::*;
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// Blocks of one type and their numbers, by the package gguf.
+#[derive(Deserialize)]
+struct Golden {
+    name: String,
+    number: u32,
+    bytes: String,
+    values: Vec<f32>,
+}
+
+#[test]
+fn blocks_have_the_numbers_that_the_package_gguf_reads() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/gguf/blocks.json");
+    let goldens: Vec<Golden> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(goldens.len(), 9);
+    for golden in goldens {
+        let format = Format::of(golden.number).unwrap();
+        let digits = |at: usize| u8::from_str_radix(&golden.bytes[at..at + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..golden.bytes.len()).step_by(2).map(digits).collect();
+        let values = format.read(&bytes);
+        assert_eq!((format.name, values.len()), (golden.name.as_str(), golden.values.len()));
+        for (at, (found, expected)) in values.iter().zip(&golden.values).enumerate() {
+            // Two products may be added in another order.
+            assert!(
+                (found - expected).abs() <= 1e-6 * expected.abs().max(1.0),
+                "{} {at}: {found}, {expected}",
+                golden.name
+            );
+        }
+    }
+}
+
+/// Writes a GGUF file by the format's document: metadata as (name, type, bytes), tensors as (name, dimensions with the
+/// innermost first, type, bytes).
+#[derive(Clone)]
+pub(crate) struct Written {
+    pub(crate) metadata: Vec<(String, u32, Vec<u8>)>,
+    pub(crate) tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>,
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+impl Written {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend((self.tensors.len() as u64).to_le_bytes());
+        bytes.extend((self.metadata.len() as u64).to_le_bytes());
+        for (name, kind, value) in &self.metadata {
+            bytes.extend([text(name), kind.to_le_bytes().to_vec(), value.clone()].concat());
+        }
+        let mut data = Vec::new();
+        for (name, dimensions, kind, values) in &self.tensors {
+            bytes.extend(text(name));
+            bytes.extend((dimensions.len() as u32).to_le_bytes());
+            dimensions.iter().for_each(|n| bytes.extend(n.to_le_bytes()));
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend((data.len() as u64).to_le_bytes());
+            data.extend(values);
+            data.resize(data.len().next_multiple_of(32), 0);
+        }
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        [bytes, data].concat()
+    }
+
+    /// A file of a llama or qwen2 with the numbers of a config of 3 layers, 4 and 2 heads of 6 and tensors in f32.
+    pub(crate) fn new(architecture: &str, tensors: impl Iterator<Item = (String, Vec<usize>, Vec<f32>)>) -> Written {
+        let mut metadata = vec![("general.architecture".to_string(), 8, text(architecture))];
+        // Passed over: an array of texts.
+        let tokens = [&8u32.to_le_bytes()[..], &2u64.to_le_bytes(), &text("a"), &text("bc")].concat();
+        metadata.push(("tokenizer.ggml.tokens".into(), 9, tokens));
+        for (name, number) in [
+            ("block_count", 3u32),
+            ("embedding_length", 20),
+            ("feed_forward_length", 26),
+            ("attention.head_count", 4),
+            ("attention.head_count_kv", 2),
+            ("attention.key_length", 6),
+            ("context_length", 200),
+        ] {
+            metadata.push((format!("{architecture}.{name}"), 4, number.to_le_bytes().to_vec()));
+        }
+        metadata.push((format!("{architecture}.rope.freq_base"), 6, 500f32.to_le_bytes().to_vec()));
+        metadata.push((format!("{architecture}.attention.layer_norm_rms_epsilon"), 6, 1e-5f32.to_le_bytes().to_vec()));
+        let tensors = tensors.map(|(name, shape, values)| {
+            let dimensions = shape.iter().rev().map(|n| *n as u64).collect();
+            (name, dimensions, 0, values.iter().flat_map(|x| x.to_le_bytes()).collect())
+        });
+        Written { metadata, tensors: tensors.collect() }
+    }
+
+    /// The model of the file.
+    pub(crate) fn open(&self, name: &str) -> Result<Model> {
+        opened(name, &self.bytes())
+    }
+}
+
+fn opened(name: &str, bytes: &[u8]) -> Result<Model> {
+    let path: PathBuf = std::env::temp_dir().join(format!("mnnkv-{name}-{}.gguf", std::process::id()));
+    std::fs::write(&path, bytes).unwrap();
+    let model = Model::open(&path);
+    std::fs::remove_file(&path).unwrap();
+    model
+}
+
+/// A file whose tensors are zeros, in names of llama.cpp.
+fn zeros() -> Written {
+    let layer = [
+        ("attn_norm", vec![20]),
+        ("attn_q", vec![24, 20]),
+        ("attn_k", vec![12, 20]),
+        ("attn_v", vec![12, 20]),
+        ("attn_output", vec![20, 24]),
+        ("ffn_norm", vec![20]),
+        ("ffn_gate", vec![26, 20]),
+        ("ffn_up", vec![26, 20]),
+        ("ffn_down", vec![20, 26]),
+    ];
+    let layers = (0..3).flat_map(|number| layer.clone().map(|(name, shape)| (format!("blk.{number}.{name}"), shape)));
+    let all = layers.chain([("token_embd".to_string(), vec![53, 20]), ("output_norm".into(), vec![20])]);
+    Written::new(
+        "llama",
+        all.map(|(name, shape)| (format!("{name}.weight"), shape.clone(), vec![0.0; shape.iter().product()])),
+    )
+}
+
+#[test]
+fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
+    let good = zeros();
+    assert!(good.open("good").is_ok());
+    let refusal = |name: &str, change: &dyn Fn(&mut Written)| {
+        let mut changed = good.clone();
+        change(&mut changed);
+        changed.open(name).err().expect("a refusal").to_string()
+    };
+    let set = |file: &mut Written, name: &str, kind: u32, value: Vec<u8>| {
+        file.metadata.retain(|(own, ..)| own != name);
+        file.metadata.push((name.into(), kind, value));
+    };
+    type Change<'a> = &'a dyn Fn(&mut Written);
+    let cases: [(Change<'_>, &str); 9] = [
+        (
+            &|file| set(file, "general.architecture", 8, text("mamba")),
+            "general.architecture is \"mamba\"; \"llama\" or",
+        ),
+        (&|file| file.metadata.retain(|(name, ..)| name != "llama.block_count"), "llama.block_count is missing"),
+        (
+            &|file| set(file, "llama.attention.head_count_kv", 4, vec![3, 0, 0, 0]),
+            "llama.attention.head_count_kv is 3;",
+        ),
+        (&|file| set(file, "llama.rope.scaling.type", 8, text("yarn")), "llama.rope.scaling.type is Text(\"yarn\");"),
+        (&|file| set(file, "llama.rope.dimension_count", 4, vec![4, 0, 0, 0]), "llama.rope.dimension_count is 4; 6,"),
+        (&|file| file.tensors[1].2 = 16, "tensor blk.0.attn_q.weight: has the type 16; F32, F16,"),
+        (
+            &|file| file.tensors[1].1 = vec![20, 23],
+            "tensor blk.0.attn_q.weight: has the shape [23, 20]; [24, 20] expected",
+        ),
+        (
+            &|file| file.tensors[0].0 = "blk.0.attn_q_norm.weight".into(),
+            "tensor blk.0.attn_q_norm.weight is none of a llama",
+        ),
+        (&|file| drop(file.tensors.pop()), "model.norm.weight: is missing"),
+    ];
+    for (number, (change, expected)) in cases.into_iter().enumerate() {
+        let error = refusal(&format!("bad{number}"), change);
+        assert!(error.contains(expected) && error.contains(".gguf"), "{error}");
+    }
+    let error = opened("magic", b"GGML\x03\0\0\0").err().unwrap().to_string();
+    assert!(error.contains("offset 0: begins with [47, 47, 4d, 4c]; \"GGUF\" expected"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_is_refused_by_the_offset() {
+    let bytes = zeros().bytes();
+    // The last tensor ends before the padding.
+    let used = bytes.len() - 16;
+    let head = bytes.windows(5).rposition(|part| part == b"token").unwrap();
+    for len in (0..head).step_by(97).chain([head, used - 1]) {
+        let error = opened(&format!("cut{len}"), &bytes[..len]).err().expect("a refusal").to_string();
+        assert!(error.contains("offset ") && error.contains("expected"), "{len}: {error}");
+    }
+}
