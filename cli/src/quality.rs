@@ -1,53 +1,72 @@
-//! `mnnkv quality`: what eviction costs in the losses of a language model.
+//! `mnnkv quality`: what eviction and fewer bits cost in the losses of a language model.
 
 use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::progress;
 use clap::Args;
 use mnnkv_replay::llama::Model;
-use mnnkv_replay::quality::{self, Goal, Method, Request, Results, Row, Task, WHOLE};
+use mnnkv_replay::quality::{self, Cache, Item, MIN_PROMPT, Method, PROMPT, Request, Results, Row, STEPS, Task, WHOLE};
 use mnnkv_replay::watch::Watch;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 const EXAMPLES: &str = "\
 Examples:
-  mnnkv quality model --tokens tokens.u16
-  mnnkv quality model --tokens tokens.u16 --texts 8 --method mass --task recall
-  mnnkv quality model --tokens tokens.u16 --method 'mine={\"kv_h2o_block_tokens\":16}'
+  mnnkv quality model.gguf --tokens tokens.u16 --cache build/quality
+  mnnkv quality model.gguf --tasks tasks.jsonl --method k8v4 --generate 64
+  mnnkv quality folder --tokens tokens.u16 --texts 8 --method mass --task recall --prompt 768
+  mnnkv quality model.gguf --tokens tokens.u16 --method 'mine={\"kv_h2o_block_tokens\":16}'
 ";
 
-/// Measure what eviction and recall cost in the quality of a language model.
+/// Measure what eviction, recall and fewer bits cost in the quality of a language model.
 ///
-/// A Llama or a Qwen2 reads texts through sessions, one for each method. A factor is the perplexity of the scored tokens over that
-/// of the whole cache, over texts, with its paired standard error. docs/quality.md has the tasks and the methods. Goals
-/// that are missed are RED, and no failure.
+/// A Llama or a Qwen2 reads texts through sessions, one for each method. A factor is the perplexity of the scored tokens over
+/// that of the whole cache, with its paired standard error over texts; a text is exact if every scored token is the model's
+/// first choice. docs/quality.md has the tasks and the methods.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Arguments {
     /// A GGUF file, or a folder with config.json and safetensors files, of a Llama or a Qwen2
     model: PathBuf,
-    /// Token ids of text, little-endian u16
-    #[arg(long, value_name = "FILE")]
-    tokens: PathBuf,
-    /// Texts of each task
-    #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u16).range(2..))]
+    /// Token ids of text for the built-in tasks, little-endian u16
+    #[arg(long, value_name = "FILE", required_unless_present = "items")]
+    tokens: Option<PathBuf>,
+    /// Texts with scored ranges instead of the built-in tasks, one in JSON on each line
+    #[arg(long = "tasks", value_name = "FILE", conflicts_with_all = ["tokens", "tasks", "texts", "seed", "prompt"])]
+    items: Option<PathBuf>,
+    /// Texts of each built-in task
+    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(2..))]
     texts: u16,
+    /// Tokens before the question in the built-in tasks
+    #[arg(long, value_name = "TOKENS", default_value_t = PROMPT)]
+    prompt: usize,
     /// The random numbers that texts are drawn with
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// A method by its name, or NAME={...} with keys of a config; repeatable [default: all]
+    /// A method by its name, or NAME={...} with keys of a config; repeatable [default: the table of docs/quality.md]
     #[arg(long = "method", value_name = "METHOD", value_parser = method)]
     methods: Vec<Method>,
-    /// A task: recall, needle or plain; repeatable [default: all]
+    /// A built-in task: recall, needle or plain; repeatable [default: all]
     #[arg(long = "task", value_name = "TASK", value_parser = task)]
     tasks: Vec<Task>,
-    /// Tokens per kept token; repeatable [default: 3.5, and 8 for recall and needle]
+    /// Tokens per kept token; repeatable [default: 3.5]
     #[arg(long = "ratio", value_name = "N", value_parser = crate::evaluate::ratio)]
     ratios: Vec<f64>,
+    /// Also decode so many tokens of each text, and report where they leave those of the whole cache
+    #[arg(long, value_name = "TOKENS", default_value = "0", value_parser = clap::value_parser!(u16).range(..=4096))]
+    generate: u16,
+    /// Texts that run side by side on a thread; each takes memory for two caches
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=256))]
+    batch: u16,
+    /// A folder for prompts and results, with which a later run goes on
+    #[arg(long, value_name = "FOLDER")]
+    cache: Option<PathBuf>,
+    /// The most that prompts may take in the folder, in GB
+    #[arg(long, value_name = "GB", default_value = "8", requires = "cache")]
+    cache_size: u32,
 }
 
 /// Parses the name of a built-in method, or `NAME={...}`.
@@ -59,7 +78,7 @@ fn method(text: &str) -> Result<Method, String> {
     let names = || known.iter().map(|method| format!("{:?}", method.name)).collect::<Vec<_>>().join(", ");
     let (name, keys) = text.split_once('=').ok_or_else(|| format!("one of {} or NAME={{...}} expected", names()))?;
     match serde_json::from_str(keys) {
-        Ok(keys) => Ok(Method { name: name.into(), keys, goals: Vec::new() }),
+        Ok(keys) => Ok(Method { name: name.into(), keys }),
         Err(e) => Err(format!("the keys of {name} are not a JSON object: {e}")),
     }
 }
@@ -75,118 +94,157 @@ pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let threads = usize::from(arguments.threads.unwrap_or(0));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| e.to_string())?;
     let model = Model::open(&arguments.model).map_err(|e| e.to_string())?;
-    let tokens = quality::read_tokens(&arguments.tokens, model.shape().vocabulary).map_err(|e| e.to_string())?;
-    let request = arguments.request();
-    let total = request.tasks.len() * request.methods.len() * request.texts;
+    let request = arguments.request(&model)?;
+    let total = request.items.len() * request.methods.len() * request.ratios.len();
     let bar = progress::parts("measuring", total as u64);
     let done = |amount| bar.inc(amount);
     let watch = Watch { stop: &AtomicBool::new(false), done: &done };
-    let results = pool.install(|| quality::measure(&model, &tokens, &request, watch));
+    let results = pool.install(|| quality::measure(&model, &request, watch));
     bar.finish_and_clear();
     let results = results.map_err(|e| e.to_string())?;
     let json = serde_json::to_value(&results).map_err(|e| e.to_string())?;
-    Ok(Output::new(text(&results), json))
+    Ok(Output::new(text(&arguments.conditions(&request), &results), json))
 }
 
 impl Arguments {
-    fn request(&self) -> Request {
-        let mut methods = if self.methods.is_empty() { quality::methods() } else { self.methods.clone() };
+    fn request(&self, model: &Model) -> Result<Request, Failure> {
+        let mut methods = match &self.methods[..] {
+            [] => quality::methods().into_iter().take(quality::USUAL).collect(),
+            methods => methods.to_vec(),
+        };
         if methods.iter().all(|method| method.name != WHOLE) {
             methods.splice(0..0, quality::methods().into_iter().filter(|method| method.name == WHOLE));
         }
-        let tasks: Vec<(Task, f64)> = match &self.ratios[..] {
-            [] => quality::tasks(),
-            ratios => Task::ALL.iter().flat_map(|task| ratios.iter().map(|ratio| (*task, *ratio))).collect(),
-        };
-        let wanted = |task: &Task| self.tasks.is_empty() || self.tasks.contains(task);
-        Request {
+        Ok(Request {
             methods,
-            tasks: tasks.into_iter().filter(|(task, _)| wanted(task)).collect(),
-            texts: usize::from(self.texts),
-            seed: self.seed,
+            items: self.texts(model)?,
+            ratios: if self.ratios.is_empty() { vec![3.5] } else { self.ratios.clone() },
+            generate: usize::from(self.generate),
+            batch: usize::from(self.batch),
+            cache: self.cache.as_ref().map(|folder| Cache {
+                folder: folder.clone(),
+                most: u64::from(self.cache_size) * 1_000_000_000,
+                program: program(),
+            }),
+        })
+    }
+
+    /// The texts of the file, or those of the built-in tasks.
+    fn texts(&self, model: &Model) -> Result<Vec<Item>, Failure> {
+        let shape = model.shape();
+        let Some(path) = &self.tokens else {
+            let path = self.items.as_deref().unwrap_or(Path::new(""));
+            let mut items = quality::read_items(path, shape).map_err(|e| e.to_string())?;
+            // Kinds in the order of their first items.
+            let kinds: Vec<String> = items.iter().map(|item| item.kind.clone()).collect();
+            items.sort_by_key(|item| kinds.iter().position(|kind| *kind == item.kind));
+            return Ok(items);
+        };
+        let most = shape.context.saturating_sub(STEPS);
+        if !(MIN_PROMPT..=most).contains(&self.prompt) {
+            return Err(Failure(format!(
+                "--prompt is {}; {MIN_PROMPT} to {most} expected, the model's context of {} less {STEPS}",
+                self.prompt, shape.context
+            )));
+        }
+        let tokens = quality::read_tokens(path, shape.vocabulary).map_err(|e| e.to_string())?;
+        let mut items = Vec::new();
+        for task in Task::ALL.into_iter().filter(|task| self.tasks.is_empty() || self.tasks.contains(task)) {
+            let drawn = task.items(&tokens, self.prompt, usize::from(self.texts), self.seed);
+            items.extend(drawn.map_err(|e| format!("{}: {e}", path.display()))?);
+        }
+        Ok(items)
+    }
+
+    fn conditions(&self, request: &Request) -> String {
+        match &self.items {
+            Some(path) => format!("{} texts of {}", request.items.len(), path.display()),
+            None => format!("{} texts of each task, prompts of {} tokens, seed {}", self.texts, self.prompt, self.seed),
         }
     }
 }
 
-fn text(results: &Results) -> String {
-    let mut text = format!("{} texts of each task, seed {}\n", results.texts, results.seed);
-    let mut rows = &results.rows[..];
-    while let [first, ..] = rows {
-        let count = rows.iter().take_while(|row| (row.task, row.ratio) == (first.task, first.ratio)).count();
-        let (group, rest) = rows.split_at(count);
-        text += &format!("\n{}, 1 of {}\n", first.task.name(), first.ratio);
-        let heading = [
-            "method",
-            "factor",
-            "+-",
-            "goal",
-            "",
-            "tokens",
-            "over",
-            "kept",
-            "parked",
-            "back",
-            "late",
-            "us per layer",
-            "tokens/s",
-        ];
-        let table = std::iter::once(heading.map(String::from).to_vec()).chain(group.iter().map(cells));
+/// A text that differs between builds of this program.
+fn program() -> String {
+    let file = std::env::current_exe().and_then(std::fs::metadata);
+    let file = file.ok().map(|file| (file.len(), file.modified().ok()));
+    format!("{} {file:?}", env!("CARGO_PKG_VERSION"))
+}
+
+fn text(conditions: &str, results: &Results) -> String {
+    let mut text = format!("{conditions}\n");
+    for rows in results.rows.chunk_by(|a, b| (&a.kind, a.ratio) == (&b.kind, b.ratio)) {
+        text += &format!("\n{}, 1 of {}, {} texts\n", rows[0].kind, rows[0].ratio, rows[0].items);
+        let mut heading =
+            ["method", "loss", "factor", "+-", "exact", "tokens", "over", "kept", "parked", "back", "late"].to_vec();
+        heading.extend(["us", "tokens/s"]);
+        if rows[0].divergence.is_some() {
+            heading.extend(["same text", "leaves at"]);
+        }
+        let heading = heading.into_iter().map(String::from).collect();
+        let table = std::iter::once(heading).chain(rows.iter().map(cells));
         text += &output::table(&table.collect::<Vec<_>>());
-        rows = rest;
     }
     for left in &results.left {
         text += &format!("\n{} is left out: {}\n", left.method, left.reason);
     }
-    text + &summary(results)
+    text + &summary(conditions, results)
 }
 
 /// A table of Markdown, which `make benchmarks` copies into documents: a row of each method, and for each ratio the factors
-/// of the tasks and the mean tokens in a cache.
-fn summary(results: &Results) -> String {
-    let of = |method: &str| results.rows.iter().filter(|row| row.method == method).collect::<Vec<_>>();
-    let whole = of(WHOLE);
-    let groups = || whole.chunk_by(|a, b| a.ratio == b.ratio);
-    let mut methods: Vec<&str> = results.rows.iter().map(|row| row.method.as_str()).collect();
-    methods.retain(|method| *method != WHOLE);
-    methods.sort_unstable_by_key(|method| results.rows.iter().position(|row| row.method == *method));
-    methods.dedup();
-    let heads = groups().flat_map(|group| {
-        let tasks = group.iter().map(|row| format!("{}, 1 of {}", row.task.name(), row.ratio));
-        tasks.chain(["tokens".into()])
+/// of the kinds, the shares of exact texts, and the mean tokens in a cache.
+fn summary(conditions: &str, results: &Results) -> String {
+    let rows = &results.rows;
+    let mut groups: Vec<(&str, f64)> = rows.iter().map(|row| (row.kind.as_str(), row.ratio)).collect();
+    groups.dedup();
+    // One table for each ratio, its kinds side by side.
+    groups.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut methods: Vec<&str> = Vec::new();
+    rows.iter().for_each(|row| {
+        if !methods.contains(&row.method.as_str()) {
+            methods.push(&row.method)
+        }
     });
-    let heads: Vec<String> = heads.collect();
-    let mut text = format!("\n## quality: {} texts, seed {}\n\n", results.texts, results.seed);
-    text += &format!("| method | {} |\n|---|{}\n", heads.join(" | "), "--:|".repeat(heads.len()));
+    let heads = groups.iter().map(|(kind, ratio)| format!("{kind}, 1 of {ratio} | exact"));
+    let mut text =
+        format!("\n## quality: {conditions}\n\n| method | {} | kept |\n", heads.collect::<Vec<_>>().join(" | "));
+    text += &format!("|---|{}\n", "--:|".repeat(2 * groups.len() + 1));
     for method in methods {
-        let rows = of(method);
-        let cells = groups().flat_map(|group| {
-            let found = |whole: &&Row| rows.iter().find(|row| (row.task, row.ratio) == (whole.task, whole.ratio));
-            let factor = |row: &&Row| format!("{:.3} +- {:.3}", row.factor, row.error);
-            let factors = group.iter().map(|whole| found(whole).map_or(String::new(), factor));
-            let tokens: Vec<f64> = group.iter().filter_map(found).map(|row| row.resident_tokens).collect();
-            let mean = tokens.iter().sum::<f64>() / tokens.len() as f64;
-            factors.chain([if tokens.is_empty() { String::new() } else { format!("{mean:.0}") }]).collect::<Vec<_>>()
-        });
-        text += &format!("| {method} | {} |\n", cells.collect::<Vec<_>>().join(" | "));
+        let of = |(kind, ratio): &(&str, f64)| {
+            rows.iter().find(|row| row.method == method && row.kind == *kind && row.ratio == *ratio)
+        };
+        let cell = |group: &(&str, f64)| match of(group) {
+            Some(row) if method == WHOLE => format!("loss {:.3} | {:.0} %", row.loss, 100.0 * row.exact_share),
+            Some(row) => format!("{:.3} +- {:.3} | {:.0} %", row.factor, row.error, 100.0 * row.exact_share),
+            None => " | ".into(),
+        };
+        let kept: Vec<f64> = groups.iter().filter_map(of).map(|row| 100.0 * row.resident_share).collect();
+        let cells: Vec<String> = groups.iter().map(cell).collect();
+        let kept = kept.iter().sum::<f64>() / kept.len() as f64;
+        text += &format!("| {method} | {} | {kept:.0} % |\n", cells.join(" | "));
     }
     text
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let verdict = |goal: Goal| if goal.kept { "ok" } else { "RED" };
-    vec![
+    let mut cells = vec![
         row.method.clone(),
+        format!("{:.3}", row.loss),
         format!("{:.3}", row.factor),
         format!("{:.3}", row.error),
-        row.goal.map_or(String::new(), |goal| format!("{:.3}", goal.most)),
-        row.goal.map_or(String::new(), |goal| verdict(goal).into()),
+        format!("{:.0}%", 100.0 * row.exact_share),
         format!("{:.0}", row.resident_tokens),
         if row.most_over_budget > 0 { row.most_over_budget.to_string() } else { "never".into() },
         format!("{:.1}%", 100.0 * row.resident_share),
         format!("{:.1}%", 100.0 * row.parked_share),
         format!("{:.2}", row.returned_blocks),
         row.failed_blocks.to_string(),
-        format!("{:.1}", row.library_us),
+        format!("{:.0}", row.library_us),
         format!("{:.0}", row.tokens_per_second),
-    ]
+    ];
+    if let Some(divergence) = row.divergence {
+        cells.push(format!("{:.0}%", 100.0 * divergence.same_share));
+        cells.push(format!("{:.1}", divergence.mean_token));
+    }
+    cells
 }

@@ -1,7 +1,10 @@
 //! A chat: a session with a cache for each layer, and the attention over what the caches have.
 
+use super::attention::{Block, FLASH_BLOCK, Packed, Weighing, Work};
+use super::methods::{RECENT, SINK};
+use super::rounding::{Kept, Rounding, asymmetric4, symmetric8};
 use crate::llama::{Projected, Shape};
-use mnnkv::arch::{self, PANEL, Product};
+use mnnkv::arch::PANEL;
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Frequencies, Pairing};
 use mnnkv::h2o::{CheckedTile, Tile};
@@ -9,16 +12,14 @@ use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
 use mnnkv::session::{Queries, Session};
 use mnnkv::status::Result;
 use mnnkv::store::KeyRotation;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// Tokens of a flash block, as MNN has them on x86.
-const FLASH_BLOCK: usize = 64;
 /// Query rows that attend at once.
 const ROWS: usize = 64;
 
-/// The packed buffers of a layer: K is `[head][token / PANEL][dim][PANEL]`, V is
-/// `[head][token / FLASH_BLOCK][dim / PANEL][FLASH_BLOCK][PANEL]`. Both are what a matrix product reads.
+/// The packed buffers of a layer, as [`Packed`] describes them.
 struct Buffers {
     key: Vec<[f32; PANEL]>,
     value: Vec<[f32; PANEL]>,
@@ -40,32 +41,21 @@ pub(super) struct Measured {
     pub(super) library: Duration,
 }
 
-impl Measured {
-    /// Whether a cache had fewer tokens than the chat.
-    pub(super) fn has_evicted(&self) -> bool {
-        self.resident < self.logical
-    }
-}
-
 /// A session and its caches.
 pub(super) struct Chat {
     session: Session,
     shape: Shape,
     layout: Layout,
     buffers: Vec<Buffers>,
+    rounding: Option<Rounding>,
+    /// By layer.
+    kept: Vec<Kept>,
+    weighing: Weighing,
     /// First layer that is measured, and the tokens of the chat per token of the budget.
     evicted: (usize, f64),
     pub(super) measured: Measured,
     work: Work,
-}
-
-/// Memory of the attention, reused by every call.
-#[derive(Default)]
-struct Work {
-    zeros: Vec<[f32; PANEL]>,
-    /// Softmax rows of one head.
-    rows: Vec<[f32; PANEL]>,
-    output: Vec<[f32; PANEL]>,
+    /// K and V of a step, `[head][row][dim]`.
     dense: [Vec<f32>; 2],
     tile: Vec<f32>,
 }
@@ -96,10 +86,24 @@ impl Chat {
             shape: *shape,
             buffers: (0..shape.layers).map(|_| buffers()).collect(),
             layout,
+            rounding: None,
+            kept: vec![Kept::new(shape.kv_heads); shape.layers],
+            weighing: Weighing { scale: 1.0 / (shape.dims as f32).sqrt(), in_bytes: false },
             evicted: (first_evicted, ratio),
             measured: Measured::default(),
             work: Work::default(),
+            dense: Default::default(),
+            tile: Vec::new(),
         })
+    }
+
+    /// Rounds what is stored from now on. Must come before the first step.
+    pub(super) fn round(&mut self, rounding: Rounding) {
+        let root = (self.shape.dims as f32).sqrt();
+        // MNN scales the scores of TQ caches twice.
+        let scale = if rounding == Rounding::Tq4 { 1.0 / (root * root) } else { 1.0 / root };
+        self.rounding = Some(rounding);
+        self.weighing = Weighing { scale, in_bytes: rounding == Rounding::Int8 };
     }
 
     /// Names the rotation of the keys to the session. Must come before the first step.
@@ -115,84 +119,122 @@ impl Chat {
     }
 
     /// One step of a layer: appends keys and values, and attends with the queries of the last of their rows. Adds the
-    /// outputs of these to `output`, `[row][query head][dim]`.
-    pub(super) fn step(&mut self, layer: usize, rows: &Projected<'_>, output: &mut [f32]) -> Result<()> {
+    /// outputs of these to `output`, `[row][query head][dim]`, if it is given.
+    pub(super) fn step(&mut self, layer: usize, rows: &Projected<'_>, output: Option<&mut [f32]>) -> Result<()> {
         let Shape { heads, kv_heads, dims, .. } = self.shape;
-        let Chat { session, layout, buffers, work, measured, .. } = self;
-        let (number, buffers) = (layer as u32, &mut buffers[layer]);
-        let added = rows.key.len() / (kv_heads * dims);
-        let attending = rows.query.len() / (heads * dims);
+        let (number, added) = (layer as u32, rows.key.len() / (kv_heads * dims));
+        let rounded = self.rounding.map(|rounding| {
+            let mut query = rows.query.to_vec();
+            rounding.queries(dims, &mut query);
+            query
+        });
+        let query = rounded.as_deref().unwrap_or(rows.query);
 
         let start = Instant::now();
+        let buffers = &mut self.buffers[layer];
         let before = buffers.len;
-        buffers.len = session.begin_step(number, Some(buffers.cache(layout)?), before, added as u32)?;
-        measured.library += start.elapsed();
-
-        let appended = layout.range(buffers.len, added as u32)?;
-        let [key, value] = &mut work.dense;
-        by_head(rows.key, kv_heads, dims, key);
-        by_head(rows.value, kv_heads, dims, value);
-        layout::scatter(&mut buffers.cache(layout)?, appended, key.as_bytes(), value.as_bytes())?;
-        buffers.len += added as u32;
+        buffers.len = self.session.begin_step(number, Some(buffers.cache(&self.layout)?), before, added as u32)?;
+        self.measured.library += start.elapsed();
+        self.append(layer, rows, added)?;
 
         let start = Instant::now();
         let queries = Queries {
             dtype: Dtype::F32,
             heads,
-            rows: attending,
+            rows: query.len() / (heads * dims),
             dims,
             head_stride: dims * size_of::<f32>(),
             row_stride: heads * dims * size_of::<f32>(),
             scale: 0.0,
-            data: rows.query.as_bytes(),
+            data: query.as_bytes(),
         };
-        session.queries(number, &queries)?;
-        let scored = session.scored_rows(number, added as u32)?.rows as usize;
-        measured.library += start.elapsed();
+        self.session.queries(number, &queries)?;
+        let scored = self.session.scored_rows(number, added as u32)?.rows as usize;
+        self.measured.library += start.elapsed();
+        match output {
+            Some(output) => self.attend(layer, query, added, scored, output)?,
+            None if scored > 0 => self.attend(layer, query, added, scored, &mut vec![0.0; query.len()])?,
+            None => {}
+        }
 
-        let len = buffers.len as usize;
+        let start = Instant::now();
+        let tiles = if scored > 0 { heads as u32 } else { 0 };
+        let buffers = &mut self.buffers[layer];
+        let len = buffers.len;
+        self.session.end(number, tiles, added as u32, buffers.cache(&self.layout)?, len)?;
+        self.measured.library += start.elapsed();
+        self.measure(layer)
+    }
+
+    /// Writes the rows of a step behind the tokens of a layer, in as many bits as the cache has.
+    fn append(&mut self, layer: usize, rows: &Projected<'_>, added: usize) -> Result<()> {
+        let Shape { kv_heads, dims, .. } = self.shape;
+        let Chat { layout, buffers, dense, rounding, kept, .. } = self;
+        let buffers = &mut buffers[layer];
+        let [key, value] = dense;
+        by_head(rows.key, kv_heads, dims, key);
+        by_head(rows.value, kv_heads, dims, value);
+        if let Some(rounding) = rounding {
+            rounding.append(&mut kept[layer], dims, key, value);
+        }
+        let appended = layout.range(buffers.len, added as u32)?;
+        layout::scatter(&mut buffers.cache(layout)?, appended, key.as_bytes(), value.as_bytes())?;
+        let old = |len: u32| (len as usize).saturating_sub(RECENT).max(SINK);
+        let left = old(buffers.len)..old(buffers.len + added as u32);
+        buffers.len += added as u32;
+        if *rounding == Some(Rounding::Key8Value4) {
+            buffers.round(&self.shape, left);
+        }
+        Ok(())
+    }
+
+    /// Attends with the queries of the last of `added` rows, and hands the weights of the last `scored` to the session.
+    fn attend(&mut self, layer: usize, query: &[f32], added: usize, scored: usize, output: &mut [f32]) -> Result<()> {
+        let Shape { heads, kv_heads, dims, .. } = self.shape;
+        let (group, attending) = (heads / kv_heads, query.len() / (heads * dims));
+        let Chat { session, shape, buffers, work, tile, measured, weighing, .. } = self;
+        let buffers = &buffers[layer];
+        let (len, cache) = (buffers.len as usize, Packed { key: &buffers.key, value: &buffers.value });
+        let mut score = |tile: &[f32]| -> Result<()> {
+            let start = Instant::now();
+            session.scores(layer as u32, 0, &CheckedTile::new(&one_head(tile, added, len))?)?;
+            measured.library += start.elapsed();
+            Ok(())
+        };
+        if added == 1 && attending == 1 {
+            // Heads that share keys are the rows of a block.
+            for kv_head in 0..kv_heads {
+                let first = kv_head * group * dims;
+                let block = Block { kv_head, first, stride: dims, count: group, seen: len, more: 0 };
+                for row in block.attend(shape, *weighing, query, cache, work, output) {
+                    if scored > 0 {
+                        score(&row[..len])?;
+                    }
+                }
+            }
+            return Ok(());
+        }
         for head in 0..heads {
             // Rows that no query is given for stay zero, as those that are not scored.
-            let tile = &mut work.tile;
             tile.clear();
             tile.resize(if scored > 0 { added * len } else { 0 }, 0.0);
             for first in (0..attending).step_by(ROWS) {
-                let count = ROWS.min(attending - first);
-                let seen = len - attending + first + count;
-                let block = Block { head, first, count, seen, first_seen: len - attending + first + 1 };
-                let width = block.softmax(&self.shape, rows.query, buffers, &mut work.rows, &mut work.zeros);
-                block.output(&self.shape, buffers, &work.rows, width, &work.zeros, &mut work.output, output);
-                for (row, values) in work.rows.as_flattened().chunks_exact(width).enumerate() {
-                    let row = added - attending + first + row;
-                    if row >= added - scored {
-                        tile[row * len..][..seen].copy_from_slice(&values[..seen]);
+                let (count, seen) = (ROWS.min(attending - first), len - attending + first + 1);
+                let (from, stride) = ((first * heads + head) * dims, heads * dims);
+                let block = Block { kv_head: head / group, first: from, stride, count, seen, more: 1 };
+                let rows = block.attend(shape, *weighing, query, cache, work, output);
+                for (row, values) in rows.enumerate() {
+                    let at = added - attending + first + row;
+                    if at >= added - scored {
+                        tile[at * len..][..seen + row].copy_from_slice(&values[..seen + row]);
                     }
                 }
             }
             if scored > 0 {
-                let start = Instant::now();
-                let tile = Tile {
-                    dtype: Dtype::F32,
-                    pack: 0,
-                    queries: added,
-                    heads: 1,
-                    tokens: len,
-                    token_begin: 0,
-                    first: true,
-                    last: true,
-                    data: tile.as_bytes(),
-                    update_scale: None,
-                    row_sum: None,
-                };
-                session.scores(number, 0, &CheckedTile::new(&tile)?)?;
-                measured.library += start.elapsed();
+                score(tile)?;
             }
         }
-        let start = Instant::now();
-        let tiles = if scored > 0 { heads as u32 } else { 0 };
-        session.end(number, tiles, added as u32, buffers.cache(layout)?, len as u32)?;
-        measured.library += start.elapsed();
-        self.measure(layer)
+        Ok(())
     }
 
     /// Leaves the first `tokens` tokens of the chat.
@@ -225,92 +267,24 @@ impl Buffers {
     fn cache<'a>(&'a mut self, layout: &'a Layout) -> Result<Cache<'a>> {
         Cache::new(layout, self.key.as_mut_slice().as_mut_bytes(), self.value.as_mut_slice().as_mut_bytes())
     }
-}
 
-/// Query rows of one head that attend at once.
-struct Block {
-    head: usize,
-    /// The step's query rows.
-    first: usize,
-    count: usize,
-    /// Tokens that the last row sees, and the first.
-    seen: usize,
-    first_seen: usize,
-}
-
-impl Block {
-    /// Writes softmax rows, with zeros behind what each row sees; returns their width.
-    fn softmax(
-        &self,
-        shape: &Shape,
-        query: &[f32],
-        buffers: &Buffers,
-        rows: &mut Vec<[f32; PANEL]>,
-        zeros: &mut Vec<[f32; PANEL]>,
-    ) -> usize {
-        let Shape { heads, dims, .. } = *shape;
-        let width = self.seen.next_multiple_of(FLASH_BLOCK);
-        let panels = width / PANEL;
-        zeros.resize(panels.max(dims.div_ceil(PANEL)), [0.0; PANEL]);
-        rows.resize(self.count * panels, [0.0; PANEL]);
-        let product = Product {
-            a: &query[(self.first * heads + self.head) * dims..],
-            stride: heads * dims,
-            depth: dims,
-            panels: &shape.head_of(&buffers.key, self.head)[..panels * dims],
-            bias: &zeros[..panels],
-        };
-        (arch::model_kernels().product)(&product, rows);
-        let scale = 1.0 / (dims as f32).sqrt();
-        for (row, values) in rows.as_flattened_mut().chunks_exact_mut(width).enumerate() {
-            let (seen, hidden) = values.split_at_mut(self.first_seen + row);
-            hidden.fill(0.0);
-            let greatest = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            seen.iter_mut().for_each(|x| *x = ((*x - greatest) * scale).exp());
-            let factor = 1.0 / seen.iter().sum::<f32>();
-            seen.iter_mut().for_each(|x| *x *= factor);
+    /// Rounds tokens of all heads to K in 8 bits and V in 4.
+    fn round(&mut self, shape: &Shape, tokens: Range<usize>) {
+        let dims = shape.dims;
+        let (key_head, value_head) = (self.key.len() / shape.kv_heads, self.value.len() / shape.kv_heads);
+        let mut row = vec![0.0; dims];
+        for (head, token) in (0..shape.kv_heads).flat_map(|head| tokens.clone().map(move |token| (head, token))) {
+            let key = &mut self.key[head * key_head + token / PANEL * dims..][..dims];
+            row.iter_mut().zip(&*key).for_each(|(x, panel)| *x = panel[token % PANEL]);
+            symmetric8(&mut row);
+            key.iter_mut().zip(&row).for_each(|(panel, x)| panel[token % PANEL] = *x);
+            let panels = dims.div_ceil(PANEL);
+            let first = head * value_head + token / FLASH_BLOCK * panels * FLASH_BLOCK + token % FLASH_BLOCK;
+            let place = |dim: usize| (first + dim / PANEL * FLASH_BLOCK, dim % PANEL);
+            row.iter_mut().enumerate().for_each(|(dim, x)| *x = self.value[place(dim).0][place(dim).1]);
+            asymmetric4(&mut row);
+            row.iter().enumerate().for_each(|(dim, x)| self.value[place(dim).0][place(dim).1] = *x);
         }
-        width
-    }
-
-    /// Adds the values, weighted by softmax rows.
-    #[expect(clippy::too_many_arguments, reason = "buffers are borrowed apart")]
-    fn output(
-        &self,
-        shape: &Shape,
-        buffers: &Buffers,
-        rows: &[[f32; PANEL]],
-        width: usize,
-        zeros: &[[f32; PANEL]],
-        sums: &mut Vec<[f32; PANEL]>,
-        output: &mut [f32],
-    ) {
-        let Shape { heads, dims, .. } = *shape;
-        let panels = dims.div_ceil(PANEL);
-        sums.resize(self.count * panels, [0.0; PANEL]);
-        let value = shape.head_of(&buffers.value, self.head);
-        for (number, block) in value.chunks_exact(FLASH_BLOCK * panels).take(width / FLASH_BLOCK).enumerate() {
-            let product = Product {
-                a: &rows.as_flattened()[number * FLASH_BLOCK..],
-                stride: width,
-                depth: FLASH_BLOCK,
-                panels: block,
-                bias: &zeros[..panels],
-            };
-            (arch::model_kernels().product)(&product, sums);
-            for (row, sums) in sums.as_flattened().chunks_exact(panels * PANEL).enumerate() {
-                let to = &mut output[((self.first + row) * heads + self.head) * dims..][..dims];
-                to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
-            }
-        }
-    }
-}
-
-impl Shape {
-    /// The part of a buffer that a query head reads.
-    fn head_of<'a>(&self, buffer: &'a [[f32; PANEL]], head: usize) -> &'a [[f32; PANEL]] {
-        let each = buffer.len() / self.kv_heads;
-        &buffer[head / (self.heads / self.kv_heads) * each..][..each]
     }
 }
 
@@ -319,5 +293,22 @@ fn by_head(rows: &[f32], heads: usize, dims: usize, to: &mut Vec<f32>) {
     to.clear();
     for head in 0..heads {
         to.extend(rows.chunks_exact(heads * dims).flat_map(|row| &row[head * dims..][..dims]));
+    }
+}
+
+/// The weights of all rows of a step for one head.
+fn one_head(weights: &[f32], rows: usize, tokens: usize) -> Tile<'_> {
+    Tile {
+        dtype: Dtype::F32,
+        pack: 0,
+        queries: rows,
+        heads: 1,
+        tokens,
+        token_begin: 0,
+        first: true,
+        last: true,
+        data: weights.as_bytes(),
+        update_scale: None,
+        row_sum: None,
     }
 }

@@ -1,6 +1,7 @@
 //! The policies that are compared, each a config of a session.
 
-use super::Task;
+use super::rounding::Rounding;
+use crate::error::{Error, Result};
 use serde_json::{Map, Value, json};
 
 /// Keys of a session's config.
@@ -13,17 +14,6 @@ pub struct Method {
     pub name: String,
     /// The keys in which it differs from [`base`].
     pub keys: Keys,
-    /// Bounds of the factor, each of a task and a ratio.
-    pub goals: Vec<(Task, f64, Bound)>,
-}
-
-/// A bound of a factor.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Bound {
-    /// At most this.
-    Most(f64),
-    /// At most this much above that of the named method.
-    Above(&'static str, f64),
 }
 
 /// The name of the method that evicts nothing, whose losses are those that others are compared with.
@@ -31,8 +21,8 @@ pub const WHOLE: &str = "whole cache";
 /// The first layer that tokens are evicted from.
 pub const FIRST_EVICTED: usize = 2;
 /// Protected tokens.
-const SINK: usize = 16;
-const RECENT: usize = 32;
+pub(super) const SINK: usize = 16;
+pub(super) const RECENT: usize = 32;
 const BLOCK: usize = 16;
 /// Last rows of the prompt that policies by mass see.
 pub(super) const PROMPT_ROWS: usize = 64;
@@ -59,13 +49,13 @@ fn keys(object: Value) -> Keys {
 }
 
 impl Method {
-    /// The config of a session for a chat that begins with `prompt` tokens.
+    /// The config of a session for a chat that begins with `prompt` tokens; empty if nothing is evicted.
     pub fn config(&self, ratio: f64, prompt: usize) -> Keys {
-        if self.name == WHOLE {
+        if !self.evicts() {
             return Keys::new();
         }
         let mut config = base(ratio);
-        config.extend(self.keys.clone());
+        config.extend(self.keys.clone().into_iter().filter(|(key, _)| !HOST_KEYS.contains(&key.as_str())));
         // A stand-in for the budget less what else stays.
         if config.get(RECENT_KEY).is_some_and(Value::is_null) {
             let budget = (prompt as f64 / ratio).ceil() as usize;
@@ -74,63 +64,80 @@ impl Method {
         config
     }
 
-    /// Whether the host names the rotation of the keys: `rotation`, a key of the host.
+    /// Whether sessions evict.
+    pub(super) fn evicts(&self) -> bool {
+        self.name != WHOLE && (self.keys.is_empty() || self.keys.keys().any(|key| !HOST_KEYS.contains(&key.as_str())))
+    }
+
+    /// Whether the host names the rotation of the keys.
     pub(super) fn names_rotation(&self) -> bool {
-        self.keys.get("rotation").is_none_or(|names| names == true)
+        self.keys.get(ROTATION).is_none_or(|names| names == true)
+    }
+
+    /// How the host stores tokens. Fails if the key has another value than [`Rounding::NAMES`] has, or the cache is none that
+    /// can be evicted from.
+    pub(super) fn rounding(&self) -> Result<Option<Rounding>> {
+        let Some(cache) = self.keys.get(CACHE) else { return Ok(None) };
+        let fail = |text: String| Error::new(format!("{}: key {CACHE:?}", self.name), text);
+        let Some((_, rounding)) = Rounding::NAMES.into_iter().find(|(name, _)| cache == name) else {
+            let names = Rounding::NAMES.map(|(name, _)| format!("{name:?}")).join(", ");
+            return Err(fail(format!("is {cache}; one of {names} expected")));
+        };
+        if rounding == Rounding::Key8Value4 && self.evicts() {
+            return Err(fail(format!("is {cache}, which is for whole caches alone; keys of eviction are given, too")));
+        }
+        Ok(Some(rounding))
     }
 
     /// Whether the host runs the prompt again.
     pub(super) fn is_replayed(&self) -> bool {
         self.keys.get("kv_h2o_policy").is_some_and(|policy| policy == "replay")
     }
-
-    /// The bound of a task and a ratio.
-    pub(super) fn goal(&self, task: Task, ratio: f64) -> Option<&Bound> {
-        self.goals.iter().find(|goal| goal.0 == task && goal.1 == ratio).map(|goal| &goal.2)
-    }
 }
 
 const RECENT_KEY: &str = "kv_h2o_recent_tokens";
+/// Keys of the host, which sessions do not get.
+const ROTATION: &str = "rotation";
+const CACHE: &str = "cache";
+const HOST_KEYS: [&str; 2] = [ROTATION, CACHE];
 
-/// The built-in methods.
+/// The built-in methods, those of the usual table first.
 pub fn methods() -> Vec<Method> {
-    use Task::{Needle, Plain, Recall};
-    let method = |name: &str, object: Value, goals| Method { name: name.into(), keys: keys(object), goals };
-    let most = |bounds: &[(Task, f64, f64)]| bounds.iter().map(|(t, r, most)| (*t, *r, Bound::Most(*most))).collect();
-    let recall = |summary: &str, tier: &str| {
+    let method = |name: &str, object: Value| Method { name: name.into(), keys: keys(object) };
+    let recall = |summary: &str, tier: &str, exchanges: u32, hysteresis: u32| {
         json!({
             "kv_recall_enable": true,
             "kv_recall_block_tokens": BLOCK,
             "kv_recall_sink_tokens": SINK,
             "kv_recall_recent_tokens": RECENT,
             "kv_recall_query_window": 4,
-            "kv_recall_hysteresis": 1,
-            "kv_recall_exchanges": 1,
+            "kv_recall_hysteresis": hysteresis,
+            "kv_recall_exchanges": exchanges,
             "kv_recall_summary": summary,
             "kv_recall_tier": tier,
         })
     };
-    let sketch =
-        [(Recall, 3.5, 1.03), (Needle, 3.5, 1.06), (Plain, 3.5, 1.02), (Recall, 8.0, 1.10), (Needle, 8.0, 1.18)];
-    let gauss = [(Recall, 3.5, 1.03), (Needle, 3.5, 1.22), (Plain, 3.5, 1.04)];
-    let ram4 = Task::ALL.iter().map(|task| (*task, 3.5, Bound::Above("recall, sketch", 0.015)));
+    let keydiff = json!({ "kv_h2o_policy": "keydiff", "kv_h2o_block_tokens": 8 });
+    let mut keydiff_int8 = keydiff.clone();
+    keydiff_int8[CACHE] = "int8".into();
     vec![
-        method(WHOLE, json!({}), vec![]),
-        method("mass", json!({ "kv_h2o_policy": "mass", "kv_h2o_prefill_queries": PROMPT_ROWS }), vec![]),
-        method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1 }), vec![]),
-        method(
-            "keydiff",
-            json!({ "kv_h2o_policy": "keydiff", "kv_h2o_block_tokens": 8 }),
-            most(&[(Recall, 3.5, 1.24), (Needle, 3.5, 1.42)]),
-        ),
-        method("keydiff, rotated", json!({ "kv_h2o_block_tokens": 8, "rotation": false }), vec![]),
-        method(
-            "replay",
-            json!({ "kv_h2o_policy": "replay", "kv_h2o_block_tokens": 8 }),
-            most(&[(Recall, 3.5, 1.20), (Needle, 3.5, 1.25)]),
-        ),
-        method("recall, gauss", recall("gauss", "ram"), most(&gauss)),
-        method("recall, sketch", recall("sketch", "ram"), most(&sketch)),
-        method("recall, sketch, ram4", recall("sketch", "ram4"), ram4.collect()),
+        method(WHOLE, json!({})),
+        method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1 })),
+        method("mass", json!({ "kv_h2o_policy": "mass", "kv_h2o_prefill_queries": PROMPT_ROWS })),
+        method("keydiff", keydiff),
+        method("replay", json!({ "kv_h2o_policy": "replay", "kv_h2o_block_tokens": 8 })),
+        method("recall, sketch", recall("sketch", "ram", 1, 1)),
+        method("recall, sketch, 16 exchanges", recall("sketch", "ram", 16, 0)),
+        method("int8, mode 9", json!({ CACHE: "int8_k" })),
+        method("int8, mode 10", json!({ CACHE: "int8" })),
+        method("tq4, mode 14", json!({ CACHE: "tq4" })),
+        method("k8v4", json!({ CACHE: "k8v4" })),
+        method("keydiff, int8, mode 10", keydiff_int8),
+        method("keydiff, rotated", json!({ "kv_h2o_block_tokens": 8, ROTATION: false })),
+        method("recall, gauss", recall("gauss", "ram", 1, 1)),
+        method("recall, sketch, ram4", recall("sketch", "ram4", 1, 1)),
     ]
 }
+
+/// Methods of the usual table.
+pub const USUAL: usize = 12;

@@ -1,43 +1,17 @@
-//! The table: factors of perplexity with their errors, tokens, speed and bytes.
+//! The table: losses and factors of perplexity with their errors, exact matches, tokens, speed and bytes.
 
-use super::chat::Measured;
-use super::tasks::STEPS;
-use super::{Bound, FIRST_EVICTED, Method, Request, Task, WHOLE};
-use crate::llama::Shape;
-use mnnkv::session::RecallStats;
+use super::samples::Sample;
+use super::{Item, Method, Request, WHOLE};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-/// One text with one method.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Sample {
-    /// The loss of the scored tokens, in nats.
-    pub(super) losses: Vec<f64>,
-    pub(super) measured: Measured,
-    /// The time of all steps; texts that ran side by side share it.
-    pub(super) elapsed: Duration,
-    /// At the end; blocks that returned are those behind the prompt.
-    pub(super) recall: RecallStats,
-    /// Those of the session that were measured.
-    pub(super) metrics: BTreeMap<&'static str, f64>,
-}
-
-impl Sample {
-    fn loss(&self) -> f64 {
-        self.losses.iter().sum::<f64>() / self.losses.len() as f64
-    }
-}
-
-/// All rows, in the order of tasks and methods.
+/// All rows, in the order of kinds, ratios and methods.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
-    /// Texts of each task.
-    pub texts: usize,
-    /// The seed of the texts.
-    pub seed: u64,
-    /// One row per task, ratio and method.
+    /// One row per kind, ratio and method.
     pub rows: Vec<Row>,
+    /// Each item with each method, in the order of the rows.
+    pub items: Vec<ItemRow>,
     /// Methods without rows.
     pub left: Vec<Left>,
 }
@@ -51,39 +25,62 @@ pub struct Left {
     pub reason: String,
 }
 
-/// A bound, and whether it is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Goal {
-    /// The greatest allowed factor.
-    pub most: f64,
-    /// Whether the factor is no greater.
-    pub kept: bool,
-}
-
-/// One task, ratio and method.
+/// One item with one method.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// The task.
-    pub task: Task,
+pub struct ItemRow {
+    /// The item's id.
+    pub id: String,
+    /// Its kind.
+    pub kind: String,
     /// Tokens of the chat per token of the budget.
     pub ratio: f64,
     /// The method.
     pub method: String,
-    /// Perplexity of the scored tokens.
-    pub perplexity: f64,
+    /// The mean loss of the scored tokens, in nats.
+    pub loss: f64,
+    /// Whether every scored token is the model's first choice.
+    pub exact: bool,
+    /// The first decoded token, from 0, that is not that of the whole cache; none if all are, or none was decoded.
+    pub differs_at: Option<usize>,
+}
+
+/// Where decoded texts leave those of the whole cache.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Divergence {
+    /// The share of items whose text is the same to its end.
+    pub same_share: f64,
+    /// The mean of the first token, from 0, that is another one; the length of the text where there is none.
+    pub mean_token: f64,
+}
+
+/// One kind, ratio and method.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The kind of the items.
+    pub kind: String,
+    /// Tokens of the chat per token of the budget.
+    pub ratio: f64,
+    /// The method.
+    pub method: String,
+    /// Items.
+    pub items: usize,
+    /// The mean loss of the items, in nats.
+    pub loss: f64,
     /// Perplexity over that of the whole cache.
     pub factor: f64,
-    /// Standard error of the factor over texts, paired.
+    /// Standard error of the factor over items, paired.
     pub error: f64,
-    /// The greatest factor that is allowed.
-    pub goal: Option<Goal>,
+    /// The share of items whose every scored token is the model's first choice.
+    pub exact_share: f64,
+    /// Of texts that were decoded.
+    pub divergence: Option<Divergence>,
     /// Mean tokens in a cache that tokens are evicted from.
     pub resident_tokens: f64,
     /// The largest excess over the budget in any step, in tokens; at most 0 is none.
     pub most_over_budget: i64,
-    /// Tokens per second of one thread, of a batch of texts, prompt aside.
+    /// Tokens per second of one thread, of a batch of items, prompt aside.
     pub tokens_per_second: f64,
-    /// Microseconds inside the session per layer and step.
+    /// Microseconds inside the session per step, of all layers.
     pub library_us: f64,
     /// Bytes of K and V in the caches, over those of the whole caches; layers that tokens are evicted from.
     pub resident_share: f64,
@@ -91,76 +88,110 @@ pub struct Row {
     pub parked_share: f64,
     /// Blocks that came back, per step and layer that tokens are evicted from.
     pub returned_blocks: f64,
-    /// Blocks that were late, or could not be parked, read or judged, over all texts.
+    /// Blocks that were late, or could not be parked, read or judged, over all items.
     pub failed_blocks: u64,
-    /// Means over texts of the session's metrics.
-    pub metrics: BTreeMap<&'static str, f64>,
+    /// Means over items of the session's metrics.
+    pub metrics: BTreeMap<String, f64>,
 }
 
 impl Results {
-    pub(super) fn new(request: &Request) -> Self {
-        Results { texts: request.texts, seed: request.seed, rows: Vec::new(), left: Vec::new() }
+    /// The rows of all kinds that have a sample of every item with the whole cache; methods that miss one have none.
+    pub(super) fn new(
+        request: &Request,
+        methods: &[&Method],
+        left: Vec<Left>,
+        find: impl Fn(&Item, &Method, f64) -> Option<Sample>,
+    ) -> Self {
+        let mut results = Results { rows: Vec::new(), items: Vec::new(), left };
+        for (items, ratio) in request
+            .items
+            .chunk_by(|a, b| a.kind == b.kind)
+            .flat_map(|items| request.ratios.iter().map(move |ratio| (items, *ratio)))
+        {
+            let of = |method: &Method| items.iter().map(|item| find(item, method, ratio)).collect::<Option<Vec<_>>>();
+            let Some(whole) = methods.iter().find(|method| method.name == WHOLE).and_then(|method| of(method)) else {
+                continue;
+            };
+            for method in methods {
+                if let Some(samples) = of(method) {
+                    results.add(items, ratio, method, &samples, &whole);
+                }
+            }
+        }
+        results
     }
 
-    /// Adds the rows of a task and a ratio. The whole cache is among the methods.
-    pub(super) fn add(&mut self, task: Task, ratio: f64, samples: &[(&Method, Vec<Sample>)], shape: &Shape) {
-        let Some((_, whole)) = samples.iter().find(|(method, _)| method.name == WHOLE) else { return };
-        let first = self.rows.len();
-        for (method, samples) in samples {
-            if method.name != WHOLE && samples.iter().all(|sample| !sample.measured.has_evicted()) {
-                if self.left.iter().all(|left| left.method != method.name) {
-                    let reason = format!("no token was evicted in {}, 1 of {ratio}", task.name());
-                    self.left.push(Left { method: method.name.clone(), reason });
-                }
-                continue;
+    fn add(&mut self, items: &[Item], ratio: f64, method: &Method, samples: &[Sample], whole: &[Sample]) {
+        let kind = &items[0].kind;
+        if method.evicts() && samples.iter().all(|sample| sample.resident == sample.logical) {
+            if self.left.iter().all(|left| left.method != method.name) {
+                let reason = format!("no token was evicted in {kind}, 1 of {ratio}");
+                self.left.push(Left { method: method.name.clone(), reason });
             }
-            let mut row = row(task, ratio, samples, whole, shape);
-            row.method = method.name.clone();
-            let most = method.goal(task, ratio).and_then(|goal| match goal {
-                Bound::Most(most) => Some(*most),
-                Bound::Above(name, more) => {
-                    self.rows[first..].iter().find(|row| row.method == *name).map(|row| row.factor + more)
-                }
-            });
-            row.goal = most.map(|most| Goal { most, kept: row.factor <= most });
-            self.rows.push(row);
+            return;
         }
+        let differences: Vec<Option<usize>> =
+            samples.iter().zip(whole).map(|(own, whole)| leaves(own, whole)).collect();
+        let row = |((item, sample), differs_at): ((&Item, &Sample), &Option<usize>)| ItemRow {
+            id: item.id.clone(),
+            kind: kind.clone(),
+            ratio,
+            method: method.name.clone(),
+            loss: sample.loss,
+            exact: sample.exact,
+            differs_at: *differs_at,
+        };
+        self.items.extend(items.iter().zip(samples).zip(&differences).map(row));
+        let decoded = whole[0].generated.len();
+        let divergence = (decoded > 0).then(|| Divergence {
+            same_share: share(differences.iter().map(Option::is_none)),
+            mean_token: mean_and_error(&differences.iter().map(|at| at.unwrap_or(decoded) as f64).collect::<Vec<_>>())
+                .0,
+        });
+        let (kind, method) = (kind.clone(), method.name.clone());
+        self.rows.push(Row { kind, ratio, method, divergence, ..row_of(samples, whole) });
     }
 }
 
-fn row(task: Task, ratio: f64, samples: &[Sample], whole: &[Sample], shape: &Shape) -> Row {
-    let differences: Vec<f64> = samples.iter().zip(whole).map(|(sample, whole)| sample.loss() - whole.loss()).collect();
+/// The first decoded token that is another one.
+fn leaves(own: &Sample, whole: &Sample) -> Option<usize> {
+    own.generated.iter().zip(&whole.generated).position(|(a, b)| a != b)
+}
+
+fn share(numbers: impl ExactSizeIterator<Item = bool>) -> f64 {
+    let count = numbers.len() as f64;
+    numbers.filter(|is| *is).count() as f64 / count
+}
+
+/// A row without names.
+fn row_of(samples: &[Sample], whole: &[Sample]) -> Row {
+    let differences: Vec<f64> = samples.iter().zip(whole).map(|(sample, whole)| sample.loss - whole.loss).collect();
     let (difference, error) = mean_and_error(&differences);
-    let total = |of: fn(&Measured) -> u64| samples.iter().map(|sample| of(&sample.measured)).sum::<u64>() as f64;
-    let elapsed: f64 = samples.iter().map(|sample| sample.elapsed.as_secs_f64()).sum();
-    let library: f64 = samples.iter().map(|sample| sample.measured.library.as_secs_f64()).sum();
-    let recall = |of: fn(&RecallStats) -> u64| samples.iter().map(|sample| of(&sample.recall)).sum::<u64>();
-    // At the end, of all texts.
-    let evicted_layers = (shape.layers - FIRST_EVICTED.min(shape.layers)) as f64;
-    let raw_tokens = (samples.len() * (task.prompt_tokens() + STEPS - 1)) as f64 * evicted_layers;
-    let raw_bytes = raw_tokens * (2 * shape.kv_heads * shape.dims * size_of::<f32>()) as f64;
-    let calls = total(|measured| measured.calls).max(1.0);
-    let steps = (samples.len() * (STEPS - 1)) as f64;
+    let total = |of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>();
+    let calls = total(|sample| sample.calls as f64).max(1.0);
+    let (steps, count) = (total(|sample| sample.steps as f64), samples.len() as f64);
     let mut metrics = BTreeMap::new();
     for (name, value) in samples.iter().flat_map(|sample| &sample.metrics) {
-        *metrics.entry(*name).or_insert(0.0) += value / samples.len() as f64;
+        *metrics.entry(name.clone()).or_insert(0.0) += value / count;
     }
     Row {
-        task,
-        ratio,
+        kind: String::new(),
+        ratio: 0.0,
         method: String::new(),
-        perplexity: mean_and_error(&samples.iter().map(Sample::loss).collect::<Vec<_>>()).0.exp(),
+        items: samples.len(),
+        loss: total(|sample| sample.loss) / count,
         factor: difference.exp(),
         error: difference.exp() * error,
-        goal: None,
-        resident_tokens: total(|measured| measured.resident) / calls,
-        most_over_budget: samples.iter().map(|sample| sample.measured.over).max().unwrap_or(0),
-        tokens_per_second: steps / elapsed,
-        library_us: library * 1e6 / steps / shape.layers as f64,
-        resident_share: total(|measured| measured.resident) / total(|measured| measured.logical).max(1.0),
-        parked_share: recall(|recall| recall.parked_bytes + recall.summary_bytes) as f64 / raw_bytes.max(1.0),
-        returned_blocks: recall(|recall| recall.counts.returned) as f64 / calls,
-        failed_blocks: recall(|recall| recall.counts.failed),
+        exact_share: share(samples.iter().map(|sample| sample.exact)),
+        divergence: None,
+        resident_tokens: total(|sample| sample.resident as f64) / calls,
+        most_over_budget: samples.iter().map(|sample| sample.over).max().unwrap_or(0),
+        tokens_per_second: steps / total(|sample| sample.seconds).max(1e-9),
+        library_us: total(|sample| sample.library_seconds) * 1e6 / steps.max(1.0),
+        resident_share: total(|sample| sample.resident as f64) / total(|sample| sample.logical as f64).max(1.0),
+        parked_share: total(|sample| sample.parked_share) / count,
+        returned_blocks: total(|sample| sample.returned as f64) / calls,
+        failed_blocks: samples.iter().map(|sample| sample.failed).sum(),
         metrics,
     }
 }
@@ -183,5 +214,46 @@ mod tests {
         let (mean, error) = mean_and_error(&[1.0, 2.0, 3.0, 4.0]);
         assert_eq!(mean, 2.5);
         assert!((error - (5.0f64 / 12.0).sqrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn a_row_compares_item_by_item_with_the_whole_cache() {
+        let sample = |loss: f64, exact, generated: [u32; 3]| Sample {
+            loss,
+            exact,
+            generated: generated.into(),
+            ..Sample::default()
+        };
+        let item =
+            |id: &str| Item { kind: "kv".into(), id: id.into(), tokens: vec![1, 2], question_from: 1, scored: vec![1] };
+        let request = Request {
+            methods: Vec::new(),
+            items: vec![item("a"), item("b")],
+            ratios: vec![3.5],
+            generate: 3,
+            batch: 1,
+            cache: None,
+        };
+        let method = |name: &str| Method {
+            name: name.into(),
+            keys: [("cache".to_string(), "k8v4".into())].into_iter().collect(),
+        };
+        let (whole, other) = (method(WHOLE), method("other"));
+        let results = Results::new(&request, &[&whole, &other], Vec::new(), |item, method, _| {
+            Some(match (item.id.as_str(), method.name.as_str()) {
+                ("a", WHOLE) => sample(1.0, true, [5, 6, 7]),
+                ("b", WHOLE) => sample(2.0, true, [5, 6, 7]),
+                ("a", _) => sample(1.5, true, [5, 6, 7]),
+                _ => sample(2.7, false, [5, 0, 7]),
+            })
+        });
+        let row = &results.rows[1];
+        assert_eq!((results.rows.len(), row.items, row.method.as_str()), (2, 2, "other"));
+        // The differences are 0.5 and 0.7: mean 0.6, error 0.1.
+        assert!((row.loss - 2.1).abs() < 1e-12 && (row.factor - 0.6f64.exp()).abs() < 1e-12);
+        assert!((row.error - 0.1 * 0.6f64.exp()).abs() < 1e-12);
+        assert_eq!(row.exact_share, 0.5);
+        assert_eq!(row.divergence, Some(Divergence { same_share: 0.5, mean_token: 2.0 }));
+        assert_eq!(results.items.iter().map(|item| item.differs_at).collect::<Vec<_>>(), [None, None, None, Some(1)]);
     }
 }

@@ -1,12 +1,11 @@
-//! Texts that show whether a cache still has what was said: a prompt, and tokens that follow it.
+//! Built-in texts that show whether a cache still has what was said: a prompt, and tokens that follow it.
 
+use super::Item;
 use crate::error::{Error, Result};
-use serde::Serialize;
 use std::path::Path;
 
 /// A way to go on behind a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// A long passage of the prompt comes again.
     Recall,
@@ -17,13 +16,18 @@ pub enum Task {
 }
 
 /// Tokens behind the prompt.
-pub(super) const STEPS: usize = 160;
+pub const STEPS: usize = 160;
+/// The usual tokens of a prompt.
+pub const PROMPT: usize = 2592;
+/// The shortest prompt.
+pub const MIN_PROMPT: usize = 512;
 /// First tokens behind the prompt that are not scored, where they are one passage.
 const UNSCORED: usize = 8;
-/// The passage of [`Task::Recall`] begins behind so many tokens, and so many follow it.
-const FILLER: [usize; 2] = [224, 384];
+/// The share of the prompt's other tokens that come before the passage of [`Task::Recall`].
+const BEFORE: (usize, usize) = (7, 19);
 const SEGMENTS: usize = 8;
-const SEGMENT: usize = 95;
+/// Segments have a multiple of so many tokens.
+const SEGMENT_STEP: usize = 16;
 /// Tokens of a passage of [`Task::Needle`], and the first of these that are not scored.
 const NEEDLE: usize = STEPS / SEGMENTS;
 const NEEDLE_UNSCORED: usize = 4;
@@ -41,16 +45,16 @@ impl Task {
         }
     }
 
-    /// Tokens of the prompt.
-    pub fn prompt_tokens(self) -> usize {
+    /// Tokens of a prompt of at most `prompt` tokens.
+    fn prompt_tokens(self, prompt: usize) -> usize {
         match self {
-            Task::Recall | Task::Plain => FILLER[0] + STEPS + FILLER[1],
-            Task::Needle => SEGMENTS * SEGMENT,
+            Task::Recall | Task::Plain => prompt,
+            Task::Needle => SEGMENTS * segment(prompt),
         }
     }
 
     /// Whether the token `step` behind the prompt is scored.
-    pub(super) fn is_scored(self, step: usize) -> bool {
+    fn is_scored(self, step: usize) -> bool {
         match self {
             Task::Recall | Task::Plain => step >= UNSCORED,
             Task::Needle => step % NEEDLE >= NEEDLE_UNSCORED,
@@ -58,23 +62,23 @@ impl Task {
     }
 
     /// A text: the prompt, and [`STEPS`] more. Its passages are from elsewhere, so that only the prompt tells them.
-    fn text(self, tokens: &[u32], random: &mut Random) -> Vec<u32> {
+    fn text(self, tokens: &[u32], prompt: usize, random: &mut Random) -> Vec<u32> {
         let mut draw = |count: usize| {
             let first = random.below(tokens.len() - count + 1);
             tokens[first..first + count].to_vec()
         };
-        let prompt = self.prompt_tokens();
         let mut text = draw(prompt + STEPS);
         match self {
             Task::Recall => {
                 let passage = draw(STEPS);
-                text[FILLER[0]..][..STEPS].copy_from_slice(&passage);
+                text[(prompt - STEPS) * BEFORE.0 / BEFORE.1..][..STEPS].copy_from_slice(&passage);
                 text[prompt..].copy_from_slice(&passage);
             }
             Task::Needle => {
+                let segment = prompt / SEGMENTS;
                 let mut passages = Vec::from_iter((0..SEGMENTS).map(|_| draw(NEEDLE)));
-                for (segment, passage) in text.chunks_exact_mut(SEGMENT).zip(&passages) {
-                    segment[random.below(SEGMENT - NEEDLE + 1)..][..NEEDLE].copy_from_slice(passage);
+                for (segment_tokens, passage) in text.chunks_exact_mut(segment).zip(&passages) {
+                    segment_tokens[random.below(segment - NEEDLE + 1)..][..NEEDLE].copy_from_slice(passage);
                 }
                 (1..SEGMENTS).rev().for_each(|last| passages.swap(last, random.below(last + 1)));
                 text[prompt..].copy_from_slice(&passages.concat());
@@ -84,16 +88,37 @@ impl Task {
         text
     }
 
-    /// `count` texts of pieces of `tokens` from random offsets, the same for the same seed.
+    /// `count` texts of pieces of `tokens` from random offsets, the same for the same seed, with prompts of about `prompt`
+    /// tokens, [`MIN_PROMPT`] or more.
+    ///
     /// Fails if `tokens` is shorter than a text.
-    pub(super) fn texts(self, tokens: &[u32], count: usize, seed: u64) -> std::result::Result<Vec<Vec<u32>>, String> {
-        let needed = self.prompt_tokens() + STEPS;
+    pub fn items(
+        self,
+        tokens: &[u32],
+        prompt: usize,
+        count: usize,
+        seed: u64,
+    ) -> std::result::Result<Vec<Item>, String> {
+        let question_from = self.prompt_tokens(prompt);
+        let needed = question_from + STEPS;
         if tokens.len() < needed {
             return Err(format!("has {} tokens; {needed} or more expected", tokens.len()));
         }
         let mut random = Random(seed ^ (self as u64) << 32);
-        Ok((0..count).map(|_| self.text(tokens, &mut random)).collect())
+        let item = |number: usize| Item {
+            kind: self.name().into(),
+            id: format!("{}-{number:03}", self.name()),
+            tokens: self.text(tokens, question_from, &mut random),
+            question_from,
+            scored: (0..STEPS).filter(|step| self.is_scored(*step)).map(|step| question_from + step).collect(),
+        };
+        Ok((0..count).map(item).collect())
     }
+}
+
+/// Tokens of a segment of [`Task::Needle`].
+fn segment(prompt: usize) -> usize {
+    prompt / SEGMENTS / SEGMENT_STEP * SEGMENT_STEP
 }
 
 /// The tokens of a file of little-endian u16. Fails if one is not below `vocabulary`.
@@ -132,23 +157,22 @@ mod tests {
 
     /// Tokens that tell where they are from.
     fn numbered() -> Vec<u32> {
-        (0..40_000).collect()
+        (0..65_000).collect()
     }
 
     #[test]
     fn what_is_scored_was_said_before_except_in_plain_text() {
-        for task in Task::ALL {
-            let prompt = task.prompt_tokens();
-            for text in task.texts(&numbered(), 50, 7).unwrap() {
-                assert_eq!(text.len(), prompt + STEPS);
-                let scored: Vec<usize> = (0..STEPS).filter(|step| task.is_scored(*step)).collect();
-                assert_eq!(scored.len(), if task == Task::Needle { 128 } else { 152 });
+        for (task, prompt) in Task::ALL.into_iter().flat_map(|task| [(task, 2592), (task, 768)]) {
+            for item in task.items(&numbered(), prompt, 20, 7).unwrap() {
+                let expected = if task == Task::Needle { prompt / 128 * 128 } else { prompt };
+                assert_eq!((item.question_from, item.tokens.len()), (expected, expected + 160));
+                assert_eq!(item.scored.len(), if task == Task::Needle { 128 } else { 152 });
                 // A scored token follows the same token as in the prompt.
-                let known = scored.iter().filter(|step| {
-                    let pair = &text[prompt + **step - 1..][..2];
-                    text[..prompt].windows(2).any(|said| said == pair)
+                let known = item.scored.iter().filter(|at| {
+                    let pair = &item.tokens[**at - 1..=**at];
+                    item.prompt().windows(2).any(|said| said == pair)
                 });
-                assert_eq!(known.count(), if task == Task::Plain { 0 } else { scored.len() }, "{}", task.name());
+                assert_eq!(known.count(), if task == Task::Plain { 0 } else { item.scored.len() }, "{}", item.id);
             }
         }
     }
@@ -156,11 +180,11 @@ mod tests {
     #[test]
     fn each_segment_has_a_needle_and_their_order_varies() {
         let mut orders = std::collections::BTreeSet::new();
-        for text in Task::Needle.texts(&numbered(), 20, 7).unwrap() {
-            let (prompt, needles) = text.split_at(Task::Needle.prompt_tokens());
+        for item in Task::Needle.items(&numbered(), 2592, 20, 7).unwrap() {
+            let needles = &item.tokens[2560..];
             let place =
                 |segment: &[u32]| needles.chunks(20).position(|needle| segment.windows(20).any(|said| said == needle));
-            let places: Option<Vec<usize>> = prompt.chunks(95).map(place).collect();
+            let places: Option<Vec<usize>> = item.prompt().chunks(320).map(place).collect();
             orders.insert(places.expect("a needle in each segment"));
         }
         assert!(orders.len() > 15, "{}", orders.len());
@@ -168,7 +192,7 @@ mod tests {
 
     #[test]
     fn equal_seeds_draw_equal_texts() {
-        let draw = |seed| Task::Recall.texts(&numbered(), 3, seed).unwrap();
+        let draw = |seed| Task::Recall.items(&numbered(), 2592, 3, seed).unwrap();
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
     }

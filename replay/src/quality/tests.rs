@@ -1,12 +1,14 @@
 //! The forward pass and the attention of a chat, beside plain ones in f64.
 
+use super::chat::Chat;
 use super::*;
 use crate::llama::tests::Written;
-use crate::llama::{Shape, loss};
+use crate::llama::{Projected, Shape, loss};
 use crate::quality::tasks::Random;
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 /// Weights by name, with their shapes. Norms have one dimension.
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
@@ -151,7 +153,7 @@ fn assert_plain(model: &Model, tensors: &Tensors) {
     let steps = [0..130, 130..147].into_iter().chain((147..149).map(|at| at..at + 1));
     for step in steps {
         let positions: Vec<usize> = step.clone().collect();
-        let attend = |layer: usize, rows: &Projected<'_>, out: &mut [f32]| chat.step(layer, rows, out);
+        let attend = |layer: usize, rows: &Projected<'_>, out: &mut [f32]| chat.step(layer, rows, Some(out));
         let states = model.forward(&tokens[step.clone()], &positions, attend).unwrap();
         model.predict(&states, |row, logits| losses.push(loss(logits, tokens[step.start + 1 + row])));
     }
@@ -214,6 +216,91 @@ fn in_gguf(architecture: &str, name: &str, (shape, values): &(Vec<usize>, Vec<f3
     (short, shape.clone(), values)
 }
 
+/// Texts of random tokens for the model of [`tensors`].
+fn random_items(count: usize) -> Vec<Item> {
+    let mut random = Random(4);
+    let item = |number: usize| Item {
+        kind: "random".into(),
+        id: number.to_string(),
+        tokens: (0..150 - 7 * number).map(|_| random.below(53) as u32).collect(),
+        question_from: 110,
+        scored: (115..150 - 7 * number).collect(),
+    };
+    (0..count).map(item).collect()
+}
+
+fn named(names: &[&str]) -> Vec<Method> {
+    methods().into_iter().filter(|method| names.contains(&method.name.as_str())).collect()
+}
+
+/// Measures without progress.
+fn measured(model: &Model, request: &Request) -> Results {
+    let watch = Watch { stop: &AtomicBool::new(false), done: &|_| () };
+    measure(model, request, watch).unwrap()
+}
+
+#[test]
+fn items_have_the_loss_of_a_plain_pass_and_methods_differ_from_it_as_much_as_they_drop() {
+    let tensors = tensors(false);
+    let folder = Folder::new("judged", CONFIG, &tensors);
+    let model = Model::open(&folder.0).unwrap();
+    let methods = named(&[WHOLE, "recent", "int8, mode 9", "int8, mode 10", "k8v4", "tq4, mode 14"]);
+    let request = Request { methods, items: random_items(3), ratios: vec![3.5], generate: 4, batch: 2, cache: None };
+    let results = measured(&model, &request);
+    assert_eq!(results.left.len(), 1, "TQ4 has no records of 6 elements: {:?}", results.left);
+    for (item, row) in request.items.iter().zip(&results.items) {
+        let losses = plain_losses(&tensors, &item.tokens);
+        let expected = item.scored.iter().map(|at| losses[at - 1]).sum::<f64>() / item.scored.len() as f64;
+        assert!((row.loss - expected).abs() < 1e-4, "{} {}: {expected} expected", row.id, row.loss);
+    }
+    let factor = |name: &str| results.rows.iter().find(|row| row.method == name).expect(name).factor;
+    let far = |name: &str| factor(name).ln().abs();
+    assert_eq!(factor(WHOLE), 1.0);
+    assert!(far("int8, mode 9") < 0.05 && far("int8, mode 10") < 0.1 && far("k8v4") < 0.3, "{:?}", results.rows);
+    assert!(
+        far("int8, mode 9") > 0.0 && far("k8v4") > 0.0 && far("recent") > far("int8, mode 9"),
+        "{:?}",
+        results.rows
+    );
+    let whole = &results.rows[0];
+    assert_eq!(whole.divergence, Some(Divergence { same_share: 1.0, mean_token: 4.0 }));
+}
+
+#[test]
+fn a_run_goes_on_where_one_with_the_same_folder_ended() {
+    let tensors = tensors(false);
+    let folder = Folder::new("resumed", CONFIG, &tensors);
+    let model = Model::open(&folder.0).unwrap();
+    let cache = |program: &str| Some(Cache { folder: folder.0.join("cache"), most: 1 << 30, program: program.into() });
+    let request = |names: &[&str], program: &str| Request {
+        methods: named(names),
+        items: random_items(2),
+        ratios: vec![3.5],
+        generate: 0,
+        batch: 8,
+        cache: cache(program),
+    };
+    let lines = || std::fs::read_to_string(folder.0.join("cache/results.jsonl")).unwrap().lines().count();
+    let first = measured(&model, &request(&[WHOLE, "recent"], "one"));
+    assert_eq!(lines(), 4);
+    // Times are measured anew only where something is run.
+    let text = |results: &Results| serde_json::to_string(results).unwrap();
+    assert_eq!(text(&measured(&model, &request(&[WHOLE, "recent"], "one"))), text(&first));
+    let more = measured(&model, &request(&[WHOLE, "recent", "k8v4"], "one"));
+    assert_eq!((lines(), more.rows.len()), (6, 3));
+    assert_eq!(serde_json::to_string(&more.rows[..2]).unwrap(), serde_json::to_string(&first.rows).unwrap());
+
+    // A line that was cut is measured again.
+    let path = folder.0.join("cache/results.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 20]).unwrap();
+    let again = measured(&model, &request(&[WHOLE, "recent", "k8v4"], "one"));
+    assert_eq!((lines(), again.rows[2].loss), (7, more.rows[2].loss));
+    // Another program measures everything, with the same prompts.
+    let other = measured(&model, &request(&[WHOLE, "recent"], "two"));
+    assert_eq!((lines(), other.rows[1].loss), (11, first.rows[1].loss));
+}
+
 /// A chat attends to the tokens that its session says are in the cache, whatever their order, and to no others.
 #[test]
 fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
@@ -231,7 +318,7 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
         tied: true,
     };
     // Tokens that come back from ram4 are not the same.
-    for method in methods().iter().filter(|method| !method.name.contains("ram4")) {
+    for method in methods().iter().filter(|method| !method.name.contains("ram4") && method.rounding() == Ok(None)) {
         let mut keys = method.config(3.5, 200);
         keys.insert("kv_h2o_layer_start".into(), 0.into());
         let config = Value::Object(keys).to_string();
@@ -245,7 +332,7 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
             keys.extend(key.chunks(40).map(wide));
             values.extend(value.chunks(40).map(wide));
             let mut output = vec![0.0; added * 80];
-            chat.step(0, &Projected { query: &query, key: &key, value: &value }, &mut output).unwrap();
+            chat.step(0, &Projected { query: &query, key: &key, value: &value }, Some(&mut output)).unwrap();
             let positions = chat.session().positions(0).unwrap();
             let cached = positions.iter().flat_map(|[first, count]| *first as usize..(*first + *count) as usize);
             let cached: Vec<_> = cached.map(|at| (&keys[at], &values[at])).collect();

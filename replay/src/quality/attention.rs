@@ -1,0 +1,174 @@
+//! Softmax attention of rows of queries over packed keys and values, in blocks of rows: memory for one block alone.
+
+use crate::llama::Shape;
+use mnnkv::arch::{self, PANEL, Product};
+
+/// Tokens of a flash block, as MNN has them on x86.
+pub(super) const FLASH_BLOCK: usize = 64;
+
+/// A cache that is attended to: K is `[head][token / PANEL][dim][PANEL]`, V is
+/// `[head][token / FLASH_BLOCK][dim / PANEL][FLASH_BLOCK][PANEL]`. Both are what a matrix product reads.
+#[derive(Clone, Copy)]
+pub(super) struct Packed<'a> {
+    pub(super) key: &'a [[f32; PANEL]],
+    pub(super) value: &'a [[f32; PANEL]],
+}
+
+/// How logits become weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Weighing {
+    /// The factor of the logits.
+    pub(super) scale: f32,
+    /// Weights, relative to the greatest, are multiples of 1 / 255, as MNN has them beside V in int8. Their sum is not.
+    pub(super) in_bytes: bool,
+}
+
+/// Rows of queries that share a KV head and attend at once. Rows of output are where those of the queries are.
+pub(super) struct Block {
+    pub(super) kv_head: usize,
+    /// The first element of the first row, and from one row to the next.
+    pub(super) first: usize,
+    pub(super) stride: usize,
+    /// Rows.
+    pub(super) count: usize,
+    /// Tokens that the first row sees, and how many more each further row sees.
+    pub(super) seen: usize,
+    pub(super) more: usize,
+}
+
+/// Memory of the attention, reused by every block.
+#[derive(Default)]
+pub(super) struct Work {
+    zeros: Vec<[f32; PANEL]>,
+    rows: Vec<[f32; PANEL]>,
+    sums: Vec<[f32; PANEL]>,
+}
+
+impl Block {
+    /// Tokens that the last row sees, up to a whole flash block: the width of the softmax rows.
+    fn width(&self) -> usize {
+        (self.seen + (self.count - 1) * self.more).next_multiple_of(FLASH_BLOCK)
+    }
+
+    /// Adds the outputs. Returns the softmax rows, each [`Self::width`] wide, with zeros behind what the row sees.
+    pub(super) fn attend<'a>(
+        &self,
+        shape: &Shape,
+        weighing: Weighing,
+        query: &[f32],
+        cache: Packed<'_>,
+        work: &'a mut Work,
+        output: &mut [f32],
+    ) -> impl Iterator<Item = &'a [f32]> + use<'a> {
+        let width = self.width();
+        self.weigh(shape, weighing, query, cache, work);
+        self.sum(shape, cache, work, output);
+        work.rows.as_flattened().chunks_exact(width).take(self.count)
+    }
+
+    fn weigh(&self, shape: &Shape, weighing: Weighing, query: &[f32], cache: Packed<'_>, work: &mut Work) {
+        let (dims, width) = (shape.dims, self.width());
+        let panels = width / PANEL;
+        work.zeros.resize(panels.max(dims.div_ceil(PANEL)), [0.0; PANEL]);
+        work.rows.resize(self.count * panels, [0.0; PANEL]);
+        let product = Product {
+            a: &query[self.first..],
+            stride: self.stride,
+            depth: dims,
+            panels: &head_of(shape, cache.key, self.kv_head)[..panels * dims],
+            bias: &work.zeros[..panels],
+        };
+        (arch::model_kernels().product)(&product, &mut work.rows);
+        for (row, values) in work.rows.as_flattened_mut().chunks_exact_mut(width).enumerate() {
+            let (seen, hidden) = values.split_at_mut(self.seen + row * self.more);
+            hidden.fill(0.0);
+            softmax(seen, weighing);
+        }
+    }
+
+    /// Adds the values, weighted by softmax rows.
+    fn sum(&self, shape: &Shape, cache: Packed<'_>, work: &mut Work, output: &mut [f32]) {
+        let (dims, width) = (shape.dims, self.width());
+        let panels = dims.div_ceil(PANEL);
+        work.sums.resize(self.count * panels, [0.0; PANEL]);
+        let value = head_of(shape, cache.value, self.kv_head);
+        for (number, block) in value.chunks_exact(FLASH_BLOCK * panels).take(width / FLASH_BLOCK).enumerate() {
+            let product = Product {
+                a: &work.rows.as_flattened()[number * FLASH_BLOCK..],
+                stride: width,
+                depth: FLASH_BLOCK,
+                panels: block,
+                bias: &work.zeros[..panels],
+            };
+            (arch::model_kernels().product)(&product, &mut work.sums);
+            for (row, sums) in work.sums.as_flattened().chunks_exact(panels * PANEL).enumerate() {
+                let to = &mut output[self.first + row * self.stride..][..dims];
+                to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
+            }
+        }
+    }
+}
+
+/// The part of a buffer that a KV head has.
+fn head_of<'a>(shape: &Shape, buffer: &'a [[f32; PANEL]], head: usize) -> &'a [[f32; PANEL]] {
+    let each = buffer.len() / shape.kv_heads;
+    &buffer[head * each..][..each]
+}
+
+/// Sums and maxima are of so many columns apart, so that the compiler has vectors of them.
+const LANES: usize = 16;
+
+/// The softmax of logits.
+fn softmax(row: &mut [f32], weighing: Weighing) {
+    let mut greatest = [f32::NEG_INFINITY; LANES];
+    for values in row.chunks(LANES) {
+        greatest.iter_mut().zip(values).for_each(|(most, x)| *most = if *x > *most { *x } else { *most });
+    }
+    let greatest = greatest.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    row.iter_mut().for_each(|x| *x = exp((*x - greatest) * weighing.scale));
+    let mut sums = [0.0; LANES];
+    for values in row.chunks(LANES) {
+        sums.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
+    }
+    if weighing.in_bytes {
+        row.iter_mut().for_each(|x| *x = (*x * 255.0).round() / 255.0);
+    }
+    let factor = 1.0 / sums.iter().sum::<f32>();
+    row.iter_mut().for_each(|x| *x *= factor);
+}
+
+/// e to the power of a number up to 0, within 3e-7 of it; without calls or branches, which vectors of the compiler cannot
+/// have. Less than e^-87 is e^-87.
+fn exp(x: f32) -> f32 {
+    // Adding it rounds to a whole number, which is then in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let x = if x > -87.0 { x } else { -87.0 };
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let whole = rounded - ROUND;
+    let part = x - whole * LN2_HIGH - whole * LN2_LOW;
+    let series = 1.0 / 720.0;
+    let series = series * part + 1.0 / 120.0;
+    let series = series * part + 1.0 / 24.0;
+    let series = series * part + 1.0 / 6.0;
+    let series = series * part + 0.5;
+    let series = (series * part + 1.0) * part + 1.0;
+    let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127);
+    series * f32::from_bits(exponent << 23)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_that_of_the_standard_library() {
+        for number in 0..=870_000 {
+            let x = -(number as f32 * 1e-4);
+            let expected = f64::from(x).exp();
+            assert!((f64::from(exp(x)) / expected - 1.0).abs() < 3e-7, "e^{x} is {}; {expected} expected", exp(x));
+        }
+        assert!(exp(f32::NEG_INFINITY) < 1e-37);
+    }
+}

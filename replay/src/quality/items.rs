@@ -1,0 +1,151 @@
+//! The texts that are judged, and files of them.
+
+use crate::error::{Error, Result};
+use crate::llama::Shape;
+use serde_json::{Map, Value};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+/// A text, and which of its tokens are scored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Items of a kind share rows of the results.
+    pub kind: String,
+    /// Its name, which no other item has.
+    pub id: String,
+    /// All tokens up to the last that is scored.
+    pub tokens: Vec<u32>,
+    /// The tokens before this one may be evicted or compressed before the model sees those from it on; at least 1.
+    pub question_from: usize,
+    /// The scored tokens, ascending, none of them before the question. At least one.
+    pub scored: Vec<usize>,
+}
+
+impl Item {
+    /// Tokens of the prompt.
+    pub(super) fn prompt(&self) -> &[u32] {
+        &self.tokens[..self.question_from]
+    }
+
+    /// Tokens that the model reads one by one.
+    pub(super) fn steps(&self) -> usize {
+        self.tokens.len() - 1 - self.question_from
+    }
+}
+
+/// The items of a file: an object in JSON on each line, with `kind`, `tokens`, `question_from`, `score_from`, `score_to`, and
+/// `id` if it has a name. Other fields are not read.
+///
+/// Fails if an item does not fit the model, by line and field.
+pub fn read_items(path: &Path, shape: &Shape) -> Result<Vec<Item>> {
+    let fail = |text: String| Error::new(path.display(), text);
+    let file = std::fs::File::open(path).map_err(|e| fail(format!("cannot be opened: {e}")))?;
+    let mut items: Vec<Item> = Vec::new();
+    for (number, line) in BufReader::new(file).lines().enumerate() {
+        let place = format!("{}: line {}", path.display(), number + 1);
+        let line = line.map_err(|e| Error::new(&place, format!("cannot be read: {e}")))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let item = item(&line, number, shape).map_err(|text| Error::new(&place, text))?;
+        if items.iter().any(|other| other.id == item.id) {
+            return Err(Error::new(place, format!("id {:?} comes twice", item.id)));
+        }
+        items.push(item);
+    }
+    if items.is_empty() { Err(fail("has no items".into())) } else { Ok(items) }
+}
+
+fn item(line: &str, number: usize, shape: &Shape) -> std::result::Result<Item, String> {
+    let object: Map<String, Value> = serde_json::from_str(line).map_err(|e| {
+        let text = e.to_string();
+        let text = text.split(" at line").next().unwrap_or_default();
+        format!("column {}: {text}", e.column())
+    })?;
+    let kind = object.get("kind").and_then(Value::as_str).filter(|kind| !kind.is_empty());
+    let kind = kind.ok_or("kind: a text expected")?.to_string();
+    let tokens = tokens(&object, shape)?;
+    let place = |field: &str, least: usize, most: usize, what: &str| {
+        let value = object.get(field).ok_or_else(|| format!("{field}: is missing"))?;
+        let place = value.as_u64().and_then(|place| usize::try_from(place).ok());
+        place
+            .filter(|place| (least..=most).contains(place))
+            .ok_or_else(|| format!("{field}: is {value}; {least} to {most}, {what}, expected"))
+    };
+    let question_from = place("question_from", 1, tokens.len() - 1, "a token of the item behind the first")?;
+    let score_from = place("score_from", question_from, tokens.len() - 1, "a token from question_from on")?;
+    let score_to = place("score_to", score_from + 1, tokens.len(), "behind score_from, within the tokens")?;
+    let id = object.get("id").and_then(Value::as_str).map_or_else(|| format!("line {}", number + 1), String::from);
+    Ok(Item { kind, id, tokens: tokens[..score_to].to_vec(), question_from, scored: (score_from..score_to).collect() })
+}
+
+fn tokens(object: &Map<String, Value>, shape: &Shape) -> std::result::Result<Vec<u32>, String> {
+    let values = object.get("tokens").and_then(Value::as_array).ok_or("tokens: an array of token ids expected")?;
+    if !(2..=shape.context).contains(&values.len()) {
+        return Err(format!("tokens: {} of them; 2 to {}, the model's context, expected", values.len(), shape.context));
+    }
+    let token = |(at, value): (usize, &Value)| {
+        let token = value.as_u64().filter(|token| *token < shape.vocabulary as u64);
+        let text =
+            || format!("tokens[{at}]: is {value}; 0 to {}, a token of the model, expected", shape.vocabulary - 1);
+        token.map(|token| token as u32).ok_or_else(text)
+    };
+    values.iter().enumerate().map(token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape() -> Shape {
+        Shape {
+            layers: 1,
+            hidden: 1,
+            inner: 1,
+            heads: 1,
+            kv_heads: 1,
+            dims: 2,
+            vocabulary: 50,
+            context: 6,
+            epsilon: 0.0,
+            theta: 1.0,
+            tied: true,
+        }
+    }
+
+    const GOOD: &str =
+        r#"{"kind":"kv","id":"a","tokens":[1,2,3,49,5,0],"question_from":2,"score_from":3,"score_to":5,"line":7}"#;
+
+    #[test]
+    fn an_item_scores_the_tokens_of_its_range() {
+        let item = item(GOOD, 0, &shape()).unwrap();
+        let tokens = vec![1, 2, 3, 49, 5];
+        assert_eq!(item, Item { kind: "kv".into(), id: "a".into(), tokens, question_from: 2, scored: vec![3, 4] });
+        assert_eq!((item.prompt(), item.steps()), (&[1, 2][..], 2));
+    }
+
+    #[test]
+    fn an_item_that_does_not_fit_is_refused_by_line_and_field() {
+        let path = std::env::temp_dir().join(format!("mnnkv-items-{}.jsonl", std::process::id()));
+        for (from, to, expected) in [
+            ("\"kind\":\"kv\",", "", "line 2: kind: a text expected"),
+            ("49", "50", "line 2: tokens[3]: is 50; 0 to 49, a token of the model, expected"),
+            ("49", "-1", "line 2: tokens[3]: is -1;"),
+            ("5,0]", "5,0,1]", "line 2: tokens: 7 of them; 2 to 6, the model's context, expected"),
+            ("\"question_from\":2", "\"question_from\":0", "line 2: question_from: is 0; 1 to 5,"),
+            ("\"score_from\":3", "\"score_from\":1", "line 2: score_from: is 1; 2 to 5,"),
+            ("\"score_to\":5", "\"score_to\":3", "line 2: score_to: is 3; 4 to 6,"),
+            ("\"score_to\":5", "\"score_to\":7", "line 2: score_to: is 7; 4 to 6,"),
+            (",\"score_to\":5", "", "line 2: score_to: is missing"),
+            ("\"id\":\"a\"", "\"id\":\"b\"", "line 2: id \"b\" comes twice"),
+            ("[1,2", "[1 2", "line 2: column 35: expected `,` or `]`"),
+        ] {
+            let bad = GOOD.replace(from, to);
+            assert_ne!(bad, GOOD);
+            std::fs::write(&path, format!("{}\n{bad}\n", GOOD.replace("\"a\"", "\"b\""))).unwrap();
+            let error = read_items(&path, &shape()).unwrap_err().to_string();
+            assert!(error.contains(expected) && error.contains("mnnkv-items"), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}

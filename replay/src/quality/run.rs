@@ -1,0 +1,219 @@
+//! Items side by side through one method, token by token behind their prompts.
+
+use super::chat::{Chat, Measured};
+use super::methods::FIRST_EVICTED;
+use super::prompts::{Prompt, Rows};
+use super::samples::Sample;
+use super::{Item, Method};
+use crate::llama::{Model, Projected, first_choice, loss};
+use mnnkv::session::RecallStats;
+use mnnkv::status::Result;
+use serde_json::Value;
+use std::time::Instant;
+
+/// Tokens that are replayed at once.
+const REPLAYED: usize = 96;
+
+/// One item with its prompt.
+#[derive(Clone, Copy)]
+pub(super) struct Start<'a> {
+    pub(super) item: &'a Item,
+    pub(super) prompt: &'a Prompt,
+}
+
+/// How a method stores and evicts.
+pub(super) struct Plan<'a> {
+    pub(super) model: &'a Model,
+    pub(super) method: &'a Method,
+    pub(super) ratio: f64,
+    /// Tokens to decode behind the question, beside the scores.
+    pub(super) generate: usize,
+}
+
+/// An item that is being read.
+struct Reader<'a> {
+    item: &'a Item,
+    chat: Chat,
+    before: RecallStats,
+    /// The item's tokens that may be read, and those that the model chose behind them.
+    given: usize,
+    chosen: Vec<u32>,
+    /// The next position to read, and the last one.
+    next: usize,
+    last: usize,
+    losses: Vec<f64>,
+    missed: bool,
+    seconds: f64,
+}
+
+impl Plan<'_> {
+    /// Measures items side by side, so that the weights are read once for all of them.
+    pub(super) fn run(&self, starts: &[Start<'_>]) -> Result<Vec<Sample>> {
+        let mut readers = self.readers(starts, false)?;
+        self.read(&mut readers)?;
+        let samples = readers.iter().map(|reader| reader.sample(self)).collect::<Result<Vec<_>>>();
+        if self.generate == 0 {
+            return samples;
+        }
+        drop(readers);
+        let mut readers = self.readers(starts, true)?;
+        self.read(&mut readers)?;
+        let generated = readers.into_iter().map(|reader| reader.chosen);
+        Ok(samples?.into_iter().zip(generated).map(|(sample, generated)| Sample { generated, ..sample }).collect())
+    }
+
+    /// Chats that have read their prompts.
+    fn readers<'a>(&self, starts: &[Start<'a>], generates: bool) -> Result<Vec<Reader<'a>>> {
+        starts.iter().map(|start| self.reader(*start, generates)).collect()
+    }
+
+    fn reader<'a>(&self, start: Start<'a>, generates: bool) -> Result<Reader<'a>> {
+        let (shape, Start { item, prompt }) = (self.model.shape(), start);
+        let config = Value::Object(self.method.config(self.ratio, item.question_from)).to_string();
+        // The position of the last token that is read, and of the first that is not given.
+        let (last, given) = match generates {
+            true => (item.scored[0] + self.generate - 1, item.scored[0]),
+            false => (item.tokens.len() - 1, item.tokens.len()),
+        };
+        let room = (last - item.question_from).max(REPLAYED);
+        let mut chat =
+            Chat::new(shape, &config, item.question_from + room, FIRST_EVICTED.min(shape.layers), self.ratio)?;
+        if let Ok(Some(rounding)) = self.method.rounding() {
+            chat.round(rounding);
+        }
+        if self.method.names_rotation() {
+            chat.name_rotation()?;
+        }
+        for (layer, Rows { query, key, value }) in prompt.layers.iter().enumerate() {
+            // The model has its output already.
+            chat.step(layer, &Projected { query, key, value }, None)?;
+        }
+        if self.method.is_replayed() {
+            replay(self.model, &mut chat, item.prompt())?;
+        }
+        chat.measured = Measured::default();
+        let before = chat.session().recall_stats(None)?;
+        let next = item.question_from;
+        let mut reader = Reader {
+            item,
+            chat,
+            before,
+            given,
+            chosen: Vec::new(),
+            next,
+            last,
+            losses: Vec::new(),
+            missed: false,
+            seconds: 0.0,
+        };
+        self.model.predict(&prompt.state, |_, logits| reader.judge(next, logits));
+        Ok(reader)
+    }
+
+    /// Reads to the end.
+    fn read(&self, readers: &mut [Reader<'_>]) -> Result<()> {
+        let shape = self.model.shape();
+        let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
+        loop {
+            let mut readers: Vec<&mut Reader<'_>> =
+                readers.iter_mut().filter(|reader| reader.next < reader.last).collect();
+            if readers.is_empty() {
+                return Ok(());
+            }
+            let start = Instant::now();
+            let tokens: Vec<u32> = readers.iter().map(|reader| reader.token()).collect();
+            let positions: Vec<usize> = readers.iter().map(|reader| reader.next).collect();
+            let states = self.model.forward(&tokens, &positions, |layer, rows, output| {
+                for (at, (reader, output)) in readers.iter_mut().zip(output.chunks_exact_mut(width)).enumerate() {
+                    let rows = Projected {
+                        query: &rows.query[at * width..][..width],
+                        key: &rows.key[at * kv_width..][..kv_width],
+                        value: &rows.value[at * kv_width..][..kv_width],
+                    };
+                    reader.chat.step(layer, &rows, Some(output))?;
+                }
+                Ok(())
+            })?;
+            let judged: Vec<usize> =
+                (0..readers.len()).filter(|at| readers[*at].is_judged(readers[*at].next + 1)).collect();
+            let states: Vec<f32> =
+                judged.iter().flat_map(|at| &states[at * shape.hidden..][..shape.hidden]).copied().collect();
+            if !judged.is_empty() {
+                self.model.predict(&states, |row, logits| {
+                    let reader = &mut readers[judged[row]];
+                    reader.judge(reader.next + 1, logits);
+                });
+            }
+            let seconds = start.elapsed().as_secs_f64() / readers.len() as f64;
+            for reader in &mut readers {
+                reader.next += 1;
+                reader.seconds += seconds;
+            }
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// The token at the next position.
+    fn token(&self) -> u32 {
+        match self.next.checked_sub(self.given) {
+            Some(at) => self.chosen[at],
+            None => self.item.tokens[self.next],
+        }
+    }
+
+    /// Whether the logits of a position matter.
+    fn is_judged(&self, position: usize) -> bool {
+        position >= self.given
+            || self.given == self.item.tokens.len() && self.item.scored.binary_search(&position).is_ok()
+    }
+
+    /// Takes the logits of a position.
+    fn judge(&mut self, position: usize, logits: &[f32]) {
+        if position >= self.given {
+            self.chosen.push(first_choice(logits));
+        } else if self.is_judged(position) {
+            let token = self.item.tokens[position];
+            self.losses.push(loss(logits, token));
+            self.missed |= first_choice(logits) != token;
+        }
+    }
+
+    fn sample(&self, plan: &Plan<'_>) -> Result<Sample> {
+        let shape = plan.model.shape();
+        let (session, measured) = (self.chat.session(), self.chat.measured);
+        let recall = session.recall_stats(None)?;
+        let evicted_layers = (shape.layers - FIRST_EVICTED.min(shape.layers)) as f64;
+        let token_bytes = (2 * shape.kv_heads * shape.dims * size_of::<f32>()) as f64;
+        let raw_bytes = (self.item.tokens.len() - 1) as f64 * evicted_layers * token_bytes;
+        let metrics = session.metrics(None)?;
+        let metrics = metrics.fields().filter(|(_, value)| value.is_finite());
+        Ok(Sample {
+            loss: self.losses.iter().sum::<f64>() / self.losses.len() as f64,
+            exact: !self.missed,
+            generated: Vec::new(),
+            steps: self.item.steps() as u64,
+            seconds: self.seconds,
+            library_seconds: measured.library.as_secs_f64(),
+            calls: measured.calls,
+            resident: measured.resident,
+            logical: measured.logical,
+            over: measured.over,
+            parked_share: (recall.parked_bytes + recall.summary_bytes) as f64 / raw_bytes.max(1.0),
+            returned: recall.counts.returned - self.before.counts.returned,
+            failed: recall.counts.failed,
+            metrics: metrics.map(|(name, value)| (name.to_string(), value)).collect(),
+        })
+    }
+}
+
+/// Runs the prompt again behind itself, in chunks, each of which is rolled back.
+fn replay(model: &Model, chat: &mut Chat, prompt: &[u32]) -> Result<()> {
+    chat.session().replay()?;
+    for chunk in prompt.chunks(REPLAYED) {
+        let positions: Vec<usize> = (prompt.len()..prompt.len() + chunk.len()).collect();
+        model.forward(chunk, &positions, |layer, rows, output| chat.step(layer, rows, Some(output)))?;
+        chat.keep(prompt.len())?;
+    }
+    chat.session().replan()
+}
