@@ -47,7 +47,8 @@ help:
 	@echo "make benchmarks"
 	@echo "              every benchmark, with its tables written into the documents; ONLY=\"gear plan\": these sections;"
 	@echo "              MNNKV_KV_DUMPS=FOLDER: dumps of a cache beside testdata/kv; MODEL, TOKENS: of the section quality"
-	@echo "make quality  what eviction and recall cost a language model: MODEL=FOLDER TOKENS=FILE TEXTS=32 (docs/quality.md)"
+	@echo "make quality  what eviction and fewer bits cost a language model; fetches one of 93 MB with pip, or MODEL=FILE TOKENS=FILE"
+	@echo "              (docs/quality.md)"
 	@echo "make size     bytes of the stripped library, without and with model files, by room"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi or model/src/ffi"
@@ -142,15 +143,14 @@ benchmarks:
 	@$(COMPILE) --target mnnkv_demo mnnkv_bench_host mnnkv_bench_pages mnnkv_bench_session
 	@MODEL="$(MODEL)" cmake/benchmarks.sh $(ONLY)
 
-# A folder with a Llama, and a file of token ids.
+# A GGUF file or a folder, and a file of token ids that fit it. Without them a small model is fetched.
 MODEL ?=
 TOKENS ?=
-TEXTS ?= 32
+TEXTS ?= 16
 # Further flags of mnnkv quality.
 QUALITY ?=
 quality:
-	@test -n "$(MODEL)" -a -n "$(TOKENS)" || { echo "make quality: MODEL=FOLDER and TOKENS=FILE expected" >&2; exit 1; }
-	@cargo run --locked --release --package mnnkv-cli -- quality "$(MODEL)" --tokens "$(TOKENS)" --texts $(TEXTS) $(QUALITY)
+	@MODEL="$(MODEL)" TOKENS="$(TOKENS)" cmake/quality.sh --texts $(TEXTS) $(QUALITY)
 
 size:
 	@cmake/size.sh
