@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <string>
@@ -29,6 +28,7 @@
 
 #include "mnnkv.hpp"
 #include "mnnkv_json.hpp"
+#include "mnnkv_keys.hpp"
 #include "mnnkv_rotation.hpp"
 
 namespace mnnkv_host {
@@ -159,40 +159,14 @@ private:
         }
     }
 
-    /// The session knows the keys of three prefixes. The others that begin with "kv_" are keys of an adapter.
     void print_warnings(const std::string& json) {
         for (const std::string& line : warnings()) {
             say_once(line);
             printed_.insert(words_of(line));
         }
-        const auto members = json_members(json);
-        const auto has = [&members](const char* key, const char* value) {
-            return std::any_of(members.begin(), members.end(), [=](const std::pair<std::string, std::string>& member) {
-                return member.first == key && (value == nullptr || member.second == value);
-            });
-        };
-        for (const auto& member : members) {
-            const std::string& key = member.first;
-            if (key == "kv_park" || key == "kv_save" || key == "kv_load" || key == "kv_overwrite") {
-                say_once(key + " is a command, which a config does not carry out");
-            } else if (key.compare(0, 3, "kv_") == 0 && !is_key(key)) {
-                say_once(key + " is not a key of this version");
-            } else if (key.compare(0, 8, "kv_rope_") == 0 && !has("kv_rope_theta", nullptr)) {
-                say_once(key + " has no effect: kv_rope_theta must be given");
-            } else if (key == "kv_chat_recall_file" && !has("kv_recall_tier", "\"file\"")) {
-                say_once(key + " has no effect: kv_recall_tier must be \"file\"");
-            }
+        for (const std::string& line : key_faults(json)) {
+            say_once(line);
         }
-    }
-
-    static bool is_key(const std::string& name) {
-        static const char* const own[] = {"kv_chat_enable", "kv_chat_recall_file", "kv_dump_folder", "kv_metrics",
-                                          "kv_rope_theta",  "kv_rope_dims",        "kv_rope_pairing"};
-        static const char* const of_session[] = {"kv_h2o_", "kv_recall_", "kv_lossless_"};
-        const auto is_name = [&name](const char* key) { return name == key; };
-        const auto begins = [&name](const char* with) { return name.find(with) == 0; };
-        return std::any_of(std::begin(own), std::end(own), is_name) ||
-               std::any_of(std::begin(of_session), std::end(of_session), begins);
     }
 
     static bool asks_recall(const std::string& json) {

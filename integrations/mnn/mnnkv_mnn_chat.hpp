@@ -4,9 +4,74 @@
 #ifndef MNNKV_MNN_CHAT_HPP
 #define MNNKV_MNN_CHAT_HPP
 
+#include <mutex>
+#include <string>
+#include <vector>
+
 #include "mnnkv_mnn.hpp"
 
 namespace mnnkv_mnn {
+
+/// The chat in the LLM engine, which loading a file replaces.
+class chat {
+public:
+    /// context: MNN's LlmContext. In later versions a mutex guards its history_tokens, which other threads may read.
+    template <class Context>
+    chat(Context& context, std::string& cached_prompt)
+        : positions(context.all_seq_len), prompt(cached_prompt), tokens_(context.history_tokens),
+          mutex_(mutex_of(context, 0)), leave_error_([&context] { leave_error(context); }) {}
+
+    int& positions;
+    std::string& prompt;
+
+    std::vector<int> tokens() const {
+        const std::unique_lock<std::mutex> guard = lock();
+        return tokens_;
+    }
+
+    void set_tokens(std::vector<int> tokens) {
+        const std::unique_lock<std::mutex> guard = lock();
+        tokens_.swap(tokens);
+    }
+
+    /// The Llm answers again after a step that failed.
+    void leave_error() const { leave_error_(); }
+
+    template <class Context>
+    static void leave_error(Context& context) {
+        typedef decltype(context.status) status;
+        if (context.status != status::NOT_LOADED) {
+            context.status = status::RUNNING;
+        }
+    }
+
+private:
+    template <class Context>
+    static auto mutex_of(Context& context, int) -> decltype(&context.mutex) {
+        return &context.mutex;
+    }
+    template <class Context>
+    static std::mutex* mutex_of(Context&, long) {
+        return nullptr;
+    }
+
+    std::unique_lock<std::mutex> lock() const {
+        return mutex_ == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock<std::mutex>(*mutex_);
+    }
+
+    std::vector<int>& tokens_;
+    std::mutex* mutex_;
+    std::function<void()> leave_error_;
+};
+
+/// Called by Llm::reset: the Llm has another chat from now on, and answers again after a step that failed.
+template <class Context>
+void reset(MNN::KVMeta& meta, Context& context) {
+    if (meta.mnnkv && meta.mnnkv->keeps_tokens()) {
+        meta.mnnkv->known_chats.forget();
+        chat::leave_error(context);
+    }
+}
 
 /// `content` of Llm::set_config is a command (kv_park, kv_save or kv_load), which is not part of the config.
 inline bool is_command(const std::string& content) {

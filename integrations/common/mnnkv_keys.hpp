@@ -1,0 +1,55 @@
+// Keys of a config that begin with "kv_" and are an adapter's, not the session's. Needs no library.
+//
+// C++11, needs neither exceptions nor RTTI.
+
+#ifndef MNNKV_KEYS_HPP
+#define MNNKV_KEYS_HPP
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mnnkv_json.hpp"
+
+namespace mnnkv_host {
+
+/// A key that the session reads or warns about, or one of an adapter.
+inline bool is_key(const std::string& name) {
+    static const char* const own[] = {"kv_chat_enable", "kv_chat_recall_file", "kv_dump_folder", "kv_metrics",
+                                      "kv_rope_theta",  "kv_rope_dims",        "kv_rope_pairing"};
+    static const char* const of_session[] = {"kv_h2o_", "kv_recall_", "kv_lossless_"};
+    const auto is_name = [&name](const char* key) { return name == key; };
+    const auto begins = [&name](const char* with) { return name.find(with) == 0; };
+    return std::any_of(std::begin(own), std::end(own), is_name) ||
+           std::any_of(std::begin(of_session), std::end(of_session), begins);
+}
+
+/// One sentence for each key that is unknown, or an adapter's and without effect.
+inline std::vector<std::string> key_faults(const std::string& json) {
+    const auto members = json_members(json);
+    const auto has = [&members](const char* key, const char* value) {
+        return std::any_of(members.begin(), members.end(), [=](const std::pair<std::string, std::string>& member) {
+            return member.first == key && (value == nullptr || member.second == value);
+        });
+    };
+    std::vector<std::string> faults;
+    for (const auto& member : members) {
+        const std::string& key = member.first;
+        if (key == "kv_park" || key == "kv_save" || key == "kv_load" || key == "kv_overwrite") {
+            faults.push_back(key + " is a command, which a config does not carry out");
+        } else if (key.compare(0, 3, "kv_") == 0 && !is_key(key)) {
+            faults.push_back(key + " is not a key of this version");
+        } else if (key.compare(0, 8, "kv_rope_") == 0 && !has("kv_rope_theta", nullptr)) {
+            faults.push_back(key + " has no effect: kv_rope_theta must be given");
+        } else if (key == "kv_chat_recall_file" && !has("kv_recall_tier", "\"file\"")) {
+            faults.push_back(key + " has no effect: kv_recall_tier must be \"file\"");
+        }
+    }
+    return faults;
+}
+
+}  // namespace mnnkv_host
+
+#endif  // MNNKV_KEYS_HPP
