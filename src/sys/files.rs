@@ -135,7 +135,7 @@ impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.raw_os_error() {
             _ if self.0.kind() == io::ErrorKind::IsADirectory => f.write_str("it is a folder, not a file"),
-            None if self.0.kind() == io::ErrorKind::InvalidInput => f.write_str("it is not a regular file"),
+            None if self.0.kind() == io::ErrorKind::Unsupported => f.write_str("it is not a regular file"),
             Some(code) => {
                 let mut room = [0; 256];
                 match system::reason(code, &mut room) {
@@ -175,7 +175,7 @@ mod unix {
         to.copy_from_slice(bytes);
         match CStr::from_bytes_with_nul(&room[..=bytes.len()]) {
             Ok(path) => call(path),
-            Err(_) => Err(io::ErrorKind::InvalidFilename.into()),
+            Err(_) => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
 
@@ -258,7 +258,7 @@ mod unix {
         let file = open_with(path, flags | libc::O_NONBLOCK)?;
         let kind = file.metadata()?;
         if !kind.is_file() {
-            return Err(if kind.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::InvalidInput }.into());
+            return Err(if kind.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::Unsupported }.into());
         }
         // SAFETY: the descriptor is open.
         match again(|| checked(unsafe { libc::flock(file.as_raw_fd(), lock | libc::LOCK_NB) })) {
