@@ -136,7 +136,7 @@ TEST(SessionConfig, WarnsOfWhatHasNoEffect) {
              "kv_h2o_target_lossy_ratio": 2})",
          "kv_h2o_target_lossy_ratio has no effect", "adaptive"},
         {R"({"kv_h2o_enable": true, "kv_h2o_target_lossy_ratio": 1})", "no token is ever evicted", "above 1"},
-        {R"({"kv_h2o_enable": true})", "kv_h2o_trigger_min_tokens is 512", "1016 tokens"},
+        {R"({"kv_h2o_enable": true, "kv_h2o_trigger_min_tokens": 512})", "kv_h2o_trigger_min_tokens is 512", "1016 tokens"},
         {R"({"kv_h2o_enable": true, "kv_h2o_trigger_min_tokens": 100})", "kv_h2o_trigger_min_tokens is 100",
          "1016 tokens"},
         {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true})", "kv_lossless_runtime_mode", "store"},
@@ -155,6 +155,7 @@ TEST(SessionConfig, WarnsOfWhatHasNoEffect) {
         EXPECT_NE(text.find(o.other), std::string::npos) << o.config << ": " << text;
         EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 0) << "one sentence: " << text;
     }
+    EXPECT_EQ(warnings_of(R"({"kv_h2o_enable": true})"), "") << "no key of the config is wrong";
     const std::string two = warnings_of(R"({"kv_h2o_a": 1, "kv_lossless_b": 2})");
     EXPECT_EQ(std::count(two.begin(), two.end(), '\n'), 1) << "one sentence per line: " << two;
     // A key cannot break the lines of a log.
