@@ -325,10 +325,10 @@ private:
     }
 
     mnnkv::snapshot file_;
-    /// Of the open file, and of the one whose place it takes.
+    /// The path of the open file, and the path that it is renamed to; "" if it is not renamed.
     std::string path_, replaced_;
     bool made_ = false;
-    /// Of the last commit.
+    /// The number of the state that the last commit made.
     std::uint64_t version_ = 0;
 };
 

@@ -44,7 +44,7 @@ struct model_config {
     bool logs;
     /// Attention asks layer_session::head for every KV head that it reads.
     bool restores_heads;
-    /// What the engine adds to the line that says what the config does; "" for nothing.
+    /// Text of the engine, appended to the line of mnnkv_session_outlook; may be empty.
     std::string also;
     /// Prints one line, given without a newline.
     void (*print)(const char* line);

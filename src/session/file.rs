@@ -77,7 +77,8 @@ impl Session {
         let store = made(store)?;
         let mut known = Vec::new();
         for run in store.saved(number).iter().filter(|run| to.piece_sum(run.piece) == Some(run.sum)) {
-            if is_whole(to, run.piece)? {
+            // Runs of one piece follow each other; one that is not mapped is read for each call.
+            if known.last().is_some_and(|last: &SavedRun| last.piece == run.piece) || is_whole(to, run.piece)? {
                 memory::push(&mut known, *run)?;
             }
         }
