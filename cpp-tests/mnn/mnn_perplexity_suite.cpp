@@ -143,6 +143,84 @@ TEST_F(MnnPerplexity, IsOfTheTrueTokensDecodedOneByOne) {
     EXPECT_EQ(json_reader(said.replace(said.find(R"("a,\"b}:")"), 9, "0")).read()["tokens"].number, 6);
 }
 
+TEST_F(MnnPerplexity, OfTasksIsTheLossOfTheScoredTokensByKind) {
+    // After n tokens the words of weight 5 are first choices: those whose word + n is 4 or 9.
+    const std::string tasks = file("tasks.jsonl",
+                                   R"({"kind": "a", "id": "one", "tokens": [1, 2, 3, 0, 5], "question_from": 2,)"
+                                   R"( "score_from": 3, "score_to": 5, "depth": [0.5]})"
+                                   "\n\n"
+                                   R"({"kind":"b","tokens":[6,2,2,1,4,4],"question_from":1,"score_from":2,"score_to":3})"
+                                   "\n"
+                                   R"({"score_to":3,"kind":"a","id":"last","tokens":[0,6,2],"question_from":2,"score_from":2})");
+    const std::string result = file("result.json", "old");
+    ASSERT_EQ(run({"-m", "model", "--tasks", tasks, "-o", result}), 0) << errors;
+    const auto loss = [](int length, int word) {
+        double all = 0;
+        for (int other = 0; other < words; ++other) {
+            all += weight(length, other);
+        }
+        return std::log(all / weight(length, word));
+    };
+    const double one = (loss(3, 0) + loss(4, 5)) / 2, two = loss(2, 2), last = loss(2, 2);
+    const json read = json_reader(said.replace(said.find(R"("a,\"b}:")"), 9, "0")).read();
+    EXPECT_EQ(read["format"].text, "mnnkv-tasks");
+    ASSERT_EQ(read["items"].items.size(), 3u);
+    const double expected[] = {one, two, last};
+    const char* const ids[] = {"one", "line 3", "last"};
+    const bool exact[] = {false, true, true};
+    for (std::size_t i = 0; i < 3; ++i) {
+        const json& item = read["items"].items[i];
+        EXPECT_EQ(item["id"].text, ids[i]);
+        EXPECT_NEAR(item["loss"].number, expected[i], 1e-6);
+        EXPECT_EQ(item["exact"].truth, exact[i]) << ids[i];
+    }
+    const json& a = read["kinds"].items[0];
+    EXPECT_EQ(a["kind"].text + read["kinds"].items[1]["kind"].text, "ab");
+    EXPECT_EQ(a["items"].number, 2);
+    EXPECT_NEAR(a["loss"].number, (one + last) / 2, 1e-6);
+    EXPECT_NEAR(a["error"].number, std::fabs(one - last) / 2, 1e-3 * one);
+    EXPECT_EQ(a["exact_share"].number, 0.5);
+    EXPECT_EQ(read["decode_steps"].number, 3);
+    // Each text is a chat: its prompt at once, the rest one by one without the last token.
+    EXPECT_EQ(engine.steps, (std::vector<std::vector<int>>{{0, 6}}));
+}
+
+TEST_F(MnnPerplexity, RefusesAnItemByLineAndField) {
+    const std::string good = R"({"kind":"kv","id":"a","tokens":[1,2,3,6,5,0],"question_from":2,"score_from":3,"score_to":5})";
+    const struct {
+        const char *from, *to, *expected;
+    } mistakes[] = {
+        {"\"kind\":\"kv\",", "", "line 2: kind: a text expected"},
+        {"3,6", "3,7", "line 2: tokens[3]: is 7; 0 to 6, a token of the model, expected"},
+        {"3,6", "3,-1", "line 2: tokens[3]: is -1;"},
+        {"3,6", "3,,6", "line 2: tokens[3]: is ;"},
+        {"[1,2,3,6,5,0]", "[1]", "line 2: tokens: 1 of them;"},
+        {"[1,2,3,6,5,0]", "3", "line 2: tokens: an array of token ids expected"},
+        {"\"question_from\":2", "\"question_from\":0", "line 2: question_from: is 0; 1 to 5 expected"},
+        {"\"score_from\":3", "\"score_from\":1", "line 2: score_from: is 1; 2 to 5 expected"},
+        {"\"score_to\":5", "\"score_to\":3", "line 2: score_to: is 3; 4 to 6 expected"},
+        {"\"score_to\":5", "\"score_to\":7", "line 2: score_to: is 7; 4 to 6 expected"},
+        {",\"score_to\":5", "", "line 2: score_to: is missing"},
+        {"\"id\":\"a\"", "\"id\":\"b\"", "line 2: id \"b\" comes twice"},
+        {"{\"kind", "[\"kind", "line 2: kind: a text expected"},
+    };
+    for (const auto& mistake : mistakes) {
+        std::string bad = good, other = good;
+        bad.replace(bad.find(mistake.from), std::string(mistake.from).size(), mistake.to);
+        other.replace(other.find("\"a\""), 3, "\"b\"");
+        EXPECT_EQ(run({"-m", "model", "--tasks", file("tasks.jsonl", other + "\n" + bad + "\n")}), 3) << bad;
+        EXPECT_NE(errors.find(mistake.expected), std::string::npos) << errors;
+        EXPECT_NE(errors.find("tasks.jsonl: line"), std::string::npos) << errors;
+        EXPECT_EQ(said, "");
+    }
+    EXPECT_EQ(run({"-m", "model", "--tasks", file("tasks.jsonl", "\n")}), 3);
+    EXPECT_NE(errors.find("has no items"), std::string::npos) << errors;
+    EXPECT_EQ(run({"-m", "model", "--tasks", file("tasks.jsonl", good), "-p", "4"}), 2);
+    engine.fails_at = 4;
+    EXPECT_EQ(run({"-m", "model", "--tasks", file("tasks.jsonl", good)}), 3);
+    EXPECT_NE(errors.find("cannot compute a: token 4"), std::string::npos) << errors;
+}
+
 TEST_F(MnnPerplexity, NamesTheMistakeAndWritesNothing) {
     const std::string text = file("text.txt", "abcdefgabcdefg");
     const auto fails = [&](int status, const std::string& why, std::vector<std::string> arguments) {
@@ -150,7 +228,7 @@ TEST_F(MnnPerplexity, NamesTheMistakeAndWritesNothing) {
         EXPECT_NE(errors.find(why), std::string::npos) << errors;
         EXPECT_EQ(said, "");
     };
-    fails(2, "-m and TEXT are required", {"-m", "model"});
+    fails(2, "-m, and TEXT or --tasks, are required", {"-m", "model"});
     fails(2, "-p 0", {"-m", "model", text, "-p", "0"});
     fails(2, "-p 4x", {"-m", "model", text, "-p", "4x"});
     fails(2, "-q 1", {"-m", "model", text, "-q", "1"});

@@ -14,41 +14,16 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <system_error>
 #include <vector>
 
-#include "mnnkv_json.hpp"
+#include "mnnkv_decoder.hpp"
+#include "mnnkv_tasks.hpp"
 
 namespace mnnkv_host {
-
-/// The calls of an engine.
-class decoder {
-public:
-    virtual ~decoder() {}
-    /// Loads a model; settings: a JSON object that extends its config, or "". False: the engine has printed why.
-    virtual bool load(const std::string& config, const std::string& settings) = 0;
-    virtual std::vector<int> encode(const std::string& text) = 0;
-    /// Appends tokens to the chat. Returns the logits after the last one, valid until the next call; NULL on failure.
-    virtual const float* forward(const std::vector<int>& tokens, std::size_t& vocabulary) = 0;
-    /// Begins a new chat.
-    virtual void reset() = 0;
-    /// The config as a JSON object, with metrics as "kv_metrics".
-    virtual std::string config() = 0;
-};
-
-/// The logarithm of a token's probability; NaN where a logit is NaN, or none is finite.
-inline double log_probability(const float* logits, std::size_t vocabulary, std::size_t token) {
-    const double top = *std::max_element(logits, logits + vocabulary);
-    double sum = 0;
-    for (std::size_t i = 0; i < vocabulary; ++i) {
-        sum += std::exp(logits[i] - top);
-    }
-    return logits[token] - top - std::log(sum);
-}
 
 /// `perplexity` on a command line, after the program's own name.
 class perplexity_run {
@@ -61,22 +36,35 @@ public:
         if (!parse(argc, argv)) {
             std::fprintf(stderr,
                          "usage: perplexity -m CONFIG.json TEXT [-p TOKENS] [-n TOKENS] [-s JSON] [-o RESULT.json]\n"
+                         "       perplexity -m CONFIG.json --tasks FILE.jsonl [-s JSON] [-o RESULT.json]\n"
                          "  -m  config of the model\n"
                          "  -p  length of the prompt, which is computed at once (64); the rest is decoded\n"
                          "  -n  most tokens of the text (all)\n"
                          "  -s  settings that extend the config, such as '{\"kv_h2o_enable\": true}'\n"
                          "  -o  file for the result\n"
                          "TEXT is encoded by the model's tokenizer; a file *.u16 or *.u32 has token ids,\n"
-                         "little-endian.\n");
+                         "little-endian. FILE.jsonl has a text with a scored range on each line, as for\n"
+                         "`mnnkv quality`; the result has the loss of each kind.\n");
             return 2;
         }
-        return load_text() && engine_.load(model_, settings_) && settings_hold() && encode() && decode() && report() ? 0 : 3;
+        if (!load_text() || !engine_.load(model_, settings_) || !settings_hold()) {
+            return 3;
+        }
+        if (tasks_) {
+            return task_run(engine_).run(model_, text_, contents_, output_) ? 0 : 3;
+        }
+        return encode() && decode() && report() ? 0 : 3;
     }
 
 private:
     bool parse(int argc, const char* const* argv) {
         for (int i = 0; i < argc; ++i) {
             const std::string name = argv[i];
+            if (name == "--tasks" && i + 1 < argc && text_.empty()) {
+                tasks_ = true;
+                text_ = argv[++i];
+                continue;
+            }
             if (name.size() == 2 && name[0] == '-' && i + 1 < argc) {
                 const char* const value = argv[++i];
                 bool right = true;
@@ -84,8 +72,8 @@ private:
                 case 'm': model_ = value; break;
                 case 's': settings_ = value; break;
                 case 'o': output_ = value; break;
-                case 'p': right = count(value, prompt_); break;
-                case 'n': right = count(value, most_); break;
+                case 'p': right = of_text_ = count(value, prompt_); break;
+                case 'n': right = of_text_ = count(value, most_); break;
                 default: right = false;
                 }
                 if (right) {
@@ -98,7 +86,10 @@ private:
             }
             text_ = name;
         }
-        return !model_.empty() && !text_.empty() ? true : wrong("-m and TEXT are required");
+        if (tasks_ && of_text_) {
+            return wrong("-p and -n are of a TEXT; the items of --tasks say where their prompts end");
+        }
+        return !model_.empty() && !text_.empty() ? true : wrong("-m, and TEXT or --tasks, are required");
     }
 
     static bool count(const char* text, std::size_t& number) {
@@ -113,17 +104,12 @@ private:
         return false;
     }
 
-    static bool fail(const std::string& what) {
-        std::fprintf(stderr, "perplexity: %s\n", what.c_str());
-        return false;
-    }
-
     bool load_text() {
         errno = 0;
         std::ifstream file(text_.c_str(), std::ios::binary);
         contents_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
         if (!file.is_open() || file.bad()) {
-            return fail(text_ + ": " + std::generic_category().message(errno));
+            return perplexity_fails(text_ + ": " + std::generic_category().message(errno));
         }
         return true;
     }
@@ -132,7 +118,7 @@ private:
     bool settings_hold() {
         const auto members = json_members(settings_);
         if (members.empty() && !settings_.empty() && settings_ != "{}") {
-            return fail("-s " + settings_ + ": not a JSON object");
+            return perplexity_fails("-s " + settings_ + ": not a JSON object");
         }
         const auto config = json_members(engine_.config());
         for (const auto& member : members) {
@@ -140,7 +126,7 @@ private:
                 return other.first == member.first;
             };
             if (std::none_of(config.begin(), config.end(), same)) {
-                return fail("-s " + settings_ + ": the engine did not take " + member.first);
+                return perplexity_fails("-s " + settings_ + ": the engine did not take " + member.first);
             }
         }
         return true;
@@ -153,32 +139,31 @@ private:
         if (bytes == 0) {
             tokens_ = engine_.encode(contents_);
         } else if (contents_.size() % bytes != 0) {
-            return fail(text_ + ": " + std::to_string(contents_.size()) + " bytes are no whole number of ids");
+            return perplexity_fails(text_ + ": " + std::to_string(contents_.size()) + " bytes are no whole number of ids");
         } else if (!read_ids(bytes)) {
             return false;
         }
         tokens_.resize(std::min(tokens_.size(), most_));
         if (tokens_.size() <= prompt_) {
-            return fail(text_ + ": " + std::to_string(tokens_.size()) + " tokens; a prompt of " +
+            return perplexity_fails(text_ + ": " + std::to_string(tokens_.size()) + " tokens; a prompt of " +
                         std::to_string(prompt_) + " needs at least " + std::to_string(prompt_ + 1));
         }
         return true;
     }
 
-    /// A token that is none may crash an engine, so a forward of token 0 says how many there are.
+    /// A token that is none may crash an engine, so they are compared with the number that it has.
     bool read_ids(std::size_t bytes) {
-        std::size_t vocabulary = 0;
-        if (engine_.forward({0}, vocabulary) == nullptr) {
-            return fail("the model cannot compute token 0");
+        const std::size_t vocabulary = vocabulary_of(engine_);
+        if (vocabulary == 0) {
+            return false;
         }
-        engine_.reset();
         for (std::size_t at = 0; at < contents_.size(); at += bytes) {
             std::uint32_t id = 0;
             for (std::size_t i = bytes; i-- > 0;) {
                 id = id << 8 | static_cast<unsigned char>(contents_[at + i]);
             }
             if (id >= vocabulary) {
-                return fail(text_ + ": id " + std::to_string(id) + " at byte " + std::to_string(at) +
+                return perplexity_fails(text_ + ": id " + std::to_string(id) + " at byte " + std::to_string(at) +
                             "; the model has " + std::to_string(vocabulary) + " tokens");
             }
             tokens_.push_back(static_cast<int>(id));
@@ -194,11 +179,11 @@ private:
             const float* const logits = engine_.forward(next, vocabulary);
             const std::size_t token = static_cast<std::size_t>(tokens_[at]);
             if (logits == nullptr || token >= vocabulary) {
-                return fail("the model cannot compute token " + std::to_string(at));
+                return perplexity_fails("the model cannot compute token " + std::to_string(at));
             }
             const double here = log_probability(logits, vocabulary, token);
             if (!std::isfinite(here)) {
-                return fail("the model gives token " + std::to_string(at) + " no finite likelihood");
+                return perplexity_fails("the model gives token " + std::to_string(at) + " no finite likelihood");
             }
             sum_ += here;
             if (at > prompt_) {
@@ -211,78 +196,28 @@ private:
     }
 
     bool report() {
-        // FNV-1a: two results are of the same tokens.
-        unsigned long long hash = 14695981039346656037ull;
-        for (const int token : tokens_) {
-            for (int shift = 0; shift < 32; shift += 8) {
-                hash = (hash ^ (static_cast<std::uint32_t>(token) >> shift & 255)) * 1099511628211ull;
-            }
-        }
+        token_hash hash;
+        std::for_each(tokens_.begin(), tokens_.end(), [&hash](int token) { hash.add(token); });
         const std::size_t scored = tokens_.size() - prompt_;
         const double mean = sum_ / static_cast<double>(scored);
-        std::string config, metrics = "{}";
-        for (const auto& member : json_members(engine_.config())) {
-            if (member.first == "kv_metrics") {
-                metrics = member.second;
-            } else if (member.first.compare(0, 3, "kv_") == 0) {
-                config += (config.empty() ? "\"" : ", \"") + member.first + "\": " + member.second;
-            }
-        }
         const std::string text =
-            "{\n  \"format\": \"mnnkv-ppl\", \"version\": 1,\n  \"model\": " + quoted(model_) +
-            ",\n  \"text\": " + quoted(text_.substr(text_.find_last_of("/\\") + 1)) +
-            ", \"text_bytes\": " + std::to_string(contents_.size()) + ", \"tokens_fnv1a\": \"" +
-            formatted("%016llx", hash) + "\",\n  \"tokens\": " + std::to_string(tokens_.size()) + ", \"prompt_tokens\": " + std::to_string(prompt_) +
+            "{\n  \"format\": \"mnnkv-ppl\", \"version\": 1,\n  \"model\": " + json_quoted(model_) +
+            ",\n  \"text\": " + json_quoted(text_.substr(text_.find_last_of("/\\") + 1)) +
+            ", \"text_bytes\": " + std::to_string(contents_.size()) + ", \"tokens_fnv1a\": " + hash.text() +
+            ",\n  \"tokens\": " + std::to_string(tokens_.size()) + ", \"prompt_tokens\": " + std::to_string(prompt_) +
             ", \"scored_tokens\": " + std::to_string(scored) +
             ",\n  \"mean_log_likelihood\": " + formatted("%.17g", mean) +
             ", \"perplexity\": " + formatted("%.17g", std::exp(-mean)) +
-            ",\n  \"decode_seconds\": " + formatted("%.6g", seconds_) + ",\n  \"config\": {" + config +
-            "},\n  \"kv_metrics\": " + metrics + "\n}\n";
-        std::fputs(text.c_str(), stdout);
-        return output_.empty() || write(text);
-    }
-
-    bool write(const std::string& text) const {
-        const std::string part = output_ + ".part";
-        errno = 0;
-        std::ofstream file(part.c_str(), std::ios::binary);
-        file << text;
-        file.close();
-        if (file.fail()) {
-            const int error = errno;
-            (void)std::remove(part.c_str());
-            return fail(output_ + ": " + std::generic_category().message(error));
-        }
-#ifdef _WIN32
-        (void)std::remove(output_.c_str());  // rename does not replace there
-#endif
-        return std::rename(part.c_str(), output_.c_str()) == 0 ||
-               fail(output_ + ": " + std::generic_category().message(errno));
-    }
-
-    static std::string quoted(const std::string& text) {
-        std::string out = "\"";
-        for (const char c : text) {
-            if (static_cast<unsigned char>(c) < 32) {
-                out += formatted("\\u%04x", static_cast<unsigned>(c));
-            } else {
-                out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-            }
-        }
-        return out + '"';
-    }
-
-    template <class Number>
-    static std::string formatted(const char* format, Number number) {
-        char text[40];
-        std::snprintf(text, sizeof text, format, number);
-        return text;
+            ",\n  \"decode_seconds\": " + formatted("%.6g", seconds_) + ",\n  " + config_members(engine_) + "\n}\n";
+        return write_result(output_, text);
     }
 
     decoder& engine_;
     std::string model_, settings_, text_, output_;
     std::size_t prompt_ = 64, most_ = 1000000000;
     std::string contents_;
+    bool tasks_ = false;    // text_ is a file of items
+    bool of_text_ = false;  // -p or -n
     std::vector<int> tokens_;
     double sum_ = 0, seconds_ = 0;
 };
