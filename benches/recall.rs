@@ -137,11 +137,11 @@ fn resident() -> f64 {
     line.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0) * 1024.0
 }
 
-fn config(tier: &str, summary: &str, budget: &str) -> String {
+fn config(tier: &str, budget: &str) -> String {
     let recall = match tier {
         "none" => return "{}".to_owned(),
         "h2o" => r#""kv_h2o_sink_tokens": 16, "kv_h2o_recent_tokens": 32, "kv_h2o_block_tokens": 16"#.to_owned(),
-        tier => format!(r#""kv_recall_enable": true, "kv_recall_tier": "{tier}", "kv_recall_summary": "{summary}""#),
+        tier => format!(r#""kv_recall_enable": true, "kv_recall_tier": "{tier}""#),
     };
     format!(r#"{{"kv_h2o_enable": true, "kv_h2o_layer_start": 0, {budget}, {recall}}}"#)
 }
@@ -160,10 +160,10 @@ fn park_in_file(chat: &Chat) -> Option<std::path::PathBuf> {
 }
 
 /// One config: its memory beside that of all tokens, and the time of its steps. Prints cells of a row.
-fn memory(tier: &str, summary: &str) {
+fn memory(tier: &str) {
     let tokens = megabytes() * (1 << 20) / (LAYERS * 2 * TOKEN) as u32;
     let whole = (tokens as usize * LAYERS * 2 * TOKEN) as f64;
-    let mut chat = Chat::new(&config(tier, summary, r#""kv_h2o_target_lossy_ratio": 3.5"#), LAYERS, tokens + 256);
+    let mut chat = Chat::new(&config(tier, r#""kv_h2o_target_lossy_ratio": 3.5"#), LAYERS, tokens + 256);
     let file = if tier == "file" { park_in_file(&chat) } else { None };
     let before = resident();
     let start = Instant::now();
@@ -179,7 +179,7 @@ fn memory(tier: &str, summary: &str) {
     let (us, layers) = (1e6, LAYERS as f64);
     println!(
         "{}|{:.3}|{:.3}|{:.3}|{:.2}|{:.0}|{:.0}|{:.0}|{:.2}|{}|{}",
-        if summary == "-" { tier.to_owned() } else { format!("{tier}, {summary}") },
+        tier.to_owned(),
         after / whole,
         stats.parked_bytes as f64 / whole,
         stats.summary_bytes as f64 / whole,
@@ -199,7 +199,7 @@ fn memory(tier: &str, summary: &str) {
 /// A chat of 32,768 tokens on a budget of 2,048. A passage of its start is wanted at its end. Prints cells of rows.
 fn cold(tier: &str) {
     let budget = r#""kv_h2o_max_tokens": 2048, "kv_h2o_target_lossy_ratio": 1"#;
-    let mut chat = Chat::new(&config(tier, "sketch", budget), 2, 4096);
+    let mut chat = Chat::new(&config(tier, budget), 2, 4096);
     let file = if tier == "file" { park_in_file(&chat) } else { None };
     // As long as other keys: only a query of its direction wants it.
     let told: Vec<f32> = (0..DIMS).map(|d| if d % 2 == 0 { 0.5 } else { -0.5 }).collect();
@@ -240,16 +240,16 @@ fn main() {
     let arguments: Vec<String> = std::env::args().filter(|argument| argument != "--bench").collect();
     match &arguments[1..] {
         [what, tier] if what == "cold" => return cold(tier),
-        [tier, summary] => return memory(tier, summary),
+        [tier] => return memory(tier),
         _ => {}
     }
-    let run = |table: &mut Table, arguments: [&str; 2]| {
+    let run = |table: &mut Table, arguments: &[&str]| {
         let child = Command::new(std::env::current_exe().unwrap()).args(arguments).output().unwrap();
         assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
         String::from_utf8(child.stdout).unwrap().lines().for_each(|line| table.row(line.split('|')));
     };
     let headers = [
-        "tier, summary",
+        "tier",
         "memory",
         "parked",
         "summaries",
@@ -262,20 +262,12 @@ fn main() {
         "failed",
     ];
     let mut table = Table::new("recall", &format!("one thread, {} MB of KV", megabytes()), &headers);
-    for config in [
-        ["none", "-"],
-        ["h2o", "-"],
-        ["ram", "sketch"],
-        ["ram4", "sketch"],
-        ["ram4", "gauss"],
-        ["file", "sketch"],
-        ["file", "gauss"],
-    ] {
-        run(&mut table, config);
+    for tier in ["none", "h2o", "ram", "ram4", "file"] {
+        run(&mut table, &[tier]);
     }
     table.print();
     let mut long = Table::new("cold", "one thread", &["tier", "tokens", "MB", "us", "told there", "steps until back"]);
-    run(&mut long, ["cold", "ram4"]);
-    run(&mut long, ["cold", "file"]);
+    run(&mut long, &["cold", "ram4"]);
+    run(&mut long, &["cold", "file"]);
     long.print();
 }

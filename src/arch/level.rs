@@ -127,8 +127,6 @@ macro_rules! kernel {
             dots: $crate::arch::level::kernel!(@ $features (rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) -> () = $crate::arch::estimates::dots::<$vector>),
             sketch: $crate::arch::level::kernel!(@ $features
                 (tiles: &[$crate::arch::estimates::SketchTile], rows: &[$crate::arch::estimates::SketchRow], logits: &mut [[f32; 16]], peaks: &mut [f32]) -> () = $crate::arch::estimates::sketch::<$vector>),
-            gauss: $crate::arch::level::kernel!(@ $features
-                (tiles: &$crate::arch::estimates::GaussTiles<'_>, weights: &[[f32; 2]], logits: &mut [[f32; 16]], peaks: &mut [f32]) -> () = $crate::arch::estimates::gauss::<$vector>),
             masses: $crate::arch::level::kernel!(@ $features (logits: &[[f32; 16]], peak: f32, width: usize, sums: &mut [f32]) -> () = $crate::arch::estimates::masses::<$vector>),
         }
     };

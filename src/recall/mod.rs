@@ -3,7 +3,7 @@
 //! | file | job |
 //! |---|---|
 //! | `summaries` | the summaries of a layer, and estimates of all its blocks |
-//! | `sketch`, `gauss` | the two kinds of summary: keys to codes |
+//! | `sketch` | keys to codes |
 //! | `basis` | the directions of sketches |
 //! | `exact` | attention to keys that are there |
 //! | [`nibbles`] | rows in 4 bits |
@@ -15,7 +15,6 @@
 pub mod arena;
 mod basis;
 mod exact;
-mod gauss;
 pub mod nibbles;
 mod sketch;
 mod summaries;
@@ -24,7 +23,7 @@ mod summaries;
 mod tests;
 
 pub use exact::log_masses;
-pub use summaries::{Kind, Scratch, Summaries};
+pub use summaries::{Scratch, Summaries};
 
 use crate::arch::estimates::{LANES, Shorts};
 

@@ -1,32 +1,21 @@
-//! The summaries of a layer's blocks, and estimates of all of them.
+//! The sketches of a layer's blocks, and estimates of all of them.
 
 use super::basis::Basis;
-use super::{gauss, sketch};
-use crate::arch::estimates::{CodePair, GaussScales, GaussTiles, LANES, ROWS_ABREAST, SketchRow, SketchTile};
+use super::sketch;
+use crate::arch::estimates::{LANES, ROWS_ABREAST, SketchRow, SketchTile};
 use crate::arch::kernels;
 use crate::status::{Result, bail};
 use crate::sys::memory;
 
 /// Blocks of a chunk, whose memory comes and goes together.
 const CHUNK: usize = 64;
-/// Tiles of a chunk in which each block is a lane.
-const TILES: usize = CHUNK / LANES;
 /// The largest magnitude of a query element times the factor of logits. No product with a summary overflows.
 const LARGEST_QUERY: f32 = 1e9;
 
-/// The form that a block is reduced to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Each key by its parts along 16 directions, learned from keys: 10 bytes per token and KV head.
-    Sketch,
-    /// Mean and variance of each channel: `dims + 4` bytes per block and KV head.
-    Gauss,
-}
-
-/// The summaries of the blocks of one layer, by slots that stay.
+/// The sketches of the blocks of one layer, by slots that stay: each key by its parts along 16 directions, learned from keys.
+/// 10 bytes per token and KV head.
 #[derive(Debug)]
 pub struct Summaries {
-    kind: Kind,
     kv_heads: usize,
     dims: usize,
     block_tokens: usize,
@@ -44,19 +33,12 @@ struct Chunk {
     used: u64,
     /// `[KV head][tile]`: tokens of blocks in the order of slots.
     sketches: Vec<SketchTile>,
-    /// `[KV head][tile][dim]`.
-    codes: Vec<CodePair>,
-    /// `[KV head][tile]`.
-    scales: Vec<GaussScales>,
-    /// The log of each block's tokens; -inf for free slots.
-    log_tokens: [[f32; LANES]; TILES],
 }
 
 /// Working memory of estimates. It may serve any number of summaries in turn.
 #[derive(Debug, Default)]
 pub struct Scratch {
     query: Vec<f32>,
-    weights: Vec<[f32; 2]>,
     /// The logits of one chunk, `[row][tile]`.
     logits: Vec<[f32; LANES]>,
     /// `[row][slot]`, relative to the peak of row and chunk.
@@ -70,25 +52,18 @@ impl Summaries {
     ///
     /// # Panics
     /// If `kv_heads` or `dims` is 0, or `block_tokens` is outside 4 to 64.
-    pub fn new(kind: Kind, kv_heads: usize, dims: usize, block_tokens: usize) -> Self {
+    pub fn new(kv_heads: usize, dims: usize, block_tokens: usize) -> Self {
         assert!(kv_heads > 0 && dims > 0 && (4..=64).contains(&block_tokens), "a block has 4 to 64 tokens");
         let (basis, chunks, room) = (None, Vec::new(), Vec::new());
-        Summaries { kind, kv_heads, dims, block_tokens, basis, chunks, slots: 0, room }
+        Summaries { kv_heads, dims, block_tokens, basis, chunks, slots: 0, room }
     }
 
-    /// Whether blocks can be inserted. Sketches need [`Summaries::learn`] before.
-    pub fn is_ready(&self) -> bool {
-        self.kind == Kind::Gauss || self.basis.is_some()
-    }
-
-    /// Makes the directions of sketches from keys `[KV head][token][dim]`, of at most 512 tokens that are evenly apart.
-    /// INVALID_ARGUMENT: if there are no tokens, or blocks already. Gauss summaries need no directions.
+    /// Makes the directions from keys `[KV head][token][dim]`, of at most 512 tokens that are evenly apart.
+    /// INVALID_ARGUMENT: if there are no tokens, or blocks already.
     pub fn learn(&mut self, keys: &[f32], tokens: usize) -> Result<()> {
         self.check_keys(keys, tokens, usize::MAX)?;
         self.check_empty()?;
-        if self.kind == Kind::Sketch {
-            self.basis = Some(Basis::learn(keys, tokens, self.kv_heads, self.dims)?);
-        }
+        self.basis = Some(Basis::learn(keys, tokens, self.kv_heads, self.dims)?);
         Ok(())
     }
 
@@ -96,35 +71,25 @@ impl Summaries {
     /// has changed.
     pub fn insert(&mut self, keys: &[f32], tokens: usize) -> Result<u32> {
         self.check_keys(keys, tokens, self.block_tokens)?;
-        if !self.is_ready() {
+        let Some(basis) = &self.basis else {
             bail!(InvalidArgument, "sketches have no directions; they must be learned before a block is inserted");
-        }
+        };
         let number = self.chunks.iter().position(|chunk| chunk.used != u64::MAX).unwrap_or(self.chunks.len());
         if number == self.chunks.len() {
             memory::push(&mut self.chunks, Chunk::default())?;
         }
         let (heads, dims, tiles, width) = (self.kv_heads, self.dims, self.tiles(), self.width());
-        let room = memory::at_least(&mut self.room, 2 * dims)?;
+        let room = memory::at_least(&mut self.room, dims)?;
         let chunk = &mut self.chunks[number];
         if chunk.used == 0 {
-            chunk.take(self.kind, heads * tiles, dims)?;
+            chunk.sketches = memory::filled(sketch::EMPTY, heads * tiles)?;
         }
         let place = chunk.used.trailing_ones() as usize;
         for (head, keys) in keys.chunks_exact(tokens * dims).enumerate() {
-            match &self.basis {
-                Some(basis) => {
-                    let (first, lane) = (place * width / LANES, place * width % LANES);
-                    let tiles = &mut chunk.sketches[head * tiles + first..][..width.div_ceil(LANES)];
-                    sketch::write(keys, basis, head, &mut room[..dims], lane, tiles);
-                }
-                None => {
-                    let tile = head * tiles + place / LANES;
-                    let codes = &mut chunk.codes[tile * dims..][..dims];
-                    gauss::write(keys, place % LANES, room, codes, &mut chunk.scales[tile]);
-                }
-            }
+            let (first, lane) = (place * width / LANES, place * width % LANES);
+            let tiles = &mut chunk.sketches[head * tiles + first..][..width.div_ceil(LANES)];
+            sketch::write(keys, basis, head, room, lane, tiles);
         }
-        chunk.log_tokens[place / LANES][place % LANES] = (tokens as f32).ln();
         chunk.used |= 1 << place;
         let slot = number * CHUNK + place;
         self.slots = self.slots.max(slot + 1);
@@ -141,7 +106,6 @@ impl Summaries {
             *chunk = Chunk::default();
             return;
         }
-        chunk.log_tokens[place / LANES][place % LANES] = f32::NEG_INFINITY;
         for of_head in chunk.sketches.chunks_exact_mut(tiles) {
             (place * width..(place + 1) * width)
                 .for_each(|token| sketch::erase(&mut of_head[token / LANES], token % LANES));
@@ -155,10 +119,8 @@ impl Summaries {
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        let chunk =
-            |chunk: &Chunk| size_of_val(&*chunk.sketches) + size_of_val(&*chunk.codes) + size_of_val(&*chunk.scales);
         self.chunks.capacity() * size_of::<Chunk>()
-            + self.chunks.iter().map(chunk).sum::<usize>()
+            + self.chunks.iter().map(|chunk| size_of_val(&*chunk.sketches)).sum::<usize>()
             + self.basis.as_ref().map_or(0, Basis::bytes)
     }
 
@@ -209,40 +171,24 @@ impl Summaries {
         shares: &mut [f32],
     ) {
         let (dims, count, slots) = (self.dims, protected.len(), self.chunks.len() * CHUNK);
-        let Scratch { query, weights, logits, masses, peaks } = scratch;
+        let Scratch { query, logits, masses, peaks } = scratch;
+        let Some(basis) = &self.basis else { return };
         let mut sketched = [SketchRow::default(); ROWS_ABREAST];
         for (r, row) in rows.chunks_exact(dims).enumerate() {
             let tame = |q: f32| if q.is_nan() { 0.0 } else { q.clamp(-LARGEST_QUERY, LARGEST_QUERY) };
             query.iter_mut().zip(row).for_each(|(to, q)| *to = tame(q * scale));
-            match &self.basis {
-                Some(basis) => sketched[r] = sketch::row(&query[..dims], basis, head),
-                None => gauss::weights(&query[..dims], &mut weights[r * dims..][..dims]),
-            }
+            sketched[r] = sketch::row(&query[..dims], basis, head);
         }
         for (number, (chunk, peaks)) in self.chunks.iter().zip(&mut *peaks).enumerate() {
             *peaks = [f32::MIN; ROWS_ABREAST];
             let tiles = if chunk.used == 0 { 0 } else { self.tiles() };
             let logits = &mut logits[..count * tiles];
-            let width = match self.kind {
-                Kind::Sketch => {
-                    let tiles = &chunk.sketches[head * tiles..][..tiles];
-                    (kernels().estimates.sketch)(tiles, &sketched[..count], logits, &mut peaks[..count]);
-                    self.width()
-                }
-                Kind::Gauss => {
-                    let tiles = GaussTiles {
-                        codes: &chunk.codes[head * tiles * dims..][..tiles * dims],
-                        scales: &chunk.scales[head * tiles..][..tiles],
-                        addends: &chunk.log_tokens[..tiles],
-                    };
-                    (kernels().estimates.gauss)(&tiles, &weights[..count * dims], logits, &mut peaks[..count]);
-                    1
-                }
-            };
+            let of_head = &chunk.sketches[head * tiles..][..tiles];
+            (kernels().estimates.sketch)(of_head, &sketched[..count], logits, &mut peaks[..count]);
             for r in 0..count {
                 let masses = &mut masses[r * slots + number * CHUNK..][..CHUNK];
                 masses.fill(0.0);
-                (kernels().estimates.masses)(&logits[r * tiles..][..tiles], peaks[r], width, masses);
+                (kernels().estimates.masses)(&logits[r * tiles..][..tiles], peaks[r], self.width(), masses);
             }
         }
         for (r, protected) in protected.iter().enumerate() {
@@ -271,10 +217,7 @@ impl Summaries {
 
     /// Tiles of a chunk in each KV head.
     fn tiles(&self) -> usize {
-        match self.kind {
-            Kind::Sketch => CHUNK * self.width() / LANES,
-            Kind::Gauss => TILES,
-        }
+        CHUNK * self.width() / LANES
     }
 
     fn check_keys(&self, keys: &[f32], tokens: usize, most: usize) -> Result<()> {
@@ -308,25 +251,8 @@ fn sum(masses: &[f32]) -> f32 {
 #[cfg(test)]
 impl Summaries {
     /// Mean and directions of a head.
-    pub(super) fn basis_for_tests(&self, head: usize) -> Option<(&[f32], &[[f32; LANES]])> {
+    pub fn basis_for_tests(&self, head: usize) -> Option<(&[f32], &[[f32; LANES]])> {
         self.basis.as_ref().map(|basis| (basis.mean(head), basis.directions(head)))
-    }
-}
-
-impl Chunk {
-    /// Takes the memory of a chunk without blocks.
-    fn take(&mut self, kind: Kind, tiles: usize, dims: usize) -> Result<()> {
-        let none = GaussScales { means: [[0; 2]; LANES], variances: [[0; 2]; LANES] };
-        let mut chunk = Chunk { log_tokens: [[f32::NEG_INFINITY; LANES]; TILES], ..Chunk::default() };
-        match kind {
-            Kind::Sketch => chunk.sketches = memory::filled(sketch::EMPTY, tiles)?,
-            Kind::Gauss => {
-                chunk.codes = memory::filled([0; LANES], tiles * dims)?;
-                chunk.scales = memory::filled(none, tiles)?;
-            }
-        }
-        *self = chunk;
-        Ok(())
     }
 }
 
@@ -334,7 +260,6 @@ impl Scratch {
     fn reserve(&mut self, summaries: &Summaries) -> Result<()> {
         let chunks = summaries.chunks.len();
         memory::at_least(&mut self.query, summaries.dims)?;
-        memory::at_least(&mut self.weights, ROWS_ABREAST * summaries.dims)?;
         memory::at_least(&mut self.logits, ROWS_ABREAST * summaries.tiles())?;
         memory::at_least(&mut self.masses, ROWS_ABREAST * chunks * CHUNK)?;
         memory::at_least(&mut self.peaks, chunks)?;

@@ -38,36 +38,18 @@ type Block = Vec<Vec<f32>>;
 
 /// `log(mass)` of a block for a query: codes by the rule, in f32 as it says, and the rest in f64.
 fn log_mass_by_rule(summaries: &Summaries, keys: &[f32], head: usize, query: &[f64]) -> f64 {
-    let dims = query.len();
-    let tokens = keys.len() / dims;
-    let scale = |largest: f32, codes: f32| half::bf16::from_f32(largest / codes).to_f32();
-    let coded = |x: f32, scale: f32, low: f32, high: f32| match scale {
-        0.0 => 0.0,
-        scale => f64::from(scale) * f64::from((x / scale).round_ties_even().clamp(low, high)),
-    };
-    let largest = |numbers: &[f32]| numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-    if let Some((means, directions)) = summaries.basis_for_tests(head) {
-        let base = dot(query.iter().copied(), wide(means));
-        let column = |d: usize| directions.iter().map(move |row| row[d]);
-        let weights: Vec<f64> = (0..DIRECTIONS).map(|d| dot(query.iter().copied(), column(d).map(f64::from))).collect();
-        let logits = keys.chunks_exact(dims).map(|key| {
-            let centred: Vec<f32> = key.iter().zip(means).map(|(k, m)| k - m).collect();
-            let z: Vec<f32> =
-                (0..DIRECTIONS).map(|d| centred.iter().zip(column(d)).fold(0.0, |sum, (x, w)| sum + x * w)).collect();
-            let scale = scale(largest(&z), 7.0);
-            base + dot(weights.iter().copied(), z.iter().map(|z| coded(*z, scale, -7.0, 7.0)))
-        });
-        return log_sum(logits);
-    }
-    let column = |d: usize| keys.iter().skip(d).step_by(dims).map(|x| f64::from(*x));
-    let mean = |d: usize| column(d).sum::<f64>() / tokens as f64;
-    let variance = |d: usize| column(d).map(|x| (x - mean(d)) * (x - mean(d))).sum::<f64>() / tokens as f64;
-    let means: Vec<f32> = (0..dims).map(|d| mean(d) as f32).collect();
-    let variances: Vec<f32> = (0..dims).map(|d| variance(d) as f32).collect();
-    let (of_mean, of_variance) = (scale(largest(&means), 7.0), scale(largest(&variances), 15.0));
-    let first = means.iter().map(|m| coded(*m, of_mean, -7.0, 7.0));
-    let second = variances.iter().map(|v| coded(*v, of_variance, 0.0, 15.0));
-    dot(query.iter().copied(), first) + dot(query.iter().map(|q| q * q / 2.0), second) + (tokens as f64).ln()
+    let (means, directions) = summaries.basis_for_tests(head).expect("directions are learned");
+    let base = dot(query.iter().copied(), wide(means));
+    let column = |d: usize| directions.iter().map(move |row| row[d]);
+    let weights: Vec<f64> = (0..DIRECTIONS).map(|d| dot(query.iter().copied(), column(d).map(f64::from))).collect();
+    log_sum(keys.chunks_exact(query.len()).map(|key| {
+        let centred: Vec<f32> = key.iter().zip(means).map(|(k, m)| k - m).collect();
+        let part = |d: usize| centred.iter().zip(column(d)).fold(0.0, |sum, (x, w)| sum + x * w);
+        let z: Vec<f32> = (0..DIRECTIONS).map(part).collect();
+        let scale = half::bf16::from_f32(z.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 7.0).to_f32();
+        let coded = |z: &f32| if scale == 0.0 { 0.0 } else { (z / scale).round_ties_even().clamp(-7.0, 7.0) };
+        base + dot(weights.iter().copied(), z.iter().map(|z| f64::from(scale) * f64::from(coded(z))))
+    }))
 }
 
 fn log_sum(logs: impl IntoIterator<Item = f64>) -> f64 {
@@ -95,12 +77,10 @@ proptest! {
 
     #[test]
     fn shares_are_those_of_the_rule_whatever_was_inserted_and_removed_before(
-        sketch: bool, kv_heads in 1usize..4, group in 1usize..7, dims in 1usize..70, block_tokens in 4usize..65,
+        kv_heads in 1usize..4, group in 1usize..7, dims in 1usize..70, block_tokens in 4usize..65,
         size in prop_oneof![Just(0.0f32), 0.01f32..3.0], seed: u64, script in prop::collection::vec((any::<u16>(), 0u8..4), 1..160),
     ) {
-        let kind = if sketch { Kind::Sketch } else { Kind::Gauss };
-        let mut summaries = Summaries::new(kind, kv_heads, dims, block_tokens);
-        prop_assert_eq!(summaries.is_ready(), !sketch);
+        let mut summaries = Summaries::new(kv_heads, dims, block_tokens);
         summaries.learn(&numbers(seed, kv_heads * 100 * dims, size + 0.1), 100).unwrap();
         let mut blocks: Vec<Option<Block>> = Vec::new();
         for (step, (number, action)) in script.iter().enumerate() {
@@ -173,7 +153,7 @@ fn keys_of_rank(rank: usize, tokens: usize, dims: usize) -> Vec<f32> {
 fn sketches_of_keys_of_low_rank_give_back_the_mass_of_a_block() {
     let (dims, tokens) = (64, 320);
     let keys = keys_of_rank(6, tokens, dims);
-    let mut summaries = Summaries::new(Kind::Sketch, 1, dims, 16);
+    let mut summaries = Summaries::new(1, dims, 16);
     summaries.learn(&keys, tokens).unwrap();
     for block in keys.chunks_exact(16 * dims) {
         summaries.insert(block, 16).unwrap();
@@ -204,7 +184,7 @@ fn directions_are_orthonormal_and_hold_nearly_all_that_sixteen_can() {
     for (keys, dims) in
         [(falling, dims), (keys_of_rank(3, 40, 64), 64), (vec![1.5; 64], 64), (numbers(1, 50 * 5, 1.0), 5)]
     {
-        let mut summaries = Summaries::new(Kind::Sketch, 1, dims, 16);
+        let mut summaries = Summaries::new(1, dims, 16);
         summaries.learn(&keys, keys.len() / dims).unwrap();
         let (_, directions) = summaries.basis_for_tests(0).unwrap();
         let column = |d: usize| directions.iter().map(move |row| f64::from(row[d]));
@@ -222,16 +202,16 @@ fn directions_are_orthonormal_and_hold_nearly_all_that_sixteen_can() {
 
 #[test]
 fn sketches_need_directions() {
-    let mut summaries = Summaries::new(Kind::Sketch, 2, 24, 16);
+    let mut summaries = Summaries::new(2, 24, 16);
     let keys = numbers(4, 2 * 16 * 24, 1.0);
     assert_eq!(summaries.insert(&keys, 16).unwrap_err().status(), Status::InvalidArgument);
 }
 
 #[test]
 fn extreme_numbers_stay_in_their_block_and_shares_stay_shares() {
-    for kind in [Kind::Sketch, Kind::Gauss] {
+    {
         let (dims, block) = (32, numbers(5, 16 * 32, 1.0));
-        let mut summaries = Summaries::new(kind, 1, dims, 16);
+        let mut summaries = Summaries::new(1, dims, 16);
         summaries.learn(&block, 16).unwrap();
         summaries.insert(&block, 16).unwrap();
         let with = |x: f32| [&[x], &block[1..]].concat();
@@ -239,7 +219,7 @@ fn extreme_numbers_stay_in_their_block_and_shares_stay_shares() {
         summaries.insert(&with(0.0), 16).unwrap();
         let mut shares = [0.0; 3];
         summaries.estimate(&block[..dims], 0.1, &[0.0], &mut Scratch::default(), &mut shares).unwrap();
-        assert!(shares[1] == shares[2] && shares[0] > 0.1, "{kind:?} {shares:?}");
+        assert!(shares[1] == shares[2] && shares[0] > 0.1, "{shares:?}");
         for x in [f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
             summaries.insert(&with(x), 16).unwrap();
         }
@@ -251,7 +231,7 @@ fn extreme_numbers_stay_in_their_block_and_shares_stay_shares() {
                 summaries.estimate(&row, scale, &[protected], &mut Scratch::default(), &mut shares).unwrap();
                 let sum: f32 = shares.iter().sum();
                 assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)) && sum < 1.00001, "{shares:?}");
-                assert!(protected > 0.0 || sum > 0.1, "{kind:?} {shares:?}");
+                assert!(protected > 0.0 || sum > 0.1, "{shares:?}");
             }
         }
     }
@@ -260,8 +240,8 @@ fn extreme_numbers_stay_in_their_block_and_shares_stay_shares() {
 #[test]
 fn memory_that_is_refused_changes_nothing() {
     let keys = numbers(1, 2 * 16 * 64, 1.0);
-    for kind in [Kind::Sketch, Kind::Gauss] {
-        let mut summaries = Summaries::new(kind, 2, 64, 16);
+    {
+        let mut summaries = Summaries::new(2, 64, 16);
         let (mut shares, mut blocks, mut refused) = (vec![0.0; 4096], 0, 0);
         shortage::set_least(1);
         for round in 0..400 {
@@ -285,15 +265,15 @@ fn memory_that_is_refused_changes_nothing() {
         shortage::set_least(1024);
         assert!(blocks > 100 && refused > 10, "{blocks} blocks, {refused} refusals");
         (0..blocks).for_each(|slot| summaries.remove(slot));
-        assert!(summaries.is_ready());
+        assert!(summaries.basis_for_tests(0).is_some());
     }
 }
 
 #[test]
 fn summaries_take_at_most_two_hundredths_of_a_cache_of_128_dims() {
-    for (kind, of_f16) in [(Kind::Sketch, 0.02), (Kind::Gauss, 0.017)] {
+    {
         let (kv_heads, dims, blocks) = (8, 128, 512);
-        let mut summaries = Summaries::new(kind, kv_heads, dims, 16);
+        let mut summaries = Summaries::new(kv_heads, dims, 16);
         summaries.learn(&vec![0.0; kv_heads * dims], 1).unwrap();
         let without = summaries.bytes();
         let keys = numbers(1, kv_heads * 16 * dims, 1.0);
@@ -302,6 +282,6 @@ fn summaries_take_at_most_two_hundredths_of_a_cache_of_128_dims() {
         }
         let cache = blocks * 16 * kv_heads * dims * 2 * 2;
         let share = (summaries.bytes() - without) as f64 / cache as f64;
-        assert!(share < of_f16, "{share}");
+        assert!(share < 0.02, "{share}");
     }
 }

@@ -102,8 +102,6 @@ pub struct RecallRules {
     pub sink_tokens: u32,
     /// Last tokens of a chat, which are never evicted; at least 1.
     pub recent_tokens: u32,
-    /// How a block is judged while it is away.
-    pub summary: Summary,
     /// The last query rows that estimates are the mean of, 1 to 64.
     pub query_window: u32,
     /// Decode steps of a layer between two that judge its blocks, and that one: 1 to 64.
@@ -116,15 +114,6 @@ pub struct RecallRules {
     pub tier: Tier,
     /// Most bytes that are written to a file.
     pub max_write_bytes: Option<u64>,
-}
-
-/// How a block is judged while it is away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Summary {
-    /// The directions of each key in a basis of its head.
-    Sketch,
-    /// Mean and variance of the keys of a block.
-    Gauss,
 }
 
 /// Where parked blocks are.
@@ -359,7 +348,6 @@ fn recall(values: &Values) -> RecallRules {
         block_tokens: values.kv_recall_block_tokens,
         sink_tokens: values.kv_recall_sink_tokens,
         recent_tokens: values.kv_recall_recent_tokens,
-        summary: values.kv_recall_summary,
         query_window: values.kv_recall_query_window,
         interval: values.kv_recall_interval,
         hysteresis: values.kv_recall_hysteresis,

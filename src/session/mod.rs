@@ -156,6 +156,14 @@ impl Session {
         Ok(RecallStats::total(layers.iter().filter_map(|layer| layer.recall.as_ref())))
     }
 
+    /// Mean and directions of a head that recall judges by.
+    #[cfg(test)]
+    fn recall_basis_for_tests(&self, layer: usize, head: usize) -> Option<(Vec<f32>, Vec<[f32; 16]>)> {
+        let state = self.state().ok()?;
+        let (mean, directions) = state.layers[layer].recall.as_ref()?.basis_for_tests(head)?;
+        Some((mean.to_vec(), directions.to_vec()))
+    }
+
     /// One line: what the config does to the model.
     pub fn outlook(&self) -> &str {
         &self.outlook

@@ -60,10 +60,10 @@ impl Sixteen for Floats16 {
             };
             [eight(0), eight(8)]
         };
-        fn codes<const SIGNED: bool>(from: &CodePair) -> [Self; 2] = {
+        fn codes(from: &CodePair) -> [Self; 2] = {
             let pairs = _mm_loadu_si128(from.as_ptr().cast());
-            let eight = |pairs| if SIGNED { _mm256_cvtepi8_epi32(pairs) } else { _mm256_cvtepu8_epi32(pairs) };
-            let ([low0, high0], [low1, high1]) = (both(eight(pairs)), both(eight(_mm_srli_si128::<8>(pairs))));
+            let [first, second] = [_mm256_cvtepi8_epi32(pairs), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(pairs))];
+            let ([low0, high0], [low1, high1]) = (both(first), both(second));
             [[low0, low1], [high0, high1]]
         };
         fn add(self, other: Self) -> Self = halves!(_mm256_add_ps(self, other));

@@ -18,9 +18,8 @@ impl Sixteen for Floats16 {
             let shorts = _mm256_loadu_si256(from.as_ptr().cast());
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(shorts)))
         };
-        fn codes<const SIGNED: bool>(from: &CodePair) -> [Self; 2] = {
-            let bytes = _mm_loadu_si128(from.as_ptr().cast());
-            let pairs = if SIGNED { _mm512_cvtepi8_epi32(bytes) } else { _mm512_cvtepu8_epi32(bytes) };
+        fn codes(from: &CodePair) -> [Self; 2] = {
+            let pairs = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
             let high = _mm512_and_si512(pairs, _mm512_set1_epi32(!15));
             [_mm512_cvtepi32_ps(_mm512_slli_epi32::<28>(pairs)), _mm512_cvtepi32_ps(high)]
         };

@@ -44,21 +44,8 @@ pub struct SketchRow {
     pub base: f32,
 }
 
-/// Units of the codes of 16 blocks.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct GaussScales {
-    /// The unit of the mean.
-    pub means: Shorts,
-    /// The unit of the variances.
-    pub variances: Shorts,
-}
-
 /// See [`EstimateKernels::sketch`].
 type SketchLogits = fn(tiles: &[SketchTile], rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]);
-/// See [`EstimateKernels::gauss`].
-type GaussLogits = fn(tiles: &GaussTiles<'_>, weights: &[[f32; 2]], logits: &mut [[f32; LANES]], peaks: &mut [f32]);
-
 /// The kernels of estimates. Rows of a call are [`ROWS_ABREAST`] at most. Logits are `[row][tile]`.
 #[derive(Clone, Copy)]
 pub struct EstimateKernels {
@@ -69,24 +56,9 @@ pub struct EstimateKernels {
     /// The logits of sketched tokens: `(scale * sum(weight * code)) + base`, -inf where there is no token. Raises the
     /// peak of each row to its largest logit.
     pub sketch: SketchLogits,
-    /// The log masses of blocks: `(mean scale * sum(weight * mean code) + variance scale * sum(weight * variance code)) +
-    /// addend`. Tiles are `dims` codes each, means in the lower halves, variances in the upper ones without a sign;
-    /// weights are pairs for each dim, made by [`low_weight`] and [`high_weight`]. Raises the peaks.
-    pub gauss: GaussLogits,
     /// The sums of `exp(logit - peak)` over each `width` consecutive logits: 1, 2, 4, 8, or a multiple of 16. `peak` is
     /// finite, and no logit is above it.
     pub masses: fn(logits: &[[f32; LANES]], peak: f32, width: usize, masses: &mut [f32]),
-}
-
-/// Gauss summaries of a KV head, 16 blocks a tile.
-#[derive(Clone, Copy)]
-pub struct GaussTiles<'a> {
-    /// `[tile][dim]`.
-    pub codes: &'a [CodePair],
-    /// The units of each tile.
-    pub scales: &'a [GaussScales],
-    /// The log of each block's tokens, which is added to its log mass; -inf where there is no block.
-    pub addends: &'a [[f32; LANES]],
 }
 
 /// Bits of a weight that are zero, so that its product with a code has no rounding.
@@ -121,8 +93,8 @@ pub(super) trait Sixteen: Copy {
     unsafe fn store(self, to: &mut [f32; LANES]);
     /// Floats from their upper halves.
     unsafe fn widen(from: &Shorts) -> Self;
-    /// Codes in lower halves times 2^28, and in upper halves times 16. The upper ones have a sign if `SIGNED`.
-    unsafe fn codes<const SIGNED: bool>(from: &CodePair) -> [Self; 2];
+    /// Codes in lower halves times 2^28, and in upper halves times 16.
+    unsafe fn codes(from: &CodePair) -> [Self; 2];
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;
     /// `self + a * b`, where the product is exact, so that it may be rounded or not.
@@ -159,8 +131,8 @@ impl Sixteen for [f32; LANES] {
         from.map(|half| f32::from_bits(u32::from(u16::from_ne_bytes(half)) << 16))
     }
     #[inline(always)]
-    unsafe fn codes<const SIGNED: bool>(from: &CodePair) -> [Self; 2] {
-        let high = |pair: u8| if SIGNED { i32::from(pair as i8) & !15 } else { i32::from(pair & !15) };
+    unsafe fn codes(from: &CodePair) -> [Self; 2] {
+        let high = |pair: u8| i32::from(pair as i8) & !15;
         [from.map(|pair| (i32::from(pair) << 28) as f32), from.map(|pair| high(pair) as f32)]
     }
     #[inline(always)]
@@ -212,7 +184,6 @@ pub(super) const PORTABLE: EstimateKernels = {
         project: safe!(project(row: &[f32], basis: &[[f32; LANES]]) -> [f32; LANES]),
         dots: safe!(dots(rows: &[f32], keys: &[f32], dims: usize, products: &mut [f32]) -> ()),
         sketch: safe!(sketch(tiles: &[SketchTile], rows: &[SketchRow], logits: &mut [[f32; LANES]], peaks: &mut [f32]) -> ()),
-        gauss: safe!(gauss(tiles: &GaussTiles<'_>, weights: &[[f32; 2]], logits: &mut [[f32; LANES]], peaks: &mut [f32]) -> ()),
         masses: safe!(masses(logits: &[[f32; LANES]], peak: f32, width: usize, sums: &mut [f32]) -> ()),
     }
 };
@@ -306,7 +277,7 @@ unsafe fn sketch_rows<V: Sixteen, const ROWS: usize>(
         for (at, tile) in tiles.iter().enumerate() {
             let mut sums = [zero; ROWS];
             for (d, pair) in tile.codes.iter().enumerate() {
-                let [low, high] = V::codes::<true>(pair);
+                let [low, high] = V::codes(pair);
                 for (sum, row) in sums.iter_mut().zip(rows) {
                     *sum = sum.add_exact(low, V::splat(row.weights[d]));
                     *sum = sum.add_exact(high, V::splat(row.weights[d + DIRECTIONS / 2]));
@@ -318,69 +289,6 @@ unsafe fn sketch_rows<V: Sixteen, const ROWS: usize>(
                 let logit = scales.mul(sums[r]).add(V::splat(rows[r].base)).add(missing);
                 highest[r] = logit.max(highest[r]);
                 logit.store(&mut logits[r * tiles.len() + at]);
-            }
-        }
-        raise(highest, peaks);
-    }
-}
-
-/// See [`EstimateKernels::gauss`].
-#[inline(always)]
-pub(super) unsafe fn gauss<V: Sixteen>(
-    tiles: &GaussTiles<'_>,
-    weights: &[[f32; 2]],
-    logits: &mut [[f32; LANES]],
-    peaks: &mut [f32],
-) {
-    let (count, dims) = (tiles.scales.len(), weights.len() / peaks.len());
-    if count == 0 {
-        return;
-    }
-    let parts = weights.chunks(V::ROWS * dims).zip(logits.chunks_mut(V::ROWS * count)).zip(peaks.chunks_mut(V::ROWS));
-    for ((weights, logits), peaks) in parts {
-        // SAFETY: the caller's.
-        unsafe {
-            match peaks.len() {
-                1 => gauss_rows::<V, 1>(tiles, weights, logits, peaks),
-                2 => gauss_rows::<V, 2>(tiles, weights, logits, peaks),
-                3 => gauss_rows::<V, 3>(tiles, weights, logits, peaks),
-                _ => gauss_rows::<V, 4>(tiles, weights, logits, peaks),
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn gauss_rows<V: Sixteen, const ROWS: usize>(
-    tiles: &GaussTiles<'_>,
-    weights: &[[f32; 2]],
-    logits: &mut [[f32; LANES]],
-    peaks: &mut [f32],
-) {
-    let (dims, count) = (weights.len() / ROWS, tiles.scales.len());
-    assert!(logits.len() == ROWS * count && tiles.codes.len() == dims * count && tiles.addends.len() == count);
-    let rows: [&[[f32; 2]]; ROWS] = std::array::from_fn(|r| &weights[r * dims..][..dims]);
-    // SAFETY: the caller's.
-    unsafe {
-        let mut highest = [V::splat(f32::MIN); ROWS];
-        for (at, codes) in tiles.codes.chunks_exact(dims).enumerate() {
-            let mut means = [V::splat(0.0); ROWS];
-            let mut variances = means;
-            for (d, pair) in codes.iter().enumerate() {
-                let [low, high] = V::codes::<false>(pair);
-                for r in 0..ROWS {
-                    let [mean, variance] = rows[r][d];
-                    means[r] = means[r].add_exact(low, V::splat(mean));
-                    variances[r] = variances[r].add_exact(high, V::splat(variance));
-                }
-            }
-            let units = &tiles.scales[at];
-            let (of_means, of_variances) = (V::widen(&units.means), V::widen(&units.variances));
-            let addend = V::load(&tiles.addends[at]);
-            for r in 0..ROWS {
-                let logit = of_means.mul(means[r]).add(of_variances.mul(variances[r])).add(addend);
-                highest[r] = logit.max(highest[r]);
-                logit.store(&mut logits[r * count + at]);
             }
         }
         raise(highest, peaks);

@@ -86,15 +86,9 @@ impl Sixteen for Floats16 {
             let four = |at: usize| vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.add(at))));
             [four(0), four(4), four(8), four(12)]
         };
-        fn codes<const SIGNED: bool>(from: &CodePair) -> [Self; 2] = {
-            let bytes = vld1q_u8(from.as_ptr());
-            let wide = if SIGNED {
-                let bytes = vreinterpretq_s8_u8(bytes);
-                [vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes))]
-            } else {
-                let wide = [vmovl_u8(vget_low_u8(bytes)), vmovl_u8(vget_high_u8(bytes))];
-                [vreinterpretq_s16_u16(wide[0]), vreinterpretq_s16_u16(wide[1])]
-            };
+        fn codes(from: &CodePair) -> [Self; 2] = {
+            let bytes = vreinterpretq_s8_u8(vld1q_u8(from.as_ptr()));
+            let wide = [vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes))];
             let pairs = [
                 vmovl_s16(vget_low_s16(wide[0])),
                 vmovl_s16(vget_high_s16(wide[0])),

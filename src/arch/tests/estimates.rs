@@ -1,9 +1,7 @@
 //! Kernels of estimates: the same bits at every level, and exponentials by f64.
 
 use super::*;
-use crate::arch::estimates::{
-    CodePair, GaussScales, GaussTiles, LANES, Shorts, SketchRow, SketchTile, high_weight, low_weight,
-};
+use crate::arch::estimates::{CodePair, LANES, Shorts, SketchRow, SketchTile, high_weight, low_weight};
 
 fn reals(len: usize, seed: u64, size: f32) -> Vec<f32> {
     let noise = noise(4 * (len + seed as usize));
@@ -46,19 +44,6 @@ fn every_level_estimates_the_same_bits() {
             (k.estimates.sketch)(&sketches, &queries, &mut logits, &mut peaks);
             [logits.concat(), peaks].concat()
         });
-        for dims in [1, 5, 64] {
-            let (codes, addends) = (pairs(tiles * dims), vec![[2.5; LANES]; tiles]);
-            let scales: Vec<GaussScales> =
-                (0..tiles as u64).map(|t| GaussScales { means: shorts(t), variances: shorts(t + 9) }).collect();
-            let weights: Vec<[f32; 2]> =
-                reals(rows * dims, 3, 2.0).into_iter().map(|x| [low_weight(x), high_weight(x * x)]).collect();
-            same_bits("gauss", |k| {
-                let (mut logits, mut peaks) = (vec![[0.0; LANES]; rows * tiles], vec![f32::MIN; rows]);
-                let tiles = GaussTiles { codes: &codes, scales: &scales, addends: &addends };
-                (k.estimates.gauss)(&tiles, &weights, &mut logits, &mut peaks);
-                [logits.concat(), peaks].concat()
-            });
-        }
     }
     for dims in [1, 15, 16, 17, 64, 100] {
         let (rows, keys) = (reals(3 * dims, 1, 3.0), reals(7 * dims, 2, 3.0));

@@ -1,7 +1,7 @@
 //! The table of all keys: name, type, default and range. Parsing, messages and warnings come from it; a test compares
 //! docs/config.md with it.
 
-use super::{Basis, Policy, Ratio, RuntimeMode, Summary, Tier};
+use super::{Basis, Policy, Ratio, RuntimeMode, Tier};
 use crate::gear::{Effort, Format};
 use crate::h2o::Aggregation;
 use crate::json::Json as Value;
@@ -244,7 +244,6 @@ keys! {
     kv_recall_block_tokens: Whole<u32>(16, 4..=64);
     kv_recall_sink_tokens: Whole<u32>(16, 0..=TOKENS);
     kv_recall_recent_tokens: Whole<u32>(32, 1..=TOKENS);
-    kv_recall_summary: OneOf<Summary>(&[("sketch", Summary::Sketch), ("gauss", Summary::Gauss)]);
     kv_recall_query_window: Whole<u32>(4, 1..=64);
     kv_recall_interval: Whole<u32>(1, 1..=64);
     kv_recall_hysteresis: Decimal(1.0, 0.0..=100.0);

@@ -29,10 +29,6 @@ impl Judge {
         Judge { summaries, window, shares, given, turn: 0, row_shares, protected }
     }
 
-    pub(super) fn is_ready(&self) -> bool {
-        self.summaries.is_ready()
-    }
-
     /// Chooses the directions of sketches from keys `[head][token][dim]`.
     pub(super) fn learn(&mut self, keys: &[f32], tokens: usize) -> Result<()> {
         self.summaries.learn(keys, tokens)
@@ -97,5 +93,13 @@ impl Judge {
         // The newest first.
         let newest = (1..=given).map(|back| shares[(self.turn + self.window - back) % self.window]);
         (given > 0).then(|| newest.sum::<f32>() / given as f32)
+    }
+}
+
+#[cfg(test)]
+impl Judge {
+    /// Mean and directions of a head.
+    pub(super) fn basis_for_tests(&self, head: usize) -> Option<(&[f32], &[[f32; 16]])> {
+        self.summaries.basis_for_tests(head)
     }
 }

@@ -24,12 +24,12 @@ pub use stats::{FileCounts, RecallCounts, RecallStats};
 pub(super) use vault::View;
 pub(super) use workshop::Workshop;
 
-use super::config::{Config, EvictionRules, RecallRules, Summary, Tier};
+use super::config::{Config, EvictionRules, RecallRules, Tier};
 use super::eviction::Eviction;
 use super::layer::CacheLengths;
 use super::pins::Pins;
 use crate::layout::{Cache, CacheRef, Pair, Rows};
-use crate::recall::{Kind, Summaries};
+use crate::recall::Summaries;
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::{Shared, memory};
@@ -516,16 +516,10 @@ impl Recall {
     ) -> Result<()> {
         let rows = cache.layout.rows();
         if self.judge.is_none() {
-            let kind = match self.rules.summary {
-                Summary::Sketch => Kind::Sketch,
-                Summary::Gauss => Kind::Gauss,
-            };
-            let summaries = Summaries::new(kind, rows.heads, rows.dims, self.rules.block_tokens as usize);
+            let summaries = Summaries::new(rows.heads, rows.dims, self.rules.block_tokens as usize);
             let mut judge = Judge::new(summaries, self.rules.query_window as usize);
-            if !judge.is_ready() {
-                let (keys, count) = work.keys(cache, &spread(lengths.physical)?)?;
-                judge.learn(keys, count)?;
-            }
+            let (keys, count) = work.keys(cache, &spread(lengths.physical)?)?;
+            judge.learn(keys, count)?;
             self.judge = Some(judge);
         }
         let Some(judge) = &mut self.judge else { return Ok(()) };
@@ -570,4 +564,12 @@ fn spread(len: u32) -> Result<Vec<Pair>> {
     let count = len.min(LEARNT_KEYS as u32);
     let at = |i: u32| (u64::from(i) * u64::from(len) / u64::from(count)) as i32;
     memory::collect((0..count).map(|i| [at(i), 1]))
+}
+
+#[cfg(test)]
+impl Recall {
+    /// Mean and directions of a head, once blocks are judged.
+    pub(super) fn basis_for_tests(&self, head: usize) -> Option<(&[f32], &[[f32; 16]])> {
+        self.judge.as_ref()?.basis_for_tests(head)
+    }
 }

@@ -21,7 +21,6 @@ const PART: u64 = 9;
 fn schedule(seed: u64, is_short: bool) {
     let mut random = Random::new(seed);
     let tier = random.pick(&["ram", "file"]);
-    let summary = random.pick(&["gauss", "gauss", "sketch"]);
     let block = random.from(4, 9);
     let is_stored = random.once_in(4);
     let config = json!({
@@ -29,13 +28,14 @@ fn schedule(seed: u64, is_short: bool) {
         "kv_lossless_runtime_mode": "store", "kv_lossless_block_tokens": 8, "kv_lossless_hot_recent_tokens": 4,
         "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": random.from(2, 6),
         "kv_h2o_trigger_min_tokens": random.from(1, 40), "kv_h2o_max_tokens": random.pick(&[0, 0, 60]),
-        "kv_recall_enable": true, "kv_recall_summary": summary, "kv_recall_block_tokens": block,
+        "kv_recall_enable": true, "kv_recall_block_tokens": block,
         "kv_recall_sink_tokens": random.below(9), "kv_recall_recent_tokens": random.from(1, 9),
         "kv_recall_query_window": random.from(1, 6), "kv_recall_hysteresis": random.pick(&[0.0, 0.5, 1.0]),
         "kv_recall_exchanges": random.pick(&[0, 1, 1, 3]), "kv_recall_tier": tier,
         "kv_recall_interval": random.from(1, 4),
     });
-    let mut chat = Chat::new(config, is_short, &mut random);
+    let chat = Chat::new(config, is_short, &mut random);
+    let mut chat = if is_short { chat } else { chat.by_the_rules() };
     let prompt = random.from(1, 90);
     chat.step(prompt, !random.once_in(8));
     for _ in 0..random.from(5, 60) {
@@ -111,7 +111,7 @@ fn a_chat_that_lost_tokens_goes_on_with_recall() {
 fn filed(keys: serde_json::Value, random: &mut Random) -> (Chat, Disk, SharedSnapshot) {
     let mut config = json!({
         "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 4, "kv_h2o_trigger_min_tokens": 1,
-        "kv_h2o_max_tokens": 0, "kv_recall_enable": true, "kv_recall_summary": "sketch", "kv_recall_block_tokens": 4,
+        "kv_h2o_max_tokens": 0, "kv_recall_enable": true, "kv_recall_block_tokens": 4,
         "kv_recall_sink_tokens": 4, "kv_recall_recent_tokens": 4, "kv_recall_query_window": 2,
         "kv_recall_hysteresis": 0.0, "kv_recall_exchanges": 3, "kv_recall_tier": "file", "kv_recall_interval": 1,
     });

@@ -46,7 +46,6 @@ impl Config {
         }
         if evicts && recalls {
             key("recall_tier", tier.into());
-            key("recall_summary", given.pick(&["\"sketch\"", "\"gauss\""]).into());
             key("recall_block_tokens", given.from(4, 9).to_string());
             key("recall_sink_tokens", given.below(9).to_string());
             key("recall_recent_tokens", given.from(1, 9).to_string());

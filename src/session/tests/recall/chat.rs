@@ -1,7 +1,7 @@
 //! A host of one layer whose tokens leave and come back.
 
 use super::disk::Disk;
-use super::model::{Keys, Model, Rules};
+use super::model::{Bases, Keys, Model, Rules};
 use crate::common::Random;
 use crate::dtype::Dtype;
 use crate::host::packing::{Dense, flash};
@@ -58,33 +58,20 @@ pub(super) struct Chat {
     is_open: bool,
     /// Tokens that left before there was recall.
     lost: usize,
+    /// Tokens that edits have removed; blocks that were parked before still have them.
+    removed: u32,
     random: Random,
 }
 
 impl Chat {
     pub(super) fn new(config: Value, is_short: bool, random: &mut Random) -> Self {
         trace!("{config}");
-        let number = |key: &str| config[key].as_f64().unwrap_or_default();
-        let whole = |key: &str| number(key) as usize;
-        let rules = Rules {
-            block: whole("kv_recall_block_tokens"),
-            sink: whole("kv_recall_sink_tokens"),
-            recent: whole("kv_recall_recent_tokens"),
-            ratio: whole("kv_h2o_target_lossy_ratio"),
-            trigger: whole("kv_h2o_trigger_min_tokens"),
-            most: whole("kv_h2o_max_tokens"),
-            window: whole("kv_recall_query_window"),
-            interval: whole("kv_recall_interval"),
-            hysteresis: number("kv_recall_hysteresis"),
-            exchanges: whole("kv_recall_exchanges"),
-        };
         let session = Session::new(config.to_string().as_bytes(), 1, 1).unwrap();
         assert!(!session.warnings().unwrap().contains("not a key"));
         let file = Disk::default().create();
         session.park_to(Some(file.clone())).unwrap();
         let spec =
             Spec { key: Dtype::F32.into(), value: Dtype::F16.into(), ..flash(KV_HEADS as u32, DIMS as u32, 4, ROOM) };
-        let model = (config["kv_recall_summary"] == "gauss" && !is_short).then(|| Model::new(rules));
         let (host, random) = (Host::new(spec, random.next()), Random::new(random.next()));
         let is_stored = config["kv_lossless_enable"] == true;
         let session = session.restoring_heads(is_stored);
@@ -96,14 +83,34 @@ impl Chat {
             host,
             file,
             tokens: Vec::new(),
-            model,
+            model: None,
             steps: [0; 2],
             largest_draft: 0,
             is_parked: false,
             is_open: false,
             lost: 0,
+            removed: 0,
             random,
         }
+    }
+
+    /// Compares the tokens in the cache with those that the rules choose from here on. The chat must be new.
+    pub(super) fn by_the_rules(mut self) -> Self {
+        let number = |key: &str| self.config[key].as_f64().unwrap_or_default();
+        let whole = |key: &str| number(key) as usize;
+        self.model = Some(Model::new(Rules {
+            block: whole("kv_recall_block_tokens"),
+            sink: whole("kv_recall_sink_tokens"),
+            recent: whole("kv_recall_recent_tokens"),
+            ratio: whole("kv_h2o_target_lossy_ratio"),
+            trigger: whole("kv_h2o_trigger_min_tokens"),
+            most: whole("kv_h2o_max_tokens"),
+            window: whole("kv_recall_query_window"),
+            interval: whole("kv_recall_interval"),
+            hysteresis: number("kv_recall_hysteresis"),
+            exchanges: whole("kv_recall_exchanges"),
+        }));
+        self
     }
 
     fn logical(&self) -> u32 {
@@ -191,12 +198,13 @@ impl Chat {
         }
         let expected = self.largest_draft.max(self.steps[0].min(self.steps[1])).max(1);
         let keys = self.keys();
+        let bases: Bases = (0..KV_HEADS).map_while(|head| self.session.recall_basis(0, head)).collect();
         if let Some(model) = &mut self.model {
             let last = rows.len().saturating_sub(model.window());
             let heads = |row: &Vec<f32>| row.chunks(DIMS).map(|q| q.iter().map(|x| f64::from(*x)).collect()).collect();
             let rows: Vec<Vec<Vec<f64>>> = rows[last..].iter().map(heads).collect();
             let is_prompt = count > 64 || self.tokens.len() == count;
-            model.end(&keys, if with_queries { &rows } else { &[] }, expected, is_prompt);
+            model.end(&keys, &bases, if with_queries { &rows } else { &[] }, expected, is_prompt);
         }
         self.is_open = false;
         self.host.check_tokens(self.is_stored);
@@ -204,7 +212,7 @@ impl Chat {
 
     fn keys(&self) -> Keys {
         let key = |token: &Dense, head: usize| {
-            let floats = token.0.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_ne_bytes(*bytes)));
+            let floats = token.0.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
             floats.skip(head * DIMS).take(DIMS).collect()
         };
         (0..KV_HEADS).map(|head| self.tokens.iter().map(|token| key(token, head)).collect()).collect()
@@ -248,6 +256,7 @@ impl Chat {
         repeat!(self, self.session.keep(0, pairs, self.host.cache(), len));
         let kept: Vec<u32> = expand(pairs).collect();
         if kept.len() < self.tokens.len() {
+            self.removed += (self.tokens.len() - kept.len()) as u32;
             self.tokens = kept.iter().map(|at| self.tokens[*at as usize].clone()).collect();
             self.model.iter_mut().for_each(|model| model.keep(&kept));
         }
@@ -319,7 +328,8 @@ impl Chat {
             Ok((written, save(self, file)))
         });
         let (written, again) = saved.unwrap();
-        assert!(written <= self.logical() + 64 && again == 0, "{written} tokens, and {again} that the file had");
+        let most = self.logical() + self.removed + 64;
+        assert!(written <= most && again == 0, "{written} tokens, and {again} that the file had");
         if self.random.once_in(3) {
             self.file = Disk::default().create();
             let compacted = self.file.with(|small| {

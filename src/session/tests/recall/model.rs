@@ -1,7 +1,9 @@
 //! The rules of recall in f64, from the documents alone.
 
-/// The keys of a KV head, by logical position.
-pub(super) type Keys = Vec<Vec<Vec<f64>>>;
+/// The keys of each KV head, by logical position.
+pub(super) type Keys = Vec<Vec<Vec<f32>>>;
+/// Mean and directions `[dim][direction]` of each KV head, as the library has learned them.
+pub(super) type Bases = Vec<(Vec<f32>, Vec<[f32; 16]>)>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
@@ -39,27 +41,21 @@ pub(super) struct Model {
     pub(super) pins: Vec<u32>,
 }
 
-fn bf16(x: f64) -> f64 {
-    let bits = (x as f32).to_bits();
-    f32::from_bits((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF_0000).into()
-}
-
-fn code(x: f64, scale: f64) -> f64 {
-    if scale == 0.0 { 0.0 } else { (x as f32 / scale as f32).round_ties_even().into() }
-}
-
-/// Mean and variance of keys with 4 bits each.
-fn gauss(keys: &[&Vec<f64>]) -> (Vec<f64>, Vec<f64>) {
-    let (dims, count) = (keys[0].len(), keys.len() as f64);
-    let mean: Vec<f64> = (0..dims).map(|d| keys.iter().map(|key| key[d]).sum::<f64>() / count).collect();
-    let variance = |d: usize| keys.iter().map(|key| (key[d] - mean[d]).powi(2)).sum::<f64>() / count;
-    let variances: Vec<f64> = (0..dims).map(variance).collect();
-    let coded = |of: &[f64], codes: f64| {
-        let largest = of.iter().fold(0.0f32, |most, x| most.max(x.abs() as f32));
-        let scale = bf16((largest / codes as f32).into());
-        of.iter().map(|x| code(*x, scale) * scale).collect::<Vec<f64>>()
+/// The logits of keys from their sketches: codes in f32, as the rule says, and the rest in f64.
+fn logits(keys: &[Vec<f32>], basis: &(Vec<f32>, Vec<[f32; 16]>), query: &[f64]) -> Vec<f64> {
+    let (mean, directions) = basis;
+    let along = |d: usize| query.iter().zip(directions).map(|(q, row)| q * f64::from(row[d])).sum::<f64>();
+    let base: f64 = query.iter().zip(mean).map(|(q, mean)| q * f64::from(*mean)).sum();
+    let weights: [f64; 16] = std::array::from_fn(along);
+    let logit = |key: &Vec<f32>| {
+        let centred = || key.iter().zip(mean).map(|(key, mean)| key - mean).zip(directions);
+        let parts: [f32; 16] = std::array::from_fn(|d| centred().fold(0.0, |sum, (x, row)| sum + x * row[d]));
+        let largest = parts.iter().fold(0.0f32, |most, part| most.max(part.abs()));
+        let scale = half::bf16::from_f32(largest / 7.0).to_f32();
+        let code = |part: f32| if scale == 0.0 { 0.0 } else { (part / scale).round_ties_even().clamp(-7.0, 7.0) };
+        base + parts.iter().zip(weights).map(|(part, weight)| f64::from(scale * code(*part)) * weight).sum::<f64>()
     };
-    (coded(&mean, 7.0), coded(&variances, 15.0))
+    keys.iter().map(logit).collect()
 }
 
 impl Model {
@@ -183,7 +179,7 @@ impl Model {
     }
 
     /// `keys`: `[KV head][position]`; `rows`: `[row][query head][dim]`, the last of the step.
-    pub(super) fn end(&mut self, keys: &Keys, rows: &[Vec<Vec<f64>>], expected: usize, is_prompt: bool) {
+    pub(super) fn end(&mut self, keys: &Keys, bases: &Bases, rows: &[Vec<Vec<f64>>], expected: usize, is_prompt: bool) {
         let logical = keys[0].len();
         self.exchanges.clear();
         self.steps += 1;
@@ -202,7 +198,7 @@ impl Model {
             (block.judged, block.shares) = (left >= 0 || !block.away, Vec::new());
         }
         for row in rows {
-            let shares = self.shares(keys, row);
+            let shares = self.shares(keys, bases, row);
             for (block, share) in self.blocks.iter_mut().zip(shares).filter(|(block, _)| block.judged) {
                 block.shares.push(share);
                 let excess = block.shares.len().saturating_sub(self.rules.window);
@@ -215,20 +211,21 @@ impl Model {
     }
 
     /// The share of each block in the attention of a row, summed over query heads.
-    fn shares(&self, keys: &Keys, row: &[Vec<f64>]) -> Vec<f64> {
+    fn shares(&self, keys: &Keys, bases: &Bases, row: &[Vec<f64>]) -> Vec<f64> {
         let logical = keys[0].len();
         let mut sums = vec![0.0; self.blocks.len()];
         for (head, query) in row.iter().enumerate() {
-            let keys = &keys[head / (row.len() / keys.len())];
+            let kv_head = head / (row.len() / keys.len());
+            let keys = &keys[kv_head];
             let scale = 1.0 / (query.len() as f64).sqrt();
-            let dot = |key: &[f64]| query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() * scale;
+            let query: Vec<f64> = query.iter().map(|q| q * scale).collect();
+            let dot = |key: &[f32]| query.iter().zip(key).map(|(q, k)| q * f64::from(*k)).sum::<f64>();
             let outside = (0..self.first.min(logical)).chain(self.end.max(self.first.min(logical))..logical);
             let others: f64 = outside.map(|at| dot(&keys[at]).exp()).sum();
             let mass = |block: &Block| {
-                let of: Vec<&Vec<f64>> = keys[block.begin..block.begin + block.count].iter().collect();
-                let (mean, variance) = gauss(&of);
-                let spread: f64 = query.iter().zip(&variance).map(|(q, v)| (q * scale).powi(2) * v / 2.0).sum();
-                if block.judged { block.count as f64 * (dot(&mean) + spread).exp() } else { 0.0 }
+                let keys = &keys[block.begin..block.begin + block.count];
+                let mass = || logits(keys, &bases[kv_head], &query).into_iter().map(f64::exp).sum();
+                if block.judged { mass() } else { 0.0 }
             };
             let masses: Vec<f64> = self.blocks.iter().map(mass).collect();
             let all = masses.iter().sum::<f64>() + others;
