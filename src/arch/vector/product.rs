@@ -21,7 +21,7 @@ pub(in crate::arch) trait Floats: Copy {
     unsafe fn add(self, other: Self) -> Self;
 }
 
-/// A product by blocks of `ROWS` rows and `WIDE` vectors; panels that are left over have `NARROW` vectors.
+/// A product by blocks of at most `ROWS` rows and `WIDE` vectors; panels that are left over have `NARROW` vectors.
 ///
 /// # Safety
 /// See [`Floats`].
@@ -30,30 +30,53 @@ pub(in crate::arch) unsafe fn product<V: Floats, const ROWS: usize, const WIDE: 
     product: &Product,
     result: &mut [[f32; PANEL]],
 ) {
-    const { assert!(NARROW * V::LEN == PANEL && WIDE.is_multiple_of(NARROW)) };
+    const { assert!(NARROW * V::LEN == PANEL && WIDE.is_multiple_of(NARROW) && ROWS > 4) };
     let rows = product.rows(result);
+    if rows == 0 {
+        return;
+    }
+    // Blocks of about the same size: a step of a few tokens reads B once or twice, not once for each row.
+    let even = rows.div_ceil(rows.div_ceil(ROWS));
+    // SAFETY: the caller's.
+    unsafe {
+        match even {
+            1 => strips::<V, 1, WIDE, NARROW>(product, rows, result),
+            2 => strips::<V, 2, WIDE, NARROW>(product, rows, result),
+            3 => strips::<V, 3, WIDE, NARROW>(product, rows, result),
+            _ if even == ROWS => strips::<V, ROWS, WIDE, NARROW>(product, rows, result),
+            8.. if ROWS > 8 => strips::<V, 8, WIDE, NARROW>(product, rows, result),
+            _ => strips::<V, 4, WIDE, NARROW>(product, rows, result),
+        }
+    }
+}
+
+/// All rows, `ROWS` at a time; there are as many at least.
+///
+/// # Safety
+/// See [`Floats`].
+#[inline(always)]
+unsafe fn strips<V: Floats, const ROWS: usize, const WIDE: usize, const NARROW: usize>(
+    product: &Product,
+    rows: usize,
+    result: &mut [[f32; PANEL]],
+) {
     let wide = WIDE / NARROW;
-    let few = rows < ROWS;
-    let block_rows = if few { 1 } else { ROWS };
-    // The last block overlaps the one before, which costs less than a tail and writes the same again.
-    let mut first = 0;
-    while first < rows {
-        let row = first.min(rows - block_rows);
+    for first in (0..rows).step_by(ROWS) {
+        // The last strip overlaps the one before, which costs less than a tail and writes the same again.
+        let row = first.min(rows - ROWS);
         let mut panel = 0;
         while panel < product.bias.len() {
             let whole = product.bias.len() - panel >= wide;
-            // SAFETY: `block_rows` rows from `row` on are there, and the panels that a block takes.
+            // SAFETY: `ROWS` rows from `row` on are there, and the panels that a block takes.
             unsafe {
-                match (whole, few) {
-                    (true, false) => block::<V, ROWS, WIDE>(product, row, panel, result),
-                    (true, true) => block::<V, 1, WIDE>(product, row, panel, result),
-                    (false, false) => block::<V, ROWS, NARROW>(product, row, panel, result),
-                    (false, true) => block::<V, 1, NARROW>(product, row, panel, result),
+                if whole {
+                    block::<V, ROWS, WIDE>(product, row, panel, result);
+                } else {
+                    block::<V, ROWS, NARROW>(product, row, panel, result);
                 }
             }
             panel += if whole { wide } else { 1 };
         }
-        first += block_rows;
     }
 }
 
