@@ -59,6 +59,7 @@ struct Keys {
     hidden_act: Option<String>,
     #[serde(default)]
     use_sliding_window: bool,
+    partial_rotary_factor: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -90,13 +91,15 @@ impl Keys {
             }
             _ => Ok(()),
         };
-        only("model_type", self.model_type.as_deref(), &["llama", "qwen2"])?;
+        only("model_type", Some(self.model_type.as_deref().unwrap_or("")), &["llama", "qwen2"])?;
         only("hidden_act", self.hidden_act.as_deref(), &["silu"])?;
         let rope = self.rope_parameters.as_ref();
         only("rope_parameters.rope_type", rope.and_then(|rope| rope.rope_type.as_deref()), &["default"])?;
-        for (key, given) in
-            [("rope_scaling", self.rope_scaling.is_some()), ("use_sliding_window", self.use_sliding_window)]
-        {
+        for (key, given) in [
+            ("rope_scaling", self.rope_scaling.is_some()),
+            ("use_sliding_window", self.use_sliding_window),
+            ("partial_rotary_factor", self.partial_rotary_factor.is_some_and(|factor| factor != 1.0)),
+        ] {
             if given {
                 return Err(format!("{key} is given; models without it are supported"));
             }
@@ -125,6 +128,7 @@ impl Keys {
             vocabulary: "vocab_size",
             context: "max_position_embeddings",
             theta: "rope_theta",
+            epsilon: "rms_norm_eps",
         })?;
         Ok(shape)
     }
@@ -141,6 +145,7 @@ pub(super) struct Names<'a> {
     pub(super) vocabulary: &'a str,
     pub(super) context: &'a str,
     pub(super) theta: &'a str,
+    pub(super) epsilon: &'a str,
 }
 
 impl Shape {
@@ -164,6 +169,9 @@ impl Shape {
         }
         if !(2..=1 << 12).contains(&dims) || !dims.is_multiple_of(2) {
             return Err(format!("{} is {dims}; an even number from 2 to {} expected", names.dims, 1 << 12));
+        }
+        if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
+            return Err(format!("{} is {}; a number from 0 on expected", names.epsilon, self.epsilon));
         }
         if !(theta.is_finite() && theta > 0.0) {
             return Err(format!("{} is {theta}; a number above 0 expected", names.theta));

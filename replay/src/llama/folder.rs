@@ -34,7 +34,13 @@ impl<'a> Folder<'a> {
         for path in paths {
             let file = ModelFile::open(&path).map_err(|e| Error::new(path.display(), e))?;
             for tensor in safetensors::read(&file).map_err(|e| Error::new(path.display(), e))? {
-                tensors.insert(tensor.name.clone(), (files.len(), tensor));
+                let name = tensor.name.clone();
+                if tensors.insert(name.clone(), (files.len(), tensor)).is_some() {
+                    return Err(Error::new(
+                        path.display(),
+                        format!("tensor {name}: another file of the folder has it, too"),
+                    ));
+                }
             }
             files.push(file);
         }
@@ -43,8 +49,12 @@ impl<'a> Folder<'a> {
 }
 
 impl Tensors for Folder<'_> {
-    fn has(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+    fn names(&self) -> Vec<(&str, String)> {
+        self.tensors.keys().map(|own| (own.as_str(), own.clone())).collect()
+    }
+
+    fn fail(&self, text: String) -> Error {
+        Error::new(self.folder.display(), text)
     }
 
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {

@@ -80,12 +80,16 @@ impl Gguf {
             let key = head.text(&format!("the name of metadata {number}"))?;
             let kind = head.u32(&key)?;
             let value = head.value(kind, &key)?;
-            values.insert(key, value);
+            if values.insert(key.clone(), value).is_some() {
+                return Err(head.fail(head.at, format!("{key}: comes twice")));
+            }
         }
         for number in 0..tensor_count {
             let name = head.text(&format!("the name of tensor {number}"))?;
             let place = head.place(&name)?;
-            tensors.insert(name, place);
+            if tensors.insert(name.clone(), place).is_some() {
+                return Err(head.fail(head.at, format!("tensor {name}: comes twice")));
+            }
         }
         let alignment = match values.get("general.alignment") {
             None => 32,
@@ -97,6 +101,10 @@ impl Gguf {
                 ));
             }
         };
+        if let Some((name, place)) = tensors.iter().find(|(_, place)| !place.offset.is_multiple_of(alignment)) {
+            let text = format!("tensor {name}: has the offset {}; a multiple of {alignment} expected", place.offset);
+            return Err(Error::new(path.display(), text));
+        }
         let begin = head.at.next_multiple_of(alignment);
         Ok(Gguf { path: path.into(), file, values, tensors, begin })
     }
@@ -153,7 +161,10 @@ impl Gguf {
             dims,
             vocabulary: embedding.shape.first().map_or(0, |n| *n as usize),
             context: needed("context_length")?,
-            epsilon: self.float(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-5) as f32,
+            epsilon: self
+                .float(&key("attention.layer_norm_rms_epsilon"))?
+                .ok_or_else(|| self.fail(format!("{} is missing", key("attention.layer_norm_rms_epsilon"))))?
+                as f32,
             theta: self.float(&key("rope.freq_base"))?.unwrap_or(10_000.0),
             tied: !self.tensors.contains_key("output.weight"),
         };
@@ -167,6 +178,7 @@ impl Gguf {
             vocabulary: "the rows of token_embd.weight",
             context: &key("context_length"),
             theta: &key("rope.freq_base"),
+            epsilon: &key("attention.layer_norm_rms_epsilon"),
         };
         shape.check(&names).map_err(|text| self.fail(text))?;
         for name in ["attention.value_length", "rope.dimension_count"] {
@@ -184,10 +196,20 @@ impl Gguf {
                 return Err(self.fail(format!("{} is {other:?}; \"none\" expected", key("rope.scaling.type"))));
             }
         }
-        // A model with further tensors computes something else.
-        match self.tensors.keys().find(|name| translated(name).is_none()) {
-            Some(name) => Err(self.fail(format!("tensor {name} is none of a {architecture} with plain RoPE"))),
-            None => Ok(shape),
+        // What other models compute with. A factor without a type scales linearly.
+        for (name, plain) in
+            [("rope.scale_linear", 1.0), ("rope.scaling.factor", 1.0), ("attention.scale", 1.0 / (dims as f64).sqrt())]
+        {
+            match self.float(&key(name))? {
+                Some(number) if (number - plain).abs() > 1e-6 && number != 0.0 => {
+                    return Err(self.fail(format!("{} is {number}; {plain} expected", key(name))));
+                }
+                _ => {}
+            }
+        }
+        match self.number(&key("expert_count"))? {
+            Some(experts) if experts > 0 => Err(self.fail(format!("{} is {experts}; 0 expected", key("expert_count")))),
+            _ => Ok(shape),
         }
     }
 
@@ -215,8 +237,12 @@ fn translated(name: &str) -> Option<String> {
 }
 
 impl Tensors for Gguf {
-    fn has(&self, name: &str) -> bool {
-        self.tensors.keys().any(|own| translated(own).as_deref() == Some(name))
+    fn names(&self) -> Vec<(&str, String)> {
+        self.tensors.keys().map(|own| (own.as_str(), translated(own).unwrap_or_default())).collect()
+    }
+
+    fn fail(&self, text: String) -> Error {
+        Error::new(self.path.display(), text)
     }
 
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {

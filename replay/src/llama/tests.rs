@@ -145,7 +145,7 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
         file.metadata.push((name.into(), kind, value));
     };
     type Change<'a> = &'a dyn Fn(&mut Written);
-    let cases: [(Change<'_>, &str); 9] = [
+    let cases: [(Change<'_>, &str); 18] = [
         (
             &|file| set(file, "general.architecture", 8, text("mamba")),
             "general.architecture is \"mamba\"; \"llama\" or",
@@ -156,6 +156,10 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
             "llama.attention.head_count_kv is 3;",
         ),
         (&|file| set(file, "llama.rope.scaling.type", 8, text("yarn")), "llama.rope.scaling.type is Text(\"yarn\");"),
+        (
+            &|file| set(file, "llama.rope.scale_linear", 6, 4f32.to_le_bytes().to_vec()),
+            "llama.rope.scale_linear is 4; 1 expected",
+        ),
         (&|file| set(file, "llama.rope.dimension_count", 4, vec![4, 0, 0, 0]), "llama.rope.dimension_count is 4; 6,"),
         (&|file| file.tensors[1].2 = 16, "tensor blk.0.attn_q.weight: has the type 16; F32, F16,"),
         (
@@ -164,9 +168,26 @@ fn files_that_are_not_read_are_refused_by_offset_field_or_tensor() {
         ),
         (
             &|file| file.tensors[0].0 = "blk.0.attn_q_norm.weight".into(),
-            "tensor blk.0.attn_q_norm.weight is none of a llama",
+            "tensor blk.0.attn_q_norm.weight: is none of a Llama",
         ),
         (&|file| drop(file.tensors.pop()), "model.norm.weight: is missing"),
+        (&|file| file.tensors[0].0 = "blk.3.attn_norm.weight".into(), "tensor blk.3.attn_norm.weight: is none of"),
+        (&|file| file.tensors[0].0 = "blk.0.attn_norm.bias".into(), "tensor blk.0.attn_norm.bias: is none of"),
+        (&|file| file.tensors.push(file.tensors[0].clone()), "tensor blk.0.attn_norm.weight: comes twice"),
+        (&|file| file.metadata.push(file.metadata[2].clone()), "llama.block_count: comes twice"),
+        (
+            &|file| set(file, "llama.rope.scaling.factor", 6, 4f32.to_le_bytes().to_vec()),
+            "llama.rope.scaling.factor is 4; 1 expected",
+        ),
+        (&|file| set(file, "llama.expert_count", 4, vec![8, 0, 0, 0]), "llama.expert_count is 8; 0 expected"),
+        (
+            &|file| file.metadata.retain(|(name, ..)| !name.ends_with("rms_epsilon")),
+            "llama.attention.layer_norm_rms_epsilon is missing",
+        ),
+        (
+            &|file| set(file, "llama.attention.layer_norm_rms_epsilon", 6, (-1f32).to_le_bytes().to_vec()),
+            "llama.attention.layer_norm_rms_epsilon is -1; a number from 0 on",
+        ),
     ];
     for (number, (change, expected)) in cases.into_iter().enumerate() {
         let error = refusal(&format!("bad{number}"), change);

@@ -1,18 +1,43 @@
 //! The weights of a model as linear maps in f32.
 
 use super::Shape;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use mnnkv::arch::{self, PANEL, Product};
 use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
 
 /// The tensors of a model, by their names in Hugging Face's files.
 pub(super) trait Tensors {
-    /// Whether it has a tensor.
-    fn has(&self, name: &str) -> bool;
+    /// The name of each in the file, and in Hugging Face's files; empty if it has none there.
+    fn names(&self) -> Vec<(&str, String)>;
+
+    /// An error of the file.
+    fn fail(&self, text: String) -> Error;
 
     /// A tensor in f32. Fails if it is missing, has another shape or a type that is not read.
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>>;
+}
+
+/// Whether a model of so many layers has a tensor of this name: one with others computes something else.
+fn is_read(name: &str, layers: usize) -> bool {
+    const MODEL: [&str; 3] = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"];
+    const NORMS: [&str; 2] = ["input_layernorm.weight", "post_attention_layernorm.weight"];
+    const ATTENTION: [&str; 4] = ["q_proj", "k_proj", "v_proj", "o_proj"];
+    const MLP: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+    let Some((layer, part)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
+        return MODEL.contains(&name);
+    };
+    let of_map = |rest: &str, maps: &[&str]| {
+        rest.split_once('.').is_some_and(|(map, what)| maps.contains(&map) && ["weight", "bias"].contains(&what))
+    };
+    let is_part = match part.split_once('.') {
+        // Angles of the plain rotation, which older files have.
+        Some(("self_attn", "rotary_emb.inv_freq")) => true,
+        Some(("self_attn", rest)) => of_map(rest, &ATTENTION),
+        Some(("mlp", rest)) => of_map(rest, &MLP),
+        _ => NORMS.contains(&part),
+    };
+    is_part && layer.parse::<usize>().is_ok_and(|number| number < layers && number.to_string() == layer)
 }
 
 /// A linear map in the order of the kernel.
@@ -92,13 +117,19 @@ impl Weights {
     /// Reads all tensors. Query, key and value have a bias where the model has one.
     pub(super) fn read(tensors: &dyn Tensors, shape: &Shape) -> Result<Weights> {
         let Shape { hidden, inner, heads, kv_heads, dims, .. } = *shape;
+        let names = tensors.names();
+        if let Some((own, _)) = names.iter().find(|(_, name)| !is_read(name, shape.layers)) {
+            let text =
+                format!("tensor {own}: is none of a Llama or a Qwen2 of {} layers with plain RoPE", shape.layers);
+            return Err(tensors.fail(text));
+        }
         // Maps of the same rows, side by side.
         let map = |layer: usize, parts: &[(&str, usize)], depth: usize| -> Result<Linear> {
             let (mut weight, mut bias) = (Vec::new(), Vec::new());
             for (name, columns) in parts {
                 let name = |what: &str| format!("model.layers.{layer}.{name}.{what}");
                 weight.extend(tensors.tensor(&name("weight"), &[*columns, depth])?);
-                bias.extend(match tensors.has(&name("bias")) {
+                bias.extend(match names.iter().any(|(_, own)| *own == name("bias")) {
                     true => tensors.tensor(&name("bias"), &[*columns])?,
                     false => vec![0.0; *columns],
                 });
