@@ -28,7 +28,7 @@ Examples:
 pub struct Arguments {
     /// A GGUF file, or a folder with config.json and safetensors files, of a Llama or a Qwen2
     model: PathBuf,
-    /// Token ids of text for the built-in tasks, little-endian u16
+    /// Token ids of text for the built-in tasks, little-endian u16, or u32 in a file *.u32
     #[arg(long, value_name = "FILE", required_unless_present = "items")]
     tokens: Option<PathBuf>,
     /// Texts with scored ranges instead of the built-in tasks, one in JSON on each line
@@ -77,6 +77,9 @@ fn method(text: &str) -> Result<Method, String> {
     }
     let names = || known.iter().map(|method| format!("{:?}", method.name)).collect::<Vec<_>>().join(", ");
     let (name, keys) = text.split_once('=').ok_or_else(|| format!("one of {} or NAME={{...}} expected", names()))?;
+    if known.iter().any(|method| method.name == name) {
+        return Err(format!("{name} is a method with keys of its own; another name expected"));
+    }
     match serde_json::from_str(keys) {
         Ok(keys) => Ok(Method { name: name.into(), keys }),
         Err(e) => Err(format!("the keys of {name} are not a JSON object: {e}")),
@@ -112,13 +115,30 @@ impl Arguments {
             [] => quality::methods().into_iter().take(quality::USUAL).collect(),
             methods => methods.to_vec(),
         };
+        for (at, method) in methods.iter().enumerate() {
+            method.check()?;
+            if methods[..at].iter().any(|other| other.name == method.name) {
+                return Err(Failure(format!("--method {} comes twice", method.name)));
+            }
+        }
         if methods.iter().all(|method| method.name != WHOLE) {
             methods.splice(0..0, quality::methods().into_iter().filter(|method| method.name == WHOLE));
         }
+        let mut ratios = if self.ratios.is_empty() { vec![3.5] } else { self.ratios.clone() };
+        ratios.sort_by(f64::total_cmp);
+        ratios.dedup();
+        let (items, context) = (self.texts(model)?, model.shape().context);
+        let longest = context.saturating_sub(usize::from(self.generate));
+        if let Some(item) = items.iter().find(|item| self.generate > 0 && item.scored[0] > longest) {
+            return Err(Failure(format!(
+                "--generate is {}; {} has {} tokens before, and the model's context is {context}",
+                self.generate, item.id, item.scored[0]
+            )));
+        }
         Ok(Request {
             methods,
-            items: self.texts(model)?,
-            ratios: if self.ratios.is_empty() { vec![3.5] } else { self.ratios.clone() },
+            items,
+            ratios,
             generate: usize::from(self.generate),
             batch: usize::from(self.batch),
             cache: self.cache.as_ref().map(|folder| Cache {
@@ -215,7 +235,10 @@ fn summary(conditions: &str, results: &Results) -> String {
         };
         let cell = |group: &(&str, f64)| match of(group) {
             Some(row) if method == WHOLE => format!("loss {:.3} | {:.0} %", row.loss, 100.0 * row.exact_share),
-            Some(row) => format!("{:.3} +- {:.3} | {:.0} %", row.factor, row.error, 100.0 * row.exact_share),
+            Some(row) => {
+                let error = row.error.map_or(String::new(), |error| format!(" +- {error:.3}"));
+                format!("{:.3}{error} | {:.0} %", row.factor, 100.0 * row.exact_share)
+            }
             None => " | ".into(),
         };
         let kept: Vec<f64> = groups.iter().filter_map(of).map(|row| 100.0 * row.resident_share).collect();
@@ -231,10 +254,14 @@ fn cells(row: &Row) -> Vec<String> {
         row.method.clone(),
         format!("{:.3}", row.loss),
         format!("{:.3}", row.factor),
-        format!("{:.3}", row.error),
+        row.error.map_or("-".into(), |error| format!("{error:.3}")),
         format!("{:.0}%", 100.0 * row.exact_share),
         format!("{:.0}", row.resident_tokens),
-        if row.most_over_budget > 0 { row.most_over_budget.to_string() } else { "never".into() },
+        match row.most_over_budget {
+            None => "-".into(),
+            Some(tokens @ 1..) => tokens.to_string(),
+            Some(_) => "never".into(),
+        },
         format!("{:.1}%", 100.0 * row.resident_share),
         format!("{:.1}%", 100.0 * row.parked_share),
         format!("{:.2}", row.returned_blocks),

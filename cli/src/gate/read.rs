@@ -160,6 +160,9 @@ impl Inputs {
                 self.evaluations.push((place.file.clone(), results));
                 return Ok(true);
             }
+            Some("mnnkv-tasks") => {
+                return Err(format!("{place}: losses of tasks; compare their kinds, no gate reads them"));
+            }
             Some("mnnkv-ppl") => return Err(format!("{place}: a perplexity; --ppl BASELINE CANDIDATE reads it")),
             _ => {}
         }

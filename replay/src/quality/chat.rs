@@ -197,7 +197,7 @@ impl Chat {
         let (len, cache) = (buffers.len as usize, Packed { key: &buffers.key, value: &buffers.value });
         let mut score = |tile: &[f32]| -> Result<()> {
             let start = Instant::now();
-            session.scores(layer as u32, 0, &CheckedTile::new(&one_head(tile, added, len))?)?;
+            session.scores(layer as u32, 0, &CheckedTile::new(&one_head(tile, scored, len))?)?;
             measured.library += start.elapsed();
             Ok(())
         };
@@ -215,17 +215,16 @@ impl Chat {
             return Ok(());
         }
         for head in 0..heads {
-            // Rows that no query is given for stay zero, as those that are not scored.
+            // The rows that count are the last of a tile, so that it needs no others.
             tile.clear();
-            tile.resize(if scored > 0 { added * len } else { 0 }, 0.0);
+            tile.resize(scored * len, 0.0);
             for first in (0..attending).step_by(ROWS) {
                 let (count, seen) = (ROWS.min(attending - first), len - attending + first + 1);
                 let (from, stride) = ((first * heads + head) * dims, heads * dims);
                 let block = Block { kv_head: head / group, first: from, stride, count, seen, more: 1 };
                 let rows = block.attend(shape, *weighing, query, cache, work, output);
                 for (row, values) in rows.enumerate() {
-                    let at = added - attending + first + row;
-                    if at >= added - scored {
+                    if let Some(at) = (scored + first + row).checked_sub(attending) {
                         tile[at * len..][..seen + row].copy_from_slice(&values[..seen + row]);
                     }
                 }

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::llama::Shape;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
@@ -40,7 +41,7 @@ impl Item {
 pub fn read_items(path: &Path, shape: &Shape) -> Result<Vec<Item>> {
     let fail = |text: String| Error::new(path.display(), text);
     let file = std::fs::File::open(path).map_err(|e| fail(format!("cannot be opened: {e}")))?;
-    let mut items: Vec<Item> = Vec::new();
+    let (mut items, mut ids) = (Vec::new(), HashSet::new());
     for (number, line) in BufReader::new(file).lines().enumerate() {
         let place = format!("{}: line {}", path.display(), number + 1);
         let line = line.map_err(|e| Error::new(&place, format!("cannot be read: {e}")))?;
@@ -48,7 +49,7 @@ pub fn read_items(path: &Path, shape: &Shape) -> Result<Vec<Item>> {
             continue;
         }
         let item = item(&line, number, shape).map_err(|text| Error::new(&place, text))?;
-        if items.iter().any(|other| other.id == item.id) {
+        if !ids.insert(item.id.clone()) {
             return Err(Error::new(place, format!("id {:?} comes twice", item.id)));
         }
         items.push(item);
@@ -75,7 +76,11 @@ fn item(line: &str, number: usize, shape: &Shape) -> std::result::Result<Item, S
     let question_from = place("question_from", 1, tokens.len() - 1, "a token of the item behind the first")?;
     let score_from = place("score_from", question_from, tokens.len() - 1, "a token from question_from on")?;
     let score_to = place("score_to", score_from + 1, tokens.len(), "behind score_from, within the tokens")?;
-    let id = object.get("id").and_then(Value::as_str).map_or_else(|| format!("line {}", number + 1), String::from);
+    let id = match object.get("id") {
+        None => format!("line {}", number + 1),
+        Some(Value::String(id)) => id.clone(),
+        Some(other) => return Err(format!("id: is {other}; a text expected")),
+    };
     Ok(Item { kind, id, tokens: tokens[..score_to].to_vec(), question_from, scored: (score_from..score_to).collect() })
 }
 
@@ -138,6 +143,7 @@ mod tests {
             ("\"score_to\":5", "\"score_to\":7", "line 2: score_to: is 7; 4 to 6,"),
             (",\"score_to\":5", "", "line 2: score_to: is missing"),
             ("\"id\":\"a\"", "\"id\":\"b\"", "line 2: id \"b\" comes twice"),
+            ("\"id\":\"a\"", "\"id\":7", "line 2: id: is 7; a text expected"),
             ("[1,2", "[1 2", "line 2: column 35: expected `,` or `]`"),
         ] {
             let bad = GOOD.replace(from, to);

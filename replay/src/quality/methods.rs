@@ -69,6 +69,16 @@ impl Method {
         self.name != WHOLE && (self.keys.is_empty() || self.keys.keys().any(|key| !HOST_KEYS.contains(&key.as_str())))
     }
 
+    /// Fails if a key of the host has a value that it cannot have.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        match self.keys.get(ROTATION) {
+            Some(value) if !value.is_boolean() => {
+                Err(format!("{}: key {ROTATION:?}: is {value}; true or false expected", self.name))
+            }
+            _ => self.rounding().map(|_| ()).map_err(|e| e.to_string()),
+        }
+    }
+
     /// Whether the host names the rotation of the keys.
     pub(super) fn names_rotation(&self) -> bool {
         self.keys.get(ROTATION).is_none_or(|names| names == true)

@@ -130,6 +130,10 @@ impl Judge<'_> {
                 let plan = Plan { model: self.model, method, ratio, generate: self.request.generate };
                 let measured = plan.run(&starts).map_err(|e| Error::new(&method.name, e))?;
                 for (start, sample) in starts.iter().zip(measured) {
+                    if !sample.loss.is_finite() {
+                        let text = format!("{}: the model gives a scored token no finite likelihood", start.item.id);
+                        return Err(Error::new(&method.name, text));
+                    }
                     self.samples.keep(start.item, method, ratio, sample)?;
                 }
             }
@@ -144,7 +148,8 @@ impl Judge<'_> {
         }
         let prompt = Prompt::run(self.model, tokens).map_err(|e| Error::new("the prompt", e))?;
         if let Some(prompts) = &self.prompts {
-            prompts.keep(tokens, &prompt)?;
+            // A folder without room costs a later run the time of its prompts, and this one nothing.
+            let _ = prompts.keep(tokens, &prompt);
         }
         Ok(prompt)
     }

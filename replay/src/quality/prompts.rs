@@ -15,6 +15,8 @@ use zerocopy::IntoBytes;
 /// Of the files; another one makes older files useless.
 const VERSION: &[u8] = b"mnnkv prompt 1";
 const ENDING: &str = "prompt";
+/// Of a file that is being written, or that a killed run has left.
+const UNFINISHED: &str = "unfinished";
 
 /// The input of one layer's attention for a prompt: all keys and values, and the queries of its last rows.
 pub(super) struct Rows {
@@ -124,15 +126,12 @@ impl Prompts {
             return Ok(());
         }
         let path = self.path(tokens);
-        let unfinished = path.with_extension(format!("{}", std::process::id()));
-        let mut file = File::create(&unfinished).map_err(fail)?;
-        let mut sums = Vec::new();
-        for part in prompt.parts() {
-            file.write_all(part.as_bytes()).map_err(fail)?;
-            sums.push(xxh3_64(part.as_bytes()));
+        let unfinished = path.with_extension(format!("{}.{UNFINISHED}", std::process::id()));
+        let written = write(&unfinished, prompt).and_then(|()| fs::rename(&unfinished, &path));
+        if written.is_err() {
+            let _ = fs::remove_file(&unfinished);
         }
-        file.write_all(&xxh3_128(sums.as_bytes()).to_le_bytes()).map_err(fail)?;
-        fs::rename(&unfinished, &path).map_err(fail)
+        written.map_err(fail)
     }
 
     /// Whether so many bytes more are within the bound, after files of earlier runs were removed.
@@ -140,9 +139,11 @@ impl Prompts {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            if entry.path().extension().is_some_and(|ending| ending == ENDING) {
-                let metadata = entry.metadata()?;
-                files.push((metadata.modified()?, metadata.len(), entry.path()));
+            let path = entry.path();
+            if path.extension().is_some_and(|ending| ending == ENDING || ending == UNFINISHED) {
+                // Another run may have removed it.
+                let Ok(metadata) = entry.metadata() else { continue };
+                files.push((metadata.modified()?, metadata.len(), path));
             }
         }
         files.sort();
@@ -151,11 +152,22 @@ impl Prompts {
             if total + bytes <= self.most || modified >= self.begun {
                 break;
             }
-            fs::remove_file(path)?;
-            total -= len;
+            match fs::remove_file(path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+                _ => total -= len,
+            }
         }
         Ok(total + bytes <= self.most)
     }
+}
+
+fn write(path: &Path, prompt: &Prompt) -> std::io::Result<()> {
+    let (mut file, mut sums) = (File::create(path)?, Vec::new());
+    for part in prompt.parts() {
+        file.write_all(part.as_bytes())?;
+        sums.push(xxh3_64(part.as_bytes()));
+    }
+    file.write_all(&xxh3_128(sums.as_bytes()).to_le_bytes())
 }
 
 #[cfg(test)]

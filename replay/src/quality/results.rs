@@ -68,16 +68,16 @@ pub struct Row {
     pub loss: f64,
     /// Perplexity over that of the whole cache.
     pub factor: f64,
-    /// Standard error of the factor over items, paired.
-    pub error: f64,
+    /// Standard error of the factor over items, paired; none of one item.
+    pub error: Option<f64>,
     /// The share of items whose every scored token is the model's first choice.
     pub exact_share: f64,
     /// Of texts that were decoded.
     pub divergence: Option<Divergence>,
     /// Mean tokens in a cache that tokens are evicted from.
     pub resident_tokens: f64,
-    /// The largest excess over the budget in any step, in tokens; at most 0 is none.
-    pub most_over_budget: i64,
+    /// The largest excess over the budget in any step, in tokens, of a method that evicts; at most 0 is none.
+    pub most_over_budget: Option<i64>,
     /// Tokens per second of one thread, of a batch of items, prompt aside.
     pub tokens_per_second: f64,
     /// Microseconds inside the session per step, of all layers.
@@ -181,11 +181,11 @@ fn row_of(samples: &[Sample], whole: &[Sample]) -> Row {
         items: samples.len(),
         loss: total(|sample| sample.loss) / count,
         factor: difference.exp(),
-        error: difference.exp() * error,
+        error: (samples.len() > 1).then_some(difference.exp() * error),
         exact_share: share(samples.iter().map(|sample| sample.exact)),
         divergence: None,
         resident_tokens: total(|sample| sample.resident as f64) / calls,
-        most_over_budget: samples.iter().map(|sample| sample.over).max().unwrap_or(0),
+        most_over_budget: samples.iter().filter_map(|sample| sample.over).max(),
         tokens_per_second: steps / total(|sample| sample.seconds).max(1e-9),
         library_us: total(|sample| sample.library_seconds) * 1e6 / steps.max(1.0),
         resident_share: total(|sample| sample.resident as f64) / total(|sample| sample.logical as f64).max(1.0),
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!((results.rows.len(), row.items, row.method.as_str()), (2, 2, "other"));
         // The differences are 0.5 and 0.7: mean 0.6, error 0.1.
         assert!((row.loss - 2.1).abs() < 1e-12 && (row.factor - 0.6f64.exp()).abs() < 1e-12);
-        assert!((row.error - 0.1 * 0.6f64.exp()).abs() < 1e-12);
+        assert!((row.error.unwrap() - 0.1 * 0.6f64.exp()).abs() < 1e-12);
         assert_eq!(row.exact_share, 0.5);
         assert_eq!(row.divergence, Some(Divergence { same_share: 0.5, mean_token: 2.0 }));
         assert_eq!(results.items.iter().map(|item| item.differs_at).collect::<Vec<_>>(), [None, None, None, Some(1)]);

@@ -88,7 +88,7 @@ impl Plan<'_> {
             // The model has its output already.
             chat.step(layer, &Projected { query, key, value }, None)?;
         }
-        if self.method.is_replayed() {
+        if self.method.is_replayed() && shape.layers > FIRST_EVICTED {
             replay(self.model, &mut chat, item.prompt())?;
         }
         chat.measured = Measured::default();
@@ -198,7 +198,7 @@ impl Reader<'_> {
             calls: measured.calls,
             resident: measured.resident,
             logical: measured.logical,
-            over: measured.over,
+            over: plan.method.evicts().then_some(measured.over),
             parked_share: (recall.parked_bytes + recall.summary_bytes) as f64 / raw_bytes.max(1.0),
             returned: recall.counts.returned - self.before.counts.returned,
             failed: recall.counts.failed,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
@@ -31,8 +31,8 @@ pub(super) struct Sample {
     /// Tokens in their caches, and the chat's, summed over calls.
     pub(super) resident: u64,
     pub(super) logical: u64,
-    /// The largest excess over the budget, in tokens.
-    pub(super) over: i64,
+    /// The largest excess over the budget, in tokens, of a method that evicts.
+    pub(super) over: Option<i64>,
     /// Bytes of parked tokens and summaries at the end, over those of the whole caches.
     pub(super) parked_share: f64,
     /// Blocks that came back behind the prompt.
@@ -56,6 +56,8 @@ struct Line {
 /// All samples by key, and the file that gets them.
 pub(super) struct Samples {
     known: Mutex<(HashMap<String, Sample>, Option<File>)>,
+    /// Of the file, for errors.
+    path: PathBuf,
     /// What all keys depend on: the program, the model, tokens to generate.
     salt: Vec<u8>,
 }
@@ -64,7 +66,9 @@ impl Samples {
     /// Reads the file if one is given. Lines that are not whole are passed over: the last of a run that was ended.
     pub(super) fn open(path: Option<&Path>, salt: Vec<u8>) -> Result<Samples> {
         let mut known = HashMap::new();
-        let Some(path) = path else { return Ok(Samples { known: Mutex::new((known, None)), salt }) };
+        let Some(path) = path else {
+            return Ok(Samples { known: Mutex::new((known, None)), path: PathBuf::new(), salt });
+        };
         let fail = |e: std::io::Error| Error::new(path.display(), format!("cannot be read or written: {e}"));
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(path).map_err(fail)?;
         let mut whole = true;
@@ -76,7 +80,7 @@ impl Samples {
         if !whole {
             file.write_all(b"\n").map_err(fail)?;
         }
-        Ok(Samples { known: Mutex::new((known, Some(file))), salt })
+        Ok(Samples { known: Mutex::new((known, Some(file))), path: path.into(), salt })
     }
 
     /// All that a sample depends on.
@@ -105,7 +109,7 @@ impl Samples {
                 Line { key: key.clone(), item: item.id.clone(), method: method.name.clone(), sample: sample.clone() };
             let text = serde_json::to_string(&line).map_err(|e| Error::new("a result", e))? + "\n";
             file.write_all(text.as_bytes())
-                .map_err(|e| Error::new("results.jsonl", format!("cannot be written: {e}")))?;
+                .map_err(|e| Error::new(self.path.display(), format!("cannot be written: {e}")))?;
         }
         known.0.insert(key, sample);
         Ok(())

@@ -121,14 +121,16 @@ fn segment(prompt: usize) -> usize {
     prompt / SEGMENTS / SEGMENT_STEP * SEGMENT_STEP
 }
 
-/// The tokens of a file of little-endian u16. Fails if one is not below `vocabulary`.
+/// The tokens of a file of little-endian u16, or u32 if its name ends so. Fails if one is not below `vocabulary`.
 pub fn read_tokens(path: &Path, vocabulary: usize) -> Result<Vec<u32>> {
     let fail = |text: String| Error::new(path.display(), text);
     let bytes = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
-    let (pairs, []) = bytes.as_chunks::<2>() else {
-        return Err(fail(format!("has {} bytes; 2 for each token expected", bytes.len())));
-    };
-    let tokens: Vec<u32> = pairs.iter().map(|pair| u16::from_le_bytes(*pair).into()).collect();
+    let width = if path.extension().is_some_and(|ending| ending == "u32") { 4 } else { 2 };
+    if !bytes.len().is_multiple_of(width) {
+        return Err(fail(format!("has {} bytes; {width} for each token expected", bytes.len())));
+    }
+    let token = |bytes: &[u8]| bytes.iter().rev().fold(0, |token, byte| token << 8 | u32::from(*byte));
+    let tokens: Vec<u32> = bytes.chunks_exact(width).map(token).collect();
     match tokens.iter().position(|token| *token as usize >= vocabulary) {
         Some(at) => Err(fail(format!("token {at} is {}; below vocab_size {vocabulary} expected", tokens[at]))),
         None => Ok(tokens),
