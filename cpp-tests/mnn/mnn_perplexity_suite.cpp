@@ -149,7 +149,7 @@ TEST_F(MnnPerplexity, OfTasksIsTheLossOfTheScoredTokensByKind) {
                                    R"({"kind": "a", "id": "one", "tokens": [1, 2, 3, 0, 5], "question_from": 2,)"
                                    R"( "score_from": 3, "score_to": 5, "depth": [0.5]})"
                                    "\n\n"
-                                   R"({"kind":"b","tokens":[6,2,2,1,4,4],"question_from":1,"score_from":2,"score_to":3})"
+                                   R"({"kind":"\u0062","tokens":[6,2,2,1,4,4],"question_from":1,"score_from":2,"score_to":3})"
                                    "\n"
                                    R"({"score_to":3,"kind":"a","id":"last","tokens":[0,6,2],"question_from":2,"score_from":2})");
     const std::string result = file("result.json", "old");
@@ -162,6 +162,8 @@ TEST_F(MnnPerplexity, OfTasksIsTheLossOfTheScoredTokensByKind) {
         return std::log(all / weight(length, word));
     };
     const double one = (loss(3, 0) + loss(4, 5)) / 2, two = loss(2, 2), last = loss(2, 2);
+    EXPECT_NE(said.find("{\"kind\": \"b\", \"items\": 1, \"loss\": "), std::string::npos) << said;
+    EXPECT_NE(said.find("\"error\": null"), std::string::npos) << said;
     const json read = json_reader(said.replace(said.find(R"("a,\"b}:")"), 9, "0")).read();
     EXPECT_EQ(read["format"].text, "mnnkv-tasks");
     ASSERT_EQ(read["items"].items.size(), 3u);
@@ -174,6 +176,7 @@ TEST_F(MnnPerplexity, OfTasksIsTheLossOfTheScoredTokensByKind) {
         EXPECT_NEAR(item["loss"].number, expected[i], 1e-6);
         EXPECT_EQ(item["exact"].truth, exact[i]) << ids[i];
     }
+    EXPECT_NE(said.find("\"settings\": {}, \"config\""), std::string::npos) << said;
     const json& a = read["kinds"].items[0];
     EXPECT_EQ(a["kind"].text + read["kinds"].items[1]["kind"].text, "ab");
     EXPECT_EQ(a["items"].number, 2);
@@ -202,7 +205,12 @@ TEST_F(MnnPerplexity, RefusesAnItemByLineAndField) {
         {"\"score_to\":5", "\"score_to\":7", "line 2: score_to: is 7; 4 to 6 expected"},
         {",\"score_to\":5", "", "line 2: score_to: is missing"},
         {"\"id\":\"a\"", "\"id\":\"b\"", "line 2: id \"b\" comes twice"},
-        {"{\"kind", "[\"kind", "line 2: kind: a text expected"},
+        {"{\"kind", "[\"kind", "line 2: one JSON object expected"},
+        {"\"score_to\":5}", "\"score_to\":5} {}", "line 2: one JSON object expected"},
+        {"\"score_to\":5", "\"score_to\":5,\"score_to\":5", "line 2: score_to: comes twice"},
+        {"\"score_to\":5", "\"score_to\":5.0", "line 2: score_to: is 5.0; 4 to 6 expected"},
+        {"\"id\":\"a\"", "\"id\":7", "line 2: id: is 7; a text expected"},
+        {"\"kv\"", "\"k\\ud800v\"", "line 2: kind: a text expected"},
     };
     for (const auto& mistake : mistakes) {
         std::string bad = good, other = good;
@@ -213,6 +221,7 @@ TEST_F(MnnPerplexity, RefusesAnItemByLineAndField) {
         EXPECT_NE(errors.find("tasks.jsonl: line"), std::string::npos) << errors;
         EXPECT_EQ(said, "");
     }
+    EXPECT_EQ(run({"-m", "model", "--tasks", testing::TempDir()}), 3) << "a folder";
     EXPECT_EQ(run({"-m", "model", "--tasks", file("tasks.jsonl", "\n")}), 3);
     EXPECT_NE(errors.find("has no items"), std::string::npos) << errors;
     EXPECT_EQ(run({"-m", "model", "--tasks", file("tasks.jsonl", good), "-p", "4"}), 2);

@@ -58,6 +58,83 @@ inline std::vector<std::pair<std::string, std::string>> json_members(const std::
     return members;
 }
 
+/// Whether a text without blanks around it is one object: nothing follows the brace that closes the first.
+inline bool json_is_one_object(const std::string& text) {
+    int depth = 0;
+    bool quoted = false;
+    for (std::size_t at = 0; at < text.size(); ++at) {
+        const char c = text[at];
+        if (quoted) {
+            at += c == '\\' ? 1 : 0;
+            quoted = c != '"';
+            continue;
+        }
+        quoted = c == '"';
+        depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+        if (depth <= 0) {
+            return c == '}' && depth == 0 && at + 1 == text.size() && text[0] == '{';
+        }
+    }
+    return false;
+}
+
+/// The bytes of a code point in UTF-8.
+inline std::string json_utf8(unsigned long code) {
+    if (code < 0x80) {
+        return std::string(1, static_cast<char>(code));
+    }
+    std::string bytes;
+    unsigned long most = 0x3F;  // what the first byte may hold
+    while (code > most) {
+        bytes.insert(bytes.begin(), static_cast<char>(0x80 | (code & 0x3F)));
+        code >>= 6;
+        most = bytes.size() == 1 ? 0x1F : most >> 1;
+    }
+    return static_cast<char>((~most << 1 & 0xFF) | code) + bytes;
+}
+
+/// A JSON string, with its escapes resolved. False if it is none.
+inline bool json_text(const std::string& value, std::string& text) {
+    if (value.size() < 2 || value[0] != '"' || value[value.size() - 1] != '"') {
+        return false;
+    }
+    const std::string names = "\"\\/bfnrt", meanings = "\"\\/\b\f\n\r\t";
+    const std::size_t end = value.size() - 1;
+    unsigned long high = 0;  // the first half of a pair of surrogates
+    text.clear();
+    for (std::size_t at = 1; at < end; ++at) {
+        if (value[at] != '\\') {
+            if (high != 0 || static_cast<unsigned char>(value[at]) < 32) {
+                return false;
+            }
+            text += value[at];
+            continue;
+        }
+        const char name = ++at < end ? value[at] : '\0';
+        if (name == 'u' && at + 4 < end) {
+            char* last = nullptr;
+            const std::string digits = value.substr(at + 1, 4);
+            const unsigned long code = std::strtoul(digits.c_str(), &last, 16);
+            at += 4;
+            const bool is_low = code >= 0xDC00 && code < 0xE000;
+            if (*last != '\0' || digits.find_first_of(" +-xX") != std::string::npos || is_low != (high != 0)) {
+                return false;
+            }
+            if (code >= 0xD800 && code < 0xDC00) {
+                high = code;
+                continue;
+            }
+            text += json_utf8(is_low ? 0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00) : code);
+            high = 0;
+        } else if (name == '\0' || high != 0 || names.find(name) == std::string::npos) {
+            return false;
+        } else {
+            text += meanings[names.find(name)];
+        }
+    }
+    return high == 0;
+}
+
 /// A JSON number that is all of `text`, and at least 0.
 inline bool json_number(const std::string& text, double& number) {
     char* end = nullptr;

@@ -15,7 +15,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -51,7 +50,7 @@ public:
             return 3;
         }
         if (tasks_) {
-            return task_run(engine_).run(model_, text_, contents_, output_) ? 0 : 3;
+            return task_run(engine_).run(model_, settings_, text_, contents_, output_) ? 0 : 3;
         }
         return encode() && decode() && report() ? 0 : 3;
     }
@@ -107,9 +106,13 @@ private:
     bool load_text() {
         errno = 0;
         std::ifstream file(text_.c_str(), std::ios::binary);
-        contents_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+        // Not by an iterator of the buffer, which throws where a folder is read.
+        char piece[4096];
+        while (file.read(piece, sizeof piece) || file.gcount() > 0) {
+            contents_.append(piece, static_cast<std::size_t>(file.gcount()));
+        }
         if (!file.is_open() || file.bad()) {
-            return perplexity_fails(text_ + ": " + std::generic_category().message(errno));
+            return perplexity_fails(text_ + ": " + std::generic_category().message(errno != 0 ? errno : EIO));
         }
         return true;
     }
@@ -208,7 +211,8 @@ private:
             ", \"scored_tokens\": " + std::to_string(scored) +
             ",\n  \"mean_log_likelihood\": " + formatted("%.17g", mean) +
             ", \"perplexity\": " + formatted("%.17g", std::exp(-mean)) +
-            ",\n  \"decode_seconds\": " + formatted("%.6g", seconds_) + ",\n  " + config_members(engine_) + "\n}\n";
+            ",\n  \"decode_seconds\": " + formatted("%.6g", seconds_) + ",\n  \"settings\": " +
+            (settings_.empty() ? "{}" : settings_) + ", " + config_members(engine_) + "\n}\n";
         return write_result(output_, text);
     }
 

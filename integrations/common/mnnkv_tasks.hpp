@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -39,16 +41,17 @@ public:
     bool read(const std::string& contents, std::vector<task_item>& items) {
         std::istringstream lines(contents);
         std::string line;
+        std::set<std::string> ids;
         for (line_ = 1; std::getline(lines, line); ++line_) {
-            if (json_trimmed(line, 0, line.size()).empty()) {
+            line = json_trimmed(line, 0, line.size());
+            if (line.empty()) {
                 continue;
             }
             task_item item;
             if (!read_item(line, item)) {
                 return false;
             }
-            const auto same = [&item](const task_item& other) { return other.id == item.id; };
-            if (std::any_of(items.begin(), items.end(), same)) {
+            if (!ids.insert(item.id).second) {
                 return wrong("id " + json_quoted(item.id) + " comes twice");
             }
             items.push_back(item);
@@ -62,29 +65,32 @@ private:
     }
 
     bool read_item(const std::string& line, task_item& item) const {
-        const auto members = json_members(line);
-        const auto value = [&members](const char* name) {
-            for (const auto& member : members) {
-                if (member.first == name) {
-                    return member.second;
-                }
+        std::map<std::string, std::string> members;
+        if (!json_is_one_object(line)) {
+            return wrong("one JSON object expected");
+        }
+        for (const auto& member : json_members(line)) {
+            if (!members.insert(member).second) {
+                return wrong(member.first + ": comes twice");
             }
-            return std::string();
-        };
-        if (!json_path(value("kind"), item.kind)) {
+        }
+        if (!json_text(members["kind"], item.kind) || item.kind.empty()) {
             return wrong("kind: a text expected");
         }
-        if (!json_path(value("id"), item.id)) {
+        const std::string id = members["id"];
+        if (id.empty()) {
             item.id = "line " + std::to_string(line_);
+        } else if (!json_text(id, item.id)) {
+            return wrong("id: is " + id + "; a text expected");
         }
-        if (!read_tokens(value("tokens"), item.tokens)) {
+        if (!read_tokens(members["tokens"], item.tokens)) {
             return false;
         }
         const std::size_t count = item.tokens.size();
         std::size_t end = 0;
-        if (!place("question_from", value("question_from"), 1, count - 1, item.question_from) ||
-            !place("score_from", value("score_from"), item.question_from, count - 1, item.score_from) ||
-            !place("score_to", value("score_to"), item.score_from + 1, count, end)) {
+        if (!place("question_from", members["question_from"], 1, count - 1, item.question_from) ||
+            !place("score_from", members["score_from"], item.question_from, count - 1, item.score_from) ||
+            !place("score_to", members["score_to"], item.score_from + 1, count, end)) {
             return false;
         }
         item.tokens.resize(end);
@@ -95,11 +101,12 @@ private:
         if (text.size() < 2 || text[0] != '[' || text[text.size() - 1] != ']') {
             return wrong("tokens: an array of token ids expected");
         }
-        for (std::size_t at = 1; at < text.size();) {
-            const std::size_t end = std::min(text.find(',', at), text.size() - 1);
-            const std::string number = json_trimmed(text, at, end);
-            double id = -1;
-            if (!json_number(number, id) || id != std::floor(id) || id >= static_cast<double>(vocabulary_)) {
+        const std::string inside = json_trimmed(text, 1, text.size() - 1);
+        for (std::size_t at = 0; at < inside.size();) {
+            const std::size_t end = std::min(inside.find(',', at), inside.size());
+            const std::string number = json_trimmed(inside, at, end);
+            std::size_t id = 0;
+            if (!whole(number, id) || id >= vocabulary_) {
                 return wrong("tokens[" + std::to_string(tokens.size()) + "]: is " + number + "; 0 to " +
                              std::to_string(vocabulary_ - 1) + ", a token of the model, expected");
             }
@@ -111,13 +118,20 @@ private:
 
     bool place(const std::string& name, const std::string& text, std::size_t least, std::size_t most,
                std::size_t& number) const {
-        double read = -1;
-        if (!json_number(text, read) || read != std::floor(read) || read < static_cast<double>(least) ||
-            read > static_cast<double>(most)) {
+        if (!whole(text, number) || number < least || number > most) {
             return wrong(name + ": is " + (text.empty() ? "missing" : text) + "; " + std::to_string(least) + " to " +
                          std::to_string(most) + " expected");
         }
-        number = static_cast<std::size_t>(read);
+        return true;
+    }
+
+    /// Digits alone, as JSON has them.
+    static bool whole(const std::string& text, std::size_t& number) {
+        if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos ||
+            (text[0] == '0' && text.size() > 1)) {
+            return false;
+        }
+        number = static_cast<std::size_t>(std::strtoul(text.c_str(), nullptr, 10));
         return true;
     }
 
@@ -132,7 +146,8 @@ public:
     explicit task_run(decoder& engine) : engine_(engine) {}
 
     /// Reads and scores `contents`, a file named `path`, and writes the result to `output`.
-    bool run(const std::string& model, const std::string& path, const std::string& contents, const std::string& output) {
+    bool run(const std::string& model, const std::string& settings, const std::string& path, const std::string& contents,
+             const std::string& output) {
         const std::size_t vocabulary = vocabulary_of(engine_);
         if (vocabulary == 0 || !task_file(path, vocabulary).read(contents, items_)) {
             return false;
@@ -144,7 +159,7 @@ public:
             }
         }
         std::fprintf(stderr, "\r%zu of %zu texts\n", items_.size(), items_.size());
-        return write_result(output, result(model, path));
+        return write_result(output, result(model, settings, path));
     }
 
 private:
@@ -173,7 +188,7 @@ private:
                     return perplexity_fails("the model gives no finite likelihood to " + what);
                 }
                 item.loss -= here;
-                item.exact = item.exact && logits[token] >= *std::max_element(logits, logits + vocabulary);
+                item.exact = item.exact && std::max_element(logits, logits + vocabulary) == logits + token;
             }
             next.assign(1, item.tokens[at]);
         }
@@ -181,12 +196,14 @@ private:
         return true;
     }
 
-    std::string result(const std::string& model, const std::string& path) const {
+    std::string result(const std::string& model, const std::string& settings, const std::string& path) const {
         token_hash hash;
         std::vector<std::string> kinds;
         std::string of_items;
         for (const task_item& item : items_) {
             std::for_each(item.tokens.begin(), item.tokens.end(), [&hash](int token) { hash.add(token); });
+            hash.add(static_cast<int>(item.question_from));
+            hash.add(static_cast<int>(item.score_from));
             if (std::find(kinds.begin(), kinds.end(), item.kind) == kinds.end()) {
                 kinds.push_back(item.kind);
             }
@@ -202,7 +219,7 @@ private:
                ",\n  \"tasks\": " + json_quoted(path.substr(path.find_last_of("/\\") + 1)) + ", \"tokens_fnv1a\": " + hash.text() +
                ",\n  \"kinds\": [\n    " + of_kinds + "],\n  \"items\": [\n    " + of_items +
                "],\n  \"decode_seconds\": " + formatted("%.6g", seconds_) + ", \"decode_steps\": " + std::to_string(steps_) +
-               ",\n  " + config_members(engine_) + "\n}\n";
+               ",\n  \"settings\": " + (settings.empty() ? "{}" : settings) + ", " + config_members(engine_) + "\n}\n";
     }
 
     /// Means over the items of a kind, and the standard error of that of losses.
@@ -219,7 +236,8 @@ private:
         const double mean = sum / count;
         const double variance = std::max(squares - sum * mean, 0.0) / std::max(count - 1, 1.0);
         return "{\"kind\": " + json_quoted(kind) + ", \"items\": " + formatted("%.0f", count) + ", \"loss\": " +
-               formatted("%.9g", mean) + ", \"error\": " + formatted("%.3g", std::sqrt(variance / count)) +
+               formatted("%.9g", mean) + ", \"error\": " +
+               (count > 1 ? formatted("%.3g", std::sqrt(variance / count)) : "null") +
                ", \"exact_share\": " + formatted("%.4g", exact / count) + "}";
     }
 
