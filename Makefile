@@ -141,7 +141,7 @@ benchmarks:
 	@"$(SETUP)" demo
 	@$(CONFIGURE)
 	@$(COMPILE) --target mnnkv_demo mnnkv_bench_host mnnkv_bench_pages mnnkv_bench_session
-	@MODEL="$(MODEL)" cmake/benchmarks.sh $(ONLY)
+	@MODEL="$(MODEL)" TOKENS="$(TOKENS)" cmake/benchmarks.sh $(ONLY)
 
 # A GGUF file or a folder, and a file of token ids that fit it. Without them a small model is fetched.
 MODEL ?=

@@ -5,7 +5,7 @@
 #
 # A program prints a table of Markdown under the heading "## NAME: CONDITIONS". In a document it is between the lines
 # "<!-- begin NAME -->" and "<!-- end NAME -->", behind a line that tells command, conditions, commit and machine.
-# A section whose program fails keeps its tables. MODEL, a folder that exists, adds the section quality.
+# A section whose program fails keeps its tables. MODEL and TOKENS are of the section quality, as for `make quality`.
 set -eu
 cd "$(dirname "$0")/.."
 documents="README.md docs/benchmarks.md docs/quality.md"
@@ -86,11 +86,7 @@ section speed build/bin/mnnkv_bench_session speed
 section compressor cargo bench --locked --package mnn-kv-model --bench compressor
 section c8 cargo bench --locked --package mnn-kv-model --bench c8
 section demo build/bin/mnnkv_demo
-if [ -d "${MODEL:-}" ]; then
-    section quality make quality
-elif [ -z "$only" ]; then
-    echo "benchmarks: quality is left out, since MODEL is no folder" >&2
-fi
+section quality make quality
 
 # shellcheck disable=SC2045 # names without spaces
 for table in $(ls "$work/tables"); do
