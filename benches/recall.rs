@@ -179,7 +179,7 @@ fn memory(tier: &str) {
     let (us, layers) = (1e6, LAYERS as f64);
     println!(
         "{}|{:.3}|{:.3}|{:.3}|{:.2}|{:.0}|{:.0}|{:.0}|{:.2}|{}|{}",
-        tier.to_owned(),
+        tier,
         after / whole,
         stats.parked_bytes as f64 / whole,
         stats.summary_bytes as f64 / whole,

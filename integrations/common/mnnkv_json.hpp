@@ -25,6 +25,17 @@ inline std::string json_trimmed(const std::string& text, std::size_t begin, std:
     return text.substr(begin, end - begin);
 }
 
+/// Whether a character is in a string, whose quotes `quoted` follows. Passes over an escape.
+inline bool json_in_string(char c, std::size_t& at, bool& quoted) {
+    const bool inside = quoted;
+    at += inside && c == '\\' ? 1 : 0;
+    quoted = inside ? c != '"' : c == '"';
+    return inside;
+}
+
+/// How a character outside of strings changes the nesting.
+inline int json_nesting(char c) { return c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0; }
+
 /// Names and values as they stand there. Reads any text; the members are right for well-formed JSON.
 inline std::vector<std::pair<std::string, std::string>> json_members(const std::string& object) {
     std::vector<std::pair<std::string, std::string>> members;
@@ -33,12 +44,9 @@ inline std::vector<std::pair<std::string, std::string>> json_members(const std::
     std::size_t from = 0, colon = 0;
     for (std::size_t at = 0; at < object.size(); ++at) {
         const char c = object[at];
-        if (quoted) {
-            at += c == '\\' ? 1 : 0;
-            quoted = c != '"';
+        if (json_in_string(c, at, quoted)) {
             continue;
         }
-        quoted = c == '"';
         const bool ends = depth == 1 && (c == ',' || c == '}');
         if (ends && colon != 0) {
             const std::string name = json_trimmed(object, from, colon), value = json_trimmed(object, colon + 1, at);
@@ -53,7 +61,7 @@ inline std::vector<std::pair<std::string, std::string>> json_members(const std::
             from = at + 1;
             colon = 0;
         }
-        depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+        depth += json_nesting(c);
     }
     return members;
 }
@@ -64,13 +72,10 @@ inline bool json_is_one_object(const std::string& text) {
     bool quoted = false;
     for (std::size_t at = 0; at < text.size(); ++at) {
         const char c = text[at];
-        if (quoted) {
-            at += c == '\\' ? 1 : 0;
-            quoted = c != '"';
+        if (json_in_string(c, at, quoted)) {
             continue;
         }
-        quoted = c == '"';
-        depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+        depth += json_nesting(c);
         if (depth <= 0) {
             return c == '}' && depth == 0 && at + 1 == text.size() && text[0] == '{';
         }
