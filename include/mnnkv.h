@@ -2,6 +2,7 @@
 //
 //   mnnkv/base.h      status codes, versions, element types, cache layouts
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
+//   mnnkv/attend.h    attention over tokens in 8 and 4 bits: the main way to use mnn-kv
 //   mnnkv/heads.h     stored tokens read head by head, on the attention threads, in place of a restore in begin
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
@@ -69,6 +70,7 @@
 
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
+#include "mnnkv/attend.h"
 #include "mnnkv/scores.h"
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"

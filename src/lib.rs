@@ -11,6 +11,7 @@
 //! | [`store`] | cold blocks kept compressed, raw memory released |
 //! | [`snapshot`] | a file of a chat's layers, saved step by step |
 //! | [`recall`] | summaries of blocks, and estimates of the attention to them |
+//! | [`attend`] | attention over K in 8 bits and V in 4 |
 //! | [`session`] | the rooms above together, as configured |
 //! | [`state`] | state buffers of other engines, by a description of their tensors |
 //! | [`arch`] | SIMD kernels and the choice between them |
@@ -29,6 +30,7 @@
 compile_error!("mnn-kv turns panics into a status; build it with panic = \"unwind\"");
 
 pub mod arch;
+pub mod attend;
 pub mod dtype;
 pub mod ffi;
 pub mod gear;

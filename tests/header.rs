@@ -33,6 +33,13 @@ const HEADERS: &[Header] = &[
         sections: &["handle", "step", "tiles", "history", "metrics"],
     },
     Header {
+        path: "mnnkv/attend.h",
+        about: "attention over tokens in 8 and 4 bits",
+        includes: &["\"session.h\""],
+        folder: "src/ffi",
+        sections: &["attend"],
+    },
+    Header {
         path: "mnnkv/scores.h",
         about: "scores from sums that a host makes in its own attention loop",
         includes: &["<string.h>", "\"session.h\""],

@@ -3,6 +3,7 @@
 #define MNNKV_H
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
+#include "mnnkv/attend.h"
 #include "mnnkv/scores.h"
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"

@@ -4,6 +4,7 @@
 #include "mnnkv.h"
 #include "mnnkv/base.hpp"
 #include "mnnkv/session.hpp"
+#include "mnnkv/attend.hpp"
 #include "mnnkv/scores.hpp"
 #include "mnnkv/heads.hpp"
 #include "mnnkv/park.hpp"

@@ -13,8 +13,7 @@ extern "C" {
 
 // --- Session: the handle ----------------------------------------------------------------------------------------
 //
-// A session evicts the tokens that matter least (H2O) and stores cold tokens without loss. Per layer and step a host
-// calls
+// A session quantises tokens (attend.h), evicts them (H2O), or stores them without loss. Per layer and step a host calls
 //
 //   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
@@ -59,6 +58,8 @@ typedef struct mnnkv_session_options {
     uint32_t restores_heads;
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     const struct mnnkv_executor *executor;
+    /// 1 = the host calls mnnkv_session_attend (attend.h), which kv_quant needs.
+    uint32_t attends;
 } mnnkv_session_options;
 
 /// Makes a session. The JSON texts need no terminating zero.
@@ -91,9 +92,8 @@ mnnkv_status mnnkv_session_begin(mnnkv_session *session, uint32_t layer, mnnkv_c
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
 /// metric counts the failure.
-/// heads: query heads (not KV heads).
-/// queries: rows of the step in each head, however tiles grouped them; 0 closes a step without attention, which drops
-/// tiles and is not counted.
+/// heads: query heads (not KV heads). queries: rows of the step in each head, however tiles grouped them; 0 closes a step
+/// without attention, which drops tiles and is not counted.
 /// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed

@@ -3,6 +3,7 @@
 #ifndef MNNKV_SESSION_HPP
 #define MNNKV_SESSION_HPP
 
+#include "attend.h"
 #include "base.hpp"
 #include "heads.h"
 #include "park.h"
@@ -118,6 +119,25 @@ public:
     status queries(std::uint32_t layer, mnnkv_queries given) noexcept {
         given.struct_size = static_cast<std::uint32_t>(sizeof given);
         return mnnkv_session_queries(handle_, layer, &given);
+    }
+
+    /// mnnkv_session_attends; false on failure
+    bool attends(std::uint32_t layer) const noexcept {
+        std::int32_t attends = 0;
+        return mnnkv_session_attends(handle_, layer, &attends) == MNNKV_OK && attends != 0;
+    }
+
+    /// mnnkv_session_attend; sets struct_size
+    status attend(std::uint32_t layer, std::uint32_t part, std::uint32_t parts, const mnnkv_cache& cache,
+                  mnnkv_attend step) const noexcept {
+        step.struct_size = static_cast<std::uint32_t>(sizeof step);
+        return mnnkv_session_attend(handle_, layer, part, parts, &cache, &step);
+    }
+
+    /// mnnkv_session_attend_stats
+    status attend_stats(std::uint32_t layer, mnnkv_attend_stats& stats) const noexcept {
+        stats = make<mnnkv_attend_stats>();
+        return mnnkv_session_attend_stats(handle_, layer, &stats);
     }
 
     /// mnnkv_session_recall_stats

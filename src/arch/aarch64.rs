@@ -1,8 +1,8 @@
 //! NEON.
 
-use super::level::level;
+use super::level::{has_features, kernel, level};
 use super::vector::{self, Floats, Sums, Vector, Words, operations};
-use super::{Kernels, PORTABLE, PORTABLE_MODEL, estimates, lanes};
+use super::{Kernels, PORTABLE, PORTABLE_MODEL, attend, estimates, lanes};
 use core::arch::aarch64::*;
 
 level! {
@@ -34,11 +34,18 @@ level! {
         unplanes2: planes = vector::unplanes::<uint8x16_t, 2>;
         unplanes4: planes = vector::unplanes::<uint8x16_t, 4>;
         estimates: estimates = estimates::neon::Floats16;
-    }
-    model: {
+        attend: attend = attend::neon::Widening;
         // 24 sums, four vectors of B and one of A, of 32 registers.
         product: product = vector::product::<float32x4_t, 6, 4, 4>;
     }
+    model: {
+    }
+}
+
+/// Attention with `sdot`; `None` where the CPU has none.
+pub(super) fn attend_with_dotprod() -> Option<&'static attend::AttendKernels> {
+    static DOTPROD: attend::AttendKernels = kernel!(["neon", "dotprod"] attend attend::neon::Dotprod);
+    has_features!(is_aarch64_feature_detected ["neon", "dotprod"]).then_some(&DOTPROD)
 }
 
 impl Vector for uint8x16_t {

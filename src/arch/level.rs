@@ -130,6 +130,16 @@ macro_rules! kernel {
             masses: $crate::arch::level::kernel!(@ $features (logits: &[[f32; 16]], peak: f32, width: usize, sums: &mut [f32]) -> () = $crate::arch::estimates::masses::<$vector>),
         }
     };
+    ($features:tt attend $dots:path) => {
+        $crate::arch::attend::AttendKernels {
+            logits: $crate::arch::level::kernel!(@ $features
+                (block: &$crate::arch::attend::HeadBlock, queries: &[&[f32]], logits: &mut [[f32; 64]], scratch: &mut $crate::arch::attend::Scratch) -> () = $crate::arch::attend::logits::<$dots>),
+            values: $crate::arch::level::kernel!(@ $features
+                (block: &$crate::arch::attend::HeadBlock, logits: &mut [[f32; 64]], running: &mut [$crate::arch::attend::Running], sums: &mut [f32], scratch: &mut $crate::arch::attend::Scratch) -> () = $crate::arch::attend::values::<$dots>),
+            soften: $crate::arch::level::kernel!(@ $features
+                (logits: &mut [[f32; 16]], running: &mut $crate::arch::attend::Running) -> f32 = $crate::arch::attend::soften::<$dots>),
+        }
+    };
     ($features:tt sum $kernel:path) => {
         $crate::arch::level::kernel!(@ $features (values: &[u8]) -> f32 = $kernel)
     };

@@ -10,6 +10,7 @@
 
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
+pub mod attend;
 mod codes;
 pub mod estimates;
 pub mod lanes;
@@ -47,7 +48,7 @@ pub enum Level {
     Sse2,
     /// x86-64 with AVX2, F16C and FMA.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, VL, VBMI and VBMI2.
+    /// x86-64 with AVX-512 F, BW, VL, VBMI, VBMI2 and VNNI.
     Avx512,
     /// Every AArch64.
     Neon,
@@ -232,6 +233,10 @@ pub struct Kernels {
     pub closest: fn(blocks: &[SketchBlock], sketch: &[u8; SKETCH]) -> Option<usize>,
     /// Estimates of attention.
     pub estimates: estimates::EstimateKernels,
+    /// Attention over K in 8 bits and V in 4.
+    pub attend: attend::AttendKernels,
+    /// Product of matrices of f32.
+    pub product: MatrixProduct,
     /// Rows of F16.
     pub rows_f16: RowKernels<f32>,
     /// Rows of BF16.
@@ -281,8 +286,6 @@ pub struct ModelKernels {
     pub dequantize_f16: Dequantize,
     /// Int8 to BF16.
     pub dequantize_bf16: Dequantize,
-    /// Product of matrices of f32.
-    pub product: MatrixProduct,
 }
 
 static PORTABLE: Kernels = Kernels {
@@ -326,6 +329,8 @@ static PORTABLE: Kernels = Kernels {
     pack: pack::portable,
     closest: rows::closest,
     estimates: estimates::PORTABLE,
+    attend: attend::PORTABLE,
+    product: product::portable,
     rows_f16: rows::portable::<words::F16>(),
     rows_bf16: rows::portable::<words::Bf16>(),
     rows_f32: rows::portable::<words::F32>(),
@@ -340,7 +345,6 @@ static PORTABLE_MODEL: ModelKernels = ModelKernels {
     dequantize_f32: portable::dequantize_f32,
     dequantize_f16: portable::dequantize_f16,
     dequantize_bf16: portable::dequantize_bf16,
-    product: product::portable,
 };
 
 /// A level that this CPU has, with its witness.
@@ -386,6 +390,18 @@ impl Available {
         }
     }
 
+    /// Those of the level, or of an extension that the CPU has.
+    fn attend_kernels(self) -> &'static attend::AttendKernels {
+        let extended: Option<&attend::AttendKernels> = match self {
+            #[cfg(target_arch = "x86_64")]
+            Available::Avx2(_) => x86_64::attend_with_vnni(),
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            Available::Neon(_) => aarch64::attend_with_dotprod(),
+            _ => None,
+        };
+        extended.unwrap_or(&self.kernels().attend)
+    }
+
     fn model_kernels(self) -> &'static ModelKernels {
         match self {
             Available::Portable => &PORTABLE_MODEL,
@@ -415,6 +431,17 @@ pub fn available_model() -> impl Iterator<Item = &'static ModelKernels> {
 pub fn kernels() -> &'static Kernels {
     static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
     CHOSEN.get_or_init(|| chosen().kernels())
+}
+
+/// The kernels of attention in use.
+pub fn attend_kernels() -> &'static attend::AttendKernels {
+    static CHOSEN: OnceLock<&'static attend::AttendKernels> = OnceLock::new();
+    CHOSEN.get_or_init(|| chosen().attend_kernels())
+}
+
+/// The kernels of attention of every level of this CPU, with and without extensions.
+pub fn available_attend() -> impl Iterator<Item = &'static attend::AttendKernels> {
+    Available::all().flat_map(|level| [&level.kernels().attend, level.attend_kernels()])
 }
 
 /// The model kernels in use.

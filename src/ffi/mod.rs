@@ -20,6 +20,7 @@ pub mod panic;
 #[doc(hidden)]
 pub mod pointer;
 
+pub mod attend;
 pub mod gear;
 pub mod h2o;
 pub mod heads;

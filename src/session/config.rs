@@ -21,6 +21,17 @@ pub struct Config {
     pub eviction: Option<EvictionRules>,
     /// Compression of cold tokens.
     pub lossless: Option<LosslessRules>,
+    /// Tokens in fewer bits.
+    pub quant: Option<QuantRules>,
+}
+
+/// How tokens are quantised: K in 8 bits and V in 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantRules {
+    /// First layer whose tokens are quantised.
+    pub first_layer: u32,
+    /// First tokens of a chat, which stay raw.
+    pub sink_tokens: u32,
 }
 
 /// How tokens are evicted.
@@ -243,7 +254,8 @@ impl Config {
         warnings.unknown_keys(&given, "")?;
         let others = memory::collect(recommended.into_iter().filter(|key| given.binary_search(key).is_err()))?;
         warnings.unknown_keys(&others, "defaults_json: ")?;
-        Ok((Config { eviction, lossless }, warnings.into_texts()?))
+        let quant = quant(&values, layers, &mut warnings)?;
+        Ok((Config { eviction, lossless, quant }, warnings.into_texts()?))
     }
 }
 
@@ -281,6 +293,16 @@ fn check(values: &Values) -> Result<()> {
             "{} is {start} and {} is {end}; an end that is not below the start expected, or -1 for the last layer",
             name::kv_h2o_layer_start,
             name::kv_h2o_layer_end
+        );
+    }
+    let compresses = values.kv_lossless_enable && values.kv_lossless_runtime_enable;
+    if values.kv_quant && (values.kv_h2o_enable || compresses) {
+        let other = if values.kv_h2o_enable { name::kv_h2o_enable } else { name::kv_lossless_enable };
+        bail!(
+            InvalidArgument,
+            "{} is \"k8v4\" and {other} true; one of them expected: quantised tokens are not evicted, nor compressed \
+             again",
+            name::kv_quant
         );
     }
     // A lower limit would evict protected tokens, or evict in every step.
@@ -341,6 +363,17 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
         log_stats: values.kv_h2o_log_stats,
         recall: values.kv_recall_enable.then(|| recall(values)),
     })
+}
+
+fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option<QuantRules>> {
+    if !values.kv_quant {
+        return Ok(None);
+    }
+    let (first_layer, key) = (values.kv_quant_layer_start, name::kv_quant_layer_start);
+    if first_layer >= layers {
+        warnings.push(format_args!("{key} is {first_layer} and the model has {layers} layers: none is quantised"))?;
+    }
+    Ok(Some(QuantRules { first_layer: first_layer.min(layers), sink_tokens: values.kv_quant_sink_tokens }))
 }
 
 fn recall(values: &Values) -> RecallRules {

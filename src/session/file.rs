@@ -63,6 +63,9 @@ impl Session {
         if self.interrupted.load(Ordering::Relaxed) {
             bail!(Busy, "layer {number} was not saved: the session is interrupted until the next begin");
         }
+        if layer.quant.as_ref().is_some_and(|quant| !quant.blocks().is_empty()) {
+            bail!(Unsupported, "layer {number} has tokens in 8 and 4 bits, which a file cannot have yet");
+        }
         let Some(rows) = layer.rows else {
             return match to.layer(number).map(|entry| entry.geometry) {
                 Some(geometry) => {

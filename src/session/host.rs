@@ -13,6 +13,8 @@ pub struct Host {
     pub threads: u32,
     /// Runs jobs in place of workers.
     pub executor: Option<Executor>,
+    /// The host calls [`Session::attend`](super::Session::attend).
+    pub attends: bool,
 }
 
 impl Host {
@@ -45,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_number_in_the_config_holds_and_an_executor_needs_none() {
-        let host = |threads, executor| Host { threads, executor };
+        let host = |threads, executor| Host { threads, executor, attends: false };
         let executor = || Some(Box::new(|_| true) as Executor);
         assert_eq!((host(0, None).workers(None, 1 << 20), host(1 << 20, None).workers(None, 1)), (0, 0));
         assert_eq!((host(9, None).workers(Some(5), 9), host(0, executor()).workers(Some(0), 1)), (5, 0));

@@ -5,7 +5,9 @@ use super::eviction::Eviction;
 use super::lanes::Wanted;
 use super::lossless::Lossless;
 use super::pins::Pins;
-use super::recall::{Queries, Recall};
+use super::quant::Quant;
+use super::recall::Recall;
+use crate::attend::Queries;
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::store::{Store, StoredLayer};
@@ -47,6 +49,8 @@ pub(super) struct Layer {
     pub(super) recall: Option<Recall>,
     /// `None` where the config compresses nothing.
     pub(super) lossless: Option<Lossless>,
+    /// `None` where tokens stay raw.
+    pub(super) quant: Option<Quant>,
     /// Heads, dims and dtypes, which every layout must have from the first call on.
     pub(super) rows: Option<Rows>,
     /// The longest step that was too long for the limit; 0 = none was.
@@ -87,6 +91,7 @@ impl Layer {
             pins: Pins::default(),
             recall: Recall::new(number, config),
             lossless: Lossless::new(number, config),
+            quant: Quant::new(number, config),
             rows: None,
             too_long_step: 0,
             used: false,
@@ -144,6 +149,7 @@ impl Layer {
         self.pins.clear();
         self.eviction.reset();
         self.recall.iter_mut().for_each(Recall::reset);
+        self.quant.iter_mut().for_each(Quant::reset);
         if let Some(store) = store {
             store.truncated(self.number, 0);
             self.lossless.iter_mut().for_each(|lossless| lossless.reset(store));

@@ -19,18 +19,22 @@ pub mod metrics;
 mod park;
 mod pins;
 mod policy;
+mod quant;
 mod recall;
 mod report;
 mod tail;
 
+pub use crate::attend::Queries;
 pub use file::{Saved, compact_file};
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
-pub use recall::{FileCounts, Queries, RecallCounts, RecallStats};
+pub use quant::QuantStats;
+pub use recall::{FileCounts, RecallCounts, RecallStats};
 
+use crate::attend::{Step as AttendStep, Work};
 use crate::h2o::{BlockSums, CheckedTile};
-use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
+use crate::layout::{self, Cache, CacheRef, Head, HeadMut, Kind, Pair};
 use crate::snapshot::SharedSnapshot;
 use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
@@ -39,6 +43,7 @@ use config::Config;
 use eviction::ClosingStep;
 use lanes::{Lanes, MOST_DECODE_ROWS};
 use layer::Layer;
+use quant::{Quant, Raw, Slot};
 use recall::{Desk, Step, Workshop};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +57,10 @@ pub struct Session {
     warnings: Vec<String>,
     state: Mutex<State>,
     lanes: Lanes,
+    /// The open steps of layers whose tokens are quantised, and of no others.
+    attending: Vec<Slot>,
+    /// Working memory of parts.
+    parts: Mutex<Vec<Work>>,
     /// The host's threads restore each head before they read it.
     restores_heads: bool,
     /// See [`Session::interrupt`].
@@ -82,7 +91,12 @@ impl Session {
             bail!(InvalidArgument, "layers is {layers}; 1 to {MOST_LAYERS} expected");
         }
         let (most_lanes, lanes) = (lanes, Lanes::new(lanes)?);
-        let (mut config, warnings) = Config::parse(config_json, defaults_json, layers)?;
+        let (mut config, mut warnings) = Config::parse(config_json, defaults_json, layers)?;
+        if config.quant.is_some() && !host.attends {
+            config.quant = None;
+            let text = "kv_quant has no effect: the host does not attend (mnnkv_session_options::attends)";
+            memory::push(&mut warnings, memory::text(text)?)?;
+        }
         let store = match &mut config.lossless {
             Some(rules) => {
                 rules.workers = Some(host.workers(rules.workers, most_lanes));
@@ -101,9 +115,12 @@ impl Session {
             let recalls = layers.iter_mut().filter_map(|layer| layer.recall.as_mut());
             recalls.for_each(|recall| recall.set_desk(desk.clone()));
         }
+        let attending = memory::collect(layers.iter().map(|_| Slot::default()))?;
         Ok(Session {
             outlook,
             warnings,
+            attending,
+            parts: Mutex::new(Vec::new()),
             state: Mutex::new(State { layers, store, work: Workshop::default(), desk }),
             lanes,
             restores_heads: false,
@@ -156,12 +173,64 @@ impl Session {
         Ok(RecallStats::total(layers.iter().filter_map(|layer| layer.recall.as_ref())))
     }
 
+    /// The blocks of a layer.
+    #[cfg(test)]
+    fn blocks_for_tests(&self, layer: usize) -> Vec<crate::attend::Placed> {
+        self.state().unwrap().layers[layer].quant.as_ref().unwrap().blocks().to_vec()
+    }
+
     /// Mean and directions of a head that recall judges by.
     #[cfg(test)]
     fn recall_basis_for_tests(&self, layer: usize, head: usize) -> Option<(Vec<f32>, Vec<[f32; 16]>)> {
         let state = self.state().ok()?;
         let (mean, directions) = state.layers[layer].recall.as_ref()?.basis_for_tests(head)?;
         Some((mean.to_vec(), directions.to_vec()))
+    }
+
+    /// Whether the host calls [`Session::attend`] in the layer's steps.
+    pub fn attends(&self, layer: u32) -> Result<bool> {
+        Ok(find(&mut self.state()?.layers, layer)?.quant.is_some())
+    }
+
+    /// Runs a part of the attention of an open layer's step, over all tokens of the layer: `cache` has `kv_len` of them, and
+    /// those of the step are the last. Parts run on any threads; `write` gets rows of the output: the row, its query head, and
+    /// its numbers. The output is complete once all parts have returned.
+    /// INVALID_ARGUMENT: if the layer is not open, the step does not fit it, a part is given twice, or a query is not finite.
+    pub fn attend(
+        &self,
+        layer: u32,
+        (cache, kv_len): (&CacheRef<'_>, u32),
+        step: &AttendStep<'_>,
+        part: (u32, u32),
+        write: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<()> {
+        let Some(slot) = self.attending.get(layer as usize) else {
+            bail!(InvalidArgument, "layer is {layer}; the session has {} layers", self.attending.len());
+        };
+        let parts = || self.parts.lock().map_err(|_| Error::out_of_service("the session"));
+        let mut work = parts()?.pop().unwrap_or_default();
+        let result = slot.attend(layer, (cache, kv_len), step, part, &mut work, write);
+        // Working memory that there is no room for is freed.
+        let _ = memory::push(&mut *parts()?, work);
+        result
+    }
+
+    /// The quantised tokens of a layer, or of all.
+    pub fn quant_stats(&self, layer: Option<u32>) -> Result<QuantStats> {
+        let mut state = self.state()?;
+        let layers = match layer {
+            Some(layer) => std::slice::from_mut(find(&mut state.layers, layer)?),
+            None => &mut state.layers[..],
+        };
+        let all = layers.iter().filter_map(|layer| layer.quant.as_ref()).map(Quant::stats);
+        Ok(all.fold(QuantStats::default(), |sum, one| QuantStats {
+            tokens: sum.tokens + one.tokens,
+            bytes: sum.bytes + one.bytes,
+            blocks: sum.blocks + one.blocks,
+            unfit: sum.unfit + one.unfit,
+            failures: sum.failures + one.failures,
+            begin_ns: sum.begin_ns + one.begin_ns,
+        }))
     }
 
     /// One line: what the config does to the model.
@@ -210,6 +279,15 @@ impl Session {
                     lossless::LEAST_RATIO
                 ),
             )?;
+        }
+        let raw = |layer: &Layer| Some((layer.number, layer.quant.as_ref()?.raw()?));
+        if let Some((number, why)) = state.layers.iter().find_map(raw) {
+            let count = state.layers.iter().filter_map(raw).count();
+            let why = match why {
+                Raw::Layout => "its cache is quantised by the host, or head_dim is no multiple of 8 up to 512",
+                Raw::Error => "8 and 4 bits would be too far from its numbers",
+            };
+            line(&mut text, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
         }
         let recalls = || state.layers.iter().filter_map(|layer| Some((layer.number, layer.recall.as_ref()?)));
         if let Some((number, _)) = recalls().find(|(_, recall)| recall.lacks_queries()) {
@@ -284,6 +362,9 @@ impl Session {
                 let step = Step { lengths: layer.lengths, next, pins: &layer.pins, is_prompt: false };
                 layer.lengths = recall.begin(cache, store.as_mut(), &mut layer.eviction, &step, work);
             }
+            if let Some(quant) = &mut layer.quant {
+                layer.lengths = quant.begin(cache, store.as_mut(), &mut layer.eviction, layer.lengths);
+            }
             if let Some(store) = store.as_mut().filter(|_| by_head) {
                 stored = store.stored(layer.number, cache.layout)?;
             }
@@ -296,6 +377,9 @@ impl Session {
         }
         let wanted = layer.open(cache.as_ref(), stored.clone());
         lanes.open(layer.number, wanted, &stored);
+        if let Some(quant) = &layer.quant {
+            self.attending[layer.number as usize].open(quant.open(layer.eviction.positions(), layer.lengths));
+        }
         Ok(layer.lengths.physical)
     }
 
@@ -310,6 +394,7 @@ impl Session {
         let wanted = layer.check_open("end")?.wanted;
         layer.check_cache(Some(&cache), kv_len)?;
         let added = layer.check_growth(kv_len)?;
+        self.attending[at].check(layer.number, queries)?;
 
         let keeps_first = cache.layout.rows().key == Kind::Int8;
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
@@ -322,6 +407,7 @@ impl Session {
             recall.end(&cache.as_ref(), &layer.eviction, &step, work);
         }
         lanes.close(layer.number);
+        self.attending[at].close();
         layer.close(Some(&cache), store.as_mut());
         if layer.eviction.has_released() {
             tail::release_again(&mut cache, kv_len - added, kv_len);
@@ -352,6 +438,7 @@ impl Session {
             tail::discard(cache, kv_len)?;
         }
         lanes.close(layer.number);
+        self.attending[layer.number as usize].close();
         layer.close(cache.as_ref(), store.as_mut());
         layer.recall.iter_mut().for_each(|recall| recall.abort());
         if let Some((mut cache, store)) = cache.zip(store.as_mut()) {
@@ -375,10 +462,14 @@ impl Session {
         if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
             let pins = layer.pins.kept(logical)?;
             let plan = layer.recall.as_ref().map(|recall| recall.cut(logical)).transpose()?;
+            let cut = layer.quant.as_ref().map(|quant| quant.cut(logical, &layer.eviction)).transpose()?;
             layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
             layer.pins = pins;
             if let Some((recall, plan)) = layer.recall.as_mut().zip(plan) {
                 recall.keep(plan);
+            }
+            if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
+                quant.keep(cut);
             }
         }
         layer.see(&cache);
@@ -400,6 +491,7 @@ impl Session {
         };
         for layer in which {
             lanes.close(layer.number);
+            self.attending[layer.number as usize].close();
             layer.reset(store.as_mut());
         }
         Ok(())

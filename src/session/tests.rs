@@ -13,6 +13,7 @@ mod layers;
 mod model;
 mod policy;
 mod pool;
+mod quant;
 mod quantised;
 mod recall;
 mod sample;

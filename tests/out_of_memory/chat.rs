@@ -140,6 +140,7 @@ pub fn chat(config: &CStr, shortage: Shortage) -> Calls {
         host_threads: 0,
         restores_heads: 0,
         executor: null(),
+        attends: 0,
     };
     call!(calls, mnnkv_session_create(&options, &mut session));
     let rotation = mnnkv_rotation {

@@ -18,6 +18,7 @@ typedef struct mnnkv_session_options {
     uint32_t host_threads;
     uint32_t restores_heads;
     const struct mnnkv_executor *executor;
+    uint32_t attends;
 } mnnkv_session_options;
 mnnkv_status mnnkv_session_create(const mnnkv_session_options *options, mnnkv_session **out);
 void mnnkv_session_destroy(mnnkv_session *session);

@@ -1,6 +1,7 @@
 // Frozen by `make abi`, without comments; see docs/abi.md.
 #ifndef MNNKV_SESSION_HPP
 #define MNNKV_SESSION_HPP
+#include "attend.h"
 #include "base.hpp"
 #include "heads.h"
 #include "park.h"
@@ -79,6 +80,19 @@ public:
     status queries(std::uint32_t layer, mnnkv_queries given) noexcept {
         given.struct_size = static_cast<std::uint32_t>(sizeof given);
         return mnnkv_session_queries(handle_, layer, &given);
+    }
+    bool attends(std::uint32_t layer) const noexcept {
+        std::int32_t attends = 0;
+        return mnnkv_session_attends(handle_, layer, &attends) == MNNKV_OK && attends != 0;
+    }
+    status attend(std::uint32_t layer, std::uint32_t part, std::uint32_t parts, const mnnkv_cache& cache,
+                  mnnkv_attend step) const noexcept {
+        step.struct_size = static_cast<std::uint32_t>(sizeof step);
+        return mnnkv_session_attend(handle_, layer, part, parts, &cache, &step);
+    }
+    status attend_stats(std::uint32_t layer, mnnkv_attend_stats& stats) const noexcept {
+        stats = make<mnnkv_attend_stats>();
+        return mnnkv_session_attend_stats(handle_, layer, &stats);
     }
     status recall_stats(std::uint32_t layer, mnnkv_recall_stats& stats) const noexcept {
         stats = make<mnnkv_recall_stats>();

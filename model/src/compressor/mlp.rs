@@ -35,7 +35,7 @@ impl Packed {
 
     fn apply(&self, a: &[f32], stride: usize, result: &mut [[f32; PANEL]]) {
         let product = Product { a, stride, depth: self.depth, panels: &self.panels, bias: &self.bias };
-        (arch::model_kernels().product)(&product, result);
+        (arch::kernels().product)(&product, result);
     }
 }
 

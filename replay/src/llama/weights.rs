@@ -75,7 +75,7 @@ impl Linear {
         let mut result = vec![[0.0; PANEL]; rows.len() / self.depth * self.bias.len()];
         let product =
             Product { a: rows, stride: self.depth, depth: self.depth, panels: &self.panels, bias: &self.bias };
-        (arch::model_kernels().product)(&product, &mut result);
+        (arch::kernels().product)(&product, &mut result);
         result.into_flattened()
     }
 }

@@ -78,7 +78,7 @@ impl Block {
             panels: &head_of(shape, cache.key, self.kv_head)[..panels * dims],
             bias: &work.zeros[..panels],
         };
-        (arch::model_kernels().product)(&product, &mut work.rows);
+        (arch::kernels().product)(&product, &mut work.rows);
         for (row, values) in work.rows.as_flattened_mut().chunks_exact_mut(width).enumerate() {
             let (seen, hidden) = values.split_at_mut(self.seen + row * self.more);
             hidden.fill(0.0);
@@ -100,7 +100,7 @@ impl Block {
                 panels: block,
                 bias: &work.zeros[..panels],
             };
-            (arch::model_kernels().product)(&product, &mut work.sums);
+            (arch::kernels().product)(&product, &mut work.sums);
             for (row, sums) in work.sums.as_flattened().chunks_exact(panels * PANEL).enumerate() {
                 let to = &mut output[self.first + row * self.stride..][..dims];
                 to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);

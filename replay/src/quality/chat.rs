@@ -1,18 +1,17 @@
 //! A chat: a session with a cache for each layer, and the attention over what the caches have.
 
 use super::attention::{Block, FLASH_BLOCK, Packed, Weighing, Work};
-use super::methods::{RECENT, SINK};
-use super::rounding::{Kept, Rounding, asymmetric4, symmetric8};
+use super::rounding::{Kept, Rounding};
 use crate::llama::{Projected, Shape};
 use mnnkv::arch::PANEL;
+use mnnkv::attend::Step;
 use mnnkv::dtype::Dtype;
 use mnnkv::gear::{Frequencies, Pairing};
 use mnnkv::h2o::{CheckedTile, Tile};
 use mnnkv::layout::{self, Cache, Int8Unit, Layout, Spec};
-use mnnkv::session::{Queries, Session};
+use mnnkv::session::{Host, Queries, Session};
 use mnnkv::status::Result;
 use mnnkv::store::KeyRotation;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -79,7 +78,8 @@ impl Chat {
             value_token_stride: 0,
         })?;
         let panels = |bytes: usize| vec![[0.0; PANEL]; bytes / size_of::<[f32; PANEL]>()];
-        let session = Session::new(config.as_bytes(), b"", shape.layers as u32, 1)?;
+        let host = Host { attends: true, ..Host::default() };
+        let session = Session::with_host(config.as_bytes(), b"", shape.layers as u32, 1, host)?;
         let buffers = || Buffers { key: panels(layout.key_bytes()), value: panels(layout.value_bytes()), len: 0 };
         Ok(Chat {
             session,
@@ -148,10 +148,31 @@ impl Chat {
             scale: 0.0,
             data: query.as_bytes(),
         };
-        self.session.queries(number, &queries)?;
+        let attends = self.session.attends(number)?;
+        if !attends {
+            self.session.queries(number, &queries)?;
+        }
         let scored = self.session.scored_rows(number, added as u32)?.rows as usize;
         self.measured.library += start.elapsed();
+        // Rows that nobody reads do not attend.
+        let counted = if !attends {
+            added
+        } else if output.is_some() {
+            queries.rows
+        } else {
+            0
+        };
         match output {
+            Some(output) if attends => {
+                let buffers = &mut self.buffers[layer];
+                let (len, cache) = (buffers.len, buffers.cache(&self.layout)?);
+                let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+                let mut write = |row: usize, head: usize, numbers: &[f32]| {
+                    let to = &mut output[(row * heads + head) * dims..][..dims];
+                    to.iter_mut().zip(numbers).for_each(|(to, x)| *to += x);
+                };
+                self.session.attend(number, (&cache.as_ref(), len), &step, (0, 1), &mut write)?;
+            }
             Some(output) => self.attend(layer, query, added, scored, output)?,
             None if scored > 0 => self.attend(layer, query, added, scored, &mut vec![0.0; query.len()])?,
             None => {}
@@ -161,7 +182,7 @@ impl Chat {
         let tiles = if scored > 0 { heads as u32 } else { 0 };
         let buffers = &mut self.buffers[layer];
         let len = buffers.len;
-        self.session.end(number, tiles, added as u32, buffers.cache(&self.layout)?, len)?;
+        self.session.end(number, tiles, counted as u32, buffers.cache(&self.layout)?, len)?;
         self.measured.library += start.elapsed();
         self.measure(layer)
     }
@@ -179,12 +200,7 @@ impl Chat {
         }
         let appended = layout.range(buffers.len, added as u32)?;
         layout::scatter(&mut buffers.cache(layout)?, appended, key.as_bytes(), value.as_bytes())?;
-        let old = |len: u32| (len as usize).saturating_sub(RECENT).max(SINK);
-        let left = old(buffers.len)..old(buffers.len + added as u32);
         buffers.len += added as u32;
-        if *rounding == Some(Rounding::Key8Value4) {
-            buffers.round(&self.shape, left);
-        }
         Ok(())
     }
 
@@ -265,25 +281,6 @@ impl Chat {
 impl Buffers {
     fn cache<'a>(&'a mut self, layout: &'a Layout) -> Result<Cache<'a>> {
         Cache::new(layout, self.key.as_mut_slice().as_mut_bytes(), self.value.as_mut_slice().as_mut_bytes())
-    }
-
-    /// Rounds tokens of all heads to K in 8 bits and V in 4.
-    fn round(&mut self, shape: &Shape, tokens: Range<usize>) {
-        let dims = shape.dims;
-        let (key_head, value_head) = (self.key.len() / shape.kv_heads, self.value.len() / shape.kv_heads);
-        let mut row = vec![0.0; dims];
-        for (head, token) in (0..shape.kv_heads).flat_map(|head| tokens.clone().map(move |token| (head, token))) {
-            let key = &mut self.key[head * key_head + token / PANEL * dims..][..dims];
-            row.iter_mut().zip(&*key).for_each(|(x, panel)| *x = panel[token % PANEL]);
-            symmetric8(&mut row);
-            key.iter_mut().zip(&row).for_each(|(panel, x)| panel[token % PANEL] = *x);
-            let panels = dims.div_ceil(PANEL);
-            let first = head * value_head + token / FLASH_BLOCK * panels * FLASH_BLOCK + token % FLASH_BLOCK;
-            let place = |dim: usize| (first + dim / PANEL * FLASH_BLOCK, dim % PANEL);
-            row.iter_mut().enumerate().for_each(|(dim, x)| *x = self.value[place(dim).0][place(dim).1]);
-            asymmetric4(&mut row);
-            row.iter().enumerate().for_each(|(dim, x)| self.value[place(dim).0][place(dim).1] = *x);
-        }
     }
 }
 

@@ -51,6 +51,9 @@ fn keys(object: Value) -> Keys {
 impl Method {
     /// The config of a session for a chat that begins with `prompt` tokens; empty if nothing is evicted.
     pub fn config(&self, ratio: f64, prompt: usize) -> Keys {
+        if self.quantises() {
+            return self.keys.clone();
+        }
         if !self.evicts() {
             return Keys::new();
         }
@@ -64,9 +67,16 @@ impl Method {
         config
     }
 
+    /// Whether sessions keep tokens in fewer bits.
+    fn quantises(&self) -> bool {
+        self.keys.contains_key(QUANT)
+    }
+
     /// Whether sessions evict.
     pub(super) fn evicts(&self) -> bool {
-        self.name != WHOLE && (self.keys.is_empty() || self.keys.keys().any(|key| !HOST_KEYS.contains(&key.as_str())))
+        self.name != WHOLE
+            && !self.quantises()
+            && (self.keys.is_empty() || self.keys.keys().any(|key| !HOST_KEYS.contains(&key.as_str())))
     }
 
     /// Fails if a key of the host has a value that it cannot have.
@@ -93,9 +103,6 @@ impl Method {
             let names = Rounding::NAMES.map(|(name, _)| format!("{name:?}")).join(", ");
             return Err(fail(format!("is {cache}; one of {names} expected")));
         };
-        if rounding == Rounding::Key8Value4 && self.evicts() {
-            return Err(fail(format!("is {cache}, which is for whole caches alone; keys of eviction are given, too")));
-        }
         Ok(Some(rounding))
     }
 
@@ -109,6 +116,7 @@ const RECENT_KEY: &str = "kv_h2o_recent_tokens";
 /// Keys of the host, which sessions do not get.
 const ROTATION: &str = "rotation";
 const CACHE: &str = "cache";
+const QUANT: &str = "kv_quant";
 const HOST_KEYS: [&str; 2] = [ROTATION, CACHE];
 
 /// The built-in methods, those of the usual table first.
@@ -140,7 +148,7 @@ pub fn methods() -> Vec<Method> {
         method("int8, mode 9", json!({ CACHE: "int8_k" })),
         method("int8, mode 10", json!({ CACHE: "int8" })),
         method("tq4, mode 14", json!({ CACHE: "tq4" })),
-        method("k8v4", json!({ CACHE: "k8v4" })),
+        method("k8v4", json!({ QUANT: "k8v4" })),
         method("keydiff, int8, mode 10", keydiff_int8),
         method("keydiff, rotated", json!({ "kv_h2o_block_tokens": 8, ROTATION: false })),
         method("recall, ram4", recall("ram4", 1, 1)),

@@ -24,7 +24,7 @@ pub use tasks::{MIN_PROMPT, PROMPT, STEPS, Task, read_tokens};
 use crate::error::{Error, Result};
 use crate::llama::{Model, Shape};
 use crate::watch::Watch;
-use mnnkv::session::Session;
+use mnnkv::session::{Host, Session};
 use prompts::{Prompt, Prompts};
 use rayon::prelude::*;
 use run::{Plan, Start};
@@ -166,7 +166,8 @@ fn unfit(method: &Method, shape: &Shape) -> Result<Option<String>> {
 fn unknown_key(method: &Method, layers: usize) -> Result<Option<String>> {
     let config = Value::Object(method.config(3.5, PROMPT)).to_string();
     let fail = |e| Error::new(&method.name, e);
-    let session = Session::new(config.as_bytes(), b"", layers as u32, 1).map_err(fail)?;
+    let host = Host { attends: true, ..Host::default() };
+    let session = Session::with_host(config.as_bytes(), b"", layers as u32, 1, host).map_err(fail)?;
     let warnings = session.warnings().map_err(fail)?;
     Ok(warnings.lines().find(|warning| warning.contains("is not a key of this version")).map(String::from))
 }

@@ -236,7 +236,7 @@ mod tests {
         };
         let method = |name: &str| Method {
             name: name.into(),
-            keys: [("cache".to_string(), "k8v4".into())].into_iter().collect(),
+            keys: [("cache".to_string(), "int8".into())].into_iter().collect(),
         };
         let (whole, other) = (method(WHOLE), method("other"));
         let results = Results::new(&request, &[&whole, &other], Vec::new(), |item, method, _| {

@@ -11,21 +11,14 @@ pub enum Rounding {
     Int8,
     /// MNN's `attention_mode` 14: K and V in TQ4, and scores scaled twice, as MNN does.
     Tq4,
-    /// All tokens but the first 16 and the newest 32: K in 8 bits with a scale per token and head, V in 4 bits with scale
-    /// and least value per 32 numbers.
-    Key8Value4,
 }
 
 impl Rounding {
     /// Names in the key `cache` of a method.
-    pub const NAMES: [(&'static str, Rounding); 4] = [
-        ("int8_k", Rounding::Int8Key),
-        ("int8", Rounding::Int8),
-        ("tq4", Rounding::Tq4),
-        ("k8v4", Rounding::Key8Value4),
-    ];
+    pub const NAMES: [(&'static str, Rounding); 3] =
+        [("int8_k", Rounding::Int8Key), ("int8", Rounding::Int8), ("tq4", Rounding::Tq4)];
 
-    /// The rounding of rows when they are appended; [`Rounding::Key8Value4`] has none.
+    /// The rounding of rows when they are appended.
     pub(super) fn append(self, kept: &mut Kept, dims: usize, key: &mut [f32], value: &mut [f32]) {
         match self {
             Rounding::Int8Key => kept.int8_key(dims, key),
@@ -34,7 +27,6 @@ impl Rounding {
                 kept.int8_value(dims, value);
             }
             Rounding::Tq4 => [key, value].into_iter().flat_map(|rows| rows.chunks_exact_mut(32)).for_each(tq4),
-            Rounding::Key8Value4 => {}
         }
     }
 
@@ -109,25 +101,6 @@ fn asymmetric8(row: &mut [f32]) {
     let scale = (most - least) / 255.0;
     if scale > 0.0 {
         row.iter_mut().for_each(|x| *x = ((*x - least) / scale).round() * scale + least);
-    }
-}
-
-/// 8 bits around 0 with one scale.
-pub(super) fn symmetric8(row: &mut [f32]) {
-    let scale = row.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0;
-    if scale > 0.0 {
-        row.iter_mut().for_each(|x| *x = (*x / scale).round_ties_even() * scale);
-    }
-}
-
-/// 4 bits between the least and the greatest of each 32 numbers.
-pub(super) fn asymmetric4(row: &mut [f32]) {
-    for group in row.chunks_mut(32) {
-        let (least, most) = group.iter().fold((f32::MAX, f32::MIN), |(least, most), x| (least.min(*x), most.max(*x)));
-        let scale = (most - least) / 15.0;
-        if scale > 0.0 {
-            group.iter_mut().for_each(|x| *x = ((*x - least) / scale).round_ties_even() * scale + least);
-        }
     }
 }
 
@@ -206,18 +179,6 @@ mod tests {
         Rounding::Int8.append(&mut kept, 3, &mut key, &mut value);
         near(&key, &[4.0, 128.0 * 7.0 / 255.0 - 3.0, -3.0], 1e-5);
         near(&value, &[255.0, 10.0, 1.0], 1e-4);
-    }
-
-    #[test]
-    fn steps_of_the_plain_quantisers_are_as_wide_as_their_bits_say() {
-        let mut key = vec![127.0, -63.4, 0.6];
-        symmetric8(&mut key);
-        near(&key, &[127.0, -63.0, 1.0], 1e-5);
-        let mut value: Vec<f32> = (0..32).map(|i| i as f32).chain([5.0; 32]).collect();
-        asymmetric4(&mut value);
-        // 16 steps of 31 / 15 from 0 on; the nearest to 1 is 0, that to 2 is 31 / 15.
-        near(&value[..3], &[0.0, 0.0, 31.0 / 15.0], 1e-5);
-        near(&value[31..], &[vec![31.0], vec![5.0; 32]].concat(), 1e-5);
     }
 
     /// The transform of one number alone has the same magnitude everywhere: 1 of its root mean square, where the codebook has

@@ -256,12 +256,9 @@ fn items_have_the_loss_of_a_plain_pass_and_methods_differ_from_it_as_much_as_the
     let factor = |name: &str| results.rows.iter().find(|row| row.method == name).expect(name).factor;
     let far = |name: &str| factor(name).ln().abs();
     assert_eq!(factor(WHOLE), 1.0);
-    assert!(far("int8, mode 9") < 0.05 && far("int8, mode 10") < 0.1 && far("k8v4") < 0.3, "{:?}", results.rows);
-    assert!(
-        far("int8, mode 9") > 0.0 && far("k8v4") > 0.0 && far("recent") > far("int8, mode 9"),
-        "{:?}",
-        results.rows
-    );
+    assert!(far("int8, mode 9") < 0.05 && far("int8, mode 10") < 0.1, "{:?}", results.rows);
+    assert!(far("int8, mode 9") > 0.0 && far("recent") > far("int8, mode 9"), "{:?}", results.rows);
+    assert!(far("k8v4") < 1e-5, "heads of 6 elements stay raw: {:?}", results.rows);
     let whole = &results.rows[0];
     assert_eq!(whole.divergence, Some(Divergence { same_share: 1.0, mean_token: 4.0 }));
 }
@@ -341,7 +338,7 @@ fn an_evicted_cache_is_attended_to_as_the_positions_of_the_session_say() {
             let worst = output[(added - 1) * 80..].iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
             assert!(worst.fold(0.0, f64::max) < 1e-5, "{} after {} tokens", method.name, keys.len());
         }
-        let evicts = method.name != WHOLE && !method.is_replayed();
+        let evicts = method.evicts() && !method.is_replayed();
         assert!(!evicts || chat.measured.resident < chat.measured.logical / 2, "{}", method.name);
     }
 }

@@ -352,7 +352,7 @@ const EXP: [f32; 5] = [0.001_381_446_7, 0.008_368_781, 0.041_668_393, 0.166_665_
 
 /// `exp(x)` for x up to 0 with a relative error below 2e-7; 0 below [`LEAST_EXPONENT`].
 #[inline(always)]
-unsafe fn exp<V: Sixteen>(x: V) -> V {
+pub(super) unsafe fn exp<V: Sixteen>(x: V) -> V {
     // SAFETY: the caller's.
     unsafe {
         let least = V::splat(LEAST_EXPONENT);

@@ -33,7 +33,7 @@ fn every_level_multiplies_matrices_by_the_definition_and_to_the_same_bits() {
             |i: usize, j: usize| (0..depth).fold(0.0f32, |sum, k| a[i * stride + k].mul_add(at(k, j), sum)) + bias[j];
         let expected: Vec<u32> =
             (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))).map(|(i, j)| element(i, j).to_bits()).collect();
-        for k in available_model() {
+        for k in available() {
             let mut result = vec![[f32::NAN; PANEL]; rows * panels + 2];
             (k.product)(&product, &mut result[1..=rows * panels]);
             let (bits, fences) = (&result[1..=rows * panels], [&result[0], &result[rows * panels + 1]]);
@@ -51,7 +51,7 @@ fn matrices_that_do_not_fit_are_refused() {
         [(4, 0, 1, 1), (3, 4, 1, 1), (4, 4, 0, 1), (4, 4, 1, 1), (4, 4, 2, 3), (8, 4, 2, 10)]
     {
         let product = Product { a: &a, stride, depth, panels: &b, bias: &b[..bias] };
-        for k in available_model() {
+        for k in available() {
             let refused = std::panic::catch_unwind(|| (k.product)(&product, &mut vec![[0.0; PANEL]; len])).is_err();
             assert!(refused, "{:?} {stride} {depth} {bias} {len}", k.level);
         }

@@ -95,9 +95,9 @@ fn cover<V: Vector>(len: usize, to: *const u8) -> [(usize, usize); 3] {
 
 /// The functions of an implementation of [`Vector`].
 macro_rules! operations {
-    ($(fn $name:ident $(<const $n:ident: $t:ty>)? ($($args:tt)*) $(-> $out:ty)? = $body:expr;)*) => {
+    ($(fn $name:ident $(<$(const $n:ident: $t:ty),+>)? ($($args:tt)*) $(-> $out:ty)? = $body:expr;)*) => {
         $(#[inline(always)]
-        unsafe fn $name $(<const $n: $t>)? ($($args)*) $(-> $out)? {
+        unsafe fn $name $(<$(const $n: $t),+>)? ($($args)*) $(-> $out)? {
             // SAFETY: the caller has the features, and the bytes behind the pointers.
             unsafe { $body }
         })*

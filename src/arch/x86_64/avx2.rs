@@ -1,10 +1,10 @@
 //! AVX2.
 
 use super::sse2;
-use crate::arch::level::level;
+use crate::arch::level::{has_features, kernel, level};
 use crate::arch::sums::{self, Bf16, F16, F32, Value};
 use crate::arch::vector::{self, Codes, Floats, Sums, Vector, Words, operations};
-use crate::arch::{Kernels, codes, estimates, lanes, portable, rows, words};
+use crate::arch::{Kernels, attend, codes, estimates, lanes, portable, rows, words};
 use core::arch::x86_64::*;
 
 level! {
@@ -49,6 +49,9 @@ level! {
         row_sums_bf16: row_sums = sums::rows::<Wide<Bf16, 2>, 2>;
         closest: closest = rows::closest;
         estimates: estimates = estimates::avx2::Floats16;
+        attend: attend = attend::avx2::Maddubs;
+        // 12 sums, two vectors of B and one of A fill the 16 registers.
+        product: product = vector::product::<__m256, 6, 2, 2>;
         rows_f16: rows = words::F16;
         rows_bf16: rows = words::Bf16;
         rows_f32: rows = words::F32;
@@ -61,9 +64,13 @@ level! {
         dequantize_bf16: dequantize = codes::dequantize::<Bf16, 2>;
         quantize_f16: quantize = vector::quantize_f16::<__m256>;
         dequantize_f16: dequantize = vector::dequantize_f16::<__m256>;
-        // 12 sums, two vectors of B and one of A fill the 16 registers.
-        product: product = vector::product::<__m256, 6, 2, 2>;
     }
+}
+
+/// Attention with VNNI on vectors of AVX2; `None` where the CPU has not both.
+pub(in crate::arch) fn attend_with_vnni() -> Option<&'static attend::AttendKernels> {
+    static VNNI: attend::AttendKernels = kernel!(["avx2", "f16c", "fma", "avxvnni"] attend attend::avx2::Vnni256);
+    has_features!(is_x86_feature_detected ["avx2", "f16c", "fma", "avxvnni"]).then_some(&VNNI)
 }
 
 /// Conversions of eight or four values at once.

@@ -4,12 +4,12 @@ use super::{avx2, pack};
 use crate::arch::level::level;
 use crate::arch::sums::{Bf16, F32};
 use crate::arch::vector::{self, Codes, Floats, Vector, Words, operations};
-use crate::arch::{Kernels, codes, estimates, lanes, portable, rows, words};
+use crate::arch::{Kernels, attend, codes, estimates, lanes, portable, rows, words};
 use core::arch::x86_64::*;
 
 level! {
-    /// AVX-512 F, BW, VL, VBMI and VBMI2. The intrinsics are stable since Rust 1.89.
-    Avx512: is_x86_feature_detected ["avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2", "avx2", "f16c", "fma", "popcnt", "bmi2"], below avx2::KERNELS, avx2::MODEL_KERNELS;
+    /// AVX-512 F, BW, VL, VBMI, VBMI2 and VNNI, which every CPU with VBMI2 has. The intrinsics are stable since Rust 1.89.
+    Avx512: is_x86_feature_detected ["avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx2", "f16c", "fma", "popcnt", "bmi2"], below avx2::KERNELS, avx2::MODEL_KERNELS;
     kernels: {
         split2: shuffle = vector::split2::<__m512i>;
         split4: shuffle = vector::split4::<__m512i>;
@@ -38,6 +38,9 @@ level! {
         unplanes4: planes = vector::unplanes::<__m512i, 4>;
         closest: closest = rows::closest;
         estimates: estimates = estimates::avx512::Floats16;
+        attend: attend = attend::avx512::Vnni512;
+        // 24 sums, two vectors of B and one of A, of 32 registers.
+        product: product = vector::product::<__m512, 12, 2, 1>;
         rows_f16: rows = words::F16;
         rows_bf16: rows = words::Bf16;
         rows_f32: rows = words::F32;
@@ -51,8 +54,6 @@ level! {
         dequantize_bf16: dequantize = codes::dequantize::<Bf16, 2>;
         quantize_f16: quantize = vector::quantize_f16::<__m512>;
         dequantize_f16: dequantize = vector::dequantize_f16::<__m512>;
-        // 24 sums, two vectors of B and one of A, of 32 registers.
-        product: product = vector::product::<__m512, 12, 2, 1>;
     }
 }
 

@@ -5,6 +5,6 @@ mod avx512;
 mod pack;
 mod sse2;
 
-pub(super) use avx2::Avx2;
+pub(super) use avx2::{Avx2, attend_with_vnni};
 pub(super) use avx512::Avx512;
 pub(super) use sse2::Sse2;

@@ -1,7 +1,6 @@
 //! Session: the handle
 //!
-//! A session evicts the tokens that matter least (H2O) and stores cold tokens without loss. Per layer and step a host
-//! calls
+//! A session quantises tokens (attend.h), evicts them (H2O), or stores them without loss. Per layer and step a host calls
 //!
 //!   mnnkv_session_begin     restores stored tokens (or see heads.h), applies the planned eviction, updates cache->kv_len
 //!   ...                     the host appends K and V at kv_len (V INT8: mnnkv_kv_appended), and runs attention
@@ -134,6 +133,8 @@ pub struct mnnkv_session_options {
     pub restores_heads: u32,
     /// Threads of the host in place of workers (executor.h), unless kv_lossless_async_threads is 0; NULL = none.
     pub executor: *const mnnkv_executor,
+    /// 1 = the host calls mnnkv_session_attend (attend.h), which kv_quant needs.
+    pub attends: u32,
 }
 
 // SAFETY: repr(C), begins with a u32, integers and raw pointers only.
@@ -157,7 +158,11 @@ pub unsafe extern "C" fn mnnkv_session_create(
             if restores_heads > 1 {
                 bail!(InvalidArgument, "options->restores_heads is {restores_heads}; 0 or 1 expected");
             }
-            let host = Host { threads: options.host_threads, executor: executor::executor(options.executor)? };
+            if options.attends > 1 {
+                bail!(InvalidArgument, "options->attends is {}; 0 or 1 expected", options.attends);
+            }
+            let executor = executor::executor(options.executor)?;
+            let host = Host { threads: options.host_threads, executor, attends: options.attends == 1 };
             let session = Session::with_host(config, defaults, options.layers, options.lanes, host)?;
             Ok(mnnkv_session { session: session.restoring_heads(restores_heads == 1) })
         })
@@ -220,6 +225,7 @@ mod tests {
             host_threads: 0,
             restores_heads: 0,
             executor: null(),
+            attends: 0,
         }
     }
 

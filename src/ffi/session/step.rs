@@ -32,9 +32,8 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers
 /// and releases the memory of tokens whose blobs are complete. Compression fails open: the tokens stay raw, and a
 /// metric counts the failure.
-/// heads: query heads (not KV heads).
-/// queries: rows of the step in each head, however tiles grouped them; 0 closes a step without attention, which drops
-/// tiles and is not counted.
+/// heads: query heads (not KV heads). queries: rows of the step in each head, however tiles grouped them; 0 closes a step
+/// without attention, which drops tiles and is not counted.
 /// cache->kv_len: physical tokens now; those behind the length of begin are new. Layout and buffers are required. Heads
 /// and rows are counted: all have scored completely, or none has, which leaves the scores as they are.
 /// INVALID_ARGUMENT: if layer is out of range or not open, or heads, head_dim or a dtype of the cache changed

@@ -22,6 +22,11 @@ struct Idle {
 /// A missing switch is a mistake; an explicit `false` is none.
 const IDLE: &[Idle] = &[
     Idle {
+        keys: |key| key.starts_with(QUANT) && key != name::kv_quant,
+        idle: |_, has| !has(name::kv_quant),
+        needs: "kv_quant must be \"k8v4\"",
+    },
+    Idle {
         keys: |key| key.starts_with(H2O) && key != name::kv_h2o_enable,
         idle: |_, has| !has(name::kv_h2o_enable),
         needs: "kv_h2o_enable must be true",
@@ -108,6 +113,7 @@ const IDLE: &[Idle] = &[
 const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
 const RECALL: &str = "kv_recall_";
+const QUANT: &str = "kv_quant";
 
 /// Keys of plans by scores, in place of which recall judges blocks.
 const RANKING: [&str; 10] = [
@@ -204,7 +210,7 @@ impl Warnings {
 
     /// Warns about each key with our prefixes that this version does not have; `place` goes before the key.
     pub fn unknown_keys(&mut self, given: &[&str], place: &str) -> Result<()> {
-        let ours = |key: &&&str| [H2O, RECALL, LOSSLESS].iter().any(|prefix| key.starts_with(prefix));
+        let ours = |key: &&&str| [H2O, RECALL, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
         for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key)) {
             match similar(key) {
                 Some(name) => {

@@ -253,6 +253,20 @@ impl Eviction {
         Ok(self.evicted(&left, before, start))
     }
 
+    /// Leaves only the tokens at these physical ranges in the cache; the others go on elsewhere. Returns the lengths
+    /// afterwards. On an error nothing has changed.
+    pub(super) fn take_out(
+        &mut self,
+        left: &[Pair],
+        cache: &mut Cache<'_>,
+        store: Option<&mut Store>,
+        before: CacheLengths,
+    ) -> Result<CacheLengths> {
+        let positions = self.positions.evicted(left)?;
+        self.leave(left, positions, cache, store, before)?;
+        Ok(CacheLengths { physical: tokens(left), ..before })
+    }
+
     /// Counts an eviction.
     fn evicted(&mut self, left: &[Pair], before: CacheLengths, start: Instant) -> CacheLengths {
         let after = CacheLengths { physical: tokens(left), ..before };

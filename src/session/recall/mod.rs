@@ -18,7 +18,6 @@ mod vault;
 mod workshop;
 
 pub(super) use desk::Desk;
-pub use queries::Queries;
 pub(super) use saved::{LoadedRecall, SavedRecall};
 pub use stats::{FileCounts, RecallCounts, RecallStats};
 pub(super) use vault::View;
@@ -28,6 +27,7 @@ use super::config::{Config, EvictionRules, RecallRules, Tier};
 use super::eviction::Eviction;
 use super::layer::CacheLengths;
 use super::pins::Pins;
+use crate::attend::Queries;
 use crate::layout::{Cache, CacheRef, Pair, Rows};
 use crate::recall::Summaries;
 use crate::status::{Error, Result, bail};

@@ -235,6 +235,7 @@ impl Chat {
             host_threads: 1,
             restores_heads: self.restores_heads.into(),
             executor: std::ptr::null(),
+            attends: 0,
         };
         let status = c!(mnnkv_session_create(&options, &mut self.session));
         assert!(status == OK || status == INVALID);

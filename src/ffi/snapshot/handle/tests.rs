@@ -142,6 +142,7 @@ fn a_session_retains_the_file_that_it_parks_in_and_refuses_one_that_is_only_read
         host_threads: 0,
         restores_heads: 0,
         executor: null(),
+        attends: 0,
     };
     let (mut parks, mut snapshot) = (null_mut(), null_mut());
     // SAFETY: the handles are live until destroy; other pointers are NULL or live.

@@ -1,0 +1,118 @@
+// mnnkv/attend.h: attention over tokens in 8 and 4 bits.
+//
+// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_ATTEND_H
+#define MNNKV_ATTEND_H
+
+#include "session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Attend -----------------------------------------------------------------------------------------------------
+//
+// With kv_quant "k8v4" the tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of the bytes of f32. The first
+// kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache. The others leave it in begin, 64 at a time, and
+// are read as they are by the attention of this header, which takes the place of the host's:
+//
+//   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
+//   mnnkv_session_begin(session, layer, &cache);           // kv_len becomes the number of raw tokens
+//   ...                                                    // the host appends K and V at kv_len, as ever
+//   cache.kv_len += rows;
+//   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
+//   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
+//
+// Every token is attended to; no scores are needed. Caches stay as small as the raw tokens and a step: a chat of 32,768
+// tokens needs no buffers of 32,768. mnnkv_session_keep, _positions and pins know all tokens, wherever they are; quantised
+// ones keep the rotation that they were cached with. Results are the same to the bit on every CPU, for as many parts. They
+// differ from attention over the numbers of the codes (docs/format.md) by at most 2^-11 of the largest number.
+
+/// The attention of a step of a layer.
+typedef struct mnnkv_attend {
+    uint32_t struct_size;
+    /// Of queries and output: MNNKV_DTYPE_F16, BF16 or F32.
+    uint32_t dtype;
+    /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
+    uint32_t heads;
+    /// Rows of each head: those of the step's tokens, in their order.
+    uint32_t rows;
+    /// Elements of a row, as the layout's. Layers stay raw where it is no multiple of 8 up to 512.
+    uint32_t head_dim;
+    /// The factor of a logit; 0 = 1 / sqrt(head_dim).
+    float scale;
+    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0: [rows][heads][head_dim].
+    const void *queries;
+    uint64_t query_head_stride;
+    uint64_t query_row_stride;
+    /// Written, with strides likewise. Rows of one part never touch bytes of another's.
+    void *output;
+    uint64_t output_head_stride;
+    uint64_t output_row_stride;
+    /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens.
+    uint32_t causal;
+    /// Row r attends to the newest `window` tokens up to its own; 0 = to all.
+    uint32_t window;
+    /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
+    float soft_cap;
+    /// Columns of mask: the newest tokens of the chat. Older ones have the addend 0.
+    uint32_t mask_tokens;
+    /// [rows][mask_tokens], added to logits behind the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
+    /// NULL = none.
+    const float *mask;
+    uint64_t mask_row_stride;
+    /// A logit for each query head that belongs to no token (attention sinks); NULL = none.
+    const float *sinks;
+} mnnkv_attend;
+
+/// Quantised tokens of a layer or of all: tokens and bytes as of now, the others since create.
+typedef struct mnnkv_attend_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    /// Tokens in 8 and 4 bits, and the bytes of memory that they take.
+    uint64_t tokens;
+    uint64_t bytes;
+    /// Blocks of 64 tokens made, and such as stayed raw: a number is not finite, or codes would be too far from it.
+    uint64_t blocks;
+    uint64_t unfit_blocks;
+    /// Begins that left tokens raw, since memory was refused.
+    uint64_t failures;
+    /// Nanoseconds that begins took for blocks.
+    uint64_t begin_ns;
+} mnnkv_attend_stats;
+
+/// Sets *attends to 1 where the host must call mnnkv_session_attend in the steps of a layer in place of its own attention,
+/// else to 0. Stays the same for the life of the session.
+/// INVALID_ARGUMENT: if layer is out of range
+mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
+                                   uint32_t layer,
+                                   int32_t *attends);
+
+/// Runs one of `parts` parts of the attention of an open layer's step, over its quantised and raw tokens. Each part is called
+/// once, on any thread and in any order; the output is complete when all have returned. None waits for another. With steps of
+/// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows.
+/// part: below parts, which are 1 to 64.
+/// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
+/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len does not fit; a field or stride does not;
+/// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
+/// UNSUPPORTED: if the cache is quantised by the host
+/// OUT_OF_MEMORY: if working memory is refused
+///
+/// After a failure the part may be given again. The cache is never written.
+mnnkv_status mnnkv_session_attend(const mnnkv_session *session,
+                                  uint32_t layer,
+                                  uint32_t part,
+                                  uint32_t parts,
+                                  const mnnkv_cache *cache,
+                                  const mnnkv_attend *attend);
+
+/// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros without kv_quant.
+/// INVALID_ARGUMENT: if layer is out of range
+mnnkv_status mnnkv_session_attend_stats(const mnnkv_session *session, uint32_t layer, mnnkv_attend_stats *stats);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_ATTEND_H

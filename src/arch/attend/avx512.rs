@@ -1,0 +1,50 @@
+//! Byte products with AVX-512 VNNI.
+
+use super::{Dots, KEY_ZERO, LANES, Line, Shorts};
+use crate::arch::vector::operations;
+use core::arch::x86_64::*;
+
+/// `vpdpbusd` on 64 bytes.
+#[derive(Clone, Copy)]
+pub(in crate::arch) struct Vnni512;
+
+impl Dots for Vnni512 {
+    type Floats = __m512;
+    type Ints = __m512i;
+    type Bytes = __m512i;
+    const KEY_BIAS: i32 = KEY_ZERO;
+
+    operations! {
+        fn widen(from: &Shorts) -> Self::Floats = _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()));
+        fn widen_ints(from: &Shorts) -> Self::Floats = {
+            _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(from.as_ptr().cast())))
+        };
+        fn abs(x: Self::Floats) -> Self::Floats = _mm512_abs_ps(x);
+        fn highest(x: Self::Floats) -> f32 = _mm512_reduce_max_ps(x);
+        fn total(ints: Self::Ints) -> i32 = _mm512_reduce_add_epi32(ints);
+        fn keys(from: &Line) -> Self::Bytes = _mm512_load_si512(from.0.as_ptr().cast());
+        fn nibbles(from: &Line) -> [Self::Bytes; 2] = {
+            let (both, low) = (_mm512_load_si512(from.0.as_ptr().cast()), _mm512_set1_epi8(15));
+            [_mm512_and_si512(both, low), _mm512_and_si512(_mm512_srli_epi16::<4>(both), low)]
+        };
+        fn zero() -> Self::Ints = _mm512_setzero_si512();
+        fn add_dot(sums: Self::Ints, bytes: Self::Bytes, four: i32) -> Self::Ints = {
+            _mm512_dpbusd_epi32(sums, bytes, _mm512_set1_epi32(four))
+        };
+        fn join<const SHIFT: i32>(high: Self::Ints, low: Self::Ints) -> Self::Ints = {
+            _mm512_add_epi32(_mm512_sllv_epi32(high, _mm512_set1_epi32(SHIFT)), low)
+        };
+        fn add_all(sums: Self::Ints, addend: i32) -> Self::Ints = _mm512_add_epi32(sums, _mm512_set1_epi32(addend));
+        fn floats(ints: Self::Ints) -> Self::Floats = _mm512_cvtepi32_ps(ints);
+        fn nearest(x: Self::Floats) -> Self::Ints = {
+            _mm512_cvt_roundps_epi32::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
+        };
+        fn split<const SHIFT: i32, const ROUND: i32>(x: Self::Ints, high: &mut [i8; LANES], low: &mut [i8; LANES]) = {
+            let shift = _mm512_set1_epi32(SHIFT);
+            let upper = _mm512_srav_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(ROUND)), shift);
+            let lower = _mm512_sub_epi32(x, _mm512_sllv_epi32(upper, shift));
+            _mm_storeu_si128(high.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(upper));
+            _mm_storeu_si128(low.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(lower));
+        };
+    }
+}

@@ -1,0 +1,371 @@
+//! Blocks against a model of their format in f64, and steps against attention over the numbers of that model.
+
+use super::*;
+use crate::arch;
+use crate::arch::attend::{Running, Scratch, sums_len};
+use crate::dtype::Dtype;
+use crate::layout::{CacheRef, Layout, Spec, scatter};
+use crate::status::Status;
+use half::f16;
+use proptest::prelude::*;
+
+/// Numbers of a bell curve, the same for a seed.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f32 {
+        let mut sum = -2.0;
+        for _ in 0..4 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            sum += (self.0 >> 40) as f32 / (1 << 24) as f32;
+        }
+        sum * 1.7
+    }
+
+    fn many(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.next()).collect()
+    }
+}
+
+/// Encodes one head of rows `[token][dim]`.
+fn encoded(dims: usize, keys: &[f32], values: &[f32]) -> Result<Block, Unfit> {
+    let shape = Shape::new(dims).unwrap();
+    let read = |_: usize, k: &mut [f32], v: &mut [f32]| {
+        k.copy_from_slice(keys);
+        v.copy_from_slice(values);
+        Ok(())
+    };
+    Block::encode(shape, 1, &mut EncodeWork::default(), read).unwrap()
+}
+
+/// The numbers of a head by docs/format.md: K and V as `[token][dim]`.
+pub(crate) fn by_format(dims: usize, bytes: &[u8]) -> (Vec<f64>, Vec<f64>) {
+    let half = |at: usize| f64::from(f16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    let lanes = dims.div_ceil(16) * 16;
+    let scales = 64 * dims;
+    let codes = scales + (4 * lanes).next_multiple_of(64);
+    let groups = dims.div_ceil(32);
+    let value_scales = codes + groups * 1024;
+    let wide = value_scales + groups * 256;
+    let (mut keys, mut values) = (vec![0.0; 64 * dims], vec![0.0; 64 * dims]);
+    for t in 0..64 {
+        for d in 0..dims {
+            let code = bytes[t / 16 * dims * 16 + d / 4 * 64 + t % 16 * 4 + d % 4];
+            keys[t * dims + d] = (f64::from(code) - 128.0) * half(scales + 2 * d) + half(scales + 2 * lanes + 2 * d);
+            let pair = bytes[codes + d / 32 * 1024 + t / 4 * 64 + d % 16 * 4 + t % 4];
+            let code = if d % 32 < 16 { pair & 15 } else { pair >> 4 };
+            let at = value_scales + d / 32 * 128 + 2 * t;
+            values[t * dims + d] = f64::from(code) * half(at) + half(at + groups * 128);
+        }
+    }
+    for channel in bytes[wide..].chunks_exact(192) {
+        let d = usize::from(u16::from_le_bytes([channel[128], channel[129]]));
+        let scale = f64::from(f16::from_le_bytes([channel[130], channel[131]]));
+        for t in 0..64 {
+            let code = i16::from_le_bytes([channel[2 * t], channel[2 * t + 1]]);
+            keys[t * dims + d] = f64::from(code) * scale + half(scales + 2 * lanes + 2 * d);
+        }
+    }
+    (keys, values)
+}
+
+#[test]
+fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
+    for dims in [8, 40, 64, 80, 128, 256, 512] {
+        let mut noise = Noise(dims as u64);
+        let (mut keys, values) = (noise.many(64 * dims), noise.many(64 * dims));
+        // A channel with an offset, one with a large range, and a constant one.
+        for token in keys.chunks_exact_mut(dims) {
+            token[0] += 400.0;
+            token[1] *= 300.0;
+            token[2] = 3.25;
+        }
+        let block = encoded(dims, &keys, &values).unwrap();
+        let (k, v) = by_format(dims, block.head_bytes(0));
+        for d in 0..dims {
+            let column = || keys.iter().skip(d).step_by(dims);
+            let range = column().fold(0.0f32, |most, x| most.max((x - keys[d]).abs())) * 2.0;
+            let steps = if d == 1 { 65_534.0 } else { 254.0 };
+            // Half a step of the range, which the rounding of its middle and scale may widen, and a denormal scale's.
+            let bound = f64::from(range) / steps * 0.53 + 400.0 / 2048.0 / 254.0 + 1e-7;
+            for (x, code) in column().zip(k.iter().skip(d).step_by(dims)) {
+                assert!((f64::from(*x) - code).abs() <= bound, "{dims} {d}: {x} as {code}, not within {bound}");
+            }
+        }
+        for (row, codes) in values.chunks_exact(dims).zip(v.chunks_exact(dims)) {
+            for (row, codes) in row.chunks(32).zip(codes.chunks(32)) {
+                let (low, high) = row.iter().fold((f32::MAX, f32::MIN), |(l, h), x| (l.min(*x), h.max(*x)));
+                let bound = f64::from(high - low) / 30.0 * 1.01 + 1e-3;
+                assert!(row.iter().zip(codes).all(|(x, code)| (f64::from(*x) - code).abs() <= bound));
+            }
+        }
+        let shape = Shape::new(dims).unwrap();
+        let (mut panels, mut rows) = (vec![[0.0; 16]; 4 * dims], vec![[0.0; 16]; shape.groups() * 128]);
+        decode(&block.head(shape, 0, None), &mut panels, &mut rows);
+        for (t, d) in (0..64).flat_map(|t| (0..dims).map(move |d| (t, d))) {
+            let (key, value) = (panels[t / 16 * dims + d][t % 16], rows[d / 16 * 64 + t][d % 16]);
+            assert!((f64::from(key) - k[t * dims + d]).abs() <= k[t * dims + d].abs() * 2e-7 + 1e-6);
+            assert!((f64::from(value) - v[t * dims + d]).abs() <= v[t * dims + d].abs() * 2e-7 + 1e-6);
+        }
+        let again = Block::of_bytes(shape, [block.head_bytes(0)].into_iter()).unwrap();
+        assert_eq!(again.head_bytes(0), block.head_bytes(0));
+    }
+}
+
+#[test]
+fn blocks_that_codes_cannot_hold_are_unfit() {
+    let dims = 64;
+    let mut noise = Noise(1);
+    let (keys, values) = (noise.many(64 * dims), noise.many(64 * dims));
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
+        let mut broken = keys.clone();
+        broken[777] = bad;
+        assert_eq!(encoded(dims, &broken, &values).unwrap_err(), Unfit::Range, "K {bad}");
+        let mut broken = values.clone();
+        broken[777] = bad;
+        assert_eq!(encoded(dims, &keys, &broken).unwrap_err(), Unfit::Range, "V {bad}");
+    }
+    let mut wild = keys.clone();
+    wild.iter_mut().step_by(4).for_each(|x| *x *= 1000.0);
+    assert_eq!(encoded(dims, &wild, &values).unwrap_err(), Unfit::Error);
+    let mut wild = values.clone();
+    wild.iter_mut().step_by(32).for_each(|x| *x *= 1000.0);
+    assert_eq!(encoded(dims, &keys, &wild).unwrap_err(), Unfit::Error);
+    assert!(encoded(dims, &vec![0.0; 64 * dims], &vec![0.0; 64 * dims]).is_ok());
+    for dims in [0, 4, 12, 520] {
+        assert_eq!(Shape::new(dims).unwrap_err().status(), Status::Unsupported);
+    }
+}
+
+#[test]
+fn damaged_bytes_are_refused() {
+    let dims = 64;
+    let mut noise = Noise(2);
+    let mut keys = noise.many(64 * dims);
+    keys.iter_mut().skip(5).step_by(dims).for_each(|x| *x *= 1000.0);
+    let block = encoded(dims, &keys, &noise.many(64 * dims)).unwrap();
+    let (shape, whole) = (Shape::new(dims).unwrap(), block.head_bytes(0));
+    let status = |bytes: &[u8]| Block::of_bytes(shape, [bytes].into_iter()).map(|_| ()).map_err(|e| e.status());
+    assert_eq!(status(whole), Ok(()));
+    for len in [0, 63, whole.len() - 192 - 64, whole.len() - 64, whole.len() + 192 * 8] {
+        let mut bytes = whole.to_vec();
+        bytes.resize(len, 0);
+        assert_eq!(status(&bytes), Err(Status::Corrupt), "{len}");
+    }
+    let (scale, value, wide) = (64 * dims, 64 * dims + 256 + 2048, whole.len() - 192);
+    for (at, byte) in [(scale + 1, 0x7C), (scale + 1, 0x80), (value + 1, 0xFC), (wide + 129, 1), (wide + 131, 0xFC)] {
+        let mut bytes = whole.to_vec();
+        bytes[at] = byte;
+        assert_eq!(status(&bytes), Err(Status::Corrupt), "byte {at}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn every_level_attends_to_the_same_bits(
+        seed in any::<u64>(), dims in prop::sample::select(vec![8usize, 24, 64, 72, 128, 512]), count in 1usize..=4,
+        peak in prop::sample::select(vec![f32::NEG_INFINITY, -5.0, 3.0, 60.0]), size in prop::sample::select(vec![0.0f32, 1e-30, 0.1, 3.0, 1e4]),
+        wide in any::<bool>(),
+    ) {
+        let mut noise = Noise(seed);
+        let (mut keys, values) = (noise.many(64 * dims), noise.many(64 * dims));
+        if wide {
+            keys.iter_mut().skip(dims / 2).step_by(dims).for_each(|x| *x *= 500.0);
+        }
+        let block = encoded(dims, &keys, &values).unwrap();
+        let (shape, lanes) = (Shape::new(dims).unwrap(), dims.div_ceil(16) * 16);
+        let queries: Vec<Vec<f32>> = (0..count)
+            .map(|_| (0..lanes).map(|d| if d < dims { noise.next() * size } else { 0.0 }).collect())
+            .collect();
+        let rows: Vec<&[f32]> = queries.iter().map(Vec::as_slice).collect();
+        let sums: Vec<f32> = noise.many(count * sums_len(dims));
+        let run = |kernels: &arch::attend::AttendKernels| {
+            let mut scratch = Scratch::default();
+            let (mut logits, mut running) = (vec![[0.0; 64]; count], vec![Running { peak, sum: 2.5 }; count]);
+            let mut sums = sums.clone();
+            (kernels.logits)(&block.head(shape, 0, None), &rows, &mut logits, &mut scratch);
+            let first = logits.clone();
+            logits[0][13] = f32::NEG_INFINITY;
+            (kernels.values)(&block.head(shape, 0, None), &mut logits, &mut running, &mut sums, &mut scratch);
+            let mut bits: Vec<u32> = first.iter().chain(&logits).flatten().map(|x| x.to_bits()).collect();
+            bits.extend(running.iter().flat_map(|r| [r.peak.to_bits(), r.sum.to_bits()]));
+            bits.extend(sums.iter().map(|x| x.to_bits()));
+            (bits, first)
+        };
+        let (expected, logits) = run(&arch::attend::PORTABLE);
+        for (at, kernels) in arch::available_attend().enumerate() {
+            let (bits, _) = run(kernels);
+            prop_assert!(bits == expected, "kernels {at}");
+        }
+        // Logits are within the rounding of queries to 13 bits of their largest product with a scale.
+        let (k, _) = by_format(dims, block.head_bytes(0));
+        for (query, logits) in queries.iter().zip(&logits) {
+            let exact: Vec<f64> = k.chunks_exact(dims).map(|k| k.iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum()).collect();
+            let size: f64 = k.chunks_exact(dims).map(|k| k.iter().zip(query).map(|(k, q)| (k * f64::from(*q)).abs()).fold(0.0, f64::max)).fold(0.0, f64::max);
+            let bound = size * dims as f64 / 8126.0 + 1e-30;
+            for (x, y) in logits.iter().zip(&exact) {
+                prop_assert!((f64::from(*x) - y).abs() <= bound, "{x} {y} {bound}");
+            }
+        }
+    }
+}
+
+/// A layer's chat: the numbers of each token as they are in blocks or in the cache.
+struct Chat {
+    layout: Layout,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    blocks: Vec<Placed>,
+    positions: Vec<[i32; 2]>,
+    raw: usize,
+    /// Of each KV head, by logical position: K and V.
+    numbers: Vec<Vec<(Vec<f64>, Vec<f64>)>>,
+}
+
+const KV_HEADS: usize = 2;
+const GROUP: usize = 3;
+
+/// A chat of `sink` raw tokens, blocks with some tokens left, and `recent` raw tokens; `rows` of these are of the step.
+fn chat(
+    dims: usize,
+    dtype: Dtype,
+    packs: [u32; 3],
+    (sink, blocks, recent, rows): (usize, usize, usize, usize),
+    noise: &mut Noise,
+) -> Chat {
+    let spec = Spec {
+        key: dtype.into(),
+        value: dtype.into(),
+        kv_heads: KV_HEADS as u32,
+        head_dim: dims as u32,
+        l_pack: packs[0],
+        h_pack: packs[1],
+        int8: Default::default(),
+        flash_block: packs[2],
+        max_tokens: (sink + recent + 5) as u32,
+        key_head_stride: 0,
+        value_head_stride: 0,
+        key_token_stride: 0,
+        value_token_stride: 0,
+    };
+    let layout = Layout::new(&spec).unwrap();
+    let shape = Shape::new(dims).unwrap();
+    let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+    let mut numbers = vec![Vec::new(); KV_HEADS];
+    let (raw, count) = (sink + recent, (sink + recent) * KV_HEADS * dims);
+    let (keys, values) = (noise.many(count), noise.many(count));
+    let bytes = |numbers: &[f32]| {
+        let mut bytes = vec![0; numbers.len() * dtype.bytes()];
+        crate::dtype::convert::narrow(dtype, crate::dtype::convert::Endian::Native, numbers, &mut bytes);
+        bytes
+    };
+    let mut cache = crate::layout::Cache::new(&layout, &mut key, &mut value).unwrap();
+    scatter(&mut cache, layout.range(0, raw as u32).unwrap(), &bytes(&keys), &bytes(&values)).unwrap();
+    let token = |head: usize, at: usize| {
+        let row = |all: &[f32]| -> Vec<f64> {
+            let row = &all[(head * raw + at) * dims..][..dims];
+            row.iter().map(|x| f64::from(crate::dtype::convert::rounded(dtype, *x))).collect()
+        };
+        (row(&keys), row(&values))
+    };
+    for (head, numbers) in numbers.iter_mut().enumerate() {
+        numbers.extend((0..sink).map(|at| token(head, at)));
+    }
+    let mut placed = Vec::new();
+    for block in 0..blocks {
+        let rows: Vec<[Vec<f32>; 2]> = (0..KV_HEADS).map(|_| [noise.many(64 * dims), noise.many(64 * dims)]).collect();
+        let read = |head: usize, k: &mut [f32], v: &mut [f32]| {
+            k.copy_from_slice(&rows[head][0]);
+            v.copy_from_slice(&rows[head][1]);
+            Ok(())
+        };
+        let whole = Block::encode(shape, KV_HEADS, &mut EncodeWork::default(), read).unwrap().unwrap();
+        let live = [u64::MAX, 0xF0F3_FFFF_0000_0001][block % 2];
+        let mut block = Placed::new(whole, numbers[0].len() as u32).unwrap();
+        block.live = live;
+        for (head, numbers) in numbers.iter_mut().enumerate() {
+            let (k, v) = by_format(dims, block.block().head_bytes(head));
+            for t in (0..64).filter(|t| block.live >> t & 1 == 1) {
+                numbers.push((k[t * dims..][..dims].to_vec(), v[t * dims..][..dims].to_vec()));
+            }
+        }
+        placed.push(block);
+    }
+    let first = numbers[0].len();
+    for (head, numbers) in numbers.iter_mut().enumerate() {
+        numbers.extend((sink..raw).map(|at| token(head, at)));
+    }
+    let positions = vec![[0, sink as i32], [first as i32, (recent - rows) as i32]];
+    Chat { layout, key, value, blocks: placed, positions, raw, numbers }
+}
+
+fn softmax(logits: &[f64], sink: Option<f64>) -> Vec<f64> {
+    let peak = logits.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+    let exps: Vec<f64> = logits.iter().map(|x| (x - peak).exp()).collect();
+    let sum: f64 = exps.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - peak).exp());
+    exps.iter().map(|x| x / sum).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn steps_attend_to_the_numbers_of_blocks_and_cache(
+        seed in any::<u64>(), dims in prop::sample::select(vec![16usize, 64, 72]),
+        (dtype, packs) in prop::sample::select(vec![
+            (Dtype::F32, [1, 8, 64]), (Dtype::F32, [1, 4, 64]), (Dtype::F16, [1, 16, 300]), (Dtype::Bf16, [8, 4, 64]), (Dtype::F16, [1, 1, 1]),
+        ]),
+        sink in 0usize..20, blocks in 0usize..4, recent in 1usize..150, rows in prop::sample::select(vec![1usize, 2, 5, 16, 17, 40]),
+        parts in 1u32..8, is_causal in any::<bool>(), window in prop::option::of(1u32..300), soft_cap in prop::option::of(0.5f32..30.0),
+        has_sinks in any::<bool>(), mask_tokens in prop::option::of(0u32..200),
+    ) {
+        let mut noise = Noise(seed);
+        let recent = recent.max(rows);
+        let chat = chat(dims, dtype, packs, (sink, blocks, recent, rows), &mut noise);
+        let heads = KV_HEADS * GROUP;
+        let queries = noise.many(rows * heads * dims);
+        let bytes: Vec<u8> = queries.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let logical = chat.numbers[0].len();
+        let sinks: Vec<f32> = noise.many(heads);
+        let mask_tokens = mask_tokens.map(|tokens| tokens.min(logical as u32));
+        let mut mask = noise.many(rows * (mask_tokens.unwrap_or(0) as usize + 3));
+        mask.iter_mut().step_by(7).for_each(|x| *x = f32::NEG_INFINITY);
+        let mask = mask_tokens.map(|tokens| Mask { data: &mask, stride: tokens as usize + 3, tokens });
+        let step = Step {
+            queries: Queries { dtype: Dtype::F32, heads, rows, dims, head_stride: dims * 4, row_stride: heads * dims * 4, scale: 0.0, data: &bytes },
+            is_causal, window, soft_cap, sinks: has_sinks.then_some(&sinks), mask,
+        };
+        let tokens = Tokens {
+            shape: Shape::new(dims).unwrap(), blocks: &chat.blocks, cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
+            raw: chat.raw, positions: &chat.positions, logical: logical as u32,
+        };
+        let round = Round::default();
+        let mut output = vec![f32::NAN; rows * heads * dims];
+        for part in (0..parts).rev() {
+            let mut write = |row: usize, head: usize, x: &[f32]| output[(row * heads + head) * dims..][..dims].copy_from_slice(x);
+            attend(&tokens, &step, (part, parts), &round, &mut Work::default(), &mut write).unwrap();
+        }
+        prop_assert_eq!(round.rows().unwrap(), rows);
+        for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
+            let query = &queries[(row * heads + head) * dims..][..dims];
+            let (own, all) = (logical - rows + row, &chat.numbers[head / GROUP]);
+            let logits: Vec<f64> = all.iter().enumerate().map(|(at, (k, _))| {
+                let mut logit = k.iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum::<f64>() / (dims as f64).sqrt();
+                if let Some(cap) = soft_cap {
+                    logit = f64::from(cap) * (logit / f64::from(cap)).tanh();
+                }
+                if let Some(mask) = &mask && let Some(column) = (at + mask.tokens as usize).checked_sub(logical) {
+                    logit += f64::from(mask.data[row * mask.stride + column]);
+                }
+                let seen = (!is_causal || at <= own) && window.is_none_or(|window| at + window as usize > own);
+                if seen { logit } else { f64::NEG_INFINITY }
+            }).collect();
+            let weights = softmax(&logits, has_sinks.then(|| f64::from(sinks[head])));
+            for dim in 0..dims {
+                let exact: f64 = all.iter().zip(&weights).filter(|(_, w)| **w > 0.0).map(|((_, v), w)| v[dim] * w).sum();
+                let got = f64::from(output[(row * heads + head) * dims + dim]);
+                prop_assert!((got - exact).abs() < 0.01, "row {} head {} dim {}: {} and {}", row, head, dim, got, exact);
+            }
+        }
+    }
+}

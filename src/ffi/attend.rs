@@ -1,0 +1,238 @@
+//! Attend
+//!
+//! With kv_quant "k8v4" the tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of the bytes of f32. The first
+//! kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache. The others leave it in begin, 64 at a time, and
+//! are read as they are by the attention of this header, which takes the place of the host's:
+//!
+//!   options.attends = 1;                                   // in mnnkv_session_create: the host calls the below
+//!   mnnkv_session_begin(session, layer, &cache);           // kv_len becomes the number of raw tokens
+//!   ...                                                    // the host appends K and V at kv_len, as ever
+//!   cache.kv_len += rows;
+//!   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
+//!   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
+//!
+//! Every token is attended to; no scores are needed. Caches stay as small as the raw tokens and a step: a chat of 32,768
+//! tokens needs no buffers of 32,768. mnnkv_session_keep, _positions and pins know all tokens, wherever they are; quantised
+//! ones keep the rotation that they were cached with. Results are the same to the bit on every CPU, for as many parts. They
+//! differ from attention over the numbers of the codes (docs/format.md) by at most 2^-11 of the largest number.
+
+use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32, mnnkv_cache};
+use crate::attend::{Mask, Queries, Step};
+use crate::dtype::Dtype;
+use crate::dtype::convert::{Endian, narrow};
+use crate::ffi::given;
+use crate::ffi::panic::body;
+use crate::ffi::pointer::{self, Out, Sized32, SizedOut};
+use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
+use crate::ffi::status::mnnkv_status;
+use crate::status::bail;
+use std::ffi::c_void;
+
+/// The attention of a step of a layer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_attend {
+    pub struct_size: u32,
+    /// Of queries and output: MNNKV_DTYPE_F16, BF16 or F32.
+    pub dtype: u32,
+    /// Query heads, a multiple of the KV heads: head h reads KV head h / (heads / kv_heads).
+    pub heads: u32,
+    /// Rows of each head: those of the step's tokens, in their order.
+    pub rows: u32,
+    /// Elements of a row, as the layout's. Layers stay raw where it is no multiple of 8 up to 512.
+    pub head_dim: u32,
+    /// The factor of a logit; 0 = 1 / sqrt(head_dim).
+    pub scale: f32,
+    /// Queries after their rotation. Bytes from a head to the next, and from a row to the next; both 0: [rows][heads][head_dim].
+    pub queries: *const c_void,
+    pub query_head_stride: u64,
+    pub query_row_stride: u64,
+    /// Written, with strides likewise. Rows of one part never touch bytes of another's.
+    pub output: *mut c_void,
+    pub output_head_stride: u64,
+    pub output_row_stride: u64,
+    /// 1 = row r attends to tokens up to its own, the (rows - r)th from the end; 0 = each row to all tokens.
+    pub causal: u32,
+    /// Row r attends to the newest `window` tokens up to its own; 0 = to all.
+    pub window: u32,
+    /// Logits x become soft_cap * tanh(x / soft_cap); 0 = none.
+    pub soft_cap: f32,
+    /// Columns of mask: the newest tokens of the chat. Older ones have the addend 0.
+    pub mask_tokens: u32,
+    /// [rows][mask_tokens], added to logits behind the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
+    /// NULL = none.
+    pub mask: *const f32,
+    pub mask_row_stride: u64,
+    /// A logit for each query head that belongs to no token (attention sinks); NULL = none.
+    pub sinks: *const f32,
+}
+
+// SAFETY: repr(C), begins with a u32, integers, floats and raw pointers only.
+unsafe impl Sized32 for mnnkv_attend {
+    const MIN: usize = size_of::<mnnkv_attend>();
+}
+
+/// The strides of queries or output; both 0: rows of heads side by side.
+fn strides(head: u64, row: u64, dims: usize, heads: usize, dtype: Dtype) -> (usize, usize) {
+    let stride = |given: u64| usize::try_from(given).unwrap_or(usize::MAX);
+    match (head, row) {
+        (0, 0) => (dims.saturating_mul(dtype.bytes()), dims.saturating_mul(dtype.bytes()).saturating_mul(heads)),
+        (head, row) => (stride(head), stride(row)),
+    }
+}
+
+/// Sets *attends to 1 where the host must call mnnkv_session_attend in the steps of a layer in place of its own attention,
+/// else to 0. Stays the same for the life of the session.
+/// INVALID_ARGUMENT: if layer is out of range
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_attends(
+    session: *const mnnkv_session,
+    layer: u32,
+    attends: *mut i32,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let out = Out::new(attends, "attends")?;
+        out.set(session.attends(layer)?.into());
+        Ok(())
+    })
+}
+
+/// Runs one of `parts` parts of the attention of an open layer's step, over its quantised and raw tokens. Each part is called
+/// once, on any thread and in any order; the output is complete when all have returned. None waits for another. With steps of
+/// up to 16 rows parts are ranges of tokens, so that any number of threads has work; else they are rows.
+/// part: below parts, which are 1 to 64.
+/// cache->kv_len: raw tokens now, those of the step included, which are the last. Its buffers are only read.
+/// INVALID_ARGUMENT: if layer is out of range, not open, or does not attend; kv_len does not fit; a field or stride does not;
+/// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
+/// UNSUPPORTED: if the cache is quantised by the host
+/// OUT_OF_MEMORY: if working memory is refused
+///
+/// After a failure the part may be given again. The cache is never written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_attend(
+    session: *const mnnkv_session,
+    layer: u32,
+    part: u32,
+    parts: u32,
+    cache: *const mnnkv_cache,
+    attend: *const mnnkv_attend,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let cache = pointer::required(cache, "cache")?;
+        let layout = given::checked_float(cache.layout)?;
+        let from = layout.cache_ref(cache.key, cache.value)?;
+        let given = pointer::required(attend, "attend")?;
+        let dtype = match given.dtype {
+            MNNKV_DTYPE_F16 => Dtype::F16,
+            MNNKV_DTYPE_BF16 => Dtype::Bf16,
+            MNNKV_DTYPE_F32 => Dtype::F32,
+            other => bail!(Unsupported, "attend->dtype is {other}; F16 (1), BF16 (2) or F32 (3) expected"),
+        };
+        let (heads, rows, dims) = (given.heads as usize, given.rows as usize, given.head_dim as usize);
+        let shape = |(head_stride, row_stride)| Queries {
+            dtype,
+            heads,
+            rows,
+            dims,
+            head_stride,
+            row_stride,
+            scale: given.scale,
+            data: &[],
+        };
+        let queries = shape(strides(given.query_head_stride, given.query_row_stride, dims, heads, dtype));
+        let output = shape(strides(given.output_head_stride, given.output_row_stride, dims, heads, dtype));
+        let (query_bytes, output_bytes) =
+            (queries.bytes().map_err(|e| e.within("queries"))?, output.bytes().map_err(|e| e.within("output"))?);
+        let data = pointer::input_bytes(given.queries, query_bytes, "attend->queries")?;
+        // Never a slice of all: other threads write other rows.
+        if given.output.is_null() {
+            bail!(InvalidArgument, "attend->output is NULL");
+        }
+        pointer::disjoint((given.queries, query_bytes, "queries"), (given.output, output_bytes, "output"))?;
+        layout.apart(cache.key, cache.value, (given.output, output_bytes, "output"))?;
+        let mask = match given.mask.is_null() {
+            true => None,
+            false => {
+                let stride = match usize::try_from(given.mask_row_stride).unwrap_or(usize::MAX) {
+                    0 => given.mask_tokens as usize,
+                    stride => stride,
+                };
+                let len = stride.checked_mul(rows - 1).and_then(|n| n.checked_add(given.mask_tokens as usize));
+                let Some(len) = len else {
+                    bail!(InvalidArgument, "attend->mask_row_stride is {stride}, which is too much")
+                };
+                Some(Mask { data: pointer::input(given.mask, len, "attend->mask")?, stride, tokens: given.mask_tokens })
+            }
+        };
+        let step = Step {
+            queries: Queries { data, ..queries },
+            is_causal: given.causal != 0,
+            window: Some(given.window).filter(|window| *window > 0),
+            soft_cap: Some(given.soft_cap).filter(|cap| *cap != 0.0),
+            sinks: match given.sinks.is_null() {
+                true => None,
+                false => Some(pointer::input(given.sinks, heads, "attend->sinks")?),
+            },
+            mask,
+        };
+        let mut write = |row: usize, head: usize, numbers: &[f32]| {
+            let at = row * output.row_stride + head * output.head_stride;
+            let bytes = dims * dtype.bytes();
+            // SAFETY: the caller has `output_bytes` there, of which rows and heads are parts; parts write other rows or heads.
+            let to = std::slice::from_raw_parts_mut(given.output.cast::<u8>().add(at), bytes);
+            narrow(dtype, Endian::Native, numbers, to);
+        };
+        session.attend(layer, (&from, cache.kv_len), &step, (part, parts), &mut write)
+    })
+}
+
+/// Quantised tokens of a layer or of all: tokens and bytes as of now, the others since create.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_attend_stats {
+    pub struct_size: u32,
+    pub reserved: u32,
+    /// Tokens in 8 and 4 bits, and the bytes of memory that they take.
+    pub tokens: u64,
+    pub bytes: u64,
+    /// Blocks of 64 tokens made, and such as stayed raw: a number is not finite, or codes would be too far from it.
+    pub blocks: u64,
+    pub unfit_blocks: u64,
+    /// Begins that left tokens raw, since memory was refused.
+    pub failures: u64,
+    /// Nanoseconds that begins took for blocks.
+    pub begin_ns: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_attend_stats {
+    const MIN: usize = size_of::<Self>();
+}
+
+/// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros without kv_quant.
+/// INVALID_ARGUMENT: if layer is out of range
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_attend_stats(
+    session: *const mnnkv_session,
+    layer: u32,
+    stats: *mut mnnkv_attend_stats,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let out = SizedOut::new(stats, "stats")?;
+        let found = session.quant_stats((layer != MNNKV_ALL_LAYERS).then_some(layer))?;
+        out.set(&mnnkv_attend_stats {
+            struct_size: 0,
+            reserved: 0,
+            tokens: found.tokens,
+            bytes: found.bytes,
+            blocks: found.blocks,
+            unfit_blocks: found.unfit,
+            failures: found.failures,
+            begin_ns: found.begin_ns,
+        });
+        Ok(())
+    })
+}

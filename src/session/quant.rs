@@ -1,0 +1,370 @@
+//! Tokens of a layer in 8 and 4 bits: blocks that have left the host's cache, and that attention reads as they are.
+//!
+//! [`Quant::begin`] encodes tokens that are no longer recent, and closes the cache up behind them. Blocks are shared with the
+//! threads that attend, and never change: a change makes another list. Nothing here fails a step: where memory or a codec
+//! fails, tokens stay raw, and a counter tells.
+
+use super::config::{Config, QuantRules};
+use super::eviction::Eviction;
+use super::layer::CacheLengths;
+use crate::attend::{self, BLOCK, Block, EncodeWork, Placed, Round, Shape, Step, Tokens, Unfit, Work};
+use crate::layout::{self, Cache, CacheRef, Head, Kind, Pair, Rows};
+use crate::status::{Error, Result, Status, bail};
+use crate::store::Store;
+use crate::sys::{Mutex, Shared, memory};
+
+/// Newest tokens that stay raw, at least.
+const RECENT: u32 = 32;
+/// A layer stays raw from the block on that is the second one in a row whose codes would be too far from its numbers.
+const MOST_POOR: u32 = 2;
+
+/// Quantised tokens of a layer, or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuantStats {
+    /// Tokens in blocks, now.
+    pub tokens: u64,
+    /// Bytes of their blocks.
+    pub bytes: u64,
+    /// Blocks made.
+    pub blocks: u64,
+    /// Blocks that stayed raw, since a number is not finite or codes would be too far from the numbers.
+    pub unfit: u64,
+    /// Attempts that were given up, since memory was refused.
+    pub failures: u64,
+    /// Nanoseconds in begin.
+    pub begin_ns: u64,
+}
+
+/// Why a layer is raw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Raw {
+    /// The cache is quantised by the host, or a head has a size that blocks cannot have.
+    Layout,
+    /// Codes would be too far from the numbers.
+    Error,
+}
+
+/// The quantised tokens of one layer.
+pub(super) struct Quant {
+    rules: QuantRules,
+    /// Ascending. `None` while there is none.
+    blocks: Option<Shared<Vec<Placed>>>,
+    /// First tokens of the cache, which stay there.
+    held: u32,
+    /// Blocks in a row that were too far from their numbers.
+    poor: u32,
+    raw: Option<Raw>,
+    counts: QuantStats,
+    work: EncodeWork,
+    panels: [Vec<[f32; 16]>; 2],
+}
+
+/// A step that threads attend in.
+pub(super) struct OpenStep {
+    blocks: Option<Shared<Vec<Placed>>>,
+    positions: Vec<Pair>,
+    lengths: CacheLengths,
+    round: Round,
+}
+
+/// The open step of a layer, which threads reach without the lock of the session.
+#[derive(Default)]
+pub(super) struct Slot(Mutex<Option<Option<Shared<OpenStep>>>>);
+
+/// What an edit of the history leaves.
+pub(super) struct Cut {
+    blocks: Option<Shared<Vec<Placed>>>,
+    held: u32,
+}
+
+impl Quant {
+    /// `None` where tokens stay raw.
+    pub(super) fn new(number: u32, config: &Config) -> Option<Self> {
+        let rules = config.quant.filter(|rules| number >= rules.first_layer)?;
+        Some(Quant {
+            rules,
+            blocks: None,
+            held: 0,
+            poor: 0,
+            raw: None,
+            counts: QuantStats::default(),
+            work: EncodeWork::default(),
+            panels: [const { Vec::new() }; 2],
+        })
+    }
+
+    /// The blocks.
+    pub(super) fn blocks(&self) -> &[Placed] {
+        self.blocks.as_ref().map_or(&[], |blocks| blocks)
+    }
+
+    /// The quantised tokens now, and counters.
+    pub(super) fn stats(&self) -> QuantStats {
+        let blocks = self.blocks();
+        QuantStats {
+            tokens: blocks.iter().map(|block| u64::from(block.tokens())).sum(),
+            bytes: blocks.iter().map(|block| block.block().bytes() as u64).sum(),
+            ..self.counts
+        }
+    }
+
+    /// Why the layer is raw.
+    pub(super) fn raw(&self) -> Option<Raw> {
+        self.raw
+    }
+
+    /// The cache was cleared.
+    pub(super) fn reset(&mut self) {
+        (self.blocks, self.held, self.poor, self.raw) = (None, 0, 0, None);
+    }
+
+    /// Encodes tokens that are no longer recent; they leave the cache. Returns the lengths afterwards.
+    pub(super) fn begin(
+        &mut self,
+        cache: &mut Cache<'_>,
+        store: Option<&mut Store>,
+        eviction: &mut Eviction,
+        lengths: CacheLengths,
+    ) -> CacheLengths {
+        let start = std::time::Instant::now();
+        let after = self.try_begin(cache, store, eviction, lengths).unwrap_or_else(|_| {
+            self.counts.failures += 1;
+            lengths
+        });
+        self.counts.begin_ns += start.elapsed().as_nanos() as u64;
+        after
+    }
+
+    fn try_begin(
+        &mut self,
+        cache: &mut Cache<'_>,
+        store: Option<&mut Store>,
+        eviction: &mut Eviction,
+        lengths: CacheLengths,
+    ) -> Result<CacheLengths> {
+        if self.blocks.is_none() {
+            self.held = self.held.max(self.rules.sink_tokens.min(lengths.physical));
+        }
+        let count = lengths.physical.saturating_sub(self.held + RECENT) / BLOCK as u32;
+        if count == 0 || self.raw.is_some() {
+            return Ok(lengths);
+        }
+        let Some(shape) = shape(&cache.layout.rows()) else {
+            self.raw = Some(Raw::Layout);
+            return Ok(lengths);
+        };
+        let mut blocks = Vec::new();
+        memory::reserve(&mut blocks, self.blocks().len() + count as usize)?;
+        for placed in self.blocks() {
+            memory::push(&mut blocks, placed.clone())?;
+        }
+        // Tokens that stay: those that are held, blocks that are unfit, and all behind.
+        let (mut left, mut held, mut poor, mut unfit) = (Vec::new(), self.held, self.poor, 0);
+        memory::push(&mut left, [0, self.held as i32])?;
+        let mut next = self.held;
+        while lengths.physical - next >= RECENT + BLOCK as u32 && poor < MOST_POOR {
+            let place = [next as i32, BLOCK as i32];
+            let [first, BLOCK_TOKENS] = eviction.positions_of(&[place])?[..].first().copied().unwrap_or_default()
+            else {
+                // Not one run: what an edit has left between them stays.
+                break;
+            };
+            match self.encode(shape, &cache.as_ref(), next)? {
+                Ok(block) => {
+                    memory::push(&mut blocks, Placed::new(block, first as u32)?)?;
+                    poor = 0;
+                }
+                Err(why) => {
+                    memory::push(&mut left, place)?;
+                    held += BLOCK as u32;
+                    unfit += 1;
+                    poor = if why == Unfit::Error { poor + 1 } else { 0 };
+                }
+            }
+            next += BLOCK as u32;
+        }
+        memory::push(&mut left, [next as i32, (lengths.physical - next) as i32])?;
+        let (made, blocks) = (blocks.len() - self.blocks().len(), Shared::new(blocks)?);
+        let after = if made > 0 { eviction.take_out(&left, cache, store, lengths)? } else { lengths };
+        self.blocks = Some(blocks).filter(|blocks| !blocks.is_empty());
+        (self.held, self.poor) = (held, poor);
+        self.counts.blocks += made as u64;
+        self.counts.unfit += unfit;
+        if poor == MOST_POOR {
+            self.raw = Some(Raw::Error);
+        }
+        Ok(after)
+    }
+
+    /// Encodes the block of tokens from `first` on.
+    fn encode(&mut self, shape: Shape, cache: &CacheRef<'_>, first: u32) -> Result<std::result::Result<Block, Unfit>> {
+        let layout = cache.layout;
+        let (range, dims, panels) = (layout.range(first, BLOCK as u32)?, shape.dims, &mut self.panels);
+        memory::resize(&mut panels[0], BLOCK / 16 * dims)?;
+        memory::resize(&mut panels[1], shape.groups() * 2 * BLOCK)?;
+        let [keys, values] = panels;
+        Block::encode(shape, layout.rows().heads, &mut self.work, |head, key_rows, value_rows| {
+            let Some((key, value)) = layout.head(head as u32) else { return Ok(()) };
+            let head = Head { layout, key: &cache.key[key], value: &cache.value[value] };
+            layout::to_panels(&head, range, keys, values, BLOCK);
+            let rows = key_rows.chunks_exact_mut(dims).zip(value_rows.chunks_exact_mut(dims));
+            for (token, (key, value)) in rows.enumerate() {
+                let panel = &keys[token / 16 * dims..][..dims];
+                key.iter_mut().zip(panel).for_each(|(to, from)| *to = from[token % 16]);
+                for (to, from) in value.chunks_mut(16).zip(values[token..].iter().step_by(BLOCK)) {
+                    to.copy_from_slice(&from[..to.len()]);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The tokens that an edit of the history leaves, which keeps these logical ranges.
+    pub(super) fn cut(&self, logical: &[Pair], eviction: &Eviction) -> Result<Cut> {
+        let mut blocks = Vec::new();
+        // From old positions to new ones.
+        let mut kept = 0;
+        let mut ranges = memory::collect(logical.iter().map(|&[begin, count]| {
+            let to = kept;
+            kept += count as u32;
+            (begin as u32, count as u32, to)
+        }))?
+        .into_iter()
+        .peekable();
+        for placed in self.blocks() {
+            let (mut live, mut first, mut at) = (0u64, None, placed.first);
+            for token in (0..BLOCK).filter(|token| placed.live >> token & 1 == 1) {
+                while ranges.next_if(|(begin, count, _)| begin + count <= at).is_some() {}
+                if let Some((begin, _, to)) = ranges.peek().filter(|(begin, ..)| *begin <= at) {
+                    live |= 1 << token;
+                    first.get_or_insert(to + (at - begin));
+                }
+                at += 1;
+            }
+            if let Some(first) = first {
+                let mut placed = placed.clone();
+                (placed.live, placed.first) = (live, first);
+                memory::push(&mut blocks, placed)?;
+            }
+        }
+        let held = eviction.positions_of(&[[0, self.held as i32]])?;
+        let held = held.iter().flat_map(|held| logical.iter().map(move |kept| overlap(*held, *kept))).sum();
+        let blocks = if blocks.is_empty() { None } else { Some(Shared::new(blocks)?) };
+        Ok(Cut { blocks, held })
+    }
+
+    /// Applies an edit of the history.
+    pub(super) fn keep(&mut self, cut: Cut) {
+        (self.blocks, self.held) = (cut.blocks, cut.held);
+    }
+
+    /// The step that threads attend in; `None` where memory is refused.
+    pub(super) fn open(&self, positions: &[Pair], lengths: CacheLengths) -> Option<Shared<OpenStep>> {
+        let positions = memory::copied(positions).ok()?;
+        Shared::new(OpenStep { blocks: self.blocks.clone(), positions, lengths, round: Round::default() }).ok()
+    }
+}
+
+const BLOCK_TOKENS: i32 = BLOCK as i32;
+
+/// The shape of blocks of such rows.
+fn shape(rows: &Rows) -> Option<Shape> {
+    Shape::new(rows.dims).ok().filter(|_| is_float(rows))
+}
+
+fn is_float(rows: &Rows) -> bool {
+    matches!((rows.key, rows.value), (Kind::Float(_), Kind::Float(_)))
+}
+
+/// Numbers that two ranges share.
+fn overlap(a: Pair, b: Pair) -> u32 {
+    ((a[0] + a[1]).min(b[0] + b[1]) - a[0].max(b[0])).max(0) as u32
+}
+
+impl Slot {
+    /// A step begins; `None` where memory was refused.
+    pub(super) fn open(&self, step: Option<Shared<OpenStep>>) {
+        if let Ok(mut slot) = self.0.lock() {
+            *slot = Some(step);
+        }
+    }
+
+    /// The step has ended.
+    pub(super) fn close(&self) {
+        if let Ok(mut slot) = self.0.lock() {
+            *slot = None;
+        }
+    }
+
+    fn step(&self, layer: u32) -> Result<Shared<OpenStep>> {
+        match &*self.0.lock().map_err(|_| Error::out_of_service("the session"))? {
+            Some(Some(step)) => Ok(step.clone()),
+            Some(None) => bail!(OutOfMemory, "layer {layer} cannot attend, since memory was refused; abort the step"),
+            None => {
+                bail!(InvalidArgument, "layer {layer} is not open, or attends by itself: see mnnkv_session_attends")
+            }
+        }
+    }
+
+    /// INVALID_ARGUMENT: if the layer has quantised tokens, and not all `queries` rows have attended.
+    pub(super) fn check(&self, layer: u32, queries: u32) -> Result<()> {
+        let step = match self.step(layer) {
+            Err(error) if error.status() == Status::InvalidArgument => return Ok(()),
+            step => step?,
+        };
+        if queries == 0 || step.blocks.is_none() {
+            return Ok(());
+        }
+        let rows = step.round.rows().map_err(|error| error.within(format_args!("layer {layer}")))?;
+        if rows != queries as usize {
+            bail!(
+                InvalidArgument,
+                "layer {layer} has quantised tokens, and {rows} of {queries} rows have attended (mnnkv_session_attend)"
+            );
+        }
+        Ok(())
+    }
+
+    /// See [`Session::attend`](super::Session::attend).
+    pub(super) fn attend(
+        &self,
+        layer: u32,
+        (cache, kv_len): (&CacheRef<'_>, u32),
+        step: &Step<'_>,
+        part: (u32, u32),
+        work: &mut Work,
+        write: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<()> {
+        let open = self.step(layer)?;
+        let CacheLengths { logical, physical } = open.lengths;
+        let rows = cache.layout.rows();
+        if !is_float(&rows) {
+            bail!(Unsupported, "layer {layer} has {rows}; F16, BF16 or F32 expected");
+        }
+        // Of any size: one that blocks cannot have has none.
+        let shape = Shape { dims: rows.dims };
+        let Some(added) = kv_len.checked_sub(physical) else {
+            bail!(
+                InvalidArgument,
+                "kv_len of layer {layer} is {kv_len}; {physical} or more expected, as begin left it"
+            );
+        };
+        if kv_len as usize > cache.layout.max_tokens() {
+            bail!(InvalidArgument, "kv_len of layer {layer} is {kv_len}; max_tokens is {}", cache.layout.max_tokens());
+        }
+        let blocks = open.blocks.as_ref().map_or(&[][..], |blocks| blocks);
+        if let Some(heads) = blocks.first().map(|placed| placed.block().heads()).filter(|heads| *heads != rows.heads) {
+            bail!(InvalidArgument, "layer {layer} has {heads} KV heads; the layout has {}", rows.heads);
+        }
+        let tokens = Tokens {
+            shape,
+            blocks,
+            cache: *cache,
+            raw: kv_len as usize,
+            positions: &open.positions,
+            logical: logical + added,
+        };
+        attend::attend(&tokens, step, part, &open.round, work, write)
+            .map_err(|error| error.within(format_args!("layer {layer}")))
+    }
+}
