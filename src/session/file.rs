@@ -3,6 +3,7 @@
 use super::eviction::{Loaded, SavedEviction};
 use super::layer::{CacheLengths, Layer};
 use super::pins::Pins;
+use super::quant::{Contents, SavedQuant};
 use super::recall::{LoadedRecall, SavedRecall, View};
 use super::{Session, State, find, made};
 use crate::layout::{self, Cache, CacheRef, Kind, Pair, Rows};
@@ -13,10 +14,11 @@ use crate::store::{self, FilePiece, NewPiece, Packing, SavedRun};
 use crate::sys::memory;
 use std::sync::atomic::Ordering;
 
-/// The version of a layer's state in a file, and that of a layer whose tokens are in any order, or away; docs/snapshot.md
-/// has the bytes.
+/// The version of a layer's state in a file, that of a layer whose tokens are in any order, or away, and that of one with
+/// quantised tokens; docs/snapshot.md has the bytes.
 const STATE: u64 = 1;
 const STATE_OF_RECALL: u64 = 2;
+const STATE_OF_QUANT: u64 = 3;
 
 /// The result of [`Session::save`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,7 @@ struct LoadedLayer {
     rows: Rows,
     eviction: Loaded,
     recall: Option<LoadedRecall>,
+    quant: Option<Contents>,
     pins: Pins,
     value_scales: Vec<u8>,
     pieces: Vec<FilePiece>,
@@ -62,9 +65,6 @@ impl Session {
         to.check_writable()?;
         if self.interrupted.load(Ordering::Relaxed) {
             bail!(Busy, "layer {number} was not saved: the session is interrupted until the next begin");
-        }
-        if layer.quant.as_ref().is_some_and(|quant| !quant.blocks().is_empty()) {
-            bail!(Unsupported, "layer {number} has tokens in 8 and 4 bits, which a file cannot have yet");
         }
         let Some(rows) = layer.rows else {
             return match to.layer(number).map(|entry| entry.geometry) {
@@ -96,6 +96,9 @@ impl Session {
                 Ok(piece >= first && to.piece_sum(piece) == Some(sum) && is_whole(to, piece)?)
             })?;
         }
+        if let Some(quant) = &mut layer.quant {
+            quant.see_file(|(piece, sum)| Ok(to.piece_sum(piece) == Some(sum) && is_whole(to, piece)?))?;
+        }
         let mut saved = Saved::default();
         let given = cache.as_ref().map(Cache::as_ref);
         let positions = layer.eviction.positions();
@@ -110,6 +113,10 @@ impl Session {
         if let Some(recall) = &mut layer.recall {
             let away = recall.save(&rows, kv_len, work, &mut write)?;
             memory::extend(&mut all, &in_file(&away)?)?;
+        }
+        if let Some(quant) = &mut layer.quant {
+            let blocks = quant.save(kv_len, &mut write)?;
+            memory::extend(&mut all, &in_file(&blocks)?)?;
         }
         to.set_layer(number, geometry(&rows), &all, &layer.saved_state(given.as_ref())?)?;
         store.set_saved(number, runs);
@@ -162,6 +169,9 @@ impl Session {
             if let Some((recall, loaded)) = layer.recall.as_mut().zip(from.recall) {
                 recall.take(loaded);
             }
+            if let Some((quant, contents)) = layer.quant.as_mut().zip(from.quant) {
+                quant.take(contents);
+            }
         }
         Ok(())
     }
@@ -177,22 +187,40 @@ impl Layer {
         let state = from.layer_state(number)?;
         let read = || {
             let mut reader = Reader::new(&state);
-            let (logical, recalled) = read_head(&mut reader)?;
-            let physical = recalled.as_ref().map_or(entry.tokens(), SavedRecall::physical);
+            let Head { logical, recalled, quantised } = read_head(&mut reader)?;
+            let physical = match (&recalled, &quantised) {
+                (Some(recalled), _) => recalled.physical(),
+                (None, Some(quantised)) => quantised.physical(),
+                (None, None) => entry.tokens(),
+            };
             let mut saved = SavedEviction::read(&mut reader)?;
             let len = reader.number("the scales of V")?;
             let scales = memory::copied(reader.take(len, "the scales of V")?)?;
             let away: u32 = recalled.iter().flat_map(SavedRecall::away).map(|away| away[1] as u32).sum();
+            let away = away + quantised.as_ref().map_or(0, SavedQuant::tokens);
             if physical.checked_add(away) != Some(entry.tokens()) {
                 bail!(Corrupt, "{physical} tokens and {away} parked ones; the layer has {}", entry.tokens());
             }
+            if let Some(quantised) = &quantised {
+                quantised.check(saved.positions(), logical)?;
+            }
             let pins = saved.take_pins();
-            Ok((logical, physical, recalled, saved, pins, scales))
+            Ok((logical, physical, recalled, quantised, saved, pins, scales))
         };
         let within = |e: Error| e.within(format_args!("state of layer {number} of {}", from.name()));
-        let (logical, physical, recalled, saved, pins, value_scales) = read().map_err(within)?;
+        let (logical, physical, recalled, quantised, saved, pins, value_scales) = read().map_err(within)?;
 
         let rows = rows(&entry.geometry)?;
+        let quant = match (&self.quant, &quantised) {
+            (_, None) => None,
+            (Some(quant), Some(saved)) => Some(quant.loaded(saved, from, &rows, &entry.runs)?),
+            (None, Some(_)) => bail!(
+                Unsupported,
+                "layer {number} of {} has tokens in 8 and 4 bits: kv_quant must be \"k8v4\", and the host must attend \
+                 (mnnkv_session_attend)",
+                from.name()
+            ),
+        };
         let views = match &recalled {
             Some(recalled) => views(from, &rows, &entry.runs, physical, recalled.away())?,
             None => Vec::new(),
@@ -209,13 +237,13 @@ impl Layer {
                 let (positions, runs) = in_order(&entry.runs, &recalled)?;
                 (Some(positions), runs, None)
             }
-            (None, None) => (None, memory::copied(&entry.runs)?, None),
+            (None, None) => (None, Run::clip(&entry.runs, 0, physical)?, None),
         };
         let pieces = pieces(from, &rows, &runs)?;
         let physical = runs.iter().map(|run| run.count).sum();
         let lengths = CacheLengths { logical, physical };
         let eviction = self.eviction.loaded(saved, positions, lengths).map_err(within)?;
-        Ok(LoadedLayer { number, lengths, rows, eviction, recall, pins, value_scales, pieces })
+        Ok(LoadedLayer { number, lengths, rows, eviction, recall, quant, pins, value_scales, pieces })
     }
 
     /// Returns the bytes that a file has of the layer beside its tokens.
@@ -225,8 +253,16 @@ impl Layer {
             Some(recall) => recall.saved(self.eviction.positions())?,
             None => None,
         };
-        put(&mut out, if recall.is_some() { STATE_OF_RECALL } else { STATE })?;
+        let quant = match &self.quant {
+            Some(quant) => quant.saved(self.lengths.physical)?,
+            None => None,
+        };
+        let version = if quant.is_some() { STATE_OF_QUANT } else { STATE };
+        put(&mut out, if recall.is_some() { STATE_OF_RECALL } else { version })?;
         put(&mut out, self.lengths.logical.into())?;
+        if let Some(quant) = &quant {
+            quant.put(&mut out)?;
+        }
         if let Some(recall) = &recall {
             recall.put(&mut out)?;
         }
@@ -367,12 +403,13 @@ pub fn compact_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -
     }
     for (number, entry) in from.layers() {
         let rows = rows(&entry.geometry)?;
-        let pieces = pieces(from, &rows, &entry.runs)?;
         let state = from.layer_state(number)?;
         let mut reader = Reader::new(&state);
-        let mut read = || Ok((read_head(&mut reader)?.1, SavedEviction::read(&mut reader)?));
-        let (recalled, saved) =
+        let mut read = || Ok((read_head(&mut reader)?, SavedEviction::read(&mut reader)?));
+        let (Head { recalled, quantised, .. }, saved) =
             read().map_err(|e: Error| e.within(format_args!("state of layer {number} of {}", from.name())))?;
+        let rewritten = quantised.as_ref().map_or(entry.tokens(), SavedQuant::physical).min(entry.tokens());
+        let pieces = pieces(from, &rows, &Run::clip(&entry.runs, 0, rewritten)?)?;
         let (mut positions, mut apart) = (memory::copied(saved.positions())?, Vec::new());
         if let Some(recalled) = &recalled {
             positions = memory::copied(recalled.positions())?;
@@ -383,14 +420,31 @@ pub fn compact_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -
             }
         }
         let mut write = |piece: &NewPiece<'_>| add(to, number, piece);
-        let runs = store::rewrite(&rows, &pieces, (entry.tokens(), &apart), &positions, packing, &mut write)
+        let runs = store::rewrite(&rows, &pieces, (rewritten, &apart), &positions, packing, &mut write)
             .map_err(|e| e.within(format_args!("layer {number} of {}", from.name())))?;
-        to.set_layer(number, entry.geometry, &in_file(&runs)?, &state)?;
+        let mut all = in_file(&runs)?;
+        let mut copied: Option<(u32, u32)> = None;
+        for run in Run::clip(&entry.runs, rewritten, entry.tokens() - rewritten)? {
+            let piece = match copied {
+                Some((old, new)) if old == run.piece => new,
+                _ => copy_piece(from, run.piece, number, to)?,
+            };
+            copied = Some((run.piece, piece));
+            memory::push(&mut all, Run { piece, ..run })?;
+        }
+        to.set_layer(number, entry.geometry, &all, &state)?;
     }
     for name in from.names() {
         to.put(name, &from.section(name)?)?;
     }
     Ok(())
+}
+
+/// Copies a piece of quantised tokens. Returns its number.
+fn copy_piece(from: &Snapshot, piece: u32, layer: u32, to: &mut Snapshot) -> Result<u32> {
+    let found = from.piece(piece)?;
+    let parts = memory::collect((0..found.ends.len()).map(|part| found.part(part)))?;
+    to.add_piece(layer, from.piece_tokens(piece).unwrap_or_default(), &parts, found.raw_checksum)
 }
 
 /// Writes a piece of a layer. Returns its number and the checksum of its stored bytes.
@@ -407,18 +461,25 @@ fn in_file(runs: &[SavedRun]) -> Result<Vec<Run>> {
     memory::collect(runs.iter().map(|run| Run { piece: run.piece, offset: run.offset, count: run.count }))
 }
 
-/// Reads the head of a layer's state: the logical length, and what recall keeps.
-fn read_head(reader: &mut Reader<'_>) -> Result<(u32, Option<SavedRecall>)> {
+/// The head of a layer's state.
+struct Head {
+    logical: u32,
+    recalled: Option<SavedRecall>,
+    quantised: Option<SavedQuant>,
+}
+
+fn read_head(reader: &mut Reader<'_>) -> Result<Head> {
     let version = reader.number("the version")?;
-    if !(STATE..=STATE_OF_RECALL).contains(&version) {
-        bail!(Unsupported, "version {version}; {STATE} and {STATE_OF_RECALL} are known");
+    if !(STATE..=STATE_OF_QUANT).contains(&version) {
+        bail!(Unsupported, "version {version}; {STATE} to {STATE_OF_QUANT} are known");
     }
     let logical = reader.small("the length")?;
     if logical > i32::MAX as u32 {
         bail!(Corrupt, "{logical} tokens; at most {} allowed", i32::MAX);
     }
     let recalled = if version == STATE_OF_RECALL { Some(SavedRecall::read(reader, logical)?) } else { None };
-    Ok((logical, recalled))
+    let quantised = if version == STATE_OF_QUANT { Some(SavedQuant::read(reader, logical)?) } else { None };
+    Ok(Head { logical, recalled, quantised })
 }
 
 fn geometry(rows: &Rows) -> Geometry {

@@ -469,7 +469,7 @@ impl Session {
                 recall.keep(plan);
             }
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
-                quant.keep(cut);
+                quant.take(cut);
             }
         }
         layer.see(&cache);

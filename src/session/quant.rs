@@ -4,6 +4,10 @@
 //! threads that attend, and never change: a change makes another list. Nothing here fails a step: where memory or a codec
 //! fails, tokens stay raw, and a counter tells.
 
+mod saved;
+
+pub(super) use saved::SavedQuant;
+
 use super::config::{Config, QuantRules};
 use super::eviction::Eviction;
 use super::layer::CacheLengths;
@@ -49,6 +53,8 @@ pub(super) struct Quant {
     rules: QuantRules,
     /// Ascending. `None` while there is none.
     blocks: Option<Shared<Vec<Placed>>>,
+    /// The piece of a file that has each block, and the checksum of its stored bytes.
+    pieces: Vec<Option<(u32, u64)>>,
     /// First tokens of the cache, which stay there.
     held: u32,
     /// Blocks in a row that were too far from their numbers.
@@ -71,9 +77,10 @@ pub(super) struct OpenStep {
 #[derive(Default)]
 pub(super) struct Slot(Mutex<Option<Option<Shared<OpenStep>>>>);
 
-/// What an edit of the history leaves.
-pub(super) struct Cut {
+/// The quantised tokens that an edit of the history leaves, or that a file has.
+pub(super) struct Contents {
     blocks: Option<Shared<Vec<Placed>>>,
+    pieces: Vec<Option<(u32, u64)>>,
     held: u32,
 }
 
@@ -84,6 +91,7 @@ impl Quant {
         Some(Quant {
             rules,
             blocks: None,
+            pieces: Vec::new(),
             held: 0,
             poor: 0,
             raw: None,
@@ -115,7 +123,7 @@ impl Quant {
 
     /// The cache was cleared.
     pub(super) fn reset(&mut self) {
-        (self.blocks, self.held, self.poor, self.raw) = (None, 0, 0, None);
+        (self.blocks, self.pieces, self.held, self.poor, self.raw) = (None, Vec::new(), 0, 0, None);
     }
 
     /// Encodes tokens that are no longer recent; they leave the cache. Returns the lengths afterwards.
@@ -185,8 +193,10 @@ impl Quant {
         }
         memory::push(&mut left, [next as i32, (lengths.physical - next) as i32])?;
         let (made, blocks) = (blocks.len() - self.blocks().len(), Shared::new(blocks)?);
+        let mut pieces = memory::copied(&self.pieces)?;
+        memory::resize(&mut pieces, blocks.len())?;
         let after = if made > 0 { eviction.take_out(&left, cache, store, lengths)? } else { lengths };
-        self.blocks = Some(blocks).filter(|blocks| !blocks.is_empty());
+        (self.blocks, self.pieces) = (Some(blocks).filter(|blocks| !blocks.is_empty()), pieces);
         (self.held, self.poor) = (held, poor);
         self.counts.blocks += made as u64;
         self.counts.unfit += unfit;
@@ -220,8 +230,8 @@ impl Quant {
     }
 
     /// The tokens that an edit of the history leaves, which keeps these logical ranges.
-    pub(super) fn cut(&self, logical: &[Pair], eviction: &Eviction) -> Result<Cut> {
-        let mut blocks = Vec::new();
+    pub(super) fn cut(&self, logical: &[Pair], eviction: &Eviction) -> Result<Contents> {
+        let (mut blocks, mut pieces) = (Vec::new(), Vec::new());
         // From old positions to new ones.
         let mut kept = 0;
         let mut ranges = memory::collect(logical.iter().map(|&[begin, count]| {
@@ -231,7 +241,7 @@ impl Quant {
         }))?
         .into_iter()
         .peekable();
-        for placed in self.blocks() {
+        for (placed, piece) in self.blocks().iter().zip(&self.pieces) {
             let (mut live, mut first, mut at) = (0u64, None, placed.first);
             for token in (0..BLOCK).filter(|token| placed.live >> token & 1 == 1) {
                 while ranges.next_if(|(begin, count, _)| begin + count <= at).is_some() {}
@@ -245,17 +255,18 @@ impl Quant {
                 let mut placed = placed.clone();
                 (placed.live, placed.first) = (live, first);
                 memory::push(&mut blocks, placed)?;
+                memory::push(&mut pieces, *piece)?;
             }
         }
         let held = eviction.positions_of(&[[0, self.held as i32]])?;
         let held = held.iter().flat_map(|held| logical.iter().map(move |kept| overlap(*held, *kept))).sum();
         let blocks = if blocks.is_empty() { None } else { Some(Shared::new(blocks)?) };
-        Ok(Cut { blocks, held })
+        Ok(Contents { blocks, pieces, held })
     }
 
-    /// Applies an edit of the history.
-    pub(super) fn keep(&mut self, cut: Cut) {
-        (self.blocks, self.held) = (cut.blocks, cut.held);
+    /// Takes what an edit leaves, or what a file has.
+    pub(super) fn take(&mut self, contents: Contents) {
+        (self.blocks, self.pieces, self.held) = (contents.blocks, contents.pieces, contents.held);
     }
 
     /// The step that threads attend in; `None` where memory is refused.

@@ -45,6 +45,19 @@ impl Medium for Disk {
 }
 
 impl Disk {
+    /// A file with these bytes.
+    pub(super) fn of(bytes: Vec<u8>) -> Self {
+        Disk(Arc::new(Mutex::new(bytes)))
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(super) fn try_open(&self) -> Result<Snapshot> {
+        Snapshot::open(self.storage(), Some(b"model"), Access::Append)
+    }
+
     pub(super) fn create(&self) -> Snapshot {
         Snapshot::create(self.storage(), b"model").unwrap()
     }

@@ -6,9 +6,11 @@ use crate::common::Random;
 use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, narrow, rounded};
 use crate::layout::{Cache, CacheRef, Layout, Pair, Spec, scatter};
-use crate::session::tests::file::FASTEST;
+use crate::session::compact_file;
+use crate::session::tests::file::{Disk, FASTEST};
 use crate::session::tests::{number, reported};
 use crate::session::{Host, Session};
+use crate::snapshot::Snapshot;
 use crate::status::{Error, Result, Status};
 use crate::sys::memory::shortage;
 
@@ -32,6 +34,8 @@ struct Chat {
     tokens: Vec<Token>,
     random: Random,
     is_short: bool,
+    disk: Disk,
+    file: Snapshot,
 }
 
 fn layout(dtype: Dtype, packs: [u32; 3], max_tokens: u32) -> Layout {
@@ -64,7 +68,9 @@ impl Chat {
         let config = format!(r#"{{"kv_quant": "k8v4", "kv_quant_sink_tokens": {SINK}}}"#);
         let layout = layout(dtype, PACKS[random.below(3)], 128);
         let (key, value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-        Chat { session: session(&config), layout, key, value, kv_len: 0, dtype, tokens: Vec::new(), random, is_short }
+        let (disk, tokens, session) = (Disk::default(), Vec::new(), session(&config));
+        let file = disk.create();
+        Chat { session, layout, key, value, kv_len: 0, dtype, tokens, random, is_short, disk, file }
     }
 
     /// Runs a call whose memory may be refused.
@@ -317,6 +323,35 @@ impl Chat {
             session.park(0, Some(Cache::new(layout, key, value).unwrap()), kv_len, &FASTEST)
         });
     }
+
+    /// Saves the chat, and goes on in another session and other buffers from the file, which may have been compacted.
+    fn restart(&mut self) {
+        let before = self.session.quant_stats(None).unwrap().tokens;
+        loop {
+            let Chat { session, layout, key, value, kv_len, file, .. } = self;
+            shortage::set(if self.is_short { 30 } else { 0 }, self.random.next());
+            let cache = Cache::new(layout, key, value).unwrap();
+            let saved = session.save(0, Some(cache), *kv_len, &FASTEST, file).and_then(|_| file.commit());
+            shortage::set(0, 0);
+            match saved {
+                Err(error) if self.is_short && error.status() == Status::OutOfMemory => file.discard(),
+                saved => break saved.unwrap(),
+            }
+        }
+        if self.random.below(3) == 0 {
+            let disk = Disk::default();
+            let mut file = disk.create();
+            compact_file(&self.file, &FASTEST, &mut file).unwrap();
+            file.commit().unwrap();
+            (self.disk, self.file) = (disk, file);
+        }
+        self.file = self.disk.open();
+        self.session = session(&format!(r#"{{"kv_quant": "k8v4", "kv_quant_sink_tokens": {SINK}}}"#));
+        self.again(|chat| chat.session.load(None, &chat.file));
+        assert_eq!(self.session.quant_stats(None).unwrap().tokens, before);
+        self.layout = layout(self.dtype, PACKS[self.random.below(3)], self.kv_len + 7);
+        (self.key, self.value) = (vec![0; self.layout.key_bytes()], vec![0; self.layout.value_bytes()]);
+    }
 }
 
 /// Dense rows of a cache.
@@ -341,7 +376,10 @@ fn schedule(seed: u64) -> u64 {
             }
             2 if !chat.tokens.is_empty() => chat.edit(),
             3 if chat.kv_len > 0 => chat.park(),
+            4 | 5 if chat.random.below(3) == 0 && chat.kv_len > 0 => chat.restart(),
             4 if chat.random.below(8) == 0 => {
+                chat.disk = Disk::default();
+                chat.file = chat.disk.create();
                 chat.session.reset(None).unwrap();
                 (chat.kv_len, chat.tokens) = (0, Vec::new());
             }
@@ -508,4 +546,55 @@ fn threads_attend_at_once() {
         }
         chat.end(5 * rows);
     }
+}
+
+#[test]
+fn a_file_of_quantised_tokens_is_refused_where_nothing_attends_and_where_it_is_damaged() {
+    let mut chat = Chat::new(Dtype::F16, false, Random::new(3));
+    chat.step(300);
+    chat.step(1);
+    let tokens = chat.session.quant_stats(None).unwrap().tokens;
+    assert!(tokens >= 192);
+    let saved = |chat: &mut Chat| {
+        let Chat { session, layout, key, value, kv_len, file, .. } = chat;
+        let saved = session.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file).unwrap();
+        file.commit().unwrap();
+        saved.tokens
+    };
+    assert_eq!(saved(&mut chat), 301);
+    assert_eq!(saved(&mut chat), 0, "blocks are written once");
+    chat.step(64);
+    assert!(saved(&mut chat) < 2 * 64 + 2, "and then the new ones alone");
+    for config in ["{}", r#"{"kv_quant": "k8v4"}"#] {
+        let other = Session::new(config.as_bytes(), b"", 1, 1).unwrap();
+        let error = other.load(None, &chat.file).unwrap_err();
+        assert_eq!(error.status(), Status::Unsupported);
+        assert!(error.message().contains("kv_quant must be"), "{}", error.message());
+    }
+    let other = session(r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 1}"#);
+    assert_eq!(other.load(None, &chat.file).unwrap_err().status(), Status::Unsupported);
+    let bytes = chat.disk.bytes();
+    let (mut random, mut refused) = (Random::new(5), 0);
+    for _ in 0..300 {
+        let mut damaged = bytes.clone();
+        let at = 2560 + random.below(damaged.len() - 2560);
+        damaged[at] ^= 1 << random.below(8);
+        let disk = Disk::of(damaged);
+        let Ok(file) = disk.try_open() else {
+            refused += 1;
+            continue;
+        };
+        let fresh = session(r#"{"kv_quant": "k8v4"}"#);
+        match fresh.load(None, &file) {
+            Err(error) => {
+                assert!(matches!(error.status(), Status::Corrupt | Status::Unsupported), "{error}");
+                refused += 1;
+            }
+            // Bytes of no live token.
+            Ok(()) => {
+                assert_eq!(fresh.quant_stats(None).unwrap().tokens, chat.session.quant_stats(None).unwrap().tokens)
+            }
+        }
+    }
+    assert!(refused > 250, "{refused} of 300");
 }

@@ -1,0 +1,189 @@
+//! The quantised tokens of a layer in a chat file: a piece for each block, whose parts are the codes of a head.
+
+use super::{Contents, Quant, shape};
+use crate::attend::{BLOCK, Block, Placed};
+use crate::layout::{self, Pair, Rows};
+use crate::snapshot::numbers::{Reader, put};
+use crate::snapshot::{Run, Snapshot};
+use crate::status::{Result, bail};
+use crate::store::{NewPiece, RawSum, SavedRun, WritePiece};
+use crate::sys::{Shared, memory};
+
+/// The part of a chat file that a layer with quantised tokens has.
+#[derive(Debug, Default)]
+pub(in crate::session) struct SavedQuant {
+    /// First tokens of the cache, which stay there.
+    held: u32,
+    /// Tokens of the cache.
+    physical: u32,
+    /// The first position and the tokens that are left of each block, ascending.
+    blocks: Vec<(u32, u64)>,
+}
+
+/// Runs of ones: the first, and how many.
+fn runs(mut live: u64) -> impl Iterator<Item = (u32, u32)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if live == 0 {
+            return None;
+        }
+        let skipped = live.trailing_zeros();
+        live >>= skipped;
+        let count = live.trailing_ones();
+        live = live.checked_shr(count).unwrap_or(0);
+        let first = at + skipped;
+        at = first + count;
+        Some((first, count))
+    })
+}
+
+impl SavedQuant {
+    /// Tokens of the cache.
+    pub(in crate::session) fn physical(&self) -> u32 {
+        self.physical
+    }
+
+    /// Tokens in blocks.
+    pub(in crate::session) fn tokens(&self) -> u32 {
+        self.blocks.iter().map(|(_, live)| live.count_ones()).sum()
+    }
+
+    /// Appends what a chat file keeps.
+    pub(in crate::session) fn put(&self, out: &mut Vec<u8>) -> Result<()> {
+        put(out, self.held.into())?;
+        put(out, self.physical.into())?;
+        put(out, self.blocks.len() as u64)?;
+        let mut end = 0;
+        for (first, live) in &self.blocks {
+            put(out, (first - end).into())?;
+            memory::extend(out, &live.to_le_bytes())?;
+            end = first + live.count_ones();
+        }
+        Ok(())
+    }
+
+    /// Reads what [`SavedQuant::put`] wrote, of a chat of `logical` tokens.
+    pub(in crate::session) fn read(reader: &mut Reader<'_>, logical: u32) -> Result<Self> {
+        let (held, physical) = (reader.small("the held tokens")?, reader.small("the tokens of the cache")?);
+        let mut saved = SavedQuant { held: held.min(physical), physical, blocks: Vec::new() };
+        let mut end = 0u32;
+        for _ in 0..reader.small("the blocks")? {
+            let (gap, live) = (reader.small("the blocks")?, reader.sum("the blocks")?);
+            let first = end.saturating_add(gap);
+            end = first.saturating_add(live.count_ones());
+            if live == 0 || end > logical {
+                bail!(Corrupt, "the blocks: {} tokens from {first} on; the chat has {logical}", live.count_ones());
+            }
+            memory::push(&mut saved.blocks, (first, live))?;
+        }
+        Ok(saved)
+    }
+
+    /// CORRUPT: if a token is in two places.
+    pub(in crate::session) fn check(&self, positions: &[Pair], logical: u32) -> Result<()> {
+        let mut all = memory::copied(positions)?;
+        for (first, live) in &self.blocks {
+            memory::push(&mut all, [*first as i32, live.count_ones() as i32])?;
+        }
+        all.sort_unstable();
+        match layout::check_pairs(&all, logical) {
+            Ok(_) => Ok(()),
+            Err(error) => bail!(Corrupt, "a token is in two places: {}", error.unless_out_of_memory()?),
+        }
+    }
+}
+
+impl Quant {
+    /// The part that a chat file keeps; `None` where no token is quantised.
+    pub(in crate::session) fn saved(&self, physical: u32) -> Result<Option<SavedQuant>> {
+        if self.blocks().is_empty() {
+            return Ok(None);
+        }
+        let blocks = memory::collect(self.blocks().iter().map(|placed| (placed.first, placed.live)))?;
+        Ok(Some(SavedQuant { held: self.held, physical, blocks }))
+    }
+
+    /// Forgets the pieces of other files than the one that says of each whether it has it.
+    pub(in crate::session) fn see_file(&mut self, has: impl Fn((u32, u64)) -> Result<bool>) -> Result<()> {
+        for piece in &mut self.pieces {
+            let known = piece.map_or(Ok(false), &has)?;
+            *piece = piece.filter(|_| known);
+        }
+        Ok(())
+    }
+
+    /// Writes the blocks that the file, which was seen, has not. Returns where each token is, as tokens behind the `begin` of
+    /// the cache.
+    pub(in crate::session) fn save(&mut self, mut begin: u32, write: &mut WritePiece<'_>) -> Result<Vec<SavedRun>> {
+        let mut saved = Vec::new();
+        let Some(blocks) = &self.blocks else { return Ok(saved) };
+        for (placed, known) in blocks.iter().zip(&mut self.pieces) {
+            let (piece, sum) = match *known {
+                Some(place) => place,
+                None => {
+                    let block = placed.block();
+                    let parts = memory::collect((0..block.heads()).map(|head| block.head_bytes(head)))?;
+                    let mut raw_sum = RawSum::default();
+                    parts.iter().for_each(|part| raw_sum.add(part));
+                    write(&NewPiece { tokens: BLOCK as u32, parts: &parts, raw_sum: raw_sum.get() })?
+                }
+            };
+            *known = Some((piece, sum));
+            for (offset, count) in runs(placed.live) {
+                memory::push(&mut saved, SavedRun { piece, sum, offset, begin, count })?;
+                begin += count;
+            }
+        }
+        Ok(saved)
+    }
+
+    /// The blocks of a layer of a file, whose tokens are `list` behind those of the cache.
+    pub(in crate::session) fn loaded(
+        &self,
+        saved: &SavedQuant,
+        from: &Snapshot,
+        rows: &Rows,
+        list: &[Run],
+    ) -> Result<Contents> {
+        let Some(shape) = shape(rows) else {
+            bail!(Corrupt, "a layer of {} has {rows} and quantised tokens", from.name());
+        };
+        let (mut blocks, mut pieces) = (Vec::new(), Vec::new());
+        let mut begin = saved.physical;
+        for &(first, live) in &saved.blocks {
+            let count = live.count_ones();
+            let found = Run::clip(list, begin, count)?;
+            begin += count;
+            let piece = found.first().map_or(0, |run| run.piece);
+            let is_block = found.iter().all(|run| run.piece == piece)
+                && runs(live).eq(found.iter().map(|run| (run.offset, run.count)))
+                && from.piece_tokens(piece) == Some(BLOCK as u32);
+            let bytes = from.piece(piece)?;
+            if !is_block || bytes.ends.len() != rows.heads {
+                bail!(Corrupt, "piece {piece} of {} is no block of the quantised tokens from {first} on", from.name());
+            }
+            let block = Block::of_bytes(shape, (0..rows.heads).map(|head| bytes.part(head)))
+                .map_err(|error| error.within(format_args!("piece {piece} of {}", from.name())))?;
+            bytes.bytes.drop_pages();
+            let mut placed = Placed::new(block, first)?;
+            placed.live = live;
+            memory::push(&mut blocks, placed)?;
+            memory::push(&mut pieces, Some((piece, from.piece_sum(piece).unwrap_or_default())))?;
+        }
+        let blocks = if blocks.is_empty() { None } else { Some(Shared::new(blocks)?) };
+        Ok(Contents { blocks, pieces, held: saved.held })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs;
+
+    #[test]
+    fn runs_are_those_of_the_bits() {
+        for live in [0, 1, u64::MAX, 1 << 63, 0xF0F3_FFFF_0000_0001, u64::MAX >> 1, u64::MAX << 5] {
+            let ones: Vec<u32> = runs(live).flat_map(|(first, count)| first..first + count).collect();
+            assert_eq!(ones, (0..64).filter(|at| live >> at & 1 == 1).collect::<Vec<_>>(), "{live:x}");
+        }
+    }
+}
