@@ -1,7 +1,7 @@
 //! Attention over K in 8 bits and V in 4, beside loops over dense rows of f32 and f16, and beside a loop that only reads
-//! the bytes of the format. One decoding step of 30 layers, the shape of SmolLM2-135M unless the table says another.
+//! the bytes of the format. One decoding step of 30 layers: SmolLM2-135M has 3 KV heads x 3 and 64 elements.
 //!
-//! `cargo bench --bench attend`; `-- quick` runs the main table alone.
+//! `cargo bench --bench attend`; `-- quick` leaves the longer chats out.
 
 mod common;
 
@@ -106,6 +106,11 @@ impl Chat {
 
     /// One step of all layers; the output of the last.
     fn step(&self, threads: usize) -> f32 {
+        self.chunk(1, threads)
+    }
+
+    /// The same of several rows.
+    fn chunk(&self, rows: usize, threads: usize) -> f32 {
         let Model { kv_heads, group, dims } = self.model;
         let heads = kv_heads * group;
         let rounds: Vec<Round> = self.layers.iter().map(|_| Round::default()).collect();
@@ -119,20 +124,20 @@ impl Chat {
                     blocks: &layer.blocks,
                     cache: CacheRef::new(&self.layout, &layer.key, &layer.value).unwrap(),
                     raw: RAW,
-                    positions: &[[0, RAW as i32 - 1]],
+                    positions: &[],
                     logical: self.tokens as u32,
                 };
                 let queries = Queries {
                     dtype: Dtype::F32,
                     heads,
-                    rows: 1,
+                    rows,
                     dims,
                     head_stride: dims * 4,
                     row_stride: heads * dims * 4,
                     scale: 0.0,
                     data: &self.queries,
                 };
-                let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+                let step = Step { queries, is_causal: false, window: None, soft_cap: None, sinks: None, mask: None };
                 let mut last = 0.0;
                 let mut write = |_: usize, _: usize, x: &[f32]| last = x[0];
                 attend::attend(&tokens, &step, (part as u32, threads as u32), round, &mut work, &mut write).unwrap();
@@ -167,27 +172,177 @@ impl Chat {
     }
 }
 
+/// Attention over dense rows `[head][token][dim]`, f32 or f16: the loops that engines have.
+#[cfg(target_arch = "x86_64")]
+mod dense {
+    use super::{LAYERS, Model};
+    use std::arch::x86_64::*;
+
+    pub struct Dense {
+        pub model: Model,
+        pub tokens: usize,
+        pub key: Vec<u16>,
+        pub value: Vec<u16>,
+        pub queries: Vec<f32>,
+    }
+
+    /// Most query heads that share a KV head.
+    const MOST: usize = 8;
+
+    impl Dense {
+        /// Numbers of 2 or of 4 bytes.
+        pub fn new(model: Model, tokens: usize, bytes: usize) -> Self {
+            let count = LAYERS * model.kv_heads * tokens * model.dims * bytes / 2;
+            let queries =
+                (0..model.kv_heads * model.group * model.dims).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
+            // 1.0 and its like, in either type.
+            let words = || (0..count).map(|i| 0x3C00 + (i % 64) as u16).collect();
+            Dense { model, tokens, key: words(), value: words(), queries }
+        }
+
+        pub fn step(&self, threads: usize, is_half: bool) {
+            let heads = LAYERS * self.model.kv_heads;
+            let run = |part: usize| {
+                let mut weights = vec![0.0; MOST * self.tokens];
+                let mut out = vec![0.0; MOST * self.model.dims];
+                for head in (part * heads / threads)..((part + 1) * heads / threads) {
+                    // SAFETY: the caller has seen these features.
+                    unsafe {
+                        match is_half {
+                            true => self.head::<true>(head, &mut weights, &mut out),
+                            false => self.head::<false>(head, &mut weights, &mut out),
+                        }
+                    }
+                }
+                std::hint::black_box(&out);
+            };
+            std::thread::scope(|scope| {
+                (1..threads).for_each(|part| drop(scope.spawn(move || run(part))));
+                run(0);
+            });
+        }
+
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn head<const HALF: bool>(&self, head: usize, weights: &mut [f32], out: &mut [f32]) {
+            let Model { group, dims, kv_heads } = self.model;
+            let row = dims * if HALF { 1 } else { 2 };
+            let first = head * self.tokens * row;
+            let queries = &self.queries[head % kv_heads * group * dims..][..group * dims];
+            macro_rules! eight {
+                ($from:expr) => {
+                    match HALF {
+                        true => _mm256_cvtph_ps(_mm_loadu_si128($from.as_ptr().cast())),
+                        false => _mm256_loadu_ps($from.as_ptr().cast()),
+                    }
+                };
+            }
+            let step = if HALF { 8 } else { 16 };
+            unsafe {
+                for token in 0..self.tokens {
+                    let key = &self.key[first + token * row..][..row];
+                    let mut sums = [_mm256_setzero_ps(); MOST];
+                    for (at, key) in key.chunks_exact(step).enumerate() {
+                        let key = eight!(key);
+                        for (g, sum) in sums[..group].iter_mut().enumerate() {
+                            *sum = _mm256_fmadd_ps(key, _mm256_loadu_ps(queries[g * dims + 8 * at..].as_ptr()), *sum);
+                        }
+                    }
+                    for (g, sum) in sums[..group].iter().enumerate() {
+                        let mut lanes = [0.0f32; 8];
+                        _mm256_storeu_ps(lanes.as_mut_ptr(), *sum);
+                        weights[g * self.tokens + token] = lanes.iter().sum::<f32>() * 0.125;
+                    }
+                }
+                for weights in weights.chunks_exact_mut(self.tokens).take(group) {
+                    let peak = weights.iter().copied().fold(f32::MIN, f32::max);
+                    // A cheap stand-in for an exponential, in favour of these loops.
+                    weights.iter_mut().for_each(|w| *w = 1.0 / (1.0 + (peak - *w) * (peak - *w)));
+                }
+                out.fill(0.0);
+                for token in 0..self.tokens {
+                    let value = &self.value[first + token * row..][..row];
+                    for (at, value) in value.chunks_exact(step).enumerate() {
+                        let value = eight!(value);
+                        for g in 0..group {
+                            let to = out[g * dims + 8 * at..].as_mut_ptr();
+                            let weight = _mm256_set1_ps(weights[g * self.tokens + token]);
+                            _mm256_storeu_ps(to, _mm256_fmadd_ps(weight, value, _mm256_loadu_ps(to)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Medians of a step: ours, a loop that reads the same bytes, and dense rows of f32 and f16.
+fn row(model: Model, tokens: usize, threads: usize) -> ([f64; 4], usize) {
+    let chat = Chat::new(model, tokens);
+    let ours = || {
+        std::hint::black_box(chat.step(threads));
+    };
+    let reading = || {
+        std::hint::black_box(chat.read(threads));
+    };
+    let rivals = Rivals::new().add("k8v4", ours).add("reading it", reading);
+    let mut times = [f64::NAN; 4];
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
+        let dense = [4, 2].map(|bytes| dense::Dense::new(model, tokens, bytes));
+        let rivals = rivals.add("f32", || dense[0].step(threads, false)).add("f16", || dense[1].step(threads, true));
+        times.iter_mut().zip(rivals.run(1500)).for_each(|(to, (_, time))| *to = time);
+        return (times, chat.bytes());
+    }
+    times.iter_mut().zip(rivals.run(1500)).for_each(|(to, (_, time))| *to = time);
+    (times, chat.bytes())
+}
+
+/// A chunk of a prompt behind `tokens` tokens: floating-point operations per second.
+fn chunk(model: Model, tokens: usize, rows: usize, threads: usize) -> f64 {
+    let mut chat = Chat::new(model, tokens);
+    chat.queries = chat.queries.repeat(rows);
+    let time = Rivals::new()
+        .add("chunk", || {
+            std::hint::black_box(chat.chunk(rows, threads));
+        })
+        .run(1500)[0]
+        .1;
+    let Model { kv_heads, group, dims } = model;
+    4.0 * (dims * kv_heads * group * rows * tokens * LAYERS) as f64 / time
+}
+
 fn main() {
     let quick = std::env::args().any(|arg| arg == "quick");
     let smol = Model { kv_heads: 3, group: 3, dims: 64 };
-    let mut table = Table::new("attend", "ms of a step, 1 / 2 threads", &["tokens", "k8v4", "reading it", "GB/s"]);
-    for tokens in [1024, 4096, 8192, 16384, 32768].into_iter().filter(|tokens| !quick || *tokens <= 8192) {
-        let chat = Chat::new(smol, tokens);
-        let mut cells = [Vec::new(), Vec::new(), Vec::new()];
+    let headers = ["shape", "tokens", "k8v4 ms", "GB/s", "of reading", "of f32", "of f16"];
+    let mut table = Table::new("attend", "a step of 30 layers, 1 / 2 threads", &headers);
+    let shape = |kv_heads, group, dims| Model { kv_heads, group, dims };
+    let mut rows: Vec<(Model, usize)> = [1024, 4096, 8192, 16384, 32768].map(|tokens| (smol, tokens)).to_vec();
+    rows.extend([(2, 1, 128), (2, 4, 128), (2, 8, 128), (1, 4, 256)].map(|(h, g, d)| (shape(h, g, d), 4096)));
+    if quick {
+        rows.retain(|row| row.1 == 4096);
+    }
+    for (model, tokens) in rows {
+        let mut cells = [const { Vec::new() }; 5];
         for threads in [1, 2] {
-            let times = Rivals::new()
-                .add("k8v4", || {
-                    std::hint::black_box(chat.step(threads));
-                })
-                .add("reading it", || {
-                    std::hint::black_box(chat.read(threads));
-                })
-                .run(1500);
-            cells[0].push(format!("{:.2}", times[0].1 * 1e3));
-            cells[1].push(format!("{:.2}", times[1].1 * 1e3));
-            cells[2].push(format!("{:.1}", chat.bytes() as f64 / times[0].1 / 1e9));
+            let ([ours, reading, f32s, f16s], bytes) = row(model, tokens, threads);
+            cells[0].push(format!("{:.2}", ours * 1e3));
+            cells[1].push(format!("{:.1}", bytes as f64 / ours / 1e9));
+            [reading, f32s, f16s]
+                .iter()
+                .zip(&mut cells[2..])
+                .for_each(|(x, cell)| cell.push(format!("{:.2}", ours / x)));
+            cells[2].pop();
+            cells[2].push(format!("{:.2}", reading / ours));
         }
-        table.row(std::iter::once(tokens.to_string()).chain(cells.map(|cell| cell.join(" / "))));
+        let name = format!("{} KV heads x {}, D {}", model.kv_heads, model.group, model.dims);
+        table.row([name, tokens.to_string()].into_iter().chain(cells.map(|cell| cell.join(" / "))));
+    }
+    table.print();
+    let mut table = Table::new("attend.prompt", "chunks of 256 tokens, GFLOP/s on 1 / 2 threads", &["tokens", "k8v4"]);
+    for tokens in [1024, 4096] {
+        let cell = [1, 2].map(|threads| format!("{:.0}", chunk(smol, tokens, 256, threads) / 1e9));
+        table.row([tokens.to_string(), cell.join(" / ")]);
     }
     table.print();
 }

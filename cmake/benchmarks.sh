@@ -75,6 +75,7 @@ section peers cargo bench --locked --bench peers
 section gear cargo bench --locked --bench gear
 section zstd cargo bench --locked --bench zstd
 section chat cargo bench --locked --bench chat
+section attend cargo bench --locked --bench attend
 section recall cargo bench --locked --bench recall
 section plan cargo bench --locked --bench plan
 section pages build/bin/mnnkv_bench_pages
