@@ -369,3 +369,59 @@ proptest! {
         }
     }
 }
+
+/// Keys of Qwen2 have a bias that turns with the position. Relative errors of the attention output, of codes and of f16.
+#[test]
+fn a_bias_that_turns_with_the_position_costs_at_most_twice_what_f16_costs() {
+    let dims = 64;
+    let mut totals = [[0.0; 2]; 5];
+    let all = [1, 2, 4].into_iter().flat_map(|pairs| (0..=32 - pairs).step_by(3).map(move |first| (pairs, first)));
+    for (pairs, first) in all {
+        let mut noise = Noise(first as u64 * 7 + pairs as u64);
+        let (count, tokens) = (8, 512);
+        let mut keys: Vec<f32> = noise.many(tokens * dims).into_iter().map(|x| 2.7 * x).collect();
+        for (at, key) in keys.chunks_exact_mut(dims).enumerate() {
+            for pair in first..first + pairs {
+                let angle = (1000 + at) as f64 * 100_000f64.powf(-(pair as f64) / 32.0) + pair as f64;
+                let size = 600.0 / (pairs as f64).sqrt();
+                key[pair] += (angle.cos() * size) as f32;
+                key[pair + 32] += (angle.sin() * size) as f32;
+            }
+        }
+        let values = noise.many(tokens * dims);
+        let of_codes: Vec<f64> = keys
+            .chunks_exact(64 * dims)
+            .zip(values.chunks_exact(64 * dims))
+            .flat_map(|(k, v)| by_format(dims, encoded(dims, k, v).unwrap().head_bytes(0)).0)
+            .collect();
+        let exact: Vec<f64> = keys.iter().map(|x| f64::from(*x)).collect();
+        let halves: Vec<f64> = keys.iter().map(|x| f16::from_f32(*x).to_f64()).collect();
+        let mut errors = [0.0, 0.0, 0.0];
+        for _ in 0..count {
+            let query: Vec<f64> = noise.many(dims).into_iter().map(f64::from).collect();
+            let output = |keys: &[f64]| -> Vec<f64> {
+                let logits: Vec<f64> = keys
+                    .chunks_exact(dims)
+                    .map(|k| k.iter().zip(&query).map(|(k, q)| k * q).sum::<f64>() / 8.0)
+                    .collect();
+                let weights = softmax(&logits, None);
+                (0..dims)
+                    .map(|d| weights.iter().enumerate().map(|(t, w)| w * f64::from(values[t * dims + d])).sum())
+                    .collect()
+            };
+            let (a, b, c) = (output(&exact), output(&of_codes), output(&halves));
+            let squares = |x: &[f64]| x.iter().zip(&a).map(|(x, a)| (x - a) * (x - a)).sum::<f64>();
+            errors[0] += squares(&b);
+            errors[1] += squares(&c);
+            errors[2] += a.iter().map(|a| a * a).sum::<f64>();
+        }
+        let [ours, half]: [f64; 2] = [errors[0], errors[1]].map(|e| (e / errors[2]).sqrt());
+        assert!(ours < 0.03, "{pairs} pairs from {first}: {ours}, f16 {half}");
+        totals[pairs][0] += ours;
+        totals[pairs][1] += half;
+    }
+    for pairs in [1, 2, 4] {
+        let [ours, half] = totals[pairs];
+        assert!(ours <= 2.0 * half, "{pairs} pairs: {ours}, f16 {half}");
+    }
+}
