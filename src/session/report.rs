@@ -93,7 +93,8 @@ fn us(ns: f64) -> f64 {
 fn lengths(metrics: &mut Metrics, layers: &[&Layer]) {
     metrics.h2o_logical_tokens = total(layers, |l| l.lengths.logical.into());
     metrics.h2o_physical_tokens = total(layers, |l| l.lengths.physical.into());
-    metrics.h2o_resident_saved_bytes = total(layers, Layer::evicted_bytes);
+    let codes = |layer: &Layer| layer.quant.as_ref().map_or(0, |quant| quant.stats().bytes);
+    metrics.h2o_resident_saved_bytes = total(layers, Layer::evicted_bytes) - total(layers, codes);
     metrics.h2o_reclaimable_bytes = total(layers, Layer::tail_bytes);
     metrics.h2o_released_bytes = evicting(layers, |c| c.released_bytes);
 }

@@ -404,7 +404,15 @@ fn steps_that_did_not_attend_are_refused_and_unharmed() {
     let mut chat = Chat::new(Dtype::F32, false, Random::new(7));
     chat.step(300);
     chat.begin();
-    assert!(chat.session.quant_stats(Some(0)).unwrap().tokens >= 128);
+    let stats = chat.session.quant_stats(Some(0)).unwrap();
+    assert!(stats.tokens >= 128);
+    let metrics = chat.session.metrics(None).unwrap();
+    assert_eq!(metrics.h2o_logical_tokens - metrics.h2o_physical_tokens, stats.tokens as f64);
+    // Tokens for which the buffers have no room, less their codes.
+    let row = (2 * KV_HEADS * DIMS * 4) as f64;
+    let gone = 300.0 - chat.layout.max_tokens() as f64;
+    assert!(metrics.h2o_resident_saved_bytes >= gone * row - stats.bytes as f64);
+    assert!(metrics.h2o_resident_saved_bytes < stats.tokens as f64 * row);
     chat.append(1);
     let refused = |result: Result<()>, words: &str| {
         let error = result.unwrap_err();
