@@ -237,6 +237,7 @@ mod dense {
                 };
             }
             let step = if HALF { 8 } else { 16 };
+            // SAFETY: the caller has the features; every chunk has the numbers of a vector.
             unsafe {
                 for token in 0..self.tokens {
                     let key = &self.key[first + token * row..][..row];

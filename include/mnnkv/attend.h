@@ -24,9 +24,10 @@ extern "C" {
 //   mnnkv_session_attend(session, layer, part, parts, &cache, &attend);   // on each of `parts` threads
 //   mnnkv_session_end(session, layer, 0, rows, &cache);    // INVALID_ARGUMENT where not all rows have attended
 //
-// Every token is attended to; no scores are needed. Caches stay as small as the raw tokens and a step: a chat of 32,768
-// tokens needs no buffers of 32,768. mnnkv_session_keep, _positions and pins know all tokens, wherever they are; quantised
-// ones keep the rotation that they were cached with. Results are the same to the bit on every CPU, for as many parts. They
+// Every token is attended to; no scores are needed. After begin the buffers need room for kv_quant_sink_tokens, 95 and the
+// step's tokens, and for blocks that stay raw: a chat of 32,768 tokens needs no buffers of 32,768. mnnkv_session_keep knows
+// all tokens, wherever they are; keys keep their rotation, so that _rewritten refuses such a layer. A block keeps its bytes
+// until its last token goes. Results are the same to the bit on every CPU, for as many parts. They
 // differ from attention over the numbers of the codes (docs/format.md) by at most 2^-11 of the largest number.
 
 /// The attention of a step of a layer.

@@ -132,6 +132,16 @@ fn blocks_that_codes_cannot_hold_are_unfit() {
     wild.iter_mut().step_by(32).for_each(|x| *x *= 1000.0);
     assert_eq!(encoded(dims, &keys, &wild).unwrap_err(), Unfit::Error);
     assert!(encoded(dims, &vec![0.0; 64 * dims], &vec![0.0; 64 * dims]).is_ok());
+    // One token again and again: most channels of K hardly turn, and V has the same error everywhere.
+    let (key, value) = (&keys[..dims], &values[..dims]);
+    let turned = (0..64).flat_map(|at| {
+        (0..dims).map(move |d| {
+            let angle = at as f32 * 100_000f32.powf(-((d % 32) as f32) / 32.0);
+            let (other, sign) = if d < 32 { (d + 32, -1.0) } else { (d - 32, 1.0) };
+            key[d] * angle.cos() + sign * key[other] * angle.sin()
+        })
+    });
+    assert!(encoded(dims, &turned.collect::<Vec<_>>(), &value.repeat(64)).is_ok());
     for dims in [0, 4, 12, 520] {
         assert_eq!(Shape::new(dims).unwrap_err().status(), Status::Unsupported);
     }

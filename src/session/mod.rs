@@ -574,6 +574,12 @@ impl Session {
         if count == 0 {
             return Ok(());
         }
+        if layer.quant.as_ref().is_some_and(|quant| !quant.blocks().is_empty()) {
+            bail!(
+                InvalidArgument,
+                "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (attend.h)"
+            );
+        }
         if let Some(recall) = &mut layer.recall {
             recall.rewritten([begin as i32, count as i32], &layer.eviction)?;
         }

@@ -317,21 +317,18 @@ impl Slot {
         }
     }
 
-    /// INVALID_ARGUMENT: if the layer has quantised tokens, and not all `queries` rows have attended.
+    /// INVALID_ARGUMENT: if not all `queries` rows have attended.
     pub(super) fn check(&self, layer: u32, queries: u32) -> Result<()> {
         let step = match self.step(layer) {
             Err(error) if error.status() == Status::InvalidArgument => return Ok(()),
             step => step?,
         };
-        if queries == 0 || step.blocks.is_none() {
+        if queries == 0 {
             return Ok(());
         }
         let rows = step.round.rows().map_err(|error| error.within(format_args!("layer {layer}")))?;
         if rows != queries as usize {
-            bail!(
-                InvalidArgument,
-                "layer {layer} has quantised tokens, and {rows} of {queries} rows have attended (mnnkv_session_attend)"
-            );
+            bail!(InvalidArgument, "{rows} of {queries} rows of layer {layer} have attended (mnnkv_session_attend)");
         }
         Ok(())
     }

@@ -338,8 +338,8 @@ unsafe fn logits_of<V: Dots, const N: usize>(
     let (mut units, mut bases, mut zeros) = ([0.0f32; N], [0.0f32; N], [0i32; N]);
     for (n, query) in queries.iter().enumerate() {
         // SAFETY: the caller's.
-        (units[n], bases[n], zeros[n]) =
-            unsafe { query_codes::<V>(block, query, &mut scratch.scaled, &mut scratch.query[n]) };
+        let codes = unsafe { query_codes::<V>(block, query, &mut scratch.scaled, &mut scratch.query[n]) };
+        (units[n], bases[n], zeros[n]) = codes;
     }
     let codes: [[&[[i8; 4]]; 2]; N] =
         std::array::from_fn(|n| [0, 1].map(|part| &scratch.query[n][part].as_chunks::<4>().0[..panels]));

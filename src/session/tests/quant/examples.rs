@@ -1,0 +1,218 @@
+//! Worked examples: refusals, layers that stay raw, threads, files.
+
+use super::*;
+
+#[test]
+fn steps_that_did_not_attend_are_refused_and_unharmed() {
+    let mut chat = Chat::new(Dtype::F32, false, Random::new(7));
+    chat.step(300);
+    chat.begin();
+    let stats = chat.session.quant_stats(Some(0)).unwrap();
+    assert!(stats.tokens >= 128);
+    let metrics = chat.session.metrics(None).unwrap();
+    assert_eq!(metrics.h2o_logical_tokens - metrics.h2o_physical_tokens, stats.tokens as f64);
+    // Tokens for which the buffers have no room, less their codes.
+    let row = (2 * KV_HEADS * DIMS * 4) as f64;
+    let gone = 300.0 - chat.layout.max_tokens() as f64;
+    assert!(metrics.h2o_resident_saved_bytes >= gone * row - stats.bytes as f64);
+    assert!(metrics.h2o_resident_saved_bytes < stats.tokens as f64 * row);
+    chat.append(1);
+    let refused = |result: Result<()>, words: &str| {
+        let error = result.unwrap_err();
+        assert_eq!(error.status(), Status::InvalidArgument, "{words}");
+        assert!(error.message().contains(words), "{} lacks {words}", error.message());
+    };
+    let end = |chat: &mut Chat| {
+        let kv_len = chat.kv_len;
+        let Chat { session, layout, key, value, .. } = chat;
+        session.end(0, HEADS as u32, 1, Cache::new(layout, key, value).unwrap(), kv_len)
+    };
+    refused(end(&mut chat), "0 of 1 rows of layer 0 have attended");
+    refused(chat.session.rewritten(0, 0, 1), "keys keep their rotation");
+    let nan: Vec<u8> = [f32::NAN; HEADS * DIMS].iter().flat_map(|x| x.to_ne_bytes()).collect();
+    let good = vec![0u8; HEADS * DIMS * 4];
+    let attend = |chat: &Chat, data: &[u8], part: (u32, u32), kv_len: u32, dims: usize| -> Result<()> {
+        let queries = Queries {
+            dtype: Dtype::F32,
+            heads: HEADS,
+            rows: 1,
+            dims,
+            head_stride: DIMS * 4,
+            row_stride: HEADS * DIMS * 4,
+            scale: 0.0,
+            data,
+        };
+        let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+        let cache = CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap();
+        chat.session.attend(0, (&cache, kv_len), &step, part, &mut |_, _, _| {})
+    };
+    let len = chat.kv_len;
+    refused(attend(&chat, &nan, (0, 2), len, DIMS), "element 0 of row 0 of query head 0 is NaN");
+    refused(attend(&chat, &good, (2, 2), len, DIMS), "part is 2 of 2");
+    refused(attend(&chat, &good, (0, 65), len, DIMS), "part is 0 of 65");
+    refused(attend(&chat, &good, (0, 2), len - 2, DIMS), "or more expected, as begin left it");
+    refused(attend(&chat, &good, (0, 2), len, DIMS - 8), "dims; the cache has");
+    attend(&chat, &good, (0, 2), len, DIMS).unwrap();
+    refused(attend(&chat, &good, (0, 2), len, DIMS), "part 0 of 2 is given twice");
+    refused(attend(&chat, &good, (1, 3), len, DIMS), "the step has begun with 2 parts");
+    refused(end(&mut chat), "part 1 of 2 has not attended");
+    attend(&chat, &good, (1, 2), len, DIMS).unwrap();
+    end(&mut chat).unwrap();
+    refused(attend(&chat, &good, (0, 1), len, DIMS), "is not open");
+    chat.step(3);
+}
+
+#[test]
+fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
+    let mut chat = Chat::new(Dtype::F32, false, Random::new(9));
+    chat.begin();
+    chat.move_cache(400);
+    chat.append(300);
+    // One number that is not finite, in the first block behind the sink tokens: that block alone stays raw.
+    let mut nan = layout_rows(&chat.layout, &chat.key, &chat.value, 300);
+    nan.0[(SINK + 3) * DIMS * 4..][..4].copy_from_slice(&f32::NAN.to_ne_bytes());
+    let range = chat.layout.range(0, 300).unwrap();
+    scatter(&mut chat.cache(), range, &nan.0, &nan.1).unwrap();
+    chat.end(0);
+    chat.begin();
+    let stats = chat.session.quant_stats(None).unwrap();
+    assert_eq!((stats.blocks, stats.unfit, chat.kv_len), (3, 1, 300 - 3 * 64));
+    assert!(!chat.session.warnings().unwrap().contains("stays raw"));
+
+    let mut chat = Chat::new(Dtype::F32, false, Random::new(9));
+    chat.begin();
+    chat.move_cache(400);
+    chat.append(300);
+    let mut wild = layout_rows(&chat.layout, &chat.key, &chat.value, 300);
+    for x in wild.0.chunks_exact_mut(4).step_by(3) {
+        x.copy_from_slice(&(f32::from_ne_bytes([x[0], x[1], x[2], x[3]]) * 500.0).to_ne_bytes());
+    }
+    scatter(&mut chat.cache(), range, &wild.0, &wild.1).unwrap();
+    chat.end(0);
+    chat.begin();
+    let stats = chat.session.quant_stats(None).unwrap();
+    assert_eq!((stats.tokens, stats.unfit, chat.kv_len), (0, 2, 300));
+    assert!(chat.session.warnings().unwrap().contains("layer 0 (1 in all) stays raw until its reset"));
+}
+
+#[test]
+fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
+    let session = Session::new(br#"{"kv_quant": "k8v4"}"#, b"", 1, 1).unwrap();
+    assert!(session.warnings().unwrap().contains("kv_quant has no effect"));
+    assert!(!session.attends(0).unwrap());
+    let mut chat = Chat::new(Dtype::F32, false, Random::new(8));
+    chat.begin();
+    chat.append(2);
+    let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
+    let forgotten = session.end(0, HEADS as u32, 2, Cache::new(layout, key, value).unwrap(), *kv_len).unwrap_err();
+    assert!(forgotten.message().contains("0 of 2 rows"), "{}", forgotten.message());
+    for other in [r#""kv_h2o_enable": true"#, r#""kv_lossless_enable": true, "kv_lossless_runtime_enable": true"#] {
+        let config = format!(r#"{{"kv_quant": "k8v4", {other}}}"#);
+        let refused: Error = Session::new(config.as_bytes(), b"", 1, 1).err().unwrap();
+        assert!(refused.message().contains("one of them expected"), "{}", refused.message());
+    }
+    let outlook = self::session(r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 0}"#);
+    assert_eq!(
+        outlook.outlook(),
+        "all layers: K in 8 bits and V in 4, but for the first 16 tokens and the newest 32 to 95"
+    );
+}
+
+#[test]
+fn threads_attend_at_once() {
+    let mut chat = Chat::new(Dtype::F32, false, Random::new(11));
+    chat.step(400);
+    for rows in [1usize, 3, 40] {
+        chat.begin();
+        if chat.layout.max_tokens() < chat.kv_len as usize + rows {
+            chat.move_cache(rows as u32);
+        }
+        chat.append(rows);
+        let queries: Vec<u8> = (0..rows * HEADS * DIMS).flat_map(|_| chat.number().to_ne_bytes()).collect();
+        let run = |parts: u32| {
+            let output = std::sync::Mutex::new(vec![0.0f32; rows * HEADS * DIMS]);
+            let cache = CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap();
+            let queries = Queries {
+                dtype: Dtype::F32,
+                heads: HEADS,
+                rows,
+                dims: DIMS,
+                head_stride: DIMS * 4,
+                row_stride: HEADS * DIMS * 4,
+                scale: 0.0,
+                data: &queries,
+            };
+            let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
+            std::thread::scope(|scope| {
+                for part in 0..parts {
+                    let (chat, cache, step, output) = (&chat, &cache, &step, &output);
+                    scope.spawn(move || {
+                        let mut write = |row: usize, head: usize, x: &[f32]| {
+                            output.lock().unwrap()[(row * HEADS + head) * DIMS..][..DIMS].copy_from_slice(x);
+                        };
+                        chat.session.attend(0, (cache, chat.kv_len), step, (part, parts), &mut write).unwrap();
+                    });
+                }
+            });
+            output.into_inner().unwrap()
+        };
+        let alone = run(1);
+        for parts in [2, 3, 8, 64] {
+            let many = run(parts);
+            let differ = alone.iter().zip(&many).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+            assert!(differ < 1e-4, "{rows} rows in {parts} parts: {differ}");
+        }
+        chat.end(5 * rows);
+    }
+}
+
+#[test]
+fn a_file_of_quantised_tokens_is_refused_where_nothing_attends_and_where_it_is_damaged() {
+    let mut chat = Chat::new(Dtype::F16, false, Random::new(3));
+    chat.step(300);
+    chat.step(1);
+    let tokens = chat.session.quant_stats(None).unwrap().tokens;
+    assert!(tokens >= 192);
+    let saved = |chat: &mut Chat| {
+        let Chat { session, layout, key, value, kv_len, file, .. } = chat;
+        let saved = session.save(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len, &FASTEST, file).unwrap();
+        file.commit().unwrap();
+        saved.tokens
+    };
+    assert_eq!(saved(&mut chat), 301);
+    assert_eq!(saved(&mut chat), 0, "blocks are written once");
+    chat.step(64);
+    assert!(saved(&mut chat) < 2 * 64 + 2, "and then the new ones alone");
+    for config in ["{}", r#"{"kv_quant": "k8v4"}"#] {
+        let other = Session::new(config.as_bytes(), b"", 1, 1).unwrap();
+        let error = other.load(None, &chat.file).unwrap_err();
+        assert_eq!(error.status(), Status::Unsupported);
+        assert!(error.message().contains("kv_quant must be"), "{}", error.message());
+    }
+    let other = session(r#"{"kv_quant": "k8v4", "kv_quant_layer_start": 1}"#);
+    assert_eq!(other.load(None, &chat.file).unwrap_err().status(), Status::Unsupported);
+    let bytes = chat.disk.bytes();
+    let (mut random, mut refused) = (Random::new(5), 0);
+    for _ in 0..300 {
+        let mut damaged = bytes.clone();
+        let at = 2560 + random.below(damaged.len() - 2560);
+        damaged[at] ^= 1 << random.below(8);
+        let disk = Disk::of(damaged);
+        let Ok(file) = disk.try_open() else {
+            refused += 1;
+            continue;
+        };
+        let fresh = session(r#"{"kv_quant": "k8v4"}"#);
+        match fresh.load(None, &file) {
+            Err(error) => {
+                assert!(matches!(error.status(), Status::Corrupt | Status::Unsupported), "{error}");
+                refused += 1;
+            }
+            // Bytes of no live token.
+            Ok(()) => {
+                assert_eq!(fresh.quant_stats(None).unwrap().tokens, chat.session.quant_stats(None).unwrap().tokens)
+            }
+        }
+    }
+    assert!(refused > 250, "{refused} of 300");
+}
