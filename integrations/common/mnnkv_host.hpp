@@ -6,7 +6,7 @@
 //   layer_session   the steps of one layer, failed ones included
 //   step_counts     an engine's counts of a step, from which history edits follow
 //
-// All calls of one model must come from one thread at a time, except layer_session::sum and head.
+// All calls of one model must come from one thread at a time, except layer_session::sum, head and attend.
 
 #ifndef MNNKV_HOST_HPP
 #define MNNKV_HOST_HPP
@@ -35,7 +35,7 @@ namespace mnnkv_host {
 
 /// How a model_session is made.
 struct model_config {
-    /// A JSON object; mnnkv_session_create reads its kv_h2o_ and kv_lossless_ keys.
+    /// A JSON object; mnnkv_session_create reads its keys.
     std::string json;
     std::uint32_t layers, lanes;
     /// Threads of attention, which workers leave their cores; 0: as many as lanes.
@@ -44,6 +44,8 @@ struct model_config {
     bool logs;
     /// Attention asks layer_session::head for every KV head that it reads.
     bool restores_heads;
+    /// The engine calls layer_session::attend where layer_session::attends.
+    bool attends = false;
     /// Text of the engine, appended to the line of mnnkv_session_outlook; may be empty.
     std::string also;
     /// Prints one line, given without a newline.
@@ -144,6 +146,7 @@ private:
         options.defaults_json = defaults;
         options.defaults_len = sizeof defaults - 1;
         options.restores_heads = config.restores_heads ? 1 : 0;
+        options.attends = config.attends ? 1 : 0;
         const mnnkv::status made = session.create(options);
         if (!made) {
             refusal = std::string("the config is refused: ") + made.message();
@@ -423,8 +426,27 @@ public:
             return;
         }
         const mnnkv::status read = model_.session.head(number_, lane, head, cache, key, value);
-        if (!read && !unread_.exchange(true)) {
-            unread_why_ = read.message();
+        if (!read) {
+            fail(read.message());
+        }
+    }
+
+    /// The open step is attended to by attend, in place of the engine's attention.
+    bool attends() const { return open_ && attends_; }
+
+    /// A part of the attention of the open step, as mnnkv_session_attend. Several threads may call this at once. `end`
+    /// reports a failure.
+    void attend(std::uint32_t part, std::uint32_t parts, const mnnkv_cache& cache, const mnnkv_attend& step) {
+        const mnnkv::status attended = model_.session.attend(number_, part, parts, cache, step);
+        if (!attended) {
+            fail(attended.message());
+        }
+    }
+
+    /// The open step's attention has failed, which `end` reports: the first reason is kept. Any thread.
+    void fail(const std::string& why) {
+        if (!unread_.exchange(true)) {
+            unread_why_ = why;
         }
     }
 
@@ -440,7 +462,8 @@ public:
 
     /// Closes the open step after attention of `heads` query heads, `queries` rows each. Where a tile was refused the
     /// step keeps its tokens and changes no score, which is printed. Returns false, with the reason printed, if a head
-    /// could not be read: the engine's step has failed, and the next begin mends it. No token is lost.
+    /// could not be read, or a part of attention failed: the engine's step has failed, and the next begin mends it. No
+    /// token is lost.
     bool end(std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) {
         if (!open_) {
             return true;
@@ -514,8 +537,9 @@ private:
         open_ = static_cast<bool>(begun);
         begun_len_ = cache.kv_len;
         one_row_ = block_tokens_ = 0;
-        stored_ = false;
+        stored_ = attends_ = false;
         if (open_) {
+            attends_ = model_.session.attends(number_);
             (void)model_.session.scored_rows(number_, 1, one_row_, block_tokens_);
             stored_ = model_.session.check_heads(number_, 0, 1).code() == MNNKV_NOT_FOUND;
         }
@@ -588,11 +612,13 @@ private:
     std::uint32_t one_row_ = 0, block_tokens_ = 0;
     /// Stored tokens are not in the cache.
     bool stored_ = false;
+    /// Some tokens may be quantised, which only the session reads.
+    bool attends_ = false;
     /// The cache's length that the last begin left.
     std::uint32_t begun_len_ = 0;
     /// A tile of this step was refused.
     std::atomic<bool> refused_{false};
-    /// A head of this step could not be read, and the first reason. Threads meet between the heads and `end`.
+    /// A head of this step could not be read or attended to, and the first reason. Threads meet before `end`.
     std::atomic<bool> unread_{false};
     std::string unread_why_;
     /// The counts at the last begin or clear; next: the engine's length after a step that succeeds.

@@ -9,7 +9,7 @@
 // returns a KVMeta of the layer's own for the step: its `previous` is the physical length, and history edits are done.
 // MNN's code then appends, grows and attends unchanged. Positional encodings use the engine's count.
 //
-// All calls of one model must come from one thread at a time, as in MNN, except layer::tile and layer::read.
+// All calls of one model must come from one thread at a time, as in MNN, except layer::tile, read and attend.
 
 #ifndef MNNKV_MNN_HPP
 #define MNNKV_MNN_HPP
@@ -41,8 +41,8 @@ class layer;
 struct host {
     /// The model's config as a JSON object.
     std::string config;
-    /// kv_h2o_enable, kv_lossless_enable and kv_chat_enable: with none no session is made.
-    bool evicts = false, compresses = false, chats = false;
+    /// kv_quant, kv_h2o_enable, kv_lossless_enable and kv_chat_enable: with none no session is made.
+    bool quantises = false, evicts = false, compresses = false, chats = false;
     /// kv_dump_folder: where K, V and Q of every step are written; "": nowhere.
     std::string dump_folder;
     /// kv_h2o_log_stats: one line per eviction.
@@ -56,7 +56,7 @@ struct host {
     bool is_checked = false;
 
     /// There is to be a session.
-    bool keeps_tokens() const { return evicts || compresses || chats; }
+    bool keeps_tokens() const { return quantises || evicts || compresses || chats; }
 
     /// History edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
     bool edits_history() const { return keeps_tokens() && refusal().empty(); }
@@ -123,8 +123,8 @@ inline std::string metrics(const MNN::KVMeta& meta) {
     return meta.mnnkv && meta.mnnkv->metrics ? meta.mnnkv->metrics() : std::string();
 }
 
-/// One attention op's cache. Per step CPUAttention calls begin, appended, read, tile, end; it may leave after begin on an
-/// error of its own, which the next begin mends.
+/// One attention op's cache. Per step CPUAttention calls begin, appended, read, tile, end; where the layer attends:
+/// begin, appended, prepare, attend, end. It may leave after begin on an error of its own, which the next begin mends.
 class layer {
 public:
     /// The layer of a cache, made at the first call. NULL when the engine enabled nothing, or when this op has no cache
@@ -265,12 +265,66 @@ public:
         steps_->sum(static_cast<std::uint32_t>(lane), given);
     }
 
+    /// mnn-kv attends to the step's tokens in place of MNN. Caches that MNN quantises stay MNN's.
+    template <class Cache>
+    bool attends(const Cache& cache) const {
+        return on_ && steps_->attends() && static_cast<int>(cache.mKeyQuantMode) == 0 &&
+               static_cast<int>(cache.mValueQuantMode) == 0;
+    }
+
+    /// Before the threads attend to `rows` tokens. query: [row][head][dim], of `rows` or more rows. mask: none or one
+    /// number is causal attention; else floats to add, [row][token], whose tokens are the newest ones. sinks: none, or
+    /// a logit per head. output: [row][head][dim], or with c4 [UP(heads * dim, c4)][rows][c4].
+    template <class Cache, class Tensor>
+    void prepare(const Cache& cache, const Tensor* query, const Tensor* mask, const Tensor* sinks, const Tensor* output,
+                 int heads, int rows, int c4, int threads) {
+        const std::size_t bytes = static_cast<std::size_t>(cache.mBytes);
+        // A thread has a part; others than the first 64 have none.
+        parts_ = static_cast<std::uint32_t>(std::min(std::max(threads, 1), 64));
+        attend_ = mnnkv::make<mnnkv_attend>();
+        attend_.dtype = float_type(cache);
+        attend_.heads = static_cast<std::uint32_t>(heads);
+        attend_.rows = static_cast<std::uint32_t>(rows);
+        attend_.head_dim = static_cast<std::uint32_t>(cache.mHeadDim);
+        attend_.scale = scale_;
+        attend_.causal = 1;
+        attend_.queries = query->template host<std::int8_t>();
+        sinks_ = sinks == nullptr ? std::vector<float>() : floats(*sinks, bytes);
+        attend_.sinks = sinks_.empty() ? nullptr : sinks_.data();
+        output_ = output->template host<std::int8_t>();
+        // A row's numbers are not side by side in C4, except those of the only one.
+        c4_bytes_ = c4 > 0 && rows > 1 ? static_cast<std::size_t>(c4) * bytes : 0;
+        row_bytes_ = static_cast<std::size_t>(heads) * attend_.head_dim * bytes;
+        rows_.resize(c4_bytes_ > 0 ? row_bytes_ * attend_.rows : 0);
+        attend_.output = c4_bytes_ > 0 ? rows_.data() : output_;
+        const std::size_t given = static_cast<std::size_t>(query->length(1));
+        if (c4 == 0 && given > attend_.rows) {
+            // Rows that fill a batch are no tokens.
+            std::memset(output_ + row_bytes_ * attend_.rows, 0, row_bytes_ * (given - attend_.rows));
+        }
+        if (mask != nullptr && !take_mask(*mask, given, bytes)) {
+            steps_->fail("a mask of " + std::to_string(mask->elementSize()) + " numbers for " + std::to_string(rows) +
+                         " rows cannot be attended by");
+            parts_ = 0;
+        }
+    }
+
+    /// A thread's part of the attention that prepare has described; each calls this once.
+    void attend(int thread) {
+        if (static_cast<std::uint32_t>(thread) < parts_) {
+            steps_->attend(static_cast<std::uint32_t>(thread), parts_, now_, attend_);
+        }
+    }
+
     /// After attention of `rows` queries in each of `heads` query heads. query: MNN's tensor, [row][head][dim] in the
     /// cache's element type, after RoPE; MNN scales copies of it. Returns false if stored tokens could not be read: the
     /// step has failed, and no token is lost.
     template <class Cache>
     bool end(Cache& cache, std::uint32_t heads, std::uint32_t rows, const void* query) {
         mnnkv_cache now = describe(cache);
+        if (!rows_.empty()) {
+            pack_output();
+        }
         if (dumps_) {
             const bool prompt = rows > 1 || position_ == 0;
             const mnnkv_host::dump_step step = {&now,   float_type(cache), rows,  position_,
@@ -334,6 +388,61 @@ private:
         return off;
     }
 
+    /// The numbers of a tensor as floats: MNN has them in the backend's type.
+    template <class Tensor>
+    static std::vector<float> floats(const Tensor& tensor, std::size_t bytes) {
+        std::vector<float> numbers(static_cast<std::size_t>(tensor.elementSize()));
+        if (bytes == sizeof(float)) {
+            std::memcpy(numbers.data(), tensor.template host<std::int8_t>(), numbers.size() * bytes);
+            return numbers;
+        }
+        const std::uint16_t* words = tensor.template host<std::uint16_t>();
+        std::transform(words, words + numbers.size(), numbers.begin(), &float_of_half);
+        return numbers;
+    }
+
+    static float float_of_half(std::uint16_t half) {
+        const int power = half >> 10 & 31;
+        const float part = static_cast<float>(half & 1023);
+        const float size = power == 31  ? (part > 0 ? NAN : INFINITY)
+                           : power == 0 ? std::ldexp(part, -24)
+                                        : std::ldexp(part + 1024, power - 25);
+        return (half & 0x8000) != 0 ? -size : size;
+    }
+
+    /// Sets the mask of attend_, for the step's rows of `given` ones. Returns false where it is none of MNN's.
+    template <class Tensor>
+    bool take_mask(const Tensor& mask, std::size_t given, std::size_t bytes) {
+        if (mask.shape().empty()) {
+            mask_ = floats(mask, bytes);
+            return mask_.front() < 1e-6f;
+        }
+        const std::size_t count = static_cast<std::size_t>(mask.elementSize()), columns = count / given;
+        const std::size_t filled = given - attend_.rows;
+        if (count != columns * given || columns < given) {
+            return false;
+        }
+        mask_ = floats(mask, bytes);
+        attend_.causal = 0;
+        attend_.mask = mask_.data();
+        attend_.mask_tokens = static_cast<std::uint32_t>(columns - filled);
+        attend_.mask_row_stride = columns;
+        return true;
+    }
+
+    /// From rows to MNN's C4 output.
+    void pack_output() {
+        const std::size_t rows = attend_.rows;
+        for (std::size_t row = 0; row < rows; ++row) {
+            const std::int8_t* from = rows_.data() + row * row_bytes_;
+            for (std::size_t at = 0; at < row_bytes_; at += c4_bytes_) {
+                std::memcpy(output_ + at * rows + row * c4_bytes_, from + at, std::min(c4_bytes_, row_bytes_ - at));
+            }
+        }
+        // A prompt may be long, and each layer has its own.
+        std::vector<std::int8_t>().swap(rows_);
+    }
+
     /// Carries out commands for all layers of a model: mnnkv_mnn_chat.hpp.
     class commands;
     void take_commands();
@@ -387,9 +496,18 @@ private:
 #endif
         // A later op may have more threads.
         const std::uint32_t lanes = std::max<std::uint32_t>(threads, 64);
-        const bool has_policy = settings.evicts || settings.compresses;
-        return {settings.config, layers, lanes, threads, settings.logs, by_head,
-                has_policy ? "" : "; the chat can be parked, saved and loaded", &print};
+        const bool has_policy = settings.quantises || settings.evicts || settings.compresses;
+        mnnkv_host::model_config config;
+        config.json = settings.config;
+        config.layers = layers;
+        config.lanes = lanes;
+        config.threads = threads;
+        config.logs = settings.logs;
+        config.restores_heads = by_head;
+        config.attends = true;
+        config.also = has_policy ? "" : "; the chat can be parked, saved and loaded";
+        config.print = &print;
+        return config;
     }
 
     static void print(const char* line) { MNN_PRINT("%s\n", line); }
@@ -564,6 +682,14 @@ private:
     mnnkv_int8 int8_;
     /// The cache while threads read it, which no member function changes meanwhile.
     mnnkv_cache now_;
+    /// The attention that threads run a part each of, its mask and sinks as floats, and MNN's output.
+    mnnkv_attend attend_;
+    std::uint32_t parts_ = 0;
+    std::vector<float> mask_, sinks_;
+    std::int8_t* output_ = nullptr;
+    /// Where output is C4: rows to be packed, and the bytes of one and of a pack.
+    std::vector<std::int8_t> rows_;
+    std::size_t row_bytes_ = 0, c4_bytes_ = 0;
 };
 
 }  // namespace mnnkv_mnn
