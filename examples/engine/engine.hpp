@@ -36,6 +36,7 @@ public:
             options.lanes = options.host_threads = threads;
             options.config_json = config.data();
             options.config_len = config.size();
+            options.attends = 1;  // Engine::attention calls attend where the config has kv_quant
 #if STEP >= 4
             // Engine::Engine, before it creates the session
             options.restores_heads = 1;
@@ -96,6 +97,7 @@ public:
     void clear() {
 #if STEP >= 3
         // Engine::clear
+        std::fill(gaps_, gaps_ + layers, 0);
         if (session_) {
             ok(session_.reset_all());
             open_ = layers;
@@ -144,6 +146,13 @@ public:
         }
         chat.erase(chat.begin() + first, chat.begin() + first + count);
         return true;
+    }
+
+    /// What the model says behind the last row of the last forward; for tests.
+    std::vector<float> logits() const {
+        std::vector<float> out(vocabulary);
+        model_.logits(&x_[x_.size() - hidden], out.data());
+        return out;
     }
 
     /// Bytes of the caches that are in memory.
@@ -215,7 +224,8 @@ public:
         }
         Tokens tokens = chat;
         tokens.push_back(next_);
-        return ok(file.put("tokens", tokens.data(), tokens.size() * sizeof(Token))) && ok(file.commit());
+        return ok(file.put("tokens", tokens.data(), tokens.size() * sizeof(Token))) &&
+               ok(file.put("gaps", gaps_, sizeof gaps_)) && ok(file.commit());
     }
 
     // Engine::load: in place of the chat
@@ -228,6 +238,10 @@ public:
         std::memcpy(chat.data(), bytes.data(), chat.size() * sizeof(Token));
         next_ = chat.back();
         chat.pop_back();
+        if (!ok(file.section("gaps", bytes)) || bytes.size() != sizeof gaps_) {
+            return false;
+        }
+        std::memcpy(gaps_, bytes.data(), sizeof gaps_);
         if (!ok(file.load(session_))) {
 #if STEP >= 10
             // Engine::load, where layers are damaged
@@ -305,7 +319,11 @@ private:
         attended_.resize(queries_.size());
         for (std::uint32_t row = 0; row < rows; ++row) {
             float k[kv_heads * dims], v[kv_heads * dims];
-            const float position = static_cast<float>(chat.size() + row);  // in the chat, not in the cache
+            float position = static_cast<float>(chat.size() + row);  // in the chat, not in the cache
+#if STEP >= 3
+            // Engine::attention, after the position of a row
+            position += static_cast<float>(gaps_[layer]);
+#endif
             model_.project(layer, &x_[row * hidden], position, &queries_[row * query_heads * dims], k, v);
             cache.append(k, v);
         }
@@ -326,6 +344,21 @@ private:
         }
 #endif
         const auto work = [&](std::uint32_t lane) {
+#if STEP >= 2
+            // Engine::attention, on each of its threads: a part of the step in place of heads
+            if (session_ && session_.attends(layer)) {
+                mnnkv_attend step = mnnkv::make<mnnkv_attend>();
+                step.dtype = MNNKV_DTYPE_F32;
+                step.heads = query_heads;
+                step.rows = rows;
+                step.head_dim = dims;
+                step.queries = queries_.data();  // [rows][heads][dims], rotated
+                step.output = attended_.data();
+                step.causal = 1;
+                ok(session_.attend(layer, lane, threads, view, step), lane);
+                return;
+            }
+#endif
             std::vector<float>& p = lanes_[lane].p;
             p.assign(std::size_t(rows) * total, 0);
             for (std::uint32_t head = lane; head < kv_heads; head += threads) {
@@ -362,8 +395,8 @@ private:
         std::thread other(work, 1);
         work(0);
         other.join();
-#if STEP >= 4
-        // Engine::attention, behind its threads
+#if STEP >= 2
+        // Engine::attention, after its threads
         for (Lane& lane : lanes_) {
             if (!lane.error.empty()) {
                 code_ = lane.code;
@@ -374,7 +407,7 @@ private:
         }
 #endif
 #if STEP >= 7
-        // Engine::attention, behind its threads
+        // Engine::attention, after its threads
         if (session_) {
             mnnkv_queries queries = mnnkv::make<mnnkv_queries>();
             queries.dtype = MNNKV_DTYPE_F32;
@@ -421,9 +454,7 @@ private:
         }
         return static_cast<bool>(status);
     }
-#endif
 
-#if STEP >= 4
     // Engine::ok, on an attention thread: mnnkv_last_error is that of the thread
     bool ok(mnnkv::status status, std::uint32_t lane) {
         if (!status) {
@@ -466,6 +497,10 @@ private:
 #if STEP >= 3
     // Engine::shift: turns keys in an open step, and says which
     bool shift(std::uint32_t layer, std::uint32_t first, std::uint32_t count) {
+        if (session_.attends(layer)) {
+            gaps_[layer] += count;  // keys in 8 bits keep their rotation, so all do, and later tokens follow them
+            return true;
+        }
         Cache& cache = caches_[layer];
         mnnkv_cache view = cache.view();
         if (!begin(layer, view)) {
@@ -554,7 +589,7 @@ private:
     /// An attention thread's own.
     struct Lane {
         std::vector<float> p;  // softmax values of a query head
-#if STEP >= 4
+#if STEP >= 2
         // Engine::Lane
         mnnkv_status code;
         std::string error;
@@ -571,6 +606,10 @@ private:
     mnnkv::session session_;
     std::uint32_t open_ = layers, begun_ = 0;  // the layer whose step is open, and its length then
     mnnkv_status code_ = MNNKV_OK;             // of the last call
+#endif
+#if STEP >= 3
+    // Engine, its members
+    std::uint32_t gaps_[layers] = {};  // positions that tokens of a layer have left out
 #endif
 };
 

@@ -69,7 +69,7 @@ Tokens conversation(Engine& engine, bool edits) {
     return said;
 }
 
-#if STEP >= 2 && STEP <= 7
+#if STEP >= 3 && STEP <= 7
 /// Less than half of the pages of `whole` are in memory. Not measured where pages are large, or not counted.
 bool is_half(const Engine& host, const Engine& whole) {
 #ifdef __linux__
@@ -84,7 +84,7 @@ void print(const char* name, Engine& engine, const Tokens& said) {
     std::printf("%s: %s...\n", name, text(Tokens(said.end() - 30, said.end())).c_str());
     std::printf("%s: %zu tokens in the chat, %u in the last cache, %zu KiB of caches in memory", name,
                 engine.chat.size(), engine.cache(layers - 1).length, engine.resident() / 1024);
-#if STEP >= 2
+#if STEP >= 3
     mnnkv_metrics metrics = mnnkv::make<mnnkv_metrics>();
     if (engine.session() && engine.session().metrics(metrics)) {
         std::printf(", %.0f KiB saved, the library's own memory deducted", metrics.h2o_resident_saved_bytes / 1024);
@@ -94,9 +94,52 @@ void print(const char* name, Engine& engine, const Tokens& said) {
 }
 
 #if STEP >= 2
+const std::string quant = R"("kv_quant": "k8v4")";
 const std::string store = R"("kv_lossless_enable": true, "kv_lossless_runtime_enable": true,
     "kv_lossless_runtime_mode": "store", "kv_lossless_front_n": 8, "kv_lossless_block_tokens": 64,
     "kv_lossless_hot_recent_tokens": 64, "kv_lossless_async_threads": 0)";
+#endif
+
+#if STEP == 2 || STEP == 3
+/// Both engines have read the same tokens, and read 100 more. The second one may be a little off.
+void is_near(Engine& exact, Engine& host) {
+    float most = 0, sum = 0;
+    std::uint32_t same = 0;
+    const Tokens tokens = story(100, 5);
+    for (const Token token : tokens) {
+        must(exact.read(Tokens(1, token)), exact.error);
+        must(host.read(Tokens(1, token)), host.error);
+        const std::vector<float> a = exact.logits(), b = host.logits();
+        for (std::uint32_t i = 0; i < vocabulary; ++i) {
+            most = std::max(most, std::abs(a[i] - b[i]));
+            sum += std::abs(a[i] - b[i]);
+        }
+        same += std::max_element(a.begin(), a.end()) - a.begin() == std::max_element(b.begin(), b.end()) - b.begin();
+    }
+    std::printf("logits differ by %.3f, at most by %.2f; %u of %zu times the likeliest token is the same\n",
+                sum / static_cast<float>(tokens.size() * vocabulary), most, same, tokens.size());
+    require(most < 0.75f && same >= 85, "logits are near those of raw tokens");
+}
+
+/// All tokens of the chat are there, few of them raw. The others take at most such a share of their bf16.
+void is_small(Engine& host, double share) {
+    std::uint64_t bytes = 0, raw = 0, tokens = 0;
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+        mnnkv_attend_stats stats;
+        must(static_cast<bool>(host.session().attend_stats(layer, stats)), "mnnkv_session_attend_stats");
+        must(stats.tokens + host.cache(layer).length == host.chat.size(), "a token is missing");
+        must(stats.unfit_blocks == 0 && stats.failures == 0, "tokens stayed raw");
+        must(host.cache(layer).view().layout->max_tokens <= 256, "a cache has grown");
+        bytes += stats.bytes;
+        raw += host.cache(layer).length;
+        tokens += stats.tokens;
+    }
+    const double whole = static_cast<double>(tokens) * kv_heads * dims * 2 * sizeof(Word);
+    std::printf("of %zu tokens a layer has %u in 8 and 4 bits, which take %.2f of bf16, and %u in its cache\n",
+                host.chat.size(), static_cast<unsigned>(tokens / layers), static_cast<double>(bytes) / whole,
+                static_cast<unsigned>(raw / layers));
+    require(static_cast<double>(bytes) < share * whole, "all tokens are there, in few bytes, and no cache is large");
+}
 #endif
 
 #if STEP >= 5
@@ -181,13 +224,19 @@ int main(int argc, char** argv) {
 #endif
 
 #if STEP == 2
-    const Tokens expected = conversation(plain, false);
-    Engine host(model, "{" + store + "}");
-    const Tokens said = conversation(host, false);
+    Engine host(model, "{" + quant + "}");
+    for (Engine* engine : {&plain, &host}) {
+        must(engine->read(story(1000, 1)), engine->error);
+    }
+    is_near(plain, host);
+    Tokens expected, said;
+    must(plain.answer(40, 0, expected) && host.answer(40, 0, said), host.error);
     print("plain", plain, expected);
     print("host", host, said);
-    require(said == expected, "the answer is the same, token by token");
-    require(is_half(host, plain), "at least half of the cache is not in memory");
+    is_small(host, 0.43);
+    Engine without(model), other(model, "{}");
+    require(conversation(other, false) == conversation(without, false),
+            "without kv_quant the engine attends itself, and says the same, token by token");
 #endif
 
 #if STEP == 3 || STEP == 4
@@ -198,6 +247,28 @@ int main(int argc, char** argv) {
     print("host", host, said);
     require(said == expected, "the answer is the same, token by token");
     require(is_half(host, plain), "at least half of the cache is not in memory");
+#endif
+
+#if STEP == 3
+    // With that many first tokens all stay raw.
+    Engine whole(model), raw(model, "{" + quant + R"(, "kv_quant_sink_tokens": 100000})");
+    Engine small(model, "{" + quant + "}");
+    (void)conversation(small, true);
+    small.clear();
+    for (Engine* engine : {&whole, &raw, &small}) {
+        must(engine->read(story(700, 1)), engine->error);
+        engine->cancel_at = 2;
+        must(!engine->read(story(10, 3)) && engine->error == "cancelled", engine->error);
+        // Without its first tokens a chat is the same with keys that are turned and with keys that are not.
+        must(engine->rollback(600) && engine->forget(0, 100) && engine->read(story(70, 2)), engine->error);
+    }
+    is_near(whole, small);
+    must(raw.read(story(100, 5)), raw.error);
+    for (Engine* engine : {&raw, &small}) {
+        must(engine->forget(50, 100) && engine->read(story(70, 3)), engine->error);
+    }
+    is_near(raw, small);
+    is_small(small, 0.55);  // a block keeps the bytes of tokens that an edit removes
 #endif
 
 #if STEP == 4
@@ -302,6 +373,16 @@ int main(int argc, char** argv) {
     const Model other(8);
     const mnnkv::status opened = file.open(Engine(other).chat_file(path));
     require(opened.code() == MNNKV_STALE, "a file of another model is refused", opened.message());
+    std::remove(path);
+    Engine small(model, "{" + quant + "}"), again(model, "{" + quant + "}");
+    (void)conversation(small, true);
+    must(file.create(small.chat_file(path)));
+    must(small.save(file) && again.load(file), small.error + again.error);
+    said.clear();
+    resumed.clear();
+    must(small.answer(40, 3, said) && again.answer(40, 3, resumed), again.error);
+    require(said == resumed, "so does a chat in 8 and 4 bits");
+    file.reset();
     std::remove(path);
 #endif
 

@@ -124,11 +124,17 @@ public:
         add(y, x);
     }
 
+    /// A number for each token that may follow a row.
+    void logits(const float* x, float* out) const {
+        float y[hidden];
+        normalise(x, y);
+        head_.times(y, out);
+    }
+
     /// The token behind a row that came at `position - 1`: drawn, in the same way each time.
     Token draw(const float* x, std::size_t position) const {
-        float y[hidden], p[vocabulary], sum = 0;
-        normalise(x, y);
-        head_.times(y, p);
+        float p[vocabulary], sum = 0;
+        logits(x, p);
         for (float& value : p) {
             sum += value = std::exp(std::min(value, 80.0f));
         }
