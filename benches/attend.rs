@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Rivals, Table};
+use common::{Noise, Rivals, Table};
 use mnnkv::attend::{self, Block, EncodeWork, Placed, Queries, Round, Shape, Step, Tokens, Work};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{CacheRef, Layout, Spec};
@@ -15,20 +15,6 @@ use std::sync::Mutex;
 const LAYERS: usize = 30;
 /// Raw tokens of each layer: sink and newest ones.
 const RAW: usize = 80;
-
-/// Numbers of a bell curve, the same in each run.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f32 {
-        let mut sum = -2.0;
-        for _ in 0..4 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            sum += (self.0 >> 40) as f32 / (1 << 24) as f32;
-        }
-        sum * 1.7
-    }
-}
 
 #[derive(Clone, Copy)]
 struct Model {
@@ -73,9 +59,9 @@ impl Chat {
         let mut noise = Noise(1);
         let (shape, mut work) = (Shape::new(dims).unwrap(), EncodeWork::default());
         // The same numbers in other memory for each block, so that it is made quickly.
-        let rows: Vec<f32> = (0..attend::BLOCK * dims * 8).map(|_| noise.next()).collect();
+        let rows: Vec<f32> = (0..attend::BLOCK * dims * 8).map(|_| noise.wide()).collect();
         let floats =
-            |bytes: usize, noise: &mut Noise| (0..bytes / 4).flat_map(|_| noise.next().to_ne_bytes()).collect();
+            |bytes: usize, noise: &mut Noise| (0..bytes / 4).flat_map(|_| noise.wide().to_ne_bytes()).collect();
         let layers = (0..LAYERS).map(|_| {
             let blocks = (0..(tokens - RAW) / attend::BLOCK).map(|at| {
                 let read = |head: usize, k: &mut [f32], v: &mut [f32]| {
@@ -118,7 +104,6 @@ impl Chat {
         let run = |part: usize| {
             let mut work = Work::default();
             for (layer, round) in self.layers.iter().zip(&rounds) {
-                let layer = if std::env::var_os("SAME").is_some() { &self.layers[0] } else { layer };
                 let tokens = Tokens {
                     shape: Shape::new(dims).unwrap(),
                     blocks: &layer.blocks,
@@ -329,12 +314,8 @@ fn main() {
             let ([ours, reading, f32s, f16s], bytes) = row(model, tokens, threads);
             cells[0].push(format!("{:.2}", ours * 1e3));
             cells[1].push(format!("{:.1}", bytes as f64 / ours / 1e9));
-            [reading, f32s, f16s]
-                .iter()
-                .zip(&mut cells[2..])
-                .for_each(|(x, cell)| cell.push(format!("{:.2}", ours / x)));
-            cells[2].pop();
-            cells[2].push(format!("{:.2}", reading / ours));
+            let shares = [reading / ours, ours / f32s, ours / f16s];
+            shares.iter().zip(&mut cells[2..]).for_each(|(share, cell)| cell.push(format!("{share:.2}")));
         }
         let name = format!("{} KV heads x {}, D {}", model.kv_heads, model.group, model.dims);
         table.row([name, tokens.to_string()].into_iter().chain(cells.map(|cell| cell.join(" / "))));

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::Table;
+use common::{Noise, Table};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{self, Cache, Layout, Spec};
 use mnnkv::session::{Queries, Session};
@@ -20,22 +20,8 @@ const LAYERS: usize = 16;
 const CHUNK: u32 = 512;
 const TOKEN: usize = HEADS * DIMS * 2;
 
-/// Numbers of a bell curve, the same in each run.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f32 {
-        let mut sum = -2.0;
-        for _ in 0..4 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            sum += (self.0 >> 40) as f32 / (1 << 24) as f32;
-        }
-        sum
-    }
-
-    fn halves(&mut self, count: usize) -> Vec<u8> {
-        (0..count).flat_map(|_| half::f16::from_f32(self.next()).to_le_bytes()).collect()
-    }
+fn halves(noise: &mut Noise, count: usize) -> Vec<u8> {
+    (0..count).flat_map(|_| half::f16::from_f32(noise.next()).to_le_bytes()).collect()
 }
 
 struct Layer {
@@ -84,7 +70,7 @@ struct Chat {
 impl Chat {
     fn new(config: &str, layers: usize, max_tokens: u32) -> Self {
         let mut noise = Noise(1);
-        let rows = noise.halves(CHUNK as usize * HEADS * DIMS);
+        let rows = halves(&mut noise, CHUNK as usize * HEADS * DIMS);
         let session = Session::new(config.as_bytes(), b"", layers as u32, 1).unwrap();
         Chat { session, layers: (0..layers).map(|_| Layer::new(max_tokens)).collect(), noise, rows }
     }

@@ -3,7 +3,7 @@
 //! One head takes [`Shape::head_lines`] lines of 64 bytes, and three more for each channel of K in 16 bits. Blocks are the
 //! same bytes in memory and in files.
 
-use crate::arch::attend::lines::{bytes, bytes_mut, shorts, shorts_mut, wides};
+use crate::arch::attend::lines::{WIDE_LINES, bytes, bytes_mut, shorts, shorts_mut, wides};
 use crate::arch::attend::{BLOCK, HeadBlock, Line, MOST_DIMS, VALUE_GROUP, Wide};
 use crate::arch::estimates::{LANES, Shorts};
 use crate::status::{Result, bail};
@@ -25,8 +25,6 @@ const WIDE_SHARE: usize = 8;
 /// Most error of V, as a share of its mean distance from the mean of its group. Of a bell curve it is 0.09, of equal tokens
 /// up to 0.31, and 1 where one number of each group hides the others.
 const MOST_VALUE_ERROR: f32 = 0.5;
-/// Lines of a channel in 16 bits.
-const WIDE_LINES: usize = size_of::<Wide>() / size_of::<Line>();
 
 /// The sizes of a head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -90,7 +90,7 @@ pub struct Step<'a> {
     pub soft_cap: Option<f32>,
     /// Logits of no token, one for each query head.
     pub sinks: Option<&'a [f32]>,
-    /// Added behind the soft cap.
+    /// Added after the soft cap.
     pub mask: Option<Mask<'a>>,
 }
 

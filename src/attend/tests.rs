@@ -3,28 +3,15 @@
 use super::*;
 use crate::arch;
 use crate::arch::attend::{Running, Scratch, sums_len};
+use crate::common::Noise;
 use crate::dtype::Dtype;
 use crate::layout::{CacheRef, Layout, Spec, scatter};
 use crate::status::Status;
 use half::f16;
 use proptest::prelude::*;
 
-/// Numbers of a bell curve, the same for a seed.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f32 {
-        let mut sum = -2.0;
-        for _ in 0..4 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            sum += (self.0 >> 40) as f32 / (1 << 24) as f32;
-        }
-        sum * 1.7
-    }
-
-    fn many(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.next()).collect()
-    }
+fn many(noise: &mut Noise, count: usize) -> Vec<f32> {
+    (0..count).map(|_| noise.wide()).collect()
 }
 
 /// Encodes one head of rows `[token][dim]`.
@@ -73,7 +60,7 @@ pub(crate) fn by_format(dims: usize, bytes: &[u8]) -> (Vec<f64>, Vec<f64>) {
 fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
     for dims in [8, 40, 64, 80, 128, 256, 512] {
         let mut noise = Noise(dims as u64);
-        let (mut keys, values) = (noise.many(64 * dims), noise.many(64 * dims));
+        let (mut keys, values) = (many(&mut noise, 64 * dims), many(&mut noise, 64 * dims));
         // A channel with an offset, one with a large range, and a constant one.
         for token in keys.chunks_exact_mut(dims) {
             token[0] += 400.0;
@@ -116,7 +103,7 @@ fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
 fn blocks_that_codes_cannot_hold_are_unfit() {
     let dims = 64;
     let mut noise = Noise(1);
-    let (keys, values) = (noise.many(64 * dims), noise.many(64 * dims));
+    let (keys, values) = (many(&mut noise, 64 * dims), many(&mut noise, 64 * dims));
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
         let mut broken = keys.clone();
         broken[777] = bad;
@@ -151,9 +138,9 @@ fn blocks_that_codes_cannot_hold_are_unfit() {
 fn damaged_bytes_are_refused() {
     let dims = 64;
     let mut noise = Noise(2);
-    let mut keys = noise.many(64 * dims);
+    let mut keys = many(&mut noise, 64 * dims);
     keys.iter_mut().skip(5).step_by(dims).for_each(|x| *x *= 1000.0);
-    let block = encoded(dims, &keys, &noise.many(64 * dims)).unwrap();
+    let block = encoded(dims, &keys, &many(&mut noise, 64 * dims)).unwrap();
     let (shape, whole) = (Shape::new(dims).unwrap(), block.head_bytes(0));
     let status = |bytes: &[u8]| Block::of_bytes(shape, [bytes].into_iter()).map(|_| ()).map_err(|e| e.status());
     assert_eq!(status(whole), Ok(()));
@@ -179,17 +166,17 @@ proptest! {
         wide in any::<bool>(),
     ) {
         let mut noise = Noise(seed);
-        let (mut keys, values) = (noise.many(64 * dims), noise.many(64 * dims));
+        let (mut keys, values) = (many(&mut noise, 64 * dims), many(&mut noise, 64 * dims));
         if wide {
             keys.iter_mut().skip(dims / 2).step_by(dims).for_each(|x| *x *= 500.0);
         }
         let block = encoded(dims, &keys, &values).unwrap();
         let (shape, lanes) = (Shape::new(dims).unwrap(), dims.div_ceil(16) * 16);
         let queries: Vec<Vec<f32>> = (0..count)
-            .map(|_| (0..lanes).map(|d| if d < dims { noise.next() * size } else { 0.0 }).collect())
+            .map(|_| (0..lanes).map(|d| if d < dims { noise.wide() * size } else { 0.0 }).collect())
             .collect();
         let rows: Vec<&[f32]> = queries.iter().map(Vec::as_slice).collect();
-        let sums: Vec<f32> = noise.many(count * sums_len(dims));
+        let sums: Vec<f32> = many(&mut noise, count * sums_len(dims));
         let run = |kernels: &arch::attend::AttendKernels| {
             let mut scratch = Scratch::default();
             let (mut logits, mut running) = (vec![[0.0; 64]; count], vec![Running { peak, sum: 2.5 }; count]);
@@ -264,7 +251,7 @@ fn chat(
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
     let mut numbers = vec![Vec::new(); KV_HEADS];
     let (raw, count) = (sink + recent, (sink + recent) * KV_HEADS * dims);
-    let (keys, values) = (noise.many(count), noise.many(count));
+    let (keys, values) = (many(noise, count), many(noise, count));
     let bytes = |numbers: &[f32]| {
         let mut bytes = vec![0; numbers.len() * dtype.bytes()];
         crate::dtype::convert::narrow(dtype, crate::dtype::convert::Endian::Native, numbers, &mut bytes);
@@ -284,7 +271,8 @@ fn chat(
     }
     let mut placed = Vec::new();
     for block in 0..blocks {
-        let rows: Vec<[Vec<f32>; 2]> = (0..KV_HEADS).map(|_| [noise.many(64 * dims), noise.many(64 * dims)]).collect();
+        let rows: Vec<[Vec<f32>; 2]> =
+            (0..KV_HEADS).map(|_| [many(noise, 64 * dims), many(noise, 64 * dims)]).collect();
         let read = |head: usize, k: &mut [f32], v: &mut [f32]| {
             k.copy_from_slice(&rows[head][0]);
             v.copy_from_slice(&rows[head][1]);
@@ -333,12 +321,12 @@ proptest! {
         let recent = recent.max(rows);
         let chat = chat(dims, dtype, packs, (sink, blocks, recent, rows), &mut noise);
         let heads = KV_HEADS * GROUP;
-        let queries = noise.many(rows * heads * dims);
+        let queries = many(&mut noise, rows * heads * dims);
         let bytes: Vec<u8> = queries.iter().flat_map(|x| x.to_ne_bytes()).collect();
         let logical = chat.numbers[0].len();
-        let sinks: Vec<f32> = noise.many(heads);
+        let sinks: Vec<f32> = many(&mut noise, heads);
         let mask_tokens = mask_tokens.map(|tokens| tokens.min(logical as u32));
-        let mut mask = noise.many(rows * (mask_tokens.unwrap_or(0) as usize + 3));
+        let mut mask = many(&mut noise, rows * (mask_tokens.unwrap_or(0) as usize + 3));
         mask.iter_mut().step_by(7).for_each(|x| *x = f32::NEG_INFINITY);
         let mask = mask_tokens.map(|tokens| Mask { data: &mask, stride: tokens as usize + 3, tokens });
         let step = Step {
@@ -389,7 +377,7 @@ fn a_bias_that_turns_with_the_position_costs_at_most_twice_what_f16_costs() {
     for (pairs, first) in all {
         let mut noise = Noise(first as u64 * 7 + pairs as u64);
         let (count, tokens) = (8, 512);
-        let mut keys: Vec<f32> = noise.many(tokens * dims).into_iter().map(|x| 2.7 * x).collect();
+        let mut keys: Vec<f32> = many(&mut noise, tokens * dims).into_iter().map(|x| 2.7 * x).collect();
         for (at, key) in keys.chunks_exact_mut(dims).enumerate() {
             for pair in first..first + pairs {
                 let angle = (1000 + at) as f64 * 100_000f64.powf(-(pair as f64) / 32.0) + pair as f64;
@@ -398,7 +386,7 @@ fn a_bias_that_turns_with_the_position_costs_at_most_twice_what_f16_costs() {
                 key[pair + 32] += (angle.sin() * size) as f32;
             }
         }
-        let values = noise.many(tokens * dims);
+        let values = many(&mut noise, tokens * dims);
         let of_codes: Vec<f64> = keys
             .chunks_exact(64 * dims)
             .zip(values.chunks_exact(64 * dims))
@@ -408,7 +396,7 @@ fn a_bias_that_turns_with_the_position_costs_at_most_twice_what_f16_costs() {
         let halves: Vec<f64> = keys.iter().map(|x| f16::from_f32(*x).to_f64()).collect();
         let mut errors = [0.0, 0.0, 0.0];
         for _ in 0..count {
-            let query: Vec<f64> = noise.many(dims).into_iter().map(f64::from).collect();
+            let query: Vec<f64> = many(&mut noise, dims).into_iter().map(f64::from).collect();
             let output = |keys: &[f64]| -> Vec<f64> {
                 let logits: Vec<f64> = keys
                     .chunks_exact(dims)

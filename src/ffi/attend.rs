@@ -17,9 +17,8 @@
 //! until its last token goes. Results are the same to the bit on every CPU, for as many parts. They
 //! differ from attention over the numbers of the codes (docs/format.md) by at most 2^-11 of the largest number.
 
-use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32, mnnkv_cache};
+use super::cache::mnnkv_cache;
 use crate::attend::{Mask, Queries, Step};
-use crate::dtype::Dtype;
 use crate::dtype::convert::{Endian, narrow};
 use crate::ffi::given;
 use crate::ffi::panic::body;
@@ -60,7 +59,7 @@ pub struct mnnkv_attend {
     pub soft_cap: f32,
     /// Columns of mask: the newest tokens of the chat. Older ones have the addend 0.
     pub mask_tokens: u32,
-    /// [rows][mask_tokens], added to logits behind the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
+    /// [rows][mask_tokens], added to logits after the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
     /// NULL = none.
     pub mask: *const f32,
     pub mask_row_stride: u64,
@@ -71,15 +70,6 @@ pub struct mnnkv_attend {
 // SAFETY: repr(C), begins with a u32, integers, floats and raw pointers only.
 unsafe impl Sized32 for mnnkv_attend {
     const MIN: usize = size_of::<mnnkv_attend>();
-}
-
-/// The strides of queries or output; both 0: rows of heads side by side.
-fn strides(head: u64, row: u64, dims: usize, heads: usize, dtype: Dtype) -> (usize, usize) {
-    let stride = |given: u64| usize::try_from(given).unwrap_or(usize::MAX);
-    match (head, row) {
-        (0, 0) => (dims.saturating_mul(dtype.bytes()), dims.saturating_mul(dtype.bytes()).saturating_mul(heads)),
-        (head, row) => (stride(head), stride(row)),
-    }
 }
 
 /// Sets *attends to 1 where the host must call mnnkv_session_attend in the steps of a layer in place of its own attention,
@@ -125,25 +115,11 @@ pub unsafe extern "C" fn mnnkv_session_attend(
         let layout = given::checked_float(cache.layout)?;
         let from = layout.cache_ref(cache.key, cache.value)?;
         let given = pointer::required(attend, "attend")?;
-        let dtype = match given.dtype {
-            MNNKV_DTYPE_F16 => Dtype::F16,
-            MNNKV_DTYPE_BF16 => Dtype::Bf16,
-            MNNKV_DTYPE_F32 => Dtype::F32,
-            other => bail!(Unsupported, "attend->dtype is {other}; F16 (1), BF16 (2) or F32 (3) expected"),
-        };
-        let (heads, rows, dims) = (given.heads as usize, given.rows as usize, given.head_dim as usize);
-        let shape = |(head_stride, row_stride)| Queries {
-            dtype,
-            heads,
-            rows,
-            dims,
-            head_stride,
-            row_stride,
-            scale: given.scale,
-            data: &[],
-        };
-        let queries = shape(strides(given.query_head_stride, given.query_row_stride, dims, heads, dtype));
-        let output = shape(strides(given.output_head_stride, given.output_row_stride, dims, heads, dtype));
+        let shape = (given.heads, given.rows, given.head_dim);
+        let of = |strides| given::query_rows((given.dtype, "attend->dtype"), shape, strides, given.scale);
+        let queries = of((given.query_head_stride, given.query_row_stride))?;
+        let output = of((given.output_head_stride, given.output_row_stride))?;
+        let Queries { dtype, heads, rows, dims, .. } = queries;
         let (query_bytes, output_bytes) =
             (queries.bytes().map_err(|e| e.within("queries"))?, output.bytes().map_err(|e| e.within("output"))?);
         let data = pointer::input_bytes(given.queries, query_bytes, "attend->queries")?;

@@ -1,8 +1,9 @@
 //! A layout as a caller gave it, and the buffers of its cache; the frequencies of a rotation.
 
-use super::cache::{MNNKV_DTYPE_INT8, mnnkv_layout};
+use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32, MNNKV_DTYPE_INT8, mnnkv_layout};
 use super::pointer;
 use super::quantised::mnnkv_int8;
+use crate::attend::Queries;
 use crate::dtype::Dtype;
 use crate::gear::{Frequencies, Pairing};
 use crate::layout::{Cache, CacheRef, Int8Unit, KeyCenter, Kind, Layout, Spec};
@@ -27,6 +28,30 @@ pub fn pairing(code: u32) -> Result<Option<Pairing>> {
         None if code != 0 => bail!(InvalidArgument, "options->rope_pairing is {code}; 0 to 2 expected"),
         pairing => Ok(pairing),
     }
+}
+
+/// Rows of query heads without their elements: heads, rows and elements of a row, and the strides of heads and of rows, both 0
+/// where heads lie side by side in a row. UNSUPPORTED: if the type is no floating-point one.
+pub fn query_rows<'a>(
+    (dtype, name): (u32, &str),
+    (heads, rows, dims): (u32, u32, u32),
+    strides: (u64, u64),
+    scale: f32,
+) -> Result<Queries<'a>> {
+    let dtype = match dtype {
+        MNNKV_DTYPE_F16 => Dtype::F16,
+        MNNKV_DTYPE_BF16 => Dtype::Bf16,
+        MNNKV_DTYPE_F32 => Dtype::F32,
+        other => bail!(Unsupported, "{name} is {other}; F16 (1), BF16 (2) or F32 (3) expected"),
+    };
+    let (heads, rows, dims) = (heads as usize, rows as usize, dims as usize);
+    let stride = |given: u64| usize::try_from(given).unwrap_or(usize::MAX);
+    let row = dims.saturating_mul(dtype.bytes());
+    let (head_stride, row_stride) = match strides {
+        (0, 0) => (row, row.saturating_mul(heads)),
+        (head, row) => (stride(head), stride(row)),
+    };
+    Ok(Queries { dtype, heads, rows, dims, head_stride, row_stride, scale, data: &[] })
 }
 
 /// A checked layout, and the arrays beside its cache.

@@ -20,15 +20,14 @@
 //! without recall that loads it has them all in its cache: the host must have room for mnnkv_session_lengths. docs/config.md,
 //! "Recall", has the rules and the keys.
 
-use super::cache::{MNNKV_DTYPE_BF16, MNNKV_DTYPE_F16, MNNKV_DTYPE_F32};
-use crate::dtype::Dtype;
+use crate::ffi::given;
 use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32, SizedOut};
 use crate::ffi::session::{MNNKV_ALL_LAYERS, mnnkv_session};
 use crate::ffi::snapshot::mnnkv_snapshot;
 use crate::ffi::status::mnnkv_status;
 use crate::session::Queries;
-use crate::status::{Result, bail};
+use crate::status::Result;
 use std::ffi::c_void;
 
 /// The query rows of a step of a layer, after their rotation, as its attention gets them.
@@ -64,19 +63,8 @@ unsafe impl Sized32 for mnnkv_queries {
 /// # Safety
 /// `data` is NULL or readable as the fields say, for `'a`.
 unsafe fn checked<'a>(given: &mnnkv_queries) -> Result<Queries<'a>> {
-    let dtype = match given.dtype {
-        MNNKV_DTYPE_F16 => Dtype::F16,
-        MNNKV_DTYPE_BF16 => Dtype::Bf16,
-        MNNKV_DTYPE_F32 => Dtype::F32,
-        other => bail!(Unsupported, "queries->dtype is {other}; F16 (1), BF16 (2) or F32 (3) expected"),
-    };
-    let (heads, rows, dims) = (given.heads as usize, given.rows as usize, given.head_dim as usize);
-    let stride = |given: u64| usize::try_from(given).unwrap_or(usize::MAX);
-    let (head_stride, row_stride) = match (given.head_stride, given.row_stride) {
-        (0, 0) => (dims.saturating_mul(dtype.bytes()), dims.saturating_mul(dtype.bytes()).saturating_mul(heads)),
-        (head, row) => (stride(head), stride(row)),
-    };
-    let queries = Queries { dtype, heads, rows, dims, head_stride, row_stride, scale: given.scale, data: &[] };
+    let (shape, strides) = ((given.heads, given.rows, given.head_dim), (given.head_stride, given.row_stride));
+    let queries = given::query_rows((given.dtype, "queries->dtype"), shape, strides, given.scale)?;
     let bytes = queries.bytes().map_err(|error| error.within("queries"))?;
     // SAFETY: passed on.
     let data = unsafe { pointer::input_bytes(given.data, bytes, "queries->data") }?;

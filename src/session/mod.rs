@@ -23,6 +23,7 @@ mod quant;
 mod recall;
 mod report;
 mod tail;
+mod warnings;
 
 pub use crate::attend::Queries;
 pub use file::{Saved, compact_file};
@@ -32,9 +33,9 @@ pub use layer::CacheLengths;
 pub use quant::QuantStats;
 pub use recall::{FileCounts, RecallCounts, RecallStats};
 
-use crate::attend::{Step as AttendStep, Work};
+use crate::attend::Work;
 use crate::h2o::{BlockSums, CheckedTile};
-use crate::layout::{self, Cache, CacheRef, Head, HeadMut, Kind, Pair};
+use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
 use crate::snapshot::SharedSnapshot;
 use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
@@ -43,7 +44,7 @@ use config::Config;
 use eviction::ClosingStep;
 use lanes::{Lanes, MOST_DECODE_ROWS};
 use layer::Layer;
-use quant::{Quant, Raw, Slot};
+use quant::{Encoding, Slot};
 use recall::{Desk, Step, Workshop};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,6 +74,8 @@ struct State {
     store: Option<Store>,
     /// Working memory of recall.
     work: Workshop,
+    /// Working memory of quantisation.
+    encoding: Encoding,
     /// The file of the tier `file` of recall.
     desk: Option<Shared<Desk>>,
 }
@@ -121,7 +124,7 @@ impl Session {
             warnings,
             attending,
             parts: Mutex::new(Vec::new()),
-            state: Mutex::new(State { layers, store, work: Workshop::default(), desk }),
+            state: Mutex::new(State { layers, store, work: Workshop::default(), encoding: Encoding::default(), desk }),
             lanes,
             restores_heads: false,
             interrupted: AtomicBool::new(false),
@@ -173,12 +176,6 @@ impl Session {
         Ok(RecallStats::total(layers.iter().filter_map(|layer| layer.recall.as_ref())))
     }
 
-    /// The blocks of a layer.
-    #[cfg(test)]
-    fn blocks_for_tests(&self, layer: usize) -> Vec<crate::attend::Placed> {
-        self.state().unwrap().layers[layer].quant.as_ref().unwrap().blocks().to_vec()
-    }
-
     /// Mean and directions of a head that recall judges by.
     #[cfg(test)]
     fn recall_basis_for_tests(&self, layer: usize, head: usize) -> Option<(Vec<f32>, Vec<[f32; 16]>)> {
@@ -187,128 +184,9 @@ impl Session {
         Some((mean.to_vec(), directions.to_vec()))
     }
 
-    /// Whether the host calls [`Session::attend`] in the layer's steps.
-    pub fn attends(&self, layer: u32) -> Result<bool> {
-        Ok(find(&mut self.state()?.layers, layer)?.quant.is_some())
-    }
-
-    /// Runs a part of the attention of an open layer's step, over all tokens of the layer: `cache` has `kv_len` of them, and
-    /// those of the step are the last. Parts run on any threads; `write` gets rows of the output: the row, its query head, and
-    /// its numbers. The output is complete once all parts have returned.
-    /// INVALID_ARGUMENT: if the layer is not open, the step does not fit it, a part is given twice, or a query is not finite.
-    pub fn attend(
-        &self,
-        layer: u32,
-        (cache, kv_len): (&CacheRef<'_>, u32),
-        step: &AttendStep<'_>,
-        part: (u32, u32),
-        write: &mut dyn FnMut(usize, usize, &[f32]),
-    ) -> Result<()> {
-        let Some(slot) = self.attending.get(layer as usize) else {
-            bail!(InvalidArgument, "layer is {layer}; the session has {} layers", self.attending.len());
-        };
-        let parts = || self.parts.lock().map_err(|_| Error::out_of_service("the session"));
-        let mut work = parts()?.pop().unwrap_or_default();
-        let result = slot.attend(layer, (cache, kv_len), step, part, &mut work, write);
-        // Working memory that there is no room for is freed.
-        let _ = memory::push(&mut *parts()?, work);
-        result
-    }
-
-    /// The quantised tokens of a layer, or of all.
-    pub fn quant_stats(&self, layer: Option<u32>) -> Result<QuantStats> {
-        let mut state = self.state()?;
-        let layers = match layer {
-            Some(layer) => std::slice::from_mut(find(&mut state.layers, layer)?),
-            None => &mut state.layers[..],
-        };
-        let all = layers.iter().filter_map(|layer| layer.quant.as_ref()).map(Quant::stats);
-        Ok(all.fold(QuantStats::default(), |sum, one| QuantStats {
-            tokens: sum.tokens + one.tokens,
-            bytes: sum.bytes + one.bytes,
-            blocks: sum.blocks + one.blocks,
-            unfit: sum.unfit + one.unfit,
-            failures: sum.failures + one.failures,
-            begin_ns: sum.begin_ns + one.begin_ns,
-        }))
-    }
-
     /// One line: what the config does to the model.
     pub fn outlook(&self) -> &str {
         &self.outlook
-    }
-
-    /// The warnings about the config and about the steps since, one per line.
-    pub fn warnings(&self) -> Result<String> {
-        let state = self.state()?;
-        let mut text = String::new();
-        for warning in &self.warnings {
-            line(&mut text, format_args!("{warning}"))?;
-        }
-        let unscored = || state.layers.iter().filter(|layer| layer.eviction.counts().unscored_plans > 0);
-        if let Some(first) = unscored().next() {
-            let (number, count) = (first.number, unscored().count());
-            line(
-                &mut text,
-                format_args!(
-                    "layer {number} ({count} in all) kept tokens that were due for eviction, since no scored row has \
-                     seen them: the host must give the layer's softmax tiles (in prompts: kv_h2o_prefill_queries), or \
-                     kv_h2o_evict_unscored must be true"
-                ),
-            )?;
-        }
-        let too_long = |layer: &&Layer| layer.too_long_step > 0;
-        if let Some((layer, (limit, most))) = state.layers.iter().find(too_long).and_then(|l| Some((l, l.limit()?))) {
-            line(
-                &mut text,
-                format_args!(
-                    "layer {}, and perhaps others, got {} tokens in a step: kv_h2o_max_tokens of {limit} can hold only for \
-                     steps, and chunks of a prompt, of at most {most}",
-                    layer.number, layer.too_long_step
-                ),
-            )?;
-        }
-        let poor = |layer: &Layer| Some((layer.number, layer.lossless.as_ref()?.counts().poor_ratio?));
-        if let Some((number, ratio)) = state.layers.iter().find_map(poor) {
-            let count = state.layers.iter().filter_map(poor).count();
-            line(
-                &mut text,
-                format_args!(
-                    "layer {number} ({count} in all) is not compressed until its reset: its quantised tokens became \
-                     smaller by a ratio of {ratio:.3} only, below {}",
-                    lossless::LEAST_RATIO
-                ),
-            )?;
-        }
-        let raw = |layer: &Layer| Some((layer.number, layer.quant.as_ref()?.raw()?));
-        if let Some((number, why)) = state.layers.iter().find_map(raw) {
-            let count = state.layers.iter().filter_map(raw).count();
-            let why = match why {
-                Raw::Layout => "its cache is quantised by the host, or head_dim is no multiple of 8 up to 512",
-                Raw::Error => "8 and 4 bits would be too far from its numbers",
-            };
-            line(&mut text, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
-        }
-        let recalls = || state.layers.iter().filter_map(|layer| Some((layer.number, layer.recall.as_ref()?)));
-        if let Some((number, _)) = recalls().find(|(_, recall)| recall.lacks_queries()) {
-            line(
-                &mut text,
-                format_args!(
-                    "layer {number} evicts tokens by their age, and none comes back: the host must give the queries of its \
-                     steps"
-                ),
-            )?;
-        }
-        if recalls().any(|(_, recall)| recall.lacks_file()) {
-            line(
-                &mut text,
-                format_args!("kv_recall_tier is \"file\" and the host has given none: blocks are parked in memory"),
-            )?;
-        }
-        for (number, error) in recalls().filter_map(|(number, recall)| Some((number, recall.failure()?))) {
-            line(&mut text, format_args!("layer {number}, recall: {error}"))?;
-        }
-        Ok(text)
     }
 
     /// Whether tiles of a step of `queries` rows per head are used, of the open step or of the next.
@@ -336,7 +214,7 @@ impl Session {
     pub fn begin_step(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32, tokens: u32) -> Result<u32> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, work, .. } = &mut *state;
+        let State { layers, store, work, encoding, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
@@ -363,7 +241,7 @@ impl Session {
                 layer.lengths = recall.begin(cache, store.as_mut(), &mut layer.eviction, &step, work);
             }
             if let Some(quant) = &mut layer.quant {
-                layer.lengths = quant.begin(cache, store.as_mut(), &mut layer.eviction, layer.lengths);
+                layer.lengths = quant.begin(cache, store.as_mut(), &mut layer.eviction, layer.lengths, encoding);
             }
             if let Some(store) = store.as_mut().filter(|_| by_head) {
                 stored = store.stored(layer.number, cache.layout)?;
@@ -394,7 +272,9 @@ impl Session {
         let wanted = layer.check_open("end")?.wanted;
         layer.check_cache(Some(&cache), kv_len)?;
         let added = layer.check_growth(kv_len)?;
-        self.attending[at].check(layer.number, queries)?;
+        if layer.quant.is_some() {
+            self.attending[at].check(layer.number, queries)?;
+        }
 
         let keeps_first = cache.layout.rows().key == Kind::Int8;
         let step = ClosingStep { heads, queries, added, wanted, keeps_first };
@@ -657,12 +537,6 @@ impl Session {
         let _state = self.state()?;
         panic!("a bug");
     }
-}
-
-/// Appends a line to a text that ends without a newline.
-fn line(text: &mut String, line: std::fmt::Arguments<'_>) -> Result<()> {
-    let end = if text.is_empty() { "" } else { "\n" };
-    memory::append(text, format_args!("{end}{line}"))
 }
 
 /// The store, made where the config compresses nothing.

@@ -11,9 +11,11 @@ pub(super) use saved::SavedQuant;
 use super::config::{Config, QuantRules};
 use super::eviction::Eviction;
 use super::layer::CacheLengths;
+use super::{Session, find};
 use crate::attend::{self, BLOCK, Block, EncodeWork, Placed, Round, Shape, Step, Tokens, Unfit, Work};
-use crate::layout::{self, Cache, CacheRef, Head, Kind, Pair, Rows};
-use crate::status::{Error, Result, Status, bail};
+use crate::dtype::convert::{Endian, widen};
+use crate::layout::{self, Cache, CacheRef, Kind, Pair, Rows};
+use crate::status::{Error, Result, bail};
 use crate::store::Store;
 use crate::sys::{Mutex, Shared, memory};
 
@@ -39,6 +41,60 @@ pub struct QuantStats {
     pub begin_ns: u64,
 }
 
+impl Session {
+    /// Whether the host calls [`Session::attend`] in the layer's steps.
+    pub fn attends(&self, layer: u32) -> Result<bool> {
+        Ok(find(&mut self.state()?.layers, layer)?.quant.is_some())
+    }
+
+    /// Runs a part of the attention of an open layer's step, over all tokens of the layer: `cache` has `kv_len` of them, and
+    /// those of the step are the last. Parts run on any threads; `write` gets rows of the output: the row, its query head, and
+    /// its numbers. The output is complete once all parts have returned.
+    /// INVALID_ARGUMENT: if the layer is not open, the step does not fit it, a part is given twice, or a query is not finite.
+    pub fn attend(
+        &self,
+        layer: u32,
+        (cache, kv_len): (&CacheRef<'_>, u32),
+        step: &Step<'_>,
+        part: (u32, u32),
+        write: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<()> {
+        let Some(slot) = self.attending.get(layer as usize) else {
+            bail!(InvalidArgument, "layer is {layer}; the session has {} layers", self.attending.len());
+        };
+        let parts = || self.parts.lock().map_err(|_| Error::out_of_service("the session"));
+        let mut work = parts()?.pop().unwrap_or_default();
+        let result = slot.attend(layer, (cache, kv_len), step, part, &mut work, write);
+        // Working memory that there is no room for is freed.
+        let _ = memory::push(&mut *parts()?, work);
+        result
+    }
+
+    /// The quantised tokens of a layer, or of all.
+    pub fn quant_stats(&self, layer: Option<u32>) -> Result<QuantStats> {
+        let mut state = self.state()?;
+        let layers = match layer {
+            Some(layer) => std::slice::from_mut(find(&mut state.layers, layer)?),
+            None => &mut state.layers[..],
+        };
+        let all = layers.iter().filter_map(|layer| layer.quant.as_ref()).map(Quant::stats);
+        Ok(all.fold(QuantStats::default(), |sum, one| QuantStats {
+            tokens: sum.tokens + one.tokens,
+            bytes: sum.bytes + one.bytes,
+            blocks: sum.blocks + one.blocks,
+            unfit: sum.unfit + one.unfit,
+            failures: sum.failures + one.failures,
+            begin_ns: sum.begin_ns + one.begin_ns,
+        }))
+    }
+
+    /// The blocks of a layer.
+    #[cfg(test)]
+    pub(super) fn blocks_for_tests(&self, layer: usize) -> Vec<Placed> {
+        self.state().unwrap().layers[layer].quant.as_ref().unwrap().blocks().to_vec()
+    }
+}
+
 /// Why a layer is raw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Raw {
@@ -61,8 +117,34 @@ pub(super) struct Quant {
     poor: u32,
     raw: Option<Raw>,
     counts: QuantStats,
+}
+
+/// Working memory that the layers of a session share.
+#[derive(Default)]
+pub(super) struct Encoding {
     work: EncodeWork,
-    panels: [Vec<[f32; 16]>; 2],
+    /// Rows of K and V of a block, `[head][token][dim]` as they are in the cache.
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Encoding {
+    /// Encodes the block of tokens from `first` on.
+    fn encode(&mut self, shape: Shape, cache: &CacheRef<'_>, first: u32) -> Result<std::result::Result<Block, Unfit>> {
+        let (layout, rows, Encoding { work, key, value }) = (cache.layout, cache.layout.rows(), self);
+        let (Kind::Float(key_type), Kind::Float(value_type)) = (rows.key, rows.value) else {
+            bail!(Internal, "blocks of {rows}");
+        };
+        memory::resize(key, rows.key_bytes(BLOCK))?;
+        memory::resize(value, rows.value_bytes(BLOCK))?;
+        layout::gather(cache, layout.range(first, BLOCK as u32)?, key, value)?;
+        let (key_head, value_head) = (key.len() / rows.heads, value.len() / rows.heads);
+        Block::encode(shape, rows.heads, work, |head, keys, values| {
+            widen(key_type, Endian::Native, &key[head * key_head..][..key_head], keys);
+            widen(value_type, Endian::Native, &value[head * value_head..][..value_head], values);
+            Ok(())
+        })
+    }
 }
 
 /// A step that threads attend in.
@@ -96,8 +178,6 @@ impl Quant {
             poor: 0,
             raw: None,
             counts: QuantStats::default(),
-            work: EncodeWork::default(),
-            panels: [const { Vec::new() }; 2],
         })
     }
 
@@ -133,9 +213,10 @@ impl Quant {
         store: Option<&mut Store>,
         eviction: &mut Eviction,
         lengths: CacheLengths,
+        encoding: &mut Encoding,
     ) -> CacheLengths {
         let start = std::time::Instant::now();
-        let after = self.try_begin(cache, store, eviction, lengths).unwrap_or_else(|_| {
+        let after = self.try_begin(cache, store, eviction, lengths, encoding).unwrap_or_else(|_| {
             self.counts.failures += 1;
             lengths
         });
@@ -149,6 +230,7 @@ impl Quant {
         store: Option<&mut Store>,
         eviction: &mut Eviction,
         lengths: CacheLengths,
+        encoding: &mut Encoding,
     ) -> Result<CacheLengths> {
         if self.blocks.is_none() {
             self.held = self.held.max(self.rules.sink_tokens.min(lengths.physical));
@@ -177,7 +259,7 @@ impl Quant {
                 // Not one run: what an edit has left between them stays.
                 break;
             };
-            match self.encode(shape, &cache.as_ref(), next)? {
+            match encoding.encode(shape, &cache.as_ref(), next)? {
                 Ok(block) => {
                     memory::push(&mut blocks, Placed::new(block, first as u32)?)?;
                     poor = 0;
@@ -204,29 +286,6 @@ impl Quant {
             self.raw = Some(Raw::Error);
         }
         Ok(after)
-    }
-
-    /// Encodes the block of tokens from `first` on.
-    fn encode(&mut self, shape: Shape, cache: &CacheRef<'_>, first: u32) -> Result<std::result::Result<Block, Unfit>> {
-        let layout = cache.layout;
-        let (range, dims, panels) = (layout.range(first, BLOCK as u32)?, shape.dims, &mut self.panels);
-        memory::resize(&mut panels[0], BLOCK / 16 * dims)?;
-        memory::resize(&mut panels[1], shape.groups() * 2 * BLOCK)?;
-        let [keys, values] = panels;
-        Block::encode(shape, layout.rows().heads, &mut self.work, |head, key_rows, value_rows| {
-            let Some((key, value)) = layout.head(head as u32) else { return Ok(()) };
-            let head = Head { layout, key: &cache.key[key], value: &cache.value[value] };
-            layout::to_panels(&head, range, keys, values, BLOCK);
-            let rows = key_rows.chunks_exact_mut(dims).zip(value_rows.chunks_exact_mut(dims));
-            for (token, (key, value)) in rows.enumerate() {
-                let panel = &keys[token / 16 * dims..][..dims];
-                key.iter_mut().zip(panel).for_each(|(to, from)| *to = from[token % 16]);
-                for (to, from) in value.chunks_mut(16).zip(values[token..].iter().step_by(BLOCK)) {
-                    to.copy_from_slice(&from[..to.len()]);
-                }
-            }
-            Ok(())
-        })
     }
 
     /// The tokens that an edit of the history leaves, which keeps these logical ranges.
@@ -317,12 +376,9 @@ impl Slot {
         }
     }
 
-    /// INVALID_ARGUMENT: if not all `queries` rows have attended.
+    /// INVALID_ARGUMENT: if not all `queries` rows of the open step have attended.
     pub(super) fn check(&self, layer: u32, queries: u32) -> Result<()> {
-        let step = match self.step(layer) {
-            Err(error) if error.status() == Status::InvalidArgument => return Ok(()),
-            step => step?,
-        };
+        let step = self.step(layer)?;
         if queries == 0 {
             return Ok(());
         }

@@ -1,8 +1,10 @@
 //! Test data and random numbers of tests and benchmarks.
 #![allow(dead_code, unused_imports)]
 
+mod noise;
 mod random;
 
+pub use noise::Noise;
 pub use random::Random;
 use std::path::PathBuf;
 

@@ -1,10 +1,10 @@
 //! Lines of 64 bytes as the parts of a block that lie in them. All are plain bytes, so any contents are valid.
 
-use super::{BLOCK, Line, Wide};
+use super::{BLOCK, LINE, Line, Wide};
 use crate::arch::estimates::Shorts;
 
-const LINE: usize = size_of::<Line>();
-const WIDE_LINES: usize = size_of::<Wide>() / LINE;
+/// Lines of a channel in 16 bits.
+pub const WIDE_LINES: usize = size_of::<Wide>() / LINE;
 
 /// The bytes of lines.
 pub fn bytes(lines: &[Line]) -> &[u8] {

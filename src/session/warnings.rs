@@ -1,0 +1,88 @@
+//! What a session warns of: its config, and the steps since.
+
+use super::layer::Layer;
+use super::quant::Raw;
+use super::{Session, lossless};
+use crate::status::Result;
+use crate::sys::memory;
+
+impl Session {
+    /// The warnings about the config and about the steps since, one per line.
+    pub fn warnings(&self) -> Result<String> {
+        let state = self.state()?;
+        let mut text = String::new();
+        for warning in &self.warnings {
+            line(&mut text, format_args!("{warning}"))?;
+        }
+        let unscored = || state.layers.iter().filter(|layer| layer.eviction.counts().unscored_plans > 0);
+        if let Some(first) = unscored().next() {
+            let (number, count) = (first.number, unscored().count());
+            line(
+                &mut text,
+                format_args!(
+                    "layer {number} ({count} in all) kept tokens that were due for eviction, since no scored row has \
+                     seen them: the host must give the layer's softmax tiles (in prompts: kv_h2o_prefill_queries), or \
+                     kv_h2o_evict_unscored must be true"
+                ),
+            )?;
+        }
+        let too_long = |layer: &&Layer| layer.too_long_step > 0;
+        if let Some((layer, (limit, most))) = state.layers.iter().find(too_long).and_then(|l| Some((l, l.limit()?))) {
+            line(
+                &mut text,
+                format_args!(
+                    "layer {}, and perhaps others, got {} tokens in a step: kv_h2o_max_tokens of {limit} can hold only for \
+                     steps, and chunks of a prompt, of at most {most}",
+                    layer.number, layer.too_long_step
+                ),
+            )?;
+        }
+        let poor = |layer: &Layer| Some((layer.number, layer.lossless.as_ref()?.counts().poor_ratio?));
+        if let Some((number, ratio)) = state.layers.iter().find_map(poor) {
+            let count = state.layers.iter().filter_map(poor).count();
+            line(
+                &mut text,
+                format_args!(
+                    "layer {number} ({count} in all) is not compressed until its reset: its quantised tokens became \
+                     smaller by a ratio of {ratio:.3} only, below {}",
+                    lossless::LEAST_RATIO
+                ),
+            )?;
+        }
+        let raw = |layer: &Layer| Some((layer.number, layer.quant.as_ref()?.raw()?));
+        if let Some((number, why)) = state.layers.iter().find_map(raw) {
+            let count = state.layers.iter().filter_map(raw).count();
+            let why = match why {
+                Raw::Layout => "its cache is quantised by the host, or head_dim is no multiple of 8 up to 512",
+                Raw::Error => "8 and 4 bits would be too far from its numbers",
+            };
+            line(&mut text, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
+        }
+        let recalls = || state.layers.iter().filter_map(|layer| Some((layer.number, layer.recall.as_ref()?)));
+        if let Some((number, _)) = recalls().find(|(_, recall)| recall.lacks_queries()) {
+            line(
+                &mut text,
+                format_args!(
+                    "layer {number} evicts tokens by their age, and none comes back: the host must give the queries of its \
+                     steps"
+                ),
+            )?;
+        }
+        if recalls().any(|(_, recall)| recall.lacks_file()) {
+            line(
+                &mut text,
+                format_args!("kv_recall_tier is \"file\" and the host has given none: blocks are parked in memory"),
+            )?;
+        }
+        for (number, error) in recalls().filter_map(|(number, recall)| Some((number, recall.failure()?))) {
+            line(&mut text, format_args!("layer {number}, recall: {error}"))?;
+        }
+        Ok(text)
+    }
+}
+
+/// Appends a line to a text that ends without a newline.
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) -> Result<()> {
+    let end = if text.is_empty() { "" } else { "\n" };
+    memory::append(text, format_args!("{end}{line}"))
+}
