@@ -138,6 +138,12 @@ macro_rules! kernel {
                 (block: &$crate::arch::attend::HeadBlock, logits: &mut [[f32; 64]], running: &mut [$crate::arch::attend::Running], sums: &mut [f32], scratch: &mut $crate::arch::attend::Scratch) -> () = $crate::arch::attend::values::<$dots>),
             soften: $crate::arch::level::kernel!(@ $features
                 (logits: &mut [[f32; 16]], running: &mut $crate::arch::attend::Running) -> f32 = $crate::arch::attend::soften::<$dots>),
+            key_ranges: $crate::arch::level::kernel!(@ $features
+                (rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool = $crate::arch::attend::encode::key_ranges::<$dots>),
+            key_codes: $crate::arch::level::kernel!(@ $features
+                (rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [$crate::arch::attend::Line]) -> () = $crate::arch::attend::encode::key_codes::<$dots>),
+            value_codes: $crate::arch::level::kernel!(@ $features
+                (rows: &[f32], groups: usize, lines: &mut [$crate::arch::attend::Line], out: &mut $crate::arch::attend::encode::ValueScales) -> bool = $crate::arch::attend::encode::value_codes::<$dots>),
         }
     };
     ($features:tt sum $kernel:path) => {

@@ -3,6 +3,8 @@
 //! One head takes [`Shape::head_lines`] lines of 64 bytes, and three more for each channel of K in 16 bits. Blocks are the
 //! same bytes in memory and in files.
 
+use crate::arch;
+use crate::arch::attend::encode::{ValueScales, at_least};
 use crate::arch::attend::lines::{WIDE_LINES, bytes, bytes_mut, shorts, shorts_mut, wides};
 use crate::arch::attend::{BLOCK, HeadBlock, Line, MOST_DIMS, VALUE_GROUP, Wide};
 use crate::arch::estimates::{LANES, Shorts};
@@ -15,14 +17,12 @@ use std::fmt;
 const KEY_CODES: f32 = 127.0;
 /// The same of a channel in 16 bits.
 const WIDE_CODES: f32 = 32767.0;
-/// Codes of V above the minimum.
-const VALUE_CODES: f32 = 15.0;
 /// A channel of K whose numbers are so many times the median channel's magnitude from their middle has 16 bits. Of the
 /// magnitude, since ranges of equal tokens are small: theirs alone turn with the position.
 const WIDE_RANGE: f32 = 8.0;
 /// Most channels in 16 bits, one of so many.
 const WIDE_SHARE: usize = 8;
-/// Most error of V, as a share of its mean distance from the mean of its group. Of a bell curve it is 0.09, of equal tokens
+/// Most error of V, as a share of its mean distance from the mean of its group ([`ValueScales::spread`]). Of a bell curve it is 0.09, of equal tokens
 /// up to 0.31, and 1 where one number of each group hides the others.
 const MOST_VALUE_ERROR: f32 = 0.5;
 
@@ -102,9 +102,9 @@ impl Shape {
         let (values, rest) = rest.split_at(self.value_lines());
         let (value_scales, wide) = rest.split_at(self.value_scale_lines());
         let (key_scales, key_mids) = shorts(key_scales).split_at(self.lanes());
-        let (value_scales, value_mins) = shorts(value_scales).as_chunks().0.split_at(self.groups());
+        let (value_scales, value_mids) = shorts(value_scales).as_chunks().0.split_at(self.groups());
         let wide = wides(wide);
-        HeadBlock { dims: self.dims, keys, key_scales, key_mids, values, value_scales, value_mins, wide, next }
+        HeadBlock { dims: self.dims, keys, key_scales, key_mids, values, value_scales, value_mids, wide, next }
     }
 }
 
@@ -128,16 +128,14 @@ impl Block {
         memory::reserve(&mut block.lines, heads * shape.head_lines())?;
         for head in 0..heads {
             let count = BLOCK * shape.dims;
-            let EncodeWork { keys, values, wide } = work;
-            let (keys, values) = (memory::at_least(keys, count)?, memory::at_least(values, count)?);
-            read(head, keys, values)?;
+            read(head, memory::at_least(&mut work.keys, count)?, memory::at_least(&mut work.values, count)?)?;
             let begin = block.lines.len();
             memory::resize(&mut block.lines, begin + shape.head_lines())?;
-            memory::cleared(wide, shape.most_wide() * WIDE_LINES)?;
-            if let Err(unfit) = encode_head(shape, keys, values, &mut block.lines[begin..], wide) {
+            memory::cleared(&mut work.wide, shape.most_wide() * WIDE_LINES)?;
+            if let Err(unfit) = encode_head(shape, work, &mut block.lines[begin..])? {
                 return Ok(Err(unfit));
             }
-            memory::extend(&mut block.lines, wide)?;
+            memory::extend(&mut block.lines, &work.wide)?;
             memory::push(&mut block.ends, block.lines.len() as u32)?;
         }
         if block.lines.len() > heads * shape.head_lines() {
@@ -211,46 +209,70 @@ impl Block {
 pub struct EncodeWork {
     keys: Vec<f32>,
     values: Vec<f32>,
+    padded: Vec<f32>,
     wide: Vec<Line>,
 }
 
 /// Encodes rows `[token][dim]` of a head; lines are zero. Channels in 16 bits go to `wide`, which has room.
-fn encode_head(
-    shape: Shape,
-    keys: &[f32],
-    values: &[f32],
-    lines: &mut [Line],
-    wide: &mut Vec<Line>,
-) -> std::result::Result<(), Unfit> {
+fn encode_head(shape: Shape, work: &mut EncodeWork, lines: &mut [Line]) -> Result<std::result::Result<(), Unfit>> {
     let (key_lines, rest) = lines.split_at_mut(shape.key_lines());
     let (key_scales, rest) = rest.split_at_mut(shape.key_scale_lines());
     let (value_lines, value_scales) = rest.split_at_mut(shape.value_lines());
     let (scales, mids) = shorts_mut(key_scales).as_flattened_mut().split_at_mut(shape.lanes() * LANES);
-    encode_keys(shape.dims, keys, key_lines, scales, mids, wide)?;
-    let (scales, mins) = shorts_mut(value_scales).as_flattened_mut().split_at_mut(shape.groups() * BLOCK);
-    encode_values(shape.dims, values, value_lines, scales, mins)
+    let EncodeWork { keys, values, padded, wide } = work;
+    let rows = whole_rows(keys, shape.dims, LANES, padded)?;
+    if let Err(unfit) = encode_keys(shape.dims, rows, key_lines, scales, mids, wide) {
+        return Ok(Err(unfit));
+    }
+    let (scales, mids) = shorts_mut(value_scales).as_flattened_mut().split_at_mut(shape.groups() * BLOCK);
+    let rows = whole_rows(values, shape.dims, VALUE_GROUP, padded)?;
+    let mut out = ValueScales { scales, mids, noise: 0.0, spread: 0.0 };
+    if !(arch::attend_kernels().value_codes)(rows, shape.groups(), value_lines, &mut out) {
+        return Ok(Err(Unfit::Range));
+    }
+    let is_near = out.noise <= out.spread * MOST_VALUE_ERROR;
+    // Codes behind the last channel are 0.
+    let padding = shape.dims % VALUE_GROUP;
+    if padding > 0 {
+        for line in &mut value_lines[(shape.groups() - 1) * BLOCK / 4..] {
+            for (channel, pairs) in line.0.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                let mask = (u8::from(channel < padding) * 0x0F) | (u8::from(channel + LANES < padding) * 0xF0);
+                pairs.iter_mut().for_each(|pair| *pair &= mask);
+            }
+        }
+    }
+    Ok(if is_near { Ok(()) } else { Err(Unfit::Error) })
 }
 
+/// Rows whose length is a multiple of `width`: the last number of a row is repeated.
+fn whole_rows<'a>(rows: &'a [f32], dims: usize, width: usize, padded: &'a mut Vec<f32>) -> Result<&'a [f32]> {
+    let whole = dims.next_multiple_of(width);
+    if whole == dims {
+        return Ok(&rows[..BLOCK * dims]);
+    }
+    let padded = memory::at_least(padded, BLOCK * whole)?;
+    for (to, row) in padded.chunks_exact_mut(whole).zip(rows.chunks_exact(dims)) {
+        let (to, padding) = to.split_at_mut(dims);
+        to.copy_from_slice(row);
+        padding.fill(row[dims - 1]);
+    }
+    Ok(padded)
+}
+
+/// Encodes K of rows in whole lanes.
 fn encode_keys(
     dims: usize,
-    keys: &[f32],
+    rows: &[f32],
     lines: &mut [Line],
     scales: &mut [[u8; 2]],
     mids: &mut [[u8; 2]],
     wide: &mut Vec<Line>,
 ) -> std::result::Result<(), Unfit> {
-    let (mut low, mut high) = ([f32::INFINITY; MOST_DIMS], [f32::NEG_INFINITY; MOST_DIMS]);
+    let kernels = arch::attend_kernels();
+    let stride = rows.len() / BLOCK;
+    let (mut low, mut high) = ([0.0f32; MOST_DIMS], [0.0f32; MOST_DIMS]);
     let (mut inverse, mut middle, mut halves) = ([0.0f32; MOST_DIMS], [0.0f32; MOST_DIMS], [0.0f32; MOST_DIMS]);
-    // NaN in a sum of magnitudes shows that one number is not finite.
-    let mut sum = 0.0f32;
-    for row in keys.chunks_exact(dims) {
-        for ((x, low), high) in row.iter().zip(&mut low).zip(&mut high) {
-            sum += x * 0.0;
-            *low = if *x < *low { *x } else { *low };
-            *high = if *x > *high { *x } else { *high };
-        }
-    }
-    if sum != 0.0 {
+    if !(kernels.key_ranges)(rows, &mut low[..stride], &mut high[..stride]) {
         return Err(Unfit::Range);
     }
     for channel in 0..dims {
@@ -263,15 +285,14 @@ fn encode_keys(
     let mut sorted = [0.0f32; MOST_DIMS];
     let sorted = &mut sorted[..dims];
     sorted.iter_mut().zip(low.iter().zip(&high)).for_each(|(most, (low, high))| *most = high.abs().max(low.abs()));
-    sorted.sort_unstable_by(f32::total_cmp);
-    let limit = sorted[dims / 2] * WIDE_RANGE;
+    let limit = *sorted.select_nth_unstable_by(dims / 2, f32::total_cmp).1 * WIDE_RANGE;
     for channel in 0..dims {
         let half = halves[channel];
         let scale = if half > limit && limit > 0.0 {
             if wide.len() == dims / WIDE_SHARE * WIDE_LINES {
                 return Err(Unfit::Error);
             }
-            encode_wide(dims, keys, channel, half, middle[channel], wide)?;
+            encode_wide(rows.iter().skip(channel).step_by(stride), channel, half, middle[channel], wide)?;
             f16::ZERO
         } else {
             at_least(half / KEY_CODES).ok_or(Unfit::Range)?
@@ -279,24 +300,13 @@ fn encode_keys(
         scales[channel] = scale.to_le_bytes();
         inverse[channel] = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
     }
-    for (token, row) in keys.chunks_exact(dims).enumerate() {
-        let lines = lines[token / LANES * dims / 4..].iter_mut();
-        for (line, (at, row)) in lines.zip(row.as_chunks::<4>().0.iter().enumerate()) {
-            let to = &mut line.0[token % LANES * 4..][..4];
-            for (i, x) in row.iter().enumerate() {
-                let channel = 4 * at + i;
-                let code = ((x - middle[channel]) * inverse[channel]).round_ties_even();
-                to[i] = (code.clamp(-KEY_CODES, KEY_CODES) + 128.0) as u8;
-            }
-        }
-    }
+    (kernels.key_codes)(rows, &middle[..stride], &inverse[..stride], dims / 4, lines);
     Ok(())
 }
 
 /// Encodes a channel of K in 16 bits.
-fn encode_wide(
-    dims: usize,
-    keys: &[f32],
+fn encode_wide<'a>(
+    keys: impl Iterator<Item = &'a f32>,
     channel: usize,
     half: f32,
     middle: f32,
@@ -304,7 +314,7 @@ fn encode_wide(
 ) -> std::result::Result<(), Unfit> {
     let scale = at_least(half / WIDE_CODES).ok_or(Unfit::Range)?;
     let mut lines = [Line::default(); WIDE_LINES];
-    let codes = keys.iter().skip(channel).step_by(dims).map(|x| ((x - middle) / scale.to_f32()).round_ties_even());
+    let codes = keys.map(|x| ((x - middle) / scale.to_f32()).round_ties_even());
     let bytes = bytes_mut(&mut lines);
     for (to, code) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
         *to = (code.clamp(-WIDE_CODES, WIDE_CODES) as i16).to_le_bytes();
@@ -316,76 +326,17 @@ fn encode_wide(
     Ok(())
 }
 
-fn encode_values(
-    dims: usize,
-    values: &[f32],
-    lines: &mut [Line],
-    scales: &mut [[u8; 2]],
-    mins: &mut [[u8; 2]],
-) -> std::result::Result<(), Unfit> {
-    let (mut noise, mut spread) = (0.0f32, 0.0f32);
-    for (token, row) in values.chunks_exact(dims).enumerate() {
-        for (group, row) in row.chunks(VALUE_GROUP).enumerate() {
-            let (mut low, mut high, mut sum) = (f32::INFINITY, f32::NEG_INFINITY, 0.0f32);
-            for x in row {
-                sum += x;
-                low = if *x < low { *x } else { low };
-                high = if *x > high { *x } else { high };
-            }
-            if !sum.is_finite() {
-                return Err(Unfit::Range);
-            }
-            let min = at_most(low).ok_or(Unfit::Range)?;
-            let scale = at_least((high - min.to_f32()) / VALUE_CODES).ok_or(Unfit::Range)?;
-            let at = group * BLOCK + token;
-            (scales[at], mins[at]) = (scale.to_le_bytes(), min.to_le_bytes());
-            let (min, unit) = (min.to_f32(), scale.to_f32());
-            let inverse = if unit > 0.0 { 1.0 / unit } else { 0.0 };
-            // The spread of all but the least and the greatest, which alone may make the scale.
-            let mean = (sum - low - high) / (row.len() - 2) as f32;
-            spread -= (low - mean).abs() + (high - mean).abs();
-            let lines = &mut lines[group * BLOCK / 4 + token / 4];
-            for (channel, x) in row.iter().enumerate() {
-                let code = ((x - min) * inverse).round_ties_even().clamp(0.0, VALUE_CODES);
-                noise += (x - (min + unit * code)).abs();
-                spread += (x - mean).abs();
-                lines.0[channel % LANES * 4 + token % 4] |= (code as u8) << (channel / LANES * 4);
-            }
-        }
-    }
-    if noise > spread * MOST_VALUE_ERROR { Err(Unfit::Error) } else { Ok(()) }
-}
-
-/// The least f16 that is not below a number, which is not negative; `None` above all.
-fn at_least(x: f32) -> Option<f16> {
-    let near = f16::from_f32(x);
-    let up = if near.to_f32() < x { f16::from_bits(near.to_bits() + 1) } else { near };
-    up.is_finite().then_some(up)
-}
-
-/// The greatest f16 that is not above a number.
-fn at_most(x: f32) -> Option<f16> {
-    let near = f16::from_f32(x);
-    let down = match near.to_bits() {
-        _ if near.to_f32() <= x => near,
-        0 => f16::from_bits(0x8001),
-        bits if near.is_sign_negative() => f16::from_bits(bits + 1),
-        bits => f16::from_bits(bits - 1),
-    };
-    down.is_finite().then_some(down)
-}
-
 /// CORRUPT: if a scale is negative or not finite, or a channel in 16 bits does not exist or does not ascend.
 fn check(block: &HeadBlock) -> Result<()> {
     let halves =
         |shorts: &[Shorts]| shorts.iter().flatten().map(|bytes| f16::from_le_bytes(*bytes)).all(f16::is_finite);
     let signs = |shorts: &[Shorts]| shorts.iter().flatten().all(|bytes| bytes[1] & 0x80 == 0);
-    let (scales, mins) = (block.value_scales.as_flattened(), block.value_mins.as_flattened());
+    let (scales, middles) = (block.value_scales.as_flattened(), block.value_mids.as_flattened());
     let lists = [
         (block.key_scales, "scale of K"),
         (block.key_mids, "middle of K"),
         (scales, "scale of V"),
-        (mins, "minimum of V"),
+        (middles, "middle of V"),
     ];
     if let Some((_, name)) = lists.into_iter().find(|(list, _)| !halves(list)) {
         bail!(Corrupt, "a {name} is not finite");
@@ -428,16 +379,16 @@ pub fn decode(block: &HeadBlock, keys: &mut [[f32; LANES]], values: &mut [[f32; 
         }
     }
     let groups = block.values.chunks_exact(BLOCK / 4).zip(values.as_chunks_mut::<{ 2 * BLOCK }>().0);
-    for ((lines, panels), (scales, mins)) in groups.zip(block.value_scales.iter().zip(block.value_mins)) {
+    for ((lines, panels), (scales, mids)) in groups.zip(block.value_scales.iter().zip(block.value_mids)) {
         let (low, high) = panels.split_at_mut(BLOCK);
-        let (scales, mins) = (scales.as_flattened(), mins.as_flattened());
+        let (scales, mids) = (scales.as_flattened(), mids.as_flattened());
         for (at, line) in lines.iter().enumerate() {
             for token in 4 * at..4 * at + 4 {
-                let (scale, min) = (half(scales[token]), half(mins[token]));
+                let (scale, mid) = (half(scales[token]), half(mids[token]));
                 for channel in 0..LANES {
                     let pair = line.0[4 * channel + token % 4];
-                    low[token][channel] = f32::from(pair & 15) * scale + min;
-                    high[token][channel] = f32::from(pair >> 4) * scale + min;
+                    low[token][channel] = f32::from((pair << 4) as i8 >> 4) * scale + mid;
+                    high[token][channel] = f32::from(pair as i8 >> 4) * scale + mid;
                 }
             }
         }

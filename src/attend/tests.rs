@@ -41,8 +41,9 @@ pub(crate) fn by_format(dims: usize, bytes: &[u8]) -> (Vec<f64>, Vec<f64>) {
             keys[t * dims + d] = (f64::from(code) - 128.0) * half(scales + 2 * d) + half(scales + 2 * lanes + 2 * d);
             let pair = bytes[codes + d / 32 * 1024 + t / 4 * 64 + d % 16 * 4 + t % 4];
             let code = if d % 32 < 16 { pair & 15 } else { pair >> 4 };
+            let code = if code < 8 { f64::from(code) } else { f64::from(code) - 16.0 };
             let at = value_scales + d / 32 * 128 + 2 * t;
-            values[t * dims + d] = f64::from(code) * half(at) + half(at + groups * 128);
+            values[t * dims + d] = code * half(at) + half(at + groups * 128);
         }
     }
     for channel in bytes[wide..].chunks_exact(192) {

@@ -31,7 +31,7 @@ macro_rules! halves {
 
 /// All but the products, which differ.
 macro_rules! dots {
-    ($name:ident, |$sums:ident, $bytes:ident, $four:ident| $add:expr) => {
+    ($name:ident, |$sums:ident, $bytes:ident, $signed:ident| $add:expr) => {
         impl Dots for $name {
             type Floats = Floats16;
             type Ints = [__m256i; 2];
@@ -65,17 +65,24 @@ macro_rules! dots {
                     [_mm256_load_si256(from), _mm256_load_si256(from.add(1))]
                 };
                 fn nibbles(from: &Line) -> [Self::Bytes; 2] = {
-                    let (both, low) = (Self::keys(from), _mm256_set1_epi8(15));
+                    let (both, high) = (Self::keys(from), _mm256_set1_epi8(-16));
                     [
-                        halves!(|i| _mm256_and_si256(both[i], low)),
-                        halves!(|i| _mm256_and_si256(_mm256_srli_epi16::<4>(both[i]), low)),
+                        halves!(|i| _mm256_and_si256(_mm256_slli_epi16::<4>(both[i]), high)),
+                        halves!(|i| _mm256_and_si256(both[i], high)),
                     ]
                 };
                 fn zero() -> Self::Ints = [_mm256_setzero_si256(); 2];
-                fn add_dot(sums: Self::Ints, bytes: Self::Bytes, four: i32) -> Self::Ints = {
-                    let $four = _mm256_set1_epi32(four);
+                fn add_keys(sums: Self::Ints, keys: Self::Bytes, four: i32) -> Self::Ints = {
+                    let $signed = _mm256_set1_epi32(four);
                     halves!(|i| {
-                        let ($sums, $bytes) = (sums[i], bytes[i]);
+                        let ($sums, $bytes) = (sums[i], keys[i]);
+                        $add
+                    })
+                };
+                fn add_values(sums: Self::Ints, nibbles: Self::Bytes, four: i32) -> Self::Ints = {
+                    let $bytes = _mm256_set1_epi32(four);
+                    halves!(|i| {
+                        let ($sums, $signed) = (sums[i], nibbles[i]);
                         $add
                     })
                 };
@@ -89,6 +96,12 @@ macro_rules! dots {
                 fn nearest(x: Self::Floats) -> Self::Ints = {
                     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
                     halves!(|i| _mm256_cvttps_epi32(_mm256_round_ps::<NEAREST>(x[i])))
+                };
+                fn bytes(x: Self::Ints, to: &mut [i8; LANES]) = store(x, to);
+                fn line(x: Self::Ints, to: &mut Line) = {
+                    let to: *mut __m256i = to.0.as_mut_ptr().cast();
+                    _mm256_store_si256(to, x[0]);
+                    _mm256_store_si256(to.add(1), x[1]);
                 };
                 fn split<const SHIFT: i32, const ROUND: i32>(
                     x: Self::Ints,
@@ -105,11 +118,11 @@ macro_rules! dots {
     };
 }
 
-dots!(Maddubs, |sums, bytes, four| {
-    let pairs = _mm256_maddubs_epi16(bytes, four);
+dots!(Maddubs, |sums, bytes, signed| {
+    let pairs = _mm256_maddubs_epi16(bytes, signed);
     _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 });
-dots!(Vnni256, |sums, bytes, four| _mm256_dpbusd_avx_epi32(sums, bytes, four));
+dots!(Vnni256, |sums, bytes, signed| _mm256_dpbusd_avx_epi32(sums, bytes, signed));
 
 /// 16 integers that are bytes.
 ///

@@ -24,12 +24,15 @@ impl Dots for Vnni512 {
         fn total(ints: Self::Ints) -> i32 = _mm512_reduce_add_epi32(ints);
         fn keys(from: &Line) -> Self::Bytes = _mm512_load_si512(from.0.as_ptr().cast());
         fn nibbles(from: &Line) -> [Self::Bytes; 2] = {
-            let (both, low) = (_mm512_load_si512(from.0.as_ptr().cast()), _mm512_set1_epi8(15));
-            [_mm512_and_si512(both, low), _mm512_and_si512(_mm512_srli_epi16::<4>(both), low)]
+            let (both, high) = (_mm512_load_si512(from.0.as_ptr().cast()), _mm512_set1_epi8(-16));
+            [_mm512_and_si512(_mm512_slli_epi16::<4>(both), high), _mm512_and_si512(both, high)]
         };
         fn zero() -> Self::Ints = _mm512_setzero_si512();
-        fn add_dot(sums: Self::Ints, bytes: Self::Bytes, four: i32) -> Self::Ints = {
-            _mm512_dpbusd_epi32(sums, bytes, _mm512_set1_epi32(four))
+        fn add_keys(sums: Self::Ints, keys: Self::Bytes, four: i32) -> Self::Ints = {
+            _mm512_dpbusd_epi32(sums, keys, _mm512_set1_epi32(four))
+        };
+        fn add_values(sums: Self::Ints, nibbles: Self::Bytes, four: i32) -> Self::Ints = {
+            _mm512_dpbusd_epi32(sums, _mm512_set1_epi32(four), nibbles)
         };
         fn join<const SHIFT: i32>(high: Self::Ints, low: Self::Ints) -> Self::Ints = {
             _mm512_add_epi32(_mm512_sllv_epi32(high, _mm512_set1_epi32(SHIFT)), low)
@@ -39,6 +42,10 @@ impl Dots for Vnni512 {
         fn nearest(x: Self::Floats) -> Self::Ints = {
             _mm512_cvt_roundps_epi32::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
         };
+        fn bytes(x: Self::Ints, to: &mut [i8; LANES]) = {
+            _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x))
+        };
+        fn line(x: Self::Ints, to: &mut Line) = _mm512_store_si512(to.0.as_mut_ptr().cast(), x);
         fn split<const SHIFT: i32, const ROUND: i32>(x: Self::Ints, high: &mut [i8; LANES], low: &mut [i8; LANES]) = {
             let shift = _mm512_set1_epi32(SHIFT);
             let upper = _mm512_srav_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(ROUND)), shift);

@@ -9,11 +9,14 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+pub mod encode;
 pub mod lines;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(super) mod neon;
 
-use super::estimates::{LANES, Shorts, Sixteen, exp};
+use encode::ValueScales;
+
+use super::estimates::{LANES, LEAST_EXPONENT, ROUNDING, Shorts, Sixteen};
 use half::f16;
 
 /// Tokens of a block.
@@ -44,6 +47,10 @@ pub const KEY_ZERO: i32 = 128;
 const MOST_QUERY: f32 = 4063.0;
 /// Largest weight code, 127 parts of 128, and 127.
 const MOST_WEIGHT: f32 = 16383.0;
+/// The same of one part.
+const MOST_COARSE: f32 = 127.0;
+/// Weights of a block have one part where the largest is below this share of all weights so far.
+const FINE: f32 = 64.0;
 /// Weights that are all below count as 0, so that their inverse is a number.
 const LEAST_WEIGHT: f32 = 1e-30;
 /// A block whose largest logit is this far below the largest so far has less than 2^-14 of the mass, and its V is not
@@ -62,12 +69,12 @@ pub struct HeadBlock<'a> {
     /// See `key_scales`.
     pub key_mids: &'a [Shorts],
     /// `[group of 32 channels][token / 4][channel % 16][token % 4]`: codes of the group's first 16 channels in the lower
-    /// half of each byte, of the others in the upper half.
+    /// half of each byte, of the others in the upper half, in two's complement.
     pub values: &'a [Line],
     /// Scale of each group and token in f16, little endian.
     pub value_scales: &'a [[Shorts; BLOCK / LANES]],
-    /// Minimum of each group and token.
-    pub value_mins: &'a [[Shorts; BLOCK / LANES]],
+    /// Middle of each group and token, which is the code 0.
+    pub value_mids: &'a [[Shorts; BLOCK / LANES]],
     /// Channels of K in 16 bits.
     pub wide: &'a [Wide],
     /// The lines of the head that is read next, which are fetched meanwhile.
@@ -110,29 +117,33 @@ impl Default for Running {
 pub struct Scratch {
     /// Upper and lower parts of query codes.
     query: [[[i8; MOST_DIMS]; 2]; QUERIES],
-    scaled: [f32; MOST_DIMS],
+    scaled: [[f32; MOST_DIMS]; QUERIES],
     /// Upper and lower parts of weights.
     weights: [[[i8; BLOCK]; 2]; QUERIES],
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Scratch { query: [[[0; MOST_DIMS]; 2]; QUERIES], scaled: [0.0; MOST_DIMS], weights: [[[0; BLOCK]; 2]; QUERIES] }
+        Scratch {
+            query: [[[0; MOST_DIMS]; 2]; QUERIES],
+            scaled: [[0.0; MOST_DIMS]; QUERIES],
+            weights: [[[0; BLOCK]; 2]; QUERIES],
+        }
     }
 }
 
-/// Floats of a query vector's sums of V: each channel's, to whole groups, and 16 for the minimum of each group, which
+/// Floats of a query vector's sums of V: each channel's, to whole groups, and 16 for the middle of each group, which
 /// [`finish`] adds to the group's channels.
 pub const fn sums_len(dims: usize) -> usize {
     dims.div_ceil(VALUE_GROUP) * (VALUE_GROUP + LANES)
 }
 
-/// Adds the minima to the channels of one query vector's sums; its first `dims` numbers are the weighted sum of V then.
+/// Adds the middles to the channels of one query vector's sums; its first `dims` numbers are the weighted sum of V then.
 pub fn finish(dims: usize, sums: &mut [f32]) {
-    let (channels, minima) = sums.split_at_mut(dims.div_ceil(VALUE_GROUP) * VALUE_GROUP);
-    for (channels, minima) in channels.chunks_exact_mut(VALUE_GROUP).zip(minima.as_chunks::<LANES>().0) {
-        let minimum = super::sums::across(*minima);
-        channels.iter_mut().for_each(|sum| *sum += minimum);
+    let (channels, middles) = sums.split_at_mut(dims.div_ceil(VALUE_GROUP) * VALUE_GROUP);
+    for (channels, lanes) in channels.chunks_exact_mut(VALUE_GROUP).zip(middles.as_chunks::<LANES>().0) {
+        let middle = super::sums::across(*lanes);
+        channels.iter_mut().for_each(|sum| *sum += middle);
     }
 }
 
@@ -140,6 +151,8 @@ pub fn finish(dims: usize, sums: &mut [f32]) {
 type Logits = fn(block: &HeadBlock, queries: &[&[f32]], logits: &mut [[f32; BLOCK]], scratch: &mut Scratch);
 /// See [`AttendKernels::values`].
 type Values = fn(&HeadBlock, logits: &mut [[f32; BLOCK]], &mut [Running], sums: &mut [f32], &mut Scratch);
+/// See [`AttendKernels::key_codes`].
+type KeyCodes = fn(rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [Line]);
 
 /// Query vectors of a call are [`QUERIES`] at most, as rows of whole lanes; elements behind the last are 0.
 #[derive(Clone, Copy)]
@@ -152,6 +165,12 @@ pub struct AttendKernels {
     /// The first half of `values`, for any number of tokens in whole lanes: peak, exponentials and sum of one row, whose
     /// earlier sums are to be multiplied by the number that it returns.
     pub soften: fn(logits: &mut [[f32; LANES]], running: &mut Running) -> f32,
+    /// The least and the greatest number of each channel of a block's rows. Returns whether all are finite.
+    pub key_ranges: fn(rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool,
+    /// Writes the codes of K, of so many quads of channels; an inverse is that of a channel's scale.
+    pub key_codes: KeyCodes,
+    /// Writes the codes of V, of so many groups. Returns false if a number is not finite or too large for f16.
+    pub value_codes: fn(rows: &[f32], groups: usize, lines: &mut [Line], out: &mut ValueScales) -> bool,
 }
 
 /// Byte products in 16 lanes.
@@ -175,11 +194,14 @@ pub(super) trait Dots: Copy {
     /// The largest lane.
     unsafe fn highest(x: Self::Floats) -> f32;
     unsafe fn keys(from: &Line) -> Self::Bytes;
-    /// The lower and the upper halves of bytes.
+    /// The lower and the upper halves of bytes, as signed codes times 16.
     unsafe fn nibbles(from: &Line) -> [Self::Bytes; 2];
     unsafe fn zero() -> Self::Ints;
-    /// Adds the products of a lane's four bytes with four signed ones, the bytes of `four` in memory; the magnitude of two products' sum is below 2^15.
-    unsafe fn add_dot(sums: Self::Ints, bytes: Self::Bytes, four: i32) -> Self::Ints;
+    /// Adds the products of a lane's four codes of K with four signed ones, the bytes of `four` in memory. The magnitude of
+    /// two products' sum is below 2^15, here and below.
+    unsafe fn add_keys(sums: Self::Ints, keys: Self::Bytes, four: i32) -> Self::Ints;
+    /// The same of codes of V, and weights from 0 to 127.
+    unsafe fn add_values(sums: Self::Ints, nibbles: Self::Bytes, four: i32) -> Self::Ints;
     /// `high * 2^SHIFT + low`.
     unsafe fn join<const SHIFT: i32>(high: Self::Ints, low: Self::Ints) -> Self::Ints;
     unsafe fn add_all(sums: Self::Ints, addend: i32) -> Self::Ints;
@@ -188,6 +210,10 @@ pub(super) trait Dots: Copy {
     unsafe fn floats(ints: Self::Ints) -> Self::Floats;
     /// The nearest integers, halves to even; they fit.
     unsafe fn nearest(x: Self::Floats) -> Self::Ints;
+    /// Integers that are bytes.
+    unsafe fn bytes(x: Self::Ints, to: &mut [i8; LANES]);
+    /// The lanes, little endian.
+    unsafe fn line(x: Self::Ints, to: &mut Line);
     /// `(x + ROUND) >> SHIFT`, and `x - that * 2^SHIFT`, as bytes.
     unsafe fn split<const SHIFT: i32, const ROUND: i32>(x: Self::Ints, high: &mut [i8; LANES], low: &mut [i8; LANES]);
 }
@@ -224,18 +250,24 @@ impl Dots for Plain {
     }
     #[inline(always)]
     unsafe fn nibbles(from: &Line) -> [Self::Bytes; 2] {
-        let half =
-            |shift: u32| std::array::from_fn(|i| std::array::from_fn(|j| i32::from(from.0[4 * i + j] >> shift & 15)));
-        [half(0), half(4)]
+        let half = |shift: u32| {
+            std::array::from_fn(|i| std::array::from_fn(|j| i32::from((from.0[4 * i + j] << shift & 0xF0) as i8)))
+        };
+        [half(4), half(0)]
     }
     #[inline(always)]
     unsafe fn zero() -> Self::Ints {
         [0; LANES]
     }
     #[inline(always)]
-    unsafe fn add_dot(sums: Self::Ints, bytes: Self::Bytes, four: i32) -> Self::Ints {
+    unsafe fn add_keys(sums: Self::Ints, keys: Self::Bytes, four: i32) -> Self::Ints {
         let four = four.to_ne_bytes();
-        std::array::from_fn(|i| sums[i] + (0..4).map(|j| bytes[i][j] * i32::from(four[j] as i8)).sum::<i32>())
+        std::array::from_fn(|i| sums[i] + (0..4).map(|j| keys[i][j] * i32::from(four[j] as i8)).sum::<i32>())
+    }
+    #[inline(always)]
+    unsafe fn add_values(sums: Self::Ints, nibbles: Self::Bytes, four: i32) -> Self::Ints {
+        // SAFETY: arrays need no CPU features.
+        unsafe { Self::add_keys(sums, nibbles, four) }
     }
     #[inline(always)]
     unsafe fn join<const SHIFT: i32>(high: Self::Ints, low: Self::Ints) -> Self::Ints {
@@ -258,6 +290,14 @@ impl Dots for Plain {
         x.map(|x| x.round_ties_even() as i32)
     }
     #[inline(always)]
+    unsafe fn bytes(x: Self::Ints, to: &mut [i8; LANES]) {
+        *to = x.map(|x| x as i8);
+    }
+    #[inline(always)]
+    unsafe fn line(x: Self::Ints, to: &mut Line) {
+        to.0.as_chunks_mut::<4>().0.iter_mut().zip(x).for_each(|(to, x)| *to = x.to_le_bytes());
+    }
+    #[inline(always)]
     unsafe fn split<const SHIFT: i32, const ROUND: i32>(x: Self::Ints, high: &mut [i8; LANES], low: &mut [i8; LANES]) {
         for i in 0..LANES {
             let upper = (x[i] + ROUND) >> SHIFT;
@@ -269,25 +309,30 @@ impl Dots for Plain {
 
 /// The kernels of every CPU.
 pub(crate) const PORTABLE: AttendKernels = {
-    fn logits_of(block: &HeadBlock, queries: &[&[f32]], out: &mut [[f32; BLOCK]], scratch: &mut Scratch) {
-        // SAFETY: arrays need no CPU features, here and below.
-        unsafe { logits::<Plain>(block, queries, out, scratch) }
+    macro_rules! safe {
+        ($kernel:path => ($($arg:ident: $type:ty),*) -> $out:ty) => {{
+            fn call($($arg: $type),*) -> $out {
+                // SAFETY: arrays need no CPU features.
+                unsafe { $kernel($($arg),*) }
+            }
+            call
+        }};
     }
-    fn values_of(
-        block: &HeadBlock,
-        logits: &mut [[f32; BLOCK]],
-        running: &mut [Running],
-        sums: &mut [f32],
-        scratch: &mut Scratch,
-    ) {
-        // SAFETY: see above.
-        unsafe { values::<Plain>(block, logits, running, sums, scratch) }
+    type Logits64 = [[f32; BLOCK]];
+    AttendKernels {
+        logits: safe!(logits::<Plain> => (block: &HeadBlock, queries: &[&[f32]], to: &mut Logits64, scratch: &mut Scratch) -> ()),
+        values: safe!(values::<Plain> => (
+            block: &HeadBlock, logits: &mut Logits64, running: &mut [Running], sums: &mut [f32], scratch: &mut Scratch
+        ) -> ()),
+        soften: safe!(soften::<Plain> => (logits: &mut [[f32; LANES]], running: &mut Running) -> f32),
+        key_ranges: safe!(encode::key_ranges::<Plain> => (rows: &[f32], low: &mut [f32], high: &mut [f32]) -> bool),
+        key_codes: safe!(encode::key_codes::<Plain> => (
+            rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [Line]
+        ) -> ()),
+        value_codes: safe!(encode::value_codes::<Plain> => (
+            rows: &[f32], groups: usize, lines: &mut [Line], out: &mut ValueScales
+        ) -> bool),
     }
-    fn soften_of(logits: &mut [[f32; LANES]], running: &mut Running) -> f32 {
-        // SAFETY: see above.
-        unsafe { soften::<Plain>(logits, running) }
-    }
-    AttendKernels { logits: logits_of, values: values_of, soften: soften_of }
 };
 
 /// Four codes as one integer.
@@ -296,10 +341,12 @@ fn together(four: [i8; 4]) -> i32 {
     i32::from_ne_bytes([four[0] as u8, four[1] as u8, four[2] as u8, four[3] as u8])
 }
 
+/// Asks for the next lines of those that are read next.
 #[inline(always)]
-fn prefetch_line(line: Option<&Line>) {
-    if let Some(line) = line {
-        super::prefetch(&line.0);
+fn fetch(ahead: &mut &[Line], count: usize) {
+    if let Some((lines, rest)) = ahead.split_at_checked(count) {
+        lines.iter().for_each(|line| super::prefetch(&line.0));
+        *ahead = rest;
     }
 }
 
@@ -326,6 +373,7 @@ pub(super) unsafe fn logits<V: Dots>(
     }
 }
 
+/// Two panels of 16 tokens at a time, so that a query code is loaded once for both.
 #[inline(always)]
 unsafe fn logits_of<V: Dots, const N: usize>(
     block: &HeadBlock,
@@ -333,77 +381,99 @@ unsafe fn logits_of<V: Dots, const N: usize>(
     logits: &mut [[f32; BLOCK]],
     scratch: &mut Scratch,
 ) {
-    let panels = block.dims / 4;
-    assert!(queries.len() == N && logits.len() == N && block.keys.len() == BLOCK / LANES * panels);
-    let (mut units, mut bases, mut zeros) = ([0.0f32; N], [0.0f32; N], [0i32; N]);
-    for (n, query) in queries.iter().enumerate() {
-        // SAFETY: the caller's.
-        let codes = unsafe { query_codes::<V>(block, query, &mut scratch.scaled, &mut scratch.query[n]) };
-        (units[n], bases[n], zeros[n]) = codes;
-    }
+    let quads = block.dims / 4;
+    assert!(queries.len() == N && logits.len() == N && block.keys.len() == BLOCK / LANES * quads);
+    let Scratch { query: codes, scaled, .. } = scratch;
+    let ahead = &mut &block.next[..block.next.len() / 2];
+    // SAFETY: the caller's.
+    let (units, bases, zeros) = unsafe { query_codes::<V, N>(block, queries, scaled, codes, ahead) };
     let codes: [[&[[i8; 4]]; 2]; N] =
-        std::array::from_fn(|n| [0, 1].map(|part| &scratch.query[n][part].as_chunks::<4>().0[..panels]));
-    let mut next = block.next.iter();
-    for (tokens, keys) in block.keys.chunks_exact(panels).enumerate() {
+        std::array::from_fn(|n| [0, 1].map(|part| &codes[n][part].as_chunks::<4>().0[..quads]));
+    for (pair, keys) in block.keys.chunks_exact(2 * quads).enumerate() {
+        let (first, second) = keys.split_at(quads);
         // SAFETY: the caller's.
         unsafe {
-            let mut sums = [[V::zero(); 2]; N];
-            for (at, line) in keys.iter().enumerate() {
-                prefetch_line(next.next());
-                let bytes = V::keys(line);
+            let mut sums = [[[V::zero(); 2]; 2]; N];
+            for (at, lines) in first.iter().zip(second).enumerate() {
+                fetch(ahead, 1);
+                let panels = [V::keys(lines.0), V::keys(lines.1)];
                 for (sums, codes) in sums.iter_mut().zip(&codes) {
-                    sums[0] = V::add_dot(sums[0], bytes, together(codes[0][at]));
-                    sums[1] = V::add_dot(sums[1], bytes, together(codes[1][at]));
+                    for (sums, codes) in sums.iter_mut().zip(codes) {
+                        let four = together(codes[at]);
+                        sums[0] = V::add_keys(sums[0], panels[0], four);
+                        sums[1] = V::add_keys(sums[1], panels[1], four);
+                    }
                 }
             }
             for (n, [high, low]) in sums.into_iter().enumerate() {
-                let sum = V::floats(V::add_all(V::join::<6>(high, low), -V::KEY_BIAS * zeros[n]));
-                let mut logit = sum.mul(V::Floats::splat(units[n])).add(V::Floats::splat(bases[n]));
-                for wide in block.wide {
-                    let channel = usize::from(u16::from_le_bytes(wide.channel));
-                    let factor = queries[n][channel] * f16::from_le_bytes(wide.scale).to_f32();
-                    logit = logit.add(V::widen_ints(&wide.codes[tokens]).mul(V::Floats::splat(factor)));
+                for (panel, (high, low)) in high.into_iter().zip(low).enumerate() {
+                    let panel = 2 * pair + panel;
+                    let sum = V::floats(V::add_all(V::join::<6>(high, low), -V::KEY_BIAS * zeros[n]));
+                    let mut logit = sum.mul(V::Floats::splat(units[n])).add(V::Floats::splat(bases[n]));
+                    for wide in block.wide {
+                        let channel = usize::from(u16::from_le_bytes(wide.channel));
+                        let factor = queries[n][channel] * f16::from_le_bytes(wide.scale).to_f32();
+                        logit = logit.add(V::widen_ints(&wide.codes[panel]).mul(V::Floats::splat(factor)));
+                    }
+                    logit.store(&mut logits[n].as_chunks_mut::<LANES>().0[panel]);
                 }
-                logit.store(logits[n][tokens * LANES..].first_chunk_mut().expect("whole lanes"));
             }
         }
     }
 }
 
-/// The codes of a query vector against a block: products with the scales of channels, in 13 bits of their largest.
-/// Returns the unit of the codes, the logit of the middles, and the sum of codes.
+/// The codes of query vectors against a block: products with the scales of channels, in 13 bits of their largest.
+/// Returns, for each, the unit of the codes, the logit of the middles, and the sum of codes.
 #[inline(always)]
-unsafe fn query_codes<V: Dots>(
+unsafe fn query_codes<V: Dots, const N: usize>(
     block: &HeadBlock,
-    query: &[f32],
-    scaled: &mut [f32; MOST_DIMS],
-    codes: &mut [[i8; MOST_DIMS]; 2],
-) -> (f32, f32, i32) {
+    queries: &[&[f32]],
+    scaled: &mut [[f32; MOST_DIMS]; QUERIES],
+    codes: &mut [[[i8; MOST_DIMS]; 2]; QUERIES],
+    ahead: &mut &[Line],
+) -> ([f32; N], [f32; N], [i32; N]) {
+    let lanes = block.key_scales.len();
+    let rows: [&[[f32; LANES]]; N] = std::array::from_fn(|n| &queries[n].as_chunks::<LANES>().0[..lanes]);
     // SAFETY: the caller's.
     unsafe {
-        let (mut peak, mut base) = (V::Floats::splat(0.0), V::Floats::splat(0.0));
-        let query = query.as_chunks::<LANES>().0;
-        let rows = query.iter().zip(block.key_scales).zip(block.key_mids);
-        for (((query, scale), mid), scaled) in rows.zip(scaled.as_chunks_mut::<LANES>().0) {
-            let query = V::Floats::load(query);
-            let product = query.mul(V::widen(scale));
-            product.store(scaled);
-            peak = V::abs(product).max(peak);
-            base = base.add(query.mul(V::widen(mid)));
+        let (mut peaks, mut bases) = ([V::Floats::splat(0.0); N], [V::Floats::splat(0.0); N]);
+        for (at, (scale, mid)) in block.key_scales.iter().zip(block.key_mids).enumerate() {
+            fetch(ahead, 2);
+            let (scale, mid) = (V::widen(scale), V::widen(mid));
+            for n in 0..N {
+                let query = V::Floats::load(&rows[n][at]);
+                let product = query.mul(scale);
+                product.store(&mut scaled[n].as_chunks_mut::<LANES>().0[at]);
+                peaks[n] = V::abs(product).max(peaks[n]);
+                bases[n] = bases[n].add(query.mul(mid));
+            }
         }
-        let peak = V::highest(peak);
-        let factor = if peak > 0.0 { MOST_QUERY / peak } else { 0.0 };
-        // Of denormal products, too, the codes must fit.
-        let factor = V::Floats::splat(if factor.is_finite() { factor } else { 0.0 });
-        let mut sum = V::zero();
-        let [high, low] = codes;
-        let parts = high.as_chunks_mut::<LANES>().0.iter_mut().zip(low.as_chunks_mut::<LANES>().0);
-        for ((high, low), scaled) in parts.zip(&scaled.as_chunks::<LANES>().0[..query.len()]) {
-            let code = V::nearest(V::Floats::load(scaled).mul(factor));
-            sum = V::join::<0>(sum, code);
-            V::split::<6, 32>(code, high, low);
+        let (mut units, mut sums) = ([0.0; N], [V::zero(); N]);
+        let mut factors = [V::Floats::splat(0.0); N];
+        for n in 0..N {
+            let peak = V::highest(peaks[n]);
+            units[n] = peak * (1.0 / MOST_QUERY);
+            let factor = if peak > 0.0 { MOST_QUERY / peak } else { 0.0 };
+            // Of denormal products, too, the codes must fit.
+            factors[n] = V::Floats::splat(if factor.is_finite() { factor } else { 0.0 });
         }
-        (peak / MOST_QUERY, base.sum(), V::total(sum))
+        for at in 0..lanes {
+            fetch(ahead, 3);
+            for n in 0..N {
+                let code = V::nearest(V::Floats::load(&scaled[n].as_chunks::<LANES>().0[at]).mul(factors[n]));
+                sums[n] = V::join::<0>(sums[n], code);
+                let [high, low] = &mut codes[n];
+                let parts = (&mut high.as_chunks_mut::<LANES>().0[at], &mut low.as_chunks_mut::<LANES>().0[at]);
+                V::split::<6, 32>(code, parts.0, parts.1);
+            }
+        }
+        // Not closures, which would not have the features of their caller, here and below.
+        let (mut zeros, mut base_sums) = ([0; N], [0.0; N]);
+        for n in 0..N {
+            zeros[n] = if V::KEY_BIAS == 0 { 0 } else { V::total(sums[n]) };
+            base_sums[n] = bases[n].sum();
+        }
+        (units, base_sums, zeros)
     }
 }
 
@@ -413,7 +483,7 @@ pub(super) unsafe fn soften<V: Dots>(logits: &mut [[f32; LANES]], running: &mut 
     // SAFETY: the caller's.
     unsafe {
         let highest = highest::<V>(logits);
-        soften_below::<V>(logits, highest, running)
+        soften_below::<V>(logits, highest, running).0
     }
 }
 
@@ -429,32 +499,52 @@ unsafe fn highest<V: Dots>(logits: &[[f32; LANES]]) -> f32 {
     }
 }
 
-/// Softens logits of which the largest is known.
+/// `2^r - 1` for r from -1/2 to 1/2, divided by r, from its highest power of r on.
+const POWERS: [f32; 4] = [0.009_582_853, 0.055_906_426, 0.240_240_99, 0.693_124_2];
+
+/// `exp(logit - peak)` for logits up to the peak with a relative error below 2^-18; 0 below [`LEAST_EXPONENT`].
 #[inline(always)]
-unsafe fn soften_below<V: Dots>(logits: &mut [[f32; LANES]], highest: f32, running: &mut Running) -> f32 {
+unsafe fn weight<V: Sixteen>(logit: V, peak: f32) -> V {
+    // SAFETY: the caller's.
+    unsafe {
+        let (x, least) = (logit.add(V::splat(-peak)), V::splat(LEAST_EXPONENT));
+        let twos = x.max(least).mul(V::splat(std::f32::consts::LOG2_E));
+        let shifted = twos.add(V::splat(ROUNDING));
+        let r = twos.add(shifted.add(V::splat(-ROUNDING)).mul(V::splat(-1.0)));
+        let mut series = V::splat(POWERS[0]);
+        for c in &POWERS[1..] {
+            series = series.mul(r).add(V::splat(*c));
+        }
+        x.unless_less(least, series.mul(r).add(V::splat(1.0)).add_exponent(shifted))
+    }
+}
+
+/// Softens logits of which the largest is known. Returns the factor of earlier sums and the largest exponential.
+#[inline(always)]
+unsafe fn soften_below<V: Dots>(logits: &mut [[f32; LANES]], highest: f32, running: &mut Running) -> (f32, f32) {
     let peak = if highest > running.peak { highest } else { running.peak };
     if peak == f32::NEG_INFINITY {
         logits.iter_mut().for_each(|logits| *logits = [0.0; LANES]);
-        return 1.0;
+        return (1.0, 0.0);
     }
     // SAFETY: the caller's.
     unsafe {
-        let below = V::Floats::splat(-peak);
-        let mut sum = V::Floats::splat(0.0);
+        let (mut sum, mut most) = (V::Floats::splat(0.0), V::Floats::splat(0.0));
         for logits in logits.iter_mut() {
-            let weight = exp(V::Floats::load(logits).add(below));
+            let weight = weight(V::Floats::load(logits), peak);
             weight.store(logits);
             sum = sum.add(weight);
+            most = weight.max(most);
         }
         let factor = if peak > running.peak {
             let mut factor = [0.0; LANES];
-            exp(V::Floats::splat(running.peak - peak)).store(&mut factor);
+            weight(V::Floats::splat(running.peak), peak).store(&mut factor);
             factor[0]
         } else {
             1.0
         };
         *running = Running { peak, sum: running.sum * factor + sum.sum() };
-        factor
+        (factor, V::highest(most))
     }
 }
 
@@ -469,14 +559,17 @@ pub(super) unsafe fn values<V: Dots>(
 ) {
     let len = sums_len(block.dims);
     assert!(sums.len() == len * logits.len() && running.len() == logits.len());
-    let mut negligible = true;
+    let (mut is_negligible, mut is_fine) = (true, false);
+    let ahead = &mut &block.next[block.next.len() / 2..];
     // SAFETY: the caller's.
     unsafe {
         for ((logits, running), sums) in logits.iter_mut().zip(running).zip(sums.chunks_exact_mut(len)) {
             let logits = logits.as_chunks_mut::<LANES>().0;
+            fetch(ahead, 6);
             let highest = highest::<V>(logits);
-            negligible &= highest < running.peak - NEGLIGIBLE;
-            let factor = soften_below::<V>(logits, highest, running);
+            is_negligible &= highest < running.peak - NEGLIGIBLE;
+            let (factor, most) = soften_below::<V>(logits, highest, running);
+            is_fine |= most * FINE > running.sum;
             if factor != 1.0 {
                 let factor = V::Floats::splat(factor);
                 for sums in sums.as_chunks_mut::<LANES>().0 {
@@ -484,94 +577,114 @@ pub(super) unsafe fn values<V: Dots>(
                 }
             }
         }
-        if negligible {
+        if is_negligible {
+            fetch(ahead, ahead.len());
             return;
         }
-        match logits.len() {
-            0 => {}
-            1 => values_of::<V, 1>(block, logits, sums, &mut scratch.weights),
-            2 => values_of::<V, 2>(block, logits, sums, &mut scratch.weights),
-            3 => values_of::<V, 3>(block, logits, sums, &mut scratch.weights),
-            _ => values_of::<V, QUERIES>(block, logits, sums, &mut scratch.weights),
+        let weights = &mut scratch.weights;
+        match (logits.len(), is_fine) {
+            (0, _) => {}
+            (1, false) => values_of::<V, 1, 1>(block, logits, sums, weights, ahead),
+            (2, false) => values_of::<V, 2, 1>(block, logits, sums, weights, ahead),
+            (3, false) => values_of::<V, 3, 1>(block, logits, sums, weights, ahead),
+            (_, false) => values_of::<V, QUERIES, 1>(block, logits, sums, weights, ahead),
+            (1, true) => values_of::<V, 1, 2>(block, logits, sums, weights, ahead),
+            (2, true) => values_of::<V, 2, 2>(block, logits, sums, weights, ahead),
+            (3, true) => values_of::<V, 3, 2>(block, logits, sums, weights, ahead),
+            (_, true) => values_of::<V, QUERIES, 2>(block, logits, sums, weights, ahead),
         }
     }
 }
 
+/// Weights of `PARTS` times 7 bits.
 #[inline(always)]
-unsafe fn values_of<V: Dots, const N: usize>(
+unsafe fn values_of<V: Dots, const N: usize, const PARTS: usize>(
     block: &HeadBlock,
     exps: &[[f32; BLOCK]],
     sums: &mut [f32],
     weights: &mut [[[i8; BLOCK]; 2]; QUERIES],
+    ahead: &mut &[Line],
 ) {
     const QUADS: usize = BLOCK / 4;
     let (len, groups) = (sums_len(block.dims), block.dims.div_ceil(VALUE_GROUP));
-    assert!(exps.len() == N && block.values.len() == groups * QUADS);
-    let scales = block.value_scales.iter().zip(block.value_mins);
-    // Its keys are on their way.
-    let mut next = block.next.iter().skip(block.dims);
-    for (group, (lines, (scales, mins))) in block.values.chunks_exact(QUADS).zip(scales).enumerate() {
-        let mut units = [0.0f32; N];
-        for n in 0..N {
-            let minima = &mut sums[n * len + groups * VALUE_GROUP..].as_chunks_mut::<LANES>().0[group];
-            // SAFETY: the caller's.
-            units[n] = unsafe { weight_codes::<V>(&exps[n], scales, mins, minima, &mut weights[n]) };
-        }
-        let codes: [[&[[i8; 4]]; 2]; N] =
-            std::array::from_fn(|n| [0, 1].map(|part| weights[n][part].as_chunks::<4>().0));
+    assert!(exps.len() == N && sums.len() == N * len && block.values.len() == groups * QUADS);
+    let scales = block.value_scales.iter().zip(block.value_mids);
+    for (group, (lines, (scales, mids))) in block.values.as_chunks::<QUADS>().0.iter().zip(scales).enumerate() {
+        let middles = groups * VALUE_GROUP + group * LANES;
+        fetch(ahead, 4);
+        // SAFETY: the caller's.
+        let units = unsafe { weight_codes::<V, N, PARTS>(exps, scales, mids, &mut sums[middles..], len, weights) };
         // SAFETY: the caller's.
         unsafe {
-            let mut totals = [[[V::zero(); 2]; 2]; N];
+            let mut totals = [[[V::zero(); 2]; PARTS]; N];
             for (at, line) in lines.iter().enumerate() {
-                prefetch_line(next.next());
-                prefetch_line(next.next());
+                fetch(ahead, 1);
                 let halves = V::nibbles(line);
-                for (totals, codes) in totals.iter_mut().zip(&codes) {
-                    for (totals, bytes) in totals.iter_mut().zip(halves) {
-                        totals[0] = V::add_dot(totals[0], bytes, together(codes[0][at]));
-                        totals[1] = V::add_dot(totals[1], bytes, together(codes[1][at]));
+                for (totals, weights) in totals.iter_mut().zip(&*weights) {
+                    for (totals, weights) in totals.iter_mut().zip(weights) {
+                        let four = together(weights.as_chunks::<4>().0[at]);
+                        totals[0] = V::add_values(totals[0], halves[0], four);
+                        totals[1] = V::add_values(totals[1], halves[1], four);
                     }
                 }
             }
-            for (n, halves) in totals.into_iter().enumerate() {
+            for (n, parts) in totals.into_iter().enumerate() {
                 let to = sums[n * len + group * VALUE_GROUP..].as_chunks_mut::<LANES>().0;
-                for ([high, low], to) in halves.into_iter().zip(to) {
-                    let sum = V::floats(V::join::<7>(high, low)).mul(V::Floats::splat(units[n]));
-                    V::Floats::load(to).add(sum).store(to);
+                for (half, to) in to.iter_mut().take(2).enumerate() {
+                    let mut total = parts[0][half];
+                    for low in &parts[1..] {
+                        total = V::join::<7>(total, low[half]);
+                    }
+                    V::Floats::load(to).add(V::floats(total).mul(V::Floats::splat(units[n]))).store(to);
                 }
             }
         }
     }
 }
 
-/// The codes of weights times the scales of a group, in 14 bits of their largest; adds weights times minima to `minima`.
-/// Returns the unit of the codes.
+/// The codes of weights times the scales of a group, in `PARTS` times 7 bits of their largest; adds weights times middles
+/// to `middles`, `len` apart. Returns the unit of the products with codes of V times 16.
 #[inline(always)]
-unsafe fn weight_codes<V: Dots>(
-    exps: &[f32; BLOCK],
+unsafe fn weight_codes<V: Dots, const N: usize, const PARTS: usize>(
+    exps: &[[f32; BLOCK]],
     scales: &[Shorts; BLOCK / LANES],
-    mins: &[Shorts; BLOCK / LANES],
-    minima: &mut [f32; LANES],
-    codes: &mut [[i8; BLOCK]; 2],
-) -> f32 {
+    mids: &[Shorts; BLOCK / LANES],
+    middles: &mut [f32],
+    len: usize,
+    codes: &mut [[[i8; BLOCK]; 2]; QUERIES],
+) -> [f32; N] {
+    let most = if PARTS == 1 { MOST_COARSE } else { MOST_WEIGHT };
     // SAFETY: the caller's.
     unsafe {
-        let (mut sum, mut peak) = (V::Floats::load(minima), V::Floats::splat(0.0));
-        let mut products = [V::Floats::splat(0.0); BLOCK / LANES];
-        for (i, exps) in exps.as_chunks::<LANES>().0.iter().enumerate() {
-            let exps = V::Floats::load(exps);
-            products[i] = exps.mul(V::widen(&scales[i]));
-            peak = products[i].max(peak);
-            sum = sum.add(exps.mul(V::widen(&mins[i])));
+        let mut products = [[V::Floats::splat(0.0); BLOCK / LANES]; N];
+        let (mut sums, mut peaks) = ([V::Floats::splat(0.0); N], [V::Floats::splat(0.0); N]);
+        for (at, (scale, mid)) in scales.iter().zip(mids).enumerate() {
+            let (scale, mid) = (V::widen(scale), V::widen(mid));
+            for n in 0..N {
+                let exps = V::Floats::load(&exps[n].as_chunks::<LANES>().0[at]);
+                products[n][at] = exps.mul(scale);
+                peaks[n] = products[n][at].max(peaks[n]);
+                sums[n] = sums[n].add(exps.mul(mid));
+            }
         }
-        sum.store(minima);
-        let peak = V::highest(peak);
-        let factor = V::Floats::splat(if peak > LEAST_WEIGHT { MOST_WEIGHT / peak } else { 0.0 });
-        let [high, low] = codes;
-        let parts = high.as_chunks_mut::<LANES>().0.iter_mut().zip(low.as_chunks_mut::<LANES>().0);
-        for ((high, low), product) in parts.zip(products) {
-            V::split::<7, 0>(V::nearest(product.mul(factor)), high, low);
+        let mut units = [0.0; N];
+        for n in 0..N {
+            let to = middles[n * len..].first_chunk_mut().expect("whole lanes");
+            V::Floats::load(to).add(sums[n]).store(to);
+            let peak = V::highest(peaks[n]);
+            let factor = V::Floats::splat(if peak > LEAST_WEIGHT { most / peak } else { 0.0 });
+            let [high, low] = &mut codes[n];
+            let parts = high.as_chunks_mut::<LANES>().0.iter_mut().zip(low.as_chunks_mut::<LANES>().0);
+            for ((high, low), product) in parts.zip(products[n]) {
+                let code = V::nearest(product.mul(factor));
+                if PARTS == 1 {
+                    V::bytes(code, high);
+                } else {
+                    V::split::<7, 0>(code, high, low);
+                }
+            }
+            units[n] = peak * (1.0 / (16.0 * most));
         }
-        peak / MOST_WEIGHT
+        units
     }
 }

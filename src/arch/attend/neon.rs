@@ -72,14 +72,17 @@ macro_rules! dots {
                     let from = from.0.as_ptr();
                     let both = quarters!(|i| vld1q_u8(from.add(16 * i)));
                     [
-                        quarters!(|i| vreinterpretq_s8_u8(vandq_u8(both[i], vdupq_n_u8(15)))),
-                        quarters!(|i| vreinterpretq_s8_u8(vshrq_n_u8::<4>(both[i]))),
+                        quarters!(|i| vreinterpretq_s8_u8(vshlq_n_u8::<4>(both[i]))),
+                        quarters!(|i| vreinterpretq_s8_u8(vandq_u8(both[i], vdupq_n_u8(0xF0)))),
                     ]
                 };
                 fn zero() -> Self::Ints = [vdupq_n_s32(0); 4];
-                fn add_dot(sums: Self::Ints, bytes: Self::Bytes, four: i32) -> Self::Ints = {
+                fn add_keys(sums: Self::Ints, keys: Self::Bytes, four: i32) -> Self::Ints = {
                     let four = vreinterpretq_s8_s32(vdupq_n_s32(four));
-                    quarters!(|i| $add(sums[i], bytes[i], four))
+                    quarters!(|i| $add(sums[i], keys[i], four))
+                };
+                fn add_values(sums: Self::Ints, nibbles: Self::Bytes, four: i32) -> Self::Ints = {
+                    Self::add_keys(sums, nibbles, four)
                 };
                 fn join<const SHIFT: i32>(high: Self::Ints, low: Self::Ints) -> Self::Ints = {
                     quarters!(|i| vaddq_s32(vshlq_s32(high[i], vdupq_n_s32(SHIFT)), low[i]))
@@ -89,6 +92,11 @@ macro_rules! dots {
                 };
                 fn floats(ints: Self::Ints) -> Self::Floats = quarters!(|i| vcvtq_f32_s32(ints[i]));
                 fn nearest(x: Self::Floats) -> Self::Ints = quarters!(|i| vcvtnq_s32_f32(x[i]));
+                fn bytes(x: Self::Ints, to: &mut [i8; LANES]) = store(x, to);
+                fn line(x: Self::Ints, to: &mut Line) = {
+                    let to: *mut i32 = to.0.as_mut_ptr().cast();
+                    vst1q_s32_x4(to, int32x4x4_t(x[0], x[1], x[2], x[3]));
+                };
                 fn split<const SHIFT: i32, const ROUND: i32>(
                     x: Self::Ints,
                     high: &mut [i8; LANES],

@@ -342,9 +342,9 @@ pub(super) unsafe fn masses<V: Sixteen>(logits: &[[f32; LANES]], peak: f32, widt
 }
 
 /// Numbers below have the exponential 0, so that none is denormal.
-const LEAST_EXPONENT: f32 = -86.0;
+pub(super) const LEAST_EXPONENT: f32 = -86.0;
 /// Adding it rounds to an integer, which the lower bits then hold.
-const ROUNDING: f32 = 12_582_912.0;
+pub(super) const ROUNDING: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has few bits, so that its products with small integers are exact.
 const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// Coefficients of `(exp(r) - 1 - r) / r^2` for |r| up to ln 2 / 2, highest power first.
