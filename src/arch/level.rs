@@ -144,6 +144,8 @@ macro_rules! kernel {
                 (rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [$crate::arch::attend::Line]) -> () = $crate::arch::attend::encode::key_codes::<$dots>),
             value_codes: $crate::arch::level::kernel!(@ $features
                 (rows: &[f32], groups: usize, lines: &mut [$crate::arch::attend::Line], out: &mut $crate::arch::attend::encode::ValueScales) -> bool = $crate::arch::attend::encode::value_codes::<$dots>),
+            decode: $crate::arch::level::kernel!(@ $features
+                (block: &$crate::arch::attend::HeadBlock, keys: &mut [[f32; 16]], values: &mut [[f32; 16]]) -> () = $crate::arch::attend::decode::decode::<$dots>),
         }
     };
     ($features:tt sum $kernel:path) => {

@@ -6,7 +6,7 @@ mod queries;
 mod step;
 
 pub use crate::arch::attend::BLOCK;
-pub use block::{Block, EncodeWork, Shape, Unfit, decode};
+pub use block::{Block, EncodeWork, Shape, Unfit};
 pub use queries::Queries;
 pub use step::{MOST_PARTS, Mask, Placed, Round, Step, Tokens, Work, attend};
 

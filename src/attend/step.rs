@@ -4,9 +4,9 @@
 //! of raw tokens or of a block, into a softmax of its own, and the last part to end merges them. Many rows are split by KV
 //! heads and rows, which nobody shares. Nothing grows with the number of tokens.
 
-use super::block::{Block, Shape, decode};
+use super::block::{Block, Shape};
 use super::queries::Queries;
-use crate::arch::attend::{AttendKernels, BLOCK, QUERIES, Running, Scratch, finish, sums_len};
+use crate::arch::attend::{AttendKernels, BLOCK, QUERIES, Running, Scratch, VALUE_GROUP, finish, sums_len};
 use crate::arch::estimates::LANES;
 use crate::arch::{self, Product};
 use crate::dtype::convert::{Endian, first_not_finite, widen};
@@ -425,18 +425,9 @@ impl Run<'_> {
             let layout = tokens.cache.layout;
             let Some((key, value)) = layout.head(head as u32) else { return Ok(()) };
             let from = Head { layout, key: &tokens.cache.key[key], value: &tokens.cache.value[value] };
-            if count < BLOCK {
-                // What lies behind the tokens has the weight 0, and must be finite.
-                work.values.fill([0.0; LANES]);
-            }
-            layout::to_panels(
-                &from,
-                layout.range(first as u32, count as u32)?,
-                &mut work.keys,
-                &mut work.values,
-                BLOCK,
-            );
-            self.fold_floats(unit, tile, head, u64::MAX >> (BLOCK - count), work);
+            let range = layout.range(first as u32, count as u32)?;
+            layout::to_panels(&from, range, &mut work.keys, &mut work.values, count);
+            self.fold_floats(unit, tile, head, (count, u64::MAX >> (BLOCK - count)), work);
             return Ok(());
         };
         let Placed { block, live, .. } = &tokens.blocks[at];
@@ -445,8 +436,8 @@ impl Run<'_> {
         let next = next.or_else(|| Some((tokens.blocks.get(at + 1)?.block(), 0)));
         let block = block.head(shape, head, next);
         if self.step.queries.rows > FEW_ROWS {
-            decode(&block, &mut work.keys, &mut work.values);
-            self.fold_floats(unit, tile, head, *live, work);
+            (self.kernels.decode)(&block, &mut work.keys, &mut work.values);
+            self.fold_floats(unit, tile, head, (BLOCK, *live), work);
             return Ok(());
         }
         self.places(tile, *live, work);
@@ -475,28 +466,32 @@ impl Run<'_> {
         (head - unit.head) * count..(head - unit.head + 1) * count
     }
 
-    /// Folds a tile of a KV head whose numbers are in the panels of the working memory.
-    fn fold_floats(&self, unit: &Unit, tile: usize, head: usize, live: u64, work: &mut Work) {
+    /// Folds a tile of a KV head, so many tokens whose numbers are in the panels of the working memory.
+    fn fold_floats(&self, unit: &Unit, tile: usize, head: usize, (tokens, live): (usize, u64), work: &mut Work) {
         self.places(tile, live, work);
         let (shape, range) = (self.tokens.shape, self.vectors(unit, head));
         let (lanes, len, count) = (shape.lanes() * LANES, sums_len(shape.dims), range.len());
         let Work { queries, running, sums, logits, keys, values, products, zeros, places, .. } = work;
-        let panels = values.len() / BLOCK;
+        let (key_panels, value_panels) = (tokens.div_ceil(LANES), shape.groups() * VALUE_GROUP / LANES);
         let queries = &queries[range.start * lanes..range.end * lanes];
         let (running, sums) = (&mut running[range.clone()], &mut sums[range.start * len..range.end * len]);
-        let logits = &mut logits[..count * BLOCK];
-        let product = Product { a: queries, stride: lanes, depth: shape.dims, panels: keys, bias: &zeros[..PANELS] };
+        let stride = key_panels * LANES;
+        let logits = &mut logits[..count * stride];
+        let panels = &keys[..key_panels * shape.dims];
+        let product = Product { a: queries, stride: lanes, depth: shape.dims, panels, bias: &zeros[..key_panels] };
         (arch::kernels().product)(&product, logits.as_chunks_mut::<LANES>().0);
-        for (i, (logits, running)) in logits.as_chunks_mut::<BLOCK>().0.iter_mut().zip(running).enumerate() {
+        for (i, (logits, running)) in logits.chunks_exact_mut(stride).zip(running).enumerate() {
             self.adjust(self.vector(unit, range.start + i).0, tile, live, places, logits);
             let factor = (self.kernels.soften)(logits.as_chunks_mut::<LANES>().0, running);
             if factor != 1.0 {
                 sums[i * len..(i + 1) * len].iter_mut().for_each(|sum| *sum *= factor);
             }
         }
-        let product = Product { a: logits, stride: BLOCK, depth: BLOCK, panels: values, bias: &zeros[..panels] };
-        (arch::kernels().product)(&product, &mut products[..count * panels]);
-        for (sums, products) in sums.chunks_exact_mut(len).zip(products.chunks_exact(panels)) {
+        let panels = &values[..value_panels * tokens];
+        let product = Product { a: logits, stride, depth: tokens, panels, bias: &zeros[..value_panels] };
+        let products = &mut products[..count * value_panels];
+        (arch::kernels().product)(&product, products);
+        for (sums, products) in sums.chunks_exact_mut(len).zip(products.chunks_exact(value_panels)) {
             sums.iter_mut().zip(products.as_flattened()).for_each(|(sum, x)| *sum += x);
         }
     }
@@ -533,7 +528,7 @@ impl Run<'_> {
     }
 
     /// Applies the soft cap and the mask to the logits of a tile for a row, and removes tokens that it does not attend to.
-    fn adjust(&self, row: usize, tile: usize, live: u64, places: &[u32], logits: &mut [f32; BLOCK]) {
+    fn adjust(&self, row: usize, tile: usize, live: u64, places: &[u32], logits: &mut [f32]) {
         let Step { is_causal, window, soft_cap, mask, .. } = self.step;
         if let Some(cap) = soft_cap {
             logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());

@@ -89,7 +89,7 @@ fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
         }
         let shape = Shape::new(dims).unwrap();
         let (mut panels, mut rows) = (vec![[0.0; 16]; 4 * dims], vec![[0.0; 16]; shape.groups() * 128]);
-        decode(&block.head(shape, 0, None), &mut panels, &mut rows);
+        (arch::attend_kernels().decode)(&block.head(shape, 0, None), &mut panels, &mut rows);
         for (t, d) in (0..64).flat_map(|t| (0..dims).map(move |d| (t, d))) {
             let (key, value) = (panels[t / 16 * dims + d][t % 16], rows[d / 16 * 64 + t][d % 16]);
             assert!((f64::from(key) - k[t * dims + d]).abs() <= k[t * dims + d].abs() * 2e-7 + 1e-6);
@@ -186,7 +186,10 @@ proptest! {
             let first = logits.clone();
             logits[0][13] = f32::NEG_INFINITY;
             (kernels.values)(&block.head(shape, 0, None), &mut logits, &mut running, &mut sums, &mut scratch);
+            let (mut panels, mut decoded) = (vec![[0.0; 16]; 4 * dims], vec![[0.0; 16]; shape.groups() * 128]);
+            (kernels.decode)(&block.head(shape, 0, None), &mut panels, &mut decoded);
             let mut bits: Vec<u32> = first.iter().chain(&logits).flatten().map(|x| x.to_bits()).collect();
+            bits.extend(panels.iter().chain(&decoded).flatten().map(|x| x.to_bits()));
             bits.extend(running.iter().flat_map(|r| [r.peak.to_bits(), r.sum.to_bits()]));
             bits.extend(sums.iter().map(|x| x.to_bits()));
             (bits, first)

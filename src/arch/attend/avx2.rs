@@ -103,6 +103,13 @@ macro_rules! dots {
                     _mm256_store_si256(to, x[0]);
                     _mm256_store_si256(to.add(1), x[1]);
                 };
+                fn words(from: &Line) -> Self::Ints = Self::keys(from);
+                fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
+                    halves!(|i| _mm256_srli_epi32::<24>(_mm256_slli_epi32::<SHIFT>(x[i])))
+                };
+                fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
+                    halves!(|i| _mm256_srai_epi32::<28>(_mm256_slli_epi32::<SHIFT>(x[i])))
+                };
                 fn split<const SHIFT: i32, const ROUND: i32>(
                     x: Self::Ints,
                     high: &mut [i8; LANES],

@@ -46,6 +46,13 @@ impl Dots for Vnni512 {
             _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x))
         };
         fn line(x: Self::Ints, to: &mut Line) = _mm512_store_si512(to.0.as_mut_ptr().cast(), x);
+        fn words(from: &Line) -> Self::Ints = _mm512_load_si512(from.0.as_ptr().cast());
+        fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
+            _mm512_srli_epi32::<24>(_mm512_sllv_epi32(x, _mm512_set1_epi32(SHIFT)))
+        };
+        fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
+            _mm512_srai_epi32::<28>(_mm512_sllv_epi32(x, _mm512_set1_epi32(SHIFT)))
+        };
         fn split<const SHIFT: i32, const ROUND: i32>(x: Self::Ints, high: &mut [i8; LANES], low: &mut [i8; LANES]) = {
             let shift = _mm512_set1_epi32(SHIFT);
             let upper = _mm512_srav_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(ROUND)), shift);

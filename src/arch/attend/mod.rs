@@ -9,6 +9,7 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+pub(super) mod decode;
 pub mod encode;
 pub mod lines;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
@@ -151,6 +152,8 @@ pub fn finish(dims: usize, sums: &mut [f32]) {
 type Logits = fn(block: &HeadBlock, queries: &[&[f32]], logits: &mut [[f32; BLOCK]], scratch: &mut Scratch);
 /// See [`AttendKernels::values`].
 type Values = fn(&HeadBlock, logits: &mut [[f32; BLOCK]], &mut [Running], sums: &mut [f32], &mut Scratch);
+/// See [`AttendKernels::decode`].
+type Decode = fn(block: &HeadBlock, keys: &mut [[f32; LANES]], values: &mut [[f32; LANES]]);
 /// See [`AttendKernels::key_codes`].
 type KeyCodes = fn(rows: &[f32], mids: &[f32], inverses: &[f32], quads: usize, lines: &mut [Line]);
 
@@ -171,6 +174,9 @@ pub struct AttendKernels {
     pub key_codes: KeyCodes,
     /// Writes the codes of V, of so many groups. Returns false if a number is not finite or too large for f16.
     pub value_codes: fn(rows: &[f32], groups: usize, lines: &mut [Line], out: &mut ValueScales) -> bool,
+    /// Writes the numbers of a block to panels of 16: K as `[token / 16][dim][token % 16]`, and V as
+    /// `[dim / 16][token][dim % 16]`, in whole groups.
+    pub decode: Decode,
 }
 
 /// Byte products in 16 lanes.
@@ -214,6 +220,12 @@ pub(super) trait Dots: Copy {
     unsafe fn bytes(x: Self::Ints, to: &mut [i8; LANES]);
     /// The lanes, little endian.
     unsafe fn line(x: Self::Ints, to: &mut Line);
+    /// The same back.
+    unsafe fn words(from: &Line) -> Self::Ints;
+    /// The 8 bits that are left at the top after a shift up, unsigned.
+    unsafe fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints;
+    /// The 4 bits that are left at the top after a shift up, in two's complement.
+    unsafe fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints;
     /// `(x + ROUND) >> SHIFT`, and `x - that * 2^SHIFT`, as bytes.
     unsafe fn split<const SHIFT: i32, const ROUND: i32>(x: Self::Ints, high: &mut [i8; LANES], low: &mut [i8; LANES]);
 }
@@ -298,6 +310,18 @@ impl Dots for Plain {
         to.0.as_chunks_mut::<4>().0.iter_mut().zip(x).for_each(|(to, x)| *to = x.to_le_bytes());
     }
     #[inline(always)]
+    unsafe fn words(from: &Line) -> Self::Ints {
+        std::array::from_fn(|i| i32::from_le_bytes(std::array::from_fn(|j| from.0[4 * i + j])))
+    }
+    #[inline(always)]
+    unsafe fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints {
+        x.map(|x| (x as u32) << SHIFT >> 24).map(|x| x as i32)
+    }
+    #[inline(always)]
+    unsafe fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints {
+        x.map(|x| x << SHIFT >> 28)
+    }
+    #[inline(always)]
     unsafe fn split<const SHIFT: i32, const ROUND: i32>(x: Self::Ints, high: &mut [i8; LANES], low: &mut [i8; LANES]) {
         for i in 0..LANES {
             let upper = (x[i] + ROUND) >> SHIFT;
@@ -332,6 +356,9 @@ pub(crate) const PORTABLE: AttendKernels = {
         value_codes: safe!(encode::value_codes::<Plain> => (
             rows: &[f32], groups: usize, lines: &mut [Line], out: &mut ValueScales
         ) -> bool),
+        decode: safe!(decode::decode::<Plain> => (
+            block: &HeadBlock, keys: &mut [[f32; LANES]], values: &mut [[f32; LANES]]
+        ) -> ()),
     }
 };
 
@@ -483,7 +510,18 @@ pub(super) unsafe fn soften<V: Dots>(logits: &mut [[f32; LANES]], running: &mut 
     // SAFETY: the caller's.
     unsafe {
         let highest = highest::<V>(logits);
-        soften_below::<V>(logits, highest, running).0
+        let peak = if highest > running.peak { highest } else { running.peak };
+        if peak == f32::NEG_INFINITY {
+            logits.iter_mut().for_each(|logits| *logits = [0.0; LANES]);
+            return 1.0;
+        }
+        let mut sum = V::Floats::splat(0.0);
+        for logits in logits.iter_mut() {
+            let weight = weight(V::Floats::load(logits), peak);
+            weight.store(logits);
+            sum = sum.add(weight);
+        }
+        raise::<V>(running, peak, sum)
     }
 }
 
@@ -496,6 +534,23 @@ unsafe fn highest<V: Dots>(logits: &[[f32; LANES]]) -> f32 {
             highest = V::Floats::load(logits).max(highest);
         }
         V::highest(highest)
+    }
+}
+
+/// Adds weights below a peak that is not below the earlier one. Returns the factor of earlier sums.
+#[inline(always)]
+unsafe fn raise<V: Dots>(running: &mut Running, peak: f32, weights: V::Floats) -> f32 {
+    // SAFETY: the caller's.
+    unsafe {
+        let factor = if peak > running.peak {
+            let mut factor = [0.0; LANES];
+            weight(V::Floats::splat(running.peak), peak).store(&mut factor);
+            factor[0]
+        } else {
+            1.0
+        };
+        *running = Running { peak, sum: running.sum * factor + weights.sum() };
+        factor
     }
 }
 
@@ -519,35 +574,6 @@ unsafe fn weight<V: Sixteen>(logit: V, peak: f32) -> V {
     }
 }
 
-/// Softens logits of which the largest is known. Returns the factor of earlier sums and the largest exponential.
-#[inline(always)]
-unsafe fn soften_below<V: Dots>(logits: &mut [[f32; LANES]], highest: f32, running: &mut Running) -> (f32, f32) {
-    let peak = if highest > running.peak { highest } else { running.peak };
-    if peak == f32::NEG_INFINITY {
-        logits.iter_mut().for_each(|logits| *logits = [0.0; LANES]);
-        return (1.0, 0.0);
-    }
-    // SAFETY: the caller's.
-    unsafe {
-        let (mut sum, mut most) = (V::Floats::splat(0.0), V::Floats::splat(0.0));
-        for logits in logits.iter_mut() {
-            let weight = weight(V::Floats::load(logits), peak);
-            weight.store(logits);
-            sum = sum.add(weight);
-            most = weight.max(most);
-        }
-        let factor = if peak > running.peak {
-            let mut factor = [0.0; LANES];
-            weight(V::Floats::splat(running.peak), peak).store(&mut factor);
-            factor[0]
-        } else {
-            1.0
-        };
-        *running = Running { peak, sum: running.sum * factor + sum.sum() };
-        (factor, V::highest(most))
-    }
-}
-
 /// See [`AttendKernels::values`].
 #[inline(always)]
 pub(super) unsafe fn values<V: Dots>(
@@ -557,48 +583,77 @@ pub(super) unsafe fn values<V: Dots>(
     sums: &mut [f32],
     scratch: &mut Scratch,
 ) {
-    let len = sums_len(block.dims);
-    assert!(sums.len() == len * logits.len() && running.len() == logits.len());
-    let (mut is_negligible, mut is_fine) = (true, false);
-    let ahead = &mut &block.next[block.next.len() / 2..];
+    let weights = &mut scratch.weights;
     // SAFETY: the caller's.
     unsafe {
-        for ((logits, running), sums) in logits.iter_mut().zip(running).zip(sums.chunks_exact_mut(len)) {
-            let logits = logits.as_chunks_mut::<LANES>().0;
-            fetch(ahead, 6);
-            let highest = highest::<V>(logits);
-            is_negligible &= highest < running.peak - NEGLIGIBLE;
-            let (factor, most) = soften_below::<V>(logits, highest, running);
-            is_fine |= most * FINE > running.sum;
-            if factor != 1.0 {
-                let factor = V::Floats::splat(factor);
-                for sums in sums.as_chunks_mut::<LANES>().0 {
-                    V::Floats::load(sums).mul(factor).store(sums);
-                }
-            }
-        }
-        if is_negligible {
-            fetch(ahead, ahead.len());
-            return;
-        }
-        let weights = &mut scratch.weights;
-        match (logits.len(), is_fine) {
-            (0, _) => {}
-            (1, false) => values_of::<V, 1, 1>(block, logits, sums, weights, ahead),
-            (2, false) => values_of::<V, 2, 1>(block, logits, sums, weights, ahead),
-            (3, false) => values_of::<V, 3, 1>(block, logits, sums, weights, ahead),
-            (_, false) => values_of::<V, QUERIES, 1>(block, logits, sums, weights, ahead),
-            (1, true) => values_of::<V, 1, 2>(block, logits, sums, weights, ahead),
-            (2, true) => values_of::<V, 2, 2>(block, logits, sums, weights, ahead),
-            (3, true) => values_of::<V, 3, 2>(block, logits, sums, weights, ahead),
-            (_, true) => values_of::<V, QUERIES, 2>(block, logits, sums, weights, ahead),
+        match logits.len() {
+            0 => {}
+            1 => values_of::<V, 1>(block, logits, running, sums, weights),
+            2 => values_of::<V, 2>(block, logits, running, sums, weights),
+            3 => values_of::<V, 3>(block, logits, running, sums, weights),
+            _ => values_of::<V, QUERIES>(block, logits, running, sums, weights),
         }
     }
 }
 
-/// Weights of `PARTS` times 7 bits.
 #[inline(always)]
-unsafe fn values_of<V: Dots, const N: usize, const PARTS: usize>(
+unsafe fn values_of<V: Dots, const N: usize>(
+    block: &HeadBlock,
+    logits: &mut [[f32; BLOCK]],
+    running: &mut [Running],
+    sums: &mut [f32],
+    weights: &mut [[[i8; BLOCK]; 2]; QUERIES],
+) {
+    let len = sums_len(block.dims);
+    assert!(logits.len() == N && running.len() == N && sums.len() == N * len);
+    let ahead = &mut &block.next[block.next.len() / 2..];
+    fetch(ahead, 8);
+    // SAFETY: the caller's.
+    unsafe {
+        let (mut peaks, mut is_negligible) = ([0.0f32; N], true);
+        for n in 0..N {
+            let highest = highest::<V>(logits[n].as_chunks().0);
+            is_negligible &= highest < running[n].peak - NEGLIGIBLE;
+            peaks[n] = if highest > running[n].peak { highest } else { running[n].peak };
+        }
+        let (mut totals, mut most) = ([V::Floats::splat(0.0); N], [V::Floats::splat(0.0); N]);
+        for panel in 0..BLOCK / LANES {
+            fetch(ahead, 2);
+            // Rows side by side, which do not wait for each other.
+            for n in 0..N {
+                let logits = &mut logits[n].as_chunks_mut::<LANES>().0[panel];
+                // A finite peak, so that the difference is not NaN where all logits are -inf.
+                let weight = weight(V::Floats::load(logits), peaks[n].max(f32::MIN));
+                weight.store(logits);
+                totals[n] = totals[n].add(weight);
+                most[n] = weight.max(most[n]);
+            }
+        }
+        let mut is_fine = false;
+        for n in 0..N {
+            if peaks[n] == f32::NEG_INFINITY {
+                continue;
+            }
+            let factor = raise::<V>(&mut running[n], peaks[n], totals[n]);
+            is_fine |= V::highest(most[n]) * FINE > running[n].sum;
+            if factor != 1.0 {
+                let factor = V::Floats::splat(factor);
+                for sums in sums[n * len..(n + 1) * len].as_chunks_mut::<LANES>().0 {
+                    V::Floats::load(sums).mul(factor).store(sums);
+                }
+            }
+        }
+        match (is_negligible, is_fine) {
+            (true, _) => fetch(ahead, ahead.len()),
+            (false, false) => add_values::<V, N, 1>(block, logits, sums, weights, ahead),
+            (false, true) => add_values::<V, N, 2>(block, logits, sums, weights, ahead),
+        }
+    }
+}
+
+/// Adds V weighted by codes of `PARTS` times 7 bits.
+#[inline(always)]
+unsafe fn add_values<V: Dots, const N: usize, const PARTS: usize>(
     block: &HeadBlock,
     exps: &[[f32; BLOCK]],
     sums: &mut [f32],

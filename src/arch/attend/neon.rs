@@ -95,7 +95,20 @@ macro_rules! dots {
                 fn bytes(x: Self::Ints, to: &mut [i8; LANES]) = store(x, to);
                 fn line(x: Self::Ints, to: &mut Line) = {
                     let to: *mut i32 = to.0.as_mut_ptr().cast();
-                    vst1q_s32_x4(to, int32x4x4_t(x[0], x[1], x[2], x[3]));
+                    quarters!(|i| vst1q_s32(to.add(4 * i), x[i]));
+                };
+                fn words(from: &Line) -> Self::Ints = {
+                    let from: *const i32 = from.0.as_ptr().cast();
+                    quarters!(|i| vld1q_s32(from.add(4 * i)))
+                };
+                fn byte<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
+                    quarters!(|i| {
+                        let up = vreinterpretq_u32_s32(vshlq_s32(x[i], vdupq_n_s32(SHIFT)));
+                        vreinterpretq_s32_u32(vshrq_n_u32::<24>(up))
+                    })
+                };
+                fn nibble<const SHIFT: i32>(x: Self::Ints) -> Self::Ints = {
+                    quarters!(|i| vshrq_n_s32::<28>(vshlq_s32(x[i], vdupq_n_s32(SHIFT))))
                 };
                 fn split<const SHIFT: i32, const ROUND: i32>(
                     x: Self::Ints,
