@@ -59,7 +59,7 @@ typedef struct mnnkv_attend {
     float soft_cap;
     /// Columns of mask: the newest tokens of the chat. Older ones have the addend 0.
     uint32_t mask_tokens;
-    /// [rows][mask_tokens], added to logits behind the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
+    /// [rows][mask_tokens], added to logits after the soft cap; finite or -inf. Floats from a row to the next, 0 = mask_tokens.
     /// NULL = none.
     const float *mask;
     uint64_t mask_row_stride;
