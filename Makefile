@@ -15,8 +15,8 @@ CONFIGURE := $(CMAKE) -S . -B "$(BUILD)" --log-level=NOTICE -DCMAKE_BUILD_TYPE=R
              -DMNNKV_CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)"
 COMPILE := $(CMAKE) --build "$(BUILD)" --parallel $(JOBS)
 
-# Every interleaving of the store's queue, up to LOOM_MAX_PREEMPTIONS preemptions. Compilation dominates, so
-# optimisation is low.
+# Every interleaving of the store's queue and of a step's parts, up to LOOM_MAX_PREEMPTIONS preemptions. Compilation
+# dominates, so optimisation is low.
 LOOM := LOOM_MAX_PREEMPTIONS=3 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 RUSTFLAGS="--cfg loom"
 # Sanitizers are flags of nightly compilers; RUSTC_BOOTSTRAP makes the project's take them.
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
@@ -70,7 +70,7 @@ demo:
 test:
 	@"$(SETUP)" test
 	cargo test --locked --workspace
-	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue store::marks
+	$(LOOM) cargo test --locked --lib --target-dir "$(CARGO_TARGET_DIR)/loom" -- store::queue store::marks attend::round
 	@$(CONFIGURE) -DMNNKV_BUILD_TESTS=ON
 	@$(COMPILE)
 	@cd "$(BUILD)" && $(CTEST) --output-on-failure
@@ -83,7 +83,7 @@ sanitize: sanitize-rust sanitize-cpp
 # Dependencies are instrumented, the standard library is not (src/sys/sync.rs, tests/*.supp).
 sanitize-rust:
 	$(TSAN) cargo test --locked --lib --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize" -- \
-	    session::tests store:: sys::claim
+	    session::tests store:: attend:: sys::claim
 	$(ASAN) cargo test --locked --lib --test layout --test snapshot --test chat_file --test state --test quantised \
 	    --test out_of_memory --target "$(HOST)" --target-dir "$(CARGO_TARGET_DIR)/sanitize-address"
 

@@ -3,12 +3,14 @@
 
 mod block;
 mod queries;
+mod round;
 mod step;
 
 pub use crate::arch::attend::BLOCK;
 pub use block::{Block, EncodeWork, Shape, Unfit};
 pub use queries::Queries;
-pub use step::{MOST_PARTS, Mask, Placed, Round, Step, Tokens, Work, attend};
+pub use round::{MOST_PARTS, Round};
+pub use step::{Mask, Placed, Step, Tokens, Work, attend};
 
 #[cfg(test)]
 pub(crate) mod tests;

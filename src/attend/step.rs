@@ -6,16 +6,15 @@
 
 use super::block::{Block, Shape};
 use super::queries::Queries;
+use super::round::{MOST_PARTS, Partial, Round};
 use crate::arch::attend::{AttendKernels, BLOCK, QUERIES, Running, Scratch, VALUE_GROUP, finish, sums_len};
 use crate::arch::estimates::LANES;
 use crate::arch::{self, Product};
 use crate::dtype::convert::{Endian, first_not_finite, widen};
 use crate::layout::{self, CacheRef, Head, Pair};
 use crate::status::{Result, bail};
-use crate::sys::{Mutex, Shared, memory};
+use crate::sys::{Shared, memory};
 
-/// Most parts of a step.
-pub const MOST_PARTS: u32 = 64;
 /// Steps of more rows decode blocks to f32.
 const FEW_ROWS: usize = 16;
 /// Query vectors of a unit of many rows: their logits and sums stay in a core's cache.
@@ -107,93 +106,6 @@ pub struct Work {
     zeros: Vec<[f32; LANES]>,
     places: Vec<u32>,
     scratch: Option<Box<Scratch>>,
-}
-
-/// The softmax of all query vectors over some tokens, by KV head, row and query head.
-struct Partial {
-    running: Vec<Running>,
-    sums: Vec<f32>,
-}
-
-/// The parts of one step that have ended.
-#[derive(Default)]
-pub struct Round(Mutex<Ended>);
-
-#[derive(Default)]
-struct Ended {
-    /// Parts of the round under way; 0 = none is.
-    parts: u32,
-    begun: u64,
-    ended: u64,
-    rows: usize,
-    partials: Vec<Partial>,
-    /// Rows of all rounds that are complete.
-    done: usize,
-}
-
-impl Round {
-    /// Rows of the rounds that are complete.
-    /// INVALID_ARGUMENT: if a round is not.
-    pub fn rows(&self) -> Result<usize> {
-        let ended = self.lock()?;
-        if ended.parts > 0 {
-            let missing = (!ended.ended).trailing_zeros();
-            bail!(InvalidArgument, "part {missing} of {} has not attended", ended.parts);
-        }
-        Ok(ended.done)
-    }
-
-    fn lock(&self) -> Result<crate::sys::MutexGuard<'_, Ended>> {
-        self.0.lock().map_err(|_| crate::status::Error::out_of_service("the step"))
-    }
-
-    /// A part begins.
-    fn begin(&self, (part, parts): (u32, u32), rows: usize) -> Result<()> {
-        let mut now = self.lock()?;
-        if now.parts == 0 {
-            memory::reserve(&mut now.partials, parts as usize)?;
-            (now.parts, now.rows, now.begun, now.ended) = (parts, rows, 0, 0);
-        }
-        if (parts, rows) != (now.parts, now.rows) {
-            bail!(
-                InvalidArgument,
-                "parts is {parts} and rows {rows}; the step has begun with {} parts and {} rows",
-                now.parts,
-                now.rows
-            );
-        }
-        if now.begun >> part & 1 == 1 {
-            bail!(InvalidArgument, "part {part} of {parts} is given twice");
-        }
-        now.begun |= 1 << part;
-        Ok(())
-    }
-
-    /// A part has failed; it may be given again.
-    fn failed(&self, part: u32) -> Result<()> {
-        let mut now = self.lock()?;
-        now.begun &= !(1 << part);
-        if now.begun == 0 {
-            now.parts = 0;
-        }
-        Ok(())
-    }
-
-    /// A part has ended. Returns what all parts have left to merge, to the last one.
-    fn end(&self, part: u32, partial: Option<Partial>) -> Result<Vec<Partial>> {
-        let mut now = self.lock()?;
-        if let Some(partial) = partial {
-            // Room is reserved.
-            memory::push(&mut now.partials, partial)?;
-        }
-        now.ended |= 1 << part;
-        if now.ended.count_ones() < now.parts {
-            return Ok(Vec::new());
-        }
-        now.done += now.rows;
-        now.parts = 0;
-        Ok(std::mem::take(&mut now.partials))
-    }
 }
 
 impl Step<'_> {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::arch;
-use crate::arch::attend::{Running, Scratch, sums_len};
+use crate::arch::attend::encode::ValueScales;
+use crate::arch::attend::{Line, Running, Scratch, finish, sums_len};
 use crate::common::Noise;
 use crate::dtype::Dtype;
 use crate::layout::{CacheRef, Layout, Spec, scatter};
@@ -100,6 +101,21 @@ fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
     }
 }
 
+/// Bytes that an encoder in another language wrote by docs/format.md.
+#[test]
+fn blocks_are_the_bytes_of_an_independent_encoder() {
+    for (name, dims) in [("d64", 64), ("d80", 80), ("wide", 64)] {
+        let read = |end: &str| std::fs::read(format!("testdata/attend/{name}.{end}")).unwrap();
+        let rows: Vec<f32> = read("rows.f32").as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+        let (keys, values) = rows.split_at(64 * dims);
+        let block = encoded(dims, keys, values).unwrap();
+        assert!(block.head_bytes(0) == read("block"), "{name}");
+        let shape = Shape::new(dims).unwrap();
+        let of_file = Block::of_bytes(shape, [&read("block")[..]].into_iter()).unwrap();
+        assert_eq!(of_file.head_bytes(0), block.head_bytes(0));
+    }
+}
+
 #[test]
 fn blocks_that_codes_cannot_hold_are_unfit() {
     let dims = 64;
@@ -178,7 +194,23 @@ proptest! {
             .collect();
         let rows: Vec<&[f32]> = queries.iter().map(Vec::as_slice).collect();
         let sums: Vec<f32> = many(&mut noise, count * sums_len(dims));
+        let whole = |rows: &[f32], width: usize| -> Vec<f32> {
+            let padding = dims.next_multiple_of(width) - dims;
+            rows.chunks_exact(dims).flat_map(|row| row.iter().copied().chain(vec![0.5; padding])).collect()
+        };
+        let (key_rows, value_rows) = (whole(&keys, 16), whole(&values, 32));
         let run = |kernels: &arch::attend::AttendKernels| {
+            let (mut low, mut high) = (vec![0.0; lanes], vec![0.0; lanes]);
+            assert!((kernels.key_ranges)(&key_rows, &mut low, &mut high));
+            let inverses: Vec<f32> = low.iter().zip(&high).map(|(low, high)| 250.0 / (high - low).max(1e-6)).collect();
+            let mids: Vec<f32> = low.iter().zip(&high).map(|(low, high)| 0.5 * low + 0.5 * high).collect();
+            let (mut k, mut v) = (vec![Line::default(); dims], vec![Line::default(); shape.groups() * 16]);
+            (kernels.key_codes)(&key_rows, &mids, &inverses, dims / 4, &mut k);
+            let (mut scales, mut middles) = (vec![[0; 2]; shape.groups() * 64], vec![[0; 2]; shape.groups() * 64]);
+            let mut out = ValueScales { scales: &mut scales, mids: &mut middles, noise: 0.0, spread: 0.0 };
+            assert!((kernels.value_codes)(&value_rows, shape.groups(), &mut v, &mut out));
+            let mut codes: Vec<u32> = [out.noise, out.spread].into_iter().chain(low).chain(high).map(f32::to_bits).collect();
+            codes.extend(k.iter().chain(&v).flat_map(|line| line.0).map(u32::from));
             let mut scratch = Scratch::default();
             let (mut logits, mut running) = (vec![[0.0; 64]; count], vec![Running { peak, sum: 2.5 }; count]);
             let mut sums = sums.clone();
@@ -189,6 +221,7 @@ proptest! {
             let (mut panels, mut decoded) = (vec![[0.0; 16]; 4 * dims], vec![[0.0; 16]; shape.groups() * 128]);
             (kernels.decode)(&block.head(shape, 0, None), &mut panels, &mut decoded);
             let mut bits: Vec<u32> = first.iter().chain(&logits).flatten().map(|x| x.to_bits()).collect();
+            bits.extend(codes);
             bits.extend(panels.iter().chain(&decoded).flatten().map(|x| x.to_bits()));
             bits.extend(running.iter().flat_map(|r| [r.peak.to_bits(), r.sum.to_bits()]));
             bits.extend(sums.iter().map(|x| x.to_bits()));
@@ -199,8 +232,29 @@ proptest! {
             let (bits, _) = run(kernels);
             prop_assert!(bits == expected, "kernels {at}");
         }
+        let (k, v) = by_format(dims, block.head_bytes(0));
+        // Sums of V are within the rounding of weights to 14 bits of their largest, or to 7 where all weights so far are more
+        // than 64 times that. V is within 8 times its scale of the middle.
+        let head = block.head(shape, 0, None);
+        let (mut weights, mut running) = (logits.clone(), vec![Running { peak, sum: 2.5 }; count]);
+        let (mut sums, len) = (vec![0.0; count * sums_len(dims)], sums_len(dims));
+        (arch::attend_kernels().values)(&head, &mut weights, &mut running, &mut sums, &mut Scratch::default());
+        let most = |weights: &[f32]| weights.iter().copied().fold(0.0f32, f32::max);
+        let is_fine = weights.iter().zip(&running).any(|(w, running)| most(w) * 64.0 > running.sum);
+        let is_read = logits.iter().zip(&running).any(|(l, now)| l.iter().any(|x| *x >= now.peak - 13.875));
+        for (weights, sums) in weights.iter().zip(sums.chunks_exact_mut(len)).filter(|_| is_read) {
+            finish(dims, sums);
+            for d in 0..dims {
+                let scale = |t: usize| f64::from(f16::from_le_bytes(head.value_scales[d / 32].as_flattened()[t]));
+                let weight = |t: usize| f64::from(weights[t]);
+                let exact: f64 = (0..64).map(|t| weight(t) * v[t * dims + d]).sum();
+                let largest = (0..64).map(|t| weight(t) * scale(t)).fold(0.0, f64::max);
+                let size: f64 = (0..64).map(|t| weight(t) * v[t * dims + d].abs()).sum();
+                let bound = largest * 0.5 / if is_fine { 16383.0 } else { 127.0 } * 512.0 + size * 1e-5 + 1e-28;
+                prop_assert!((f64::from(sums[d]) - exact).abs() <= bound, "{d}: {} and {exact}, not within {bound}", sums[d]);
+            }
+        }
         // Logits are within the rounding of queries to 13 bits of their largest product with a scale.
-        let (k, _) = by_format(dims, block.head_bytes(0));
         for (query, logits) in queries.iter().zip(&logits) {
             let exact: Vec<f64> = k.chunks_exact(dims).map(|k| k.iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum()).collect();
             let size: f64 = k.chunks_exact(dims).map(|k| k.iter().zip(query).map(|(k, q)| (k * f64::from(*q)).abs()).fold(0.0, f64::max)).fold(0.0, f64::max);

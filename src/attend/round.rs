@@ -1,0 +1,165 @@
+//! The parts of a step that have begun and ended, on any threads. None waits for another: the last to end merges.
+
+use crate::arch::attend::Running;
+use crate::status::{Error, Result, bail};
+use crate::sys::{Mutex, MutexGuard, memory};
+
+/// Most parts of a step.
+pub const MOST_PARTS: u32 = 64;
+
+/// The softmax of all query vectors over some tokens, by KV head, row and query head.
+pub(super) struct Partial {
+    pub(super) running: Vec<Running>,
+    pub(super) sums: Vec<f32>,
+}
+
+/// The parts of one step that have ended.
+#[derive(Default)]
+pub struct Round(Mutex<Ended>);
+
+#[derive(Default)]
+struct Ended {
+    /// Parts of the round under way; 0 = none is.
+    parts: u32,
+    begun: u64,
+    ended: u64,
+    rows: usize,
+    partials: Vec<Partial>,
+    /// Rows of all rounds that are complete.
+    done: usize,
+}
+
+impl Round {
+    /// Rows of the rounds that are complete.
+    /// INVALID_ARGUMENT: if a round is not.
+    pub fn rows(&self) -> Result<usize> {
+        let ended = self.lock()?;
+        if ended.parts > 0 {
+            let missing = (!ended.ended).trailing_zeros();
+            bail!(InvalidArgument, "part {missing} of {} has not attended", ended.parts);
+        }
+        Ok(ended.done)
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Ended>> {
+        self.0.lock().map_err(|_| Error::out_of_service("the step"))
+    }
+
+    /// A part begins.
+    pub(super) fn begin(&self, (part, parts): (u32, u32), rows: usize) -> Result<()> {
+        let mut now = self.lock()?;
+        if now.parts == 0 {
+            memory::reserve(&mut now.partials, parts as usize)?;
+            (now.parts, now.rows, now.begun, now.ended) = (parts, rows, 0, 0);
+        }
+        if (parts, rows) != (now.parts, now.rows) {
+            bail!(
+                InvalidArgument,
+                "parts is {parts} and rows {rows}; the step has begun with {} parts and {} rows",
+                now.parts,
+                now.rows
+            );
+        }
+        if now.begun >> part & 1 == 1 {
+            bail!(InvalidArgument, "part {part} of {parts} is given twice");
+        }
+        now.begun |= 1 << part;
+        Ok(())
+    }
+
+    /// A part has failed; it may be given again.
+    pub(super) fn failed(&self, part: u32) -> Result<()> {
+        let mut now = self.lock()?;
+        now.begun &= !(1 << part);
+        if now.begun == 0 {
+            now.parts = 0;
+        }
+        Ok(())
+    }
+
+    /// A part has ended. Returns what all parts have left to merge, to the last one.
+    pub(super) fn end(&self, part: u32, partial: Option<Partial>) -> Result<Vec<Partial>> {
+        let mut now = self.lock()?;
+        if let Some(partial) = partial {
+            // Room is reserved.
+            memory::push(&mut now.partials, partial)?;
+        }
+        now.ended |= 1 << part;
+        if now.ended.count_ones() < now.parts {
+            return Ok(Vec::new());
+        }
+        now.done += now.rows;
+        now.parts = 0;
+        Ok(std::mem::take(&mut now.partials))
+    }
+}
+
+/// All interleavings of parts; `make test` runs them.
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn partial(part: u32) -> Option<Partial> {
+        Some(Partial { running: Vec::new(), sums: vec![part as f32] })
+    }
+
+    #[test]
+    fn the_last_part_to_end_gets_what_all_have_left() {
+        loom::model(|| {
+            let round = Arc::new(Round::default());
+            let threads: Vec<_> = (0..2)
+                .map(|part| {
+                    let round = round.clone();
+                    thread::spawn(move || {
+                        round.begin((part, 3), 1).unwrap();
+                        round.end(part, partial(part)).unwrap().len()
+                    })
+                })
+                .collect();
+            round.begin((2, 3), 1).unwrap();
+            let own = round.end(2, partial(2)).unwrap().len();
+            let mut all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            all.push(own);
+            all.sort_unstable();
+            assert_eq!(all, [0, 0, 3]);
+            assert_eq!(round.rows().unwrap(), 1);
+        });
+    }
+
+    #[test]
+    fn a_part_that_fails_may_be_given_again_beside_another() {
+        loom::model(|| {
+            let round = Arc::new(Round::default());
+            let other = {
+                let round = round.clone();
+                thread::spawn(move || {
+                    round.begin((1, 2), 4).unwrap();
+                    round.end(1, partial(1)).unwrap().len()
+                })
+            };
+            round.begin((0, 2), 4).unwrap();
+            round.failed(0).unwrap();
+            // Where the other has not begun, the round begins anew.
+            round.begin((0, 2), 4).unwrap();
+            let own = round.end(0, partial(0)).unwrap().len();
+            assert_eq!(own + other.join().unwrap(), 2);
+            assert_eq!(round.rows().unwrap(), 4);
+        });
+    }
+
+    #[test]
+    fn one_of_two_threads_that_give_the_same_part_is_refused() {
+        loom::model(|| {
+            let round = Arc::new(Round::default());
+            let other = {
+                let round = round.clone();
+                thread::spawn(move || round.begin((0, 2), 1).is_ok())
+            };
+            let own = round.begin((0, 2), 1).is_ok();
+            assert!(own != other.join().unwrap());
+            assert!(round.rows().is_err());
+        });
+    }
+}
