@@ -101,7 +101,6 @@ mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
 /// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
 /// UNSUPPORTED: if the cache is quantised by the host
 /// OUT_OF_MEMORY: if working memory is refused
-///
 /// After a failure the part may be given again. The cache is never written.
 mnnkv_status mnnkv_session_attend(const mnnkv_session *session,
                                   uint32_t layer,

@@ -100,7 +100,6 @@ pub unsafe extern "C" fn mnnkv_session_attends(
 /// an element of the queries is not finite; or a part is given twice or with other parts and rows than the first
 /// UNSUPPORTED: if the cache is quantised by the host
 /// OUT_OF_MEMORY: if working memory is refused
-///
 /// After a failure the part may be given again. The cache is never written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_attend(
