@@ -23,7 +23,7 @@ mod seen {
     use std::sync::atomic::{AtomicU8, Ordering};
     use std::sync::{self, LockResult, PoisonError, TryLockError, TryLockResult};
 
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub struct Mutex<T> {
         inner: sync::Mutex<T>,
         handed_over: AtomicU8,
