@@ -130,7 +130,7 @@ fn threads_attend_at_once() {
         chat.append(rows);
         let queries: Vec<u8> = (0..rows * HEADS * DIMS).flat_map(|_| chat.number().to_ne_bytes()).collect();
         let run = |parts: u32| {
-            let output = std::sync::Mutex::new(vec![0.0f32; rows * HEADS * DIMS]);
+            let output = crate::sys::Mutex::new(vec![0.0f32; rows * HEADS * DIMS]);
             let cache = CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap();
             let queries = Queries {
                 dtype: Dtype::F32,
@@ -144,15 +144,18 @@ fn threads_attend_at_once() {
             };
             let step = Step { queries, is_causal: true, window: None, soft_cap: None, sinks: None, mask: None };
             std::thread::scope(|scope| {
-                for part in 0..parts {
+                let spawn = |part| {
                     let (chat, cache, step, output) = (&chat, &cache, &step, &output);
                     scope.spawn(move || {
                         let mut write = |row: usize, head: usize, x: &[f32]| {
                             output.lock().unwrap()[(row * HEADS + head) * DIMS..][..DIMS].copy_from_slice(x);
                         };
                         chat.session.attend(0, (cache, chat.kv_len), step, (part, parts), &mut write).unwrap();
-                    });
-                }
+                    })
+                };
+                // ThreadSanitizer sees the end of a thread that is joined, not that of a scope.
+                let threads: Vec<_> = (0..parts).map(spawn).collect();
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
             output.into_inner().unwrap()
         };
