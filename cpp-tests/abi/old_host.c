@@ -293,37 +293,6 @@ static void save_and_load(void) {
     mnnkv_session_destroy(session);
 }
 
-static void recall(void) {
-    mnnkv_session* session = start("{\"kv_h2o_enable\": true, \"kv_h2o_layer_start\": 0, \"kv_recall_enable\": true,"
-                                   " \"kv_h2o_max_tokens\": 160}", NULL, 0);
-    static float rows[heads * dims];
-    mnnkv_queries queries = {0};
-    mnnkv_recall_stats stats = {0};
-    uint32_t n;
-    queries.struct_size = (uint32_t)sizeof queries;
-    queries.dtype = MNNKV_DTYPE_F32;
-    queries.heads = heads;
-    queries.rows = 1;
-    queries.head_dim = dims;
-    queries.data = rows;
-    stats.struct_size = (uint32_t)sizeof stats;
-    for (n = 0; n < heads * dims; ++n) {
-        rows[n] = (float)(n % 5) - 2;
-    }
-    step(session, prompt);
-    for (n = 0; n < 4; ++n) {
-        cache.step_tokens = 1;
-        check("begin", mnnkv_session_begin(session, 0, &cache));
-        append(1);
-        check("queries", mnnkv_session_queries(session, 0, &queries));
-        check("end", mnnkv_session_end(session, 0, 0, 1, &cache));
-    }
-    check("stats", mnnkv_session_recall_stats(session, 0, &stats));
-    expect("the limit", verify(session) == cache.kv_len && cache.kv_len <= 160);
-    expect("parked tokens", stats.away_tokens + cache.kv_len == chat_len && stats.query_rows == 4);
-    mnnkv_session_destroy(session);
-}
-
 static void encode(void) {
     mnnkv_gear_options options = {0};
     mnnkv_decode_options limits = {0};
@@ -386,7 +355,6 @@ int main(void) {
     evict();
     store_and_park();
     save_and_load();
-    recall();
     encode();
     printf("old C host of %d.%d.%d: %s\n", MNNKV_VERSION_MAJOR, MNNKV_VERSION_MINOR, MNNKV_VERSION_PATCH,
            failures == 0 ? "runs" : "FAILED");

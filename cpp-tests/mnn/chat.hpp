@@ -35,13 +35,6 @@ inline std::string evicting(const std::string& more = "") {
               "kv_h2o_update_interval": 4, "kv_h2o_target_lossy_ratio": 2.0)" + (more.empty() ? "" : ", " + more);
 }
 
-/// Evicts, and brings blocks back.
-inline std::string recalling(const std::string& more = "") {
-    return R"("kv_h2o_enable": true, "kv_h2o_layer_start": 1, "kv_h2o_trigger_min_tokens": 80,
-              "kv_h2o_target_lossy_ratio": 2.0, "kv_recall_enable": true, "kv_recall_block_tokens": 8,
-              "kv_recall_sink_tokens": 8, "kv_recall_recent_tokens": 24)" + (more.empty() ? "" : ", " + more);
-}
-
 /// Compresses cold tokens of every layer. store: keeps them compressed between steps. full: decodes and compares.
 inline std::string compressing(const std::string& mode, int workers) {
     return R"("kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_front_n": 100,
@@ -303,16 +296,15 @@ private:
         EXPECT_EQ(step.chunk, 64) << "MNN's own";
         EXPECT_LE(step.length, step.capacity);
 
-        // Rows are unique, so they identify the tokens of the cache. Tokens are in order, but with recall.
+        // Rows are unique, so they identify the tokens of the cache, which are in order.
         const auto size = static_cast<std::size_t>(step.length);
         const std::size_t row = static_cast<std::size_t>(how_.kv_heads * how_.head_dim);
         ASSERT_EQ(step.held.keys.size(), row * size);
         std::vector<token> tokens;
         std::vector<int> serials;
-        std::size_t slot = 0, unlike = 0;
-        const std::size_t known = history_.size();
-        for (std::size_t at = 0; slot < size && (how_.recalls() ? unlike < known : at < known); ++at, ++unlike) {
-            const token& of = history_[at % known];
+        std::size_t slot = 0;
+        for (std::size_t at = 0; slot < size && at < history_.size(); ++at) {
+            const token& of = history_[at];
             const mnn_stub::rows& rows = rows_of(layer, of);
             if (is_at(step.held.keys, rows.keys, slot)) {
                 ASSERT_TRUE(is_at(step.held.values, rows.values, slot))
@@ -322,11 +314,9 @@ private:
                 tokens.push_back(of);
                 serials.push_back(of.serial);
                 ++slot;
-                unlike = 0;
             }
         }
         ASSERT_EQ(slot, size) << "the cache's first slot that holds no token of the chat, in order";
-        std::sort(serials.begin(), how_.recalls() ? serials.end() : serials.begin());
         ASSERT_EQ(std::adjacent_find(serials.begin(), serials.end()), serials.end()) << "a token is there twice";
         EXPECT_EQ(step.wrong_sums, "");
         ASSERT_GE(step.length, count);
@@ -334,8 +324,7 @@ private:
             << "a new token is missing";
 
         std::vector<int>& held = held_[static_cast<std::size_t>(layer)];
-        EXPECT_TRUE(std::includes(held.begin(), held.end(), serials.begin(), serials.end() - count) || held.empty() ||
-                    how_.recalls())
+        EXPECT_TRUE(std::includes(held.begin(), held.end(), serials.begin(), serials.end() - count) || held.empty())
             << "a token is back that was evicted";
         held = serials;
         if (how_.is_quantised()) {

@@ -453,7 +453,6 @@ TEST_F(MnnAdapter, SaysInOneLineWhatAConfigDoes) {
 TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
     const std::string no = " is not a key of this version\n";
     const std::vector<std::pair<std::string, std::string>> mistakes = {
-        {R"("kv_recall_enable": true)", "kv_recall_enable has no effect: kv_h2o_enable must be true\n"},
         {R"("kv_h2o_enabled": true)",
          "kv_h2o_enabled is not a key of this version; did you mean kv_h2o_enable?\n"},
         {R"("kv_chat_enabled": true)", "kv_chat_enabled" + no},
@@ -462,15 +461,12 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
         {R"("kv_load": "x.kv")", "kv_load is a command, which a config does not carry out\n"},
         {R"("kv_rope_dims": 8)", "kv_rope_dims has no effect: kv_rope_theta must be given\n"},
         {R"("kv_rope_theta": -5)", "no rotation hint where kv_rope_theta is -5; a number above 1 expected\n"},
-        {R"("kv_chat_recall_file": "x")", "kv_chat_recall_file has no effect: kv_recall_tier must be \"file\"\n"},
         {R"("kv_h2o_sink_tokens": "x")",
          "off where the config is refused: kv_h2o_sink_tokens is \"x\"; a whole number from 0 to 2147483647 expected\n"},
     };
     for (const auto& mistake : mistakes) {
         EXPECT_EQ(lines_of(mistake.first).second, "mnn-kv: " + mistake.second) << "without a session";
-        if (mistake.first.find("kv_recall_enable") == std::string::npos) {
-            EXPECT_EQ(lines_of(R"("kv_chat_enable": true)", mistake.first).second, "mnn-kv: " + mistake.second);
-        }
+        EXPECT_EQ(lines_of(R"("kv_chat_enable": true)", mistake.first).second, "mnn-kv: " + mistake.second);
     }
     EXPECT_EQ(lines_of(evicting(), R"("kv_chat_enable": "yes")").second,
               "mnn-kv: off where kv_chat_enable is \"yes\"; true or false expected\n");

@@ -35,14 +35,6 @@ float product_of(const float* q, const float* k, int dims, const float* key_sum)
     return key_sum != nullptr ? product + zero * *key_sum : product;
 }
 
-float query_of(const settings& how, int layer, int head, int dim, const token& of) {
-    if (of.serial < how.seeks_from) {
-        return made_up(query, layer, head, dim, of);
-    }
-    const bool lives = dim < how.live_dims;
-    return lives ? 6.0f * made_up(key, layer, head / (how.heads / how.kv_heads), dim, {how.sought, how.sought}) : 0.0f;
-}
-
 /// Attention of the last rows over the tokens of a cache. The thread of a softmax tile calls
 /// see(thread, tile, tokens, first token, last, scales, sums), and multiply(KV head, first token, weights, out) where V
 /// is INT8: adds the product with 8-bit probabilities.
@@ -62,7 +54,7 @@ std::vector<float> attend(const settings& how, int layer, const std::vector<toke
         const int kv_head = head / (how.heads / how.kv_heads);
         for (const token& of : tokens) {
             for (int d = 0; d < dims; ++d) {
-                queries.push_back(query_of(how, layer, head, d, of));
+                queries.push_back(made_up(query, layer, head, d, of));
             }
         }
         // Tokens of a tile from `begin` on that a row may attend to.
@@ -180,7 +172,7 @@ public:
         const settings& how = how_;
         for (const token& of : tokens) {
             for (int i = 0; i < how.heads * how.head_dim; ++i) {
-                step.queries.push_back(query_of(how, layer_, i / how.head_dim, i % how.head_dim, of));
+                step.queries.push_back(made_up(query, layer_, i / how.head_dim, i % how.head_dim, of));
             }
         }
         step.output = attend(

@@ -39,8 +39,6 @@ struct settings {
     /// KVMeta::layer_nums; 0: `layers`.
     int layer_nums = 0;
     float attn_scale = 0;
-    /// Queries of tokens from this serial on look for the key of the token `sought`, of a chat without edits.
-    int seeks_from = 1 << 30, sought = 0;
     /// reads[i] is the layer whose cache layer i reads; -1, or none given: its own.
     std::vector<int> reads;
 
@@ -53,7 +51,6 @@ struct settings {
 
     /// MNN's attention_mode: flash and the element types.
     settings in_mode(int attention_mode) const;
-    bool recalls() const { return config.find("\"kv_recall_enable\": true") != std::string::npos; }
     bool is_quantised() const { return key_quant_mode != 0 || value_quant_mode != 0; }
 
     int source(int layer) const {

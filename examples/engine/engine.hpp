@@ -1,6 +1,6 @@
 // An LLM engine: prompts in chunks, drafts with rollback, edits of the history, attention on two threads.
 //
-// STEP is how far it has become a host of mnn-kv, 0 to 10: docs/adopt.md. Lines of step n are in `#if STEP >= n`.
+// STEP is how far it has become a host of mnn-kv, 0 to 9: docs/adopt.md. Lines of step n are in `#if STEP >= n`.
 // With an empty config the engine runs as in step 0.
 
 #ifndef ENGINE_ENGINE_HPP
@@ -188,7 +188,7 @@ public:
     bool pin(std::uint32_t first, std::uint32_t count) { return ok(session_.pin(first, count)); }
 #endif
 
-#if STEP >= 8
+#if STEP >= 7
     // Engine::park: while the user thinks
     bool park() {
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
@@ -202,7 +202,7 @@ public:
     }
 #endif
 
-#if STEP >= 9
+#if STEP >= 8
     // Engine::chat_file: a file that only this model opens
     mnnkv_snapshot_options chat_file(const char* path) const {
         mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
@@ -243,7 +243,7 @@ public:
         }
         std::memcpy(gaps_, bytes.data(), sizeof gaps_);
         if (!ok(file.load(session_))) {
-#if STEP >= 10
+#if STEP >= 9
             // Engine::load, where layers are damaged
             if (is_lost()) {
                 return read_again();
@@ -260,7 +260,7 @@ public:
     }
 #endif
 
-#if STEP >= 10
+#if STEP >= 9
     // Engine::metrics: for a log, once per turn
     std::string metrics() {
         std::string text, warnings;
@@ -279,7 +279,7 @@ private:
         }
         for (std::uint32_t layer = 0; layer < layers; ++layer) {
             if (!attention(layer, rows)) {
-#if STEP >= 10
+#if STEP >= 9
                 // Engine::forward, where a layer failed
                 if (is_lost()) {
                     return read_again() && forward(tokens, rows);
@@ -306,10 +306,6 @@ private:
 #if STEP >= 2
         // Engine::attention, before it appends
         mnnkv_cache view = cache.view();
-#if STEP >= 7
-        // Engine::attention, before begin
-        view.step_tokens = rows;
-#endif
         if (session_ && !begin(layer, view)) {
             return false;
         }
@@ -406,18 +402,6 @@ private:
             }
         }
 #endif
-#if STEP >= 7
-        // Engine::attention, after its threads
-        if (session_) {
-            mnnkv_queries queries = mnnkv::make<mnnkv_queries>();
-            queries.dtype = MNNKV_DTYPE_F32;
-            queries.heads = query_heads;
-            queries.rows = rows;
-            queries.head_dim = dims;
-            queries.data = queries_.data();  // [rows][heads][dims], rotated
-            ok(session_.queries(layer, queries));
-        }
-#endif
 #if STEP >= 2
         // Engine::attention, at its end
         if (session_ && !end(layer, rows, view)) {
@@ -478,7 +462,7 @@ private:
         if (b_count > 0) {
             pairs.insert(pairs.end(), {std::int32_t(b), std::int32_t(b_count)});
         }
-#if STEP >= 8
+#if STEP >= 7
         // Engine::keep: nor has a parked cache
         if (!caches_[layer].reserve(caches_[layer].length)) {
             error = "out of memory";
@@ -532,7 +516,7 @@ private:
     }
 #endif
 
-#if STEP >= 10
+#if STEP >= 9
     // Engine::is_lost: failures that no repetition mends
     bool is_lost() const { return code_ == MNNKV_CORRUPT || code_ == MNNKV_INTERNAL; }
 

@@ -69,7 +69,7 @@ Tokens conversation(Engine& engine, bool edits) {
     return said;
 }
 
-#if STEP >= 3 && STEP <= 7
+#if STEP >= 3 && STEP <= 6
 /// Less than half of the pages of `whole` are in memory. Not measured where pages are large, or not counted.
 bool is_half(const Engine& host, const Engine& whole) {
 #ifdef __linux__
@@ -150,7 +150,7 @@ const std::string evict = R"(
     )" + budget;
 #endif
 
-#if STEP >= 5 && STEP <= 7
+#if STEP >= 5 && STEP <= 6
 /// Every token of layer 0 is where the session says: its K and V depend on nothing but itself and its position.
 bool same_tokens(Engine& here, Engine& whole) {
     std::uint32_t slot = 0;
@@ -308,22 +308,6 @@ int main(int argc, char** argv) {
 #endif
 
 #if STEP == 7
-    const std::string config = "{" + budget + R"(, "kv_recall_enable": true})";
-    Engine host(model, config);
-    evicts(host, plain);
-    mnnkv_recall_stats stats = mnnkv::make<mnnkv_recall_stats>();
-    must(host.session().recall_stats(MNNKV_ALL_LAYERS, stats));
-    std::printf("%u blocks left, %u came back, %u tokens are away\n", static_cast<unsigned>(stats.left_blocks),
-                static_cast<unsigned>(stats.returned_blocks), static_cast<unsigned>(stats.away_tokens));
-    require(stats.returned_blocks > 0 && stats.failures == 0, "evicted tokens come back, and none is lost");
-    Tokens said;
-    must(host.answer(10, 0, said) && host.read(story(60, 2)), host.error);
-    require(host.cache(2).length <= 160, "the budget holds in a step that is larger than those before");
-    Engine other(model, config);
-    print("host", other, conversation(other, true));
-#endif
-
-#if STEP == 8
     Tokens expected = conversation(plain, true);
     print("plain", plain, expected);
     Engine host(model, "{" + store + "}");
@@ -344,7 +328,7 @@ int main(int argc, char** argv) {
     require(said == expected, "the answer is the same, before and behind");
 #endif
 
-#if STEP == 9
+#if STEP == 8
     const char* const path = argc > 1 ? argv[1] : "chat.mnnkv";
     std::remove(path);
     Tokens expected = conversation(plain, true), said, resumed;
@@ -386,7 +370,7 @@ int main(int argc, char** argv) {
     std::remove(path);
 #endif
 
-#if STEP == 10
+#if STEP == 9
     Engine wrong(model, R"({"kv_h2o_enable": "yes"})");
     std::printf("refused: %s\n", wrong.error.c_str());
     Tokens expected = conversation(plain, false), said;

@@ -58,7 +58,7 @@ public:
     /// Prints what the config does, one line, and its warnings, one line each; those about steps follow. A refused config
     /// sets `refusal`.
     explicit model_session(const model_config& config)
-        : logs(config.logs), recalls(asks_recall(config.json)), print_(config.print), sums_(config.lanes) {
+        : logs(config.logs), print_(config.print), sums_(config.lanes) {
         if (!make(config)) {
             return;
         }
@@ -66,9 +66,6 @@ public:
         (void)session.outlook(outlook);
         say(outlook + config.also);
         read_rotation(config.json);
-        if (recalls) {
-            park_in_file(config.json);
-        }
         print_warnings(config.json);
     }
 
@@ -85,7 +82,7 @@ public:
 
     /// A model without a session; `why` becomes `refusal`.
     model_session(const std::string& why, void (*print)(const char* line))
-        : refusal(why), logs(false), recalls(false), print_(print) {}
+        : refusal(why), logs(false), print_(print) {}
 
     /// A sentence about a layer, which most texts of the library name themselves.
     static std::string of_layer(std::uint32_t number, const std::string& text) {
@@ -127,8 +124,6 @@ public:
     /// The reason for a missing session; "" if there is a session.
     std::string refusal;
     const bool logs;
-    /// kv_recall_enable: layers are judged by queries.
-    const bool recalls;
 
 private:
     friend class layer_session;
@@ -169,40 +164,6 @@ private:
         }
         for (const std::string& line : key_faults(json)) {
             say_once(line);
-        }
-    }
-
-    static bool asks_recall(const std::string& json) {
-        const auto members = json_members(json);
-        return std::any_of(members.begin(), members.end(), [](const std::pair<std::string, std::string>& member) {
-            return member.first == "kv_recall_enable" && member.second != "false";
-        });
-    }
-
-    /// kv_chat_recall_file: where blocks of the tier "file" are. The file has no name once it is open, where the system allows
-    /// that, and ends with the session.
-    void park_in_file(const std::string& json) {
-        for (const auto& member : json_members(json)) {
-            if (member.first != "kv_chat_recall_file") {
-                continue;
-            }
-            std::string path;
-            if (!json_path(member.second, path)) {
-                say("kv_chat_recall_file is " + member.second + "; the path of a file expected, in UTF-8");
-                continue;
-            }
-            mnnkv_snapshot_options options = mnnkv::make<mnnkv_snapshot_options>();
-            options.abi_version = MNNKV_ABI_VERSION;
-            options.path = path.c_str();
-            mnnkv::snapshot file;
-            mnnkv::status made = file.create(options);
-            made = made ? session.recall_file(file.get()) : made;
-            if (!made) {
-                say("blocks are parked in memory: " + std::string(made.message()));
-            }
-            if (file) {
-                std::remove(path.c_str());
-            }
         }
     }
 
@@ -279,7 +240,7 @@ struct step_counts {
     int n_reserve;
 };
 
-/// The steps of one layer of a model: begin (or clear and begin_cleared), sum, queries, end. The next begin or clear
+/// The steps of one layer of a model: begin (or clear and begin_cleared), sum, end. The next begin or clear
 /// closes a step that the engine left before end.
 class layer_session {
 public:
@@ -302,9 +263,6 @@ public:
     /// The layer is open and scored: tiles are of use.
     bool takes_tiles() const { return open_ && one_row_ > 0; }
 
-    /// The layer is open, and evicted tokens may come back: queries are of use.
-    bool takes_queries() const { return open_ && model_.recalls; }
-
     /// The engine clears the cache: drops the layer's tokens, and its open step. begin_cleared may follow.
     void clear(const step_counts& counts) {
         open_ = false;
@@ -320,9 +278,8 @@ public:
     }
 
     /// Opens a step: edits the history, restores stored tokens and applies the planned eviction. cache.kv_len: tokens
-    /// in the cache, those of a step that failed included; set to the length behind which the engine appends, which
-    /// recall may raise. step_tokens is not read. On failure (out of memory) no token is lost, and attention must not
-    /// run.
+    /// in the cache, those of a step that failed included; set to the length behind which the engine appends.
+    /// step_tokens is not read. On failure (out of memory) no token is lost, and attention must not run.
     mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
         model_.enter(number_);
         const bool failed = has_failed(counts);
@@ -447,16 +404,6 @@ public:
     void fail(const std::string& why) {
         if (!unread_.exchange(true)) {
             unread_why_ = why;
-        }
-    }
-
-    /// The queries of the open step, after attention. A refusal is printed once: the step judges no block.
-    void queries(const mnnkv_queries& given) {
-        if (takes_queries()) {
-            const mnnkv::status taken = model_.session.queries(number_, given);
-            if (!taken) {
-                model_.say_once(std::string("a step goes without queries: ") + taken.message());
-            }
         }
     }
 

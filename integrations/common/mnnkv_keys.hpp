@@ -17,9 +17,9 @@ namespace mnnkv_host {
 
 /// A key that the session reads or warns about, or one of an adapter.
 inline bool is_key(const std::string& name) {
-    static const char* const own[] = {"kv_chat_enable", "kv_chat_recall_file", "kv_dump_folder", "kv_metrics",
-                                      "kv_rope_theta",  "kv_rope_dims",        "kv_rope_pairing"};
-    static const char* const of_session[] = {"kv_h2o_", "kv_recall_", "kv_lossless_", "kv_quant"};
+    static const char* const own[] = {"kv_chat_enable", "kv_dump_folder", "kv_metrics",
+                                      "kv_rope_theta",  "kv_rope_dims",   "kv_rope_pairing"};
+    static const char* const of_session[] = {"kv_h2o_", "kv_lossless_", "kv_quant"};
     const auto is_name = [&name](const char* key) { return name == key; };
     const auto begins = [&name](const char* with) { return name.find(with) == 0; };
     return std::any_of(std::begin(own), std::end(own), is_name) ||
@@ -43,8 +43,6 @@ inline std::vector<std::string> key_faults(const std::string& json) {
             faults.push_back(key + " is not a key of this version");
         } else if (key.compare(0, 8, "kv_rope_") == 0 && !has("kv_rope_theta", nullptr)) {
             faults.push_back(key + " has no effect: kv_rope_theta must be given");
-        } else if (key == "kv_chat_recall_file" && !has("kv_recall_tier", "\"file\"")) {
-            faults.push_back(key + " has no effect: kv_recall_tier must be \"file\"");
         }
     }
     return faults;

@@ -331,16 +331,6 @@ public:
                                                prompt, scale_,            query, heads};
             host_->dump->write(dump_number_, step);
         }
-        if (steps_ && steps_->takes_queries()) {
-            mnnkv_queries given = mnnkv::make<mnnkv_queries>();
-            given.dtype = float_type(cache);
-            given.heads = heads;
-            given.rows = rows;
-            given.head_dim = static_cast<std::uint32_t>(cache.mHeadDim);
-            given.scale = scale_;
-            given.data = query;
-            steps_->queries(given);
-        }
         return !steps_ || steps_->end(heads, rows, now);
     }
 
