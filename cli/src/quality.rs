@@ -18,7 +18,7 @@ Examples:
   mnnkv quality model.gguf --tokens tokens.u16 --method 'mine={\"kv_h2o_block_tokens\":16}'
 ";
 
-/// Measure what eviction, recall and fewer bits cost in the quality of a language model.
+/// Measure what eviction and fewer bits cost in the quality of a language model.
 ///
 /// A Llama or a Qwen2 reads texts through sessions, one for each method. A factor is the perplexity of the scored tokens over
 /// that of the whole cache, with its paired standard error over texts; a text is exact if every scored token is the model's
@@ -196,8 +196,7 @@ fn text(conditions: &str, results: &Results) -> String {
     for rows in results.rows.chunk_by(|a, b| (&a.kind, a.ratio) == (&b.kind, b.ratio)) {
         text += &format!("\n{}, 1 of {}, {} texts\n", rows[0].kind, rows[0].ratio, rows[0].items);
         let mut heading =
-            ["method", "loss", "factor", "+-", "exact", "tokens", "over", "kept", "parked", "back", "late"].to_vec();
-        heading.extend(["us", "tokens/s"]);
+            ["method", "loss", "factor", "+-", "exact", "tokens", "over", "kept", "us", "tokens/s"].to_vec();
         if rows[0].divergence.is_some() {
             heading.extend(["same text", "leaves at"]);
         }
@@ -263,9 +262,6 @@ fn cells(row: &Row) -> Vec<String> {
             Some(_) => "never".into(),
         },
         format!("{:.1}%", 100.0 * row.resident_share),
-        format!("{:.1}%", 100.0 * row.parked_share),
-        format!("{:.2}", row.returned_blocks),
-        row.failed_blocks.to_string(),
         format!("{:.0}", row.library_us),
         format!("{:.0}", row.tokens_per_second),
     ];

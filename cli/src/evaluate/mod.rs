@@ -58,7 +58,7 @@ pub struct Arguments {
     #[arg(long, value_enum)]
     skip: Option<Part>,
 
-    /// A host's config.json, for its kv_h2o_ and kv_lossless_ keys; recall is a matter of `mnnkv quality`
+    /// A host's config.json, for its kv_h2o_ and kv_lossless_ keys
     #[arg(long, value_name = "FILE", help_heading = "Session")]
     config: Option<PathBuf>,
     /// One such key, stronger than the config's

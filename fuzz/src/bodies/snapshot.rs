@@ -19,16 +19,14 @@ fn fastest() -> HowEncoded<'static> {
     HowEncoded { effort: Effort::new(1, "effort").unwrap(), rotation: None, threads: 1 }
 }
 
-/// Configs of sessions that load: without, with and with another eviction, with recall, and with stored tokens.
-const CONFIGS: [&str; 5] = [
+/// Configs of sessions that load: without, with and with another eviction, and with stored tokens.
+const CONFIGS: [&str; 4] = [
     "{}",
     r#"{"kv_h2o_enable":true,"kv_h2o_layer_start":0,"kv_h2o_block_tokens":4,"kv_h2o_sink_tokens":4,
         "kv_h2o_recent_tokens":8,"kv_h2o_trigger_min_tokens":8}"#,
     r#"{"kv_h2o_enable":true,"kv_h2o_policy":"mass","kv_h2o_layer_start":0,"kv_h2o_aggregation":"norm_sum",
         "kv_h2o_block_tokens":2,
         "kv_h2o_sink_tokens":1,"kv_h2o_recent_tokens":2,"kv_h2o_trigger_min_tokens":1,"kv_h2o_update_interval":1}"#,
-    r#"{"kv_h2o_enable":true,"kv_h2o_layer_start":0,"kv_h2o_target_lossy_ratio":2,"kv_h2o_trigger_min_tokens":1,
-        "kv_recall_enable":true,"kv_recall_block_tokens":4,"kv_recall_sink_tokens":4,"kv_recall_recent_tokens":4}"#,
     r#"{"kv_lossless_enable":true,"kv_lossless_runtime_enable":true,"kv_lossless_runtime_mode":"store",
         "kv_lossless_async_threads":0,"kv_lossless_hot_sink_tokens":0,"kv_lossless_hot_recent_tokens":1,
         "kv_lossless_block_tokens":4,"kv_lossless_store_bootstrap_tokens":0}"#,

@@ -149,9 +149,6 @@ impl Chat {
             data: query.as_bytes(),
         };
         let attends = self.session.attends(number)?;
-        if !attends {
-            self.session.queries(number, &queries)?;
-        }
         let scored = self.session.scored_rows(number, added as u32)?.rows as usize;
         self.measured.library += start.elapsed();
         // Rows that nobody reads do not attend.

@@ -122,18 +122,6 @@ const HOST_KEYS: [&str; 2] = [ROTATION, CACHE];
 /// The built-in methods, those of the usual table first.
 pub fn methods() -> Vec<Method> {
     let method = |name: &str, object: Value| Method { name: name.into(), keys: keys(object) };
-    let recall = |tier: &str, exchanges: u32, hysteresis: u32| {
-        json!({
-            "kv_recall_enable": true,
-            "kv_recall_block_tokens": BLOCK,
-            "kv_recall_sink_tokens": SINK,
-            "kv_recall_recent_tokens": RECENT,
-            "kv_recall_query_window": 4,
-            "kv_recall_hysteresis": hysteresis,
-            "kv_recall_exchanges": exchanges,
-            "kv_recall_tier": tier,
-        })
-    };
     let keydiff = json!({ "kv_h2o_policy": "keydiff", "kv_h2o_block_tokens": 8 });
     let mut keydiff_int8 = keydiff.clone();
     keydiff_int8[CACHE] = "int8".into();
@@ -143,17 +131,14 @@ pub fn methods() -> Vec<Method> {
         method("mass", json!({ "kv_h2o_policy": "mass", "kv_h2o_prefill_queries": PROMPT_ROWS })),
         method("keydiff", keydiff),
         method("replay", json!({ "kv_h2o_policy": "replay", "kv_h2o_block_tokens": 8 })),
-        method("recall", recall("ram", 1, 1)),
-        method("recall, 16 exchanges", recall("ram", 16, 0)),
         method("int8, mode 9", json!({ CACHE: "int8_k" })),
         method("int8, mode 10", json!({ CACHE: "int8" })),
         method("tq4, mode 14", json!({ CACHE: "tq4" })),
         method("k8v4", json!({ QUANT: "k8v4" })),
         method("keydiff, int8, mode 10", keydiff_int8),
         method("keydiff, rotated", json!({ "kv_h2o_block_tokens": 8, ROTATION: false })),
-        method("recall, ram4", recall("ram4", 1, 1)),
     ]
 }
 
 /// Methods of the usual table.
-pub const USUAL: usize = 12;
+pub const USUAL: usize = 10;

@@ -84,12 +84,6 @@ pub struct Row {
     pub library_us: f64,
     /// Bytes of K and V in the caches, over those of the whole caches; layers that tokens are evicted from.
     pub resident_share: f64,
-    /// Bytes of parked tokens and summaries at the end, over those of the whole caches.
-    pub parked_share: f64,
-    /// Blocks that came back, per step and layer that tokens are evicted from.
-    pub returned_blocks: f64,
-    /// Blocks that were late, or could not be parked, read or judged, over all items.
-    pub failed_blocks: u64,
     /// Means over items of the session's metrics.
     pub metrics: BTreeMap<String, f64>,
 }
@@ -189,9 +183,6 @@ fn row_of(samples: &[Sample], whole: &[Sample]) -> Row {
         tokens_per_second: steps / total(|sample| sample.seconds).max(1e-9),
         library_us: total(|sample| sample.library_seconds) * 1e6 / steps.max(1.0),
         resident_share: total(|sample| sample.resident as f64) / total(|sample| sample.logical as f64).max(1.0),
-        parked_share: total(|sample| sample.parked_share) / count,
-        returned_blocks: total(|sample| sample.returned as f64) / calls,
-        failed_blocks: samples.iter().map(|sample| sample.failed).sum(),
         metrics,
     }
 }

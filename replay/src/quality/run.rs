@@ -6,7 +6,6 @@ use super::prompts::{Prompt, Rows};
 use super::samples::Sample;
 use super::{Item, Method};
 use crate::llama::{Model, Projected, first_choice, loss};
-use mnnkv::session::RecallStats;
 use mnnkv::status::Result;
 use serde_json::Value;
 use std::time::Instant;
@@ -34,7 +33,6 @@ pub(super) struct Plan<'a> {
 struct Reader<'a> {
     item: &'a Item,
     chat: Chat,
-    before: RecallStats,
     /// The item's tokens that may be read, and those that the model chose behind them.
     given: usize,
     chosen: Vec<u32>,
@@ -92,12 +90,10 @@ impl Plan<'_> {
             replay(self.model, &mut chat, item.prompt())?;
         }
         chat.measured = Measured::default();
-        let before = chat.session().recall_stats(None)?;
         let next = item.question_from;
         let mut reader = Reader {
             item,
             chat,
-            before,
             given,
             chosen: Vec::new(),
             next,
@@ -180,13 +176,8 @@ impl Reader<'_> {
     }
 
     fn sample(&self, plan: &Plan<'_>) -> Result<Sample> {
-        let shape = plan.model.shape();
-        let (session, measured) = (self.chat.session(), self.chat.measured);
-        let recall = session.recall_stats(None)?;
-        let evicted_layers = (shape.layers - FIRST_EVICTED.min(shape.layers)) as f64;
-        let token_bytes = (2 * shape.kv_heads * shape.dims * size_of::<f32>()) as f64;
-        let raw_bytes = (self.item.tokens.len() - 1) as f64 * evicted_layers * token_bytes;
-        let metrics = session.metrics(None)?;
+        let measured = self.chat.measured;
+        let metrics = self.chat.session().metrics(None)?;
         let metrics = metrics.fields().filter(|(_, value)| value.is_finite());
         Ok(Sample {
             loss: self.losses.iter().sum::<f64>() / self.losses.len() as f64,
@@ -199,9 +190,6 @@ impl Reader<'_> {
             resident: measured.resident,
             logical: measured.logical,
             over: plan.method.evicts().then_some(measured.over),
-            parked_share: (recall.parked_bytes + recall.summary_bytes) as f64 / raw_bytes.max(1.0),
-            returned: recall.counts.returned - self.before.counts.returned,
-            failed: recall.counts.failed,
             metrics: metrics.map(|(name, value)| (name.to_string(), value)).collect(),
         })
     }

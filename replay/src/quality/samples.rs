@@ -33,12 +33,6 @@ pub(super) struct Sample {
     pub(super) logical: u64,
     /// The largest excess over the budget, in tokens, of a method that evicts.
     pub(super) over: Option<i64>,
-    /// Bytes of parked tokens and summaries at the end, over those of the whole caches.
-    pub(super) parked_share: f64,
-    /// Blocks that came back behind the prompt.
-    pub(super) returned: u64,
-    /// Blocks that were late, or could not be parked, read or judged.
-    pub(super) failed: u64,
     /// Those of the session that were measured.
     pub(super) metrics: BTreeMap<String, f64>,
 }

@@ -7,7 +7,6 @@ use crate::bodies::packing::{Dense, Packing, flash};
 use crate::bodies::random::Random;
 use mnnkv::dtype::Dtype;
 use mnnkv::ffi::cache::{mnnkv_cache, mnnkv_layout};
-use mnnkv::ffi::recall::{mnnkv_recall_stats, mnnkv_session_recall_file, mnnkv_session_recall_stats};
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_last_error, mnnkv_status};
@@ -306,21 +305,8 @@ impl Chat {
         let logical = mine.tokens.len() as u32;
         assert_eq!(self.lengths(layer), (logical, mine.len));
         assert_eq!(positions.len(), mine.len as usize);
-        let mut sorted = positions.clone();
-        sorted.sort_unstable();
-        assert!(sorted.windows(2).all(|w| w[0] < w[1]) && sorted.last().is_none_or(|last| *last < logical));
-        let recalls = self.config.recalls && layer >= self.config.start;
-        assert!(recalls || sorted == positions, "without recall positions ascend");
+        assert!(positions.is_sorted_by(|a, b| a < b) && positions.last().is_none_or(|last| *last < logical));
         assert!(layer >= self.config.start || mine.len == logical, "the layer evicts nothing");
-        // SAFETY: numbers only.
-        let mut stats: mnnkv_recall_stats = unsafe { std::mem::zeroed() };
-        stats.struct_size = size::<mnnkv_recall_stats>();
-        right(c!(mnnkv_session_recall_stats(self.session, layer as u32, &mut stats)));
-        assert_eq!(stats.away_tokens, if recalls { (logical - mine.len).into() } else { 0 });
-        assert!(stats.lost_tokens == 0 || self.is_faulty);
-        if self.config.is_lossy {
-            return;
-        }
         let appended = mine.step.iter().flat_map(|step| &step.appended);
         let expected = positions.iter().map(|at| &mine.tokens[*at as usize]).chain(appended);
         for (at, token) in expected.enumerate() {
@@ -376,7 +362,6 @@ impl Chat {
             self.io_failed(status);
         }
         (0..LAYERS).for_each(|layer| self.check_lengths_after_load(layer));
-        self.park_in_file();
     }
 
     fn check_lengths_after_load(&self, layer: usize) {
@@ -390,13 +375,6 @@ impl Chat {
         assert!(self.is_faulty, "status {status} without a failure of the disk");
         let allowed = [Status::Io, Status::Corrupt].map(|status| status as mnnkv_status);
         assert!(allowed.contains(&status), "status {status}");
-    }
-
-    pub fn park_in_file(&mut self) {
-        let status = c!(mnnkv_session_recall_file(self.session, self.snapshot));
-        if status != OK {
-            self.io_failed(status);
-        }
     }
 
     /// Another snapshot with what the committed one has takes its place; false if a disk has failed.

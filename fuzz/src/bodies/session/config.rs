@@ -5,10 +5,6 @@ use crate::bodies::given::Given;
 /// A config, and what a schedule must know of it.
 pub struct Config {
     pub json: String,
-    /// Evicted tokens come back.
-    pub recalls: bool,
-    /// They come back with other bits.
-    pub is_lossy: bool,
     /// The first layer that tokens are evicted from.
     pub start: usize,
 }
@@ -17,10 +13,8 @@ impl Config {
     pub fn any(given: &mut Given<'_>) -> Self {
         let mut keys = Vec::new();
         let mut key = |name: &str, value: String| keys.push(format!("\"kv_{name}\":{value}"));
-        let (evicts, recalls, stores) = (given.flag(), given.flag(), given.flag());
-        let tier = given.pick(&["\"ram\"", "\"file\"", "\"ram4\""]);
+        let (evicts, stores) = (given.flag(), given.flag());
         key("h2o_enable", evicts.to_string());
-        key("recall_enable", (evicts && recalls).to_string());
         key("lossless_enable", stores.to_string());
         key("lossless_runtime_enable", stores.to_string());
         key("lossless_async_threads", "0".into());
@@ -44,17 +38,6 @@ impl Config {
             key("h2o_target_lossy_ratio", given.from(1, 6).to_string());
             key("h2o_max_tokens", given.pick(&[0, 0, 0, 90, 120]).to_string());
         }
-        if evicts && recalls {
-            key("recall_tier", tier.into());
-            key("recall_block_tokens", given.from(4, 9).to_string());
-            key("recall_sink_tokens", given.below(9).to_string());
-            key("recall_recent_tokens", given.from(1, 9).to_string());
-            key("recall_query_window", given.from(1, 6).to_string());
-            key("recall_interval", given.from(1, 3).to_string());
-            key("recall_exchanges", given.below(4).to_string());
-            key("recall_hysteresis", given.pick(&["0", "0.5", "1"]).into());
-            key("recall_max_write_bytes", given.pick(&["0", "0", "300"]).into());
-        }
         if stores {
             key("lossless_runtime_mode", given.pick(&["\"store\"", "\"store\"", "\"full\"", "\"probe\""]).into());
             key("lossless_scope", given.pick(&["\"front_n\"", "\"h2o_kept\"", "\"front_n_and_h2o_kept\""]).into());
@@ -71,11 +54,6 @@ impl Config {
             key("lossless_block_tokens", given.from(1, 16).to_string());
             key("lossless_store_grouped_step_tokens", given.from(1, 40).to_string());
         }
-        Config {
-            json: format!("{{{}}}", keys.join(",")),
-            recalls: evicts && recalls,
-            is_lossy: evicts && recalls && tier == "\"ram4\"",
-            start: if evicts { start } else { usize::MAX },
-        }
+        Config { json: format!("{{{}}}", keys.join(",")), start: if evicts { start } else { usize::MAX } }
     }
 }

@@ -6,7 +6,6 @@ use mnnkv::ffi::cache::MNNKV_DTYPE_F32;
 use mnnkv::ffi::heads::{mnnkv_session_head, mnnkv_session_released, mnnkv_session_restore};
 use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_park};
 use mnnkv::ffi::policy::{mnnkv_session_pin, mnnkv_session_replan, mnnkv_session_replay};
-use mnnkv::ffi::recall::{mnnkv_queries, mnnkv_session_queries};
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::MNNKV_OK as OK;
@@ -37,8 +36,7 @@ impl Chat {
                 let count = given.below(6);
                 self.append(layer, count, given);
             }
-            (7, true) => self.tiles(layer, given),
-            (8, true) => self.queries(layer, given),
+            (7..=8, true) => self.tiles(layer, given),
             (9..=10, true) => self.read_heads(layer, given),
             (11, true) => self.abort(layer),
             (5..=12, is_open) => {
@@ -89,9 +87,6 @@ impl Chat {
         if flags & 1 == 0 {
             self.tiles(layer, given);
         }
-        if flags & 2 == 0 {
-            self.queries(layer, given);
-        }
         if flags & 4 != 0 {
             self.read_heads(layer, given);
         }
@@ -120,8 +115,7 @@ impl Chat {
         let pins = &self.layers[layer].pins;
         let is_pinned = |at: &&u32| pins.get(**at as usize).is_some_and(|pinned| *pinned);
         assert!(before.iter().filter(is_pinned).all(|at| after.contains(at)), "a pinned token left");
-        let recalls = self.config.recalls && layer >= self.config.start;
-        assert!(recalls || after.iter().all(|at| before.contains(at)), "a token came back without recall");
+        assert!(after.iter().all(|at| before.contains(at)), "a token came back");
         self.check(layer, self.restores_heads);
     }
 
@@ -174,30 +168,10 @@ impl Chat {
         self.layers[layer].step.as_mut().expect("as above").scored = Some((heads, rows));
     }
 
-    fn queries(&mut self, layer: usize, given: &mut Given<'_>) {
-        let spec = self.layers[layer].spec;
-        let (heads, rows) = (spec.kv_heads * given.from(1, 3) as u32, given.from(1, 3) as u32);
-        let values = (heads * rows * spec.head_dim) as usize;
-        let data: Vec<f32> = (0..values).map(|_| f32::from(given.byte() as i8) / 16.0).collect();
-        let queries = mnnkv_queries {
-            struct_size: size::<mnnkv_queries>(),
-            dtype: MNNKV_DTYPE_F32,
-            heads,
-            rows,
-            head_dim: spec.head_dim,
-            scale: 0.0,
-            head_stride: 0,
-            row_stride: 0,
-            data: data.as_ptr().cast(),
-        };
-        // A cache that is not known yet has any number of heads.
-        right(c!(mnnkv_session_queries(self.session, layer as u32, &queries)));
-    }
-
     /// Reads a head as attention does, in the lane's window or in the cache.
     fn read_heads(&mut self, layer: usize, given: &mut Given<'_>) {
         let lane = given.below(LANES as usize) as u32;
-        let (session, is_lossy) = (self.session, self.config.is_lossy);
+        let session = self.session;
         let positions = self.positions(layer);
         let mine = &mut self.layers[layer];
         let head = given.below(mine.spec.kv_heads as usize) as u32;
@@ -212,7 +186,7 @@ impl Chat {
         let (kb, vb) = (mine.spec.key.words().bytes(), mine.spec.value.words().bytes());
         let appended = mine.step.iter().flat_map(|step| &step.appended);
         let expected = positions.iter().map(|at| &mine.tokens[*at as usize]).chain(appended);
-        for (at, token) in expected.enumerate().filter(|_| !is_lossy) {
+        for (at, token) in expected.enumerate() {
             for d in 0..dims {
                 let i = head as usize * dims + d;
                 // SAFETY: the addresses are complete with all tokens, and with the packing of the cache.

@@ -6,7 +6,6 @@ use crate::bodies::given::Given;
 use mnnkv::ffi::heads::{mnnkv_session_check_heads, mnnkv_session_head, mnnkv_session_restore};
 use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_interrupt, mnnkv_session_park};
 use mnnkv::ffi::policy::{mnnkv_rotation, mnnkv_session_pin, mnnkv_session_rotation};
-use mnnkv::ffi::recall::{mnnkv_queries, mnnkv_session_queries};
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::{MNNKV_INVALID_ARGUMENT as INVALID, MNNKV_OK as OK, mnnkv_status};
@@ -20,14 +19,13 @@ impl Chat {
     pub fn wrong(&mut self, layer: usize, given: &mut Given<'_>) {
         let view = |chat: &Chat| [0, 1].map(|layer| (chat.lengths(layer), chat.positions(layer)));
         let before = view(self);
-        let status = match given.byte() % 8 {
+        let status = match given.byte() % 7 {
             0 => self.wrong_cache(layer, given),
             1 => self.wrong_pairs(layer, given),
             2 => self.wrong_tile(layer, given),
-            3 => self.wrong_queries(layer, given),
-            4 => self.wrong_park(layer, given),
-            5 => self.wrong_heads(layer, given),
-            6 => self.wrong_rotation(given),
+            3 => self.wrong_park(layer, given),
+            4 => self.wrong_heads(layer, given),
+            5 => self.wrong_rotation(given),
             _ => self.wrong_numbers(layer, given),
         };
         assert_ne!(status, Status::Internal as mnnkv_status);
@@ -124,35 +122,6 @@ impl Chat {
             None => assert_ne!(status, OK),
         }
         status
-    }
-
-    fn wrong_queries(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
-        let mut queries = mnnkv_queries {
-            struct_size: if given.byte() < 20 {
-                given.any() % size::<mnnkv_queries>()
-            } else {
-                size::<mnnkv_queries>()
-            },
-            dtype: if given.byte() < 20 { given.any() } else { given.pick(&[1, 2, 3]) },
-            heads: given.below(9) as u32,
-            rows: given.below(9) as u32,
-            head_dim: if given.byte() < 20 { given.any() } else { self.layers[layer].spec.head_dim },
-            scale: if given.flag() { 0.0 } else { given.float() },
-            head_stride: given.any_long(),
-            row_stride: given.any_long(),
-            data: NUMBERS.as_ptr().cast(),
-        };
-        // No more than there is behind the pointer.
-        let most = size_of_val(&NUMBERS) as u64;
-        let end = u64::from(queries.heads)
-            .saturating_mul(queries.head_stride)
-            .saturating_add(u64::from(queries.rows).saturating_mul(queries.row_stride))
-            .saturating_add(u64::from(queries.head_dim) * 4);
-        let is_dense = queries.head_stride == 0 && queries.row_stride == 0;
-        if end > most || is_dense && u64::from(queries.head_dim) * 4 * 81 > most {
-            queries.data = null();
-        }
-        c!(mnnkv_session_queries(self.session, layer as u32, &queries))
     }
 
     fn wrong_park(&mut self, layer: usize, given: &mut Given<'_>) -> mnnkv_status {
