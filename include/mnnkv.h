@@ -7,7 +7,6 @@
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
 //   mnnkv/policy.h    which tokens an eviction removes: pinned tokens, and scores without tiles
-//   mnnkv/recall.h    evicted tokens parked in blocks, which come back when a query wants them
 //   mnnkv/executor.h  threads of the host that encode and decode for a session
 //   mnnkv/snapshot.h  the file of a chat, saved step by step
 //   mnnkv/store.h     cold tokens as blobs, their memory returned to the system (experimental)
@@ -75,7 +74,6 @@
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"
 #include "mnnkv/policy.h"
-#include "mnnkv/recall.h"
 #include "mnnkv/executor.h"
 #include "mnnkv/snapshot.h"
 #include "mnnkv/store.h"

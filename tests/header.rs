@@ -68,13 +68,6 @@ const HEADERS: &[Header] = &[
         sections: &["policy"],
     },
     Header {
-        path: "mnnkv/recall.h",
-        about: "evicted tokens parked in blocks, which come back when a query wants them",
-        includes: &["\"session.h\"", "\"snapshot.h\""],
-        folder: "src/ffi",
-        sections: &["recall"],
-    },
-    Header {
         path: "mnnkv/executor.h",
         about: "threads of the host that encode and decode for a session",
         includes: &["<stdint.h>"],

@@ -8,7 +8,6 @@
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"
 #include "mnnkv/policy.h"
-#include "mnnkv/recall.h"
 #include "mnnkv/executor.h"
 #include "mnnkv/snapshot.h"
 #include "mnnkv/store.h"

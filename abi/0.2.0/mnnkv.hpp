@@ -9,7 +9,6 @@
 #include "mnnkv/heads.hpp"
 #include "mnnkv/park.hpp"
 #include "mnnkv/policy.hpp"
-#include "mnnkv/recall.hpp"
 #include "mnnkv/executor.hpp"
 #include "mnnkv/snapshot.hpp"
 #include "mnnkv/store.hpp"

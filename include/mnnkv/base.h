@@ -142,7 +142,7 @@ typedef struct mnnkv_cache {
     void *value;
     /// In: physical tokens in the cache. Out, on success of begin and keep: the new number.
     uint32_t kv_len;
-    /// Read by begin: tokens that the step will append, for budgets of recall (recall.h); 0 = unknown.
+    /// Read by begin: tokens that the step will append; 0 = unknown.
     uint32_t step_tokens;
 } mnnkv_cache;
 

@@ -165,7 +165,7 @@ typedef struct mnnkv_score_tile {
 mnnkv_status mnnkv_session_scores(mnnkv_session *session, uint32_t layer, uint32_t lane, const mnnkv_score_tile *tile);
 
 /// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers without
-/// eviction or with recall, policies other than "mass" but in a replay, prompts while kv_h2o_prefill_queries is 0.
+/// eviction, policies other than "mass" but in a replay, prompts while kv_h2o_prefill_queries is 0.
 /// Concerns the open step of the layer, else the next one.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session,
@@ -179,7 +179,7 @@ mnnkv_status mnnkv_session_wants_scores(const mnnkv_session *session,
 #define MNNKV_ALL_LAYERS UINT32_MAX
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
-/// cache was cleared. Metrics continue. With MNNKV_ALL_LAYERS the file of mnnkv_session_recall_file is released.
+/// cache was cleared. Metrics continue.
 /// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_scores
 mnnkv_status mnnkv_session_reset(mnnkv_session *session, uint32_t layer);
 
@@ -208,7 +208,7 @@ mnnkv_status mnnkv_session_rewritten(mnnkv_session *session, uint32_t layer, uin
 mnnkv_status mnnkv_session_lengths(const mnnkv_session *session, uint32_t layer, uint32_t *logical, uint32_t *physical);
 
 /// Returns the logical positions of a layer's tokens, in physical order; of an open layer, as begin left them.
-/// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending, except with recall.
+/// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 mnnkv_status mnnkv_session_positions(const mnnkv_session *session,

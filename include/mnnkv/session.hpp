@@ -8,7 +8,6 @@
 #include "heads.h"
 #include "park.h"
 #include "policy.h"
-#include "recall.h"
 #include "scores.h"
 #include "session.h"
 
@@ -115,12 +114,6 @@ public:
         return mnnkv_session_interrupt(handle_, interrupted ? 1 : 0);
     }
 
-    /// mnnkv_session_queries. Sets struct_size.
-    status queries(std::uint32_t layer, mnnkv_queries given) noexcept {
-        given.struct_size = static_cast<std::uint32_t>(sizeof given);
-        return mnnkv_session_queries(handle_, layer, &given);
-    }
-
     /// mnnkv_session_attends; false on failure
     bool attends(std::uint32_t layer) const noexcept {
         std::int32_t attends = 0;
@@ -138,12 +131,6 @@ public:
     status attend_stats(std::uint32_t layer, mnnkv_attend_stats& stats) const noexcept {
         stats = make<mnnkv_attend_stats>();
         return mnnkv_session_attend_stats(handle_, layer, &stats);
-    }
-
-    /// mnnkv_session_recall_stats
-    status recall_stats(std::uint32_t layer, mnnkv_recall_stats& stats) const noexcept {
-        stats = make<mnnkv_recall_stats>();
-        return mnnkv_session_recall_stats(handle_, layer, &stats);
     }
 
     /// mnnkv_session_end
@@ -182,9 +169,6 @@ public:
     status rotation(std::uint32_t layer, const mnnkv_rotation* rotation) noexcept {
         return mnnkv_session_rotation(handle_, layer, rotation);
     }
-
-    /// mnnkv_session_recall_file; NULL = memory
-    status recall_file(mnnkv_snapshot* snapshot) noexcept { return mnnkv_session_recall_file(handle_, snapshot); }
 
     /// mnnkv_session_lengths
     status lengths(std::uint32_t layer, std::uint32_t& logical, std::uint32_t& physical) const noexcept {

@@ -17,9 +17,8 @@ extern "C" {
 // or not (mnnkv_snapshot_options::io). Each function returns 0, or any other number, which the error text names.
 
 /// Functions that read and write bytes. Copied by create and open; user must stay valid until mnnkv_snapshot_destroy
-/// returns, or as long as a session parks blocks in the snapshot (mnnkv_session_recall_file). They are called inside
-/// functions of the library, on the caller's thread, never two at once, and must neither throw nor call the snapshot or a
-/// session that parks in it.
+/// returns. They are called inside functions of the library, on the caller's thread, never two at once, and must neither
+/// throw nor call the snapshot.
 typedef struct mnnkv_snapshot_io {
     uint32_t struct_size;
     uint32_t reserved;
@@ -108,8 +107,7 @@ mnnkv_status mnnkv_snapshot_open(const mnnkv_snapshot_options *options,
 mnnkv_status mnnkv_snapshot_copy(const mnnkv_snapshot *snapshot,
                                  const mnnkv_snapshot_options *options);
 
-/// Closes a snapshot. Drops what is not committed, and truncates the file to its committed state. A session that parks blocks
-/// in it (mnnkv_session_recall_file) keeps the file open, and what is parked.
+/// Closes a snapshot. Drops what is not committed, and truncates the file to its committed state.
 void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 
 /// Makes all that was given since the last commit the state of the file, durably; without any, does nothing. After a

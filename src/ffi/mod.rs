@@ -28,7 +28,6 @@ pub mod layout;
 pub mod park;
 pub mod policy;
 pub mod quantised;
-pub mod recall;
 pub mod session;
 pub mod snapshot;
 pub mod state;

@@ -6,7 +6,6 @@
 #include "heads.h"
 #include "park.h"
 #include "policy.h"
-#include "recall.h"
 #include "scores.h"
 #include "session.h"
 #include <cstring>
@@ -77,10 +76,6 @@ public:
     status interrupt(bool interrupted = true) const noexcept {
         return mnnkv_session_interrupt(handle_, interrupted ? 1 : 0);
     }
-    status queries(std::uint32_t layer, mnnkv_queries given) noexcept {
-        given.struct_size = static_cast<std::uint32_t>(sizeof given);
-        return mnnkv_session_queries(handle_, layer, &given);
-    }
     bool attends(std::uint32_t layer) const noexcept {
         std::int32_t attends = 0;
         return mnnkv_session_attends(handle_, layer, &attends) == MNNKV_OK && attends != 0;
@@ -93,10 +88,6 @@ public:
     status attend_stats(std::uint32_t layer, mnnkv_attend_stats& stats) const noexcept {
         stats = make<mnnkv_attend_stats>();
         return mnnkv_session_attend_stats(handle_, layer, &stats);
-    }
-    status recall_stats(std::uint32_t layer, mnnkv_recall_stats& stats) const noexcept {
-        stats = make<mnnkv_recall_stats>();
-        return mnnkv_session_recall_stats(handle_, layer, &stats);
     }
     status end(std::uint32_t layer, std::uint32_t heads, std::uint32_t queries, mnnkv_cache& cache) noexcept {
         return mnnkv_session_end(handle_, layer, heads, queries, &cache);
@@ -119,7 +110,6 @@ public:
     status rotation(std::uint32_t layer, const mnnkv_rotation* rotation) noexcept {
         return mnnkv_session_rotation(handle_, layer, rotation);
     }
-    status recall_file(mnnkv_snapshot* snapshot) noexcept { return mnnkv_session_recall_file(handle_, snapshot); }
     status lengths(std::uint32_t layer, std::uint32_t& logical, std::uint32_t& physical) const noexcept {
         return mnnkv_session_lengths(handle_, layer, &logical, &physical);
     }

@@ -11,7 +11,7 @@ use crate::ffi::status::mnnkv_status;
 pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
-/// cache was cleared. Metrics continue. With MNNKV_ALL_LAYERS the file of mnnkv_session_recall_file is released.
+/// cache was cleared. Metrics continue.
 /// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_scores
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
 }
 
 /// Returns the logical positions of a layer's tokens, in physical order; of an open layer, as begin left them.
-/// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending, except with recall.
+/// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
 #[unsafe(no_mangle)]

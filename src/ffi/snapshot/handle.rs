@@ -168,8 +168,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_copy(
     }))
 }
 
-/// Closes a snapshot. Drops what is not committed, and truncates the file to its committed state. A session that parks blocks
-/// in it (mnnkv_session_recall_file) keeps the file open, and what is parked.
+/// Closes a snapshot. Drops what is not committed, and truncates the file to its committed state.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_destroy(snapshot: *mut mnnkv_snapshot) {
     // SAFETY: the header is the contract.

@@ -11,9 +11,8 @@ use std::ffi::{c_char, c_void};
 use std::sync::PoisonError;
 
 /// Functions that read and write bytes. Copied by create and open; user must stay valid until mnnkv_snapshot_destroy
-/// returns, or as long as a session parks blocks in the snapshot (mnnkv_session_recall_file). They are called inside
-/// functions of the library, on the caller's thread, never two at once, and must neither throw nor call the snapshot or a
-/// session that parks in it.
+/// returns. They are called inside functions of the library, on the caller's thread, never two at once, and must neither
+/// throw nor call the snapshot.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mnnkv_snapshot_io {

@@ -1,7 +1,6 @@
 use super::super::*;
 use super::*;
 use crate::ffi::panic::guard;
-use crate::ffi::recall::mnnkv_session_recall_file;
 use crate::ffi::session::*;
 use crate::ffi::status::*;
 use crate::ffi::version::MNNKV_ABI_VERSION;
@@ -122,42 +121,6 @@ fn sections_are_committed_through_the_functions_of_a_host_and_read_again() {
         assert_eq!(mnnkv_snapshot_get_info(snapshot, &mut info), MNNKV_OK);
         assert_eq!((info.version, info.section_bytes), (1, 70));
         mnnkv_snapshot_destroy(snapshot);
-    }
-}
-
-#[test]
-fn a_session_retains_the_file_that_it_parks_in_and_refuses_one_that_is_only_read() {
-    let config = br#"{"kv_h2o_enable": true, "kv_recall_enable": true, "kv_recall_tier": "file"}"#;
-    let mut host = Bytes::default();
-    let io = io(&mut host);
-    let session = mnnkv_session_options {
-        struct_size: size_of::<mnnkv_session_options>() as u32,
-        abi_version: MNNKV_ABI_VERSION,
-        config_json: config.as_ptr().cast(),
-        config_len: config.len(),
-        layers: 2,
-        lanes: 1,
-        defaults_json: null(),
-        defaults_len: 0,
-        host_threads: 0,
-        restores_heads: 0,
-        executor: null(),
-        attends: 0,
-    };
-    let (mut parks, mut snapshot) = (null_mut(), null_mut());
-    // SAFETY: the handles are live until destroy; other pointers are NULL or live.
-    unsafe {
-        assert_eq!(mnnkv_session_create(&session, &mut parks), MNNKV_OK);
-        assert_eq!(mnnkv_session_recall_file(parks, null_mut()), MNNKV_OK);
-        assert_eq!(mnnkv_session_recall_file(null_mut(), null_mut()), MNNKV_INVALID_ARGUMENT);
-        assert_eq!(mnnkv_snapshot_create(&options(&io, 0), &mut snapshot), MNNKV_OK);
-        assert_eq!(mnnkv_session_recall_file(parks, snapshot), MNNKV_OK);
-        mnnkv_snapshot_destroy(snapshot);
-        assert_eq!(mnnkv_session_reset(parks, MNNKV_ALL_LAYERS), MNNKV_OK);
-        assert_eq!(mnnkv_snapshot_open(&options(&io, MNNKV_SNAPSHOT_READ), &mut snapshot), MNNKV_OK);
-        assert_eq!(mnnkv_session_recall_file(parks, snapshot), MNNKV_INVALID_ARGUMENT);
-        mnnkv_snapshot_destroy(snapshot);
-        mnnkv_session_destroy(parks);
     }
 }
 
