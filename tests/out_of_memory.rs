@@ -9,8 +9,6 @@ mod common;
 mod failing_allocator;
 #[path = "common/host.rs"]
 mod host;
-#[path = "out_of_memory/recall.rs"]
-mod recall;
 #[path = "out_of_memory/runtime.rs"]
 mod runtime;
 #[path = "out_of_memory/snapshot.rs"]

@@ -67,18 +67,13 @@ pub struct EvictionRules {
     pub evict_unscored: bool,
     /// The host may print metrics after each eviction.
     pub log_stats: bool,
-    /// Evicted tokens are parked, and come back.
-    pub recall: Option<RecallRules>,
 }
 
 impl EvictionRules {
     /// The longest step after which a cache holds `max_tokens`: beside it the protected tokens and 3 blocks stay.
     pub(super) fn longest_step(&self, max_tokens: u32) -> u32 {
-        let (sink, recent, block) = match &self.recall {
-            Some(recall) => (recall.sink_tokens, recall.recent_tokens, recall.block_tokens),
-            None => (self.sink_tokens, self.recent_tokens, self.block_tokens),
-        };
-        max_tokens.saturating_sub(sink.saturating_add(recent).saturating_add(3 * block))
+        let protected = self.sink_tokens.saturating_add(self.recent_tokens);
+        max_tokens.saturating_sub(protected.saturating_add(3 * self.block_tokens))
     }
 }
 
@@ -102,40 +97,6 @@ impl Policy {
             Policy::Replay => 1,
         }
     }
-}
-
-/// How evicted tokens are parked and come back.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RecallRules {
-    /// Tokens per block, 4 to 64.
-    pub block_tokens: u32,
-    /// First tokens of a chat, which are never evicted.
-    pub sink_tokens: u32,
-    /// Last tokens of a chat, which are never evicted; at least 1.
-    pub recent_tokens: u32,
-    /// The last query rows that estimates are the mean of, 1 to 64.
-    pub query_window: u32,
-    /// Decode steps of a layer between two that judge its blocks, and that one: 1 to 64.
-    pub interval: u32,
-    /// Nats by which a parked block must be better than the one that it replaces.
-    pub hysteresis: f32,
-    /// Most blocks that come back in a step of a layer, 0 to 64.
-    pub exchanges: u32,
-    /// Where parked blocks are.
-    pub tier: Tier,
-    /// Most bytes that are written to a file.
-    pub max_write_bytes: Option<u64>,
-}
-
-/// Where parked blocks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
-    /// In memory, bit for bit.
-    Ram,
-    /// In memory, with 4 bits per number.
-    Ram4,
-    /// In the chat's file, bit for bit.
-    File,
 }
 
 /// The tokens that a plan keeps.
@@ -306,18 +267,13 @@ fn check(values: &Values) -> Result<()> {
         );
     }
     // A lower limit would evict protected tokens, or evict in every step.
-    let (least, parts) = if values.kv_recall_enable {
-        let kept = values.kv_recall_sink_tokens.saturating_add(values.kv_recall_recent_tokens);
-        (kept.saturating_add(3 * values.kv_recall_block_tokens), "sink, recent and 3 blocks of recall")
-    } else {
-        let kept = values.kv_h2o_sink_tokens.saturating_add(values.kv_h2o_recent_tokens);
-        let least = kept.saturating_add(3 * block_tokens(values)).saturating_add(values.kv_h2o_update_interval);
-        (least, "sink, recent, 3 blocks and an update interval")
-    };
+    let kept = values.kv_h2o_sink_tokens.saturating_add(values.kv_h2o_recent_tokens);
+    let least = kept.saturating_add(3 * block_tokens(values)).saturating_add(values.kv_h2o_update_interval);
     if (1..least).contains(&values.kv_h2o_max_tokens) {
         bail!(
             InvalidArgument,
-            "{} is {}; 0 for no limit or at least {least} ({parts}) expected",
+            "{} is {}; 0 for no limit or at least {least} (sink, recent, 3 blocks and an update interval) \
+             expected",
             name::kv_h2o_max_tokens,
             values.kv_h2o_max_tokens
         );
@@ -361,7 +317,6 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
         prefill_queries: usize::try_from(values.kv_h2o_prefill_queries).unwrap_or(usize::MAX),
         evict_unscored: values.kv_h2o_evict_unscored,
         log_stats: values.kv_h2o_log_stats,
-        recall: values.kv_recall_enable.then(|| recall(values)),
     })
 }
 
@@ -374,20 +329,6 @@ fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option
         warnings.push(format_args!("{key} is {first_layer} and the model has {layers} layers: none is quantised"))?;
     }
     Ok(Some(QuantRules { first_layer: first_layer.min(layers), sink_tokens: values.kv_quant_sink_tokens }))
-}
-
-fn recall(values: &Values) -> RecallRules {
-    RecallRules {
-        block_tokens: values.kv_recall_block_tokens,
-        sink_tokens: values.kv_recall_sink_tokens,
-        recent_tokens: values.kv_recall_recent_tokens,
-        query_window: values.kv_recall_query_window,
-        interval: values.kv_recall_interval,
-        hysteresis: values.kv_recall_hysteresis,
-        exchanges: values.kv_recall_exchanges,
-        tier: values.kv_recall_tier,
-        max_write_bytes: Some(values.kv_recall_max_write_bytes).filter(|bytes| *bytes > 0),
-    }
 }
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {
@@ -425,15 +366,9 @@ fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings)
         warnings
             .push(format_args!("{scope} has the layers of h2o and {enable} is not true: none of them is compressed"))?;
     }
-    if scope.kept && evicts && values.kv_recall_enable {
-        let (scope, enable) = (name::kv_lossless_scope, name::kv_recall_enable);
-        warnings.push(format_args!(
-            "{scope} has the layers of h2o and {enable} is true: what stays of them is read in every step, and not compressed"
-        ))?;
-    }
     Ok(Some(LosslessRules {
         front_layers: if scope.front { values.kv_lossless_front_n.min(layers) } else { 0 },
-        kept_layers: scope.kept && evicts && !values.kv_recall_enable,
+        kept_layers: scope.kept && evicts,
         mode: values.kv_lossless_runtime_mode,
         block_tokens: values.kv_lossless_block_tokens,
         hot_sink_tokens: values.kv_lossless_hot_sink_tokens,

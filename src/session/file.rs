@@ -4,9 +4,8 @@ use super::eviction::{Loaded, SavedEviction};
 use super::layer::{CacheLengths, Layer};
 use super::pins::Pins;
 use super::quant::{Contents, SavedQuant};
-use super::recall::{LoadedRecall, SavedRecall, View};
 use super::{Session, State, find, made};
-use crate::layout::{self, Cache, CacheRef, Kind, Pair, Rows};
+use crate::layout::{self, Cache, CacheRef, Kind, Rows};
 use crate::snapshot::numbers::{Reader, put};
 use crate::snapshot::{Geometry, LayerEntry, PieceBytes, Run, Snapshot};
 use crate::status::{Error, Result, bail};
@@ -14,10 +13,8 @@ use crate::store::{self, FilePiece, NewPiece, Packing, SavedRun};
 use crate::sys::memory;
 use std::sync::atomic::Ordering;
 
-/// The version of a layer's state in a file, that of a layer whose tokens are in any order, or away, and that of one with
-/// quantised tokens; docs/snapshot.md has the bytes.
+/// The version of a layer's state in a file, and that of one with quantised tokens; docs/snapshot.md has the bytes.
 const STATE: u64 = 1;
-const STATE_OF_RECALL: u64 = 2;
 const STATE_OF_QUANT: u64 = 3;
 
 /// The result of [`Session::save`].
@@ -35,7 +32,6 @@ struct LoadedLayer {
     lengths: CacheLengths,
     rows: Rows,
     eviction: Loaded,
-    recall: Option<LoadedRecall>,
     quant: Option<Contents>,
     pins: Pins,
     value_scales: Vec<u8>,
@@ -55,7 +51,7 @@ impl Session {
         to: &mut Snapshot,
     ) -> Result<Saved> {
         let mut state = self.state()?;
-        let State { layers, store, work, .. } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let layer = find(layers, layer)?;
         let number = layer.number;
         layer.check_closed(kv_len)?;
@@ -90,12 +86,6 @@ impl Session {
         if let Some((cache, lossless)) = cache.as_mut().zip(layer.lossless.as_mut()).filter(|_| is_stored) {
             lossless.restore(store, cache, kv_len)?;
         }
-        if let Some(recall) = &mut layer.recall {
-            let first = to.first_piece_of(number, geometry(&rows));
-            recall.see_file(|(piece, sum)| {
-                Ok(piece >= first && to.piece_sum(piece) == Some(sum) && is_whole(to, piece)?)
-            })?;
-        }
         if let Some(quant) = &mut layer.quant {
             quant.see_file(|(piece, sum)| Ok(to.piece_sum(piece) == Some(sum) && is_whole(to, piece)?))?;
         }
@@ -110,10 +100,6 @@ impl Session {
         let runs =
             store.save(number, given.as_ref(), kv_len, positions, &known, packing, &self.interrupted, &mut write)?;
         let mut all = in_file(&runs)?;
-        if let Some(recall) = &mut layer.recall {
-            let away = recall.save(&rows, kv_len, work, &mut write)?;
-            memory::extend(&mut all, &in_file(&away)?)?;
-        }
         if let Some(quant) = &mut layer.quant {
             let blocks = quant.save(kv_len, &mut write)?;
             memory::extend(&mut all, &in_file(&blocks)?)?;
@@ -166,9 +152,6 @@ impl Session {
             layer.take(from.lengths, from.rows, from.value_scales);
             layer.eviction.take(from.eviction);
             layer.pins = from.pins;
-            if let Some((recall, loaded)) = layer.recall.as_mut().zip(from.recall) {
-                recall.take(loaded);
-            }
             if let Some((quant, contents)) = layer.quant.as_mut().zip(from.quant) {
                 quant.take(contents);
             }
@@ -187,28 +170,23 @@ impl Layer {
         let state = from.layer_state(number)?;
         let read = || {
             let mut reader = Reader::new(&state);
-            let Head { logical, recalled, quantised } = read_head(&mut reader)?;
-            let physical = match (&recalled, &quantised) {
-                (Some(recalled), _) => recalled.physical(),
-                (None, Some(quantised)) => quantised.physical(),
-                (None, None) => entry.tokens(),
-            };
+            let Head { logical, quantised } = read_head(&mut reader)?;
+            let physical = quantised.as_ref().map_or(entry.tokens(), SavedQuant::physical);
             let mut saved = SavedEviction::read(&mut reader)?;
             let len = reader.number("the scales of V")?;
             let scales = memory::copied(reader.take(len, "the scales of V")?)?;
-            let away: u32 = recalled.iter().flat_map(SavedRecall::away).map(|away| away[1] as u32).sum();
-            let away = away + quantised.as_ref().map_or(0, SavedQuant::tokens);
-            if physical.checked_add(away) != Some(entry.tokens()) {
-                bail!(Corrupt, "{physical} tokens and {away} parked ones; the layer has {}", entry.tokens());
+            let coded = quantised.as_ref().map_or(0, SavedQuant::tokens);
+            if physical.checked_add(coded) != Some(entry.tokens()) {
+                bail!(Corrupt, "{physical} tokens and {coded} quantised ones; the layer has {}", entry.tokens());
             }
             if let Some(quantised) = &quantised {
                 quantised.check(saved.positions(), logical)?;
             }
             let pins = saved.take_pins();
-            Ok((logical, physical, recalled, quantised, saved, pins, scales))
+            Ok((logical, physical, quantised, saved, pins, scales))
         };
         let within = |e: Error| e.within(format_args!("state of layer {number} of {}", from.name()));
-        let (logical, physical, recalled, quantised, saved, pins, value_scales) = read().map_err(within)?;
+        let (logical, physical, quantised, saved, pins, value_scales) = read().map_err(within)?;
 
         let rows = rows(&entry.geometry)?;
         let quant = match (&self.quant, &quantised) {
@@ -221,52 +199,26 @@ impl Layer {
                 from.name()
             ),
         };
-        let views = match &recalled {
-            Some(recalled) => views(from, &rows, &entry.runs, physical, recalled.away())?,
-            None => Vec::new(),
-        };
-        let (positions, runs, recall) = match (&self.recall, recalled) {
-            (Some(recall), recalled) => {
-                let positions = recalled.as_ref().map(|recalled| memory::copied(recalled.positions())).transpose()?;
-                let of_cache = positions.as_deref().unwrap_or(saved.positions());
-                let loaded = recall.loaded(of_cache, logical, recalled.as_ref(), views)?;
-                (positions, Run::clip(&entry.runs, 0, physical)?, Some(loaded))
-            }
-            // Without recall all tokens come to the cache, in their order.
-            (None, Some(recalled)) => {
-                let (positions, runs) = in_order(&entry.runs, &recalled)?;
-                (Some(positions), runs, None)
-            }
-            (None, None) => (None, Run::clip(&entry.runs, 0, physical)?, None),
-        };
+        let runs = Run::clip(&entry.runs, 0, physical)?;
         let pieces = pieces(from, &rows, &runs)?;
-        let physical = runs.iter().map(|run| run.count).sum();
         let lengths = CacheLengths { logical, physical };
-        let eviction = self.eviction.loaded(saved, positions, lengths).map_err(within)?;
-        Ok(LoadedLayer { number, lengths, rows, eviction, recall, quant, pins, value_scales, pieces })
+        let eviction = self.eviction.loaded(saved, lengths).map_err(within)?;
+        Ok(LoadedLayer { number, lengths, rows, eviction, quant, pins, value_scales, pieces })
     }
 
     /// Returns the bytes that a file has of the layer beside its tokens.
     fn saved_state(&self, cache: Option<&CacheRef<'_>>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        let recall = match &self.recall {
-            Some(recall) => recall.saved(self.eviction.positions())?,
-            None => None,
-        };
         let quant = match &self.quant {
             Some(quant) => quant.saved(self.lengths.physical)?,
             None => None,
         };
-        let version = if quant.is_some() { STATE_OF_QUANT } else { STATE };
-        put(&mut out, if recall.is_some() { STATE_OF_RECALL } else { version })?;
+        put(&mut out, if quant.is_some() { STATE_OF_QUANT } else { STATE })?;
         put(&mut out, self.lengths.logical.into())?;
         if let Some(quant) = &quant {
             quant.put(&mut out)?;
         }
-        if let Some(recall) = &recall {
-            recall.put(&mut out)?;
-        }
-        self.eviction.save(&self.pins, recall.is_none(), &mut out)?;
+        self.eviction.save(&self.pins, &mut out)?;
         let mut scales = memory::copied(&self.value_scales)?;
         match cache {
             Some(cache) if scales.is_empty() => {
@@ -343,58 +295,6 @@ fn piece_of(from: &Snapshot, rows: &Rows, piece: u32) -> Result<PieceBytes> {
     Ok(found)
 }
 
-/// The parked blocks of a layer, whose tokens follow the first `begin` of its runs.
-fn views(
-    from: &Snapshot,
-    rows: &Rows,
-    runs: &[Run],
-    mut begin: u32,
-    away: impl Iterator<Item = Pair>,
-) -> Result<Vec<View>> {
-    let mut views = Vec::new();
-    for [_, count] in away {
-        let runs = Run::clip(runs, begin, count as u32)?;
-        begin += count as u32;
-        let piece = runs.first().map_or(0, |run| run.piece);
-        if runs.iter().any(|run| run.piece != piece) {
-            bail!(Corrupt, "a parked block of {} lies in piece {piece} and in others", from.name());
-        }
-        let found = piece_of(from, rows, piece)?;
-        let sum = from.piece_sum(piece).unwrap_or_default();
-        memory::push(
-            &mut views,
-            View {
-                bytes: found.bytes,
-                ends: found.ends,
-                tokens: from.piece_tokens(piece).unwrap_or_default(),
-                raw_sum: found.raw_checksum,
-                piece: (piece, sum),
-                runs,
-            },
-        )?;
-    }
-    Ok(views)
-}
-
-/// The tokens of a layer in the order of their positions: these, and where they are in the file.
-fn in_order(runs: &[Run], recalled: &SavedRecall) -> Result<(Vec<Pair>, Vec<Run>)> {
-    let (mut places, mut at) = (Vec::new(), 0);
-    for position in recalled.positions().iter().copied().chain(recalled.away()) {
-        memory::push(&mut places, (position, at))?;
-        at += position[1] as u32;
-    }
-    places.sort_unstable();
-    let (mut positions, mut ordered) = (Vec::<Pair>::new(), Vec::new());
-    for ([begin, count], at) in places {
-        memory::extend(&mut ordered, &Run::clip(runs, at, count as u32)?)?;
-        match positions.last_mut() {
-            Some(last) if last[0] + last[1] == begin => last[1] += count,
-            _ => memory::push(&mut positions, [begin, count])?,
-        }
-    }
-    Ok((positions, ordered))
-}
-
 /// Gives `to`, which must have no layers, the committed layers and sections of `from`: tokens that are left, encoded anew.
 /// On an error what was given is staged; [`Snapshot::discard`] drops it.
 pub fn compact_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -> Result<()> {
@@ -406,21 +306,12 @@ pub fn compact_file(from: &Snapshot, packing: &Packing<'_>, to: &mut Snapshot) -
         let state = from.layer_state(number)?;
         let mut reader = Reader::new(&state);
         let mut read = || Ok((read_head(&mut reader)?, SavedEviction::read(&mut reader)?));
-        let (Head { recalled, quantised, .. }, saved) =
+        let (Head { quantised, .. }, saved) =
             read().map_err(|e: Error| e.within(format_args!("state of layer {number} of {}", from.name())))?;
         let rewritten = quantised.as_ref().map_or(entry.tokens(), SavedQuant::physical).min(entry.tokens());
         let pieces = pieces(from, &rows, &Run::clip(&entry.runs, 0, rewritten)?)?;
-        let (mut positions, mut apart) = (memory::copied(saved.positions())?, Vec::new());
-        if let Some(recalled) = &recalled {
-            positions = memory::copied(recalled.positions())?;
-            for away in recalled.away() {
-                memory::push(&mut positions, away)?;
-                // Each block comes back alone.
-                memory::push(&mut apart, away[1] as u32)?;
-            }
-        }
         let mut write = |piece: &NewPiece<'_>| add(to, number, piece);
-        let runs = store::rewrite(&rows, &pieces, (rewritten, &apart), &positions, packing, &mut write)
+        let runs = store::rewrite(&rows, &pieces, rewritten, saved.positions(), packing, &mut write)
             .map_err(|e| e.within(format_args!("layer {number} of {}", from.name())))?;
         let mut all = in_file(&runs)?;
         let mut copied: Option<(u32, u32)> = None;
@@ -464,22 +355,20 @@ fn in_file(runs: &[SavedRun]) -> Result<Vec<Run>> {
 /// The head of a layer's state.
 struct Head {
     logical: u32,
-    recalled: Option<SavedRecall>,
     quantised: Option<SavedQuant>,
 }
 
 fn read_head(reader: &mut Reader<'_>) -> Result<Head> {
     let version = reader.number("the version")?;
-    if !(STATE..=STATE_OF_QUANT).contains(&version) {
-        bail!(Unsupported, "version {version}; {STATE} to {STATE_OF_QUANT} are known");
+    if ![STATE, STATE_OF_QUANT].contains(&version) {
+        bail!(Unsupported, "version {version}; {STATE} and {STATE_OF_QUANT} are known");
     }
     let logical = reader.small("the length")?;
     if logical > i32::MAX as u32 {
         bail!(Corrupt, "{logical} tokens; at most {} allowed", i32::MAX);
     }
-    let recalled = if version == STATE_OF_RECALL { Some(SavedRecall::read(reader, logical)?) } else { None };
     let quantised = if version == STATE_OF_QUANT { Some(SavedQuant::read(reader, logical)?) } else { None };
-    Ok(Head { logical, recalled, quantised })
+    Ok(Head { logical, quantised })
 }
 
 fn geometry(rows: &Rows) -> Geometry {

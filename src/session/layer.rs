@@ -6,8 +6,6 @@ use super::lanes::Wanted;
 use super::lossless::Lossless;
 use super::pins::Pins;
 use super::quant::Quant;
-use super::recall::Recall;
-use crate::attend::Queries;
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::store::{Store, StoredLayer};
@@ -45,8 +43,6 @@ pub(super) struct Layer {
     pub(super) eviction: Eviction,
     /// Tokens that are never evicted.
     pub(super) pins: Pins,
-    /// `None` where evicted tokens are lost, or none is evicted.
-    pub(super) recall: Option<Recall>,
     /// `None` where the config compresses nothing.
     pub(super) lossless: Option<Lossless>,
     /// `None` where tokens stay raw.
@@ -71,7 +67,7 @@ pub(super) struct Layer {
 impl Layer {
     /// The most tokens of a cache, and the longest step that can keep to it.
     pub(super) fn limit(&self) -> Option<(u32, u32)> {
-        let rules = self.recall.as_ref().map_or_else(|| self.eviction.rules(), |recall| Some(recall.budget_rules()))?;
+        let rules = self.eviction.rules()?;
         rules.max_tokens.map(|limit| (limit, rules.longest_step(limit)))
     }
 
@@ -89,7 +85,6 @@ impl Layer {
             step: None,
             eviction: Eviction::new(number, config),
             pins: Pins::default(),
-            recall: Recall::new(number, config),
             lossless: Lossless::new(number, config),
             quant: Quant::new(number, config),
             rows: None,
@@ -113,23 +108,6 @@ impl Layer {
         wanted
     }
 
-    /// Takes the queries of the open step.
-    pub(super) fn queries(&mut self, queries: &Queries<'_>) -> Result<()> {
-        self.check_open("queries")?;
-        if let Some(rows) = self.rows
-            && (queries.dims != rows.dims || !queries.heads.is_multiple_of(rows.heads))
-        {
-            bail!(
-                InvalidArgument,
-                "queries have {} heads of {} dims; layer {} has {rows}, and a multiple of its heads is expected",
-                queries.heads,
-                queries.dims,
-                self.number
-            );
-        }
-        self.recall.as_mut().map_or(Ok(()), |recall| recall.queries(queries))
-    }
-
     pub(super) fn close(&mut self, cache: Option<&Cache<'_>>, store: Option<&mut Store>) {
         if let Some((stored, store)) = self.step.take().and_then(|step| step.stored).zip(store) {
             self.is_copied |= stored.any_restored();
@@ -148,7 +126,6 @@ impl Layer {
         self.value_scales = Vec::new();
         self.pins.clear();
         self.eviction.reset();
-        self.recall.iter_mut().for_each(Recall::reset);
         self.quant.iter_mut().for_each(Quant::reset);
         if let Some(store) = store {
             store.truncated(self.number, 0);

@@ -2,9 +2,9 @@
 //!
 //! Per layer and step a host calls [`Session::begin`], appends tokens, hands tiles to [`Session::scores`] from its threads,
 //! and calls [`Session::end`], or [`Session::abort`] after a failure. A plan made at the end of a step is applied at the
-//! begin of the layer's next one; besides, only [`Session::keep`] and recall move tokens.
+//! begin of the layer's next one; besides, only [`Session::keep`] moves tokens.
 //!
-//! This file checks the contract and sequences the owners of a layer: [`eviction`], [`lossless`] and [`recall`]. [`State`] is
+//! This file checks the contract and sequences the owners of a layer: [`eviction`], [`lossless`] and [`quant`]. [`State`] is
 //! behind one mutex; tiles are in [`lanes`], without locks. Lock order: the state, then all lanes (a lane in use is refused),
 //! then the queue of the store.
 
@@ -20,7 +20,6 @@ mod park;
 mod pins;
 mod policy;
 mod quant;
-mod recall;
 mod report;
 mod tail;
 mod warnings;
@@ -31,21 +30,18 @@ pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
 pub use quant::QuantStats;
-pub use recall::{FileCounts, RecallCounts, RecallStats};
 
 use crate::attend::Work;
 use crate::h2o::{BlockSums, CheckedTile};
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
-use crate::snapshot::SharedSnapshot;
 use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
-use crate::sys::{Mutex, MutexGuard, Shared, memory};
+use crate::sys::{Mutex, MutexGuard, memory};
 use config::Config;
 use eviction::ClosingStep;
-use lanes::{Lanes, MOST_DECODE_ROWS};
+use lanes::Lanes;
 use layer::Layer;
 use quant::{Encoding, Slot};
-use recall::{Desk, Step, Workshop};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,12 +68,8 @@ struct State {
     layers: Vec<Layer>,
     /// `None` where the config compresses nothing and no layer was parked, saved or loaded.
     store: Option<Store>,
-    /// Working memory of recall.
-    work: Workshop,
     /// Working memory of quantisation.
     encoding: Encoding,
-    /// The file of the tier `file` of recall.
-    desk: Option<Shared<Desk>>,
 }
 
 impl Session {
@@ -108,23 +100,14 @@ impl Session {
             None => None,
         };
         let outlook = config.outlook(layers)?;
-        let mut layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
-        let recalls = || layers.iter().filter_map(|layer| layer.recall.as_ref());
-        let desk = match recalls().find_map(|recall| recall.file_rules()) {
-            Some(most) => Some(Shared::new(Desk::new(most))?),
-            None => None,
-        };
-        if let Some(desk) = &desk {
-            let recalls = layers.iter_mut().filter_map(|layer| layer.recall.as_mut());
-            recalls.for_each(|recall| recall.set_desk(desk.clone()));
-        }
+        let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
         let attending = memory::collect(layers.iter().map(|_| Slot::default()))?;
         Ok(Session {
             outlook,
             warnings,
             attending,
             parts: Mutex::new(Vec::new()),
-            state: Mutex::new(State { layers, store, work: Workshop::default(), encoding: Encoding::default(), desk }),
+            state: Mutex::new(State { layers, store, encoding: Encoding::default() }),
             lanes,
             restores_heads: false,
             interrupted: AtomicBool::new(false),
@@ -151,39 +134,6 @@ impl Session {
         self.lanes.block_sums(layer, lane, sums)
     }
 
-    /// Gives the queries of an open layer's step, before its end; a second call replaces the first. Layers without recall ignore them.
-    /// INVALID_ARGUMENT: if heads or dims are not those of the layer's attention, or an element is not finite.
-    pub fn queries(&self, layer: u32, queries: &Queries<'_>) -> Result<()> {
-        find(&mut self.state()?.layers, layer)?.queries(queries)
-    }
-
-    /// Parks further blocks in a file, with the tier `file` of recall; `None`: in memory. Blocks that are in another file
-    /// stay there, and keep it open.
-    /// INVALID_ARGUMENT: if the snapshot is open to be read alone.
-    pub fn park_to(&self, file: Option<SharedSnapshot>) -> Result<()> {
-        // The lock of a snapshot comes before that of the session.
-        file.as_ref().map_or(Ok(()), SharedSnapshot::prepare_parks)?;
-        self.state()?.desk.as_ref().map_or(Ok(()), |desk| desk.set_file(file))
-    }
-
-    /// The recall of a layer, or of all.
-    pub fn recall_stats(&self, layer: Option<u32>) -> Result<RecallStats> {
-        let mut state = self.state()?;
-        let layers = match layer {
-            Some(layer) => std::slice::from_mut(find(&mut state.layers, layer)?),
-            None => &mut state.layers[..],
-        };
-        Ok(RecallStats::total(layers.iter().filter_map(|layer| layer.recall.as_ref())))
-    }
-
-    /// Mean and directions of a head that recall judges by.
-    #[cfg(test)]
-    fn recall_basis_for_tests(&self, layer: usize, head: usize) -> Option<(Vec<f32>, Vec<[f32; 16]>)> {
-        let state = self.state().ok()?;
-        let (mean, directions) = state.layers[layer].recall.as_ref()?.basis_for_tests(head)?;
-        Some((mean.to_vec(), directions.to_vec()))
-    }
-
     /// One line: what the config does to the model.
     pub fn outlook(&self) -> &str {
         &self.outlook
@@ -206,15 +156,10 @@ impl Session {
     /// Opens a step of a layer whose cache has `kv_len` tokens; returns the length afterwards: compressed tokens are back,
     /// and the plan is applied. An empty layer may have no cache. On an error the layer is closed; compressed tokens may
     /// be back.
-    pub fn begin(&self, layer: u32, cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
-        self.begin_step(layer, cache, kv_len, 0)
-    }
-
-    /// As [`Session::begin`], of a step that will append `tokens` tokens; 0 = unknown. Budgets of recall hold for that many.
-    pub fn begin_step(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32, tokens: u32) -> Result<u32> {
+    pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, work, encoding, .. } = &mut *state;
+        let State { layers, store, encoding } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(cache.as_ref(), kv_len)?;
@@ -229,17 +174,11 @@ impl Session {
             }
             if let Some((lossless, store)) = layer.lossless.as_mut().zip(store.as_mut()) {
                 // An eviction moves tokens, and drops those of blobs for good.
-                let moves = layer.eviction.has_plan() || layer.recall.is_some();
-                if !by_head || moves || store.has_cut(layer.number) {
+                if !by_head || layer.eviction.has_plan() || store.has_cut(layer.number) {
                     lossless.restore(store, cache, kv_len)?;
                 }
             }
             layer.lengths = layer.eviction.begin(cache, store.as_mut(), layer.lengths, &layer.pins)?;
-            if let Some(recall) = &mut layer.recall {
-                let next = if tokens > 0 { tokens } else { layer.eviction.expected() };
-                let step = Step { lengths: layer.lengths, next, pins: &layer.pins, is_prompt: false };
-                layer.lengths = recall.begin(cache, store.as_mut(), &mut layer.eviction, &step, work);
-            }
             if let Some(quant) = &mut layer.quant {
                 layer.lengths = quant.begin(cache, store.as_mut(), &mut layer.eviction, layer.lengths, encoding);
             }
@@ -266,7 +205,7 @@ impl Session {
     pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, work, .. } = &mut *state;
+        let State { layers, store, .. } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;
         let wanted = layer.check_open("end")?.wanted;
@@ -281,11 +220,6 @@ impl Session {
         layer.lengths = layer.eviction.end(&lanes, &step, layer.lengths, &cache.as_ref(), &layer.pins)?;
         // Nothing below fails.
         layer.see_step(added);
-        if let Some(recall) = &mut layer.recall {
-            let is_prompt = queries as usize > MOST_DECODE_ROWS || layer.lengths.logical == added;
-            let step = Step { lengths: layer.lengths, next: layer.eviction.expected(), pins: &layer.pins, is_prompt };
-            recall.end(&cache.as_ref(), &layer.eviction, &step, work);
-        }
         lanes.close(layer.number);
         self.attending[at].close();
         layer.close(Some(&cache), store.as_mut());
@@ -320,7 +254,6 @@ impl Session {
         lanes.close(layer.number);
         self.attending[layer.number as usize].close();
         layer.close(cache.as_ref(), store.as_mut());
-        layer.recall.iter_mut().for_each(|recall| recall.abort());
         if let Some((mut cache, store)) = cache.zip(store.as_mut()) {
             layer.release_again(store, &mut cache);
             if let Some(lossless) = &mut layer.lossless {
@@ -341,13 +274,9 @@ impl Session {
 
         if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
             let pins = layer.pins.kept(logical)?;
-            let plan = layer.recall.as_ref().map(|recall| recall.cut(logical)).transpose()?;
             let cut = layer.quant.as_ref().map(|quant| quant.cut(logical, &layer.eviction)).transpose()?;
             layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
             layer.pins = pins;
-            if let Some((recall, plan)) = layer.recall.as_mut().zip(plan) {
-                recall.keep(plan);
-            }
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
                 quant.take(cut);
             }
@@ -356,15 +285,11 @@ impl Session {
         Ok(layer.lengths.physical)
     }
 
-    /// Clears one layer, or all: the host has cleared its cache. A session of which all layers are cleared drops the file of
-    /// [`Session::park_to`].
+    /// Clears one layer, or all: the host has cleared its cache.
     pub fn reset(&self, layer: Option<u32>) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, desk, .. } = &mut *state;
-        if let Some(desk) = desk.as_ref().filter(|_| layer.is_none()) {
-            desk.set_file(None)?;
-        }
+        let State { layers, store, .. } = &mut *state;
         let which = match layer {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
@@ -460,9 +385,6 @@ impl Session {
                 "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (attend.h)"
             );
         }
-        if let Some(recall) = &mut layer.recall {
-            recall.rewritten([begin as i32, count as i32], &layer.eviction)?;
-        }
         let Some(store) = store.as_mut() else { return Ok(()) };
         store.rewritten(number, begin..begin + count)?;
         if let Some((mut lanes, layout)) = lanes.zip(layer.seen_layout()) {
@@ -520,8 +442,8 @@ impl Session {
         Ok(find(&mut self.state()?.layers, layer)?.lengths)
     }
 
-    /// The logical positions of a layer's cache in physical order: runs of (offset, length), never touching, and
-    /// ascending but with recall.
+    /// The logical positions of a layer's cache in physical order: runs of (offset, length), ascending
+    /// and never touching.
     pub fn positions(&self, layer: u32) -> Result<Vec<Pair>> {
         memory::copied(find(&mut self.state()?.layers, layer)?.eviction.positions())
     }

@@ -4,7 +4,6 @@ use super::eviction::{EvictionCounts, Shares};
 use super::layer::Layer;
 use super::lossless::{Lossless, LosslessCounts};
 use super::metrics::{Metrics, WaitTimes};
-use super::recall::{Recall, RecallStats};
 use super::{Session, State, find};
 use crate::status::Result;
 use crate::store::Statistics;
@@ -56,10 +55,7 @@ impl State {
             return Ok(metrics);
         }
         lengths(&mut metrics, &layers);
-        eviction(
-            &mut metrics,
-            memory::collect(layers.iter().copied().filter(|l| l.eviction.rules().is_some() || l.recall.is_some()))?,
-        );
+        eviction(&mut metrics, memory::collect(layers.iter().copied().filter(|l| l.eviction.rules().is_some()))?);
         let Some(store) = &mut self.store else { return Ok(metrics) };
         let stats = store.statistics(layer);
         metrics.h2o_parked_raw_bytes = stats.parked_raw_bytes as f64;
@@ -123,13 +119,9 @@ fn eviction(metrics: &mut Metrics, layers: Vec<&Layer>) {
     metrics.h2o_stale_plan_count = count(|c| c.stale_plans);
     metrics.h2o_total_evict_tokens = count(|c| c.evicted);
     metrics.h2o_unscored_plan_count = count(|c| c.unscored_plans);
-    let recalls = || layers.iter().filter_map(|l| l.recall.as_ref());
-    let recalled = RecallStats::total(recalls());
-    let limited = layers.iter().filter_map(|l| l.eviction.rules()).any(|rules| rules.max_tokens.is_some());
-    if limited || recalls().any(Recall::has_limit) {
-        metrics.h2o_over_limit_count = count(|c| c.over_steps) + recalled.counts.over_steps as f64;
+    if layers.iter().filter_map(|l| l.eviction.rules()).any(|rules| rules.max_tokens.is_some()) {
+        metrics.h2o_over_limit_count = count(|c| c.over_steps);
     }
-    metrics.h2o_resident_saved_bytes -= (recalled.parked_bytes + recalled.summary_bytes) as f64;
     // Plans; `compression` adds blocks.
     metrics.h2o_lossless_fallback_count = count(|c| c.failed_plans);
     if count(|c| c.evictions) > 0.0 {

@@ -15,7 +15,6 @@ mod policy;
 mod pool;
 mod quant;
 mod quantised;
-mod recall;
 mod sample;
 mod schedule;
 mod settings;

@@ -58,25 +58,6 @@ impl Session {
             };
             line(&mut text, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
         }
-        let recalls = || state.layers.iter().filter_map(|layer| Some((layer.number, layer.recall.as_ref()?)));
-        if let Some((number, _)) = recalls().find(|(_, recall)| recall.lacks_queries()) {
-            line(
-                &mut text,
-                format_args!(
-                    "layer {number} evicts tokens by their age, and none comes back: the host must give the queries of its \
-                     steps"
-                ),
-            )?;
-        }
-        if recalls().any(|(_, recall)| recall.lacks_file()) {
-            line(
-                &mut text,
-                format_args!("kv_recall_tier is \"file\" and the host has given none: blocks are parked in memory"),
-            )?;
-        }
-        for (number, error) in recalls().filter_map(|(number, recall)| Some((number, recall.failure()?))) {
-            line(&mut text, format_args!("layer {number}, recall: {error}"))?;
-        }
         Ok(text)
     }
 }

@@ -11,25 +11,18 @@ use crate::sys::memory;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-/// Writes the `len` tokens that the runs of `pieces` have, whose positions are `positions`, as new pieces; the last of them
-/// in pieces of these lengths. Returns where each token is. CORRUPT: if a piece does not decode, or not to what was saved.
+/// Writes the `len` tokens that the runs of `pieces` have, whose positions are `positions`, as new pieces. Returns where each token is. CORRUPT: if a piece does not decode, or not to what was saved.
 pub fn rewrite(
     rows: &Rows,
     pieces: &[FilePiece],
-    (len, apart): (u32, &[u32]),
+    len: u32,
     positions: &[Pair],
     packing: &Packing<'_>,
     write: &mut WritePiece<'_>,
 ) -> Result<Vec<SavedRun>> {
     let (mut whole, mut part) = (KvBytes::new(0, 0)?, KvBytes::new(0, 0)?);
     let (mut codec, mut runs) = (Codec::default(), Vec::new());
-    let together = len - apart.iter().sum::<u32>().min(len);
-    let mut next = together;
-    let apart = apart.iter().map(|count| {
-        next += count;
-        (next - count, *count)
-    });
-    for (begin, tokens) in piece::pieces(0, together).chain(apart) {
+    for (begin, tokens) in piece::pieces(0, len) {
         let (range, count) = (begin..begin + tokens, tokens as usize);
         whole.fit(rows.key_bytes(count), rows.value_bytes(count))?;
         for piece in pieces.iter().filter(|piece| piece.runs.iter().any(|run| overlap(run, &range).is_some())) {

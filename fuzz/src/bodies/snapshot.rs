@@ -108,8 +108,7 @@ fn go_on(session: &Session, layer: u32, geometry: Geometry, whole: Option<&[Dens
     assert!(lengths.physical <= lengths.logical);
     let Some((packing, layout)) = cache(geometry, lengths.logical) else { return };
     let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
-    let begun =
-        session.begin_step(layer, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), lengths.physical, 1);
+    let begun = session.begin(layer, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), lengths.physical);
     let Ok(len) = begun else {
         return assert!(whole.is_none(), "{:?}", begun);
     };

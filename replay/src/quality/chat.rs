@@ -133,7 +133,7 @@ impl Chat {
         let start = Instant::now();
         let buffers = &mut self.buffers[layer];
         let before = buffers.len;
-        buffers.len = self.session.begin_step(number, Some(buffers.cache(&self.layout)?), before, added as u32)?;
+        buffers.len = self.session.begin(number, Some(buffers.cache(&self.layout)?), before)?;
         self.measured.library += start.elapsed();
         self.append(layer, rows, added)?;
 

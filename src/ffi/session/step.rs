@@ -3,7 +3,6 @@
 use super::handle::{mnnkv_session, with_cache, with_cache_or_none};
 use crate::ffi::cache::mnnkv_cache;
 use crate::ffi::panic::body;
-use crate::ffi::pointer;
 use crate::ffi::status::mnnkv_status;
 
 /// Opens a layer's step, before the host appends. Restores stored tokens bit for bit, then applies the eviction that
@@ -21,12 +20,7 @@ pub unsafe extern "C" fn mnnkv_session_begin(
     layer: u32,
     cache: *mut mnnkv_cache,
 ) -> mnnkv_status {
-    body!({
-        let tokens = pointer::required(cache, "cache")?.step_tokens;
-        with_cache_or_none(session, cache, true, |session, cache, kv_len| {
-            session.begin_step(layer, cache, kv_len, tokens)
-        })
-    })
+    body!(with_cache_or_none(session, cache, true, |session, cache, kv_len| session.begin(layer, cache, kv_len)))
 }
 
 /// Closes a layer's step, after attention. Scores the tokens, plans the next eviction, hands cold tokens to the workers

@@ -1,7 +1,7 @@
 //! The table of all keys: name, type, default and range. Parsing, messages and warnings come from it; a test compares
 //! docs/config.md with it.
 
-use super::{Basis, Policy, Ratio, RuntimeMode, Tier};
+use super::{Basis, Policy, Ratio, RuntimeMode};
 use crate::gear::{Effort, Format};
 use crate::h2o::Aggregation;
 use crate::json::Json as Value;
@@ -243,17 +243,6 @@ keys! {
     kv_h2o_prefill_queries: Whole<i32>(0, -1..=i32::MAX);
     kv_h2o_evict_unscored: Switch(false);
     kv_h2o_log_stats: Switch(false);
-
-    kv_recall_enable: Switch(false);
-    kv_recall_block_tokens: Whole<u32>(16, 4..=64);
-    kv_recall_sink_tokens: Whole<u32>(16, 0..=TOKENS);
-    kv_recall_recent_tokens: Whole<u32>(32, 1..=TOKENS);
-    kv_recall_query_window: Whole<u32>(4, 1..=64);
-    kv_recall_interval: Whole<u32>(1, 1..=64);
-    kv_recall_hysteresis: Decimal(1.0, 0.0..=100.0);
-    kv_recall_exchanges: Whole<u32>(1, 0..=64);
-    kv_recall_tier: OneOf<Tier>(&[("ram", Tier::Ram), ("ram4", Tier::Ram4), ("file", Tier::File)]);
-    kv_recall_max_write_bytes: Whole<u64>(0, 0..=BYTES);
 
     kv_lossless_enable: Switch(false);
     kv_lossless_runtime_enable: Switch(false);

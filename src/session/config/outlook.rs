@@ -1,6 +1,6 @@
 //! What a config does to a model, in one line.
 
-use super::{Config, EvictionRules, Ratio, RecallRules, RuntimeMode, Tier};
+use super::{Config, EvictionRules, Ratio, RuntimeMode};
 use crate::status::Result;
 use crate::sys::memory;
 use std::fmt::{self, Display, Formatter};
@@ -63,11 +63,7 @@ impl Display for Outlook<'_> {
 impl EvictionRules {
     /// Whether a chat of some length loses tokens.
     fn evicts(&self) -> bool {
-        self.first_layer < self.end_layer
-            && match self.recall {
-                Some(_) => self.max_tokens.is_some() || !self.keeps_all(),
-                None => self.first_eviction().is_some(),
-            }
+        self.first_layer < self.end_layer && self.first_eviction().is_some()
     }
 
     /// Whether the ratio, without the limit, keeps every token.
@@ -107,8 +103,7 @@ struct Stays<'a>(&'a EvictionRules);
 impl Display for Stays<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let rules = self.0;
-        let first = rules.recall.as_ref().map(|recall| least(rules, recall)).or_else(|| rules.first_eviction());
-        let first = first.unwrap_or_default();
+        let first = rules.first_eviction().unwrap_or_default();
         let limit = rules.max_tokens.filter(|limit| rules.keeps_all() || first >= *limit);
         match (limit, rules.ratio) {
             (Some(limit), _) => write!(f, "at most {} tokens stay", Grouped(limit))?,
@@ -118,19 +113,8 @@ impl Display for Stays<'_> {
         if let Some(most) = rules.max_tokens.filter(|_| limit.is_none()) {
             write!(f, ", and at most {}", Grouped(most))?;
         }
-        match rules.recall.map(|recall| recall.tier) {
-            None => Ok(()),
-            Some(Tier::Ram) => f.write_str(", and evicted ones can come back from memory"),
-            Some(Tier::Ram4) => f.write_str(", and evicted ones can come back from memory, in 4 bits a number"),
-            Some(Tier::File) => f.write_str(", and evicted ones can come back from a file"),
-        }
+        Ok(())
     }
-}
-
-/// The length from which on recall has blocks that may leave.
-fn least(rules: &EvictionRules, recall: &RecallRules) -> u32 {
-    let protected = recall.sink_tokens.saturating_add(recall.recent_tokens);
-    protected.saturating_add(recall.block_tokens).max(rules.trigger_min_tokens)
 }
 
 /// A number with a comma between its thousands.
@@ -173,18 +157,9 @@ mod tests {
             ),
             (
                 format!(
-                    r#"{{{evicts}, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 1, "kv_h2o_max_tokens": 1000000,
-                    "kv_recall_enable": true, "kv_recall_tier": "ram4"}}"#
+                    r#"{{{evicts}, "kv_h2o_layer_start": 0, "kv_h2o_target_lossy_ratio": 1, "kv_h2o_max_tokens": 1000000}}"#
                 ),
-                "all layers: at most 1,000,000 tokens stay, and evicted ones can come back from memory, in 4 bits a number",
-            ),
-            (
-                format!(
-                    r#"{{{evicts}, "kv_h2o_target_mode": "static", "kv_h2o_target_keep_ratio": 0.25, "kv_recall_enable": true,
-                    "kv_recall_tier": "file"}}"#
-                ),
-                "layers 2 to 29: 0.25 of the tokens stay, from 512 tokens on, and evicted ones can come back from a file; \
-                 layers 0 and 1 keep all",
+                "all layers: at most 1,000,000 tokens stay",
             ),
             (format!(r#"{{{evicts}, "kv_h2o_target_lossy_ratio": 1}}"#), "all layers keep all tokens"),
             (format!(r#"{{{evicts}, "kv_h2o_layer_start": 30}}"#), "all layers keep all tokens"),

@@ -181,7 +181,6 @@ fn the_defaults_when_switched_on() {
         prefill_queries: 0,
         evict_unscored: false,
         log_stats: false,
-        recall: None,
     };
     let lossless = LosslessRules {
         front_layers: 2,
@@ -248,7 +247,6 @@ fn every_key_reaches_its_field() {
         prefill_queries: 64,
         evict_unscored: true,
         log_stats: true,
-        recall: None,
     };
     let lossless = LosslessRules {
         front_layers: 3,
@@ -557,23 +555,6 @@ fn predictors_of_this_version_and_of_others() {
     let (config, warning) = warned(on(v2));
     assert_eq!(config.lossless.unwrap().key_predictors, Predictors::ALL);
     assert!(warning.contains("kv_lossless_predictors_k has no effect"), "{warning}");
-}
-
-#[test]
-fn keys_of_plans_by_scores_have_no_effect_with_recall() {
-    let recalling = |mut config: Value| {
-        config["kv_recall_enable"] = json!(true);
-        on(config)
-    };
-    let kept = json!({
-        "kv_h2o_layer_start": 1, "kv_h2o_layer_end": 3, "kv_h2o_target_mode": "adaptive", "kv_h2o_log_stats": true,
-        "kv_h2o_target_lossy_ratio": 2, "kv_h2o_max_tokens": 512, "kv_h2o_trigger_min_tokens": 80,
-    });
-    clean(recalling(kept));
-    let (_, warning) = warned(recalling(json!({"kv_h2o_recent_tokens": 64})));
-    assert_eq!(warning, "kv_h2o_recent_tokens has no effect: kv_recall_enable must not be true");
-    let (_, warning) = warned(recalling(json!({"kv_h2o_policy": "keydiff", "kv_h2o_ema_alpha": 0.5})));
-    assert!(warning.ends_with("and 1 more have no effect: kv_recall_enable must not be true"), "{warning}");
 }
 
 #[test]

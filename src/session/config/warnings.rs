@@ -1,7 +1,7 @@
 //! Warnings about a config that is no error.
 
 use super::keys::{NAMES, Values, name, shorten};
-use super::{EvictionRules, Policy, Ratio, RuntimeMode, Tier};
+use super::{EvictionRules, Policy, Ratio, RuntimeMode};
 use crate::gear::Format;
 use crate::h2o::Aggregation;
 use crate::status::Result;
@@ -37,21 +37,6 @@ const IDLE: &[Idle] = &[
         needs: "kv_lossless_enable must be true, and kv_lossless_runtime_enable, too",
     },
     Idle {
-        keys: |key| key.starts_with(RECALL) && key != name::kv_recall_enable,
-        idle: |_, has| !has(name::kv_recall_enable),
-        needs: "kv_recall_enable must be true",
-    },
-    Idle {
-        keys: |key| key == name::kv_recall_enable,
-        idle: |values, _| values.kv_recall_enable && !values.kv_h2o_enable,
-        needs: "kv_h2o_enable must be true",
-    },
-    Idle {
-        keys: |key| key == name::kv_recall_max_write_bytes,
-        idle: |values, _| values.kv_recall_enable && values.kv_recall_tier != Tier::File,
-        needs: "kv_recall_tier must be \"file\"",
-    },
-    Idle {
         keys: |key| key == name::kv_h2o_target_keep_ratio,
         idle: |values, _| values.kv_h2o_enable && is_adaptive(values),
         needs: "kv_h2o_target_mode must be \"static\"",
@@ -62,23 +47,18 @@ const IDLE: &[Idle] = &[
         needs: "kv_h2o_target_mode must be \"adaptive\"",
     },
     Idle {
-        keys: |key| RANKING.contains(&key),
-        idle: |values, _| values.kv_h2o_enable && values.kv_recall_enable,
-        needs: "kv_recall_enable must not be true",
-    },
-    Idle {
         keys: |key| key == name::kv_h2o_ema_alpha,
-        idle: |values, _| ranks(values) && !matches!((values.kv_h2o_aggregation)(0.0), Aggregation::Ema { .. }),
+        idle: |values, _| values.kv_h2o_enable && !matches!((values.kv_h2o_aggregation)(0.0), Aggregation::Ema { .. }),
         needs: "kv_h2o_aggregation must be \"ema\"",
     },
     Idle {
         keys: |key| [name::kv_h2o_aggregation, name::kv_h2o_ema_alpha, name::kv_h2o_prefill_queries].contains(&key),
-        idle: |values, _| ranks(values) && values.kv_h2o_policy != Policy::Mass,
+        idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy != Policy::Mass,
         needs: "kv_h2o_policy must be \"mass\"",
     },
     Idle {
         keys: |key| key == name::kv_h2o_evict_unscored,
-        idle: |values, _| ranks(values) && values.kv_h2o_policy == Policy::KeyDiff,
+        idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy == Policy::KeyDiff,
         needs: "kv_h2o_policy must not be \"keydiff\"",
     },
     Idle {
@@ -112,27 +92,7 @@ const IDLE: &[Idle] = &[
 
 const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
-const RECALL: &str = "kv_recall_";
 const QUANT: &str = "kv_quant";
-
-/// Keys of plans by scores, in place of which recall judges blocks.
-const RANKING: [&str; 10] = [
-    name::kv_h2o_policy,
-    name::kv_h2o_block_tokens,
-    name::kv_h2o_sink_tokens,
-    name::kv_h2o_recent_tokens,
-    name::kv_h2o_target_basis,
-    name::kv_h2o_update_interval,
-    name::kv_h2o_aggregation,
-    name::kv_h2o_ema_alpha,
-    name::kv_h2o_prefill_queries,
-    name::kv_h2o_evict_unscored,
-];
-
-/// Whether plans by scores evict.
-fn ranks(values: &Values) -> bool {
-    values.kv_h2o_enable && !values.kv_recall_enable
-}
 
 fn compresses(values: &Values) -> bool {
     values.kv_lossless_enable && values.kv_lossless_runtime_enable
@@ -183,7 +143,6 @@ impl Warnings {
         let never = rules.keeps_all() && rules.max_tokens.is_none();
         match rules.first_eviction() {
             _ if rules.first_layer >= rules.end_layer => Ok(()),
-            _ if rules.recall.is_some() && !never => Ok(()),
             None if !never => self.push(format_args!(
                 "no token is ever evicted: the protected ones (sink, recent) are all that the ratio keeps"
             )),
@@ -210,7 +169,7 @@ impl Warnings {
 
     /// Warns about each key with our prefixes that this version does not have; `place` goes before the key.
     pub fn unknown_keys(&mut self, given: &[&str], place: &str) -> Result<()> {
-        let ours = |key: &&&str| [H2O, RECALL, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
+        let ours = |key: &&&str| [H2O, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
         for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key)) {
             match similar(key) {
                 Some(name) => {

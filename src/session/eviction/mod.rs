@@ -21,7 +21,6 @@ use crate::h2o::{self, Fold, KeyTurn, NewTokens, ScoredStep};
 use crate::layout::{Cache, CacheRef, Kind, Pair};
 use crate::status::{Result, bail};
 use crate::store::Store;
-use crate::sys::memory;
 use clock::{Clock, Tick};
 use positions::PositionMap;
 pub(super) use saved::{Loaded, SavedEviction};
@@ -123,9 +122,7 @@ impl Eviction {
         let rules = config.eviction_of(number);
         Eviction {
             number,
-            ranking: rules
-                .filter(|rules| rules.recall.is_none())
-                .map(|rules| Ranking { rules, scores: Scores::new(&rules) }),
+            ranking: rules.map(|rules| Ranking { rules, scores: Scores::new(&rules) }),
             positions: PositionMap::default(),
             turn: None,
             clock: Clock::default(),
@@ -212,45 +209,9 @@ impl Eviction {
         Ok(self.evicted(&plan, before, start))
     }
 
-    /// The physical places of the tokens at these logical ranges, ascending.
-    pub(super) fn places(&self, logical: &[Pair]) -> Result<Vec<Pair>> {
-        self.positions.find(logical)
-    }
-
     /// The logical positions of the tokens at these physical ranges, as runs.
     pub(super) fn positions_of(&self, physical: &[Pair]) -> Result<Vec<Pair>> {
         Ok(self.positions.evicted(physical)?.into_runs())
-    }
-
-    /// The tokens from `logical` on were put in these places.
-    pub(super) fn replace(&mut self, physical: &[Pair], logical: u32) -> Result<()> {
-        self.positions = self.positions.replaced(physical, logical)?;
-        Ok(())
-    }
-
-    /// The tokens from `logical` on were put behind the others.
-    pub(super) fn append(&mut self, logical: u32, count: u32) -> Result<()> {
-        self.positions.append(logical, count)
-    }
-
-    /// Evicts the tokens at these logical ranges; returns the lengths afterwards. On an error nothing has changed.
-    pub(super) fn evict(
-        &mut self,
-        logical: &[Pair],
-        cache: &mut Cache<'_>,
-        store: Option<&mut Store>,
-        before: CacheLengths,
-    ) -> Result<CacheLengths> {
-        let (mut left, mut at) = (Vec::new(), 0);
-        for [begin, count] in self.positions.find(logical)? {
-            memory::push(&mut left, [at, begin - at])?;
-            at = begin + count;
-        }
-        memory::push(&mut left, [at, before.physical as i32 - at])?;
-        let start = Instant::now();
-        let positions = self.positions.evicted(&left)?;
-        self.leave(&left, positions, cache, store, before)?;
-        Ok(self.evicted(&left, before, start))
     }
 
     /// Leaves only the tokens at these physical ranges in the cache; the others go on elsewhere. Returns the lengths
@@ -276,11 +237,6 @@ impl Eviction {
         self.counts.evicted += gone;
         self.counts.evict_ns += start.elapsed().as_nanos() as u64;
         after
-    }
-
-    /// The tokens that the next step may append.
-    pub(super) fn expected(&self) -> u32 {
-        self.clock.usual_step().max(1)
     }
 
     /// Folds the attention of a step into the scores, advances the clock and plans when due; returns the lengths

@@ -30,9 +30,9 @@ pub(in crate::session) struct SavedEviction {
 }
 
 impl Eviction {
-    /// Appends what a chat file keeps, without the positions where recall keeps them.
-    pub(in crate::session) fn save(&self, pins: &Pins, has_positions: bool, out: &mut Vec<u8>) -> Result<()> {
-        put_pairs(out, if has_positions { self.positions.runs() } else { &[] })?;
+    /// Appends what a chat file keeps.
+    pub(in crate::session) fn save(&self, pins: &Pins, out: &mut Vec<u8>) -> Result<()> {
+        put_pairs(out, self.positions.runs())?;
         for number in self.clock.numbers() {
             put(out, number.into())?;
         }
@@ -56,21 +56,12 @@ impl Eviction {
     }
 
     /// Checks what a file has against the lengths of the layer, and makes it the state of a layer with these rules.
-    /// `positions`: those of a file of recall, which are checked.
-    pub(in crate::session) fn loaded(
-        &self,
-        saved: SavedEviction,
-        positions: Option<Vec<Pair>>,
-        lengths: CacheLengths,
-    ) -> Result<Loaded> {
-        let SavedEviction { positions: ascending, clock, keeps_first, plan, scores, .. } = saved;
+    pub(in crate::session) fn loaded(&self, saved: SavedEviction, lengths: CacheLengths) -> Result<Loaded> {
+        let SavedEviction { positions, clock, keeps_first, plan, scores, .. } = saved;
         let CacheLengths { logical, physical } = lengths;
-        if positions.is_none()
-            && let Err(error) = layout::check_pairs(&ascending, logical)
-        {
+        if let Err(error) = layout::check_pairs(&positions, logical) {
             bail!(Corrupt, "positions: {error}");
         }
-        let positions = positions.unwrap_or(ascending);
         if tokens(&positions) != physical {
             bail!(Corrupt, "{} tokens have positions; the layer has {physical}", tokens(&positions));
         }

@@ -121,7 +121,6 @@ mod tests {
             prefill_queries: 0,
             evict_unscored: false,
             log_stats: false,
-            recall: None,
         }
     }
 

@@ -14,10 +14,6 @@ impl Session {
         Ok(Session(session::Session::new(json, b"", layers, lanes)?))
     }
 
-    pub(super) fn recall_basis(&self, layer: usize, head: usize) -> Option<(Vec<f32>, Vec<[f32; 16]>)> {
-        self.0.recall_basis_for_tests(layer, head)
-    }
-
     /// The host's threads restore heads.
     pub(super) fn restoring_heads(self, restores_heads: bool) -> Self {
         Session(self.0.restoring_heads(restores_heads))

@@ -1,7 +1,6 @@
 use super::super::*;
 use super::*;
 use crate::ffi::panic::guard;
-use crate::ffi::session::*;
 use crate::ffi::status::*;
 use crate::ffi::version::MNNKV_ABI_VERSION;
 use std::ptr::{null, null_mut};
