@@ -10,7 +10,7 @@
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory released |
 //! | [`snapshot`] | a file of a chat's layers, saved step by step |
-//! | [`recall`] | summaries of blocks, and estimates of the attention to them |
+//! | [`recall`] | sketches of keys, from which attention to them is estimated |
 //! | [`attend`] | attention over K in 8 bits and V in 4 |
 //! | [`session`] | the rooms above together, as configured |
 //! | [`state`] | state buffers of other engines, by a description of their tensors |

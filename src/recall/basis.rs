@@ -14,7 +14,7 @@ const DEPENDENT: f64 = 1e-9;
 
 /// Mean and directions of each KV head.
 #[derive(Debug, Default)]
-pub(super) struct Basis {
+pub struct Basis {
     dims: usize,
     /// `[head][dim]`.
     means: Vec<f32>,
@@ -23,23 +23,28 @@ pub(super) struct Basis {
 }
 
 impl Basis {
-    pub(super) fn mean(&self, head: usize) -> &[f32] {
+    /// The mean key of a head.
+    pub fn mean(&self, head: usize) -> &[f32] {
         &self.means[head * self.dims..][..self.dims]
     }
 
-    /// `[dim][direction]`.
-    pub(super) fn directions(&self, head: usize) -> &[[f32; LANES]] {
+    /// The directions of a head, `[dim][direction]`.
+    pub fn directions(&self, head: usize) -> &[[f32; LANES]] {
         &self.directions[head * self.dims..][..self.dims]
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
         size_of_val(&*self.means) + size_of_val(&*self.directions)
     }
 
-    /// The basis of keys `[head][token][dim]`, of at most [`SAMPLE`] tokens that are evenly apart. The directions are
-    /// orthonormal: those that an orthogonal iteration finds in [`STEPS`] steps on the covariance, from fixed vectors.
-    /// All sums are of f64 in a fixed order.
-    pub(super) fn learn(keys: &[f32], tokens: usize, heads: usize, dims: usize) -> Result<Self> {
+    /// The basis of keys `[head][token][dim]`, of at most 512 tokens that are evenly apart. The directions are orthonormal:
+    /// those that an orthogonal iteration finds in 12 steps on the covariance, from fixed vectors. All sums are of f64 in a
+    /// fixed order.
+    ///
+    /// # Panics
+    /// If there is no token or no dim, or there are fewer keys.
+    pub fn learn(keys: &[f32], tokens: usize, heads: usize, dims: usize) -> Result<Self> {
         let count = tokens.min(SAMPLE);
         let mut means = memory::filled(0.0, heads * dims)?;
         let mut directions = memory::filled([0.0; LANES], heads * dims)?;

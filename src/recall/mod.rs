@@ -1,29 +1,18 @@
-//! Summaries of blocks of keys, from which the attention to the blocks is estimated; and copies of the blocks.
+//! Sketches of keys, from which attention to the keys is estimated.
 //!
 //! | file | job |
 //! |---|---|
-//! | `summaries` | the summaries of a layer, and estimates of all its blocks |
-//! | `sketch` | keys to codes |
-//! | `basis` | the directions of sketches |
-//! | `exact` | attention to keys that are there |
-//! | [`nibbles`] | rows in 4 bits |
-//! | [`arena`] | the memory of many blobs |
+//! | [`basis`] | the directions of sketches |
+//! | [`sketch`] | keys to codes |
 //!
-//! A key element that is NaN counts as 0, and one beyond ±65,504 as that bound, so that no block can spoil an estimate
-//! of another one.
+//! A key element that is NaN counts as 0, and one beyond ±65,504 as that bound, so that no key can spoil an estimate of
+//! another one.
 
-pub mod arena;
-mod basis;
-mod exact;
-pub mod nibbles;
-mod sketch;
-mod summaries;
+pub mod basis;
+pub mod sketch;
 
 #[cfg(test)]
 mod tests;
-
-pub use exact::log_masses;
-pub use summaries::{Scratch, Summaries};
 
 use crate::arch::estimates::{LANES, Shorts};
 

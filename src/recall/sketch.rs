@@ -6,7 +6,7 @@ use crate::arch::estimates::{DIRECTIONS, SketchRow, SketchTile, high_weight, low
 use crate::arch::{estimates::LANES, kernels};
 
 /// A tile without tokens.
-pub(super) const EMPTY: SketchTile =
+pub const EMPTY: SketchTile =
     SketchTile { codes: [[0; LANES]; DIRECTIONS / 2], scales: [NO_TOKEN.to_ne_bytes(); LANES] };
 /// Upper half of -1.0.
 const NO_TOKEN: u16 = 0xBF80;
@@ -15,14 +15,10 @@ const NO_TOKEN: u16 = 0xBF80;
 ///
 /// With `z` the parts of `key - mean` along the directions, in f32, the scale of a token is `bf16(max |z| / 7)`, and its
 /// codes are `z / scale` to the nearest integer, ties to even, within ±7.
-pub(super) fn write(
-    keys: &[f32],
-    basis: &Basis,
-    head: usize,
-    centred: &mut [f32],
-    first: usize,
-    tiles: &mut [SketchTile],
-) {
+///
+/// # Panics
+/// If the tiles have too few lanes.
+pub fn write(keys: &[f32], basis: &Basis, head: usize, centred: &mut [f32], first: usize, tiles: &mut [SketchTile]) {
     let (mean, directions) = (basis.mean(head), basis.directions(head));
     for (token, key) in keys.chunks_exact(mean.len()).enumerate().map(|(token, key)| (first + token, key)) {
         centred.iter_mut().zip(key.iter().zip(mean)).for_each(|(x, (key, mean))| *x = tame(*key) - mean);
@@ -38,12 +34,12 @@ pub(super) fn write(
 }
 
 /// Leaves no token in a lane.
-pub(super) fn erase(tile: &mut SketchTile, lane: usize) {
+pub fn erase(tile: &mut SketchTile, lane: usize) {
     tile.scales[lane] = NO_TOKEN.to_ne_bytes();
 }
 
 /// A query row, already times the factor of logits, as the kernel takes it.
-pub(super) fn row(query: &[f32], basis: &Basis, head: usize) -> SketchRow {
+pub fn row(query: &[f32], basis: &Basis, head: usize) -> SketchRow {
     let kernels = &kernels().estimates;
     let parts = (kernels.project)(query, basis.directions(head));
     let mut base = [0.0];

@@ -1,4 +1,4 @@
-//! Estimates of attention from summaries of keys: dot products with 4-bit codes, and sums of exponentials.
+//! Estimates of attention from sketches of keys: dot products with 4-bit codes, and sums of exponentials.
 //!
 //! Each kernel is written once, over 16 lanes. A level implements [`Sixteen`] for its vectors; arrays of 16 floats
 //! define every operation. Lanes never mix except in [`Sixteen::sum`], whose order is fixed, and
