@@ -442,8 +442,8 @@ impl Session {
         Ok(find(&mut self.state()?.layers, layer)?.lengths)
     }
 
-    /// The logical positions of a layer's cache in physical order: runs of (offset, length), ascending
-    /// and never touching.
+    /// The logical positions of a layer's cache in physical order: runs of (offset, length), ascending and
+    /// never touching.
     pub fn positions(&self, layer: u32) -> Result<Vec<Pair>> {
         memory::copied(find(&mut self.state()?.layers, layer)?.eviction.positions())
     }

@@ -4,8 +4,8 @@ use crate::layout::Pair;
 use crate::status::Result;
 use crate::sys::memory;
 
-/// Runs of tokens in physical order, as (first logical position, count). A run goes on where it can. Runs
-/// ascend.
+/// Runs of tokens in physical order, as (first logical position, count). A run goes on where it can, and
+/// runs ascend.
 #[derive(Debug, Default)]
 pub(super) struct PositionMap {
     runs: Vec<Pair>,
