@@ -109,7 +109,6 @@ static void attend(mnnkv_session* session, uint32_t count) {
 }
 
 static void step(mnnkv_session* session, uint32_t count) {
-    cache.step_tokens = count;
     check("begin", mnnkv_session_begin(session, 0, &cache));
     append(count);
     attend(session, count);

@@ -142,8 +142,6 @@ typedef struct mnnkv_cache {
     void *value;
     /// In: physical tokens in the cache. Out, on success of begin and keep: the new number.
     uint32_t kv_len;
-    /// Read by begin: tokens that the step will append; 0 = unknown.
-    uint32_t step_tokens;
 } mnnkv_cache;
 
 /// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.

@@ -271,15 +271,15 @@ public:
         remember(counts, 0);
     }
 
-    /// Opens the first step of a cleared cache, once there is one. cache.kv_len and step_tokens are not read.
+    /// Opens the first step of a cleared cache, once there is one. cache.kv_len is not read.
     mnnkv::status begin_cleared(mnnkv_cache cache) {
         cache.kv_len = 0;
         return open(cache);
     }
 
     /// Opens a step: edits the history, restores stored tokens and applies the planned eviction. cache.kv_len: tokens
-    /// in the cache, those of a step that failed included; set to the length behind which the engine appends.
-    /// step_tokens is not read. On failure (out of memory) no token is lost, and attention must not run.
+    /// in the cache, those of a step that failed included; set to the length behind which the engine appends. On
+    /// failure (out of memory) no token is lost, and attention must not run.
     mnnkv::status begin(const step_counts& counts, mnnkv_cache& cache) {
         model_.enter(number_);
         const bool failed = has_failed(counts);
@@ -476,7 +476,6 @@ private:
     mnnkv::status open(mnnkv_cache& cache) {
         refused_.store(false, std::memory_order_relaxed);
         unread_.store(false, std::memory_order_relaxed);
-        cache.step_tokens = static_cast<std::uint32_t>(last_.add);
         if (!rotated_) {
             rotate(cache.layout->head_dim);
         }

@@ -107,8 +107,6 @@ pub struct mnnkv_cache {
     pub value: *mut c_void,
     /// In: physical tokens in the cache. Out, on success of begin and keep: the new number.
     pub kv_len: u32,
-    /// Read by begin: tokens that the step will append; 0 = unknown.
-    pub step_tokens: u32,
 }
 
 // SAFETY: repr(C), begins with a u32, integers and raw pointers only.

@@ -106,7 +106,6 @@ impl Layer {
             key: key.as_mut_ptr().cast(),
             value: value.as_mut_ptr().cast(),
             kv_len,
-            step_tokens: 0,
         }
     }
 

@@ -57,7 +57,6 @@ typedef struct mnnkv_cache {
     void *key;
     void *value;
     uint32_t kv_len;
-    uint32_t step_tokens;
 } mnnkv_cache;
 mnnkv_status mnnkv_layout_check(const mnnkv_layout *layout, uint64_t *key_bytes, uint64_t *value_bytes);
 #ifdef __cplusplus

@@ -181,7 +181,6 @@ fn caches_are_compressed_or_left() {
             key: key.cast(),
             value: value.cast(),
             kv_len: 40,
-            step_tokens: 0,
         };
         let made = each("mnnkv_compressor_run_caches", || {
             let mut caches = places.map(cache);

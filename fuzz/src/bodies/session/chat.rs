@@ -173,7 +173,6 @@ impl Layer {
             key: self.key.as_mut_ptr().cast(),
             value: self.value.as_mut_ptr().cast(),
             kv_len: kv_len as u32,
-            step_tokens: 0,
         }
     }
 

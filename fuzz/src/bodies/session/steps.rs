@@ -104,7 +104,6 @@ impl Chat {
         let (session, mine) = (self.session, &mut self.layers[layer]);
         let (layout, len) = (mine.layout(), mine.len as usize);
         let mut cache = mine.cache(&layout, len);
-        cache.step_tokens = if given.flag() { 0 } else { count as u32 };
         if len == 0 && mine.tokens.is_empty() && given.flag() {
             (cache.layout, cache.key, cache.value) = (null(), null_mut(), null_mut());
         }
