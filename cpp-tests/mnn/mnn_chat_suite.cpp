@@ -1,12 +1,18 @@
 // The adapter for MNN: a program parks, saves and loads its chats. The chat judges every step's tokens and output.
 
 #include "chat.hpp"
+#include "mnnkv_chat.hpp"
 
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <random>
 #include <thread>
@@ -523,6 +529,84 @@ TEST_F(MnnChat, OverwritesNoOtherChatWithoutKvOverwrite) {
     EXPECT_FALSE(first.host().command(save_to(path)));
     EXPECT_TRUE(first.host().command(overwrite));
     EXPECT_TRUE(second.host().command(load_from(path)));
+}
+
+/// The type of what is at a path itself, as S_IFMT has it; 0: nothing is there.
+mode_t type_of(const std::string& path) {
+    struct stat found;
+    return lstat(path.c_str(), &found) == 0 ? found.st_mode & S_IFMT : 0;
+}
+
+void make_socket(const std::string& path) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    ASSERT_LT(path.size(), sizeof name.sun_path);
+    std::memcpy(name.sun_path, path.c_str(), path.size());
+    const int made = socket(AF_UNIX, SOCK_STREAM, 0);
+    ASSERT_EQ(bind(made, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0) << path;
+    close(made);
+}
+
+TEST_F(MnnChat, OverwritesNothingThatIsNoRegularFile) {
+    // A rename as root would put a file in the place of a device; a pipe is as good as one here.
+    const std::string pipe = fresh_file(), socket = fresh_file(), folder = fresh_file(), nowhere = fresh_file();
+    const auto overwrite = [](const std::string& path) {
+        return R"({"kv_overwrite": true, "kv_save": ")" + path + "\"}";
+    };
+    ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+    ASSERT_NO_FATAL_FAILURE(make_socket(socket));
+    ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+    ASSERT_EQ(symlink((nowhere + "-absent").c_str(), nowhere.c_str()), 0);
+    chat chat(configured(settings(), enabled));
+    ASSERT_NO_FATAL_FAILURE(chat.say(60));
+    const auto refused = [&](const std::string& path, const std::string& at, const std::string& what, mode_t type) {
+        EXPECT_FALSE(chat.host().command(overwrite(path)));
+        EXPECT_EQ(lines(mnn_stub::take_log()),
+                  "mnn-kv: the chat is not saved: " + at + " is " + what + "; a regular file expected\n");
+        EXPECT_EQ(type_of(at), type) << at;
+        EXPECT_NO_FATAL_FAILURE(chat.decode(1));
+    };
+    refused(pipe, pipe, "a pipe", S_IFIFO);
+    refused(socket, socket, "a socket", S_IFSOCK);
+    refused(folder, folder, "a folder", S_IFDIR);
+    refused(nowhere, nowhere, "a symbolic link to nothing", S_IFLNK);
+    for (const std::string& path : {pipe, socket, folder, nowhere}) {
+        EXPECT_EQ(type_of(path + ".part"), 0u) << "nothing is left beside " << path;
+    }
+
+    const std::string path = fresh_file(), part = path + ".part";
+    ASSERT_EQ(mkfifo(part.c_str(), 0600), 0);
+    refused(path, part, "a pipe", S_IFIFO);
+    EXPECT_EQ(type_of(path), 0u);
+    ASSERT_EQ(std::remove(part.c_str()), 0);
+    ASSERT_EQ(mkdir(part.c_str(), 0700), 0);
+    refused(path, part, "a folder", S_IFDIR);
+    ASSERT_EQ(std::remove(part.c_str()), 0);
+    std::ofstream(part, std::ios::binary) << "of a save that was killed";
+    EXPECT_TRUE(chat.host().command(overwrite(path)));
+    EXPECT_EQ(type_of(part), 0u);
+    EXPECT_TRUE(chat.host().command(load_from(path)));
+
+    const std::string target = fresh_file(), link = fresh_file();
+    std::ofstream(target, std::ios::binary) << "kept";
+    ASSERT_EQ(symlink(target.c_str(), link.c_str()), 0);
+    EXPECT_TRUE(chat.host().command(overwrite(link))) << "the link is replaced";
+    EXPECT_EQ(type_of(link), mode_t(S_IFREG));
+    EXPECT_EQ(bytes_of(target), "kept");
+    EXPECT_TRUE(chat.host().command(load_from(link)));
+    EXPECT_EQ(lines(mnn_stub::take_log()), "");
+}
+
+TEST_F(MnnChat, CommitsInThePlaceOfNothingThatCameWhileItWasSaved) {
+    const std::string path = fresh_file();
+    {
+        mnnkv_host::chat_file file;
+        ASSERT_EQ(file.open_to_replace(path, "model"), "");
+        ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+        EXPECT_EQ(file.commit(), path + " is a pipe; a regular file expected");
+    }
+    EXPECT_EQ(type_of(path), mode_t(S_IFIFO));
+    EXPECT_EQ(type_of(path + ".part"), 0u);
 }
 
 TEST_F(MnnChat, LetsOtherThreadsReadTheTokensOfItsHistory) {

@@ -6,6 +6,10 @@
 #include <cmath>
 #include <limits>
 
+#ifndef _WIN32
+#include <sys/stat.h>
+#endif
+
 namespace {
 
 using namespace support;
@@ -262,5 +266,22 @@ TEST_F(MnnPerplexity, NamesTheMistakeAndWritesNothing) {
     EXPECT_EQ(run({"-m", "model", text, "-p", "4", "-o", nowhere}), 3);
     EXPECT_NE(errors.find(nowhere + ": " + std::generic_category().message(ENOENT)), std::string::npos) << errors;
 }
+
+#ifndef _WIN32
+TEST_F(MnnPerplexity, ReplacesNothingThatIsNoRegularFile) {
+    const std::string text = file("text", "gabbcafedcabbage"), result = file("pipe", ""), part = result + ".part";
+    for (const std::string& pipe : {result, part}) {
+        (void)std::remove(pipe.c_str());
+        ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+        EXPECT_EQ(run({"-m", "model", text, "-p", "4", "-o", result}), 3);
+        EXPECT_NE(errors.find(pipe + " is a pipe; a regular file expected"), std::string::npos) << errors;
+        struct stat found;
+        ASSERT_EQ(lstat(pipe.c_str(), &found), 0);
+        EXPECT_TRUE(S_ISFIFO(found.st_mode)) << pipe;
+        ASSERT_EQ(std::remove(pipe.c_str()), 0);
+    }
+    EXPECT_EQ(run({"-m", "model", text, "-p", "4", "-o", result}), 0) << errors;
+}
+#endif
 
 }  // namespace

@@ -13,7 +13,6 @@
 #define MNNKV_CHAT_HPP
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -28,6 +27,7 @@
 #include <vector>
 
 #include "mnnkv.hpp"
+#include "mnnkv_files.hpp"
 #include "mnnkv_json.hpp"
 #include "mnnkv_rotation.hpp"
 
@@ -253,7 +253,7 @@ public:
     ~chat_file() {
         file_.reset();
         if (made_) {
-            std::remove(path_.c_str());
+            (void)remove_file(path_);
         }
     }
 
@@ -273,14 +273,20 @@ public:
         return opened;
     }
 
-    /// A file that takes the place of the one at `path` with the commit, whatever that is.
-    mnnkv::status open_to_replace(const std::string& path, const std::string& fingerprint) {
+    /// A file that takes the place of the one at `path` with the commit, whatever that has. Returns why it cannot; "" if
+    /// it is open.
+    std::string open_to_replace(const std::string& path, const std::string& fingerprint) {
+        // The commit checks again. A refusal should not take as long as a save.
+        std::string refusal = file_refusal(path);
+        refusal = refusal.empty() ? remove_file(path + ".part") : refusal;
+        if (!refusal.empty()) {
+            return refusal;
+        }
         replaced_ = path;
         path_ = path + ".part";
-        std::remove(path_.c_str());
         const mnnkv::status opened = file_.create(options(path_, fingerprint, MNNKV_SNAPSHOT_APPEND));
         made_ = static_cast<bool>(opened);
-        return opened;
+        return made_ ? std::string() : std::string(opened.message());
     }
 
     /// Why the file has not the new state; "" if it has.
@@ -292,11 +298,9 @@ public:
         version_ = state_version();
         if (!replaced_.empty()) {
             file_.reset();
-#ifdef _WIN32
-            std::remove(replaced_.c_str());  // rename does not replace there
-#endif
-            if (std::rename(path_.c_str(), replaced_.c_str()) != 0) {
-                return "cannot rename " + path_ + " to " + replaced_ + ": " + std::strerror(errno);
+            const std::string refusal = replace_file(path_, replaced_);
+            if (!refusal.empty()) {
+                return refusal;
             }
         }
         made_ = false;

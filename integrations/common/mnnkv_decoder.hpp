@@ -16,6 +16,7 @@
 #include <system_error>
 #include <vector>
 
+#include "mnnkv_files.hpp"
 #include "mnnkv_json.hpp"
 
 namespace mnnkv_host {
@@ -116,23 +117,27 @@ inline bool write_result(const std::string& path, const std::string& text) {
     if (path.empty()) {
         return true;
     }
-    const auto fails = [&path](int error) {
-        return perplexity_fails(path + ": " + std::generic_category().message(error));
-    };
     const std::string part = path + ".part";
+    // Also of the unfinished file: opening a pipe would block, and a device would get the bytes.
+    std::string refusal = file_refusal(path);
+    refusal = refusal.empty() ? file_refusal(part) : refusal;
+    if (!refusal.empty()) {
+        return perplexity_fails(refusal);
+    }
     errno = 0;
     std::ofstream file(part.c_str(), std::ios::binary);
     file << text;
     file.close();
     if (file.fail()) {
         const int error = errno;
-        (void)std::remove(part.c_str());
-        return fails(error);
+        (void)remove_file(part);
+        return perplexity_fails(path + ": " + std::generic_category().message(error));
     }
-#ifdef _WIN32
-    (void)std::remove(path.c_str());  // rename does not replace there
-#endif
-    return std::rename(part.c_str(), path.c_str()) == 0 || fails(errno);
+    refusal = replace_file(part, path);
+    if (!refusal.empty()) {
+        (void)remove_file(part);
+    }
+    return refusal.empty() || perplexity_fails(refusal);
 }
 
 }  // namespace mnnkv_host

@@ -25,6 +25,7 @@
 #endif
 
 #include "mnnkv.h"
+#include "mnnkv_files.hpp"
 
 namespace mnnkv_host {
 
@@ -49,7 +50,14 @@ struct dump_step {
 /// A file that has its name once it is complete; until then it is `<path>.part`, which the destructor removes.
 class dump_file {
 public:
-    explicit dump_file(const std::string& path) : path(path), file_(open((path + ".part").c_str())) {}
+    explicit dump_file(const std::string& path)
+        // Opening a pipe would block, and a device would get the bytes.
+        : path(path), refusal_(file_refusal(path + ".part")),
+          file_(refusal_.empty() ? open((path + ".part").c_str()) : nullptr) {
+        if (file_ == nullptr && refusal_.empty()) {
+            refusal_ = std::generic_category().message(errno);
+        }
+    }
     dump_file(const dump_file&) = delete;
     dump_file& operator=(const dump_file&) = delete;
     ~dump_file() {
@@ -61,23 +69,26 @@ public:
 
     const std::string path;
 
-    /// False: errno has the reason, also for a file that was not opened.
+    /// False: `refusal` has the reason, also for a file that was not opened.
     bool write(const void* bytes, std::size_t count) {
-        return file_ != nullptr && std::fwrite(bytes, 1, count, file_) == count;
+        if (file_ != nullptr && std::fwrite(bytes, 1, count, file_) != count) {
+            refusal_ = std::generic_category().message(errno);
+        }
+        return refusal_.empty();
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name. False: `refusal` has the reason.
     bool finish() {
         const bool closed = std::fclose(file_) == 0;
         file_ = nullptr;
-        if (closed && std::rename((path + ".part").c_str(), path.c_str()) == 0) {
-            return true;
+        refusal_ = closed ? replace_file(path + ".part", path) : std::generic_category().message(errno);
+        if (!refusal_.empty()) {
+            drop();
         }
-        const int error = errno;
-        drop();
-        errno = error;
-        return false;
+        return refusal_.empty();
     }
+
+    const std::string& refusal() const { return refusal_; }
 
 private:
     static std::FILE* open(const char* path) {
@@ -89,8 +100,9 @@ private:
 #endif
     }
 
-    void drop() const { (void)std::remove((path + ".part").c_str()); }
+    void drop() const { (void)remove_file(path + ".part"); }
 
+    std::string refusal_;
     std::FILE* file_;
 };
 
@@ -133,7 +145,7 @@ public:
             return;
         }
         for (const std::string& path : made_) {
-            (void)std::remove(path.c_str());
+            (void)remove_file(path);
         }
     }
 
@@ -171,7 +183,7 @@ private:
             for (dump_file* file : {&key, &value}) {
                 turn(file == &key ? keys : values, count, layout.kv_heads, row, turned);
                 if (!file->write(turned, bytes)) {
-                    return fail(file->path);
+                    return fail(file->path, file->refusal());
                 }
             }
         }
@@ -193,7 +205,8 @@ private:
         }
         dump_file query(place + "q_" + name + ".bin");
         const std::size_t row = step.cache->layout->head_dim * word(step);
-        return query.write(step.query, row * step.query_heads * step.tokens) ? finish(query) : fail(query.path);
+        const bool written = query.write(step.query, row * step.query_heads * step.tokens);
+        return written ? finish(query) : fail(query.path, query.refusal());
     }
 
     /// The last file of a step: a reader that finds it finds the others.
@@ -225,12 +238,12 @@ private:
         add("attention_scale", scale);
         text += "}\n";
         dump_file meta(place + "meta_" + name + ".json");
-        return meta.write(text.data(), text.size()) ? finish(meta) : fail(meta.path);
+        return meta.write(text.data(), text.size()) ? finish(meta) : fail(meta.path, meta.refusal());
     }
 
     bool finish(dump_file& file) {
         if (!file.finish()) {
-            return fail(file.path);
+            return fail(file.path, file.refusal());
         }
         made_.push_back(file.path);
         return true;

@@ -180,16 +180,16 @@ private:
         }
         const mnnkv_park_options options = mnnkv_host::parking_options(of_.config);
         mnnkv_host::chat_file file;
-        mnnkv::status saved = what.overwrites ? file.open_to_replace(what.path, fingerprint())
-                                              : file.open_to_save(what.path, fingerprint());
-        if (!saved) {
-            return reason(what.path, saved);
+        const std::string closed = open_to_save(file, what);
+        if (!closed.empty()) {
+            return closed;
         }
         const mnnkv_host::chat_state state = this->state();
         const std::string conflict = what.overwrites ? "" : of_.known_chats.conflict(what.path, file, state);
         if (!conflict.empty()) {
             return conflict;
         }
+        mnnkv::status saved;
         for (layer* own : of_.layers) {
             if (saved) {
                 mnnkv_cache cache = own->is_loaded_ ? mnnkv::make<mnnkv_cache>() : own->see_();
@@ -242,6 +242,15 @@ private:
         of_.known_chats.remember(path, file, state);
         chat_.leave_error();
         return std::string();
+    }
+
+    /// Why the file of a save was not opened; "" if it was.
+    std::string open_to_save(mnnkv_host::chat_file& file, const mnnkv_host::chat_command& what) const {
+        if (what.overwrites) {
+            return file.open_to_replace(what.path, fingerprint());
+        }
+        const mnnkv::status opened = file.open_to_save(what.path, fingerprint());
+        return opened ? std::string() : reason(what.path, opened);
     }
 
     /// Why a file was not opened.

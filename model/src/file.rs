@@ -69,7 +69,7 @@ impl ModelFile {
         match files::kind(path).map_err(|e| failed("open", path, &e))? {
             Kind::File => {}
             Kind::Folder => bail!(InvalidArgument, "{} is a directory; a file expected", path.display()),
-            Kind::Other => bail!(InvalidArgument, "{} is not a regular file", path.display()),
+            _ => bail!(InvalidArgument, "{} is not a regular file", path.display()),
         }
         let file = files::open(path).map_err(|e| failed("open", path, &e))?;
         let len = file.metadata().map_err(|e| failed("look at", path, &e))?.len();
@@ -157,12 +157,8 @@ impl NewName {
     /// Begins the file. `waiting` is from [`NewFile::room`] or from an earlier file; nothing is allocated.
     pub(crate) fn begin(self, waiting: Vec<u8>) -> Result<NewFile> {
         let NewName { path, unfinished } = self;
-        match files::kind(&path) {
-            Ok(Kind::Folder) => bail!(InvalidArgument, "{} is a directory; a file expected", path.display()),
-            // The new file would take the place of a device.
-            Ok(Kind::Other) => bail!(InvalidArgument, "{} is no regular file; a file expected", path.display()),
-            Ok(Kind::File) | Err(_) => {}
-        }
+        // [`NewFile::finish`] checks again. A refusal should not take as long as what is written.
+        files::check_replaceable(&path)?;
         let beside = |e: io::Error| failed("create a file beside", &path, &e);
         let Some(file) = files::open_alone(&unfinished).map_err(beside)? else {
             bail!(Io, "cannot create {}: another writer has begun {}", path.display(), unfinished.display());
@@ -216,7 +212,7 @@ impl NewFile {
         self.flush()?;
         self.file.sync_all().map_err(|e| failed("write", &self.path, &e))?;
         if let Some(unfinished) = &self.unfinished {
-            files::rename(unfinished, &self.path).map_err(|e| failed("write", &self.path, &e))?;
+            files::replace(unfinished, &self.path)?;
             self.unfinished = None;
         }
         files::sync_folder_of(&self.path).map_err(|e| failed("sync the folder of", &self.path, &e))?;
@@ -377,6 +373,53 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         assert!(bytes == [bytes[0]; 10] && bytes[0].is_multiple_of(2), "{bytes:?}");
         assert_eq!(folder.names(), ["out.bin"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_regular_file_is_never_replaced() {
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::fs::{FileTypeExt, symlink};
+
+        let folder = Folder::new("special");
+        let [pipe, socket, nowhere, link, target] =
+            ["pipe", "socket", "nowhere", "link", "target"].map(|name| folder.0.join(name));
+        let make_pipe = || {
+            let name = std::ffi::CString::new(pipe.as_os_str().as_bytes()).unwrap();
+            // SAFETY: the path ends with a zero.
+            assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        };
+        let refused = |result: Result<()>, path: &Path, what: &str| {
+            let error = result.unwrap_err();
+            assert_eq!(error.status(), Status::InvalidArgument);
+            assert_eq!(error.message(), format!("{} is {what}; a file expected", path.display()));
+        };
+        make_pipe();
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        symlink(folder.0.join("absent"), &nowhere).unwrap();
+        for (path, what) in [(&pipe, "a pipe"), (&socket, "a socket"), (&nowhere, "a symbolic link to nothing")] {
+            refused(NewFile::create(path).map(drop), path, what);
+        }
+        refused(NewFile::create(&folder.0).map(drop), &folder.0, "a directory");
+        // A pipe that comes while the file is written.
+        fs::remove_file(&pipe).unwrap();
+        let file = NewFile::create(&pipe).unwrap();
+        make_pipe();
+        refused(file.finish(), &pipe, "a pipe");
+        assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+        assert!(fs::symlink_metadata(&socket).unwrap().file_type().is_socket());
+        assert!(fs::symlink_metadata(&nowhere).unwrap().is_symlink());
+        // A link to a file is replaced, and the file that it leads to stays.
+        fs::write(&target, "kept").unwrap();
+        symlink(&target, &link).unwrap();
+        let mut file = NewFile::create(&link).unwrap();
+        file.write(b"new").unwrap();
+        file.finish().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_file());
+        assert_eq!((fs::read(&link).unwrap(), fs::read(&target).unwrap()), (b"new".to_vec(), b"kept".to_vec()));
+        let mut names = folder.names();
+        names.sort();
+        assert_eq!(names, ["link", "nowhere", "pipe", "socket", "target"]);
     }
 
     #[cfg(unix)]

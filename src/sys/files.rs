@@ -3,7 +3,7 @@
 //! The standard library copies paths to the heap and lists folders through it, and aborts where that fails. On Unix
 //! these functions call the system themselves, with paths on the stack. Elsewhere they are the standard library's.
 
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result, Status, bail};
 use crate::sys::memory;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -21,7 +21,23 @@ use unix as system;
 pub enum Kind {
     File,
     Folder,
+    Device,
+    Pipe,
+    Socket,
     Other,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::File => "a regular file",
+            Kind::Folder => "a directory",
+            Kind::Device => "a device",
+            Kind::Pipe => "a pipe",
+            Kind::Socket => "a socket",
+            Kind::Other => "no regular file",
+        })
+    }
 }
 
 /// Returns the type of the file at `path`.
@@ -59,9 +75,27 @@ pub fn open_locked(path: &Path, how: Use) -> io::Result<Option<File>> {
     system::open_locked(path, how)
 }
 
-/// Gives a file another name, in place of a file that has it.
-pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    system::rename(from, to)
+/// Fails unless nothing is at `path`, or a regular file, or a symbolic link to one: only those may be replaced. A rename
+/// asks nothing: as root it puts a regular file in the place of a device that other programs need.
+/// INVALID_ARGUMENT: the text has the path, and what it is.
+pub fn check_replaceable(path: &Path) -> Result<()> {
+    match kind(path) {
+        Ok(Kind::File) => Ok(()),
+        Ok(other) => bail!(InvalidArgument, "{} is {other}; a file expected", path.display()),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("look at", path, &e)),
+        // A link that leads nowhere may be of a disk that is not mounted: its owner wants it back.
+        Err(_) if system::is_link(path) => {
+            bail!(InvalidArgument, "{} is a symbolic link to nothing; a file expected", path.display())
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Gives a file another name, in place of what [`check_replaceable`] lets go. A link is replaced, and what it leads to
+/// stays. No system checks and renames at once: what comes to `to` between the two is not seen.
+pub fn replace(from: &Path, to: &Path) -> Result<()> {
+    check_replaceable(to)?;
+    system::rename(from, to).map_err(|e| failed("write", to, &e))
 }
 
 /// Removes a file.
@@ -210,8 +244,19 @@ mod unix {
         Ok(match found.st_mode & libc::S_IFMT {
             libc::S_IFREG => Kind::File,
             libc::S_IFDIR => Kind::Folder,
+            libc::S_IFCHR | libc::S_IFBLK => Kind::Device,
+            libc::S_IFIFO => Kind::Pipe,
+            libc::S_IFSOCK => Kind::Socket,
             _ => Kind::Other,
         })
+    }
+
+    pub(super) fn is_link(path: &Path) -> bool {
+        let mut found = std::mem::MaybeUninit::<stat>::zeroed();
+        // SAFETY: the path ends with a zero, and there is room for the answer.
+        let seen = with(path, |path| again(|| checked(unsafe { lstat(path.as_ptr(), found.as_mut_ptr()) })));
+        // SAFETY: zeroed, which is a value of a struct of integers.
+        seen.is_ok() && unsafe { found.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFLNK
     }
 
     pub(super) fn open(path: &Path) -> io::Result<File> {
@@ -376,6 +421,10 @@ mod portable {
         } else {
             Kind::Other
         })
+    }
+
+    pub(super) fn is_link(path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
     }
 
     pub(super) fn open(path: &Path) -> io::Result<File> {
