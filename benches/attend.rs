@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Noise, Rivals, Table};
-use mnnkv::attend::{self, Block, EncodeWork, Placed, Queries, Round, Shape, Step, Tokens, Work};
+use mnnkv::attend::{self, Block, Blocks, EncodeWork, Placed, Queries, Round, Shape, Step, Tokens, Work};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{CacheRef, Layout, Spec};
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ struct Model {
 }
 
 struct Layer {
-    blocks: Vec<Placed>,
+    blocks: Blocks,
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -71,10 +71,10 @@ impl Chat {
                     Ok(())
                 };
                 let block = Block::encode(shape, kv_heads, &mut work, read).unwrap().unwrap();
-                Placed::new(block, (at * attend::BLOCK) as u32).unwrap()
+                Placed::new(block, (at * attend::BLOCK) as u32)
             });
             Layer {
-                blocks: blocks.collect(),
+                blocks: Blocks::of(blocks.collect()).unwrap(),
                 key: floats(layout.key_bytes(), &mut noise),
                 value: floats(layout.value_bytes(), &mut noise),
             }
@@ -86,8 +86,7 @@ impl Chat {
 
     /// Bytes of the blocks.
     fn bytes(&self) -> usize {
-        let heads = |block: &Placed| (0..self.model.kv_heads).map(|h| block.block().head_bytes(h).len()).sum::<usize>();
-        self.layers.iter().flat_map(|layer| &layer.blocks).map(heads).sum()
+        self.layers.iter().map(|layer| layer.blocks.code_bytes()).sum()
     }
 
     /// One step of all layers; the output of the last.
@@ -107,6 +106,8 @@ impl Chat {
                 let tokens = Tokens {
                     shape: Shape::new(dims).unwrap(),
                     blocks: &layer.blocks,
+                    source: None,
+                    weighs: false,
                     cache: CacheRef::new(&self.layout, &layer.key, &layer.value).unwrap(),
                     raw: RAW,
                     positions: &[],
@@ -141,9 +142,9 @@ impl Chat {
         let run = |part: usize| {
             let mut sum = 0u64;
             for layer in &self.layers {
-                for block in layer.blocks.iter().skip(part).step_by(threads) {
-                    for head in 0..self.model.kv_heads {
-                        let words = block.block().head_bytes(head).as_chunks::<8>().0;
+                for block in layer.blocks.list().iter().skip(part).step_by(threads) {
+                    for codes in block.block.0.iter().filter_map(|cell| cell.codes.as_ref()) {
+                        let words = codes.bytes().as_chunks::<8>().0;
                         sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
                     }
                 }

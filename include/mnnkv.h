@@ -5,6 +5,7 @@
 //   mnnkv/attend.h    attention over tokens in 8 and 4 bits: the main way to use mnn-kv
 //   mnnkv/heads.h     stored tokens read head by head, on the attention threads, in place of a restore in begin
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
+//   mnnkv/memory.h    a budget in bytes for all of a session's caches
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
 //   mnnkv/policy.h    which tokens an eviction removes: pinned tokens, and scores without tiles
 //   mnnkv/executor.h  threads of the host that encode and decode for a session
@@ -70,6 +71,7 @@
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
 #include "mnnkv/attend.h"
+#include "mnnkv/memory.h"
 #include "mnnkv/scores.h"
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"

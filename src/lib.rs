@@ -10,7 +10,6 @@
 //! | [`h2o`] | attention scores and eviction plans |
 //! | [`store`] | cold blocks kept compressed, raw memory released |
 //! | [`snapshot`] | a file of a chat's layers, saved step by step |
-//! | [`recall`] | sketches of keys, from which attention to them is estimated |
 //! | [`attend`] | attention over K in 8 bits and V in 4 |
 //! | [`session`] | the rooms above together, as configured |
 //! | [`state`] | state buffers of other engines, by a description of their tensors |
@@ -38,7 +37,6 @@ pub mod h2o;
 #[doc(hidden)]
 pub mod json;
 pub mod layout;
-pub mod recall;
 pub mod session;
 pub mod snapshot;
 pub mod state;

@@ -40,6 +40,13 @@ const HEADERS: &[Header] = &[
         sections: &["attend"],
     },
     Header {
+        path: "mnnkv/memory.h",
+        about: "a budget in bytes for all of a session's caches",
+        includes: &["\"attend.h\""],
+        folder: "src/ffi",
+        sections: &["memory"],
+    },
+    Header {
         path: "mnnkv/scores.h",
         about: "scores from sums that a host makes in its own attention loop",
         includes: &["<string.h>", "\"session.h\""],

@@ -9,8 +9,7 @@ void mnn_stub::print(const char*, ...) {}
 
 int main() {
     MNN::KVMeta meta;
-    mnnkv_mnn::host host;
-    host.config = R"({"kv_chat_enable": true})";
+    mnnkv_mnn::host host(R"({"kv_chat_enable": true})");
     host.chats = true;
     host.attention_type = "full";
     host.attention_mask = "float";

@@ -280,10 +280,7 @@ engine::engine(const settings& how) : parts_(new parts()) {
     meta.layer_nums = how.layer_nums != 0 ? how.layer_nums : how.layers;
     meta.attn_scale = how.attn_scale;
     if (how.patched) {
-        mnnkv_mnn::host host;
-        host.config = how.config;
-        host.evicts = how.evicts;
-        host.compresses = how.compresses;
+        mnnkv_mnn::host host(how.config);
         host.chats = how.chats;
         host.logs = how.logs;
         host.dump_folder = how.dump_folder;

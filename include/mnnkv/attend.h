@@ -13,7 +13,7 @@ extern "C" {
 
 // --- Attend -----------------------------------------------------------------------------------------------------
 //
-// With kv_quant "k8v4" the tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of the bytes of f32. The first
+// With a budget (memory.h) or kv_quant "k8v4" tokens of a layer are kept in 8 bits (K) and 4 bits (V): a fifth of f32. The first
 // kv_quant_sink_tokens and the newest 32 to 95 stay raw in the host's cache. The others leave it in begin, 64 at a time, and
 // are read as they are by the attention of this header, which takes the place of the host's:
 //
@@ -85,8 +85,8 @@ typedef struct mnnkv_attend_stats {
     uint64_t begin_ns;
 } mnnkv_attend_stats;
 
-/// Sets *attends to 1 where the host must call mnnkv_session_attend in the steps of a layer in place of its own attention,
-/// else to 0. Stays the same for the life of the session.
+/// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
+/// else to 0: the host's then reads the cache, which has all tokens. Ask after begin.
 /// INVALID_ARGUMENT: if layer is out of range
 mnnkv_status mnnkv_session_attends(const mnnkv_session *session,
                                    uint32_t layer,

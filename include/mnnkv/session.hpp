@@ -6,6 +6,7 @@
 #include "attend.h"
 #include "base.hpp"
 #include "heads.h"
+#include "memory.h"
 #include "park.h"
 #include "policy.h"
 #include "scores.h"
@@ -125,6 +126,17 @@ public:
                   mnnkv_attend step) const noexcept {
         step.struct_size = static_cast<std::uint32_t>(sizeof step);
         return mnnkv_session_attend(handle_, layer, part, parts, &cache, &step);
+    }
+
+    /// mnnkv_session_memory
+    status memory(mnnkv_memory_stats& stats) const noexcept {
+        stats = make<mnnkv_memory_stats>();
+        return mnnkv_session_memory(handle_, &stats);
+    }
+
+    /// mnnkv_session_trim
+    status trim(std::uint64_t bytes, std::uint64_t* in_use = nullptr) noexcept {
+        return mnnkv_session_trim(handle_, bytes, in_use);
     }
 
     /// mnnkv_session_attend_stats

@@ -167,6 +167,18 @@ private:
         }
     }
 
+    /// Once a layer has begun: how many tokens the budget holds.
+    void say_budget() {
+        mnnkv_memory_stats memory = mnnkv_memory_stats();
+        if (is_said_ || !session.memory(memory) || memory.quantised_tokens == 0) {
+            return;
+        }
+        is_said_ = true;
+        const auto tokens = [](std::uint64_t count) { return std::to_string(count) + " tokens"; };
+        say("the budget holds " + tokens(memory.raw_tokens) + " raw, or " + tokens(memory.quantised_tokens) +
+            " with K in 8 bits and V in 4");
+    }
+
     /// The lowest number that no layer has.
     std::uint32_t take_number() {
         std::uint32_t number = 0;
@@ -229,7 +241,7 @@ private:
     std::set<std::string> printed_;
     std::set<std::uint32_t> taken_;
     std::uint32_t last_entered_ = 0;
-    bool stale_heap_ = false;
+    bool stale_heap_ = false, is_said_ = false;
 };
 
 /// The counts of an engine before a step: of `previous` tokens the last `remove` go, except the ranges (offset, length)
@@ -485,6 +497,7 @@ private:
         one_row_ = block_tokens_ = 0;
         stored_ = attends_ = false;
         if (open_) {
+            model_.say_budget();
             attends_ = model_.session.attends(number_);
             (void)model_.session.scored_rows(number_, 1, one_row_, block_tokens_);
             stored_ = model_.session.check_heads(number_, 0, 1).code() == MNNKV_NOT_FOUND;

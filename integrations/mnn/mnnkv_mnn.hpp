@@ -39,10 +39,27 @@ class layer;
 
 /// The LLM engine's settings of a model, from before it is loaded.
 struct host {
-    /// The model's config as a JSON object.
+    host() = default;
+    /// The model's config as a JSON object. Keys that are wrong are named later.
+    explicit host(const std::string& json) : config(json) {
+        for (const auto& member : mnnkv_host::json_members(config)) {
+            const std::string &key = member.first, &value = member.second;
+            const bool on = value != "false" && value != "\"off\"" && value != "0";
+            bounds = bounds || (on && (key == "kv_memory_mb" || key == "kv_memory_bytes"));
+            quantises = quantises || (on && key == "kv_quant");
+            evicts = evicts || (on && key == "kv_h2o_enable");
+            compresses = compresses || (on && key == "kv_lossless_enable");
+            chats = chats || (on && key == "kv_chat_enable");
+            logs = logs || (on && key == "kv_h2o_log_stats");
+            if (key == "kv_dump_folder") {
+                (void)mnnkv_host::json_path(value, dump_folder);
+            }
+        }
+    }
+
     std::string config;
-    /// kv_quant, kv_h2o_enable, kv_lossless_enable and kv_chat_enable: with none no session is made.
-    bool quantises = false, evicts = false, compresses = false, chats = false;
+    /// kv_memory_mb or _bytes, kv_quant, kv_h2o_enable, kv_lossless_enable and kv_chat_enable: with none no session is made.
+    bool bounds = false, quantises = false, evicts = false, compresses = false, chats = false;
     /// kv_dump_folder: where K, V and Q of every step are written; "": nowhere.
     std::string dump_folder;
     /// kv_h2o_log_stats: one line per eviction.
@@ -56,7 +73,7 @@ struct host {
     bool is_checked = false;
 
     /// There is to be a session.
-    bool keeps_tokens() const { return quantises || evicts || compresses || chats; }
+    bool keeps_tokens() const { return bounds || quantises || evicts || compresses || chats; }
 
     /// History edits of these caches are mnn-kv's: MNN's own leave INT8 V wrong.
     bool edits_history() const { return keeps_tokens() && refusal().empty(); }
@@ -117,6 +134,9 @@ inline void attach(MNN::KVMeta& meta, const host& settings) {
     meta.mnnkv.reset(new host(settings));
     meta.mnnkv->running = std::make_shared<mnnkv_host::running_command>();
 }
+
+/// The config's own chunk where it has a budget and none: in a prompt the budget is exceeded by a chunk.
+inline bool wants_chunk(const MNN::KVMeta& meta, int chunk) { return chunk == 0 && meta.mnnkv && meta.mnnkv->bounds; }
 
 /// The model's metrics as JSON; "" when nothing is compressed.
 inline std::string metrics(const MNN::KVMeta& meta) {
@@ -486,7 +506,7 @@ private:
 #endif
         // A later op may have more threads.
         const std::uint32_t lanes = std::max<std::uint32_t>(threads, 64);
-        const bool has_policy = settings.quantises || settings.evicts || settings.compresses;
+        const bool has_policy = settings.bounds || settings.quantises || settings.evicts || settings.compresses;
         mnnkv_host::model_config config;
         config.json = settings.config;
         config.layers = layers;

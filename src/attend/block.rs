@@ -3,6 +3,8 @@
 //! One head takes [`Shape::head_lines`] lines of 64 bytes, and three more for each channel of K in 16 bits. Blocks are the
 //! same bytes in memory and in files.
 
+use super::offload::Offloaded;
+use super::sketch::Sketch;
 use crate::arch;
 use crate::arch::attend::encode::{ValueScales, at_least};
 use crate::arch::attend::lines::{WIDE_LINES, bytes, bytes_mut, shorts, shorts_mut, wides};
@@ -42,12 +44,23 @@ pub enum Unfit {
     Error,
 }
 
-/// The lines of a block's heads.
-pub struct Block {
-    lines: Vec<Line>,
-    /// The line behind each head.
-    ends: Vec<u32>,
+/// The lines of one head of a block.
+pub struct Codes(Vec<Line>);
+
+/// A head of a block: in memory, in a file, or both. One that is nowhere was dropped.
+#[derive(Debug, Default)]
+pub struct Cell {
+    /// In memory.
+    pub codes: Option<Codes>,
+    /// In a file.
+    pub offloaded: Option<Offloaded>,
+    /// The greatest share of attention of a row that it got lately; 1 of a new one.
+    pub score: f32,
 }
+
+/// The heads of a block.
+#[derive(Debug)]
+pub struct Block(pub Vec<Cell>);
 
 impl Shape {
     /// UNSUPPORTED: if `dims` is not a multiple of 8 up to [`MOST_DIMS`].
@@ -96,7 +109,7 @@ impl Shape {
     }
 
     /// A head's lines, which are whole.
-    fn view<'a>(self, lines: &'a [Line], next: &'a [Line]) -> HeadBlock<'a> {
+    pub(super) fn view<'a>(self, lines: &'a [Line], next: &'a [Line]) -> HeadBlock<'a> {
         let (keys, rest) = lines.split_at(self.key_lines());
         let (key_scales, rest) = rest.split_at(self.key_scale_lines());
         let (values, rest) = rest.split_at(self.value_lines());
@@ -108,9 +121,53 @@ impl Shape {
     }
 }
 
-impl fmt::Debug for Block {
+impl fmt::Debug for Codes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Block").field("heads", &self.heads()).field("bytes", &self.bytes()).finish()
+        f.debug_tuple("Codes").field(&self.0.len()).finish()
+    }
+}
+
+impl Codes {
+    /// The codes of bytes from a file.
+    /// CORRUPT: if they have the wrong length, or anything in them is out of range.
+    pub fn of_bytes(shape: Shape, from: &[u8]) -> Result<Self> {
+        let mut codes = Codes(Vec::new());
+        codes.0 = memory::filled(Line::default(), from.len() / size_of::<Line>())?;
+        if codes.bytes().len() == from.len() {
+            bytes_mut(&mut codes.0).copy_from_slice(from);
+        }
+        let (len, head) = (from.len(), shape.head_lines());
+        let extra = codes.0.len().wrapping_sub(head);
+        if codes.bytes().len() != len || extra > shape.most_wide() * WIDE_LINES || !extra.is_multiple_of(WIDE_LINES) {
+            bail!(
+                Corrupt,
+                "a head of a quantised block has {len} bytes; {} and up to {} times {} more expected",
+                head * size_of::<Line>(),
+                shape.most_wide(),
+                size_of::<Wide>()
+            );
+        }
+        check(&codes.view(shape, &[]))?;
+        Ok(codes)
+    }
+
+    /// A copy of lines that were checked.
+    pub(super) fn copy_of(lines: &[Line]) -> Result<Self> {
+        Ok(Codes(memory::copied(lines)?))
+    }
+
+    pub(super) fn lines(&self) -> &[Line] {
+        &self.0
+    }
+
+    /// The bytes, as a file has them.
+    pub fn bytes(&self) -> &[u8] {
+        bytes(&self.0)
+    }
+
+    /// For the kernels, which fetch the `next` lines meanwhile.
+    pub fn view<'a>(&'a self, shape: Shape, next: &'a [Line]) -> HeadBlock<'a> {
+        shape.view(&self.0, next)
     }
 }
 
@@ -123,84 +180,35 @@ impl Block {
         work: &mut EncodeWork,
         mut read: impl FnMut(usize, &mut [f32], &mut [f32]) -> Result<()>,
     ) -> Result<std::result::Result<Self, Unfit>> {
-        let mut block = Block { lines: Vec::new(), ends: Vec::new() };
-        memory::reserve(&mut block.ends, heads)?;
-        memory::reserve(&mut block.lines, heads * shape.head_lines())?;
+        let mut block = Block(Vec::new());
+        memory::reserve(&mut block.0, heads)?;
         for head in 0..heads {
             let count = BLOCK * shape.dims;
             read(head, memory::at_least(&mut work.keys, count)?, memory::at_least(&mut work.values, count)?)?;
-            let begin = block.lines.len();
-            memory::resize(&mut block.lines, begin + shape.head_lines())?;
             memory::cleared(&mut work.wide, shape.most_wide() * WIDE_LINES)?;
-            if let Err(unfit) = encode_head(shape, work, &mut block.lines[begin..])? {
+            let mut lines = memory::filled(Line::default(), shape.head_lines())?;
+            if let Err(unfit) = encode_head(shape, work, &mut lines)? {
                 return Ok(Err(unfit));
             }
-            memory::extend(&mut block.lines, &work.wide)?;
-            memory::push(&mut block.ends, block.lines.len() as u32)?;
-        }
-        if block.lines.len() > heads * shape.head_lines() {
-            // Growth by channels in 16 bits may have doubled the room.
-            block.lines = memory::copied(&block.lines)?;
+            if !work.wide.is_empty() {
+                memory::reserve(&mut lines, work.wide.len())?;
+                memory::extend(&mut lines, &work.wide)?;
+            }
+            memory::push(&mut block.0, Cell { codes: Some(Codes(lines)), offloaded: None, score: 1.0 })?;
         }
         Ok(Ok(block))
     }
+}
 
-    /// The block of bytes from a file: each head's.
-    /// CORRUPT: if a head has the wrong length, or anything in it is out of range.
-    pub fn of_bytes<'a>(shape: Shape, heads: impl Iterator<Item = &'a [u8]>) -> Result<Self> {
-        let mut block = Block { lines: Vec::new(), ends: Vec::new() };
-        for (at, bytes) in heads.enumerate() {
-            let (lines, rest) = bytes.as_chunks::<{ size_of::<Line>() }>();
-            let most = shape.head_lines() + shape.most_wide() * WIDE_LINES;
-            let extra = lines.len().wrapping_sub(shape.head_lines());
-            if !rest.is_empty()
-                || lines.len() > most
-                || !extra.is_multiple_of(WIDE_LINES)
-                || lines.len() < shape.head_lines()
-            {
-                bail!(
-                    Corrupt,
-                    "head {at} of a quantised block has {} bytes; {} and up to {} times {} more expected",
-                    bytes.len(),
-                    shape.head_lines() * size_of::<Line>(),
-                    shape.most_wide(),
-                    size_of::<Wide>()
-                );
-            }
-            memory::reserve(&mut block.lines, lines.len())?;
-            let begin = block.lines.len();
-            for line in lines {
-                memory::push(&mut block.lines, Line(*line))?;
-            }
-            check(&shape.view(&block.lines[begin..], &[])).map_err(|error| error.within(format_args!("head {at}")))?;
-            memory::push(&mut block.ends, block.lines.len() as u32)?;
-        }
-        Ok(block)
+impl Cell {
+    /// Bytes of its codes in memory.
+    pub fn code_bytes(&self) -> usize {
+        self.codes.as_ref().map_or(0, |codes| size_of_val(codes.lines()))
     }
 
-    /// Heads of the block.
-    pub fn heads(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
-        self.lines.capacity() * size_of::<Line>() + self.ends.capacity() * size_of::<u32>()
-    }
-
-    fn lines(&self, head: usize) -> &[Line] {
-        let begin = head.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.lines[begin as usize..self.ends[head] as usize]
-    }
-
-    /// A head for the kernels, which fetch the next one meanwhile.
-    pub fn head<'a>(&'a self, shape: Shape, head: usize, next: Option<(&'a Block, usize)>) -> HeadBlock<'a> {
-        shape.view(self.lines(head), next.map_or(&[], |(block, head)| block.lines(head)))
-    }
-
-    /// The bytes of a head, as a file has them.
-    pub fn head_bytes(&self, head: usize) -> &[u8] {
-        bytes(self.lines(head))
+    /// Bytes of its sketch.
+    pub fn sketch_bytes(&self) -> usize {
+        self.offloaded.as_ref().map_or(0, |_| size_of::<Sketch>())
     }
 }
 
@@ -211,6 +219,14 @@ pub struct EncodeWork {
     values: Vec<f32>,
     padded: Vec<f32>,
     wide: Vec<Line>,
+}
+
+impl EncodeWork {
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        let floats = self.keys.capacity() + self.values.capacity() + self.padded.capacity();
+        floats * size_of::<f32>() + self.wide.capacity() * size_of::<Line>()
+    }
 }
 
 /// Encodes rows `[token][dim]` of a head; lines are zero. Channels in 16 bits go to `wide`, which has room.

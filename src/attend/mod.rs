@@ -1,16 +1,28 @@
 //! Attention over blocks of 64 tokens, K in 8 bits and V in 4 bits (docs/format.md), and over the tokens that are not in
 //! blocks yet.
 
+mod basis;
 mod block;
+mod blocks;
+mod fold;
+mod found;
+mod offload;
 mod queries;
+mod reload;
 mod round;
+mod sketch;
 mod step;
 
 pub use crate::arch::attend::BLOCK;
-pub use block::{Block, EncodeWork, Shape, Unfit};
+pub use basis::Basis;
+pub use block::{Block, Cell, Codes, EncodeWork, Shape, Unfit};
+pub use blocks::{Blocks, Placed};
+pub use found::Found;
+pub use offload::{Offloaded, Reads, SketchWork, Source};
 pub use queries::Queries;
 pub use round::{MOST_PARTS, Round};
-pub use step::{Mask, Placed, Step, Tokens, Work, attend};
+pub use sketch::Sketch;
+pub use step::{Mask, Step, Tokens, Work, attend};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,5 +1,6 @@
 //! The parts of a step that have begun and ended, on any threads. None waits for another: the last to end merges.
 
+use super::found::{Found, Shares};
 use crate::arch::attend::Running;
 use crate::status::{Error, Result, bail};
 use crate::sys::{Mutex, MutexGuard, memory};
@@ -11,6 +12,7 @@ pub const MOST_PARTS: u32 = 64;
 pub(super) struct Partial {
     pub(super) running: Vec<Running>,
     pub(super) sums: Vec<f32>,
+    pub(super) shares: Shares,
 }
 
 /// The parts of one step that have ended.
@@ -27,6 +29,7 @@ struct Ended {
     partials: Vec<Partial>,
     /// Rows of all rounds that are complete.
     done: usize,
+    found: Found,
 }
 
 impl Round {
@@ -78,8 +81,9 @@ impl Round {
     }
 
     /// A part has ended. Returns what all parts have left to merge, to the last one.
-    pub(super) fn end(&self, part: u32, partial: Option<Partial>) -> Result<Vec<Partial>> {
+    pub(super) fn end(&self, part: u32, partial: Option<Partial>, found: Found) -> Result<Vec<Partial>> {
         let mut now = self.lock()?;
+        now.found.add(found);
         if let Some(partial) = partial {
             // Room is reserved.
             memory::push(&mut now.partials, partial)?;
@@ -94,6 +98,19 @@ impl Round {
     }
 }
 
+impl Round {
+    /// Adds what the last part has found.
+    pub(super) fn found(&self, found: Found) -> Result<()> {
+        self.lock()?.found.add(found);
+        Ok(())
+    }
+
+    /// Takes what the parts have found.
+    pub fn take_found(&self) -> Found {
+        self.lock().map_or_else(|_| Found::default(), |mut now| std::mem::take(&mut now.found))
+    }
+}
+
 /// All interleavings of parts; `make test` runs them.
 #[cfg(all(test, loom))]
 mod model {
@@ -102,7 +119,7 @@ mod model {
     use loom::thread;
 
     fn partial(part: u32) -> Option<Partial> {
-        Some(Partial { running: Vec::new(), sums: vec![part as f32] })
+        Some(Partial { running: Vec::new(), sums: vec![part as f32], shares: Shares::default() })
     }
 
     #[test]
@@ -114,12 +131,12 @@ mod model {
                     let round = round.clone();
                     thread::spawn(move || {
                         round.begin((part, 3), 1).unwrap();
-                        round.end(part, partial(part)).unwrap().len()
+                        round.end(part, partial(part), Found::default()).unwrap().len()
                     })
                 })
                 .collect();
             round.begin((2, 3), 1).unwrap();
-            let own = round.end(2, partial(2)).unwrap().len();
+            let own = round.end(2, partial(2), Found::default()).unwrap().len();
             let mut all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
             all.push(own);
             all.sort_unstable();
@@ -136,14 +153,14 @@ mod model {
                 let round = round.clone();
                 thread::spawn(move || {
                     round.begin((1, 2), 4).unwrap();
-                    round.end(1, partial(1)).unwrap().len()
+                    round.end(1, partial(1), Found::default()).unwrap().len()
                 })
             };
             round.begin((0, 2), 4).unwrap();
             round.failed(0).unwrap();
             // Where the other has not begun, the round begins anew.
             round.begin((0, 2), 4).unwrap();
-            let own = round.end(0, partial(0)).unwrap().len();
+            let own = round.end(0, partial(0), Found::default()).unwrap().len();
             assert_eq!(own + other.join().unwrap(), 2);
             assert_eq!(round.rows().unwrap(), 4);
         });

@@ -1,52 +1,29 @@
 //! The attention of a step, in parts that run on any threads.
 //!
-//! A few rows are split by tokens and KV heads, in the order of memory: each part folds a run of cells, a head of a tile
-//! of raw tokens or of a block, into a softmax of its own, and the last part to end merges them. Many rows are split by KV
-//! heads and rows, which nobody shares. Nothing grows with the number of tokens.
+//! A few rows are split by tokens and KV heads: each part folds a run of heads, of tiles of raw tokens and of blocks, into a
+//! softmax of its own, then every so many-th of those that [`offload`](super::offload) reads, and the last part to end merges
+//! all. Many rows are split by KV heads and rows, which nobody shares.
 
-use super::block::{Block, Shape};
+use super::block::Shape;
+use super::blocks::Blocks;
+use super::found::{Found, Shares};
+use super::offload::{ReadWork, Source};
 use super::queries::Queries;
 use super::round::{MOST_PARTS, Partial, Round};
-use crate::arch::attend::{AttendKernels, BLOCK, QUERIES, Running, Scratch, VALUE_GROUP, finish, sums_len};
+use crate::arch;
+use crate::arch::attend::{AttendKernels, BLOCK, Running, Scratch, finish, sums_len};
 use crate::arch::estimates::LANES;
-use crate::arch::{self, Product};
 use crate::dtype::convert::{Endian, first_not_finite, widen};
-use crate::layout::{self, CacheRef, Head, Pair};
+use crate::layout::{CacheRef, Pair};
 use crate::status::{Result, bail};
-use crate::sys::{Shared, memory};
+use crate::sys::memory;
+use std::time::Instant;
 
 /// Steps of more rows decode blocks to f32.
-const FEW_ROWS: usize = 16;
+pub(super) const FEW_ROWS: usize = 16;
 /// Query vectors of a unit of many rows: their logits and sums stay in a core's cache.
 const UNIT_QUERIES: usize = 96;
 const PANELS: usize = BLOCK / LANES;
-
-/// A block in a chat.
-#[derive(Clone, Debug)]
-pub struct Placed {
-    block: Shared<Block>,
-    /// The logical position of the first token that is left; the others follow it.
-    pub first: u32,
-    /// The tokens that are left, one bit each.
-    pub live: u64,
-}
-
-impl Placed {
-    /// A whole block, from a logical position on.
-    pub fn new(block: Block, first: u32) -> Result<Self> {
-        Ok(Placed { block: Shared::new(block)?, first, live: u64::MAX })
-    }
-
-    /// The codes of its tokens.
-    pub fn block(&self) -> &Block {
-        &self.block
-    }
-
-    /// Tokens that are left.
-    pub fn tokens(&self) -> u32 {
-        self.live.count_ones()
-    }
-}
 
 /// The tokens of a layer.
 #[derive(Clone, Copy)]
@@ -54,7 +31,11 @@ pub struct Tokens<'a> {
     /// Of a head.
     pub shape: Shape,
     /// Tokens in blocks.
-    pub blocks: &'a [Placed],
+    pub blocks: &'a Blocks,
+    /// Where the blocks are that are not in memory; without, steps do without these.
+    pub source: Option<Source<'a>>,
+    /// Whether the step finds how much attention each block gets.
+    pub weighs: bool,
     /// The cache of the others.
     pub cache: CacheRef<'a>,
     /// Tokens in the cache, those of the step included.
@@ -96,16 +77,28 @@ pub struct Step<'a> {
 /// Working memory of a part.
 #[derive(Default)]
 pub struct Work {
-    queries: Vec<f32>,
-    running: Vec<Running>,
-    sums: Vec<f32>,
-    logits: Vec<f32>,
-    keys: Vec<[f32; LANES]>,
-    values: Vec<[f32; LANES]>,
-    products: Vec<[f32; LANES]>,
-    zeros: Vec<[f32; LANES]>,
-    places: Vec<u32>,
-    scratch: Option<Box<Scratch>>,
+    pub(super) queries: Vec<f32>,
+    pub(super) running: Vec<Running>,
+    /// The softmax of raw tokens alone, where other parts fold them.
+    pub(super) raw: Vec<Running>,
+    pub(super) sums: Vec<f32>,
+    pub(super) logits: Vec<f32>,
+    pub(super) keys: Vec<[f32; LANES]>,
+    pub(super) values: Vec<[f32; LANES]>,
+    pub(super) products: Vec<[f32; LANES]>,
+    pub(super) zeros: Vec<[f32; LANES]>,
+    pub(super) places: Vec<u32>,
+    pub(super) scratch: Option<Box<Scratch>>,
+    pub(super) shares: Shares,
+    pub(super) found: Found,
+    pub(super) reads: ReadWork,
+}
+
+/// Tokens that are folded at once: raw ones, or a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tile {
+    Raw(usize),
+    Block(u32),
 }
 
 impl Step<'_> {
@@ -184,6 +177,7 @@ pub fn attend(
     step.check(tokens, (part, parts))?;
     round.begin((part, parts), step.queries.rows)?;
     let run = Run { tokens, step, kernels: arch::attend_kernels(), group: step.queries.heads / tokens.kv_heads() };
+    work.found = Found::default();
     let partial = match run.part(part as usize, parts as usize, work, write) {
         Ok(partial) => partial,
         Err(error) => {
@@ -191,32 +185,32 @@ pub fn attend(
             return Err(error);
         }
     };
-    let mut left = round.end(part, partial)?;
-    run.merge(&mut left, write);
+    let mut left = round.end(part, partial, std::mem::take(&mut work.found))?;
+    if !left.is_empty() {
+        round.found(run.merge(&mut left, write))?;
+    }
     Ok(())
 }
 
 impl Tokens<'_> {
-    fn kv_heads(&self) -> usize {
+    pub(super) fn kv_heads(&self) -> usize {
         self.cache.layout.rows().heads
     }
 
-    fn raw_tiles(&self) -> usize {
+    pub(super) fn raw_tiles(&self) -> usize {
         self.raw.div_ceil(BLOCK)
     }
 
-    /// Tiles of raw tokens, and blocks.
-    fn tiles(&self) -> usize {
-        self.raw_tiles() + self.blocks.len()
-    }
-
     /// The logical positions of a tile's tokens; those that are not there have the last one.
-    fn places(&self, tile: usize, live: u64, places: &mut [u32]) {
+    pub(super) fn places(&self, tile: Tile, live: u64, places: &mut [u32]) {
         places.fill(u32::MAX);
         let tokens = (0..BLOCK).filter(|token| live >> token & 1 == 1);
-        match tile.checked_sub(self.raw_tiles()) {
-            Some(block) => tokens.zip(self.blocks[block].first..).for_each(|(token, place)| places[token] = place),
-            None => {
+        match tile {
+            Tile::Block(block) => {
+                let first = self.blocks.list()[block as usize].first;
+                tokens.zip(first..).for_each(|(token, place)| places[token] = place);
+            }
+            Tile::Raw(tile) => {
                 let before = self.positions.iter().map(|run| run[1] as usize).sum::<usize>();
                 let step = self.logical as usize + before - self.raw;
                 let runs = self.positions.iter().map(|&[first, count]| (first as usize, count as usize));
@@ -229,19 +223,19 @@ impl Tokens<'_> {
 
 /// Query vectors of some KV heads.
 #[derive(Clone, Copy)]
-struct Unit {
-    head: usize,
-    heads: usize,
-    row: usize,
-    rows: usize,
+pub(super) struct Unit {
+    pub(super) head: usize,
+    pub(super) heads: usize,
+    pub(super) row: usize,
+    pub(super) rows: usize,
 }
 
-struct Run<'a> {
-    tokens: &'a Tokens<'a>,
-    step: &'a Step<'a>,
-    kernels: &'static AttendKernels,
+pub(super) struct Run<'a> {
+    pub(super) tokens: &'a Tokens<'a>,
+    pub(super) step: &'a Step<'a>,
+    pub(super) kernels: &'static AttendKernels,
     /// Query heads of a KV head.
-    group: usize,
+    pub(super) group: usize,
 }
 
 impl Run<'_> {
@@ -253,7 +247,9 @@ impl Run<'_> {
         work: &mut Work,
         write: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<Option<Partial>> {
-        let (heads, tiles, rows) = (self.tokens.kv_heads(), self.tokens.tiles(), self.step.queries.rows);
+        let (heads, tiles, rows) = (self.tokens.kv_heads(), self.tokens.raw_tiles(), self.step.queries.rows);
+        let wait = self.tokens.source.map_or(Default::default(), |source| source.wait * rows as u32);
+        let deadline = Instant::now() + wait;
         if rows > FEW_ROWS {
             let most = (UNIT_QUERIES / self.group).max(1);
             let units = rows.div_ceil(most);
@@ -262,48 +258,87 @@ impl Run<'_> {
                 let (head, row) = (at / units, at % units * most);
                 let unit = Unit { head, heads: 1, row, rows: most.min(rows - row) };
                 self.load(&unit, work)?;
-                for tile in 0..tiles {
-                    self.fold(&unit, tile, head, work)?;
+                (0..tiles).try_for_each(|tile| self.fold_raw(&unit, tile, head, work))?;
+                for (at, block) in self.tokens.blocks.here(head).iter().enumerate() {
+                    self.fold_here(&unit, *block, head, at, work)?;
                 }
-                self.finish(&unit, &mut work.sums, &work.running, write);
+                self.fold_away(&unit, head, (0, 1), work)?;
+                self.fold_late(&unit, deadline, work)?;
+                self.finish(&unit, &mut work.sums, &work.running, &mut work.shares, &mut work.found, write);
             }
             return Ok(None);
         }
         let unit = Unit { head: 0, heads, row: 0, rows };
         self.load(&unit, work)?;
-        let total = heads * tiles;
-        for cell in part * total / parts..(part + 1) * total / parts {
-            self.fold(&unit, cell / heads, cell % heads, work)?;
+        let total = heads * tiles + self.tokens.blocks.cells_here();
+        let mut cells = part * total / parts..(part + 1) * total / parts;
+        for cell in cells.start..cells.end.min(heads * tiles) {
+            self.fold_raw(&unit, cell / heads, cell % heads, work)?;
         }
+        // The blocks of one head after another.
+        let mut first = heads * tiles;
+        for head in 0..heads {
+            let blocks = self.tokens.blocks.here(head);
+            cells.start = cells.start.max(first);
+            while cells.start < cells.end.min(first + blocks.len()) {
+                let at = cells.start - first;
+                self.fold_here(&unit, blocks[at], head, at, work)?;
+                cells.start += 1;
+            }
+            first += blocks.len();
+        }
+        if (0..heads).any(|head| self.tokens.source.is_some() && !self.tokens.blocks.away(head).is_empty()) {
+            if parts > 1 {
+                self.weigh_raw(&unit, work)?;
+            }
+            (0..heads).try_for_each(|head| self.fold_away(&unit, head, (part, parts), work))?;
+        }
+        self.fold_late(&unit, deadline, work)?;
         if parts == 1 {
-            self.finish(&unit, &mut work.sums, &work.running, write);
+            self.finish(&unit, &mut work.sums, &work.running, &mut work.shares, &mut work.found, write);
             return Ok(None);
         }
-        Ok(Some(Partial { running: memory::copied(&work.running)?, sums: memory::copied(&work.sums)? }))
+        let (running, sums) = (memory::copied(&work.running)?, memory::copied(&work.sums)?);
+        Ok(Some(Partial { running, sums, shares: std::mem::take(&mut work.shares) }))
     }
 
-    /// Merges the shares of parts, and writes the rows.
-    fn merge(&self, partials: &mut [Partial], write: &mut dyn FnMut(usize, usize, &[f32])) {
-        let Some((all, shares)) = partials.split_first_mut() else { return };
+    /// Merges the sums of parts, and writes the rows.
+    fn merge(&self, partials: &mut [Partial], write: &mut dyn FnMut(usize, usize, &[f32])) -> Found {
+        let mut found = Found::default();
+        let Some((all, others)) = partials.split_first_mut() else { return found };
         let len = sums_len(self.tokens.shape.dims);
-        for share in shares {
-            let sums = all.sums.chunks_exact_mut(len).zip(share.sums.chunks_exact(len));
-            for ((all, share), (to, from)) in all.running.iter_mut().zip(&share.running).zip(sums) {
-                let peak = all.peak.max(share.peak);
+        for other in &mut *others {
+            let sums = all.sums.chunks_exact_mut(len).zip(other.sums.chunks_exact(len));
+            for ((all, other), (to, from)) in all.running.iter_mut().zip(&other.running).zip(sums) {
+                let peak = all.peak.max(other.peak);
                 if peak > f32::NEG_INFINITY {
-                    let factors = [(all.peak - peak).exp(), (share.peak - peak).exp()];
+                    let factors = [(all.peak - peak).exp(), (other.peak - peak).exp()];
                     to.iter_mut().zip(from).for_each(|(to, from)| *to = *to * factors[0] + from * factors[1]);
-                    *all = Running { peak, sum: all.sum * factors[0] + share.sum * factors[1] };
+                    *all = Running { peak, sum: all.sum * factors[0] + other.sum * factors[1] };
                 }
             }
         }
         let unit = Unit { head: 0, heads: self.tokens.kv_heads(), row: 0, rows: self.step.queries.rows };
-        self.finish(&unit, &mut all.sums, &all.running, write);
+        let Partial { running, sums, shares } = all;
+        for other in others {
+            other.shares.weigh(|head| self.vectors(&unit, head), running, &mut found);
+        }
+        self.finish(&unit, sums, running, shares, &mut found, write);
+        found
     }
 
-    /// Writes the rows of a unit.
-    fn finish(&self, unit: &Unit, sums: &mut [f32], running: &[Running], write: &mut dyn FnMut(usize, usize, &[f32])) {
+    /// Writes the rows of a unit, and weighs its blocks.
+    fn finish(
+        &self,
+        unit: &Unit,
+        sums: &mut [f32],
+        running: &[Running],
+        shares: &mut Shares,
+        found: &mut Found,
+        write: &mut dyn FnMut(usize, usize, &[f32]),
+    ) {
         let dims = self.tokens.shape.dims;
+        shares.weigh(|head| self.vectors(unit, head), running, found);
         for (at, (sums, running)) in sums.chunks_exact_mut(sums_len(dims)).zip(running).enumerate() {
             let (row, head) = self.vector(unit, at);
             finish(dims, sums);
@@ -320,92 +355,15 @@ impl Run<'_> {
     }
 
     /// The row and the query head of a query vector of a unit.
-    fn vector(&self, unit: &Unit, at: usize) -> (usize, usize) {
+    pub(super) fn vector(&self, unit: &Unit, at: usize) -> (usize, usize) {
         let (head, at) = (unit.head + at / (unit.rows * self.group), at % (unit.rows * self.group));
         (unit.row + at / self.group, head * self.group + at % self.group)
     }
 
-    /// Folds a tile of a KV head into `running` and `sums` of the working memory.
-    fn fold(&self, unit: &Unit, tile: usize, head: usize, work: &mut Work) -> Result<()> {
-        let (tokens, shape) = (self.tokens, self.tokens.shape);
-        let Some(at) = tile.checked_sub(tokens.raw_tiles()) else {
-            let first = tile * BLOCK;
-            let count = BLOCK.min(tokens.raw - first);
-            if self.step.is_causal && first > self.last(unit.row + unit.rows - 1) {
-                return Ok(());
-            }
-            let layout = tokens.cache.layout;
-            let Some((key, value)) = layout.head(head as u32) else { return Ok(()) };
-            let from = Head { layout, key: &tokens.cache.key[key], value: &tokens.cache.value[value] };
-            let range = layout.range(first as u32, count as u32)?;
-            layout::to_panels(&from, range, &mut work.keys, &mut work.values, count);
-            self.fold_floats(unit, tile, head, (count, u64::MAX >> (BLOCK - count)), work);
-            return Ok(());
-        };
-        let Placed { block, live, .. } = &tokens.blocks[at];
-        // In the order of memory.
-        let next = if head + 1 < tokens.kv_heads() { Some((&**block, head + 1)) } else { None };
-        let next = next.or_else(|| Some((tokens.blocks.get(at + 1)?.block(), 0)));
-        let block = block.head(shape, head, next);
-        if self.step.queries.rows > FEW_ROWS {
-            (self.kernels.decode)(&block, &mut work.keys, &mut work.values);
-            self.fold_floats(unit, tile, head, (BLOCK, *live), work);
-            return Ok(());
-        }
-        self.places(tile, *live, work);
-        let (lanes, len, range) = (shape.lanes() * LANES, sums_len(shape.dims), self.vectors(unit, head));
-        let Work { queries, running, sums, logits, places, scratch: Some(scratch), .. } = work else { return Ok(()) };
-        let logits = logits.as_chunks_mut::<BLOCK>().0;
-        let vectors =
-            running[range.clone()].chunks_mut(QUERIES).zip(sums[range.start * len..].chunks_mut(QUERIES * len));
-        for (first, (running, sums)) in (range.start..).step_by(QUERIES).zip(vectors) {
-            let some = running.len();
-            let mut rows = [&[][..]; QUERIES];
-            rows.iter_mut().zip(queries[first * lanes..].chunks_exact(lanes)).for_each(|(to, row)| *to = row);
-            let logits = &mut logits[..some];
-            (self.kernels.logits)(&block, &rows[..some], logits, scratch);
-            for (i, logits) in logits.iter_mut().enumerate() {
-                self.adjust(self.vector(unit, first + i).0, tile, *live, places, logits);
-            }
-            (self.kernels.values)(&block, logits, running, &mut sums[..some * len], scratch);
-        }
-        Ok(())
-    }
-
     /// The query vectors of a KV head among those of a unit.
-    fn vectors(&self, unit: &Unit, head: usize) -> std::ops::Range<usize> {
+    pub(super) fn vectors(&self, unit: &Unit, head: usize) -> std::ops::Range<usize> {
         let count = unit.rows * self.group;
         (head - unit.head) * count..(head - unit.head + 1) * count
-    }
-
-    /// Folds a tile of a KV head, so many tokens whose numbers are in the panels of the working memory.
-    fn fold_floats(&self, unit: &Unit, tile: usize, head: usize, (tokens, live): (usize, u64), work: &mut Work) {
-        self.places(tile, live, work);
-        let (shape, range) = (self.tokens.shape, self.vectors(unit, head));
-        let (lanes, len, count) = (shape.lanes() * LANES, sums_len(shape.dims), range.len());
-        let Work { queries, running, sums, logits, keys, values, products, zeros, places, .. } = work;
-        let (key_panels, value_panels) = (tokens.div_ceil(LANES), shape.groups() * VALUE_GROUP / LANES);
-        let queries = &queries[range.start * lanes..range.end * lanes];
-        let (running, sums) = (&mut running[range.clone()], &mut sums[range.start * len..range.end * len]);
-        let stride = key_panels * LANES;
-        let logits = &mut logits[..count * stride];
-        let panels = &keys[..key_panels * shape.dims];
-        let product = Product { a: queries, stride: lanes, depth: shape.dims, panels, bias: &zeros[..key_panels] };
-        (arch::kernels().product)(&product, logits.as_chunks_mut::<LANES>().0);
-        for (i, (logits, running)) in logits.chunks_exact_mut(stride).zip(running).enumerate() {
-            self.adjust(self.vector(unit, range.start + i).0, tile, live, places, logits);
-            let factor = (self.kernels.soften)(logits.as_chunks_mut::<LANES>().0, running);
-            if factor != 1.0 {
-                sums[i * len..(i + 1) * len].iter_mut().for_each(|sum| *sum *= factor);
-            }
-        }
-        let panels = &values[..value_panels * tokens];
-        let product = Product { a: logits, stride, depth: tokens, panels, bias: &zeros[..value_panels] };
-        let products = &mut products[..count * value_panels];
-        (arch::kernels().product)(&product, products);
-        for (sums, products) in sums.chunks_exact_mut(len).zip(products.chunks_exact(value_panels)) {
-            sums.iter_mut().zip(products.as_flattened()).for_each(|(sum, x)| *sum += x);
-        }
     }
 
     /// Reads the queries of a unit, times the factor of logits, and begins their sums.
@@ -415,6 +373,9 @@ impl Run<'_> {
         work.fit(shape, unit.heads * unit.rows * self.group, unit.rows * self.group)?;
         work.running.fill(Running::default());
         work.sums.fill(0.0);
+        work.raw.clear();
+        work.shares.clear();
+        work.reads.late.clear();
         for (at, to) in work.queries.chunks_exact_mut(lanes).enumerate() {
             let (row, head) = self.vector(unit, at);
             let (to, padding) = to.split_at_mut(dims);
@@ -431,54 +392,26 @@ impl Run<'_> {
         }
         Ok(())
     }
-
-    /// The logical positions of a tile's tokens, where they matter.
-    fn places(&self, tile: usize, live: u64, work: &mut Work) {
-        if self.step.window.is_some() || self.step.mask.is_some() {
-            self.tokens.places(tile, live, &mut work.places);
-        }
-    }
-
-    /// Applies the soft cap and the mask to the logits of a tile for a row, and removes tokens that it does not attend to.
-    fn adjust(&self, row: usize, tile: usize, live: u64, places: &[u32], logits: &mut [f32]) {
-        let Step { is_causal, window, soft_cap, mask, .. } = self.step;
-        if let Some(cap) = soft_cap {
-            logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
-        }
-        let own = self.tokens.logical as usize - self.step.queries.rows + row;
-        if let Some(mask) = mask {
-            let (row, first) = (&mask.data[row * mask.stride..], self.tokens.logical - mask.tokens);
-            for (x, place) in logits.iter_mut().zip(places).filter(|(_, place)| (first..u32::MAX).contains(place)) {
-                *x += row[(place - first) as usize];
-            }
-        }
-        if let Some(window) = window {
-            let seen = |place: &u32| *place as usize + *window as usize > own;
-            logits.iter_mut().zip(places).filter(|(_, place)| !seen(place)).for_each(|(x, _)| *x = f32::NEG_INFINITY);
-        }
-        let mut live = live;
-        if *is_causal && tile < self.tokens.raw_tiles() {
-            match (self.last(row) + 1).saturating_sub(tile * BLOCK) {
-                0 => live = 0,
-                seen => live &= u64::MAX >> (BLOCK - seen.min(BLOCK)),
-            }
-        }
-        if live != u64::MAX {
-            for (token, x) in logits.iter_mut().enumerate() {
-                if live >> token & 1 == 0 {
-                    *x = f32::NEG_INFINITY;
-                }
-            }
-        }
-    }
-
-    /// The last raw token that a causal row attends to.
-    fn last(&self, row: usize) -> usize {
-        self.tokens.raw - self.step.queries.rows + row
-    }
 }
 
 impl Work {
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        fn of<T>(list: &Vec<T>) -> usize {
+            list.capacity() * size_of::<T>()
+        }
+        let floats = of(&self.queries) + of(&self.sums) + of(&self.logits);
+        let panels = of(&self.keys) + of(&self.values) + of(&self.products) + of(&self.zeros);
+        floats
+            + panels
+            + of(&self.running)
+            + of(&self.raw)
+            + of(&self.places)
+            + self.shares.bytes()
+            + self.reads.bytes()
+            + self.scratch.as_ref().map_or(0, |_| size_of::<Scratch>())
+    }
+
     /// Makes room for so many query vectors, and for the logits of so many that share a KV head.
     fn fit(&mut self, shape: Shape, count: usize, sharing: usize) -> Result<()> {
         let (lanes, panels) = (shape.lanes() * LANES, shape.groups() * 2);

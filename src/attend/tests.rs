@@ -1,5 +1,7 @@
 //! Blocks against a model of their format in f64, and steps against attention over the numbers of that model.
 
+mod sketch;
+
 use super::*;
 use crate::arch;
 use crate::arch::attend::encode::ValueScales;
@@ -8,22 +10,27 @@ use crate::common::Noise;
 use crate::dtype::Dtype;
 use crate::layout::{CacheRef, Layout, Spec, scatter};
 use crate::status::Status;
+use crate::sys::storage::{Medium, Storage};
 use half::f16;
 use proptest::prelude::*;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 fn many(noise: &mut Noise, count: usize) -> Vec<f32> {
     (0..count).map(|_| noise.wide()).collect()
 }
 
 /// Encodes one head of rows `[token][dim]`.
-fn encoded(dims: usize, keys: &[f32], values: &[f32]) -> Result<Block, Unfit> {
+fn encoded(dims: usize, keys: &[f32], values: &[f32]) -> Result<Codes, Unfit> {
     let shape = Shape::new(dims).unwrap();
     let read = |_: usize, k: &mut [f32], v: &mut [f32]| {
         k.copy_from_slice(keys);
         v.copy_from_slice(values);
         Ok(())
     };
-    Block::encode(shape, 1, &mut EncodeWork::default(), read).unwrap()
+    let block = Block::encode(shape, 1, &mut EncodeWork::default(), read).unwrap()?;
+    Ok(block.0.into_iter().find_map(|cell| cell.codes).unwrap())
 }
 
 /// The numbers of a head by docs/format.md: K and V as `[token][dim]`.
@@ -70,7 +77,7 @@ fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
             token[2] = 3.25;
         }
         let block = encoded(dims, &keys, &values).unwrap();
-        let (k, v) = by_format(dims, block.head_bytes(0));
+        let (k, v) = by_format(dims, block.bytes());
         for d in 0..dims {
             let column = || keys.iter().skip(d).step_by(dims);
             let range = column().fold(0.0f32, |most, x| most.max((x - keys[d]).abs())) * 2.0;
@@ -90,14 +97,14 @@ fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
         }
         let shape = Shape::new(dims).unwrap();
         let (mut panels, mut rows) = (vec![[0.0; 16]; 4 * dims], vec![[0.0; 16]; shape.groups() * 128]);
-        (arch::attend_kernels().decode)(&block.head(shape, 0, None), &mut panels, &mut rows);
+        (arch::attend_kernels().decode)(&block.view(shape, &[]), &mut panels, &mut rows);
         for (t, d) in (0..64).flat_map(|t| (0..dims).map(move |d| (t, d))) {
             let (key, value) = (panels[t / 16 * dims + d][t % 16], rows[d / 16 * 64 + t][d % 16]);
             assert!((f64::from(key) - k[t * dims + d]).abs() <= k[t * dims + d].abs() * 2e-7 + 1e-6);
             assert!((f64::from(value) - v[t * dims + d]).abs() <= v[t * dims + d].abs() * 2e-7 + 1e-6);
         }
-        let again = Block::of_bytes(shape, [block.head_bytes(0)].into_iter()).unwrap();
-        assert_eq!(again.head_bytes(0), block.head_bytes(0));
+        let again = Codes::of_bytes(shape, block.bytes()).unwrap();
+        assert_eq!(again.bytes(), block.bytes());
     }
 }
 
@@ -109,10 +116,10 @@ fn blocks_are_the_bytes_of_an_independent_encoder() {
         let rows: Vec<f32> = read("rows.f32").as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
         let (keys, values) = rows.split_at(64 * dims);
         let block = encoded(dims, keys, values).unwrap();
-        assert!(block.head_bytes(0) == read("block"), "{name}");
+        assert!(block.bytes() == read("block"), "{name}");
         let shape = Shape::new(dims).unwrap();
-        let of_file = Block::of_bytes(shape, [&read("block")[..]].into_iter()).unwrap();
-        assert_eq!(of_file.head_bytes(0), block.head_bytes(0));
+        let of_file = Codes::of_bytes(shape, &read("block")).unwrap();
+        assert_eq!(of_file.bytes(), block.bytes());
     }
 }
 
@@ -158,8 +165,8 @@ fn damaged_bytes_are_refused() {
     let mut keys = many(&mut noise, 64 * dims);
     keys.iter_mut().skip(5).step_by(dims).for_each(|x| *x *= 1000.0);
     let block = encoded(dims, &keys, &many(&mut noise, 64 * dims)).unwrap();
-    let (shape, whole) = (Shape::new(dims).unwrap(), block.head_bytes(0));
-    let status = |bytes: &[u8]| Block::of_bytes(shape, [bytes].into_iter()).map(|_| ()).map_err(|e| e.status());
+    let (shape, whole) = (Shape::new(dims).unwrap(), block.bytes());
+    let status = |bytes: &[u8]| Codes::of_bytes(shape, bytes).map(|_| ()).map_err(|e| e.status());
     assert_eq!(status(whole), Ok(()));
     for len in [0, 63, whole.len() - 192 - 64, whole.len() - 64, whole.len() + 192 * 8] {
         let mut bytes = whole.to_vec();
@@ -214,12 +221,12 @@ proptest! {
             let mut scratch = Scratch::default();
             let (mut logits, mut running) = (vec![[0.0; 64]; count], vec![Running { peak, sum: 2.5 }; count]);
             let mut sums = sums.clone();
-            (kernels.logits)(&block.head(shape, 0, None), &rows, &mut logits, &mut scratch);
+            (kernels.logits)(&block.view(shape, &[]), &rows, &mut logits, &mut scratch);
             let first = logits.clone();
             logits[0][13] = f32::NEG_INFINITY;
-            (kernels.values)(&block.head(shape, 0, None), &mut logits, &mut running, &mut sums, &mut scratch);
+            (kernels.values)(&block.view(shape, &[]), &mut logits, &mut running, &mut sums, &mut scratch);
             let (mut panels, mut decoded) = (vec![[0.0; 16]; 4 * dims], vec![[0.0; 16]; shape.groups() * 128]);
-            (kernels.decode)(&block.head(shape, 0, None), &mut panels, &mut decoded);
+            (kernels.decode)(&block.view(shape, &[]), &mut panels, &mut decoded);
             let mut bits: Vec<u32> = first.iter().chain(&logits).flatten().map(|x| x.to_bits()).collect();
             bits.extend(codes);
             bits.extend(panels.iter().chain(&decoded).flatten().map(|x| x.to_bits()));
@@ -232,10 +239,10 @@ proptest! {
             let (bits, _) = run(kernels);
             prop_assert!(bits == expected, "kernels {at}");
         }
-        let (k, v) = by_format(dims, block.head_bytes(0));
+        let (k, v) = by_format(dims, block.bytes());
         // Sums of V are within the rounding of weights to 14 bits of their largest, or to 7 where all weights so far are more
         // than 64 times that. V is within 8 times its scale of the middle.
-        let head = block.head(shape, 0, None);
+        let head = block.view(shape, &[]);
         let (mut weights, mut running) = (logits.clone(), vec![Running { peak, sum: 2.5 }; count]);
         let (mut sums, len) = (vec![0.0; count * sums_len(dims)], sums_len(dims));
         (arch::attend_kernels().values)(&head, &mut weights, &mut running, &mut sums, &mut Scratch::default());
@@ -271,7 +278,7 @@ struct Chat {
     layout: Layout,
     key: Vec<u8>,
     value: Vec<u8>,
-    blocks: Vec<Placed>,
+    blocks: Blocks,
     positions: Vec<[i32; 2]>,
     raw: usize,
     /// Of each KV head, by logical position: K and V.
@@ -327,7 +334,7 @@ fn chat(
     for (head, numbers) in numbers.iter_mut().enumerate() {
         numbers.extend((0..sink).map(|at| token(head, at)));
     }
-    let mut placed = Vec::new();
+    let mut blocks_of = Vec::new();
     for block in 0..blocks {
         let rows: Vec<[Vec<f32>; 2]> =
             (0..KV_HEADS).map(|_| [many(noise, 64 * dims), many(noise, 64 * dims)]).collect();
@@ -338,22 +345,74 @@ fn chat(
         };
         let whole = Block::encode(shape, KV_HEADS, &mut EncodeWork::default(), read).unwrap().unwrap();
         let live = [u64::MAX, 0xF0F3_FFFF_0000_0001][block % 2];
-        let mut block = Placed::new(whole, numbers[0].len() as u32).unwrap();
+        let mut block = Placed::new(whole, numbers[0].len() as u32);
         block.live = live;
         for (head, numbers) in numbers.iter_mut().enumerate() {
-            let (k, v) = by_format(dims, block.block().head_bytes(head));
+            let (k, v) = by_format(dims, block.block.0[head].codes.as_ref().unwrap().bytes());
             for t in (0..64).filter(|t| block.live >> t & 1 == 1) {
                 numbers.push((k[t * dims..][..dims].to_vec(), v[t * dims..][..dims].to_vec()));
             }
         }
-        placed.push(block);
+        blocks_of.push(block);
     }
     let first = numbers[0].len();
     for (head, numbers) in numbers.iter_mut().enumerate() {
         numbers.extend((sink..raw).map(|at| token(head, at)));
     }
     let positions = vec![[0, sink as i32], [first as i32, (recent - rows) as i32]];
-    Chat { layout, key, value, blocks: placed, positions, raw, numbers }
+    Chat { layout, key, value, blocks: Blocks::of(blocks_of).unwrap(), positions, raw, numbers }
+}
+
+/// A file whose bytes are not in memory at the first looks.
+struct Slow {
+    bytes: Vec<u8>,
+    looks: AtomicUsize,
+}
+
+impl Medium for Slow {
+    fn len(&self) -> crate::status::Result<u64> {
+        Ok(self.bytes.len() as u64)
+    }
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> crate::status::Result<()> {
+        to.copy_from_slice(&self.bytes[offset as usize..][..to.len()]);
+        Ok(())
+    }
+    fn read_now(&self, offset: u64, to: &mut [u8]) -> crate::status::Result<bool> {
+        let is_there = self.looks.fetch_update(SeqCst, SeqCst, |looks| looks.checked_sub(1)).is_err();
+        if is_there {
+            self.read_at(offset, to)?;
+        }
+        Ok(is_there)
+    }
+    fn write_at(&self, _: u64, _: &[u8]) -> crate::status::Result<()> {
+        unreachable!()
+    }
+    fn sync(&self) -> crate::status::Result<()> {
+        unreachable!()
+    }
+}
+
+/// Moves some heads of blocks to a file; returns its bytes.
+fn written(blocks: &mut Blocks, shape: Shape, noise: &mut Noise) -> Vec<u8> {
+    let mut file = vec![0; 64];
+    blocks.learn(shape).unwrap();
+    for block in 0..blocks.list().len() as u32 {
+        let Some(basis) = &blocks.basis else { break };
+        let mut work = SketchWork::default();
+        let first = file.len() as u64;
+        let heads = (0..KV_HEADS).map(|head| {
+            let codes = blocks.codes(block, head).unwrap();
+            let place = (file.len() as u64, xxhash_rust::xxh3::xxh3_64(codes.bytes()));
+            file.extend_from_slice(codes.bytes());
+            Some(Offloaded::new(shape, codes, place, (basis, head), &mut work).unwrap())
+        });
+        let heads = heads.collect();
+        blocks.written(block, first..file.len() as u64, heads);
+        for head in (0..KV_HEADS).filter(|_| noise.wide() > 0.0) {
+            blocks.change(block, head, |cell| cell.codes = None);
+        }
+    }
+    file
 }
 
 fn softmax(logits: &[f64], sink: Option<f64>) -> Vec<f64> {
@@ -377,7 +436,7 @@ proptest! {
     ) {
         let mut noise = Noise(seed);
         let recent = recent.max(rows);
-        let chat = chat(dims, dtype, packs, (sink, blocks, recent, rows), &mut noise);
+        let mut chat = chat(dims, dtype, packs, (sink, blocks, recent, rows), &mut noise);
         let heads = KV_HEADS * GROUP;
         let queries = many(&mut noise, rows * heads * dims);
         let bytes: Vec<u8> = queries.iter().flat_map(|x| x.to_ne_bytes()).collect();
@@ -391,8 +450,12 @@ proptest! {
             queries: Queries { dtype: Dtype::F32, heads, rows, dims, head_stride: dims * 4, row_stride: heads * dims * 4, scale: 0.0, data: &bytes },
             is_causal, window, soft_cap, sinks: has_sinks.then_some(&sinks), mask,
         };
+        // Some heads of blocks are in a file, of which the first looks of a part see nothing.
+        let file = Slow { bytes: written(&mut chat.blocks, Shape::new(dims).unwrap(), &mut noise), looks: AtomicUsize::new(3) };
+        let file = Storage::host("slow", file).unwrap();
+        let source = chat.blocks.basis.as_ref().map(|basis| Source { file: &file, basis, wait: Duration::from_secs(9) });
         let tokens = Tokens {
-            shape: Shape::new(dims).unwrap(), blocks: &chat.blocks, cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
+            source, weighs: seed % 2 == 0, shape: Shape::new(dims).unwrap(), blocks: &chat.blocks, cache: CacheRef::new(&chat.layout, &chat.key, &chat.value).unwrap(),
             raw: chat.raw, positions: &chat.positions, logical: logical as u32,
         };
         let round = Round::default();
@@ -448,7 +511,7 @@ fn a_bias_that_turns_with_the_position_costs_at_most_twice_what_f16_costs() {
         let of_codes: Vec<f64> = keys
             .chunks_exact(64 * dims)
             .zip(values.chunks_exact(64 * dims))
-            .flat_map(|(k, v)| by_format(dims, encoded(dims, k, v).unwrap().head_bytes(0)).0)
+            .flat_map(|(k, v)| by_format(dims, encoded(dims, k, v).unwrap().bytes()).0)
             .collect();
         let exact: Vec<f64> = keys.iter().map(|x| f64::from(*x)).collect();
         let halves: Vec<f64> = keys.iter().map(|x| f16::from_f32(*x).to_f64()).collect();

@@ -25,6 +25,7 @@ pub mod gear;
 pub mod h2o;
 pub mod heads;
 pub mod layout;
+pub mod memory;
 pub mod park;
 pub mod policy;
 pub mod quantised;

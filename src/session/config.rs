@@ -12,6 +12,7 @@ use crate::json::Json;
 use crate::status::{Result, bail};
 use crate::sys::memory;
 use keys::{Object, Values, name};
+use std::time::Duration;
 use warnings::Warnings;
 
 /// The rules of a session. `None` is switched off.
@@ -21,17 +22,36 @@ pub struct Config {
     pub eviction: Option<EvictionRules>,
     /// Compression of cold tokens.
     pub lossless: Option<LosslessRules>,
-    /// Tokens in fewer bits.
-    pub quant: Option<QuantRules>,
+    /// First layer whose tokens are quantised from the first on.
+    pub quant: Option<u32>,
+    /// First tokens of a chat, which are never quantised.
+    pub sink_tokens: u32,
+    /// The budget.
+    pub memory: Option<MemoryRules>,
 }
 
-/// How tokens are quantised: K in 8 bits and V in 4.
+/// The bytes that the caches of a session may take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryRules {
+    /// All memory of the caches.
+    pub bytes: u64,
+    /// The file of blocks that do not fit.
+    pub file: Option<String>,
+    /// Most bytes of the file.
+    pub file_bytes: Option<u64>,
+    /// Longest wait for blocks of the file, for each token of a step.
+    pub wait: Duration,
+}
+
+/// How tokens of a layer are quantised: K in 8 bits and V in 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantRules {
-    /// First layer whose tokens are quantised.
-    pub first_layer: u32,
     /// First tokens of a chat, which stay raw.
     pub sink_tokens: u32,
+    /// From the first token on that is no longer recent; else once raw tokens exceed the budget.
+    pub always: bool,
+    /// There is a budget.
+    pub is_bounded: bool,
 }
 
 /// How tokens are evicted.
@@ -183,6 +203,12 @@ impl Config {
         self.eviction.filter(|rules| (rules.first_layer..rules.end_layer).contains(&layer))
     }
 
+    /// How the tokens of a layer are quantised; `None` where they stay raw.
+    pub(super) fn quant_of(&self, layer: u32) -> Option<QuantRules> {
+        let (always, is_bounded) = (self.quant.is_some_and(|first| layer >= first), self.memory.is_some());
+        (always || is_bounded).then_some(QuantRules { sink_tokens: self.sink_tokens, always, is_bounded })
+    }
+
     /// Parses the config of a model of `layers` layers. Keys of `defaults` hold where `config` has none. Empty text is
     /// `{}`. The strings are warnings, at most 33: unknown keys, and keys of `config` without effect.
     /// INVALID_ARGUMENT: if a text is not a JSON object, or a value has a wrong type or range; the message has the key,
@@ -216,7 +242,8 @@ impl Config {
         let others = memory::collect(recommended.into_iter().filter(|key| given.binary_search(key).is_err()))?;
         warnings.unknown_keys(&others, "defaults_json: ")?;
         let quant = quant(&values, layers, &mut warnings)?;
-        Ok((Config { eviction, lossless, quant }, warnings.into_texts()?))
+        let (memory, sink_tokens) = (memory_rules(&values)?, values.kv_quant_sink_tokens);
+        Ok((Config { eviction, lossless, quant, sink_tokens, memory }, warnings.into_texts()?))
     }
 }
 
@@ -257,13 +284,24 @@ fn check(values: &Values) -> Result<()> {
         );
     }
     let compresses = values.kv_lossless_enable && values.kv_lossless_runtime_enable;
-    if values.kv_quant && (values.kv_h2o_enable || compresses) {
+    let memory = budget_bytes(values).is_some();
+    if (values.kv_quant || memory) && (values.kv_h2o_enable || compresses) {
         let other = if values.kv_h2o_enable { name::kv_h2o_enable } else { name::kv_lossless_enable };
+        let own = if memory { name::kv_memory_mb } else { name::kv_quant };
         bail!(
             InvalidArgument,
-            "{} is \"k8v4\" and {other} true; one of them expected: quantised tokens are not evicted, nor compressed \
-             again",
-            name::kv_quant
+            "{own} is given and {other} true; one of them expected: tokens of a budget or in fewer bits are not evicted \
+             by other rules, nor compressed again"
+        );
+    }
+    if values.kv_memory_mb > 0.0 && values.kv_memory_bytes > 0 {
+        bail!(
+            InvalidArgument,
+            "{} is {} and {} {}; one of them expected",
+            name::kv_memory_mb,
+            values.kv_memory_mb,
+            name::kv_memory_bytes,
+            values.kv_memory_bytes
         );
     }
     // A lower limit would evict protected tokens, or evict in every step.
@@ -320,7 +358,7 @@ fn eviction(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Evi
     })
 }
 
-fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option<QuantRules>> {
+fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option<u32>> {
     if !values.kv_quant {
         return Ok(None);
     }
@@ -328,7 +366,24 @@ fn quant(values: &Values, layers: u32, warnings: &mut Warnings) -> Result<Option
     if first_layer >= layers {
         warnings.push(format_args!("{key} is {first_layer} and the model has {layers} layers: none is quantised"))?;
     }
-    Ok(Some(QuantRules { first_layer: first_layer.min(layers), sink_tokens: values.kv_quant_sink_tokens }))
+    Ok(Some(first_layer.min(layers)))
+}
+
+/// Bytes of a number of MB; 0 = none.
+fn bytes_of(mb: f64) -> Option<u64> {
+    Some((mb * 1e6) as u64).filter(|bytes| *bytes > 0)
+}
+
+/// The budget in bytes; `None` where there is none.
+fn budget_bytes(values: &Values) -> Option<u64> {
+    bytes_of(values.kv_memory_mb).or(Some(values.kv_memory_bytes).filter(|bytes| *bytes > 0))
+}
+
+fn memory_rules(values: &Values) -> Result<Option<MemoryRules>> {
+    let Some(bytes) = budget_bytes(values) else { return Ok(None) };
+    let file = if values.kv_memory_file.is_empty() { None } else { Some(memory::text(&values.kv_memory_file)?) };
+    let wait = Duration::from_micros(values.kv_memory_wait_us.into());
+    Ok(Some(MemoryRules { bytes, file, file_bytes: bytes_of(values.kv_memory_file_mb), wait }))
 }
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {

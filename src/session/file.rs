@@ -51,7 +51,7 @@ impl Session {
         to: &mut Snapshot,
     ) -> Result<Saved> {
         let mut state = self.state()?;
-        let State { layers, store, .. } = &mut *state;
+        let State { layers, store, budget, .. } = &mut *state;
         let layer = find(layers, layer)?;
         let number = layer.number;
         layer.check_closed(kv_len)?;
@@ -101,7 +101,7 @@ impl Session {
             store.save(number, given.as_ref(), kv_len, positions, &known, packing, &self.interrupted, &mut write)?;
         let mut all = in_file(&runs)?;
         if let Some(quant) = &mut layer.quant {
-            let blocks = quant.save(kv_len, &mut write)?;
+            let blocks = quant.save(kv_len, budget.as_ref().and_then(|budget| budget.offload.as_ref()), &mut write)?;
             memory::extend(&mut all, &in_file(&blocks)?)?;
         }
         to.set_layer(number, geometry(&rows), &all, &layer.saved_state(given.as_ref())?)?;
@@ -117,7 +117,7 @@ impl Session {
     /// NOT_FOUND: if the file has not the layer. INVALID_ARGUMENT: if a layer is open, or the file has more layers.
     pub fn load(&self, layer: Option<u32>, from: &Snapshot) -> Result<()> {
         let mut state = self.state()?;
-        let State { layers, store, .. } = &mut *state;
+        let State { layers, store, budget, .. } = &mut *state;
         let mut loaded = Vec::new();
         match layer {
             Some(number) => {
@@ -144,7 +144,7 @@ impl Session {
 
         // Nothing below fails.
         for layer in layers.iter_mut().filter(|own| layer.is_none_or(|number| number == own.number)) {
-            layer.reset(Some(store));
+            layer.reset(Some(store), budget.as_mut().and_then(|budget| budget.offload.as_mut()));
         }
         for (from, attached) in loaded.into_iter().zip(attached) {
             let layer = &mut layers[from.number as usize];
@@ -194,8 +194,8 @@ impl Layer {
             (Some(quant), Some(saved)) => Some(quant.loaded(saved, from, &rows, &entry.runs)?),
             (None, Some(_)) => bail!(
                 Unsupported,
-                "layer {number} of {} has tokens in 8 and 4 bits: kv_quant must be \"k8v4\", and the host must attend \
-                 (mnnkv_session_attend)",
+                "layer {number} of {} has tokens in 8 and 4 bits: kv_memory_mb or kv_quant must be given, and the \
+                 host must attend (mnnkv_session_attend)",
                 from.name()
             ),
         };

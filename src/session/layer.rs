@@ -1,9 +1,11 @@
 //! One layer: the checks of the host's contract, its lengths, its open step, and its owners.
 
+use super::budget::Share;
 use super::config::Config;
 use super::eviction::Eviction;
 use super::lanes::Wanted;
 use super::lossless::Lossless;
+use super::offload::Offload;
 use super::pins::Pins;
 use super::quant::Quant;
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
@@ -51,6 +53,8 @@ pub(super) struct Layer {
     pub(super) rows: Option<Rows>,
     /// The longest step that was too long for the limit; 0 = none was.
     pub(super) too_long_step: u32,
+    /// Tokens that the last step appended.
+    pub(super) last_step: u32,
     /// Some call had a cache of the layer.
     used: bool,
     /// Tokens for which the buffers had room at the last call.
@@ -73,6 +77,7 @@ impl Layer {
 
     /// Remembers a step that was too long for the limit.
     pub(super) fn see_step(&mut self, added: u32) {
+        self.last_step = added;
         if self.limit().is_some_and(|(limit, most)| self.lengths.physical > limit && added > most) {
             self.too_long_step = self.too_long_step.max(added);
         }
@@ -89,6 +94,7 @@ impl Layer {
             quant: Quant::new(number, config),
             rows: None,
             too_long_step: 0,
+            last_step: 0,
             used: false,
             buffer_tokens: 0,
             seen: None,
@@ -119,17 +125,33 @@ impl Layer {
     }
 
     /// The cache was cleared.
-    pub(super) fn reset(&mut self, store: Option<&mut Store>) {
+    pub(super) fn reset(&mut self, store: Option<&mut Store>, offload: Option<&mut Offload>) {
         self.lengths = CacheLengths::default();
         self.step = None;
         self.rows = None;
         self.value_scales = Vec::new();
         self.pins.clear();
         self.eviction.reset();
-        self.quant.iter_mut().for_each(Quant::reset);
+        if let Some(quant) = &mut self.quant {
+            quant.reset(offload);
+        }
         if let Some(store) = store {
             store.truncated(self.number, 0);
             self.lossless.iter_mut().for_each(|lossless| lossless.reset(store));
+        }
+    }
+
+    /// Lets blocks leave until the layer holds its share beside so many raw tokens.
+    pub(super) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
+        if let (Some(share), Some(quant), Some(rows)) = (share, &mut self.quant, self.rows) {
+            quant.fit(rows.dims, share, raw_tokens, &self.pins, offload);
+        }
+    }
+
+    /// A step has ended: counts one above the share.
+    pub(super) fn see_share(&mut self, share: Option<&Share>, raw_tokens: u32) {
+        if let (Some(share), Some(quant)) = (share, &mut self.quant) {
+            quant.see_share(share, raw_tokens);
         }
     }
 

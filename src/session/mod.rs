@@ -8,6 +8,7 @@
 //! behind one mutex; tiles are in [`lanes`], without locks. Lock order: the state, then all lanes (a lane in use is refused),
 //! then the queue of the store.
 
+mod budget;
 pub mod config;
 mod eviction;
 mod file;
@@ -16,6 +17,7 @@ mod lanes;
 mod layer;
 mod lossless;
 pub mod metrics;
+mod offload;
 mod park;
 mod pins;
 mod policy;
@@ -25,23 +27,26 @@ mod tail;
 mod warnings;
 
 pub use crate::attend::Queries;
+pub use budget::{MemoryStats, Rung};
 pub use file::{Saved, compact_file};
 pub use host::Host;
 pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
 pub use quant::QuantStats;
 
-use crate::attend::Work;
+use crate::attend::{self, Work};
 use crate::h2o::{BlockSums, CheckedTile};
-use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair};
+use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::{KeyRotation, Settings, Store};
 use crate::sys::{Mutex, MutexGuard, memory};
+use budget::{Budget, Share};
 use config::Config;
 use eviction::ClosingStep;
 use lanes::Lanes;
 use layer::Layer;
-use quant::{Encoding, Slot};
+use offload::Offload;
+use quant::{Encoding, Quant, Slot};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -70,6 +75,8 @@ struct State {
     store: Option<Store>,
     /// Working memory of quantisation.
     encoding: Encoding,
+    /// `None` where the config sets none.
+    budget: Option<Budget>,
 }
 
 impl Session {
@@ -87,10 +94,12 @@ impl Session {
         }
         let (most_lanes, lanes) = (lanes, Lanes::new(lanes)?);
         let (mut config, mut warnings) = Config::parse(config_json, defaults_json, layers)?;
-        if config.quant.is_some() && !host.attends {
-            config.quant = None;
-            let text = "kv_quant has no effect: the host does not attend (mnnkv_session_options::attends)";
-            memory::push(&mut warnings, memory::text(text)?)?;
+        if !host.attends {
+            let (quant, memory) = (config.quant.take().is_some(), config.memory.take().is_some());
+            for (key, _) in [("kv_quant", quant), ("kv_memory_mb", memory)].into_iter().filter(|(_, given)| *given) {
+                let why = "the host does not attend (mnnkv_session_options::attends)";
+                memory::push(&mut warnings, memory::format(format_args!("{key} has no effect: {why}"))?)?;
+            }
         }
         let store = match &mut config.lossless {
             Some(rules) => {
@@ -100,6 +109,7 @@ impl Session {
             None => None,
         };
         let outlook = config.outlook(layers)?;
+        let budget = config.memory.clone().map(Budget::new);
         let layers = memory::collect((0..layers).map(|number| Layer::new(number, &config)))?;
         let attending = memory::collect(layers.iter().map(|_| Slot::default()))?;
         Ok(Session {
@@ -107,7 +117,7 @@ impl Session {
             warnings,
             attending,
             parts: Mutex::new(Vec::new()),
-            state: Mutex::new(State { layers, store, encoding: Encoding::default() }),
+            state: Mutex::new(State { layers, store, encoding: Encoding::default(), budget }),
             lanes,
             restores_heads: false,
             interrupted: AtomicBool::new(false),
@@ -159,11 +169,15 @@ impl Session {
     pub fn begin(&self, layer: u32, mut cache: Option<Cache<'_>>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, encoding } = &mut *state;
-        let layer = find(layers, layer)?;
-        layer.check_closed(kv_len)?;
-        layer.check_cache(cache.as_ref(), kv_len)?;
+        let working = self.working_bytes(&state);
+        let State { layers, store, encoding, budget } = &mut *state;
+        let found = find(layers, layer)?;
+        found.check_closed(kv_len)?;
+        found.check_cache(cache.as_ref(), kv_len)?;
         lanes.reserve()?;
+        let rows = cache.as_ref().map(|cache| cache.layout.rows());
+        let share = share(budget, layers, layer, rows, working?)?;
+        let layer = find(layers, layer)?;
 
         let by_head = self.restores_heads && cache.as_ref().is_some_and(|cache| cache.layout.has_heads_apart());
         self.interrupted.store(false, Ordering::Relaxed);
@@ -180,7 +194,8 @@ impl Session {
             }
             layer.lengths = layer.eviction.begin(cache, store.as_mut(), layer.lengths, &layer.pins)?;
             if let Some(quant) = &mut layer.quant {
-                layer.lengths = quant.begin(cache, store.as_mut(), &mut layer.eviction, layer.lengths, encoding);
+                let (eviction, lengths) = (&mut layer.eviction, layer.lengths);
+                layer.lengths = quant.begin(cache, store.as_mut(), eviction, lengths, encoding, share.as_ref());
             }
             if let Some(store) = store.as_mut().filter(|_| by_head) {
                 stored = store.stored(layer.number, cache.layout)?;
@@ -194,8 +209,13 @@ impl Session {
         }
         let wanted = layer.open(cache.as_ref(), stored.clone());
         lanes.open(layer.number, wanted, &stored);
-        if let Some(quant) = &layer.quant {
-            self.attending[layer.number as usize].open(quant.open(layer.eviction.positions(), layer.lengths));
+        let offload = budget.as_mut().and_then(|budget| budget.offload.as_mut());
+        let raw = layer.lengths.physical;
+        layer.fit(share.as_ref(), raw, offload);
+        if let Some(quant) = layer.quant.as_ref().filter(|quant| quant.attends()) {
+            let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
+            let step = quant.open(layer.eviction.positions(), layer.lengths, offload);
+            self.attending[layer.number as usize].open(step);
         }
         Ok(layer.lengths.physical)
     }
@@ -205,13 +225,14 @@ impl Session {
     pub fn end(&self, layer: u32, heads: u32, queries: u32, mut cache: Cache<'_>, kv_len: u32) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, .. } = &mut *state;
+        let working = self.working_bytes(&state)?;
+        let State { layers, store, budget, .. } = &mut *state;
         let at = layer as usize;
         let layer = find(layers, layer)?;
         let wanted = layer.check_open("end")?.wanted;
         layer.check_cache(Some(&cache), kv_len)?;
         let added = layer.check_growth(kv_len)?;
-        if layer.quant.is_some() {
+        if layer.quant.as_ref().is_some_and(Quant::attends) {
             self.attending[at].check(layer.number, queries)?;
         }
 
@@ -221,8 +242,18 @@ impl Session {
         // Nothing below fails.
         layer.see_step(added);
         lanes.close(layer.number);
-        self.attending[at].close();
+        let found = self.attending[at].close();
         layer.close(Some(&cache), store.as_mut());
+        if let Some(quant) = &mut layer.quant {
+            quant.end(found);
+        }
+        let rows = cache.layout.rows();
+        let share = budget.as_ref().map(|budget| budget.share(layers, &rows, added, working));
+        let layer = &mut layers[at];
+        // The tokens of a prompt's chunk leave in the next begin.
+        let raw = kv_len - if added as usize > attend::BLOCK { added } else { 0 };
+        layer.fit(share.as_ref(), raw, budget.as_mut().and_then(|budget| budget.offload.as_mut()));
+        layer.see_share(share.as_ref(), raw);
         if layer.eviction.has_released() {
             tail::release_again(&mut cache, kv_len - added, kv_len);
         }
@@ -267,18 +298,18 @@ impl Session {
     /// has changed.
     pub fn keep(&self, layer: u32, logical: &[Pair], mut cache: Cache<'_>, kv_len: u32) -> Result<u32> {
         let mut state = self.state()?;
-        let State { layers, store, .. } = &mut *state;
+        let State { layers, store, budget, .. } = &mut *state;
         let layer = find(layers, layer)?;
         layer.check_closed(kv_len)?;
         layer.check_cache(Some(&cache), kv_len)?;
 
         if layout::check_pairs(logical, layer.lengths.logical)? < layer.lengths.logical {
             let pins = layer.pins.kept(logical)?;
-            let cut = layer.quant.as_ref().map(|quant| quant.cut(logical, &layer.eviction)).transpose()?;
+            let cut = layer.quant.as_mut().map(|quant| quant.cut(logical, &layer.eviction)).transpose()?;
             layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
             layer.pins = pins;
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
-                quant.take(cut);
+                quant.apply(cut, budget.as_mut().and_then(|budget| budget.offload.as_mut()));
             }
         }
         layer.see(&cache);
@@ -289,7 +320,7 @@ impl Session {
     pub fn reset(&self, layer: Option<u32>) -> Result<()> {
         let mut state = self.state()?;
         let mut lanes = self.lanes.all()?;
-        let State { layers, store, .. } = &mut *state;
+        let State { layers, store, budget, .. } = &mut *state;
         let which = match layer {
             Some(layer) => std::slice::from_mut(find(layers, layer)?),
             None => &mut layers[..],
@@ -297,7 +328,7 @@ impl Session {
         for layer in which {
             lanes.close(layer.number);
             self.attending[layer.number as usize].close();
-            layer.reset(store.as_mut());
+            layer.reset(store.as_mut(), budget.as_mut().and_then(|budget| budget.offload.as_mut()));
         }
         Ok(())
     }
@@ -379,7 +410,7 @@ impl Session {
         if count == 0 {
             return Ok(());
         }
-        if layer.quant.as_ref().is_some_and(|quant| !quant.blocks().is_empty()) {
+        if layer.quant.as_ref().is_some_and(|quant| !quant.blocks().list().is_empty()) {
             bail!(
                 InvalidArgument,
                 "layer {number} has quantised tokens, which cannot be written: keys keep their rotation (attend.h)"
@@ -448,6 +479,14 @@ impl Session {
         memory::copied(find(&mut self.state()?.layers, layer)?.eviction.positions())
     }
 
+    /// Bytes of working memory, which no layer has.
+    fn working_bytes(&self, state: &State) -> Result<usize> {
+        let Some(budget) = &state.budget else { return Ok(0) };
+        let parts = self.parts.lock().map_err(|_| Error::out_of_service("the session"))?;
+        let parts: usize = parts.iter().map(Work::bytes).sum();
+        Ok(parts + state.encoding.bytes() + budget.offload.as_ref().map_or(0, Offload::working_bytes))
+    }
+
     /// INTERNAL: if a call has panicked.
     fn state(&self) -> Result<MutexGuard<'_, State>> {
         self.state.lock().map_err(|_| Error::out_of_service("the session"))
@@ -467,6 +506,24 @@ fn made(store: &mut Option<Store>) -> Result<&mut Store> {
         Some(store) => Ok(store),
         None => Ok(store.insert(Store::new(Settings::default())?)),
     }
+}
+
+/// The share that a layer with such rows has of the budget.
+/// INVALID_ARGUMENT: if the budget is too small for the model.
+fn share(
+    budget: &mut Option<Budget>,
+    layers: &[Layer],
+    layer: u32,
+    rows: Option<Rows>,
+    working: usize,
+) -> Result<Option<Share>> {
+    let Some((budget, rows)) = budget.as_mut().zip(rows) else { return Ok(None) };
+    let layer = &layers[layer as usize];
+    let share = budget.share(layers, &rows, layer.last_step, working);
+    if let Some(quant) = &layer.quant {
+        budget.check(&share, layers.len(), &rows, quant.least_raw(), working)?;
+    }
+    Ok(Some(share))
 }
 
 fn find(layers: &mut [Layer], layer: u32) -> Result<&mut Layer> {

@@ -33,6 +33,11 @@ impl Pins {
         self.runs.clear();
     }
 
+    /// Whether a token of the range is pinned.
+    pub(super) fn overlaps(&self, range: Range<u32>) -> bool {
+        self.overlapping(range).next().is_some()
+    }
+
     /// These pins, with those of a range set or cleared. The range must end by 2^31 - 1.
     pub(super) fn with(&self, range: Range<u32>, on: bool) -> Result<Self> {
         let mut pins = Pins::default();

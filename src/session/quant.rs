@@ -1,23 +1,32 @@
 //! Tokens of a layer in 8 and 4 bits: blocks that have left the host's cache, and that attention reads as they are.
 //!
-//! [`Quant::begin`] encodes tokens that are no longer recent, and closes the cache up behind them. Blocks are shared with the
-//! threads that attend, and never change: a change makes another list. Nothing here fails a step: where memory or a codec
-//! fails, tokens stay raw, and a counter tells.
+//! [`Quant::begin`] encodes tokens that are no longer recent, and closes the cache up behind them; with a budget once the raw
+//! tokens take more than the layer's share, which [`budget`](super::budget) then keeps. While a step is open its threads
+//! share the blocks, and nobody changes them. Nothing here fails a step: where memory or a codec fails, tokens stay raw, and
+//! a counter tells.
 
 mod saved;
 
 pub(super) use saved::SavedQuant;
 
+use super::budget::{Kept, Share};
+
 use super::config::{Config, QuantRules};
 use super::eviction::Eviction;
 use super::layer::CacheLengths;
+use super::offload::Offload;
+use super::pins::Pins;
 use super::{Session, find};
-use crate::attend::{self, BLOCK, Block, EncodeWork, Placed, Round, Shape, Step, Tokens, Unfit, Work};
+use crate::attend::{
+    self, BLOCK, Block, Blocks, EncodeWork, Found, Placed, Round, Shape, Source, Step, Tokens, Unfit, Work,
+};
 use crate::dtype::convert::{Endian, widen};
 use crate::layout::{self, Cache, CacheRef, Kind, Pair, Rows};
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
+use crate::sys::storage::Storage;
 use crate::sys::{Mutex, Shared, memory};
+use std::time::Duration;
 
 /// Newest tokens that stay raw, at least.
 const RECENT: u32 = 32;
@@ -42,9 +51,9 @@ pub struct QuantStats {
 }
 
 impl Session {
-    /// Whether the host calls [`Session::attend`] in the layer's steps.
+    /// Whether the host calls [`Session::attend`] in the layer's open step.
     pub fn attends(&self, layer: u32) -> Result<bool> {
-        Ok(find(&mut self.state()?.layers, layer)?.quant.is_some())
+        Ok(find(&mut self.state()?.layers, layer)?.quant.as_ref().is_some_and(Quant::attends))
     }
 
     /// Runs a part of the attention of an open layer's step, over all tokens of the layer: `cache` has `kv_len` of them, and
@@ -88,12 +97,28 @@ impl Session {
         }))
     }
 
-    /// The blocks of a layer.
+    /// The blocks of a layer: the first position, the tokens that are left, and each head's bytes, in memory or in the file.
     #[cfg(test)]
-    pub(super) fn blocks_for_tests(&self, layer: usize) -> Vec<Placed> {
-        self.state().unwrap().layers[layer].quant.as_ref().unwrap().blocks().to_vec()
+    pub(super) fn blocks_for_tests(&self, layer: usize) -> Vec<BlockBytes> {
+        let state = self.state().unwrap();
+        let offload = state.budget.as_ref().and_then(|budget| budget.offload.as_ref());
+        let bytes = |cell: &attend::Cell| match (&cell.codes, &cell.offloaded) {
+            (Some(codes), _) => Some(codes.bytes().to_vec()),
+            (None, Some(from)) => {
+                let mut bytes = Vec::new();
+                offload.unwrap().read(from, &mut bytes).unwrap();
+                Some(bytes)
+            }
+            (None, None) => None,
+        };
+        let blocks = state.layers[layer].quant.as_ref().unwrap().blocks().list().iter();
+        blocks.map(|placed| (placed.first, placed.live, placed.block.0.iter().map(bytes).collect())).collect()
     }
 }
+
+/// See [`Session::blocks_for_tests`].
+#[cfg(test)]
+pub(super) type BlockBytes = (u32, u64, Vec<Option<Vec<u8>>>);
 
 /// Why a layer is raw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +132,9 @@ pub(super) enum Raw {
 /// The quantised tokens of one layer.
 pub(super) struct Quant {
     rules: QuantRules,
-    /// Ascending. `None` while there is none.
-    blocks: Option<Shared<Vec<Placed>>>,
-    /// The piece of a file that has each block, and the checksum of its stored bytes.
+    /// `None` before the first.
+    blocks: Option<Shared<Blocks>>,
+    /// The piece of a chat file that has each block, and the checksum of its stored bytes.
     pieces: Vec<Option<(u32, u64)>>,
     /// First tokens of the cache, which stay there.
     held: u32,
@@ -117,6 +142,7 @@ pub(super) struct Quant {
     poor: u32,
     raw: Option<Raw>,
     counts: QuantStats,
+    pub(super) kept: Kept,
 }
 
 /// Working memory that the layers of a session share.
@@ -129,6 +155,11 @@ pub(super) struct Encoding {
 }
 
 impl Encoding {
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.work.bytes() + self.key.capacity() + self.value.capacity()
+    }
+
     /// Encodes the block of tokens from `first` on.
     fn encode(&mut self, shape: Shape, cache: &CacheRef<'_>, first: u32) -> Result<std::result::Result<Block, Unfit>> {
         let (layout, rows, Encoding { work, key, value }) = (cache.layout, cache.layout.rows(), self);
@@ -149,7 +180,10 @@ impl Encoding {
 
 /// A step that threads attend in.
 pub(super) struct OpenStep {
-    blocks: Option<Shared<Vec<Placed>>>,
+    blocks: Option<Shared<Blocks>>,
+    /// The file of blocks that are away, and the longest wait for them.
+    file: Option<(Shared<Storage>, Duration)>,
+    weighs: bool,
     positions: Vec<Pair>,
     lengths: CacheLengths,
     round: Round,
@@ -159,9 +193,17 @@ pub(super) struct OpenStep {
 #[derive(Default)]
 pub(super) struct Slot(Mutex<Option<Option<Shared<OpenStep>>>>);
 
-/// The quantised tokens that an edit of the history leaves, or that a file has.
+/// The quantised tokens that a file has.
 pub(super) struct Contents {
-    blocks: Option<Shared<Vec<Placed>>>,
+    blocks: Option<Shared<Blocks>>,
+    pieces: Vec<Option<(u32, u64)>>,
+    held: u32,
+}
+
+/// What an edit of the history leaves.
+pub(super) struct Cut {
+    /// The first position and the tokens of each block.
+    left: Vec<(u32, u64)>,
     pieces: Vec<Option<(u32, u64)>>,
     held: u32,
 }
@@ -169,7 +211,7 @@ pub(super) struct Contents {
 impl Quant {
     /// `None` where tokens stay raw.
     pub(super) fn new(number: u32, config: &Config) -> Option<Self> {
-        let rules = config.quant.filter(|rules| number >= rules.first_layer)?;
+        let rules = config.quant_of(number)?;
         Some(Quant {
             rules,
             blocks: None,
@@ -178,20 +220,38 @@ impl Quant {
             poor: 0,
             raw: None,
             counts: QuantStats::default(),
+            kept: Kept::default(),
         })
     }
 
     /// The blocks.
-    pub(super) fn blocks(&self) -> &[Placed] {
-        self.blocks.as_ref().map_or(&[], |blocks| blocks)
+    pub(super) fn blocks(&self) -> &Blocks {
+        self.blocks.as_deref().unwrap_or(&NONE)
+    }
+
+    /// The blocks, to be changed between steps.
+    /// BUSY: if a thread still attends to them.
+    fn blocks_mut(&mut self) -> Result<&mut Blocks> {
+        let blocks = match &mut self.blocks {
+            Some(blocks) => blocks,
+            none => none.insert(Shared::new(Blocks::default())?),
+        };
+        match blocks.get_mut() {
+            Some(blocks) => Ok(blocks),
+            None => bail!(Busy, "a thread still attends to the layer's blocks"),
+        }
+    }
+
+    /// Whether steps attend by the session.
+    pub(super) fn attends(&self) -> bool {
+        self.rules.always || !self.blocks().list().is_empty()
     }
 
     /// The quantised tokens now, and counters.
     pub(super) fn stats(&self) -> QuantStats {
-        let blocks = self.blocks();
         QuantStats {
-            tokens: blocks.iter().map(|block| u64::from(block.tokens())).sum(),
-            bytes: blocks.iter().map(|block| block.block().bytes() as u64).sum(),
+            tokens: self.blocks().list().iter().map(|block| u64::from(block.tokens())).sum(),
+            bytes: self.blocks().bytes() as u64,
             ..self.counts
         }
     }
@@ -201,9 +261,19 @@ impl Quant {
         self.raw
     }
 
-    /// The cache was cleared.
-    pub(super) fn reset(&mut self) {
-        (self.blocks, self.pieces, self.held, self.poor, self.raw) = (None, Vec::new(), 0, 0, None);
+    /// The least tokens of a cache that stay raw: the first ones, and those behind the last whole block.
+    pub(super) fn least_raw(&self) -> u32 {
+        self.rules.sink_tokens.saturating_add(RECENT + BLOCK as u32 - 1)
+    }
+
+    /// The cache was cleared. Blocks that a thread still attends to go with it.
+    pub(super) fn reset(&mut self, offload: Option<&mut Offload>) {
+        if let Some(offload) = offload {
+            self.blocks().list().iter().for_each(|placed| offload.free(placed));
+        }
+        self.blocks = None;
+        self.kept.reset();
+        (self.pieces, self.held, self.poor, self.raw) = (Vec::new(), 0, 0, None);
     }
 
     /// Encodes tokens that are no longer recent; they leave the cache. Returns the lengths afterwards.
@@ -214,9 +284,10 @@ impl Quant {
         eviction: &mut Eviction,
         lengths: CacheLengths,
         encoding: &mut Encoding,
+        share: Option<&Share>,
     ) -> CacheLengths {
         let start = std::time::Instant::now();
-        let after = self.try_begin(cache, store, eviction, lengths, encoding).unwrap_or_else(|_| {
+        let after = self.try_begin(cache, store, eviction, lengths, encoding, share).unwrap_or_else(|_| {
             self.counts.failures += 1;
             lengths
         });
@@ -231,12 +302,14 @@ impl Quant {
         eviction: &mut Eviction,
         lengths: CacheLengths,
         encoding: &mut Encoding,
+        share: Option<&Share>,
     ) -> Result<CacheLengths> {
-        if self.blocks.is_none() {
+        if self.blocks().list().is_empty() {
             self.held = self.held.max(self.rules.sink_tokens.min(lengths.physical));
         }
         let count = lengths.physical.saturating_sub(self.held + RECENT) / BLOCK as u32;
-        if count == 0 || self.raw.is_some() {
+        let fits = || !self.attends() && share.is_none_or(|share| share.holds_raw(lengths.physical));
+        if count == 0 || self.raw.is_some() || fits() {
             return Ok(lengths);
         }
         let Some(shape) = shape(&cache.layout.rows()) else {
@@ -244,10 +317,9 @@ impl Quant {
             return Ok(lengths);
         };
         let mut blocks = Vec::new();
-        memory::reserve(&mut blocks, self.blocks().len() + count as usize)?;
-        for placed in self.blocks() {
-            memory::push(&mut blocks, placed.clone())?;
-        }
+        memory::reserve(&mut blocks, count as usize)?;
+        let heads = cache.layout.rows().heads;
+        self.blocks_mut()?.reserve(heads, count as usize)?;
         // Tokens that stay: those that are held, blocks that are unfit, and all behind.
         let (mut left, mut held, mut poor, mut unfit) = (Vec::new(), self.held, self.poor, 0);
         memory::push(&mut left, [0, self.held as i32])?;
@@ -261,7 +333,7 @@ impl Quant {
             };
             match encoding.encode(shape, &cache.as_ref(), next)? {
                 Ok(block) => {
-                    memory::push(&mut blocks, Placed::new(block, first as u32)?)?;
+                    memory::push(&mut blocks, Placed::new(block, first as u32))?;
                     poor = 0;
                 }
                 Err(why) => {
@@ -274,11 +346,20 @@ impl Quant {
             next += BLOCK as u32;
         }
         memory::push(&mut left, [next as i32, (lengths.physical - next) as i32])?;
-        let (made, blocks) = (blocks.len() - self.blocks().len(), Shared::new(blocks)?);
-        let mut pieces = memory::copied(&self.pieces)?;
-        memory::resize(&mut pieces, blocks.len())?;
-        let after = if made > 0 { eviction.take_out(&left, cache, store, lengths)? } else { lengths };
-        (self.blocks, self.pieces) = (Some(blocks).filter(|blocks| !blocks.is_empty()), pieces);
+        let made = blocks.len();
+        let pieces = self.blocks().list().len() + made;
+        memory::resize_amortized(&mut self.pieces, pieces)?;
+        let after = if made > 0 { eviction.take_out(&left, cache, store, lengths) } else { Ok(lengths) };
+        let after = match after {
+            Ok(after) => after,
+            Err(error) => {
+                self.pieces.truncate(pieces - made);
+                return Err(error);
+            }
+        };
+        // There is room.
+        let own = self.blocks_mut()?;
+        blocks.into_iter().for_each(|placed| own.push(placed));
         (self.held, self.poor) = (held, poor);
         self.counts.blocks += made as u64;
         self.counts.unfit += unfit;
@@ -289,8 +370,13 @@ impl Quant {
     }
 
     /// The tokens that an edit of the history leaves, which keeps these logical ranges.
-    pub(super) fn cut(&self, logical: &[Pair], eviction: &Eviction) -> Result<Contents> {
-        let (mut blocks, mut pieces) = (Vec::new(), Vec::new());
+    pub(super) fn cut(&mut self, logical: &[Pair], eviction: &Eviction) -> Result<Cut> {
+        if !self.blocks().list().is_empty() {
+            self.blocks_mut()?;
+        }
+        let (mut left, mut pieces) = (Vec::new(), Vec::new());
+        memory::reserve(&mut left, self.blocks().list().len())?;
+        memory::reserve(&mut pieces, self.blocks().list().len())?;
         // From old positions to new ones.
         let mut kept = 0;
         let mut ranges = memory::collect(logical.iter().map(|&[begin, count]| {
@@ -300,7 +386,7 @@ impl Quant {
         }))?
         .into_iter()
         .peekable();
-        for (placed, piece) in self.blocks().iter().zip(&self.pieces) {
+        for (placed, piece) in self.blocks().list().iter().zip(&self.pieces) {
             let (mut live, mut first, mut at) = (0u64, None, placed.first);
             for token in (0..BLOCK).filter(|token| placed.live >> token & 1 == 1) {
                 while ranges.next_if(|(begin, count, _)| begin + count <= at).is_some() {}
@@ -310,32 +396,77 @@ impl Quant {
                 }
                 at += 1;
             }
-            if let Some(first) = first {
-                let mut placed = placed.clone();
-                (placed.live, placed.first) = (live, first);
-                memory::push(&mut blocks, placed)?;
+            memory::push(&mut left, (first.unwrap_or_default(), live))?;
+            if live != 0 {
                 memory::push(&mut pieces, *piece)?;
             }
         }
         let held = eviction.positions_of(&[[0, self.held as i32]])?;
         let held = held.iter().flat_map(|held| logical.iter().map(move |kept| overlap(*held, *kept))).sum();
-        let blocks = if blocks.is_empty() { None } else { Some(Shared::new(blocks)?) };
-        Ok(Contents { blocks, pieces, held })
+        Ok(Cut { left, pieces, held })
     }
 
-    /// Takes what an edit leaves, or what a file has.
+    /// Applies an edit.
+    pub(super) fn apply(&mut self, cut: Cut, offload: Option<&mut Offload>) {
+        // Not shared: `cut` has seen it under the same lock.
+        if let Some(blocks) = self.blocks.as_mut().and_then(Shared::get_mut) {
+            if let Some(offload) = offload {
+                let gone = blocks.list().iter().zip(&cut.left).filter(|(_, (_, live))| *live == 0);
+                gone.for_each(|(placed, _)| offload.free(placed));
+            }
+            blocks.cut(&cut.left);
+        }
+        (self.pieces, self.held) = (cut.pieces, cut.held);
+    }
+
+    /// Takes what a file has.
     pub(super) fn take(&mut self, contents: Contents) {
         (self.blocks, self.pieces, self.held) = (contents.blocks, contents.pieces, contents.held);
     }
 
     /// The step that threads attend in; `None` where memory is refused.
-    pub(super) fn open(&self, positions: &[Pair], lengths: CacheLengths) -> Option<Shared<OpenStep>> {
+    pub(super) fn open(
+        &self,
+        positions: &[Pair],
+        lengths: CacheLengths,
+        offload: Option<&Offload>,
+    ) -> Option<Shared<OpenStep>> {
         let positions = memory::copied(positions).ok()?;
-        Shared::new(OpenStep { blocks: self.blocks.clone(), positions, lengths, round: Round::default() }).ok()
+        let file = offload.and_then(Offload::source);
+        let (blocks, weighs) = (self.blocks.clone(), self.rules.is_bounded);
+        Shared::new(OpenStep { blocks, file, weighs, positions, lengths, round: Round::default() }).ok()
+    }
+
+    /// The step has ended, and has found this.
+    pub(super) fn end(&mut self, found: Found) {
+        if let Some(blocks) = self.blocks.as_mut().and_then(Shared::get_mut) {
+            self.kept.see(blocks, found);
+        }
+    }
+
+    /// Counts a step that ended above the share.
+    pub(super) fn see_share(&mut self, share: &Share, raw_tokens: u32) {
+        let is_over = share.is_exceeded(raw_tokens, self.blocks().bytes());
+        self.kept.ended(is_over);
+    }
+
+    /// Lets the least wanted blocks leave until the share holds.
+    pub(super) fn fit(
+        &mut self,
+        dims: usize,
+        share: &Share,
+        raw_tokens: u32,
+        pins: &Pins,
+        offload: Option<&mut Offload>,
+    ) {
+        if let (Some(blocks), Ok(shape)) = (self.blocks.as_mut().and_then(Shared::get_mut), Shape::new(dims)) {
+            self.kept.fit(shape, blocks, share.for_blocks(raw_tokens), pins, offload);
+        }
     }
 }
 
 const BLOCK_TOKENS: i32 = BLOCK as i32;
+static NONE: Blocks = Blocks::NONE;
 
 /// The shape of blocks of such rows.
 fn shape(rows: &Rows) -> Option<Shape> {
@@ -359,11 +490,10 @@ impl Slot {
         }
     }
 
-    /// The step has ended.
-    pub(super) fn close(&self) {
-        if let Ok(mut slot) = self.0.lock() {
-            *slot = None;
-        }
+    /// The step has ended. Returns what its threads have found.
+    pub(super) fn close(&self) -> Found {
+        let step = self.0.lock().map_or(None, |mut slot| slot.take());
+        step.flatten().map_or_else(Found::default, |step| step.round.take_found())
     }
 
     fn step(&self, layer: u32) -> Result<Shared<OpenStep>> {
@@ -416,13 +546,21 @@ impl Slot {
         if kv_len as usize > cache.layout.max_tokens() {
             bail!(InvalidArgument, "kv_len of layer {layer} is {kv_len}; max_tokens is {}", cache.layout.max_tokens());
         }
-        let blocks = open.blocks.as_ref().map_or(&[][..], |blocks| blocks);
-        if let Some(heads) = blocks.first().map(|placed| placed.block().heads()).filter(|heads| *heads != rows.heads) {
+        let blocks = open.blocks.as_deref().unwrap_or(&NONE);
+        let heads = blocks.heads();
+        if heads != 0 && heads != rows.heads {
             bail!(InvalidArgument, "layer {layer} has {heads} KV heads; the layout has {}", rows.heads);
         }
+        let source = open.file.as_ref().zip(blocks.basis.as_ref()).map(|((file, wait), basis)| Source {
+            file,
+            basis,
+            wait: *wait,
+        });
         let tokens = Tokens {
             shape,
             blocks,
+            source,
+            weighs: open.weighs,
             cache: *cache,
             raw: kv_len as usize,
             positions: &open.positions,

@@ -1,8 +1,9 @@
 //! What a session warns of: its config, and the steps since.
 
 use super::layer::Layer;
+use super::offload::Offload;
 use super::quant::Raw;
-use super::{Session, lossless};
+use super::{Session, State, lossless};
 use crate::status::Result;
 use crate::sys::memory;
 
@@ -58,7 +59,27 @@ impl Session {
             };
             line(&mut text, format_args!("layer {number} ({count} in all) stays raw until its reset: {why}"))?;
         }
+        state.budget_warnings(&mut text)?;
         Ok(text)
+    }
+}
+
+impl State {
+    /// What a budget has cost, and what has failed.
+    fn budget_warnings(&self, text: &mut String) -> Result<()> {
+        let Some(budget) = &self.budget else { return Ok(()) };
+        let kept = || self.layers.iter().filter_map(|layer| Some((layer.number, &layer.quant.as_ref()?.kept)));
+        if let Some((number, _)) = kept().find(|(_, kept)| kept.drops()) {
+            let count = kept().filter(|(_, kept)| kept.drops()).count();
+            let why = match &budget.offload {
+                Some(_) => "the file takes no more, or what is known of its blocks has no more room",
+                None => "kv_memory_file would keep them",
+            };
+            line(text, format_args!("layer {number} ({count} in all) has dropped tokens to hold the budget: {why}"))?;
+        }
+        let failed = budget.offload.as_ref().and_then(Offload::failure);
+        let failed = failed.or_else(|| kept().find_map(|(_, kept)| kept.failure()));
+        failed.map_or(Ok(()), |error| line(text, format_args!("kv_memory_file: {error}")))
     }
 }
 

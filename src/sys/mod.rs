@@ -42,4 +42,4 @@ pub(crate) use per_process::PerProcess;
 pub(crate) use quiet::quietly;
 pub(crate) use shared::Shared;
 pub(crate) use sync::{AtomicU8, Condvar, Mutex, MutexGuard};
-pub(crate) use threads::{Thread, process};
+pub(crate) use threads::{Thread, process, sleep};

@@ -73,6 +73,15 @@ impl DerefMut for Region {
     }
 }
 
+/// Returns free memory of the heap to the system, with the C library of GNU; others do so on their own.
+pub fn trim_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+    // SAFETY: the C library's own locks make it safe on any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Bytes that the system gives and takes together.
 pub fn page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();

@@ -37,13 +37,11 @@ impl<T> Shared<T> {
     }
 
     /// The number of owners.
-    #[cfg(test)]
     pub(crate) fn owners(&self) -> usize {
         self.counted().owners.load(Ordering::Acquire)
     }
 
     /// The value, if `self` is its only owner.
-    #[cfg(test)]
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         if self.owners() > 1 {
             return None;

@@ -1,6 +1,6 @@
 //! A file that is read and written at offsets, by its path or through a host, and views of its bytes.
 
-use crate::status::{Error, Result, error};
+use crate::status::{Error, Result, bail, error};
 use crate::sys::files::{self, Use};
 use crate::sys::pages::{self, Region};
 use crate::sys::{Shared, memory};
@@ -21,6 +21,15 @@ pub trait Medium: Send + Sync {
 
     /// Fills `to` from `offset` on; fails where the bytes end before.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()>;
+
+    /// As [`Medium::read_at`], but returns false where the bytes are not in memory and the call would wait for a disk.
+    /// CORRUPT: if the bytes end before.
+    fn read_now(&self, offset: u64, to: &mut [u8]) -> Result<bool> {
+        self.read_at(offset, to).map(|()| true)
+    }
+
+    /// Asks for bytes that [`Medium::read_now`] is to find in memory later. Does not wait for them.
+    fn prefetch(&self, _range: Range<u64>) {}
 
     /// Writes all of `from` at `offset`, which is at most the number of bytes.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
@@ -107,6 +116,16 @@ impl Storage {
     /// [`Medium::read_at`].
     pub fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         self.medium().read_at(offset, to)
+    }
+
+    /// [`Medium::read_now`]. Linux and Android; elsewhere the call waits.
+    pub fn read_now(&self, offset: u64, to: &mut [u8]) -> Result<bool> {
+        self.medium().read_now(offset, to)
+    }
+
+    /// [`Medium::prefetch`].
+    pub fn prefetch(&self, offset: u64, len: usize) {
+        self.medium().prefetch(offset..offset + len as u64);
     }
 
     /// [`Medium::write_at`].
@@ -235,6 +254,20 @@ impl Medium for LockedFile {
         system::read_at(&self.file, offset, to).map_err(|e| self.failed("read", &e))
     }
 
+    fn read_now(&self, offset: u64, to: &mut [u8]) -> Result<bool> {
+        match system::read_now(&self.file, offset, to) {
+            Ok(is_read) => Ok(is_read),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                bail!(Corrupt, "{} ends before byte {}", self.path.display(), offset + to.len() as u64)
+            }
+            Err(error) => Err(self.failed("read", &error)),
+        }
+    }
+
+    fn prefetch(&self, range: Range<u64>) {
+        system::prefetch(&self.file, &range);
+    }
+
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
         system::write_at(&self.file, offset, from).map_err(|e| self.failed("write", &e))
     }
@@ -354,12 +387,13 @@ mod system {
         if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
     }
 
-    pub(super) use advice::{begin_write, expect_random_reads, forget};
+    pub(super) use advice::{begin_write, expect_random_reads, forget, prefetch, read_now};
 
     /// All is advice: a system that refuses it keeps more pages than it needs.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     mod advice {
         use std::fs::File;
+        use std::io;
         use std::ops::Range;
         use std::os::fd::AsRawFd;
 
@@ -377,6 +411,41 @@ mod system {
 
         pub(in super::super) fn forget(file: &File, range: Range<u64>) {
             advise(file, &range, libc::POSIX_FADV_DONTNEED);
+        }
+
+        /// The system reads on its own.
+        pub(in super::super) fn prefetch(file: &File, range: &Range<u64>) {
+            advise(file, range, libc::POSIX_FADV_WILLNEED);
+        }
+
+        /// Not by a wrapper of the C library, which old ones lack.
+        pub(in super::super) fn read_now(file: &File, offset: u64, to: &mut [u8]) -> io::Result<bool> {
+            const NOWAIT: libc::c_int = 8;
+            let part = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+            // The lower and the upper half of the offset, of which a 64-bit system reads the first alone.
+            let halves = [offset as libc::c_long, (u128::from(offset) >> usize::BITS) as libc::c_long];
+            // SAFETY: one part, whose memory is exclusively borrowed.
+            let read = unsafe {
+                libc::syscall(libc::SYS_preadv2, file.as_raw_fd(), &raw const part, 1, halves[0], halves[1], NOWAIT)
+            };
+            match usize::try_from(read) {
+                Ok(read) if read == to.len() => Ok(true),
+                Ok(0) if !to.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+                // A part is in memory, or the file ends.
+                Ok(_) => match file.metadata() {
+                    Ok(found) if found.len() < offset + to.len() as u64 => Err(io::ErrorKind::UnexpectedEof.into()),
+                    _ => Ok(false),
+                },
+                Err(_) => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+                    error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+                    // A system or a file system that cannot tell.
+                    error if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) => {
+                        super::read_at(file, offset, to).map(|()| true)
+                    }
+                    error => Err(error),
+                },
+            }
         }
 
         #[cfg(target_os = "linux")]
@@ -400,6 +469,12 @@ mod system {
         pub(in super::super) fn expect_random_reads(_: &File) {}
 
         pub(in super::super) fn forget(_: &File, _: Range<u64>) {}
+
+        pub(in super::super) fn prefetch(_: &File, _: &Range<u64>) {}
+
+        pub(in super::super) fn read_now(file: &File, offset: u64, to: &mut [u8]) -> std::io::Result<bool> {
+            super::read_at(file, offset, to).map(|()| true)
+        }
 
         pub(in super::super) fn begin_write(_: &File, _: &Range<u64>) {}
     }
@@ -466,6 +541,12 @@ mod system {
     pub(super) fn expect_random_reads(_: &File) {}
 
     pub(super) fn forget(_: &File, _: std::ops::Range<u64>) {}
+
+    pub(super) fn prefetch(_: &File, _: &std::ops::Range<u64>) {}
+
+    pub(super) fn read_now(file: &File, offset: u64, to: &mut [u8]) -> io::Result<bool> {
+        read_at(file, offset, to).map(|()| true)
+    }
 
     pub(super) fn begin_write(_: &File, _: &std::ops::Range<u64>) {}
 

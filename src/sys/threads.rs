@@ -2,6 +2,7 @@
 
 use super::memory;
 use crate::status::Result;
+use std::time::Duration;
 
 /// A thread. It must be joined; a dropped one runs on by itself.
 pub(crate) struct Thread(system::Handle);
@@ -29,6 +30,11 @@ impl Thread {
     pub(crate) fn join(self) {
         system::join(self.0);
     }
+}
+
+/// Lets the thread sleep.
+pub(crate) fn sleep(duration: Duration) {
+    std::thread::sleep(duration);
 }
 
 #[cfg(unix)]

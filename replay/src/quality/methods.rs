@@ -69,7 +69,12 @@ impl Method {
 
     /// Whether sessions keep tokens in fewer bits.
     fn quantises(&self) -> bool {
-        self.keys.contains_key(QUANT)
+        self.keys.contains_key(QUANT) || self.is_bounded()
+    }
+
+    /// Whether sessions have a budget, and so see the attention of prompts.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.keys.contains_key(BUDGET)
     }
 
     /// Whether sessions evict.
@@ -117,6 +122,7 @@ const RECENT_KEY: &str = "kv_h2o_recent_tokens";
 const ROTATION: &str = "rotation";
 const CACHE: &str = "cache";
 const QUANT: &str = "kv_quant";
+const BUDGET: &str = "kv_memory_mb";
 const HOST_KEYS: [&str; 2] = [ROTATION, CACHE];
 
 /// The built-in methods, those of the usual table first.

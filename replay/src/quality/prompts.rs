@@ -1,7 +1,6 @@
 //! Prompts that were run, kept in files for later runs.
 
 use super::chat::Chat;
-use super::methods::PROMPT_ROWS;
 use crate::error::{Error, Result};
 use crate::llama::{Model, Shape};
 use std::fs::{self, File};
@@ -13,12 +12,12 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128};
 use zerocopy::IntoBytes;
 
 /// Of the files; another one makes older files useless.
-const VERSION: &[u8] = b"mnnkv prompt 1";
+const VERSION: &[u8] = b"mnnkv prompt 2";
 const ENDING: &str = "prompt";
 /// Of a file that is being written, or that a killed run has left.
 const UNFINISHED: &str = "unfinished";
 
-/// The input of one layer's attention for a prompt: all keys and values, and the queries of its last rows.
+/// The input of one layer's attention for a prompt.
 pub(super) struct Rows {
     pub(super) query: Vec<f32>,
     pub(super) key: Vec<f32>,
@@ -38,12 +37,10 @@ impl Prompt {
     pub(super) fn run(model: &Model, tokens: &[u32]) -> mnnkv::status::Result<Prompt> {
         let shape = model.shape();
         let mut chat = Chat::new(shape, "{}", tokens.len(), shape.layers, 1.0)?;
-        let width = shape.heads * shape.dims;
         let mut layers = Vec::with_capacity(shape.layers);
         let positions: Vec<usize> = (0..tokens.len()).collect();
         let states = model.forward(tokens, &positions, |layer, rows, output| {
-            let query = rows.query[tokens.len().saturating_sub(PROMPT_ROWS) * width..].to_vec();
-            layers.push(Rows { query, key: rows.key.to_vec(), value: rows.value.to_vec() });
+            layers.push(Rows { query: rows.query.to_vec(), key: rows.key.to_vec(), value: rows.value.to_vec() });
             chat.step(layer, rows, Some(output))
         })?;
         Ok(Prompt { layers, state: states[states.len() - shape.hidden..].to_vec() })
@@ -52,7 +49,7 @@ impl Prompt {
     /// Zeros of the lengths that a prompt of so many tokens has.
     fn zeros(shape: &Shape, tokens: usize) -> Prompt {
         let kv = tokens * shape.kv_heads * shape.dims;
-        let query = tokens.min(PROMPT_ROWS) * shape.heads * shape.dims;
+        let query = tokens * shape.heads * shape.dims;
         let layer = || Rows { query: vec![0.0; query], key: vec![0.0; kv], value: vec![0.0; kv] };
         Prompt { layers: (0..shape.layers).map(|_| layer()).collect(), state: vec![0.0; shape.hidden] }
     }

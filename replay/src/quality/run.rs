@@ -1,15 +1,18 @@
 //! Items side by side through one method, token by token behind their prompts.
 
 use super::chat::{Chat, Measured};
-use super::methods::FIRST_EVICTED;
+use super::methods::{FIRST_EVICTED, PROMPT_ROWS};
 use super::prompts::{Prompt, Rows};
 use super::samples::Sample;
 use super::{Item, Method};
 use crate::llama::{Model, Projected, first_choice, loss};
 use mnnkv::status::Result;
 use serde_json::Value;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+/// Tokens of a prompt at once where sessions have a budget.
+const CHUNK: usize = 256;
 /// Tokens that are replayed at once.
 const REPLAYED: usize = 96;
 
@@ -67,7 +70,12 @@ impl Plan<'_> {
 
     fn reader<'a>(&self, start: Start<'a>, generates: bool) -> Result<Reader<'a>> {
         let (shape, Start { item, prompt }) = (self.model.shape(), start);
-        let config = Value::Object(self.method.config(self.ratio, item.question_from)).to_string();
+        let mut config = self.method.config(self.ratio, item.question_from);
+        if let Some(file) = config.get_mut("kv_memory_file") {
+            // Each chat has its own.
+            *file = own_file().into();
+        }
+        let config = Value::Object(config).to_string();
         // The position of the last token that is read, and of the first that is not given.
         let (last, given) = match generates {
             true => (item.scored[0] + self.generate - 1, item.scored[0]),
@@ -82,9 +90,19 @@ impl Plan<'_> {
         if self.method.names_rotation() {
             chat.name_rotation()?;
         }
+        let (width, kv_width) = (shape.heads * shape.dims, shape.kv_heads * shape.dims);
         for (layer, Rows { query, key, value }) in prompt.layers.iter().enumerate() {
-            // The model has its output already.
-            chat.step(layer, &Projected { query, key, value }, None)?;
+            if !self.method.is_bounded() {
+                // The model has its output already; policies by mass see the last rows.
+                let query = &query[query.len().saturating_sub(PROMPT_ROWS * width)..];
+                chat.step(layer, &Projected { query, key, value }, None)?;
+                continue;
+            }
+            let chunks =
+                query.chunks(CHUNK * width).zip(key.chunks(CHUNK * kv_width)).zip(value.chunks(CHUNK * kv_width));
+            for ((query, key), value) in chunks {
+                chat.step(layer, &Projected { query, key, value }, Some(&mut vec![0.0; query.len()]))?;
+            }
         }
         if self.method.is_replayed() && shape.layers > FIRST_EVICTED {
             replay(self.model, &mut chat, item.prompt())?;
@@ -193,6 +211,13 @@ impl Reader<'_> {
             metrics: metrics.map(|(name, value)| (name.to_string(), value)).collect(),
         })
     }
+}
+
+/// A path for the blocks of a chat, which no other has.
+fn own_file() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("mnnkv-quality-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+    std::env::temp_dir().join(name).display().to_string()
 }
 
 /// Runs the prompt again behind itself, in chunks, each of which is rolled back.

@@ -38,6 +38,12 @@ pub(super) struct Whole<T>(pub T, pub RangeInclusive<T>);
 /// A number. Holds the default and the range.
 pub(super) struct Decimal(pub f32, pub RangeInclusive<f32>);
 
+/// As [`Decimal`], with more digits.
+pub(super) struct Real(pub f64, pub RangeInclusive<f64>);
+
+/// Any text. Holds the default.
+pub(super) struct Text(pub &'static str);
+
 /// One of several names; the first is the default.
 pub(super) struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
 
@@ -90,6 +96,38 @@ impl KeyType for Decimal {
 
     fn allowed(&self) -> impl Display {
         display(|f| write!(f, "a number from {} to {}", self.1.start(), self.1.end()))
+    }
+}
+
+impl KeyType for Real {
+    type Parsed = f64;
+
+    fn default(&self) -> f64 {
+        self.0
+    }
+
+    fn accept(&self, given: &Value) -> Result<Option<f64>> {
+        Ok(given.number().map(|number| number.float()).filter(|number| self.1.contains(number)))
+    }
+
+    fn allowed(&self) -> impl Display {
+        display(|f| write!(f, "a number from {} to {}", self.1.start(), self.1.end()))
+    }
+}
+
+impl KeyType for Text {
+    type Parsed = Cow<'static, str>;
+
+    fn default(&self) -> Cow<'static, str> {
+        Cow::Borrowed(self.0)
+    }
+
+    fn accept(&self, given: &Value) -> Result<Option<Cow<'static, str>>> {
+        given.text().map(|text| memory::text(text).map(Cow::Owned)).transpose()
+    }
+
+    fn allowed(&self) -> impl Display {
+        "a string"
     }
 }
 
@@ -213,6 +251,12 @@ const LAYERS: u32 = 65_535;
 const BYTES: u64 = 1 << 40;
 
 keys! {
+    kv_memory_mb: Real(0.0, 0.0..=1e6);
+    kv_memory_bytes: Whole<u64>(0, 0..=BYTES);
+    kv_memory_file: Text("");
+    kv_memory_file_mb: Real(0.0, 0.0..=1e6);
+    kv_memory_wait_us: Whole<u32>(2000, 0..=10_000_000);
+
     kv_quant: OneOf<bool>(&[("off", false), ("k8v4", true)]);
     kv_quant_layer_start: Whole<u32>(0, 0..=LAYERS);
     kv_quant_sink_tokens: Whole<u32>(16, 0..=TOKENS);

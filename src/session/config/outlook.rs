@@ -21,18 +21,19 @@ struct Outlook<'a> {
 impl Display for Outlook<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let layers = self.layers;
-        if let Some(rules) = self.config.quant.filter(|rules| rules.first_layer < layers) {
-            let raw = rules.sink_tokens;
-            write!(
-                f,
-                "{}: K in 8 bits and V in 4, but for the first {raw} tokens",
-                Layers(rules.first_layer..layers, layers)
-            )?;
-            write!(f, " and the newest 32 to 95")?;
-            return match rules.first_layer {
-                0 => Ok(()),
-                first => write!(f, "; {}", Kept(0..first, layers)),
+        if let Some(memory) = &self.config.memory {
+            let budget = memory.bytes as f64 / 1e6;
+            write!(f, "at most {budget} MB: tokens are raw, then K has 8 bits and V 4, then the least attended ones ")?;
+            return match &memory.file {
+                Some(file) => write!(f, "go to {file}"),
+                None => f.write_str("are dropped"),
             };
+        }
+        if let Some(first) = self.config.quant.filter(|first| *first < layers) {
+            let raw = self.config.sink_tokens;
+            let which = Layers(first..layers, layers);
+            write!(f, "{which}: K in 8 bits and V in 4, but for the first {raw} tokens and the newest 32 to 95")?;
+            return if first == 0 { Ok(()) } else { write!(f, "; {}", Kept(0..first, layers)) };
         }
         match self.config.eviction.filter(EvictionRules::evicts) {
             None => f.write_str("all layers keep all tokens")?,

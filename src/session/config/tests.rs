@@ -155,7 +155,7 @@ fn a_byte_order_mark_before_the_text_is_skipped() {
 
 #[test]
 fn nothing_given_is_everything_off() {
-    let off = Config::default();
+    let off = Config { sink_tokens: 16, ..Config::default() };
     assert_eq!(Config::parse(b"", b"", LAYERS).unwrap(), (off.clone(), Vec::new()));
     assert_eq!(Config::parse(b"", b"", 0).unwrap(), (off.clone(), Vec::new()));
     assert_eq!(clean(json!({})), off);
@@ -206,7 +206,10 @@ fn the_defaults_when_switched_on() {
         pending_bytes: 0,
         strict_roundtrip: false,
     };
-    assert_eq!(config, Config { eviction: Some(h2o), lossless: Some(lossless), quant: None });
+    assert_eq!(
+        config,
+        Config { eviction: Some(h2o), lossless: Some(lossless), quant: None, sink_tokens: 16, memory: None }
+    );
 }
 
 #[test]
@@ -272,7 +275,10 @@ fn every_key_reaches_its_field() {
         pending_bytes: 1 << 34,
         strict_roundtrip: true,
     };
-    assert_eq!(config, Config { eviction: Some(h2o), lossless: Some(lossless), quant: None });
+    assert_eq!(
+        config,
+        Config { eviction: Some(h2o), lossless: Some(lossless), quant: None, sink_tokens: 16, memory: None }
+    );
 }
 
 #[test]

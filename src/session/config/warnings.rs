@@ -23,8 +23,18 @@ struct Idle {
 const IDLE: &[Idle] = &[
     Idle {
         keys: |key| key.starts_with(QUANT) && key != name::kv_quant,
-        idle: |_, has| !has(name::kv_quant),
-        needs: "kv_quant must be \"k8v4\"",
+        idle: |values, has| !has(name::kv_quant) && super::budget_bytes(values).is_none(),
+        needs: "kv_memory_mb must be above 0, or kv_quant \"k8v4\"",
+    },
+    Idle {
+        keys: |key| key.starts_with(MEMORY) && ![name::kv_memory_mb, name::kv_memory_bytes].contains(&key),
+        idle: |_, has| !has(name::kv_memory_mb) && !has(name::kv_memory_bytes),
+        needs: "kv_memory_mb must be above 0",
+    },
+    Idle {
+        keys: |key| [name::kv_memory_file_mb, name::kv_memory_wait_us].contains(&key),
+        idle: |values, has| super::budget_bytes(values).is_some() && !has(name::kv_memory_file),
+        needs: "kv_memory_file must name a file",
     },
     Idle {
         keys: |key| key.starts_with(H2O) && key != name::kv_h2o_enable,
@@ -93,6 +103,7 @@ const IDLE: &[Idle] = &[
 const H2O: &str = "kv_h2o_";
 const LOSSLESS: &str = "kv_lossless_";
 const QUANT: &str = "kv_quant";
+const MEMORY: &str = "kv_memory_";
 
 fn compresses(values: &Values) -> bool {
     values.kv_lossless_enable && values.kv_lossless_runtime_enable
@@ -169,7 +180,7 @@ impl Warnings {
 
     /// Warns about each key with our prefixes that this version does not have; `place` goes before the key.
     pub fn unknown_keys(&mut self, given: &[&str], place: &str) -> Result<()> {
-        let ours = |key: &&&str| [H2O, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
+        let ours = |key: &&&str| [MEMORY, H2O, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
         for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key)) {
             match similar(key) {
                 Some(name) => {

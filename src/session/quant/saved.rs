@@ -1,7 +1,7 @@
 //! The quantised tokens of a layer in a chat file: a piece for each block, whose parts are the codes of a head.
 
-use super::{Contents, Quant, shape};
-use crate::attend::{BLOCK, Block, Placed};
+use super::{Contents, Offload, Quant, shape};
+use crate::attend::{BLOCK, Block, Blocks, Cell, Codes, Placed};
 use crate::layout::{self, Pair, Rows};
 use crate::snapshot::numbers::{Reader, put};
 use crate::snapshot::{Run, Snapshot};
@@ -96,10 +96,10 @@ impl SavedQuant {
 impl Quant {
     /// The part that a chat file keeps; `None` where no token is quantised.
     pub(in crate::session) fn saved(&self, physical: u32) -> Result<Option<SavedQuant>> {
-        if self.blocks().is_empty() {
+        if self.blocks().list().is_empty() {
             return Ok(None);
         }
-        let blocks = memory::collect(self.blocks().iter().map(|placed| (placed.first, placed.live)))?;
+        let blocks = memory::collect(self.blocks().list().iter().map(|placed| (placed.first, placed.live)))?;
         Ok(Some(SavedQuant { held: self.held, physical, blocks }))
     }
 
@@ -112,17 +112,34 @@ impl Quant {
         Ok(())
     }
 
-    /// Writes the blocks that the file, which was seen, has not. Returns where each token is, as tokens behind the `begin` of
-    /// the cache.
-    pub(in crate::session) fn save(&mut self, mut begin: u32, write: &mut WritePiece<'_>) -> Result<Vec<SavedRun>> {
+    /// Writes the blocks that the file, which was seen, has not: those that are away from the file of the budget, and heads
+    /// that were dropped as parts without bytes. Returns where each token is, as tokens behind the `begin` of the cache.
+    pub(in crate::session) fn save(
+        &mut self,
+        mut begin: u32,
+        offload: Option<&Offload>,
+        write: &mut WritePiece<'_>,
+    ) -> Result<Vec<SavedRun>> {
         let mut saved = Vec::new();
         let Some(blocks) = &self.blocks else { return Ok(saved) };
-        for (placed, known) in blocks.iter().zip(&mut self.pieces) {
+        let mut read = Vec::new();
+        for (placed, known) in blocks.list().iter().zip(&mut self.pieces) {
             let (piece, sum) = match *known {
                 Some(place) => place,
                 None => {
-                    let block = placed.block();
-                    let parts = memory::collect((0..block.heads()).map(|head| block.head_bytes(head)))?;
+                    let cells = &placed.block.0;
+                    while read.len() < cells.len() {
+                        memory::push(&mut read, Vec::new())?;
+                    }
+                    for (cell, bytes) in cells.iter().zip(&mut read) {
+                        memory::cleared(bytes, 0)?;
+                        if let (None, Some(from), Some(offload)) = (&cell.codes, &cell.offloaded, offload) {
+                            offload.read(from, bytes)?;
+                        }
+                    }
+                    let bytes = cells.iter().zip(&read);
+                    let bytes = bytes.map(|(cell, read)| cell.codes.as_ref().map_or(&read[..], Codes::bytes));
+                    let parts = memory::collect(bytes)?;
                     let mut raw_sum = RawSum::default();
                     parts.iter().for_each(|part| raw_sum.add(part));
                     write(&NewPiece { tokens: BLOCK as u32, parts: &parts, raw_sum: raw_sum.get() })?
@@ -162,15 +179,21 @@ impl Quant {
             if !is_block || bytes.ends.len() != rows.heads {
                 bail!(Corrupt, "piece {piece} of {} is no block of the quantised tokens from {first} on", from.name());
             }
-            let block = Block::of_bytes(shape, (0..rows.heads).map(|head| bytes.part(head)))
+            let cell = |head: usize| {
+                let of_bytes =
+                    |part: &[u8]| if part.is_empty() { Ok(None) } else { Codes::of_bytes(shape, part).map(Some) };
+                let codes = of_bytes(bytes.part(head)).map_err(|error| error.within(format_args!("head {head}")))?;
+                Ok(Cell { codes, offloaded: None, score: 1.0 })
+            };
+            let cells = memory::try_collect((0..rows.heads).map(cell))
                 .map_err(|error| error.within(format_args!("piece {piece} of {}", from.name())))?;
             bytes.bytes.drop_pages();
-            let mut placed = Placed::new(block, first)?;
+            let mut placed = Placed::new(Block(cells), first);
             placed.live = live;
             memory::push(&mut blocks, placed)?;
             memory::push(&mut pieces, Some((piece, from.piece_sum(piece).unwrap_or_default())))?;
         }
-        let blocks = if blocks.is_empty() { None } else { Some(Shared::new(blocks)?) };
+        let blocks = if blocks.is_empty() { None } else { Some(Shared::new(Blocks::of(blocks)?)?) };
         Ok(Contents { blocks, pieces, held: saved.held })
     }
 }

@@ -1,7 +1,7 @@
 //! The table of keys against the manual, and against values of every type.
 
 use super::{clean, on, parse, refused};
-use crate::session::config::keys::{Decimal, KeyType, NameList, OneOf, Switch, Whole, each};
+use crate::session::config::keys::{Decimal, KeyType, NameList, OneOf, Real, Switch, Text, Whole, each};
 use serde_json::{Value, json};
 
 /// A declaration of the table of keys.
@@ -57,6 +57,34 @@ impl Declared for Decimal {
     fn outside(&self) -> Vec<Value> {
         let (least, most) = (f64::from(*self.1.start()), f64::from(*self.1.end()));
         vec![json!(least - 1e-3), json!(most + 1.0), json!(1e300), json!(-1e300), json!(i64::MIN)]
+    }
+}
+
+impl Declared for Real {
+    fn row(&self) -> [String; 3] {
+        ["real".into(), self.0.to_string(), format!("{} to {}", self.1.start(), self.1.end())]
+    }
+
+    fn usual(&self) -> Value {
+        json!(self.0)
+    }
+
+    fn outside(&self) -> Vec<Value> {
+        vec![json!(self.1.start() - 1e-3), json!(self.1.end() + 1.0), json!(1e300), json!(-1e300), json!(i64::MIN)]
+    }
+}
+
+impl Declared for Text {
+    fn row(&self) -> [String; 3] {
+        ["text".into(), format!("{:?}", self.0), "any".into()]
+    }
+
+    fn usual(&self) -> Value {
+        json!(self.0)
+    }
+
+    fn outside(&self) -> Vec<Value> {
+        Vec::new()
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn steps_that_did_not_attend_are_refused_and_unharmed() {
-    let mut chat = Chat::new(Dtype::F32, false, Random::new(7));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(7));
     chat.step(300);
     chat.begin();
     let stats = chat.session.quant_stats(Some(0)).unwrap();
@@ -64,7 +64,7 @@ fn steps_that_did_not_attend_are_refused_and_unharmed() {
 
 #[test]
 fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
-    let mut chat = Chat::new(Dtype::F32, false, Random::new(9));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(9));
     chat.begin();
     chat.move_cache(400);
     chat.append(300);
@@ -79,7 +79,7 @@ fn layers_whose_numbers_codes_cannot_hold_stay_raw() {
     assert_eq!((stats.blocks, stats.unfit, chat.kv_len), (3, 1, 300 - 3 * 64));
     assert!(!chat.session.warnings().unwrap().contains("stays raw"));
 
-    let mut chat = Chat::new(Dtype::F32, false, Random::new(9));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(9));
     chat.begin();
     chat.move_cache(400);
     chat.append(300);
@@ -100,7 +100,7 @@ fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
     let session = Session::new(br#"{"kv_quant": "k8v4"}"#, b"", 1, 1).unwrap();
     assert!(session.warnings().unwrap().contains("kv_quant has no effect"));
     assert!(!session.attends(0).unwrap());
-    let mut chat = Chat::new(Dtype::F32, false, Random::new(8));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(8));
     chat.begin();
     chat.append(2);
     let Chat { session, layout, key, value, kv_len, .. } = &mut chat;
@@ -120,7 +120,7 @@ fn a_host_that_does_not_attend_keeps_its_tokens_raw() {
 
 #[test]
 fn threads_attend_at_once() {
-    let mut chat = Chat::new(Dtype::F32, false, Random::new(11));
+    let mut chat = Chat::new(Dtype::F32, false, Mode::Always, 0, Random::new(11));
     chat.step(400);
     for rows in [1usize, 3, 40] {
         chat.begin();
@@ -171,7 +171,7 @@ fn threads_attend_at_once() {
 
 #[test]
 fn a_file_of_quantised_tokens_is_refused_where_nothing_attends_and_where_it_is_damaged() {
-    let mut chat = Chat::new(Dtype::F16, false, Random::new(3));
+    let mut chat = Chat::new(Dtype::F16, false, Mode::Always, 0, Random::new(3));
     chat.step(300);
     chat.step(1);
     let tokens = chat.session.quant_stats(None).unwrap().tokens;

@@ -1,6 +1,6 @@
 //! The directions of sketches: the mean of a head's keys, and the main directions around it.
 
-use super::tame;
+use super::sketch::tame;
 use crate::arch::estimates::{DIRECTIONS, LANES};
 use crate::status::Result;
 use crate::sys::memory;
@@ -23,13 +23,12 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// The mean key of a head.
-    pub fn mean(&self, head: usize) -> &[f32] {
+    pub(super) fn mean(&self, head: usize) -> &[f32] {
         &self.means[head * self.dims..][..self.dims]
     }
 
-    /// The directions of a head, `[dim][direction]`.
-    pub fn directions(&self, head: usize) -> &[[f32; LANES]] {
+    /// `[dim][direction]`.
+    pub(super) fn directions(&self, head: usize) -> &[[f32; LANES]] {
         &self.directions[head * self.dims..][..self.dims]
     }
 
@@ -38,12 +37,9 @@ impl Basis {
         size_of_val(&*self.means) + size_of_val(&*self.directions)
     }
 
-    /// The basis of keys `[head][token][dim]`, of at most 512 tokens that are evenly apart. The directions are orthonormal:
-    /// those that an orthogonal iteration finds in 12 steps on the covariance, from fixed vectors. All sums are of f64 in a
-    /// fixed order.
-    ///
-    /// # Panics
-    /// If there is no token or no dim, or there are fewer keys.
+    /// The basis of keys `[head][token][dim]`, of at most [`SAMPLE`] tokens that are evenly apart. The directions are
+    /// orthonormal: those that an orthogonal iteration finds in [`STEPS`] steps on the covariance, from fixed vectors.
+    /// All sums are of f64 in a fixed order.
     pub fn learn(keys: &[f32], tokens: usize, heads: usize, dims: usize) -> Result<Self> {
         let count = tokens.min(SAMPLE);
         let mut means = memory::filled(0.0, heads * dims)?;

@@ -1,0 +1,99 @@
+// mnnkv/memory.h: a budget in bytes for all of a session's caches.
+//
+// Generated from src/ffi by `make header`; do not edit. mnnkv.h has the conventions.
+
+#ifndef MNNKV_MEMORY_H
+#define MNNKV_MEMORY_H
+
+#include "attend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Memory -----------------------------------------------------------------------------------------------------
+//
+// {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
+// caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step, and in a prompt within
+// the tokens of one chunk above. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h), and sets
+// mnnkv_cache::step_tokens. What a layer does, the mildest first:
+//
+//   raw         all tokens are in the host's cache, and the host attends
+//   quantised   K has 8 bits and V 4; the first and the newest tokens stay raw
+//   file        blocks that got the least attention lately are in kv_memory_file, and are read when a query wants them
+//   dropping    without a file, or once it is full, they are dropped, head by head: their tokens can be attended to no more
+//
+// The first tokens, the newest 32 to 95 and pinned ones are never dropped. Each layer has its share, which no other takes.
+// A budget that is too small for the model is refused by the first begin, whose message has the least that would do.
+//
+// kv_memory_file is scratch: made when the first block goes there, locked, and removed by mnnkv_session_destroy. One that a
+// killed process has left is replaced, and any other file that exists is left alone: blocks are then dropped, which
+// mnnkv_session_warnings says, as it does for a full disk. What is read is compared with a checksum. A step waits at most
+// kv_memory_wait_us for each of its tokens; a block that comes later counts in a later step.
+
+/// mnnkv_memory_stats::state: all tokens are raw.
+#define MNNKV_MEMORY_RAW 0
+/// Some are in 8 and 4 bits.
+#define MNNKV_MEMORY_QUANTISED 1
+/// Some are in the file alone.
+#define MNNKV_MEMORY_FILE 2
+/// Some were dropped.
+#define MNNKV_MEMORY_DROPPING 3
+
+/// The memory of a session's caches: bytes as of now, counts since create.
+typedef struct mnnkv_memory_stats {
+    uint32_t struct_size;
+    /// MNNKV_MEMORY_*: the furthest that any layer has gone since its reset.
+    uint32_t state;
+    /// The budget; 0 = none.
+    uint64_t budget_bytes;
+    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; 0 before the first begin.
+    uint64_t raw_tokens;
+    uint64_t quantised_tokens;
+    /// raw_bytes + block_bytes + working_bytes.
+    uint64_t bytes;
+    /// Raw tokens in the host's buffers.
+    uint64_t raw_bytes;
+    /// Blocks, and what is known of those in the file.
+    uint64_t block_bytes;
+    /// Working memory of begin and attend.
+    uint64_t working_bytes;
+    /// Length of the file.
+    uint64_t file_bytes;
+    /// Tokens that are in the file alone, and that were dropped since the resets, over all layers. A token of one of n KV heads
+    /// counts 1 / n.
+    uint64_t file_tokens;
+    uint64_t dropped_tokens;
+    /// Heads of blocks that steps have read from the file, that came too late for a step, and that came back to stay.
+    uint64_t reads;
+    uint64_t late_reads;
+    uint64_t returned;
+    /// Bytes written to the file; writes and reads that failed; heads of blocks that the file had no more.
+    uint64_t written_bytes;
+    uint64_t failed_writes;
+    uint64_t failed_reads;
+    uint64_t lost;
+    /// Steps of a layer that ended above its share, a prompt's chunk aside.
+    uint64_t over_steps;
+    /// Nanoseconds that attending threads waited for the file.
+    uint64_t wait_ns;
+} mnnkv_memory_stats;
+
+/// Reads the memory of a session's caches. Any thread.
+mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_stats *stats);
+
+/// Sets the budget to `bytes` from now on, for a system that is short of memory (onTrimMemory and its like), and lets blocks go
+/// to the file, or be dropped, until it holds. Layers with an open step, and raw tokens that take more, follow in their next
+/// begin. A later call with more bytes lets blocks come back as they are used; those that were dropped do not. Any thread;
+/// waits for a begin or end that runs, never for attention.
+/// *in_use: bytes in use afterwards; may be NULL.
+/// INVALID_ARGUMENT: if the config has no kv_memory_mb
+mnnkv_status mnnkv_session_trim(mnnkv_session *session,
+                                uint64_t bytes,
+                                uint64_t *in_use);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // MNNKV_MEMORY_H

@@ -1,0 +1,229 @@
+//! Heads of blocks that are in a file alone: a step chooses by their sketches which it reads.
+//!
+//! A step of a few rows reads those that may get a share of attention that counts; one of many rows, a part of a prompt,
+//! reads all. What the system has in memory is read at once. The rest is asked for, attention goes on meanwhile, and what has
+//! not come by a deadline is left out of the step, and counted.
+
+use super::basis::Basis;
+use super::block::{Codes, Shape};
+use super::blocks::Blocks;
+use super::sketch::{self, Sketch};
+use crate::arch;
+use crate::arch::attend::lines::bytes_mut;
+use crate::arch::attend::{BLOCK, Line};
+use crate::arch::estimates::{LANES, ROWS_ABREAST, SketchRow};
+use crate::status::{Error, Result, Status};
+use crate::sys::storage::Storage;
+use crate::sys::{self, memory};
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The log of the least estimated share of a head's attention for which a block is read: 1 in 8,000, since a sketch may be
+/// far too low for the one block that a query asks for.
+const LEAST_SHARE: f32 = -9.0;
+/// At least so many of the best blocks of a head may be read in a step, and otherwise one in so many.
+const READS: usize = 24;
+/// See [`READS`].
+const READ_SHARE: usize = 3;
+/// Between two looks at blocks that have not come yet.
+const PAUSE: Duration = Duration::from_micros(30);
+
+/// Where a head of a block is in the file, and what its keys are like.
+#[derive(Debug)]
+pub struct Offloaded {
+    /// The first byte.
+    pub offset: u64,
+    /// XXH3-64 of the bytes.
+    pub sum: u64,
+    /// Lines of 64 bytes.
+    pub lines: u32,
+    /// Of its keys.
+    pub sketch: Box<Sketch>,
+}
+
+/// Working memory of sketches.
+#[derive(Default)]
+pub struct SketchWork {
+    panels: Vec<[f32; LANES]>,
+    values: Vec<[f32; LANES]>,
+    keys: Vec<f32>,
+    centred: Vec<f32>,
+}
+
+impl SketchWork {
+    /// The keys of codes, `[token][dim]`.
+    pub(super) fn keys(&mut self, shape: Shape, codes: &Codes) -> Result<&[f32]> {
+        let dims = shape.dims;
+        memory::resize(&mut self.panels, BLOCK / LANES * dims)?;
+        memory::resize(&mut self.values, shape.groups() * 2 * BLOCK)?;
+        memory::resize(&mut self.keys, BLOCK * dims)?;
+        (arch::attend_kernels().decode)(&codes.view(shape, &[]), &mut self.panels, &mut self.values);
+        for (panel, rows) in self.panels.chunks_exact(dims).zip(self.keys.chunks_exact_mut(LANES * dims)) {
+            for (token, row) in rows.chunks_exact_mut(dims).enumerate() {
+                row.iter_mut().zip(panel).for_each(|(x, lanes)| *x = lanes[token]);
+            }
+        }
+        Ok(&self.keys)
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        (self.panels.capacity() + self.values.capacity()) * size_of::<[f32; LANES]>()
+            + (self.keys.capacity() + self.centred.capacity()) * size_of::<f32>()
+    }
+}
+
+impl Offloaded {
+    /// A head of a block whose codes are at `offset`.
+    pub fn new(
+        shape: Shape,
+        codes: &Codes,
+        (offset, sum): (u64, u64),
+        (basis, head): (&Basis, usize),
+        work: &mut SketchWork,
+    ) -> Result<Self> {
+        work.keys(shape, codes)?;
+        memory::resize(&mut work.centred, shape.dims)?;
+        let sketch = memory::boxed(sketch::sketch(&work.keys, basis, head, &mut work.centred))?;
+        Ok(Offloaded { offset, sum, lines: codes.lines().len() as u32, sketch })
+    }
+}
+
+impl Reads {
+    /// Adds others.
+    pub fn add(&mut self, other: &Reads) {
+        self.read += other.read;
+        self.late += other.late;
+        self.failed += other.failed;
+        self.wait_ns += other.wait_ns;
+    }
+}
+
+/// The file of the heads that are away.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The file.
+    pub file: &'a Storage,
+    /// The directions of sketches.
+    pub basis: &'a Basis,
+    /// Longest wait for blocks, for each row of the step.
+    pub wait: Duration,
+}
+
+/// A head of a block that a step reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) block: u32,
+    pub(super) head: usize,
+    /// The log of its share.
+    pub(super) share: f32,
+}
+
+/// Reads of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Heads of blocks that were read.
+    pub read: u64,
+    /// Heads of blocks that the step did without, since they came too late.
+    pub late: u64,
+    /// Reads that failed.
+    pub failed: u64,
+    /// Nanoseconds in waits.
+    pub wait_ns: u64,
+}
+
+/// What has become of a read.
+#[derive(Debug)]
+pub(super) enum Read {
+    Done,
+    /// Not in memory; the system was asked for it.
+    Later,
+    /// Not the bytes that were written, or none.
+    Lost,
+    Failed(Error),
+}
+
+/// Working memory of a part.
+#[derive(Default)]
+pub(super) struct ReadWork {
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) late: Vec<Wanted>,
+    pub(super) lines: Vec<Line>,
+    rows: Vec<SketchRow>,
+}
+
+impl ReadWork {
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        (self.wanted.capacity() + self.late.capacity()) * size_of::<Wanted>()
+            + self.lines.capacity() * size_of::<Line>()
+            + self.rows.capacity() * size_of::<SketchRow>()
+    }
+}
+
+impl Source<'_> {
+    /// The blocks of a head that a few rows want, best first, of every `step`th from `first` on. `queries` are the vectors of
+    /// the head, already times the factor of logits, in rows of `lanes`; `known` has the log of what each has summed so far.
+    pub(super) fn choose(
+        &self,
+        blocks: &Blocks,
+        head: usize,
+        (first, step): (usize, usize),
+        queries: impl Iterator<Item = (f32, impl AsRef<[f32]>)>,
+        work: &mut ReadWork,
+    ) -> Result<()> {
+        let away = blocks.away(head);
+        memory::cleared(&mut work.wanted, away.len().div_ceil(step))?;
+        work.rows.clear();
+        let mut known = Vec::new();
+        for (log_sum, query) in queries {
+            memory::push(&mut work.rows, sketch::row(query.as_ref(), self.basis, head))?;
+            memory::push(&mut known, log_sum)?;
+        }
+        for &block in away.iter().skip(first).step_by(step) {
+            let Some(offloaded) = &blocks.cell(block, head).offloaded else { continue };
+            let mut share = f32::NEG_INFINITY;
+            for (rows, known) in work.rows.chunks(ROWS_ABREAST).zip(known.chunks(ROWS_ABREAST)) {
+                let logs = sketch::log_masses(&offloaded.sketch, rows);
+                share = logs.iter().zip(known).fold(share, |most, (log, known)| most.max(log - known));
+            }
+            if share > LEAST_SHARE {
+                memory::push(&mut work.wanted, Wanted { block, head, share })?;
+            }
+        }
+        let most = READS.max(blocks.list().len() / READ_SHARE).div_ceil(step);
+        if work.wanted.len() > most {
+            work.wanted.select_nth_unstable_by(most, |a, b| b.share.total_cmp(&a.share));
+            work.wanted.truncate(most);
+        }
+        Ok(())
+    }
+
+    /// Reads the codes of a head of a block to `lines`.
+    pub(super) fn read(&self, blocks: &Blocks, wanted: Wanted, lines: &mut Vec<Line>) -> Result<Read> {
+        let Some(from) = &blocks.cell(wanted.block, wanted.head).offloaded else { return Ok(Read::Lost) };
+        memory::resize(lines, from.lines as usize)?;
+        let bytes = bytes_mut(lines);
+        match self.file.read_now(from.offset, bytes) {
+            Ok(true) if xxh3_64(bytes) == from.sum => Ok(Read::Done),
+            Ok(false) => {
+                self.file.prefetch(from.offset, bytes.len());
+                Ok(Read::Later)
+            }
+            Ok(true) => Ok(Read::Lost),
+            Err(error) if error.status() == Status::Corrupt => Ok(Read::Lost),
+            Err(error) => Ok(Read::Failed(error)),
+        }
+    }
+}
+
+/// Waits a moment for blocks that have not come yet; false once `deadline` is over.
+pub(super) fn pause(deadline: Instant, reads: &mut Reads) -> bool {
+    let now = Instant::now();
+    if now >= deadline {
+        return false;
+    }
+    sys::sleep(PAUSE.min(deadline - now));
+    reads.wait_ns += now.elapsed().as_nanos() as u64;
+    true
+}

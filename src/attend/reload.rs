@@ -1,0 +1,126 @@
+//! Reading blocks that are in a file alone, in the part of a step.
+
+use super::block::Codes;
+use super::found::{Arrived, Found};
+use super::offload::{self, Read, Source, Wanted};
+use super::step::{FEW_ROWS, Run, Tile, Unit, Work};
+use crate::arch::attend::{Line, Running};
+use crate::arch::estimates::LANES;
+use crate::status::Result;
+use crate::sys::memory;
+use std::time::Instant;
+
+impl Run<'_> {
+    /// Reads and folds blocks of a KV head that are in a file: of every `step`th from `first` on, those that the rows want.
+    pub(super) fn fold_away(
+        &self,
+        unit: &Unit,
+        head: usize,
+        (first, step): (usize, usize),
+        work: &mut Work,
+    ) -> Result<()> {
+        let (tokens, range) = (self.tokens, self.vectors(unit, head));
+        let Some(source) = tokens.source.filter(|_| !tokens.blocks.away(head).is_empty()) else { return Ok(()) };
+        if self.step.queries.rows > FEW_ROWS {
+            let all = tokens.blocks.away(head).iter().map(|block| Wanted { block: *block, head, share: 0.0 });
+            work.reads.wanted = memory::collect(all)?;
+        } else {
+            let lanes = tokens.shape.lanes() * LANES;
+            let mut reads = std::mem::take(&mut work.reads);
+            let vectors = range.map(|at| (self.known(at, work), &work.queries[at * lanes..][..tokens.shape.dims]));
+            let chosen = source.choose(tokens.blocks, head, (first, step), vectors, &mut reads);
+            work.reads = reads;
+            chosen?;
+        }
+        let wanted = std::mem::take(&mut work.reads.wanted);
+        wanted.iter().filter(|wanted| self.sees(unit, wanted.block)).try_for_each(|wanted| {
+            if self.read(unit, &source, *wanted, work)? {
+                return Ok(());
+            }
+            memory::push(&mut work.reads.late, *wanted)
+        })?;
+        work.reads.wanted = wanted;
+        Ok(())
+    }
+
+    /// Adds the logits of the raw tokens, which other parts fold, to what this one knows of the sums.
+    pub(super) fn weigh_raw(&self, unit: &Unit, work: &mut Work) -> Result<()> {
+        memory::resize(&mut work.raw, work.running.len())?;
+        work.raw.fill(Running::default());
+        for (tile, head) in (0..self.tokens.raw_tiles()).flat_map(|tile| (0..unit.heads).map(move |head| (tile, head)))
+        {
+            let Some((count, live)) = self.load_raw(unit, tile, head, work)? else { continue };
+            let stride = self.float_logits(unit, Tile::Raw(tile), head, (count, live), work);
+            let range = self.vectors(unit, head);
+            for (logits, raw) in work.logits[..range.len() * stride].chunks_exact_mut(stride).zip(&mut work.raw[range])
+            {
+                (self.kernels.soften)(logits.as_chunks_mut::<LANES>().0, raw);
+            }
+        }
+        Ok(())
+    }
+
+    /// The log of what is known to be summed by a query vector.
+    pub(super) fn known(&self, at: usize, work: &Work) -> f32 {
+        let raw = work.raw.get(at).map_or(f32::NEG_INFINITY, Running::log);
+        work.running[at].log().max(raw)
+    }
+
+    /// Folds the blocks that were not there at first, as long as there is time.
+    pub(super) fn fold_late(&self, unit: &Unit, deadline: Instant, work: &mut Work) -> Result<()> {
+        let Some(source) = self.tokens.source else { return Ok(()) };
+        while !work.reads.late.is_empty() && offload::pause(deadline, &mut work.found.reads) {
+            let mut late = std::mem::take(&mut work.reads.late);
+            let mut result = Ok(());
+            late.retain(|wanted| match self.read(unit, &source, *wanted, work) {
+                Ok(is_read) => !is_read,
+                Err(error) => {
+                    result = Err(error);
+                    true
+                }
+            });
+            work.reads.late = late;
+            result?;
+        }
+        work.found.reads.late += work.reads.late.len() as u64;
+        work.reads.late.clear();
+        Ok(())
+    }
+
+    /// Reads and folds a head of a block; false if it is not in the system's memory yet.
+    pub(super) fn read(&self, unit: &Unit, source: &Source<'_>, wanted: Wanted, work: &mut Work) -> Result<bool> {
+        let mut lines = std::mem::take(&mut work.reads.lines);
+        let read = source.read(self.tokens.blocks, wanted, &mut lines);
+        let is_read = match read {
+            Ok(Read::Done) => self.fold_read(unit, wanted, &lines, work).map(|()| true),
+            Ok(Read::Later) => Ok(false),
+            Ok(Read::Lost) => work.found.lose(wanted.block, wanted.head).map(|()| true),
+            Ok(Read::Failed(error)) => {
+                work.found.reads.failed += 1;
+                work.found.failure.get_or_insert(error);
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        };
+        work.reads.lines = lines;
+        is_read
+    }
+
+    /// Folds codes that were read, and keeps them where their share counts.
+    pub(super) fn fold_read(&self, unit: &Unit, wanted: Wanted, lines: &[Line], work: &mut Work) -> Result<()> {
+        let Wanted { block, head, .. } = wanted;
+        self.fold_block(unit, block, head, &self.tokens.shape.view(lines, &[]), work)?;
+        work.found.reads.read += 1;
+        if self.step.queries.rows <= FEW_ROWS && self.tokens.weighs {
+            let range = self.vectors(unit, head);
+            let known = range.map(|at| self.known(at, work));
+            if work.shares.last(known) >= Found::LEAST_SHARE
+                && work.found.has_room()
+                && let Ok(codes) = Codes::copy_of(lines)
+            {
+                work.found.arrive(Arrived { block, head, codes });
+            }
+        }
+        Ok(())
+    }
+}

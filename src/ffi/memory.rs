@@ -1,0 +1,140 @@
+//! Memory
+//!
+//! {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
+//! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step, and in a prompt within
+//! the tokens of one chunk above. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h), and sets
+//! mnnkv_cache::step_tokens. What a layer does, the mildest first:
+//!
+//!   raw         all tokens are in the host's cache, and the host attends
+//!   quantised   K has 8 bits and V 4; the first and the newest tokens stay raw
+//!   file        blocks that got the least attention lately are in kv_memory_file, and are read when a query wants them
+//!   dropping    without a file, or once it is full, they are dropped, head by head: their tokens can be attended to no more
+//!
+//! The first tokens, the newest 32 to 95 and pinned ones are never dropped. Each layer has its share, which no other takes.
+//! A budget that is too small for the model is refused by the first begin, whose message has the least that would do.
+//!
+//! kv_memory_file is scratch: made when the first block goes there, locked, and removed by mnnkv_session_destroy. One that a
+//! killed process has left is replaced, and any other file that exists is left alone: blocks are then dropped, which
+//! mnnkv_session_warnings says, as it does for a full disk. What is read is compared with a checksum. A step waits at most
+//! kv_memory_wait_us for each of its tokens; a block that comes later counts in a later step.
+
+use crate::ffi::panic::body;
+use crate::ffi::pointer::{self, Out, Sized32, SizedOut};
+use crate::ffi::session::mnnkv_session;
+use crate::ffi::status::mnnkv_status;
+use crate::session::Rung;
+
+/// mnnkv_memory_stats::state: all tokens are raw.
+pub const MNNKV_MEMORY_RAW: u32 = 0;
+/// Some are in 8 and 4 bits.
+pub const MNNKV_MEMORY_QUANTISED: u32 = 1;
+/// Some are in the file alone.
+pub const MNNKV_MEMORY_FILE: u32 = 2;
+/// Some were dropped.
+pub const MNNKV_MEMORY_DROPPING: u32 = 3;
+
+/// The memory of a session's caches: bytes as of now, counts since create.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mnnkv_memory_stats {
+    pub struct_size: u32,
+    /// MNNKV_MEMORY_*: the furthest that any layer has gone since its reset.
+    pub state: u32,
+    /// The budget; 0 = none.
+    pub budget_bytes: u64,
+    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; 0 before the first begin.
+    pub raw_tokens: u64,
+    pub quantised_tokens: u64,
+    /// raw_bytes + block_bytes + working_bytes.
+    pub bytes: u64,
+    /// Raw tokens in the host's buffers.
+    pub raw_bytes: u64,
+    /// Blocks, and what is known of those in the file.
+    pub block_bytes: u64,
+    /// Working memory of begin and attend.
+    pub working_bytes: u64,
+    /// Length of the file.
+    pub file_bytes: u64,
+    /// Tokens that are in the file alone, and that were dropped since the resets, over all layers. A token of one of n KV heads
+    /// counts 1 / n.
+    pub file_tokens: u64,
+    pub dropped_tokens: u64,
+    /// Heads of blocks that steps have read from the file, that came too late for a step, and that came back to stay.
+    pub reads: u64,
+    pub late_reads: u64,
+    pub returned: u64,
+    /// Bytes written to the file; writes and reads that failed; heads of blocks that the file had no more.
+    pub written_bytes: u64,
+    pub failed_writes: u64,
+    pub failed_reads: u64,
+    pub lost: u64,
+    /// Steps of a layer that ended above its share, a prompt's chunk aside.
+    pub over_steps: u64,
+    /// Nanoseconds that attending threads waited for the file.
+    pub wait_ns: u64,
+}
+
+// SAFETY: repr(C), begins with a u32, integers only.
+unsafe impl Sized32 for mnnkv_memory_stats {
+    const MIN: usize = size_of::<Self>();
+}
+
+/// Reads the memory of a session's caches. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_memory(
+    session: *const mnnkv_session,
+    stats: *mut mnnkv_memory_stats,
+) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let out = SizedOut::new(stats, "stats")?;
+        let found = session.memory_stats()?;
+        out.set(&mnnkv_memory_stats {
+            struct_size: 0,
+            state: match found.rung {
+                Rung::Raw => MNNKV_MEMORY_RAW,
+                Rung::Quantised => MNNKV_MEMORY_QUANTISED,
+                Rung::File => MNNKV_MEMORY_FILE,
+                Rung::Dropping => MNNKV_MEMORY_DROPPING,
+            },
+            budget_bytes: found.budget_bytes,
+            raw_tokens: found.raw_tokens,
+            quantised_tokens: found.quantised_tokens,
+            bytes: found.bytes,
+            raw_bytes: found.raw_bytes,
+            block_bytes: found.block_bytes,
+            working_bytes: found.working_bytes,
+            file_bytes: found.file_bytes,
+            file_tokens: found.file_tokens,
+            dropped_tokens: found.dropped_tokens,
+            reads: found.reads.read,
+            late_reads: found.reads.late,
+            returned: found.returned,
+            written_bytes: found.written_bytes,
+            failed_writes: found.failed_writes,
+            failed_reads: found.reads.failed,
+            lost: found.lost,
+            over_steps: found.over_steps,
+            wait_ns: found.reads.wait_ns,
+        });
+        Ok(())
+    })
+}
+
+/// Sets the budget to `bytes` from now on, for a system that is short of memory (onTrimMemory and its like), and lets blocks go
+/// to the file, or be dropped, until it holds. Layers with an open step, and raw tokens that take more, follow in their next
+/// begin. A later call with more bytes lets blocks come back as they are used; those that were dropped do not. Any thread;
+/// waits for a begin or end that runs, never for attention.
+/// *in_use: bytes in use afterwards; may be NULL.
+/// INVALID_ARGUMENT: if the config has no kv_memory_mb
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mnnkv_session_trim(session: *mut mnnkv_session, bytes: u64, in_use: *mut u64) -> mnnkv_status {
+    body!({
+        let session = &pointer::reference(session, "session")?.session;
+        let left = session.trim(bytes)?;
+        if !in_use.is_null() {
+            Out::new(in_use, "in_use")?.set(left);
+        }
+        Ok(())
+    })
+}

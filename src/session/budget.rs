@@ -1,0 +1,395 @@
+//! The budget of a session's caches in bytes, and what each layer does to hold its share.
+//!
+//! The mildest step that holds is taken: tokens stay raw while they fit, then K has 8 bits and V 4, then the blocks that got
+//! the least attention lately go to a file, and where there is none, or it is full, they are dropped, head by head. The first
+//! tokens, the newest and pinned ones stay. A layer's share is that of its tokens' sizes, so that no layer takes another's.
+
+use super::config::MemoryRules;
+use super::layer::Layer;
+use super::offload::Offload;
+use super::pins::Pins;
+use super::{Session, State};
+use crate::attend::{self, BLOCK, Blocks, Found, Reads, Shape};
+use crate::layout::Rows;
+use crate::status::{Error, Result, bail};
+use crate::sys::{memory, pages};
+
+/// What is left of a score in the next step.
+const DECAY: f32 = 0.95;
+/// Sketches take at most this share of what is left for blocks, of 8: a block of the file is better than one that is gone.
+const MOST_SKETCHES: usize = 7;
+/// Blocks of a head that a budget must have room for.
+const LEAST_BLOCKS: usize = 2;
+
+/// The budget of a session.
+pub(super) struct Budget {
+    rules: MemoryRules,
+    /// The budget now: [`Session::trim`] may have made it smaller.
+    bytes: u64,
+    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; `None` before the first begin.
+    holds: Option<[u64; 2]>,
+    pub(super) offload: Option<Offload>,
+}
+
+/// The bytes of one layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    bytes: usize,
+    /// Of a raw token, and of the pages that tokens take in part.
+    token: usize,
+    pages: usize,
+    /// Tokens that the step will append, a prompt's chunk aside.
+    next: u32,
+}
+
+/// What a session does to hold its budget, in the order of the steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rung {
+    /// All tokens are as the host wrote them.
+    #[default]
+    Raw,
+    /// Tokens are in 8 and 4 bits.
+    Quantised,
+    /// Some are in a file alone.
+    File,
+    /// Some were dropped.
+    Dropping,
+}
+
+impl Rung {
+    /// In metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rung::Raw => "raw",
+            Rung::Quantised => "quantised",
+            Rung::File => "file",
+            Rung::Dropping => "dropping",
+        }
+    }
+}
+
+/// The memory of a session's caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// The budget; 0 = none.
+    pub budget_bytes: u64,
+    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; 0 before the first begin.
+    pub raw_tokens: u64,
+    /// See `raw_tokens`.
+    pub quantised_tokens: u64,
+    /// All that counts, now.
+    pub bytes: u64,
+    /// Raw tokens.
+    pub raw_bytes: u64,
+    /// Codes, sketches and lists of blocks.
+    pub block_bytes: u64,
+    /// Working memory.
+    pub working_bytes: u64,
+    /// Of the file.
+    pub file_bytes: u64,
+    /// The furthest step of any layer.
+    pub rung: Rung,
+    /// Tokens of all layers whose blocks were dropped since their resets, heads as shares of a token.
+    pub dropped_tokens: u64,
+    /// Tokens that are in the file alone, likewise, now.
+    pub file_tokens: u64,
+    /// Reads of the file.
+    pub reads: Reads,
+    /// Blocks that came back to stay, by head.
+    pub returned: u64,
+    /// Bytes written to the file, and writes that failed.
+    pub written_bytes: u64,
+    /// See `written_bytes`.
+    pub failed_writes: u64,
+    /// Heads of blocks that the file had no more.
+    pub lost: u64,
+    /// Steps of a layer that ended above its share, a prompt's chunk aside.
+    pub over_steps: u64,
+}
+
+impl MemoryStats {
+    /// Names and numbers, for metrics in JSON.
+    pub(super) fn numbers(&self) -> [(&'static str, u64); 9] {
+        [
+            ("budget_bytes", self.budget_bytes),
+            ("bytes", self.bytes),
+            ("file_bytes", self.file_bytes),
+            ("file_tokens", self.file_tokens),
+            ("dropped_tokens", self.dropped_tokens),
+            ("reads", self.reads.read),
+            ("late_reads", self.reads.late),
+            ("over_steps", self.over_steps),
+            ("wait_us", self.reads.wait_ns / 1000),
+        ]
+    }
+}
+
+/// What a layer has done to hold its share.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Heads of blocks that were dropped since the reset.
+    dropped: u64,
+    returned: u64,
+    lost: u64,
+    reads: Reads,
+    over_steps: u64,
+    /// Why the first read failed.
+    failure: Option<Error>,
+}
+
+impl Budget {
+    pub(super) fn new(mut rules: MemoryRules) -> Self {
+        let offload = rules.file.take().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
+        Budget { bytes: rules.bytes, rules, holds: None, offload }
+    }
+
+    /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
+    pub(super) fn share(&self, layers: &[Layer], rows: &Rows, next: u32, working: usize) -> Share {
+        let token = rows.key_bytes(1) + rows.value_bytes(1);
+        // A layer that has not been used yet is taken for one like this.
+        let all: usize = layers.iter().map(|layer| layer.rows.map_or(token, |_| layer.token_bytes())).sum();
+        let bytes = (self.bytes as usize).saturating_sub(working) as u128 * token as u128 / all.max(1) as u128;
+        let pages = 2 * rows.heads * pages::page_size();
+        Share { bytes: bytes as usize, token, pages, next: if next as usize > BLOCK { 0 } else { next.max(1) } }
+    }
+
+    /// INVALID_ARGUMENT: if a budget like this can never hold; the first layer is like all others.
+    pub(super) fn check(
+        &mut self,
+        share: &Share,
+        layers: usize,
+        rows: &Rows,
+        least_raw: u32,
+        working: usize,
+    ) -> Result<()> {
+        if self.holds.is_some() {
+            return Ok(());
+        }
+        let block = Shape::new(rows.dims).map_or(0, |shape| Blocks::block_bytes(shape, rows.heads));
+        let layer = least_raw as usize * share.token + share.pages + LEAST_BLOCKS * block;
+        let least = layers * layer + working;
+        if (self.rules.bytes as usize) < least {
+            bail!(
+                InvalidArgument,
+                "kv_memory_mb is {}; at least {:.1} expected: each of {layers} layers has {least_raw} raw tokens of {} bytes, and \
+                 {LEAST_BLOCKS} blocks",
+                self.rules.bytes as f64 / 1e6,
+                (least as f64 / 1e5).ceil() / 10.0,
+                share.token
+            );
+        }
+        let raw = share.bytes.saturating_sub(share.pages) / share.token.max(1);
+        let blocks = share.for_blocks(least_raw) / block.max(1);
+        self.holds = Some([raw as u64, (blocks * BLOCK) as u64 + u64::from(least_raw)]);
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Sets the budget, and lets blocks leave until it holds, in layers without an open step. Raw tokens that take more leave
+    /// in the next begin of their layer. Returns the bytes in use afterwards.
+    /// INVALID_ARGUMENT: if the config sets no budget.
+    pub fn trim(&self, bytes: u64) -> Result<u64> {
+        let mut state = self.state()?;
+        let working = self.working_bytes(&state)?;
+        let State { layers, budget, .. } = &mut *state;
+        let Some(budget) = budget else {
+            bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
+        };
+        budget.bytes = bytes;
+        for at in 0..layers.len() {
+            let layer = &layers[at];
+            if let (None, Some(rows)) = (&layer.step, layer.rows) {
+                let (raw, share) = (layer.lengths.physical, budget.share(layers, &rows, 1, working));
+                layers[at].fit(Some(&share), raw, budget.offload.as_mut());
+            }
+        }
+        pages::trim_heap();
+        Ok(stats(layers, Some(budget), working).bytes)
+    }
+
+    /// The memory of the session's caches.
+    pub fn memory_stats(&self) -> Result<MemoryStats> {
+        let state = self.state()?;
+        let working = self.working_bytes(&state)?;
+        Ok(stats(&state.layers, state.budget.as_ref(), working))
+    }
+}
+
+/// See [`Session::memory_stats`].
+pub(super) fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemoryStats {
+    let mut all = MemoryStats { working_bytes: working as u64, ..MemoryStats::default() };
+    if let Some(budget) = budget {
+        all.budget_bytes = budget.bytes;
+        [all.raw_tokens, all.quantised_tokens] = budget.holds.unwrap_or_default();
+        if let Some(offload) = &budget.offload {
+            (all.file_bytes, all.written_bytes, all.failed_writes) = offload.counts();
+        }
+    }
+    for layer in layers {
+        all.raw_bytes += layer.raw_bytes() as u64;
+        let Some(quant) = &layer.quant else { continue };
+        let (blocks, kept) = (quant.blocks(), &quant.kept);
+        let heads = blocks.heads();
+        let away: usize = (0..heads).map(|head| blocks.away(head).len()).sum();
+        all.block_bytes += blocks.bytes() as u64;
+        all.file_tokens += (away * BLOCK / heads.max(1)) as u64;
+        all.dropped_tokens += kept.dropped * BLOCK as u64 / heads.max(1) as u64;
+        all.reads.add(&kept.reads);
+        all.returned += kept.returned;
+        all.lost += kept.lost;
+        all.over_steps += kept.over_steps;
+        all.rung = all.rung.max(match blocks.list() {
+            _ if kept.dropped > 0 => Rung::Dropping,
+            [] => Rung::Raw,
+            _ if away > 0 => Rung::File,
+            _ => Rung::Quantised,
+        });
+    }
+    all.bytes = all.raw_bytes + all.block_bytes + all.working_bytes;
+    all
+}
+
+impl Share {
+    fn raw(&self, tokens: u32) -> usize {
+        (tokens + self.next) as usize * self.token + self.pages
+    }
+
+    /// Whether so many raw tokens, and those of the step, fit.
+    pub(super) fn holds_raw(&self, tokens: u32) -> bool {
+        self.raw(tokens) <= self.bytes
+    }
+
+    /// Whether so many raw tokens and the blocks take more than the share.
+    pub(super) fn is_exceeded(&self, raw_tokens: u32, blocks: usize) -> bool {
+        raw_tokens as usize * self.token + self.pages + blocks > self.bytes
+    }
+
+    /// What is left for blocks beside so many raw tokens.
+    pub(super) fn for_blocks(&self, raw_tokens: u32) -> usize {
+        self.bytes.saturating_sub(self.raw(raw_tokens))
+    }
+}
+
+impl Kept {
+    /// The layer was reset.
+    pub(super) fn reset(&mut self) {
+        (self.dropped, self.failure) = (0, None);
+    }
+
+    pub(super) fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
+    /// Whether tokens were dropped since the reset.
+    pub(super) fn drops(&self) -> bool {
+        self.dropped > 0
+    }
+
+    /// Takes what a step has found.
+    pub(super) fn see(&mut self, blocks: &mut Blocks, found: Found) {
+        self.reads.add(&found.reads);
+        self.failure = self.failure.take().or(found.failure);
+        if !found.masses.is_empty() {
+            (0..blocks.heads()).for_each(|head| blocks.fade(head, DECAY));
+        }
+        for mass in &found.masses {
+            blocks.raise(mass.block, mass.head as usize, mass.share);
+        }
+        for (block, head) in found.lost {
+            if blocks.change(block, head, |cell| cell.offloaded.take().is_some() && cell.codes.is_none()) {
+                self.lost += 1;
+                self.dropped += 1;
+            }
+        }
+        for arrived in found.arrived {
+            self.returned += 1;
+            blocks.change(arrived.block, arrived.head, |cell| cell.codes = Some(arrived.codes));
+        }
+    }
+
+    /// Lets the blocks of the least score leave until all take `most` bytes.
+    pub(super) fn fit(
+        &mut self,
+        shape: Shape,
+        blocks: &mut Blocks,
+        most: usize,
+        pins: &Pins,
+        mut offload: Option<&mut Offload>,
+    ) {
+        if blocks.bytes() <= most {
+            return;
+        }
+        let heads = blocks.heads();
+        // Sketches of what is in the file must leave room for codes.
+        let most_sketches = most / 8 * MOST_SKETCHES;
+        while blocks.sketch_bytes() > most_sketches {
+            let count = (blocks.sketch_bytes() - most_sketches).div_ceil(size_of::<attend::Sketch>());
+            let before = blocks.sketch_bytes();
+            for head in 0..heads {
+                let Ok(worst) = worst(blocks, blocks.away(head), head, count.div_ceil(heads), pins) else { return };
+                for block in worst {
+                    blocks.change(block, head, |cell| cell.offloaded = None);
+                    self.dropped += 1;
+                    let place = blocks.unused(block);
+                    offload
+                        .as_deref_mut()
+                        .zip(place)
+                        .into_iter()
+                        .for_each(|(offload, place)| offload.free_place(place));
+                }
+            }
+            if blocks.sketch_bytes() == before {
+                break;
+            }
+        }
+        // Each head gives the same number of blocks: what a block is worth compares within a head.
+        while blocks.bytes() > most {
+            let (cells, codes) = (blocks.cells_here(), blocks.code_bytes());
+            if cells == 0 {
+                return;
+            }
+            let count = (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(heads);
+            let before = blocks.cells_here();
+            for head in 0..heads {
+                let Ok(worst) = worst(blocks, blocks.here(head), head, count, pins) else { return };
+                for block in worst {
+                    let is_stored = match (&blocks.cell(block, head).offloaded, offload.as_deref_mut()) {
+                        (Some(_), _) => true,
+                        (None, None) => false,
+                        (None, Some(offload)) => match offload.write(shape, blocks, block) {
+                            Ok(is_written) => is_written,
+                            // Nothing leaves for want of memory.
+                            Err(_) => return,
+                        },
+                    };
+                    blocks.change(block, head, |cell| cell.codes = None);
+                    self.dropped += u64::from(!is_stored);
+                }
+            }
+            if blocks.cells_here() == before {
+                return;
+            }
+        }
+    }
+
+    /// A step of the layer has ended.
+    pub(super) fn ended(&mut self, is_over: bool) {
+        self.over_steps += u64::from(is_over);
+    }
+}
+
+/// The blocks of the least score among some of a head, `count` of them at most.
+fn worst(blocks: &Blocks, among: &[u32], head: usize, count: usize, pins: &Pins) -> Result<Vec<u32>> {
+    let is_free = |block: &&u32| {
+        let placed = &blocks.list()[**block as usize];
+        pins.runs().is_empty() || !pins.overlaps(placed.first..placed.first + placed.tokens())
+    };
+    let mut worst = memory::collect(among.iter().filter(is_free).copied())?;
+    if count < worst.len() {
+        let score = |block: &u32| blocks.cell(*block, head).score;
+        worst.select_nth_unstable_by(count, |a, b| score(a).total_cmp(&score(b)).then(a.cmp(b)));
+        worst.truncate(count);
+    }
+    Ok(worst)
+}

@@ -1,0 +1,211 @@
+//! The file of `kv_memory_file`: blocks that have left memory. It is of one session, and gone with it.
+//!
+//! A block is written whole, once, and keeps its place until its tokens are gone. One that a session has left behind, since
+//! its process was killed, is written anew by the next.
+
+use crate::attend::{Blocks, Offloaded, Placed, Shape, SketchWork};
+use crate::status::{Error, Result, Status, bail, error};
+use crate::sys::storage::Storage;
+use crate::sys::{Shared, memory};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of a line of codes.
+const LINE: usize = 64;
+/// The first bytes.
+const MAGIC: &[u8; 16] = b"mnn-kv offload 1";
+/// Blocks that are not tried after a write has failed.
+const REST: u32 = 256;
+
+/// The file.
+pub(super) struct Offload {
+    path: String,
+    /// Most bytes.
+    most: Option<u64>,
+    wait: Duration,
+    /// Made by the first block.
+    storage: Option<Shared<Storage>>,
+    end: u64,
+    /// Places of blocks that are gone.
+    free: Vec<Range<u64>>,
+    /// Blocks that are not tried any more.
+    rest: u32,
+    failure: Option<Error>,
+    written: u64,
+    failed: u64,
+    bytes: Vec<u8>,
+    sketches: SketchWork,
+}
+
+impl Drop for Offload {
+    fn drop(&mut self) {
+        if let Some(storage) = &self.storage {
+            storage.remove();
+        }
+    }
+}
+
+impl Offload {
+    pub(super) fn new(path: String, most: Option<u64>, wait: Duration) -> Self {
+        Offload {
+            path,
+            most,
+            wait,
+            storage: None,
+            end: 0,
+            free: Vec::new(),
+            rest: 0,
+            failure: None,
+            written: 0,
+            failed: 0,
+            bytes: Vec::new(),
+            sketches: SketchWork::default(),
+        }
+    }
+
+    /// The file, and the longest wait for blocks; `None` before the first block.
+    pub(super) fn source(&self) -> Option<(Shared<Storage>, Duration)> {
+        Some((self.storage.clone()?, self.wait))
+    }
+
+    /// Reads the codes of a head of a block.
+    /// CORRUPT: if they are not those that were written.
+    pub(super) fn read(&self, from: &Offloaded, bytes: &mut Vec<u8>) -> Result<()> {
+        let Some(storage) = &self.storage else { bail!(Internal, "blocks are away, and there is no file") };
+        memory::resize(bytes, from.lines as usize * LINE)?;
+        storage.read_at(from.offset, bytes)?;
+        if xxh3_64(bytes) != from.sum {
+            bail!(Corrupt, "{} bytes at {} of {} have changed", bytes.len(), from.offset, self.path);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the file, bytes written since create, and writes that failed.
+    pub(super) fn counts(&self) -> (u64, u64, u64) {
+        (self.end, self.written, self.failed)
+    }
+
+    /// Why the first write failed.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
+    /// Bytes of working memory.
+    pub(super) fn working_bytes(&self) -> usize {
+        self.bytes.capacity() + self.sketches.bytes() + self.free.capacity() * size_of::<Range<u64>>()
+    }
+
+    /// Writes a block whose heads are all in memory. Returns false if the file does not take it; the reason of the first
+    /// failure is kept. OUT_OF_MEMORY: nothing was tried.
+    pub(super) fn write(&mut self, shape: Shape, blocks: &mut Blocks, block: u32) -> Result<bool> {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return Ok(false);
+        }
+        match self.try_write(shape, blocks, block) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                let error = error.unless_out_of_memory()?;
+                self.rest = REST;
+                self.failed += 1;
+                self.failure.get_or_insert(error);
+                Ok(false)
+            }
+        }
+    }
+
+    fn try_write(&mut self, shape: Shape, blocks: &mut Blocks, block: u32) -> Result<()> {
+        if blocks.basis.is_none() {
+            blocks.learn(shape)?;
+        }
+        let placed = &blocks.list()[block as usize];
+        let Some(basis) = &blocks.basis else { bail!(Internal, "sketches have no directions") };
+        let mut heads = Vec::new();
+        memory::reserve(&mut heads, placed.block.0.len())?;
+        self.bytes.clear();
+        for (head, cell) in placed.block.0.iter().enumerate() {
+            let offloaded = match &cell.codes {
+                Some(codes) => {
+                    let (offset, bytes) = (self.bytes.len() as u64, codes.bytes());
+                    memory::extend(&mut self.bytes, bytes)?;
+                    let place = (offset, xxh3_64(bytes));
+                    Some(Offloaded::new(shape, codes, place, (basis, head), &mut self.sketches)?)
+                }
+                None => None,
+            };
+            memory::push(&mut heads, offloaded)?;
+        }
+        let len = self.bytes.len() as u64;
+        let storage = self.opened()?;
+        let place = self.place(len)?;
+        storage.write_at(place.start, &self.bytes)?;
+        self.end = self.end.max(place.end);
+        self.free.retain(|free| *free != place);
+        self.written += len;
+        heads.iter_mut().flatten().for_each(|offloaded| offloaded.offset += place.start);
+        blocks.written(block, place, heads);
+        Ok(())
+    }
+
+    /// The file, which is made if there is none.
+    fn opened(&mut self) -> Result<Shared<Storage>> {
+        if let Some(storage) = &self.storage {
+            return Ok(storage.clone());
+        }
+        let path = Path::new(&self.path);
+        let made = match Storage::create(path) {
+            Ok(made) => made,
+            Err(refused) => {
+                // What another session has left.
+                let left = Storage::edit(path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
+                let mut magic = [0; MAGIC.len()];
+                if left.read_at(0, &mut magic).is_err() || magic != *MAGIC {
+                    bail!(
+                        InvalidArgument,
+                        "kv_memory_file is {}, which exists and is no file of blocks: it is left alone",
+                        self.path
+                    );
+                }
+                left.truncate(0)?;
+                left
+            }
+        };
+        let storage = Shared::new(made)?;
+        self.storage = Some(storage.clone());
+        storage.write_at(0, MAGIC)?;
+        storage.expect_random_reads();
+        self.end = MAGIC.len() as u64;
+        Ok(storage)
+    }
+
+    /// A place of a length: of a block that is gone, or behind all others.
+    fn place(&mut self, len: u64) -> Result<Range<u64>> {
+        if let Some(free) = self.free.iter().find(|free| free.end - free.start == len) {
+            return Ok(free.clone());
+        }
+        let place = self.end..self.end + len;
+        match self.most {
+            Some(most) if place.end > most => Err(error!(
+                Busy,
+                "{} has {} bytes, and kv_memory_file_mb is {}",
+                self.path,
+                self.end,
+                most as f64 / 1e6
+            )),
+            _ => Ok(place),
+        }
+    }
+
+    /// The tokens of a block are gone.
+    pub(super) fn free(&mut self, placed: &Placed) {
+        placed.place.iter().for_each(|place| self.free_place(place.clone()));
+    }
+
+    /// Nothing is at a place any more.
+    pub(super) fn free_place(&mut self, place: Range<u64>) {
+        // A place that there is no memory for is lost until the file is gone.
+        let _ = memory::push(&mut self.free, place);
+    }
+}
