@@ -4,6 +4,7 @@
 #include "mnnkv/base.h"
 #include "mnnkv/session.h"
 #include "mnnkv/attend.h"
+#include "mnnkv/memory.h"
 #include "mnnkv/scores.h"
 #include "mnnkv/heads.h"
 #include "mnnkv/park.h"

@@ -4,6 +4,7 @@
 #include "attend.h"
 #include "base.hpp"
 #include "heads.h"
+#include "memory.h"
 #include "park.h"
 #include "policy.h"
 #include "scores.h"
@@ -84,6 +85,13 @@ public:
                   mnnkv_attend step) const noexcept {
         step.struct_size = static_cast<std::uint32_t>(sizeof step);
         return mnnkv_session_attend(handle_, layer, part, parts, &cache, &step);
+    }
+    status memory(mnnkv_memory_stats& stats) const noexcept {
+        stats = make<mnnkv_memory_stats>();
+        return mnnkv_session_memory(handle_, &stats);
+    }
+    status trim(std::uint64_t bytes, std::uint64_t* in_use = nullptr) noexcept {
+        return mnnkv_session_trim(handle_, bytes, in_use);
     }
     status attend_stats(std::uint32_t layer, mnnkv_attend_stats& stats) const noexcept {
         stats = make<mnnkv_attend_stats>();
