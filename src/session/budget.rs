@@ -12,6 +12,7 @@ use super::{Session, State};
 use crate::attend::{self, BLOCK, Blocks, Found, Reads, Shape};
 use crate::layout::Rows;
 use crate::status::{Error, Result, bail};
+use crate::store::Store;
 use crate::sys::{memory, pages};
 
 /// What is left of a score in the next step.
@@ -28,6 +29,8 @@ pub(super) struct Budget {
     bytes: u64,
     /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; `None` before the first begin.
     holds: Option<[u64; 2]>,
+    /// Steps of a layer that compression did not bring below its share.
+    lossless_over: u64,
     pub(super) offload: Option<Offload>,
 }
 
@@ -140,7 +143,7 @@ pub(super) struct Kept {
 impl Budget {
     pub(super) fn new(mut rules: MemoryRules) -> Self {
         let offload = rules.file.take().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
-        Budget { bytes: rules.bytes, rules, holds: None, offload }
+        Budget { bytes: rules.bytes, rules, holds: None, lossless_over: 0, offload }
     }
 
     /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
@@ -151,6 +154,20 @@ impl Budget {
         let bytes = (self.bytes as usize).saturating_sub(working) as u128 * token as u128 / all.max(1) as u128;
         let pages = 2 * rows.heads * pages::page_size();
         Share { bytes: bytes as usize, token, pages, next: if next as usize > BLOCK { 0 } else { next.max(1) } }
+    }
+
+    /// A step of a layer has ended, whose tokens stay bit for bit.
+    pub(super) fn see_lossless(&mut self, layer: &Layer, store: &mut Store, share: &Share) {
+        if self.rules.lossless {
+            let blobs = store.statistics(Some(layer.number)).compressed_bytes;
+            let raw = layer.raw_bytes() as u64 - layer.compressed_page_bytes(store).min(layer.raw_bytes() as u64);
+            self.lossless_over += u64::from(raw + blobs > share.bytes as u64);
+        }
+    }
+
+    /// Steps of a layer that compression did not bring below its share.
+    pub(super) fn lossless_over(&self) -> u64 {
+        self.lossless_over
     }
 
     /// INVALID_ARGUMENT: if a budget like this can never hold; the first layer is like all others.
@@ -210,17 +227,32 @@ impl Session {
 
     /// The memory of the session's caches.
     pub fn memory_stats(&self) -> Result<MemoryStats> {
-        let state = self.state()?;
+        let mut state = self.state()?;
         let working = self.working_bytes(&state)?;
-        Ok(stats(&state.layers, state.budget.as_ref(), working))
+        Ok(state.memory_stats(working))
     }
 }
 
-/// See [`Session::memory_stats`].
-pub(super) fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemoryStats {
+impl State {
+    /// See [`Session::memory_stats`].
+    pub(super) fn memory_stats(&mut self, working: usize) -> MemoryStats {
+        let mut all = stats(&self.layers, self.budget.as_ref(), working);
+        if let Some(store) = &mut self.store {
+            let stored = store.statistics(None);
+            let pages = self.layers.iter().map(|layer| layer.compressed_page_bytes(store)).sum::<u64>();
+            // The system may drop no pages.
+            all.raw_bytes -= if stored.released_bytes > 0 { pages.min(all.raw_bytes) } else { 0 };
+            all.block_bytes += stored.compressed_bytes + stored.decoded_cache_bytes;
+            all.bytes = all.raw_bytes + all.block_bytes + all.working_bytes;
+        }
+        all
+    }
+}
+
+fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemoryStats {
     let mut all = MemoryStats { working_bytes: working as u64, ..MemoryStats::default() };
     if let Some(budget) = budget {
-        all.budget_bytes = budget.bytes;
+        (all.budget_bytes, all.over_steps) = (budget.bytes, budget.lossless_over);
         [all.raw_tokens, all.quantised_tokens] = budget.holds.unwrap_or_default();
         if let Some(offload) = &budget.offload {
             (all.file_bytes, all.written_bytes, all.failed_writes) = offload.counts();

@@ -11,7 +11,7 @@ use crate::h2o::Aggregation;
 use crate::json::Json;
 use crate::status::{Result, bail};
 use crate::sys::memory;
-use keys::{Object, Values, name};
+use keys::{Object, Scope, Values, name};
 use std::time::Duration;
 use warnings::Warnings;
 
@@ -41,6 +41,8 @@ pub struct MemoryRules {
     pub file_bytes: Option<u64>,
     /// Longest wait for blocks of the file, for each token of a step.
     pub wait: Duration,
+    /// Tokens stay bit for bit: they are compressed, and a budget that this does not hold is exceeded.
+    pub lossless: bool,
 }
 
 /// How tokens of a layer are quantised: K in 8 bits and V in 4.
@@ -205,7 +207,8 @@ impl Config {
 
     /// How the tokens of a layer are quantised; `None` where they stay raw.
     pub(super) fn quant_of(&self, layer: u32) -> Option<QuantRules> {
-        let (always, is_bounded) = (self.quant.is_some_and(|first| layer >= first), self.memory.is_some());
+        let is_bounded = self.memory.as_ref().is_some_and(|memory| !memory.lossless);
+        let always = self.quant.is_some_and(|first| layer >= first);
         (always || is_bounded).then_some(QuantRules { sink_tokens: self.sink_tokens, always, is_bounded })
     }
 
@@ -219,8 +222,14 @@ impl Config {
             let alone = Values::read(&recommended, &NOTHING).and_then(|values| check(&values));
             alone.map_err(|error| error.within("defaults_json"))?;
         }
-        let values = Values::read(&given, &recommended)?;
+        let mut values = Values::read(&given, &recommended)?;
         check(&values)?;
+        if values.kv_lossless && budget_bytes(&values).is_some() {
+            // Cold tokens of all layers are kept as blobs.
+            (values.kv_lossless_enable, values.kv_lossless_runtime_enable) = (true, true);
+            values.kv_lossless_runtime_mode = RuntimeMode::Store;
+            (values.kv_lossless_scope, values.kv_lossless_front_n) = (Scope { front: true, kept: false }, layers);
+        }
         // Unknown keys come last: of too many warnings, theirs are left out.
         let mut warnings = Warnings::default();
         let eviction = if values.kv_h2o_enable { Some(eviction(&values, layers, &mut warnings)?) } else { None };
@@ -293,6 +302,9 @@ fn check(values: &Values) -> Result<()> {
             "{own} is given and {other} true; one of them expected: tokens of a budget or in fewer bits are not evicted \
              by other rules, nor compressed again"
         );
+    }
+    if values.kv_quant && values.kv_lossless {
+        bail!(InvalidArgument, "{} is \"k8v4\" and {} true; one of them expected", name::kv_quant, name::kv_lossless);
     }
     if values.kv_memory_mb > 0.0 && values.kv_memory_bytes > 0 {
         bail!(
@@ -383,7 +395,8 @@ fn memory_rules(values: &Values) -> Result<Option<MemoryRules>> {
     let Some(bytes) = budget_bytes(values) else { return Ok(None) };
     let file = if values.kv_memory_file.is_empty() { None } else { Some(memory::text(&values.kv_memory_file)?) };
     let wait = Duration::from_micros(values.kv_memory_wait_us.into());
-    Ok(Some(MemoryRules { bytes, file, file_bytes: bytes_of(values.kv_memory_file_mb), wait }))
+    let file_bytes = bytes_of(values.kv_memory_file_mb);
+    Ok(Some(MemoryRules { bytes, file, file_bytes, wait, lossless: values.kv_lossless }))
 }
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {

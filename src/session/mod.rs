@@ -95,7 +95,8 @@ impl Session {
         let (most_lanes, lanes) = (lanes, Lanes::new(lanes)?);
         let (mut config, mut warnings) = Config::parse(config_json, defaults_json, layers)?;
         if !host.attends {
-            let (quant, memory) = (config.quant.take().is_some(), config.memory.take().is_some());
+            let memory = config.memory.take_if(|memory| !memory.lossless).is_some();
+            let quant = config.quant.take().is_some();
             for (key, _) in [("kv_quant", quant), ("kv_memory_mb", memory)].into_iter().filter(|(_, given)| *given) {
                 let why = "the host does not attend (mnnkv_session_options::attends)";
                 memory::push(&mut warnings, memory::format(format_args!("{key} has no effect: {why}"))?)?;
@@ -264,6 +265,9 @@ impl Session {
             layer.release_again(store, &mut cache);
             if let Some(lossless) = &mut layer.lossless {
                 lossless.end(store, cache, len, token_bytes, raw_bytes);
+            }
+            if let Some((budget, share)) = budget.as_mut().zip(share) {
+                budget.see_lossless(layer, store, &share);
             }
         }
         Ok(())

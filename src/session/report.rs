@@ -1,6 +1,5 @@
 //! Metrics: the counters of the layers and of the store, added up per layer and in total.
 
-use super::budget::stats;
 use super::eviction::{EvictionCounts, Shares};
 use super::layer::Layer;
 use super::lossless::{Lossless, LosslessCounts};
@@ -28,7 +27,8 @@ impl Session {
         state.measure(None, self.lanes.window_bytes())?.write_json(&mut text)?;
         let mut comma = if text.len() > 1 { "," } else { "" };
         if state.budget.is_some() {
-            let memory = stats(&state.layers, state.budget.as_ref(), self.working_bytes(&state)?);
+            let working = self.working_bytes(&state)?;
+            let memory = state.memory_stats(working);
             memory::append(&mut text, format_args!("{comma}\"kv_memory\":\"{}\"", memory.rung.name()))?;
             for (name, value) in memory.numbers() {
                 memory::append(&mut text, format_args!(",\"kv_memory_{name}\":{value}"))?;

@@ -77,6 +77,13 @@ impl State {
             };
             line(text, format_args!("layer {number} ({count} in all) has dropped tokens to hold the budget: {why}"))?;
         }
+        if budget.lossless_over() > 0 {
+            let over = budget.lossless_over();
+            line(
+                text,
+                format_args!("kv_lossless is true, and {over} steps of layers ended above their share of the budget"),
+            )?;
+        }
         let failed = budget.offload.as_ref().and_then(Offload::failure);
         let failed = failed.or_else(|| kept().find_map(|(_, kept)| kept.failure()));
         failed.map_or(Ok(()), |error| line(text, format_args!("kv_memory_file: {error}")))

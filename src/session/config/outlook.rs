@@ -23,6 +23,9 @@ impl Display for Outlook<'_> {
         let layers = self.layers;
         if let Some(memory) = &self.config.memory {
             let budget = memory.bytes as f64 / 1e6;
+            if memory.lossless {
+                return write!(f, "{budget} MB, as far as tokens that are compressed bit for bit hold it");
+            }
             write!(f, "at most {budget} MB: tokens are raw, then K has 8 bits and V 4, then the least attended ones ")?;
             return match &memory.file {
                 Some(file) => write!(f, "go to {file}"),

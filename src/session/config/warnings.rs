@@ -32,6 +32,16 @@ const IDLE: &[Idle] = &[
         needs: "kv_memory_mb must be above 0",
     },
     Idle {
+        keys: |key| key == name::kv_lossless,
+        idle: |values, has| values.kv_lossless && !has(name::kv_memory_mb) && !has(name::kv_memory_bytes),
+        needs: "kv_memory_mb must be above 0",
+    },
+    Idle {
+        keys: |key| [name::kv_memory_file, name::kv_quant_sink_tokens].contains(&key),
+        idle: |values, _| values.kv_lossless && super::budget_bytes(values).is_some(),
+        needs: "kv_lossless must not be true",
+    },
+    Idle {
         keys: |key| [name::kv_memory_file_mb, name::kv_memory_wait_us].contains(&key),
         idle: |values, has| super::budget_bytes(values).is_some() && !has(name::kv_memory_file),
         needs: "kv_memory_file must name a file",
