@@ -353,8 +353,9 @@ impl Kept {
             return;
         }
         let heads = blocks.heads();
-        // Sketches of what is in the file must leave room for codes.
-        let most_sketches = most / 8 * MOST_SKETCHES;
+        // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
+        let fixed = blocks.bytes() - blocks.sketch_bytes() - blocks.code_bytes();
+        let most_sketches = most.saturating_sub(fixed) / 8 * MOST_SKETCHES;
         while blocks.sketch_bytes() > most_sketches {
             let count = (blocks.sketch_bytes() - most_sketches).div_ceil(size_of::<attend::Sketch>());
             let before = blocks.sketch_bytes();
