@@ -2,10 +2,10 @@
 //
 //   mnnkv/base.h      status codes, versions, element types, cache layouts
 //   mnnkv/session.h   all of a model's KV caches, compressed as a JSON config says: hosts start here
-//   mnnkv/attend.h    attention over tokens in 8 and 4 bits: the main way to use mnn-kv
+//   mnnkv/attend.h    attention over tokens in 8 and 4 bits
 //   mnnkv/heads.h     stored tokens read head by head, on the attention threads, in place of a restore in begin
 //   mnnkv/scores.h    scores from sums that a host makes in its own attention loop
-//   mnnkv/memory.h    a budget in bytes for all of a session's caches
+//   mnnkv/memory.h    a budget in bytes for all of a session's caches: the main way to use mnn-kv
 //   mnnkv/park.h      a layer compressed as a whole, and its memory returned, while no step is due
 //   mnnkv/policy.h    which tokens an eviction removes: pinned tokens, and scores without tiles
 //   mnnkv/executor.h  threads of the host that encode and decode for a session

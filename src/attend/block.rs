@@ -4,7 +4,6 @@
 //! same bytes in memory and in files.
 
 use super::offload::Offloaded;
-use super::sketch::Sketch;
 use crate::arch;
 use crate::arch::attend::encode::{ValueScales, at_least};
 use crate::arch::attend::lines::{WIDE_LINES, bytes, bytes_mut, shorts, shorts_mut, wides};
@@ -53,7 +52,7 @@ pub struct Cell {
     /// In memory.
     pub codes: Option<Codes>,
     /// In a file.
-    pub offloaded: Option<Offloaded>,
+    pub offloaded: Option<Box<Offloaded>>,
     /// The greatest share of attention of a row that it got lately; 1 of a new one.
     pub score: f32,
 }
@@ -208,7 +207,7 @@ impl Cell {
 
     /// Bytes of its sketch.
     pub fn sketch_bytes(&self) -> usize {
-        self.offloaded.as_ref().map_or(0, |_| size_of::<Sketch>())
+        self.offloaded.as_ref().map_or(0, |_| size_of::<Offloaded>())
     }
 }
 

@@ -127,11 +127,11 @@ impl Blocks {
                 (0..heads).try_for_each(|_| memory::push(lists, Vec::new()))?;
             }
         }
-        memory::reserve_amortized(&mut self.list, more)?;
+        memory::reserve(&mut self.list, more)?;
         let room = self.list.len() + more;
         for list in self.here.iter_mut().chain(&mut self.away) {
             let more = room - list.len();
-            memory::reserve_amortized(list, more)?;
+            memory::reserve(list, more)?;
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Blocks {
     }
 
     /// Takes note of where a block was written, and of its heads there.
-    pub fn written(&mut self, block: u32, place: Range<u64>, heads: Vec<Option<Offloaded>>) {
+    pub fn written(&mut self, block: u32, place: Range<u64>, heads: Vec<Option<Box<Offloaded>>>) {
         self.list[block as usize].place = Some(place);
         for (head, offloaded) in heads.into_iter().enumerate() {
             self.change(block, head, |cell| cell.offloaded = offloaded);

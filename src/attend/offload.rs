@@ -38,7 +38,7 @@ pub struct Offloaded {
     /// Lines of 64 bytes.
     pub lines: u32,
     /// Of its keys.
-    pub sketch: Box<Sketch>,
+    pub sketch: Sketch,
 }
 
 /// Working memory of sketches.
@@ -81,11 +81,11 @@ impl Offloaded {
         (offset, sum): (u64, u64),
         (basis, head): (&Basis, usize),
         work: &mut SketchWork,
-    ) -> Result<Self> {
+    ) -> Result<Box<Self>> {
         work.keys(shape, codes)?;
         memory::resize(&mut work.centred, shape.dims)?;
-        let sketch = memory::boxed(sketch::sketch(&work.keys, basis, head, &mut work.centred))?;
-        Ok(Offloaded { offset, sum, lines: codes.lines().len() as u32, sketch })
+        let sketch = sketch::sketch(&work.keys, basis, head, &mut work.centred);
+        memory::boxed(Offloaded { offset, sum, lines: codes.lines().len() as u32, sketch })
     }
 }
 

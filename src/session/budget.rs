@@ -357,7 +357,7 @@ impl Kept {
         let fixed = blocks.bytes() - blocks.sketch_bytes() - blocks.code_bytes();
         let most_sketches = most.saturating_sub(fixed) / 8 * MOST_SKETCHES;
         while blocks.sketch_bytes() > most_sketches {
-            let count = (blocks.sketch_bytes() - most_sketches).div_ceil(size_of::<attend::Sketch>());
+            let count = (blocks.sketch_bytes() - most_sketches).div_ceil(size_of::<attend::Offloaded>());
             let before = blocks.sketch_bytes();
             for head in 0..heads {
                 let Ok(worst) = worst(blocks, blocks.away(head), head, count.div_ceil(heads), pins) else { return };
