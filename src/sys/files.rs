@@ -103,6 +103,11 @@ pub fn remove(path: &Path) -> io::Result<()> {
     system::remove(path)
 }
 
+/// Whether the file at `path` is this one; true on systems that cannot tell.
+pub fn is_at(path: &Path, file: &File) -> bool {
+    system::is_at(path, file)
+}
+
 /// Makes a folder.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     system::create_folder(path)
@@ -257,6 +262,17 @@ mod unix {
         let seen = with(path, |path| again(|| checked(unsafe { lstat(path.as_ptr(), found.as_mut_ptr()) })));
         // SAFETY: zeroed, which is a value of a struct of integers.
         seen.is_ok() && unsafe { found.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFLNK
+    }
+
+    pub(super) fn is_at(path: &Path, file: &File) -> bool {
+        let mut named = std::mem::MaybeUninit::<stat>::zeroed();
+        // SAFETY: the path ends with a zero, and there is room for the answer.
+        let seen = with(path, |path| again(|| checked(unsafe { stat(path.as_ptr(), named.as_mut_ptr()) })));
+        // SAFETY: zeroed, which is a value of a struct of integers.
+        let named = unsafe { named.assume_init() };
+        #[allow(clippy::unnecessary_cast, reason = "the types differ between systems")]
+        let named = (named.st_dev as u64, named.st_ino as u64);
+        seen.is_ok() && file.metadata().is_ok_and(|open| named == (open.dev(), open.ino()))
     }
 
     pub(super) fn open(path: &Path) -> io::Result<File> {
@@ -473,6 +489,10 @@ mod portable {
 
     pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    pub(super) fn is_at(_: &Path, _: &File) -> bool {
+        true
     }
 
     pub(super) fn remove(path: &Path) -> io::Result<()> {

@@ -186,10 +186,11 @@ impl Storage {
         }
     }
 
-    /// Removes a file that could not be completed, or the bytes of a host.
+    /// Removes a file that could not be completed, or the bytes of a host. Another file that has taken its place stays.
     pub fn remove(&self) {
         // The failure that led here is the one to report.
         let _ = match &self.kind {
+            Kind::File(file) if !files::is_at(&file.path, &file.file) => Ok(()),
             Kind::File(file) => files::remove(&file.path).map_err(drop),
             Kind::Host(medium) => medium.truncate(0).map_err(drop),
         };
