@@ -134,6 +134,8 @@ pub(super) struct Kept {
     dropped: u64,
     returned: u64,
     lost: u64,
+    /// Of `lost`, before the reset.
+    lost_before: u64,
     reads: Reads,
     over_steps: u64,
     /// Why the first read failed.
@@ -306,16 +308,21 @@ impl Share {
 impl Kept {
     /// The layer was reset.
     pub(super) fn reset(&mut self) {
-        (self.dropped, self.failure) = (0, None);
+        (self.dropped, self.lost_before, self.failure) = (0, self.lost, None);
     }
 
     pub(super) fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
 
-    /// Whether tokens were dropped since the reset.
+    /// Heads of blocks that the file had no more, since the reset.
+    pub(super) fn loses(&self) -> u64 {
+        self.lost - self.lost_before
+    }
+
+    /// Whether tokens were dropped since the reset, lost ones aside.
     pub(super) fn drops(&self) -> bool {
-        self.dropped > 0
+        self.dropped > self.loses()
     }
 
     /// Takes what a step has found.

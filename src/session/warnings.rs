@@ -84,6 +84,10 @@ impl State {
                 format_args!("kv_lossless is true, and {over} steps of layers ended above their share of the budget"),
             )?;
         }
+        let lost: u64 = kept().map(|(_, kept)| kept.loses()).sum();
+        if lost > 0 {
+            line(text, format_args!("kv_memory_file was cut or changed: {lost} heads of blocks are lost"))?;
+        }
         let failed = budget.offload.as_ref().and_then(Offload::failure);
         let failed = failed.or_else(|| kept().find_map(|(_, kept)| kept.failure()));
         failed.map_or(Ok(()), |error| line(text, format_args!("kv_memory_file: {error}")))
