@@ -219,7 +219,10 @@ impl Session {
         for at in 0..layers.len() {
             let layer = &layers[at];
             if let (None, Some(rows)) = (&layer.step, layer.rows) {
-                let (raw, share) = (layer.lengths.physical, budget.share(layers, &rows, 1, working));
+                // The tokens of a prompt's chunk leave in the next begin, and no block makes room for them.
+                let chunk = if layer.last_step as usize > BLOCK { layer.last_step } else { 0 };
+                let raw = layer.lengths.physical.saturating_sub(chunk);
+                let share = budget.share(layers, &rows, 1, working);
                 layers[at].fit(Some(&share), raw, budget.offload.as_mut());
             }
         }
