@@ -1,0 +1,730 @@
+// A budget in bytes (memory.h): what is refused, what a chat of some thousand tokens attends to in each state, and files that
+// fail, by the C API. Attention is compared with f64 over the numbers that were appended, or over those that docs/format.md
+// says blocks have.
+
+#include "struct_sizes.hpp"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <csignal>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define HAS_FILES 1
+#endif
+
+namespace {
+
+using namespace support;
+
+constexpr std::uint32_t layers = 3, kv_heads = 2, heads = 6, dims = 64, block = 64, sink = 16, chunk = 256;
+/// Channels of K whose numbers are not small.
+constexpr std::uint32_t few_dims = 16;
+
+/// What attend.h rounds beside the numbers: logits of up to 5 by 2^-13 of themselves, and weights by 2^-14 of the largest in
+/// their block, which is at most 50 times the mean here, over a range of 2; blocks below 2^-14 are left out. 2 * (5 + 50 + 8)
+/// / 2^14 = 0.008 is the worst case of all signs.
+constexpr double rounding = 0.008;
+/// Single steps leave out blocks of the file that get little attention as sketches tell, up to a few hundredths together; a
+/// token that is asked for and not found is off by about 1.
+constexpr double unread = 0.1;
+
+/// The nearest number of 11 bits to a double: f16, of numbers that are neither tiny nor large.
+double nearest_half(double x) {
+    int exponent = 0;
+    const double part = std::frexp(x, &exponent);
+    return std::ldexp(std::nearbyint(part * 2048), exponent - 11);
+}
+
+/// The least such number at or above x.
+double least_half(double x) {
+    int exponent = 0;
+    const double part = std::frexp(x, &exponent);
+    return std::ldexp(std::ceil(part * 2048), exponent - 11);
+}
+
+/// K and V of a token of a layer: [K or V][head][dim].
+using numbers = std::vector<float>;
+constexpr std::size_t v_at = std::size_t{kv_heads} * dims;
+
+/// The numbers that a block of these tokens has (docs/format.md, "k8v4 blocks"). No channel of this test's has 16 bits.
+void quantise(std::vector<numbers>& tokens, std::size_t first) {
+    for (std::size_t channel = 0; channel < v_at; ++channel) {
+        float low = INFINITY, high = -INFINITY;
+        for (std::size_t t = first; t < first + block; ++t) {
+            low = std::min(low, tokens[t][channel]);
+            high = std::max(high, tokens[t][channel]);
+        }
+        const double middle = nearest_half(0.5 * low + 0.5 * high);
+        const double scale = least_half(std::max(high - middle, middle - low) / 127);
+        for (std::size_t t = first; t < first + block; ++t) {
+            float& x = tokens[t][channel];
+            x = static_cast<float>(std::nearbyint((x - middle) / scale) * scale + middle);
+        }
+    }
+    for (std::size_t t = first; t < first + block; ++t) {
+        for (std::size_t group = v_at; group < 2 * v_at; group += 32) {
+            const auto begin = tokens[t].begin() + static_cast<std::ptrdiff_t>(group);
+            const double low = *std::min_element(begin, begin + 32), high = *std::max_element(begin, begin + 32);
+            const double middle = nearest_half(low + (high - low) * 8 / 15);
+            const double scale = least_half(std::max((middle - low) / 8, (high - middle) / 7));
+            for (auto x = begin; x != begin + 32; ++x) {
+                *x = static_cast<float>(std::nearbyint((*x - middle) / scale) * scale + middle);
+            }
+        }
+    }
+}
+
+mnnkv::session made(const std::string& config) {
+    mnnkv_session_options options = mnnkv::make<mnnkv_session_options>();
+    options.layers = layers;
+    options.lanes = 1;
+    options.config_json = config.data();
+    options.config_len = config.size();
+    options.attends = 1;
+    mnnkv::session session;
+    EXPECT_TRUE(ok(session.create(options).code())) << config;
+    return session;
+}
+
+std::string budget(std::uint64_t bytes, const std::string& more = "") {
+    return "{\"kv_memory_bytes\": " + std::to_string(bytes) + (more.empty() ? "" : ", " + more) + "}";
+}
+
+/// Waits for the file are long, so that results do not hang on the disk.
+std::string with_file(std::uint64_t bytes, const std::string& path, const std::string& more = "") {
+    return budget(bytes, "\"kv_memory_wait_us\": 5000000, \"kv_memory_file\": \"" + path + "\"" +
+                             (more.empty() ? "" : ", " + more));
+}
+
+/// A host of `layers` row-major caches of f32, [head][token][dim], that also keeps every token.
+class Chat {
+public:
+    explicit Chat(const std::string& config, std::uint32_t room = 4096) : session(made(config)), random_(4701), all_(layers) {
+        layout_ = mnnkv::make<mnnkv_layout>();
+        layout_.key_dtype = layout_.value_dtype = MNNKV_DTYPE_F32;
+        layout_.kv_heads = kv_heads;
+        layout_.head_dim = dims;
+        layout_.max_tokens = room;
+        layout_.l_pack = layout_.h_pack = layout_.flash_block = 1;
+        for (cache_of& one : caches_) {
+            one.key.resize(std::size_t{kv_heads} * room * dims);
+            one.value.resize(one.key.size());
+        }
+    }
+
+    /// Steps of `count` tokens, in chunks of a prompt.
+    void prompt(std::uint32_t count) {
+        for (std::uint32_t rows = 0; count > 0; count -= rows) {
+            rows = std::min(count, chunk);
+            ASSERT_NO_FATAL_FAILURE(step(rows));
+        }
+    }
+
+    void singles(std::uint32_t count) {
+        for (; count > 0; --count) {
+            ASSERT_NO_FATAL_FAILURE(step(1));
+        }
+    }
+
+    /// One step of all layers. `wanted`: a token that the queries ask for, and little else; -1 = none.
+    void step(std::uint32_t rows, int wanted = -1) {
+        attended = 0;
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            ASSERT_NO_FATAL_FAILURE(step_of(layer, rows, wanted));
+        }
+    }
+
+    std::uint32_t length() const { return static_cast<std::uint32_t>(all_[0].size()); }
+
+    mnnkv_memory_stats memory() const {
+        mnnkv_memory_stats stats;
+        EXPECT_TRUE(ok(session.memory(stats).code()));
+        return stats;
+    }
+
+    std::string warnings() const {
+        std::string text;
+        EXPECT_TRUE(ok(session.warnings(text).code()));
+        return text;
+    }
+
+    /// The largest distance of the last step's last row from f64, over all layers: over the numbers that blocks have.
+    double distance() { return distance(true); }
+    /// The same over the numbers that were appended.
+    double true_distance() { return distance(false); }
+
+    /// Each number of the last outputs lies between the least and the greatest V.
+    bool is_average() const {
+        for (const std::vector<float>& output : outputs_) {
+            for (const float x : output) {
+                if (!(std::fabs(x) <= 1.01f)) {
+                    return false;
+                }
+            }
+        }
+        return true;
+    }
+
+    mnnkv::session session;
+    float few_dims_size = 2;
+    /// Layers of the last step that the session attended to.
+    std::uint32_t attended = 0;
+
+private:
+    struct cache_of {
+        std::vector<float> key, value;
+        std::uint32_t kv_len = 0;
+    };
+
+    mnnkv_cache cache(std::uint32_t layer) {
+        mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+        cache.layout = &layout_;
+        cache.key = caches_[layer].key.data();
+        cache.value = caches_[layer].value.data();
+        cache.kv_len = caches_[layer].kv_len;
+        return cache;
+    }
+
+    float number() { return random_.unit() - random_.unit(); }
+
+    void step_of(std::uint32_t layer, std::uint32_t rows, int wanted) {
+        cache_of& own = caches_[layer];
+        mnnkv_cache now = cache(layer);
+        ASSERT_TRUE(ok(session.begin(layer, now).code()));
+        ASSERT_LE(now.kv_len + rows, layout_.max_tokens);
+        own.kv_len = now.kv_len;
+        for (std::uint32_t row = 0; row < rows; ++row, ++own.kv_len) {
+            all_[layer].emplace_back(2 * v_at);
+            for (std::size_t at = 0; at < 2 * v_at; ++at) {
+                // Keys have few directions, as those of models, which sketches of what is in the file are made for.
+                const float size = at >= v_at ? 1.0f : at % dims < few_dims ? few_dims_size : 0.4f;
+                all_[layer].back()[at] = size * number();
+            }
+            for (std::uint32_t h = 0; h < kv_heads; ++h) {
+                const std::size_t at = (std::size_t{h} * layout_.max_tokens + own.kv_len) * dims;
+                std::copy_n(&all_[layer].back()[h * dims], dims, &own.key[at]);
+                std::copy_n(&all_[layer].back()[v_at + h * dims], dims, &own.value[at]);
+            }
+        }
+        std::vector<float>& queries = queries_[layer];
+        queries.resize(std::size_t{rows} * heads * dims);
+        for (std::size_t at = 0; at < queries.size(); ++at) {
+            const std::size_t kv = at / dims % heads / (heads / kv_heads);
+            queries[at] = wanted < 0 ? 6 * number() : 16 * all_[layer][std::size_t(wanted)][kv * dims + at % dims];
+        }
+        outputs_[layer].assign(queries.size(), std::nanf(""));
+        now = cache(layer);
+        if (session.attends(layer)) {
+            ++attended;
+            mnnkv_attend step = mnnkv::make<mnnkv_attend>();
+            step.dtype = MNNKV_DTYPE_F32;
+            step.heads = heads;
+            step.head_dim = dims;
+            step.causal = 1;
+            step.rows = rows;
+            step.queries = queries.data();
+            step.output = outputs_[layer].data();
+            std::thread other([&] { EXPECT_TRUE(ok(session.attend(layer, 1, 2, now, step).code())); });
+            EXPECT_TRUE(ok(session.attend(layer, 0, 2, now, step).code()));
+            other.join();
+        } else {
+            // The host's attention would read these.
+            ASSERT_EQ(own.kv_len, all_[layer].size());
+            outputs_[layer].assign(queries.size(), 0.0f);
+            for (std::uint32_t t = own.kv_len - 1;; t -= std::min(t, 97u)) {
+                for (std::uint32_t h = 0; h < kv_heads; ++h) {
+                    const std::size_t at = (std::size_t{h} * layout_.max_tokens + t) * dims;
+                    ASSERT_TRUE(std::equal(&own.key[at], &own.key[at] + dims, &all_[layer][t][h * dims])) << t;
+                    ASSERT_TRUE(std::equal(&own.value[at], &own.value[at] + dims, &all_[layer][t][v_at + h * dims])) << t;
+                }
+                if (t == 0) {
+                    break;
+                }
+            }
+        }
+        ASSERT_TRUE(ok(session.end(layer, heads, rows, now).code()));
+    }
+
+    double distance(bool as_blocks) {
+        double most = 0;
+        for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            std::vector<numbers> tokens = all_[layer];
+            if (as_blocks) {
+                mnnkv_attend_stats stats;
+                EXPECT_TRUE(ok(session.attend_stats(layer, stats).code()));
+                EXPECT_EQ(stats.unfit_blocks, 0u);
+                for (std::size_t first = sink; first < sink + stats.tokens; first += block) {
+                    quantise(tokens, first);
+                }
+            }
+            // The last row sees all tokens.
+            const std::size_t row = queries_[layer].size() - std::size_t{heads} * dims;
+            for (std::size_t head = 0; head < heads; ++head) {
+                const float* const query = &queries_[layer][row + head * dims];
+                const std::size_t kv = head / (heads / kv_heads);
+                std::vector<double> out(dims);
+                double sum = 0;
+                for (const numbers& token : tokens) {
+                    double logit = 0;
+                    for (std::size_t d = 0; d < dims; ++d) {
+                        logit += double{query[d]} * token[kv * dims + d];
+                    }
+                    const double weight = std::exp(logit / 8);
+                    sum += weight;
+                    for (std::size_t d = 0; d < dims; ++d) {
+                        out[d] += weight * token[v_at + kv * dims + d];
+                    }
+                }
+                for (std::size_t d = 0; d < dims; ++d) {
+                    const double off = std::fabs(out[d] / sum - outputs_[layer][row + head * dims + d]);
+                    most = off <= most ? most : off;
+                }
+            }
+        }
+        return most;
+    }
+
+    dice random_;
+    mnnkv_layout layout_;
+    std::vector<std::vector<numbers>> all_;
+    std::array<cache_of, layers> caches_;
+    std::array<std::vector<float>, layers> queries_, outputs_;
+};
+
+/// Of 3 layers and 1 KB for a token: room for some thousand tokens in blocks, for one thousand, and for less.
+constexpr std::uint64_t roomy = 8000000, small = 2000000, tight = 1500000;
+
+mnnkv_status tried(const std::string& config) {
+    mnnkv::session session;
+    return session.create(config.data(), config.size(), layers, 1).code();
+}
+
+TEST(Budget, BadConfigsAreRefusedByName) {
+    const std::vector<bad_call> calls = {
+        {bad, "kv_memory_mb", [] { return tried(R"({"kv_memory_mb": -1})"); }},
+        {bad, "kv_memory_mb", [] { return tried(R"({"kv_memory_mb": "64"})"); }},
+        {bad, "kv_memory_mb", [] { return tried(R"({"kv_memory_mb": 1e300})"); }},
+        {bad, "kv_memory_mb", [] { return tried(R"({"kv_memory_mb": [64]})"); }},
+        {bad, "config", [] { return tried(R"({"kv_memory_mb": NaN})"); }},
+        {bad, "kv_memory_bytes", [] { return tried(R"({"kv_memory_bytes": -1})"); }},
+        {bad, "kv_memory_bytes", [] { return tried(R"({"kv_memory_bytes": 1.5})"); }},
+        {bad, "kv_memory_bytes", [] { return tried(R"({"kv_memory_bytes": true})"); }},
+        {bad, "kv_memory_bytes", [] { return tried(R"({"kv_memory_mb": 64, "kv_memory_bytes": 64000000})"); }},
+        {bad, "kv_h2o_enable", [] { return tried(R"({"kv_memory_mb": 64, "kv_h2o_enable": true})"); }},
+        {bad, "kv_lossless_enable",
+         [] { return tried(R"({"kv_memory_mb": 64, "kv_lossless_enable": true, "kv_lossless_runtime_enable": true})"); }},
+        {bad, "kv_memory_file", [] { return tried(R"({"kv_memory_mb": 64, "kv_memory_file": 7})"); }},
+        {bad, "kv_memory_file_mb", [] { return tried(R"({"kv_memory_mb": 64, "kv_memory_file_mb": -0.5})"); }},
+        {bad, "kv_memory_wait_us", [] { return tried(R"({"kv_memory_mb": 64, "kv_memory_wait_us": -1})"); }},
+    };
+    expect_refused(calls);
+}
+
+TEST(Budget, CallsThatDoNotFitAreRefused) {
+    mnnkv::session without = made("{}"), with = made(budget(roomy));
+    mnnkv_memory_stats stats = mnnkv::make<mnnkv_memory_stats>();
+    slot<std::uint64_t> in_use;
+    const std::vector<bad_call> calls = {
+        {bad, "session", [&] { return mnnkv_session_memory(nullptr, &stats); }},
+        {bad, "stats", [&] { return mnnkv_session_memory(with.get(), nullptr); }},
+        {bad, "session", [&] { return mnnkv_session_trim(nullptr, 1000000, in_use.get()); }},
+        {bad, "kv_memory_mb", [&] { return mnnkv_session_trim(without.get(), 1000000, in_use.get()); }},
+        {bad, "kv_memory_mb", [&] { return mnnkv_session_trim(without.get(), 0, nullptr); }},
+    };
+    expect_refused(calls, in_use);
+    check_output_sizes<mnnkv_memory_stats>([&](mnnkv_memory_stats* to) { return mnnkv_session_memory(with.get(), to); });
+    ASSERT_TRUE(ok(without.memory(stats).code()));
+    EXPECT_EQ(stats.budget_bytes, 0u);
+    EXPECT_EQ(stats.bytes, 0u);
+}
+
+TEST(Budget, OneBelowTheFloorIsRefusedAndItsMessageHasOneThatWorks) {
+    Chat below(budget(100000));
+    mnnkv_layout layout = mnnkv::make<mnnkv_layout>();
+    std::vector<float> key(std::size_t{kv_heads} * block * dims), value(key.size());
+    layout.key_dtype = layout.value_dtype = MNNKV_DTYPE_F32;
+    layout.kv_heads = kv_heads;
+    layout.head_dim = dims;
+    layout.max_tokens = block;
+    layout.l_pack = layout.h_pack = layout.flash_block = 1;
+    mnnkv_cache cache = mnnkv::make<mnnkv_cache>();
+    cache.layout = &layout;
+    cache.key = key.data();
+    cache.value = value.data();
+    EXPECT_TRUE(refuses(bad, "kv_memory_mb is 0.1; at least ", [&] { return below.session.begin(0, cache).code(); }));
+    const std::string text = mnnkv_last_error();
+    const double least = std::atof(text.c_str() + text.find("at least ") + 9);
+    ASSERT_GT(least, 0.1) << text;
+    ASSERT_LT(least, 1) << text;
+
+    char config[100];
+    std::snprintf(config, sizeof config, "{\"kv_memory_mb\": %.1f}", least);
+    Chat chat(config);
+    for (int at = 0; at < 100; ++at) {
+        ASSERT_NO_FATAL_FAILURE(chat.step(4));
+    }
+    ASSERT_NO_FATAL_FAILURE(chat.singles(20));
+    const mnnkv_memory_stats stats = chat.memory();
+    // The least number has no working memory of attention, which no begin knows before the first.
+    EXPECT_LE(stats.bytes, stats.budget_bytes + stats.working_bytes);
+    EXPECT_TRUE(chat.is_average());
+}
+
+#ifdef HAS_FILES
+
+/// A folder of its own, and a path in it.
+class BudgetFile : public testing::Test {
+protected:
+    BudgetFile() {
+        std::string name = testing::TempDir() + "/mnnkv-budget-XXXXXX";
+        EXPECT_NE(mkdtemp(&name[0]), nullptr);
+        folder_ = name;
+        path_ = name + "/blocks";
+    }
+    ~BudgetFile() override {
+        unlink(path_.c_str());
+        rmdir(folder_.c_str());
+    }
+
+    bool exists() const {
+        struct stat found;
+        return lstat(path_.c_str(), &found) == 0;
+    }
+
+    std::string contents() const {
+        std::ifstream file(path_, std::ios::binary);
+        return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    }
+
+    void write(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
+
+    /// Of a chat that the budget has no room for: blocks are dropped, and the warnings say that this is why.
+    void expect_dropping(const std::string& path, const std::string& why) const {
+        Chat chat(with_file(small, path));
+        ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
+        ASSERT_NO_FATAL_FAILURE(chat.singles(3));
+        const mnnkv_memory_stats stats = chat.memory();
+        EXPECT_EQ(stats.state, std::uint32_t{MNNKV_MEMORY_DROPPING});
+        EXPECT_GT(stats.dropped_tokens, 0u);
+        EXPECT_EQ(stats.file_tokens, 0u);
+        EXPECT_GT(stats.failed_writes, 0u);
+        EXPECT_LE(stats.bytes, stats.budget_bytes);
+        EXPECT_EQ(stats.over_steps, 0u);
+        const std::string said = chat.warnings();
+        EXPECT_NE(said.find("has dropped tokens to hold the budget"), std::string::npos) << said;
+        EXPECT_NE(said.find("kv_memory_file: "), std::string::npos) << said;
+        EXPECT_NE(said.find(why), std::string::npos) << said;
+        EXPECT_TRUE(chat.is_average());
+    }
+
+    std::string folder_, path_;
+};
+
+TEST_F(BudgetFile, AChatIsPlainAttentionInEveryState) {
+    Chat chat(with_file(small, path_));
+    const std::uint32_t states[] = {MNNKV_MEMORY_RAW, MNNKV_MEMORY_QUANTISED, MNNKV_MEMORY_FILE};
+    std::uint32_t seen = 0;
+    for (int at = 0; at < 14; ++at) {
+        ASSERT_NO_FATAL_FAILURE(chat.step(chunk));
+        const mnnkv_memory_stats after = chat.memory();
+        if (chat.attended > 0) {
+            ASSERT_EQ(chat.attended, layers);
+            // A chunk reads all that is in the file.
+            EXPECT_LT(chat.distance(), rounding) << chat.length() << " tokens, state " << after.state;
+        }
+        ASSERT_NO_FATAL_FAILURE(chat.step(1));
+        const mnnkv_memory_stats stats = chat.memory();
+        ASSERT_GE(stats.state, seen) << "no state goes back";
+        ASSERT_LE(stats.state, std::uint32_t{MNNKV_MEMORY_FILE});
+        if (stats.state > seen) {
+            EXPECT_EQ(stats.state, states[seen + 1]) << "none is skipped";
+            seen = stats.state;
+        }
+        EXPECT_EQ(chat.attended, stats.state == MNNKV_MEMORY_RAW ? 0 : layers);
+        EXPECT_EQ(exists(), stats.state == MNNKV_MEMORY_FILE);
+        EXPECT_EQ(stats.bytes, stats.raw_bytes + stats.block_bytes + stats.working_bytes);
+        EXPECT_LE(stats.bytes, stats.budget_bytes);
+        EXPECT_EQ(stats.dropped_tokens, 0u);
+        EXPECT_EQ(stats.over_steps, 0u);
+        EXPECT_EQ(stats.late_reads, 0u);
+        if (stats.state != MNNKV_MEMORY_RAW) {
+            EXPECT_LT(chat.distance(), stats.state == MNNKV_MEMORY_QUANTISED ? rounding : unread)
+                << chat.length() << " tokens, state " << stats.state;
+        }
+    }
+    EXPECT_EQ(seen, std::uint32_t{MNNKV_MEMORY_FILE});
+    EXPECT_GT(chat.memory().file_tokens, 0u);
+    EXPECT_EQ(chat.warnings(), "");
+    chat.session.reset();
+    EXPECT_FALSE(exists()) << "the file goes with its session";
+}
+
+TEST_F(BudgetFile, ATokenInTheFileIsFoundByTheQueryThatAsksForIt) {
+    Chat chat(with_file(small, path_));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(6 * 1024));
+    ASSERT_GT(chat.memory().file_tokens, 2u * 1024 * layers) << "most are away";
+    for (int wanted = 100; wanted < 6000; wanted += 590) {
+        ASSERT_NO_FATAL_FAILURE(chat.step(1, wanted));
+        EXPECT_LT(chat.distance(), unread) << "token " << wanted;
+    }
+    EXPECT_GT(chat.memory().reads, 0u);
+    EXPECT_GT(chat.memory().returned, 0u) << "what is used comes back";
+}
+
+TEST_F(BudgetFile, WhatCannotBeItsFileIsLeftAloneAndTokensAreDropped) {
+    {
+        SCOPED_TRACE("a folder");
+        expect_dropping(folder_, folder_);
+    }
+    {
+        SCOPED_TRACE("in a folder that is not there");
+        expect_dropping(folder_ + "/none/blocks", folder_ + "/none/blocks");
+        EXPECT_FALSE(exists());
+    }
+    for (const std::string& text : {std::string("a letter"), std::string(), std::string(5000, 'x')}) {
+        SCOPED_TRACE("another's file of " + std::to_string(text.size()) + " bytes");
+        write(text);
+        expect_dropping(path_, "left alone");
+        EXPECT_TRUE(exists());
+        EXPECT_EQ(contents(), text);
+        unlink(path_.c_str());
+    }
+}
+
+TEST_F(BudgetFile, TheFileOfAnotherSessionIsLeftToIt) {
+    Chat first(with_file(small, path_));
+    ASSERT_NO_FATAL_FAILURE(first.prompt(4 * 1024));
+    ASSERT_GT(first.memory().file_tokens, 0u);
+    expect_dropping(path_, "open already");
+    EXPECT_TRUE(exists()) << "the second session has not removed it";
+    ASSERT_NO_FATAL_FAILURE(first.step(1, 700));
+    EXPECT_LT(first.distance(), unread);
+    EXPECT_EQ(first.memory().lost, 0u);
+    first.session.reset();
+    EXPECT_FALSE(exists());
+}
+
+TEST_F(BudgetFile, AFileThatAKilledProcessHasLeftIsReplaced) {
+    write(std::string("mnn-kv offload 1") + std::string(30000000, 'z'));
+    Chat chat(with_file(small, path_));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
+    const mnnkv_memory_stats stats = chat.memory();
+    EXPECT_GT(stats.file_tokens, 0u);
+    EXPECT_EQ(stats.failed_writes, 0u);
+    EXPECT_EQ(contents().size(), stats.file_bytes);
+    EXPECT_LT(stats.file_bytes, 10000000u);
+    chat.session.reset();
+    EXPECT_FALSE(exists());
+}
+
+TEST_F(BudgetFile, AFileThatHasTakenThePlaceOfItsOwnIsLeftAlone) {
+    Chat chat(with_file(small, path_));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
+    ASSERT_TRUE(exists());
+    unlink(path_.c_str());
+    write("a letter");
+    chat.session.reset();
+    EXPECT_EQ(contents(), "a letter");
+}
+
+TEST_F(BudgetFile, ItIsTrimmedByAnotherThreadBetweenSteps) {
+    Chat chat(with_file(roomy, path_));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(3 * 1024));
+    ASSERT_EQ(chat.memory().file_tokens, 0u);
+    ASSERT_NE(chat.memory().state, std::uint32_t{MNNKV_MEMORY_FILE});
+    std::atomic<bool> ends{false};
+    std::thread other([&] {
+        for (std::uint64_t at = 0; !ends; ++at) {
+            std::uint64_t in_use = 0;
+            EXPECT_TRUE(ok(mnnkv_session_trim(chat.session.get(), at % 2 == 0 ? small : roomy / 2, &in_use)));
+            EXPECT_GT(in_use, 0u);
+            (void)chat.memory();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    });
+    for (int at = 0; at < 60; ++at) {
+        chat.step(at % 20 == 0 ? chunk : 1, at % 3 == 0 ? 50 * at : -1);
+        EXPECT_LT(chat.distance(), at % 20 == 0 ? rounding : unread) << "step " << at;
+    }
+    ends = true;
+    other.join();
+    EXPECT_EQ(chat.memory().dropped_tokens, 0u);
+}
+
+TEST_F(BudgetFile, AfterATrimBlocksComeBackByUse) {
+    Chat chat(with_file(roomy, path_));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(3 * 1024));
+    ASSERT_NO_FATAL_FAILURE(chat.singles(2));
+    std::uint64_t in_use = 0;
+    ASSERT_TRUE(ok(chat.session.trim(small, &in_use).code()));
+    // Raw tokens of a chat that was raw leave in the next begin.
+    ASSERT_NO_FATAL_FAILURE(chat.singles(1));
+    mnnkv_memory_stats stats = chat.memory();
+    EXPECT_EQ(stats.budget_bytes, small);
+    EXPECT_LE(stats.bytes, small);
+    EXPECT_EQ(stats.state, std::uint32_t{MNNKV_MEMORY_FILE});
+
+    ASSERT_TRUE(ok(chat.session.trim(tight, &in_use).code()));
+    EXPECT_LE(in_use, tight);
+    const std::uint64_t away = chat.memory().file_tokens;
+    EXPECT_GT(away, stats.file_tokens);
+
+    ASSERT_TRUE(ok(chat.session.trim(roomy).code()));
+    EXPECT_EQ(chat.memory().budget_bytes, roomy);
+    for (int wanted = 100; wanted < 2900; wanted += 64) {
+        ASSERT_NO_FATAL_FAILURE(chat.step(1, wanted));
+        EXPECT_LT(chat.distance(), unread) << "token " << wanted;
+    }
+    stats = chat.memory();
+    EXPECT_LT(stats.file_tokens, away / 2) << "blocks that were asked for stay";
+    EXPECT_GT(stats.returned, 0u);
+    EXPECT_EQ(stats.dropped_tokens, 0u);
+}
+
+TEST(Budget, WithoutAFileTrimDropsAndTheChatGoesOn) {
+    Chat chat(budget(roomy));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(3 * 1024));
+    ASSERT_NO_FATAL_FAILURE(chat.singles(1));
+    ASSERT_TRUE(ok(chat.session.trim(0).code()));
+    ASSERT_NO_FATAL_FAILURE(chat.singles(3));
+    mnnkv_memory_stats stats = chat.memory();
+    EXPECT_EQ(stats.state, std::uint32_t{MNNKV_MEMORY_DROPPING});
+    EXPECT_GT(stats.dropped_tokens, 2u * 1024 * layers);
+    const std::uint64_t dropped = stats.dropped_tokens;
+    ASSERT_TRUE(ok(chat.session.trim(roomy).code()));
+    ASSERT_NO_FATAL_FAILURE(chat.singles(100));
+    stats = chat.memory();
+    EXPECT_EQ(stats.dropped_tokens, dropped) << "nothing leaves that has room, and nothing dropped comes back";
+    EXPECT_TRUE(chat.is_average());
+    ASSERT_TRUE(ok(chat.session.reset_all().code()));
+    EXPECT_EQ(chat.memory().state, std::uint32_t{MNNKV_MEMORY_RAW});
+    EXPECT_EQ(chat.memory().dropped_tokens, 0u);
+}
+
+TEST_F(BudgetFile, AFullFileMeansDropping) {
+    Chat chat(with_file(small, path_, "\"kv_memory_file_mb\": 0.5"));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(6 * 1024));
+    ASSERT_NO_FATAL_FAILURE(chat.singles(3));
+    const mnnkv_memory_stats stats = chat.memory();
+    EXPECT_EQ(stats.state, std::uint32_t{MNNKV_MEMORY_DROPPING});
+    EXPECT_LE(stats.file_bytes, 500000u);
+    EXPECT_GT(stats.file_bytes, 450000u) << "it is used";
+    EXPECT_EQ(contents().size(), stats.file_bytes);
+    EXPECT_GT(stats.file_tokens, 0u);
+    EXPECT_GT(stats.dropped_tokens, 0u);
+    EXPECT_LE(stats.bytes, stats.budget_bytes);
+    EXPECT_EQ(stats.over_steps, 0u);
+    const std::string said = chat.warnings();
+    EXPECT_NE(said.find("the file takes no more"), std::string::npos) << said;
+    EXPECT_NE(said.find("kv_memory_file_mb is 0.5"), std::string::npos) << said;
+}
+
+TEST_F(BudgetFile, ALayerThatBlocksCannotHoldIsSaidAndCounted) {
+    Chat chat(with_file(small, path_));
+    chat.few_dims_size = 20;
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(3 * 1024));
+    const mnnkv_memory_stats stats = chat.memory();
+    EXPECT_EQ(stats.state, std::uint32_t{MNNKV_MEMORY_RAW});
+    EXPECT_GT(stats.bytes, stats.budget_bytes);
+    ASSERT_NO_FATAL_FAILURE(chat.singles(1));
+    EXPECT_EQ(chat.memory().over_steps, stats.over_steps + layers);
+    EXPECT_NE(chat.warnings().find("layer 0 (3 in all) stays raw until its reset"), std::string::npos) << chat.warnings();
+}
+
+/// The system's own "no": a file that may not be longer, as on a full disk. In a child, since the limit is the process's.
+TEST_F(BudgetFile, ADiskThatTakesNoMoreMeansDropping) {
+#ifdef __SANITIZE_THREAD__
+    GTEST_SKIP() << "ThreadSanitizer has no threads behind fork";
+#endif
+    std::fflush(nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(120);
+        std::signal(SIGXFSZ, SIG_IGN);
+        const rlimit limit = {600000, 600000};
+        bool is_right = setrlimit(RLIMIT_FSIZE, &limit) == 0;
+        Chat chat(with_file(small, path_));
+        chat.prompt(6 * 1024);
+        chat.singles(3);
+        const mnnkv_memory_stats stats = chat.memory();
+        const std::string said = chat.warnings();
+        is_right = is_right && stats.state == MNNKV_MEMORY_DROPPING && stats.file_tokens > 0 && stats.failed_writes > 0 &&
+                   stats.bytes <= stats.budget_bytes && stats.over_steps == 0 && stats.lost == 0 &&
+                   said.find("cannot write") != std::string::npos && chat.is_average() &&
+                   !testing::Test::HasFailure();
+        if (!is_right) {
+            std::fprintf(stderr, "state %u, file %llu tokens %llu bytes, dropped %llu, failed %llu, bytes %llu, over %llu: %s\n",
+                         stats.state, (unsigned long long)stats.file_tokens, (unsigned long long)stats.file_bytes,
+                         (unsigned long long)stats.dropped_tokens, (unsigned long long)stats.failed_writes,
+                         (unsigned long long)stats.bytes, (unsigned long long)stats.over_steps, said.c_str());
+        }
+        chat.session.reset();
+        _exit(is_right && !exists() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+}
+
+/// What the test does to the file while blocks are away.
+void expect_loss_alone(Chat& chat, const char* what) {
+    SCOPED_TRACE(what);
+    const mnnkv_memory_stats before = chat.memory();
+    ASSERT_EQ(before.lost, 0u);
+    ASSERT_EQ(before.dropped_tokens, 0u);
+    for (int wanted = 100; wanted < 3000; wanted += 290) {
+        ASSERT_NO_FATAL_FAILURE(chat.step(1, wanted));
+        ASSERT_TRUE(chat.is_average());
+    }
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(2 * chunk));
+    ASSERT_NO_FATAL_FAILURE(chat.singles(3));
+    const mnnkv_memory_stats stats = chat.memory();
+    EXPECT_GT(stats.lost, 0u);
+    EXPECT_EQ(stats.dropped_tokens, stats.lost * block / kv_heads) << "what is lost, and no more";
+    EXPECT_LE(stats.bytes, stats.budget_bytes);
+    EXPECT_EQ(stats.over_steps, 0u);
+    EXPECT_TRUE(chat.is_average());
+    const std::string said = chat.warnings();
+    EXPECT_NE(said.find("kv_memory_file was cut or changed: "), std::string::npos) << said;
+    EXPECT_EQ(said.find("takes no more"), std::string::npos) << "which is not why: " << said;
+    // The chat goes on in a new one as if nothing had been.
+    ASSERT_TRUE(ok(chat.session.reset_all().code()));
+    EXPECT_EQ(chat.memory().state, std::uint32_t{MNNKV_MEMORY_RAW});
+}
+
+TEST_F(BudgetFile, AFileThatIsCutLosesItsBlocksAlone) {
+    Chat chat(with_file(small, path_));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
+    ASSERT_GT(chat.memory().file_tokens, 0u);
+    ASSERT_EQ(truncate(path_.c_str(), 20000), 0);
+    expect_loss_alone(chat, "cut");
+}
+
+TEST_F(BudgetFile, FlippedBytesLoseTheirBlocksAlone) {
+    Chat chat(with_file(small, path_));
+    ASSERT_NO_FATAL_FAILURE(chat.prompt(4 * 1024));
+    ASSERT_GT(chat.memory().file_tokens, 0u);
+    std::string bytes = contents();
+    for (std::size_t at = 16; at < bytes.size(); at += 1000) {
+        bytes[at] = static_cast<char>(bytes[at] ^ 1);
+    }
+    const int file = open(path_.c_str(), O_WRONLY);
+    ASSERT_GE(file, 0);
+    ASSERT_EQ(pwrite(file, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    close(file);
+    expect_loss_alone(chat, "flipped");
+}
+
+#endif  // HAS_FILES
+
+}  // namespace
