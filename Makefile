@@ -31,8 +31,8 @@ ASAN := $(SANITIZED) ASAN_OPTIONS=detect_leaks=1 RUSTFLAGS="-Zsanitizer=address 
 MAKEFLAGS += --no-print-directory
 # Targets share the build folder and must not run in parallel; each is parallel inside.
 .NOTPARALLEL:
-.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills soak benchmarks quality size header abi setup \
-        lint dist packages reproducible sanitize-rust sanitize-cpp mutants clean
+.PHONY: help demo test test-aarch64 sanitize fuzz fuzz-corpus kills memory-bound soak benchmarks quality size header abi \
+        setup lint dist packages reproducible sanitize-rust sanitize-cpp mutants clean
 
 help:
 	@echo "make demo     build the library and a C++ host, run it on the bundled KV sample"
@@ -42,6 +42,8 @@ help:
 	@echo "make fuzz     every target of fuzz/ for SECONDS=1800 each, or TARGET=session alone; fuzz-corpus keeps what was found"
 	@echo "make sanitize Rust and C++ suites under AddressSanitizer, LeakSanitizer and ThreadSanitizer; or -rust, -cpp alone"
 	@echo "make kills    saves, commits and parks that are killed at random moments, COUNT=200 of them"
+	@echo "make memory-bound"
+	@echo "              COUNT=200 random chats whose private memory must hold a budget, by the system's figures"
 	@echo "make mutants  changes of ROOM=src/json that its tests must notice (cargo-mutants)"
 	@echo "make soak     random schedules with failing memory and moving caches for MNNKV_SOAK_SECONDS (1800)"
 	@echo "make benchmarks"
@@ -118,6 +120,12 @@ kills:
 	@$(CONFIGURE)
 	@$(COMPILE) --target mnnkv_kill
 	@"$(BUILD)/bin/mnnkv_kill" $(COUNT) "$(BUILD)"
+
+memory-bound:
+	@"$(SETUP)" demo
+	@$(CONFIGURE)
+	@$(COMPILE) --target mnnkv_memory_bound
+	@"$(BUILD)/bin/mnnkv_memory_bound" $(COUNT) "$(BUILD)"
 
 # The tests of the room, by the path of its modules; those of tests/ as well with MUTANTS="--test snapshot". With cfg tsan
 # no other crate of ours is built for each mutant (Cargo.toml).
