@@ -15,8 +15,8 @@ extern "C" {
 //
 // {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
 // caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step, and in a prompt within
-// the tokens of one chunk above. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h), and sets
-// mnnkv_cache::step_tokens. What a layer does, the mildest first:
+// the tokens of one chunk above. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h).
+// What a layer does, the mildest first:
 //
 //   raw         all tokens are in the host's cache, and the host attends
 //   quantised   K has 8 bits and V 4; the first and the newest tokens stay raw
@@ -24,6 +24,7 @@ extern "C" {
 //   dropping    without a file, or once it is full, they are dropped, head by head: their tokens can be attended to no more
 //
 // The first tokens, the newest 32 to 95 and pinned ones are never dropped. Each layer has its share, which no other takes.
+// A layer whose numbers 8 and 4 bits cannot hold stays raw, and may take more: over_steps counts it, and a warning says so.
 // A budget that is too small for the model is refused by the first begin, whose message has the least that would do.
 //
 // kv_memory_file is scratch: made when the first block goes there, locked, and removed by mnnkv_session_destroy. One that a
@@ -82,7 +83,7 @@ typedef struct mnnkv_memory_stats {
 /// Reads the memory of a session's caches. Any thread.
 mnnkv_status mnnkv_session_memory(const mnnkv_session *session, mnnkv_memory_stats *stats);
 
-/// Sets the budget to `bytes` from now on, for a system that is short of memory (onTrimMemory and its like), and lets blocks go
+/// Sets the budget to `bytes`, or the least that the model may have, from now on, for a system that is short of memory (onTrimMemory and its like), and lets blocks go
 /// to the file, or be dropped, until it holds. Layers with an open step, and raw tokens that take more, follow in their next
 /// begin. A later call with more bytes lets blocks come back as they are used; those that were dropped do not. Any thread;
 /// waits for a begin or end that runs, never for attention.

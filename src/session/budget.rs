@@ -21,6 +21,12 @@ const DECAY: f32 = 0.95;
 const MOST_SKETCHES: usize = 7;
 /// Blocks of a head that a budget must have room for.
 const LEAST_BLOCKS: usize = 2;
+/// Working memory of attention, which there is none of yet when a budget is checked.
+const LEAST_WORKING: usize = if cfg!(test) { 1 } else { 512 << 10 };
+/// Bytes of blocks that may be free in the heap before it returns them to the system, and the ends between two such calls.
+const FREE: usize = 1 << 20;
+/// See [`FREE`].
+const TRIM_ENDS: u32 = 512;
 
 /// The budget of a session.
 pub(super) struct Budget {
@@ -29,6 +35,11 @@ pub(super) struct Budget {
     bytes: u64,
     /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; `None` before the first begin.
     holds: Option<[u64; 2]>,
+    /// The least that a session of this model may have.
+    least: u64,
+    /// Bytes of blocks that were freed since the heap returned its memory, and the ends since.
+    freed: usize,
+    ends: u32,
     /// Steps of a layer that compression did not bring below its share.
     lossless_over: u64,
     pub(super) offload: Option<Offload>,
@@ -145,7 +156,7 @@ pub(super) struct Kept {
 impl Budget {
     pub(super) fn new(mut rules: MemoryRules) -> Self {
         let offload = rules.file.take().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
-        Budget { bytes: rules.bytes, rules, holds: None, lossless_over: 0, offload }
+        Budget { bytes: rules.bytes, rules, holds: None, least: 0, freed: 0, ends: 0, lossless_over: 0, offload }
     }
 
     /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
@@ -186,7 +197,7 @@ impl Budget {
         }
         let block = Shape::new(rows.dims).map_or(0, |shape| Blocks::block_bytes(shape, rows.heads));
         let layer = least_raw as usize * share.token + share.pages + LEAST_BLOCKS * block;
-        let least = layers * layer + working;
+        let least = layers * layer + working.max(LEAST_WORKING);
         if (self.rules.bytes as usize) < least {
             bail!(
                 InvalidArgument,
@@ -199,13 +210,27 @@ impl Budget {
         }
         let raw = share.bytes.saturating_sub(share.pages) / share.token.max(1);
         let blocks = share.for_blocks(least_raw) / block.max(1);
+        self.least = least as u64;
         self.holds = Some([raw as u64, (blocks * BLOCK) as u64 + u64::from(least_raw)]);
         Ok(())
     }
 }
 
+impl Budget {
+    /// Takes note of freed blocks. The heap returns their memory once there is much of it: at once between turns and in a
+    /// prompt, in which few blocks take the place of others, and else after some steps.
+    pub(super) fn see_freed(&mut self, bytes: usize, is_decode: bool) {
+        self.freed += bytes;
+        self.ends += u32::from(is_decode);
+        if self.freed > FREE && (!is_decode || self.ends >= TRIM_ENDS) {
+            (self.freed, self.ends) = (0, 0);
+            pages::trim_heap();
+        }
+    }
+}
+
 impl Session {
-    /// Sets the budget, and lets blocks leave until it holds, in layers without an open step. Raw tokens that take more leave
+    /// Sets the budget, to the least that the model's may be at least, and lets blocks leave until it holds, in layers without an open step. Raw tokens that take more leave
     /// in the next begin of their layer. Returns the bytes in use afterwards.
     /// INVALID_ARGUMENT: if the config sets no budget.
     pub fn trim(&self, bytes: u64) -> Result<u64> {
@@ -215,7 +240,7 @@ impl Session {
         let Some(budget) = budget else {
             bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
         };
-        budget.bytes = bytes;
+        budget.bytes = bytes.max(budget.least);
         for at in 0..layers.len() {
             let layer = &layers[at];
             if let (None, Some(rows)) = (&layer.step, layer.rows) {
@@ -227,7 +252,8 @@ impl Session {
             }
         }
         pages::trim_heap();
-        Ok(stats(layers, Some(budget), working).bytes)
+        let working = self.working_bytes(&state)?;
+        Ok(state.memory_stats(working).bytes)
     }
 
     /// The memory of the session's caches.

@@ -212,7 +212,8 @@ impl Session {
         lanes.open(layer.number, wanted, &stored);
         let offload = budget.as_mut().and_then(|budget| budget.offload.as_mut());
         let raw = layer.lengths.physical;
-        layer.fit(share.as_ref(), raw, offload);
+        let freed = layer.fit(share.as_ref(), raw, offload);
+        budget.iter_mut().for_each(|budget| budget.see_freed(freed, true));
         if let Some(quant) = layer.quant.as_ref().filter(|quant| quant.attends()) {
             let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
             let step = quant.open(layer.eviction.positions(), layer.lengths, offload);
@@ -253,8 +254,11 @@ impl Session {
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - if added as usize > attend::BLOCK { added } else { 0 };
-        layer.fit(share.as_ref(), raw, budget.as_mut().and_then(|budget| budget.offload.as_mut()));
+        let freed = layer.fit(share.as_ref(), raw, budget.as_mut().and_then(|budget| budget.offload.as_mut()));
         layer.see_share(share.as_ref(), raw);
+        if let Some(budget) = budget {
+            budget.see_freed(freed, (added as usize) <= attend::BLOCK);
+        }
         if layer.eviction.has_released() {
             tail::release_again(&mut cache, kv_len - added, kv_len);
         }
@@ -313,7 +317,10 @@ impl Session {
             layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
             layer.pins = pins;
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
+                let before = quant.blocks().bytes();
                 quant.apply(cut, budget.as_mut().and_then(|budget| budget.offload.as_mut()));
+                let freed = before - quant.blocks().bytes().min(before);
+                budget.iter_mut().for_each(|budget| budget.see_freed(freed, false));
             }
         }
         layer.see(&cache);
@@ -332,7 +339,9 @@ impl Session {
         for layer in which {
             lanes.close(layer.number);
             self.attending[layer.number as usize].close();
+            let freed = layer.quant.as_ref().map_or(0, |quant| quant.blocks().bytes());
             layer.reset(store.as_mut(), budget.as_mut().and_then(|budget| budget.offload.as_mut()));
+            budget.iter_mut().for_each(|budget| budget.see_freed(freed, false));
         }
         Ok(())
     }
