@@ -37,6 +37,11 @@ impl Basis {
         size_of_val(&*self.means) + size_of_val(&*self.directions)
     }
 
+    /// Bytes of memory of one of so many heads.
+    pub fn bytes_of(heads: usize, dims: usize) -> usize {
+        heads * dims * (size_of::<f32>() + size_of::<[f32; LANES]>())
+    }
+
     /// The basis of keys `[head][token][dim]`, of at most [`SAMPLE`] tokens that are evenly apart. The directions are
     /// orthonormal: those that an orthogonal iteration finds in [`STEPS`] steps on the covariance, from fixed vectors.
     /// All sums are of f64 in a fixed order.

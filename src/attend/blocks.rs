@@ -3,6 +3,7 @@
 use super::basis::Basis;
 use super::block::{Block, Cell, Codes, Shape};
 use super::offload::{Offloaded, SketchWork};
+use super::sketch::Sketch;
 use crate::arch::attend::{BLOCK, Line};
 use crate::status::Result;
 use crate::sys::memory;
@@ -106,6 +107,12 @@ impl Blocks {
     pub fn block_bytes(shape: Shape, heads: usize) -> usize {
         heads * (shape.head_lines() * size_of::<Line>() + size_of::<Cell>() + 2 * size_of::<u32>())
             + size_of::<Placed>()
+    }
+
+    /// Bytes of memory of a block of so many heads whose codes are in a file alone, and those of its sketches.
+    pub fn away_bytes(heads: usize) -> [usize; 2] {
+        let sketches = heads * size_of::<Sketch>();
+        [sketches + heads * (size_of::<Cell>() + 2 * size_of::<u32>()) + size_of::<Placed>(), sketches]
     }
 
     /// Bytes of codes.

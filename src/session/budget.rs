@@ -4,6 +4,10 @@
 //! the least attention lately go to a file, and where there is none, or it is full, they are dropped, head by head. The first
 //! tokens, the newest and pinned ones stay. A layer's share is that of its tokens' sizes, so that no layer takes another's.
 
+mod holds;
+
+pub use holds::Holds;
+
 use super::config::MemoryRules;
 use super::layer::Layer;
 use super::offload::Offload;
@@ -33,10 +37,8 @@ pub(super) struct Budget {
     rules: MemoryRules,
     /// The budget now: [`Session::trim`] may have made it smaller.
     bytes: u64,
-    /// Tokens of a chat that the budget holds raw, and in 8 and 4 bits; `None` before the first begin.
-    holds: Option<[u64; 2]>,
-    /// The least that a session of this model may have.
-    least: u64,
+    /// `None` before the first begin.
+    holds: Option<Holds>,
     /// Bytes of blocks that were freed since the heap returned its memory, and the ends since.
     freed: usize,
     ends: u32,
@@ -156,7 +158,7 @@ pub(super) struct Kept {
 impl Budget {
     pub(super) fn new(mut rules: MemoryRules) -> Self {
         let offload = rules.file.take().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
-        Budget { bytes: rules.bytes, rules, holds: None, least: 0, freed: 0, ends: 0, lossless_over: 0, offload }
+        Budget { bytes: rules.bytes, rules, holds: None, freed: 0, ends: 0, lossless_over: 0, offload }
     }
 
     /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
@@ -165,8 +167,7 @@ impl Budget {
         // A layer that has not been used yet is taken for one like this.
         let all: usize = layers.iter().map(|layer| layer.rows.map_or(token, |_| layer.token_bytes())).sum();
         let bytes = (self.bytes as usize).saturating_sub(working) as u128 * token as u128 / all.max(1) as u128;
-        let pages = 2 * rows.heads * pages::page_size();
-        Share { bytes: bytes as usize, token, pages, next: if next as usize > BLOCK { 0 } else { next.max(1) } }
+        Share::new(bytes as usize, rows, next)
     }
 
     /// A step of a layer has ended, whose tokens stay bit for bit.
@@ -184,34 +185,22 @@ impl Budget {
     }
 
     /// INVALID_ARGUMENT: if a budget like this can never hold; the first layer is like all others.
-    pub(super) fn check(
-        &mut self,
-        share: &Share,
-        layers: usize,
-        rows: &Rows,
-        least_raw: u32,
-        working: usize,
-    ) -> Result<()> {
+    pub(super) fn check(&mut self, layers: usize, rows: &Rows, least_raw: u32, working: usize) -> Result<()> {
         if self.holds.is_some() {
             return Ok(());
         }
-        let block = Shape::new(rows.dims).map_or(0, |shape| Blocks::block_bytes(shape, rows.heads));
-        let layer = least_raw as usize * share.token + share.pages + LEAST_BLOCKS * block;
-        let least = layers * layer + working.max(LEAST_WORKING);
-        if (self.rules.bytes as usize) < least {
+        let holds = Holds::new(self.bytes, layers, rows, least_raw, working);
+        if self.rules.bytes < holds.least_bytes {
             bail!(
                 InvalidArgument,
                 "kv_memory_mb is {}; at least {:.1} expected: each of {layers} layers has {least_raw} raw tokens of {} bytes, and \
                  {LEAST_BLOCKS} blocks",
                 self.rules.bytes as f64 / 1e6,
-                (least as f64 / 1e5).ceil() / 10.0,
-                share.token
+                (holds.least_bytes as f64 / 1e5).ceil() / 10.0,
+                rows.key_bytes(1) + rows.value_bytes(1)
             );
         }
-        let raw = share.bytes.saturating_sub(share.pages) / share.token.max(1);
-        let blocks = share.for_blocks(least_raw) / block.max(1);
-        self.least = least as u64;
-        self.holds = Some([raw as u64, (blocks * BLOCK) as u64 + u64::from(least_raw)]);
+        self.holds = Some(holds);
         Ok(())
     }
 }
@@ -240,7 +229,7 @@ impl Session {
         let Some(budget) = budget else {
             bail!(InvalidArgument, "the config sets no budget to be changed: kv_memory_mb does");
         };
-        budget.bytes = bytes.max(budget.least);
+        budget.bytes = bytes.max(budget.holds.map_or(0, |holds| holds.least_bytes));
         for at in 0..layers.len() {
             let layer = &layers[at];
             if let (None, Some(rows)) = (&layer.step, layer.rows) {
@@ -283,8 +272,6 @@ impl State {
 fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemoryStats {
     let mut all = MemoryStats { working_bytes: working as u64, ..MemoryStats::default() };
     if let Some(budget) = budget {
-        (all.budget_bytes, all.over_steps) = (budget.bytes, budget.lossless_over);
-        [all.raw_tokens, all.quantised_tokens] = budget.holds.unwrap_or_default();
         if let Some(offload) = &budget.offload {
             (all.file_bytes, all.written_bytes, all.failed_writes) = offload.counts();
         }
@@ -314,6 +301,11 @@ fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemorySta
 }
 
 impl Share {
+    fn new(bytes: usize, rows: &Rows, next: u32) -> Self {
+        let (token, pages) = (rows.key_bytes(1) + rows.value_bytes(1), 2 * rows.heads * pages::page_size());
+        Share { bytes, token, pages, next: if next as usize > BLOCK { 0 } else { next.max(1) } }
+    }
+
     fn raw(&self, tokens: u32) -> usize {
         (tokens + self.next) as usize * self.token + self.pages
     }

@@ -15,6 +15,9 @@ use keys::{Object, Scope, Values, name};
 use std::time::Duration;
 use warnings::Warnings;
 
+/// `kv_quant_sink_tokens` where the config has none.
+pub(super) const SINK_TOKENS: u32 = 16;
+
 /// The rules of a session. `None` is switched off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {

@@ -27,7 +27,7 @@ mod tail;
 mod warnings;
 
 pub use crate::attend::Queries;
-pub use budget::{MemoryStats, Rung};
+pub use budget::{Holds, MemoryStats, Rung};
 pub use file::{Saved, compact_file};
 pub use host::Host;
 pub use lanes::ScoredRows;
@@ -534,7 +534,7 @@ fn share(
     let layer = &layers[layer as usize];
     let share = budget.share(layers, &rows, layer.last_step, working);
     if let Some(quant) = &layer.quant {
-        budget.check(&share, layers.len(), &rows, quant.least_raw(), working)?;
+        budget.check(layers.len(), &rows, quant.least_raw(), working)?;
     }
     Ok(Some(share))
 }

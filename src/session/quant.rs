@@ -263,7 +263,7 @@ impl Quant {
 
     /// The least tokens of a cache that stay raw: the first ones, and those behind the last whole block.
     pub(super) fn least_raw(&self) -> u32 {
-        self.rules.sink_tokens.saturating_add(RECENT + BLOCK as u32 - 1)
+        least_raw(self.rules.sink_tokens)
     }
 
     /// The cache was cleared. Blocks that a thread still attends to go with it.
@@ -468,8 +468,13 @@ impl Quant {
 const BLOCK_TOKENS: i32 = BLOCK as i32;
 static NONE: Blocks = Blocks::NONE;
 
-/// The shape of blocks of such rows.
-fn shape(rows: &Rows) -> Option<Shape> {
+/// The least tokens of a cache that stay raw.
+pub(super) fn least_raw(sink_tokens: u32) -> u32 {
+    sink_tokens.saturating_add(RECENT + BLOCK as u32 - 1)
+}
+
+/// The shape of blocks of such rows; `None` where they stay raw.
+pub(super) fn shape(rows: &Rows) -> Option<Shape> {
     Shape::new(rows.dims).ok().filter(|_| is_float(rows))
 }
 

@@ -260,7 +260,7 @@ keys! {
 
     kv_quant: OneOf<bool>(&[("off", false), ("k8v4", true)]);
     kv_quant_layer_start: Whole<u32>(0, 0..=LAYERS);
-    kv_quant_sink_tokens: Whole<u32>(16, 0..=TOKENS);
+    kv_quant_sink_tokens: Whole<u32>(super::SINK_TOKENS, 0..=TOKENS);
 
     kv_h2o_enable: Switch(false);
     kv_h2o_layer_start: Whole<u32>(2, 0..=LAYERS);

@@ -1,5 +1,6 @@
 //! Chats in 8 and 4 bits: every token is attended to, once, as the numbers of its codes or as it was written.
 
+mod budget;
 mod examples;
 
 use crate::attend::tests::by_format;

@@ -1,0 +1,59 @@
+//! What a budget holds, before a chat runs.
+
+use super::{LEAST_BLOCKS, LEAST_WORKING, MOST_SKETCHES, Share};
+use crate::attend::{BLOCK, Basis, Blocks};
+use crate::layout::Rows;
+use crate::session::config;
+use crate::session::quant;
+
+/// Tokens of a chat that a budget holds. All layers have the same rows, and each step appends one token. Working memory
+/// takes its part first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    /// The least budget that is accepted.
+    pub least_bytes: u64,
+    /// All of them raw.
+    pub raw_tokens: u64,
+    /// In 8 and 4 bits, but for the first and the newest; those of rows that stay raw. Without a file, tokens of a longer
+    /// chat are dropped.
+    pub quantised_tokens: u64,
+    /// With a file that has room: sketches of its blocks fit. Tokens of a longer chat are dropped.
+    pub file_tokens: u64,
+}
+
+impl Holds {
+    /// Of a session of `layers` layers, whose config sets nothing but the budget, before it has working memory. `None` where
+    /// such rows stay raw, whatever they take: K or V is quantised, or blocks cannot have heads of this size.
+    pub fn of(bytes: u64, layers: u32, rows: &Rows) -> Option<Self> {
+        let least_raw = quant::least_raw(config::SINK_TOKENS);
+        quant::shape(rows).map(|_| Holds::new(bytes, layers as usize, rows, least_raw, 0))
+    }
+
+    /// `least_raw`: tokens of a layer that stay raw. `working`: bytes that no layer has.
+    pub(in crate::session) fn new(bytes: u64, layers: usize, rows: &Rows, least_raw: u32, working: usize) -> Self {
+        let (layers, working) = (layers.max(1) as u64, working.max(LEAST_WORKING) as u64);
+        let bytes = usize::try_from(bytes.saturating_sub(working) / layers).unwrap_or(usize::MAX);
+        let share = Share::new(bytes, rows, 1);
+        let raw_tokens = (share.bytes.saturating_sub(share.pages) / share.token.max(1)) as u64;
+        let least = |blocks: u64| {
+            let layer = (least_raw as u64).saturating_mul(share.token as u64) + share.pages as u64 + blocks;
+            layer.saturating_mul(layers).saturating_add(working)
+        };
+        let Some(shape) = quant::shape(rows) else {
+            let [quantised_tokens, file_tokens] = [raw_tokens; 2];
+            return Holds { least_bytes: least(0), raw_tokens, quantised_tokens, file_tokens };
+        };
+        let (block, room) = (Blocks::block_bytes(shape, rows.heads), share.for_blocks(least_raw));
+        let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
+        let quantised_tokens = tokens(room / block);
+        let [all, sketches] = Blocks::away_bytes(rows.heads);
+        let away = room.saturating_sub(Basis::bytes_of(rows.heads, rows.dims)) / all;
+        let away = away.min(room / 8 * MOST_SKETCHES / sketches.max(1));
+        Holds {
+            least_bytes: least((LEAST_BLOCKS * block) as u64),
+            raw_tokens,
+            quantised_tokens,
+            file_tokens: tokens(away).max(quantised_tokens),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What a budget holds, beside chats that grow until it holds no more.
+
+use super::*;
+use crate::session::Holds;
+
+const STEP: usize = 16;
+
+/// Grows a chat until tokens are dropped. Nobody attends, so that all blocks are worth the same. Returns the lengths from
+/// which on tokens are in fewer bits, in the file or gone, and gone, each with the working memory before.
+fn grow(chat: &mut Chat) -> [(u64, usize); 3] {
+    let (mut limits, mut working) = ([None; 3], 0);
+    while limits[2].is_none() {
+        if chat.layout.max_tokens() < chat.kv_len as usize + STEP {
+            chat.move_cache(256);
+        }
+        let Chat { session, layout, key, value, kv_len, .. } = &mut *chat;
+        *kv_len = session.begin(0, Some(Cache::new(layout, key, value).unwrap()), *kv_len).unwrap();
+        let (stats, length) = (session.memory_stats().unwrap(), session.lengths(0).unwrap().logical);
+        chat.append(STEP);
+        chat.end(0);
+        let rungs = [Rung::Quantised, Rung::File, Rung::Dropping];
+        let reached = limits.iter_mut().zip(rungs).filter(|(limit, rung)| limit.is_none() && stats.rung >= *rung);
+        reached.for_each(|(limit, _)| *limit = Some((u64::from(length), working)));
+        working = stats.working_bytes as usize;
+    }
+    limits.map(Option::unwrap)
+}
+
+#[test]
+fn a_chat_reaches_each_limit_where_the_budget_says() {
+    for (seed, mode, bytes) in [
+        (1, Mode::Drops, 150_000),
+        (2, Mode::Drops, 1_000_000),
+        (3, Mode::Offloads, 200_000),
+        (4, Mode::Offloads, 400_000),
+    ] {
+        let mut chat = Chat::new(Dtype::F16, false, mode, 1 << 40 | seed, Random::new(seed));
+        let path = std::env::temp_dir().join(format!("mnnkv-{}-limit-{seed}.blocks", std::process::id()));
+        let file = format!(r#", "kv_memory_file": "{}""#, path.display());
+        let file = if mode == Mode::Offloads { &file } else { "" };
+        chat.session = session(&format!(r#"{{"kv_memory_bytes": {bytes}{file}}}"#));
+        let rows = chat.layout.rows();
+        let holds = |working| Holds::new(bytes, 1, &rows, 16 + 95, working);
+        assert_eq!(Holds::of(bytes, 1, &rows), Some(holds(0)));
+        let [raw, quantised, away] = grow(&mut chat);
+        let stats = chat.session.memory_stats().unwrap();
+        assert_eq!((stats.raw_tokens, stats.quantised_tokens), (holds(0).raw_tokens, holds(0).quantised_tokens));
+        let near = |(found, working): (u64, usize), of: fn(Holds) -> u64| {
+            let expected = of(holds(working));
+            assert!(found.abs_diff(expected) <= 96 + expected / 25, "{mode:?} of {bytes}: {found} for {expected}");
+        };
+        near(raw, |holds| holds.raw_tokens);
+        near(quantised, |holds| holds.quantised_tokens);
+        near(away, if mode == Mode::Drops { |holds| holds.quantised_tokens } else { |holds| holds.file_tokens });
+    }
+}
+
+#[test]
+fn a_budget_below_the_least_is_refused() {
+    let layout = layout(Dtype::F32, PACKS[0], 64);
+    let begin = |bytes: u64| {
+        let session = session(&format!(r#"{{"kv_memory_bytes": {bytes}}}"#));
+        let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+        session.begin(0, Some(Cache::new(&layout, &mut key, &mut value).unwrap()), 0).map(|_| ())
+    };
+    let least = Holds::of(0, 1, &layout.rows()).unwrap().least_bytes;
+    begin(least).unwrap();
+    assert_eq!(begin(least - 1).unwrap_err().status(), Status::InvalidArgument);
+    // Rows that stay raw.
+    assert_eq!(Holds::of(least, 1, &crate::layout::Rows { dims: 20, ..layout.rows() }), None);
+}
