@@ -1,5 +1,6 @@
 //! `mnnkv size`: bytes of a KV cache, savings, and the longest context in a budget.
 
+mod budget;
 mod config;
 
 use crate::bytes;
@@ -12,6 +13,7 @@ use mnnkv_model::sizing::{
     Attention, AttentionMode, CacheElement, Group, H2o, Kv, LayerShape, Longest, Lossless, MAX_LAYERS, MnnCache,
     MnnCpu, MnnNumbers, ModelConfig, Request, Savings, Setup, SizeReport, Span,
 };
+use serde_json::Value;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -26,7 +28,7 @@ Examples:
 /// Contexts without `--context`.
 const USUAL_CONTEXTS: [u64; 3] = [4096, 32768, 131072];
 
-/// Compute the size of a model's KV cache, savings, and the longest context in a budget.
+/// Compute the size of a model's KV cache, savings, and what a budget holds.
 ///
 /// The model is a Hugging Face config.json, MNN's llm_config.json or config.json, a directory with one, or numbers:
 /// --layers, --kv-heads and --head-dim, or for MLA --layers, --kv-lora-rank and --rope-head-dim.
@@ -84,7 +86,7 @@ pub struct Arguments {
     /// Tokens of a sequence; a list is separated by commas
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     context: Vec<u64>,
-    /// Memory for the cache, such as 8GiB; prints the longest context that fits
+    /// Memory for the cache, such as 64MB; prints the longest context that fits, and what kv_memory_mb makes of it
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     budget: Option<u64>,
 
@@ -146,9 +148,13 @@ fn attention_mode(text: &str) -> Result<AttentionMode, String> {
 
 pub fn run(arguments: &Arguments) -> Result<Output, Failure> {
     let (model, mnn) = model(arguments)?;
-    let report = SizeReport::new(&model, &request(arguments, &model, mnn))?;
-    let json = serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
-    Ok(Output::new(text(&report, arguments.budget), json))
+    let mut report = SizeReport::new(&model, &request(arguments, &model, mnn))?;
+    let kept = arguments.budget.and_then(|budget| budget::Kept::new(&model, budget, &mut report));
+    let mut json: Value = serde_json::from_str(&report.json()?).map_err(|e| Failure(format!("a bug in mnnkv: {e}")))?;
+    if let Some(kept) = &kept {
+        json["kv_memory"] = kept.json();
+    }
+    Ok(Output::new(text(&report, arguments.budget, kept.as_ref()), json))
 }
 
 /// The model, and MNN's cache where one is sized.
@@ -218,7 +224,7 @@ fn request(arguments: &Arguments, model: &ModelConfig, mnn: Option<MnnCache>) ->
     }
 }
 
-fn text(report: &SizeReport, budget: Option<u64>) -> String {
+fn text(report: &SizeReport, budget: Option<u64>, kept: Option<&budget::Kept>) -> String {
     let plural = |n: u32, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
     let kind = match &report.setup.mnn {
         None => report.setup.element.name().to_owned(),
@@ -256,6 +262,9 @@ fn text(report: &SizeReport, budget: Option<u64>) -> String {
             rows.push(longest(saved, "with savings, at the peak of a step"));
         }
         text += &table(&rows);
+    }
+    if let Some(kept) = kept {
+        text += &kept.text();
     }
     if !report.notes.is_empty() {
         text += "\nNotes\n";

@@ -1,5 +1,8 @@
 //! The program as a process: standard output, standard error, exit codes.
 
+use mnnkv::dtype::Dtype;
+use mnnkv::layout::{Cache, Layout, Spec};
+use mnnkv::session::{Host, MemoryStats, Session};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -178,6 +181,76 @@ fn size_prints_savings_and_the_longest_context() {
     assert_eq!(rank["after_h2o"], 1_u64 << 28);
     assert_eq!(rank["after_c8"], 1_u64 << 27);
     assert!(rank["after_lossless"].as_u64() < Some(1 << 27));
+}
+
+/// The memory of a session after its first begin, or why that is refused.
+fn session(bytes: u64, layers: u32, dtype: Dtype, kv_heads: u32, head_dim: u32) -> Result<MemoryStats, String> {
+    let config = format!(r#"{{"kv_memory_bytes": {bytes}}}"#);
+    let host = Host { attends: true, ..Host::default() };
+    let session = Session::with_host(config.as_bytes(), b"", layers, 1, host).unwrap();
+    let layout = Layout::new(&Spec {
+        key: dtype.into(),
+        value: dtype.into(),
+        kv_heads,
+        head_dim,
+        l_pack: 1,
+        h_pack: 8,
+        int8: Default::default(),
+        flash_block: 64,
+        max_tokens: 64,
+        key_head_stride: 0,
+        value_head_stride: 0,
+        key_token_stride: 0,
+        value_token_stride: 0,
+    })
+    .unwrap();
+    let (mut key, mut value) = (vec![0; layout.key_bytes()], vec![0; layout.value_bytes()]);
+    let cache = Cache::new(&layout, &mut key, &mut value).unwrap();
+    session.begin(0, Some(cache), 0).map_err(|error| error.message().to_owned())?;
+    Ok(session.memory_stats().unwrap())
+}
+
+#[test]
+fn size_says_what_a_session_holds() {
+    let config = path("configs/llama-3-8b.json");
+    for (words, budget, dtype, heads) in [
+        (&["--budget", "1GiB"][..], 1 << 30, Dtype::Bf16, 8),
+        (&["--budget", "200MB", "--dtype", "f32", "--tp", "4"], 200_000_000, Dtype::F32, 2),
+        (&["--budget", "600MB", "--cpu", "arm-i8mm", "--batch", "2"], 300_000_000, Dtype::F16, 8),
+    ] {
+        let words = [&["size", "--config", &config], words].concat();
+        let object = &json(0, &words)["kv_memory"];
+        let number = |key: &str| object[key].as_u64().unwrap_or_else(|| panic!("{words:?} {key}: {object}"));
+        let stats = session(budget, 32, dtype, heads, 128).unwrap();
+        assert_eq!(number("budget_bytes"), budget);
+        assert_eq!((number("raw_tokens"), number("quantised_tokens")), (stats.raw_tokens, stats.quantised_tokens));
+        assert_eq!(number("dropped_from"), stats.quantised_tokens + 1);
+        assert!(number("file_tokens") > 5 * number("quantised_tokens"), "{object}");
+        let least = number("least_bytes");
+        assert!(session(least, 32, dtype, heads, 128).is_ok(), "{words:?}");
+        let refused = session(least - 1, 32, dtype, heads, 128).unwrap_err();
+        let text = stdout_of(0, &words);
+        let shown = format!("{:.1} MB", (least as f64 / 1e5).ceil() / 10.0);
+        assert!(refused.contains(shown.trim_end_matches(" MB")) && text.contains(&shown), "{refused}: {text}");
+        let key = format!("\"kv_memory_mb\": {}", budget as f64 / 1e6);
+        assert!(text.contains(&key) && text.contains("with kv_memory_file"), "{text}");
+    }
+    let refused = stdout_of(0, &["size", "--config", &config, "--budget", "1MB"]);
+    assert!(refused.contains("refused: ") && !refused.contains("kv_memory_file"), "{refused}");
+}
+
+#[test]
+fn size_says_why_a_budget_bounds_nothing() {
+    let config = path("configs/llama-3-8b.json");
+    let of = |words: &[&str]| {
+        let object = json(0, &[&["size", "--budget", "1GiB"], words].concat());
+        assert!(object.get("kv_memory").is_none(), "{words:?}: {object}");
+        object["notes"].to_string()
+    };
+    assert!(of(&["--config", &config, "--dtype", "fp8"]).contains("kv_memory_mb: fp8 stays as it is"));
+    assert!(of(&["--config", &config, "--attention-mode", "10"]).contains("stay as they are"));
+    assert!(of(&["--layers", "61", "--kv-lora-rank", "512", "--rope-head-dim", "64"]).contains("latents"));
+    assert!(of(&["--layers", "2", "--kv-heads", "2", "--head-dim", "20"]).contains("stay as they are"));
 }
 
 #[test]
