@@ -3,6 +3,9 @@
 mod common;
 
 use common::Folder;
+use mnnkv::dtype::Dtype;
+use mnnkv::layout::{Kind, Rows};
+use mnnkv::session::Holds;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -161,12 +164,41 @@ fn figures_on_the_page_are_those_of_the_results() {
 fn the_config_of_the_page_is_accepted_and_has_the_advised_ratio() {
     let page = Folder::new("config").page(&[&sample()], &[]);
     let page = parsed(&page);
-    let config = text(all(&page, "pre")[0]);
+    let budget = text(all(&page, "pre")[0]);
+    let (parsed, warnings) = mnnkv::session::config::Config::parse(budget.as_bytes(), b"", 6).unwrap();
+    assert_eq!((parsed.memory.unwrap().bytes, warnings), (64_000_000, Vec::<String>::new()));
+    let config = text(all(&page, "pre")[1]);
     let (parsed, warnings) = mnnkv::session::config::Config::parse(config.as_bytes(), b"", 6).unwrap();
     assert_eq!(warnings, Vec::<String>::new());
     assert!(parsed.lossless.is_some() && parsed.eviction.is_some());
     let config: Value = serde_json::from_str(&config).unwrap();
     assert_eq!(config["kv_h2o_target_lossy_ratio"], 2.0);
+}
+
+#[test]
+fn a_budget_is_advised_where_it_bounds_something() {
+    let steps = |change: &dyn Fn(&mut Value)| {
+        let mut results = sample();
+        results["layers"].as_array_mut().unwrap().iter_mut().for_each(change);
+        let page = Folder::new("budget").page(&[&results], &[]);
+        let page = parsed(&page);
+        (text(all(&page, "pre")[0]), text(*all(&page, "ol").first().unwrap()))
+    };
+    let first = sample()["layers"][0].clone();
+    let kind = Kind::Float(Dtype::F16);
+    let [heads, dims] = ["kv_heads", "head_dim"].map(|key| first[key].as_u64().unwrap() as usize);
+    let holds = Holds::of(64_000_000, 6, &Rows { key: kind, value: kind, heads, dims }).unwrap();
+    let (config, words) = steps(&|layer| layer["dtype"] = "F16".into());
+    assert!(config.contains("\"kv_memory_mb\": 64"), "{config}");
+    let digits: String = words.chars().filter(|c| *c != ',').collect();
+    for tokens in [holds.raw_tokens, holds.quantised_tokens, holds.file_tokens] {
+        assert!(digits.contains(&tokens.to_string()), "{tokens}: {words}");
+    }
+    // A model that 64 MB are too small for.
+    let (config, _) = steps(&|layer| layer["kv_heads"] = 400.into());
+    assert!(config.contains("kv_memory_mb") && !config.contains("64"), "{config}");
+    let (config, words) = steps(&|layer| layer["dtype"] = "INT8".into());
+    assert!(!config.contains("kv_memory_mb") && words.contains("Set these keys in the host"), "{words}");
 }
 
 #[test]

@@ -3,14 +3,22 @@
 use super::document::{Block, Line, Table, Tile, name, number, percent, ratio, speed};
 use super::figures::{Coding, Figures, Point, Whole};
 use crate::bytes;
+use mnnkv::dtype::Dtype;
 use mnnkv::h2o::{self, PlanConfig, Target};
+use mnnkv::layout::{Kind, Rows};
+use mnnkv::session::Holds;
 use mnnkv_replay::eviction::policies;
+use mnnkv_replay::results::LayerResult;
 use serde_json::{Map, Value, json};
 
 /// Errors of the attention output that a ratio is chosen by.
 const LIMITS: [f64; 3] = [0.05, 0.10, 0.20];
 /// The limit whose ratio the config below the summary has.
 const ADVISED: f64 = LIMITS[1];
+/// The budget of the config that is advised first, in MB, where the model takes no more.
+const BUDGET_MB: u64 = 64;
+/// More than any model has.
+const MOST_HEADS: usize = 1 << 16;
 
 /// The dump in a sentence: `1 chat, 6 layers of 2 KV heads x 64 dims, F16, 1,088 tokens, 3.2 MiB of K and V`.
 pub fn dump(figures: &Figures) -> String {
@@ -203,25 +211,64 @@ fn limits(figures: &Figures) -> Vec<Block> {
     ]
 }
 
+/// For hosts that attend: a budget, and what it holds of this model.
+fn budget(figures: &Figures) -> Option<(Line, Vec<Block>)> {
+    let layers = &figures.results.layers;
+    let first = layers.first()?;
+    let shape = (first.kv_heads, first.head_dim, &first.dtype);
+    let differs = |layer: &LayerResult| (layer.kv_heads, layer.head_dim, &layer.dtype) != shape;
+    if first.kv_heads > MOST_HEADS || layers.iter().any(differs) {
+        return None;
+    }
+    let kind = Kind::Float(match &first.dtype[..] {
+        "F16" => Dtype::F16,
+        "BF16" => Dtype::Bf16,
+        "F32" => Dtype::F32,
+        _ => return None,
+    });
+    let rows = Rows { key: kind, value: kind, heads: first.kv_heads, dims: first.head_dim };
+    let count = layers.iter().map(|layer| layer.layer).max()?.saturating_add(1);
+    let of = |mb: u64| Holds::of(mb.saturating_mul(1_000_000), count, &rows);
+    let mb = BUDGET_MB.max(of(0)?.least_bytes.div_ceil(1_000_000));
+    let Holds { raw_tokens, quantised_tokens, file_tokens, .. } = of(mb)?;
+    let line = Line::new("Where the host attends by ")
+        .code("mnnkv_session_attend")
+        .text(", set a budget first. It loses least: ")
+        .text(format!(
+            "{} tokens stay raw in {mb} MB, and {} with K in 8 bits and V in 4. Longer chats, up to {} tokens, go to a file if ",
+            bytes::count(raw_tokens),
+            bytes::count(quantised_tokens),
+            bytes::count(file_tokens)
+        ))
+        .code("kv_memory_file")
+        .text(" names one; without it their tokens are dropped.");
+    Some((line, vec![Block::Code(format!("{{\n  \"kv_memory_mb\": {mb}\n}}"))]))
+}
+
 /// The next steps.
 pub fn steps(figures: &Figures, file: &str) -> Block {
     let mut steps = Vec::new();
     let advised = figures.stands(ADVISED);
+    let budget = budget(figures);
+    let keys = match &budget {
+        Some(_) => {
+            "Else set these keys, which do not go together with a budget: eviction loses what evicted tokens said, \
+             lossless compression nothing."
+        }
+        None => "Set these keys in the host's config.",
+    };
+    steps.extend(budget);
     let set = match (advised, figures.curve()) {
         (Some(point), _) => format!(
-            "Set these keys in the host's config. Eviction keeps one token in {}, the highest ratio under {} of error, a \
+            "{keys} Eviction keeps one token in {}, the highest ratio under {} of error, a \
              limit that this page chooses for a start.",
             number(point.ratio),
             percent(ADVISED)
         ),
-        (None, Some(_)) => format!(
-            "Set these keys in the host's config. Eviction is off, since no measured ratio stays under {} of error.",
-            percent(ADVISED)
-        ),
-        (None, None) => {
-            "Set these keys in the host's config. Eviction is off, since its error was not measured on this dump."
-                .into()
+        (None, Some(_)) => {
+            format!("{keys} Eviction is off, since no measured ratio stays under {} of error.", percent(ADVISED))
         }
+        (None, None) => format!("{keys} Eviction is off, since its error was not measured on this dump."),
     };
     steps.push((Line::new(set), std::iter::once(Block::Code(snippet(figures, advised))).collect()));
     steps.extend(price(figures).map(|line| (line, Vec::new())));
