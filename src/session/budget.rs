@@ -219,7 +219,8 @@ impl Budget {
 }
 
 impl Session {
-    /// Sets the budget, to the least that the model's may be at least, and lets blocks leave until it holds, in layers without an open step. Raw tokens that take more leave
+    /// Sets the budget, or the least that the model may have where that is more, and lets blocks leave until it holds, in layers
+    /// without an open step. Raw tokens that take more leave
     /// in the next begin of their layer. Returns the bytes in use afterwards.
     /// INVALID_ARGUMENT: if the config sets no budget.
     pub fn trim(&self, bytes: u64) -> Result<u64> {
@@ -272,6 +273,9 @@ impl State {
 fn stats(layers: &[Layer], budget: Option<&Budget>, working: usize) -> MemoryStats {
     let mut all = MemoryStats { working_bytes: working as u64, ..MemoryStats::default() };
     if let Some(budget) = budget {
+        let holds = budget.holds.unwrap_or_default();
+        (all.budget_bytes, all.over_steps) = (budget.bytes, budget.lossless_over);
+        (all.raw_tokens, all.quantised_tokens) = (holds.raw_tokens, holds.quantised_tokens);
         if let Some(offload) = &budget.offload {
             (all.file_bytes, all.written_bytes, all.failed_writes) = offload.counts();
         }
