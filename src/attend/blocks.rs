@@ -3,7 +3,6 @@
 use super::basis::Basis;
 use super::block::{Block, Cell, Codes, Shape};
 use super::offload::{Offloaded, SketchWork};
-use super::sketch::Sketch;
 use crate::arch::attend::{BLOCK, Line};
 use crate::status::Result;
 use crate::sys::memory;
@@ -111,7 +110,7 @@ impl Blocks {
 
     /// Bytes of memory of a block of so many heads whose codes are in a file alone, and those of its sketches.
     pub fn away_bytes(heads: usize) -> [usize; 2] {
-        let sketches = heads * size_of::<Sketch>();
+        let sketches = heads * size_of::<Offloaded>();
         [sketches + heads * (size_of::<Cell>() + 2 * size_of::<u32>()) + size_of::<Placed>(), sketches]
     }
 
@@ -164,6 +163,17 @@ impl Blocks {
             (placed.first, placed.live) = (*first, *live);
         }
         self.list.retain(|placed| placed.live != 0);
+        self.list_heads();
+    }
+
+    /// Whether no head of a block is anywhere.
+    pub fn is_gone(&self, block: usize) -> bool {
+        self.list[block].block.0.iter().all(|cell| cell.codes.is_none() && cell.offloaded.is_none())
+    }
+
+    /// Removes the blocks of which no head is anywhere.
+    pub fn remove_gone(&mut self) {
+        self.list.retain(|placed| placed.block.0.iter().any(|cell| cell.codes.is_some() || cell.offloaded.is_some()));
         self.list_heads();
     }
 

@@ -345,6 +345,11 @@ impl Kept {
         self.lost - self.lost_before
     }
 
+    /// Heads of blocks that were dropped since the reset.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
     /// Whether tokens were dropped since the reset, lost ones aside.
     pub(super) fn drops(&self) -> bool {
         self.dropped > self.loses()

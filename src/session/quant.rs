@@ -460,7 +460,13 @@ impl Quant {
         offload: Option<&mut Offload>,
     ) {
         if let (Some(blocks), Ok(shape)) = (self.blocks.as_mut().and_then(Shared::get_mut), Shape::new(dims)) {
+            let dropped = self.kept.dropped();
             self.kept.fit(shape, blocks, share.for_blocks(raw_tokens), pins, offload);
+            if self.kept.dropped() > dropped {
+                let mut at = 0..;
+                self.pieces.retain(|_| at.next().is_some_and(|at| !blocks.is_gone(at)));
+                blocks.remove_gone();
+            }
         }
     }
 }

@@ -47,8 +47,9 @@ impl Holds {
         let tokens = |blocks: usize| (blocks * BLOCK) as u64 + u64::from(least_raw);
         let quantised_tokens = tokens(room / block);
         let [all, sketches] = Blocks::away_bytes(rows.heads);
-        let away = room.saturating_sub(Basis::bytes_of(rows.heads, rows.dims)) / all;
-        let away = away.min(room / 8 * MOST_SKETCHES / sketches.max(1));
+        // Sketches take their part of what lists and directions leave.
+        let room = room.saturating_sub(Basis::bytes_of(rows.heads, rows.dims));
+        let away = room * MOST_SKETCHES / (sketches * 8 + (all - sketches) * MOST_SKETCHES).max(1);
         Holds {
             least_bytes: least((LEAST_BLOCKS * block) as u64),
             raw_tokens,
