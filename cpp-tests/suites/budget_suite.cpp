@@ -365,7 +365,7 @@ TEST(Budget, OneBelowTheFloorIsRefusedAndItsMessageHasOneThatWorks) {
     const std::string text = mnnkv_last_error();
     const double least = std::atof(text.c_str() + text.find("at least ") + 9);
     ASSERT_GT(least, 0.1) << text;
-    ASSERT_LT(least, 1) << text;
+    ASSERT_LT(least, 2) << text;
 
     char config[100];
     std::snprintf(config, sizeof config, "{\"kv_memory_mb\": %.1f}", least);
@@ -375,8 +375,7 @@ TEST(Budget, OneBelowTheFloorIsRefusedAndItsMessageHasOneThatWorks) {
     }
     ASSERT_NO_FATAL_FAILURE(chat.singles(20));
     const mnnkv_memory_stats stats = chat.memory();
-    // The least number has no working memory of attention, which no begin knows before the first.
-    EXPECT_LE(stats.bytes, stats.budget_bytes + stats.working_bytes);
+    EXPECT_LE(stats.bytes, stats.budget_bytes);
     EXPECT_TRUE(chat.is_average());
 }
 
