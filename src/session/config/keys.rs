@@ -36,10 +36,24 @@ pub(super) struct Switch(pub bool);
 pub(super) struct Whole<T>(pub T, pub RangeInclusive<T>);
 
 /// A number. Holds the default and the range.
-pub(super) struct Decimal(pub f32, pub RangeInclusive<f32>);
+pub(super) struct Decimal<T>(pub T, pub RangeInclusive<T>);
 
-/// As [`Decimal`], with more digits.
-pub(super) struct Real(pub f64, pub RangeInclusive<f64>);
+/// A type of numbers with a fraction.
+pub(super) trait Float: Copy + PartialOrd + Display {
+    fn of(number: f64) -> Self;
+}
+
+impl Float for f32 {
+    fn of(number: f64) -> f32 {
+        number as f32
+    }
+}
+
+impl Float for f64 {
+    fn of(number: f64) -> f64 {
+        number
+    }
+}
 
 /// Any text. Holds the default.
 pub(super) struct Text(pub &'static str);
@@ -83,31 +97,15 @@ impl<T: Copy + PartialOrd + TryFrom<i128> + Display> KeyType for Whole<T> {
     }
 }
 
-impl KeyType for Decimal {
-    type Parsed = f32;
+impl<T: Float> KeyType for Decimal<T> {
+    type Parsed = T;
 
-    fn default(&self) -> f32 {
+    fn default(&self) -> T {
         self.0
     }
 
-    fn accept(&self, given: &Value) -> Result<Option<f32>> {
-        Ok(given.number().map(|number| number.float() as f32).filter(|number| self.1.contains(number)))
-    }
-
-    fn allowed(&self) -> impl Display {
-        display(|f| write!(f, "a number from {} to {}", self.1.start(), self.1.end()))
-    }
-}
-
-impl KeyType for Real {
-    type Parsed = f64;
-
-    fn default(&self) -> f64 {
-        self.0
-    }
-
-    fn accept(&self, given: &Value) -> Result<Option<f64>> {
-        Ok(given.number().map(|number| number.float()).filter(|number| self.1.contains(number)))
+    fn accept(&self, given: &Value) -> Result<Option<T>> {
+        Ok(given.number().map(|number| T::of(number.float())).filter(|number| self.1.contains(number)))
     }
 
     fn allowed(&self) -> impl Display {
@@ -251,10 +249,10 @@ const LAYERS: u32 = 65_535;
 const BYTES: u64 = 1 << 40;
 
 keys! {
-    kv_memory_mb: Real(0.0, 0.0..=1e6);
+    kv_memory_mb: Decimal<f64>(0.0, 0.0..=1e6);
     kv_memory_bytes: Whole<u64>(0, 0..=BYTES);
     kv_memory_file: Text("");
-    kv_memory_file_mb: Real(0.0, 0.0..=1e6);
+    kv_memory_file_mb: Decimal<f64>(0.0, 0.0..=1e6);
     kv_memory_wait_us: Whole<u32>(2000, 0..=10_000_000);
     kv_lossless: Switch(false);
 
@@ -273,8 +271,8 @@ keys! {
         ("adaptive", |_, lossy| Ratio::Lossy(lossy)),
         ("static", |keep, _| Ratio::Keep(keep)),
     ]);
-    kv_h2o_target_keep_ratio: Decimal(0.5, 0.0..=1.0);
-    kv_h2o_target_lossy_ratio: Decimal(3.5, 1.0..=1e6);
+    kv_h2o_target_keep_ratio: Decimal<f32>(0.5, 0.0..=1.0);
+    kv_h2o_target_lossy_ratio: Decimal<f32>(3.5, 1.0..=1e6);
     kv_h2o_target_basis: OneOf<Basis>(&[("logical", Basis::Logical), ("physical", Basis::Physical)]);
     kv_h2o_max_tokens: Whole<u32>(0, 0..=TOKENS);
     kv_h2o_trigger_min_tokens: Whole<u32>(512, 0..=TOKENS);
@@ -284,7 +282,7 @@ keys! {
         ("sum", |_| Aggregation::Sum),
         ("norm_sum", |_| Aggregation::NormSum),
     ]);
-    kv_h2o_ema_alpha: Decimal(0.9, 0.0..=1.0);
+    kv_h2o_ema_alpha: Decimal<f32>(0.9, 0.0..=1.0);
     kv_h2o_prefill_queries: Whole<i32>(0, -1..=i32::MAX);
     kv_h2o_evict_unscored: Switch(false);
     kv_h2o_log_stats: Switch(false);

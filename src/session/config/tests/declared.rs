@@ -1,7 +1,7 @@
 //! The table of keys against the manual, and against values of every type.
 
 use super::{clean, on, parse, refused};
-use crate::session::config::keys::{Decimal, KeyType, NameList, OneOf, Real, Switch, Text, Whole, each};
+use crate::session::config::keys::{Decimal, Float, KeyType, NameList, OneOf, Switch, Text, Whole, each};
 use serde_json::{Value, json};
 
 /// A declaration of the table of keys.
@@ -45,32 +45,18 @@ impl<T: Copy + PartialOrd + TryFrom<i128> + Into<i128> + std::fmt::Display> Decl
     }
 }
 
-impl Declared for Decimal {
+impl<T: Float + Into<f64>> Declared for Decimal<T> {
     fn row(&self) -> [String; 3] {
         ["real".into(), self.0.to_string(), format!("{} to {}", self.1.start(), self.1.end())]
     }
 
     fn usual(&self) -> Value {
-        json!(self.0)
+        json!(Into::<f64>::into(self.0))
     }
 
     fn outside(&self) -> Vec<Value> {
-        let (least, most) = (f64::from(*self.1.start()), f64::from(*self.1.end()));
+        let (least, most): (f64, f64) = ((*self.1.start()).into(), (*self.1.end()).into());
         vec![json!(least - 1e-3), json!(most + 1.0), json!(1e300), json!(-1e300), json!(i64::MIN)]
-    }
-}
-
-impl Declared for Real {
-    fn row(&self) -> [String; 3] {
-        ["real".into(), self.0.to_string(), format!("{} to {}", self.1.start(), self.1.end())]
-    }
-
-    fn usual(&self) -> Value {
-        json!(self.0)
-    }
-
-    fn outside(&self) -> Vec<Value> {
-        vec![json!(self.1.start() - 1e-3), json!(self.1.end() + 1.0), json!(1e300), json!(-1e300), json!(i64::MIN)]
     }
 }
 
