@@ -34,6 +34,11 @@ impl Placed {
     pub fn tokens(&self) -> u32 {
         self.live.count_ones()
     }
+
+    /// Whether no head is anywhere.
+    pub fn is_gone(&self) -> bool {
+        self.block.0.iter().all(|cell| cell.codes.is_none() && cell.offloaded.is_none())
+    }
 }
 
 /// The blocks of a layer, ascending.
@@ -144,17 +149,8 @@ impl Blocks {
 
     /// Appends a block, for which there is room.
     pub fn push(&mut self, placed: Placed) {
-        let at = self.list.len() as u32;
-        for (head, cell) in placed.block.0.iter().enumerate() {
-            self.code_bytes += cell.code_bytes();
-            self.sketch_bytes += cell.sketch_bytes();
-            match (&cell.codes, &cell.offloaded) {
-                (Some(_), _) => put(&mut self.here[head], at),
-                (None, Some(_)) => put(&mut self.away[head], at),
-                (None, None) => {}
-            }
-        }
         put(&mut self.list, placed);
+        self.list_heads_from(self.list.len() - 1);
     }
 
     /// Replaces the tokens that are left of each block: `first` and `live`. Blocks without any go.
@@ -166,23 +162,23 @@ impl Blocks {
         self.list_heads();
     }
 
-    /// Whether no head of a block is anywhere.
-    pub fn is_gone(&self, block: usize) -> bool {
-        self.list[block].block.0.iter().all(|cell| cell.codes.is_none() && cell.offloaded.is_none())
-    }
-
     /// Removes the blocks of which no head is anywhere.
     pub fn remove_gone(&mut self) {
-        self.list.retain(|placed| placed.block.0.iter().any(|cell| cell.codes.is_some() || cell.offloaded.is_some()));
+        self.list.retain(|placed| !placed.is_gone());
         self.list_heads();
     }
 
     /// Lists all heads anew.
     fn list_heads(&mut self) {
+        self.here.iter_mut().chain(&mut self.away).for_each(Vec::clear);
+        (self.code_bytes, self.sketch_bytes) = (0, 0);
+        self.list_heads_from(0);
+    }
+
+    /// Lists the heads of the blocks from one on, for which there is room.
+    fn list_heads_from(&mut self, first: usize) {
         let Blocks { list, here, away, code_bytes, sketch_bytes, .. } = self;
-        here.iter_mut().chain(&mut *away).for_each(Vec::clear);
-        (*code_bytes, *sketch_bytes) = (0, 0);
-        for (at, placed) in (0..).zip(&*list) {
+        for (at, placed) in (first as u32..).zip(&list[first..]) {
             for (head, cell) in placed.block.0.iter().enumerate() {
                 *code_bytes += cell.code_bytes();
                 *sketch_bytes += cell.sketch_bytes();

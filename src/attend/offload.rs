@@ -74,6 +74,11 @@ impl SketchWork {
 }
 
 impl Offloaded {
+    /// Bytes in the file.
+    pub fn bytes(&self) -> usize {
+        self.lines as usize * size_of::<Line>()
+    }
+
     /// A head of a block whose codes are at `offset`.
     pub fn new(
         shape: Shape,
@@ -150,6 +155,8 @@ pub(super) struct ReadWork {
     pub(super) late: Vec<Wanted>,
     pub(super) lines: Vec<Line>,
     rows: Vec<SketchRow>,
+    /// What is known of the sum of each row.
+    known: Vec<f32>,
 }
 
 impl ReadWork {
@@ -158,6 +165,7 @@ impl ReadWork {
         (self.wanted.capacity() + self.late.capacity()) * size_of::<Wanted>()
             + self.lines.capacity() * size_of::<Line>()
             + self.rows.capacity() * size_of::<SketchRow>()
+            + self.known.capacity() * size_of::<f32>()
     }
 }
 
@@ -175,15 +183,15 @@ impl Source<'_> {
         let away = blocks.away(head);
         memory::cleared(&mut work.wanted, away.len().div_ceil(step))?;
         work.rows.clear();
-        let mut known = Vec::new();
+        work.known.clear();
         for (log_sum, query) in queries {
             memory::push(&mut work.rows, sketch::row(query.as_ref(), self.basis, head))?;
-            memory::push(&mut known, log_sum)?;
+            memory::push(&mut work.known, log_sum)?;
         }
         for &block in away.iter().skip(first).step_by(step) {
             let Some(offloaded) = &blocks.cell(block, head).offloaded else { continue };
             let mut share = f32::NEG_INFINITY;
-            for (rows, known) in work.rows.chunks(ROWS_ABREAST).zip(known.chunks(ROWS_ABREAST)) {
+            for (rows, known) in work.rows.chunks(ROWS_ABREAST).zip(work.known.chunks(ROWS_ABREAST)) {
                 let logs = sketch::log_masses(&offloaded.sketch, rows);
                 share = logs.iter().zip(known).fold(share, |most, (log, known)| most.max(log - known));
             }

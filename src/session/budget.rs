@@ -203,9 +203,7 @@ impl Budget {
         self.holds = Some(holds);
         Ok(())
     }
-}
 
-impl Budget {
     /// Takes note of freed blocks. The heap returns their memory once there is much of it: at once between turns and in a
     /// prompt, in which few blocks take the place of others, and else after some steps.
     pub(super) fn see_freed(&mut self, bytes: usize, is_decode: bool) {
@@ -218,10 +216,15 @@ impl Budget {
     }
 }
 
+/// The file of a session's budget.
+pub(super) fn offload(budget: &mut Option<Budget>) -> Option<&mut Offload> {
+    budget.as_mut()?.offload.as_mut()
+}
+
 impl Session {
     /// Sets the budget, or the least that the model may have where that is more, and lets blocks leave until it holds, in layers
-    /// without an open step. Raw tokens that take more leave
-    /// in the next begin of their layer. Returns the bytes in use afterwards.
+    /// without an open step. Raw tokens that take more leave in the next begin of their layer. Returns the bytes in use
+    /// afterwards.
     /// INVALID_ARGUMENT: if the config sets no budget.
     pub fn trim(&self, bytes: u64) -> Result<u64> {
         let mut state = self.state()?;

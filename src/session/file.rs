@@ -1,5 +1,6 @@
 //! The layers of a session in a chat file: a save writes what the file has not, and a loaded layer is parked in it.
 
+use super::budget;
 use super::eviction::{Loaded, SavedEviction};
 use super::layer::{CacheLengths, Layer};
 use super::pins::Pins;
@@ -144,7 +145,7 @@ impl Session {
 
         // Nothing below fails.
         for layer in layers.iter_mut().filter(|own| layer.is_none_or(|number| number == own.number)) {
-            layer.reset(Some(store), budget.as_mut().and_then(|budget| budget.offload.as_mut()));
+            layer.reset(Some(store), budget::offload(budget));
         }
         for (from, attached) in loaded.into_iter().zip(attached) {
             let layer = &mut layers[from.number as usize];

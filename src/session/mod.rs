@@ -210,7 +210,7 @@ impl Session {
         }
         let wanted = layer.open(cache.as_ref(), stored.clone());
         lanes.open(layer.number, wanted, &stored);
-        let offload = budget.as_mut().and_then(|budget| budget.offload.as_mut());
+        let offload = budget::offload(budget);
         let raw = layer.lengths.physical;
         let freed = layer.fit(share.as_ref(), raw, offload);
         budget.iter_mut().for_each(|budget| budget.see_freed(freed, true));
@@ -254,7 +254,7 @@ impl Session {
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - if added as usize > attend::BLOCK { added } else { 0 };
-        let freed = layer.fit(share.as_ref(), raw, budget.as_mut().and_then(|budget| budget.offload.as_mut()));
+        let freed = layer.fit(share.as_ref(), raw, budget::offload(budget));
         layer.see_share(share.as_ref(), raw);
         if let Some(budget) = budget {
             budget.see_freed(freed, (added as usize) <= attend::BLOCK);
@@ -318,7 +318,7 @@ impl Session {
             layer.pins = pins;
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
                 let before = quant.blocks().bytes();
-                quant.apply(cut, budget.as_mut().and_then(|budget| budget.offload.as_mut()));
+                quant.apply(cut, budget::offload(budget));
                 let freed = before - quant.blocks().bytes().min(before);
                 budget.iter_mut().for_each(|budget| budget.see_freed(freed, false));
             }
@@ -340,7 +340,7 @@ impl Session {
             lanes.close(layer.number);
             self.attending[layer.number as usize].close();
             let freed = layer.quant.as_ref().map_or(0, |quant| quant.blocks().bytes());
-            layer.reset(store.as_mut(), budget.as_mut().and_then(|budget| budget.offload.as_mut()));
+            layer.reset(store.as_mut(), budget::offload(budget));
             budget.iter_mut().for_each(|budget| budget.see_freed(freed, false));
         }
         Ok(())

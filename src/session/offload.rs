@@ -12,8 +12,6 @@ use std::path::Path;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a line of codes.
-const LINE: usize = 64;
 /// The first bytes.
 const MAGIC: &[u8; 16] = b"mnn-kv offload 1";
 /// Blocks that are not tried after a write has failed.
@@ -74,7 +72,7 @@ impl Offload {
     /// CORRUPT: if they are not those that were written.
     pub(super) fn read(&self, from: &Offloaded, bytes: &mut Vec<u8>) -> Result<()> {
         let Some(storage) = &self.storage else { bail!(Internal, "blocks are away, and there is no file") };
-        memory::resize(bytes, from.lines as usize * LINE)?;
+        memory::resize(bytes, from.bytes())?;
         storage.read_at(from.offset, bytes)?;
         if xxh3_64(bytes) != from.sum {
             bail!(Corrupt, "{} bytes at {} of {} have changed", bytes.len(), from.offset, self.path);

@@ -463,8 +463,8 @@ impl Quant {
             let dropped = self.kept.dropped();
             self.kept.fit(shape, blocks, share.for_blocks(raw_tokens), pins, offload);
             if self.kept.dropped() > dropped {
-                let mut at = 0..;
-                self.pieces.retain(|_| at.next().is_some_and(|at| !blocks.is_gone(at)));
+                let mut list = blocks.list().iter();
+                self.pieces.retain(|_| list.next().is_some_and(|placed| !placed.is_gone()));
                 blocks.remove_gone();
             }
         }
