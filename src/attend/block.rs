@@ -3,7 +3,6 @@
 //! One head takes [`Shape::head_lines`] lines of 64 bytes, and three more for each channel of K in 16 bits. Blocks are the
 //! same bytes in memory and in files.
 
-use super::offload::Offloaded;
 use crate::arch;
 use crate::arch::attend::encode::{ValueScales, at_least};
 use crate::arch::attend::lines::{WIDE_LINES, bytes, bytes_mut, shorts, shorts_mut, wides};
@@ -46,20 +45,9 @@ pub enum Unfit {
 /// The lines of one head of a block.
 pub struct Codes(Vec<Line>);
 
-/// A head of a block: in memory, in a file, or both. One that is nowhere was dropped.
-#[derive(Debug, Default)]
-pub struct Cell {
-    /// In memory.
-    pub codes: Option<Codes>,
-    /// In a file.
-    pub offloaded: Option<Box<Offloaded>>,
-    /// The greatest share of attention of a row that it got lately; 1 of a new one.
-    pub score: f32,
-}
-
-/// The heads of a block.
+/// The heads of a block: their codes, of those that are there.
 #[derive(Debug)]
-pub struct Block(pub Vec<Cell>);
+pub struct Block(pub Vec<Option<Codes>>);
 
 impl Shape {
     /// UNSUPPORTED: if `dims` is not a multiple of 8 up to [`MOST_DIMS`].
@@ -107,12 +95,12 @@ impl Shape {
         self.dims / WIDE_SHARE
     }
 
-    /// A head's lines, which are whole.
-    pub(super) fn view<'a>(self, lines: &'a [Line], next: &'a [Line]) -> HeadBlock<'a> {
+    /// A head's lines, which are whole, and those of its channels in 16 bits.
+    pub(super) fn view<'a>(self, (lines, wide): (&'a [Line], &'a [Line]), next: &'a [Line]) -> HeadBlock<'a> {
         let (keys, rest) = lines.split_at(self.key_lines());
         let (key_scales, rest) = rest.split_at(self.key_scale_lines());
         let (values, rest) = rest.split_at(self.value_lines());
-        let (value_scales, wide) = rest.split_at(self.value_scale_lines());
+        let value_scales = &rest[..self.value_scale_lines()];
         let (key_scales, key_mids) = shorts(key_scales).split_at(self.lanes());
         let (value_scales, value_mids) = shorts(value_scales).as_chunks().0.split_at(self.groups());
         let wide = wides(wide);
@@ -146,7 +134,7 @@ impl Codes {
                 size_of::<Wide>()
             );
         }
-        check(&codes.view(shape, &[]))?;
+        check(&codes.view(shape))?;
         Ok(codes)
     }
 
@@ -155,8 +143,9 @@ impl Codes {
         Ok(Codes(memory::copied(lines)?))
     }
 
-    pub(super) fn lines(&self) -> &[Line] {
-        &self.0
+    /// The lines of any head, and those of channels in 16 bits.
+    pub(super) fn parts(&self, shape: Shape) -> (&[Line], &[Line]) {
+        self.0.split_at(shape.head_lines())
     }
 
     /// The bytes, as a file has them.
@@ -164,9 +153,9 @@ impl Codes {
         bytes(&self.0)
     }
 
-    /// For the kernels, which fetch the `next` lines meanwhile.
-    pub fn view<'a>(&'a self, shape: Shape, next: &'a [Line]) -> HeadBlock<'a> {
-        shape.view(&self.0, next)
+    /// For the kernels.
+    pub fn view(&self, shape: Shape) -> HeadBlock<'_> {
+        shape.view(self.parts(shape), &[])
     }
 }
 
@@ -193,21 +182,9 @@ impl Block {
                 memory::reserve(&mut lines, work.wide.len())?;
                 memory::extend(&mut lines, &work.wide)?;
             }
-            memory::push(&mut block.0, Cell { codes: Some(Codes(lines)), offloaded: None, score: 1.0 })?;
+            memory::push(&mut block.0, Some(Codes(lines)))?;
         }
         Ok(Ok(block))
-    }
-}
-
-impl Cell {
-    /// Bytes of its codes in memory.
-    pub fn code_bytes(&self) -> usize {
-        self.codes.as_ref().map_or(0, |codes| size_of_val(codes.lines()))
-    }
-
-    /// Bytes of its sketch.
-    pub fn sketch_bytes(&self) -> usize {
-        self.offloaded.as_ref().map_or(0, |_| size_of::<Offloaded>())
     }
 }
 

@@ -1,9 +1,11 @@
 //! The blocks of a layer, and which of their heads are in memory and which in a file alone.
 
 use super::basis::Basis;
-use super::block::{Block, Cell, Codes, Shape};
+use super::block::{Block, Codes, Shape};
 use super::offload::{Offloaded, SketchWork};
-use crate::arch::attend::{BLOCK, Line};
+use super::slots::Slots;
+use crate::arch::attend::lines::bytes;
+use crate::arch::attend::{BLOCK, HeadBlock, Line};
 use crate::status::Result;
 use crate::sys::memory;
 use std::ops::Range;
@@ -11,11 +13,29 @@ use std::ops::Range;
 /// Blocks that directions are chosen by.
 const SAMPLES: usize = 8;
 
+/// A head of a block: in memory, in a file, or both. One that is nowhere was dropped.
+#[derive(Debug)]
+pub struct Cell {
+    here: Option<Here>,
+    /// In a file.
+    pub offloaded: Option<Box<Offloaded>>,
+    /// The greatest share of attention of a row that it got lately; 1 of a new one.
+    pub score: f32,
+}
+
+/// Codes in memory.
+#[derive(Debug)]
+struct Here {
+    slot: u32,
+    /// Those of channels in 16 bits, which few blocks have.
+    wide: Vec<Line>,
+}
+
 /// A block in a chat.
 #[derive(Debug)]
 pub struct Placed {
     /// Its heads.
-    pub block: Block,
+    pub cells: Vec<Cell>,
     /// The logical position of the first token that is left; the others follow it.
     pub first: u32,
     /// The tokens that are left, one bit each.
@@ -24,12 +44,22 @@ pub struct Placed {
     pub place: Option<Range<u64>>,
 }
 
-impl Placed {
-    /// A whole block, from a logical position on.
-    pub fn new(block: Block, first: u32) -> Self {
-        Placed { block, first, live: u64::MAX, place: None }
+impl Cell {
+    /// Whether its codes are in memory.
+    pub fn is_here(&self) -> bool {
+        self.here.is_some()
     }
 
+    fn wide_bytes(&self) -> usize {
+        self.here.as_ref().map_or(0, |here| here.wide.capacity() * size_of::<Line>())
+    }
+
+    fn sketch_bytes(&self) -> usize {
+        self.offloaded.as_ref().map_or(0, |_| size_of::<Offloaded>())
+    }
+}
+
+impl Placed {
     /// Tokens that are left.
     pub fn tokens(&self) -> u32 {
         self.live.count_ones()
@@ -37,20 +67,24 @@ impl Placed {
 
     /// Whether no head is anywhere.
     pub fn is_gone(&self) -> bool {
-        self.block.0.iter().all(|cell| cell.codes.is_none() && cell.offloaded.is_none())
+        self.cells.iter().all(|cell| cell.here.is_none() && cell.offloaded.is_none())
     }
 }
 
 /// The blocks of a layer, ascending.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Blocks {
+    /// Of all blocks.
+    shape: Shape,
     list: Vec<Placed>,
+    /// The codes in memory.
+    slots: Slots,
     /// For each head the blocks whose codes are in memory, ascending.
     here: Vec<Vec<u32>>,
     /// For each head the blocks whose codes are in a file alone, ascending.
     away: Vec<Vec<u32>>,
-    /// Bytes of codes, and of sketches.
-    code_bytes: usize,
+    /// Bytes of channels in 16 bits, and of sketches.
+    wide_bytes: usize,
     sketch_bytes: usize,
     /// The directions of sketches; from the first block on that goes to a file.
     pub basis: Option<Basis>,
@@ -58,18 +92,16 @@ pub struct Blocks {
 
 impl Blocks {
     /// No blocks.
-    pub const NONE: Blocks =
-        Blocks { list: Vec::new(), here: Vec::new(), away: Vec::new(), code_bytes: 0, sketch_bytes: 0, basis: None };
-
-    /// The blocks of a file.
-    pub fn of(list: Vec<Placed>) -> Result<Self> {
-        let (heads, count) = (list.first().map_or(0, |placed| placed.block.0.len()), list.len());
-        let mut blocks = Blocks::default();
-        blocks.reserve(heads, count)?;
-        blocks.list = list;
-        blocks.list_heads();
-        Ok(blocks)
-    }
+    pub const NONE: Blocks = Blocks {
+        shape: Shape { dims: 0 },
+        list: Vec::new(),
+        slots: Slots::NONE,
+        here: Vec::new(),
+        away: Vec::new(),
+        wide_bytes: 0,
+        sketch_bytes: 0,
+        basis: None,
+    };
 
     /// All blocks.
     pub fn list(&self) -> &[Placed] {
@@ -98,10 +130,14 @@ impl Blocks {
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
+        self.code_bytes() + self.other_bytes()
+    }
+
+    /// Bytes of memory beside those of codes.
+    pub fn other_bytes(&self) -> usize {
         let lists = self.here.iter().chain(&self.away).map(|list| list.capacity() * size_of::<u32>()).sum::<usize>();
         let cells = self.heads() * size_of::<Cell>();
-        self.code_bytes
-            + self.sketch_bytes
+        self.sketch_bytes
             + lists
             + self.list.capacity() * (size_of::<Placed>() + cells)
             + self.basis.as_ref().map_or(0, Basis::bytes)
@@ -109,8 +145,7 @@ impl Blocks {
 
     /// Bytes of memory of a block of so many heads whose codes are in memory, none of their channels in 16 bits.
     pub fn block_bytes(shape: Shape, heads: usize) -> usize {
-        heads * (shape.head_lines() * size_of::<Line>() + size_of::<Cell>() + 2 * size_of::<u32>())
-            + size_of::<Placed>()
+        heads * (Slots::slot_bytes(shape.head_lines()) + size_of::<Cell>() + 2 * size_of::<u32>()) + size_of::<Placed>()
     }
 
     /// Bytes of memory of a block of so many heads whose codes are in a file alone, and those of its sketches.
@@ -121,7 +156,7 @@ impl Blocks {
 
     /// Bytes of codes.
     pub fn code_bytes(&self) -> usize {
-        self.code_bytes
+        self.slots.bytes() + self.wide_bytes
     }
 
     /// Bytes of sketches.
@@ -129,10 +164,10 @@ impl Blocks {
         self.sketch_bytes
     }
 
-    /// Makes room for more blocks of so many heads.
-    pub fn reserve(&mut self, heads: usize, more: usize) -> Result<()> {
-        if self.list.is_empty() && self.here.len() != heads {
-            (self.here, self.away) = (Vec::new(), Vec::new());
+    /// Makes room for more blocks of a shape and so many heads, which all have.
+    pub fn reserve(&mut self, shape: Shape, heads: usize, more: usize) -> Result<()> {
+        if self.list.is_empty() && (self.shape, self.heads()) != (shape, heads) {
+            *self = Blocks { shape, ..Blocks::NONE };
             for lists in [&mut self.here, &mut self.away] {
                 memory::reserve(lists, heads)?;
                 (0..heads).try_for_each(|_| memory::push(lists, Vec::new()))?;
@@ -147,10 +182,28 @@ impl Blocks {
         Ok(())
     }
 
-    /// Appends a block, for which there is room.
-    pub fn push(&mut self, placed: Placed) {
-        put(&mut self.list, placed);
-        self.list_heads_from(self.list.len() - 1);
+    /// Appends a block, for which there is room in the lists, from a logical position on, of whose tokens some are left.
+    /// OUT_OF_MEMORY: nothing has changed.
+    pub fn push(&mut self, block: Block, first: u32, live: u64) -> Result<()> {
+        self.slots.reserve(self.shape.head_lines(), block.0.len())?;
+        let mut cells = Vec::new();
+        memory::reserve(&mut cells, block.0.len())?;
+        for codes in &block.0 {
+            let here = match codes {
+                Some(codes) => Some(Here { slot: 0, wide: memory::copied(codes.parts(self.shape).1)? }),
+                None => None,
+            };
+            memory::push(&mut cells, Cell { here, offloaded: None, score: 1.0 })?;
+        }
+        let number = self.list.len() as u32;
+        for (head, (cell, codes)) in (0..).zip(cells.iter_mut().zip(&block.0)) {
+            if let (Some(here), Some(codes)) = (&mut cell.here, codes) {
+                here.slot = self.slots.push((number, head), codes.parts(self.shape).0);
+            }
+        }
+        put(&mut self.list, Placed { cells, first, live, place: None });
+        self.list_heads_from(number as usize);
+        Ok(())
     }
 
     /// Replaces the tokens that are left of each block: `first` and `live`. Blocks without any go.
@@ -158,32 +211,61 @@ impl Blocks {
         for (placed, (first, live)) in self.list.iter_mut().zip(left) {
             (placed.first, placed.live) = (*first, *live);
         }
-        self.list.retain(|placed| placed.live != 0);
-        self.list_heads();
+        self.remove(|placed| placed.live == 0);
+    }
+
+    /// Removes the blocks from the `count`th on.
+    pub fn truncate(&mut self, count: usize) {
+        let mut at = 0..;
+        self.remove(|_| at.next().is_some_and(|at: usize| at >= count));
     }
 
     /// Removes the blocks of which no head is anywhere.
     pub fn remove_gone(&mut self) {
-        self.list.retain(|placed| !placed.is_gone());
+        self.remove(Placed::is_gone);
+    }
+
+    fn remove(&mut self, mut goes: impl FnMut(&Placed) -> bool) {
+        for block in 0..self.list.len() {
+            if goes(&self.list[block]) {
+                self.list[block].live = 0;
+                (0..self.list[block].cells.len()).for_each(|head| self.free_slot(block, head));
+            }
+        }
+        self.slots.give_back();
+        self.list.retain(|placed| placed.live != 0);
         self.list_heads();
+    }
+
+    /// Frees the slot of a head of a block.
+    fn free_slot(&mut self, block: usize, head: usize) {
+        let Some(Here { slot, .. }) = self.list[block].cells[head].here.take() else { return };
+        if let Some((block, head)) = self.slots.remove(slot)
+            && let Some(here) = &mut self.list[block as usize].cells[head as usize].here
+        {
+            here.slot = slot;
+        }
     }
 
     /// Lists all heads anew.
     fn list_heads(&mut self) {
         self.here.iter_mut().chain(&mut self.away).for_each(Vec::clear);
-        (self.code_bytes, self.sketch_bytes) = (0, 0);
+        (self.wide_bytes, self.sketch_bytes) = (0, 0);
         self.list_heads_from(0);
     }
 
     /// Lists the heads of the blocks from one on, for which there is room.
     fn list_heads_from(&mut self, first: usize) {
-        let Blocks { list, here, away, code_bytes, sketch_bytes, .. } = self;
+        let Blocks { list, slots, here, away, wide_bytes, sketch_bytes, .. } = self;
         for (at, placed) in (first as u32..).zip(&list[first..]) {
-            for (head, cell) in placed.block.0.iter().enumerate() {
-                *code_bytes += cell.code_bytes();
+            for (head, cell) in placed.cells.iter().enumerate() {
+                *wide_bytes += cell.wide_bytes();
                 *sketch_bytes += cell.sketch_bytes();
-                match (&cell.codes, &cell.offloaded) {
-                    (Some(_), _) => put(&mut here[head], at),
+                match (&cell.here, &cell.offloaded) {
+                    (Some(place), _) => {
+                        slots.own(place.slot, (at, head as u32));
+                        put(&mut here[head], at);
+                    }
                     (None, Some(_)) => put(&mut away[head], at),
                     (None, None) => {}
                 }
@@ -193,76 +275,126 @@ impl Blocks {
 
     /// A head of a block.
     pub fn cell(&self, block: u32, head: usize) -> &Cell {
-        &self.list[block as usize].block.0[head]
+        &self.list[block as usize].cells[head]
     }
 
     /// Changes a head of a block, and takes note of where its codes are.
-    pub fn change<R>(&mut self, block: u32, head: usize, change: impl FnOnce(&mut Cell) -> R) -> R {
-        let cell = &mut self.list[block as usize].block.0[head];
-        self.code_bytes -= cell.code_bytes();
-        self.sketch_bytes -= cell.sketch_bytes();
-        let result = change(cell);
-        self.code_bytes += cell.code_bytes();
-        self.sketch_bytes += cell.sketch_bytes();
-        let (is_here, is_away) = (cell.codes.is_some(), cell.codes.is_none() && cell.offloaded.is_some());
+    fn change(&mut self, block: u32, head: usize, change: impl FnOnce(&mut Self)) {
+        let bytes = |all: &Self| {
+            let cell = all.cell(block, head);
+            (cell.wide_bytes(), cell.sketch_bytes())
+        };
+        let before = bytes(self);
+        change(self);
+        let after = bytes(self);
+        self.wide_bytes = self.wide_bytes + after.0 - before.0;
+        self.sketch_bytes = self.sketch_bytes + after.1 - before.1;
+        let cell = self.cell(block, head);
+        let (is_here, is_away) = (cell.is_here(), !cell.is_here() && cell.offloaded.is_some());
         note(&mut self.here[head], block, is_here);
         note(&mut self.away[head], block, is_away);
-        result
+    }
+
+    /// A head of a block has come back to memory; it stays in the file alone where there is no room for its codes.
+    pub fn arrive(&mut self, block: u32, head: usize, codes: &Codes) -> Result<()> {
+        if !self.cell(block, head).is_here() {
+            self.slots.reserve(self.shape.head_lines(), 1)?;
+            let (lines, wide) = codes.parts(self.shape);
+            let wide = memory::copied(wide)?;
+            let slot = self.slots.push((block, head as u32), lines);
+            self.change(block, head, |all| all.list[block as usize].cells[head].here = Some(Here { slot, wide }));
+        }
+        Ok(())
+    }
+
+    /// A head of a block leaves memory.
+    pub fn leave(&mut self, block: u32, head: usize) {
+        self.change(block, head, |all| all.free_slot(block as usize, head));
+    }
+
+    /// A head of a block is no longer in the file. Returns whether it was.
+    pub fn forget(&mut self, block: u32, head: usize) -> bool {
+        let was = self.cell(block, head).offloaded.is_some();
+        self.change(block, head, |all| all.list[block as usize].cells[head].offloaded = None);
+        was
+    }
+
+    /// Returns the memory of heads that have left.
+    pub fn give_back(&mut self) {
+        self.slots.give_back();
     }
 
     /// Takes note of where a block was written, and of its heads there.
     pub fn written(&mut self, block: u32, place: Range<u64>, heads: Vec<Option<Box<Offloaded>>>) {
         self.list[block as usize].place = Some(place);
         for (head, offloaded) in heads.into_iter().enumerate() {
-            self.change(block, head, |cell| cell.offloaded = offloaded);
+            self.change(block, head, |all| all.list[block as usize].cells[head].offloaded = offloaded);
         }
     }
 
     /// Lowers the scores of a head's blocks that are in memory.
     pub fn fade(&mut self, head: usize, factor: f32) {
         for block in &self.here[head] {
-            self.list[*block as usize].block.0[head].score *= factor;
+            self.list[*block as usize].cells[head].score *= factor;
         }
     }
 
     /// Raises the score of a head of a block to one that is higher.
     pub fn raise(&mut self, block: u32, head: usize, score: f32) {
-        let known = &mut self.list[block as usize].block.0[head].score;
+        let known = &mut self.list[block as usize].cells[head].score;
         *known = known.max(score);
     }
 
     /// The place in the file of a block of which no head is there any more.
     pub fn unused(&mut self, block: u32) -> Option<Range<u64>> {
         let placed = &mut self.list[block as usize];
-        placed.place.take_if(|_| placed.block.0.iter().all(|cell| cell.offloaded.is_none()))
+        placed.place.take_if(|_| placed.cells.iter().all(|cell| cell.offloaded.is_none()))
     }
 
     /// Chooses the directions of sketches by the keys of the blocks in memory, if there are any.
-    pub fn learn(&mut self, shape: Shape) -> Result<()> {
-        let whole = |placed: &&Placed| placed.block.0.iter().all(|cell| cell.codes.is_some());
-        let count = self.list.iter().filter(whole).count();
-        let step = count.div_ceil(SAMPLES).max(1);
-        let some = || self.list.iter().filter(whole).step_by(step);
-        let (tokens, heads) = (some().count() * BLOCK, self.heads());
+    pub fn learn(&mut self) -> Result<()> {
+        let whole = |block: &u32| self.list[*block as usize].cells.iter().all(Cell::is_here);
+        let all = || (0..self.list.len() as u32).filter(whole);
+        let some = || all().step_by(all().count().div_ceil(SAMPLES).max(1));
+        let (tokens, heads, dims) = (some().count() * BLOCK, self.heads(), self.shape.dims);
         if tokens == 0 {
             return Ok(());
         }
-        let mut keys = memory::filled(0.0, heads * tokens * shape.dims)?;
+        let mut keys = memory::filled(0.0, heads * tokens * dims)?;
         let mut work = SketchWork::default();
-        for (head, keys) in keys.chunks_exact_mut(tokens * shape.dims).enumerate() {
-            for (placed, keys) in some().zip(keys.chunks_exact_mut(BLOCK * shape.dims)) {
-                if let Some(codes) = &placed.block.0[head].codes {
-                    keys.copy_from_slice(work.keys(shape, codes)?);
+        for (head, keys) in keys.chunks_exact_mut(tokens * dims).enumerate() {
+            for (block, keys) in some().zip(keys.chunks_exact_mut(BLOCK * dims)) {
+                if let Some(codes) = self.view(block, head, &[]) {
+                    keys.copy_from_slice(work.keys(&codes)?);
                 }
             }
         }
-        self.basis = Some(Basis::learn(&keys, tokens, heads, shape.dims)?);
+        self.basis = Some(Basis::learn(&keys, tokens, heads, dims)?);
         Ok(())
     }
 
-    /// The codes of a head of a block.
-    pub fn codes(&self, block: u32, head: usize) -> Option<&Codes> {
-        self.cell(block, head).codes.as_ref()
+    /// The lines of a head of a block that is in memory, and those of its channels in 16 bits.
+    fn parts(&self, block: u32, head: usize) -> Option<(&[Line], &[Line])> {
+        let here = self.cell(block, head).here.as_ref()?;
+        Some((self.slots.lines(here.slot), &here.wide))
+    }
+
+    /// The first lines of a head of a block that is in memory.
+    pub(super) fn lines(&self, block: u32, head: usize) -> Option<&[Line]> {
+        Some(self.parts(block, head)?.0)
+    }
+
+    /// The codes of a head of a block that is in memory, for the kernels, which fetch the `next` lines meanwhile.
+    pub fn view<'a>(&'a self, block: u32, head: usize, next: &'a [Line]) -> Option<HeadBlock<'a>> {
+        Some(self.shape.view(self.parts(block, head)?, next))
+    }
+
+    /// Appends the codes of a head of a block that is in memory, as a file has them. Returns whether it is.
+    pub fn copy(&self, block: u32, head: usize, to: &mut Vec<u8>) -> Result<bool> {
+        let Some((lines, wide)) = self.parts(block, head) else { return Ok(false) };
+        memory::extend(to, bytes(lines))?;
+        memory::extend(to, bytes(wide))?;
+        Ok(true)
     }
 }
 

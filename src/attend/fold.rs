@@ -4,26 +4,25 @@ use super::step::{FEW_ROWS, Run, Step, Tile, Unit, Work};
 use crate::arch::attend::{BLOCK, HeadBlock, QUERIES, VALUE_GROUP, sums_len};
 use crate::arch::estimates::LANES;
 use crate::arch::{self, Product};
-use crate::layout::{self, Head};
+use crate::layout::{self, Head, TokenRange};
 use crate::status::Result;
+
+/// See [`Run::raw`].
+type RawTile<'a> = (Head<'a>, TokenRange, (usize, u64));
 
 impl Run<'_> {
     /// Folds raw tokens of a KV head into `running` and `sums` of the working memory.
     pub(super) fn fold_raw(&self, unit: &Unit, tile: usize, head: usize, work: &mut Work) -> Result<()> {
-        if let Some(tokens) = self.load_raw(unit, tile, head, work)? {
+        if let Some((from, range, tokens)) = self.raw(unit, tile, head)? {
+            layout::keys_to_panels(&from, range, &mut work.keys);
+            layout::values_to_panels(&from, range, &mut work.values, tokens.0);
             self.fold_floats(unit, Tile::Raw(tile), head, tokens, work);
         }
         Ok(())
     }
 
-    /// Copies raw tokens of a KV head to panels. Returns how many, and a bit for each; `None` where no row attends to one.
-    pub(super) fn load_raw(
-        &self,
-        unit: &Unit,
-        tile: usize,
-        head: usize,
-        work: &mut Work,
-    ) -> Result<Option<(usize, u64)>> {
+    /// Raw tokens of a KV head: where they are, how many, and a bit for each; `None` where no row attends to one.
+    pub(super) fn raw(&self, unit: &Unit, tile: usize, head: usize) -> Result<Option<RawTile<'_>>> {
         let tokens = self.tokens;
         let first = tile * BLOCK;
         let count = BLOCK.min(tokens.raw - first);
@@ -34,18 +33,17 @@ impl Run<'_> {
         let Some((key, value)) = layout.head(head as u32) else { return Ok(None) };
         let from = Head { layout, key: &tokens.cache.key[key], value: &tokens.cache.value[value] };
         let range = layout.range(first as u32, count as u32)?;
-        layout::to_panels(&from, range, &mut work.keys, &mut work.values, count);
-        Ok(Some((count, u64::MAX >> (BLOCK - count))))
+        Ok(Some((from, range, (count, u64::MAX >> (BLOCK - count)))))
     }
 
     /// Folds the `at`th of the blocks of a KV head that are in memory.
     pub(super) fn fold_here(&self, unit: &Unit, block: u32, head: usize, at: usize, work: &mut Work) -> Result<()> {
         let blocks = self.tokens.blocks;
-        let lines = |block: Option<&u32>, head| Some(blocks.codes(*block?, head)?.lines());
+        let lines = |block: Option<&u32>, head| blocks.lines(*block?, head);
         let next = lines(blocks.here(head).get(at + 1), head);
         let next = next.or_else(|| lines(blocks.here(head + 1).first(), head + 1)).unwrap_or(&[]);
-        let Some(codes) = blocks.codes(block, head) else { return Ok(()) };
-        self.fold_block(unit, block, head, &codes.view(self.tokens.shape, next), work)
+        let Some(codes) = blocks.view(block, head, next) else { return Ok(()) };
+        self.fold_block(unit, block, head, &codes, work)
     }
 
     /// Folds a head of a block.

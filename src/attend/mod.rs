@@ -11,12 +11,13 @@ mod queries;
 mod reload;
 mod round;
 mod sketch;
+mod slots;
 mod step;
 
 pub use crate::arch::attend::BLOCK;
 pub use basis::Basis;
-pub use block::{Block, Cell, Codes, EncodeWork, Shape, Unfit};
-pub use blocks::{Blocks, Placed};
+pub use block::{Block, Codes, EncodeWork, Shape, Unfit};
+pub use blocks::{Blocks, Cell, Placed};
 pub use found::Found;
 pub use offload::{Offloaded, Reads, SketchWork, Source};
 pub use queries::Queries;

@@ -5,12 +5,12 @@
 //! not come by a deadline is left out of the step, and counted.
 
 use super::basis::Basis;
-use super::block::{Codes, Shape};
+use super::block::Shape;
 use super::blocks::Blocks;
 use super::sketch::{self, Sketch};
 use crate::arch;
 use crate::arch::attend::lines::bytes_mut;
-use crate::arch::attend::{BLOCK, Line};
+use crate::arch::attend::{BLOCK, HeadBlock, Line};
 use crate::arch::estimates::{LANES, ROWS_ABREAST, SketchRow};
 use crate::status::{Error, Result, Status};
 use crate::sys::storage::Storage;
@@ -52,12 +52,12 @@ pub struct SketchWork {
 
 impl SketchWork {
     /// The keys of codes, `[token][dim]`.
-    pub(super) fn keys(&mut self, shape: Shape, codes: &Codes) -> Result<&[f32]> {
-        let dims = shape.dims;
+    pub(super) fn keys(&mut self, codes: &HeadBlock<'_>) -> Result<&[f32]> {
+        let dims = codes.dims;
         memory::resize(&mut self.panels, BLOCK / LANES * dims)?;
-        memory::resize(&mut self.values, shape.groups() * 2 * BLOCK)?;
+        memory::resize(&mut self.values, Shape { dims }.groups() * 2 * BLOCK)?;
         memory::resize(&mut self.keys, BLOCK * dims)?;
-        (arch::attend_kernels().decode)(&codes.view(shape, &[]), &mut self.panels, &mut self.values);
+        (arch::attend_kernels().decode)(codes, &mut self.panels, &mut self.values);
         for (panel, rows) in self.panels.chunks_exact(dims).zip(self.keys.chunks_exact_mut(LANES * dims)) {
             for (token, row) in rows.chunks_exact_mut(dims).enumerate() {
                 row.iter_mut().zip(panel).for_each(|(x, lanes)| *x = lanes[token]);
@@ -79,18 +79,18 @@ impl Offloaded {
         self.lines as usize * size_of::<Line>()
     }
 
-    /// A head of a block whose codes are at `offset`.
+    /// A head of a block whose codes have these bytes at `offset`.
     pub fn new(
-        shape: Shape,
-        codes: &Codes,
-        (offset, sum): (u64, u64),
+        codes: &HeadBlock<'_>,
+        (offset, bytes): (u64, &[u8]),
         (basis, head): (&Basis, usize),
         work: &mut SketchWork,
     ) -> Result<Box<Self>> {
-        work.keys(shape, codes)?;
-        memory::resize(&mut work.centred, shape.dims)?;
+        work.keys(codes)?;
+        memory::resize(&mut work.centred, codes.dims)?;
         let sketch = sketch::sketch(&work.keys, basis, head, &mut work.centred);
-        memory::boxed(Offloaded { offset, sum, lines: codes.lines().len() as u32, sketch })
+        let lines = (bytes.len() / size_of::<Line>()) as u32;
+        memory::boxed(Offloaded { offset, sum: xxh3_64(bytes), lines, sketch })
     }
 }
 

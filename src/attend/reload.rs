@@ -6,6 +6,7 @@ use super::offload::{self, Read, Source, Wanted};
 use super::step::{FEW_ROWS, Run, Tile, Unit, Work};
 use crate::arch::attend::{Line, Running};
 use crate::arch::estimates::LANES;
+use crate::layout;
 use crate::status::Result;
 use crate::sys::memory;
 use std::time::Instant;
@@ -49,7 +50,8 @@ impl Run<'_> {
         work.raw.fill(Running::default());
         for (tile, head) in (0..self.tokens.raw_tiles()).flat_map(|tile| (0..unit.heads).map(move |head| (tile, head)))
         {
-            let Some((count, live)) = self.load_raw(unit, tile, head, work)? else { continue };
+            let Some((from, range, (count, live))) = self.raw(unit, tile, head)? else { continue };
+            layout::keys_to_panels(&from, range, &mut work.keys);
             let stride = self.float_logits(unit, Tile::Raw(tile), head, (count, live), work);
             let range = self.vectors(unit, head);
             for (logits, raw) in work.logits[..range.len() * stride].chunks_exact_mut(stride).zip(&mut work.raw[range])
@@ -109,7 +111,13 @@ impl Run<'_> {
     /// Folds codes that were read, and keeps them where their share counts.
     pub(super) fn fold_read(&self, unit: &Unit, wanted: Wanted, lines: &[Line], work: &mut Work) -> Result<()> {
         let Wanted { block, head, .. } = wanted;
-        self.fold_block(unit, block, head, &self.tokens.shape.view(lines, &[]), work)?;
+        self.fold_block(
+            unit,
+            block,
+            head,
+            &self.tokens.shape.view(lines.split_at(self.tokens.shape.head_lines()), &[]),
+            work,
+        )?;
         work.found.reads.read += 1;
         if self.step.queries.rows <= FEW_ROWS && self.tokens.weighs {
             let range = self.vectors(unit, head);

@@ -30,7 +30,7 @@ fn encoded(dims: usize, keys: &[f32], values: &[f32]) -> Result<Codes, Unfit> {
         Ok(())
     };
     let block = Block::encode(shape, 1, &mut EncodeWork::default(), read).unwrap()?;
-    Ok(block.0.into_iter().find_map(|cell| cell.codes).unwrap())
+    Ok(block.0.into_iter().flatten().next().unwrap())
 }
 
 /// The numbers of a head by docs/format.md: K and V as `[token][dim]`.
@@ -97,7 +97,7 @@ fn codes_are_as_near_to_the_numbers_as_their_bits_allow() {
         }
         let shape = Shape::new(dims).unwrap();
         let (mut panels, mut rows) = (vec![[0.0; 16]; 4 * dims], vec![[0.0; 16]; shape.groups() * 128]);
-        (arch::attend_kernels().decode)(&block.view(shape, &[]), &mut panels, &mut rows);
+        (arch::attend_kernels().decode)(&block.view(shape), &mut panels, &mut rows);
         for (t, d) in (0..64).flat_map(|t| (0..dims).map(move |d| (t, d))) {
             let (key, value) = (panels[t / 16 * dims + d][t % 16], rows[d / 16 * 64 + t][d % 16]);
             assert!((f64::from(key) - k[t * dims + d]).abs() <= k[t * dims + d].abs() * 2e-7 + 1e-6);
@@ -221,12 +221,12 @@ proptest! {
             let mut scratch = Scratch::default();
             let (mut logits, mut running) = (vec![[0.0; 64]; count], vec![Running { peak, sum: 2.5 }; count]);
             let mut sums = sums.clone();
-            (kernels.logits)(&block.view(shape, &[]), &rows, &mut logits, &mut scratch);
+            (kernels.logits)(&block.view(shape), &rows, &mut logits, &mut scratch);
             let first = logits.clone();
             logits[0][13] = f32::NEG_INFINITY;
-            (kernels.values)(&block.view(shape, &[]), &mut logits, &mut running, &mut sums, &mut scratch);
+            (kernels.values)(&block.view(shape), &mut logits, &mut running, &mut sums, &mut scratch);
             let (mut panels, mut decoded) = (vec![[0.0; 16]; 4 * dims], vec![[0.0; 16]; shape.groups() * 128]);
-            (kernels.decode)(&block.view(shape, &[]), &mut panels, &mut decoded);
+            (kernels.decode)(&block.view(shape), &mut panels, &mut decoded);
             let mut bits: Vec<u32> = first.iter().chain(&logits).flatten().map(|x| x.to_bits()).collect();
             bits.extend(codes);
             bits.extend(panels.iter().chain(&decoded).flatten().map(|x| x.to_bits()));
@@ -242,7 +242,7 @@ proptest! {
         let (k, v) = by_format(dims, block.bytes());
         // Sums of V are within the rounding of weights to 14 bits of their largest, or to 7 where all weights so far are more
         // than 64 times that. V is within 8 times its scale of the middle.
-        let head = block.view(shape, &[]);
+        let head = block.view(shape);
         let (mut weights, mut running) = (logits.clone(), vec![Running { peak, sum: 2.5 }; count]);
         let (mut sums, len) = (vec![0.0; count * sums_len(dims)], sums_len(dims));
         (arch::attend_kernels().values)(&head, &mut weights, &mut running, &mut sums, &mut Scratch::default());
@@ -334,7 +334,8 @@ fn chat(
     for (head, numbers) in numbers.iter_mut().enumerate() {
         numbers.extend((0..sink).map(|at| token(head, at)));
     }
-    let mut blocks_of = Vec::new();
+    let mut blocks_of = Blocks::NONE;
+    blocks_of.reserve(shape, KV_HEADS, blocks).unwrap();
     for block in 0..blocks {
         let rows: Vec<[Vec<f32>; 2]> =
             (0..KV_HEADS).map(|_| [many(noise, 64 * dims), many(noise, 64 * dims)]).collect();
@@ -345,22 +346,21 @@ fn chat(
         };
         let whole = Block::encode(shape, KV_HEADS, &mut EncodeWork::default(), read).unwrap().unwrap();
         let live = [u64::MAX, 0xF0F3_FFFF_0000_0001][block % 2];
-        let mut block = Placed::new(whole, numbers[0].len() as u32);
-        block.live = live;
-        for (head, numbers) in numbers.iter_mut().enumerate() {
-            let (k, v) = by_format(dims, block.block.0[head].codes.as_ref().unwrap().bytes());
-            for t in (0..64).filter(|t| block.live >> t & 1 == 1) {
+        let first = numbers[0].len() as u32;
+        for (numbers, codes) in numbers.iter_mut().zip(&whole.0) {
+            let (k, v) = by_format(dims, codes.as_ref().unwrap().bytes());
+            for t in (0..64).filter(|t| live >> t & 1 == 1) {
                 numbers.push((k[t * dims..][..dims].to_vec(), v[t * dims..][..dims].to_vec()));
             }
         }
-        blocks_of.push(block);
+        blocks_of.push(whole, first, live).unwrap();
     }
     let first = numbers[0].len();
     for (head, numbers) in numbers.iter_mut().enumerate() {
         numbers.extend((sink..raw).map(|at| token(head, at)));
     }
     let positions = vec![[0, sink as i32], [first as i32, (recent - rows) as i32]];
-    Chat { layout, key, value, blocks: Blocks::of(blocks_of).unwrap(), positions, raw, numbers }
+    Chat { layout, key, value, blocks: blocks_of, positions, raw, numbers }
 }
 
 /// A file whose bytes are not in memory at the first looks.
@@ -393,23 +393,23 @@ impl Medium for Slow {
 }
 
 /// Moves some heads of blocks to a file; returns its bytes.
-fn written(blocks: &mut Blocks, shape: Shape, noise: &mut Noise) -> Vec<u8> {
+fn written(blocks: &mut Blocks, noise: &mut Noise) -> Vec<u8> {
     let mut file = vec![0; 64];
-    blocks.learn(shape).unwrap();
+    blocks.learn().unwrap();
     for block in 0..blocks.list().len() as u32 {
         let Some(basis) = &blocks.basis else { break };
         let mut work = SketchWork::default();
         let first = file.len() as u64;
         let heads = (0..KV_HEADS).map(|head| {
-            let codes = blocks.codes(block, head).unwrap();
-            let place = (file.len() as u64, xxhash_rust::xxh3::xxh3_64(codes.bytes()));
-            file.extend_from_slice(codes.bytes());
-            Some(Offloaded::new(shape, codes, place, (basis, head), &mut work).unwrap())
+            let offset = file.len();
+            assert!(blocks.copy(block, head, &mut file).unwrap());
+            let codes = blocks.view(block, head, &[]).unwrap();
+            Some(Offloaded::new(&codes, (offset as u64, &file[offset..]), (basis, head), &mut work).unwrap())
         });
         let heads = heads.collect();
         blocks.written(block, first..file.len() as u64, heads);
         for head in (0..KV_HEADS).filter(|_| noise.wide() > 0.0) {
-            blocks.change(block, head, |cell| cell.codes = None);
+            blocks.leave(block, head);
         }
     }
     file
@@ -451,7 +451,7 @@ proptest! {
             is_causal, window, soft_cap, sinks: has_sinks.then_some(&sinks), mask,
         };
         // Some heads of blocks are in a file, of which the first looks of a part see nothing.
-        let file = Slow { bytes: written(&mut chat.blocks, Shape::new(dims).unwrap(), &mut noise), looks: AtomicUsize::new(3) };
+        let file = Slow { bytes: written(&mut chat.blocks, &mut noise), looks: AtomicUsize::new(3) };
         let file = Storage::host("slow", file).unwrap();
         let source = chat.blocks.basis.as_ref().map(|basis| Source { file: &file, basis, wait: Duration::from_secs(9) });
         let tokens = Tokens {

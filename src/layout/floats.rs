@@ -7,23 +7,21 @@ use crate::dtype::Dtype;
 /// Numbers side by side in a panel.
 const LANES: usize = 16;
 
-/// Writes the tokens of a range to panels: K as `[token / 16][dim][token % 16]`, V as `[dim / 16][token][dim % 16]`, with
-/// `room` tokens in a panel of V. The head is of floating-point elements.
-pub fn to_panels(
-    head: &Head<'_>,
-    range: TokenRange,
-    keys: &mut [[f32; LANES]],
-    values: &mut [[f32; LANES]],
-    room: usize,
-) {
-    let (layout, dims) = (head.layout, head.layout.rows.dims);
-    let (key, value) = (layout.key.plane(), layout.value.plane());
-    match layout.rows.key {
-        Kind::Float(Dtype::F16) => keys_of(key, head.key, range, keys, dims, f16),
-        Kind::Float(Dtype::Bf16) => keys_of(key, head.key, range, keys, dims, bf16),
-        _ => keys_of(key, head.key, range, keys, dims, f32::from_ne_bytes),
+/// Writes K of the tokens of a range to panels `[token / 16][dim][token % 16]`. The head is of floating-point elements.
+pub fn keys_to_panels(head: &Head<'_>, range: TokenRange, keys: &mut [[f32; LANES]]) {
+    let (plane, dims) = (head.layout.key.plane(), head.layout.rows.dims);
+    match head.layout.rows.key {
+        Kind::Float(Dtype::F16) => keys_of(plane, head.key, range, keys, dims, f16),
+        Kind::Float(Dtype::Bf16) => keys_of(plane, head.key, range, keys, dims, bf16),
+        _ => keys_of(plane, head.key, range, keys, dims, f32::from_ne_bytes),
     }
-    match layout.rows.value {
+}
+
+/// Writes V of the tokens of a range to panels `[dim / 16][token][dim % 16]` that have room for `room` tokens. The head is of
+/// floating-point elements.
+pub fn values_to_panels(head: &Head<'_>, range: TokenRange, values: &mut [[f32; LANES]], room: usize) {
+    let value = head.layout.value.plane();
+    match head.layout.rows.value {
         Kind::Float(Dtype::F16) => values_of(value, head.value, range, values, room, f16),
         Kind::Float(Dtype::Bf16) => values_of(value, head.value, range, values, room, bf16),
         _ => values_of(value, head.value, range, values, room, f32::from_ne_bytes),

@@ -13,7 +13,7 @@ use super::layer::Layer;
 use super::offload::Offload;
 use super::pins::Pins;
 use super::{Session, State};
-use crate::attend::{self, BLOCK, Blocks, Found, Reads, Shape};
+use crate::attend::{self, BLOCK, Blocks, Found, Reads};
 use crate::layout::Rows;
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
@@ -27,10 +27,8 @@ const MOST_SKETCHES: usize = 7;
 const LEAST_BLOCKS: usize = 2;
 /// Working memory of attention, which there is none of yet when a budget is checked.
 const LEAST_WORKING: usize = if cfg!(test) { 1 } else { 512 << 10 };
-/// Bytes of blocks that may be free in the heap before it returns them to the system, and the ends between two such calls.
+/// Bytes of lists and sketches that may be free in the heap before it returns them to the system.
 const FREE: usize = 1 << 20;
-/// See [`FREE`].
-const TRIM_ENDS: u32 = 512;
 
 /// The budget of a session.
 pub(super) struct Budget {
@@ -39,9 +37,8 @@ pub(super) struct Budget {
     bytes: u64,
     /// `None` before the first begin.
     holds: Option<Holds>,
-    /// Bytes of blocks that were freed since the heap returned its memory, and the ends since.
+    /// Bytes of lists and sketches that were freed since the heap returned its memory.
     freed: usize,
-    ends: u32,
     /// Steps of a layer that compression did not bring below its share.
     lossless_over: u64,
     pub(super) offload: Option<Offload>,
@@ -143,8 +140,9 @@ impl MemoryStats {
 /// What a layer has done to hold its share.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// Heads of blocks that were dropped since the reset.
+    /// Heads of blocks that were dropped since the reset, and how many when blocks that are gone were last removed.
     dropped: u64,
+    swept: u64,
     returned: u64,
     lost: u64,
     /// Of `lost`, before the reset.
@@ -158,7 +156,7 @@ pub(super) struct Kept {
 impl Budget {
     pub(super) fn new(mut rules: MemoryRules) -> Self {
         let offload = rules.file.take().map(|file| Offload::new(file, rules.file_bytes, rules.wait));
-        Budget { bytes: rules.bytes, rules, holds: None, freed: 0, ends: 0, lossless_over: 0, offload }
+        Budget { bytes: rules.bytes, rules, holds: None, freed: 0, lossless_over: 0, offload }
     }
 
     /// The share of a layer with such rows, whose steps append `next` tokens. `working`: bytes that no layer has.
@@ -204,13 +202,11 @@ impl Budget {
         Ok(())
     }
 
-    /// Takes note of freed blocks. The heap returns their memory once there is much of it: at once between turns and in a
-    /// prompt, in which few blocks take the place of others, and else after some steps.
-    pub(super) fn see_freed(&mut self, bytes: usize, is_decode: bool) {
+    /// Takes note of freed lists and sketches, whose memory the heap returns once there is much of it.
+    pub(super) fn see_freed(&mut self, bytes: usize) {
         self.freed += bytes;
-        self.ends += u32::from(is_decode);
-        if self.freed > FREE && (!is_decode || self.ends >= TRIM_ENDS) {
-            (self.freed, self.ends) = (0, 0);
+        if self.freed > FREE {
+            self.freed = 0;
             pages::trim_heap();
         }
     }
@@ -336,7 +332,7 @@ impl Share {
 impl Kept {
     /// The layer was reset.
     pub(super) fn reset(&mut self) {
-        (self.dropped, self.lost_before, self.failure) = (0, self.lost, None);
+        (self.dropped, self.swept, self.lost_before, self.failure) = (0, 0, self.lost, None);
     }
 
     pub(super) fn failure(&self) -> Option<&Error> {
@@ -346,11 +342,6 @@ impl Kept {
     /// Heads of blocks that the file had no more, since the reset.
     pub(super) fn loses(&self) -> u64 {
         self.lost - self.lost_before
-    }
-
-    /// Heads of blocks that were dropped since the reset.
-    pub(super) fn dropped(&self) -> u64 {
-        self.dropped
     }
 
     /// Whether tokens were dropped since the reset, lost ones aside.
@@ -369,78 +360,90 @@ impl Kept {
             blocks.raise(mass.block, mass.head as usize, mass.share);
         }
         for (block, head) in found.lost {
-            if blocks.change(block, head, |cell| cell.offloaded.take().is_some() && cell.codes.is_none()) {
+            if blocks.forget(block, head) && !blocks.cell(block, head).is_here() {
                 self.lost += 1;
                 self.dropped += 1;
             }
         }
         for arrived in found.arrived {
-            self.returned += 1;
-            blocks.change(arrived.block, arrived.head, |cell| cell.codes = Some(arrived.codes));
+            // One that there is no memory for is read again.
+            self.returned += u64::from(blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_ok());
         }
     }
 
-    /// Lets the blocks of the least score leave until all take `most` bytes.
+    /// Lets the blocks of the least score leave until all take `most` bytes. Returns whether heads were dropped since the last
+    /// call, so that blocks may be gone, whose places in the file are free.
     pub(super) fn fit(
         &mut self,
-        shape: Shape,
         blocks: &mut Blocks,
         most: usize,
         pins: &Pins,
         mut offload: Option<&mut Offload>,
-    ) {
-        if blocks.bytes() <= most {
-            return;
+    ) -> bool {
+        if blocks.bytes() > most {
+            // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
+            let fixed = blocks.other_bytes() - blocks.sketch_bytes();
+            self.fit_sketches(blocks, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
+            self.fit_codes(blocks, most, pins, offload.as_deref_mut());
+            blocks.give_back();
         }
+        if std::mem::replace(&mut self.swept, self.dropped) == self.dropped {
+            return false;
+        }
+        for block in 0..blocks.list().len() as u32 {
+            if let (Some(place), Some(offload)) = (blocks.unused(block), offload.as_deref_mut()) {
+                offload.free_place(place);
+            }
+        }
+        true
+    }
+
+    /// Drops what is in the file alone until sketches take `most` bytes.
+    fn fit_sketches(&mut self, blocks: &mut Blocks, most: usize, pins: &Pins) {
         let heads = blocks.heads();
-        // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
-        let fixed = blocks.bytes() - blocks.sketch_bytes() - blocks.code_bytes();
-        let most_sketches = most.saturating_sub(fixed) / 8 * MOST_SKETCHES;
-        while blocks.sketch_bytes() > most_sketches {
-            let count = (blocks.sketch_bytes() - most_sketches).div_ceil(size_of::<attend::Offloaded>());
+        while blocks.sketch_bytes() > most {
+            let count = (blocks.sketch_bytes() - most).div_ceil(size_of::<attend::Offloaded>());
             let before = blocks.sketch_bytes();
             for head in 0..heads {
                 let Ok(worst) = worst(blocks, blocks.away(head), head, count.div_ceil(heads), pins) else { return };
                 for block in worst {
-                    blocks.change(block, head, |cell| cell.offloaded = None);
+                    blocks.forget(block, head);
                     self.dropped += 1;
-                    let place = blocks.unused(block);
-                    offload
-                        .as_deref_mut()
-                        .zip(place)
-                        .into_iter()
-                        .for_each(|(offload, place)| offload.free_place(place));
                 }
             }
             if blocks.sketch_bytes() == before {
-                break;
+                return;
             }
         }
-        // Each head gives the same number of blocks: what a block is worth compares within a head.
+    }
+
+    /// Moves blocks to the file, or drops them, until all take `most` bytes. Each head gives the same number of blocks: what a
+    /// block is worth compares within a head.
+    fn fit_codes(&mut self, blocks: &mut Blocks, most: usize, pins: &Pins, mut offload: Option<&mut Offload>) {
+        let heads = blocks.heads();
         while blocks.bytes() > most {
             let (cells, codes) = (blocks.cells_here(), blocks.code_bytes());
             if cells == 0 {
                 return;
             }
             let count = (blocks.bytes() - most).div_ceil((codes / cells).max(1)).div_ceil(heads);
-            let before = blocks.cells_here();
             for head in 0..heads {
                 let Ok(worst) = worst(blocks, blocks.here(head), head, count, pins) else { return };
                 for block in worst {
                     let is_stored = match (&blocks.cell(block, head).offloaded, offload.as_deref_mut()) {
                         (Some(_), _) => true,
                         (None, None) => false,
-                        (None, Some(offload)) => match offload.write(shape, blocks, block) {
+                        (None, Some(offload)) => match offload.write(blocks, block) {
                             Ok(is_written) => is_written,
                             // Nothing leaves for want of memory.
                             Err(_) => return,
                         },
                     };
-                    blocks.change(block, head, |cell| cell.codes = None);
+                    blocks.leave(block, head);
                     self.dropped += u64::from(!is_stored);
                 }
             }
-            if blocks.cells_here() == before {
+            if blocks.cells_here() == cells {
                 return;
             }
         }

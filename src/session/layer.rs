@@ -141,12 +141,11 @@ impl Layer {
         }
     }
 
-    /// Lets blocks leave until the layer holds its share beside so many raw tokens. Returns the bytes that they had.
-    pub(super) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) -> usize {
-        let (Some(share), Some(quant), Some(rows)) = (share, &mut self.quant, self.rows) else { return 0 };
-        let before = quant.blocks().bytes();
-        quant.fit(rows.dims, share, raw_tokens, &self.pins, offload);
-        before.saturating_sub(quant.blocks().bytes())
+    /// Lets blocks leave until the layer holds its share beside so many raw tokens.
+    pub(super) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
+        if let (Some(share), Some(quant)) = (share, &mut self.quant) {
+            quant.fit(share, raw_tokens, &self.pins, offload);
+        }
     }
 
     /// A step has ended: counts one above the share.

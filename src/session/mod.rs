@@ -210,10 +210,8 @@ impl Session {
         }
         let wanted = layer.open(cache.as_ref(), stored.clone());
         lanes.open(layer.number, wanted, &stored);
-        let offload = budget::offload(budget);
         let raw = layer.lengths.physical;
-        let freed = layer.fit(share.as_ref(), raw, offload);
-        budget.iter_mut().for_each(|budget| budget.see_freed(freed, true));
+        layer.fit(share.as_ref(), raw, budget::offload(budget));
         if let Some(quant) = layer.quant.as_ref().filter(|quant| quant.attends()) {
             let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
             let step = quant.open(layer.eviction.positions(), layer.lengths, offload);
@@ -254,11 +252,8 @@ impl Session {
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - if added as usize > attend::BLOCK { added } else { 0 };
-        let freed = layer.fit(share.as_ref(), raw, budget::offload(budget));
+        layer.fit(share.as_ref(), raw, budget::offload(budget));
         layer.see_share(share.as_ref(), raw);
-        if let Some(budget) = budget {
-            budget.see_freed(freed, (added as usize) <= attend::BLOCK);
-        }
         if layer.eviction.has_released() {
             tail::release_again(&mut cache, kv_len - added, kv_len);
         }
@@ -317,10 +312,10 @@ impl Session {
             layer.lengths = layer.eviction.keep(logical, &mut cache, store.as_mut(), layer.lengths, &pins)?;
             layer.pins = pins;
             if let Some((quant, cut)) = layer.quant.as_mut().zip(cut) {
-                let before = quant.blocks().bytes();
+                let before = quant.blocks().other_bytes();
                 quant.apply(cut, budget::offload(budget));
-                let freed = before - quant.blocks().bytes().min(before);
-                budget.iter_mut().for_each(|budget| budget.see_freed(freed, false));
+                let freed = before - quant.blocks().other_bytes().min(before);
+                budget.iter_mut().for_each(|budget| budget.see_freed(freed));
             }
         }
         layer.see(&cache);
@@ -339,9 +334,9 @@ impl Session {
         for layer in which {
             lanes.close(layer.number);
             self.attending[layer.number as usize].close();
-            let freed = layer.quant.as_ref().map_or(0, |quant| quant.blocks().bytes());
+            let freed = layer.quant.as_ref().map_or(0, |quant| quant.blocks().other_bytes());
             layer.reset(store.as_mut(), budget::offload(budget));
-            budget.iter_mut().for_each(|budget| budget.see_freed(freed, false));
+            budget.iter_mut().for_each(|budget| budget.see_freed(freed));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! A block is written whole, once, and keeps its place until its tokens are gone. One that a session has left behind, since
 //! its process was killed, is written anew by the next.
 
-use crate::attend::{Blocks, Offloaded, Placed, Shape, SketchWork};
+use crate::attend::{Blocks, Offloaded, Placed, SketchWork};
 use crate::status::{Error, Result, Status, bail, error};
 use crate::sys::storage::Storage;
 use crate::sys::{Shared, memory};
@@ -97,12 +97,12 @@ impl Offload {
 
     /// Writes a block whose heads are all in memory. Returns false if the file does not take it; the reason of the first
     /// failure is kept. OUT_OF_MEMORY: nothing was tried.
-    pub(super) fn write(&mut self, shape: Shape, blocks: &mut Blocks, block: u32) -> Result<bool> {
+    pub(super) fn write(&mut self, blocks: &mut Blocks, block: u32) -> Result<bool> {
         if self.rest > 0 {
             self.rest -= 1;
             return Ok(false);
         }
-        match self.try_write(shape, blocks, block) {
+        match self.try_write(blocks, block) {
             Ok(()) => Ok(true),
             Err(error) => {
                 let error = error.unless_out_of_memory()?;
@@ -114,23 +114,20 @@ impl Offload {
         }
     }
 
-    fn try_write(&mut self, shape: Shape, blocks: &mut Blocks, block: u32) -> Result<()> {
+    fn try_write(&mut self, blocks: &mut Blocks, block: u32) -> Result<()> {
         if blocks.basis.is_none() {
-            blocks.learn(shape)?;
+            blocks.learn()?;
         }
-        let placed = &blocks.list()[block as usize];
         let Some(basis) = &blocks.basis else { bail!(Internal, "sketches have no directions") };
         let mut heads = Vec::new();
-        memory::reserve(&mut heads, placed.block.0.len())?;
+        memory::reserve(&mut heads, blocks.heads())?;
         self.bytes.clear();
-        for (head, cell) in placed.block.0.iter().enumerate() {
-            let offloaded = match &cell.codes {
-                Some(codes) => {
-                    let (offset, bytes) = (self.bytes.len() as u64, codes.bytes());
-                    memory::extend(&mut self.bytes, bytes)?;
-                    let place = (offset, xxh3_64(bytes));
-                    Some(Offloaded::new(shape, codes, place, (basis, head), &mut self.sketches)?)
-                }
+        for head in 0..blocks.heads() {
+            let offset = self.bytes.len();
+            blocks.copy(block, head, &mut self.bytes)?;
+            let place = (offset as u64, &self.bytes[offset..]);
+            let offloaded = match blocks.view(block, head, &[]) {
+                Some(codes) => Some(Offloaded::new(&codes, place, (basis, head), &mut self.sketches)?),
                 None => None,
             };
             memory::push(&mut heads, offloaded)?;

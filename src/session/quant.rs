@@ -17,9 +17,7 @@ use super::layer::CacheLengths;
 use super::offload::Offload;
 use super::pins::Pins;
 use super::{Session, find};
-use crate::attend::{
-    self, BLOCK, Block, Blocks, EncodeWork, Found, Placed, Round, Shape, Source, Step, Tokens, Unfit, Work,
-};
+use crate::attend::{self, BLOCK, Block, Blocks, EncodeWork, Found, Round, Shape, Source, Step, Tokens, Unfit, Work};
 use crate::dtype::convert::{Endian, widen};
 use crate::layout::{self, Cache, CacheRef, Kind, Pair, Rows};
 use crate::status::{Error, Result, bail};
@@ -102,17 +100,18 @@ impl Session {
     pub(super) fn blocks_for_tests(&self, layer: usize) -> Vec<BlockBytes> {
         let state = self.state().unwrap();
         let offload = state.budget.as_ref().and_then(|budget| budget.offload.as_ref());
-        let bytes = |cell: &attend::Cell| match (&cell.codes, &cell.offloaded) {
-            (Some(codes), _) => Some(codes.bytes().to_vec()),
-            (None, Some(from)) => {
-                let mut bytes = Vec::new();
-                offload.unwrap().read(from, &mut bytes).unwrap();
-                Some(bytes)
+        let blocks = state.layers[layer].quant.as_ref().unwrap().blocks();
+        let bytes = |block: u32, head: usize| {
+            let mut bytes = Vec::new();
+            match &blocks.cell(block, head).offloaded {
+                _ if blocks.copy(block, head, &mut bytes).unwrap() => Some(bytes),
+                Some(from) => offload.unwrap().read(from, &mut bytes).map(|()| bytes).ok(),
+                None => None,
             }
-            (None, None) => None,
         };
-        let blocks = state.layers[layer].quant.as_ref().unwrap().blocks().list().iter();
-        blocks.map(|placed| (placed.first, placed.live, placed.block.0.iter().map(bytes).collect())).collect()
+        let all = (0..).zip(blocks.list());
+        all.map(|(at, placed)| (placed.first, placed.live, (0..blocks.heads()).map(|head| bytes(at, head)).collect()))
+            .collect()
     }
 }
 
@@ -178,6 +177,13 @@ impl Encoding {
     }
 }
 
+/// What encoding leaves in the cache.
+struct Rest {
+    held: u32,
+    poor: u32,
+    unfit: u64,
+}
+
 /// A step that threads attend in.
 pub(super) struct OpenStep {
     blocks: Option<Shared<Blocks>>,
@@ -234,7 +240,7 @@ impl Quant {
     fn blocks_mut(&mut self) -> Result<&mut Blocks> {
         let blocks = match &mut self.blocks {
             Some(blocks) => blocks,
-            none => none.insert(Shared::new(Blocks::default())?),
+            none => none.insert(Shared::new(Blocks::NONE)?),
         };
         match blocks.get_mut() {
             Some(blocks) => Ok(blocks),
@@ -316,15 +322,45 @@ impl Quant {
             self.raw = Some(Raw::Layout);
             return Ok(lengths);
         };
-        let mut blocks = Vec::new();
-        memory::reserve(&mut blocks, count as usize)?;
-        let heads = cache.layout.rows().heads;
-        self.blocks_mut()?.reserve(heads, count as usize)?;
+        let before = self.blocks().list().len();
+        self.blocks_mut()?.reserve(shape, cache.layout.rows().heads, count as usize)?;
+        let taken = self.encode(shape, cache, store, eviction, lengths, encoding);
+        let made = self.blocks().list().len() - before;
+        match taken {
+            Ok((after, rest)) => {
+                (self.held, self.poor) = (rest.held, rest.poor);
+                self.counts.blocks += made as u64;
+                self.counts.unfit += rest.unfit;
+                if rest.poor == MOST_POOR {
+                    self.raw = Some(Raw::Error);
+                }
+                Ok(after)
+            }
+            Err(error) => {
+                // The tokens are still in the cache.
+                self.blocks_mut()?.truncate(before);
+                self.pieces.truncate(before);
+                Err(error)
+            }
+        }
+    }
+
+    /// Encodes blocks of tokens that are no longer recent, and takes these out of the cache.
+    fn encode(
+        &mut self,
+        shape: Shape,
+        cache: &mut Cache<'_>,
+        store: Option<&mut Store>,
+        eviction: &mut Eviction,
+        lengths: CacheLengths,
+        encoding: &mut Encoding,
+    ) -> Result<(CacheLengths, Rest)> {
+        let mut rest = Rest { held: self.held, poor: self.poor, unfit: 0 };
         // Tokens that stay: those that are held, blocks that are unfit, and all behind.
-        let (mut left, mut held, mut poor, mut unfit) = (Vec::new(), self.held, self.poor, 0);
+        let (mut left, mut made) = (Vec::new(), 0);
         memory::push(&mut left, [0, self.held as i32])?;
         let mut next = self.held;
-        while lengths.physical - next >= RECENT + BLOCK as u32 && poor < MOST_POOR {
+        while lengths.physical - next >= RECENT + BLOCK as u32 && rest.poor < MOST_POOR {
             let place = [next as i32, BLOCK as i32];
             let [first, BLOCK_TOKENS] = eviction.positions_of(&[place])?[..].first().copied().unwrap_or_default()
             else {
@@ -333,40 +369,23 @@ impl Quant {
             };
             match encoding.encode(shape, &cache.as_ref(), next)? {
                 Ok(block) => {
-                    memory::push(&mut blocks, Placed::new(block, first as u32))?;
-                    poor = 0;
+                    self.blocks_mut()?.push(block, first as u32, u64::MAX)?;
+                    memory::push(&mut self.pieces, None)?;
+                    made += 1;
+                    rest.poor = 0;
                 }
                 Err(why) => {
                     memory::push(&mut left, place)?;
-                    held += BLOCK as u32;
-                    unfit += 1;
-                    poor = if why == Unfit::Error { poor + 1 } else { 0 };
+                    rest.held += BLOCK as u32;
+                    rest.unfit += 1;
+                    rest.poor = if why == Unfit::Error { rest.poor + 1 } else { 0 };
                 }
             }
             next += BLOCK as u32;
         }
         memory::push(&mut left, [next as i32, (lengths.physical - next) as i32])?;
-        let made = blocks.len();
-        let pieces = self.blocks().list().len() + made;
-        memory::resize_amortized(&mut self.pieces, pieces)?;
-        let after = if made > 0 { eviction.take_out(&left, cache, store, lengths) } else { Ok(lengths) };
-        let after = match after {
-            Ok(after) => after,
-            Err(error) => {
-                self.pieces.truncate(pieces - made);
-                return Err(error);
-            }
-        };
-        // There is room.
-        let own = self.blocks_mut()?;
-        blocks.into_iter().for_each(|placed| own.push(placed));
-        (self.held, self.poor) = (held, poor);
-        self.counts.blocks += made as u64;
-        self.counts.unfit += unfit;
-        if poor == MOST_POOR {
-            self.raw = Some(Raw::Error);
-        }
-        Ok(after)
+        let after = if made > 0 { eviction.take_out(&left, cache, store, lengths)? } else { lengths };
+        Ok((after, rest))
     }
 
     /// The tokens that an edit of the history leaves, which keeps these logical ranges.
@@ -451,22 +470,12 @@ impl Quant {
     }
 
     /// Lets the least wanted blocks leave until the share holds.
-    pub(super) fn fit(
-        &mut self,
-        dims: usize,
-        share: &Share,
-        raw_tokens: u32,
-        pins: &Pins,
-        offload: Option<&mut Offload>,
-    ) {
-        if let (Some(blocks), Ok(shape)) = (self.blocks.as_mut().and_then(Shared::get_mut), Shape::new(dims)) {
-            let dropped = self.kept.dropped();
-            self.kept.fit(shape, blocks, share.for_blocks(raw_tokens), pins, offload);
-            if self.kept.dropped() > dropped {
-                let mut list = blocks.list().iter();
-                self.pieces.retain(|_| list.next().is_some_and(|placed| !placed.is_gone()));
-                blocks.remove_gone();
-            }
+    pub(super) fn fit(&mut self, share: &Share, raw_tokens: u32, pins: &Pins, offload: Option<&mut Offload>) {
+        let Some(blocks) = self.blocks.as_mut().and_then(Shared::get_mut) else { return };
+        if self.kept.fit(blocks, share.for_blocks(raw_tokens), pins, offload) {
+            let mut list = blocks.list().iter();
+            self.pieces.retain(|_| list.next().is_some_and(|placed| !placed.is_gone()));
+            blocks.remove_gone();
         }
     }
 }

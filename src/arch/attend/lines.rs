@@ -18,6 +18,18 @@ pub fn bytes_mut(lines: &mut [Line]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
+/// The whole lines among bytes.
+pub fn whole(bytes: &[u8]) -> &[Line] {
+    // SAFETY: a line is 64 bytes without padding, of which all values are valid.
+    unsafe { bytes.align_to().1 }
+}
+
+/// The same, to change.
+pub fn whole_mut(bytes: &mut [u8]) -> &mut [Line] {
+    // SAFETY: as in `whole`; all values of the bytes are valid, too.
+    unsafe { bytes.align_to_mut().1 }
+}
+
 /// Lines as groups of 16 two-byte numbers.
 pub fn shorts(lines: &[Line]) -> &[Shorts] {
     let bytes = bytes(lines);

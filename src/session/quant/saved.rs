@@ -1,7 +1,7 @@
 //! The quantised tokens of a layer in a chat file: a piece for each block, whose parts are the codes of a head.
 
 use super::{Contents, Offload, Quant, shape};
-use crate::attend::{BLOCK, Block, Blocks, Cell, Codes, Placed};
+use crate::attend::{BLOCK, Block, Blocks, Codes};
 use crate::layout::{self, Pair, Rows};
 use crate::snapshot::numbers::{Reader, put};
 use crate::snapshot::{Run, Snapshot};
@@ -123,23 +123,22 @@ impl Quant {
         let mut saved = Vec::new();
         let Some(blocks) = &self.blocks else { return Ok(saved) };
         let mut read = Vec::new();
-        for (placed, known) in blocks.list().iter().zip(&mut self.pieces) {
+        for (block, (placed, known)) in (0..).zip(blocks.list().iter().zip(&mut self.pieces)) {
             let (piece, sum) = match *known {
                 Some(place) => place,
                 None => {
-                    let cells = &placed.block.0;
-                    while read.len() < cells.len() {
+                    while read.len() < placed.cells.len() {
                         memory::push(&mut read, Vec::new())?;
                     }
-                    for (cell, bytes) in cells.iter().zip(&mut read) {
+                    for (head, (cell, bytes)) in placed.cells.iter().zip(&mut read).enumerate() {
                         memory::cleared(bytes, 0)?;
-                        if let (None, Some(from), Some(offload)) = (&cell.codes, &cell.offloaded, offload) {
+                        if !blocks.copy(block, head, bytes)?
+                            && let (Some(from), Some(offload)) = (&cell.offloaded, offload)
+                        {
                             offload.read(from, bytes)?;
                         }
                     }
-                    let bytes = cells.iter().zip(&read);
-                    let bytes = bytes.map(|(cell, read)| cell.codes.as_ref().map_or(&read[..], Codes::bytes));
-                    let parts = memory::collect(bytes)?;
+                    let parts = memory::collect(read.iter().take(placed.cells.len()).map(Vec::as_slice))?;
                     let mut raw_sum = RawSum::default();
                     parts.iter().for_each(|part| raw_sum.add(part));
                     write(&NewPiece { tokens: BLOCK as u32, parts: &parts, raw_sum: raw_sum.get() })?
@@ -165,7 +164,8 @@ impl Quant {
         let Some(shape) = shape(rows) else {
             bail!(Corrupt, "a layer of {} has {rows} and quantised tokens", from.name());
         };
-        let (mut blocks, mut pieces) = (Vec::new(), Vec::new());
+        let (mut blocks, mut pieces) = (Blocks::NONE, Vec::new());
+        blocks.reserve(shape, rows.heads, saved.blocks.len())?;
         let mut begin = saved.physical;
         for &(first, live) in &saved.blocks {
             let count = live.count_ones();
@@ -179,21 +179,18 @@ impl Quant {
             if !is_block || bytes.ends.len() != rows.heads {
                 bail!(Corrupt, "piece {piece} of {} is no block of the quantised tokens from {first} on", from.name());
             }
-            let cell = |head: usize| {
+            let codes = |head: usize| {
                 let of_bytes =
                     |part: &[u8]| if part.is_empty() { Ok(None) } else { Codes::of_bytes(shape, part).map(Some) };
-                let codes = of_bytes(bytes.part(head)).map_err(|error| error.within(format_args!("head {head}")))?;
-                Ok(Cell { codes, offloaded: None, score: 1.0 })
+                of_bytes(bytes.part(head)).map_err(|error| error.within(format_args!("head {head}")))
             };
-            let cells = memory::try_collect((0..rows.heads).map(cell))
+            let codes = memory::try_collect((0..rows.heads).map(codes))
                 .map_err(|error| error.within(format_args!("piece {piece} of {}", from.name())))?;
             bytes.bytes.drop_pages();
-            let mut placed = Placed::new(Block(cells), first);
-            placed.live = live;
-            memory::push(&mut blocks, placed)?;
+            blocks.push(Block(codes), first, live)?;
             memory::push(&mut pieces, Some((piece, from.piece_sum(piece).unwrap_or_default())))?;
         }
-        let blocks = if blocks.is_empty() { None } else { Some(Shared::new(Blocks::of(blocks)?)?) };
+        let blocks = if saved.blocks.is_empty() { None } else { Some(Shared::new(blocks)?) };
         Ok(Contents { blocks, pieces, held: saved.held })
     }
 }
