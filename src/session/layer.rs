@@ -8,6 +8,7 @@ use super::lossless::Lossless;
 use super::offload::Offload;
 use super::pins::Pins;
 use super::quant::Quant;
+use crate::attend::Found;
 use crate::layout::{self, Cache, Layout, Rows, TokenRange};
 use crate::status::{Result, bail};
 use crate::store::{Store, StoredLayer};
@@ -141,10 +142,10 @@ impl Layer {
         }
     }
 
-    /// Lets blocks leave until the layer holds its share beside so many raw tokens.
-    pub(super) fn fit(&mut self, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
-        if let (Some(share), Some(quant)) = (share, &mut self.quant) {
-            quant.fit(share, raw_tokens, &self.pins, offload);
+    /// Takes what a step has found, and lets blocks leave until the layer holds its share beside so many raw tokens.
+    pub(super) fn fit(&mut self, found: Found, share: Option<&Share>, raw_tokens: u32, offload: Option<&mut Offload>) {
+        if let Some(quant) = &mut self.quant {
+            quant.fit(found, share, raw_tokens, &self.pins, offload);
         }
     }
 

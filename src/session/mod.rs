@@ -34,7 +34,7 @@ pub use lanes::ScoredRows;
 pub use layer::CacheLengths;
 pub use quant::QuantStats;
 
-use crate::attend::{self, Work};
+use crate::attend::{self, Found, Work};
 use crate::h2o::{BlockSums, CheckedTile};
 use crate::layout::{self, Cache, Head, HeadMut, Kind, Pair, Rows};
 use crate::status::{Error, Result, bail};
@@ -211,7 +211,7 @@ impl Session {
         let wanted = layer.open(cache.as_ref(), stored.clone());
         lanes.open(layer.number, wanted, &stored);
         let raw = layer.lengths.physical;
-        layer.fit(share.as_ref(), raw, budget::offload(budget));
+        layer.fit(Found::default(), share.as_ref(), raw, budget::offload(budget));
         if let Some(quant) = layer.quant.as_ref().filter(|quant| quant.attends()) {
             let offload = budget.as_ref().and_then(|budget| budget.offload.as_ref());
             let step = quant.open(layer.eviction.positions(), layer.lengths, offload);
@@ -244,15 +244,12 @@ impl Session {
         lanes.close(layer.number);
         let found = self.attending[at].close();
         layer.close(Some(&cache), store.as_mut());
-        if let Some(quant) = &mut layer.quant {
-            quant.end(found);
-        }
         let rows = cache.layout.rows();
         let share = budget.as_ref().map(|budget| budget.share(layers, &rows, added, working));
         let layer = &mut layers[at];
         // The tokens of a prompt's chunk leave in the next begin.
         let raw = kv_len - if added as usize > attend::BLOCK { added } else { 0 };
-        layer.fit(share.as_ref(), raw, budget::offload(budget));
+        layer.fit(found, share.as_ref(), raw, budget::offload(budget));
         layer.see_share(share.as_ref(), raw);
         if layer.eviction.has_released() {
             tail::release_again(&mut cache, kv_len - added, kv_len);

@@ -456,23 +456,25 @@ impl Quant {
         Shared::new(OpenStep { blocks, file, weighs, positions, lengths, round: Round::default() }).ok()
     }
 
-    /// The step has ended, and has found this.
-    pub(super) fn end(&mut self, found: Found) {
-        if let Some(blocks) = self.blocks.as_mut().and_then(Shared::get_mut) {
-            self.kept.see(blocks, found);
-        }
-    }
-
     /// Counts a step that ended above the share.
     pub(super) fn see_share(&mut self, share: &Share, raw_tokens: u32) {
         let is_over = share.is_exceeded(raw_tokens, self.blocks().bytes());
         self.kept.ended(is_over);
     }
 
-    /// Lets the least wanted blocks leave until the share holds.
-    pub(super) fn fit(&mut self, share: &Share, raw_tokens: u32, pins: &Pins, offload: Option<&mut Offload>) {
+    /// Takes what a step has found, and lets the least wanted blocks leave until the share holds.
+    pub(super) fn fit(
+        &mut self,
+        found: Found,
+        share: Option<&Share>,
+        raw_tokens: u32,
+        pins: &Pins,
+        offload: Option<&mut Offload>,
+    ) {
         let Some(blocks) = self.blocks.as_mut().and_then(Shared::get_mut) else { return };
-        if self.kept.fit(blocks, share.for_blocks(raw_tokens), pins, offload) {
+        let arrived = self.kept.see(blocks, found);
+        let Some(share) = share else { return };
+        if self.kept.fit(blocks, &arrived, share.for_blocks(raw_tokens), pins, offload) {
             let mut list = blocks.list().iter();
             self.pieces.retain(|_| list.next().is_some_and(|placed| !placed.is_gone()));
             blocks.remove_gone();
