@@ -8,10 +8,10 @@ use super::basis::Basis;
 use super::block::Shape;
 use super::blocks::Blocks;
 use super::sketch::{self, Sketch};
-use crate::arch;
 use crate::arch::attend::lines::bytes_mut;
 use crate::arch::attend::{BLOCK, HeadBlock, Line};
 use crate::arch::estimates::{LANES, ROWS_ABREAST, SketchRow};
+use crate::arch::{self, prefetch};
 use crate::status::{Error, Result, Status};
 use crate::sys::storage::Storage;
 use crate::sys::{self, memory};
@@ -28,6 +28,8 @@ const LEAST_READS: usize = 8;
 const ATTENDED: usize = 24;
 /// See [`ATTENDED`].
 const READ_SHARE: usize = 3;
+/// Sketches that memory is asked for ahead of the one at hand.
+const AHEAD: usize = 2;
 /// Between two looks at blocks that have not come yet.
 const PAUSE: Duration = Duration::from_micros(30);
 
@@ -191,11 +193,14 @@ impl Source<'_> {
             memory::push(&mut work.rows, sketch::row(query.as_ref(), self.basis, head))?;
             memory::push(&mut work.known, log_sum)?;
         }
+        let sketch = |block: &u32| Some(&blocks.cell(*block, head).offloaded.as_ref()?.sketch);
+        let mut ahead = away.iter().skip(first + AHEAD * step).step_by(step);
         for &block in away.iter().skip(first).step_by(step) {
-            let Some(offloaded) = &blocks.cell(block, head).offloaded else { continue };
+            ahead.next().and_then(sketch).into_iter().flatten().for_each(|tile| prefetch(tile.codes.as_flattened()));
+            let Some(sketch) = sketch(&block) else { continue };
             let mut share = f32::NEG_INFINITY;
             for (rows, known) in work.rows.chunks(ROWS_ABREAST).zip(work.known.chunks(ROWS_ABREAST)) {
-                let logs = sketch::log_masses(&offloaded.sketch, rows);
+                let logs = sketch::log_masses(sketch, rows);
                 share = logs.iter().zip(known).fold(share, |most, (log, known)| most.max(log - known));
             }
             if share > LEAST_SHARE {
