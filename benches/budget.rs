@@ -168,11 +168,11 @@ fn main() {
         let stats = chat.session.memory_stats().unwrap();
         let cells = [
             length.to_string(),
-            format!("{:.2}", times[times.len() / 2]),
+            if chat.session.attends(0).unwrap() { format!("{:.2}", times[times.len() / 2]) } else { "raw".into() },
             format!("{:.1}", stats.bytes as f64 / 1e6),
             format!("{:.1}", stats.file_bytes as f64 / 1e6),
             format!("{reads:.0}"),
-            steps.map_or("-".into(), |steps| steps.to_string()),
+            steps.filter(|_| chat.session.attends(0).unwrap()).map_or("-".into(), |steps| steps.to_string()),
         ];
         table.row(cells);
         assert_eq!(stats.dropped_tokens, 0, "{stats:?}");

@@ -76,6 +76,7 @@ section gear cargo bench --locked --bench gear
 section zstd cargo bench --locked --bench zstd
 section chat cargo bench --locked --bench chat
 section attend cargo bench --locked --bench attend
+section budget cargo bench --locked --bench budget
 section plan cargo bench --locked --bench plan
 section pages build/bin/mnnkv_bench_pages
 section memory build/bin/mnnkv_bench_session memory
