@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Noise, Rivals, Table};
-use mnnkv::attend::{self, Block, Blocks, EncodeWork, Placed, Queries, Round, Shape, Step, Tokens, Work};
+use mnnkv::attend::{self, Block, Blocks, EncodeWork, Queries, Round, Shape, Step, Tokens, Work};
 use mnnkv::dtype::Dtype;
 use mnnkv::layout::{CacheRef, Layout, Spec};
 use std::sync::Mutex;
@@ -63,7 +63,10 @@ impl Chat {
         let floats =
             |bytes: usize, noise: &mut Noise| (0..bytes / 4).flat_map(|_| noise.wide().to_ne_bytes()).collect();
         let layers = (0..LAYERS).map(|_| {
-            let blocks = (0..(tokens - RAW) / attend::BLOCK).map(|at| {
+            let count = (tokens - RAW) / attend::BLOCK;
+            let mut blocks = Blocks::NONE;
+            blocks.reserve(shape, kv_heads, count).unwrap();
+            for at in 0..count {
                 let read = |head: usize, k: &mut [f32], v: &mut [f32]| {
                     let from = (at + head) % 7 * k.len();
                     k.copy_from_slice(&rows[from..from + k.len()]);
@@ -71,10 +74,10 @@ impl Chat {
                     Ok(())
                 };
                 let block = Block::encode(shape, kv_heads, &mut work, read).unwrap().unwrap();
-                Placed::new(block, (at * attend::BLOCK) as u32)
-            });
+                blocks.push(block, (at * attend::BLOCK) as u32, u64::MAX).unwrap();
+            }
             Layer {
-                blocks: Blocks::of(blocks.collect()).unwrap(),
+                blocks,
                 key: floats(layout.key_bytes(), &mut noise),
                 value: floats(layout.value_bytes(), &mut noise),
             }
@@ -142,9 +145,10 @@ impl Chat {
         let run = |part: usize| {
             let mut sum = 0u64;
             for layer in &self.layers {
-                for block in layer.blocks.list().iter().skip(part).step_by(threads) {
-                    for codes in block.block.0.iter().filter_map(|cell| cell.codes.as_ref()) {
-                        let words = codes.bytes().as_chunks::<8>().0;
+                let (blocks, heads) = (&layer.blocks, layer.blocks.heads());
+                for block in (part..blocks.list().len()).step_by(threads) {
+                    for line in (0..heads).filter_map(|head| blocks.lines(block as u32, head)).flatten() {
+                        let words = line.0.as_chunks::<8>().0;
                         sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
                     }
                 }

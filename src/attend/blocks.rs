@@ -379,8 +379,8 @@ impl Blocks {
         Some((self.slots.lines(here.slot), &here.wide))
     }
 
-    /// The first lines of a head of a block that is in memory.
-    pub(super) fn lines(&self, block: u32, head: usize) -> Option<&[Line]> {
+    /// The lines of a head of a block that is in memory, but for those of channels in 16 bits.
+    pub fn lines(&self, block: u32, head: usize) -> Option<&[Line]> {
         Some(self.parts(block, head)?.0)
     }
 
