@@ -4,13 +4,12 @@
 mod chat;
 mod common;
 #[path = "snapshot/disk.rs"]
+#[allow(dead_code)]
 mod disk;
 #[path = "snapshot/golden.rs"]
 mod golden;
 #[path = "snapshot/page.rs"]
 mod page;
-#[path = "snapshot/parked.rs"]
-mod parked;
 
 use chat::{Chat, Things, read, read_all};
 use common::Random;

@@ -116,7 +116,7 @@ void mnnkv_snapshot_destroy(mnnkv_snapshot *snapshot);
 /// IO: if the system or the host cannot write
 mnnkv_status mnnkv_snapshot_commit(mnnkv_snapshot *snapshot);
 
-/// Drops all that was given since the last commit, but for blocks that sessions have parked in the snapshot.
+/// Drops all that was given since the last commit.
 mnnkv_status mnnkv_snapshot_discard(mnnkv_snapshot *snapshot);
 
 // --- Snapshot: sections, and what a file has --------------------------------------------------------------------

@@ -8,7 +8,6 @@
 //! | `sectors` | the header, and the slots that name the newest commit record |
 //! | [`state`] | commit records to pieces, layers and sections |
 //! | `staged` | changes to a commit record |
-//! | `parked` | a snapshot with several owners, and pieces that sessions park |
 //! | `runs` | the tokens of a layer, and a new list as an edit of the old one |
 //! | `numbers` | numbers of a commit record |
 //!
@@ -17,7 +16,6 @@
 
 pub(crate) mod numbers;
 mod open;
-mod parked;
 mod runs;
 mod save;
 mod sectors;
@@ -25,7 +23,6 @@ mod staged;
 mod state;
 
 pub use crate::sys::storage::{Bytes, Medium, Storage};
-pub use parked::{ParkedPiece, SharedSnapshot};
 pub use runs::Run;
 pub use state::{Geometry, LayerEntry};
 
@@ -117,8 +114,6 @@ pub struct Snapshot {
     slots: Slots,
     state: State,
     staged: Staged,
-    /// Staged pieces up to the last one that a session parked.
-    parked: usize,
     /// Where the next bytes go.
     cursor: u64,
     /// Whether a sync of staged bytes failed, so that the system may have dropped them.
@@ -175,22 +170,9 @@ impl Snapshot {
         state: State,
     ) -> Self {
         let cursor = state.end;
-        let (staged, parked, gathered) = (Staged::default(), 0, Vec::new());
+        let (staged, gathered) = (Staged::default(), Vec::new());
         let (is_sync_lost, damage) = (false, Vec::new());
-        Snapshot {
-            storage,
-            map,
-            access,
-            fingerprint,
-            slots,
-            state,
-            staged,
-            parked,
-            cursor,
-            is_sync_lost,
-            gathered,
-            damage,
-        }
+        Snapshot { storage, map, access, fingerprint, slots, state, staged, cursor, is_sync_lost, gathered, damage }
     }
 
     /// The name in errors: the path, or what the host gave.

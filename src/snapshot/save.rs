@@ -266,10 +266,10 @@ impl Snapshot {
         !self.staged.is_empty()
     }
 
-    /// Drops what is not committed, but for pieces that sessions parked and those before them. The numbers of the others
-    /// are used again.
+    /// Drops what is not committed. The numbers of its pieces are used again.
     pub fn discard(&mut self) {
-        self.keep_parked();
+        self.staged = Staged::default();
+        (self.cursor, self.is_sync_lost) = (self.state.end, false);
         // A device that failed may work again.
         let is_whole = self.finish_slots().is_ok();
         if self.access == Access::Append && is_whole {
@@ -306,15 +306,10 @@ impl Snapshot {
         self.write_slot(slot)?;
         changes.make(&mut self.state, &mut self.staged.pieces);
         self.staged = Staged::default();
-        let parked = std::mem::take(&mut self.parked);
-        let begin = self.state.end;
         (self.state.sequence, self.state.end, self.state.record) = (slot.sequence, extent.end(), Some(extent));
         self.cursor = self.state.end;
         // Views of the old map stay. Without a new one pieces are read.
         self.map = self.storage.map(self.state.end);
-        if parked > 0 {
-            self.storage.forget(begin..self.state.end);
-        }
         Ok(())
     }
 
@@ -382,7 +377,7 @@ impl Snapshot {
 }
 
 impl Drop for Snapshot {
-    /// A save that failed must not leave a full disk. Sessions may still read what they have parked.
+    /// A save that failed must not leave a full disk.
     fn drop(&mut self) {
         if self.access == Access::Append && self.storage.len().is_ok_and(|len| len > self.state.end) {
             self.discard();

@@ -43,9 +43,6 @@ pub trait Medium: Send + Sync {
     }
 }
 
-/// Bytes before those of [`Storage::write_behind`] that have had time to reach the disk.
-const WRITTEN_BEHIND: u64 = 8 << 20;
-
 /// A medium with a name for errors.
 pub struct Storage {
     name: String,
@@ -133,36 +130,10 @@ impl Storage {
         self.medium().write_at(offset, from)
     }
 
-    /// As [`Storage::read_at`], of bytes that are rarely read again: the system drops its copies of them. See
-    /// [`Storage::forget`].
-    pub fn read_once(&self, offset: u64, to: &mut [u8]) -> Result<()> {
-        self.read_at(offset, to)?;
-        self.forget(offset..offset + to.len() as u64);
-        Ok(())
-    }
-
     /// Says that reads jump: the system reads nothing ahead of them. Linux and Android; elsewhere the system decides.
     pub fn expect_random_reads(&self) {
         if let Kind::File(file) = &self.kind {
             system::expect_random_reads(&file.file);
-        }
-    }
-
-    /// Says that these bytes, the last ones written, are rarely read. On Linux the system begins to write them to the disk,
-    /// and drops its copies of bytes before them; see [`Storage::forget`].
-    pub fn write_behind(&self, range: Range<u64>) {
-        if let Kind::File(file) = &self.kind {
-            system::begin_write(&file.file, &range);
-        }
-        self.forget(range.start.saturating_sub(WRITTEN_BEHIND)..range.end);
-    }
-
-    /// Drops the system's copies of the pages of a range that are on the disk and not mapped. Linux and Android; elsewhere
-    /// the system decides how long it keeps them. A host has its own.
-    pub fn forget(&self, range: Range<u64>) {
-        if let Kind::File(file) = &self.kind {
-            let page = pages::page_size() as u64;
-            system::forget(&file.file, range.start / page * page..range.end.saturating_add(page - 1) / page * page);
         }
     }
 
@@ -388,7 +359,7 @@ mod system {
         if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
     }
 
-    pub(super) use advice::{begin_write, expect_random_reads, forget, prefetch, read_now};
+    pub(super) use advice::{expect_random_reads, prefetch, read_now};
 
     /// All is advice: a system that refuses it keeps more pages than it needs.
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -408,10 +379,6 @@ mod system {
 
         pub(in super::super) fn expect_random_reads(file: &File) {
             advise(file, &(0..0), libc::POSIX_FADV_RANDOM);
-        }
-
-        pub(in super::super) fn forget(file: &File, range: Range<u64>) {
-            advise(file, &range, libc::POSIX_FADV_DONTNEED);
         }
 
         /// The system reads on its own.
@@ -448,18 +415,6 @@ mod system {
                 },
             }
         }
-
-        #[cfg(target_os = "linux")]
-        pub(in super::super) fn begin_write(file: &File, range: &Range<u64>) {
-            let (offset, len) = (range.start.try_into(), (range.end - range.start).try_into());
-            if let (Ok(offset), Ok(len)) = (offset, len) {
-                // SAFETY: as above.
-                unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
-            }
-        }
-
-        #[cfg(not(target_os = "linux"))]
-        pub(in super::super) fn begin_write(_: &File, _: &Range<u64>) {}
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -469,15 +424,11 @@ mod system {
 
         pub(in super::super) fn expect_random_reads(_: &File) {}
 
-        pub(in super::super) fn forget(_: &File, _: Range<u64>) {}
-
         pub(in super::super) fn prefetch(_: &File, _: &Range<u64>) {}
 
         pub(in super::super) fn read_now(file: &File, offset: u64, to: &mut [u8]) -> std::io::Result<bool> {
             super::read_at(file, offset, to).map(|()| true)
         }
-
-        pub(in super::super) fn begin_write(_: &File, _: &Range<u64>) {}
     }
 
     /// `pages` is a part of a mapping of `map`.
@@ -541,15 +492,11 @@ mod system {
 
     pub(super) fn expect_random_reads(_: &File) {}
 
-    pub(super) fn forget(_: &File, _: std::ops::Range<u64>) {}
-
     pub(super) fn prefetch(_: &File, _: &std::ops::Range<u64>) {}
 
     pub(super) fn read_now(file: &File, offset: u64, to: &mut [u8]) -> io::Result<bool> {
         read_at(file, offset, to).map(|()| true)
     }
-
-    pub(super) fn begin_write(_: &File, _: &std::ops::Range<u64>) {}
 
     pub(super) fn unmap(_: NonNull<u8>, _: usize) {}
 }

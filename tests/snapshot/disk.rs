@@ -54,15 +54,6 @@ impl Disk {
         self.0.lock().unwrap().failing = Some((calls, failures));
     }
 
-    /// Reads no more what a sync that failed has lost.
-    pub fn lose(&self) {
-        let inner = &mut *self.0.lock().unwrap();
-        let len = inner.bytes.len();
-        inner.bytes = inner.durable.clone();
-        inner.bytes.resize(len, 0);
-        inner.dirty.iter().for_each(|(offset, from)| write(&mut inner.bytes, *offset, from));
-    }
-
     /// Changes a byte.
     pub fn change(&self, at: usize) {
         self.0.lock().unwrap().bytes[at] ^= 1;

@@ -19,13 +19,14 @@ use crate::ffi::panic::body;
 use crate::ffi::pointer::{self, Sized32};
 use crate::ffi::status::mnnkv_status;
 use crate::ffi::version;
-use crate::snapshot::{Access, SharedSnapshot, Snapshot, Storage};
-use crate::status::{Result, bail};
+use crate::snapshot::{Access, Snapshot, Storage};
+use crate::status::{Error, Result, bail};
+use crate::sys::Mutex;
 use std::ffi::{c_char, c_void};
 use std::path::Path;
 
 /// An open snapshot.
-pub struct mnnkv_snapshot(pub(in crate::ffi) SharedSnapshot);
+pub struct mnnkv_snapshot(Mutex<Snapshot>);
 
 /// Reads.
 pub const MNNKV_SNAPSHOT_READ: u32 = 0;
@@ -66,7 +67,8 @@ pub(in crate::ffi) unsafe fn with(
     body: impl FnOnce(&mut Snapshot) -> Result<()>,
 ) -> Result<()> {
     // SAFETY: passed on.
-    unsafe { pointer::reference(snapshot, "snapshot") }?.0.with(body)
+    let snapshot = unsafe { pointer::reference(snapshot, "snapshot") }?;
+    body(&mut *snapshot.0.lock().map_err(|_| Error::out_of_service("snapshot"))?)
 }
 
 /// The storage of a path, by `file`, or of a host's functions.
@@ -105,7 +107,7 @@ unsafe fn made(
         handle::create(options.abi_version, out, || {
             let given = pointer::input_bytes(options.fingerprint, options.fingerprint_len, "options->fingerprint")?;
             let fingerprint = (!options.fingerprint.is_null()).then_some(given);
-            SharedSnapshot::new(|| make(&options, fingerprint)).map(mnnkv_snapshot)
+            Ok(mnnkv_snapshot(Mutex::new(make(&options, fingerprint)?)))
         })
     }
 }
@@ -184,7 +186,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_commit(snapshot: *mut mnnkv_snapshot) ->
     body!(with(snapshot, |snapshot| snapshot.commit()))
 }
 
-/// Drops all that was given since the last commit, but for blocks that sessions have parked in the snapshot.
+/// Drops all that was given since the last commit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mnnkv_snapshot_discard(snapshot: *mut mnnkv_snapshot) -> mnnkv_status {
     body!(with(snapshot, |snapshot| {
