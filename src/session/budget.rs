@@ -191,7 +191,7 @@ impl Budget {
         if self.rules.bytes < holds.least_bytes {
             bail!(
                 InvalidArgument,
-                "kv_memory_mb is {}; at least {:.1} expected: each of {layers} layers has {least_raw} raw tokens of {} bytes, and \
+                "the budget is {} MB (kv_memory_mb); at least {:.1} expected: each of {layers} layers has {least_raw} raw tokens of {} bytes, and \
                  {LEAST_BLOCKS} blocks",
                 self.rules.bytes as f64 / 1e6,
                 (holds.least_bytes as f64 / 1e5).ceil() / 10.0,

@@ -156,7 +156,9 @@ impl Offload {
                 // What another session has left.
                 let left = Storage::edit(path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
                 let mut magic = [0; MAGIC.len()];
-                if left.read_at(0, &mut magic).is_err() || magic != *MAGIC {
+                // A process may have been killed before it wrote anything.
+                let is_ours = left.len()? == 0 || left.read_at(0, &mut magic).is_ok() && magic == *MAGIC;
+                if !is_ours {
                     bail!(
                         InvalidArgument,
                         "kv_memory_file is {}, which exists and is no file of blocks: it is left alone",
@@ -167,11 +169,13 @@ impl Offload {
                 left
             }
         };
+        if let Err(error) = made.write_at(0, MAGIC) {
+            made.remove();
+            return Err(error);
+        }
+        made.expect_random_reads();
         let storage = Shared::new(made)?;
-        self.storage = Some(storage.clone());
-        storage.write_at(0, MAGIC)?;
-        storage.expect_random_reads();
-        self.end = MAGIC.len() as u64;
+        (self.storage, self.end) = (Some(storage.clone()), MAGIC.len() as u64);
         Ok(storage)
     }
 
