@@ -1,6 +1,6 @@
-//! Scores of tokens by keys, values and replays, against the formulas in f64.
+//! Scores of tokens by keys and values, against the formulas in f64.
 
-use mnnkv::h2o::{Angles, KeyTurn, TokenRows, TokenRule, TokenScores};
+use mnnkv::h2o::{Angles, KeyTurn, TokenRows, TokenScores};
 use proptest::prelude::*;
 
 /// Rows `[head][token][dim]` of some tokens.
@@ -59,7 +59,7 @@ fn scores(numbers: &[Vec<[f64; 2]>]) -> (Vec<f64>, bool) {
 }
 
 fn ours(groups: &[Group], heads: usize, dims: usize) -> TokenScores {
-    let mut scores = TokenScores::new(TokenRule::KeyDiff);
+    let mut scores = TokenScores::default();
     let mut len = 0;
     for group in groups {
         let count = group.keys.len() / (heads * dims);
@@ -133,37 +133,6 @@ proptest! {
         }
         KeyTurn::new(adjacent, frequencies).back(&mut keys, dims, &positions, &mut Angles::default()).unwrap();
         prop_assert!(keys.iter().zip(&plain).all(|(a, b)| (a - b).abs() < 1e-5), "{:?} {:?}", keys, plain);
-    }
-}
-
-proptest! {
-    #[test]
-    fn a_replay_scores_the_greatest_attention_times_the_norm_of_the_value(
-        (heads, dims, groups) in groups(), block in 1u32..4, rows in prop::collection::vec(prop::collection::vec(0f64..1.0, 40), 1..4),
-        more in 0u32..3,
-    ) {
-        let mut ours = TokenScores::new(TokenRule::Replay);
-        let (mut norms, mut len) = (Vec::new(), 0);
-        for group in &groups {
-            let count = group.keys.len() / (heads * dims);
-            let mut new = ours.begin(heads, dims, count).unwrap();
-            new.see(&TokenRows { heads, dims, keys: &group.keys, values: &group.values }).unwrap();
-            len += count as u32;
-            ours.take(new, len);
-            let rows = |token| (0..heads).flat_map(move |head| &group.values[(head * count + token) * dims..][..dims]);
-            norms.extend((0..count).map(|token| rows(token).map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()));
-        }
-        prop_assert_eq!(ours.unscored(), len);
-        ours.begin_replay();
-        let replayed = len.saturating_sub(more);
-        rows.iter().for_each(|row| ours.replayed(row, replayed));
-        prop_assert_eq!(ours.unscored(), len - replayed);
-        let most = |token: usize| rows.iter().map(|row| row[token]).fold(0.0, f64::max);
-        let score = |token: usize| if token < replayed as usize { most(token) * norms[token] } else { 0.0 };
-        let scores: Vec<f64> = (0..len as usize).map(score).collect();
-        let blocks = scores.chunks(block as usize).map(|block| block.iter().sum::<f64>() / block.len() as f64);
-        let ours = ours.ranking(block).unwrap();
-        prop_assert!(ours.iter().zip(blocks).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-4), "{:?}", ours);
     }
 }
 

@@ -470,8 +470,6 @@ TEST_F(MnnAdapter, NamesEveryKeyWithoutEffect) {
     }
     EXPECT_EQ(lines_of(evicting(), R"("kv_chat_enable": "yes")").second,
               "mnn-kv: off where kv_chat_enable is \"yes\"; true or false expected\n");
-    EXPECT_EQ(lines_of(evicting(), R"("kv_h2o_policy": "replay")").second,
-              "mnn-kv: off where kv_h2o_policy is \"replay\", which evicts nothing in MNN; \"keydiff\" or \"mass\" expected\n");
 }
 
 TEST_F(MnnAdapter, NamesTheLongestChunkThatALimitHolds) {

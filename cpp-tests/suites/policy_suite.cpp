@@ -45,25 +45,6 @@ TEST(Policy, KeydiffNeedsNoTiles) {
     EXPECT_LT(layer.length(), 157u);
 }
 
-TEST(Policy, AReplayKeepsTheTokensThatItsRowsLookAt) {
-    SEEDED_DICE(random, 1903);
-    mnnkv::session session = made_session(object(evicting(R"("kv_h2o_policy": "replay", "kv_h2o_block_tokens": 1)")), 1);
-    session_layer layer(session, 0, half_layout(400), random);
-    ASSERT_NO_FATAL_FAILURE(layer.step(160));
-    EXPECT_EQ(session.replan().code(), MNNKV_INVALID_ARGUMENT) << "no replay is under way";
-    ASSERT_TRUE(ok(session.replay().code()));
-    for (int chunk = 0; chunk < 4; ++chunk) {
-        const std::uint32_t first = static_cast<std::uint32_t>(20 + 30 * chunk);
-        ASSERT_NO_FATAL_FAILURE(layer.scored_step(favouring(first, first + 5), 40));
-        EXPECT_EQ(session.replan().code(), MNNKV_INVALID_ARGUMENT) << "the chunk is still there";
-        ASSERT_TRUE(ok(layer.keep({0, 160})));
-    }
-    ASSERT_TRUE(ok(session.replan().code()));
-    ASSERT_TRUE(ok(layer.begin()));
-    EXPECT_EQ(layer.length(), 80u);
-    EXPECT_TRUE(layer.has(20) && layer.has(24) && layer.has(52) && layer.has(84) && layer.has(110));
-}
-
 TEST(Policy, BadRotationsAreRefused) {
     mnnkv::session session = made_session("{}", 1);
     mnnkv_rotation good = mnnkv::make<mnnkv_rotation>();

@@ -171,12 +171,6 @@ public:
         return mnnkv_session_pin(handle_, first, count, on ? 1 : 0);
     }
 
-    /// mnnkv_session_replay
-    status replay() noexcept { return mnnkv_session_replay(handle_); }
-
-    /// mnnkv_session_replan
-    status replan() noexcept { return mnnkv_session_replan(handle_); }
-
     /// mnnkv_session_rotation
     status rotation(std::uint32_t layer, const mnnkv_rotation* rotation) noexcept {
         return mnnkv_session_rotation(handle_, layer, rotation);

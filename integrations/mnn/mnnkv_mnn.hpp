@@ -84,9 +84,6 @@ struct host {
             if (member.first == "kv_chat_enable" && member.second != "true" && member.second != "false") {
                 return "kv_chat_enable is " + member.second + "; true or false expected";
             }
-            if (evicts && member.first == "kv_h2o_policy" && member.second == "\"replay\"") {
-                return "kv_h2o_policy is \"replay\", which evicts nothing in MNN; \"keydiff\" or \"mass\" expected";
-            }
         }
         if (attention_type != "full") {
             return "attention_type is \"" + attention_type + "\", not \"full\"";

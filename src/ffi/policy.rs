@@ -4,21 +4,6 @@
 //!
 //!   "mass"      the attention that they get: tiles or block sums of every step (mnnkv_session_scores)
 //!   "keydiff"   how much their keys differ from the others, and the norms of their values: no tiles, any attention
-//!   "replay"    the greatest attention that they get when the host runs the chat again, on demand: the best choice, for
-//!               one more forward pass over the chat
-//!
-//! A replay, after a prompt of n tokens say. Chunks must be rolled back one by one: rows that are further from the tokens
-//! that they repeat choose worse. About 8 chunks are best, of 64 tokens or more.
-//!
-//!   mnnkv_session_replay(session);                                 // between steps
-//!   const int32_t prompt[2] = {0, n};
-//!   for (at = 0; at < n; at += count) {
-//!       count = n - at < chunk ? n - at : chunk;
-//!       forward(tokens + at, count, n);                            // steps with tiles, at positions n .. n + count
-//!       for (layer = 0; layer < layers; ++layer)
-//!           mnnkv_session_keep(session, layer, prompt, 1, &caches[layer]);
-//!   }
-//!   mnnkv_session_replan(session);                                 // the next begin of each layer evicts
 //!
 //! Pinned tokens are never evicted, whatever the policy: a system prompt, an image, a list of tools.
 
@@ -54,26 +39,6 @@ pub unsafe extern "C" fn mnnkv_session_pin(
         }
         session.pin(first, count, on == 1)
     })
-}
-
-/// Begins a replay: until mnnkv_session_replan, tiles and block sums of all rows give the greatest attention to each token
-/// that the chat has now (mnnkv_session_scored_rows: blocks of 1), and nothing is planned. Steps, keep and all else are as
-/// ever; kv_h2o_max_tokens does not hold meanwhile. Tokens of the replay itself are not scored. A lane needs 4 bytes for each
-/// row of a head and token. Drops waiting plans, and the scores of the replay before. Tokens that come after a replay have no
-/// score, and stay until the next; reset ends the replay of a layer.
-/// INVALID_ARGUMENT: if no layer has kv_h2o_policy "replay", or a layer is open
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_session_replay(session: *mut mnnkv_session) -> mnnkv_status {
-    body!(pointer::reference(session, "session")?.session.replay())
-}
-
-/// Ends a replay, and plans: the score of a token is that attention times the norm of its value over all KV heads. The
-/// ratio and the protected tokens are those of the config; kv_h2o_update_interval is not used.
-/// INVALID_ARGUMENT: if no replay is under way, a layer is open, or one has not the length that it had before the replay;
-/// the replay goes on
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mnnkv_session_replan(session: *mut mnnkv_session) -> mnnkv_status {
-    body!(pointer::reference(session, "session")?.session.replan())
 }
 
 /// The rotation of keys by their logical positions (RoPE).

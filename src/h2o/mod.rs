@@ -23,11 +23,11 @@ pub use aggregation::{Aggregation, update_scores};
 #[cfg(test)]
 pub(crate) use attention::OwnedTile;
 pub use attention::{
-    Accumulator, BlockSums, CheckedTile, Fold, MAX_TOKENS, Missing, SumFields, Sums, Tile, TileFields, TileSource,
+    Accumulator, BlockSums, CheckedTile, MAX_TOKENS, Missing, SumFields, Sums, Tile, TileFields, TileSource,
     data_bytes, mass_to_f64,
 };
 pub use block_scores::{BlockScores, SavedScores, ScoredStep};
 pub use key_turn::{Angles, KeyTurn};
 pub use plan::{Amounts, Plan, plan, plan_pinned};
 pub use plan_config::{PlanConfig, Target};
-pub use token_scores::{NewTokens, TokenRows, TokenRule, TokenScores};
+pub use token_scores::{NewTokens, TokenRows, TokenScores};

@@ -1,38 +1,22 @@
-//! Scores of single tokens by their keys and values, for policies that need no tiles in every step.
+//! Scores of single tokens by their keys and values, without tiles.
 //!
-//! | rule | score of a token |
-//! |---|---|
-//! | [`TokenRule::Replay`] | the greatest attention that a row of a replay paid to it, times the norm of its value over all KV heads (Kim et al. 2025, "KVzip") |
-//! | [`TokenRule::KeyDiff`] | mean over the KV heads of two ranks: of the key's distance from the mean direction of the keys so far (Park et al. 2025, "KeyDiff"), and of the norm of its value |
-//!
-//! A token's numbers are computed once, when it is appended: later its words may be in the store.
+//! The score of a token is the mean over the KV heads of two ranks: of the key's distance from the mean direction of the keys
+//! so far (Park et al. 2025, "KeyDiff"), and of the norm of its value. The numbers that are ranked are computed once, when a
+//! token is appended: later its words may be in the store.
 
 use crate::status::Result;
 use crate::sys::memory;
-use std::ops::Range;
 
-/// How tokens are ranked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenRule {
-    /// Keys that differ from the others, and values that are large, stay.
-    KeyDiff,
-    /// Tokens that the model looks at when it reads the text again stay.
-    Replay,
-}
-
-/// The numbers of all tokens of a layer.
-#[derive(Debug)]
+/// The numbers of all tokens of a layer; by default of one without tokens.
+#[derive(Debug, Default)]
 pub struct TokenScores {
-    rule: TokenRule,
     /// Tokens of the cache.
     len: u32,
     /// Numbers of a token: 0 until the first token.
     width: usize,
-    /// Keydiff: `[token][head]`, minus the cosine of the key and the mean direction, and the norm of the value. Replay:
-    /// `[token]`, the greatest attention, and the norm of the value. Only tokens of a file have none, until its first step.
+    /// `[token][head]`: minus the cosine of the key and the mean direction, and the norm of the value. Only tokens of a file
+    /// have none, until its first step.
     tokens: Vec<[f32; 2]>,
-    /// The first tokens, which have a score.
-    scored: u32,
     /// `[head][dim]`: the sum of the unit keys of all tokens so far, evicted ones included.
     anchors: Vec<f64>,
 }
@@ -53,28 +37,22 @@ pub struct TokenRows<'a> {
 /// Numbers of tokens to come, for [`TokenScores::take`].
 #[derive(Debug)]
 pub struct NewTokens {
-    rule: TokenRule,
     width: usize,
     tokens: Vec<[f32; 2]>,
     anchors: Vec<f64>,
 }
 
 impl TokenScores {
-    /// Scores of a layer without tokens.
-    pub fn new(rule: TokenRule) -> Self {
-        TokenScores { rule, len: 0, width: 0, tokens: Vec::new(), scored: 0, anchors: Vec::new() }
-    }
-
     /// Scores of `kv_len` tokens that have no numbers yet.
-    pub fn unknown(rule: TokenRule, kv_len: u32) -> Self {
-        TokenScores { len: kv_len, ..TokenScores::new(rule) }
+    pub fn unknown(kv_len: u32) -> Self {
+        TokenScores { len: kv_len, ..TokenScores::default() }
     }
 
     /// Drops all tokens. Retains the memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.anchors.clear();
-        (self.len, self.width, self.scored) = (0, 0, 0);
+        (self.len, self.width) = (0, 0);
     }
 
     /// The first tokens, which have numbers.
@@ -82,39 +60,17 @@ impl TokenScores {
         self.tokens.len().checked_div(self.width).unwrap_or(0) as u32
     }
 
-    /// Whether some tokens have no numbers.
-    pub fn is_unread(&self) -> bool {
-        self.known() < self.len
-    }
-
     /// The number of last tokens that have no score.
     pub fn unscored(&self) -> u32 {
-        self.len - self.scored
-    }
-
-    /// Drops the scores of a replay.
-    pub fn begin_replay(&mut self) {
-        self.tokens.iter_mut().for_each(|numbers| numbers[0] = 0.0);
-        self.scored = 0;
-    }
-
-    /// Folds in a step of a replay of the first `count` tokens. `greatest`: the greatest attention to each token.
-    pub fn replayed(&mut self, greatest: &[f64], count: u32) {
-        self.scored = count.min(self.known());
-        let numbers = self.tokens.iter_mut().take(self.scored as usize);
-        numbers.zip(greatest).for_each(|([most, _], new)| *most = most.max(*new as f32));
+        self.len - self.known()
     }
 
     /// Begins the numbers of `count` tokens behind the known ones.
     pub fn begin(&mut self, heads: usize, dims: usize, count: usize) -> Result<NewTokens> {
-        let (width, anchors) = match self.rule {
-            TokenRule::KeyDiff => (heads, heads * dims),
-            TokenRule::Replay => (1, 0),
-        };
-        let mut new = NewTokens { rule: self.rule, width, tokens: Vec::new(), anchors: memory::copied(&self.anchors)? };
-        memory::resize(&mut new.anchors, anchors)?;
-        memory::reserve(&mut new.tokens, width * count)?;
-        memory::reserve_amortized(&mut self.tokens, width * count)?;
+        let mut new = NewTokens { width: heads, tokens: Vec::new(), anchors: memory::copied(&self.anchors)? };
+        memory::resize(&mut new.anchors, heads * dims)?;
+        memory::reserve(&mut new.tokens, heads * count)?;
+        memory::reserve_amortized(&mut self.tokens, heads * count)?;
         Ok(new)
     }
 
@@ -123,39 +79,23 @@ impl TokenScores {
         (self.len, self.width, self.anchors) = (kv_len, new.width, new.anchors);
         #[expect(clippy::disallowed_methods, reason = "begin has reserved room")]
         self.tokens.extend_from_slice(&new.tokens);
-        if self.rule == TokenRule::KeyDiff {
-            self.scored = self.known();
-        }
     }
 
     /// The scores once all tokens but those of `pairs` (physical offset, length; ascending) are evicted.
     pub fn kept(&self, pairs: &[[i32; 2]]) -> Result<Self> {
-        let mut kept = TokenScores { width: self.width, ..TokenScores::new(self.rule) };
-        kept.anchors = memory::copied(&self.anchors)?;
         let width = self.width;
+        let mut kept = TokenScores { width, anchors: memory::copied(&self.anchors)?, ..TokenScores::default() };
         memory::reserve(&mut kept.tokens, width * pairs.iter().map(|pair| pair[1] as usize).sum::<usize>())?;
         for [at, count] in pairs.iter().map(|pair| pair.map(|number| number as u32)) {
             let end = (at + count).min(self.known());
             memory::extend(&mut kept.tokens, &self.tokens[width * at.min(end) as usize..width * end as usize])?;
             kept.len += count;
-            kept.scored += (at + count).min(self.scored).saturating_sub(at);
         }
         Ok(kept)
     }
 
     /// Returns `[block]`: the mean score of each block of `block_tokens` tokens. Tokens without a score have 0.
     pub fn ranking(&self, block_tokens: u32) -> Result<Vec<f32>> {
-        match self.rule {
-            TokenRule::KeyDiff => self.mean_ranks(block_tokens),
-            TokenRule::Replay => {
-                let score = |token: &[f32; 2]| f64::from(token[0]) * f64::from(token[1]);
-                let sum = |tokens: &[[f32; 2]]| tokens.iter().map(score).sum::<f64>();
-                self.blocks(block_tokens, |tokens| sum(&self.tokens[tokens]))
-            }
-        }
-    }
-
-    fn mean_ranks(&self, block_tokens: u32) -> Result<Vec<f32>> {
         let (known, width) = (self.known() as usize, self.width.max(1));
         let mut ranks = memory::filled(0u64, known)?;
         let mut order = memory::filled(0u64, known)?;
@@ -164,16 +104,10 @@ impl TokenScores {
             add_ranks(&mut ranks, &mut order, number);
         }
         let most = (2 * width * known.saturating_sub(1).max(1)) as f64;
-        self.blocks(block_tokens, |tokens| ranks[tokens].iter().sum::<u64>() as f64 / most)
-    }
-
-    /// Returns `[block]`: the means of scores over tokens. `sum`: that of some tokens with numbers.
-    fn blocks(&self, block_tokens: u32, sum: impl Fn(Range<usize>) -> f64) -> Result<Vec<f32>> {
-        let known = self.known();
         let blocks = (0..self.len).step_by(block_tokens as usize).map(|begin| {
             let end = begin.saturating_add(block_tokens).min(self.len);
-            let tokens = begin.min(known) as usize..end.min(known) as usize;
-            (sum(tokens) / f64::from(end - begin)) as f32
+            let tokens = known.min(begin as usize)..known.min(end as usize);
+            (ranks[tokens].iter().sum::<u64>() as f64 / most / f64::from(end - begin)) as f32
         });
         memory::collect(blocks)
     }
@@ -184,13 +118,6 @@ impl NewTokens {
     pub fn see(&mut self, rows: &TokenRows<'_>) -> Result<()> {
         let TokenRows { heads, dims, keys, values } = *rows;
         let (first, count) = (self.tokens.len(), keys.len() / (heads * dims));
-        if self.rule == TokenRule::Replay {
-            let norm = |token: usize| {
-                let rows = values.chunks_exact(dims).skip(token).step_by(count);
-                rows.map(|row| dot(row, row)).sum::<f32>().sqrt()
-            };
-            return (0..count).try_for_each(|token| memory::push(&mut self.tokens, [0.0, norm(token)]));
-        }
         memory::resize(&mut self.tokens, first + heads * count)?;
         let mut mean = memory::filled(0f32, dims)?;
         for (head, anchor) in self.anchors.chunks_exact_mut(dims).enumerate() {

@@ -109,8 +109,6 @@ pub enum Policy {
     Mass,
     /// How much their keys differ from the others, and the norm of their values.
     KeyDiff,
-    /// The greatest attention that they get when the host runs the chat again.
-    Replay,
 }
 
 impl Policy {
@@ -119,7 +117,6 @@ impl Policy {
         match self {
             Policy::Mass => 64,
             Policy::KeyDiff => 8,
-            Policy::Replay => 1,
         }
     }
 }

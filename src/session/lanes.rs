@@ -3,7 +3,7 @@
 //! One thread at a time uses a lane, without locks: its claim on the lane never blocks. Calls that open or close a step
 //! claim all lanes.
 
-use crate::h2o::{self, Accumulator, BlockSums, CheckedTile, Fold, Missing};
+use crate::h2o::{self, Accumulator, BlockSums, CheckedTile, Missing};
 use crate::layout::{Head, HeadMut};
 use crate::status::{Error, Result, bail, error};
 use crate::store::{HeadReader, StoredLayer};
@@ -26,8 +26,6 @@ pub(super) struct Wanted {
     pub(super) prompt_rows: usize,
     /// The layer was empty when its step began, so the step is a prompt.
     pub(super) empty: bool,
-    /// The greatest of all rows and heads counts, of blocks of one token.
-    pub(super) fold: Fold,
 }
 
 impl Wanted {
@@ -151,7 +149,6 @@ impl Lane {
         }
         (self.slot.layer, self.slot.is_scored, self.slot.stored) = (Some(layer), wanted.is_some(), stored);
         match wanted {
-            Some(wanted) if wanted.fold == Fold::Greatest => self.slot.sums.start_greatest(),
             Some(wanted) => {
                 let (prompt_rows, most_decode_rows) = (wanted.prompt_rows, wanted.most_decode_rows());
                 self.slot.sums.start(wanted.block_tokens, prompt_rows, most_decode_rows);
@@ -327,9 +324,8 @@ impl AllLanes<'_> {
         self.0.iter_mut().for_each(|lane| lane.close(layer));
     }
 
-    /// Returns the sums of an open layer over all lanes, which keep them. `prompt`: the step is one. `fold`: as the lanes
-    /// were opened.
-    pub(super) fn gather(&self, layer: u32, prompt: bool, fold: Fold) -> Result<Gathered> {
+    /// Returns the sums of an open layer over all lanes, which keep them. `prompt`: the step is one.
+    pub(super) fn gather(&self, layer: u32, prompt: bool) -> Result<Gathered> {
         let mut gathered = Gathered::default();
         let mut masses: Vec<u128> = Vec::new();
         let mut missing = Missing::default();
@@ -347,7 +343,7 @@ impl AllLanes<'_> {
                 if masses.len() < sums.masses.len() {
                     memory::resize(&mut masses, sums.masses.len())?;
                 }
-                masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = fold.masses(*sum, *mass));
+                masses.iter_mut().zip(&sums.masses).for_each(|(sum, mass)| *sum = sum.saturating_add(*mass));
             }
         }
         if missing != Missing::default() {

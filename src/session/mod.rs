@@ -353,40 +353,6 @@ impl Session {
         Ok(())
     }
 
-    /// Begins a replay: the host runs the chat again behind itself, and the greatest attention to each token is its score.
-    /// INVALID_ARGUMENT: if no layer has the policy, or a layer is open.
-    pub fn replay(&self) -> Result<()> {
-        let layers = &mut self.state()?.layers;
-        if !layers.iter().any(|layer| layer.eviction.is_replayed()) {
-            bail!(InvalidArgument, "no layer has kv_h2o_policy \"replay\"");
-        }
-        policy::check_all_closed(layers)?;
-        layers.iter_mut().for_each(|layer| layer.eviction.begin_replay(layer.lengths));
-        Ok(())
-    }
-
-    /// Ends a replay, once its tokens are gone, and plans by it.
-    /// INVALID_ARGUMENT: if no replay has begun, or a layer is open or has another length than before the replay.
-    pub fn replan(&self) -> Result<()> {
-        let layers = &mut self.state()?.layers;
-        if layers.iter().all(|layer| layer.eviction.replay().is_none()) {
-            bail!(InvalidArgument, "no replay is under way; mnnkv_session_replay begins one");
-        }
-        policy::check_all_closed(layers)?;
-        for layer in layers.iter() {
-            let (number, logical) = (layer.number, layer.lengths.logical);
-            if let Some(before) = layer.eviction.replay().filter(|before| *before != logical) {
-                bail!(
-                    InvalidArgument,
-                    "layer {number} has {logical} tokens; {before} expected, as before the replay: mnnkv_session_keep \
-                     must remove those of the replay"
-                );
-            }
-        }
-        layers.iter_mut().for_each(|layer| layer.eviction.replan(layer.lengths, &layer.pins));
-        Ok(())
-    }
-
     /// Sets the rotation of the keys of one layer, or of all, for the tokens to come; `None` is unknown.
     /// INVALID_ARGUMENT: if the number of frequencies is not half of the rotated channels.
     pub fn rotation(&self, layer: Option<u32>, rotation: Option<&KeyRotation<'_>>) -> Result<()> {

@@ -1,6 +1,5 @@
 //! Facts of a host's model for the policies of eviction.
 
-use super::layer::Layer;
 use crate::gear::{Frequencies, Pairing};
 use crate::h2o::KeyTurn;
 use crate::status::{Result, bail};
@@ -26,12 +25,4 @@ pub(super) fn turn(rotation: &KeyRotation<'_>) -> Result<KeyTurn> {
         bail!(InvalidArgument, "inv_freq[{pair}] is {}; a finite number expected", frequencies[pair]);
     }
     Ok(KeyTurn::new(rotation.pairing == Pairing::Adjacent, frequencies))
-}
-
-/// INVALID_ARGUMENT: if a step is open.
-pub(super) fn check_all_closed(layers: &[Layer]) -> Result<()> {
-    match layers.iter().find(|layer| layer.step.is_some()) {
-        Some(layer) => bail!(InvalidArgument, "layer {} is open; end comes first", layer.number),
-        None => Ok(()),
-    }
 }

@@ -16,8 +16,6 @@ mnnkv_status mnnkv_session_pin(mnnkv_session *session,
                                uint32_t first,
                                uint32_t count,
                                uint32_t on);
-mnnkv_status mnnkv_session_replay(mnnkv_session *session);
-mnnkv_status mnnkv_session_replan(mnnkv_session *session);
 mnnkv_status mnnkv_session_rotation(mnnkv_session *session,
                                     uint32_t layer,
                                     const mnnkv_rotation *rotation);

@@ -113,8 +113,6 @@ public:
     status pin(std::uint32_t first, std::uint32_t count, bool on = true) noexcept {
         return mnnkv_session_pin(handle_, first, count, on ? 1 : 0);
     }
-    status replay() noexcept { return mnnkv_session_replay(handle_); }
-    status replan() noexcept { return mnnkv_session_replan(handle_); }
     status rotation(std::uint32_t layer, const mnnkv_rotation* rotation) noexcept {
         return mnnkv_session_rotation(handle_, layer, rotation);
     }

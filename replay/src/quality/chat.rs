@@ -249,16 +249,6 @@ impl Chat {
         Ok(())
     }
 
-    /// Leaves the first `tokens` tokens of the chat.
-    pub(super) fn keep(&mut self, tokens: usize) -> Result<()> {
-        let Chat { session, layout, buffers, .. } = self;
-        for (number, buffers) in buffers.iter_mut().enumerate() {
-            let len = buffers.len;
-            buffers.len = session.keep(number as u32, &[[0, tokens as i32]], buffers.cache(layout)?, len)?;
-        }
-        Ok(())
-    }
-
     /// Compares the tokens of a layer with the budget.
     fn measure(&mut self, layer: usize) -> Result<()> {
         let (first, ratio) = self.evicted;

@@ -110,11 +110,6 @@ impl Method {
         };
         Ok(Some(rounding))
     }
-
-    /// Whether the host runs the prompt again.
-    pub(super) fn is_replayed(&self) -> bool {
-        self.keys.get("kv_h2o_policy").is_some_and(|policy| policy == "replay")
-    }
 }
 
 const RECENT_KEY: &str = "kv_h2o_recent_tokens";
@@ -136,7 +131,6 @@ pub fn methods() -> Vec<Method> {
         method("recent", json!({ RECENT_KEY: null, "kv_h2o_block_tokens": 1 })),
         method("mass", json!({ "kv_h2o_policy": "mass", "kv_h2o_prefill_queries": PROMPT_ROWS })),
         method("keydiff", keydiff),
-        method("replay", json!({ "kv_h2o_policy": "replay", "kv_h2o_block_tokens": 8 })),
         method("int8, mode 9", json!({ CACHE: "int8_k" })),
         method("int8, mode 10", json!({ CACHE: "int8" })),
         method("tq4, mode 14", json!({ CACHE: "tq4" })),
@@ -147,4 +141,4 @@ pub fn methods() -> Vec<Method> {
 }
 
 /// Methods of the usual table.
-pub const USUAL: usize = 10;
+pub const USUAL: usize = 9;

@@ -13,8 +13,6 @@ use std::time::Instant;
 
 /// Tokens of a prompt at once where sessions have a budget.
 const CHUNK: usize = 256;
-/// Tokens that are replayed at once.
-const REPLAYED: usize = 96;
 
 /// One item with its prompt.
 #[derive(Clone, Copy)]
@@ -81,9 +79,7 @@ impl Plan<'_> {
             true => (item.scored[0] + self.generate - 1, item.scored[0]),
             false => (item.tokens.len() - 1, item.tokens.len()),
         };
-        let room = (last - item.question_from).max(REPLAYED);
-        let mut chat =
-            Chat::new(shape, &config, item.question_from + room, FIRST_EVICTED.min(shape.layers), self.ratio)?;
+        let mut chat = Chat::new(shape, &config, last, FIRST_EVICTED.min(shape.layers), self.ratio)?;
         if let Ok(Some(rounding)) = self.method.rounding() {
             chat.round(rounding);
         }
@@ -103,9 +99,6 @@ impl Plan<'_> {
             for ((query, key), value) in chunks {
                 chat.step(layer, &Projected { query, key, value }, Some(&mut vec![0.0; query.len()]))?;
             }
-        }
-        if self.method.is_replayed() && shape.layers > FIRST_EVICTED {
-            replay(self.model, &mut chat, item.prompt())?;
         }
         chat.measured = Measured::default();
         let next = item.question_from;
@@ -218,15 +211,4 @@ fn own_file() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("mnnkv-quality-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
     std::env::temp_dir().join(name).display().to_string()
-}
-
-/// Runs the prompt again behind itself, in chunks, each of which is rolled back.
-fn replay(model: &Model, chat: &mut Chat, prompt: &[u32]) -> Result<()> {
-    chat.session().replay()?;
-    for chunk in prompt.chunks(REPLAYED) {
-        let positions: Vec<usize> = (prompt.len()..prompt.len() + chunk.len()).collect();
-        model.forward(chunk, &positions, |layer, rows, output| chat.step(layer, rows, Some(output)))?;
-        chat.keep(prompt.len())?;
-    }
-    chat.session().replan()
 }

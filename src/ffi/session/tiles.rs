@@ -125,7 +125,7 @@ pub unsafe extern "C" fn mnnkv_session_scores(
 }
 
 /// Sets *wanted to 1 if a step of `queries` rows per head uses tiles, and to 0 if they may be omitted: layers without
-/// eviction, policies other than "mass" but in a replay, prompts while kv_h2o_prefill_queries is 0.
+/// eviction, policies other than "mass", prompts while kv_h2o_prefill_queries is 0.
 /// Concerns the open step of the layer, else the next one.
 /// INVALID_ARGUMENT: if layer is out of range
 #[unsafe(no_mangle)]

@@ -12,37 +12,6 @@ const FRACTION_BITS: i32 = 80;
 /// A head gives less than this to a block; one per query row is usual. 65,536 such heads add up to a `u128`.
 const HEAD_LIMIT: f64 = (1u64 << 32) as f64;
 
-/// How the attention of rows and heads to a block becomes one number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fold {
-    /// Their sum.
-    #[default]
-    Sum,
-    /// The greatest of them; blocks have one token.
-    Greatest,
-}
-
-impl Fold {
-    /// Folds two masses. A sum saturates, so any order gives the same.
-    pub fn masses(self, left: u128, right: u128) -> u128 {
-        match self {
-            Fold::Sum => left.saturating_add(right),
-            Fold::Greatest => left.max(right),
-        }
-    }
-
-    /// Folds the attention of rows to one block. NaN, where one of them is no attention.
-    fn rows(self, rows: impl Iterator<Item = f64>) -> f64 {
-        match self {
-            Fold::Sum => rows.sum(),
-            Fold::Greatest => {
-                let (greatest, all) = rows.fold((0f64, true), |(most, all), x| (most.max(x), all & is_mass(x)));
-                if all { greatest } else { f64::NAN }
-            }
-        }
-    }
-}
-
 /// Sums over finished heads.
 #[derive(Debug, Default)]
 pub struct Sums {
@@ -74,18 +43,18 @@ impl Sums {
         if self.masses.len() < blocks { memory::resize(&mut self.masses, blocks) } else { Ok(()) }
     }
 
-    /// Adds a head, whose blocks are covered; `heads` as its tiles say.
-    fn add(&mut self, heads: usize, rows: usize, masses: &[f64], fold: Fold) {
+    /// Adds a head, whose blocks are covered; `heads` as its tiles say. Saturates, so any order gives the same sum.
+    fn add(&mut self, heads: usize, rows: usize, masses: &[f64]) {
         self.heads += heads.max(1) as u64;
         self.unsaid += u64::from(heads == 0);
         self.rows += rows as u64;
-        self.add_masses(0, masses, fold);
+        self.add_masses(0, masses);
     }
 
     /// Adds masses from a block on, which are covered.
-    fn add_masses(&mut self, first_block: usize, masses: &[f64], fold: Fold) {
+    fn add_masses(&mut self, first_block: usize, masses: &[f64]) {
         let sums = self.masses[first_block..].iter_mut();
-        sums.zip(masses).for_each(|(sum, mass)| *sum = fold.masses(*sum, fixed(*mass)));
+        sums.zip(masses).for_each(|(sum, mass)| *sum = sum.saturating_add(fixed(*mass)));
     }
 }
 
@@ -124,7 +93,6 @@ pub(super) struct Finished {
     pub(super) token_end: u32,
     /// Those of block sums.
     pub(super) missing: Missing,
-    pub(super) fold: Fold,
 
     // Working memory.
     /// `[row]`: the product of all scales after the run at hand, over the row's sum.
@@ -176,7 +144,7 @@ impl Finished {
         let factors = &mut self.factors[..];
         if counted > 0 {
             set_factors(factors, row_sum, kept);
-            walk_back(&head.log, rows, &mut factors[rows - counted..], ours, self.fold);
+            walk_back(&head.log, rows, &mut factors[rows - counted..], ours);
         }
         if let Some(block) = ours.iter().position(|mass| !is_mass(*mass)) {
             bail!(
@@ -189,15 +157,15 @@ impl Finished {
             self.as_prompt.cover(blocks)?;
             self.as_group.cover(blocks)?;
             set_factors(factors, row_sum, kept);
-            walk_back(&head.log, rows, factors, group, self.fold);
-            self.as_prompt.add(0, counted, ours, self.fold);
+            walk_back(&head.log, rows, factors, group);
+            self.as_prompt.add(0, counted, ours);
             // Rows of a prompt that do not count may hold anything; then the head is no group.
             if group.iter().all(|mass| is_mass(*mass)) {
-                self.as_group.add(0, rows, group, self.fold);
+                self.as_group.add(0, rows, group);
             }
         } else {
             self.sums.cover(blocks)?;
-            self.sums.add(head.heads, counted, ours, self.fold);
+            self.sums.add(head.heads, counted, ours);
         }
         self.token_end = token_end;
         Ok(())
@@ -210,7 +178,7 @@ impl Finished {
         self.blocks.clear();
         memory::resize(&mut self.blocks, blocks)?;
         self.sums.reserve(first_block + blocks)?;
-        weigh(given, &mut self.blocks, self.fold);
+        weigh(given, &mut self.blocks);
         if let Some(at) = self.blocks.iter().position(|mass| !is_mass(*mass)) {
             bail!(
                 InvalidArgument,
@@ -220,7 +188,7 @@ impl Finished {
             );
         }
         self.sums.cover(first_block + blocks)?;
-        self.sums.add_masses(first_block, &self.blocks, self.fold);
+        self.sums.add_masses(first_block, &self.blocks);
         if given.last {
             self.sums.heads += heads as u64;
             self.sums.rows += rows as u64;
@@ -232,7 +200,7 @@ impl Finished {
 }
 
 /// Writes the masses of block sums: `[block]`, as many as they have.
-fn weigh(given: &BlockSums<'_>, masses: &mut [f64], fold: Fold) {
+fn weigh(given: &BlockSums<'_>, masses: &mut [f64]) {
     let BlockSums { rows, sums, factors, .. } = *given;
     if rows == 1 {
         // Most steps; a product of slices for each block would take longer than the rest.
@@ -242,8 +210,8 @@ fn weigh(given: &BlockSums<'_>, masses: &mut [f64], fold: Fold) {
     }
     for (mass, sums) in masses.iter_mut().zip(sums.chunks_exact(rows)) {
         *mass = match factors {
-            Some(factors) => fold.rows(sums.iter().zip(factors).map(|(sum, factor)| sum * factor)),
-            None => fold.rows(sums.iter().copied()),
+            Some(factors) => sums.iter().zip(factors).map(|(sum, factor)| sum * factor).sum(),
+            None => sums.iter().sum(),
         };
     }
 }
@@ -261,22 +229,15 @@ fn set_factors(factors: &mut [f64], row_sum: Option<&[f32]>, kept: &Rows) {
     factors.iter_mut().zip(sums).for_each(|(factor, sum)| *factor = 1.0 / f64::from(*sum));
 }
 
-/// Folds the masses of a head into `blocks` (`[block]`), by the last of its `rows` rows: as many as there are `factors`
+/// Adds the masses of a head to `blocks` (`[block]`), by the last of its `rows` rows: as many as there are `factors`
 /// (`[row]`). The factors are those of the last tile and become those of the first.
-fn walk_back(log: &Log, rows: usize, factors: &mut [f64], blocks: &mut [f64], fold: Fold) {
+fn walk_back(log: &Log, rows: usize, factors: &mut [f64], blocks: &mut [f64]) {
     let first = rows - factors.len();
     log.for_each_backwards(rows, |run, scales, mut sums| {
         for mass in &mut blocks[run.first_block as usize..][..run.pieces as usize] {
             let piece;
             (piece, sums) = sums.split_at(rows);
-            match fold {
-                Fold::Sum => *mass += weighted(&piece[first..], factors),
-                // A block of one token has one piece.
-                Fold::Greatest => {
-                    let rows = piece[first..].iter().zip(&*factors);
-                    *mass = fold.rows(rows.map(|(value, factor)| f64::from(*value) * factor));
-                }
-            }
+            *mass += weighted(&piece[first..], factors);
         }
         for (factor, scale) in factors.iter_mut().zip(scales.iter().skip(first)) {
             *factor *= f64::from(*scale);

@@ -30,7 +30,7 @@ mod tile;
 use crate::status::{Error, Result, bail, error};
 pub use block_sums::{BlockSums, SumFields};
 use exact::Finished;
-pub use exact::{Fold, Missing, Sums, mass_to_f64};
+pub use exact::{Missing, Sums, mass_to_f64};
 use fast::{Near, is_scale};
 use log::{Log, Run};
 #[cfg(test)]
@@ -87,14 +87,6 @@ impl Accumulator {
         self.head.open = false;
         (self.last_rows, self.most_decode_rows) = (last_rows, most_decode_rows);
         self.finished.clear();
-        self.finished.fold = Fold::Sum;
-    }
-
-    /// As [`Accumulator::start`], for the greatest attention that any row and head pays to each token. Blocks have one
-    /// token, and all rows count.
-    pub fn start_greatest(&mut self) {
-        self.start(1, usize::MAX, 0);
-        self.finished.fold = Fold::Greatest;
     }
 
     /// Adds the next tile of a head; with the last one the masses of the head.

@@ -263,7 +263,7 @@ keys! {
     kv_h2o_enable: Switch(false);
     kv_h2o_layer_start: Whole<u32>(2, 0..=LAYERS);
     kv_h2o_layer_end: Whole<i32>(-1, -1..=LAYERS as i32);
-    kv_h2o_policy: OneOf<Policy>(&[("keydiff", Policy::KeyDiff), ("mass", Policy::Mass), ("replay", Policy::Replay)]);
+    kv_h2o_policy: OneOf<Policy>(&[("keydiff", Policy::KeyDiff), ("mass", Policy::Mass)]);
     kv_h2o_block_tokens: Whole<u32>(0, 0..=65_536);
     kv_h2o_sink_tokens: Whole<u32>(32, 0..=TOKENS);
     kv_h2o_recent_tokens: Whole<u32>(256, 0..=TOKENS);

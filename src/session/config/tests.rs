@@ -294,7 +294,7 @@ fn whole_numbers_may_have_an_empty_fraction() {
 
 #[test]
 fn numbers_with_a_meaning_of_their_own() {
-    for (policy, given, tokens) in [("mass", 0, 64), ("keydiff", 0, 8), ("keydiff", 5, 5), ("replay", 0, 1)] {
+    for (policy, given, tokens) in [("mass", 0, 64), ("keydiff", 0, 8), ("keydiff", 5, 5)] {
         assert_eq!(h2o(json!({"kv_h2o_policy": policy, "kv_h2o_block_tokens": given})).block_tokens, tokens);
     }
     assert_eq!(h2o(json!({"kv_h2o_policy": "mass", "kv_h2o_prefill_queries": -1})).prefill_queries, usize::MAX);
@@ -319,7 +319,7 @@ fn names_and_what_they_stand_for() {
             json!({"kv_h2o_target_mode": name, "kv_h2o_target_keep_ratio": 0.75, "kv_h2o_target_lossy_ratio": 4});
         assert_eq!(warned_h2o(keys).ratio, ratio);
     }
-    for (name, policy) in [("mass", Policy::Mass), ("keydiff", Policy::KeyDiff), ("replay", Policy::Replay)] {
+    for (name, policy) in [("mass", Policy::Mass), ("keydiff", Policy::KeyDiff)] {
         assert_eq!(h2o(json!({ "kv_h2o_policy": name })).policy, policy);
     }
     for (name, aggregation) in

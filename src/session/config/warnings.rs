@@ -72,14 +72,17 @@ const IDLE: &[Idle] = &[
         needs: "kv_h2o_aggregation must be \"ema\"",
     },
     Idle {
-        keys: |key| [name::kv_h2o_aggregation, name::kv_h2o_ema_alpha, name::kv_h2o_prefill_queries].contains(&key),
+        keys: |key| {
+            [
+                name::kv_h2o_aggregation,
+                name::kv_h2o_ema_alpha,
+                name::kv_h2o_prefill_queries,
+                name::kv_h2o_evict_unscored,
+            ]
+            .contains(&key)
+        },
         idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy != Policy::Mass,
         needs: "kv_h2o_policy must be \"mass\"",
-    },
-    Idle {
-        keys: |key| key == name::kv_h2o_evict_unscored,
-        idle: |values, _| values.kv_h2o_enable && values.kv_h2o_policy == Policy::KeyDiff,
-        needs: "kv_h2o_policy must not be \"keydiff\"",
     },
     Idle {
         keys: |key| key == name::kv_lossless_store_disable_front,

@@ -23,7 +23,7 @@ pub(super) fn gather(
     kv_len: u32,
 ) -> Result<Option<StepAttention>> {
     let prompt = wanted.is_prompt(queries as usize);
-    let gathered = lanes.gather(layer, prompt, wanted.fold)?;
+    let gathered = lanes.gather(layer, prompt)?;
     let rows = wanted.rows(queries as usize) as u32;
     if gathered.heads == 0 {
         return Ok(None);

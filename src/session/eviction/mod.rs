@@ -17,7 +17,7 @@ use super::config::{Basis, Config, EvictionRules, Policy};
 use super::lanes::{self, AllLanes, Wanted};
 use super::layer::CacheLengths;
 use super::pins::Pins;
-use crate::h2o::{self, Fold, KeyTurn, NewTokens, ScoredStep};
+use crate::h2o::{self, KeyTurn, NewTokens, ScoredStep};
 use crate::layout::{Cache, CacheRef, Kind, Pair};
 use crate::status::{Result, bail};
 use crate::store::Store;
@@ -105,8 +105,6 @@ pub(super) struct Eviction {
     /// The rotation of keys, where the host has given it.
     turn: Option<KeyTurn>,
     clock: Clock,
-    /// The length of the chat, in logical positions, when the replay under way began.
-    replay: Option<u32>,
     /// The tokens that the next begin leaves, as (offset, length); ascending.
     plan: Option<Vec<Pair>>,
     /// The next begin plans first: an edit dropped the plan of a layer whose tokens were not read yet.
@@ -126,7 +124,6 @@ impl Eviction {
             positions: PositionMap::default(),
             turn: None,
             clock: Clock::default(),
-            replay: None,
             plan: None,
             owes_plan: false,
             keeps_first: false,
@@ -146,12 +143,9 @@ impl Eviction {
         match rules.policy {
             Policy::Mass => {
                 let (block_tokens, prompt_rows) = (rules.block_tokens as usize, rules.prefill_queries);
-                Some(Wanted { block_tokens, prompt_rows, empty, fold: Fold::Sum })
+                Some(Wanted { block_tokens, prompt_rows, empty })
             }
             Policy::KeyDiff => None,
-            Policy::Replay => {
-                self.replay.map(|_| Wanted { block_tokens: 1, prompt_rows: usize::MAX, empty, fold: Fold::Greatest })
-            }
         }
     }
 
@@ -266,14 +260,12 @@ impl Eviction {
 
         // Nothing below fails.
         self.keeps_first = keeps_first;
-        if self.replay.is_none() {
-            self.clock.see(added, before.logical == 0);
-        }
+        self.clock.see(added, before.logical == 0);
         self.take_new(new, after.physical);
         if let Some(ranking) = &mut self.ranking {
             if let Some(gathered) = &attention {
                 let step = ScoredStep { masses: &gathered.masses, heads, rows: gathered.rows };
-                ranking.scores.fold(&step, added, below(self.positions.runs(), self.replay.unwrap_or(0)));
+                ranking.scores.fold(&step, added);
             }
             let scored = attention.is_some() || ranking.rules.policy == Policy::KeyDiff;
             self.counts.scored_steps += u64::from(scored);
@@ -326,7 +318,6 @@ impl Eviction {
         }
         let positions = self.positions.kept(logical)?;
         self.leave(&physical, positions, cache, store, before)?;
-        self.replay = self.replay.map(|begin| below(logical, begin));
         let after = CacheLengths { logical: tokens(logical), physical: tokens(&physical) };
         self.plan_anew(after, pins);
         Ok(after)
@@ -360,36 +351,8 @@ impl Eviction {
     pub(super) fn reset(&mut self) {
         self.positions.clear();
         self.ranking.iter_mut().for_each(|ranking| ranking.scores.clear());
-        (self.plan, self.replay, self.owes_plan) = (None, None, false);
+        (self.plan, self.owes_plan) = (None, false);
         self.clock = Clock::default();
-    }
-
-    /// Begins a replay of a chat of this length, where the policy has one; the waiting plan is dropped.
-    pub(super) fn begin_replay(&mut self, lengths: CacheLengths) {
-        if self.is_replayed()
-            && let Some(ranking) = &mut self.ranking
-        {
-            ranking.scores.begin_replay();
-            self.counts.stale_plans += u64::from(self.plan.take().is_some());
-            self.replay = Some(lengths.logical);
-        }
-    }
-
-    /// The length of the chat when the replay under way began.
-    pub(super) fn replay(&self) -> Option<u32> {
-        self.replay
-    }
-
-    /// Whether the policy plans after replays.
-    pub(super) fn is_replayed(&self) -> bool {
-        self.rules().is_some_and(|rules| rules.policy == Policy::Replay)
-    }
-
-    /// Ends a replay, and plans by it.
-    pub(super) fn replan(&mut self, lengths: CacheLengths, pins: &Pins) {
-        if self.replay.take().is_some() {
-            self.plan_if_due(lengths, pins);
-        }
     }
 
     /// Leaves only the tokens at these physical positions, whose logical ones are `positions`. On an error nothing has
@@ -415,12 +378,8 @@ impl Eviction {
     fn tick(&mut self, tick: Tick, lengths: CacheLengths, pins: &Pins) {
         let Some(ranking) = &self.ranking else { return };
         let rules = &ranking.rules;
-        // A replay ends with a plan, and nothing else than the limit makes one.
-        let due = self.clock.tick(tick, rules.update_interval) && rules.policy != Policy::Replay;
+        let due = self.clock.tick(tick, rules.update_interval);
         self.counts.over_steps += u64::from(rules.is_over(lengths.physical, 0));
-        if self.replay.is_some() {
-            return;
-        }
         if (due && ranking.basis(lengths) >= rules.trigger_min_tokens) || self.is_near_limit(lengths) {
             self.try_plan(lengths, pins);
         }
@@ -466,12 +425,6 @@ impl Eviction {
         self.counts.plan_ns += start.elapsed().as_nanos() as u64;
         Ok(())
     }
-}
-
-/// Tokens of ascending ranges that are below a position.
-fn below(runs: &[Pair], position: u32) -> u32 {
-    let runs = runs.iter().map(|run| run.map(|number| number as u32));
-    runs.map(|[first, count]| position.saturating_sub(first).min(count)).sum()
 }
 
 /// The logical position of a physical one; `None` behind the last.

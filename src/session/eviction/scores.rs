@@ -1,6 +1,6 @@
 //! The scores of a layer, by the policy.
 
-use crate::h2o::{BlockScores, NewTokens, SavedScores, ScoredStep, TokenRule, TokenScores};
+use crate::h2o::{BlockScores, NewTokens, SavedScores, ScoredStep, TokenScores};
 use crate::session::config::{EvictionRules, Policy};
 use crate::status::Result;
 
@@ -17,8 +17,7 @@ impl Scores {
     pub(super) fn new(rules: &EvictionRules) -> Self {
         match rules.policy {
             Policy::Mass => Scores::Masses(BlockScores::new(rules.aggregation, rules.block_tokens)),
-            Policy::KeyDiff => Scores::Tokens(TokenScores::new(TokenRule::KeyDiff)),
-            Policy::Replay => Scores::Tokens(TokenScores::new(TokenRule::Replay)),
+            Policy::KeyDiff => Scores::Tokens(TokenScores::default()),
         }
     }
 
@@ -30,8 +29,7 @@ impl Scores {
                 Some(saved) => BlockScores::with_saved(aggregation, size, &saved, kv_len)?,
                 None => BlockScores::unknown(aggregation, size, kv_len)?,
             }),
-            Policy::KeyDiff => Scores::Tokens(TokenScores::unknown(TokenRule::KeyDiff, kv_len)),
-            Policy::Replay => Scores::Tokens(TokenScores::unknown(TokenRule::Replay, kv_len)),
+            Policy::KeyDiff => Scores::Tokens(TokenScores::unknown(kv_len)),
         })
     }
 
@@ -45,7 +43,7 @@ impl Scores {
 
     /// Whether tokens that came with a chat file have not been read yet. Their words are in the cache once it has begun.
     pub(super) fn is_loaded(&self) -> bool {
-        matches!(self, Scores::Tokens(scores) if scores.is_unread())
+        matches!(self, Scores::Tokens(scores) if scores.unscored() > 0)
     }
 
     pub(super) fn clear(&mut self) {
@@ -90,19 +88,11 @@ impl Scores {
         })
     }
 
-    /// Folds in the attention of a step, which appended the last `added` tokens. `replayed`: the first tokens, which a
-    /// replay repeats.
-    pub(super) fn fold(&mut self, step: &ScoredStep<'_>, added: u32, replayed: u32) {
+    /// Folds in the attention of a step, which appended the last `added` tokens.
+    pub(super) fn fold(&mut self, step: &ScoredStep<'_>, added: u32) {
         match self {
             Scores::Masses(scores) => scores.fold(step, added),
-            Scores::Tokens(scores) => scores.replayed(step.masses, replayed),
-        }
-    }
-
-    /// Drops the scores of the replay before.
-    pub(super) fn begin_replay(&mut self) {
-        if let Scores::Tokens(scores) = self {
-            scores.begin_replay();
+            Scores::Tokens(_) => {}
         }
     }
 

@@ -6,10 +6,10 @@ use super::file::{Disk, FASTEST};
 use super::shared::Session;
 use crate::common::{self, Random};
 use crate::gear::{Frequencies, Pairing};
-use crate::h2o::{PlanConfig, Target, plan, plan_pinned};
+use crate::h2o::{PlanConfig, Target, plan};
 use crate::host::expand;
 use crate::host::packing::flash;
-use crate::status::{Result, Status};
+use crate::status::Status;
 use crate::store::KeyRotation;
 use half::f16;
 use serde_json::{Value, json};
@@ -256,94 +256,6 @@ fn keydiff_reads_the_tokens_of_a_loaded_chat_again() {
     chat.begin(0);
     assert_eq!(chat.lengths(0).0, 490);
     assert!(chat.lengths(0).1 <= 490 / 3 + 16, "{:?}", chat.lengths(0));
-}
-
-/// The policy replay: of 24 tokens 10 stay, 2 sink and 2 recent ones among them.
-fn replaying() -> Value {
-    json!({
-        "kv_h2o_enable": true, "kv_h2o_layer_start": 0, "kv_h2o_policy": "replay", "kv_h2o_sink_tokens": 2,
-        "kv_h2o_recent_tokens": 2, "kv_h2o_trigger_min_tokens": 4, "kv_h2o_target_mode": "static",
-        "kv_h2o_target_keep_ratio": 0.4, "kv_h2o_update_interval": 1,
-    })
-}
-
-#[test]
-fn a_replay_keeps_the_tokens_that_some_row_of_it_looks_at_most() {
-    const LEN: usize = 24;
-    for seed in 0..20 {
-        let mut random = Random::new(seed);
-        let mut chat = Chat::new(replaying(), 2, flash(2, 4, 4, 128));
-        chat.session.pin(random.below(LEN) as u32, 1, seed % 2 == 0).unwrap();
-        for layer in 0..2 {
-            chat.step(layer, LEN - 1);
-            chat.step(layer, 1);
-            assert!(!chat.session.wants_scores(layer as u32, 9).unwrap());
-        }
-        chat.session.replay().unwrap();
-        let mut most = [[0f64; LEN]; 2];
-        for rows in [9, 70, 1, 9].into_iter().skip(seed as usize % 4) {
-            for layer in 0..2 {
-                let seeds: Vec<f64> = (0..rows * (LEN + rows)).map(|_| random.unit().powi(4) + 1e-3).collect();
-                let value = |row: usize, at: u32| seeds[row * (LEN + rows) + at as usize] as f32;
-                chat.look(layer, rows, value);
-                for row in 0..rows {
-                    let sum: f64 = (0..(LEN + rows) as u32).map(|at| f64::from(value(row, at))).sum();
-                    let shares = (0..LEN as u32).map(|at| f64::from(value(row, at)) / sum);
-                    most[layer].iter_mut().zip(shares).for_each(|(most, share)| *most = most.max(share));
-                }
-                assert_eq!(chat.lengths(layer), ((LEN + rows) as u32, (LEN + rows) as u32));
-                chat.keep(layer, &[[0, LEN as i32]]);
-            }
-        }
-        chat.session.replan().unwrap();
-        for (layer, most) in most.iter().enumerate() {
-            let words = chat.hosts[layer].dense(0..LEN).1;
-            let words: Vec<f64> =
-                words.as_chunks::<2>().0.iter().map(|word| f16::from_ne_bytes(*word).to_f64()).collect();
-            let square = |token: usize| {
-                let rows = words.chunks_exact(4).skip(token).step_by(LEN);
-                rows.flatten().map(|x| x * x).sum::<f64>()
-            };
-            let scores: Vec<f32> = (0..LEN).map(|token| (most[token] * square(token).sqrt()) as f32).collect();
-            let target = Target::Tokens(10);
-            let config = PlanConfig { block_tokens: 1, sink_tokens: 2, recent_tokens: 2, target };
-            let pinned = chat.session.state().unwrap().layers[layer].pins.runs().to_vec();
-            let expected = plan_pinned(&scores, LEN as u32, &config, &pinned).unwrap();
-            chat.begin(layer);
-            assert_eq!(chat.positions(layer), expected.pairs, "seed {seed}");
-            assert_eq!(chat.lengths(layer), (LEN as u32, 10));
-            chat.close(layer, 0, 0).unwrap();
-            // Tokens without a score stay.
-            (0..20).for_each(|_| chat.step(layer, 1));
-            assert_eq!(chat.lengths(layer), (LEN as u32 + 20, 30));
-        }
-    }
-}
-
-#[test]
-fn replays_begin_and_end_between_steps_with_the_chat_as_it_was() {
-    let refused = |result: Result<()>, why: &str| {
-        let error = result.unwrap_err();
-        assert!(error.status() == Status::InvalidArgument && error.to_string().contains(why), "{error}");
-    };
-    let chat = Chat::new(six_of_ten(), 1, flash(1, 1, 4, 64));
-    refused(chat.session.replay(), "kv_h2o_policy");
-    let mut chat = Chat::new(replaying(), 2, flash(1, 1, 4, 64));
-    refused(chat.session.replan(), "no replay is under way");
-    (0..2).for_each(|layer| chat.step(layer, 20));
-    chat.begin(1);
-    refused(chat.session.replay(), "layer 1 is open");
-    chat.close(1, 0, 0).unwrap();
-    chat.session.replay().unwrap();
-    chat.look(1, 5, at_four);
-    refused(chat.session.replan(), "layer 1 has 25 tokens; 20 expected");
-    chat.keep(1, &[[0, 20]]);
-    chat.session.replan().unwrap();
-    chat.begin(1);
-    assert_eq!(chat.lengths(1), (20, 8));
-    chat.begin(0);
-    assert_eq!(chat.lengths(0), (20, 20), "the replay did not come to this layer");
-    assert_eq!(chat.metrics(0).h2o_unscored_plan_count, 1.0);
 }
 
 #[test]

@@ -21,7 +21,7 @@ impl Config {
         let start = given.below(2);
         key("h2o_layer_start", start.to_string());
         if evicts {
-            key("h2o_policy", given.pick(&["\"mass\"", "\"keydiff\"", "\"replay\""]).into());
+            key("h2o_policy", given.pick(&["\"mass\"", "\"keydiff\""]).into());
             key("h2o_aggregation", given.pick(&["\"ema\"", "\"sum\"", "\"norm_sum\""]).into());
             key("h2o_target_basis", given.pick(&["\"logical\"", "\"physical\""]).into());
             key("h2o_evict_unscored", given.flag().to_string());

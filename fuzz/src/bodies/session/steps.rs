@@ -5,7 +5,7 @@ use crate::bodies::given::Given;
 use mnnkv::ffi::cache::MNNKV_DTYPE_F32;
 use mnnkv::ffi::heads::{mnnkv_session_head, mnnkv_session_released, mnnkv_session_restore};
 use mnnkv::ffi::park::{mnnkv_park_options, mnnkv_session_park};
-use mnnkv::ffi::policy::{mnnkv_session_pin, mnnkv_session_replan, mnnkv_session_replay};
+use mnnkv::ffi::policy::mnnkv_session_pin;
 use mnnkv::ffi::session::*;
 use mnnkv::ffi::snapshot::*;
 use mnnkv::ffi::status::MNNKV_OK as OK;
@@ -64,9 +64,6 @@ impl Chat {
                 self.is_faulty = true;
                 self.disk().failures.set(given.from(1, 3) as u32);
             }
-            // A replay is a state of the session alone.
-            (25, _) if self.is_closed() => drop(c!(mnnkv_session_replay(self.session))),
-            (26, _) => drop(c!(mnnkv_session_replan(self.session))),
             (27, _) => self.texts(),
             _ => self.wrong(layer, given),
         }
