@@ -34,9 +34,9 @@ constexpr std::uint32_t few_dims = 16;
 /// their block, which is at most 50 times the mean here, over a range of 2; blocks below 2^-14 are left out. 2 * (5 + 50 + 8)
 /// / 2^14 = 0.008 is the worst case of all signs.
 constexpr double rounding = 0.008;
-/// Single steps leave out blocks of the file that get little attention as sketches tell, up to a few hundredths together; a
-/// token that is asked for and not found is off by about 1.
-constexpr double unread = 0.1;
+/// Single steps leave out blocks of the file that get little attention as sketches tell, and what comes too late on a busy
+/// machine, up to a tenth or two together; a token that is asked for and not found is off by about 1.
+constexpr double unread = 0.3;
 
 /// The nearest number of 11 bits to a double: f16, of numbers that are neither tiny nor large.
 double nearest_half(double x) {

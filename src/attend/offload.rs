@@ -25,7 +25,7 @@ const LEAST_SHARE: f32 = -9.0;
 const LEAST_READS: usize = 8;
 /// With what it reads a step attends to half of the blocks of a head, or to so many, if so many reads do, or reads of one block
 /// in [`READ_SHARE`].
-const ATTENDED: usize = 24;
+const ATTENDED: usize = 32;
 /// See [`ATTENDED`].
 const READ_SHARE: usize = 3;
 /// Sketches that memory is asked for ahead of the one at hand.
@@ -254,9 +254,9 @@ pub(super) fn pause(deadline: Instant, reads: &mut Reads) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_step_attends_to_half_of_the_blocks_or_to_24_within_its_most_reads() {
+    fn a_step_attends_to_half_of_the_blocks_or_to_32_within_its_most_reads() {
         let reads = [(20, 5), (62, 24), (62, 7), (62, 60), (2048, 100), (2048, 1000)]
             .map(|(all, here)| super::most_reads(all, here));
-        assert_eq!(reads, [19, 8, 24, 8, 682, 24]);
+        assert_eq!(reads, [27, 8, 25, 8, 682, 24]);
     }
 }

@@ -156,9 +156,7 @@ impl Offload {
                 // What another session has left.
                 let left = Storage::edit(path).map_err(|e| if e.status() == Status::NotFound { refused } else { e })?;
                 let mut magic = [0; MAGIC.len()];
-                // A process may have been killed before it wrote anything.
-                let is_ours = left.len()? == 0 || left.read_at(0, &mut magic).is_ok() && magic == *MAGIC;
-                if !is_ours {
+                if left.read_at(0, &mut magic).is_err() || magic != *MAGIC {
                     bail!(
                         InvalidArgument,
                         "kv_memory_file is {}, which exists and is no file of blocks: it is left alone",
