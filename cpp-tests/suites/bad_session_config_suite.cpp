@@ -142,8 +142,7 @@ TEST_F(BadSessionConfig, GarbageOfOneMegabyteIsRefused) {
 
 TEST_F(BadSessionConfig, WrongTypesAndRangesNameTheKey) {
     const char* const switches[] = {"kv_h2o_enable", "kv_h2o_log_stats", "kv_lossless_enable",
-                                    "kv_lossless_runtime_enable", "kv_lossless_store_disable_front",
-                                    "kv_lossless_strict_roundtrip_check"};
+                                    "kv_lossless_runtime_enable", "kv_lossless_strict_roundtrip_check"};
     for (const std::string key : switches) {
         for (const char* const value : {"1", "0", "\"true\"", "null", "[]", "{}"}) {
             expect_config_refused(key, "{\"" + key + "\": " + value + "}");
@@ -169,9 +168,6 @@ TEST_F(BadSessionConfig, WrongTypesAndRangesNameTheKey) {
         {"kv_lossless_block_tokens", "0", "65537"},
         {"kv_lossless_hot_sink_tokens", "-1", "2147483648"},
         {"kv_lossless_hot_recent_tokens", "-1", "2147483648"},
-        {"kv_lossless_kept_sample_layers", "-2", "65536"},
-        {"kv_lossless_kept_sample_token_interval", "-2", "2147483648"},
-        {"kv_lossless_front_sample_token_interval", "-2", "2147483648"},
         {"kv_lossless_store_bootstrap_tokens", "-1", "2147483648"},
         {"kv_lossless_store_grouped_step_tokens", "0", "2147483648"},
         {"kv_lossless_async_threads", "-2", "65"},
@@ -192,11 +188,6 @@ TEST_F(BadSessionConfig, WrongTypesAndRangesNameTheKey) {
                                  "kv_lossless_runtime_mode"};
     for (const std::string key : names) {
         for (const char* const value : {"\"\"", "\"Adaptive\"", "\" static\"", "0", "true", "null", "[\"store\"]"}) {
-            expect_config_refused(key, "{\"" + key + "\": " + value + "}");
-        }
-    }
-    for (const std::string key : {"kv_lossless_predictors_k", "kv_lossless_predictors_v"}) {
-        for (const char* const value : {"0", "null", "[\"raw\"]", "true"}) {
             expect_config_refused(key, "{\"" + key + "\": " + value + "}");
         }
     }

@@ -6,7 +6,7 @@ mod keys;
 mod outlook;
 mod warnings;
 
-use crate::gear::{Effort, Format, Predictors};
+use crate::gear::{Effort, Format};
 use crate::h2o::Aggregation;
 use crate::json::Json;
 use crate::status::{Result, bail};
@@ -154,24 +154,12 @@ pub struct LosslessRules {
     pub hot_sink_tokens: u32,
     /// Last tokens of a cache, which stay raw.
     pub hot_recent_tokens: u32,
-    /// [`RuntimeMode::Full`]: number of layers that take part of those that tokens are evicted from; 0 is all.
-    pub kept_sample_layers: u32,
-    /// Steps between submissions of those layers, at least 1.
-    pub kept_sample_interval: u32,
-    /// Steps between submissions of the first layers, at least 1.
-    pub front_sample_interval: u32,
-    /// [`RuntimeMode::Store`]: the first layers take part.
-    pub store_front: bool,
     /// Tokens of a layer's first block; 0 is a block like any other.
     pub bootstrap_tokens: u32,
     /// Most cold tokens that a layer submits in a step, at least 1.
     pub grouped_step_tokens: u32,
     /// The format of the blobs of floating-point K and V; quantised ones are always v2.
     pub format: Format,
-    /// Predictors that format v1 tries on K.
-    pub key_predictors: Predictors,
-    /// Predictors that format v1 tries on V.
-    pub value_predictors: Predictors,
     /// How long the encoder searches.
     pub effort: Effort,
     /// Workers; 0 = encode and decode inside the calls, `None` = as many as the host leaves cores free.
@@ -247,6 +235,7 @@ impl Config {
             ))?;
         }
         warnings.idle_keys(&values, &given, &has)?;
+        warnings.retired_keys(&values, &given)?;
         warnings.unknown_keys(&given, "")?;
         let others = memory::collect(recommended.into_iter().filter(|key| given.binary_search(key).is_err()))?;
         warnings.unknown_keys(&others, "defaults_json: ")?;
@@ -401,9 +390,6 @@ fn memory_rules(values: &Values) -> Result<Option<MemoryRules>> {
 
 fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings) -> Result<Option<LosslessRules>> {
     let format = values.kv_lossless_codec_runtime.unwrap_or_else(Format::fastest);
-    let mut predictors = |key, list| predictors(key, list, format, warnings);
-    let key_predictors = predictors(name::kv_lossless_predictors_k, &values.kv_lossless_predictors_k)?;
-    let value_predictors = predictors(name::kv_lossless_predictors_v, &values.kv_lossless_predictors_v)?;
     let effort = Effort::new(values.kv_lossless_effort, name::kv_lossless_effort)?;
 
     let scope = values.kv_lossless_scope;
@@ -419,16 +405,6 @@ fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings)
         let (scope, front) = (name::kv_lossless_scope, name::kv_lossless_front_n);
         warnings.push(format_args!("{scope} has the first layers and {front} is 0: none of them is compressed"))?;
     }
-    if scope.front
-        && !scope.kept
-        && values.kv_lossless_store_disable_front
-        && values.kv_lossless_runtime_mode == RuntimeMode::Store
-    {
-        let (scope, disable) = (name::kv_lossless_scope, name::kv_lossless_store_disable_front);
-        warnings.push(format_args!(
-            "{scope} has the first layers alone and {disable} is true: none of them is compressed"
-        ))?;
-    }
     if scope.kept && !evicts {
         let (scope, enable) = (name::kv_lossless_scope, name::kv_h2o_enable);
         warnings
@@ -441,15 +417,9 @@ fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings)
         block_tokens: values.kv_lossless_block_tokens,
         hot_sink_tokens: values.kv_lossless_hot_sink_tokens,
         hot_recent_tokens: values.kv_lossless_hot_recent_tokens,
-        kept_sample_layers: values.kv_lossless_kept_sample_layers.max(0) as u32,
-        kept_sample_interval: values.kv_lossless_kept_sample_token_interval.max(1) as u32,
-        front_sample_interval: values.kv_lossless_front_sample_token_interval.max(1) as u32,
-        store_front: !values.kv_lossless_store_disable_front,
         bootstrap_tokens: values.kv_lossless_store_bootstrap_tokens,
         grouped_step_tokens: values.kv_lossless_store_grouped_step_tokens,
         format,
-        key_predictors,
-        value_predictors,
         effort,
         workers: u32::try_from(values.kv_lossless_async_threads).ok(),
         max_queue: values.kv_lossless_max_queue,
@@ -458,26 +428,6 @@ fn lossless(values: &Values, layers: u32, evicts: bool, warnings: &mut Warnings)
         pending_bytes: values.kv_lossless_pending_bytes,
         strict_roundtrip: values.kv_lossless_strict_roundtrip_check,
     }))
-}
-
-/// The predictors of a list, for v1. v2 ignores the list.
-fn predictors(key: &str, list: &str, format: Format, warnings: &mut Warnings) -> Result<Predictors> {
-    /// A predictor of an offline codec of the reference system.
-    const ELSEWHERE: &str = "pair_delta";
-    // `Predictors::parse` reads an unknown name as raw.
-    let known = |name: &&str| *name == "raw" || Predictors::parse(name) != Predictors::raw();
-    let names = || list.split(',').map(str::trim).filter(|name| !name.is_empty());
-    for unknown in names().filter(|name| !known(name) && *name != ELSEWHERE) {
-        warnings
-            .push(format_args!("{key} has \"{}\", which is no predictor of this version", keys::shorten(unknown)))?;
-    }
-    if format != Format::V1 {
-        return Ok(Predictors::ALL);
-    }
-    if !names().any(|name| known(&name)) {
-        warnings.push(format_args!("{key} has no predictor of this version: raw alone is tried"))?;
-    }
-    Ok(Predictors::parse(list))
 }
 
 #[cfg(test)]

@@ -61,9 +61,6 @@ pub(super) struct Text(pub &'static str);
 /// One of several names; the first is the default.
 pub(super) struct OneOf<T: 'static>(pub &'static [(&'static str, T)]);
 
-/// Names between commas. Holds the default.
-pub(super) struct NameList(pub &'static str);
-
 impl KeyType for Switch {
     type Parsed = bool;
 
@@ -146,22 +143,6 @@ impl<T: Copy> KeyType for OneOf<T> {
             let or = |i: usize| if i > 0 { " or " } else { "" };
             self.0.iter().enumerate().try_for_each(|(i, (name, _))| write!(f, "{}{name:?}", or(i)))
         })
-    }
-}
-
-impl KeyType for NameList {
-    type Parsed = Cow<'static, str>;
-
-    fn default(&self) -> Cow<'static, str> {
-        Cow::Borrowed(self.0)
-    }
-
-    fn accept(&self, given: &Value) -> Result<Option<Cow<'static, str>>> {
-        given.text().map(|text| memory::text(text).map(Cow::Owned)).transpose()
-    }
-
-    fn allowed(&self) -> impl Display {
-        "a string of names between commas"
     }
 }
 
@@ -248,6 +229,16 @@ const LAYERS: u32 = 65_535;
 /// Most bytes: one TiB.
 const BYTES: u64 = 1 << 40;
 
+/// Keys of the reference that have no effect any more.
+pub(super) const RETIRED: &[&str] = &[
+    "kv_lossless_predictors_k",
+    "kv_lossless_predictors_v",
+    "kv_lossless_kept_sample_layers",
+    "kv_lossless_kept_sample_token_interval",
+    "kv_lossless_front_sample_token_interval",
+    "kv_lossless_store_disable_front",
+];
+
 keys! {
     kv_memory_mb: Decimal<f64>(0.0, 0.0..=1e6);
     kv_memory_bytes: Whole<u64>(0, 0..=BYTES);
@@ -305,8 +296,6 @@ keys! {
         ("gear_v1", Some(Format::V1)),
         ("gear_v2", Some(Format::V2)),
     ]);
-    kv_lossless_predictors_k: NameList("raw,delta_seq,xor_seq,pair_delta");
-    kv_lossless_predictors_v: NameList("raw,delta_seq,xor_seq");
     kv_lossless_effort: Whole<i32>(0, 0..=Effort::MAX.get().into());
     kv_lossless_runtime_mode: OneOf<RuntimeMode>(&[
         ("probe", RuntimeMode::Probe),
@@ -316,10 +305,6 @@ keys! {
     kv_lossless_block_tokens: Whole<u32>(256, 1..=65_536);
     kv_lossless_hot_sink_tokens: Whole<u32>(16, 0..=TOKENS);
     kv_lossless_hot_recent_tokens: Whole<u32>(256, 0..=TOKENS);
-    kv_lossless_kept_sample_layers: Whole<i32>(1, -1..=LAYERS as i32);
-    kv_lossless_kept_sample_token_interval: Whole<i32>(1, -1..=i32::MAX);
-    kv_lossless_front_sample_token_interval: Whole<i32>(1, -1..=i32::MAX);
-    kv_lossless_store_disable_front: Switch(false);
     kv_lossless_store_bootstrap_tokens: Whole<u32>(32, 0..=TOKENS);
     kv_lossless_store_grouped_step_tokens: Whole<u32>(256, 1..=TOKENS);
     kv_lossless_async_threads: Whole<i32>(-1, -1..=MOST_WORKERS as i32);

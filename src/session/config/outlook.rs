@@ -53,7 +53,7 @@ impl Display for Outlook<'_> {
             RuntimeMode::Store => "cold tokens are stored compressed",
             RuntimeMode::Probe | RuntimeMode::Full => "compression is measured, and nothing is stored compressed",
         };
-        let front = if lossless.mode != RuntimeMode::Store || lossless.store_front { lossless.front_layers } else { 0 };
+        let front = lossless.front_layers;
         let kept = self.config.eviction.filter(|_| lossless.kept_layers);
         let kept = kept.map_or(0..0, |rules| rules.first_layer..rules.end_layer);
         let parts = if kept.start <= front { [0..kept.end.max(front), 0..0] } else { [0..front, kept] };

@@ -79,8 +79,8 @@ fn errors_have_the_value_and_the_range() {
             r#"kv_h2o_target_mode is "dyn\namic"; "adaptive" or "static" expected"#,
         ),
         (
-            r#"{"kv_lossless_predictors_k": 1}"#,
-            "kv_lossless_predictors_k is 1; a string of names between commas expected",
+            r#"{"kv_lossless_scope": 1}"#,
+            "kv_lossless_scope is 1; \"front_n\" or \"h2o_kept\" or \"front_n_and_h2o_kept\" or \"none\" expected",
         ),
         (&long, &shortened),
         ("[1]", "config_json is an array of 1; a JSON object expected"),
@@ -189,15 +189,9 @@ fn the_defaults_when_switched_on() {
         block_tokens: 256,
         hot_sink_tokens: 16,
         hot_recent_tokens: 256,
-        kept_sample_layers: 1,
-        kept_sample_interval: 1,
-        front_sample_interval: 1,
-        store_front: true,
         bootstrap_tokens: 32,
         grouped_step_tokens: 256,
         format: Format::fastest(),
-        key_predictors: Predictors::ALL,
-        value_predictors: Predictors::ALL,
         effort: Effort::DEFAULT,
         workers: None,
         max_queue: 256,
@@ -222,11 +216,8 @@ fn every_key_reaches_its_field() {
         "kv_h2o_ema_alpha": 0.5, "kv_h2o_prefill_queries": 64, "kv_h2o_evict_unscored": true,
         "kv_h2o_log_stats": true,
         "kv_lossless_scope": "front_n_and_h2o_kept", "kv_lossless_front_n": 3, "kv_lossless_codec": "gear_delta",
-        "kv_lossless_codec_runtime": "gear_v1", "kv_lossless_predictors_k": "raw, delta_seq",
-        "kv_lossless_predictors_v": "xor_seq", "kv_lossless_effort": 9, "kv_lossless_runtime_mode": "store",
+        "kv_lossless_codec_runtime": "gear_v1", "kv_lossless_effort": 9, "kv_lossless_runtime_mode": "store",
         "kv_lossless_block_tokens": 256, "kv_lossless_hot_sink_tokens": 17, "kv_lossless_hot_recent_tokens": 300,
-        "kv_lossless_kept_sample_layers": 4, "kv_lossless_kept_sample_token_interval": 5,
-        "kv_lossless_front_sample_token_interval": 6, "kv_lossless_store_disable_front": true,
         "kv_lossless_store_bootstrap_tokens": 33, "kv_lossless_store_grouped_step_tokens": 512,
         "kv_lossless_async_threads": 2, "kv_lossless_max_queue": 128, "kv_lossless_decode_cache_blocks": 7,
         "kv_lossless_decode_cache_bytes": 1_u64 << 33, "kv_lossless_pending_bytes": 1_u64 << 34,
@@ -258,15 +249,9 @@ fn every_key_reaches_its_field() {
         block_tokens: 256,
         hot_sink_tokens: 17,
         hot_recent_tokens: 300,
-        kept_sample_layers: 4,
-        kept_sample_interval: 5,
-        front_sample_interval: 6,
-        store_front: false,
         bootstrap_tokens: 33,
         grouped_step_tokens: 512,
         format: Format::V1,
-        key_predictors: Predictors::from_bits(Predictors::RAW | Predictors::DELTA_SEQ, Format::V1).unwrap(),
-        value_predictors: Predictors::from_bits(Predictors::XOR_SEQ, Format::V1).unwrap(),
         effort: Effort::MAX,
         workers: Some(2),
         max_queue: 128,
@@ -301,15 +286,6 @@ fn numbers_with_a_meaning_of_their_own() {
     assert_eq!(h2o(json!({"kv_h2o_max_tokens": 0})).max_tokens, None);
     assert_eq!(h2o(json!({"kv_h2o_layer_end": -1})).end_layer, LAYERS);
     assert_eq!(h2o(json!({"kv_h2o_layer_end": 2})).end_layer, 3);
-    for few in [-1, 0] {
-        let lossless = lossless(json!({
-            "kv_lossless_kept_sample_layers": few,
-            "kv_lossless_kept_sample_token_interval": few,
-            "kv_lossless_front_sample_token_interval": few,
-        }));
-        assert_eq!(lossless.kept_sample_layers, 0);
-        assert_eq!((lossless.kept_sample_interval, lossless.front_sample_interval), (1, 1));
-    }
 }
 
 #[test]
@@ -335,10 +311,7 @@ fn names_and_what_they_stand_for() {
         ("gear_v1", Format::V1),
         ("gear_v2", Format::V2),
     ] {
-        let lossless = lossless(json!({"kv_lossless_codec_runtime": name}));
-        assert_eq!(lossless.format, format);
-        assert_eq!(lossless.key_predictors, Predictors::ALL);
-        assert_eq!(lossless.value_predictors, Predictors::ALL);
+        assert_eq!(lossless(json!({"kv_lossless_codec_runtime": name})).format, format);
     }
     for (name, mode) in [("probe", RuntimeMode::Probe), ("full", RuntimeMode::Full), ("store", RuntimeMode::Store)] {
         assert_eq!(lossless(json!({"kv_lossless_runtime_mode": name})).mode, mode);
@@ -447,14 +420,9 @@ fn keys_that_have_no_effect_are_named_with_what_would_make_them_count() {
             "kv_h2o_aggregation must be \"ema\"",
         ),
         (
-            on(json!({"kv_lossless_store_disable_front": true})),
-            "kv_lossless_store_disable_front has",
-            "kv_lossless_runtime_mode must be \"store\"",
-        ),
-        (
-            on(json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"})),
-            "kv_lossless_predictors_k has",
-            "kv_lossless_codec_runtime must be \"gear_v1\"",
+            on(json!({"kv_lossless_predictors_k": "raw", "kv_lossless_store_disable_front": true})),
+            "kv_lossless_predictors_k and 1 more",
+            "have no effect in this version",
         ),
         (
             on(json!({"kv_lossless_async_threads": 0, "kv_lossless_pending_bytes": 9, "kv_lossless_max_queue": 5})),
@@ -465,11 +433,6 @@ fn keys_that_have_no_effect_are_named_with_what_would_make_them_count() {
             on(json!({"kv_lossless_decode_cache_blocks": 0, "kv_lossless_decode_cache_bytes": 9})),
             "kv_lossless_decode_cache_bytes has",
             "kv_lossless_decode_cache_blocks must be above 0",
-        ),
-        (
-            on(json!({"kv_lossless_runtime_mode": "store", "kv_lossless_store_disable_front": true})),
-            "kv_lossless_scope has the first layers alone",
-            "none of them is compressed",
         ),
     ] {
         let (_, warning) = warned(config);
@@ -538,32 +501,6 @@ fn the_length_of_the_first_eviction_is_said_where_a_given_trigger_is_another() {
 }
 
 #[test]
-fn predictors_of_this_version_and_of_others() {
-    let v1 = |mut config: Value| {
-        config["kv_lossless_codec_runtime"] = json!("gear_v1");
-        on(config)
-    };
-    let (config, warning) = warned(v1(json!({"kv_lossless_predictors_k": "raw, dleta_seq ,,xor_seq,"})));
-    let xor = Predictors::from_bits(Predictors::RAW | Predictors::XOR_SEQ, Format::V1).unwrap();
-    assert_eq!(config.lossless.unwrap().key_predictors, xor);
-    assert!(warning.contains("kv_lossless_predictors_k") && warning.contains("\"dleta_seq\""), "{warning}");
-
-    for nothing in ["", " , ", "pair_delta"] {
-        let (config, warning) = warned(v1(json!({"kv_lossless_predictors_v": nothing})));
-        assert_eq!(config.lossless.unwrap().value_predictors, Predictors::raw());
-        assert!(warning.contains("kv_lossless_predictors_v has no predictor"), "{warning}");
-    }
-    let (_, warnings) =
-        parse(json!({"kv_lossless_codec_runtime": "gear_v1", "kv_lossless_predictors_v": "a,b"})).unwrap();
-    assert_eq!(warnings.len(), 4, "one for each name, one for the list, and that compression is off: {warnings:?}");
-
-    let v2 = json!({"kv_lossless_codec_runtime": "gear_v2", "kv_lossless_predictors_k": "raw"});
-    let (config, warning) = warned(on(v2));
-    assert_eq!(config.lossless.unwrap().key_predictors, Predictors::ALL);
-    assert!(warning.contains("kv_lossless_predictors_k has no effect"), "{warning}");
-}
-
-#[test]
 fn keys_of_the_host_are_not_looked_at() {
     let config =
         clean(on(json!({"kv_cache": true, "kv_h2o": 3, "KV_H2O_ENABLE": [], "memory": {"kv_h2o_x": 1}, "": 1e99})));
@@ -575,10 +512,7 @@ fn unknown_keys_of_ours_are_warned_about() {
     for (key, warning) in [
         ("kv_h2o_recnt_tokens", "kv_h2o_recnt_tokens is not a key of this version; did you mean kv_h2o_recent_tokens?"),
         ("kv_lossless_frontn", "kv_lossless_frontn is not a key of this version; did you mean kv_lossless_front_n?"),
-        (
-            "kv_lossless_predictors_vv",
-            "kv_lossless_predictors_vv is not a key of this version; did you mean kv_lossless_predictors_v?",
-        ),
+        ("kv_lossless_efforts", "kv_lossless_efforts is not a key of this version; did you mean kv_lossless_effort?"),
         ("kv_lossless_zstd_level", "kv_lossless_zstd_level is not a key of this version"),
         ("kv_h2o_", "kv_h2o_ is not a key of this version"),
         ("kv_h2o_\u{1b}[2J", r"kv_h2o_\u{1b}[2J is not a key of this version"),

@@ -1,8 +1,7 @@
 //! Warnings about a config that is no error.
 
-use super::keys::{NAMES, Values, name, shorten};
-use super::{EvictionRules, Policy, Ratio, RuntimeMode};
-use crate::gear::Format;
+use super::keys::{NAMES, RETIRED, Values, name, shorten};
+use super::{EvictionRules, Policy, Ratio};
 use crate::h2o::Aggregation;
 use crate::status::Result;
 use crate::sys::memory;
@@ -85,23 +84,6 @@ const IDLE: &[Idle] = &[
         needs: "kv_h2o_policy must be \"mass\"",
     },
     Idle {
-        keys: |key| key == name::kv_lossless_store_disable_front,
-        idle: |values, _| {
-            let Values { kv_lossless_enable, kv_lossless_store_disable_front, .. } = *values;
-            kv_lossless_enable
-                && kv_lossless_store_disable_front
-                && values.kv_lossless_runtime_mode != RuntimeMode::Store
-        },
-        needs: "kv_lossless_runtime_mode must be \"store\"",
-    },
-    Idle {
-        keys: |key| [name::kv_lossless_predictors_k, name::kv_lossless_predictors_v].contains(&key),
-        idle: |values, _| {
-            compresses(values) && matches!(values.kv_lossless_codec_runtime, Some(Format::V2 | Format::Lanes))
-        },
-        needs: "kv_lossless_codec_runtime must be \"gear_v1\"",
-    },
-    Idle {
         keys: |key| [name::kv_lossless_pending_bytes, name::kv_lossless_max_queue].contains(&key),
         idle: |values, _| compresses(values) && values.kv_lossless_async_threads == 0,
         needs: "kv_lossless_async_threads must not be 0",
@@ -160,6 +142,18 @@ impl Warnings {
         Ok(())
     }
 
+    /// Warns about keys that have no effect any more, where compression runs.
+    pub fn retired_keys(&mut self, values: &Values, given: &[&str]) -> Result<()> {
+        let keys = || RETIRED.iter().filter(|key| compresses(values) && given.contains(key));
+        match (keys().next(), keys().count()) {
+            (None, _) => Ok(()),
+            (Some(first), 1) => self.push(format_args!("{first} has no effect in this version")),
+            (Some(first), all) => {
+                self.push(format_args!("{first} and {} more have no effect in this version", all - 1))
+            }
+        }
+    }
+
     /// Warns where no token is ever evicted, or the first one later than the trigger says.
     pub fn first_eviction(&mut self, rules: &EvictionRules, has_trigger: bool) -> Result<()> {
         let (trigger, key) = (rules.trigger_min_tokens, name::kv_h2o_trigger_min_tokens);
@@ -194,7 +188,7 @@ impl Warnings {
     /// Warns about each key with our prefixes that this version does not have; `place` goes before the key.
     pub fn unknown_keys(&mut self, given: &[&str], place: &str) -> Result<()> {
         let ours = |key: &&&str| [MEMORY, H2O, LOSSLESS, QUANT].iter().any(|prefix| key.starts_with(prefix));
-        for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key)) {
+        for key in given.iter().filter(ours).filter(|key| !NAMES.contains(key) && !RETIRED.contains(key)) {
             match similar(key) {
                 Some(name) => {
                     let key = shorten(key);
@@ -270,7 +264,7 @@ mod tests {
     #[test]
     fn a_key_far_from_all_others_gets_no_hint() {
         assert_eq!(similar("kv_h2o_recnt_tokens"), Some("kv_h2o_recent_tokens"));
-        assert_eq!(similar("kv_lossless_predictors_q"), Some("kv_lossless_predictors_k"));
+        assert_eq!(similar("kv_lossless_efort"), Some("kv_lossless_effort"));
         assert_eq!(similar("kv_h2o_"), None);
         assert_eq!(similar(&"kv_h2o_enable".repeat(100_000)), None);
     }

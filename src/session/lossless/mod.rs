@@ -17,7 +17,6 @@ use crate::status::Result;
 use crate::store::{Encoding, Encodings, Purpose, Settings, Store, Submitted, Writes};
 use crate::sys::pages;
 use std::time::Instant;
-use zones::Zone;
 
 /// The least ratio of raw to encoded bytes that is worth a restore in every step.
 pub(super) const LEAST_RATIO: f64 = 1.05;
@@ -41,12 +40,10 @@ pub(super) struct LosslessCounts {
 pub(super) struct Lossless {
     number: u32,
     rules: LosslessRules,
-    /// `None` where the layer takes no part.
-    zone: Option<Zone>,
+    /// Whether the layer is compressed.
+    takes_part: bool,
     /// The next layer that is stored.
     next: Option<u32>,
-    /// Closed steps since the reset.
-    steps: u64,
     /// Tokens were submitted since the reset.
     submitted: bool,
     /// Blobs are hardly smaller than the tokens: nothing is submitted until the reset.
@@ -61,10 +58,9 @@ pub(super) fn settings(rules: &LosslessRules) -> Settings {
     Settings {
         encoding: Encoding {
             format: rules.format,
-            key_predictors: rules.key_predictors,
-            value_predictors: rules.value_predictors,
             effort: rules.effort,
             strict_roundtrip: rules.strict_roundtrip,
+            ..Encoding::default()
         },
         workers: rules.workers.unwrap_or(0),
         max_queue: rules.max_queue as usize,
@@ -80,9 +76,8 @@ impl Lossless {
         Some(Lossless {
             number,
             rules,
-            zone: zones::zone(config, number),
+            takes_part: zones::takes_part(config, number),
             next: zones::next(config, number),
-            steps: 0,
             submitted: false,
             is_left_raw: false,
             before: Encodings::default(),
@@ -92,7 +87,7 @@ impl Lossless {
 
     /// Whether tokens of the layer are compressed.
     pub(super) fn takes_part(&self) -> bool {
-        self.zone.is_some()
+        self.takes_part
     }
 
     pub(super) fn has_workers(&self) -> bool {
@@ -163,7 +158,6 @@ impl Lossless {
     /// Encodes cold tokens where there are no workers, and releases those that are encoded. `len` and `token_bytes` are
     /// the layer's, `raw_bytes` those of all caches.
     pub(super) fn end(&mut self, store: &mut Store, cache: Cache<'_>, len: u32, token_bytes: usize, raw_bytes: usize) {
-        self.steps += 1;
         let (pending, decoded) = bounds::bounds(&self.rules, raw_bytes, token_bytes);
         store.set_bounds(pending, decoded);
         if !self.submits_at_begin() {
@@ -179,7 +173,7 @@ impl Lossless {
 
     /// The cache was cleared, and the store dropped its blocks.
     pub(super) fn reset(&mut self, store: &mut Store) {
-        (self.steps, self.submitted, self.is_left_raw) = (0, false, false);
+        (self.submitted, self.is_left_raw) = (false, false);
         self.before = store.encodings(self.number);
     }
 
@@ -199,12 +193,9 @@ impl Lossless {
         }
     }
 
-    /// Submits the cold tokens of a cache of `len` tokens, where the zone's interval is over.
+    /// Submits the cold tokens of a cache of `len` tokens, where the layer takes part.
     fn submit(&mut self, store: &mut Store, cache: &Cache<'_>, len: u32) {
-        if !self.is_left_raw
-            && self.zone.is_some_and(|zone| self.steps.is_multiple_of(zone.interval(&self.rules).into()))
-            && self.submit_cold(store, cache, len).is_err()
-        {
+        if !self.is_left_raw && self.takes_part && self.submit_cold(store, cache, len).is_err() {
             self.counts.failed_calls += 1;
         }
     }

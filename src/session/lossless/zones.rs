@@ -10,45 +10,17 @@ const LEAST_HOLE: u32 = 32;
 /// Number of layers whose first blocks end at different tokens.
 const STAGGER: u32 = 8;
 
-/// Why a layer is compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Zone {
-    /// It is one of the first layers.
-    Front,
-    /// Tokens are evicted from it; those that stay are compressed.
-    Kept,
-}
-
-impl Zone {
-    /// Steps between submissions.
-    pub(super) fn interval(self, rules: &LosslessRules) -> u32 {
-        match self {
-            Zone::Front => rules.front_sample_interval,
-            Zone::Kept => rules.kept_sample_interval,
-        }
-    }
-}
-
-/// The zone of a layer; `None` where it takes no part. Where both scopes apply the layer is a front layer. `Probe` takes
-/// one layer per scope, `Full` all front layers and a number of the others, `Store` all.
-pub(super) fn zone(config: &Config, layer: u32) -> Option<Zone> {
-    let lossless = config.lossless.as_ref()?;
+/// Whether a layer is compressed: with `Probe` the first of each scope, with `Full` all front layers and one of the others, with
+/// `Store` all.
+pub(super) fn takes_part(config: &Config, layer: u32) -> bool {
+    let Some(lossless) = &config.lossless else { return false };
     if layer < lossless.front_layers {
-        let taken = match lossless.mode {
-            RuntimeMode::Probe => layer == 0,
-            RuntimeMode::Full => true,
-            RuntimeMode::Store => lossless.store_front,
-        };
-        return taken.then_some(Zone::Front);
+        return layer == 0 || lossless.mode != RuntimeMode::Probe;
     }
-    let eviction = config.eviction.as_ref().filter(|_| lossless.kept_layers)?;
+    let Some(eviction) = config.eviction.as_ref().filter(|_| lossless.kept_layers) else { return false };
     let first = eviction.first_layer.max(lossless.front_layers);
-    let sampled = match (lossless.mode, lossless.kept_sample_layers) {
-        (RuntimeMode::Probe, _) => 1,
-        (RuntimeMode::Full, 0) | (RuntimeMode::Store, _) => u32::MAX,
-        (RuntimeMode::Full, count) => count,
-    };
-    (first..eviction.end_layer.min(first.saturating_add(sampled))).contains(&layer).then_some(Zone::Kept)
+    let most = if lossless.mode == RuntimeMode::Store { u32::MAX } else { 1 };
+    (first..eviction.end_layer.min(first.saturating_add(most))).contains(&layer)
 }
 
 /// The next stored layer, to be decoded while the host computes this one. After the last layer there is none: rows of the
@@ -56,7 +28,7 @@ pub(super) fn zone(config: &Config, layer: u32) -> Option<Zone> {
 pub(super) fn next(config: &Config, layer: u32) -> Option<u32> {
     let lossless = config.lossless.as_ref().filter(|rules| rules.mode == RuntimeMode::Store)?;
     let end = config.eviction.as_ref().map_or(0, |rules| rules.end_layer).max(lossless.front_layers);
-    (layer + 1..end).find(|next| zone(config, *next).is_some())
+    (layer + 1..end).find(|next| takes_part(config, *next))
 }
 
 /// The ranges of cold tokens to submit now, as (begin, count), of a cache of `len` tokens. `first`: none of the layer was

@@ -131,7 +131,6 @@ impl Settings {
             "none",
         ]);
         let front_n = random.from(1, layers as usize + 1) as u32 - u32::from(random.once_in(8));
-        let no_front = random.once_in(4);
         let (hot_sink, hot_recent) = (random.pick(&[0, 1, 4]), random.pick(&[0, 1, 4, 8]));
         if mode != "off" {
             key("lossless_enable", "true".into());
@@ -140,7 +139,6 @@ impl Settings {
         }
         key("lossless_scope", format!("\"{scope}\""));
         key("lossless_front_n", front_n.to_string());
-        key("lossless_store_disable_front", no_front.to_string());
         let codec = random.pick(&["gear_v1", "gear_lanes", "gear_lanes", "gear_v2"]);
         key("lossless_codec_runtime", format!("\"{codec}\""));
         key("lossless_strict_roundtrip_check", random.once_in(3).to_string());
@@ -148,9 +146,6 @@ impl Settings {
             ("hot_sink_tokens", hot_sink),
             ("hot_recent_tokens", hot_recent),
             ("block_tokens", random.pick(&[1, 2, 4, 4, 7, 8, 16, 40])),
-            ("kept_sample_layers", random.from(0, 2)),
-            ("kept_sample_token_interval", random.pick(&[1, 1, 1, 2, 3])),
-            ("front_sample_token_interval", random.pick(&[1, 1, 1, 2, 3])),
             ("store_bootstrap_tokens", random.pick(&[0, 3, 8])),
             ("store_grouped_step_tokens", random.pick(&[1, 8, 64])),
             ("async_threads", workers),
@@ -165,7 +160,7 @@ impl Settings {
 
         let front = |layer: u32| scope.starts_with("front_n") && layer < front_n;
         let kept = |layer: u32| scope.ends_with("h2o_kept") && evict && evicted.contains(&layer);
-        let stored = |layer: u32| mode == "store" && if front(layer) { !no_front } else { kept(layer) };
+        let stored = |layer: u32| mode == "store" && (front(layer) || kept(layer));
         Settings {
             json: format!("{{{}}}", keys.join(", ")),
             layers,

@@ -1,7 +1,7 @@
 //! The table of keys against the manual, and against values of every type.
 
 use super::{clean, on, parse, refused};
-use crate::session::config::keys::{Decimal, Float, KeyType, NameList, OneOf, Switch, Text, Whole, each};
+use crate::session::config::keys::{Decimal, Float, KeyType, OneOf, Switch, Text, Whole, each};
 use serde_json::{Value, json};
 
 /// A declaration of the table of keys.
@@ -86,20 +86,6 @@ impl<T: Copy> Declared for OneOf<T> {
     fn outside(&self) -> Vec<Value> {
         let padded = format!(" {}", self.0[0].0);
         vec![json!(""), json!(self.0[0].0.to_uppercase()), json!(padded), json!("x".repeat(10_000))]
-    }
-}
-
-impl Declared for NameList {
-    fn row(&self) -> [String; 3] {
-        ["list".into(), format!("{:?}", self.0), "names".into()]
-    }
-
-    fn usual(&self) -> Value {
-        json!(self.0)
-    }
-
-    fn outside(&self) -> Vec<Value> {
-        Vec::new()
     }
 }
 
