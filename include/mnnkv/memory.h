@@ -28,7 +28,7 @@ extern "C" {
 // A budget that is too small for the model is refused by the first begin, whose message has the least that would do.
 //
 // kv_memory_file is scratch: made when the first block goes there, locked, and removed by mnnkv_session_destroy. One that a
-// killed process has left, or an empty one, is replaced, and any other file that exists is left alone: blocks are then dropped, which
+// killed process has left is replaced, and any other file that exists is left alone: blocks are then dropped, which
 // mnnkv_session_warnings says, as it does for a full disk. What is read is compared with a checksum. A step waits at most
 // kv_memory_wait_us for each of its tokens; a block that comes later counts in a later step.
 
