@@ -147,7 +147,8 @@ TEST(SessionConfig, WarnsOfWhatHasNoEffect) {
         {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
              "kv_lossless_scope": "h2o_kept"})",
          "kv_h2o_enable", "kv_lossless_scope"},
-        {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_predictors_v": "raw"})",
+        {R"({"kv_lossless_enable": true, "kv_lossless_runtime_enable": true, "kv_lossless_runtime_mode": "store",
+             "kv_lossless_predictors_v": "raw"})",
          "kv_lossless_predictors_v", "no effect in this version"},
     };
     for (const auto& o : odd) {
