@@ -34,9 +34,9 @@ constexpr std::uint32_t few_dims = 16;
 /// their block, which is at most 50 times the mean here, over a range of 2; blocks below 2^-14 are left out. 2 * (5 + 50 + 8)
 /// / 2^14 = 0.008 is the worst case of all signs.
 constexpr double rounding = 0.008;
-/// Single steps leave out blocks of the file that get little attention as sketches tell, and what comes too late on a busy
-/// machine, up to a tenth or two together; a token that is asked for and not found is off by about 1.
-constexpr double unread = 0.3;
+/// Single steps leave out blocks of the file that get little attention as sketches tell, up to a few hundredths together; a
+/// token that is asked for and not found is off by about 1.
+constexpr double unread = 0.1;
 
 /// The nearest number of 11 bits to a double: f16, of numbers that are neither tiny nor large.
 double nearest_half(double x) {
@@ -553,7 +553,8 @@ TEST_F(BudgetFile, ItIsTrimmedByAnotherThreadBetweenSteps) {
     });
     for (int at = 0; at < 60; ++at) {
         chat.step(at % 20 == 0 ? chunk : 1, at % 3 == 0 ? 50 * at : -1);
-        EXPECT_LT(chat.distance(), at % 20 == 0 ? rounding : unread) << "step " << at;
+        // The trims decide what is in memory, and so which blocks the reads of a step do not reach: up to 0.18 was seen.
+        EXPECT_LT(chat.distance(), at % 20 == 0 ? rounding : 0.25) << "step " << at;
     }
     ends = true;
     other.join();

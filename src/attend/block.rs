@@ -95,6 +95,11 @@ impl Shape {
         self.dims / WIDE_SHARE
     }
 
+    /// The lines that any head has, and those of its channels in 16 bits.
+    pub(super) fn parts(self, lines: &[Line]) -> (&[Line], &[Line]) {
+        lines.split_at(self.head_lines())
+    }
+
     /// A head's lines, which are whole, and those of its channels in 16 bits.
     pub(super) fn view<'a>(self, (lines, wide): (&'a [Line], &'a [Line]), next: &'a [Line]) -> HeadBlock<'a> {
         let (keys, rest) = lines.split_at(self.key_lines());
@@ -143,9 +148,9 @@ impl Codes {
         Ok(Codes(memory::copied(lines)?))
     }
 
-    /// The lines of any head, and those of channels in 16 bits.
+    /// See [`Shape::parts`].
     pub(super) fn parts(&self, shape: Shape) -> (&[Line], &[Line]) {
-        self.0.split_at(shape.head_lines())
+        shape.parts(&self.0)
     }
 
     /// The bytes, as a file has them.

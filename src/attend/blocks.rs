@@ -50,6 +50,11 @@ impl Cell {
         self.here.is_some()
     }
 
+    /// Whether its codes are in a file alone.
+    fn is_away(&self) -> bool {
+        self.here.is_none() && self.offloaded.is_some()
+    }
+
     fn wide_bytes(&self) -> usize {
         self.here.as_ref().map_or(0, |here| here.wide.capacity() * size_of::<Line>())
     }
@@ -67,7 +72,7 @@ impl Placed {
 
     /// Whether no head is anywhere.
     pub fn is_gone(&self) -> bool {
-        self.cells.iter().all(|cell| cell.here.is_none() && cell.offloaded.is_none())
+        self.cells.iter().all(|cell| !cell.is_here() && !cell.is_away())
     }
 }
 
@@ -290,7 +295,7 @@ impl Blocks {
         self.wide_bytes = self.wide_bytes + after.0 - before.0;
         self.sketch_bytes = self.sketch_bytes + after.1 - before.1;
         let cell = self.cell(block, head);
-        let (is_here, is_away) = (cell.is_here(), !cell.is_here() && cell.offloaded.is_some());
+        let (is_here, is_away) = (cell.is_here(), cell.is_away());
         note(&mut self.here[head], block, is_here);
         note(&mut self.away[head], block, is_away);
     }

@@ -110,14 +110,8 @@ impl Run<'_> {
 
     /// Folds codes that were read, and keeps them where their share counts.
     pub(super) fn fold_read(&self, unit: &Unit, wanted: Wanted, lines: &[Line], work: &mut Work) -> Result<()> {
-        let Wanted { block, head, .. } = wanted;
-        self.fold_block(
-            unit,
-            block,
-            head,
-            &self.tokens.shape.view(lines.split_at(self.tokens.shape.head_lines()), &[]),
-            work,
-        )?;
+        let (Wanted { block, head, .. }, shape) = (wanted, self.tokens.shape);
+        self.fold_block(unit, block, head, &shape.view(shape.parts(lines), &[]), work)?;
         work.found.reads.read += 1;
         if self.step.queries.rows <= FEW_ROWS && self.tokens.weighs {
             let range = self.vectors(unit, head);

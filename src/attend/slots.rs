@@ -17,7 +17,7 @@ const SPARE: usize = 1;
 pub(super) type Owner = (u32, u32);
 
 /// Slots, all in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Slots {
     /// Lines of a slot.
     lines: usize,

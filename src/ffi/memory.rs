@@ -3,7 +3,7 @@
 //! {"kv_memory_mb": 64} is all the config that a bounded chat needs. 64 MB (10^6 bytes) is then all memory that the session's
 //! caches take: raw tokens in the host's buffers, blocks, and working memory. It holds after every step, and in a prompt within
 //! the tokens of one chunk above. The host calls mnnkv_session_attend where mnnkv_session_attends says so (attend.h).
-//! What a layer does, the mildest first:
+//! States of a layer, the mildest first:
 //!
 //!   raw         all tokens are in the host's cache, and the host attends
 //!   quantised   K has 8 bits and V 4; the first and the newest tokens stay raw
