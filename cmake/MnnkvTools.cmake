@@ -23,7 +23,7 @@ foreach(shell bash zsh fish)
        COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=${program}" "-DSHELL=${shell}" "-DOUTPUT=${completions}/${shell}"
                -P "${PROJECT_SOURCE_DIR}/cmake/completion.cmake")
 endforeach()
-# Behind the library, because two cargos would compete for the cores.
+# Behind the libraries, because two cargos would compete for the cores.
 add_custom_target(mnnkv_tools ALL
   COMMAND "${CMAKE_COMMAND}" -E env ${cargo_env}
           "CARGO_TARGET_DIR=${tools_target}" ${run_cargo} "-DTARGET_DIR=${tools_target}" -DPROGRAM=ON
@@ -36,6 +36,9 @@ add_custom_target(mnnkv_tools ALL
   COMMENT "Building the program mnnkv with cargo"
   USES_TERMINAL VERBATIM)
 add_dependencies(mnnkv_tools mnnkv_cargo)
+if(TARGET mnnkv_model_cargo)
+  add_dependencies(mnnkv_tools mnnkv_model_cargo)
+endif()
 
 if(MNNKV_INSTALL)
   install(PROGRAMS "${program}" DESTINATION "${CMAKE_INSTALL_BINDIR}")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the size of the stripped shared library without and with the model crate, by room.
+# Prints the size of each stripped shared library, by room.
 #
 # A room is a module of a crate, by the names of symbols. Inlined code counts at its caller; "export" is the body of
 # exported functions. Uses cargo's target folder and the tools NM and STRIP (default: nm, strip).
@@ -29,11 +29,14 @@ rooms() {
         END { for (room in bytes) if (bytes[room] >= 4096) printf "%9d  %s\n", bytes[room], room }' | sort -rn
 }
 
-for features in --no-default-features ""; do
-    # shellcheck disable=SC2086 # unquoted: an empty value is no argument
-    cargo rustc --quiet --locked --release --lib $features --manifest-path capi/Cargo.toml
-    library=$target/release/libmnnkv.so
+# size LIBRARY ARGUMENTS...: of cargo rustc.
+size() {
+    library=$target/release/lib$1.so
+    shift
+    cargo rustc --quiet --locked --release --lib "$@"
     "${STRIP:-strip}" -o "$work/stripped.so" "$library"
-    echo "$(wc -c < "$work/stripped.so") bytes ${features:-with model files}"
+    echo "$(wc -c < "$work/stripped.so") bytes ${library##*/}"
     rooms "$library"
-done
+}
+size mnnkv --package mnn-kv-capi
+size mnnkv_model --package mnn-kv-model --features capi --crate-type cdylib --crate-type staticlib

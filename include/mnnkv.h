@@ -16,7 +16,7 @@
 //   mnnkv/h2o.h       scores of blocks, and plans of the tokens to keep
 //   mnnkv/gear.h      the lossless codec of fp16, bf16, fp32 and int8 words
 //   mnnkv/state.h     state buffers of other engines, by a description of their tensors
-//   mnnkv/model.h     files that come with a model; not included here
+//   mnnkv/model.h     files that come with a model; not included here, and of a library of its own: libmnnkv_model
 //
 // A host that patches its attention needs base.h and session.h, heads.h if it stores tokens, since a
 // restore in begin costs more, and quantised.h for INT8 caches. C++ wrappers: mnnkv.hpp. docs/adopt.md makes
@@ -39,7 +39,8 @@
 // Conventions
 //
 // - Functions that can fail return mnnkv_status. Each documents its own failures as `STATUS: if <condition>`; the
-//   failures of these conventions may come from any function. mnnkv_last_error has the text.
+//   failures of these conventions may come from any function. mnnkv_last_error has the text; mnnkv_model_last_error
+//   that of a function of mnnkv/model.h.
 // - Outputs are written only on success. Exceptions: BUFFER_TOO_SMALL writes the size that is needed, and decoding
 //   leaves the words undefined after a failure that comes late.
 // - NULL with length 0 is valid. Other NULLs, misaligned pointers to numbers or structs, and buffers of a call that

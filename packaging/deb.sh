@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds Debian packages from the tarballs of dist.sh, without network and without root:
 #
-#   deb.sh DIST OUT   DIST has the tarballs; OUT receives libmnnkv1, libmnnkv-dev and mnnkv
+#   deb.sh DIST OUT   DIST has the tarballs; OUT receives libmnnkv1, libmnnkv-model1, libmnnkv-dev and mnnkv
 #
 # Requires the Build-Depends of packaging/debian/control; MNNKV_DEB_FLAGS are further flags of dpkg-buildpackage, such as
 # -d where cargo is not a package. DEBFULLNAME and DEBEMAIL sign the changelog.
@@ -39,8 +39,9 @@ mnn-kv ($version-1) unstable; urgency=medium
 
  -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 END
-# Of the library and its development files; the program has more crates.
+# Of the libraries and their development files; the program has more crates.
 sed -n '/^| component/,$p' THIRD-PARTY.md | cat debian/copyright - >debian/libmnnkv1.copyright
+cp debian/libmnnkv1.copyright debian/libmnnkv-model1.copyright
 cp debian/libmnnkv1.copyright debian/libmnnkv-dev.copyright
 cat debian/copyright notices/mnnkv.txt >debian/mnnkv.copyright
 cp debian/libmnnkv1.copyright debian/copyright

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Writes what is linked into the library and into the program: SBOMs in CycloneDX JSON, and licence texts.
+# Writes what is linked into each library and into the program: SBOMs in CycloneDX JSON, and licence texts.
 #
-#   notices.sh OUT VENDOR   OUT/libmnnkv.cdx.json, OUT/mnnkv.cdx.json, OUT/mnnkv.txt
+#   notices.sh OUT VENDOR   OUT/libmnnkv.cdx.json, OUT/libmnnkv_model.cdx.json, OUT/mnnkv.cdx.json, OUT/mnnkv.txt
 #
-# VENDOR is the output of cargo vendor, where the texts come from; those of the library are in THIRD-PARTY.md. The time
+# VENDOR is the output of cargo vendor, where the texts come from; those of the libraries are in THIRD-PARTY.md. The time
 # is SOURCE_DATE_EPOCH, else that of the commit. TARGET names the triple, since crates differ by system.
 set -eu
 [ $# -eq 2 ] || { echo "usage: $0 OUT VENDOR" >&2; exit 2; }
@@ -114,5 +114,6 @@ licences() {
 }
 
 sbom mnn-kv-capi library libmnnkv
+sbom mnn-kv-model library libmnnkv_model
 sbom mnnkv-cli application mnnkv
 licences >"$out/mnnkv.txt"

@@ -63,16 +63,21 @@ fi
 if due cargo-c cargo-cinstall; then
     prefix=$work/cargo-c
     rm -rf "$prefix"
-    (cd "$sources" && cargo --config vendor/config.toml cinstall --locked --package mnn-kv-capi --prefix "$prefix" \
-        --libdir "$prefix/lib")
+    (cd "$sources" && cargo --config vendor/config.toml cinstall --locked --package mnn-kv-capi --package mnn-kv-model \
+        --prefix "$prefix" --libdir "$prefix/lib")
     (cd "$sources/include" && find . -name '*.h*') | while read -r header; do
         [ -f "$prefix/include/$header" ] || fail "cargo-c installed no $header"
     done
     export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
-    [ "$(readlink "$prefix/lib/libmnnkv.so.1")" ] || fail "cargo-c installed no libmnnkv.so.1"
+    for library in libmnnkv libmnnkv_model; do
+        [ "$(readlink "$prefix/lib/$library.so.1")" ] || fail "cargo-c installed no $library.so.1"
+    done
     # shellcheck disable=SC2046 # flags as words
     cc -o "$work/cargo-c-shared" "$consumer/round_trip.c" $(pkg-config --cflags --libs mnnkv)
     runs env LD_LIBRARY_PATH="$prefix/lib" "$work/cargo-c-shared"
+    # shellcheck disable=SC2046
+    cc -o "$work/cargo-c-model" "$consumer/model.c" $(pkg-config --cflags --libs mnnkv_model)
+    runs env LD_LIBRARY_PATH="$prefix/lib" "$work/cargo-c-model"
     # shellcheck disable=SC2046
     cc -o "$work/cargo-c-static" "$consumer/round_trip.c" \
         $(pkg-config --static --cflags --libs mnnkv | sed 's/-lmnnkv/-l:libmnnkv.a/')

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds the tarballs and the library twice, in different folders and surroundings, and compares the bytes.
+# Builds the tarballs and the libraries twice, in different folders and surroundings, and compares the bytes.
 #
 #   reproducible.sh WORK   WORK receives a folder per build, with different lengths of path
 #
-# Two clones of the last commit; umask, time zone, locale, cargo's home and target folder differ. The library is built from
+# Two clones of the last commit; umask, time zone, locale, cargo's home and target folder differ. The libraries are built from
 # the tarball and its crates, without network.
 set -eu
 [ $# -eq 1 ] || { echo "usage: $0 WORK" >&2; exit 2; }
@@ -15,7 +15,7 @@ cmake=$("$here/cmake/setup.sh" which cmake)
 commit=$(git -C "$here" rev-parse HEAD)
 fail() { echo "reproducible: $*" >&2; exit 1; }
 
-# one FOLDER: a clone, its tarballs, and the library from them.
+# one FOLDER: a clone, its tarballs, and the libraries from them.
 one() {
     mkdir -p "$1"
     git clone --quiet --no-checkout "$here" "$1/clone"

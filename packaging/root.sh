@@ -120,7 +120,7 @@ for step in $steps; do
         say "binary: installing the .debs"
         inside binary sh -c 'dpkg -i /try/debs/*.deb >/dev/null'
         inside binary sh /try/use.sh /try/sources
-        inside binary dpkg --purge mnnkv libmnnkv-dev libmnnkv1 >/dev/null
+        inside binary dpkg --purge mnnkv libmnnkv-dev libmnnkv-model1 libmnnkv1 >/dev/null
         unchanged binary "dpkg --purge"
         ;;
     *) fail "there is no step $step" ;;

@@ -14,7 +14,7 @@ fail() { echo "use: $*" >&2; exit 1; }
 # linked KIND PROGRAM: the program needs the shared library, or it does not.
 linked() {
     needs=static
-    if readelf -d "$2" | grep -q 'NEEDED.*libmnnkv\.so'; then needs=shared; fi
+    if readelf -d "$2" | grep -q 'NEEDED.*libmnnkv'; then needs=shared; fi
     [ "$needs" = "$1" ] || fail "$2 is $needs, and must be $1"
 }
 
@@ -32,13 +32,21 @@ for kind in shared static; do
     linked $kind "$work/c++"
     "$work/c++" >/dev/null || fail "the C++ example, $kind, failed"
 
+    # shellcheck disable=SC2046
+    cc -O1 -Wall -Werror -o "$work/model" "$consumer/model.c" $(pkg-config $flag --cflags --libs mnnkv_model)
+    linked $kind "$work/model"
+    "$work/model" | grep -qx 'round trip ok' || fail "the C program of both libraries, $kind, printed no verdict"
+
     static=OFF
     [ $kind = shared ] || static=ON
     version=$(pkg-config --modversion mnnkv)
-    cmake -S "$consumer/find_package" -B "$work/$kind" -DVERSION="$version" -Dmnnkv_USE_STATIC_LIBS=$static >/dev/null
+    cmake -S "$consumer/find_package" -B "$work/$kind" -DVERSION="$version" -Dmnnkv_USE_STATIC_LIBS=$static \
+        -DMODEL=ON >/dev/null
     cmake --build "$work/$kind" >/dev/null
     linked $kind "$work/$kind/consumer"
-    "$work/$kind/consumer" >/dev/null || fail "the CMake project, $kind, failed"
+    for program in consumer model; do
+        "$work/$kind/$program" >/dev/null || fail "the CMake project, $kind, failed: $program"
+    done
     echo "use: C, C++ and CMake programs, $kind"
 done
 

@@ -17,12 +17,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The library's headers, and those that need MNNKV_MODEL.
+/// The headers of libmnnkv, and those of libmnnkv_model.
 const LISTS: [&str; 2] = ["mnnkv.abi", "model.abi"];
 
 const RELEASED: &str = "Restore what was there, and add beside it: fields at the end of a struct or in reserved bytes, \
     functions and constants under new names. Only if no older program shall run: raise MNNKV_ABI_VERSION \
-    (src/ffi/version.rs), the version of capi/Cargo.toml and ABI in capi/build.rs, then run `make header abi`.";
+    (src/ffi/version.rs), ABI in capi/build.rs and model/build.rs, the library version in capi/Cargo.toml and \
+    model/Cargo.toml, then run `make header abi`.";
 const UNRELEASED: &str = "That version is not released yet: restore what was there, or run `make abi`.";
 
 #[test]

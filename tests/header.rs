@@ -8,6 +8,7 @@ use mnnkv::session::metrics::{Field, Metrics};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Header {
     path: &'static str,
@@ -131,16 +132,23 @@ const HEADERS: &[Header] = &[
         sections: &["state"],
     },
     Header {
+        path: "mnnkv/model/base.h",
+        about: "failures of libmnnkv_model, the library of mnnkv/model.h",
+        includes: &["\"../base.h\""],
+        folder: "model/src/ffi",
+        sections: &["status"],
+    },
+    Header {
         path: "mnnkv/model/sizing.h",
         about: "bytes of the KV cache of a model, from its config.json",
-        includes: &["\"../base.h\""],
+        includes: &["\"base.h\""],
         folder: "model/src/ffi",
         sections: &["sizing"],
     },
     Header {
         path: "mnnkv/model/c8.h",
         about: "8-bit codes with a scale and an offset per channel",
-        includes: &["\"../base.h\""],
+        includes: &["\"base.h\""],
         folder: "model/src/ffi",
         sections: &["c8"],
     },
@@ -154,7 +162,7 @@ const HEADERS: &[Header] = &[
     Header {
         path: "mnnkv/model/compressor.h",
         about: "learned compressors of K and V",
-        includes: &["\"../base.h\""],
+        includes: &["\"base.h\""],
         folder: "model/src/ffi",
         sections: &["compressor", "compressor_caches", "compressor_write"],
     },
@@ -241,8 +249,15 @@ fn items(file: &Path, source: &str) -> String {
         .filter_map(|line| line.strip_prefix("pub struct "))
         .map(|line| line.split([' ', '(', ';']).next().unwrap().to_string())
         .collect();
+    // cbindgen does not look into cfg_attr, and takes a file. Tests run at once, hence a name for each.
+    static COPIES: AtomicUsize = AtomicUsize::new(0);
+    let name = file.file_stem().unwrap().to_str().unwrap();
+    let copy = format!("{name}_{}.rs", COPIES.fetch_add(1, Ordering::Relaxed));
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(copy);
+    fs::write(&copy, source.replace("#[cfg_attr(feature = \"capi\", unsafe(no_mangle))]", "#[unsafe(no_mangle)]"))
+        .unwrap();
     let mut text = Vec::new();
-    cbindgen::Builder::new().with_src(file).with_config(config).generate().unwrap().write(&mut text);
+    cbindgen::Builder::new().with_src(&copy).with_config(config).generate().unwrap().write(&mut text);
     let text = String::from_utf8(text).unwrap();
     // Neighbouring constants form a list.
     let constant = |item: &str| item.lines().last().is_some_and(|line| line.starts_with("#define"));

@@ -366,6 +366,9 @@ static void size_a_model(void) {
     check("fill a budget", mnnkv_sizing_longest(model, NULL, 51711, &longest, &bytes));
     expect("one token more would not fit", longest == 100 && bytes == total.peak);
     mnnkv_sizing_destroy(model);
+    expect("a refusal of model", mnnkv_sizing_create(config, 1, MNNKV_ABI_VERSION, &model) != MNNKV_OK);
+    expect("its text, in its library", mnnkv_model_last_error()[0] != '\0');
+    expect("and not in the other", strcmp(mnnkv_model_last_error(), mnnkv_last_error()) != 0);
 }
 #endif
 

@@ -11,6 +11,24 @@ using namespace support;
 
 std::string data_path(const char* name) { return std::string(MNNKV_MODEL_TESTDATA_DIR) + "/" + name; }
 
+TEST(ModelOwner, AStatusHasTheTextOfItsLibrary) {
+    mnnkv::session session;
+    const mnnkv::status of_core = session.reset_all();
+    mnnkv::sizing model;
+    const mnnkv::status of_model = model.create("[]", 2);
+    ASSERT_FALSE(of_core);
+    ASSERT_FALSE(of_model);
+    EXPECT_STREQ(of_core.message(), mnnkv_last_error());
+    EXPECT_STREQ(of_model.message(), mnnkv_model_last_error());
+    EXPECT_STRNE(of_core.message(), of_model.message());
+    model.reset();
+    std::string text;
+    EXPECT_STREQ(model.notes(text).message(), mnnkv_model_last_error()) << "read by way of a text output";
+    mnnkv_sizing_info info = mnnkv_sizing_info();
+    EXPECT_STREQ(model.info(info).message(), mnnkv_model_last_error()) << "and of a struct";
+    EXPECT_STREQ(mnnkv::status().message(), "");
+}
+
 TEST(ModelOwner, ACompressorIsOpenedAskedAndRun) {
     mnnkv::compressor file;
     EXPECT_FALSE(file);

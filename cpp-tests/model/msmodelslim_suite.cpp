@@ -141,7 +141,7 @@ TEST(Msmodelslim, Int8LinearsGiveTheSameOutputs) {
 TEST(Msmodelslim, UnsignedCodesBecomeSignedOnes) {
     const std::uint8_t codes[] = {0, 1, 127, 128, 255};
     std::int8_t out[] = {9, 9, 9, 9, 9, 9};
-    ASSERT_EQ(mnnkv_msmodelslim_signed(codes, 5, out), MNNKV_OK) << mnnkv_last_error();
+    ASSERT_EQ(mnnkv_msmodelslim_signed(codes, 5, out), MNNKV_OK) << mnnkv_model_last_error();
     const std::int8_t expected[] = {-128, -127, -1, 0, 127, 9};
     EXPECT_EQ(std::memcmp(out, expected, sizeof expected), 0);
     EXPECT_EQ(mnnkv_msmodelslim_signed(nullptr, 0, nullptr), MNNKV_OK);

@@ -13,6 +13,10 @@ foreach(program consumer named)
   expect_needs_library("${SCRATCH}/bin/${program}")
   run_consumer("${SCRATCH}/bin/${program}")
 endforeach()
+if(MODEL)
+  expect_needs_library("${SCRATCH}/bin/model" mnnkv_model)
+  run_consumer("${SCRATCH}/bin/model")
+endif()
 
 # The project gets the library and nothing else: no install rules, no tests.
 unset(ENV{DESTDIR})

@@ -1,12 +1,12 @@
-# THIRD-PARTY.md lists every crate in the library, with the version and licence of Cargo.lock.
+# THIRD-PARTY.md lists every crate in the libraries, with the version and licence of Cargo.lock.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 
 set(target "")
 if(RUST_TARGET)
   set(target --target "${RUST_TARGET}")
 endif()
-run("${CARGO}" tree --locked --manifest-path "${SOURCE}/Cargo.toml" --package mnn-kv-capi --edges normal,no-proc-macro
-    --no-dedupe --prefix none --format "{p} | {l} |" ${target})
+run("${CARGO}" tree --locked --manifest-path "${SOURCE}/Cargo.toml" --package mnn-kv-capi --package mnn-kv-model
+    --edges normal,no-proc-macro --no-dedupe --prefix none --format "{p} | {l} |" ${target})
 string(REGEX MATCHALL "[^ \n]+ v[^ \n]+ \\| [^\n|]+ \\|" crates "${run_output}")
 list(REMOVE_DUPLICATES crates)
 list(LENGTH crates count)

@@ -38,7 +38,7 @@ private:
     T value_;
 };
 
-/// A call that must fail: its status, the word that mnnkv_last_error must name, and the call.
+/// A call that must fail: its status, the word that the last error must name, and the call.
 struct bad_call {
     mnnkv_status expected;
     std::string word;

@@ -5,6 +5,9 @@
 #define MNNKV_TESTS_SUPPORT_HPP
 
 #include <mnnkv.hpp>
+#ifdef MNNKV_TESTS_OF_MODEL
+#include <mnnkv/model.h>
+#endif
 
 #include <gtest/gtest.h>
 
@@ -141,30 +144,41 @@ private:
     bytes all_;
 };
 
+/// The text of the last failure of the library under test, and a failure to be one before.
+#ifdef MNNKV_TESTS_OF_MODEL
+inline const char* last_error() { return mnnkv_model_last_error(); }
+inline void fail_first() { mnnkv_sizing_create(nullptr, 0, 0xBAD, nullptr); }
+#else
+inline const char* last_error() { return mnnkv_last_error(); }
+inline void fail_first() {
+    mnnkv_session_options other_abi = mnnkv::make<mnnkv_session_options>();
+    other_abi.abi_version = 0xBAD;
+    mnnkv_session_create(&other_abi, nullptr);
+}
+#endif
+
 /// A status is the expected one; the message has the library's error text.
 inline testing::AssertionResult answers(mnnkv_status got, mnnkv_status expected) {
     if (got == expected) {
         return testing::AssertionSuccess() << mnnkv_status_name(got);
     }
     return testing::AssertionFailure() << mnnkv_status_name(got) << " instead of " << mnnkv_status_name(expected)
-                                       << "; last error: " << mnnkv_last_error();
+                                       << "; last error: " << last_error();
 }
 
 inline testing::AssertionResult ok(mnnkv_status got) { return answers(got, MNNKV_OK); }
 
-/// A call fails with this status, and mnnkv_last_error then names `word`. Another failure comes first, so that an old
+/// A call fails with this status, and the last error then names `word`. Another failure comes first, so that an old
 /// text does not pass.
 template <class Call>
 testing::AssertionResult refuses(mnnkv_status expected, const std::string& word, Call call) {
-    mnnkv_session_options other_abi = mnnkv::make<mnnkv_session_options>();
-    other_abi.abi_version = 0xBAD;
-    mnnkv_session_create(&other_abi, nullptr);
-    const std::string before = mnnkv_last_error();
+    fail_first();
+    const std::string before = last_error();
     const mnnkv_status got = call();
     if (got != expected) {
         return answers(got, expected);
     }
-    const std::string text = mnnkv_last_error();
+    const std::string text = last_error();
     if (text.empty() || text == before) {
         return testing::AssertionFailure() << "the failure left no text; it is still: " << text;
     }

@@ -22,7 +22,10 @@ namespace mnnkv {
 /// The outcome of a call; true on success. A call that drops it is a warning, unless cast to void.
 class MNNKV_NODISCARD status {
 public:
-    status(mnnkv_status code = MNNKV_OK) noexcept : code_(code) {}
+    status(mnnkv_status code = MNNKV_OK) noexcept : code_(code), last_error_(nullptr) {}
+
+    /// Of a library that has its texts in another function than mnnkv_last_error.
+    status(mnnkv_status code, const char* (*last_error)()) noexcept : code_(code), last_error_(last_error) {}
 
     explicit operator bool() const noexcept { return code_ == MNNKV_OK; }
     mnnkv_status code() const noexcept { return code_; }
@@ -30,11 +33,14 @@ public:
     /// mnnkv_status_name
     const char* name() const noexcept { return mnnkv_status_name(code_); }
 
-    /// mnnkv_last_error; "" on success.
-    const char* message() const noexcept { return code_ == MNNKV_OK ? "" : mnnkv_last_error(); }
+    /// mnnkv_last_error, or mnnkv_model_last_error where the call was one of model.hpp; "" on success.
+    const char* message() const noexcept {
+        return code_ == MNNKV_OK ? "" : last_error_ == nullptr ? mnnkv_last_error() : last_error_();
+    }
 
 private:
     mnnkv_status code_;
+    const char* (*last_error_)();
 };
 
 /// A struct with struct_size set and all other fields 0: `auto layout = mnnkv::make<mnnkv_layout>();`

@@ -57,7 +57,7 @@ class MnnkvConan(ConanFile):
     def package(self):
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
         copy(self, "THIRD-PARTY.md", self.source_folder, os.path.join(self.package_folder, "licenses"))
-        copy(self, "libmnnkv.cdx.json", os.path.join(self.source_folder, "notices"),
+        copy(self, "libmnnkv*.cdx.json", os.path.join(self.source_folder, "notices"),
              os.path.join(self.package_folder, "licenses"))
         CMake(self).install()
         # Conan writes files for CMake and pkg-config itself; a package has one kind of library.
@@ -66,13 +66,20 @@ class MnnkvConan(ConanFile):
                        os.path.join(self.package_folder, "share")):
             rmdir(self, folder)
         for name in os.listdir(lib):
-            if (name == "libmnnkv.a") == bool(self.options.shared):
+            if name.endswith(".a") == bool(self.options.shared):
                 os.unlink(os.path.join(lib, name))
 
     def package_info(self):
         self.cpp_info.set_property("cmake_file_name", "mnnkv")
-        self.cpp_info.set_property("cmake_target_name", "mnnkv::mnnkv")
-        self.cpp_info.set_property("pkg_config_name", "mnnkv")
-        self.cpp_info.libs = ["mnnkv"]
+        self._component("mnnkv", "mnnkv::mnnkv", [])
+        if self.options.model:
+            self._component("mnnkv_model", "mnnkv::model", ["mnnkv"])
+
+    def _component(self, name, target, requires):
+        component = self.cpp_info.components[name]
+        component.set_property("cmake_target_name", target)
+        component.set_property("pkg_config_name", name)
+        component.libs = [name]
+        component.requires = requires
         if not self.options.shared and self.settings.os in ("Linux", "FreeBSD"):
-            self.cpp_info.system_libs = ["pthread", "dl", "m", "rt", "util"]
+            component.system_libs = ["pthread", "dl", "m", "rt", "util"]

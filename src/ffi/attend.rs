@@ -77,7 +77,7 @@ unsafe impl Sized32 for mnnkv_attend {
 /// Sets *attends to 1 where the host must call mnnkv_session_attend in the open step of a layer in place of its own attention,
 /// else to 0: the host's then reads the cache, which has all tokens. Ask after begin.
 /// INVALID_ARGUMENT: if layer is out of range
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_attends(
     session: *const mnnkv_session,
     layer: u32,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn mnnkv_session_attends(
 /// UNSUPPORTED: if the cache is quantised by the host
 /// OUT_OF_MEMORY: if working memory is refused
 /// After a failure the part may be given again. The cache is never written.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_attend(
     session: *const mnnkv_session,
     layer: u32,
@@ -191,7 +191,7 @@ unsafe impl Sized32 for mnnkv_attend_stats {
 
 /// Reads the quantised tokens of a layer, or of all with MNNKV_ALL_LAYERS; zeros without kv_quant.
 /// INVALID_ARGUMENT: if layer is out of range
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_attend_stats(
     session: *const mnnkv_session,
     layer: u32,

@@ -117,7 +117,7 @@ unsafe impl Sized32 for mnnkv_cache {
 /// Checks a layout, and returns the bytes of each buffer: all heads, to the end of the last one.
 /// INVALID_ARGUMENT: if a field is out of range, or a buffer would not fit in memory
 /// UNSUPPORTED: if a quantised cache is none of MNN's
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_layout_check(
     layout: *const mnnkv_layout,
     key_bytes: *mut u64,

@@ -120,7 +120,7 @@ unsafe fn for_each_head(
 /// STALE: if the layout has other heads, head_dim or dtypes than the stored tokens
 /// CORRUPT: if a blob does not decode to the stored tokens; the blob is kept
 /// OUT_OF_MEMORY: if memory for the lane is refused
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_head(
     session: *mut mnnkv_session,
     layer: u32,
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn mnnkv_session_head(
 /// INVALID_ARGUMENT: if layer, lane or a head is out of range, the layer is not open, or the lane is in use
 /// INVALID_ARGUMENT: if another lane restores or releases one of the heads now
 /// STALE, CORRUPT: as mnnkv_session_head; heads before the one that failed are restored
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_restore(
     session: *mut mnnkv_session,
     layer: u32,
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn mnnkv_session_restore(
 /// Declares that these heads were read: the memory of their stored tokens returns to the system, and they read as zero.
 /// Heads that were not restored stay as they are.
 /// INVALID_ARGUMENT: as mnnkv_session_restore
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_released(
     session: *mut mnnkv_session,
     layer: u32,
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn mnnkv_session_released(
 /// session runs that is not one of the three above.
 /// NOT_FOUND: if stored tokens of a head were not restored in the cache in this step, or were released again
 /// INVALID_ARGUMENT: if layer is out of range or not open, or a head with stored tokens is out of range
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_check_heads(
     session: *const mnnkv_session,
     layer: u32,

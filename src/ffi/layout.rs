@@ -31,7 +31,7 @@ unsafe fn index(
 /// Returns the index of K of a token and dimension within its head, in elements (INT8: codes). For tests.
 /// INVALID_ARGUMENT: if token or dim is out of range
 /// UNSUPPORTED: if K is TQ3 or TQ4, whose elements share bytes
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_key_index(
     layout: *const mnnkv_layout,
     token: u32,
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn mnnkv_key_index(
 }
 
 /// As mnnkv_key_index, for V.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_value_index(
     layout: *const mnnkv_layout,
     token: u32,
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn mnnkv_value_index(
 /// (head_dim + 12), or V's, kv_heads * (count + 8) * head_dim.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or an output overlaps another buffer
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_gather(
     layout: *const mnnkv_layout,
     key: *const c_void,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn mnnkv_kv_gather(
 /// len_each: bytes of key_in and of value_in, exactly those of the range; of the larger one where K and V differ.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each differs from that of the range, a buffer overlaps the
 /// cache, or V has other scales
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_scatter(
     layout: *const mnnkv_layout,
     key_in: *const c_void,
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn mnnkv_kv_scatter(
 /// Moves count tokens from src to dst, as memmove. Tokens of src outside of dst keep their contents. V INT8:
 /// mnnkv_kv_changed must follow.
 /// INVALID_ARGUMENT: if a range exceeds max_tokens
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_move(
     layout: *const mnnkv_layout,
     key: *mut c_void,
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn mnnkv_kv_move(
 /// kv_len: tokens in the cache.
 /// new_len: base plus all lengths; contents of later tokens are undefined. V INT8 needs no mnnkv_kv_changed.
 /// INVALID_ARGUMENT: if a pair, base or kv_len is out of range; no byte has moved
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_compact(
     layout: *const mnnkv_layout,
     key: *mut c_void,
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn mnnkv_kv_compact(
 /// Sets tokens begin .. begin + count to zero. Padding and other tokens are not written. V INT8: mnnkv_kv_changed must
 /// follow if the cache has tokens among them.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_zero(
     layout: *const mnnkv_layout,
     key: *mut c_void,
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn mnnkv_kv_zero(
 /// memory (madvise MADV_DONTNEED); shared, file-backed, locked and hugetlbfs memory is only set to zero. macOS uses
 /// MADV_FREE_REUSABLE, Windows trims the working set. Other systems release nothing.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_release(
     layout: *const mnnkv_layout,
     key: *mut c_void,
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn mnnkv_kv_release(
 /// Returns the unused range behind kv_len tokens, for mnnkv_kv_release: begin = kv_len, count = max_tokens - kv_len,
 /// and its bytes in both buffers without padding.
 /// INVALID_ARGUMENT: if kv_len exceeds max_tokens
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_tail(
     layout: *const mnnkv_layout,
     kv_len: u32,

@@ -81,7 +81,7 @@ unsafe impl Sized32 for mnnkv_memory_stats {
 }
 
 /// Reads the memory of a session's caches. Any thread.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_memory(
     session: *const mnnkv_session,
     stats: *mut mnnkv_memory_stats,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn mnnkv_session_memory(
 /// waits for a begin or end that runs, never for attention.
 /// *in_use: bytes in use afterwards; may be NULL.
 /// INVALID_ARGUMENT: if the config has no kv_memory_mb
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_trim(session: *mut mnnkv_session, bytes: u64, in_use: *mut u64) -> mnnkv_status {
     body!({
         let session = &pointer::reference(session, "session")?.session;

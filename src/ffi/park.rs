@@ -118,7 +118,7 @@ pub(super) unsafe fn read_options<'a>(
 /// CORRUPT: if tokens in the store do not decode
 ///
 /// After a failure the layer is not parked, and its tokens are unchanged.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_park(
     session: *mut mnnkv_session,
     layer: u32,
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn mnnkv_session_park(
 /// mnnkv_session_park and mnnkv_snapshot_append return BUSY; one that runs does so as soon as each of its threads has
 /// encoded what it is at, at most 8,192 tokens of one head. Never blocks. May run at any time, beside any call but destroy.
 /// INVALID_ARGUMENT: if interrupted is neither 0 nor 1
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_interrupt(session: *const mnnkv_session, interrupted: u32) -> mnnkv_status {
     body!({
         let session = &pointer::reference(session, "session")?.session;

@@ -25,7 +25,7 @@ use crate::store::KeyRotation;
 /// keep their distance from it, so that a step that is undone loses none. mnnkv_session_reset clears the pins of the layer.
 /// A chat file has them. A waiting plan is made anew. Layers may be open.
 /// INVALID_ARGUMENT: if first + count is above 2^31 - 1, or on is not 0 or 1; nothing has changed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_pin(
     session: *mut mnnkv_session,
     first: u32,
@@ -82,7 +82,7 @@ unsafe fn checked<'a>(given: &mnnkv_rotation) -> Result<KeyRotation<'a>> {
 /// compares keys as they were before it, which keeps better tokens. Copied; NULL = not known. Holds for the tokens to come,
 /// through mnnkv_session_reset, too. Other policies ignore it. Where rotated channels exceed head_dim, end refuses.
 /// INVALID_ARGUMENT: if layer is out of range, or a field of rotation is
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_rotation(
     session: *mut mnnkv_session,
     layer: u32,

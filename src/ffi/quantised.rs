@@ -70,7 +70,7 @@ unsafe impl Sized32 for mnnkv_int8 {
 /// touch the scales of the first one, which MNN itself copies only if begin % 64 is 0; a block that came with growth,
 /// or was released, has none. Sums stay: MNN has added the tokens. Other caches stay as they are.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_appended(
     layout: *const mnnkv_layout,
     key: *mut c_void,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn mnnkv_kv_appended(
 /// kv_len 80. The range of a truncation must reach to the old length. V INT8: sets codes of the range from kv_len on to
 /// zero, sums the values of its flash blocks anew, and sets all later sums to 0. Other caches stay as they are.
 /// INVALID_ARGUMENT: if the range or kv_len exceeds max_tokens
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_changed(
     layout: *const mnnkv_layout,
     key: *mut c_void,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn mnnkv_kv_changed(
 /// cap_each: capacity of each in bytes.
 /// INVALID_ARGUMENT: as mnnkv_kv_gather; if key_center_bytes is wrong
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the size needed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_kv_dequantize(
     layout: *const mnnkv_layout,
     key: *const c_void,

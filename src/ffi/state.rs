@@ -158,7 +158,7 @@ fn set_len(dst_len: &Out<usize>, result: Result<usize>) -> Result<()> {
 
 /// The largest blob of src_len bytes with these tensors: a little over src_len. 0 where mnnkv_state_encode would return
 /// INVALID_ARGUMENT.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_state_bound(
     src_len: usize,
     tensors: *const mnnkv_state_tensor,
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn mnnkv_state_bound(
 ///
 /// Working memory: per thread at most 9 MiB, or nine rows of a tensor if its rows are longer than 1 MiB. After a failure
 /// the contents of dst are undefined.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_state_encode(
     src: *const c_void,
     src_len: usize,
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn mnnkv_state_encode(
 /// Returns the decoded length that a blob claims: limit it before allocating for a blob from elsewhere. All of the blob
 /// but its sections is checked.
 /// CORRUPT, UNSUPPORTED, OUT_OF_MEMORY: as mnnkv_state_decode
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_state_decoded_size(
     src: *const c_void,
     src_len: usize,
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn mnnkv_state_decoded_size(
 /// OUT_OF_MEMORY: if memory is refused
 ///
 /// Working memory: per thread at most seven times the longest section, which is 1 MiB or one row, and 256 KiB.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_state_decode(
     src: *const c_void,
     src_len: usize,

@@ -56,7 +56,7 @@ pub(super) fn last_error_text() -> String {
 }
 
 /// Returns the name of a status without its prefix, such as "CORRUPT"; "UNKNOWN" for other numbers. Static text.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
     let name = match status {
         MNNKV_OK => c"OK",
@@ -78,7 +78,7 @@ pub extern "C" fn mnnkv_status_name(status: mnnkv_status) -> *const c_char {
 /// Returns one sentence about the calling thread's last failure: what was given, and what is allowed.
 /// UTF-8, at most 1,023 bytes, never NULL, "" before the first failure. Valid until the thread's next call of this
 /// library. A successful call does not clear it.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|text| text.as_ptr().cast())
 }

@@ -17,13 +17,13 @@ const _: () =
     assert!(MNNKV_VERSION_NUMBER == MNNKV_VERSION_MAJOR * 10000 + MNNKV_VERSION_MINOR * 100 + MNNKV_VERSION_PATCH);
 
 /// Returns the version of the loaded library, as MNNKV_VERSION_NUMBER.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_version() -> u32 {
     MNNKV_VERSION_NUMBER
 }
 
 /// Returns the ABI version of the loaded library.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_abi_version() -> u32 {
     MNNKV_ABI_VERSION
 }
@@ -31,7 +31,7 @@ pub extern "C" fn mnnkv_abi_version() -> u32 {
 /// Returns the SIMD level in use: "portable", "sse2", "avx2", "avx512" or "neon". Static text.
 /// The environment variable MNNKV_CPU_LEVEL, one of these names, may lower the level; it is read once. Results do not
 /// depend on the level.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_cpu_level() -> *const c_char {
     arch::level_name().as_ptr()
 }

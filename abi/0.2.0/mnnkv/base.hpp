@@ -14,13 +14,17 @@
 namespace mnnkv {
 class MNNKV_NODISCARD status {
 public:
-    status(mnnkv_status code = MNNKV_OK) noexcept : code_(code) {}
+    status(mnnkv_status code = MNNKV_OK) noexcept : code_(code), last_error_(nullptr) {}
+    status(mnnkv_status code, const char* (*last_error)()) noexcept : code_(code), last_error_(last_error) {}
     explicit operator bool() const noexcept { return code_ == MNNKV_OK; }
     mnnkv_status code() const noexcept { return code_; }
     const char* name() const noexcept { return mnnkv_status_name(code_); }
-    const char* message() const noexcept { return code_ == MNNKV_OK ? "" : mnnkv_last_error(); }
+    const char* message() const noexcept {
+        return code_ == MNNKV_OK ? "" : last_error_ == nullptr ? mnnkv_last_error() : last_error_();
+    }
 private:
     mnnkv_status code_;
+    const char* (*last_error_)();
 };
 template <class T>
 T make() noexcept {

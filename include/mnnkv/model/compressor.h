@@ -5,7 +5,7 @@
 #ifndef MNNKV_MODEL_COMPRESSOR_H
 #define MNNKV_MODEL_COMPRESSOR_H
 
-#include "../base.h"
+#include "base.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -182,7 +182,7 @@ unsafe fn scales<'a>(
 }
 
 /// Writes empty ranges, +inf and -inf, to begin a calibration. min, max: one number per channel. Any thread.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_ranges_clear(channels: usize, min: *mut f32, max: *mut f32) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller guarantees its pointers.
@@ -208,7 +208,7 @@ unsafe fn ranges_mut<'a>(channels: usize, min: *mut f32, max: *mut f32) -> Resul
 /// channel. Nothing has changed on failure. Any thread.
 /// INVALID_ARGUMENT: if a value is NaN or infinite (the message names token and channel), values_len is not that of the
 ///   shape, or a range is neither empty nor finite.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_ranges_update(
     shape: *const mnnkv_c8_shape,
     values: *const c_void,
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn mnnkv_c8_ranges_update(
 /// is written on failure. Any thread.
 /// INVALID_ARGUMENT: if symmetry or dtype is not supported, a range is empty, or a scale overflows dtype; the message
 ///   names the channel.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_parameters(
     min: *const f32,
     max: *const f32,
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn mnnkv_c8_parameters(
 /// thread.
 /// INVALID_ARGUMENT: if values_len is not that of the shape, or a scale is invalid.
 /// BUFFER_TOO_SMALL: if codes_cap is too small; mnnkv_last_error has the required codes.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_quantize(
     shape: *const mnnkv_c8_shape,
     values: *const c_void,
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn mnnkv_c8_quantize(
 /// its greatest). Values do not depend on the CPU. Any thread.
 /// INVALID_ARGUMENT: if codes_len is not that of the shape, or a scale is invalid.
 /// BUFFER_TOO_SMALL: if values_cap is too small; mnnkv_last_error has the required bytes.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_dequantize(
     shape: *const mnnkv_c8_shape,
     codes: *const i8,
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn mnnkv_c8_dequantize(
 /// Any thread.
 /// INVALID_ARGUMENT: if a value is NaN or infinite (the message names token and channel), values_len is not that of the
 ///   shape, or a scale is invalid.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_measure(
     shape: *const mnnkv_c8_shape,
     values: *const c_void,
@@ -408,7 +408,7 @@ impl DenseRows {
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, or a scale is invalid.
 /// BUFFER_TOO_SMALL: if cap_each is too small; mnnkv_last_error has the required codes.
 /// OUT_OF_MEMORY: if the values of the range cannot be allocated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_gather(
     layout: *const mnnkv_layout,
     key: *const c_void,
@@ -465,7 +465,7 @@ pub unsafe extern "C" fn mnnkv_c8_gather(
 /// values of the range. The cache is unchanged on failure. One thread per cache.
 /// INVALID_ARGUMENT: if the range exceeds max_tokens, len_each is not that of the range, or a scale is invalid.
 /// OUT_OF_MEMORY: if the values of the range cannot be allocated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_c8_scatter(
     layout: *const mnnkv_layout,
     key_codes: *const i8,

@@ -187,7 +187,7 @@ pub(super) unsafe fn with(
 /// NOT_FOUND: if no file has this name.
 /// INVALID_ARGUMENT: if path is not a file.
 /// IO: if reading fails.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_open(
     path: *const c_char,
     abi_version: u32,
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn mnnkv_compressor_open(
 }
 
 /// As mnnkv_compressor_open, of a file of len bytes in memory. bytes is not retained.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_create(
     bytes: *const c_void,
     len: usize,
@@ -215,14 +215,14 @@ pub unsafe extern "C" fn mnnkv_compressor_create(
 }
 
 /// Frees the handle. NULL is ignored. No other call on the handle may run.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_destroy(compressor: *mut mnnkv_compressor) {
     // SAFETY: the caller guarantees a live handle.
     unsafe { handle::destroy(compressor) }
 }
 
 /// Writes the header of the file. Set info->struct_size first. Any thread.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_get_info(
     compressor: *const mnnkv_compressor,
     info: *mut mnnkv_compressor_info,
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn mnnkv_compressor_get_info(
 ///
 /// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_notes(
     compressor: *const mnnkv_compressor,
     text: *mut c_char,
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn mnnkv_compressor_notes(
 /// Writes the shape and place of one block. block: 0 to blocks_per_layer - 1; three each for tk, tv, ik and iv. Set
 /// info->struct_size first. Any thread.
 /// INVALID_ARGUMENT: if layer or block does not exist.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_get_block_info(
     compressor: *const mnnkv_compressor,
     layer: u32,
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn mnnkv_compressor_get_block_info(
 /// Writes the length of a cache of kv_len tokens after compression; kv_len itself if nothing is compressed. options:
 /// NULL = the defaults of the file. Any thread.
 /// INVALID_ARGUMENT: if options->factor is not that of the file, or options->segments has unknown bits.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_new_len(
     compressor: *const mnnkv_compressor,
     options: *const mnnkv_compressor_options,
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn mnnkv_compressor_new_len(
 /// INVALID_ARGUMENT: if layer does not exist, or a result is not finite in dtype; the message names head and tokens.
 /// BUFFER_TOO_SMALL: if cap_each is too small; *new_len is written, and mnnkv_last_error has the required bytes.
 /// UNSUPPORTED: if dtype is not supported, or a weight exceeds its range.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_run(
     compressor: *const mnnkv_compressor,
     layer: u32,

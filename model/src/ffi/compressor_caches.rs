@@ -25,7 +25,7 @@ use mnnkv::sys::memory;
 ///   does not fit, or a result is not finite.
 /// UNSUPPORTED: if a cache is quantised, K and V have different types, or a weight exceeds the range of the type.
 /// OUT_OF_MEMORY: if the rows cannot be allocated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_run_caches(
     compressor: *const mnnkv_compressor,
     first_layer: u32,

@@ -118,7 +118,7 @@ unsafe fn weights<'a>(
 ///   names layer, block and index.
 /// NOT_FOUND: if the folder does not exist.
 /// IO: if writing fails.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_write_file(
     header: *const mnnkv_compressor_header,
     linears: *const mnnkv_compressor_linear,
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn mnnkv_compressor_write_file(
 
 /// As mnnkv_compressor_write_file, to memory. dst: room for cap bytes. len: bytes of the file. Any thread.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_compressor_write(
     header: *const mnnkv_compressor_header,
     linears: *const mnnkv_compressor_linear,

@@ -11,3 +11,4 @@ pub mod compressor_write;
 pub mod msmodelslim;
 pub mod msmodelslim_writer;
 pub mod sizing;
+pub mod status;

@@ -133,7 +133,7 @@ fn count(value: u64, name: &str) -> Result<usize> {
 /// text: room for cap bytes. len: length of the text with its terminating zero. Any thread.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length. The next call reads everything again: begin with
 ///   64 KiB.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_check_json(
     path: *const c_char,
     text: *mut c_char,
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_check_json(
 /// CORRUPT: if a JSON document or the header of a file is malformed.
 /// IO: if reading fails.
 /// UNSUPPORTED: if the ABI differs.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_open(
     path: *const c_char,
     abi_version: u32,
@@ -169,14 +169,14 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_open(
 }
 
 /// Frees the handle. NULL is ignored. No other call on the handle may run.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_destroy(model: *mut mnnkv_msmodelslim) {
     // SAFETY: the caller guarantees a live handle.
     unsafe { handle::destroy(model) }
 }
 
 /// Writes the counts of linears, norms and KV layers. Set info->struct_size first.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_get_info(
     model: *const mnnkv_msmodelslim,
     info: *mut mnnkv_msmodelslim_info,
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_info(
 ///
 /// text: room for cap bytes. len: length of the text with its terminating zero.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
     model: *const mnnkv_msmodelslim,
     text: *mut c_char,
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_layers_json(
 /// NOT_FOUND: if index is not below the length of the list.
 /// INVALID_ARGUMENT: if list is not one of these.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_name(
     model: *const mnnkv_msmodelslim,
     list: u32,
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_name(
 
 /// Writes the number of the linear with this name (zero-terminated, without ".weight").
 /// NOT_FOUND: if no linear has this name.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_find(
     model: *const mnnkv_msmodelslim,
     name: *const c_char,
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_find(
 
 /// Writes one linear. Set info->struct_size first.
 /// NOT_FOUND: if the linear does not exist.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
     model: *const mnnkv_msmodelslim,
     linear: u64,
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_get_linear_info(
 
 /// Converts codes 0 .. 255 to the signed codes of this format: code - 128. Subtract 128 from their offset; their scale
 /// stays. codes, signed_codes: n each, not overlapping. n 0 is legal. Any thread.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, signed_codes: *mut i8) -> mnnkv_status {
     guard(|| {
         pointer::disjoint((codes.cast(), n, "codes"), (signed_codes.cast(), n, "signed_codes"))?;
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_signed(codes: *const u8, n: usize, si
 /// UNSUPPORTED: if the type of quantisation is not supported.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
 /// IO: if a file cannot be read or became shorter.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_dequantize(
     model: *const mnnkv_msmodelslim,
     linear: u64,
@@ -391,7 +391,7 @@ fn range(begin: u64, len: u64) -> Result<std::ops::Range<usize>> {
 /// UNSUPPORTED: if the type of quantisation is not supported.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive; the message names the tensor.
 /// IO: if a file cannot be read or became shorter.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
     model: *const mnnkv_msmodelslim,
     linear: u64,
@@ -431,7 +431,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_linear_w8a8(
 /// NOT_FOUND: if the norm or its plain pair does not exist.
 /// CORRUPT: if its tensors contradict each other.
 /// IO: if a file cannot be read or became shorter.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
     model: *const mnnkv_msmodelslim,
     norm: u64,
@@ -465,7 +465,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_norm(
 /// NOT_FOUND: if the layer does not exist.
 /// CORRUPT: if its tensors contradict each other, or a scale is not positive.
 /// IO: if a file cannot be read or became shorter.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_kv_scales(
     model: *const mnnkv_msmodelslim,
     kv_layer: u64,

@@ -65,7 +65,7 @@ unsafe fn with(writer: *mut mnnkv_msmodelslim_writer, body: impl FnOnce(&mut Wri
 /// INVALID_ARGUMENT: if path is not a directory or has weights, or an option is out of range.
 /// IO: if path cannot be examined.
 /// UNSUPPORTED: if the ABI differs.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
     path: *const c_char,
     options: *const mnnkv_msmodelslim_writer_options,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_create(
 
 /// Frees a writer and removes its files unless it finished. NULL is ignored. Accepts a handle that returns INTERNAL. No
 /// other call on the handle may run.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_destroy(writer: *mut mnnkv_msmodelslim_writer) {
     // SAFETY: the caller guarantees a live handle.
     unsafe { handle::destroy(writer) }
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_destroy(writer: *mut mnnkv_msm
 /// dimensions, outermost first; rank 0 is a single number.
 /// INVALID_ARGUMENT: if the name is declared already or has no dot, a word is unknown, the size overflows, or contents
 ///   have begun.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
     writer: *mut mnnkv_msmodelslim_writer,
     name: *const c_char,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_tensor(
 /// name.weight_scale and name.weight_offset. name: zero-terminated. A bias is a tensor of its own.
 /// INVALID_ARGUMENT: if the name is declared already, n or k is 0, group_size does not divide k, or contents have
 ///   begun.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_linear(
     writer: *mut mnnkv_msmodelslim_writer,
     name: *const c_char,
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_linear(
 /// Declares the KV scales of a layer (C8). prefix: the name of its attention module, zero-terminated. channels: KV
 /// heads times head_dim.
 /// INVALID_ARGUMENT: if the name is declared already, channels is 0, or contents have begun.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
     writer: *mut mnnkv_msmodelslim_writer,
     prefix: *const c_char,
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_kv(
 /// INVALID_ARGUMENT: if another tensor is next, or len exceeds the rest.
 /// NOT_FOUND: if the parent of the directory does not exist.
 /// IO: if writing fails.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
     writer: *mut mnnkv_msmodelslim_writer,
     name: *const c_char,
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append(
 ///   with asymmetric, the range of numbers overflows f32.
 /// NOT_FOUND: if the parent of the directory does not exist.
 /// IO: if writing fails.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
     writer: *mut mnnkv_msmodelslim_writer,
     name: *const c_char,
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_rows(
 /// INVALID_ARGUMENT: if another one is next, channels differs, a scale is not positive, or an offset is not a code.
 /// NOT_FOUND: if the parent of the directory does not exist.
 /// IO: if writing fails.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
     writer: *mut mnnkv_msmodelslim_writer,
     prefix: *const c_char,
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn mnnkv_msmodelslim_writer_append_kv(
 /// INVALID_ARGUMENT: if contents are missing, or nothing was declared.
 /// IO: if writing fails.
 /// OUT_OF_MEMORY: if memory was refused; nothing has changed, and the call may be repeated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_msmodelslim_writer_finish(writer: *mut mnnkv_msmodelslim_writer) -> mnnkv_status {
     guard(|| {
         // SAFETY: the caller guarantees its pointers.

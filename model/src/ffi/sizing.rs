@@ -281,7 +281,7 @@ unsafe fn sizer(model: &ModelConfig, options: *const mnnkv_sizing_options) -> Re
 
 /// Writes the defaults of all fields, struct_size included: one sequence on one rank without savings. NULL is ignored.
 /// Any thread.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing_options) {
     if options.is_null() || !options.is_aligned() {
         return;
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn mnnkv_sizing_options_default(options: *mut mnnkv_sizing
 /// INVALID_ARGUMENT: if config_json is not a JSON object, or a key is missing or has another type or range; the message
 ///   names the key and its value.
 /// UNSUPPORTED: if the size of the attention's cache is not defined in this version, or the ABI differs.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_create(
     config_json: *const c_char,
     len: usize,
@@ -317,14 +317,14 @@ pub unsafe extern "C" fn mnnkv_sizing_create(
 }
 
 /// Frees the handle. NULL is ignored. No other call on the handle may run.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_destroy(sizing: *mut mnnkv_sizing) {
     // SAFETY: the caller guarantees a live handle.
     unsafe { handle::destroy(sizing) }
 }
 
 /// Writes the totals of the model. Set info->struct_size first. Any thread.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_get_info(
     sizing: *const mnnkv_sizing,
     info: *mut mnnkv_sizing_info,
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn mnnkv_sizing_get_info(
 
 /// Writes one layer, numbered from 0. Set info->struct_size first. Any thread.
 /// INVALID_ARGUMENT: if layer is not below mnnkv_sizing_info::layers.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_get_layer_info(
     sizing: *const mnnkv_sizing,
     layer: u32,
@@ -407,7 +407,7 @@ impl From<&LayerShape> for mnnkv_sizing_layer_info {
 /// chunk is full. bytes_per_late_token: once all are full. Any thread.
 /// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
 /// UNSUPPORTED: if mnnkv_sizing_bytes returns it for these options.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_per_token(
     sizing: *const mnnkv_sizing,
     options: *const mnnkv_sizing_options,
@@ -435,7 +435,7 @@ pub unsafe extern "C" fn mnnkv_sizing_per_token(
 /// INVALID_ARGUMENT: if tokens exceeds MNNKV_SIZING_MAX_TOKENS, an option is out of range, the ranks do not divide the
 ///   KV heads, or the bytes exceed 64 bits.
 /// UNSUPPORTED: if C8 is combined with elements of 8 bits or fewer, or with latents (MLA).
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_bytes(
     sizing: *const mnnkv_sizing,
     options: *const mnnkv_sizing_options,
@@ -469,7 +469,7 @@ pub unsafe extern "C" fn mnnkv_sizing_bytes(
 /// peak at that length. Any thread.
 /// INVALID_ARGUMENT: if mnnkv_sizing_bytes returns it for these options.
 /// UNSUPPORTED: if mnnkv_sizing_bytes returns it for these options.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_longest(
     sizing: *const mnnkv_sizing,
     options: *const mnnkv_sizing_options,
@@ -494,7 +494,7 @@ pub unsafe extern "C" fn mnnkv_sizing_longest(
 ///
 /// text: room for cap bytes. len: length of the text with its terminating zero; 1 if there are no notes. Any thread.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_notes(
     sizing: *const mnnkv_sizing,
     text: *mut c_char,
@@ -518,7 +518,7 @@ pub unsafe extern "C" fn mnnkv_sizing_notes(
 /// INVALID_ARGUMENT: if n exceeds 1,024, or mnnkv_sizing_bytes returns it.
 /// UNSUPPORTED: if mnnkv_sizing_bytes returns it.
 /// BUFFER_TOO_SMALL: if cap is below the length; *len is the length.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_sizing_report_json(
     sizing: *const mnnkv_sizing,
     options: *const mnnkv_sizing_options,

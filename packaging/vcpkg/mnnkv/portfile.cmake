@@ -12,12 +12,13 @@ vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/mnnkv)
 vcpkg_fixup_pkgconfig()
 
-# The installation has both libraries, a triplet wants one. The CMake package names those that it finds.
+# The installation has shared and static libraries, a triplet wants one kind. The CMake package names those that it finds.
 if(VCPKG_LIBRARY_LINKAGE STREQUAL "static")
-  file(GLOB others "${CURRENT_PACKAGES_DIR}/lib/libmnnkv.so*" "${CURRENT_PACKAGES_DIR}/lib/libmnnkv*.dylib"
-       "${CURRENT_PACKAGES_DIR}/lib/mnnkv.dll.lib" "${CURRENT_PACKAGES_DIR}/bin")
+  file(GLOB others "${CURRENT_PACKAGES_DIR}/lib/libmnnkv*.so*" "${CURRENT_PACKAGES_DIR}/lib/libmnnkv*.dylib"
+       "${CURRENT_PACKAGES_DIR}/lib/mnnkv*.dll.lib" "${CURRENT_PACKAGES_DIR}/bin")
 else()
-  file(GLOB others "${CURRENT_PACKAGES_DIR}/lib/libmnnkv.a" "${CURRENT_PACKAGES_DIR}/lib/mnnkv.lib")
+  file(GLOB others "${CURRENT_PACKAGES_DIR}/lib/libmnnkv.a" "${CURRENT_PACKAGES_DIR}/lib/libmnnkv_model.a"
+       "${CURRENT_PACKAGES_DIR}/lib/mnnkv.lib" "${CURRENT_PACKAGES_DIR}/lib/mnnkv_model.lib")
 endif()
 file(REMOVE_RECURSE ${others} "${CURRENT_PACKAGES_DIR}/lib/mnnkv" "${CURRENT_PACKAGES_DIR}/share/doc")
 file(INSTALL "${CMAKE_CURRENT_LIST_DIR}/usage" DESTINATION "${CURRENT_PACKAGES_DIR}/share/${PORT}")

@@ -55,7 +55,7 @@ unsafe fn decode_within(
 ///
 /// After CORRUPT, UNSUPPORTED or OUT_OF_MEMORY the contents of dst are undefined. Working memory: at most 3 * (src_len
 /// + decoded length) + 256 KiB. The thread keeps it, beside that of encoding.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
     src: *const c_void,
     src_len: usize,
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn mnnkv_decode_fp16_gear(
 }
 
 /// As mnnkv_decode_fp16_gear, for bf16 words.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_decode_bf16_gear(
     src: *const c_void,
     src_len: usize,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn mnnkv_decode_bf16_gear(
 }
 
 /// As mnnkv_decode_fp16_gear, for 4-byte words.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_decode_fp32_gear(
     src: *const c_void,
     src_len: usize,
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn mnnkv_decode_fp32_gear(
 }
 
 /// As mnnkv_decode_fp16_gear, for 1-byte words.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_decode_int8_gear(
     src: *const c_void,
     src_len: usize,
@@ -119,7 +119,7 @@ unsafe impl Sized32 for mnnkv_decode_options {
 }
 
 /// As the functions above, for words of dtype (F16, BF16, F32 or INT8) and with options.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_decode_gear(
     src: *const c_void,
     src_len: usize,

@@ -40,7 +40,7 @@ unsafe fn encode(
 
 /// Returns a capacity that suffices to encode src_len bytes of dtype (F16, BF16, F32 or INT8) in any format, a little
 /// over src_len; 0 if src_len is 0, no whole number of words, or larger than memory.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
     guard_or(0, || Ok(gear::bound(src_len, Dtype::from_code(dtype, "dtype")?).unwrap_or(0)))
 }
@@ -56,7 +56,7 @@ pub extern "C" fn mnnkv_gear_bound(src_len: usize, dtype: u32) -> usize {
 ///
 /// dst is written only on success. Working memory: at most 6 * src_len + 2 MiB. The thread keeps it, beside that of
 /// decoding.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
     src: *const c_void,
     src_len: usize,
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn mnnkv_encode_fp16_gear(
 }
 
 /// As mnnkv_encode_fp16_gear, for bf16 words. V2 and LANES only.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_encode_bf16_gear(
     src: *const c_void,
     src_len: usize,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn mnnkv_encode_bf16_gear(
 }
 
 /// As mnnkv_encode_fp16_gear, for 4-byte words.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_encode_fp32_gear(
     src: *const c_void,
     src_len: usize,
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn mnnkv_encode_fp32_gear(
 }
 
 /// As mnnkv_encode_fp16_gear, for 1-byte words. V2 and LANES only.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_encode_int8_gear(
     src: *const c_void,
     src_len: usize,
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn mnnkv_encode_int8_gear(
 /// unknown names are ignored; without a known name the result is MNNKV_PREDICT_RAW.
 /// list: len bytes without a terminating zero.
 /// INVALID_ARGUMENT: if list is not UTF-8
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_predictors_parse(list: *const c_char, len: usize, predictors: *mut u32) -> mnnkv_status {
     body!({
         let list = pointer::input_bytes(list.cast(), len, "list")?;
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn mnnkv_predictors_parse(list: *const c_char, len: usize,
 }
 
 /// Frees the working memory that the calling thread keeps for encoding and decoding.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub extern "C" fn mnnkv_thread_trim() {
     guard_or((), || {
         drop(ENCODER.take());

@@ -95,7 +95,7 @@ impl mnnkv_h2o_config {
 }
 
 /// Writes all defaults, struct_size included. NULL is ignored.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_h2o_config_default(config: *mut mnnkv_h2o_config) {
     if config.is_null() || !config.is_aligned() {
         return;
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn mnnkv_h2o_config_default(config: *mut mnnkv_h2o_config)
 /// norm: heads * rows.
 /// INVALID_ARGUMENT: if alpha is outside of 0 .. 1, norm is not positive and finite, block_acc or block_acc / norm is
 /// not finite, or the arrays overlap; no score has changed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_h2o_update_scores(
     scores: *mut f32,
     n_blocks: usize,

@@ -41,7 +41,7 @@ const _: () = assert!(size_of::<mnnkv_h2o_plan>() == 32);
 /// n_pairs: pairs written. An empty cache has none; with floor_dominates there is one, (0, kv_len).
 /// INVALID_ARGUMENT: if kv_len exceeds 2^31 - 1, target_mode is unknown, or the ratio of the mode is NaN
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_h2o_plan_reserve(
     scores: *const f32,
     n_blocks: usize,

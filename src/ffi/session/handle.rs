@@ -144,7 +144,7 @@ unsafe impl Sized32 for mnnkv_session_options {
 
 /// Makes a session. The JSON texts need no terminating zero.
 /// INVALID_ARGUMENT: if layers or lanes is out of range, a text is no JSON object, or a value has a wrong type or range
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_create(
     options: *const mnnkv_session_options,
     out: *mut *mut mnnkv_session,
@@ -170,14 +170,14 @@ pub unsafe extern "C" fn mnnkv_session_create(
 }
 
 /// Frees a session and its blobs. Blocks until its jobs that have begun are done. Stored tokens are lost.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_destroy(session: *mut mnnkv_session) {
     // SAFETY: the header is the contract.
     unsafe { handle::destroy(session) }
 }
 
 /// Writes what the config does, one line: "layers 2 to 29: one token in 3.5 stays, from 1,016 tokens on; ...".
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_outlook(
     session: *const mnnkv_session,
     text: *mut c_char,
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn mnnkv_session_outlook(
 
 /// Writes the warnings about the config, one sentence per line: unknown keys, keys without effect; "" if all is well.
 /// Steps add a line if tokens stay for want of scores, or a quantised layer hardly shrinks.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_warnings(
     session: *const mnnkv_session,
     text: *mut c_char,

@@ -13,7 +13,7 @@ pub const MNNKV_ALL_LAYERS: u32 = u32::MAX;
 /// Forgets the tokens, blobs, scores, plan and clock of a layer, or of all with MNNKV_ALL_LAYERS, open or not: its
 /// cache was cleared. Metrics continue.
 /// INVALID_ARGUMENT: if layer is out of range, or a thread is in mnnkv_session_scores
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer: u32) -> mnnkv_status {
     body!({
         let session = &pointer::reference(session, "session")?.session;
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn mnnkv_session_reset(session: *mut mnnkv_session, layer:
 /// Tokens keep the rotation that they were cached with, scores follow their tokens, stored tokens stay stored, and a
 /// pending eviction is planned anew. K INT8: a chat that has tokens must not be left without one in its cache.
 /// INVALID_ARGUMENT: if layer is out of range or open, or pairs, kv_len or cache do not fit it; nothing has changed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_keep(
     session: *mut mnnkv_session,
     layer: u32,
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn mnnkv_session_keep(
 /// end. Between end and begin stored tokens read as zero, so that the host must have written K and V completely.
 /// INVALID_ARGUMENT: if layer is out of range, or a token is past the length that begin, end or keep left
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_rewritten(
     session: *mut mnnkv_session,
     layer: u32,
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn mnnkv_session_rewritten(
 
 /// Returns the logical and the physical length of a layer; of an open layer, those that begin left.
 /// INVALID_ARGUMENT: if layer is out of range
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_lengths(
     session: *const mnnkv_session,
     layer: u32,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn mnnkv_session_lengths(
 /// pairs: room for pairs_cap pairs (offset, length), merged where they touch; ascending.
 /// INVALID_ARGUMENT: if layer is out of range
 /// BUFFER_TOO_SMALL: if pairs_cap is too small; *n_pairs is the number needed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_positions(
     session: *const mnnkv_session,
     layer: u32,

@@ -39,7 +39,7 @@ unsafe fn read(session: *const mnnkv_session, layer: Option<u32>, metrics: *mut 
 }
 
 /// Reads the metrics of all layers together.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_metrics(
     session: *const mnnkv_session,
     metrics: *mut mnnkv_metrics,
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn mnnkv_session_metrics(
 
 /// Reads the metrics of one layer.
 /// INVALID_ARGUMENT: if layer is out of range
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_layer_metrics(
     session: *const mnnkv_session,
     layer: u32,
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn mnnkv_session_layer_metrics(
 
 /// Writes the metrics as JSON: {"h2o_lossy_ratio": 3.4, ..., "layers": [{"layer": 2, ...}, ...]}, without members that
 /// were not measured and layers that were never passed. The text may grow between two calls.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_metrics_json(
     session: *const mnnkv_session,
     text: *mut c_char,

@@ -14,7 +14,7 @@ use crate::ffi::status::mnnkv_status;
 /// CORRUPT, IO: if a blob does not decode to the stored tokens, or its file cannot be read
 ///
 /// After a failure the layer is not open, and stored tokens must not be read; the call may be repeated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_begin(
     session: *mut mnnkv_session,
     layer: u32,
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn mnnkv_session_begin(
 /// INVALID_ARGUMENT: if a head is missing or incomplete, or has scored tokens behind kv_len
 ///
 /// After a failure the layer is still open and unchanged, for a corrected end or abort.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_end(
     session: *mut mnnkv_session,
     layer: u32,
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn mnnkv_session_end(
 /// The step is not counted. Releases memory of stored tokens again. V INT8: clears codes and sums behind kv_len.
 /// cache->kv_len: the length that begin left. With 0, the layout, key and value may be NULL.
 /// INVALID_ARGUMENT: if layer is out of range or not open, kv_len differs, or heads, head_dim or a dtype changed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_abort(
     session: *mut mnnkv_session,
     layer: u32,

@@ -86,7 +86,7 @@ const _: () = assert!(MNNKV_SUMS_MAX_TOKENS == h2o::MAX_TOKENS);
 /// INVALID_ARGUMENT: if the attention of all rows to a block is NaN, infinite, negative or above 2^32
 ///
 /// After a failure nothing is added. end returns INVALID_ARGUMENT if split rows lack a part or have one twice.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_block_sums(
     session: *mut mnnkv_session,
     layer: u32,
@@ -159,7 +159,7 @@ fn check_state(given: &mnnkv_block_sums) -> Result<()> {
 /// block. rows 0: nothing is to be summed, as mnnkv_session_wants_scores has it. Concerns the open step of the layer,
 /// else the next one. Layers that are not scored have block_tokens 0.
 /// INVALID_ARGUMENT: if layer is out of range
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_scored_rows(
     session: *const mnnkv_session,
     layer: u32,

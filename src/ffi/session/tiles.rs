@@ -109,7 +109,7 @@ impl<'a> TileSource<'a> for GivenTile<'a> {
 /// UNSUPPORTED: if dtype is INT8
 ///
 /// After a failure the tile is not added, and the right one may follow; a dropped head begins again.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_scores(
     session: *mut mnnkv_session,
     layer: u32,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn mnnkv_session_scores(
 /// eviction, policies other than "mass", prompts while kv_h2o_prefill_queries is 0.
 /// Concerns the open step of the layer, else the next one.
 /// INVALID_ARGUMENT: if layer is out of range
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_session_wants_scores(
     session: *const mnnkv_session,
     layer: u32,

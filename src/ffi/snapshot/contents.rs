@@ -66,7 +66,7 @@ unsafe impl Sized32 for mnnkv_snapshot_layer_info {
 }
 
 /// Reads the contents of a snapshot.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_get_info(
     snapshot: *const mnnkv_snapshot,
     info: *mut mnnkv_snapshot_info,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_get_info(
 
 /// Reads a layer of the committed state. index: below mnnkv_snapshot_info::layers; layers ascend.
 /// NOT_FOUND: if index is not below it
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_get_layer_info(
     snapshot: *const mnnkv_snapshot,
     index: u32,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_get_layer_info(
 
 /// Writes the name of a section of the committed state. index: below mnnkv_snapshot_info::sections; names ascend.
 /// NOT_FOUND: if index is not below it
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_section_name(
     snapshot: *const mnnkv_snapshot,
     index: u32,
@@ -151,7 +151,7 @@ fn put_bytes(bytes: &[u8], out: &mut [u8], len: &Out<usize>) -> Result<()> {
 }
 
 /// Writes the fingerprint that the snapshot was made with, and its length to *len.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_fingerprint(
     snapshot: *const mnnkv_snapshot,
     out: *mut c_void,
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_fingerprint(
 /// name: 1 to 255 bytes.
 /// INVALID_ARGUMENT: if the name is empty or too long, or the access is not APPEND
 /// IO: if the system or the host cannot write; what was given before is still there
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_put(
     snapshot: *mut mnnkv_snapshot,
     name: *const c_char,
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_put(
 
 /// Removes a section with the next commit. A section that does not exist is no error.
 /// INVALID_ARGUMENT: if the access is not APPEND
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_remove(snapshot: *mut mnnkv_snapshot, name: *const c_char) -> mnnkv_status {
     body!(with(snapshot, |snapshot| snapshot.remove(pointer::text(name, "name")?)))
 }
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_remove(snapshot: *mut mnnkv_snapshot, na
 /// NOT_FOUND: if there is no such section
 /// CORRUPT: if its bytes are damaged; other sections can still be read
 /// IO: if the system or the host cannot read
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_get(
     snapshot: *const mnnkv_snapshot,
     name: *const c_char,
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_get(
 
 /// Compares all pieces, sections and states of layers with their checksums, without decoding them, and writes what is
 /// damaged, one part per line, what MNNKV_SNAPSHOT_SALVAGE found included. The text is empty if the state is whole.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_verify(
     snapshot: *const mnnkv_snapshot,
     text: *mut c_char,

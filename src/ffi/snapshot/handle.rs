@@ -117,7 +117,7 @@ unsafe fn made(
 /// already
 /// NOT_FOUND: if the folder does not exist
 /// IO: if there is a file at path, or it cannot be written
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_create(
     options: *const mnnkv_snapshot_options,
     out: *mut *mut mnnkv_snapshot,
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_create(
 /// UNSUPPORTED: if it needs a later version of the library
 /// INVALID_ARGUMENT: if not exactly one of path and io is given, or access is none of the three
 /// IO: if the system or the host cannot read
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_open(
     options: *const mnnkv_snapshot_options,
     out: *mut *mut mnnkv_snapshot,
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_open(
 /// CORRUPT: if a part is damaged
 ///
 /// A failure leaves no file.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_copy(
     snapshot: *const mnnkv_snapshot,
     options: *const mnnkv_snapshot_options,
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_copy(
 }
 
 /// Closes a snapshot. Drops what is not committed, and truncates the file to its committed state.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_destroy(snapshot: *mut mnnkv_snapshot) {
     // SAFETY: the header is the contract.
     unsafe { handle::destroy(snapshot) }
@@ -181,13 +181,13 @@ pub unsafe extern "C" fn mnnkv_snapshot_destroy(snapshot: *mut mnnkv_snapshot) {
 /// failure the old state stands and the call may be repeated, for example when there is room on the disk again.
 /// INVALID_ARGUMENT: if the access is not APPEND
 /// IO: if the system or the host cannot write
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_commit(snapshot: *mut mnnkv_snapshot) -> mnnkv_status {
     body!(with(snapshot, |snapshot| snapshot.commit()))
 }
 
 /// Drops all that was given since the last commit.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_discard(snapshot: *mut mnnkv_snapshot) -> mnnkv_status {
     body!(with(snapshot, |snapshot| {
         snapshot.discard();

@@ -41,7 +41,7 @@ use crate::status::bail;
 /// IO: if the system or the host cannot write
 ///
 /// After a failure the session is unchanged, and what was given before is still there.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_append(
     snapshot: *mut mnnkv_snapshot,
     session: *mut mnnkv_session,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_append(
 /// IO: if the system or the host cannot read
 ///
 /// After a failure no layer has changed.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_load(
     snapshot: *const mnnkv_snapshot,
     session: *mut mnnkv_session,
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn mnnkv_snapshot_load(
 /// INVALID_ARGUMENT: if to is from, has layers, or its access is not APPEND
 /// CORRUPT: if a part of `from` is damaged
 /// IO: if the system or a host cannot read or write; what `to` was given is not committed
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_snapshot_compact(
     from: *const mnnkv_snapshot,
     options: *const mnnkv_park_options,

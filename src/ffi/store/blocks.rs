@@ -21,7 +21,7 @@ use std::ffi::c_void;
 /// block is unchanged
 /// BUSY: if max_queue or pending_bytes is reached
 /// OUT_OF_MEMORY: if memory is refused; the store is as before
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_submit(
     store: *mut mnnkv_store,
     layer: u32,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn mnnkv_store_submit(
 /// Blocks that were rewritten or do not fit the layout are dropped and counted (stale_blocks). May be called every
 /// step.
 /// released_bytes: bytes returned to the system, as in mnnkv_kv_release.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_commit(
     store: *mut mnnkv_store,
     layer: u32,
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn mnnkv_store_commit(
 
 /// Lets the workers decode the released blocks of a layer, so that the next restore only copies. Never blocks. Takes
 /// the memory of the raw bytes until then. Without workers it does nothing.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u32) -> mnnkv_status {
     body!(with(store, |store| {
         store.prefetch(layer);
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn mnnkv_store_prefetch(store: *mut mnnkv_store, layer: u3
 /// CORRUPT: if a blob does not decode to the submitted words
 ///
 /// After a failure that block stays in the store, and its tokens are as before. Other blocks may be restored.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_restore(
     store: *mut mnnkv_store,
     layer: u32,

@@ -14,7 +14,7 @@ use crate::status::bail;
 /// with a base: (0, base) first, and base added to the other offsets.
 /// INVALID_ARGUMENT: if a number is negative, or pairs overlap or descend; the store is as before
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_compacted(
     store: *mut mnnkv_store,
     layer: u32,
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn mnnkv_store_compacted(
 }
 
 /// Declares that the tokens of a layer from kv_len on are gone; 0 = all.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_truncated(store: *mut mnnkv_store, layer: u32, kv_len: u32) -> mnnkv_status {
     body!(with(store, |store| {
         store.truncated(layer, kv_len);
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn mnnkv_store_truncated(store: *mut mnnkv_store, layer: u
 /// (K-shift) calls mnnkv_store_restore first.
 /// INVALID_ARGUMENT: if begin + count overflows
 /// OUT_OF_MEMORY: if memory is refused; repeat the call before any other call of the layer
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_rewritten(
     store: *mut mnnkv_store,
     layer: u32,

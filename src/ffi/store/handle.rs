@@ -106,7 +106,7 @@ pub(super) unsafe fn with(store: *const mnnkv_store, body: impl FnOnce(&mut Stor
 /// Makes an empty store. Its workers are shared with the other stores and sessions of the process.
 /// INVALID_ARGUMENT: if a field of config is out of range
 /// OUT_OF_MEMORY: if memory or a thread is refused
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_create(
     config: *const mnnkv_store_config,
     abi_version: u32,
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn mnnkv_store_create(
 }
 
 /// Frees a store and its blobs. Blocks until its jobs that have begun are done. Released tokens are lost.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_destroy(store: *mut mnnkv_store) {
     // SAFETY: the header is the contract.
     unsafe { handle::destroy(store) }

@@ -99,7 +99,7 @@ impl From<Statistics> for mnnkv_store_statistics {
 }
 
 /// Reads the counters. Any thread; blocks while another call runs.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "capi", unsafe(no_mangle))]
 pub unsafe extern "C" fn mnnkv_store_stats(
     store: *const mnnkv_store,
     statistics: *mut mnnkv_store_statistics,

@@ -1,7 +1,7 @@
 // Frozen by `make abi`, without comments; see docs/abi.md.
 #ifndef MNNKV_MODEL_SIZING_H
 #define MNNKV_MODEL_SIZING_H
-#include "../base.h"
+#include "base.h"
 #ifdef __cplusplus
 extern "C" {
 #endif
