@@ -98,7 +98,10 @@ set(run_cargo
     "${CMAKE_COMMAND}" "-DCARGO=${MNNKV_CARGO}" "-DRUSTC=${MNNKV_RUSTC}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
     "-DTARGET=${MNNKV_RUST_TARGET}" "-DRUSTFLAGS=${cargo_flags}" "-DC_PREFIX_MAP=${MNNKV_C_PREFIX_MAP}")
 
-# mnnkv_library(name package shared static rustc_args...): the library `name` of the Rust package `package` as the targets
+# The packages are Rust libraries, whose C form is chosen here alone.
+set(c_library --features capi --crate-type cdylib --crate-type staticlib)
+
+# mnnkv_library(name package shared static): the library `name` of the Rust package `package` as the targets
 # mnnkv::<shared> and mnnkv::<static>, made by <name>_cargo and <name>_archive. Sets with the name in capitals:
 #
 #   <NAME>_SHARED_NAME _STATIC_NAME _IMPORT_NAME   installed files; the last on Windows
@@ -158,7 +161,7 @@ function(mnnkv_library name package shared static)
     COMMAND "${CMAKE_COMMAND}" -E env ${cargo_env}
             "CARGO_TARGET_DIR=${MNNKV_CARGO_TARGET_DIR}" ${run_cargo} "-DTARGET_DIR=${MNNKV_CARGO_TARGET_DIR}"
             -P "${PROJECT_SOURCE_DIR}/cmake/cargo.cmake" --
-            rustc --release --locked --lib --package ${package} ${ARGN} ${cargo_target_args}
+            rustc --release --locked --lib --package ${package} ${c_library} ${cargo_target_args}
             -- "--print=native-static-libs=${native_libs}"
     ${collect_commands}
     BYPRODUCTS ${byproducts}
@@ -223,7 +226,7 @@ if(MNNKV_ELF)
   endforeach()
 endif()
 
-mnnkv_library(mnnkv mnn-kv-capi shared static)
+mnnkv_library(mnnkv mnn-kv shared static)
 add_library(mnnkv::mnnkv INTERFACE IMPORTED GLOBAL)
 if(BUILD_SHARED_LIBS)
   set_target_properties(mnnkv::mnnkv PROPERTIES INTERFACE_LINK_LIBRARIES mnnkv::shared)
@@ -235,9 +238,7 @@ endif()
 set(MNNKV_LIBRARIES mnnkv)
 if(MNNKV_MODEL)
   list(APPEND MNNKV_LIBRARIES mnnkv_model)
-  # Rust programs link the crate as it is; a C library of it is made here alone.
-  mnnkv_library(mnnkv_model mnn-kv-model model_shared model_static
-                --features capi --crate-type cdylib --crate-type staticlib)
+  mnnkv_library(mnnkv_model mnn-kv-model model_shared model_static)
   # Behind the other, because two cargos would compete for the cores.
   add_dependencies(mnnkv_model_cargo mnnkv_cargo)
 

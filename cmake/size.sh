@@ -29,14 +29,14 @@ rooms() {
         END { for (room in bytes) if (bytes[room] >= 4096) printf "%9d  %s\n", bytes[room], room }' | sort -rn
 }
 
-# size LIBRARY ARGUMENTS...: of cargo rustc.
+# size LIBRARY PACKAGE
 size() {
     library=$target/release/lib$1.so
-    shift
-    cargo rustc --quiet --locked --release --lib "$@"
+    cargo rustc --quiet --locked --release --lib --features capi --crate-type cdylib --crate-type staticlib \
+        --package "$2"
     "${STRIP:-strip}" -o "$work/stripped.so" "$library"
     echo "$(wc -c < "$work/stripped.so") bytes ${library##*/}"
     rooms "$library"
 }
-size mnnkv --package mnn-kv-capi
-size mnnkv_model --package mnn-kv-model --features capi --crate-type cdylib --crate-type staticlib
+size mnnkv mnn-kv
+size mnnkv_model mnn-kv-model

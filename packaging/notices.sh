@@ -113,7 +113,7 @@ licences() {
     done
 }
 
-sbom mnn-kv-capi library libmnnkv
+sbom mnn-kv library libmnnkv
 sbom mnn-kv-model library libmnnkv_model
 sbom mnnkv-cli application mnnkv
 licences >"$out/mnnkv.txt"

@@ -63,7 +63,7 @@ fi
 if due cargo-c cargo-cinstall; then
     prefix=$work/cargo-c
     rm -rf "$prefix"
-    (cd "$sources" && cargo --config vendor/config.toml cinstall --locked --package mnn-kv-capi --package mnn-kv-model \
+    (cd "$sources" && cargo --config vendor/config.toml cinstall --locked --package mnn-kv --package mnn-kv-model \
         --prefix "$prefix" --libdir "$prefix/lib")
     (cd "$sources/include" && find . -name '*.h*') | while read -r header; do
         [ -f "$prefix/include/$header" ] || fail "cargo-c installed no $header"

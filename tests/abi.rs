@@ -22,7 +22,7 @@ const LISTS: [&str; 2] = ["mnnkv.abi", "model.abi"];
 
 const RELEASED: &str = "Restore what was there, and add beside it: fields at the end of a struct or in reserved bytes, \
     functions and constants under new names. Only if no older program shall run: raise MNNKV_ABI_VERSION \
-    (src/ffi/version.rs), ABI in capi/build.rs and model/build.rs, the library version in capi/Cargo.toml and \
+    (src/ffi/version.rs), ABI in build.rs and model/build.rs, the library version in Cargo.toml and \
     model/Cargo.toml, then run `make header abi`.";
 const UNRELEASED: &str = "That version is not released yet: restore what was there, or run `make abi`.";
 

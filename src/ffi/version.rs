@@ -57,6 +57,10 @@ mod tests {
     #[test]
     fn the_soname_has_the_abi_number() {
         let line = format!("const ABI: &str = \"{MNNKV_ABI_VERSION}\";");
-        assert!(include_str!("../../capi/build.rs").contains(&line));
+        assert!(include_str!("../../build.rs").contains(&line));
+        // cargo-c derives its SONAME from this.
+        let library =
+            format!("versioning = true\nversion_suffix_components = 1\nversion = \"{MNNKV_ABI_VERSION}.0.0\"\n");
+        assert!(include_str!("../../Cargo.toml").contains(&library));
     }
 }

@@ -1,5 +1,5 @@
-//! Gives the shared library a name that does not change with the folder it was built in. Without it a program linked
-//! by path records the build folder. The number is the ABI number and must equal `MNNKV_ABI_VERSION`.
+//! The link flags of libmnnkv. They give it a name that does not change with the folder it was built in: without it a
+//! program linked by path records the build folder. The number is the ABI number and must equal `MNNKV_ABI_VERSION`.
 
 const ABI: &str = "1";
 
@@ -29,25 +29,30 @@ fn drop_unused_match_finders() {
     }
     for (plain, suffix) in UNUSED {
         let row = if suffix.ends_with("_row") { "_row" } else { "" };
-        println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap={plain}{suffix}");
-        println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=__wrap_{plain}{suffix}={plain}{row}");
+        println!("cargo::rustc-link-arg=-Wl,--wrap={plain}{suffix}");
+        println!("cargo::rustc-link-arg=-Wl,--defsym=__wrap_{plain}{suffix}={plain}{row}");
     }
 }
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    // The feature is that of the C library: its only target is that library, so that the flags reach no other. Flags for
+    // cdylibs alone would need one in Cargo.toml, which every test would build.
+    if std::env::var_os("CARGO_FEATURE_CAPI").is_none() {
+        return;
+    }
     let os = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
     if matches!(os.as_str(), "linux" | "android" | "freebsd" | "netbsd" | "openbsd") {
         drop_unused_match_finders();
     }
     match os.as_str() {
         "linux" | "freebsd" | "netbsd" | "openbsd" => {
-            println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libmnnkv.so.{ABI}");
+            println!("cargo::rustc-link-arg=-Wl,-soname,libmnnkv.so.{ABI}");
         }
         // Android packages libraries by their plain name.
-        "android" => println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libmnnkv.so"),
+        "android" => println!("cargo::rustc-link-arg=-Wl,-soname,libmnnkv.so"),
         "macos" | "ios" => {
-            println!("cargo::rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libmnnkv.{ABI}.dylib");
+            println!("cargo::rustc-link-arg=-Wl,-install_name,@rpath/libmnnkv.{ABI}.dylib");
         }
         _ => {}
     }
