@@ -483,7 +483,7 @@ TEST(Compressor, WrittenFilesAreThoseOfTheConverter) {
         ASSERT_TRUE(ok(mnnkv_compressor_write(&toy.header, toy.linears, 6, file.data(), file.size(), &length)));
         EXPECT_TRUE(file.holds(golden)) << names[i];
 
-        const std::string path = testing::TempDir() + "mnnkv_compressor_suite.bin";
+        const std::string path = temp_path("compressor.bin");
         ASSERT_TRUE(ok(mnnkv_compressor_write_file(&toy.header, toy.linears, 6, path.c_str())));
         mnnkv_compressor* handle = nullptr;
         ASSERT_TRUE(ok(mnnkv_compressor_open(path.c_str(), MNNKV_ABI_VERSION, &handle)));

@@ -62,7 +62,7 @@ TEST(ModelOwner, ACompressorIsOpenedAskedAndRun) {
 }
 
 TEST(ModelOwner, ADirectoryIsWrittenCheckedAndRead) {
-    const std::string path = testing::TempDir() + "mnnkv-model-owner-suite";
+    const std::string path = temp_path("model-owner");
     const std::uint64_t shape[] = {4};
     const float norm[] = {1, 2, 3, 4}, weights[] = {127, -127, 64, 0, 1, 2, 3, 127};
     const float keys[] = {0.5f, 0.25f}, values[] = {2, 3};
@@ -139,7 +139,7 @@ TEST(ModelOwner, AFailedOpenHoldsNothing) {
     EXPECT_TRUE(answers(model.open(data_path("no such directory").c_str()).code(), MNNKV_NOT_FOUND));
     EXPECT_FALSE(model);
     mnnkv::msmodelslim_writer writer;
-    ASSERT_TRUE(ok(writer.create((testing::TempDir() + "mnnkv-model-owner-nothing").c_str()).code()));
+    ASSERT_TRUE(ok(writer.create(temp_path("model-owner-nothing").c_str()).code()));
     EXPECT_TRUE(answers(writer.create(data_path("msmodelslim/w8a8_fp16").c_str()).code(), bad));
     EXPECT_FALSE(writer);
 }

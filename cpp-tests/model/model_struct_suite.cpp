@@ -92,7 +92,7 @@ TEST(ModelStruct, MsmodelslimInfosAreWrittenAsFarAsTheCallerHasRoom) {
 }
 
 TEST(ModelStruct, WriterOptionsComeInAllSizes) {
-    const std::string nothing_is_there = testing::TempDir() + "mnnkv-model-struct-suite";
+    const std::string nothing_is_there = temp_path("model-struct");
     check_input(mnnkv::make<mnnkv_msmodelslim_writer_options>(), [&](const mnnkv_msmodelslim_writer_options* o) {
         mnnkv::msmodelslim_writer writer;
         return writer.create(nothing_is_there.c_str(), o).code();

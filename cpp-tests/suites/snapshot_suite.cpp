@@ -69,7 +69,7 @@ container saved() {
 }
 
 TEST(Snapshot, OfAPathIsReadAgainWhenItIsClosed) {
-    const std::string path = testing::TempDir() + "mnnkv-suite.kv";
+    const std::string path = temp_path("suite.kv");
     std::remove(path.c_str());
     auto options = options_of(nullptr, MNNKV_SNAPSHOT_APPEND);
     options.path = path.c_str();

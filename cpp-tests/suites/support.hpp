@@ -45,6 +45,12 @@ inline std::string read_text(const std::string& name) {
     return std::string(contents.begin(), contents.end());
 }
 
+/// A path of this process in the folder of temporary files: CTest runs the suites several times at once.
+inline std::string temp_path(const std::string& name) {
+    static const unsigned process = std::random_device()();
+    return testing::TempDir() + "mnnkv-" + std::to_string(process) + "-" + name;
+}
+
 /// Random numbers that are the same everywhere: the engine is standardised, the distributions are not.
 class dice {
 public:
