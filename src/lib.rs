@@ -14,7 +14,7 @@
 //! | [`session`] | the rooms above together, as configured |
 //! | [`state`] | state buffers of other engines, by a description of their tensors |
 //! | [`arch`] | SIMD kernels and the choice between them |
-//! | `json` | JSON in and out |
+//! | `json` | JSON in |
 //! | `sys` | memory that can be refused; every other room grows its containers through it |
 //! | [`ffi`] | the C ABI, the only room with `extern "C"` |
 //!

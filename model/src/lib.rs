@@ -11,6 +11,7 @@ pub mod c8;
 pub mod compressor;
 pub mod ffi;
 pub mod file;
+pub(crate) mod json;
 pub mod msmodelslim;
 pub(crate) mod names;
 pub mod safetensors;

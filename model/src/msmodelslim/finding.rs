@@ -1,6 +1,6 @@
 //! Findings of a check.
 
-use mnnkv::json::Writer;
+use crate::json::Writer;
 use mnnkv::status::{Error, Result, Status};
 use mnnkv::sys::memory;
 use std::fmt;

@@ -7,8 +7,8 @@ use super::finding::{CheckReport, FindingKind, Findings, Severity};
 use super::folder::{DiskFolder, Folder};
 use super::layers::{self, KvLayer, Layers, Norm, QuantizedLinear};
 use super::survey::survey;
+use crate::json::{ToJson, Writer};
 use crate::names::Name;
-use mnnkv::json::{ToJson, Writer};
 use mnnkv::status::{Error, Result, bail};
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! Headers of new files.
 
 use super::FileDtype;
-use mnnkv::json::Writer;
+use crate::json::Writer;
 use mnnkv::status::Result;
 use mnnkv::sys::memory;
 

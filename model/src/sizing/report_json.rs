@@ -6,7 +6,7 @@ use super::report::{Group, SizeReport, Total};
 use super::savings::{H2o, Lossless, Savings};
 use super::shape::{Attention, Kv, LayerShape, Span};
 use super::sizer::Bytes;
-use mnnkv::json::{ToJson, Writer};
+use crate::json::{ToJson, Writer};
 use mnnkv::status::Result;
 
 impl SizeReport {

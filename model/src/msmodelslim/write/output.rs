@@ -2,8 +2,8 @@
 
 use super::plan::WritePlan;
 use crate::file::{NewFile, NewName};
+use crate::json::Writer;
 use crate::safetensors::{NewTensor, header};
-use mnnkv::json::Writer;
 use mnnkv::status::{Result, bail};
 use mnnkv::sys::files::{self, Kind, failed};
 use mnnkv::sys::memory;

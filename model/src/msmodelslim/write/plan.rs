@@ -1,9 +1,9 @@
 //! The contents of a new directory, from its declarations.
 
+use crate::json::Writer;
 use crate::msmodelslim::tags::{self, Tag};
 use crate::names::Name;
 use crate::safetensors::FileDtype;
-use mnnkv::json::Writer;
 use mnnkv::status::{Result, bail, error};
 use mnnkv::sys::memory;
 use std::collections::HashSet;

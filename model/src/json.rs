@@ -1,7 +1,7 @@
-//! JSON text.
+//! JSON text. The core reads JSON and writes none.
 
-use crate::status::Result;
-use crate::sys::memory;
+use mnnkv::status::Result;
+use mnnkv::sys::memory;
 use std::fmt;
 
 /// Writes one value as text.
@@ -178,5 +178,68 @@ impl<T: ToJson> ToJson for [T] {
 impl<T: ToJson + ?Sized> ToJson for &T {
     fn write(&self, to: &mut Writer) -> Result<()> {
         (**self).write(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    /// Any value, with text that needs escapes.
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[a-z\"\\\\/\\n\\t\u{1}é€😀 ]{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(5, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map("[a-c\"\\n😀]{0,3}", inner, 0..6)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// Writes a value of the other library with ours.
+    fn write(value: &Value, to: &mut Writer) -> Result<()> {
+        match value {
+            Value::Null => None::<u64>.write(to),
+            Value::Bool(value) => value.write(to),
+            Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+                (Some(value), _) => value.write(to),
+                (_, value) => value.write(to),
+            },
+            Value::String(text) => text.write(to),
+            Value::Array(values) => to.list(values, |to, value| write(value, to)),
+            Value::Object(map) => to.object(|to| map.iter().try_for_each(|(key, value)| write(value, to.key(key)?))),
+        }
+    }
+
+    /// The value with floats for integers below 0, which the library never writes.
+    fn written(value: Value) -> Value {
+        match value {
+            Value::Number(number) if number.as_u64().is_none() => number.as_f64().into(),
+            Value::Array(values) => values.into_iter().map(written).collect(),
+            Value::Object(map) => map.into_iter().map(|(key, value)| (key, written(value))).collect(),
+            other => other,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_what_the_other_reader_reads(value in values().prop_map(written)) {
+            let compact = Writer::compact(|to| write(&value, to)).unwrap();
+            let indented = Writer::indented(|to| write(&value, to)).unwrap();
+            for text in [&compact, &indented] {
+                prop_assert_eq!(serde_json::from_str::<Value>(text).unwrap(), value.clone(), "{}", text);
+            }
+            prop_assert_eq!(indented.lines().count(), format!("{value:#}").lines().count());
+        }
     }
 }
